@@ -2,7 +2,7 @@
 
 from hypothesis import settings
 
-# No example fails for being slow: how long it takes depends on who else uses the machine.
+# No example fails for being slow: the time depends on other processes of the machine.
 settings.register_profile("suite", deadline=None, derandomize=True)
 # make test-search: new examples every time.
 settings.register_profile("search", deadline=None)

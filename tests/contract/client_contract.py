@@ -33,7 +33,7 @@ class Hands(Protocol):
     node: str
     other_node: str
     user: str
-    """Whose jobs it submits."""
+    """User of the submitted jobs."""
 
     def park(self, *, tasks: int = 0, name: str = "parked", comment: str = "") -> str:
         """Submit a job of one GPU that does not start; its id. ``tasks``: an array of so many."""

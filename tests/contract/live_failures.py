@@ -75,7 +75,7 @@ def calls(seconds: float) -> list[Any]:
 
 
 def rights(job_id: str) -> list[str]:
-    """What is said to an ordinary user who changes what is not hers; then that she may read."""
+    """Answers to an ordinary user who changes another user's job, then reads it."""
     client = open_client(TIMEOUT_S)
     end_s = time.time() + 600
     said = [

@@ -52,7 +52,7 @@ def test_a_job_begins_soon_and_the_record_says_so(filter_: Filter, submitted: Pa
     ],
     ids=["--begin", "--dependency", "--hold", "--reservation", "salloc"],
 )
-def test_what_waits_anyway_and_who_waits_for_an_answer(
+def test_jobs_that_wait_anyway_and_interactive_jobs_are_not_deferred(
     filter_: Filter, submitted: Path, fields: dict[str, Any]
 ) -> None:
     job = filter_.submit(**NODE, **fields).job

@@ -267,7 +267,7 @@ def test_a_model_is_rewritten_also_where_the_record_is_too_long(filter_: Filter)
 
 
 @pytest.mark.parametrize("field", LOOKED_AT)
-def test_texts_that_nobody_reads_may_be_long(filter_: Filter, field: str) -> None:
+def test_texts_that_are_not_parsed_may_be_long(filter_: Filter, field: str) -> None:
     assert filter_.submit(**{**NODE, field: padded(MEGABYTES)}).rc == SUCCESS
 
 

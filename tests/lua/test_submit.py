@@ -157,7 +157,7 @@ PARKED: list[tuple[str, dict[str, Any], OriginalRequest]] = [
         OriginalRequest(tres_per_task="gres/gpu=1", num_tasks=2, features="gpu_v100", model="v100"),
     ),
     (
-        "comment of somebody else",
+        "foreign comment",
         {**NODE, "comment": "my run, see wiki"},
         OriginalRequest(tres_per_node="gres/gpu:2"),
     ),
@@ -573,7 +573,7 @@ def test_syntax_by_luac(script: str) -> None:
 
 
 @pytest.mark.parametrize("script", sorted(p.name for p in LUA.glob("*.lua")))
-def test_no_stray_globals(script: str) -> None:
+def test_no_unwanted_globals(script: str) -> None:
     """Our names must not meet those of the site's script, nor a misspelt name pass for nil."""
     listing = subprocess.run(
         ["luac5.1", "-l", "-p", str(LUA / script)], check=True, capture_output=True, text=True

@@ -29,7 +29,7 @@ def situations(draw):
     running = []
     for node, slot in np.argwhere(cluster.exists & ~cluster.free).tolist():
         if draw(st.integers(0, 5)) == 0:
-            continue  # held by someone that we know nothing of
+            continue  # held by an unknown job
         end = NOW + draw(st.sampled_from([-1.0, 10.0, 20.0, math.inf]))
         tier = draw(st.sampled_from([None, 1.0, 2.0]))
         running.append(
@@ -126,7 +126,7 @@ def test_backfill_never_delays_the_head(situation):
 
 @settings(max_examples=300, deadline=None)
 @given(situations())
-def test_nobody_overtakes_inside_the_prefix(situation):
+def test_no_job_overtakes_inside_the_prefix(situation):
     """Strict order without backfill: once a job that could ever start waits, all behind it wait."""
     cluster, queue = situation
     plan = plan_round(queue, cluster, PlanSettings(backfill=False), NOW)

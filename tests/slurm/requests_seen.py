@@ -72,10 +72,10 @@ class Seen:
     left: str | None = None
     """Why our filter left the job to Slurm; None: it did not."""
     ours: str = ""
-    """What else our filter said."""
+    """Other output of our filter."""
     placed: str = ""
     """Of a job that ran: ``gpus``: the selector chose its GPUs, ``nodes``: its nodes only,
-    ``slurm``: it left the job to Slurm, ``parked``: nobody chose; empty: it was never parked."""
+    ``slurm``: it left the job to Slurm, ``parked``: no choice; empty: it was never parked."""
 
 
 def seen_of(raw: Mapping[str, Any]) -> Seen:

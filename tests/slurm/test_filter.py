@@ -68,7 +68,7 @@ def gate_again(cluster: Cluster) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def closed_gate(cluster: Cluster, clean: None) -> Iterator[None]:
-    """A gate that does not need the heartbeat, and nobody who opens it."""
+    """A gate that does not need the heartbeat, and that no selector opens."""
     cluster.service_down("ctl", "selectd")
     delete_gate(cluster)
     create = f"scontrol create reservation reservationname={GATE} licenses=gpuaware:100000"

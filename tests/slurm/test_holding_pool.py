@@ -78,7 +78,7 @@ def seconds(job: dict[str, str], field: str) -> float:
     return datetime.fromisoformat(job[field]).timestamp()
 
 
-def test_who_comes_later_is_not_tried_by_slurm_first(cluster: Cluster) -> None:
+def test_a_later_job_is_not_tried_by_slurm_first(cluster: Cluster) -> None:
     """The filter gives a begin time; neither a place nor the holding pool waits for it to come."""
     first = fill(cluster, [4, 4, 4, 4])
     wide = cluster.submit("alice", ["-N4", "--gres=gpu:4", "-t", "30"], WAIT)
@@ -149,7 +149,7 @@ def test_without_a_selector_the_pool_opens_and_later_closes_again(cluster: Clust
     )
     assert all("Held" not in cluster.job(j)["Reason"] for j in waiting)
 
-    # They go on in their place: who comes now with a higher priority is before them.
+    # They keep their place: a job that arrives now with a higher priority is before them.
     urgent = cluster.submit("bob", ["--gres=gpu:4", "-t", "30"], WAIT)
     cluster.sh("ctl", ["scontrol", "update", f"jobid={urgent}", "priority=4000000000"])
     let_go(cluster, "alice", jobs[0])
@@ -175,7 +175,7 @@ def test_without_a_selector_the_pool_opens_and_later_closes_again(cluster: Clust
 
 
 def test_slurm_that_loses_the_pool_loses_no_job(cluster: Cluster) -> None:
-    """Somebody puts an old slurm.conf back: without the licence the reservation is not valid."""
+    """An old slurm.conf is restored: without the licence the reservation is not valid."""
     first = fill(cluster, [4, 4, 4, 4])
     jobs = [cluster.submit("alice", ["--gres=gpu:4", "-t", "30"], WAIT) for _ in range(2)]
     cluster.wait_until(lambda: in_pool(cluster, *jobs), 60, "all in the holding pool")

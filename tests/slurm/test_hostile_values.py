@@ -67,7 +67,7 @@ def check_picture(cluster: Cluster) -> None:
 
 
 def fixed(cluster: Cluster, job_id: str) -> list[dict[str, str]]:
-    """The fields of a job, or of each part of its array, that nobody may change."""
+    """The fields of a job, or of each part of its array, that must not change."""
     parts = cluster.jobs(job_id)
     return [{k: v for k, v in part.items() if k not in MOVING} for part in parts]
 

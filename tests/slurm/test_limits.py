@@ -76,8 +76,8 @@ def fill(cluster: Cluster, counts: Sequence[int]) -> list[str]:
 
 def test_two_jobs_that_fit_a_limit_only_alone(cluster: Cluster, limit: str) -> None:
     fill(cluster, [4, 4, 4])
-    # A busy test run is far above the bounds; who is blocked here waits for minutes. Asking the
-    # cluster takes up to half a second of what is measured.
+    # A busy test run is far above the bounds; a job that is blocked here waits for minutes. Queries
+    # to the cluster take up to half a second of the measured time.
     bounds = (2.5, 5.5) if quiet() else (6 * slack(), 9 * slack())
     job = ["--gres=gpu:2", "--comment=class=B", "-t", "30"]
     first = cluster.submit("alice", [*job, f"--qos={limit}"], WAIT)
@@ -157,7 +157,7 @@ def test_what_is_held_is_not_planned(cluster: Cluster, way: str) -> None:
 
 
 def test_limit_of_a_partition(cluster: Cluster) -> None:
-    """A job that is longer than its partition allows waits; nobody waits for it."""
+    """A job that is longer than its partition allows waits; no other job waits for it."""
     cluster.sh("ctl", ["scontrol", "update", "partitionname=gpu", "maxtime=30"])
     try:
         job_id = cluster.submit("alice", ["--gres=gpu:4", "-t", "60"], "true")
@@ -230,7 +230,7 @@ def test_array_throttle_leaves_the_rest_to_others(cluster: Cluster) -> None:
 
 
 def test_maintenance_reservation(cluster: Cluster) -> None:
-    """Jobs that would run into a maintenance wait, shorter ones run, nobody hangs."""
+    """Jobs that would run into a maintenance wait, shorter ones run, none hangs."""
     cluster.sh(
         "ctl",
         ["scontrol", "create", "reservation", "reservationname=maint", "users=root",

@@ -34,7 +34,7 @@ def test_a_model_is_where_it_was_asked_for(cluster: Cluster, two_models: None) -
     two = cluster.submit("alice", ["-N2", "--gpus-per-node=v100:4"], WAIT)
     cluster.wait(two, "RUNNING", 40)
     assert set(cluster.gpus(two)) == {"n1", "n2"}
-    # The other models are free, and are not given; who names no model takes them.
+    # The other models are free, and are not given; a job without a model takes them.
     waits = cluster.submit("alice", ["--gres=gpu:v100:1", "-t", "5"], "true")
     other = cluster.submit("alice", ["--gres=gpu:1", "-t", "5"], WAIT)
     assert node_of(cluster, other) in ("n3", "n4")
@@ -50,6 +50,6 @@ def test_a_job_over_nodes_of_both_models(cluster: Cluster, two_models: None) -> 
     assert set(cluster.gpus(job_id)) == {"n1", "n2", "n3", "n4"}
 
 
-def test_a_model_that_nobody_has(cluster: Cluster, two_models: None) -> None:
+def test_a_model_that_no_node_has(cluster: Cluster, two_models: None) -> None:
     with pytest.raises(CommandFailed, match="h100"):
         cluster.submit("alice", ["--gres=gpu:h100:1"], "true")

@@ -1,4 +1,4 @@
-"""What else a node offers: CPUs, memory, features, partitions, states. Whoever fits starts."""
+"""What else a node offers: CPUs, memory, features, partitions, states. Jobs that fit start."""
 
 from __future__ import annotations
 

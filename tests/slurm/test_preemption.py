@@ -249,7 +249,7 @@ def test_within_a_qos(cluster: Cluster, by_qos: None) -> None:
     assert set(victims) < set(low)
 
 
-def test_nobody_is_preempted_without_need(cluster: Cluster, by_qos: None) -> None:
+def test_no_job_is_preempted_without_need(cluster: Cluster, by_qos: None) -> None:
     cheap = occupy(cluster, [4, 4], "--qos=cheap")
     dear = cluster.submit("alice", ["--qos=dear", "-N2", "--gres=gpu:4"], WAIT)
     cluster.wait(dear, "RUNNING", 30)

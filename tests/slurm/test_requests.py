@@ -79,7 +79,7 @@ def test_none_hangs(found: list[Pair]) -> None:
     assert not hung, "\n".join(hung)
 
 
-def test_each_request_is_as_without_us(found: list[Pair]) -> None:
+def test_each_request_is_as_on_plain_slurm(found: list[Pair]) -> None:
     wrong = [
         "\n    ".join([str(pair), *rest])
         for pair in found
@@ -89,7 +89,7 @@ def test_each_request_is_as_without_us(found: list[Pair]) -> None:
 
 
 def test_what_was_parked_was_chosen(found: list[Pair]) -> None:
-    """Equal because nobody chose is no parity: the gate must not have opened by itself."""
+    """Equal because no GPUs were chosen is no parity: the gate must not have opened by itself."""
     assert [str(p) for p in found if p.ours.placed == "parked"] == []
     assert [str(p) for p in found if p.plain.placed] == []
     forms = {"--gres", "--gpus", "--gpus-per-node", "--gpus-per-task"}

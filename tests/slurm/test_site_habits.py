@@ -91,7 +91,7 @@ def test_a_site_overwrites_admin_comments(cluster: Cluster) -> None:
     assert sum(len(slots) for slots in cluster.gpus(job_id).values()) == 2
 
 
-def test_a_store_that_somebody_holds(cluster: Cluster) -> None:
+def test_a_store_that_another_process_holds(cluster: Cluster) -> None:
     """Jobs start while the store is locked, and the ledger tells of them afterwards."""
     lock = (
         "import sqlite3, time\n"

@@ -1,4 +1,4 @@
-"""The folder behind `MemorySlurm`, who talks to it there, and jobs as the filter leaves them."""
+"""The folder behind `MemorySlurm`, its client, and jobs as the filter leaves them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class SlurmFolder:
     # -- Slurm -------------------------------------------------------------------------------------
 
     def client(self) -> MemorySlurm:
-        """Who asks this Slurm."""
+        """A client of this Slurm."""
         return MemorySlurm(self.home)
 
     def serve(self, monkeypatch: pytest.MonkeyPatch) -> None:

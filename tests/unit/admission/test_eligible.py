@@ -78,7 +78,7 @@ def test_in_a_maintenance_its_own_jobs_run() -> None:
     assert eligible(request_of(job(), asked(), where), where) == {"n2"}
 
 
-def test_who_sleeps_is_known() -> None:
+def test_sleeping_nodes_are_known() -> None:
     """It does not answer, and can be used; one that wakes up needs no other to be woken."""
     cloud = ("CLOUD", "NOT_RESPONDING")
     asleep = node("n1", states=frozenset({"IDLE", "POWERED_DOWN", *cloud}))

@@ -83,14 +83,14 @@ def test_a_core_is_taken_whole() -> None:
     assert found.per_core.tolist() == [2]
 
 
-def test_cores_kept_for_the_system_are_nobodys() -> None:
+def test_cores_kept_for_the_system_are_no_jobs() -> None:
     one = node(cpu_spec_list="7,15", cpus_efctv=14, alloc_cpus=1)
     found = sockets(one, holding(1, 14))
     assert found.cpus.tolist() == [[7, 7]]
     assert found.free_cpus.tolist() == [[7, 6]]
 
 
-def test_cpus_of_whom_nobody_knows_may_be_anywhere() -> None:
+def test_cpus_of_an_unknown_job_may_be_anywhere() -> None:
     assert sockets(node(alloc_cpus=5), holding(1, 0)).free_cpus.tolist() == [[3, 4]]
 
 
@@ -133,7 +133,7 @@ def test_a_placed_job_that_gets_all_cores_beside_its_gpus() -> None:
     assert cluster.running[0].cpus == {0: 8}
 
 
-def test_where_slurm_is_about_to_choose_nobody_is_sent() -> None:
+def test_where_slurm_is_about_to_choose_no_job_is_sent() -> None:
     cluster = seen(node(), holds=(hold(()),))
     assert not cluster.free.any()
     given_back = [job for job in cluster.running if job.end_s == 0.0]

@@ -117,7 +117,9 @@ def test_only_a_job_with_victims_is_given_the_time(
 
 
 @pytest.mark.parametrize("victims", [[], ["5"]])
-def test_a_selector_that_starts_anew_knows_who_has_victims(tracker: JobTracker, victims: list[str]):
+def test_a_selector_that_starts_anew_knows_which_jobs_have_victims(
+    tracker: JobTracker, victims: list[str]
+):
     tracker.ledger.decide(decision("7", victims=victims, state="released"))
     tracker.load()
     assert tracker.placed["7"].victims == set(victims)

@@ -93,13 +93,13 @@ def test_a_fabric_is_what_the_topmost_switch_reaches():
 
 
 @pytest.mark.parametrize("text", ["", ONE_FABRIC, "SwitchName=empty Level=0 LinkSpeed=1\n"])
-def test_one_fabric_or_none_binds_nobody(text: str):
+def test_one_fabric_or_none_binds_no_job(text: str):
     assert fabric(text).of(["n1", "n2", "n3", "n4"]) is None
     assert where(text).groups is None
     assert groups(where(text), TWO) is None
 
 
-def test_one_block_binds_nobody_either():
+def test_one_block_binds_no_job_either():
     text = "BlockName=b0 Nodes=n[1-4] BlockSize=2\nBlockName=b1 BlockIndex=1 BlockSize=2\n"
     assert fabric(text).doubt is None
     assert groups(where(text), THREE) is None

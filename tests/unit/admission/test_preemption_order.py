@@ -87,7 +87,7 @@ def test_priorities_of_qos_count_up_to_what_slurm_compares() -> None:
         ("OFF", "REQUEUE", False, False),
     ],
 )
-def test_whom_slurm_only_suspends(own: str, cluster: str, known: bool, keeps: bool) -> None:
+def test_jobs_that_slurm_only_suspends(own: str, cluster: str, known: bool, keeps: bool) -> None:
     slurm = replace(
         config("(null)"), preempt_type="qos", preempt_mode=frozenset(cluster.split(","))
     )

@@ -42,7 +42,7 @@ def test_holds_on_a_plain_node_add_up():
     assert len(taken) == len(set(taken)) == 3
 
 
-def test_victims_of_a_placed_job_are_nobody_elses():
+def test_victims_of_a_placed_job_are_not_chosen_again():
     """Not even those that hold none of its GPUs: Slurm takes them along."""
     slurm = replace(
         SLURM, preempt_type="partition_prio", preemption=PreemptionOrder(youngest_first=True)

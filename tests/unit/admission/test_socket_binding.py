@@ -98,7 +98,7 @@ def left(record: SlurmJob, original: OriginalRequest, where: AdmissionContext) -
         (False, True, False),
     ],
 )
-def test_whom_it_holds_for(flag: bool | None, default: bool, bound: bool) -> None:
+def test_jobs_that_it_holds_for(flag: bool | None, default: bool, bound: bool) -> None:
     slurm = replace(SLURM, enforce_binding=default)
     record = job(enforce_binding=flag)
     assert binds_sockets(record, slurm) is bound
@@ -122,7 +122,7 @@ def test_exclusive_jobs_have_all_cores_in_any_case() -> None:
         ({"ntasks_per_node": 2}, 2, False),
     ],
 )
-def test_who_gets_all_cores_beside_his_gpus(
+def test_jobs_that_get_all_cores_beside_their_gpus(
     fields: dict[str, int], nodes: int, fills: bool
 ) -> None:
     assert fills_sockets(asked(**fields), nodes) is fills

@@ -163,7 +163,7 @@ def test_a_job_whose_placing_failed_is_parked(site: Path, earlier: bool):
     assert "It could not be placed: Slurm refused TresPerNode. The next round" in told
 
 
-def test_a_job_placed_since_the_copy_was_made_is_not_called_somebody_elses(tmp_path: Path):
+def test_a_job_placed_since_the_copy_was_made_is_not_called_foreign(tmp_path: Path):
     slurm = SlurmFolder(tmp_path)
     slurm.write([parked()], ["n1"])
     slurm.round()
@@ -276,7 +276,7 @@ def test_without_a_store_one_line_says_what_to_do(tmp_path: Path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
 def test_an_ordinary_user_reads_the_published_copy(site: Path):
-    """The live file of a WAL store cannot be opened by someone who may not write beside it."""
+    """The live file of a WAL store cannot be opened by a user who may not write beside it."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)

@@ -87,7 +87,7 @@ def test_explain_of_a_parked_job_says_when_the_gate_opens(site: SlurmFolder):
     assert "the gate is open: Slurm starts this job by itself" in run(site, "explain", "7")[0]
 
 
-def test_queue_says_that_nobody_plans_and_leaves_out_what_has_ended(site: SlurmFolder):
+def test_queue_says_that_no_selector_plans_and_leaves_out_what_has_ended(site: SlurmFolder):
     gate(site, 45)
     out, err = run(site, "queue")
     assert "waits for the selector, which is away" in out

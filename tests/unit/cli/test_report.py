@@ -197,7 +197,7 @@ def test_one_unit_by_scale_for_all_times_of_the_table(young):
     assert "<th>avg wait, h</th>" in page
     assert "<td>44.00</td><td>0.01</td>" in page
     assert "<td>&lt;0.01</td>" in page  # 4 s of wait are not nothing
-    assert "<td>0.00</td>" in page  # of the simulated ones nobody waited
+    assert "<td>0.00</td>" in page  # no simulated job waited
 
 
 @pytest.mark.parametrize("given", [[0.97, 0.98], [0.8, 0.93, 0.97, 0.98, 1.0, 1.3]])

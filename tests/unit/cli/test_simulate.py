@@ -200,7 +200,7 @@ def test_progress_ends_at_the_end(trace, policies):
 
 
 def test_what_no_placement_could_shorten_is_in_no_run(tmp_path):
-    """Nobody competes; 2 waited for 1 (afterok) and 3 for the next day (--begin)."""
+    """No job competes; 2 waited for 1 (afterok) and 3 for the next day (--begin)."""
     rows = [
         "1|1000|1000|1000|3600|COMPLETED|gres/gpu=1||",
         "2|1000|4600|4600|100|COMPLETED|gres/gpu=1||",
@@ -298,7 +298,7 @@ def test_the_profile_reaches_the_policies_that_place_by_it(noisy):
 
 
 def test_the_sites_options_of_a_policy_hold_here_too(noisy, tmp_path):
-    """Without weight on interference nobody is disturbed enough to wait."""
+    """Without weight on interference no job is disturbed enough to wait."""
     (tmp_path / "config.toml").write_text(f"{CAPACITY}weights = [0.5, 0.0, 0.5]\n")
     runs = runs_of(run(*noisy, "--nodes", "1", "-p", "topo-aware-p"))
     assert runs["topo-aware-p"]["avg_wait_s"] == 0.0

@@ -318,7 +318,7 @@ def test_application_clocks_that_the_site_set_stay(hooks):
     assert hooks.node.set_to(2, "applications_clocks") == ["877", "1200"]
 
 
-def test_python_starts_without_site_packages_where_pip_installed_us(hooks):
+def test_python_starts_without_site_packages_where_pip_installed_the_package(hooks):
     hooks.script("python3", "")
     site = hooks.node.folder / "lib" / "python3.99" / "site-packages"
     site.mkdir(parents=True)
@@ -642,7 +642,7 @@ def test_config_defaults_and_environment(tmp_path, monkeypatch):
     )
 
 
-def test_a_note_that_cannot_be_read_belongs_to_nobody_and_may_go(tmp_path):
+def test_a_note_that_cannot_be_read_belongs_to_no_job_and_may_go(tmp_path):
     notes = Notes(str(tmp_path))
     notes.write(3, Note("17", "locked"))
     notes.write(7, Note("19", "locked", ended=True, tried_at=5.25))

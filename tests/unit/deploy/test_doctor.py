@@ -69,7 +69,7 @@ class Cluster:
         (root / "lib" / "selectd.lock").write_text(f"{self.stand_in()}\n")
 
     def stand_in(self) -> int:
-        """A process that looks like the selector to whoever reads its command line."""
+        """A process that looks like the selector by its command line."""
         self.process = subprocess.Popen(
             [sys.executable, "-c", "import sys; sys.stdin.read()", "selectd"],
             stdin=subprocess.PIPE,
@@ -290,7 +290,7 @@ def test_an_old_filter(cluster: Cluster):
     assert "gpu_aware.lua" in found["filter"]["found"]
 
 
-def test_a_job_submit_that_does_not_load_us(cluster: Cluster):
+def test_a_job_submit_that_does_not_load_the_filter(cluster: Cluster):
     (cluster.root / "slurm" / "job_submit.lua").write_text("-- the site's own\n")
     code, found = cluster.doctor()
     assert code == 3

@@ -119,7 +119,7 @@ def test_a_record_in_an_included_file_is_changed_there(tmp_path: Path):
     assert again(tmp_path).indexed_by_us() == {"n1"}
 
 
-def test_lines_of_ours_that_were_edited_stop_us(tmp_path: Path):
+def test_edited_lines_of_ours_stop_the_change(tmp_path: Path):
     apply(site(tmp_path), {"n1"})
     path = tmp_path / "slurm.conf"
     path.write_text(path.read_text().replace("Weight=10 Features", "Weight=99 Features"))

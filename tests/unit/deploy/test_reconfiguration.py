@@ -39,7 +39,7 @@ class Slurm:
     hangs: set[int] = field(default_factory=set)
     """Which reconfigures, from 1, do not come back."""
     admin_after: float = 100.0
-    """How long after that somebody restarts slurmctld; nodes register 5 s later."""
+    """Time from the hang to a restart of slurmctld; nodes register 5 s later."""
     restarts_slurmds: bool = False
     replies_first: bool = False
     """An answer comes even where it hangs then, as from a slurmctld in the foreground."""
@@ -48,7 +48,7 @@ class Slurm:
     held_until: float = 0.0
     """When the reservation ends."""
     other_restarted: bool = False
-    """During a hang somebody restarts the slurmd of n2."""
+    """The slurmd of n2 is restarted during a hang."""
     none_up: bool = False
     left_over: bool = False
     starting_until: float = 0.0
@@ -209,13 +209,13 @@ def test_another_slurmd_that_is_restarted_does_not_count():
     assert slurm.reconfigured == 2
 
 
-def test_where_no_slurmd_answers_there_is_nobody_to_tell():
+def test_where_no_slurmd_answers_no_slurmd_is_told():
     slurm = Slurm(hangs={1}, none_up=True)
     slurm.run(node=None)
     assert slurm.reconfigured == 1
 
 
-def test_one_that_answers_now_and_then_does_not_keep_us_for_ever(monkeypatch: pytest.MonkeyPatch):
+def test_one_that_answers_now_and_then_does_not_block_for_ever(monkeypatch: pytest.MonkeyPatch):
     """And Ctrl-C is heard."""
     monkeypatch.setattr(Reconfiguration, "TRIES", 1)
 
@@ -260,7 +260,7 @@ def test_a_refusal_is_told_at_once(refusal: str):
 
 
 def test_given_up_by_a_person():
-    """Not before the advice is said; nobody is asked to delete the reservation."""
+    """Not before the advice is given; the reservation need not be deleted."""
     slurm = Slurm(hangs={1}, admin_after=1e6)
     with pytest.raises(StoppedError, match="slurmctld does not answer"):
         slurm.run(stopping=lambda: True)
@@ -274,7 +274,7 @@ def test_what_speaks_against_it_is_asked_before_each_try():
 
     def ready() -> None:
         if slurm.reconfigured:
-            raise SourceError("somebody resumed it meanwhile")
+            raise SourceError("an admin resumed it meanwhile")
 
     with pytest.raises(SourceError, match="resumed"):
         slurm.run(ready)

@@ -87,7 +87,7 @@ def test_a_job_that_cannot_be_given_back_is_named(slurm: SlurmFolder) -> None:
     assert (found.left, list(found.wrong)) == (["8"], ["7"])
 
 
-def test_what_keeps_its_pins_stays_closed(
+def test_a_job_that_stays_bound_stays_behind_the_gate(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm.write([placed()], ["n1"])

@@ -397,7 +397,7 @@ def test_interrupted_while_waiting_gives_the_node_back(world: World):
 
 @pytest.mark.parametrize("hangs_at", range(1, 5))
 def test_stopped_while_slurmctld_hangs(world: World, hangs_at: int):
-    """A node whose files are written stays drained, and is told of; the next run goes on."""
+    """A node whose files are written stays drained, with a message; the next run goes on."""
     world.hangs_at = hangs_at
     hung = False
 
@@ -442,7 +442,7 @@ def test_resumed_by_an_admin_who_restarts_slurmctld(world: World, undo: bool):
 
 
 def test_resumed_while_it_is_put_back(world: World):
-    """Nothing is done to it any more, and nobody is told that it is drained."""
+    """It is not changed any more, and no message says that it is drained."""
     world.refuses = {"n2"}
 
     def admin() -> None:
@@ -458,7 +458,7 @@ def test_resumed_while_it_is_put_back(world: World):
 
 
 def test_a_node_of_another_scope_is_resumed_while_slurmctld_hangs(world: World):
-    """It is left to whom resumed it, and the run goes on."""
+    """It is left as it is, and the run goes on."""
     world.drained["n3"] = REASON
     world.jobs_left.clear()
     world.hangs_at = 1

@@ -86,7 +86,7 @@ def test_install_asks_before_it_overwrites(site: Site):
     assert site.files() == before
 
 
-def test_a_question_that_nobody_answers_writes_nothing(site: Site):
+def test_a_question_without_an_answer_writes_nothing(site: Site):
     """The end of stdin was called an interruption, with exit code 130."""
     before = site.files()
     done = site.setup("--install", answer="")

@@ -105,7 +105,7 @@ def test_where_no_socket_has_both_slurm_chooses() -> None:
     assert "Slurm chooses its GPUs" in found.why["summary"]
 
 
-def test_nobody_is_sent_where_slurm_chooses() -> None:
+def test_no_job_is_sent_where_slurm_chooses() -> None:
     """Slurm may start the job first, on the GPU that was chosen for the other."""
     here = busy(busy(cluster(), "a", 0, (0,), (1, 0)), "b", 0, (2,), (0, 1))
     assert [a.job_id for a in plan([bound(1, 2, 2), free(2, 1)], here).assignments] == ["1"]
@@ -134,7 +134,7 @@ def test_slurm_wants_the_cpus_on_the_sockets_of_the_gpus() -> None:
     assert "enforce-binding" in result.waiting[0].reason
 
 
-def test_cores_of_whom_nobody_knows_may_come_back() -> None:
+def test_cores_of_an_unknown_job_may_come_back() -> None:
     here = cluster()
     assert here.sockets is not None
     here.sockets.free_cpus[:] = 0
@@ -195,7 +195,7 @@ def test_a_head_waits_for_cores_of_a_socket() -> None:
 
 @pytest.mark.parametrize("kind", [free, bound])
 @pytest.mark.parametrize(("limit", "reserved"), [(100.0, False), (101.0, True)])
-def test_who_outlasts_its_start_leaves_the_heads_cores(
+def test_a_job_that_outlasts_its_start_leaves_the_heads_cores(
     kind: Callable[..., Request], limit: float, reserved: bool
 ) -> None:
     """The head gets GPU 0 and all cores of socket 0. GPU 1 is not reserved, its cores are:
@@ -209,7 +209,7 @@ def test_who_outlasts_its_start_leaves_the_heads_cores(
 
 @pytest.mark.parametrize("head", [bound(1, 1, 6, priority=9), free(1, 1, 6, priority=9)])
 @pytest.mark.parametrize(("limit", "reserved"), [(100.0, False), (101.0, True)])
-def test_who_fills_its_socket_takes_no_reserved_cores(
+def test_a_job_that_fills_its_socket_takes_no_reserved_cores(
     head: Request, limit: float, reserved: bool
 ) -> None:
     """It asks for one CPU, two would be left beside the head, and Slurm gives it all four."""
@@ -222,7 +222,7 @@ def test_who_fills_its_socket_takes_no_reserved_cores(
 
 
 @pytest.mark.parametrize(("memory_mb", "fits"), [(60000, True), (60001, False)])
-def test_who_fills_its_socket_takes_no_reserved_memory(memory_mb: int, fits: bool) -> None:
+def test_a_job_that_fills_its_socket_takes_no_reserved_memory(memory_mb: int, fits: bool) -> None:
     """It would get 8 CPUs with 500 MB each of the 64000 MB of the node."""
     here = busy(cluster(), "short", 0, S0, (8, 0), NOW + 100)
     here = busy(here, "long", 0, (2,), (0, 0))
@@ -232,7 +232,7 @@ def test_who_fills_its_socket_takes_no_reserved_memory(memory_mb: int, fits: boo
 
 
 @pytest.mark.parametrize("when", ["in an earlier round", "in this round"])
-def test_somebody_just_placed_does_not_last_until_the_reservation(when: str) -> None:
+def test_a_job_just_placed_does_not_last_until_the_reservation(when: str) -> None:
     """Otherwise the head, which needs both sockets, has no reservation, and later jobs delay it."""
     here = busy(cluster(), "a", 0, (0,), (1, 0), NOW + 100)
     queue = [bound(1, 4, 4, priority=9), free(2, 1, time_limit_s=1e6)]
@@ -271,7 +271,7 @@ def test_cores_that_victims_leave_over_are_free_as_soon_as_they_are_gone() -> No
     assert result.waiting[0].shadow_start_s == NOW
 
 
-def test_nobody_is_pushed_out_for_gpus_that_slurm_chooses() -> None:
+def test_no_job_is_preempted_for_gpus_that_slurm_chooses() -> None:
     here = busy(cluster(), "a", 0, (0,), (1, 0), preemptable_by=1.0)
     assert plan([bound(1, 4, 2, preemption_tier=2.0)], here).assignments == ()
 

@@ -123,7 +123,7 @@ def test_a_lost_gpu_is_named_and_the_others_are_reported(library, tmp_path):
     assert len(report["links"]) == 3
 
 
-def test_of_two_lost_gpus_nobody_can_tell_the_index(library, tmp_path):
+def test_the_index_of_two_lost_gpus_is_not_known(library, tmp_path):
     node = FakeNode(library, tmp_path)
     machines.lose(node.state, 0)
     machines.lose(node.state, 3)

@@ -34,7 +34,7 @@ def test_it_doubles_up_to_sixteen_times() -> None:
     assert bench.backoff.wait_s("7") is None
 
 
-def test_who_is_gone_is_forgotten() -> None:
+def test_a_job_that_is_gone_is_forgotten() -> None:
     bench = Bench()
     bench.backoff.punish("7", blocked=True)
     bench.backoff.forget(set())
@@ -42,7 +42,7 @@ def test_who_is_gone_is_forgotten() -> None:
     assert bench.held() == 2
 
 
-def test_what_shows_only_while_pinned_is_tried_ever_more_seldom() -> None:
+def test_a_reason_that_shows_only_while_bound_is_tried_ever_more_seldom() -> None:
     """Parked it shows Licenses again and again: each try pins it and blocks its node."""
     bench = Bench()
     assert [bench.held() for _ in range(11)] == [2, 4, 8, 16, 32, 64, 128, 256, 512, 960, 960]
@@ -57,7 +57,7 @@ def test_what_shows_its_reason_while_parked_is_tried_soon() -> None:
         bench.backoff.shown("7")
 
 
-def test_a_reason_that_is_left_over_from_when_it_was_pinned_says_nothing() -> None:
+def test_a_reason_left_over_from_the_binding_says_nothing() -> None:
     bench = Bench()
     assert bench.held() == 2
     bench.backoff.shown("7")

@@ -89,7 +89,7 @@ def test_values_are_kept_short_and_plain(spool: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_file_of_somebody_else_is_not_read(spool: Path) -> None:
+def test_a_file_of_another_user_is_not_read(spool: Path) -> None:
     write(spool, json.dumps(GOOD))
     os.chown(spool / "n1.jsonl", 1234, 1234)
     assert collect(spool) == []

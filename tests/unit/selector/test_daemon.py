@@ -141,7 +141,7 @@ def test_a_ledger_that_fails_oddly_does_not_end_the_selector(
     selector.close()
 
 
-def test_nothing_is_pinned_if_the_gate_may_open_during_a_command(tmp_path: Path) -> None:
+def test_no_job_is_bound_if_the_gate_may_open_during_a_command(tmp_path: Path) -> None:
     config = Config()
     rounds = Rounds(
         MemorySlurm(tmp_path),

@@ -87,7 +87,7 @@ def test_a_pool_is_not_what_the_user_asked_for(slurm: SlurmFolder) -> None:
     assert jobs["7"].eligible_s == 900.0
 
 
-def test_who_finds_no_place_is_put_there_and_taken_again_when_there_is_one(
+def test_a_job_without_a_place_is_put_there_and_taken_out_when_there_is_one(
     slurm: SlurmFolder,
 ) -> None:
     bench = full_node(slurm, aged("9"), aged("10"))
@@ -183,7 +183,7 @@ def test_few_parked_jobs_stay_in_slurms_queue(slurm: SlurmFolder) -> None:
     ],
     ids=["not eligible yet", "in a reservation", "dependent", "held", "user's begin time"],
 )
-def test_who_is_not_put_there(slurm: SlurmFolder, fields: dict[str, str]) -> None:
+def test_jobs_that_are_not_put_there(slurm: SlurmFolder, fields: dict[str, str]) -> None:
     full_node(slurm, aged("9") | fields)
     assert pooled(slurm) == []
     assert pools(slurm) == []
@@ -211,7 +211,7 @@ def test_an_array_whose_throttle_held_it_stays_in_the_pool(slurm: SlurmFolder) -
     assert pooled(slurm) == ["9"]
 
 
-def test_who_is_stranded() -> None:
+def test_stranded_jobs() -> None:
     pool = "gpuaware_pool_9"
     lost = {"holding_pool": pool, "reason": "Reservation", "eligible_s": None}
     jobs = [slurm_job(7, **lost), slurm_job(8, holding_pool=pool, reason="Reservation")]
@@ -255,7 +255,7 @@ def test_released_by_hand_it_leaves_the_pool(slurm: SlurmFolder) -> None:
     assert slurm.jobs["9"]["state"] == "RUNNING"
 
 
-def test_nobody_whose_gate_is_open_stays_there(slurm: SlurmFolder) -> None:
+def test_no_job_with_an_open_gate_stays_there(slurm: SlurmFolder) -> None:
     """An operator released 9 while a round put it there; 10's licence was taken away."""
     bench = full_node(slurm, aged("9"), aged("10"))
     slurm.change("9", admin_comment="gpuaware/1;tn=gres/gpu:2;mc=1;sel=opened:0:1", licenses="")
@@ -293,7 +293,7 @@ def test_a_task_is_taken_and_the_rest_stays(slurm: SlurmFolder) -> None:
     assert bench.rounds.run().placed == ["98_1"]
 
 
-def test_who_slurm_holds_because_it_lost_the_pool_is_let_go(slurm: SlurmFolder) -> None:
+def test_a_job_that_slurm_holds_because_it_lost_the_pool_is_released(slurm: SlurmFolder) -> None:
     bench = full_node(slurm, aged("9"), aged("10", resv_name="class"))
     bench.rounds.run()
     for job_id in ("9", "10"):
@@ -423,7 +423,7 @@ def test_one_that_has_opened_is_left_for_a_new_one(
         bench.pool.keep_closed(bench.wall + 90.0)
     assert "has opened" in caplog.text
     end(slurm, "7")
-    assert bench.rounds.run().placed == ["9"]  # at once: Slurm looks at who lies there
+    assert bench.rounds.run().placed == ["9"]  # at once: Slurm tries the jobs in the pool
     assert slurm.jobs["9"]["resv_name"] == ""
     assert pools(slurm)[0] == first[0]
     assert slurm.jobs["10"]["resv_name"] == pools(slurm)[1] != first[0]
@@ -465,7 +465,7 @@ def test_one_that_slurm_does_not_let_in_is_not_tried_again(slurm: SlurmFolder) -
     assert [u.job_id for u in sent] == ["9"]
 
 
-def test_one_that_somebody_deleted_is_made_anew(slurm: SlurmFolder) -> None:
+def test_a_deleted_pool_is_made_anew(slurm: SlurmFolder) -> None:
     bench = full_node(slurm, aged("9"))
     slurm.change("9", resv_name="", reason="Licenses")
     slurm.reserve()

@@ -72,7 +72,7 @@ def ours(number: int, state: str, mark: str = "", licence: bool = False) -> Slur
     )
 
 
-def test_what_starts_without_us_is_told_with_its_end(tracker: JobTracker) -> None:
+def test_a_start_without_the_selector_is_recorded_with_its_end(tracker: JobTracker) -> None:
     """The gate opened by itself: parked jobs start with the gate's licence."""
     tracker.placed.clear()
     for now, state in enumerate(("PENDING", "RUNNING", "RUNNING", "COMPLETED", "COMPLETED")):

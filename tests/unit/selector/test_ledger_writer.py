@@ -1,4 +1,4 @@
-"""The ledger as the daemon keeps it: who may read the copy, and when it is due."""
+"""The ledger as the daemon keeps it: read access to the copy, and its times."""
 
 from __future__ import annotations
 

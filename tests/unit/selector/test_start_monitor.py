@@ -40,7 +40,7 @@ def test_a_poll_parks_again_what_a_limit_holds(slurm: SlurmFolder) -> None:
     assert "jobs" not in reads(slurm)  # never all jobs for two
 
 
-def test_a_poll_forgets_who_has_started_or_is_gone(slurm: SlurmFolder) -> None:
+def test_a_poll_forgets_jobs_that_have_started_or_are_gone(slurm: SlurmFolder) -> None:
     bench = placed_and_stuck(slurm)
     slurm.change("7", state="RUNNING", nodes="n1", slots=[0, 1])
     slurm.change("8", job_id=9)
@@ -151,7 +151,7 @@ def test_a_clock_that_is_set_back_keeps_no_job_bound(slurm: SlurmFolder) -> None
         ("Dependency", []),
     ],
 )
-def test_a_node_that_another_job_waits_for_holds_nobody(
+def test_a_node_that_another_job_waits_for_holds_no_job(
     slurm: SlurmFolder, reason: str, placed: list[str]
 ) -> None:
     """Slurm gives the reason at submission and looks again only after a while."""

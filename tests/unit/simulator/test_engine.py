@@ -178,7 +178,7 @@ def test_bandwidth_slows_sensitive_jobs_by_their_share_of_communication():
         ("srtf", ["third", "second", "first"]),
     ],
 )
-def test_orders_say_who_comes_first(order, expected):
+def test_orders_say_which_job_is_first(order, expected):
     """Three jobs wait for all GPUs, which a fourth holds."""
     jobs = [
         TraceJob("holds", 0, 16, 10, deadline_s=1, priority=9),

@@ -33,7 +33,7 @@ def test_jobs_of_one_time_stand_in_the_order_of_their_numbers_as_live(order, bac
 
 
 @pytest.mark.parametrize("backfill", [False, True])
-def test_who_runs_behind_the_prefix_gives_way_to_earlier_jobs_only(backfill):
+def test_a_job_behind_the_prefix_gives_way_to_earlier_jobs_only(backfill):
     """3 runs on 4 of 20 GPUs when 2 and 4 come. 2 does not fit even without 3; 4 is longer."""
     jobs = [
         TraceJob("1", 0, 8, 1000),

@@ -329,7 +329,7 @@ def test_calls_that_do_not_return_are_bounded(
         *[(2057, False), (111, False), (5004, False), (1800, False), (6000, False)],
     ],
 )
-def test_who_has_said_no(loaded: Libslurm, code: int, refused: bool) -> None:
+def test_a_refusal_is_told_from_a_failure(loaded: Libslurm, code: int, refused: bool) -> None:
     with pytest.raises(SlurmError, match=r"^Slurm, update node: Said so$") as caught:
         loaded.check(code, "aware_update_node")
     assert caught.value.refused is refused

@@ -80,7 +80,7 @@ def test_a_newer_store_is_refused_by_name(tmp_path: Path) -> None:
             open_store(path, readonly=readonly)
 
 
-def test_somebody_elses_database_is_refused(tmp_path: Path) -> None:
+def test_a_foreign_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.db"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE recipes (name TEXT)")

@@ -1,4 +1,4 @@
-"""Who may read the live store and its copy, and whom the files belong to that root makes."""
+"""Read access to the live store and its copy, and owners of files that root makes."""
 
 import os
 import pwd
