@@ -20,10 +20,7 @@ _TOKEN = re.compile(r"\s*([()&|,]|[A-Za-z0-9_.:+=-]+)")
 
 
 def open_partitions(job: SlurmJob, context: AdmissionContext) -> list[SlurmPartition]:
-    """The job's partitions that take it now, highest tier first.
-
-    Raises CannotPlanError if there is none.
-    """
+    """The job's partitions that take it now, highest tier first. Raises CannotPlanError."""
     known = [context.partitions[p] for p in job.partitions if p in context.partitions]
     up = [p for p in known if p.up]
     if not up:
@@ -74,10 +71,7 @@ def _may_use(entry: QueueEntry) -> Callable[[str], bool]:
 
 
 def eligible_nodes(entry: QueueEntry, limit_s: float) -> BoolArray:
-    """(N,) nodes that partition, features, ``-x`` and reservations allow.
-
-    Raises CannotPlanError.
-    """
+    """(N,) nodes that also reservations allow (see `allowed_nodes`). Raises CannotPlanError."""
     return allowed_nodes(entry, frozenset(_reserved(entry.job, entry.context, limit_s)))
 
 
@@ -101,10 +95,7 @@ def _reserved(job: SlurmJob, context: AdmissionContext, limit_s: float) -> set[s
 
 
 def _goes_first(other: SlurmReservation, own: SlurmReservation, context: AdmissionContext) -> bool:
-    """Whether a reservation keeps jobs of ``own`` from nodes that both hold.
-
-    As slurmctld does (job_test_resv in reservation.c, 24.11).
-    """
+    """Whether it keeps jobs of ``own`` from nodes of both (24.11: job_test_resv, reservation.c)."""
     if other.name in context.partial or "MAINT" in own.flags:
         return False
     return "OVERLAP" not in own.flags or "MAINT" in other.flags

@@ -124,10 +124,7 @@ def most_in_one_group(nodes: BoolArray, required: Sequence[int], entry: QueueEnt
 
 
 def required_groups(request: Request, entry: QueueEntry) -> NodeGroups | None:
-    """Node groups of which the request must not leave one; None: it may use any nodes.
-
-    Raises CannotPlanError.
-    """
+    """Node groups of which it must not leave one; None: no such rule. Raises CannotPlanError."""
     eligible, context = request.eligible, entry.context
     assert eligible is not None  # noqa: S101 - every translation sets it
     most_there = int(eligible.sum())
@@ -197,10 +194,7 @@ def bind(request: Request, entry: QueueEntry) -> Request:
 
 
 def check_binding(request: Request, context: AdmissionContext) -> None:
-    """Leave a bound job to Slurm if its sockets cannot be planned, so that it waits no longer.
-
-    Raises CannotPlanError.
-    """
+    """Leave a bound job to Slurm if its sockets cannot be planned. Raises CannotPlanError."""
     if not request.bound:
         return
     left, sockets = "--gres-flags=enforce-binding is left to Slurm", context.cluster.sockets

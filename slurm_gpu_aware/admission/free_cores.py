@@ -65,15 +65,9 @@ def with_sockets(
 
 
 def _sockets(
-    nodes: Sequence[SlurmNode],
-    known: Mapping[int, NodeCores],
-    taken: Mapping[int, int],
-    width: int,
+    nodes: Sequence[SlurmNode], known: Mapping[int, NodeCores], taken: Mapping[int, int], width: int
 ) -> Sockets:
-    """Sockets of nodes with ``known`` cores, and the free CPUs beside the ``taken`` cores (bits).
-
-    Allocated CPUs of a node that no known job holds are subtracted on each of its sockets.
-    """
+    """Sockets of nodes with ``known`` cores, and their free CPUs without ``taken`` cores (bits)."""
     many = max((cores.sockets for cores in known.values()), default=1)
     gpu = np.full((len(nodes), width), -1, dtype=np.int64)
     cpus = np.zeros((len(nodes), many), dtype=np.int64)
@@ -86,6 +80,7 @@ def _sockets(
         busy = np.array(_by_socket(taken[i] & ~special, cores, many))
         cpus[i, : cores.sockets] = cores.cpus * cores.cores
         cpus[i] -= _by_socket(special, cores, many)
+        # CPUs that no known job holds may be on any socket.
         free[i] = cpus[i] - busy - max(0, node.cpus_used - int(busy.sum()))
     return Sockets(
         gpu=gpu,

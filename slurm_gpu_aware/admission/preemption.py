@@ -17,7 +17,6 @@ __all__ = ["PreemptionRules"]
 
 _FREEING = frozenset({"REQUEUE", "CANCEL"})
 """Modes that free a victim's GPUs."""
-_SUSPENDING = frozenset({"SUSPEND"})
 _PREEMPTED = HOLDING - {"COMPLETING"}
 _MOST = 0xFFFF
 """Higher priorities of a QOS count as this one (preempt/qos)."""
@@ -59,7 +58,7 @@ class PreemptionRules:
                 cost, modes = float(known[0].priority_tier), _FREEING
         elif own is not None:
             modes = own.preempt_mode or slurm.preempt_mode
-            if modes & (_FREEING | _SUSPENDING):
+            if modes & (_FREEING | {"SUSPEND"}):
                 cost = float(min(own.priority, _MOST))
         if cost is None:
             return running

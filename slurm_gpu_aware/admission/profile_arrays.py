@@ -7,7 +7,6 @@ the same.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -20,6 +19,7 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.penalties import LevelPenalties
 from slurm_gpu_aware.model.profile import Link, Profile
+from slurm_gpu_aware.slurm.hostlist import by_number
 from slurm_gpu_aware.topology.locality import build_levels
 
 __all__ = ["ProfileArrays", "profile_arrays", "profiled_cluster"]
@@ -48,12 +48,7 @@ class ProfileArrays:
     ) -> Cluster:
         """The cluster of the nodes, with the locality levels of `build_levels`."""
         levels = build_levels(
-            penalties,
-            names,
-            exists.shape[1],
-            numa=self.numa,
-            graphs=self.graphs,
-            network=network,
+            penalties, names, exists.shape[1], numa=self.numa, graphs=self.graphs, network=network
         )
         return Cluster.build(
             names, exists, scores=self.scores, graphs=self.graphs, levels=levels, **fields
@@ -108,18 +103,13 @@ def _graph(
 
 
 def profiled_cluster(
-    profile: Profile,
-    penalties: LevelPenalties,
-    network: Mapping[str, Mapping[str, str]],
+    profile: Profile, penalties: LevelPenalties, network: Mapping[str, Mapping[str, str]]
 ) -> Cluster:
-    """The nodes of the profile in natural order (n2 before n10), all GPUs free, without Slurm.
-
-    ``penalties`` and ``network`` give the locality levels (`build_levels`).
-    """
+    """The nodes of the profile in natural order (n2 before n10), all GPUs free, without Slurm."""
     slots_of: dict[str, list[int]] = {}
     for node, slot in profile.gpus:
         slots_of.setdefault(node, []).append(slot)
-    names = sorted(slots_of, key=_natural)
+    names = sorted(slots_of, key=by_number)
     widths = [1 + max(slots_of[name]) for name in names]
     exists = np.zeros((len(names), max(widths)), dtype=np.bool_)
     for row, name in enumerate(names):
@@ -128,9 +118,3 @@ def profiled_cluster(
     model = tuple(found.pop() if len(found) == 1 else None for found in models)
     arrays = profile_arrays(profile, tuple(names), tuple(widths), tuple(profile.scores))
     return arrays.cluster(names, exists, penalties, network, model=model)
-
-
-def _natural(name: str) -> list[tuple[int, int, str]]:
-    """Sort key that takes digits as numbers."""
-    parts = (p for p in re.split(r"(\d+)", name) if p)
-    return [(0, int(p), "") if p.isdigit() else (1, 0, p) for p in parts]

@@ -74,10 +74,7 @@ def _largest(values: IntArray, nodes: BoolArray) -> int:
 
 
 def check_node_size(entry: QueueEntry, allowed: BoolArray, per_gpu: GpuDefaults) -> None:
-    """Leave a job to Slurm if no node of the partition can hold it, so that Slurm says so.
-
-    Raises CannotPlanError.
-    """
+    """Leave a job to Slurm, which says so, if no node can hold it. Raises CannotPlanError."""
     job, original, context = entry.job, entry.original, entry.context
     gpus = entry.form.item.count if entry.form.kind != "job" else 1
     one_task = original.cpus_per_task or 1
@@ -149,10 +146,7 @@ def default_cpus(job: SlurmJob, request: Request, context: AdmissionContext) -> 
 
 
 def check_default_cpus(request: Request, entry: QueueEntry) -> None:
-    """Leave a job to Slurm if DefCpuPerGPU applies and its tasks do not share the CPUs evenly.
-
-    Raises CannotPlanError.
-    """
+    """Leave a job to Slurm if its tasks do not share DefCpuPerGPU. Raises CannotPlanError."""
     per_gpu = default_cpus(entry.job, request, entry.context)
     most = entry.form.item.count if entry.form.kind == "node" else request.gpus
     if per_gpu is None or (most == 1 and entry.original.cpus_per_tres is None):

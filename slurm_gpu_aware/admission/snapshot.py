@@ -160,10 +160,7 @@ def _gpus(
 
 
 def _resources(
-    nodes: Sequence[SlurmNode],
-    slurm: SlurmConfig,
-    holds: Sequence[Hold],
-    places: Mapping[str, int],
+    nodes: Sequence[SlurmNode], slurm: SlurmConfig, holds: Sequence[Hold], places: Mapping[str, int]
 ) -> tuple[IntArray, IntArray, IntArray]:
     """(N,) CPUs, free CPUs and free memory (MB) of each node, less the holds."""
     plenty = np.full(len(nodes), _PLENTY, dtype=np.int64)
@@ -212,12 +209,9 @@ def _running_jobs(
 def _without_victims(
     running: Sequence[RunningJob], held: RunningJob, hold: Hold
 ) -> list[RunningJob]:
-    """Take from running jobs the GPUs of a hold.
-
-    Its victims free nothing for other jobs, and cannot be victims again. If Slurm chooses the GPUs
-    and too few are free, any job of the node can be the victim.
-    """
+    """Take the GPUs of a hold from running jobs; its victims free nothing for other jobs."""
     promised = {(node, slot) for node, slots in held.gpus for slot in slots}
+    # If Slurm chooses the GPUs and too few are free, any job of the node can be the victim.
     short = {node for node, slots in held.gpus if len(slots) < hold.gpus_per_node}
     remaining = []
     for job in running:
@@ -256,10 +250,8 @@ def _held(hold: Hold, places: Mapping[str, int], usable: BoolArray, now: float) 
 
 def _model(node: SlurmNode, models: Mapping[str, str]) -> str | None:
     """GPU model of a node, from its feature ``gpu_MODEL``, else from the probe."""
-    for feature in sorted(node.features):
-        if feature.startswith("gpu_"):
-            return feature.removeprefix("gpu_")
-    return models.get(node.name)
+    named = [feature for feature in node.features if feature.startswith("gpu_")]
+    return min(named).removeprefix("gpu_") if named else models.get(node.name)
 
 
 def hold_of(
@@ -271,10 +263,7 @@ def hold_of(
     *,
     victims: frozenset[str],
 ) -> Hold:
-    """The hold of a released job that is bound to nodes.
-
-    ``now``: Unix seconds. ``victims``: jobs that Slurm preempts for it.
-    """
+    """The hold of a released job that is bound to nodes; ``now`` is in Unix seconds."""
     job, original = gated.job, gated.original
     nodes = len(job.req_nodes)
     slots = bound_slots(job) or ()

@@ -83,10 +83,7 @@ def class_of(job: SlurmJob, config: Config) -> str:
 def to_request(gated: GatedJob, context: AdmissionContext) -> Request:
     """Translate a parked job, or one task of its array (`GatedJob.task`).
 
-    Raises
-    ------
-    CannotPlanError
-        With the reason, and whether the job is left to Slurm.
+    Raises CannotPlanError with the reason, and whether the job is left to Slurm.
     """
     form = _supported_form(gated)
     if _hints_of(gated.job, gated.original, context.config).place == "off":
@@ -220,10 +217,7 @@ def _check(request: Request, entry: QueueEntry) -> None:
 
 
 def _check_time_min(request: Request, entry: QueueEntry) -> None:
-    """Leave a job to Slurm's backfill if only a shorter limit lets it start before a reservation.
-
-    The main scheduler, which starts placed jobs, never shortens. Raises CannotPlanError.
-    """
+    """Leave a job to backfill if it must be shortened to start before a reservation."""
     shortest_s, cluster = entry.job.time_min_s, entry.context.cluster
     if shortest_s is None or shortest_s >= request.time_limit_s:
         return

@@ -25,8 +25,7 @@ _BUSY = re.compile(rf"({NODE_NAME}):([0-9]{{1,4}}(?:,[0-9]{{1,4}})*)\Z")
 def stored_cluster(config: Config) -> tuple[Cluster, Profile]:
     """The profiled nodes, all idle, with the network levels that the configuration uses.
 
-    If GPUs were probed, GPUs that no sweep has seen are left out with a message. Raises
-    RequestError if the store has no GPUs.
+    GPUs that no sweep has seen are left out with a message. Raises RequestError if none is left.
     """
     with open_store(config.store.path, readonly=True) as store:
         profile, left_out = seen_only(load_profile(store))

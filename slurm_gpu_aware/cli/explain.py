@@ -215,11 +215,8 @@ def _waiting(answer: Mapping[str, Any]) -> list[str]:
 
 
 def _asked(d: Mapping[str, Any]) -> list[tuple[str, object]]:
-    return [
-        ("user", d["user"]),
-        ("asked", _flat(d["asked"])),
-        ("submitted", stamp(d["submitted_at"])),
-    ]
+    asked, submitted = _flat(d["asked"]), stamp(d["submitted_at"])
+    return [("user", d["user"]), ("asked", asked), ("submitted", submitted)]
 
 
 def _decision_text(d: Mapping[str, Any]) -> str:
@@ -283,7 +280,7 @@ def _short(value: Any) -> str:
         return f"{value:.4g}"
     if isinstance(value, list | tuple):
         return " ".join(
-            "[" + _short(v) + "]" if isinstance(v, list | tuple) else _short(v) for v in value
+            f"[{_short(v)}]" if isinstance(v, list | tuple) else _short(v) for v in value
         )
     if isinstance(value, Mapping):
         return _flat(value)

@@ -1,8 +1,4 @@
-"""The group ``gpu-aware``: commands, global options and exit codes.
-
-Exit codes: 0 done; 1 failed (one line on stderr says why); 2 wrong usage; 3 ``doctor`` found
-something wrong; 130 interrupted.
-"""
+"""The group ``gpu-aware``: commands, global options and exit codes (130: interrupted)."""
 
 from __future__ import annotations
 

@@ -25,10 +25,7 @@ class Context:
     """``--config``; None: the environment, then the default path."""
 
     def config(self, *, check_policies: bool = False) -> Config:
-        """Load the configuration; ``check_policies``: with names and options of policies.
-
-        Raises ConfigError.
-        """
+        """Load the configuration; ``check_policies``: also names and options of policies."""
         from slurm_gpu_aware.config.load import load_config
 
         known: tuple[str, ...] = ()

@@ -43,10 +43,9 @@ def clean(value: object) -> str:
 def table(
     headers: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()
 ) -> str:
-    """Lay rows out in columns; the last column wraps so that no line is wider than the terminal.
+    """Lay rows out in columns; the last one wraps to the terminal's width.
 
-    ``rows``: cells; None and "" are shown as ``-``. ``right``: headers of the columns that are
-    aligned to the right.
+    ``rows``: cells; None and "" are shown as ``-``. ``right``: headers of right-aligned columns.
     """
     cells = [headers, *([clean(c) for c in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -83,10 +82,7 @@ def _columns(rows: Iterable[Sequence[str]], widths: Sequence[int], right: Sequen
 
 
 def place_text(placed: Mapping[str, Any]) -> str:
-    """``n1: 0,1; n2: 0,1``; only the node names if Slurm chooses the GPUs.
-
-    ``placed``: with ``nodes``, ``slots`` of each node, and ``exact``.
-    """
+    """``n1: 0,1; n2: 0,1``; only the node names if Slurm chooses the GPUs (not ``exact``)."""
     if not placed["exact"]:
         return ", ".join(placed["nodes"])
     chosen = zip(placed["nodes"], placed["slots"], strict=True)
@@ -98,13 +94,6 @@ def some(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
-def paragraph(text: str, indent: str = "") -> str:
-    """Wrap a sentence to the width."""
-    return textwrap.fill(
-        clean(text),
-        width(),
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_on_hyphens=False,
-        break_long_words=False,  # keeps paths whole
-    )
+def paragraph(text: str) -> str:
+    """Wrap a sentence to the width; paths stay whole."""
+    return textwrap.fill(clean(text), width(), break_on_hyphens=False, break_long_words=False)

@@ -1,7 +1,6 @@
 """Picture of ``gpu-aware place``: link graphs of the chosen nodes with the chosen GPUs.
 
-It is readable without colour: chosen GPUs are filled and bold, busy ones hatched. The width of a
-line is the bandwidth of the link.
+It is readable without colour. The width of a line is the bandwidth of the link.
 """
 
 from __future__ import annotations

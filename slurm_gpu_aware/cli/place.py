@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slurm_gpu_aware.cli.options import GPUS, NODES, Context, pass_context
-from slurm_gpu_aware.cli.output import (
-    json_option,
-    paragraph,
-    place_text,
-    print_json,
-    say,
-    table,
-)
+from slurm_gpu_aware.cli.output import json_option, paragraph, place_text, print_json, say, table
 from slurm_gpu_aware.errors import RequestError
 
 if TYPE_CHECKING:

@@ -34,10 +34,7 @@ _STATE_FILE = "rollout.json"
 
 
 def run_rollout(site: Site, given: Mapping[str, Any]) -> int:
-    """Run a rollout by the options of setup; return the exit code.
-
-    Raises SourceError, click.UsageError.
-    """
+    """Run a rollout by the options of setup; return the exit code."""
     undo, nodes, partition = given["undo"], given["nodes"], given["partition"]
     if nodes and partition:
         raise click.UsageError("--nodes and --partition exclude each other")
@@ -76,11 +73,7 @@ def run_rollout(site: Site, given: Mapping[str, Any]) -> int:
 
 
 def _restore_all(config: Config) -> None:
-    """Restore placed jobs that wait. Raises SourceError if one cannot be restored.
-
-    Such a job asks for types that are about to be removed, and would never start. A running
-    selector restores these jobs itself.
-    """
+    """Restore placed jobs that wait, as their GPU types go. Raises SourceError if one cannot be."""
     restored = restore_all(open_client(config.selector.command_timeout_s), config)
     if restored.left:
         say(f"restored and left to Slurm: {', '.join(restored.left)}")

@@ -100,10 +100,9 @@ def _end(code: int, say: Callable[[], object] = lambda: None) -> NoReturn:
 
 
 def _open_closed_streams() -> None:
-    """Open /dev/null for standard streams that the caller has closed (``>&-``).
+    """Open /dev/null for closed standard streams, so that no other file becomes one of them.
 
-    Otherwise the next opened file, for example the store, becomes standard output. Writing to a
-    closed standard output must fail, so it is opened for reading.
+    Writing to a closed standard output must fail, so it is opened for reading.
     """
     for number, attribute in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, attribute) is None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -24,135 +25,77 @@ from slurm_gpu_aware.errors import RequestError, not_installed
 __all__ = ["report", "simulate"]
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+_HELP = {
+    "--policy": "Policy to simulate; repeatable. Ratios refer to the first. Default: lowest-index, "
+    "which places as Slurm does, and the site's policy. --what-if always has lowest-index first.",
+    "--order": "Order of the queue: fifo, las, srtf, priority, edf. Default: fifo; priority, as "
+    "Slurm recorded it, for --what-if.",
+    "--round": "Plan at multiples of S seconds (PAL: 300). Default: at every arrival and end.",
+    "--backfill/--no-backfill": "EASY backfill. Default: the site's.",
+    "--locality-penalty": "Slowdown of a job that spans nodes, of any class. Default: the site's; "
+    "on the store's cluster the measured one, unless the configuration sets it.",
+    "--migration": "Cost of a restart or a move.",
+    "--nodes": "Simulate N equal nodes, not the store's cluster.",
+    "--gpus-per-node": "GPUs of each.",
+    "--machine": "Kind of machine of each node, with its links.",
+    "--any-indices": "A job may get different GPU indices on its nodes (not possible in Slurm).",
+    "--variability": "Measured times of GPUs (columns gpu,node,value_ms) for a class; repeatable.",
+    "--draw": "How GPUs are drawn from those files: gpus, nodes, repeat, runs.",
+    "--seed": "Seed of all draws.",
+    "--class-column": "Column of a CSV trace with the class.",
+    "--sacct": "Jobs from sacct: a saved file, or this cluster's records.",
+    "--days": "Last N days of the history. Default: 90 of a live one, all of a file.",
+    "--synthetic": "Synthetic trace of this many jobs with Poisson arrivals.",
+    "--jobs-per-hour": "Rate of arrivals.",
+    "--profile": "Times of jobs alone and of pairs, for --interference; topo-aware and "
+    "topo-aware-p place by it.",
+    "--variability-effect/--no-variability-effect": "Jobs run at the pace of their slowest GPU.",
+    "--locality-effect/--no-locality-effect": "L slows jobs that span nodes.",
+    "--bandwidth-share": "Links slow bandwidth-sensitive jobs; C is the share of communication in "
+    "their time at the best bandwidth (measured: 0.107).",
+    "--interference": "Neighbours slow each other as in --profile.",
+    "--what-if": "Replay the live history (or --sacct) on the store's cluster, placed as Slurm "
+    "does and by the policies, and compare it with Slurm's record.",
+    "--processes": "Number of parallel runs. Default: one per CPU.",
+    "--out": "Write one CSV of jobs per policy; 'gpu-aware report DIR' draws them.",
+}
+
+
+def _option(name: str, *others: str, **details: Any) -> Callable[[_Command], _Command]:
+    return click.option(name, *others, help=_HELP[name], **details)
 
 
 @click.command("simulate")
 @click.argument("trace", required=False, type=_FILE)
-@click.option(
-    "--policy",
-    "-p",
-    "policies",
-    multiple=True,
-    metavar="NAME[:sticky|:non-sticky]",
-    help="Policy to simulate; repeatable. Ratios refer to the first. Default: lowest-index, which "
-    "places as Slurm does, and the site's policy. --what-if always has lowest-index first.",
-)
-@click.option(
-    "--order",
-    metavar="ORDER",
-    help="Order of the queue: fifo, las, srtf, priority, edf. Default: fifo; priority, as Slurm "
-    "recorded it, for --what-if.",
-)
-@click.option(
-    "--round",
-    "round_s",
-    type=SOME_SECONDS,
-    metavar="S",
-    help="Plan at multiples of S seconds (PAL: 300). Default: at every arrival and end.",
-)
-@click.option("--backfill/--no-backfill", default=None, help="EASY backfill. Default: the site's.")
-@click.option(
-    "--locality-penalty",
-    type=PENALTY,
-    metavar="L",
-    help="Slowdown of a job that spans nodes, of any class. Default: the site's; on the store's"
-    " cluster the measured one, unless the configuration sets it.",
-)
-@click.option(
-    "--migration",
-    "migration_s",
-    type=SECONDS,
-    default=60.0,
-    metavar="S",
-    help="Cost of a restart or a move.",
-)
-@click.option(
-    "--nodes", type=NODES, metavar="N", help="Simulate N equal nodes, not the store's cluster."
-)
-@click.option(
-    "--gpus-per-node", type=click.IntRange(1, MAX_GPUS_PER_NODE), metavar="G", help="GPUs of each."
-)
-@click.option("--machine", metavar="NAME", help="Kind of machine of each node, with its links.")
-@click.option(
-    "--any-indices",
-    is_flag=True,
-    help="A job may get different GPU indices on its nodes (not possible in Slurm).",
-)
-@click.option(
-    "--variability",
-    multiple=True,
-    metavar="CLASS=FILE.csv",
-    help="Measured times of GPUs (columns gpu,node,value_ms) for a class; repeatable.",
-)
-@click.option(
-    "--draw",
-    default="gpus",
-    metavar="HOW",
-    help="How GPUs are drawn from those files: gpus, nodes, repeat, runs.",
-)
-@click.option("--seed", type=click.IntRange(0), default=0, help="Seed of all draws.")
-@click.option(
-    "--class-column", default="class", metavar="NAME", help="Column of a CSV trace with the class."
-)
-@click.option(
-    "--sacct", metavar="FILE|live", help="Jobs from sacct: a saved file, or this cluster's records."
-)
-@click.option(
-    "--days",
-    type=click.IntRange(1, 36_500),
-    metavar="N",
-    help="Last N days of the history. Default: 90 of a live one, all of a file.",
-)
-@click.option(
-    "--synthetic",
-    type=click.IntRange(1, 1_000_000),
-    metavar="JOBS",
-    help="Synthetic trace of this many jobs with Poisson arrivals.",
-)
-@click.option(
-    "--jobs-per-hour", type=Number(0, 10**9, min_open=True), default=10.0, help="Rate of arrivals."
-)
-@click.option(
-    "--profile",
-    type=_FILE,
-    metavar="FILE.json",
-    help="Times of jobs alone and of pairs, for --interference; topo-aware and topo-aware-p place"
-    " by it.",
-)
-@click.option(
-    "--variability-effect/--no-variability-effect",
-    default=True,
-    help="Jobs run at the pace of their slowest GPU.",
-)
-@click.option(
-    "--locality-effect/--no-locality-effect", default=True, help="L slows jobs that span nodes."
-)
-@click.option(
-    "--bandwidth-share",
-    type=Number(0, 1, max_open=True),
-    metavar="C",
-    help="Links slow bandwidth-sensitive jobs; C is the share of communication in their time "
-    "at the best bandwidth (measured: 0.107).",
-)
-@click.option("--interference", is_flag=True, help="Neighbours slow each other as in --profile.")
-@click.option(
-    "--what-if",
-    is_flag=True,
-    help="Replay the live history (or --sacct) on the store's cluster, placed as Slurm does and "
-    "by the policies, and compare it with Slurm's record.",
-)
-@click.option(
-    "--processes",
-    type=click.IntRange(1, 1024),
-    metavar="N",
-    help="Number of parallel runs. Default: one per CPU.",
-)
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Write one CSV of jobs per policy; 'gpu-aware report DIR' draws them.",
-)
+@_option("--policy", "-p", "policies", multiple=True, metavar="NAME[:sticky|:non-sticky]")
+@_option("--order", metavar="ORDER")
+@_option("--round", "round_s", type=SOME_SECONDS, metavar="S")
+@_option("--backfill/--no-backfill", default=None)
+@_option("--locality-penalty", type=PENALTY, metavar="L")
+@_option("--migration", "migration_s", type=SECONDS, default=60.0, metavar="S")
+@_option("--nodes", type=NODES, metavar="N")
+@_option("--gpus-per-node", type=click.IntRange(1, MAX_GPUS_PER_NODE), metavar="G")
+@_option("--machine", metavar="NAME")
+@_option("--any-indices", is_flag=True)
+@_option("--variability", multiple=True, metavar="CLASS=FILE.csv")
+@_option("--draw", default="gpus", metavar="HOW")
+@_option("--seed", type=click.IntRange(0), default=0)
+@_option("--class-column", default="class", metavar="NAME")
+@_option("--sacct", metavar="FILE|live")
+@_option("--days", type=click.IntRange(1, 36_500), metavar="N")
+@_option("--synthetic", type=click.IntRange(1, 1_000_000), metavar="JOBS")
+@_option("--jobs-per-hour", type=Number(0, 10**9, min_open=True), default=10.0)
+@_option("--profile", type=_FILE, metavar="FILE.json")
+@_option("--variability-effect/--no-variability-effect", default=True)
+@_option("--locality-effect/--no-locality-effect", default=True)
+@_option("--bandwidth-share", type=Number(0, 1, max_open=True), metavar="C")
+@_option("--interference", is_flag=True)
+@_option("--what-if", is_flag=True)
+@_option("--processes", type=click.IntRange(1, 1024), metavar="N")
+@_option("--out", type=click.Path(file_okay=False, path_type=Path), metavar="DIR")
 @json_option
 @pass_context
 def simulate(context: Context, /, **given: Any) -> None:

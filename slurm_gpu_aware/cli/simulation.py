@@ -106,9 +106,7 @@ def gather(config: Config, given: Given) -> Inputs:
 
 
 def _with_options(
-    settings: SimSettings,
-    site_options: Mapping[str, Mapping[str, Any]],
-    offered: Mapping[str, Any],
+    settings: SimSettings, site_options: Mapping[str, Mapping[str, Any]], offered: Mapping[str, Any]
 ) -> SimSettings:
     """The run with its policy's options: the site's, and the known ones of those ``offered``."""
     known = option_names(settings.policy)
@@ -176,10 +174,7 @@ def _site(config: Config, given: Given) -> SimulatedSite:
 
 
 def _placement(placement: PlacementConfig, penalty: float | None) -> PlacementConfig:
-    """The site's placement with ``--locality-penalty`` instead of its own penalty, if given.
-
-    Raises RequestError if a tighter level has a larger penalty.
-    """
+    """The site's placement with ``--locality-penalty``, if given. Raises RequestError."""
     if penalty is None:
         return placement
     for name, value in placement.levels.items():
@@ -216,10 +211,7 @@ _SETTINGS = (
 
 
 def say_inputs(inputs: Inputs, given: Collection[str]) -> None:
-    """Print rows left out, the origin of the work, and classes without scores on stderr.
-
-    ``given``: classes with a file of measured times.
-    """
+    """Print what was left out on stderr; ``given``: classes with a file of measured times."""
     trace, name = inputs.trace, inputs.trace.name
     for row in trace.bad_rows[:_MOST_ROWS]:
         say(f"{name}: {row.unit} {row.line}: {row.reason}")
@@ -325,10 +317,7 @@ _FORMATS = {"avg_slowdown": "{:.3f}", "utilization": "{:.0%}"}
 
 
 def table_text(output: dict[str, Any]) -> str:
-    """The numbers as a table; the last column compares policies with the first one.
-
-    A record has no entry in this column; a sentence below compares the model with it.
-    """
+    """The numbers as a table; the last column compares policies, but no record, with the first."""
     first = next(run for run in output["runs"] if run["policy"] != RECORDED)
     headers = ["policy", "ended", "avg JCT", "p99 JCT", "avg wait", "slowdown", "makespan", "GPUs"]
     headers.append(f"JCT vs {first['policy']}")

@@ -92,39 +92,28 @@ def _in_child(
     os.close(reader)
     if not ended:
         os.kill(child, _SIGKILL)
-    _reap(child)
+    deadline = time.monotonic() + 1.0  # it may hang inside the kernel
+    while not os.waitpid(child, os.WNOHANG)[0] and time.monotonic() < deadline:
+        time.sleep(0.001)
     error = "the child ended abnormally" if ended else f"no answer within {limit_s:g} s"
     results: dict[int, Result] = {}
     for line in text.splitlines(True):
         if line.endswith(b"\n"):
             gpu, mhz, method, call, why = line.decode().rstrip("\n").split("\t")
             results[int(gpu)] = Result(int(gpu), int(mhz), method, call, why)
-    failed = results.pop(_NO_GPU, None)
-    if failed is not None:
+    if failed := results.pop(_NO_GPU, None):
         error = failed.error
-    for index in indices:
-        if index not in results:
-            results[index] = Result(index, call="nvml", error=error, answered=False)
-    return list(results.values())
+    missing = (index for index in indices if index not in results)
+    silent = [Result(index, call="nvml", error=error, answered=False) for index in missing]
+    return [*results.values(), *silent]
 
 
 def _read_until(reader: int, deadline: float) -> tuple[bytes, bool]:
     """(what was written, whether the other end was closed in time)."""
     text = b""
     while (left := deadline - time.monotonic()) > 0:
-        if not select.select([reader], [], [], left)[0]:
-            break
-        part = os.read(reader, 65536)
-        if not part:
-            return text, True
-        text += part
+        if select.select([reader], [], [], left)[0]:
+            if not (part := os.read(reader, 65536)):
+                return text, True
+            text += part
     return text, False
-
-
-def _reap(child: int) -> None:
-    """Collect the child, but do not wait for one that hangs inside the kernel."""
-    deadline = time.monotonic() + 1.0
-    while time.monotonic() < deadline:
-        if os.waitpid(child, os.WNOHANG)[0]:
-            return
-        time.sleep(0.001)

@@ -3,14 +3,10 @@
 The clock comes in the job's Extra field (``freq=MHZ``, or ``freq=MHZ@0+3`` with the GPUs), the GPUs
 otherwise in ``SLURM_JOB_GPUS``; no call to slurmctld is made.
 
-Order of a prolog, so that nothing is left locked whenever it is cut off::
-
-    note the lock (one small file per GPU) -> lock the clock -> record what happened
-
-The epilog resets what is noted for its job; what it could not reset, the next hook does. Neither
-ever fails a job: whatever goes wrong is one JSON line in the spool (and a line in syslog), and the
-job runs at the default clock. Calls to the driver run in a child process with a time limit, because
-a sick GPU can hang them for ever.
+A prolog notes the lock (one small file per GPU), locks the clock, and records what happened, so
+that nothing is left locked whenever it is cut off. The epilog resets what is noted for its job;
+what it could not reset, the next hook does. Neither ever fails a job: what goes wrong is one JSON
+line in the spool (and a line in syslog), and the job runs at the default clock.
 """
 
 from __future__ import annotations
@@ -54,11 +50,9 @@ class Hook:
     def prolog(self) -> None:
         """Lock the clocks that the job asks for.
 
-        What is left of jobs that have ended is reset first (see :meth:`epilog`), also for a job
-        that asks for no clock. A note of another job on one of its GPUs means that an epilog never
-        ran: that GPU is reset, too, if it is known to be this job's. It is where Slurm names it,
-        which on an indexed node it does for the GPUs of one type only, or the selector in the Extra
-        field; there it is not touched if that job still runs here.
+        What is left of jobs that have ended is reset first, also for a job that asks for no clock.
+        A note of another job on one of its GPUs means that an epilog never ran: that GPU is reset,
+        too, unless only the Extra field names it and that other job still runs here.
         """
         self._make_up()
         with self._notes.together(TOGETHER_S):
@@ -152,11 +146,9 @@ class Hook:
         self._failures(results, asked_mhz=asked_mhz)
 
     def _make_up(self) -> None:
-        """Reset what epilogs tried in vain, whichever GPUs and jobs it was.
+        """Reset what epilogs tried in vain, of any job; else a later hook tries again.
 
-        No other hook may be at work: it could be locking a GPU that is about to be reset. If some
-        are all the time, the next hook tries again; and so it does, after a while, where a GPU is
-        sick.
+        No other hook may be at work: it could be locking a GPU that is about to be reset.
         """
         if not self._left_behind():
             return

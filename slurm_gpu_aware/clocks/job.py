@@ -36,9 +36,8 @@ class Job:
 def parse_extra(text: str) -> tuple[int, list[int] | None] | None:
     """(MHz, GPU indices on each node) of ``freq=MHZ`` or ``freq=MHZ@0+3`` in a list with commas.
 
-    The indices are ascending; None: what Slurm says. They are needed where every GPU has a GRES
-    type of its own: ``SLURM_JOB_GPUS`` of a prolog holds the GPUs of the job's last type (24.11).
-    Returns None without such an item. Raises ValueError if it is there twice or is malformed.
+    Indices None: those of ``SLURM_JOB_GPUS``, which has only the GPUs of the job's last type
+    (24.11). Returns None without such an item. Raises ValueError if it is malformed or twice there.
     """
     found = [item.strip() for item in text.split(",") if item.strip().startswith("freq=")]
     if not found:

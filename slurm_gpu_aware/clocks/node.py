@@ -42,10 +42,7 @@ class NodeGres:
         return any(_is_for(line, self._node) for line in self._named("shard", "mps"))
 
     def names_all(self) -> bool:
-        """Whether SLURM_JOB_GPUS holds all GPUs of a job: no GPU has a type of its own.
-
-        False if it does not say (AutoDetect).
-        """
+        """Whether SLURM_JOB_GPUS holds all GPUs of a job; False: not known (AutoDetect)."""
         lines = [(line, slot_of(line.get("type")) is not None) for line in self._named("gpu")]
         if all(indexed for _, indexed in lines):
             return False  # whichever are this node's, without reading host lists
@@ -61,8 +58,7 @@ def agreed_gpus(
 ) -> list[int]:
     """GPUs on which a clock may be set. Raises ValueError if Slurm contradicts what is asked.
 
-    ``seen``: what Slurm says, which on an indexed node is one GPU, that of the job's last type
-    (24.11). ``asked``: what the Extra field says; None: nothing.
+    ``seen``: what Slurm says, on an indexed node one GPU. ``asked``: what the Extra field says.
     """
     if not seen or asked is None:
         return sorted(seen)
@@ -103,8 +99,7 @@ def _is_for(line: dict[str, str], node: str) -> bool:
 def has_step(job_id: str, proc: str = "/proc") -> bool:
     """Whether a step of a job runs on this node, by the command line of its slurmstepd.
 
-    A user's process may have the same title, also one of a set-user-id program. Therefore only
-    processes of the program slurmstepd that root started count.
+    Users' processes can have the same title; only a slurmstepd that root started counts.
     """
     title = f"slurmstepd: [{job_id}.".encode()
     numbers = filter(str.isdecimal, os.listdir(proc))

@@ -28,11 +28,7 @@ class Note:
     """Note of a locked GPU."""
 
     def __init__(
-        self,
-        job_id: str,
-        method: str = "",
-        ended: bool = False,
-        tried_at: float | None = None,
+        self, job_id: str, method: str = "", ended: bool = False, tried_at: float | None = None
     ) -> None:
         self.job_id = job_id
         self.method = method
@@ -161,8 +157,7 @@ class Held:
 def _own_folder(path: str) -> int:
     """Make a folder, or mend one, so that it is ours and 0700; return its file descriptor.
 
-    A folder that holds other files is not mended, but refused: the site may have named one that
-    others need. Raises OSError.
+    Raises OSError, also for a folder that holds other files, which others may need.
     """
     os.makedirs(path, mode=0o700, exist_ok=True)
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -54,10 +54,7 @@ def spool(
 
 
 def _open(file: str) -> int:
-    """Open for appending; a link, or a file of another user, is refused.
-
-    The folder may be writable for others (a shared one), and we are root.
-    """
+    """Open for appending; others may write in the folder, so links and their files are refused."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     handle = os.open(file, flags, 0o644)
     found = os.fstat(handle)
@@ -70,9 +67,8 @@ def _open(file: str) -> int:
 def _rotated(file: str, handle: int, notes: Notes) -> bool:
     """Move a spool file aside; False: it stays the one to write to.
 
-    One hook of the node does it, while no other is at work. The lock is that of the notes, because
-    every user may read the spool file, and so hold a lock on it. A hook that writes to the old file
-    meanwhile loses nothing: the reader still looks at the end of that.
+    The lock is that of the notes, because every user may read the spool file, and so hold a lock on
+    it. A hook that writes to the old file loses nothing: the reader still looks at its end.
     """
     with notes.alone(0.0) as alone:
         try:

@@ -222,8 +222,7 @@ def _setting(line: str) -> tuple[str, str] | None:
 def edit_settings(text: str, wanted: Mapping[str, str]) -> str:
     """Set ``wanted`` (key as Slurm spells it -> value) in the text of a slurm.conf.
 
-    A key in the text keeps its place: its last line, which Slurm uses, gets the new value. Other
-    keys go into our block at the end. Equal values change nothing.
+    A key in the text keeps its place (its last line); others go into our block at the end.
     """
     lines = text.splitlines()
     there = {setting[0]: i for i, line in enumerate(lines) if (setting := _setting(line))}

@@ -59,9 +59,8 @@ def _check_count(count: int, text: str) -> None:
 def check_node_names(names: Iterable[str]) -> list[str]:
     """The names as a list. Raises ValueError if one cannot be a node's name."""
     checked = list(names)
-    for name in checked:
-        if not is_node_name(name):
-            raise ValueError(f"{name!r} is not a node name")
+    if wrong := [name for name in checked if not is_node_name(name)]:
+        raise ValueError(f"{wrong[0]!r} is not a node name")
     return checked
 
 
@@ -69,11 +68,9 @@ def _numbers(ranges: str, text: str) -> list[str]:
     numbers: list[str] = []
     for item in dict.fromkeys(ranges.split(",")):
         match = _RANGE.match(item)
-        if match is None:
+        if match is None or int(match[2] or match[1]) < int(match[1]):
             raise SourceError(f"{text[:80]!r} is not a host list")
         first, last = match[1], match[2] or match[1]
-        if int(last) < int(first):
-            raise SourceError(f"{text[:80]!r} is not a host list")
         _check_count(len(numbers) + int(last) - int(first) + 1, text)
         width = len(first)
         numbers.extend(f"{number:0{width}d}" for number in range(int(first), int(last) + 1))
@@ -109,8 +106,5 @@ def _ranges(numbers: list[int], padded: int) -> str:
 
 def by_number(name: str) -> list[tuple[int, int, str]]:
     """Sort key of a name: ``n9`` before ``n10``."""
-    return [
-        (0, int(part), "") if part.isdigit() else (1, 0, part)
-        for part in re.split(r"(\d+)", name)
-        if part
-    ]
+    parts = filter(None, re.split(r"(\d+)", name))
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts]

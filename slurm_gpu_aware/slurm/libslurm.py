@@ -42,14 +42,6 @@ _UNREACHED = {getattr(errno, name) for name in _SYSTEM} | {*range(1000, 2000), *
 (``slurm_errno.h``): slurmctld was not reached or refused the connection."""
 _MOST_WAITING = 16
 """Calls that may be open at a time, also those that timed out; further ones fail at once."""
-_NOT_BUILT = (
-    "the client of Slurm's library is not built: install Slurm's headers and a compiler (Debian:"
-    " libslurm-dev and gcc, RPM: slurm-devel and gcc) and install slurm-gpu-aware again"
-)
-_OTHER_RELEASE = (
-    "the client was built for another release of Slurm than this host has; install slurm-gpu-aware"
-    " again ({})"
-)
 
 
 class SlurmError(SourceError):
@@ -177,9 +169,16 @@ def _load() -> tuple[Any, Any]:
         sys.setdlopenflags(os.RTLD_NOW | os.RTLD_GLOBAL)
         module = importlib.import_module("slurm_gpu_aware.slurm._libslurm")
     except ModuleNotFoundError:
-        raise SourceError(_NOT_BUILT) from None
+        raise SourceError(
+            "the client of Slurm's library is not built: install Slurm's headers and a compiler"
+            " (Debian: libslurm-dev and gcc, RPM: slurm-devel and gcc) and install slurm-gpu-aware"
+            " again"
+        ) from None
     except ImportError as exc:
-        raise SourceError(_OTHER_RELEASE.format(exc)) from None
+        raise SourceError(
+            "the client was built for another release of Slurm than this host has; install"
+            f" slurm-gpu-aware again ({exc})"
+        ) from None
     finally:
         sys.setdlopenflags(flags)
     # Otherwise libslurm cuts an array's list of tasks to 64 characters.
@@ -190,10 +189,7 @@ def _load() -> tuple[Any, Any]:
 
 
 def _check_configuration(module: Any) -> None:
-    """Read Slurm's configuration in a child first, because libslurm ends the process on an error.
-
-    Raises SourceError with libslurm's message.
-    """
+    """Read Slurm's configuration in a child first: on an error libslurm ends the process."""
     named = os.environ.get("SLURM_CONF")
     if named and not Path(named).exists():
         raise SourceError(f"SLURM_CONF={named} does not exist")

@@ -29,10 +29,9 @@ _STATEMENTS = {
     ("job", "shares"): "put_shares(out, record);",
     ("node", "alloc_cpus"): "NUMBER((uint64_t)allocated_cpus(record));",
     ("node", "alloc_memory"): "NUMBER(allocated_memory(record));",
-    (
-        "node",
-        "state",
-    ): "put_made(out, slurm_node_state_string_complete(record->node_state), MAX_TEXT);",
+    ("node", "state"): (
+        "put_made(out, slurm_node_state_string_complete(record->node_state), MAX_TEXT);"
+    ),
     ("node", "features"): "put_text(out, record->features_act);",
     ("partition", "topology_name"): "put_text(out, PARTITION_TOPOLOGY(record));",
     ("partition", "line"): "put_made(out, slurm_sprint_partition_info(record, 1), 16 * MAX_LIST);",

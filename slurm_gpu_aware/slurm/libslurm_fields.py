@@ -70,9 +70,7 @@ PARTITION = RecordKind(
 partition without its own, the cluster's PreemptMode."""
 
 RESERVATION = RecordKind(
-    "reservation",
-    _words("start_time end_time"),
-    _words("name node_list licenses tres_str flags"),
+    "reservation", _words("start_time end_time"), _words("name node_list licenses tres_str flags")
 )
 
 LICENSE = RecordKind("license", _words("available reserved"), ("name",))

@@ -84,10 +84,7 @@ def _cores(raw: Mapping[str, Any]) -> NodeCores | None:
 
 @lru_cache(maxsize=8192)  # thousands of nodes show the same few lines
 def _gpu_indices(text: str) -> frozenset[int]:
-    """GPU indices of ``GresUsed`` or ``GresDrain``.
-
-    Slurm only counts GPUs without a device file; any free indices stand for them.
-    """
+    """GPU indices of ``GresUsed`` or ``GresDrain``; free ones for GPUs without device file."""
     found: set[int] = set()
     counted = 0
     for item in parse_gres(text):
@@ -124,11 +121,8 @@ def partition_of(raw: Mapping[str, Any]) -> SlurmPartition:
 def _gpu_defaults(text: str) -> GpuDefaults:
     """Defaults of ``DefCpuPerGPU=4,DefMemPerGPU=1000``; 0 means none."""
     defaults = dict(item.strip().lower().partition("=")[::2] for item in text.split(","))
-    cpus, memory = (defaults.get(f"def{name}pergpu", "") for name in ("cpu", "mem"))
-    return GpuDefaults(
-        int(cpus) or None if cpus.isdigit() else None,
-        int(memory) or None if memory.isdigit() else None,
-    )
+    amounts = (defaults.get(f"def{name}pergpu", "") for name in ("cpu", "mem"))
+    return GpuDefaults(*(int(each) or None if each.isdigit() else None for each in amounts))
 
 
 def parse_qos(text: str) -> list[SlurmQos]:
@@ -181,12 +175,8 @@ def reservation_of(raw: Mapping[str, Any]) -> SlurmReservation:
 
 def parse_settings(text: str) -> dict[str, str]:
     """Mapping of the lines ``Key = value`` of Slurm's configuration."""
-    settings: dict[str, str] = {}
-    for line in text.splitlines():
-        match = _SETTING.match(line)
-        if match is not None:
-            settings.setdefault(match[1], match[2].strip())
-    return settings
+    matches = filter(None, map(_SETTING.match, reversed(text.splitlines())))
+    return {match[1]: match[2].strip() for match in matches}  # the first one wins
 
 
 def config_of(settings: Mapping[str, str]) -> SlurmConfig:
@@ -218,10 +208,7 @@ def config_of(settings: Mapping[str, str]) -> SlurmConfig:
 
 
 def _preemption_order(preempting: str, scheduling: str) -> PreemptionOrder:
-    """Order from PreemptParameters, or from SchedulerParameters with the prefix ``preempt_``.
-
-    Both in lower case, because Slurm searches them without regard to case.
-    """
+    """Order from PreemptParameters or older SchedulerParameters, both in lower case."""
     default = PreemptionOrder.reorder_count
     older = _number_behind("preempt_reorder_count=", scheduling, default)
     count = int(_number_behind("reorder_count=", preempting, older))

@@ -63,6 +63,7 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
     if not counted:
         unsupported += ("an amount that Slurm cannot write",)
     reservation = raw["resv_name"] or None
+    disabled, enforced = (raw["bitflags"] & bit for bit in (_GRES_DISABLE_BIND, _GRES_ENFORCE_BIND))
     pool = reservation if in_holding_pool(reservation) else None
     return SlurmJob(
         **_optional(raw),
@@ -87,7 +88,7 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
         exc_nodes=excluded or (),
         nodes=() if pending else expand_hostlist(raw["nodes"]),
         unsupported=unsupported,
-        enforce_binding=_binding(raw["bitflags"]),
+        enforce_binding=not disabled if disabled or enforced else None,
         req_tres=tres,
         reservation=None if pool is not None else reservation,
         holding_pool=pool,
@@ -168,10 +169,8 @@ def _memory(raw: Mapping[str, Any]) -> tuple[int | None, int | None]:
 def _unsupported(raw: Mapping[str, Any]) -> tuple[str, ...]:
     """Unsupported options, which bound its nodes in ways that the planner does not check.
 
-    The filter leaves such jobs to Slurm (``etc/lua/gpu_aware_unsupported.lua``), but does not see
-    all of them: Slurm 24.11 hides ``--core-spec`` from it, ``#BB`` lines are in the script, and an
-    operator can change a parked job. Otherwise the planner would choose an impossible node again
-    and again, and keep it from other jobs until the job is parked again.
+    The filter (``etc/lua/gpu_aware_unsupported.lua``) does not see all of them: Slurm 24.11 hides
+    ``--core-spec``, ``#BB`` lines are in the script, and an operator can change a parked job.
     """
     options = [
         option
@@ -186,13 +185,6 @@ def _unsupported(raw: Mapping[str, Any]) -> tuple[str, ...]:
     if raw["job_size_str"]:
         options.append("--nodes with several sizes")
     return tuple(dict.fromkeys(options))
-
-
-def _binding(flags: int) -> bool | None:
-    """``--gres-flags=enforce-binding`` or ``disable-binding``; None: neither."""
-    if flags & _GRES_DISABLE_BIND:
-        return False
-    return True if flags & _GRES_ENFORCE_BIND else None
 
 
 @lru_cache(maxsize=4096)

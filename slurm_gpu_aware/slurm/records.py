@@ -173,10 +173,8 @@ def update_ids(job: SlurmJob, split: Set[int], most: int | None = None) -> list[
     """Ids to update, so that only this record changes.
 
     Slurm applies an update of an array's id to every record of the array, also of running tasks. So
-    the unsplit rest of an array in ``split`` is updated task by task (Slurm takes no range), at
-    most the first ``most``; each task then gets a record of its own.
-
-    Raises ValueError if the record's list of tasks cannot be read.
+    the rest of an array in ``split`` is updated task by task, at most the first ``most``; each task
+    then gets a record of its own. Raises ValueError if the list of tasks cannot be read.
     """
     if job.array_tasks is None or job.array_id not in split:
         return [job.id]

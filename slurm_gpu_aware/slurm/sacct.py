@@ -222,17 +222,12 @@ def _cells(header: Sequence[str], line: str) -> dict[str, str]:
 def _flatten(job: Mapping[str, Any]) -> dict[str, str]:
     """Column of the text form -> cell, of a job of the JSON form."""
     times = job["time"]
-    array = job.get("array") or {}
-    task = _json_number(array.get("task_id"))
-    name = str(job["job_id"])
-    if array.get("job_id") and task is not None:
-        name = f"{array['job_id']}_{task}"
-    state = job["state"]["current"]
+    array, tres, comment = (job.get(key) or {} for key in ("array", "tres", "comment"))
+    task, state = _json_number(array.get("task_id")), job["state"]["current"]
+    in_array = array.get("job_id") and task is not None
     limit = _json_number(times.get("limit"))
-    tres = job.get("tres") or {}
-    comment = job.get("comment") or {}
     return {
-        "JobID": name,
+        "JobID": f"{array['job_id']}_{task}" if in_array else str(job["job_id"]),
         "User": str(job.get("user") or ""),
         "Partition": str(job.get("partition") or ""),
         "Submit": str(times["submission"]),

@@ -79,10 +79,9 @@ def _number(record: Mapping[str, str], key: str) -> int:
 
 
 def default_topology(path: Path) -> str:
-    """Name of the cluster's default topology in ``topology.yaml``.
+    """Name of the default topology in ``topology.yaml``; ``default`` without a readable file.
 
-    The first with ``cluster_default: true``, else the first. Without a readable file Slurm has one
-    topology, which it calls ``default``.
+    The first with ``cluster_default: true``, else the first.
     """
     try:
         text = path.read_text(errors="replace")

@@ -111,11 +111,7 @@ class GresItem:
 
 
 def is_mig(kind: str | None) -> bool:
-    """Whether a GPU's GRES type is a MIG profile, that is a part of a GPU.
-
-    Sites use names such as ``1g.5gb``, ``a100_3g.20gb``, ``nvidia_h100_80gb_hbm3_1g.10gb+me``,
-    ``1g10gb`` or ``mig-...``; slurmd's AutoDetect appends NVIDIA's profile to the model.
-    """
+    """Whether a GPU's GRES type is a MIG profile: ``a100_3g.20gb``, ``1g10gb``, ``mig-a``, ..."""
     return kind is not None and _SLICE.search(kind) is not None
 
 
