@@ -104,7 +104,7 @@ def network_of(cluster: Cluster) -> Network:
 def with_known_sockets(cluster: Cluster) -> Cluster:
     """The cluster with graphs from its level below the node, if it has no graphs.
 
-    A group (socket, NVLink domain) counts as a socket.
+    A group (socket, NVLink domain) counts as a socket; a GPU in no group has one of its own.
     """
     inside = [level for level in cluster.levels if level.group.ndim == 2]
     if cluster.graphs or not inside:
@@ -116,7 +116,11 @@ def with_known_sockets(cluster: Cluster) -> Cluster:
 @lru_cache(maxsize=1)
 def _graphs_from(level: LocalityLevel) -> tuple[HardwareGraph, ...]:
     """Graph of each node; cached by identity of the level, as a policy asks for each job."""
-    return tuple(_graph_from(tuple(row)) for row in level.group.tolist())
+    group = level.group
+    # Groups by their first slot, so that equal nodes have equal graphs.
+    first = (group[:, :, None] == group[:, None, :]).argmax(axis=2)
+    known = np.where(group >= 0, first, np.arange(group.shape[1]))
+    return tuple(_graph_from(tuple(row)) for row in known.tolist())
 
 
 @lru_cache(maxsize=256)

@@ -68,12 +68,14 @@ def test_path_lengths_over_the_network():
 
 
 def test_sockets_from_a_level_where_no_links_were_measured():
-    base = Cluster.uniform(2, 4)
+    base = Cluster.uniform(3, 4)
     assert with_known_sockets(base) is base
-    socket = LocalityLevel("socket", 1.0, np.array([[0, 0, 2, 2], [0, 0, 2, 2]]))
+    groups = np.array([[0, 0, 2, 2], [5, 5, 3, 3], [1, 1, -1, -1]])
+    socket = LocalityLevel("socket", 1.0, groups)
     known = with_known_sockets(replace(base, levels=(socket, *base.levels)))
     assert known.graphs[0] is known.graphs[1]
     assert known.graphs[0].groups == (0, 0, 2, 2)
+    assert known.graphs[2].groups == (0, 0, 2, 3)
     assert with_known_sockets(replace(base, levels=(socket, *base.levels))).graphs is known.graphs
 
 
