@@ -11,7 +11,6 @@ from slurm_gpu_aware.placement.account import assignment, cells_tried
 from slurm_gpu_aware.placement.cells import Cell, first_cell, holds, smallest_bound
 from slurm_gpu_aware.placement.feasible import Supply
 from slurm_gpu_aware.placement.level_views import anywhere, level_views
-from slurm_gpu_aware.placement.masks import every
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.placement.score_table import score_table
 from slurm_gpu_aware.placement.selection.base import Choice
@@ -25,11 +24,6 @@ __all__ = ["Pal", "PmFirst", "best_anywhere", "best_cell"]
 def best_cell(request: Request, cluster: Cluster) -> Cell | None:
     """Return the first cell of PAL's walk that holds a set for the request, or None.
 
-    For PAL all sets in the cell are equal (same level, same worst score); a composition such as
-    ``pal+mapa`` chooses among them (see :class:`Cell`).
-
-    Notes
-    -----
     Algorithm 2 as printed returns without a test for a set; here the walk continues.
     """
     supply = Supply(request, cluster, score_table(cluster, request.app_class))
@@ -75,8 +69,11 @@ def best_anywhere(supply: Supply, choices: Sequence[Split]) -> tuple[Cell, Choic
     found = smallest_bound(supply, level, choices, len(supply.table.values), [])
     if found is None:
         return None
-    bound, _ = found
-    cells = [Cell(supply, level, bound, s) for s in choices if holds(supply, level, s, bound)]
+    bound, first = found
+    fitting = [first]
+    if bound > 0 or supply.request.whole_node:  # otherwise all sets have the same sum
+        fitting = [split for split in choices if holds(supply, level, split, bound)]
+    cells = [Cell(supply, level, bound, split) for split in fitting]
     sets = [(cell, ByScores().choose(cell)) for cell in cells]
     return min(sets, key=_total) if len(sets) > 1 else sets[0]
 
@@ -84,12 +81,8 @@ def best_anywhere(supply: Supply, choices: Sequence[Split]) -> tuple[Cell, Choic
 def _total(pair: tuple[Cell, Choice]) -> int:
     """Sum of scores in units of 1e-5."""
     cell, choice = pair
-    parts = list(zip(choice.nodes, choice.slots, strict=True))
-    if every(cell.supply.cluster.indexed):
-        fixed = cell.supply.table.fixed.item
-        return sum([fixed(node, slot) for node, slots in parts for slot in slots])
     rows = fixed_scores(cell, cell.units.searchsorted(choice.nodes)).tolist()
-    return sum(own[s] for own, (_, slots) in zip(rows, parts, strict=True) for s in slots)
+    return sum(own[s] for own, slots in zip(rows, choice.slots, strict=True) for s in slots)
 
 
 class PmFirst(Policy):
