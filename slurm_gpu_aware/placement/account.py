@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from math import isfinite
 from operator import itemgetter
 from typing import Any
@@ -19,12 +18,6 @@ MOST_CELLS = 24  # cells in an account, which also has the number of tried cells
 MOST_NODES = 16  # nodes in an account
 
 
-@lru_cache(maxsize=1 << 12)
-def _short(value: float) -> float:
-    """Round to four decimals; cached because binned scores have few distinct values."""
-    return round(value, 4)
-
-
 def assignment(
     policy: str,
     cell: Cell,
@@ -36,11 +29,8 @@ def assignment(
 ) -> Assignment:
     """Build the assignment of a choice. Its score and slowdown are those of the job's class.
 
-    Parameters
-    ----------
-    why : additions of the policy to the account (cells tried, ...).
-    rule : rule of the choice, one sentence without a full stop.
-    by : key for the values of the considered sets.
+    ``why``: additions of the policy to the account. ``rule``: rule of the choice, one sentence
+    without a full stop. ``by``: key for the values of the considered sets.
     """
     cluster, request = cell.supply.cluster, cell.supply.request
     score = _worst_score(cluster, request.app_class, choice.nodes, choice.slots)
@@ -78,7 +68,7 @@ def _account(cell: Cell, choice: Choice, by: str) -> dict[str, Any]:
             {
                 "node": cluster.nodes[node],
                 "slots": list(slots),
-                "scores": [_short(scores.item(node, s)) for s in slots],
+                "scores": [round(scores.item(node, s), 4) for s in slots],
                 "left_free": int(free[node]).bit_count() - len(slots),
             }
             for node, slots in listed
@@ -90,7 +80,7 @@ def _account(cell: Cell, choice: Choice, by: str) -> dict[str, Any]:
         account["cut"] = choice.cut
     if choice.considered:
         account["considered"] = [
-            {"node": cluster.nodes[c.node], "slots": list(c.slots), by: _short(c.value)}
+            {"node": cluster.nodes[c.node], "slots": list(c.slots), by: round(c.value, 4)}
             for c in choice.considered
         ]
     return account
@@ -124,8 +114,8 @@ def cells_tried(cell: Cell) -> dict[str, Any]:
     listed = [
         {
             "level": one.level.name,
-            "V": _short(value(one.bound_index)),
-            "LxV": _short(product),
+            "V": round(value(one.bound_index), 4),
+            "LxV": round(product, 4),
             "found": one.found,
         }
         for product, one in tried
@@ -178,14 +168,8 @@ def predicted_slowdown(
 ) -> tuple[float, str, float]:
     """Predict what a set of GPUs costs a job of a class.
 
-    Parameters
-    ----------
-    nodes, slots : node indices and, parallel to them, the slots on each.
-
-    Returns
-    -------
-    (score, level, slowdown) : worst binned PM score, name of the tightest level that holds the
-        set, and t_iter / t_orig = L x max V (PAL, eq. 1).
+    Returns the worst binned PM score, the name of the tightest level that holds the set, and
+    t_iter / t_orig = L x max V (PAL, eq. 1).
 
     Examples
     --------

@@ -37,11 +37,6 @@ def supports(
 
     Sets are masks in the order of :func:`sets_of`. Exact up to 20 slots per node; above, the search
     may end early (``supply.sets_cut``).
-
-    Notes
-    -----
-    The number of nodes that hold a set is the superset sum of the histogram of masks: W vector
-    additions over 2^W entries.
     """
     nodes, masks, numbers = _able(supply, level, split, nodes, masks)
     if not len(numbers):
@@ -131,7 +126,10 @@ def _subset_table(width: int, size: int) -> IntArray:
 
 
 def _superset_counts(place: IntArray | int, masks: MaskArray, groups: int, width: int) -> IntArray:
-    """(groups, 2^width): number of masks of the group that contain each set."""
+    """(groups, 2^width): number of masks of the group that contain each set.
+
+    The superset sum of the histogram of masks: W vector additions over 2^W entries.
+    """
     flat = (place << width) | masks.astype(np.int64)
     table: IntArray = np.bincount(flat, minlength=groups << width)
     for slot in range(width):
@@ -160,10 +158,7 @@ class _Common(NamedTuple):
 def _common_sets(
     masks: IntArray, group: IntArray, groups: int, size: int, nodes: int
 ) -> Iterator[tuple[int, _Common]]:
-    """Yield per group (number, sets of ``size`` slots that at least ``nodes`` masks contain).
-
-    The remaining work is divided equally among the remaining groups.
-    """
+    """Yield per group (number, sets of ``size`` slots that at least ``nodes`` masks contain)."""
     grown, holders = _grown_sets(masks, group, groups, size)
     left = _MOST_WORK
     for number in range(groups):
@@ -178,11 +173,7 @@ def _common_sets(
 def _grown_sets(
     masks: IntArray, group: IntArray, groups: int, size: int
 ) -> tuple[IntArray, IntArray]:
-    """(G,) a set of ``size`` slots per group, and the number of its masks that contain the set.
-
-    The set takes the slot that most masks of the group have, then the one that most of these have,
-    and so on.
-    """
+    """(G,) a set of ``size`` slots per group, the most common ones first, and how many hold it."""
     bits = _bits(masks)
     if bits.shape[1] < size:
         return np.zeros(groups, dtype=np.int64), np.zeros(groups, dtype=np.int64)
@@ -205,8 +196,6 @@ def _grown_sets(
 def _lowest_common(masks: IntArray, size: int, nodes: int, most_work: int) -> _Common:
     """Index sets of ``size`` slots that at least ``nodes`` of the masks contain, the lowest first.
 
-    Notes
-    -----
     Depth first over prefixes in ascending slots. The search skips slots that fewer than ``nodes``
     of the masks with the prefix have, and masks with too few other slots. It ends at 512 sets or
     at ``most_work``.

@@ -58,10 +58,7 @@ def option_names(name: str) -> frozenset[str]:
 def make_policy(name: str, options: Mapping[str, Any] | None = None) -> Policy:
     """Build a policy by name.
 
-    Raises
-    ------
-    PolicyError
-        The name or an option is unknown, or a value is invalid; the message names valid ones.
+    Raises PolicyError, which names valid ones, for an unknown name or option or an invalid value.
     """
     found, given = policy_class(name), dict(options or {})
     known = found.options_type.names()

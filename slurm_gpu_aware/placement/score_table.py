@@ -48,11 +48,7 @@ class ScoreTable:
 
 
 def score_table(cluster: Cluster, app_class: str) -> ScoreTable:
-    """Return the table of a class, cached by the identity of its score array.
-
-    The score array becomes read-only, because the cache would miss a write. New scores need a new
-    array.
-    """
+    """Return the table of a class, cached by the identity of its array, which becomes read-only."""
     return _table(cluster.scores.get(app_class), cluster.exists)
 
 

@@ -90,26 +90,10 @@ def cut_weight(weights: FloatArray, side: BoolArray) -> float:
 def fm_bipartition(weights: FloatArray, size: int) -> BoolArray:
     """Split the vertices in two by a small cut.
 
-    Parameters
-    ----------
-    weights : (n, n) symmetric, >= 0, zero diagonal; ``weights[i, j]`` is the cost of cutting i-j.
-    size : number of vertices on the side of vertex 0, within 1..n-1.
-
-    Returns
-    -------
-    (n,) True for the side of vertex 0.
-
-    Notes
-    -----
-    A local optimum, the best of up to 8 starts (runs of vertices and greedily grown sides);
-    deterministic. A pass costs O(n^2): a move updates the array of gains in one vector operation,
-    which replaces FM's buckets on dense graphs.
-
-    Examples
-    --------
-    >>> pairs = np.array([[0, 9, 1, 1], [9, 0, 1, 1], [1, 1, 0, 9], [1, 1, 9, 0.0]])
-    >>> fm_bipartition(pairs[np.ix_([0, 2, 1, 3], [0, 2, 1, 3])], 2).tolist()
-    [True, False, True, False]
+    ``weights``: (n, n) symmetric, >= 0, zero diagonal; cost of cutting each edge. ``size``: number
+    of vertices on the side of vertex 0, within 1..n-1. Returns (n,) True for the side of vertex 0:
+    a local optimum, the best of up to 8 starts (runs of vertices and greedily grown sides). A pass
+    costs O(n^2): on dense graphs one array of gains replaces FM's buckets.
     """
     best, least = np.zeros(len(weights), dtype=np.bool_), np.inf
     for start in _starts(weights, size):
@@ -129,15 +113,12 @@ def fm_improve(weights: FloatArray, side: BoolArray) -> BoolArray:
 
 
 def _one_pass(weights: FloatArray, start: BoolArray) -> list[int]:
-    """The best prefix of one pass; empty if none has a gain.
-
-    Between moves the balance may be off by one vertex, as in FM; otherwise an exact bisection
-    would allow no move.
-    """
+    """The best prefix of one pass; empty if none has a gain."""
     side = start.copy()
     across = side[:, None] != side[None, :]
     gains = np.where(across, weights, -weights).sum(axis=1)
     locked = np.arange(len(side)) == 0  # the sides are equal, so a fixed vertex loses no partition
+    # The balance may be off by one vertex, as in FM; otherwise a bisection would allow no move.
     surplus, total, best, kept = 0, 0.0, 0.0, 0
     moves: list[int] = []
     while True:
@@ -160,13 +141,10 @@ def _starts(weights: FloatArray, size: int) -> Iterator[BoolArray]:
     """Start partitions with ``size`` vertices on the side of vertex 0."""
     n = len(weights)
     for step in range(1, min(n, _STARTS // 2) + 1):
-        yield _side(n, _in_steps(n, step)[:size])
-    for seed in list(range(0, n, max(1, 2 * n // _STARTS)))[: _STARTS // 2]:
-        yield _side(n, _grown(weights, seed, size))
-
-
-def _in_steps(n: int, step: int) -> list[int]:
-    return [v for offset in range(step) for v in range(offset, n, step)]
+        in_steps = [v for offset in range(step) for v in range(offset, n, step)]
+        yield np.isin(np.arange(n), in_steps[:size])
+    for seed in range(0, n, max(1, 2 * n // _STARTS))[: _STARTS // 2]:
+        yield np.isin(np.arange(n), _grown(weights, seed, size))
 
 
 def _grown(weights: FloatArray, seed: int, size: int) -> list[int]:
@@ -181,13 +159,7 @@ def _grown(weights: FloatArray, seed: int, size: int) -> list[int]:
         inside.append(vertex)
         pull += weights[vertex]
         pull[vertex] = -np.inf
-    return inside if seed == 0 else [v for v in range(n) if v not in set(inside)]
-
-
-def _side(n: int, members: list[int]) -> BoolArray:
-    side = np.zeros(n, dtype=np.bool_)
-    side[members] = True
-    return side
+    return inside if seed == 0 else [v for v in range(n) if v not in inside]
 
 
 @lru_cache(maxsize=1 << 10)
@@ -209,22 +181,14 @@ def linked_enough(graph: HardwareGraph, gpus: int, gbps: float) -> bool:
 def best_set(
     machine: Machine, k: int, weights: Weights, scale: Scale, min_gbps: float = 0.0
 ) -> int | None:
-    """Mask of the ``k`` GPUs that recursive bipartition gives a job.
+    """Mask of the ``k`` GPUs that recursive bipartition gives a job; None if there are none.
 
-    Parameters
-    ----------
-    min_gbps : least link of every pair, GB/s. If bipartition finds no such set on a machine of up
-        to 16 GPUs, all sets are tried.
+    ``min_gbps``: least link of every pair, GB/s. If bipartition finds no such set on a machine of
+    up to 16 GPUs, all sets are tried.
 
-    Returns
-    -------
-    The mask; None if the machine has no ``k`` GPUs for the job.
-
-    Notes
-    -----
-    A heuristic: the best choice inside each half may not be the best for the whole. It is exact if
-    distances depend only on the level (all GPUs of one half have the same distance to the other
-    half) and sockets have two GPUs. On ties the lowest slots win.
+    A heuristic, because the best choice inside each half may not be the best for the whole. It is
+    exact if all GPUs of one half have the same distance to the other half, on every level, and
+    sockets have two GPUs. On ties the lowest slots win.
     """
     if machine.allowed.bit_count() < k:
         return None

@@ -68,7 +68,7 @@ def interference(profile: InterferenceProfile, job: Workload, cluster: Cluster) 
     held = ~cluster.free[holders.node, holders.slot]
     code = holders.job[held] * n + holders.node[held]  # ascending
     code = code[np.flatnonzero(np.diff(code, prepend=-1))]
-    node, workload = code % n if n else code, holders.workload[code // n if n else code]
+    node, workload = code % n, holders.workload[code // n]
     suffered = np.array([profile.slowdown(w, job) or 1.0 for w in holders.known] + [1.0])
     caused = np.array([profile.slowdown(job, w) or 1.0 for w in holders.known] + [1.0])
     jobs = np.bincount(node, minlength=n)

@@ -20,7 +20,7 @@ from slurm_gpu_aware.placement.cells import Cell
 from slurm_gpu_aware.placement.drb.bipartition import Machine, best_set, linked_enough, worst_set
 from slurm_gpu_aware.placement.drb.interference import interference
 from slurm_gpu_aware.placement.drb.options import TopoOptions
-from slurm_gpu_aware.placement.drb.utility import Scale, Terms, extremes, free_shares, terms_of
+from slurm_gpu_aware.placement.drb.utility import Scale, Terms, extremes, free_shares
 from slurm_gpu_aware.placement.feasible import allowed_nodes
 from slurm_gpu_aware.placement.identity_cache import by_identity
 from slurm_gpu_aware.placement.masks import pack
@@ -175,5 +175,6 @@ class Machines:
             gpus = np.array([mask.bit_count() for mask in masks], dtype=np.int64)
             t += self.network.path_sum(self.cell.units[rows], gpus)
         i = float(self.i_of_row[rows].mean())
-        terms = terms_of(self.scale, self.weights, t, i, total / max(used, 1))
-        return PlacedSet(rows, tuple(masks), terms)
+        w = total / max(used, 1)
+        cost = float(self.scale.cost(self.weights, float(t), i, w))
+        return PlacedSet(rows, tuple(masks), Terms(t, i, w, cost))

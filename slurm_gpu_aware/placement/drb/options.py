@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.placement.drb.utility import Weights
@@ -63,15 +63,10 @@ class TopoOptions(PolicyOptions):
         return self.single_node or self.network_gbps < self.min_bandwidth_gbps
 
     def threshold(self, gpus: int, waited_s: float = 0.0) -> float:
-        """Least utility for a job of ``gpus`` GPUs after a wait.
-
-        It falls linearly to 0 over ``patience_s``, so that no postponed job starves.
-        """
+        """Least utility for a job; it falls linearly to 0 over ``patience_s``."""
         threshold = self.minimal_utility
         if threshold is None:
             threshold = 0.3 if gpus == 1 else 0.5
-        if math.isinf(self.patience_s):
-            return threshold
         return threshold * max(0.0, 1.0 - waited_s / self.patience_s)
 
 
@@ -85,13 +80,13 @@ def _number(value: object) -> float:
     return float(value) if number else math.nan  # type: ignore[arg-type]
 
 
-def _weights(value: object) -> Weights:
+def _weights(value: Any) -> Weights:
     if isinstance(value, Weights):
         return value
-    wanted = "three numbers of at least 0 with sum 1 (communication, interference, fragmentation)"
-    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 3:
-        raise _bad("weights", wanted, value)
     try:
-        return Weights(*(float(v) for v in value))
+        communication, interference, fragmentation = map(float, value)
+        return Weights(communication, interference, fragmentation)
     except (TypeError, ValueError):
+        wanted = "three numbers of at least 0 with sum 1"
+        wanted += " (communication, interference, fragmentation)"
         raise _bad("weights", wanted, value) from None

@@ -18,6 +18,7 @@ from slurm_gpu_aware.placement.selection.by_scores import ByScores
 from slurm_gpu_aware.placement.selection.links import kinds_of
 from slurm_gpu_aware.placement.selection.rows import left_beside
 from slurm_gpu_aware.topology.bandwidth import preserved_bw
+from slurm_gpu_aware.topology.distances import sockets_of
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, masks_of_size, slots_of
 
 __all__ = ["bisect", "choose_by_sockets", "socket_first"]
@@ -27,14 +28,12 @@ __all__ = ["bisect", "choose_by_sockets", "socket_first"]
 def bisect(graph: HardwareGraph, gpus: int) -> tuple[int, int]:
     """Split GPUs (a mask) in two: by socket if they lie on several, else by the least cut.
 
-    The halves of a socket differ by at most one GPU; of equal cuts the one with the lowest indices
-    together wins. Returns masks, the one with the lowest GPU first.
+    Of equal cuts the one with the lowest indices together wins. Returns masks, the one with the
+    lowest GPU first.
     """
-    slots = slots_of(gpus)
-    sockets = sorted({graph.groups[s] for s in slots})
+    slots, sockets = slots_of(gpus), sockets_of(graph, gpus)
     if len(sockets) > 1:
-        lower = set(sockets[: (len(sockets) + 1) // 2])
-        first = mask_of([s for s in slots if graph.groups[s] in lower])
+        first = sum(sockets[: (len(sockets) + 1) // 2])
         return (first, gpus ^ first) if first & (gpus & -gpus) else (gpus ^ first, first)
     half = (len(slots) + 1) // 2
     if len(slots) > MAX_EXACT:
@@ -42,7 +41,7 @@ def bisect(graph: HardwareGraph, gpus: int) -> tuple[int, int]:
         return first, gpus ^ first
     part = graph.subgraph(slots)
     masks = masks_of_size(part.n, half)
-    masks = masks[masks & 1 == 1] if len(slots) > 1 else masks
+    masks = masks[masks & 1 == 1]
     full = (1 << part.n) - 1
     inside = preserved_bw(part, full, masks) + preserved_bw(part, full, full ^ masks)
     first = mask_of([slots[i] for i in slots_of(int(masks[int(np.argmax(inside))]))])
@@ -81,7 +80,7 @@ def choose_by_sockets(cell: Cell) -> Choice:
         for graph, _, allowed, plain in kinds.each
     ]
     spanned = [
-        min(k, _sockets(kind.graph, kind.allowed if kind.plain else mask))
+        min(k, len(sockets_of(kind.graph, kind.allowed if kind.plain else mask)))
         for kind, mask in zip(kinds.each, masks, strict=True)
     ]
     sockets = np.array(spanned, dtype=np.int64)[kinds.of_row]
@@ -91,8 +90,3 @@ def choose_by_sockets(cell: Cell) -> Choice:
     row = rows[np.argmin(cell.units[rows])]
     slots = slots_of(masks[kinds.of_row[row]])
     return Choice((cell.units.item(row),), (slots,), sets=len(cell.units), ties=len(rows))
-
-
-def _sockets(graph: HardwareGraph, gpus: int) -> int:
-    """Number of sockets of the GPUs of a mask."""
-    return len({graph.groups[s] for s in slots_of(gpus)})

@@ -35,7 +35,7 @@ from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.topology.distances import distances, path_sum, sockets_of
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, masks_of_size, slots_of
 
-__all__ = ["Scale", "Terms", "Weights", "extremes", "free_shares", "terms_of"]
+__all__ = ["Scale", "Terms", "Weights", "extremes", "free_shares"]
 
 
 @dataclass(frozen=True)
@@ -105,11 +105,6 @@ class Terms:
     def utility(self) -> float:
         """U, within 0..1."""
         return min(1.0, max(0.0, 1.0 - self.cost))
-
-
-def terms_of(scale: Scale, weights: Weights, t: int, i: float, w: float) -> Terms:
-    """Terms with their cost."""
-    return Terms(t, i, w, float(scale.cost(weights, float(t), i, w)))
 
 
 @lru_cache(maxsize=1 << 16)

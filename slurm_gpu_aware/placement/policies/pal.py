@@ -38,8 +38,6 @@ class Pal(Policy):
     cluster, under Slurm's constraint the same slots on every node. Within the cell: least
     variability (least sum of scores), then best fit, then the lowest index.
 
-    Notes
-    -----
     Exact: no set has a smaller product. Cost: some O(N) vector operations per tested cell, and
     O(W 2^W) for several nodes under Slurm's constraint.
     """

@@ -7,7 +7,7 @@ workloads in cloud environments", SC'17. Utility: ``drb.utility``; bipartition: 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 from slurm_gpu_aware.model.assignment import Assignment
@@ -109,15 +109,11 @@ class TopoAware(Policy):
 
     def _account(self, found: SearchResult) -> dict[str, Any]:
         machines, terms = found.machines, found.best.terms
-        weights = machines.weights
         names, request = machines.cluster.nodes, machines.cell.supply.request
         account: dict[str, Any] = {
             "utility": round(terms.utility, 4),
             "terms": _terms_account(machines, terms),
-            "weights": [
-                round(w, 4)
-                for w in (weights.communication, weights.interference, weights.fragmentation)
-            ],
+            "weights": [round(weight, 4) for weight in astuple(machines.weights)],
             "interference_known": machines.knows_interference,
             "kinds_of_machines": len(machines.kinds),
             "alternatives": [

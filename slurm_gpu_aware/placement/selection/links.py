@@ -102,7 +102,7 @@ def graph_of(cluster: Cluster, node: int) -> HardwareGraph:
 
 
 def kinds_of(cell: Cell) -> Kinds:
-    """Sort the rows of a cell into kinds: same graph, same free and same allowed GPUs."""
+    """The rows of a cell as kinds: same graph, same free and same allowed GPUs."""
     cluster = cell.supply.cluster
     graphs: tuple[HardwareGraph, ...] = (_unmeasured(cluster.shape[1]),)
     number = np.zeros(cluster.shape[0], dtype=np.int64)
@@ -116,15 +116,9 @@ def kinds_of(cell: Cell) -> Kinds:
 def sorted_rows(
     cell: Cell, number: IntArray, most: int
 ) -> tuple[IntArray, list[tuple[int, int, int, bool]]]:
-    """Sort the rows of a cell into kinds.
+    """(C,) kind of each row, and per kind (machine, free GPUs, allowed GPUs as masks, plain).
 
-    Parameters
-    ----------
-    number : (N,) number of each node's machine, below ``most``.
-
-    Returns
-    -------
-    (C,) kind of each row, and per kind (machine, free GPUs, allowed GPUs as masks, plain).
+    ``number``: (N,) number of each node's machine, below ``most``.
     """
     cluster, units = cell.supply.cluster, cell.units
     width = cluster.shape[1]

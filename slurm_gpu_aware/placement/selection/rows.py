@@ -98,11 +98,8 @@ def groups_of(cell: Cell) -> IntArray:
 def top_rows(group: IntArray, order: IntArray, numbers: IntArray, count: int) -> IntArray:
     """(G, count) the first ``count`` rows of each of these groups.
 
-    Parameters
-    ----------
-    group : (C,) group of each row.
-    order : rows, best first.
-    numbers : (G,) ascending groups, each with at least ``count`` rows in ``order``.
+    ``group``: (C,) group of each row. ``order``: rows, best first. ``numbers``: (G,) ascending
+    groups, each with at least ``count`` rows in ``order``.
     """
     by_group = order[group[order].argsort(kind="stable")]
     starts = group[by_group].searchsorted(numbers)
@@ -112,11 +109,8 @@ def top_rows(group: IntArray, order: IntArray, numbers: IntArray, count: int) ->
 def best_first(numbers: IntArray, load: FloatArray, *least: FloatArray) -> Iterator[Candidate]:
     """Groups by their least possible key, with this key.
 
-    Parameters
-    ----------
-    numbers : (G,) groups.
-    load : (groups,) free GPUs of every group; of equal groups the emptiest comes last.
-    least : (G,) lower bounds of the parts of the key, in order.
+    ``numbers``: (G,) groups. ``load``: (groups,) free GPUs of every group; of equal groups the
+    emptiest comes last. ``least``: (G,) lower bounds of the parts of the key, in order.
     """
     columns = (*least, load[numbers], numbers)
     for at in np.lexsort(columns[::-1]).tolist():

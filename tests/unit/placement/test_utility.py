@@ -7,7 +7,7 @@ import pytest
 
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel, RunningJob
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile, interference
-from slurm_gpu_aware.placement.drb.utility import Scale, Weights, extremes, free_shares, terms_of
+from slurm_gpu_aware.placement.drb.utility import Scale, Terms, Weights, extremes, free_shares
 from slurm_gpu_aware.topology.distances import network_of, path_sum, with_known_sockets
 from slurm_gpu_aware.topology.machines import machine
 
@@ -149,13 +149,14 @@ SCALE = Scale(t_best=1, t_worst=20, i_worst=1.5, w_worst=0.5)
     ],
 )
 def test_utility_loses_a_third_for_the_worst_in_each_respect(t, i, w, utility):
-    assert terms_of(SCALE, Weights(), t, i, w).utility == pytest.approx(utility, abs=1e-8)
+    cost = float(SCALE.cost(Weights(), float(t), i, w))
+    assert Terms(t, i, w, cost).utility == pytest.approx(utility, abs=1e-8)
 
 
 def test_terms_that_cannot_differ_cost_nothing():
     alone = Scale(t_best=0, t_worst=0, i_worst=1.0, w_worst=0.0)
-    assert terms_of(alone, Weights(), 0, 1.0, 0.0).utility == 1.0
-    assert terms_of(alone, Weights(), 100, 1.0, 0.0).cost > 1.0  # more machines than needed
+    assert alone.cost(Weights(), 0.0, 1.0, 0.0) == 0.0
+    assert alone.cost(Weights(), 100.0, 1.0, 0.0) > 1.0  # more machines than needed
 
 
 def test_weights_sum_to_one():
