@@ -132,9 +132,8 @@ def understood(expression: str | None) -> bool:
 def matches(expression: str | None, features: Set[str]) -> bool:
     """Whether ``--constraint`` allows a node with these features.
 
-    Slurm reads ``&``, ``,`` and ``|`` from left to right without precedence. Counts (``a*2``),
-    brackets and negation are not a yes or no per node. Raises ValueError for them and for a wrong
-    expression.
+    Slurm reads ``&``, ``,`` and ``|`` from left to right without precedence. Raises ValueError for
+    counts (``a*2``), brackets, negation and wrong expressions.
     """
     if not expression:
         return True

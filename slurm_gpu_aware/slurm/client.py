@@ -155,11 +155,7 @@ class SlurmClient:
         return self._values(kinds.RESERVATION, read.reservation_of)
 
     def topology(self) -> list[SlurmSwitch]:
-        """Switches or blocks of the default topology; empty if Slurm has none.
-
-        By scontrol, because only Slurm's programs can load the plugin that unpacks a topology. Its
-        texts are those of administrators.
-        """
+        """Switches or blocks of the default topology, by scontrol: libslurm cannot unpack them."""
         command = ["scontrol", "-o", "show", "topology"]
         return parse_topology(run_command(command, self._timeout_s)[0])
 

@@ -201,7 +201,7 @@ def sacct_rows(
 
 
 def _read(
-    rows: Iterator[tuple[int, Any]] | enumerate[Any], cells_of: Callable[[Any], Mapping[str, str]]
+    rows: Iterator[tuple[int, Any]], cells_of: Callable[[Any], Mapping[str, str]]
 ) -> Iterator[tuple[int, SacctRow | Exception]]:
     for number, row in rows:
         try:

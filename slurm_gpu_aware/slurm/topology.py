@@ -173,10 +173,7 @@ def fabric_of(switches: Sequence[SlurmSwitch]) -> Fabric:
 
 
 class Network:
-    """The network as last read by ``read``; empty before the first answer.
-
-    ``names``: names of the levels 0, 1, ...
-    """
+    """The network as last read; empty before the first answer. ``names``: of levels 0, 1, ..."""
 
     def __init__(self, read: Callable[[], Sequence[SlurmSwitch]], names: Sequence[str]) -> None:
         self._read = read
