@@ -41,10 +41,7 @@ class Shadow:
 def reserve(
     head: Request, cluster: Cluster, timeline: Timeline, dispatcher: Dispatcher
 ) -> Shadow | None:
-    """Find the earliest end after which the head fits, and the GPUs that it then gets.
-
-    Bisects the distinct ends. None if the head does not fit even when all known jobs have ended.
-    """
+    """Bisect for the earliest end after which the head fits; None: it fits after none."""
 
     @cache
     def at(index: int) -> tuple[Assignment | None, Cluster]:
@@ -76,10 +73,8 @@ class BackfillRoom:
 
     def ends_before(self, request: Request, now_s: float) -> bool:
         """Say whether the job has a time limit and ends by it before the head starts."""
-        if self.shadow is None:
-            return True
-        limit = request.time_limit_s
-        return math.isfinite(limit) and now_s + limit <= self.shadow.start_s
+        limit, shadow = request.time_limit_s, self.shadow
+        return shadow is None or (math.isfinite(limit) and now_s + limit <= shadow.start_s)
 
     def view(self, request: Request, now_s: float) -> Cluster:
         """Return the cluster that the job may choose from."""
@@ -100,17 +95,17 @@ class BackfillRoom:
             if not self.ends_before(request, now_s):
                 for node, slots in zip(assignment.nodes, assignment.slots, strict=True):
                     share = held[node]
-                    rest = self.shadow.rest
-                    rest.take(node, slots, share.cpus, share.memory_mb, share.socket_cpus)
+                    self.shadow.rest.take(
+                        node, slots, share.cpus, share.memory_mb, share.socket_cpus
+                    )
             keep_least(self.outside, self.now, self.shadow.rest, list(assignment.nodes))
         return held
 
 
 def _keeping_cores(cluster: Cluster, request: Request, head: Assignment) -> Cluster:
-    """The cluster for an unbound job that runs past the start of a bound head.
+    """On the nodes of ``head``, only GPUs with enough free CPUs on their socket.
 
-    On the nodes of ``head`` it shows only GPUs with enough free CPUs on their socket. Slurm takes
-    cores beside the GPUs first, so it takes no reserved ones.
+    Slurm takes cores beside the GPUs first, so it takes no reserved ones.
     """
     sockets = cluster.sockets
     if sockets is None:
@@ -124,11 +119,7 @@ def _keeping_cores(cluster: Cluster, request: Request, head: Assignment) -> Clus
 
 
 def _unreserved_sockets(cluster: Cluster, request: Request, now: Cluster) -> Cluster:
-    """The cluster for a job that fills sockets and runs past the head's start.
-
-    It shows only GPUs on sockets where everything that is free ``now`` is unreserved: the cores and
-    the memory that Slurm adds for each core.
-    """
+    """Only GPUs on sockets with no reserved cores, nor memory that Slurm adds for each core."""
     if cluster.sockets is None or now.sockets is None:
         return cluster
     all_free = now.sockets.free_cpus

@@ -34,10 +34,7 @@ class PlacementFailedError(Exception):
 
 
 class Dispatcher:
-    """Asks the policy of each request, within the request's constraints.
-
-    ``now``: time of the round, on the clock of ``Request.submit_s``.
-    """
+    """Asks each request's policy, at the time ``now`` on the clock of ``Request.submit_s``."""
 
     def __init__(
         self,
@@ -69,10 +66,7 @@ class Dispatcher:
             return None
 
     def could_place(self, request: Request, cluster: Cluster) -> Assignment | None:
-        """Place the job on any set that fits: for questions of capacity.
-
-        More free GPUs never turn the answer into None; with :meth:`place` they may.
-        """
+        """Place on any set that fits; unlike :meth:`place`, more free GPUs never lead to None."""
         try:
             return self.try_place(self._policy(request).relaxed(request), cluster)
         except PolicyError:

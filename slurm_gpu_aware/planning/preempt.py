@@ -38,11 +38,7 @@ class Preemption:
     """The cluster without the victims and without the assignment."""
 
     def open_to(self, request: Request, running: Sequence[RunningJob]) -> tuple[RunningJob, ...]:
-        """All jobs that Slurm may preempt for the assignment.
-
-        If the GPUs are named, these are the victims; else any job there that the request may
-        preempt.
-        """
+        """All jobs that Slurm may preempt for the assignment: the victims if it names GPUs."""
         if self.assignment.exact:
             return self.victims
         return tuple(
@@ -61,10 +57,7 @@ def plan_preemption(
     Cheapest: fewest jobs, then the lowest tiers, then the newest; if Slurm preempts the newest
     first, the tiers do not count. On one node this is exact for GPU counts. Over several nodes
     victims are added in order of cost until the job fits; then those not needed are removed, the
-    most expensive first. The victims are all that Slurm preempts for the chosen GPUs
-    (`planning.victims`).
-
-    ``running``: in the order of Slurm's records.
+    most expensive first. ``running``: in the order of Slurm's records.
     """
     allowed = [job for job in running if _may_preempt(request, job)]
     queue = VictimQueue(allowed, cluster.preemption)
@@ -167,7 +160,7 @@ def _options(
     there = cluster.exists.sum(axis=1).tolist()
     held = {job.job_id: {node: len(slots) for node, slots in job.gpus} for job in queue.jobs}
     options = []
-    for node in queue.nodes:
+    for node in queue.places:
         if request.eligible is not None and not request.eligible[node]:
             continue
         holders = [

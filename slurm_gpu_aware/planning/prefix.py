@@ -31,8 +31,7 @@ def id_key(job_id: str) -> tuple[tuple[int, ...], str]:
 def by_class(prefix: Iterable[Request], classes: Sequence[str]) -> list[Request]:
     """Return the prefix with the most sensitive class first, stable; unknown classes last.
 
-    This is placement priority, not scheduling priority (PAL, section III-B): all jobs of the
-    prefix start now.
+    Placement priority, not scheduling priority (PAL, section III-B): all jobs start now.
     """
     rank = {name: position for position, name in enumerate(classes)}
     return sorted(prefix, key=lambda request: rank.get(request.app_class, len(rank)))
@@ -41,8 +40,7 @@ def by_class(prefix: Iterable[Request], classes: Sequence[str]) -> list[Request]
 def guaranteed_prefix(gpus: Sequence[int], total: int) -> int:
     """Return the length of the longest prefix with a demand of at most ``total`` GPUs.
 
-    PAL's truncation by demand alone (section III-B). Packing, eligibility and CPUs can shorten the
-    prefix further, so a round also places the jobs.
+    PAL's truncation by demand alone (section III-B); a round also places the jobs.
 
     Examples
     --------
@@ -53,18 +51,13 @@ def guaranteed_prefix(gpus: Sequence[int], total: int) -> int:
 
 
 class TrialResults(dict[int, tuple[Assignment | None, "TrialResults"]]):
-    """A tree of results after some placements; the root is the cluster at the start.
-
-    Identity of a request -> its assignment and the tree after it, which is the same one for a
-    request without a place.
-    """
+    """Identity of a request -> its assignment and the results after it (a tree)."""
 
 
 class Trial:
     """Placement of a sequence of jobs on a copy of the cluster ``start``.
 
-    The place of a job depends on the placements before it. Trials of one round share ``results``,
-    so none repeats the search for a beginning that it has in common with an earlier one.
+    Trials of one round share ``results``, so none repeats the search for a common beginning.
     """
 
     def __init__(self, start: Cluster, dispatcher: Dispatcher, results: TrialResults) -> None:

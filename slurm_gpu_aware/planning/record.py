@@ -26,20 +26,12 @@ from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.round import plan_round
 
-__all__ = [
-    "Difference",
-    "RecordedRound",
-    "read_round",
-    "record_round",
-    "replay",
-    "replay_all",
-]
+__all__ = ["Difference", "RecordedRound", "read_round", "record_round", "replay", "replay_all"]
 
 Placed = dict[str, tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]]
 """Job -> node names, and slots on each node."""
 _DEFAULT = {f.name: getattr(Request("", 1), f.name) for f in fields(Request)}
 _ARRAYS = ("exists", "free", "indexed", "asleep", "free_cpus", "free_memory_mb", "cpus")
-"""Arrays of a cluster."""
 _TRUTHS = ("exists", "free", "indexed", "asleep", "quiet")
 """Arrays of truth values, written as 0 and 1; the other arrays have whole numbers."""
 
@@ -154,16 +146,12 @@ def read_round(content: Mapping[str, Any]) -> RecordedRound:
             now=float(content["now"]),
             policy_options={name: _read_options(row) for name, row in options.items()},
             placed={
-                job: (tuple(nodes), _tuples(slots))
+                job: (tuple(nodes), tuple(map(tuple, slots)))
                 for job, (nodes, slots) in content["placed"].items()
             },
         )
     except (KeyError, IndexError, TypeError, AttributeError) as exc:
         raise ValueError(f"not a recorded round: {exc!r}") from exc
-
-
-def _tuples(rows: Iterable[Iterable[Any]]) -> tuple[tuple[Any, ...], ...]:
-    return tuple(tuple(row) for row in rows)
 
 
 def _read_options(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -234,7 +222,6 @@ class Difference:
     """A job with another placement in the replay; a placement of None: it waits."""
 
     now: float
-    """Time of the round."""
     job_id: str
     then: object
     """(node names, slots) in the recorded round."""
@@ -256,9 +243,6 @@ def replay(recorded: RecordedRound) -> list[Difference]:
 
 
 def replay_all(contents: Iterable[Mapping[str, Any]]) -> tuple[int, list[Difference]]:
-    """Replay recorded rounds; return their number and all differences.
-
-    Raises ValueError if a recorded round is damaged.
-    """
+    """Replay recorded rounds; return their number and all differences. Raises ValueError."""
     rounds = [read_round(content) for content in contents]
     return len(rounds), [difference for one in rounds for difference in replay(one)]

@@ -64,8 +64,7 @@ def plan_round(
 ) -> Plan:
     """Plan one round.
 
-    If the policy of a job fails (unknown name, bad option, a bug), the job waits with the error as
-    its reason and does not affect the others.
+    If the policy of a job fails, the job waits with the error as its reason.
 
     Parameters
     ----------
@@ -104,9 +103,8 @@ class _Round:
     def _prefix(self, ordered: list[Request]) -> list[Request]:
         """Start the guaranteed prefix; return the rest of the queue, the head first.
 
-        First the jobs that demand up to the free GPUs (PAL's truncation) are placed by class. If
-        one of them finds no place, the prefix is found by placing in Slurm's order, and placed
-        again by class, so that no job of it loses its turn to placement priority.
+        The jobs that demand up to the free GPUs (PAL's truncation) are placed by class. If one
+        finds no place, placing in Slurm's order decides which jobs are then placed by class.
         """
         cut = guaranteed_prefix([r.gpus for r in ordered], int(np.count_nonzero(self.cluster.free)))
         behind = ordered[cut:]
@@ -138,10 +136,7 @@ class _Round:
         return placed, None
 
     def _class_first(self, prefix: _Placed) -> _Placed:
-        """Place the prefix again by class; in a second attempt a job without a place chooses first.
-
-        If both fail, the placements in Slurm's order stay.
-        """
+        """Place again by class; then with the misfit first; else Slurm's order stays."""
         in_order = [request for request, _ in prefix]
         wanted = by_class(in_order, self.settings.classes)
         for _ in range(2 if wanted != in_order else 0):
@@ -238,10 +233,7 @@ class _Round:
 
     @cached_property
     def _idle(self) -> Cluster:
-        """The idle cluster: every GPU that exists is free, also those of unknown jobs.
-
-        Only known jobs return CPUs and memory, because totals are not known here.
-        """
+        """The idle cluster: all GPUs are free; only known jobs return CPUs and memory."""
         ended = Timeline(self.snapshot.running, self.now).at(self.snapshot, math.inf)
         idle = None if ended.sockets is None else ended.sockets.idle()
         return replace(ended, free=ended.exists.copy(), sockets=idle)
@@ -272,10 +264,7 @@ class _Round:
             self._wait(request, why)
 
     def _backfill(self, head: Request, room: BackfillRoom, behind: list[Request]) -> None:
-        """Start jobs that do not delay the head.
-
-        Free GPUs only decrease here, so equal requests are tried until the first failure.
-        """
+        """Start jobs that do not delay the head; equal requests until the first failure."""
         failed: dict[tuple[object, bool], str] = {}
         for request in behind:
             short = room.ends_before(request, self.now)
@@ -309,10 +298,7 @@ class _Round:
 def _with_reserved(
     assignment: Assignment, head: Request, here: Cluster, view: Cluster
 ) -> Assignment:
-    """The assignment of a job behind the head, with the free GPUs that are reserved.
-
-    In ``why``: ``kept_for`` is the head; ``kept`` is node -> slots, absent for many nodes.
-    """
+    """The assignment with the reserved free GPUs in ``why``: ``kept_for``, ``kept``."""
     kept = here.free & ~view.free
     nodes = np.flatnonzero(kept.any(axis=1)).tolist()
     if not nodes:

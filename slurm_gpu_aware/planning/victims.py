@@ -77,8 +77,7 @@ class Shortage:
 class VictimQueue:
     """All jobs that a request may preempt, in Slurm's order of removal.
 
-    Lowest tier first, then fewest nodes, then the order of Slurm's records (that of ``jobs``); with
-    ``youngest_first`` only the newest first.
+    Lowest tier, fewest nodes, order of ``jobs``; with ``youngest_first`` only the newest first.
     """
 
     def __init__(self, jobs: Sequence[RunningJob], order: PreemptionOrder) -> None:
@@ -90,23 +89,19 @@ class VictimQueue:
         self.suspends = bool(ordered) and ordered[0].keeps_gpus
         """Slurm suspends jobs and ends none."""
         self.jobs = [job for job in ordered if not job.keeps_gpus]
-        self._places: dict[int, list[int]] = {}
+        self.places: dict[int, list[int]] = {}
+        """Node -> positions in ``jobs`` of the jobs on it."""
         for place, job in enumerate(self.jobs):
             for node in job.on_nodes:
-                self._places.setdefault(node, []).append(place)
+                self.places.setdefault(node, []).append(place)
 
     def on(self, node: int) -> list[RunningJob]:
         """Jobs on a node, in this order."""
-        return [self.jobs[place] for place in self._places.get(node, ())]
-
-    @property
-    def nodes(self) -> list[int]:
-        """Nodes with any of the jobs."""
-        return list(self._places)
+        return [self.jobs[place] for place in self.places.get(node, ())]
 
     def preempted(self, nodes: Collection[int], shortage: Shortage) -> list[RunningJob] | None:
         """Jobs that Slurm preempts on ``nodes`` to end the shortage; None: that is impossible."""
-        places = [place for node in nodes for place in self._places.get(node, ())]
+        places = [place for node in nodes for place in self.places.get(node, ())]
         distinct, shared = np.unique(np.array(places, dtype=np.int64), return_counts=True)
         queue = [(self.jobs[p], int(n)) for p, n in zip(distinct, shared, strict=True)]
         attempt = 0

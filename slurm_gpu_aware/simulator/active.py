@@ -1,7 +1,4 @@
-"""Active jobs, from their arrival to their end, and the clock of their events.
-
-Times are seconds of the trace.
-"""
+"""Active jobs, from arrival to end, and the clock of their events; in seconds of the trace."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import TraceJob
 
-__all__ = ["ActiveJob", "EventClock", "Gpus", "Key", "order_key", "same_gpus"]
+__all__ = ["ActiveJob", "EventClock", "Gpus", "order_key", "same_gpus"]
 
 _SLACK_GPU_S = 1e-3
 """Tolerance of the threshold: attained service is a sum of many rounded steps."""
@@ -106,10 +103,7 @@ def same_gpus(one: Assignment | None, other: Assignment) -> bool:
     return one is not None and (one.nodes, one.slots) == (other.nodes, other.slots)
 
 
-Key = Callable[[ActiveJob], tuple[float, ...]]
-
-
-def order_key(settings: SimSettings) -> Key:
+def order_key(settings: SimSettings) -> Callable[[ActiveJob], tuple[float, ...]]:
     """A sort key, smallest first; submission breaks ties, then the job's number (``Rounds``).
 
     LAS has two queues (Gu et al., Tiresias, NSDI'19, section 3.2): jobs below the threshold of

@@ -1,7 +1,4 @@
-"""State of the simulated cluster: the jobs on its GPUs and their pace; background jobs.
-
-The cost of an event is independent of the number of nodes and of waiting jobs.
-"""
+"""State of the simulated cluster: the jobs on its GPUs and their pace; background jobs."""
 
 from __future__ import annotations
 
@@ -57,7 +54,7 @@ class ClusterState:
         now = self.clock.now
         active.placed, active.placed_s = assignment, now
         active.since_s, active.resume_s = now, now + cost_s
-        self._take(active.gpus())
+        self._change(active.gpus(), free=False)
         self.running[active.position] = active
         active.alone = self.physics.slowdown(active.job, assignment.nodes, assignment.slots)
         if self.interferes:
@@ -72,7 +69,7 @@ class ClusterState:
     def leave(self, active: ActiveJob) -> None:
         """Take a job off its GPUs."""
         active.credit(self.clock.now)
-        self._give_back(active.gpus())
+        self._change(active.gpus(), free=True)
         active.version += 1
         del self.running[active.position]
         if self.interferes:
@@ -82,14 +79,14 @@ class ClusterState:
 
     def hold(self, job: RunningJob) -> None:
         """Give a background job free GPUs in addition to those that it holds."""
-        self.background_gpus += self._take(job.gpus)
+        self.background_gpus += self._change(job.gpus, free=False)
         self.background.setdefault(job.job_id, []).append(job)
 
     def release(self, job_id: str) -> bool:
         """Free all GPUs of a background job; return whether it held any."""
         parts = self.background.pop(job_id, [])
         for part in parts:
-            self.background_gpus -= self._give_back(part.gpus)
+            self.background_gpus -= self._change(part.gpus, free=True)
         return bool(parts)
 
     def view(self, keep: set[int] | None, *, with_holders: bool) -> Cluster:
@@ -108,25 +105,16 @@ class ClusterState:
         holders = tuple(self.running[position].as_holder() for position in sorted(shown))
         return replace(view, running=(*holders, *held))
 
-    def _take(self, gpus: Gpus) -> int:
-        """Mark GPUs as held; return their number."""
+    def _change(self, gpus: Gpus, *, free: bool) -> int:
+        """Mark GPUs as free or held; return their number."""
+        total_before = self.free
         for node, slots in gpus:
-            self.cluster.take(node, slots)
-            self._free_changed(node, -len(slots))
-        return sum(len(slots) for _, slots in gpus)
-
-    def _give_back(self, gpus: Gpus) -> int:
-        for node, slots in gpus:
-            self.cluster.give_back(node, slots)
-            self._free_changed(node, len(slots))
-        return sum(len(slots) for _, slots in gpus)
-
-    def _free_changed(self, node: int, by: int) -> None:
-        """Update the counts of free GPUs."""
-        capacity, before = self._capacity[node], self._free_on[node]
-        after = self._free_on[node] = before + by
-        self.partly += after * (after < capacity) - before * (before < capacity)
-        self.free += by
+            (self.cluster.give_back if free else self.cluster.take)(node, slots)
+            capacity, before, count = self._capacity[node], self._free_on[node], len(slots)
+            after = self._free_on[node] = before + (count if free else -count)
+            self.partly += after * (after < capacity) - before * (before < capacity)
+            self.free += after - before
+        return abs(self.free - total_before)
 
     def _neighbours_changed(self, active: ActiveJob, *, gone: bool) -> None:
         """Set the pace of every job on the nodes of a job that enters or leaves."""

@@ -1,7 +1,5 @@
 """Simulation engine: arrivals, rounds and ends on a virtual clock. ``planning`` decides.
 
-Semantics
----------
 - A round sees the jobs that arrive or end at its time: ends first, then arrivals.
 - The work of a job is fixed (``duration_s`` at slowdown 1). While it holds GPUs it progresses at
   1 / slowdown, and not at all for ``migration_s`` after a restart or a move.
@@ -70,7 +68,6 @@ class Simulator:
         self.keep_placements = keep_placements
         self.policy = make_policy(settings.policy, settings.policy_options)
         self.known_options = option_names(settings.policy)
-        self.profiled = settings.policy_options.get("interference") is not None
         physics = Physics(cluster if truth is None else replace(cluster, scores=truth), settings)
         self.clock = EventClock(settings.round_s)
         self.state = ClusterState(cluster, settings, physics, self.clock)
@@ -164,7 +161,7 @@ class Simulator:
             pattern=job.pattern,
             time_limit_s=limit,
             submit_s=job.submit_s,
-            application=job.model if self.profiled else None,
+            application=job.model if self.rounds.profiled else None,
             options={k: v for k, v in job.options.items() if k in self.known_options},
         )
 
@@ -198,7 +195,7 @@ class Simulator:
 
     def _next_due(self, requests: Iterable[Request]) -> float | None:
         """Next time at which the policy accepts the best free set for a postponed request."""
-        view = self.state.view(None, with_holders=self.profiled)
+        view = self.state.view(None, with_holders=self.rounds.profiled)
         waits: dict[object, float | None] = {}
         times = []
         for request in requests:
@@ -225,12 +222,11 @@ class Simulator:
             self._start(active, assignment)
 
     def _start(self, active: ActiveJob, assignment: Assignment) -> None:
-        cost = 0.0
-        if active.last is not None:
-            cost = self.settings.migration_s
-            active.migrations += not same_gpus(active.last, assignment)
-        else:
+        cost = 0.0 if active.last is None else self.settings.migration_s
+        if active.last is None:
             active.start_s = self.clock.now
+        else:
+            active.migrations += not same_gpus(active.last, assignment)
         self.rounds.stop_waiting(active)
         self.state.enter(active, assignment, cost)
         if self.keep_placements:

@@ -42,10 +42,7 @@ class SavedRun:
 
 
 def save_results(folder: Path, head: Mapping[str, Any], results: Sequence[Result]) -> None:
-    """Write ``summary.json``, ``jobs-POLICY.csv`` and ``gpus-POLICY.csv``. Raises SourceError.
-
-    ``head``: the summary without ``runs[].files``.
-    """
+    """Write ``head`` as ``summary.json``, and each run's CSV files. Raises SourceError."""
     summary = json.loads(json.dumps(head))
     names: list[str] = []
     compared = ended_in_all(results)
@@ -79,10 +76,7 @@ def _write(path: Path, rows: Iterable[Sequence[object]]) -> None:
 
 
 def _job_rows(result: Result, compared: Mask) -> Iterator[Sequence[object]]:
-    """Every job of the trace, with empty times if it did not end.
-
-    ``compared``: (jobs,) True for jobs that ended in every run.
-    """
+    """Every job, with empty times if it did not end; ``compared``: it ended in every run."""
     reasons = dict(result.infeasible)
     yield [*_COLUMNS, "compared", "infeasible"]
     for i, job in enumerate(result.trace.jobs):

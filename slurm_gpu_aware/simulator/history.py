@@ -71,8 +71,8 @@ def select_window(
 ) -> tuple[list[TraceJob], list[TraceJob], Counter[str]]:
     """The jobs of the last ``seconds``, the background jobs, and reason -> number of others.
 
-    A job that starts before the window or runs beyond it is not replayed: it holds its GPUs in
-    every run at its recorded times. A job that waits when the window begins arrives then.
+    A job that starts before the window or runs beyond it holds its GPUs in every run at its
+    recorded times. A job that waits when the window begins arrives then.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ def recorded_result(trace: Trace, cluster: Cluster, among: Mask | None = None) -
     """A result from the recorded starts and run times of a trace.
 
     The GPUs in use are those of the jobs in the mask ``among`` (None: all) and of background jobs.
-    Order and fragmentation are not known. Every job must have a recorded start.
+    Every job must have a recorded start.
     """
     jobs = trace.jobs
     users = [*jobs, *trace.background]

@@ -49,9 +49,7 @@ def run_all(
     processes: int | None = None,
     progress: Progress | None = None,
 ) -> list[Result]:
-    """Simulate all runs; return their results in the same order.
-
-    An AwareError of a run ends the others.
+    """Simulate all runs; return their results in order. An AwareError of one ends the others.
 
     Parameters
     ----------

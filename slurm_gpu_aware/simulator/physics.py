@@ -29,10 +29,7 @@ __all__ = ["Physics", "bandwidth_ratio", "expected_worst"]
 
 
 class Physics:
-    """Slowdown of a job on a set of GPUs.
-
-    ``cluster`` has the true per-GPU scores, not the planner's bins.
-    """
+    """Slowdown of a job on GPUs; ``cluster`` has the true scores, not the planner's bins."""
 
     def __init__(self, cluster: Cluster, settings: SimSettings) -> None:
         self.cluster = cluster
@@ -43,10 +40,7 @@ class Physics:
     def slowdown(
         self, job: TraceJob, nodes: Sequence[int], slots: Sequence[tuple[int, ...]]
     ) -> float:
-        """t_iter / t_orig >= 0 of ``job``, without interference.
-
-        ``nodes``, ``slots``: node indices and, parallel to them, the slots on each.
-        """
+        """t_iter / t_orig >= 0 of ``job`` on the slots of each node, without interference."""
         score, _, both = predicted_slowdown(self.cluster, job.app_class, nodes, slots)
         ratios = [
             bandwidth_ratio(graph, own, job.pattern)
@@ -58,8 +52,7 @@ class Physics:
     def expected(self, job: TraceJob, nodes: Sequence[int]) -> float:
         """Expected slowdown of ``job`` if every set of GPUs on these nodes is equally likely.
 
-        Each node gives gpus / nodes GPUs, rounded up, independently of the others. L is that of the
-        tightest level that contains the nodes.
+        Each node gives gpus / nodes GPUs, rounded up, independently of the others.
         """
         each = -(-job.gpus // len(nodes))
         scores = self.cluster.score(job.app_class)
@@ -128,10 +121,7 @@ def expected_worst(rows: Sequence[FloatArray], k: int) -> float:
 
 @lru_cache(maxsize=1 << 16)
 def bandwidth_ratio(graph: HardwareGraph, slots: tuple[int, ...], pattern: str) -> float:
-    """EffBW of the best set of this size on the machine / EffBW of this set; >= 1.
-
-    Bottleneck model. 1.0 for sets without communication and for machines too large for tables.
-    """
+    """EffBW of the best set of this size / EffBW of this set; 1.0 without links or tables."""
     shape = parse_pattern(pattern)
     if graph.n > MAX_EXACT or not shape.has_edges(len(slots)):
         return 1.0

@@ -11,7 +11,7 @@ import numpy as np
 from slurm_gpu_aware.simulator.files import SavedRun
 from slurm_gpu_aware.simulator.result import used_gpu_s
 
-__all__ = ["PICTURES", "Draw", "draw_picture", "line_look", "time_unit"]
+__all__ = ["PICTURES", "draw_picture", "line_look", "time_unit"]
 
 _DASHES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
@@ -53,10 +53,7 @@ def time_unit(seconds: float) -> tuple[float, str]:
 
 
 def _span(runs: Sequence[SavedRun]) -> tuple[float, float]:
-    """First submission and last end of the compared jobs.
-
-    A history may begin long before (``--days``) and continue long after.
-    """
+    """First submission and last end of the compared jobs."""
     begin = min(float(run.columns["submit_s"].min()) for run in runs)
     return begin, max(float(run.columns["end_s"].max()) for run in runs)
 
@@ -167,8 +164,7 @@ def _slowdown_per_class(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, An
     ax.set_ylim(0, highest)
     tall = highest * (_TURNED_LABEL if turn else _LABEL)
     for x, mean in values:
-        # above the line at 1 if the line would cross it
-        foot = 1.0 if 1.0 - tall < mean < 1.0 else mean
+        foot = 1.0 if 1.0 - tall < mean < 1.0 else mean  # not across the line at 1
         ax.annotate(
             f"{mean:.2f}", (x, foot), ha="center", va="bottom", fontsize=8,
             xytext=(0, 2), textcoords="offset points", rotation=turn,

@@ -16,7 +16,6 @@ from slurm_gpu_aware.simulator.pictures import PICTURES, draw_picture, time_unit
 
 __all__ = ["calibration", "counted", "page_text", "plain_summary", "write_report"]
 
-
 _SAME_PERCENT = 0.05
 """Below it a difference is printed as 0.0%."""
 
@@ -45,11 +44,7 @@ def write_report(folder: Path) -> tuple[list[Path], list[str]]:
 
 
 def plain_summary(head: Mapping[str, Any]) -> list[str]:
-    """The numbers in words, one sentence per policy after the first.
-
-    A record is compared with the simulation of Slurm's own placement only, and gains with that
-    simulation, so that errors of the model do not count as gains.
-    """
+    """One sentence per policy after the first; a record only calibrates that first one."""
     runs = [run for run in head["runs"] if run["avg_jct_s"] is not None]
     record = next((run for run in runs if run["policy"] == RECORDED), None)
     runs = [run for run in runs if run is not record]
@@ -131,7 +126,6 @@ def _cell(run: Mapping[str, Any], key: str, form: str, size: float) -> str:
 
 def page_text(head: Mapping[str, Any], pictures: Sequence[tuple[str, str, Path]]) -> str:
     """The page in HTML with the pictures embedded; ``pictures``: (title, explanation, PNG file)."""
-
     times = [run["avg_jct_s"] for run in head["runs"] if run["avg_jct_s"] is not None]
     size, unit = time_unit(median(times) if times else 0.0)
     headers = "".join(f"<th>{name.format(unit=unit)}</th>" for name, _, _ in _COLUMNS)

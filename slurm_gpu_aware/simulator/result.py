@@ -97,13 +97,6 @@ class Result:
         used = float(busy[1] - busy[0]) / (self.total_gpus * (end - begin))
         return used if used < 1.0 + 1e-9 else None
 
-    def fragmentation(self) -> float | None:
-        """Share of the GPU time that is idle on partly used nodes; None: not known."""
-        if self.fragmented_gpu_s is None:
-            return None
-        whole = self.total_gpus * self.makespan_s()
-        return self.fragmented_gpu_s / whole if whole else 0.0
-
     def summary(self, among: Mask | None = None) -> dict[str, Any]:
         """Numbers of the run, JSON-able; None: not known.
 
@@ -115,6 +108,7 @@ class Result:
             for name, values in columns.items()
             for how in ("avg", "median", "p99")
         }
+        idle, whole = self.fragmented_gpu_s, self.total_gpus * self.makespan_s()
         return {
             "policy": self.settings.label,
             "order": None if self.recorded else self.settings.order,
@@ -124,7 +118,7 @@ class Result:
             "avg_run_s": _statistic(self.run_s[self._chosen(among)], "avg"),
             "makespan_s": self.makespan_s(among),
             "utilization": self.utilization(among),
-            "fragmentation": self.fragmentation(),
+            "fragmentation": None if idle is None else idle / whole if whole else 0.0,
             "preemptions": int(self.preemptions.sum()),
             "migrations": int(self.migrations.sum()),
             "placement_ms": {how: _statistic(self.placement_ms, how) for how in ("median", "max")},

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.registry import policy_class
@@ -22,8 +23,7 @@ Place = tuple[tuple[float, ...], tuple[tuple[int, ...], str], int]
 """Key of the order, key of the job's id, position in the trace."""
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(NamedTuple):
     """The outcome of a round."""
 
     plan: Plan
@@ -54,19 +54,17 @@ class Rounds:
         """The order of the waiting jobs is fixed, so the queue is kept sorted."""
         self._line: list[Place] = []
         """Keys of the waiting jobs, sorted; unused if they change with time."""
-        self._profiled = settings.policy_options.get("interference") is not None
+        self.profiled = settings.policy_options.get("interference") is not None
         """The policy considers the neighbours of jobs."""
         self._patient = settings.backfill or policy_class(settings.policy).may_postpone
         """Jobs may overtake, or accept a worse set later."""
 
     def wait(self, active: ActiveJob) -> None:
-        """Add a job to the queue."""
         self.waiting[active.position] = active
         if self._lined:
             insort(self._line, self._place(active))
 
     def stop_waiting(self, active: ActiveJob) -> None:
-        """Remove a job from the queue."""
         del self.waiting[active.position]
         if self._lined:
             del self._line[bisect_left(self._line, self._place(active))]
@@ -75,16 +73,13 @@ class Rounds:
         """Record the head of the queue after a round."""
         self.blocked = self._line[0][-1] if self._line else None
 
-    def _still_blocked(self) -> bool:
-        """Whether the head found no place last time, and nothing has changed for it."""
-        return not self._patient and bool(self._line) and self._line[0][-1] == self.blocked
-
     def next(self) -> Round | None:
         """Plan the round that is due; None if no job takes part."""
         settings, state = self.settings, self.state
         if self._lined:
             queue = list(self._head_of_line())
-            if not queue or self._still_blocked():
+            blocked = not self._patient and bool(self._line) and self._line[0][-1] == self.blocked
+            if not queue or blocked:  # nothing has changed for the head
                 return None
             return Round(self._plan(queue, None), None, queue)
         for active in state.running.values():
@@ -100,10 +95,7 @@ class Rounds:
         return Round(self._plan(queue, set()), set(), queue) if queue else None
 
     def _sticky(self, first: list[ActiveJob], rest: list[ActiveJob]) -> Round | None:
-        """Place the waiting jobs of the prefix ``first``, and by backfill those of ``rest``.
-
-        Running jobs of ``rest`` lose their GPUs only if the prefix does not fit beside them.
-        """
+        """Running jobs of ``rest`` lose their GPUs only if the prefix does not fit beside them."""
         keep = {a.position for a in first if a.placed is not None}
         want = [a for a in first if a.placed is None]
         tail = [a for a in rest if a.placed is not None]
@@ -131,11 +123,7 @@ class Rounds:
         return Round(both, keep, [*(a for a in want if a.job.job_id in placed), *behind])
 
     def _fewer(self, tail: list[ActiveJob], want: list[ActiveJob]) -> Iterator[list[ActiveJob]]:
-        """Ever shorter prefixes of ``tail``: the jobs that keep their GPUs.
-
-        The first prefix omits as many jobs as hold the GPUs that ``want`` lacks; packing may need
-        more, so each further one omits twice as many.
-        """
+        """Ever shorter prefixes of ``tail``; the first omits the GPUs that ``want`` lacks."""
         lacking = sum(a.job.gpus for a in want) - self.state.free
         go = 0
         while go < len(tail) and (lacking > 0 or not go):
@@ -154,11 +142,8 @@ class Rounds:
         backfill: bool = True,
         given: tuple[list[ActiveJob], Plan] | None = None,
     ) -> Plan:
-        """Plan ``queue`` beside the jobs in ``keep`` (None: all running jobs).
-
-        ``given``: jobs and plan of an earlier part of this round. ``backfill``: if it is set.
-        """
-        holders = self.settings.backfill or self._profiled
+        """Plan ``queue`` beside ``keep`` (None: all); ``given``: an earlier part of this round."""
+        holders = self.settings.backfill or self.profiled
         shown, now = self.state.view(keep, with_holders=holders), self.state.clock.now
         if given is not None:
             requests = {a.job.job_id: a.request for a in given[0]}

@@ -132,10 +132,7 @@ def _run(
 
 
 def _last_runs(runs: Sequence[_Run], unit: str) -> tuple[list[_Run], list[BadRow], int]:
-    """The last run of each job, other jobs of the same id as bad rows, the number of earlier runs.
-
-    A last run has the submission of the first one.
-    """
+    """Last runs, submitted when the first was; repeated ids; the number of earlier runs."""
     last: dict[str, _Run] = {}
     other: list[_Run] = []
     requeued = 0
@@ -153,11 +150,11 @@ def _last_runs(runs: Sequence[_Run], unit: str) -> tuple[list[_Run], list[BadRow
             elif before.ended:
                 other.append(before)
         last[run.job_id] = run
-    bad = []
-    for run in other:
-        name, line = run.job_id, last[run.job_id].line
-        text = f"job {name} occurs again in {unit} {line}; the last record counts"
-        bad.append(BadRow(run.line, text, unit))
+    text = "job {} occurs again in {} {}; the last record counts"
+    bad = [
+        BadRow(run.line, text.format(run.job_id, unit, last[run.job_id].line), unit)
+        for run in other
+    ]
     return sorted(last.values(), key=lambda run: run.line), bad, requeued
 
 

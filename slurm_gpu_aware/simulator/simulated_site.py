@@ -29,7 +29,6 @@ class SimulatedSite:
     """An idle cluster in two views: binned scores for the planner, exact ones for the jobs."""
 
     cluster: Cluster
-    """Cluster with binned scores."""
     truth: Mapping[str, FloatArray]
     """Class -> (N, W) scores at which jobs run."""
     label: str
@@ -71,10 +70,7 @@ def synthetic_site(
     penalties: Mapping[str, float] | LevelPenalties = PENALTIES,
     same_indices: bool = True,
 ) -> SimulatedSite:
-    """``nodes`` equal nodes (``n1``, ``n2``, ...) by GPU count, or by machine with its links.
-
-    Raises SourceError if neither is given, they contradict, or one is unknown or out of range.
-    """
+    """Equal nodes (``n1``, ...) by GPU count, or by machine with its links. Raises SourceError."""
     graph = None
     if machine_name is not None:
         try:
@@ -121,10 +117,7 @@ def bin_all(scores: Mapping[str, FloatArray], exists: BoolArray) -> dict[str, Fl
 
 
 def with_scores(base: SimulatedSite, draw: Draw) -> SimulatedSite:
-    """The site with drawn scores: binned for the planner, exact for the jobs.
-
-    A class that is not in the draw keeps its scores.
-    """
+    """The site with drawn scores; a class that is not in the draw keeps its own."""
     scores = {**base.cluster.scores, **bin_all(draw.scores, base.cluster.exists)}
     cluster = replace(base.cluster, scores=scores)
     return SimulatedSite(cluster, {**base.truth, **draw.scores}, base.label, draw.how)

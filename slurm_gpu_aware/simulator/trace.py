@@ -14,7 +14,7 @@ from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.text_file import BadRow, Row, read_table
 from slurm_gpu_aware.topology.patterns import parse_pattern
 
-__all__ = ["SIZES", "BadRow", "Trace", "TraceJob", "checked", "poisson_trace", "read_csv"]
+__all__ = ["BadRow", "Trace", "TraceJob", "checked", "poisson_trace", "read_csv"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,7 @@ class TraceJob:
     recorded_start_s: float | None = None
     """Recorded start; None: not a recorded job."""
     recorded_run_s: float | None = None
-    """Recorded run time."""
     recorded_nodes: tuple[str, ...] = ()
-    """Nodes on which it ran."""
     recorded_slots: tuple[int, ...] = ()
     """GPU indices that it held on each node; empty: not recorded."""
     options: Mapping[str, object] = field(default_factory=dict)

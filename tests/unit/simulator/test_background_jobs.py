@@ -50,8 +50,7 @@ def state_with(*taken):
     settings, clock = SimSettings(), EventClock(None)
     state = ClusterState(CLUSTER, settings, Physics(CLUSTER, settings), clock)
     for node, slot in taken:
-        state.cluster.take(node, (slot,))
-        state._free_changed(node, -1)
+        state._change(((node, (slot,)),), free=False)
     return state
 
 
