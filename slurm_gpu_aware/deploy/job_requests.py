@@ -86,9 +86,9 @@ def _bound_jobs(client: SlurmClient, gate: GateConfig, ledger: Ledger | None) ->
         if job.state != "PENDING":
             continue
         gated = gated_job(job, gate)
-        if gated is None and bound_slots(job) is not None:
-            known = ledger.decisions(job.id) if ledger else ()
-            gated = bound_orphan(job, gate, known[-1] if known else None)
+        if gated is None and ledger and bound_slots(job) is not None:
+            for last in ledger.decisions(job.id)[-1:]:
+                gated = bound_orphan(job, gate, last.user, last.nodes, last.gpus, last.record)
         if gated is not None and (gated.phase in _BOUND or bound_slots(job) is not None):
             yield gated
 

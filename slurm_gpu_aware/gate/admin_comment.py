@@ -6,10 +6,7 @@ selector reads it to place the job and to restore it. One line of ASCII without 
     gpuaware/1;tn=gres/gpu:2;nn=2-2;feat=gpu_a100%26big
 
 Values are percent-encoded outside `filter_rules.RECORD_SAFE`; an option that was not given has no
-key. A model type (``gpu:a100:2``) is a feature, and the gate's licence is not among the licences.
-
-The selector appends its marker, which is readable after a crash: phase, Slurm's restart count,
-Unix time::
+key. The selector appends its marker: phase, Slurm's restart count, Unix time::
 
     gpuaware/1;tn=gres/gpu:2;sel=released:0:1790000000
 """
@@ -26,7 +23,6 @@ from slurm_gpu_aware.model.job_phase import JobPhase
 
 __all__ = [
     "BOUND",
-    "MARKED",
     "JobMarker",
     "OriginalRequest",
     "is_ours",
@@ -126,16 +122,13 @@ def parse(text: str | None) -> OriginalRequest | None:
 
 
 def _read(kind: str, text: str) -> object | None:
-    """Convert a decoded value; None if it does not have the type."""
     if kind == "bool":
         return True if text == "1" else None
     if kind.startswith("int"):
         return int(text) if _NUMBER.match(text) else None
     if kind.startswith("tuple"):
         match = _NODES.match(text)
-        if match is None:
-            return None
-        return int(match[1]), None if match[2] is None else int(match[2])
+        return match and (int(match[1]), None if match[2] is None else int(match[2]))
     return text
 
 

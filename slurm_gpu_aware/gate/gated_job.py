@@ -1,7 +1,7 @@
 """Gated job: a job that the filter parked, with its record, marker and phase.
 
 An orphan is a gated job that has lost its record, because AdminComment was overwritten. Only the
-ledger still knows that it is gated, and its original request.
+ledger still knows its original request.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
 
 from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.errors import SourceError
@@ -21,7 +20,6 @@ from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob, array_tasks
 
 __all__ = [
-    "Decided",
     "GatedJob",
     "bound_orphan",
     "gated_job",
@@ -135,33 +133,22 @@ def has_task(job: SlurmJob, job_id: str) -> bool:
         return False
 
 
-class Decided(Protocol):
-    """The ledger's last decision about a job number, as `store.ledger.Decision` tells it."""
-
-    @property
-    def user(self) -> str: ...
-
-    @property
-    def nodes(self) -> Sequence[str]: ...
-
-    @property
-    def gpus(self) -> tuple[int, ...] | None: ...
-
-    @property
-    def record(self) -> str | None: ...
-
-
-def bound_orphan(job: SlurmJob, gate: GateConfig, decided: Decided | None) -> GatedJob | None:
-    """The gated job of an orphan that is bound as decided; None: it is not.
+def bound_orphan(
+    job: SlurmJob,
+    gate: GateConfig,
+    user: str,
+    nodes: Sequence[str],
+    gpus: tuple[int, ...] | None,
+    record: str | None,
+) -> GatedJob | None:
+    """The gated job of an orphan that is bound as the ledger last decided; None: it is not.
 
     Slurm can reuse a job number, so user and binding must be those of the decision.
     """
-    if decided is None or decided.user != job.user:
-        return None
     slots = bound_slots(job)
-    same_nodes = bool(job.req_nodes) and set(job.req_nodes) == set(decided.nodes)
-    original = parse(decided.record)
-    if original is None or (slots != decided.gpus if slots is not None else not same_nodes):
+    same_nodes = bool(job.req_nodes) and set(job.req_nodes) == set(nodes)
+    original = parse(record) if user == job.user else None
+    if original is None or (slots != gpus if slots is not None else not same_nodes):
         return None
     marker = JobMarker(JobPhase.RELEASED, job.restarts, 0.0)  # so that every field is restored
     return GatedJob(job, original, marker, JobPhase.RELEASED).as_seen(job, gate)

@@ -8,15 +8,12 @@ and age go on as usual.
 So the pool is a reservation without nodes, and the heartbeat keeps moving its start to after the
 end of the gate. If the selector dies, the gate ends, the reservation begins, and Slurm's ResvProlog
 (etc/resv.d) takes its jobs from it, so that they start as in plain Slurm. Without that script they
-start in the reservation, on any nodes, before jobs without one. The reservation outlasts its jobs,
-because Slurm holds jobs after the end of their reservation. A reservation that has begun cannot be
-put off, so the next pool has another name.
+start in the reservation, on any nodes, before jobs without one. A reservation that has begun cannot
+be put off, so the next pool has another name.
 
-While the pool is in use, new jobs are deferred: the filter (``etc/lua/gpu_aware_defer.lua``) gives
-them a begin time some seconds ahead, and records it in AdminComment (``bt``). Before that time the
-selector moves a job to the pool, or places it and lets it begin at once. A file holds the time
-until which the filter defers: if the selector dies, the file is not renewed, and the deferral ends
-with the gate.
+While the pool is in use, the filter (``etc/lua/gpu_aware_defer.lua``) gives new jobs a begin time
+some seconds ahead, and records it in AdminComment (``bt``). Before that time the selector moves a
+job to the pool, or places it and lets it begin at once.
 """
 
 from __future__ import annotations
@@ -76,10 +73,7 @@ def leave_pool_fields(job: SlurmJob) -> tuple[tuple[str, str], ...]:
 
 
 def defer_until(submit_file: Path, until_s: float) -> None:
-    """Let the filter defer new jobs until ``until_s`` (Unix seconds), by a file at ``submit_file``.
-
-    Raises OSError; the filter then defers no job.
-    """
+    """Let the filter defer new jobs until ``until_s`` (Unix seconds), by a file. Raises OSError."""
     path = submit_file.with_name(f"{submit_file.name}.defer")
     new = path.with_name(f"{path.name}.new")
     new.write_text(f"{int(until_s)}\n")

@@ -10,15 +10,7 @@ from functools import lru_cache
 from slurm_gpu_aware.names import index_type, slot_of
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
 
-__all__ = [
-    "GpuItem",
-    "bound_slots",
-    "gpu_item",
-    "gpu_slots",
-    "placed_slots",
-    "same_tres",
-    "typed_gres",
-]
+__all__ = ["GpuItem", "bound_slots", "gpu_item", "gpu_slots", "same_tres", "typed_gres"]
 
 _GPU = re.compile(r"(?:gres[/:])?gpu(?:[:=]([A-Za-z][A-Za-z0-9._-]*))?(?:[:=]([0-9]+))?\Z")
 
@@ -40,17 +32,16 @@ def typed_gres(slots: Iterable[int]) -> str:
 
 def gpu_item(text: str | None) -> GpuItem | None:
     """The only GPU entry of a TRES list; None if there is none, or more than one."""
-    gpus: list[re.Match[str]] = []
-    others: list[str] = []
-    for item in filter(None, (text or "").split(",")):
-        match = _GPU.match(item)
-        if match is None:
-            others.append(item)
-        else:
-            gpus.append(match)
+    items = _items(text)
+    gpus = [match for item in items if (match := _GPU.match(item)) is not None]
     if len(gpus) != 1:
         return None
-    return GpuItem(int(gpus[0][2] or 1), gpus[0][1], tuple(others))
+    others = tuple(item for item in items if item != gpus[0][0])
+    return GpuItem(int(gpus[0][2] or 1), gpus[0][1], others)
+
+
+def _items(text: str | None) -> list[str]:
+    return [item for item in (text or "").split(",") if item]
 
 
 def same_tres(one: str | None, other: str | None) -> bool:
@@ -60,7 +51,7 @@ def same_tres(one: str | None, other: str | None) -> bool:
 
 def _normal(text: str | None) -> list[str]:
     items = []
-    for item in filter(None, (text or "").split(",")):
+    for item in _items(text):
         plain = item.replace("=", ":").removeprefix("gres/").removeprefix("gres:")
         items.append(plain if plain.rpartition(":")[2].isdigit() else f"{plain}:1")
     return sorted(items)
@@ -88,13 +79,6 @@ def bound_slots(job: SlurmJob) -> tuple[int, ...] | None:
 
 def placed_slots(text: str | None) -> tuple[int, ...] | None:
     """GPU indices of a TRES list (``gres/gpu:g1:1,gres/gpu:g3:1``); None if untyped."""
-    slots = []
-    for item in filter(None, (text or "").split(",")):
-        match = _GPU.match(item)
-        if match is None:
-            continue
-        slot = slot_of(match[1])
-        if slot is None:
-            return None
-        slots.append(slot)
-    return tuple(sorted(slots)) or None
+    gpus = [match for item in _items(text) if (match := _GPU.match(item)) is not None]
+    slots = [slot for gpu in gpus if (slot := slot_of(gpu[1])) is not None]
+    return tuple(sorted(slots)) if slots and len(slots) == len(gpus) else None

@@ -19,14 +19,7 @@ from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.slurm.updates import NewReservation
 from slurm_gpu_aware.time_text import age, stamp
 
-__all__ = [
-    "GateState",
-    "Silence",
-    "gate_state",
-    "hold_gate",
-    "longest_silence_s",
-    "selector_silence",
-]
+__all__ = ["Silence", "gate_state", "hold_gate", "longest_silence_s", "selector_silence"]
 
 log = logging.getLogger(__name__)
 

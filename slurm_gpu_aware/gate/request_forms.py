@@ -169,8 +169,7 @@ def cpus_of_a_task(original: OriginalRequest, cpus: int, nodes: int) -> int | No
 def _cpus_on_each(original: OriginalRequest, form: Form, gpus: int, nodes: int) -> int | None:
     """CPUs that each of several nodes must give if CPUs follow GPUs; None: no bound.
 
-    Without it Slurm spreads CPUs, and so tasks, unevenly (3 + 1) over even GPUs, and refuses a step
-    that asks for the CPUs of its GPUs.
+    Without it Slurm spreads CPUs, and so tasks, unevenly (3 + 1) over even GPUs.
     """
     tasks = tasks_of(original, nodes)
     per_gpu = gpu_item(original.cpus_per_tres)
@@ -197,19 +196,14 @@ def gpus_per_node(original: OriginalRequest, nodes: int) -> int:
     form = form_of(original)
     if form is None:
         return 0
-    if form.kind == "node":
-        return form.item.count
-    total = form.item.count
-    if form.kind == "task":
-        total *= tasks_of(original, nodes) or nodes
-    return -(-total // nodes)
+    copies = {"node": nodes, "job": 1, "task": tasks_of(original, nodes) or nodes}
+    return -(-form.item.count * copies[form.kind] // nodes)
 
 
 def restored_fields(job: SlurmJob, original: OriginalRequest, *, marked: bool) -> Fields:
     """Fields that differ from the original request, without the licences.
 
-    ``marked``: the marker says that the job was bound. Slurm can apply an update in part and so
-    restore nodes and GPUs, but not the counts.
+    ``marked``: the marker says that the job was bound; Slurm may have restored it in part.
     """
     fields: list[tuple[str, str]] = []
     bound = marked or is_bound(job, original)

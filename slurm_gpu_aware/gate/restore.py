@@ -3,8 +3,7 @@
 No other code removes a binding. A job that starts while its nodes are taken back would shrink, so
 the gate closes first, in an update of its own, and only a job that reads back as pending behind it
 is restored. After an interruption a later call, or the end of the gate, lets the job go. The
-caller must hold the gate meanwhile. At an operator's command the gate opens for parked jobs without
-more (`release_by_hand`).
+caller must hold the gate meanwhile.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from slurm_gpu_aware.slurm.updates import JobUpdate
 
 __all__ = [
     "FEW",
-    "Restoration",
     "begin_fields",
     "close_gate",
     "extra_with_clock",
@@ -77,7 +75,7 @@ def restore(
     just_read : closed jobs were read while the gate was held, as `close_gate` does.
     split : arrays of which tasks have records of their own; see `update_ids`.
 
-    Raises SourceError if Slurm does not answer; repeat the call.
+    Raises SourceError; repeat the call.
     """
     # A bound job may have started since it was read; nothing is restored in one that was not bound.
     at_rest = (JobPhase.WAITING, JobPhase.HELD, *([JobPhase.PREPARED] if just_read else []))
@@ -134,9 +132,9 @@ def close_gate(
         return []
     updates = []
     for job in jobs:
-        own = f"{job.original.licenses}," if job.original.licenses else ""
+        licences = ",".join(filter(None, [job.original.licenses, f"{gate.licence}:1"]))
         try:
-            updates.append(JobUpdate(job.id, (("Licenses", f"{own}{gate.licence}:1"),)))
+            updates.append(JobUpdate(job.id, (("Licenses", licences),)))
         except ValueError as exc:
             wrong[job.id] = str(exc)
     refused = client.update_jobs(updates)
@@ -175,10 +173,7 @@ def _updates(
 
 
 def _restored(job: GatedJob) -> Fields:
-    """Fields that clear binding, clock and marker; empty if nothing differs.
-
-    A request that cannot be read was never placed, so its gate may open as it is.
-    """
+    """Fields that clear binding, clock and marker; none for an unreadable request, never placed."""
     bound = job.marker is not None and job.marker.phase in BOUND
     try:
         fields = restored_fields(job.job, job.original, marked=bound)
@@ -209,9 +204,8 @@ def open_fields(job: GatedJob, now: float, then: JobPhase | None = None) -> Fiel
 
 def begin_fields(job: GatedJob, now: float) -> Fields:
     """Fields of an update that clear the filter's begin time; empty if it has passed."""
-    ahead = job.original.begin_s is not None and job.original.begin_s >= now
-    waits = job.job.state == "PENDING" and job.deferred and ahead
-    return (("StartTime", "now"),) if waits else ()
+    ahead = job.deferred and (job.original.begin_s or 0) >= now
+    return (("StartTime", "now"),) if ahead and job.job.state == "PENDING" else ()
 
 
 def extra_with_clock(
@@ -220,9 +214,8 @@ def extra_with_clock(
     """The job's Extra with ``freq=MHZ@SLOT+SLOT`` among its comma-separated items, or without it.
 
     The slots are named because SLURM_JOB_GPUS in the prolog of Slurm 24.11 holds only the GPUs of
-    the job's last GRES type. Without slots (plain nodes) the prolog uses SLURM_JOB_GPUS.
-
-    None if an update cannot carry the user's own items; the caller then leaves Extra as it is.
+    the job's last GRES type; without slots (plain nodes) it uses that variable. None if an update
+    cannot carry the user's own items.
     """
     items = [i for i in (extra or "").split(",") if i and not i.strip().startswith("freq=")]
     if clock_mhz is not None:
@@ -267,10 +260,9 @@ def release_by_hand(
 
 
 def _check_order(chosen: Sequence[GatedJob], parked: Sequence[GatedJob]) -> None:
-    """Refuse a task that would not start because an earlier task of its array stays parked.
+    """Raise SourceError for a task that would not start because an earlier one stays parked.
 
-    After Slurm rejects a task in a pass, it skips the later tasks of that array. Only a task with a
-    record of its own has this effect; the unsplit rest comes last. Raises SourceError.
+    Only a task with a record of its own has this effect; the unsplit rest comes last.
     """
     named = {job.id for job in chosen}
     stay = [job for job in parked if job.job.array_tasks is None and job.id not in named]

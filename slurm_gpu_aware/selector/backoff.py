@@ -12,7 +12,6 @@ __all__ = ["STALE_S", "Backoff"]
 STALE_S = 5.0
 """Until its scheduler tries a job again, at most this long, Slurm shows the old reason."""
 _BLOCKED_S = 2.0
-_DOUBLINGS = 16  # bounds the exponent; more than any limit needs
 
 
 @dataclass
@@ -33,12 +32,8 @@ class Backoff:
 
     A job for which Slurm shows what blocks it waits only a short time: once parked, its reason
     tells how long that lasts. Slurm shows no reason for a job that it has not tried yet, so only
-    ``Licenses`` says that nothing blocks it. A job that did not start for no visible reason waits
-    longer.
-
-    Some causes show only while the job is bound (a maintenance of its node): once parked, it shows
-    ``Licenses``. If no other reason was shown in between, the short wait doubles, too, so that such
-    a job keeps its node from others ever more seldom.
+    ``Licenses`` says that nothing blocks it. If a cause shows only while the job is bound (a
+    maintenance of its node), the short wait doubles, too.
     """
 
     base_s: float
@@ -59,8 +54,8 @@ class Backoff:
         now = self.timer()
         long_s = wait_s = self.base_s * (1 << min(waits.count, 4))
         if blocked:
-            wait_s = min(_BLOCKED_S * (1 << waits.blind), long_s)
-            waits.blind = min(waits.blind + 1, _DOUBLINGS)
+            wait_s = min(_BLOCKED_S * (1 << min(waits.blind, 16)), long_s)
+            waits.blind += 1
         waits.count += 1
         waits.misplaced |= misplaced
         waits.punished, waits.until, waits.doubtful_until = now, now + wait_s, now + long_s

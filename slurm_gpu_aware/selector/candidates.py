@@ -48,10 +48,7 @@ class Candidate:
 
 
 class Licences:
-    """Free licences, less those of the jobs that this round places.
-
-    A placed job that lacks a licence would wait with its gate open.
-    """
+    """Free licences, less those of the jobs that this round places."""
 
     def __init__(self, client: SlurmClient) -> None:
         self._client = client
@@ -61,11 +58,9 @@ class Licences:
         return self._client.free_licenses()
 
     def lacking(self, gated: GatedJob, reservations: Sequence[SlurmReservation]) -> str | None:
-        """Name of a licence of which too few are free; None: there are enough of each.
-
-        Licences that the job's reservation holds for it never count as free.
-        """
+        """Name of a licence of which too few are free; None: there are enough of each."""
         names = (gated.job.reservation or "").split(",")
+        # Licences that the job's reservation holds for it never count as free.
         own = {name for r in reservations if r.name in names for name, _ in r.licenses}
         for name, count in _licences(gated):
             if name not in own and self._free.get(name, count) < count:
@@ -94,9 +89,9 @@ def queue_order(job: SlurmJob) -> tuple[float, float, int, float]:
 class TaskOrder:
     """Keeps the tasks of an array in their order.
 
-    After Slurm's scheduler rejects a record in a pass, it skips the later records of that array. So
-    a parked task with a record of its own keeps later tasks from starting, even if their gate is
-    open. The unsplit rest comes last of those with its priority: it blocks tasks with a lower one.
+    After Slurm rejects a record in a pass, it skips the later records of that array. So a parked
+    task with a record of its own keeps later tasks from starting, even if their gate is open. The
+    unsplit rest comes last of those with its priority: it blocks tasks with a lower one.
     """
 
     def __init__(self) -> None:
@@ -185,10 +180,7 @@ class Candidates:
     def placeable(
         self, assignments: Sequence[Assignment]
     ) -> tuple[list[Assignment], list[GatedJob]]:
-        """(Assignments that can be placed now, jobs that Slurm must try first).
-
-        After Slurm rejects a task of an array in a pass, it rejects the later ones.
-        """
+        """(Assignments that can be placed now, jobs that Slurm must try first: see `TaskOrder`)."""
         chosen = {a.job_id: self.to_plan[a.job_id].gated for a in assignments}
         untried = {job_id for job_id, gated in chosen.items() if self._is_untried(gated.job)}
         first: dict[int | None, float] = {}
@@ -267,10 +259,7 @@ def _ids(job: SlurmJob) -> list[str]:
 
 
 def _task_room(jobs: Sequence[SlurmJob], licence: str) -> dict[int, int]:
-    """Array with a ``%limit`` -> tasks that may start beside those that run or are about to.
-
-    The gate keeps parked tasks from starting: Slurm does not count them, whatever holds them.
-    """
+    """Array with a ``%limit`` -> tasks that may start beside those that run or are about to."""
     room = {job.array_id: job.array_limit for job in jobs if job.array_id and job.array_limit}
     for job in jobs:
         starts = job.state == "PENDING" and not job.licence_count(licence)
@@ -280,16 +269,13 @@ def _task_room(jobs: Sequence[SlurmJob], licence: str) -> dict[int, int]:
 
 
 def _blocked_by(gated: GatedJob, now: float) -> str | None:
-    """What holds a parked job beside the gate, in Slurm's word; None: nothing that is known.
-
-    A job that Slurm has not tried yet (every new array) shows no reason, so its dependency and its
-    begin time are checked, too.
-    """
+    """What holds a parked job beside the gate, in Slurm's word; None: nothing that is known."""
     job = gated.job
     if gated.only_deferred or (job.reason == "Reservation" and job.reservation is None):
         return None
     if job.reason not in PLANNABLE:
         return job.reason
+    # A job that Slurm has not tried yet (every new array) shows no reason.
     if job.dependency is not None:
         return "Dependency"
     ahead = job.eligible_s is not None and job.eligible_s > now

@@ -30,12 +30,10 @@ _LONGEST = 200
 class ClockSpool:
     """Reads new lines of NODE.jsonl files, and keeps the offsets across restarts.
 
-    A file that grew too large becomes NODE.jsonl.1; it is read to its end first, so that no record
-    is lost. Inode and first record identify a file.
-
-    Lines come from other hosts: anything but a record of the known form is skipped, and so is a
-    file that neither root, the selector nor the folder's owner owns. If the selector dies
-    before it saves the offsets, lines are written to the ledger twice.
+    A file that grew too large becomes NODE.jsonl.1; it is read to its end first. Lines come from
+    other hosts: anything but a record of the known form is skipped, and so is a file that neither
+    root, the selector nor the folder's owner owns. If the selector dies before it saves the
+    offsets, lines are written to the ledger twice.
     """
 
     def __init__(self, folder: Path, note: Path) -> None:
@@ -82,10 +80,7 @@ class ClockSpool:
         self._offsets[name] = seen
 
     def _read(self, file: Path, known: Mapping[str, int]) -> tuple[str, list[bytes], int, bool]:
-        """(Key of a file, its new lines, offset behind them, whether it goes on).
-
-        Raises OSError, also for a file that is not trusted.
-        """
+        """(Key of a file, its new lines, offset behind them, whether it goes on), or OSError."""
         handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             stat = os.fstat(handle)
@@ -110,10 +105,7 @@ class ClockSpool:
     def _read_note(self) -> dict[str, dict[str, int]]:
         try:
             raw = json.loads(self._note.read_text(encoding="utf-8"))
-            return {
-                name: {key: int(offset) for key, offset in noted.items()}
-                for name, noted in raw.items()
-            }
+            return {name: {k: int(at) for k, at in noted.items()} for name, noted in raw.items()}
         except (OSError, ValueError, AttributeError, TypeError):
             return {}
 

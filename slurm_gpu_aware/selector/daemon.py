@@ -35,12 +35,9 @@ __all__ = ["GC_OBJECTS", "Selector", "run"]
 log = logging.getLogger(__name__)
 
 _SIGNAL_S = 0.2  # a signal ends a pause after this time at most
-_SETTLE_S = 0.01
-"""Pause after a submission: the filter reports a job some milliseconds before it exists."""
+_SETTLE_S = 0.01  # pause after a submission: the filter reports a job before it exists
 _REPEATS_S = (0.02, 0.08, 0.25)  # pauses before further rounds that look for a submitted job
-_FREED_S = 5.0
-"""Time after a job's end with more rounds for jobs that a limit held: Slurm shows a free limit only
-after its scheduler has run."""
+_FREED_S = 5.0  # time after a job's end until Slurm's scheduler shows that a limit is free
 _LIMIT_S = 1.0  # pause between two of these rounds
 _PUBLISH_S = 0.5  # least pause before a round that starts only to publish
 _SHORT_S = 0.25  # a shorter round costs mostly our time, not slurmctld's
@@ -50,8 +47,7 @@ _RECORD_S = 5.0  # least time between two recorded rounds that place nothing
 _SHOWN_WAITING = 200
 _PRUNE_S = 3600.0
 GC_OBJECTS = 50_000
-"""Threshold of the garbage collector. A round makes some hundred thousand objects and hardly any
-cycles; collection after every 700 objects takes a tenth of its time."""
+"""Threshold of the garbage collector: a round makes many objects and hardly any cycles."""
 
 
 def run(config: Config | Path | str | None = None, once: bool = False) -> int:
@@ -196,8 +192,7 @@ class Selector:
     def _rest_s(self, trigger: str) -> float:
         """Rest of the pause between two rounds, so that slurmctld can work in a storm of events.
 
-        Rounds take a fifth of the time; half of it if they are short, or if the start monitor has
-        freed GPUs. No pause is longer than ``selector.round_s``.
+        Rounds take a fifth of the time; half of it if they are short, or GPUs were freed.
         """
         since = time.monotonic() - self._finished
         if self._failed:

@@ -63,29 +63,22 @@ class Events:
         happened: str | None = None
         for event in self._inotify.read(timeout=0):
             what = self._watched.get(event.wd)
-            if what is None:
-                continue
             if event.mask & (_GONE | _FLAGS.IGNORED):
-                del self._watched[event.wd]
-            if event.mask & _CHANGED and happened != "submit":
+                self._watched.pop(event.wd, None)
+            if what is not None and event.mask & _CHANGED and happened != "submit":
                 happened = what
         return happened
 
     def _watch(self) -> None:
-        """Watch the files that are not watched yet."""
-        watched = set(self._watched.values())
         for what, path in self._files.items():
-            if what in watched:
+            if what in self._watched.values():
                 continue
             try:
                 number = self._inotify.add_watch(str(path), _CHANGED | _GONE)
             except OSError as exc:
+                text = "%s: cannot be watched (%s); rounds start by the timer until it can"
                 if what not in self._missing:
-                    log.warning(
-                        "%s: cannot be watched (%s); rounds start by the timer until it can",
-                        path,
-                        exc.strerror,
-                    )
+                    log.warning(text, path, exc.strerror)
                 self._missing.add(what)
                 continue
             self._missing.discard(what)

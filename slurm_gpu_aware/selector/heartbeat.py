@@ -24,8 +24,6 @@ __all__ = ["Heartbeat"]
 
 log = logging.getLogger(__name__)
 
-STALL_S = 300.0
-"""Without a successful round for this long, the heartbeat stops."""
 _RETRY_S = 3.0
 _CHECK_EVERY = 10  # one of so many beats, and the first, checks what the reservation holds
 
@@ -39,7 +37,8 @@ class Heartbeat:
     pool: HoldingPool
     clock: Callable[[], float] = time.time
     timer: Callable[[], float] = time.monotonic
-    stall_s: float = STALL_S
+    stall_s: float = 300.0
+    """Without a successful round for this long, the heartbeat stops."""
     held_until: float = 0.0
     """Unix time until which the gate is closed for certain."""
     created: SimpleQueue[float] = field(default_factory=SimpleQueue)
@@ -98,7 +97,6 @@ class Heartbeat:
             self.created.put(now)
 
     def _defer(self, until_s: float) -> None:
-        """Let the filter defer new jobs while a holding pool takes them."""
         try:
             defer_until(self.config.events.submit_file, until_s)
             self._deferring = True

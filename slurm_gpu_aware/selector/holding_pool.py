@@ -1,10 +1,9 @@
 """Holding pool: the heartbeat keeps it closed, rounds fill and empty it.
 
 `gate.holding_pool` explains the reservation. Only the jobs that are next in line stay in Slurm's
-queue, so that a pass of its scheduler is cheap. A job for which a plan has free GPUs is taken from
-the pool first, and placed after Slurm has tried it, because only then does Slurm show whether a
-limit holds it. Of jobs alike that a limit holds, one stays in the queue and shows when the limit is
-free.
+queue. A job for which a plan has free GPUs is taken from the pool first, and placed after Slurm has
+tried it, because only then does Slurm show whether a limit holds it. Of jobs alike that a limit
+holds, one stays in the queue and shows when the limit is free.
 """
 
 from __future__ import annotations
@@ -45,10 +44,7 @@ _MAX_JOBS = 500  # jobs that one round puts into the pool; 2 ms each
 _GAP_S = 30.0
 """The pool opens this long after the end of the gate, so that jobs next in line start first."""
 _TRIED_S = 4.0
-"""Time in which Slurm's scheduler tries a job that was taken from the pool.
-
-A later job (another one blocks the partition) is placed untried; the start monitor sees what holds
-it."""
+"""A job that Slurm has not tried so long after it was taken from the pool is placed untried."""
 _TRY_AGAIN_S = 600.0  # pause after Slurm refused to create a pool or to let a job in
 _KIND_S = 60.0  # time between two tries of jobs like one that a limit holds
 _UNUSED_S = 60.0  # a pool in which no job waits is removed after this time
@@ -73,13 +69,9 @@ def limits(jobs: Iterable[SlurmJob]) -> dict[Hashable, SlurmJob]:
 
 
 def spare(jobs: Iterable[GatedJob], room: int, split: Set[int | None]) -> list[SlurmJob]:
-    """Parked jobs that need not stay in Slurm's queue.
+    """Parked jobs beyond the first ``room`` that need not stay in Slurm's queue.
 
-    Parameters
-    ----------
-    jobs : parked jobs in Slurm's order, none of them in a closed pool.
-    room : how many stay in the queue.
-    split : arrays of several records.
+    ``jobs``: in Slurm's order, none of them in a closed pool. ``split``: arrays of several records.
     """
     tried = [
         gated.job
@@ -100,11 +92,9 @@ def stranded(jobs: Iterable[SlurmJob], split: Set[int]) -> list[SlurmJob]:
 
 
 def _ages_there(job: SlurmJob) -> bool:
-    """Whether a job ages in a reservation that has not begun.
+    """Whether a job ages in a reservation that has not begun; Slurm sets no eligible time there.
 
-    Slurm starts to count there only for a job with an eligible time, and sets none. A job that is
-    held (with enforced limits) loses eligible time and age. An array that its throttle holds loses
-    only the eligible time, and goes on ageing.
+    A held job loses eligible time and age; an array that its throttle holds goes on ageing.
     """
     return job.eligible_s is not None or job.accrue_s is not None
 
@@ -149,25 +139,17 @@ class HoldingPool:
         return job.holding_pool is not None and job.holding_pool == self._name
 
     def awaits(self, job: SlurmJob) -> bool:
-        """Whether Slurm has not yet shown what holds a job that was taken from the holding pool.
-
-        After an update a job has no reason until the next pass of Slurm's scheduler.
-        """
+        """Whether Slurm has not yet shown what holds a job that was taken from the pool."""
         taken_at = self._taken_at.get(job.id, -math.inf)
         return job.reason in ("None", "Reservation") and self.timer() - taken_at < _TRIED_S
 
     def may_try(self, kind: Hashable) -> bool:
-        """Whether one more job of a kind that a limit holds may be tried.
-
-        Slurm may not have noticed a changed limit, or the limit may not hold every such job.
-        """
+        """Whether one more job may be tried of a kind that a limit holds, maybe no longer."""
         now = self.timer()
         if now - self._tried.setdefault(kind, now) < _KIND_S:
             return False
         self._tried[kind] = now
         return True
-
-    # -- the reservation ---------------------------------------------------------------------------
 
     def keep_closed(self, gate_ends_s: float) -> None:
         """Put the pool off until after the end of the gate. Raises SourceError."""
@@ -233,8 +215,6 @@ class HoldingPool:
                 self._used_at = now  # so that not every round tries it
                 log.info("holding pool %s stays: %s", self._name, exc)
 
-    # -- jobs --------------------------------------------------------------------------------------
-
     def put(self, jobs: Iterable[SlurmJob], gate_ends_s: float) -> None:
         """Put parked jobs in the holding pool. Raises SourceError if Slurm does not answer."""
         now = self.timer()
@@ -261,16 +241,14 @@ class HoldingPool:
         now, begun = self.timer(), self.clock()
         self._taken_at = {i: at for i, at in self._taken_at.items() if now - at < 2 * _TRIED_S}
         self._taken_at |= {job.id: now for job in jobs}
-        self._send(
-            [JobUpdate(j.id, leave_pool_fields(j.job) + begin_fields(j, begun)) for j in jobs]
-        )
+        leaving = ((j.id, leave_pool_fields(j.job) + begin_fields(j, begun)) for j in jobs)
+        self._send([JobUpdate(job_id, fields) for job_id, fields in leaving])
 
     def free(self, jobs: Iterable[SlurmJob], split: Set[int]) -> None:
-        """Take jobs from any holding pool that must not be there.
+        """Take jobs from any holding pool that must not be there. Raises SourceError.
 
         Such a job is `stranded`, or an operator opened its gate or changed its licences while a
-        round put it there. ``split``: see `update_ids`. Raises SourceError if Slurm does not
-        answer.
+        round put it there. ``split``: see `update_ids`.
         """
         updates = []
         for job in jobs:
@@ -284,12 +262,11 @@ class HoldingPool:
         self._send(updates)
 
     def rescue(self, jobs: Iterable[SlurmJob], asked_for_none: Callable[[SlurmJob], bool]) -> None:
-        """Release parked jobs that Slurm holds because it lost their pool.
+        """Release parked jobs that Slurm holds because it lost their pool when it started.
 
-        That happens when slurmctld starts and the reservation is no longer valid (its licence is
-        gone) or was not saved. A job whose user named a reservation that is gone stays held, as in
-        plain Slurm. ``asked_for_none``: whether a job was submitted without a reservation; asked
-        for jobs that this selector has not seen in a holding pool.
+        A job whose user named a reservation that is gone stays held, as in plain Slurm.
+        ``asked_for_none``: whether a job was submitted without a reservation; asked for jobs that
+        this selector has not seen in a holding pool.
         """
         lost = [
             job.id

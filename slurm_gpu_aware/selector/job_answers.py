@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -21,7 +21,6 @@ from slurm_gpu_aware.store.ledger import Decision, Event, Ledger, RoundRecord
 from slurm_gpu_aware.time_text import age
 
 __all__ = [
-    "LiveJob",
     "Reader",
     "event_json",
     "explain_job",
@@ -127,10 +126,9 @@ def open_reader(config: Config) -> Iterator[Reader]:
     with store:
         copy_age_s = None
         if store.path != path:
-            try:
+            copy_age_s = 0.0
+            with suppress(OSError):
                 copy_age_s = max(0.0, time.time() - store.path.stat().st_mtime)
-            except OSError:
-                copy_age_s = 0.0
         yield Reader(store, Ledger(store), copy_age_s)
 
 
@@ -176,11 +174,7 @@ def still_open(
 
 
 def explain_job(reader: Reader, config: Config, job_id: str) -> dict[str, Any]:
-    """The answer about a job, as JSON values.
-
-    ``selector_away`` and the sentence ``away`` tell of a selector that is silent for too long; the
-    ledger then lacks the events since.
-    """
+    """The answer about a job, as JSON values; ``away``: why the ledger lacks the latest events."""
     answer = _look_up(reader, job_id)
     if answer["state"] in ("unknown", JobPhase.WAITING, *OPEN_DECISION):
         answer = _ask_slurm(answer, reader, config)
@@ -217,10 +211,7 @@ def _look_up(reader: Reader, job_id: str) -> dict[str, Any]:
 def _state(
     decisions: Sequence[Decision], events: Sequence[Event], waiting: Mapping[str, Any] | None
 ) -> str:
-    """The phase by the ledger, or ``unknown``.
-
-    After a failed or withdrawn placing the job waits.
-    """
+    """The phase by the ledger, or ``unknown``."""
     if waiting:
         return JobPhase.WAITING
     if decisions:

@@ -19,8 +19,7 @@ __all__ = ["JobTracker", "Tracked"]
 
 log = logging.getLogger(__name__)
 
-_AFTER_OPENING = frozenset({"opened_by_hand", "started", "ended"})
-"""Last events after which a release by hand is not recorded again."""
+_AFTER_OPENING = frozenset({"opened_by_hand", "started", "ended"})  # not recorded again after these
 
 
 @dataclass
@@ -87,10 +86,9 @@ class JobTracker:
         now: float,
         unread: Set[int] = frozenset(),
     ) -> None:
-        """Compare with the jobs of Slurm and record the changes.
+        """Compare with all jobs of Slurm and record the changes.
 
-        ``jobs``: all; ``gated``: the gated ones. ``unread``: records that exist but could not be
-        read; their jobs are not gone.
+        ``unread``: records that exist but could not be read; their jobs are not gone.
         """
         known = {job.id: job for job in jobs}
         phases: dict[str, JobPhase] = {}

@@ -1,27 +1,36 @@
-"""Leaver: opens the gate of jobs that are left to Slurm, and records why.
+"""Jobs that are left to Slurm: orphans, and infeasible jobs, which Slurm could start.
 
-The ledger gets only the updates that Slurm accepts. A refused job stays parked and is tried again
-after a back-off.
+Drained GPUs can leave two nodes without a common set of indices, or 4 + 2 GPUs for a job of 6. At
+the gate such an infeasible job would wait until the nodes are repaired. A job for which an option
+of its policy (``single_node``, ``min_bandwidth_gbps``) forbids every place stays parked, because
+Slurm would break that rule; its reason names the option.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.gate.admin_comment import parse
 from slurm_gpu_aware.gate.gated_job import GatedJob, bound_orphan, unbound_orphan
 from slurm_gpu_aware.gate.index_types import bound_slots
 from slurm_gpu_aware.gate.restore import restore
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.job_phase import JobPhase
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning.dispatcher import shape_of
+from slurm_gpu_aware.planning.plan import Waiting
 from slurm_gpu_aware.selector.backoff import Backoff
+from slurm_gpu_aware.selector.candidates import Candidate
 from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob
 
-__all__ = ["Leaver"]
+__all__ = ["Leaver", "infeasible"]
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +40,11 @@ _AT_ONCE = 100  # jobs of one call; the ledger is written after each, as Slurm m
 
 @dataclass(frozen=True)
 class Leaver:
-    """Leaves jobs to Slurm, among them orphans."""
+    """Opens the gate of jobs that are left to Slurm, and records why.
+
+    The ledger gets only the updates that Slurm accepts. A refused job stays parked and is tried
+    again after a back-off.
+    """
 
     client: SlurmClient
     gate: GateConfig
@@ -41,34 +54,27 @@ class Leaver:
     def leave(
         self, jobs: Sequence[tuple[GatedJob, str]], now: float, split: Set[int] = frozenset()
     ) -> tuple[set[str], dict[str, str]]:
-        """Open the gate for jobs that cannot be placed, each with the reason.
+        """Open the gate for jobs, each with the reason why it is left to Slurm.
 
-        ``split``: arrays of which tasks have records of their own; see `update_ids`. Returns (ids
-        of the updated jobs, job that stays parked -> why). Raises SourceError if Slurm does not
-        answer.
+        ``split``: see `update_ids`. Returns (updated jobs, job that stays parked -> why);
+        raises SourceError.
         """
         stays: dict[str, str] = {}
-        due: dict[str, GatedJob] = {}
+        due: list[GatedJob] = []
         for job, _ in jobs:
             wait_s = self.backoff.wait_s(job.id, "Licenses")
             if wait_s is not None:
                 stays[job.id] = f"cannot be left to Slurm; tried again in {wait_s:.0f} s"
             else:
-                due[job.id] = job
+                due.append(job)
         reasons = {job.id: reason for job, reason in jobs}
-        gated = list(due.values())
-        for start in range(0, len(gated), _AT_ONCE):
-            stays |= self._leave(gated[start : start + _AT_ONCE], reasons, now, split)
-        return set(due), stays
+        for start in range(0, len(due), _AT_ONCE):
+            stays |= self._leave(due[start : start + _AT_ONCE], reasons, now, split)
+        return {job.id for job in due}, stays
 
     def _leave(
-        self,
-        jobs: Sequence[GatedJob],
-        reasons: Mapping[str, str],
-        now: float,
-        split: Set[int],
+        self, jobs: Sequence[GatedJob], reasons: Mapping[str, str], now: float, split: Set[int]
     ) -> dict[str, str]:
-        """Open the gate of some jobs and record it; return job that stays parked -> why."""
         stays: dict[str, str] = {}
         done = restore(self.client, self.gate, jobs, now, then=JobPhase.LEFT, split=split)
         for job_id, ids in done.left.items():
@@ -96,8 +102,9 @@ class Leaver:
         for job in pending:
             if not self._looks_ours(job) or self.backoff.wait_s(job.id, "Licenses") is not None:
                 continue
-            decisions = self.tracker.ledger.decisions(job.id)
-            bound = bound_orphan(job, self.gate, decisions[-1] if decisions else None)
+            bound = None
+            for last in self.tracker.ledger.decisions(job.id)[-1:]:
+                bound = bound_orphan(job, self.gate, last.user, last.nodes, last.gpus, last.record)
             if bound is not None:
                 if gate_held:
                     orphans.append((bound, _OVERWRITTEN))
@@ -117,3 +124,58 @@ class Leaver:
         """Whether the job, or its array before the split, was parked."""
         names = dict.fromkeys([job.id, str(job.array_id or job.id)])
         return any(self.tracker.ledger.first_event(name, "parked") is not None for name in names)
+
+
+def infeasible(
+    waiting: Iterable[Waiting],
+    candidates: Mapping[str, Candidate],
+    parked: Iterable[GatedJob],
+    cluster: Cluster,
+) -> list[tuple[GatedJob, str]]:
+    """Parked records that are infeasible for us but fit by counts, each with the reason."""
+    records = {job.job.raw_id: job for job in parked}
+    leave: dict[int, tuple[GatedJob, str]] = {}
+    fit: dict[object, bool] = {}
+    for entry in waiting:
+        candidate = candidates.get(entry.job_id)
+        if not entry.infeasible or entry.by_policy or candidate is None:
+            continue
+        number = candidate.gated.job.raw_id
+        if number in leave:  # another task of its array
+            continue
+        shape = shape_of(candidate.request)
+        if shape not in fit:
+            fit[shape] = fits_by_counts(candidate.request, cluster)
+        if fit[shape]:
+            leave[number] = (records[number], entry.reason)
+    return list(leave.values())
+
+
+def fits_by_counts(request: Request, cluster: Cluster) -> bool:
+    """Whether the usable nodes have enough GPUs and CPUs, whatever indices and running jobs."""
+    if (groups := request.node_groups) is not None:
+        # A job that Slurm would not start either stays parked.
+        inside = groups.of >= 0 if request.eligible is None else request.eligible
+        for group in np.unique(groups.of[groups.of >= 0]):
+            part = replace(request, node_groups=None, eligible=inside & (groups.of == group))
+            if fits_by_counts(part, cluster):
+                return True
+        return False
+    counts = cluster.exists.sum(axis=1)
+    if request.eligible is not None:
+        counts = np.where(request.eligible, counts, 0)
+    required = list(request.required)
+    for nodes in request.node_counts(cluster.shape[1]):
+        able = counts >= request.gpus // nodes
+        if cluster.cpus is not None:
+            able &= cluster.cpus >= request.cpus_on_node(nodes)
+        if int(able.sum()) >= nodes and all(able[required]):
+            return True
+    # Without a fixed count per node the GPUs may be spread unevenly.
+    if request.gpus_per_node is not None or request.whole_node or not all(counts[required]):
+        return False
+    most = min(request.max_nodes or request.gpus, request.gpus)
+    others = np.sort(np.delete(counts, required))[::-1][: max(0, most - len(required))]
+    enough = int(counts[required].sum() + others.sum()) >= request.gpus
+    nodes_there = len(required) + int(np.count_nonzero(others))
+    return enough and max(1, request.min_nodes) <= min(nodes_there, request.gpus)

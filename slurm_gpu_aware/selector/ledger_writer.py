@@ -1,8 +1,7 @@
 """Ledger writer: survives a store that is damaged, missing or busy.
 
-A call writes or, if the store cannot be used, logs that once and returns; the store is opened again
-later. While another process writes (a sweep, an import), entries are queued in order, so that
-placed jobs do not wait.
+A call writes or, if the store cannot be used, logs that once and returns. While another process
+writes (a sweep, an import), entries are queued in order, so that placed jobs do not wait.
 """
 
 from __future__ import annotations
@@ -69,8 +68,7 @@ class LedgerWriter:
         self._owner = threading.current_thread()
         """The thread that uses the store; other threads only queue writes."""
         self.private = True
-        """Whether only owner and group may read the published copy; False once Slurm says that
-        users may see each other's jobs."""
+        """Whether only owner and group may read the published copy: Slurm hides jobs of others."""
 
     def profile(self) -> Profile | None:
         """The profile, read again every few seconds; None: default scores."""
@@ -120,10 +118,7 @@ class LedgerWriter:
         self._write(lambda store: Ledger(store).add_round(record))
 
     def snapshot(self, at: float, content: Callable[[], Mapping[str, Any]]) -> None:
-        """Write a whole round, so that it can be planned again (``planning.record``).
-
-        This takes at most a fiftieth of the time; rounds in between are not written.
-        """
+        """Write a whole round for ``planning.record``, in at most a fiftieth of the time."""
         started = self._clock()
         if started < self._snapshot_due:
             return
@@ -157,11 +152,9 @@ class LedgerWriter:
             self._do(lambda store: Ledger(store).prune(before), None)
 
     def publish(self, *, force: bool = False, beside: bool = False) -> None:
-        """Write queued entries and copy the store for its readers.
+        """Write queued entries; every two seconds or more seldom copy the store for its readers.
 
-        A copy is made at most every two seconds, and in at most a fiftieth of the time. ``beside``:
-        in a thread, one copy at a time, because a large store takes seconds. ``force``: in any
-        case.
+        ``beside``: in a thread, one copy at a time. ``force``: copy in any case.
         """
         if not self._later:
             self.flush()

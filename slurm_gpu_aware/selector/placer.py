@@ -42,12 +42,9 @@ class _Step:
     tracked: Tracked
 
     def updates(self) -> list[JobUpdate]:
-        """Updates that prepare the job.
-
-        For ``--gpus-per-task`` Slurm itself writes CPUs per task from ``DefCpuPerGPU`` into the
-        job. An update to the same number is ignored and does not count as given, so the number is
-        set to 1 first.
-        """
+        """Updates that prepare the job."""
+        # With --gpus-per-task Slurm may have written the same CPUs per task from DefCpuPerGPU and
+        # would ignore an update, so the number is set to 1 first.
         own = [JobUpdate(self.candidate.id, self.fields)]
         if self.binding.cpus_per_gpu is not None and "CPUsPerTask" in dict(self.fields):
             own.insert(0, JobUpdate(self.candidate.id, (("CPUsPerTask", "1"),)))
@@ -75,8 +72,7 @@ class Placer:
     ) -> tuple[list[str], dict[str, str]]:
         """Place jobs; return (released jobs, job -> why it could not be placed).
 
-        ``took_s``: planning time of the round. Raises SourceError if Slurm does not answer; the
-        next round then reads which jobs are parked, prepared or released.
+        ``took_s``: planning time of the round. Raises SourceError if Slurm does not answer.
         """
         now = self.clock()
         released: list[str] = []
@@ -185,8 +181,7 @@ class Placer:
         )
         for step, _ in ready:
             job_id, tracked, slots = step.candidate.id, step.tracked, step.binding.slots
-            why = refused.get(job_id)
-            if why is not None:
+            if (why := refused.get(job_id)) is not None:
                 # Slurm may have applied it in part: the next round reads and restores the job.
                 failed[job_id] = f"its gate could not be opened: {why}"
                 log.warning("job %s: %s", job_id, failed[job_id])
@@ -209,13 +204,8 @@ class Placer:
 
 
 def _decision(
-    candidate: Candidate,
-    assignment: Assignment,
-    names: tuple[str, ...],
-    took_s: float,
-    now: float,
+    candidate: Candidate, assignment: Assignment, names: tuple[str, ...], took_s: float, now: float
 ) -> Decision:
-    """The ledger's record of a decision."""
     request, job = candidate.request, candidate.gated.job
     asked = {
         "gpus": request.gpus,

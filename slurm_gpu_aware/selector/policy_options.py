@@ -25,11 +25,9 @@ log = logging.getLogger(__name__)
 
 
 def policy_options(config: Config) -> dict[str, dict[str, Any]]:
-    """Policy -> its checked options.
+    """Policy -> its checked options; ``interference`` is read from the file that it names.
 
-    ``interference`` names a file (`read_interference`), relative to the configuration's folder; its
-    profile is read. Raises ConfigError for an unknown policy or option, a bad value, or an
-    unreadable profile.
+    Raises ConfigError for an unknown policy or option, a bad value, or an unreadable profile.
     """
     return {name: _options(config, name, given) for name, given in config.policies.items()}
 
@@ -115,7 +113,6 @@ def _items(tree: object, where: str, bad: list[str]) -> Iterator[tuple[str, Any]
 
 
 def _seconds(value: Any, where: str, bad: list[str]) -> float | None:
-    """The run time; 0.0 if not measured, None with a report if it is not a run time."""
     if type(value) not in (int, float) or not 0 <= value <= MAX_TIME_S:
         bad.append(f"{where}: {quoted(value)} is no run time")
         return None

@@ -17,9 +17,8 @@ from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.candidates import Candidates, Licences, queue_order
 from slurm_gpu_aware.selector.holding_pool import UNTRIED, HoldingPool, spare, stranded
-from slurm_gpu_aware.selector.infeasible import left_to_slurm
 from slurm_gpu_aware.selector.job_tracker import JobTracker
-from slurm_gpu_aware.selector.leaver import Leaver
+from slurm_gpu_aware.selector.leaver import Leaver, infeasible
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.placer import Placer
 from slurm_gpu_aware.selector.policy_options import policy_options
@@ -32,9 +31,7 @@ __all__ = ["Outcome", "Rounds"]
 
 log = logging.getLogger(__name__)
 
-_GATE_MARGIN_S = 5.0
-"""No job is bound if the gate may open within this time plus that of one command: a job that starts
-must not be updated."""
+_GATE_MARGIN_S = 5.0  # no job is bound if the gate may open within this time and one command's
 
 
 @dataclass
@@ -86,11 +83,8 @@ class Rounds:
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
         """``wake`` starts another round because GPUs have become free."""
-        self._client = client
-        self._config = config
-        self._ledger = ledger
-        self._clock = clock
-        self._timer = timer
+        self._client, self._config, self._ledger = client, config, ledger
+        self._clock, self._timer = clock, timer
         self._gate_held_until = gate_held_until
         self._pool = pool if pool is not None else HoldingPool(client, clock=clock, timer=timer)
         self.tracker = JobTracker(ledger)
@@ -172,7 +166,7 @@ class Rounds:
         planning_s = self._timer() - began
         plan = candidates.in_task_order(plan)
         if view.complete:
-            leave += left_to_slurm(plan.waiting, candidates.to_plan, view.parked, context.cluster)
+            leave += infeasible(plan.waiting, candidates.to_plan, view.parked, context.cluster)
         given_up = {job.job.raw_id for job, _ in leave}
         for entry in plan.waiting:
             if candidates.to_plan[entry.job_id].gated.job.raw_id not in given_up:
@@ -184,8 +178,7 @@ class Rounds:
         for job_id, why in stays.items():
             candidates.waits(job_id, why)
         chosen = {assignment.job_id for assignment in plan.assignments}
-        # Restore jobs that an interrupted round bound and this one does not place; not those just
-        # left to Slurm, which may run.
+        # Restore jobs that an interrupted round bound and this one neither places nor leaves.
         self._restore([job for job in view.parked if job.id not in chosen | left], view)
         assignments, untried = candidates.placeable(plan.assignments)
         outcome.untried = len(untried)
@@ -217,7 +210,6 @@ class Rounds:
                 self.tracker.withdraw(job.id, {"why": "interrupted"}, view.now)
 
     def _fill_pool(self, parked: Sequence[GatedJob], split: Set[int | None], nodes: int) -> None:
-        """Put jobs that are far from their turn into the holding pool."""
         queue = sorted(parked, key=lambda gated: queue_order(gated.job))
         stay = [gated for gated in queue if not self._pool.holds(gated.job)]
         room = self._config.gate.queue_tests // max(1, nodes)
@@ -231,7 +223,6 @@ class Rounds:
         return self._gate_held_until() - now > margin_s
 
     def _plan(self, candidates: Candidates) -> tuple[Plan, Callable[[], Mapping[str, Any]] | None]:
-        """The plan, and a function that makes plain values of it and its input."""
         if not candidates.to_plan:
             return Plan((), ()), None
         from slurm_gpu_aware.planning.record import record_round

@@ -65,10 +65,8 @@ class SiteReader:
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._client = client
-        self._config = config
-        self._clock = clock
-        self._timer = timer
+        self._client, self._config = client, config
+        self._clock, self._timer = clock, timer
         self._network = Network(client.topology, NETWORK_LEVELS)
         self._slurm: SlurmConfig | None = None
         self._qos = QosReader(client)
@@ -92,10 +90,9 @@ class SiteReader:
         victims: Mapping[str, frozenset[str]],
         profile: Profile | None,
     ) -> AdmissionContext:
-        """The admission context.
+        """The admission context for ``waiting``, the parked and released jobs.
 
-        ``waiting``: parked and released jobs. ``victims``: released job -> jobs that Slurm preempts
-        for it. Raises SourceError if Slurm does not answer.
+        ``victims``: released job -> jobs that Slurm preempts for it. Raises SourceError.
         """
         nodes = {node.name: node for node in self._client.nodes()}
         now = self._clock()

@@ -1,9 +1,8 @@
 """Start monitor: polls released jobs until they run, and parks again those that cannot start.
 
-A released job that cannot start keeps its GPUs and its node from others. A round on a large site
-takes seconds, so the monitor has a thread of its own. No other part of the selector parks jobs
-again. A round that read a job before the monitor closed its gate does not touch the job
-(`StartMonitor.outdated`); its GPUs count as in use in that round, and the next one follows at once.
+A round on a large site takes seconds, so the monitor has a thread of its own. No other part of the
+selector parks jobs again. A round that read a job before the monitor closed its gate does not touch
+it (`StartMonitor.outdated`); its GPUs count as in use in that round, and the next follows at once.
 """
 
 from __future__ import annotations
@@ -70,18 +69,13 @@ class StartMonitor:
         self._timer = self.backoff.timer  # a change of the clock must not keep a job bound
         self._thread = threading.Thread(target=self._run, name="start monitor", daemon=True)
 
-    # -- calls from rounds -------------------------------------------------------------------------
-
     def round_begins(self) -> None:
         """Note that a round is about to read all jobs."""
         with self._lock:
             self._outdated = set(self._in_hand)
 
     def outdated(self, read_s: float) -> frozenset[str]:
-        """Jobs that were parked again since the round began, so that its records are old.
-
-        ``read_s``: how long the round took to read all jobs.
-        """
+        """Jobs parked again since the round began; ``read_s``: how long it read all jobs."""
         with self._lock:
             self._all_took_s = read_s
             return frozenset(self._outdated)
@@ -117,8 +111,6 @@ class StartMonitor:
         with self._lock:
             return list(self._starting)
 
-    # -- the thread --------------------------------------------------------------------------------
-
     def start(self) -> None:
         """Poll from a thread of its own until `stop`."""
         self._thread.start()
@@ -149,11 +141,10 @@ class StartMonitor:
             pause_s = min(_POLL_S, max(_SOON_S, 3 * (time.monotonic() - began)))
 
     def poll(self) -> int:
-        """Poll released jobs; park again those that cannot start.
+        """Poll released jobs; park again those that cannot start. Raises SourceError.
 
-        If there are more than `FEW`, and it takes long to read all jobs, only those that were
-        polled longest ago. Returns how many jobs were parked again, have started or are gone.
-        Raises SourceError.
+        If it takes long to read all jobs, only the `FEW` that were polled longest ago. Returns how
+        many jobs were parked again, have started or are gone.
         """
         now = self.clock()
         ids = self.starting
@@ -188,8 +179,6 @@ class StartMonitor:
             with self._lock:
                 self._starting |= {job_id: polled[job_id] for job_id in again}
                 self._in_hand = frozenset()
-
-    # -- parking again -----------------------------------------------------------------------------
 
     def _why_not(self, job: GatedJob, since: float) -> str | None:
         """Why a released job must be parked again; None: it can still start."""
@@ -244,11 +233,7 @@ class StartMonitor:
 
 
 def _is_stale(job: GatedJob, tracked: Tracked | None, open_s: float) -> bool:
-    """Whether the reason is still the gate's licence or the filter's begin time.
-
-    ``open_s``: how long the gate has been open. ``Licenses`` means another licence if Slurm has
-    tried the job after the second in which the gate opened.
-    """
+    """Whether the reason is still the gate's licence or the filter's begin time."""
     untried = job.job.reason == "Licenses" and not _was_tried(job, tracked)
     return open_s < STALE_S and (job.only_deferred or untried)
 

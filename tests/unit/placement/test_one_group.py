@@ -18,7 +18,7 @@ from slurm_gpu_aware.placement.registry import make_policy, policy_names
 from slurm_gpu_aware.planning import Plan, PlanSettings, plan_round
 from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.planning.record import read_round, record_round, replay
-from slurm_gpu_aware.selector.infeasible import fits_by_counts
+from slurm_gpu_aware.selector.leaver import fits_by_counts
 
 BLOCKS = NodeGroups(np.array([0, 1, 0, 1]), "block")  # n0 and n2, n1 and n3
 SETTINGS = PlanSettings(policy="pal")

@@ -15,9 +15,9 @@ from slurm_folder import SlurmFolder, parked
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Waiting
-from slurm_gpu_aware.selector import infeasible
+from slurm_gpu_aware.selector import leaver
 from slurm_gpu_aware.selector.candidates import Candidate
-from slurm_gpu_aware.selector.infeasible import fits_by_counts, left_to_slurm
+from slurm_gpu_aware.selector.leaver import fits_by_counts, infeasible
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
 
 RECORD = "gpuaware/1;tn=gres/gpu:2;mc=1"
@@ -84,8 +84,8 @@ def test_jobs_of_one_shape_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> 
         counted.append(request.job_id)
         return fits_by_counts(request, where)
 
-    monkeypatch.setattr(infeasible, "fits_by_counts", count)
-    found = left_to_slurm(waiting, candidates, jobs.values(), here)
+    monkeypatch.setattr(leaver, "fits_by_counts", count)
+    found = infeasible(waiting, candidates, jobs.values(), here)
     assert [job.id for job, _ in found] == ["1", "2", "9"]
     assert counted == ["1", "3", "90"]
 
