@@ -22,7 +22,7 @@ from slurm_gpu_aware.placement.level_views import LevelView
 from slurm_gpu_aware.placement.masks import MaskArray, every, popcount, some, unpack
 from slurm_gpu_aware.placement.shapes import Split
 
-__all__ = ["Cell", "Tried", "first_cell", "holds", "smallest_bound", "supports_of"]
+__all__ = ["Cell", "first_cell", "holds", "smallest_bound", "supports_of"]
 
 
 class Tried(NamedTuple):
@@ -116,8 +116,7 @@ def smallest_bound(
 ) -> tuple[int, Split] | None:
     """Return the smallest bound below ``limit`` with a set in its cell, and its first split.
 
-    Galloping and bisection: a cell with a larger bound holds all sets of a smaller one. Tested
-    cells are appended to ``tried``.
+    Galloping and bisection. Tested cells are appended to ``tried``.
     """
 
     def first(index: int) -> Split | None:
@@ -205,20 +204,16 @@ def _rows(supply: Supply, level: LevelView, split: Split, index: int) -> tuple[I
     key = ("rows", level, split, index)
     known: tuple[IntArray, MaskArray] | None = supply.memo.get(key)
     if known is None:
-        known = supply.memo[key] = _find_rows(supply, level, split, index)
+        masks = supply.at_most(split, index)
+        if split.nodes == 1 and level.domains is not None:
+            parts = _parts(supply, level, masks, split.per_node)
+            at = np.nonzero(popcount(parts) >= split.per_node)
+            known = at[0], parts[at]
+        else:
+            enough = popcount(masks) >= max(split.per_node, 1)
+            if not level.one_node and not level.any_span and level.known is not None:
+                enough &= level.known
+            nodes = enough.nonzero()[0]
+            known = nodes, masks[nodes]
+        supply.memo[key] = known
     return known
-
-
-def _find_rows(
-    supply: Supply, level: LevelView, split: Split, index: int
-) -> tuple[IntArray, MaskArray]:
-    masks = supply.at_most(split, index)
-    if split.nodes == 1 and level.domains is not None:
-        parts = _parts(supply, level, masks, split.per_node)
-        node, domain = np.nonzero(popcount(parts) >= split.per_node)
-        return node, parts[node, domain]
-    enough = popcount(masks) >= max(split.per_node, 1)
-    if not level.one_node and not level.any_span and level.known is not None:
-        enough &= level.known
-    nodes = enough.nonzero()[0]
-    return nodes, masks[nodes]

@@ -37,10 +37,7 @@ def _with_note(found: Assignment, text: str, **why: object) -> Assignment:
 
 
 class Constraint(Policy):
-    """A policy that satisfies a constraint by asking an inner policy.
-
-    A constraint that no request can break has only `place`.
-    """
+    """A policy that asks an inner policy; a constraint that can be broken has all methods."""
 
     def __init__(self, inner: Policy) -> None:
         super().__init__(inner.options)

@@ -26,8 +26,7 @@ __all__ += ["fitting_groups", "node_demand", "widest_nodes"]
 def node_demand(request: Request, nodes: int, gpus_here: int) -> tuple[int, int]:
     """CPUs and memory (MB) that the job takes on a node that gives ``gpus_here`` of its GPUs.
 
-    With an even split and with ``--exclusive`` this is Slurm's even share; otherwise the share
-    is proportional to the GPUs.
+    Slurm's even share for an even split or ``--exclusive``, else in proportion to the GPUs.
     """
     total = request.total_cpus
     if request.whole_node or gpus_here * nodes == request.gpus:
@@ -138,11 +137,7 @@ class Supply:
 def fitting_groups(
     supply: Supply, level: LevelView, split: Split, nodes: IntArray, masks: MaskArray
 ) -> BoolArray:
-    """(groups,) groups that hold a set.
-
-    ``nodes``, ``masks``: (C,) node and candidate GPUs of each row; each row can give
-    ``split.per_node``.
-    """
+    """(groups,) groups that hold a set of these (C,) rows; each can give ``split.per_node``."""
     if split.uneven:
         return _uneven_groups(supply, level, nodes, masks)
     counts = np.bincount(level.group[nodes], minlength=level.groups)
@@ -192,10 +187,9 @@ def widest_nodes(
 
 
 def common_reason(request: Request, cluster: Cluster) -> str:
-    """Say in one sentence why no free GPUs fit the request.
+    """Say in one sentence why no free GPUs fit: the widest constraint that leaves too few.
 
-    The sentence names the first constraint, from the widest to the narrowest, that leaves too few
-    GPUs. If a set exists, it says that the policy waits for better GPUs.
+    If a set exists, it says that the policy waits for better GPUs.
     """
     choices = splits(request, cluster)
     width = cluster.shape[1]

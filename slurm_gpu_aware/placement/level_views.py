@@ -50,10 +50,7 @@ def _views(levels: tuple[LocalityLevel, ...], app_class: str) -> tuple[LevelView
 
 
 def inside_groups(cluster: Cluster, of: IntArray) -> Cluster:
-    """The cluster with levels that hold no nodes of two groups.
-
-    ``of``: (N,) group of each node; -1: in no group.
-    """
+    """The cluster with levels inside the groups ``of`` nodes, (N,); -1: in no group."""
     return replace(cluster, levels=_inside_groups(cluster.levels, of))
 
 

@@ -77,10 +77,7 @@ class Policy(ABC):
         return Reason(common_reason(request, cluster)) if own is None else Reason(own, own=True)
 
     def relaxed(self, request: Request) -> Request:
-        """Return the request as a question of capacity.
-
-        More free GPUs never turn its answer from a place into None.
-        """
+        """Return the request as a question of capacity: more free GPUs never turn it down."""
         return replace(request, relaxed=True) if self.may_postpone else request
 
     def postpones(self, request: Request, cluster: Cluster) -> bool:

@@ -3,13 +3,11 @@
 Fiduccia-Mattheyses splits the physical graph in two, the halves get the job's tasks by utility, and
 each half is split in turn, down to single GPUs. The tasks of a job are equal, so only their number
 in each half matters: all counts are compared by the utility of the resulting set. (Task by task, as
-printed, the first task of a pair fills a half-used socket and the second goes to the other socket,
-even if an idle socket has room for both. The text of algorithm 3, "if P1 gives better utility ...
-added to A0", is a misprint of A1.)
+printed, the tasks of a pair may go to two sockets even if an idle socket has room for both.)
 
 C. M. Fiduccia, R. M. Mattheyses, "A linear-time heuristic for improving network partitions",
 DAC 1982. In a pass each vertex moves once, in the order of the largest gain that keeps the balance,
-and the best prefix of the moves is kept. Passes repeat until one has no gain.
+and the best prefix of the moves is kept.
 """
 
 from __future__ import annotations
@@ -50,10 +48,7 @@ class Machine:
 
 
 def machine_cost(machine: Machine, chosen: int, weights: Weights, scale: Scale) -> float:
-    """Cost of sets of equal size on the machine: eq. 1 except for a constant.
-
-    Interference is the same for all of them. t counts from 0, so that parts of a job compare.
-    """
+    """Cost of sets of equal size: eq. 1 without interference, with t from 0 for parts of a job."""
     t, w = machine.terms(chosen)
     return float(scale.cost(weights, float(t + scale.t_best), 1.0, w))
 
@@ -221,10 +216,7 @@ def best_set(
 
 @lru_cache(maxsize=1 << 12)
 def worst_set(machine: Machine, k: int, weights: Weights, scale: Scale) -> int:
-    """The costliest ``k`` of the allowed GPUs, for nodes where Slurm chooses the GPUs.
-
-    Compares all sets up to 16 slots; above, the lowest ``k`` count.
-    """
+    """The costliest ``k`` allowed GPUs, for plain nodes; above 16 slots the lowest ``k``."""
     if machine.graph.n > MAX_EXACT:
         return mask_of(slots_of(machine.allowed)[:k])
     masks = _all_sets(machine, k)

@@ -59,9 +59,8 @@ class InterferenceProfile:
 def interference(profile: InterferenceProfile, job: Workload, cluster: Cluster) -> FloatArray:
     """I of each machine if ``job`` joined the jobs that run there, shape (N,), >= 1.
 
-    The mean of co-located / solo time over those jobs and the new one. Profiles have pairs: the new
-    job slows each running job; the slowdowns of the new job by its neighbours add up. A pair that
-    was not measured, or a job with an unknown application, counts as no interference.
+    The mean of co-located / solo time over those jobs and the new one, whose slowdowns by its
+    neighbours add up. A pair that was not measured, or an unknown application, counts as none.
     """
     n = cluster.shape[0]
     holders = _holders(cluster.running)

@@ -68,10 +68,7 @@ def _idle(
 def scale_for(
     request: Request, cluster: Cluster, choices: Sequence[Split], options: TopoOptions
 ) -> Scale:
-    """Scale of a job's terms: the fewest idle machines that the job may use.
-
-    With several machines the best is the tightest network level, the worst the widest.
-    """
+    """Scale of a job's terms, from the fewest idle machines that it may use."""
     idle = _idle(cluster.exists, cluster.graphs, cluster.levels)
     allowed = allowed_nodes(request, cluster)
     kinds = list(idle.kinds)
@@ -136,10 +133,7 @@ class Machines:
         return counts[self.of_row]
 
     def masks(self, k: int) -> list[int | None]:
-        """Mask of ``k`` GPUs on machines of each kind; None: they have no such set.
-
-        By bipartition; on plain nodes the worst set that Slurm may choose.
-        """
+        """Mask of ``k`` GPUs of each kind, by bipartition, on plain nodes the worst; None: none."""
         return [self._mask(*each, k) for each in zip(self.kinds, self.plain, strict=True)]
 
     def _mask(self, kind: Machine, plain: bool, k: int) -> int | None:

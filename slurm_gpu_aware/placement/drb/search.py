@@ -121,10 +121,7 @@ def _one(machines: Machines, masks: Sequence[int | None]) -> SearchResult | None
 
 
 def _several(machines: Machines, masks: Sequence[int | None]) -> SearchResult | None:
-    """Several machines, in the fullest groups that hold the job.
-
-    ``masks``: mask of each kind of machine, if machines may give different slots.
-    """
+    """Several machines; ``masks``: mask of each kind, if machines may give different slots."""
     cell, cuts = machines.cell, list[str | None]()
     costs = machines.row_costs(masks) if masks else np.zeros(0)
     sets_of = _index_sets(machines) if cell.split.same_slots else {}
@@ -246,11 +243,7 @@ def _pick(machines: Machines, rows: IntArray, costs: FloatArray, count: int) -> 
 def _fill(
     cell: Cell, order: IntArray, count: int, levels: Sequence[IntArray], picked: list[int]
 ) -> list[int]:
-    """``count`` of ``order`` from as few groups of the outermost level as possible.
-
-    Groups with picked rows come first, then the smallest group that holds the rest, else the
-    largest.
-    """
+    """``count`` of ``order`` from as few groups of the outermost level as possible."""
     if count <= 0 or not levels:
         return [int(row) for row in order[: max(count, 0)]]
     number = levels[-1][cell.units[order]]
@@ -260,6 +253,7 @@ def _fill(
     groups |= {-2 - int(r): np.array([r]) for r in order[number < 0]}
 
     def rank(group: int) -> tuple[bool, bool, int]:
+        """With picked rows first, then the smallest that holds the rest, else the largest."""
         size, left = len(groups[group]), count - len(chosen)
         return group not in begun, size < left, size if size >= left else -size
 
@@ -273,9 +267,7 @@ def _fill(
 def _uneven_set(machines: Machines, rows: IntArray) -> PlacedSet | None:
     """A set of some of ``rows``, with any number of GPUs of each; None if there is none.
 
-    As few machines as possible: next the one that holds all remaining GPUs, else the one that holds
-    most; of several the cheapest. Required nodes come first. Each of them, and each of
-    ``min_nodes``, gives at least one GPU.
+    Required nodes come first, then the machine that can give the most, of several the cheapest.
     """
     cell = machines.cell
     request = cell.supply.request

@@ -18,9 +18,8 @@ I      eq. 4, inverted: mean of co-located / solo time (``interference``)
 w      eq. 5: mean of free GPUs / GPUs over the sockets of the job, after its start
 ====== ======================================================================================
 
-Misprints: eq. 2 gives the utility as the sum of a/term, which is infinite if a term is 0 and does
-not fit the thresholds (0.3, 0.5). Eq. 4 as printed falls with interference. The mean of eq. 5 over
-all sockets of a cluster would be the same for every choice.
+Misprints: eq. 2 gives the utility as the sum of a/term, which is infinite if a term is 0. Eq. 4 as
+printed falls with interference.
 """
 
 from __future__ import annotations
@@ -109,10 +108,9 @@ class Terms:
 
 @lru_cache(maxsize=1 << 16)
 def free_shares(graph: HardwareGraph, exists: int, free: int, chosen: int) -> tuple[float, int]:
-    """Sum of free / existing GPUs over the sockets that ``chosen`` uses, and their number.
+    """Sum of free / existing GPUs over the sockets of ``chosen``, and their number.
 
-    GPUs are masks; ``chosen`` is part of ``free`` and does not count as free. w (eq. 5) is the
-    quotient of the two results.
+    w (eq. 5) is the quotient. GPUs are masks; those in ``chosen`` do not count as free.
     """
     left, total, used = free & ~chosen, 0.0, 0
     for socket in sockets_of(graph, exists):

@@ -47,8 +47,7 @@ class _Flat(Policy):
 class Packed(_Flat):
     """Consolidated placement of Tiresias and Gandiva: the tightest level that holds the job.
 
-    Fewest nodes, then best fit (the node or group of nodes with the fewest GPUs left), then the
-    lowest index.
+    Fewest nodes, then best fit (fewest GPUs left), then the lowest index.
     """
 
     name = "packed"

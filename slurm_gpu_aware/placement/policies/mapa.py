@@ -81,11 +81,7 @@ _pattern = lru_cache(maxsize=256)(parse_pattern)
 
 
 def goal_for(request: Request, model: EffBwModel, objective: Objective | None = None) -> Goal:
-    """Return the goal for a job's links.
-
-    ``objective`` None: EffBW for a bandwidth-sensitive job that communicates, PreservedBW for
-    others.
-    """
+    """The goal; without objective EffBW for sensitive jobs that communicate, else PreservedBW."""
     pattern = _pattern(request.pattern)
     if objective is None:
         communicates = pattern.has_edges(request.gpus)
@@ -105,8 +101,8 @@ def links_account(
 ) -> dict[str, Any]:
     """MAPA's part of the account: the three bandwidths of the chosen set. GB/s.
 
-    On a plain node they are those of the worst set that Slurm may choose (``worst``). The account
-    has totals only if the links of every node were measured. ``by_links``: the links decided.
+    On a plain node they are those of the worst set that Slurm may choose (``worst``). Totals need
+    measured links on every node. ``by_links``: the links decided.
     """
     cluster, request = cell.supply.cluster, cell.supply.request
     nodes: list[dict[str, Any]] = []
@@ -173,10 +169,7 @@ def _one_node_first(request: Request, cluster: Cluster) -> Cell | None:
 
 
 class LinkPolicy(Policy):
-    """A policy that chooses by links inside the cell of a subclass.
-
-    Nodes without measured links count as nodes with equal links.
-    """
+    """A policy that chooses by links inside the cell of a subclass."""
 
     options_type = LinkOptions
     options: LinkOptions
@@ -216,10 +209,9 @@ class MapaPreserve(LinkPolicy):
 
 
 class PalMapa(LinkPolicy):
-    """PAL chooses the cell, MAPA the GPUs inside it; the selector's default.
+    """PAL chooses the cell, ``mapa-preserve`` the GPUs inside it; the selector's default.
 
-    For PAL all sets of a cell of the L x V matrix are equal: the same level, the same worst score.
-    Links decide among them as in ``mapa-preserve``. The predicted slowdown is that of ``pal``.
+    For PAL all sets of a cell are equal, so the predicted slowdown is that of ``pal``.
     """
 
     name = "pal+mapa"

@@ -59,10 +59,7 @@ class Pal(Policy):
 
 
 def best_anywhere(supply: Supply, choices: Sequence[Split]) -> tuple[Cell, Choice] | None:
-    """Return the set with the least worst score over all splits, then the least sum.
-
-    Locality does not count; of equal sets the one on fewer nodes wins.
-    """
+    """Return the set with the least worst score over all splits, then least sum, fewest nodes."""
     level = anywhere(supply.cluster.shape[0])
     found = smallest_bound(supply, level, choices, len(supply.table.values), [])
     if found is None:

@@ -165,28 +165,19 @@ def _places(
 
 def _terms_account(machines: Machines, terms: Terms) -> dict[str, dict[str, float]]:
     scale = machines.scale
+    t, i, w = round(terms.t, 4), round(terms.i, 4), round(terms.w, 4)
+    i_worst, w_worst = round(scale.i_worst, 4), round(scale.w_worst, 4)
+    costs = scale.communication(float(terms.t)), scale.interference(terms.i)
+    of_t, of_i, of_w = (round(float(c), 4) for c in (*costs, scale.fragmentation(terms.w)))
     return {
-        "communication": {
-            "t": terms.t,
-            "best": scale.t_best,
-            "worst": scale.t_worst,
-            "cost": round(float(scale.communication(float(terms.t))), 4),
-        },
-        "interference": {
-            "I": round(terms.i, 4),
-            "worst": round(scale.i_worst, 4),
-            "cost": round(float(scale.interference(terms.i)), 4),
-        },
-        "fragmentation": {
-            "w": round(terms.w, 4),
-            "worst": round(scale.w_worst, 4),
-            "cost": round(float(scale.fragmentation(terms.w)), 4),
-        },
+        "communication": {"t": t, "best": scale.t_best, "worst": scale.t_worst, "cost": of_t},
+        "interference": {"I": i, "worst": i_worst, "cost": of_i},
+        "fragmentation": {"w": w, "worst": w_worst, "cost": of_w},
     }
 
 
 def _on_one(request: Request, cluster: Cluster) -> str:
-    """Reason why one node is not enough."""
+    """Say why one node is not enough."""
     fewest = max(request.fewest_nodes, request.gpus // (request.gpus_per_node or request.gpus))
     if fewest > 1:
         return f"it asks for {fewest} nodes"

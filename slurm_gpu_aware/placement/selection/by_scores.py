@@ -157,10 +157,7 @@ def _promising(cell: Cell, fine: IntArray) -> Iterable[Candidate]:
 def _best_gpus(
     cell: Cell, rows: IntArray, capacity: IntArray
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """Row, slot and score of the job's GPUs, from these rows.
-
-    By score, then from the node with the most candidates, to use fewer nodes.
-    """
+    """Row, slot and score of the job's GPUs: by score, then from the node with most candidates."""
     request = cell.supply.request
     fixed = fixed_scores(cell, rows)
     bits = unpack(cell.masks[rows], fixed.shape[1])

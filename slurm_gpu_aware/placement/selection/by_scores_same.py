@@ -105,10 +105,7 @@ def _some(rows: _Rows, which: IntArray) -> _Rows:
 
 
 def _different(cell: Cell, rows: _Rows) -> _Rows:
-    """Rows that can matter: of equal rows only the lowest, as many as the job has nodes.
-
-    If all scores of the cell are equal, rows with the same GPUs and as many left are equal.
-    """
+    """Rows that can matter: of equal rows only the lowest, as many as the job has nodes."""
     if cell.bound_index > 0 or cell.supply.request.required:
         return rows
     order = np.lexsort((rows.left, rows.masks))
@@ -161,15 +158,12 @@ def _best_of_few(sets: IntArray, rows: _Rows, count: int) -> _Best:
 
 
 def _first_nodes(key: FloatArray, count: int, must: BoolArray | None) -> int:
-    """The index set (row of ``key``) that the first ``count`` nodes have, ``must`` included.
-
-    Node by node, keep the sets that the lowest possible next node has.
-    """
+    """The index set (row of ``key``) that the first ``count`` nodes have, ``must`` included."""
     has = np.isfinite(key)
     if must is not None:
         has, count = has[:, ~must], count - int(np.count_nonzero(must))
     alive = np.flatnonzero(has.sum(axis=1) >= count)
-    for _ in range(count):
+    for _ in range(count):  # keep the sets that the lowest possible next node has
         nxt = has[alive].argmax(axis=1)
         alive = alive[nxt == nxt.min()]
         if len(alive) == 1:
@@ -189,11 +183,9 @@ def _least_sums(key: FloatArray, count: int, must: BoolArray | None) -> FloatArr
 
 
 def _same_keys(cell: Cell, sets: IntArray, rows: _Rows) -> FloatArray:
-    """(F, R) sum of scores and GPUs left for each index set on each row; inf if a slot is missing.
-
-    Whole numbers below 2^53, so floats and their fast product are exact.
-    """
+    """(F, R) sum of scores and GPUs left per index set and row; inf if a slot is missing."""
     key: IntArray | FloatArray = rows.left
+    # Whole numbers below 2^53, so floats and their fast product are exact.
     if cell.bound_index > 0:
         member = unpack(sets.astype(np.uint64), cell.supply.cluster.shape[1]).astype(np.float64)
         fixed = cell.supply.table.fixed[rows.nodes].astype(np.float64)

@@ -90,10 +90,7 @@ _unmeasured = lru_cache(maxsize=64)(uniform_graph)
 
 
 def graph_of(cluster: Cluster, node: int) -> HardwareGraph:
-    """Link graph of a node; equal links if none was measured.
-
-    Slots that the graph lacks have paths through the host.
-    """
+    """Link graph of a node, with all its slots; equal links if none was measured."""
     graph = cluster.graphs[node] if cluster.graphs else None
     if graph is None:
         return _unmeasured(cluster.shape[1])
