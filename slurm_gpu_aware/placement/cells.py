@@ -181,9 +181,8 @@ def _spans(level: LevelView, split: Split) -> bool:
 def _parts(supply: Supply, level: LevelView, masks: MaskArray, per_node: int) -> MaskArray:
     """(N, J) candidate GPUs of each domain of a level below the node.
 
-    A single GPU always lies in one domain, so for one GPU per node the first domain has also the
-    GPUs without a known domain and, on plain nodes, all GPUs. Otherwise plain nodes have no
-    candidates. ``--exclusive`` takes all GPUs of a node, so its domain must hold them all.
+    For one GPU per node the first domain has also the GPUs without a known domain and, on plain
+    nodes, all GPUs; otherwise plain nodes have none. With ``--exclusive`` a domain holds all GPUs.
     """
     assert level.domains is not None  # noqa: S101 - callers check
     parts: MaskArray = masks[:, None] & level.domains

@@ -19,10 +19,8 @@ _MOST_MASKS = 64
 class ScoreTable:
     """The (N, W) scores of one class; 1.0 for values that are not finite.
 
-    Attributes
-    ----------
-    values : (B,) ascending distinct scores of the GPUs that exist: PAL's bins.
-    fixed : (N, W) scores as integers of 1e-5, for sums independent of their order.
+    ``values``: (B,) ascending distinct scores of the GPUs that exist: PAL's bins. ``fixed``: (N, W)
+    scores as integers of 1e-5, for sums independent of their order.
     """
 
     def __init__(self, scores: FloatArray, exists: BoolArray) -> None:

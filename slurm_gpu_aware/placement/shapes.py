@@ -1,9 +1,8 @@
 """Splits, the shapes of an allocation: one node, even, same indices on each node, uneven.
 
 On a *plain* node Slurm may choose any free GPU, so all its GPUs count with the worst free score. A
-job on several nodes takes either indexed nodes (same slots on each) or plain nodes (same count on
-each), because its one GRES line names types that the other nodes lack. For the same number of nodes
-indexed ones are preferred, because the policy can choose their GPUs.
+job on several nodes takes either indexed nodes (same slots on each), which are preferred, or plain
+nodes (same count on each), because its one GRES line names types that the other nodes lack.
 """
 
 from __future__ import annotations

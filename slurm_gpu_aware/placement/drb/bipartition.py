@@ -55,10 +55,10 @@ def machine_cost(machine: Machine, chosen: int, weights: Weights, scale: Scale) 
 
 @lru_cache(maxsize=4096)
 def halves(graph: HardwareGraph, gpus: int) -> tuple[int, int]:
-    """Split the GPUs of a mask in two along the least cut; the half with the lowest GPU first.
+    """Split the GPUs of a mask in two; the half with the lowest GPU first.
 
-    An edge weighs 1 / distance, so near GPUs stay together. The least cut relative to the product
-    of the sizes wins (ratio cut), because sockets may differ in size; then the more even cut.
+    An edge weighs 1 / distance. The least cut relative to the product of the sizes wins (ratio
+    cut), because sockets may differ in size; then the more even cut.
     """
     slots = list(slots_of(gpus))
     length = distances(graph)[np.ix_(slots, slots)].astype(np.float64)

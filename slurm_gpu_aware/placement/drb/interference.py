@@ -77,7 +77,7 @@ def interference(profile: InterferenceProfile, job: Workload, cluster: Cluster) 
 
 
 class _Holders(NamedTuple):
-    """The GPUs of running jobs by job and node, and the workloads of the jobs."""
+    """The GPUs of running jobs."""
 
     job: IntArray
     node: IntArray

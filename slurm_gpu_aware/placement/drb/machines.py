@@ -51,9 +51,7 @@ class _Idle(NamedTuple):
 
 @by_identity
 def _idle(
-    exists: BoolArray,
-    graphs: tuple[HardwareGraph | None, ...],
-    levels: tuple[LocalityLevel, ...],
+    exists: BoolArray, graphs: tuple[HardwareGraph | None, ...], levels: tuple[LocalityLevel, ...]
 ) -> _Idle:
     """Cached by identity of the arrays, which the copies of a round share."""
     cluster = Cluster.build([""] * len(exists), exists, graphs=graphs, levels=levels)

@@ -53,10 +53,9 @@ class SearchResult:
 
 
 def search(request: Request, cluster: Cluster, options: TopoOptions) -> SearchResult | None:
-    """Return the set of the highest utility that the search finds, or None if nothing fits.
+    """Return the best set that the search finds, or None if nothing fits.
 
-    Order: fewest machines, tightest network level, utility, fewest GPUs left (best fit), lowest
-    index.
+    Order: fewest machines, tightest network level, utility, best fit, lowest index.
     """
     choices = _choices(request, cluster, options)
     if not choices:

@@ -67,8 +67,7 @@ def socket_first(graph: HardwareGraph, node: int, allowed: int, k: int) -> int:
 def choose_by_sockets(cell: Cell) -> Choice:
     """The node where the job spans the fewest sockets, then best fit, then the lowest index.
 
-    A plain node counts with the most sockets that Slurm may choose. For a job on several nodes or
-    on whole nodes best fit decides.
+    A plain node counts with the most sockets. For several or whole nodes best fit decides.
     """
     if cell.split.nodes != 1 or cell.supply.request.whole_node:
         return ByScores().choose(cell)

@@ -56,8 +56,7 @@ class TopoAware(Policy):
         choice = Choice(nodes, slots, found.sets, found.ties, cut=found.cut)
         ties = f", the lowest index of {found.ties} equal ones" if found.ties > 1 else ""
         rule = f"the highest utility, {found.best.terms.utility:.2f}{ties}"
-        why = self._account(found)
-        return assignment(self.name, machines.cell, choice, why=why, rule=rule)
+        return assignment(self.name, machines.cell, choice, why=self._account(found), rule=rule)
 
     def own_reason(self, request: Request, cluster: Cluster) -> str | None:
         """Say which option makes :meth:`place` return None; None: no option."""

@@ -38,8 +38,7 @@ _EFF_STEP = float(1 << 28)  # above any AggBW in those steps, so EffBW decides f
 def choose_same(cell: Cell, kinds: Kinds, goal: Goal) -> Choice:
     """Return the best index set and nodes: by links, then best fit, then the lowest index.
 
-    Exact, except for groups with more than 2^22 pairs of an index set and a kind of node, and for
-    nodes of more than 16 GPUs (see ``Choice.cut``).
+    Exact for nodes of up to 16 GPUs and groups of up to 2^22 pairs of index set and kind.
     """
     found = dict(supports_of(cell))
     cuts = [words_of_cut(cell.supply, found.values())]
