@@ -1,7 +1,4 @@
-"""Preemption: the running jobs that a job preempts, and the GPUs that it takes.
-
-The chosen GPUs determine the jobs that Slurm preempts, so the plan names both.
-"""
+"""Preemption: the GPUs that a job takes, and the running jobs that Slurm preempts for them."""
 
 from __future__ import annotations
 

@@ -29,10 +29,7 @@ def id_key(job_id: str) -> tuple[tuple[int, ...], str]:
 
 
 def by_class(prefix: Iterable[Request], classes: Sequence[str]) -> list[Request]:
-    """Return the prefix with the most sensitive class first, stable; unknown classes last.
-
-    Placement priority, not scheduling priority (PAL, section III-B): all jobs start now.
-    """
+    """Placement priority (PAL, section III-B): most sensitive class first, unknown ones last."""
     rank = {name: position for position, name in enumerate(classes)}
     return sorted(prefix, key=lambda request: rank.get(request.app_class, len(rank)))
 
@@ -55,10 +52,7 @@ class TrialResults(dict[int, tuple[Assignment | None, "TrialResults"]]):
 
 
 class Trial:
-    """Placement of a sequence of jobs on a copy of the cluster ``start``.
-
-    Trials of one round share ``results``, so none repeats the search for a common beginning.
-    """
+    """Placement of jobs in turn on a copy of a cluster; trials share ``results`` of a beginning."""
 
     def __init__(self, start: Cluster, dispatcher: Dispatcher, results: TrialResults) -> None:
         self._cluster = start.copy()

@@ -39,14 +39,7 @@ from slurm_gpu_aware.planning.prefix import (
     guaranteed_prefix,
     in_slurm_order,
 )
-from slurm_gpu_aware.planning.timeline import (
-    NodeShare,
-    Timeline,
-    as_running,
-    keep_least,
-    take,
-    unsure,
-)
+from slurm_gpu_aware.planning.timeline import NodeShare, Timeline, as_running, keep_least, take
 
 __all__ = ["plan_round"]
 
@@ -211,7 +204,8 @@ class _Round:
         self, request: Request, assignment: Assignment, held: Mapping[int, NodeShare]
     ) -> None:
         self.running.append(as_running(request, assignment, self.now, held))
-        self.running += unsure(held, self.now)
+        if gpus := tuple((node, share.unsure) for node, share in held.items() if share.unsure):
+            self.running.append(RunningJob("(by Slurm)", gpus, self.now))
         self.assignments.append(replace(assignment, clock_mhz=self.settings.clock_mhz(request)))
 
     def _wait(self, request: Request, reason: str, **more: Any) -> None:

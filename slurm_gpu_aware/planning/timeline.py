@@ -14,7 +14,7 @@ from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
 
-__all__ = ["NodeShare", "Timeline", "as_running", "keep_least", "take", "unsure"]
+__all__ = ["NodeShare", "Timeline", "as_running", "keep_least", "take"]
 
 
 class NodeShare(NamedTuple):
@@ -62,12 +62,6 @@ def _on_sockets(
     # Slurm takes no more CPUs than there is memory for.
     memory_mb = min(request.memory_mb_per_cpu * cpus, int(cluster.free_memory_mb[node]))
     return held._replace(cpus=cpus, memory_mb=max(held.memory_mb, memory_mb), socket_cpus=taken)
-
-
-def unsure(held: Mapping[int, NodeShare], now: float) -> list[RunningJob]:
-    """The unsure GPUs of a job, as a running job that ends now."""
-    gpus = tuple((node, share.unsure) for node, share in held.items() if share.unsure)
-    return [RunningJob("(by Slurm)", gpus, now)] if gpus else []
 
 
 def as_running(

@@ -59,10 +59,6 @@ class Shortage:
     def __bool__(self) -> bool:
         return bool(self.slots or self.jobs) or any(n > 0 for n in self.amounts.values())
 
-    def copy(self) -> Shortage:
-        """The same shortage with its own sets."""
-        return Shortage(set(self.slots), dict(self.amounts), set(self.jobs))
-
     def take_away(self, job: RunningJob) -> None:
         """Remove the resources of a job from the shortage, in place."""
         for node, slots in job.gpus:
@@ -106,7 +102,8 @@ class VictimQueue:
         queue = [(self.jobs[p], int(n)) for p, n in zip(distinct, shared, strict=True)]
         attempt = 0
         while True:
-            left, count = shortage.copy(), 0
+            left = Shortage({*shortage.slots}, {**shortage.amounts}, {*shortage.jobs})
+            count = 0
             while left and count < len(queue):
                 left.take_away(queue[count][0])
                 count += 1

@@ -140,8 +140,8 @@ class ClusterState:
 class BackgroundJobs:
     """Jobs of a history that hold GPUs at their recorded times under every policy.
 
-    A job takes the recorded GPUs if they are known and free, else free GPUs of the recorded nodes,
-    else the lowest free GPUs of the cluster. If too few are free, it takes the rest later.
+    A job takes the recorded GPUs if free, else free ones of the recorded nodes, else the lowest of
+    the cluster. If too few are free, it takes the rest later.
     """
 
     def __init__(self, jobs: Iterable[TraceJob], state: ClusterState) -> None:

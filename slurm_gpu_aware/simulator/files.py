@@ -19,9 +19,9 @@ from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.simulator.result import Mask, Result, ended_in_all
 from slurm_gpu_aware.text_file import parse_json, read_table, read_text
 
-__all__ = ["DAMAGE", "SUMMARY", "SavedRun", "damaged", "load_results", "save_results"]
+__all__ = ["DAMAGE", "SavedRun", "damaged", "load_results", "save_results"]
 
-SUMMARY = "summary.json"
+_SUMMARY = "summary.json"
 _NUMBERS = ("submit_s", "gpus", "start_s", "end_s", "wait_s", "jct_s", "run_s", "slowdown")
 _MOST = 1e12
 """Limit of any number in these files: a hundred times the longest time of a trace."""
@@ -36,7 +36,7 @@ class SavedRun:
     app_class: tuple[str, ...]
     """Class of each job that ended in every run of the folder."""
     columns: Mapping[str, FloatArray]
-    """submit_s, gpus, start_s, end_s, wait_s, jct_s, run_s, slowdown of these jobs."""
+    """``_NUMBERS`` of these jobs."""
     used_s: FloatArray
     used_gpus: FloatArray
 
@@ -56,7 +56,7 @@ def save_results(folder: Path, head: Mapping[str, Any], results: Sequence[Result
             used = zip(result.used_s[changed].tolist(), result.used_gpus[changed], strict=True)
             rows = ((f"{time:.3f}", gpus) for time, gpus in used)
             _write(folder / f"gpus-{name}.csv", [("time_s", "gpus_in_use"), *rows])
-        (folder / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        (folder / _SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     except OSError as exc:
         raise SourceError(f"{folder}: cannot be written: {exc.strerror}") from None
 
@@ -93,7 +93,7 @@ def _job_rows(result: Result, compared: Mask) -> Iterator[Sequence[object]]:
 
 def load_results(folder: Path) -> tuple[dict[str, Any], list[SavedRun]]:
     """Read a folder that :func:`save_results` wrote. Raises SourceError that names a bad file."""
-    file = folder / SUMMARY
+    file = folder / _SUMMARY
     try:
         head = parse_json(read_text(file), file)
         runs = [_load_run(folder, entry) for entry in head["runs"]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import filterfalse
 
 import numpy as np
 
@@ -79,13 +80,11 @@ def select_window(
     ended, running : recorded jobs, times in Unix seconds; ``recorded_run_s`` of a running job is
         its run time so far.
     now : end of the window, Unix s; None: the latest recorded time.
-    seconds : length of the window; None: everything. Times of the result are in seconds from the
-        beginning of the window, or from the first submission.
+    seconds : length of the window; None: everything. The result's times start with the window.
     """
     left_out: Counter[str] = Counter()
-    latest = now
-    if latest is None:
-        latest = max((_start(job) + _run(job) for job in (*ended, *running)), default=0.0)
+    ends = (_start(job) + _run(job) for job in (*ended, *running))
+    latest = max(ends, default=0.0) if now is None else now
     background = [replace(job, recorded_run_s=latest - _start(job)) for job in running]
     jobs = list(ended)
     begin = min((job.submit_s for job in ended), default=0.0)
@@ -129,7 +128,7 @@ def without_unsupported(trace: Trace, cluster: Cluster) -> Trace:
         return trace
     return replace(
         trace,
-        jobs=tuple(job for job in trace.jobs if not unsupported(job)),
+        jobs=tuple(filterfalse(unsupported, trace.jobs)),
         skipped={**trace.skipped, UNSUPPORTED: len(moved)},
         background=(*trace.background, *moved),
     )
@@ -169,9 +168,8 @@ def with_work(
 
     A recorded run time includes the slowdown of the GPUs that the job had. Its work is that time
     divided by the slowdown (`Physics`) of the exact GPUs if the record has their indices, else by
-    the expected one of its nodes (right on average, not for a single job). On nodes that the
-    cluster lacks, V is 1, and L that of the loosest level if there are several nodes. Interference
-    is not known and stays in the work.
+    the expected one of its nodes. On nodes that the cluster lacks, V is 1, and L that of the
+    loosest level if there are several. Interference is not known and stays in the work.
     """
     physics = Physics(replace(cluster, scores={**cluster.scores, **truth}), settings)
     row = {name: i for i, name in enumerate(cluster.nodes) if cluster.exists[i].any()}

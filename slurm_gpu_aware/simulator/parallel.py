@@ -51,11 +51,8 @@ def run_all(
 ) -> list[Result]:
     """Simulate all runs; return their results in order. An AwareError of one ends the others.
 
-    Parameters
-    ----------
-    timer : seconds from any origin; measures planning.
-    processes : at most this many at a time; None: one per CPU. 1: in this process.
-    progress : called periodically with the number of ended jobs per run.
+    ``processes``: at most this many at a time (None: one per CPU; 1: this process). ``progress`` is
+    called periodically with the number of ended jobs per run.
     """
     count = min(len(runs), processes or os.cpu_count() or 1)
     if count <= 1:

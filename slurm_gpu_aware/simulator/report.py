@@ -21,10 +21,9 @@ _SAME_PERCENT = 0.05
 
 
 def write_report(folder: Path) -> tuple[list[Path], list[str]]:
-    """Write ``report.html`` and its pictures into a result folder.
+    """Write ``report.html`` and its pictures; return their paths and :func:`plain_summary`.
 
-    Returns their paths and the sentences of :func:`plain_summary`. Raises SourceError if the folder
-    is not a result folder, is damaged or cannot be written, or no job ended in every run.
+    Raises SourceError if the folder is damaged or not writable, or no job ended in every run.
     """
     head, runs = load_results(folder)
     if not all(len(run.columns["jct_s"]) for run in runs):

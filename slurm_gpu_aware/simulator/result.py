@@ -86,10 +86,7 @@ class Result:
         return self.done if among is None else self.done & among
 
     def utilization(self, among: Mask | None = None) -> float | None:
-        """GPU seconds in use from first submission to last end / (GPUs x that time).
-
-        None: the ratio exceeds 1, because a record is of another cluster.
-        """
+        """Share of the GPU time in use; None: more than 1, in the record of another cluster."""
         begin, end = self._span(among)
         if len(self.used_s) < 2 or end <= begin:
             return 0.0
@@ -98,10 +95,7 @@ class Result:
         return used if used < 1.0 + 1e-9 else None
 
     def summary(self, among: Mask | None = None) -> dict[str, Any]:
-        """Numbers of the run, JSON-able; None: not known.
-
-        ``among`` restricts averages, percentiles and makespan; the use of GPUs is that of all jobs.
-        """
+        """Numbers of the run (None: unknown); times and slowdowns are those of ``among``."""
         columns = {"jct_s": self.jct_s, "wait_s": self.wait_s, "slowdown": self.slowdown}
         stats = {
             f"{how}_{name}": _statistic(values(among), how)
@@ -150,10 +144,7 @@ _RATIOS = ("avg_jct_s", "median_jct_s", "p99_jct_s", "avg_wait_s", "avg_slowdown
 
 
 def compared(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """Summaries of the runs over the jobs that ended in all of them.
-
-    ``ratio_to_first``: ratios to the first run that is not a record; less than 1 is better.
-    """
+    """Summaries over the jobs that ended in all runs, with ratios to the first simulated one."""
     among = ended_in_all(results)
     runs = [result.summary(among) for result in results]
     first = next((run for run, r in zip(runs, results, strict=True) if not r.recorded), runs[0])

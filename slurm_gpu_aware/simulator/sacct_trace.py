@@ -1,8 +1,4 @@
-"""Trace of a site's history: the rows of ``sacct`` that are finished jobs with GPUs.
-
-``Trace.skipped`` counts jobs without GPUs, jobs that never started, jobs that still run and the
-earlier runs of requeued jobs. Rows that cannot be parsed are ``Trace.bad_rows``.
-"""
+"""Trace of a site's history: the rows of ``sacct`` that are finished jobs with GPUs."""
 
 from __future__ import annotations
 
@@ -119,12 +115,10 @@ def _run(
     """The row as a run; counts in ``skipped`` why it is not a job. Raises for a bad row."""
     if not _JOB_ID.fullmatch(row.job_id):
         raise ValueError(f"JobID is {quoted(row.job_id)}, expected the number of a job")
-    reason, job = _no_job(row), None
-    if reason is None:
-        job = checked(_job(row, classes, default_class))
-        reason = "still running" if row.running else None
-    if reason is not None:
-        skipped[reason] += 1
+    reason = _no_job(row)
+    job = checked(_job(row, classes, default_class)) if reason is None else None
+    if reason is not None or row.running:
+        skipped[reason or "still running"] += 1
     submit = row.submit_s or -math.inf
     end = submit if row.start_s is None else row.start_s + row.elapsed_s
     ended = job is not None and not row.running

@@ -25,7 +25,6 @@ ORDERS: Mapping[str, str] = {
     "priority": "the trace's own priority, then submission (Slurm)",
     "edf": "earliest deadline first; jobs without one last",
 }
-PREEMPTIVE = frozenset({"las", "srtf"})
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class SimSettings:
     @property
     def preemptive(self) -> bool:
         """Whether the order can take GPUs from a running job."""
-        return self.order in PREEMPTIVE
+        return self.order in ("las", "srtf")
 
     @property
     def label(self) -> str:

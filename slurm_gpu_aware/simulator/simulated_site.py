@@ -13,7 +13,7 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.arrays import BoolArray, FloatArray
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.penalties import LevelPenalties
-from slurm_gpu_aware.simulator.timings import Draw
+from slurm_gpu_aware.simulator.timings import Draw, on_gpus
 from slurm_gpu_aware.topology.locality import with_levels
 from slurm_gpu_aware.topology.machines import machine
 from slurm_gpu_aware.variability.bins import bin_scores
@@ -108,12 +108,9 @@ def stored_site(
 
 def bin_all(scores: Mapping[str, FloatArray], exists: BoolArray) -> dict[str, FloatArray]:
     """(N, W) binned scores of every class over the GPUs that exist (PAL)."""
-    binned = {}
-    for name, values in scores.items():
-        own = np.ones(exists.shape)
-        own[exists] = bin_scores(values[exists]).scores
-        binned[name] = own
-    return binned
+    return {
+        name: on_gpus(bin_scores(values[exists]).scores, exists) for name, values in scores.items()
+    }
 
 
 def with_scores(base: SimulatedSite, draw: Draw) -> SimulatedSite:

@@ -15,7 +15,7 @@ from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.text_file import BadRow, Row, read_table
 from slurm_gpu_aware.variability.scores import pm_scores, run_medians
 
-__all__ = ["DRAWS", "Draw", "Timings", "draw_scores", "read_timings"]
+__all__ = ["DRAWS", "Draw", "Timings", "draw_scores", "on_gpus", "read_timings"]
 
 DRAWS: Mapping[str, str] = {
     "gpus": "single GPUs, none twice",
@@ -80,14 +80,8 @@ def draw_scores(
     """Give every GPU of a cluster scores from measured ones.
 
     All classes get the same GPUs if the files name enough common ones; otherwise each class is
-    drawn separately. Raises SourceError if ``how`` is unknown, or there are too few GPUs (or whole
-    nodes) to draw without repetition.
-
-    Parameters
-    ----------
-    profile : class -> its timings.
-    exists : (N, W) GPUs of the cluster.
-    how : a key of :data:`DRAWS`.
+    drawn separately. ``profile``: class -> timings; ``how``: a key of :data:`DRAWS`. Raises
+    SourceError if it is unknown, or there are too few GPUs (or whole nodes) for it.
     """
     if how not in DRAWS:
         raise SourceError(f"unknown draw {how!r}; known: {', '.join(DRAWS)}")
@@ -97,7 +91,7 @@ def draw_scores(
         for i, (name, timings) in enumerate(profile.items()):
             rng = np.random.default_rng([seed, i])
             drawn = rng.choice(timings.value_ms, size=int(exists.sum()), replace=True)
-            scores[name] = _place(drawn / float(np.median(pool[name][2])), exists)
+            scores[name] = on_gpus(drawn / float(np.median(pool[name][2])), exists)
         return Draw(scores, origin)
     joint = _joint(pool, exists, how, seed)
     if joint is not None:
@@ -132,7 +126,7 @@ def _joint(
     scores = {}
     for name, (gpus, _, values) in pool.items():
         by_gpu = dict(zip(gpus, pm_scores(values).tolist(), strict=True))
-        scores[name] = _place([by_gpu[gpu] for gpu in chosen], exists)
+        scores[name] = on_gpus([by_gpu[gpu] for gpu in chosen], exists)
     return scores
 
 
@@ -151,7 +145,8 @@ def _whole_nodes(
     return [gpu for row, width in zip(rows, widths, strict=True) for gpu in full[row][:width]]
 
 
-def _place(values: npt.ArrayLike, exists: BoolArray) -> FloatArray:
+def on_gpus(values: npt.ArrayLike, exists: BoolArray) -> FloatArray:
+    """(N, W) values of the GPUs that exist; 1 elsewhere."""
     scores = np.ones(exists.shape)
     scores[exists] = values
     return scores
