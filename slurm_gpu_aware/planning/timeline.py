@@ -44,7 +44,8 @@ def take(cluster: Cluster, request: Request, assignment: Assignment) -> Mapping[
                 share = share._replace(unsure=tuple(s for s in possible if s not in slots))
             share = _on_sockets(cluster, request, share, node, possible)
         cluster.take(node, slots, share.cpus, share.memory_mb, share.socket_cpus)
-        cluster.free[node, list(share.unsure)] = False
+        if share.unsure:
+            cluster.free[node, list(share.unsure)] = False
         held[node] = share
     return held
 
