@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from cluster import OUTRUN, Cluster
-from site_files import SLURM_CONF
+from site_files import CONFIG, SLURM_CONF
 from test_limits import WAIT, is_parked
 from test_way_of_a_job import decisions, expect_kinds, let_go, started
 
@@ -89,6 +89,29 @@ def test_a_site_overwrites_admin_comments(cluster: Cluster) -> None:
     cluster.sh("ctl", ["scontrol", "update", f"jobid={job_id}", "starttime=now"])
     cluster.wait(job_id, "RUNNING", 60)
     assert sum(len(slots) for slots in cluster.gpus(job_id).values()) == 2
+
+
+def test_hints_where_a_tool_owns_the_comment(cluster: Cluster) -> None:
+    """Hints after gpu: in the comment, of GPU_AWARE, and of the site's defaults, in this order."""
+    text = cluster.sh("ctl", ["cat", CONFIG])
+    try:
+        section = '\n[site.defaults.user]\nalice = "class=C,bw=high"\n'
+        cluster.sh("ctl", ["tee", "-a", CONFIG], stdin=section)
+        cluster.kill("ctl", "selectd", "TERM")
+        for comment, variable, app_class in (
+            ("rule 7 of x,class=B", "class=A", "A"),
+            ("run 7 gpu:class=B", "class=A", "B"),
+            ("run 7", "", "C"),
+        ):
+            submit = ["env", f"GPU_AWARE={variable}", "sbatch", "--parsable", "--gres=gpu:1"]
+            submit += [f"--comment={comment}", "--wrap=true"]
+            job_id = cluster.sh("ctl", submit, "alice").strip()
+            cluster.wait(job_id, "COMPLETED", 60)
+            asked = decisions(cluster, job_id)[-1]["asked"]
+            assert (asked["class"], asked["bw"]) == (app_class, "high")
+    finally:
+        cluster.sh("ctl", ["tee", CONFIG], stdin=text)
+        cluster.kill("ctl", "selectd", "TERM")
 
 
 def test_a_store_that_another_process_holds(cluster: Cluster) -> None:

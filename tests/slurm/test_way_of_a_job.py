@@ -59,7 +59,7 @@ def ledger_of(cluster: Cluster, job_ids: Sequence[str]) -> dict[str, dict[str, A
         "    ledger = Ledger(store)\n"
         "    print(json.dumps({job: {'decisions': [\n"
         "        dict(state=d.state, nodes=list(d.nodes), slots=list(d.slots), score=d.score,\n"
-        "             clock=d.clock_mhz, outcome=d.outcome, exact=d.exact)\n"
+        "             clock=d.clock_mhz, outcome=d.outcome, exact=d.exact, asked=dict(d.asked))\n"
         "        for d in ledger.decisions(job)],\n"
         "        'events': [[e.kind, e.detail] for e in ledger.events(job)]}\n"
         "        for job in sys.argv[1:]}))\n"
