@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
 from math import isfinite
 from operator import itemgetter
 from typing import Any
@@ -16,6 +17,8 @@ __all__ = ["assignment", "cells_tried", "level_of", "predicted_slowdown", "set_w
 
 MOST_CELLS = 24  # cells in an account, which also has the number of tried cells
 MOST_NODES = 16  # nodes in an account
+
+_short = lru_cache(maxsize=1 << 12)(partial(round, ndigits=4))  # binned scores are few values
 
 
 def assignment(
@@ -68,7 +71,7 @@ def _account(cell: Cell, choice: Choice, by: str) -> dict[str, Any]:
             {
                 "node": cluster.nodes[node],
                 "slots": list(slots),
-                "scores": [round(scores.item(node, s), 4) for s in slots],
+                "scores": [_short(scores.item(node, s)) for s in slots],
                 "left_free": int(free[node]).bit_count() - len(slots),
             }
             for node, slots in listed
@@ -80,7 +83,7 @@ def _account(cell: Cell, choice: Choice, by: str) -> dict[str, Any]:
         account["cut"] = choice.cut
     if choice.considered:
         account["considered"] = [
-            {"node": cluster.nodes[c.node], "slots": list(c.slots), by: round(c.value, 4)}
+            {"node": cluster.nodes[c.node], "slots": list(c.slots), by: _short(c.value)}
             for c in choice.considered
         ]
     return account
@@ -114,8 +117,8 @@ def cells_tried(cell: Cell) -> dict[str, Any]:
     listed = [
         {
             "level": one.level.name,
-            "V": round(value(one.bound_index), 4),
-            "LxV": round(product, 4),
+            "V": _short(value(one.bound_index)),
+            "LxV": _short(product),
             "found": one.found,
         }
         for product, one in tried
