@@ -3,11 +3,12 @@
 Fiduccia-Mattheyses splits the physical graph in two, the halves get the job's tasks by utility, and
 each half is split in turn, down to single GPUs. The tasks of a job are equal, so only their number
 in each half matters: all counts are compared by the utility of the resulting set. (Task by task, as
-printed, the tasks of a pair may go to two sockets even if an idle socket has room for both.)
+printed, the tasks of a pair may go to two sockets even if an idle socket has room for both. In the
+text of algorithm 3, "if P1 gives better utility ... added to A0", A0 is a misprint of A1.)
 
 C. M. Fiduccia, R. M. Mattheyses, "A linear-time heuristic for improving network partitions",
 DAC 1982. In a pass each vertex moves once, in the order of the largest gain that keeps the balance,
-and the best prefix of the moves is kept.
+and the best prefix of the moves is kept. Passes repeat until one has no gain.
 """
 
 from __future__ import annotations

@@ -18,8 +18,9 @@ I      eq. 4, inverted: mean of co-located / solo time (``interference``)
 w      eq. 5: mean of free GPUs / GPUs over the sockets of the job, after its start
 ====== ======================================================================================
 
-Misprints: eq. 2 gives the utility as the sum of a/term, which is infinite if a term is 0. Eq. 4 as
-printed falls with interference.
+Misprints: eq. 2 gives the utility as the sum of a/term, which is infinite if a term is 0 and does
+not fit the thresholds (0.3, 0.5). Eq. 4 as printed falls with interference. The mean of eq. 5 over
+all sockets of a cluster would be the same for every choice.
 """
 
 from __future__ import annotations
