@@ -167,7 +167,7 @@ local function decide_submit(job, part_list, uid, conf)
     if sentence then
         return { refuse = true, text = sentence }
     elseif not hints and not conf.park_uncommented then
-        return {}
+        return { text = hint }
     end
     local function left(reason)
         local new, environment = request.left_changes(job, parts, besides, conf)

@@ -518,6 +518,9 @@ def test_park_uncommented_false_parks_only_our_comments(make_filter: MakeFilter)
     assert filter_.submit(**NODE).written == []
     assert filter_.submit(**NODE, comment="see wiki").written == []
     assert filter_.submit(**NODE, comment="class=A").job["licenses"] == "gpuaware:1"
+    meant = filter_.submit(**NODE, comment="class=A, run 7")
+    assert (meant.rc, meant.written) == (SUCCESS, [])
+    assert "gpu:class=A" in meant.messages[0]
 
 
 def test_without_max_gpus_per_node_one_node_is_assumed(make_filter: MakeFilter) -> None:
