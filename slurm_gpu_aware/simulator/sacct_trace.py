@@ -12,6 +12,7 @@ from pathlib import Path
 from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.model.job_hints import parse_comment
+from slurm_gpu_aware.placement.registry import policy_names
 from slurm_gpu_aware.simulator.history import select_window
 from slurm_gpu_aware.simulator.trace import BadRow, Trace, TraceJob, checked, read_csv
 from slurm_gpu_aware.slurm.sacct import BAD_ROW, SacctRow, sacct_rows
@@ -195,7 +196,7 @@ def _job(row: SacctRow, classes: tuple[str, ...], default_class: str) -> TraceJo
 def _class(comment: str, classes: tuple[str, ...]) -> str | None:
     """Class in the job hints of a comment; None: the comment has no class."""
     try:
-        hints = parse_comment(comment, classes, ())
+        hints = parse_comment(comment, classes, policy_names())
     except RequestError:
         return None
     return hints.app_class if hints and hints.app_class in classes else None

@@ -138,6 +138,11 @@ def test_sacct_text_becomes_a_trace():
     assert trace.bad_rows == ()
 
 
+def test_a_comment_with_a_policy_keeps_its_class():
+    text = sacct_text(row(Comment="run 3 gpu:class=A,place=packed"))
+    assert read_sacct("history", text=text).jobs[0].app_class == "A"
+
+
 @pytest.mark.parametrize(
     ("eligible", "wait"),
     [("1790086400", 100), ("Unknown", 86500), ("", 86500), ("1789999999", 86500)],
