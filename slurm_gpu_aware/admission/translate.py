@@ -47,8 +47,8 @@ def _hints_of(job: SlurmJob, original: OriginalRequest | None, config: Config) -
     names |= {"user": (job.user,), "account": (job.account or "",), "qos": (job.qos or "",)}
     texts = (defaults.get(kind, {}).get(n) for kind in DEFAULT_KINDS for n in names[kind])
     own = job.comment, original.environment if original is not None else None
-    classes, allowed = tuple(config.site.classes), tuple(config.placement.allowed)
-    return _hints(own, tuple(filter(None, texts)), classes, allowed)
+    classes, offered = tuple(config.site.classes), config.placement.offered
+    return _hints(own, tuple(filter(None, texts)), classes, offered)
 
 
 @lru_cache(maxsize=1 << 12)  # users write few different comments
@@ -56,21 +56,21 @@ def _hints(
     own: tuple[str | None, ...],
     defaults: tuple[str, ...],
     classes: tuple[str, ...],
-    allowed: tuple[str, ...],
+    offered: tuple[str, ...],
 ) -> JobHints:
     """Hints of the first of ``own`` that has some; none if the site has changed since. No class is
     ``auto``."""
     hints = JobHints()
     for text in own:
         try:
-            found = parse_comment(text, classes, allowed)
+            found = parse_comment(text, classes, offered)
         except RequestError:
             break
         if found is not None:
             hints = found
             break
     for text in defaults:
-        hints = hints.filled(parse_comment(text, classes, allowed) or JobHints())
+        hints = hints.filled(parse_comment(text, classes, offered) or JobHints())
     return hints.filled(JobHints())
 
 

@@ -7,6 +7,7 @@ Precedence of the file: ``--config``, then ``$GPU_AWARE_CONFIG``, then
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
@@ -24,7 +25,7 @@ from slurm_gpu_aware.config.settings import (
     PlacementConfig,
 )
 from slurm_gpu_aware.errors import ConfigError, RequestError
-from slurm_gpu_aware.filter_rules import COMMENT_KEYS, HOLDING_POOL, in_holding_pool
+from slurm_gpu_aware.filter_rules import COMMENT_KEYS, HOLDING_POOL, MAX_NAME, in_holding_pool
 from slurm_gpu_aware.model.job_hints import parse_comment
 from slurm_gpu_aware.model.penalties import LEVELS
 from slurm_gpu_aware.names import is_name
@@ -130,6 +131,9 @@ def _classes(config: Config) -> Rules:
     for name in classes:
         yield is_name(name), "site.classes", f"{name!r} is not a class name"
         yield name != "auto", "site.classes", "'auto' is reserved"
+    for name in site.partitions:  # the filter refuses its whole configuration for a wrong one
+        sound = len(name) <= MAX_NAME and re.fullmatch("[!-+.-~-]+", name) is not None
+        yield sound, "site.partitions", f"{name!r} is not a partition name"
     name = site.default_class
     yield name in classes, "site.default_class", f"{name!r} is not one of {listed}"
     for name, entry in config.classes.items():
@@ -146,7 +150,7 @@ def _defaults(config: Config) -> Rules:
         for name, text in table.items():
             key = f"site.defaults.{kind}.{name}"
             try:
-                hints = parse_comment(text, config.site.classes, config.placement.allowed)
+                hints = parse_comment(text, config.site.classes, config.placement.offered)
             except RequestError as exc:
                 raise _WrongError(key, str(exc).removeprefix("gpu-aware: ")) from None
             listed = ", ".join(k for k in COMMENT_KEYS if k != "gpus")

@@ -71,12 +71,17 @@ class PlacementConfig:
         "mapa-preserve",
         "topo-aware",
     )
-    """Policies that users may name with ``place=``."""
+    """Policies that users may name with ``place=``; see `offered`."""
     levels: Mapping[str, float] = field(default_factory=dict)
     """Level of `LEVELS` -> its factor >= 1 on a job's iteration time; ``cluster``: L_across."""
     backfill: bool = True
     max_clock_mhz: int | None = None
     """What ``freq=max`` locks; absent: the default clock."""
+
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """Policies that ``place=`` may name: ``allowed``, and the site's own."""
+        return tuple(dict.fromkeys([self.policy, *self.allowed]))
 
     @property
     def penalties(self) -> dict[str, float]:

@@ -151,7 +151,7 @@ def _check_filter_conf(g: DoctorContext, path: Path) -> Check:
         for k, v in render.filter_table(g.config, g.slurm_user).items()
     }
     wrong = [k for k, default in _MIRRORED.items() if (_entry(have, k) or default) != wanted[k]]
-    lists = ("policies", "operators")
+    lists = ("partitions", "policies", "operators")
     wrong += [key for key in lists if _items(_entry(have, key)) != _items(wanted[key])]
     if wrong:
         found = f"{path} differs from config.toml: {', '.join(wrong)}"

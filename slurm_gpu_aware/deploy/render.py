@@ -227,10 +227,9 @@ def filter_table(config: Config, slurm_user: str, models: Iterable[str] = ()) ->
     ``models`` are node features, so that ``gpu:a100:1`` becomes a constraint. Raises ConfigError
     if an operator or SlurmUser is no user of this host.
     """
-    placement = config.placement
     return {
         "classes": config.site.classes,
-        "policies": list(dict.fromkeys([placement.policy, *placement.allowed])),
+        "policies": config.placement.offered,
         "partitions": config.site.partitions,
         "licence": config.gate.licence,
         "reservation": config.gate.reservation,

@@ -428,3 +428,12 @@ def test_a_site_leaves_the_jobs_of_a_partition_to_slurm():
     assert raised.value.leave
     chosen = replace(job("gpu"), comment="place=packed")
     assert request_of(chosen, asked(), where).policy == "packed"
+
+
+def test_a_comment_may_name_the_sites_own_policy_though_it_is_not_in_the_list_for_users():
+    where = site([node("n1")])
+    settings = replace(where.config.placement, policy="packed", allowed=("pal",))
+    where = replace(where, config=replace(where.config, placement=settings))
+    asked_for = replace(job("gpu"), comment="class=A,place=packed")
+    request = request_of(asked_for, asked(), where)
+    assert (request.app_class, request.policy) == ("A", "packed")

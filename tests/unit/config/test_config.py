@@ -73,6 +73,8 @@ BAD = {
     "[site.defaults]\ngroup.p = 'class=A'": "site.defaults.group: unknown; known: user, account",
     "[site.defaults]\nqos = 'class=A'": "site.defaults.qos: expected a table",
     "[site]\npartitions = 'gpu'": "site.partitions: expected a list of strings",
+    "[site]\npartitions = ['a,b']": "site.partitions: 'a,b' is not a partition name",
+    "[site]\npartitions = ['']": "site.partitions: '' is not a partition name",
     "[classes.Z]\nclock_mhz = 1": "classes.Z: not one of site.classes",
     "[classes.A]\nclock_mhz = 0": "between 1 and 10000",
     "classes = 3": "expected sections",

@@ -322,6 +322,7 @@ def test_a_filter_configuration_written_by_hand_may_look_different(cluster: Clus
         ("operators", "{0,4711}", {}),
         ("reservation", '"another"', {}),
         ("policies", '{"pal"}', {}),
+        ("partitions", '{ "big" }', {}),
     ],
 )
 def test_a_filter_that_would_refuse_the_selector_or_a_policy(
