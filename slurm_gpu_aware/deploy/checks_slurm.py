@@ -176,11 +176,10 @@ def _items(entry: str | None) -> set[str]:
 
 def _check_filter_answers(g: DoctorContext) -> Check:
     """Test slurmctld with a job that the filter must refuse; no job is submitted."""
-    _, output = run_command(
-        ["sbatch", "--test-only", "--gres=gpu:1", "--comment=class=gpu-aware-doctor", "--wrap=:"],
-        g.config.selector.command_timeout_s,
-        check=False,
-    )
+    words = ["sbatch", "--test-only", "--gres=gpu:1", "--comment=class=gpu-aware-doctor"]
+    words += [f"--partition={name}" for name in g.config.site.partitions[:1]]
+    limit_s = g.config.selector.command_timeout_s
+    _, output = run_command([*words, "--wrap=:"], limit_s, check=False)
     if "gpu-aware:" in output:
         return ok("filter answers", "slurmctld refuses a wrong comment")
     line = " ".join(output.split())[-160:] or "the job was accepted"

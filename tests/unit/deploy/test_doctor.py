@@ -346,6 +346,14 @@ def test_a_filter_that_slurmctld_does_not_run(cluster: Cluster):
     assert "not refused" in found["filter answers"]["found"]
 
 
+def test_the_filter_is_asked_about_a_managed_partition(cluster: Cluster):
+    text = cluster.config.read_text()
+    cluster.config.write_text(text + '[site]\npartitions = ["big", "huge"]\n')
+    refused = f"case \"$*\" in *--partition=big*) echo '{REFUSED}' >&2; exit 1 ;; esac"
+    cluster.script("sbatch", f"#!/bin/sh\n{refused}\necho 'Job 1 to start'\n")
+    assert cluster.doctor()[1]["filter answers"]["status"] == "ok"
+
+
 def test_root_without_an_account_cannot_ask_the_filter(cluster: Cluster):
     cluster.sbatch("allocation failure: Invalid account or account/partition combination")
     assert cluster.doctor()[1]["filter answers"]["status"] == "skipped"
