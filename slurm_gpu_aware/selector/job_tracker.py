@@ -161,8 +161,12 @@ class JobTracker:
 
     def asked_for_none(self, job: SlurmJob) -> bool:
         """Whether the ledger says that a job was submitted without a reservation."""
-        first = self.ledger.first_event(job.id, "parked")
-        return first is not None and first.detail.get("reservation", "") is None
+        # If a task was only parked again, its submission is that of its array.
+        for name in dict.fromkeys([job.id, str(job.array_id or job.id)]):
+            first = self.ledger.first_event(name, "parked")
+            if first is not None and "reservation" in first.detail:
+                return first.detail["reservation"] is None
+        return False
 
     def _started(self, job: SlurmJob, tracked: Tracked, now: float) -> None:
         known = tracked.phase is JobPhase.STARTED

@@ -106,3 +106,15 @@ def test_jobs_of_others_are_not_told(tracker: JobTracker) -> None:
     tracker.placed.clear()
     observe(tracker, [running(7)], 10.0)
     assert kinds(tracker, "7") == []
+
+
+@pytest.mark.parametrize("reservation", [None, "theirs"])
+def test_a_task_parked_again_was_submitted_like_its_array(
+    tracker: JobTracker, reservation: str | None
+) -> None:
+    rest = replace(ours(9, "PENDING", licence=True), array_id=9, array_tasks="3-9")
+    observe(tracker, [replace(rest, reservation=reservation)], 10.0)
+    tracker.ledger.event("9_3", "parked", {"why": "requeued", "restarts": 1}, 20.0)
+    task = replace(rest, id="9_3", raw_id=10, array_tasks=None)
+    observe(tracker, [task], 30.0)
+    assert tracker.asked_for_none(task) is (reservation is None)
