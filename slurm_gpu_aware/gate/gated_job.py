@@ -125,7 +125,7 @@ def task_number(job_id: str) -> float:
 def has_task(job: SlurmJob, job_id: str) -> bool:
     """Whether ``98_5`` is one of the tasks of an unsplit array record."""
     array, _, task = job_id.partition("_")
-    if job.array_tasks is None or array != str(job.array_id):
+    if job.array_tasks is None or array != str(job.array_id) or not task.isdecimal():
         return False
     try:
         return int(task) in array_tasks(job.array_tasks)

@@ -283,4 +283,6 @@ def _named(job_id: str, gated: GatedJob) -> GatedJob | None:
     job = gated.job
     if job_id in (job.id, str(job.raw_id), str(job.array_id)):
         return gated
-    return gated.task(job_id) if has_task(job, job_id) else None
+    if not has_task(job, job_id):
+        return None
+    return gated.task(f"{job.array_id}_{int(job_id.partition('_')[2])}")  # 98_03 is 98_3

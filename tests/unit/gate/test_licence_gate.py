@@ -163,3 +163,10 @@ def test_tasks_of_an_array_may_be_released_together(slurm: SlurmFolder) -> None:
 def test_a_task_of_an_unsplit_array_may_be_released_before_others(slurm: SlurmFolder) -> None:
     slurm.write([array("1,2,3", "98")], ["n1"])
     assert release(slurm, "98_3") == ["98_3"]
+
+
+def test_a_task_has_one_id_however_its_number_is_typed(slurm: SlurmFolder) -> None:
+    slurm.write([array("1,2,30", "98")], ["n1"])
+    with pytest.raises(SourceError, match="not parked"):
+        release(slurm, "98_3_0")
+    assert release(slurm, "98_02") == ["98_2"]
