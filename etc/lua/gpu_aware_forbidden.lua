@@ -3,7 +3,7 @@ Requests that an ordinary user may not make: the gate's licence and reservation,
 an index. All texts of a job are parsed as Slurm parses them, so that no spelling passes.
 
 Lengths are checked first: slurmctld waits for the filter, and applies its own limits afterwards.
-- A text that is parsed (PARSED, and the comment in gpu_aware_comment.lua) is refused if it is longer
+- A text that is parsed (PARSED) is refused, and a comment is not read, if it is longer
   than Slurm's own limit. Slurm itself would refuse all of these but licences, and licences that are
   not parsed are not checked.
 - A text that is only copied into the record of a parked job (node lists, AdminComment) may be longer:
