@@ -61,6 +61,21 @@ database() {
     await 300 listening localhost 6819
 }
 
+controller() {
+    keep slurmctld as_user slurm slurmctld -D &
+    await 300 listening ctl 6817
+    watch_slurmctld &
+}
+
+# The device files and the state folder of a host that has fake GPUs
+fake_gpus() {
+    [ -e "/etc/gpu-aware-fake/$(hostname).json" ] || return 0
+    for index in 0 1 2 3; do
+        [ -e /dev/nvidia$index ] || mknod -m 666 /dev/nvidia$index c 195 $index
+    done
+    install -d -m 1777 "/shared/fakegpu/$(hostname)"
+}
+
 # Slurm 24.11.5 hangs for ever in some of its reconfigures and shutdowns (docs/internals/slurm.md). An admin would
 # restart it; here this does, and keeps what its threads did.
 watch_slurmctld() {

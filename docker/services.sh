@@ -80,17 +80,12 @@ run_ctl() {
     lay_out
     munge
     database
-    keep slurmctld as_user slurm slurmctld -D &
-    await 300 listening ctl 6817
-    watch_slurmctld &
+    controller
     selector &
 }
 
 run_node() {
-    for index in 0 1 2 3; do
-        [ -e /dev/nvidia$index ] || mknod -m 666 /dev/nvidia$index c 195 $index
-    done
-    install -d -m 1777 "/shared/fakegpu/$(hostname)"
+    fake_gpus
     munge
     await 600 test -e /etc/slurm/.ready
     # Clocks that a killed container left locked

@@ -31,19 +31,12 @@ run_ctl() {
     munge
     remote_shell
     database
-    keep slurmctld as_user slurm slurmctld -D &
-    await 300 listening ctl 6817
-    watch_slurmctld &
+    controller
 }
 
 run_node() {
     lay_out
-    if [ -e "/etc/gpu-aware-fake/$(hostname).json" ]; then
-        for index in 0 1 2 3; do
-            [ -e /dev/nvidia$index ] || mknod -m 666 /dev/nvidia$index c 195 $index
-        done
-        install -d -m 1777 "/shared/fakegpu/$(hostname)"
-    fi
+    fake_gpus
     munge
     remote_shell
     keep slurmd slurmd -D &
