@@ -118,6 +118,8 @@ class RunningJob:
     """Nodes of the job, also those outside the cluster; a wider job is preempted later."""
     keeps_gpus: bool = False
     """Preemption only suspends the job."""
+    expected_end_s: float | None = None
+    """Expected end on the same clock, at most ``end_s``; None: ``end_s``."""
 
     @property
     def on_nodes(self) -> frozenset[int]:

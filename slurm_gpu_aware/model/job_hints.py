@@ -42,6 +42,8 @@ class JobHints:
     """``auto``, ``max``, or MHz."""
     model: str | None = None
     """Name of a performance model in the store (not checked here)."""
+    move: str | int | None = None
+    """``ok``, ``no``, or the time that a restart of the job takes, in seconds."""
     place: str | None = None
     """A policy that the site allows, or ``off``."""
 
@@ -84,6 +86,7 @@ def parse_comment(
         gpus=_value(found, "gpus", _gpus, rules.VALID["gpus"]),
         freq=_value(found, "freq", _freq, rules.VALID["freq"]),
         model=_value(found, "model", _model, rules.VALID["model"]),
+        move=_value(found, "move", _move, rules.VALID["move"]),
         place=_choice(found, "place", [*policies, "off"]),
     )
 
@@ -136,6 +139,12 @@ def _freq(text: str) -> str | int | None:
 
 def _model(text: str) -> str | None:
     return text if len(text) <= rules.MAX_NAME and _MODEL.match(text) else None
+
+
+def _move(text: str) -> str | int | None:
+    if text in rules.MOVE_WORDS:
+        return text
+    return _number(text[:-1], 1, rules.MAX_RESTART_S) if text.endswith("s") else None
 
 
 def _shown(text: str) -> str:

@@ -62,6 +62,8 @@ class Request:
     """``--gres-flags=enforce-binding``: on each node GPUs and CPUs lie on one socket."""
     several_sockets: int | None = None
     """CPUs per node from which Slurm may give a bound job GPUs of several sockets; None: never."""
+    gpus_per_socket: int | None = None
+    """``--gpus-per-socket``: GPUs on each socket that gives some; None: on any sockets."""
     fills_sockets: bool = False
     """Slurm gives a bound job every free core of the socket."""
     cpus: int = 1
@@ -72,6 +74,8 @@ class Request:
     memory_mb_per_cpu: int = 0
     memory_mb_per_gpu: int = 0
     time_limit_s: float = math.inf
+    estimate_s: float | None = None
+    """Expected run time on median GPUs without any slowdown; None: the time limit."""
     priority: float = 0.0
     """Slurm's priority; larger first."""
     submit_s: float = 0.0
@@ -85,6 +89,8 @@ class Request:
     """Slurm's own priority, without the additions in ``priority``."""
     waited_s: float = 0.0
     """Waiting time; a round sets it for policies that may postpone."""
+    postponed_since_s: float | None = None
+    """When a round first let the job wait for a better set (`planning.waiting`); None: none has."""
     relaxed: bool = False
     """A question of capacity: a policy that may postpone accepts any set that fits."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -109,6 +115,12 @@ class Request:
         least = self.fewest_nodes
         most = self.max_nodes if self.max_nodes is not None else self.gpus
         return tuple(n for n in counts if least <= n <= most)
+
+    @property
+    def expected_s(self) -> float:
+        """Expected run time on median GPUs: the estimate, never above the time limit."""
+        known = self.time_limit_s if self.estimate_s is None else self.estimate_s
+        return min(known, self.time_limit_s)
 
     @property
     def fewest_nodes(self) -> int:

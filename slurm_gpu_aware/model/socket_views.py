@@ -1,16 +1,21 @@
-"""Views of the cluster for jobs with ``--gres-flags=enforce-binding``.
+"""Views of the cluster for jobs whose GPUs depend on sockets.
 
-Slurm gives such a job only cores of the sockets of its GPUs. If the request names single GPUs, as
-ours do, Slurm checks each GPU separately and removes the cores of all other sockets: the job starts
-only if all its GPUs of a node lie on one socket. If the request names no GPU, Slurm may take GPUs
-of several sockets (``_foreach_gres_filter_sock_core`` in gres_filter.c).
+With ``--gres-flags=enforce-binding`` (`views`) Slurm gives a job only cores of the sockets of its
+GPUs. If the request names single GPUs, as ours do, Slurm checks each GPU separately and removes the
+cores of all other sockets: the job starts only if all its GPUs of a node lie on one socket. If the
+request names no GPU, Slurm may take GPUs of several sockets (``_foreach_gres_filter_sock_core`` in
+gres_filter.c).
+
+With ``--gpus-per-socket`` (`spread_views`) each of some sockets of a node gives equally many GPUs;
+the CPUs may lie on any socket.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
+from functools import lru_cache
+from itertools import chain, combinations, islice, product
 
 import numpy as np
 
@@ -18,7 +23,50 @@ from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.cluster import Cluster, Sockets
 from slurm_gpu_aware.model.request import Request
 
-__all__ = ["views"]
+__all__ = ["spread_views", "views"]
+
+_MOST_SETS = 64
+"""Index sets that are compared for ``--gpus-per-socket``; 8 GPUs on two sockets have 36 at most."""
+
+
+def spread_views(
+    request: Request, cluster: Cluster, *, idle: bool = False
+) -> Iterator[tuple[Request, Cluster]]:
+    """Yield the views for a request with ``gpus_per_socket``, lowest indices first.
+
+    A view shows one index set, as many GPUs on each of its sockets as requested, on the nodes where
+    all of them are free. ``idle``: as if no job held anything.
+
+    Raises ValueError if the sockets of the cluster or the GPUs per node are not known.
+    """
+    sockets, each, per_socket = cluster.sockets, request.gpus_per_node, request.gpus_per_socket
+    if sockets is None or each is None or per_socket is None:
+        raise ValueError(f"job {request.job_id}: its sockets are not known")
+    there = cluster.exists if idle else cluster.free
+    asked = replace(request, gpus_per_socket=None)
+    rows = sockets.gpu if request.eligible is None else sockets.gpu[request.eligible]
+    for row in np.unique(rows, axis=0):  # a site has few kinds of nodes
+        alike = (sockets.gpu == row).all(axis=1)
+        for slots in _spread_sets(tuple(row.tolist()), per_socket, each // per_socket):
+            nodes = alike & there[:, slots].all(axis=1)
+            if np.count_nonzero(nodes) >= request.fewest_nodes:
+                mask = np.zeros_like(there)
+                mask[np.ix_(nodes, slots)] = True
+                exists = mask if idle else cluster.exists
+                yield asked, replace(cluster, free=mask, exists=exists)
+
+
+@lru_cache(maxsize=256)
+def _spread_sets(row: tuple[int, ...], per_socket: int, sockets: int) -> list[list[int]]:
+    """Index sets of ``per_socket`` GPUs on each of ``sockets`` sockets. ``row``: socket by slot."""
+    on = [[slot for slot, of in enumerate(row) if of == socket] for socket in sorted({*row} - {-1})]
+    able = [slots for slots in on if len(slots) >= per_socket]
+    sets = (
+        sorted(chain(*parts))
+        for chosen in combinations(able, sockets)
+        for parts in product(*(combinations(slots, per_socket) for slots in chosen))
+    )
+    return list(islice(sets, _MOST_SETS))
 
 
 def views(

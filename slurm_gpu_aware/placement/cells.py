@@ -55,13 +55,18 @@ class Cell:
     split: Split
     tried: tuple[Tried, ...] = ()
     """Cells that the search tested, in its order."""
+    part: tuple[IntArray, MaskArray] | None = None
+    """``units`` and ``masks`` of a part of the cell; None: the whole cell."""
     units: IntArray = field(init=False)
     """(C,) node index of each candidate row; at levels below the node a node has several rows."""
     masks: MaskArray = field(init=False)
     """(C,) candidate GPUs of each row as bit masks."""
 
     def __post_init__(self) -> None:
-        units, masks = _rows(self.supply, self.level, self.split, self.bound_index)
+        part = self.part
+        if part is None:
+            part = _rows(self.supply, self.level, self.split, self.bound_index)
+        units, masks = part
         object.__setattr__(self, "units", units)
         object.__setattr__(self, "masks", masks)
 
@@ -82,14 +87,17 @@ class Cell:
 
 
 def first_cell(
-    supply: Supply, levels: Sequence[LevelView], choices: Sequence[Split]
+    supply: Supply,
+    levels: Sequence[LevelView],
+    choices: Sequence[Split],
+    below: float = math.inf,
 ) -> Cell | None:
-    """Return the feasible cell of the smallest product, or None.
+    """Return the feasible cell of the smallest product, or None if no product is less than `below`.
 
     Of equal products the tighter level wins; within the cell, the split with the fewest nodes.
     """
     best: tuple[LevelView, int, Split] | None = None
-    least = math.inf
+    least = below
     values = supply.table.values
     smallest = values.item(0)
     tried: list[Tried] = []
@@ -100,7 +108,7 @@ def first_cell(
         if not fitting:
             continue
         limit = len(values)
-        if best is not None:
+        if least < math.inf:
             limit = int((level.penalty * values).searchsorted(least, side="left"))
         found = smallest_bound(supply, level, fitting, limit, tried)
         if found is not None:
@@ -166,9 +174,9 @@ def _holds(supply: Supply, level: LevelView, split: Split, index: int) -> bool:
 
 def supports_of(cell: Cell) -> dict[int, IntArray]:
     """All of :func:`supports` for a cell, from the search if it computed them."""
-    known: dict[int, IntArray] | None = cell.supply.memo.get(
-        ("supports", cell.level, cell.split, cell.bound_index)
-    )
+    known: dict[int, IntArray] | None = None
+    if cell.part is None:
+        known = cell.supply.memo.get(("supports", cell.level, cell.split, cell.bound_index))
     if known is None:
         known = dict(supports(cell.supply, cell.level, cell.split, cell.units, cell.masks))
     return known

@@ -1,4 +1,4 @@
-"""Constraints around policies: socket binding, groups of nodes, power saving.
+"""Constraints around policies: sockets, groups of nodes, power saving.
 
 A constraint is a policy that asks an inner policy with narrower requests and clusters, so that
 every answer satisfies the constraint and no policy needs to know it.
@@ -17,17 +17,17 @@ from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import NodeGroups, Request
-from slurm_gpu_aware.model.socket_views import views
+from slurm_gpu_aware.model.socket_views import spread_views, views
 from slurm_gpu_aware.placement.feasible import allowed_nodes, common_reason
 from slurm_gpu_aware.placement.level_views import inside_groups
-from slurm_gpu_aware.placement.policy import Policy, Reason
+from slurm_gpu_aware.placement.policy import Policy, Reason, WaitRule
 
-__all__ = ["Constraint", "OneGroup", "PowerSaving", "SocketBinding", "constrained"]
+__all__ = ["Constraint", "OneGroup", "PowerSaving", "SocketBinding", "SocketSpread", "constrained"]
 
 
 def constrained(policy: Policy) -> Policy:
     """Return the policy with all constraints that a request may have."""
-    return PowerSaving(OneGroup(SocketBinding(policy)))
+    return PowerSaving(OneGroup(SocketBinding(SocketSpread(policy))))
 
 
 def _with_note(found: Assignment, text: str, **why: object) -> Assignment:
@@ -46,6 +46,9 @@ class Constraint(Policy):
         self.may_postpone = inner.may_postpone
         self.has_rules = inner.has_rules
 
+    def wait_rule(self) -> WaitRule | None:
+        return self.inner.wait_rule()
+
     def without(self, request: Request, cluster: Cluster) -> Request:
         """Return the request without this constraint; the same object if it does not apply."""
         return request
@@ -60,6 +63,29 @@ class Constraint(Policy):
         if free is request or self.inner.place(free, cluster) is None:
             return self.inner.why_not(free, cluster)
         return self.broken(request, cluster)
+
+
+class SocketSpread(Constraint):
+    """Each of some sockets of a node gives ``gpus_per_socket`` GPUs (``--gpus-per-socket``).
+
+    The policy is asked for each index set (`socket_views`); the least predicted slowdown wins, then
+    the lowest indices.
+    """
+
+    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
+        if request.gpus_per_socket is None or cluster.sockets is None:
+            return self.inner.place(request, cluster)
+        placed = [self.inner.place(asked, view) for asked, view in spread_views(request, cluster)]
+        best = min(filter(None, placed), key=lambda a: a.slowdown, default=None)
+        how = f"{request.gpus_per_socket} of its GPUs on each socket"
+        return best and _with_note(best, how, sockets=how)
+
+    def without(self, request: Request, cluster: Cluster) -> Request:
+        spread = request.gpus_per_socket is not None and cluster.sockets is not None
+        return replace(request, gpus_per_socket=None) if spread else request
+
+    def broken(self, request: Request, cluster: Cluster) -> Reason:
+        return Reason("GPUs are free, but not as many on each socket (--gpus-per-socket)")
 
 
 class SocketBinding(Constraint):

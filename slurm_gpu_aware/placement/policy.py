@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import common_reason
 
-__all__ = ["Policy", "PolicyOptions", "Reason"]
+__all__ = ["Policy", "PolicyOptions", "Reason", "WaitRule"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,15 @@ class Reason:
     """A rule of the policy forbids GPUs that fit. Slurm does not keep this rule."""
 
 
+class WaitRule(NamedTuple):
+    """Rule by which the planner weighs waiting, as shares of a job's expected run time."""
+
+    cap: float
+    """Longest wait, from the first time that the job is postponed."""
+    margin: float
+    """Least gain for which a job waits."""
+
+
 class Policy(ABC):
     """Chooses GPUs for one request on one snapshot.
 
@@ -49,8 +58,7 @@ class Policy(ABC):
     """Name in the registry and in assignments."""
     options_type: ClassVar[type[PolicyOptions]] = PolicyOptions
     by_levels: bool = False
-    """The policy takes only sets in one group of a locality level of the cluster, and of these a
-    set of the least predicted slowdown."""
+    """The policy takes only sets in one group of a locality level of the cluster."""
     may_postpone: bool = False
     """The policy may refuse free GPUs that fit and wait for better ones (see `place`)."""
     has_rules: bool = False
@@ -66,6 +74,13 @@ class Policy(ABC):
         A policy that may postpone places a request with ``relaxed`` on any set that fits;
         ``waited_s`` is the waiting time of a request.
         """
+
+    def wait_rule(self) -> WaitRule | None:
+        """Return the rule by which the planner lets a job wait for a set that ends it sooner.
+
+        None: a job that fits starts. `place` itself never waits by this rule.
+        """
+        return None
 
     def own_reason(self, request: Request, cluster: Cluster) -> str | None:
         """Say in one sentence which rule of the policy makes `place` return None; else None."""

@@ -9,15 +9,26 @@ from typing import Any
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.placement.policy import Policy
 
-__all__ = ["DEFAULT", "SLURM", "make_policy", "option_names", "policy_class", "policy_names"]
+__all__ = [
+    "DEFAULT",
+    "PACKED",
+    "SLURM",
+    "make_policy",
+    "option_names",
+    "policy_class",
+    "policy_names",
+]
 
-DEFAULT = "pal"
+DEFAULT = "eft"
 """The policy of a round that names none."""
 SLURM = "lowest-index"
 """The policy that places like Slurm."""
+PACKED = "packed"
+"""The policy that packs jobs onto few nodes: gains of others are told against it."""
 
 _POLICIES = {
     "best-fit": "baselines.BestFit",
+    "eft": "eft.Eft",
     "lowest-index": "baselines.FirstFit",
     "mapa-baseline": "mapa.MapaBaseline",
     "mapa-greedy": "mapa.MapaGreedy",

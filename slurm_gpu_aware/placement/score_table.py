@@ -19,15 +19,15 @@ _MOST_MASKS = 64
 class ScoreTable:
     """The (N, W) scores of one class; 1.0 for values that are not finite.
 
-    ``values``: (B,) ascending distinct scores of the GPUs that exist: PAL's bins. ``fixed``: (N, W)
-    scores as integers of 1e-5, for sums independent of their order.
+    ``values``: (B,) ascending distinct scores of the GPUs that exist: PAL's bins. ``scores``,
+    ``fixed``: (N, W) scores, and as integers of 1e-5, for sums independent of their order.
     """
 
     def __init__(self, scores: FloatArray, exists: BoolArray) -> None:
-        self._scores = np.where(np.isfinite(scores), scores, 1.0)
-        present = self._scores[exists]
+        self.scores: FloatArray = np.where(np.isfinite(scores), scores, 1.0)
+        present = self.scores[exists]
         self.values: FloatArray = np.unique(present) if present.size else np.ones(1)
-        clipped = np.minimum(self._scores, _LARGEST_SCORE)
+        clipped = np.minimum(self.scores, _LARGEST_SCORE)
         self.fixed: IntArray = np.rint(clipped * _FIXED_POINT).astype(np.int64)
         self._masks: dict[int, MaskArray] = {}
 
@@ -39,7 +39,7 @@ class ScoreTable:
         """(N,) masks of the GPUs with a score of at most ``values[index]``."""
         found = self._masks.get(index)
         if found is None:
-            found = pack(self._scores <= self.values[index])
+            found = pack(self.scores <= self.values[index])
             if len(self._masks) < _MOST_MASKS:
                 self._masks[index] = found
         return found

@@ -21,6 +21,7 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.timeline import NodeShare, Timeline, keep_least, take
+from slurm_gpu_aware.planning.waiting import Gpu, Later
 
 __all__ = ["BackfillRoom", "Shadow", "reserve"]
 
@@ -30,7 +31,8 @@ class Shadow:
     """Shadow reservation of the head."""
 
     start_s: float
-    """Latest start of the head; inf if it waits for a job without a time limit."""
+    """Latest start of the head (inf if it waits for a job without a time limit), or the expected
+    start of a head that waits for a better set."""
     assignment: Assignment
     rest: Cluster
     """The cluster at ``start_s`` without the reserved resources."""
@@ -39,9 +41,21 @@ class Shadow:
 
 
 def reserve(
-    head: Request, cluster: Cluster, timeline: Timeline, dispatcher: Dispatcher
+    head: Request,
+    cluster: Cluster,
+    timeline: Timeline,
+    dispatcher: Dispatcher,
+    later: Later | None = None,
 ) -> Shadow | None:
-    """Bisect for the earliest end after which the head fits; None: it fits after none."""
+    """Bisect for the earliest end after which the head fits; None: it fits after none.
+
+    ``later``: the set that the head waits for by its own choice. It is reserved from its expected
+    start, which is earlier than the limits promise, so that no other job takes parts of it.
+    """
+    if later is not None:
+        rest = later.cluster.copy()
+        take(rest, head, later.assignment)
+        return Shadow(later.start_s, later.assignment, rest, head.bound)
 
     @cache
     def at(index: int) -> tuple[Assignment | None, Cluster]:
@@ -70,6 +84,15 @@ class BackfillRoom:
         if shadow is not None:
             self.outside = replace(cluster.copy(), asleep=cluster.asleep)
             keep_least(self.outside, cluster, shadow.rest, slice(None))
+
+    @property
+    def reserved(self) -> list[Gpu]:
+        """(node, slot) of the head's GPUs."""
+        if self.shadow is None:
+            return []
+        of_head = self.shadow.assignment
+        pairs = zip(of_head.nodes, of_head.slots, strict=True)
+        return [(node, slot) for node, slots in pairs for slot in slots]
 
     def ends_before(self, request: Request, now_s: float) -> bool:
         """Say whether the job has a time limit and ends by it before the head starts."""

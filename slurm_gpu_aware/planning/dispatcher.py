@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.constraints import constrained
 from slurm_gpu_aware.placement.feasible import common_reason
 from slurm_gpu_aware.placement.policy import Policy, Reason
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning.plan import PlanSettings
+from slurm_gpu_aware.planning.waiting import ExpectedEnds, Gpu, Later, better_later
 
 __all__ = ["Dispatcher", "PlacementFailedError", "shape_of"]
 
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 _SHAPE = attrgetter(
     *("gpus", "min_nodes", "max_nodes", "gpus_per_node", "required", "node_groups", "whole_node"),
     *("app_class", "bandwidth_sensitive", "pattern", "policy", "gpu_model"),
-    *("bound", "several_sockets", "fills_sockets", "cpus", "cpus_per_gpu"),
+    *("bound", "several_sockets", "fills_sockets", "gpus_per_socket", "cpus", "cpus_per_gpu"),
     *("memory_mb_per_node", "memory_mb_per_cpu", "memory_mb_per_gpu"),
 )
 
@@ -41,17 +42,36 @@ class Dispatcher:
         settings: PlanSettings,
         options: Mapping[str, Mapping[str, Any]] | None = None,
         now: float = 0.0,
+        running: Sequence[RunningJob] = (),
     ) -> None:
+        """``running``: the jobs of the snapshot."""
         self.settings = settings
         self.options = options or {}
         self.now = now
+        self.ends = ExpectedEnds(running, now)
+        """Expected ends of the round; the round keeps them up to date."""
         self._policies: dict[str, Policy] = {}
 
-    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
-        """Ask the request's policy. Raises PlacementFailedError if the policy fails."""
+    def place(
+        self,
+        request: Request,
+        cluster: Cluster,
+        reserved: Collection[Gpu] = (),
+        ends: ExpectedEnds | None = None,
+    ) -> Assignment | Later | None:
+        """Ask the request's policy: the best set now, or the later one that the job waits for.
+
+        ``reserved``: GPUs that other jobs get when they become free. ``ends``: those of a trial
+        instead of the round's. Raises PlacementFailedError if the policy fails.
+        """
         try:
             policy = self._policy(request)
-            return policy.place(self._aged(request, policy), cluster)
+            aged = self._aged(request, policy)
+            here = policy.place(aged, cluster)
+            if here is None:
+                return None
+            ends = self.ends if ends is None else ends
+            return better_later(aged, here, cluster, ends, self.now, policy, reserved) or here
         except PolicyError as exc:
             raise PlacementFailedError(str(exc)) from exc
         except Exception as exc:  # one job must not stop the round
@@ -59,10 +79,14 @@ class Dispatcher:
             raise PlacementFailedError(f"its placement policy failed: {exc!r}") from exc
 
     def try_place(self, request: Request, cluster: Cluster) -> Assignment | None:
-        """Like :meth:`place`, but None if the policy fails."""
+        """Place now; None also if the policy fails."""
         try:
-            return self.place(request, cluster)
-        except PlacementFailedError:
+            policy = self._policy(request)
+            return policy.place(self._aged(request, policy), cluster)
+        except PolicyError:
+            return None
+        except Exception:  # one job must not stop the round
+            log.exception("job %s: its placement policy failed", request.job_id)
             return None
 
     def could_place(self, request: Request, cluster: Cluster) -> Assignment | None:

@@ -55,6 +55,11 @@ class Waiting:
     """The job has no place even on the idle cluster."""
     by_policy: bool = False
     """An option of the policy is the reason; Slurm does not keep this option."""
+    postponed: bool = False
+    """GPUs that fit are free, but the job ends sooner on a set that frees up later."""
+    expected_start_s: float | None = None
+    """Expected start of a postponed job, on the clock of the round's ``now``; a round should then
+    consider it again."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
-from slurm_gpu_aware.planning.timeline import take
+from slurm_gpu_aware.planning.timeline import as_running, take
+from slurm_gpu_aware.planning.waiting import Later
 
 __all__ = ["Trial", "TrialResults", "by_class", "guaranteed_prefix", "id_key", "in_slurm_order"]
 
@@ -47,8 +48,8 @@ def guaranteed_prefix(gpus: Sequence[int], total: int) -> int:
     return bisect_right(list(accumulate(gpus)), total)
 
 
-class TrialResults(dict[int, tuple[Assignment | None, "TrialResults"]]):
-    """Identity of a request -> its assignment and the results after it (a tree)."""
+class TrialResults(dict[int, tuple[Assignment | Later | None, "TrialResults"]]):
+    """Identity of a request -> its answer and the results after it (a tree)."""
 
 
 class Trial:
@@ -58,14 +59,19 @@ class Trial:
         self._cluster = start.copy()
         self._dispatcher = dispatcher
         self._results = results
+        self._ends = dispatcher.ends.copy()
 
-    def place(self, request: Request) -> Assignment | None:
-        """Place the next job; None if it has no place. Raises PlacementFailedError."""
+    def place(self, request: Request) -> Assignment | Later | None:
+        """Place the next job; `Later` if it waits, None if it has no place.
+
+        Raises PlacementFailedError.
+        """
         if (known := self._results.get(id(request))) is None:
-            assignment = self._dispatcher.place(request, self._cluster)
-            known = (assignment, self._results if assignment is None else TrialResults())
-            self._results[id(request)] = known
-        assignment, self._results = known
-        if assignment is not None:
-            take(self._cluster, request, assignment)
-        return assignment
+            answer = self._dispatcher.place(request, self._cluster, ends=self._ends)
+            after = TrialResults() if isinstance(answer, Assignment) else self._results
+            known = self._results[id(request)] = (answer, after)
+        answer, self._results = known
+        if isinstance(answer, Assignment):
+            held = take(self._cluster, request, answer)
+            self._ends.start(as_running(request, answer, self._dispatcher.now, held))
+        return answer

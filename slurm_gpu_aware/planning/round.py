@@ -28,7 +28,7 @@ from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.placement.policy import Reason
-from slurm_gpu_aware.planning.backfill import BackfillRoom, reserve
+from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve
 from slurm_gpu_aware.planning.dispatcher import Dispatcher, PlacementFailedError, shape_of
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
 from slurm_gpu_aware.planning.preempt import can_preempt, plan_preemption
@@ -40,6 +40,8 @@ from slurm_gpu_aware.planning.prefix import (
     in_slurm_order,
 )
 from slurm_gpu_aware.planning.timeline import NodeShare, Timeline, as_running, keep_least, take
+from slurm_gpu_aware.planning.waiting import Later, in_words
+from slurm_gpu_aware.time_text import duration
 
 __all__ = ["plan_round"]
 
@@ -66,7 +68,7 @@ def plan_round(
     now : time in seconds, on the clock of ``RunningJob.end_s``.
     policy_options : options per policy name; a request's own options override them.
     """
-    dispatcher = Dispatcher(settings, policy_options, now)
+    dispatcher = Dispatcher(settings, policy_options, now, cluster.running)
     return _Round(cluster, settings, now, dispatcher).plan(in_slurm_order(queue))
 
 
@@ -88,9 +90,9 @@ class _Round:
         self._infeasible: dict[object, Reason | None] = {}
 
     def plan(self, ordered: list[Request]) -> Plan:
-        behind = self._continue(self._prefix(ordered))
+        behind, later = self._continue(self._prefix(ordered))
         if behind:
-            self._behind_head(behind[0], behind[1:])
+            self._behind_head(behind[0], behind[1:], later)
         return Plan(tuple(self.assignments), tuple(self.waiting.values()))
 
     def _prefix(self, ordered: list[Request]) -> list[Request]:
@@ -111,20 +113,20 @@ class _Round:
         return [request for request in behind if request.job_id not in self.waiting]
 
     def _in_turn(self, requests: list[Request]) -> tuple[_Placed, Request | None]:
-        """Place requests on a copy until a feasible one has no place; return also that one."""
+        """Place requests on a copy until a feasible one has no place or waits; return also that."""
         trial = Trial(self.cluster, self.dispatcher, self._results)
         placed: _Placed = []
         for request in requests:
             if request.job_id in self.waiting:
                 continue
             try:
-                assignment = trial.place(request)
+                answer = trial.place(request)
             except PlacementFailedError as exc:
                 self._wait(request, str(exc))
                 continue
-            if assignment is not None:
-                placed.append((request, assignment))
-            elif not self._is_infeasible(request):
+            if isinstance(answer, Assignment):
+                placed.append((request, answer))
+            elif answer is not None or not self._is_infeasible(request):
                 return placed, request
         return placed, None
 
@@ -139,18 +141,23 @@ class _Round:
             wanted = [failed, *(request for request in wanted if request is not failed)]
         return [(request, a) for request, a in prefix if request.job_id not in self.waiting]
 
-    def _continue(self, behind: list[Request]) -> list[Request]:
-        """Continue in Slurm's order while jobs fit or may preempt; return the rest, head first."""
+    def _continue(self, behind: list[Request]) -> tuple[list[Request], Later | None]:
+        """Continue in Slurm's order while jobs start; return the rest, the head first.
+
+        Also the set that the head waits for by its own choice.
+        """
         for position, request in enumerate(behind):
             try:
-                assignment = self.dispatcher.place(request, self.cluster)
-                if assignment is not None:
-                    self._assign(request, assignment)
+                answer = self.dispatcher.place(request, self.cluster)
+                if isinstance(answer, Assignment):
+                    self._assign(request, answer)
+                elif answer is not None:
+                    return behind[position:], answer
                 elif not self._is_infeasible(request) and not self._preempt(request):
-                    return behind[position:]
+                    return behind[position:], None
             except PlacementFailedError as exc:
                 self._wait(request, str(exc))
-        return []
+        return [], None
 
     def _preempt(self, request: Request) -> bool:
         if not can_preempt(request) or self.dispatcher.postponed(request, self.cluster):
@@ -175,6 +182,7 @@ class _Round:
         # No other job gets the resources of the victims before they end.
         keep_least(self.cluster, self.cluster, after, slice(None))
         self.running = [job for job in self.running if job not in preemption.victims]
+        self.dispatcher.ends.preempt(names)
         self.running.append(self._left_by_victims(after))
         self._record(request, chosen, held)
         return True
@@ -203,7 +211,9 @@ class _Round:
     def _record(
         self, request: Request, assignment: Assignment, held: Mapping[int, NodeShare]
     ) -> None:
-        self.running.append(as_running(request, assignment, self.now, held))
+        job = as_running(request, assignment, self.now, held)
+        self.running.append(job)
+        self.dispatcher.ends.start(job)
         if gpus := tuple((node, share.unsure) for node, share in held.items() if share.unsure):
             self.running.append(RunningJob("(by Slurm)", gpus, self.now))
         self.assignments.append(replace(assignment, clock_mhz=self.settings.clock_mhz(request)))
@@ -232,9 +242,25 @@ class _Round:
         idle = None if ended.sockets is None else ended.sockets.idle()
         return replace(ended, free=ended.exists.copy(), sockets=idle)
 
-    def _behind_head(self, head: Request, behind: list[Request]) -> None:
+    def _behind_head(self, head: Request, behind: list[Request], later: Later | None) -> None:
         timeline = Timeline(self.running, self.now)
-        shadow = reserve(head, self.cluster, timeline, self.dispatcher)
+        shadow = reserve(head, self.cluster, timeline, self.dispatcher, later)
+        if later is not None:
+            self._postpone(head, later, shadow)
+        else:
+            self._wait_as_head(head, shadow)
+        depth, why = 0, f"waits for its turn behind job {head.job_id}"
+        if self.settings.backfill:
+            depth = self.settings.backfill_depth
+            why = f"waits behind job {head.job_id}, beyond the depth of backfill"
+            self._backfill(head, BackfillRoom(self.cluster, shadow), behind[:depth])
+        elif later is not None:  # a job that waits by its own choice holds up no other
+            depth = len(behind)
+            self._backfill(head, BackfillRoom(self.cluster, shadow), behind, strict=True)
+        for request in behind[depth:]:
+            self._wait(request, why)
+
+    def _wait_as_head(self, head: Request, shadow: Shadow | None) -> None:
         postponed = self.dispatcher.postponed(head, self.cluster)
         why = self.dispatcher.why_not(head, self.cluster).text
         reason = f"{'postponed' if postponed else 'next in line'}: {why}"
@@ -242,25 +268,35 @@ class _Round:
             where = shadow.assignment
             names = set_words(self.cluster.nodes, where.nodes, where.slots)
             latest = (
-                f"in {_duration(shadow.start_s - self.now)} at the latest"
+                f"in {duration(shadow.start_s - self.now)} at the latest"
                 if math.isfinite(shadow.start_s)
                 else "when jobs without a time limit end"
             )
             what = "reconsidered" if postponed else "starts"
             reason += f"; {what} {latest}, reserved: {names}"
         self._wait(head, reason, shadow_start_s=None if shadow is None else shadow.start_s)
-        depth, why = 0, f"waits for its turn behind job {head.job_id}"
-        if self.settings.backfill:
-            depth = self.settings.backfill_depth
-            why = f"waits behind job {head.job_id}, beyond the depth of backfill"
-            self._backfill(head, BackfillRoom(self.cluster, shadow), behind[:depth])
-        for request in behind[depth:]:
-            self._wait(request, why)
 
-    def _backfill(self, head: Request, room: BackfillRoom, behind: list[Request]) -> None:
-        """Start jobs that do not delay the head; equal requests until the first failure."""
+    def _postpone(self, request: Request, later: Later, shadow: Shadow | None = None) -> None:
+        """Let a job wait for a set that frees up later; ``shadow``: its reservation as the head."""
+        reason = f"postponed: {in_words(later, self.cluster.nodes, self.now)}"
+        if shadow is not None:
+            reason += "; reserved for it"
+        self._wait(request, reason, postponed=True, expected_start_s=later.start_s)
+
+    def _backfill(
+        self, head: Request, room: BackfillRoom, behind: list[Request], *, strict: bool = False
+    ) -> None:
+        """Start jobs that do not delay the head; equal requests until the first failure.
+
+        ``strict``: in their order, up to the first that does not fit.
+        """
         failed: dict[tuple[object, bool], str] = {}
+        reserved = room.reserved
+        blocked: str | None = None
         for request in behind:
+            if blocked is not None:
+                self._wait(request, f"waits for its turn behind job {blocked}")
+                continue
             short = room.ends_before(request, self.now)
             key = (shape_of(request), short)
             if key in failed:
@@ -268,13 +304,16 @@ class _Round:
                 continue
             try:
                 view = room.view(request, self.now)
-                assignment = self.dispatcher.place(request, view)
-                if assignment is not None:
-                    assignment = _with_reserved(assignment, head, room.now, view)
-                    self._record(request, assignment, room.take(request, assignment, self.now))
+                answer = self.dispatcher.place(request, view, reserved)
+                if isinstance(answer, Assignment):
+                    answer = _with_reserved(answer, head, room.now, view)
+                    self._record(request, answer, room.take(request, answer, self.now))
+                elif answer is not None:
+                    self._postpone(request, answer)
                 elif not self._is_infeasible(request):
                     reason = self._why_behind(head, room, request, short)
                     self._wait(request, reason)
+                    blocked = request.job_id if strict else None
                     if not self.dispatcher.postponed(request, view):
                         failed[key] = reason  # a job that waits longer may have a lower threshold
             except PlacementFailedError as exc:
@@ -304,13 +343,3 @@ def _with_reserved(
     if len(nodes) <= _MOST_KEPT:
         why["kept"] = {here.nodes[n]: s for n, s in zip(nodes, slots, strict=True)}
     return replace(assignment, why=why)
-
-
-def _duration(seconds: float) -> str:
-    """``45 s``, ``12 min``, ``3 h 5 min``."""
-    minutes = round(seconds / 60)
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if minutes < 60:
-        return f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60} min"

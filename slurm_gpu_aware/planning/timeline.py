@@ -74,6 +74,7 @@ def as_running(
         gpus=tuple(zip(assignment.nodes, assignment.slots, strict=True)),
         end_s=now + request.time_limit_s,
         start_s=now,
+        expected_end_s=now + min(request.expected_s * assignment.slowdown, request.time_limit_s),
         node_count=len(assignment.nodes),
         cpus={node: share.cpus for node, share in held.items()},
         memory_mb={node: share.memory_mb for node, share in held.items()},

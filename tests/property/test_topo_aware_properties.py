@@ -15,7 +15,7 @@ from small_clusters import all_sets, clusters, requests
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.drb.bipartition import Machine, best_set, machine_cost
-from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
+from slurm_gpu_aware.placement.drb.interference import InterferenceProfile, Neighbours
 from slurm_gpu_aware.placement.drb.utility import Scale, Weights, extremes
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.topology.machines import machine
@@ -34,11 +34,11 @@ def scale_of(graph, k):
     return Scale(t_best, t_worst, 1.0, w)
 
 
-def shares(graph, free, k, weights):
+def shares(graph, free, k, weights, neighbours=()):
     """(cost of bipartition, least cost of all sets); None if too few are free."""
     everything = (1 << graph.n) - 1
-    this = Machine(graph, everything, free, free)
-    scale = scale_of(graph, k)
+    this = Machine(graph, everything, free, free, neighbours)
+    scale = replace(scale_of(graph, k), i_worst=1.5)
     found = best_set(this, k, weights, scale)
     slots = [s for s in range(graph.n) if free >> s & 1]
     sets = [sum(1 << s for s in c) for c in combinations(slots, k)]
@@ -54,8 +54,9 @@ def shares(graph, free, k, weights):
 def test_bipartition_is_exact_on_two_sockets_of_two(weights):
     for free in range(16):
         for k in range(1, 5):
-            pair = shares(MINSKY, free, k, weights)
-            assert pair is None or pair[0] == pair[1]
+            for beside in ((), (Neighbours(3, 1, 1.4, 0.2), Neighbours(15, 2, 2.0, 0.0))):
+                pair = shares(MINSKY, free, k, weights, beside)
+                assert pair is None or pair[0] == pair[1]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ import numpy as np
 
 from slurm_gpu_aware.model.arrays import BoolArray, FloatArray
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
+from slurm_gpu_aware.placement.drb.interference import Neighbours, interference
 from slurm_gpu_aware.placement.drb.utility import Scale, Weights, free_shares
 from slurm_gpu_aware.topology.distances import distances, path_sum
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, masks_of_size, slots_of
@@ -41,17 +42,19 @@ class Machine:
     free: int
     allowed: int
     """Free GPUs that the job may have."""
+    neighbours: tuple[Neighbours, ...] = ()
 
-    def terms(self, chosen: int) -> tuple[int, float]:
-        """t (eq. 3) and w (eq. 5) of a set."""
+    def terms(self, chosen: int) -> tuple[int, float, float]:
+        """t (eq. 3), I (eq. 4) and w (eq. 5) of a set."""
         shares, sockets = free_shares(self.graph, self.exists, self.free, chosen)
-        return path_sum(self.graph, chosen), shares / max(sockets, 1)
+        i = interference(self.neighbours, chosen)
+        return path_sum(self.graph, chosen), i, shares / max(sockets, 1)
 
 
 def machine_cost(machine: Machine, chosen: int, weights: Weights, scale: Scale) -> float:
-    """Cost of sets of equal size: eq. 1 without interference, with t from 0 for parts of a job."""
-    t, w = machine.terms(chosen)
-    return float(scale.cost(weights, float(t + scale.t_best), 1.0, w))
+    """Cost of sets of equal size: eq. 1 with t from 0 for parts of a job."""
+    t, i, w = machine.terms(chosen)
+    return float(scale.cost(weights, float(t + scale.t_best), i, w))
 
 
 @lru_cache(maxsize=4096)

@@ -1,8 +1,9 @@
-"""Interference of jobs on one machine (Amaral et al., SC'17, eq. 4).
+"""Interference of jobs on one socket or machine (Amaral et al., SC'17, eq. 4).
 
-Eq. 4 is a mean of solo / co-located time, which falls with interference, but eqs. 1 and 2 treat I
-as a cost. Here every quotient is inverted: co-located / solo, at least 1. I = 1 means no
-interference; larger is worse.
+Jobs interfere if they share a socket (section 5.2.2) or, by option, a machine (section 3.3). Eq. 4
+is a mean of solo / co-located time, which falls with interference, but eqs. 1 and 2 treat I as a
+cost. Here every quotient is inverted: co-located / solo, at least 1. I = 1 means no interference;
+larger is worse.
 """
 
 from __future__ import annotations
@@ -11,15 +12,21 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from slurm_gpu_aware.model.arrays import FloatArray, IntArray
+from slurm_gpu_aware.model.arrays import IntArray
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.placement.identity_cache import by_identity
+from slurm_gpu_aware.placement.masks import MaskArray
 
-__all__ = ["InterferenceProfile", "Workload", "interference"]
+__all__ = ["SCOPES", "InterferenceProfile", "Neighbours", "Workload", "interference"]
+__all__ += ["neighbours_on"]
+
+SCOPES = ("socket", "machine")
+"""What jobs share that interfere; an unknown socket is the machine."""
 
 Workload = tuple[str, int]
 """(application, GPUs) of a job."""
@@ -56,24 +63,72 @@ class InterferenceProfile:
         return f"InterferenceProfile({len(self.together)} pairs, {digest})"
 
 
-def interference(profile: InterferenceProfile, job: Workload, cluster: Cluster) -> FloatArray:
-    """I of each machine if ``job`` joined the jobs that run there, shape (N,), >= 1.
+class Neighbours(NamedTuple):
+    """Running jobs with GPUs on the same sockets of a machine, as one new job sees them."""
 
-    The mean of co-located / solo time over those jobs and the new one, whose slowdowns by its
-    neighbours add up. A pair that was not measured, or an unknown application, counts as none.
+    sockets: int
+    """GPUs of these sockets, as a mask."""
+    jobs: int
+    suffered: float
+    """Sum of the slowdowns that the new job causes them."""
+    caused: float
+    """Sum of the slowdowns, each less 1, that they cause the new job."""
+
+
+def interference(neighbours: tuple[Neighbours, ...], chosen: int) -> float:
+    """I >= 1 of GPUs (a mask) of a machine beside its jobs.
+
+    The mean of co-located / solo time over the new job and those that share a socket with it. The
+    slowdowns of the new job by its neighbours add up.
+    """
+    jobs, total = 1, 1.0
+    for there in neighbours:
+        if there.sockets & chosen:
+            jobs += there.jobs
+            total += there.suffered + there.caused
+    return total / jobs
+
+
+def neighbours_on(
+    profile: InterferenceProfile, job: Workload, cluster: Cluster, sockets: MaskArray
+) -> tuple[IntArray, list[tuple[Neighbours, ...]]]:
+    """(N,) number of each machine's neighbours for ``job``, and the distinct ones by number.
+
+    A pair that was not measured, or an unknown application, counts as no interference.
+    ``sockets``: (N, W) GPUs of the socket of each GPU, as masks.
     """
     n = cluster.shape[0]
     holders = _holders(cluster.running)
     held = ~cluster.free[holders.node, holders.slot]
     code = holders.job[held] * n + holders.node[held]  # ascending
-    code = code[np.flatnonzero(np.diff(code, prepend=-1))]
-    node, workload = code % n, holders.workload[code // n]
+    found: dict[tuple[tuple[int, int, float, float], ...], int] = {(): 0}
+    number = np.zeros(n, dtype=np.int64)
+    first = np.flatnonzero(np.diff(code, prepend=-1))
+    if not len(first):
+        return number, [()]
+    zone = sockets[holders.node[held], holders.slot[held]]
+    used = np.bitwise_or.reduceat(zone, first)
+    node, workload = code[first] % n, holders.workload[code[first] // n]
     suffered = np.array([profile.slowdown(w, job) or 1.0 for w in holders.known] + [1.0])
-    caused = np.array([profile.slowdown(job, w) or 1.0 for w in holders.known] + [1.0])
-    jobs = np.bincount(node, minlength=n)
-    others = np.bincount(node, weights=suffered[workload], minlength=n)
-    own = 1.0 + np.bincount(node, weights=caused[workload] - 1.0, minlength=n)
-    return np.asarray((others + own) / (jobs + 1), dtype=np.float64)
+    caused = np.array([(profile.slowdown(job, w) or 1.0) - 1.0 for w in holders.known] + [0.0])
+    order = np.lexsort((used, node))
+    node, used, workload = node[order], used[order], workload[order]
+    of_node = np.flatnonzero(np.diff(node, prepend=-1))
+    first = np.union1d(of_node, np.flatnonzero(np.diff(used, prepend=used[:1])))
+    each = list(
+        zip(
+            used[first].tolist(),
+            np.diff(first, append=len(node)).tolist(),
+            np.add.reduceat(suffered[workload], first).round(9).tolist(),
+            np.add.reduceat(caused[workload], first).round(9).tolist(),
+            strict=True,
+        )
+    )
+    ends = [*np.searchsorted(first, of_node).tolist(), len(each)]
+    number[node[of_node]] = [
+        found.setdefault(tuple(each[begin:end]), len(found)) for begin, end in pairwise(ends)
+    ]
+    return number, [tuple(map(Neighbours._make, there)) for there in found]
 
 
 class _Holders(NamedTuple):

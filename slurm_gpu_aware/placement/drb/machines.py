@@ -1,7 +1,7 @@
 """Machines that a job may use, sorted into kinds, and the cost of their sets.
 
-Machines with the same graph, the same GPUs and the same free GPUs are one kind: apart from
-interference they have the same best set.
+Machines with the same graph, the same GPUs, the same free GPUs and the same neighbours are one
+kind: they have the same best set.
 """
 
 from __future__ import annotations
@@ -18,15 +18,22 @@ from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.cells import Cell
 from slurm_gpu_aware.placement.drb.bipartition import Machine, best_set, linked_enough, worst_set
-from slurm_gpu_aware.placement.drb.interference import interference
+from slurm_gpu_aware.placement.drb.interference import (
+    InterferenceProfile,
+    Neighbours,
+    Workload,
+    interference,
+    neighbours_on,
+)
 from slurm_gpu_aware.placement.drb.options import TopoOptions
 from slurm_gpu_aware.placement.drb.utility import Scale, Terms, extremes, free_shares
 from slurm_gpu_aware.placement.feasible import allowed_nodes
 from slurm_gpu_aware.placement.identity_cache import by_identity
-from slurm_gpu_aware.placement.masks import pack
+from slurm_gpu_aware.placement.masks import MaskArray, pack
 from slurm_gpu_aware.placement.selection.links import graph_of, sorted_rows
 from slurm_gpu_aware.placement.shapes import Split
-from slurm_gpu_aware.topology.distances import Network, network_of, path_sum
+from slurm_gpu_aware.topology.distances import Network, network_of, path_sum, sockets_of
+from slurm_gpu_aware.topology.subsets import slots_of
 
 __all__ = ["Machines", "PlacedSet", "scale_for"]
 
@@ -47,6 +54,8 @@ class _Idle(NamedTuple):
     kinds: tuple[tuple[HardwareGraph, int], ...]
     """Graph and existing GPUs."""
     network: Network
+    sockets: MaskArray
+    """(N, W) GPUs of the socket of each GPU."""
 
 
 @by_identity
@@ -60,7 +69,29 @@ def _idle(
         distinct.setdefault((graph_of(cluster, node), mask), len(distinct))
         for node, mask in enumerate(pack(exists).tolist())
     ]
-    return _Idle(np.array(number, dtype=np.int64), tuple(distinct), network_of(cluster))
+    width = exists.shape[1]
+    sockets = np.full((len(distinct), width), (1 << width) - 1, dtype=np.uint64)
+    for row, (graph, mask) in enumerate(distinct):
+        for socket in sockets_of(graph, mask):
+            sockets[row, list(slots_of(socket))] = socket
+    of_node = np.array(number, dtype=np.int64)
+    return _Idle(of_node, tuple(distinct), network_of(cluster), sockets[of_node])
+
+
+def slowdown_beside(
+    profile: InterferenceProfile, job: Workload, cluster: Cluster, scope: str
+) -> FloatArray:
+    """(N, W) slowdown >= 1 of ``job`` on each GPU by the running jobs on its socket or machine."""
+    sockets = _idle(cluster.exists, cluster.graphs, cluster.levels).sockets
+    if scope == "machine":
+        sockets = np.full_like(sockets, np.iinfo(np.uint64).max)
+    number, known = neighbours_on(profile, job, cluster, sockets)
+    width = cluster.shape[1]
+    more = np.zeros((len(known), width))
+    for row, neighbours in enumerate(known):
+        for there in neighbours:
+            more[row] += there.caused * np.array([there.sockets >> s & 1 for s in range(width)])
+    return np.asarray(1.0 + more[number])
 
 
 def scale_for(
@@ -109,18 +140,25 @@ class Machines:
         self.need = options.min_bandwidth_gbps
         self.cluster: Cluster = cell.supply.cluster
         profile, name = options.interference, cell.supply.request.application
-        self.weights, self.i_of_row = options.weights, np.ones(len(cell.units))
+        self.weights = options.weights
         self.knows_interference = profile is not None and name is not None
+        idle = _idle(self.cluster.exists, self.cluster.graphs, self.cluster.levels)
+        self.network = idle.network
+        number, most = idle.number, len(idle.kinds)
+        known: list[tuple[Neighbours, ...]] = [()]
         if profile is None or name is None:
             self.weights = self.weights.without_interference()
         else:
+            sockets = idle.sockets
+            if options.interference_scope == "machine":
+                sockets = np.full_like(sockets, np.iinfo(np.uint64).max)
             job = (name, cell.supply.request.gpus)
-            self.i_of_row = interference(profile, job, self.cluster)[cell.units]
-        idle = _idle(self.cluster.exists, self.cluster.graphs, self.cluster.levels)
-        self.network = idle.network
-        self.of_row, kinds = sorted_rows(cell, idle.number, len(idle.kinds))
+            beside, known = neighbours_on(profile, job, self.cluster, sockets)
+            number = beside * most + number
+        self.of_row, kinds = sorted_rows(cell, number, most * len(known))
         self.kinds = tuple(
-            Machine(*idle.kinds[number], free, allowed) for number, free, allowed, _ in kinds
+            Machine(*idle.kinds[at % most], free, allowed, known[at // most])
+            for at, free, allowed, _ in kinds
         )
         self.plain = tuple(plain for *_, plain in kinds)
 
@@ -149,24 +187,24 @@ class Machines:
     def row_costs(self, masks: Sequence[int | None]) -> FloatArray:
         """(C,) cost of each row if it gives the mask of its kind; inf for None."""
         pairs = zip(self.kinds, masks, strict=True)
-        terms = [(0, 0.0) if mask is None else kind.terms(mask) for kind, mask in pairs]
-        t, w = np.array(terms, dtype=np.float64).T[:, self.of_row]
+        terms = [(0, 1.0, 0.0) if mask is None else kind.terms(mask) for kind, mask in pairs]
+        t, i, w = np.array(terms, dtype=np.float64).T[:, self.of_row]
         # All rows have the same offset in t, so the scale of the whole job orders them correctly.
-        cost = self.scale.cost(self.weights, t + self.scale.t_best, self.i_of_row, w)
+        cost = self.scale.cost(self.weights, t + self.scale.t_best, i, w)
         return np.where(np.array([mask is None for mask in masks])[self.of_row], np.inf, cost)
 
     def placed(self, rows: IntArray, masks: Sequence[int]) -> PlacedSet:
         """The set of ``masks[i]`` of row ``rows[i]``. On several machines I is their mean."""
-        total, used, t = 0.0, 0, 0
+        total, used, t, i = 0.0, 0, 0, 0.0
         for kind, mask in zip(self.of_row[rows].tolist(), masks, strict=True):
             this = self.kinds[kind]
             share, sockets = free_shares(this.graph, this.exists, this.free, mask)
             total, used = total + share, used + sockets
             t += path_sum(this.graph, mask)
+            i += interference(this.neighbours, mask) / len(masks)
         if len(rows) > 1:
             gpus = np.array([mask.bit_count() for mask in masks], dtype=np.int64)
             t += self.network.path_sum(self.cell.units[rows], gpus)
-        i = float(self.i_of_row[rows].mean())
         w = total / max(used, 1)
         cost = float(self.scale.cost(self.weights, float(t), i, w))
         return PlacedSet(rows, tuple(masks), Terms(t, i, w, cost))

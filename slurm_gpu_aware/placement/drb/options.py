@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
+from slurm_gpu_aware.placement.drb.interference import SCOPES, InterferenceProfile
 from slurm_gpu_aware.placement.drb.utility import Weights
 from slurm_gpu_aware.placement.policy import PolicyOptions
 
@@ -21,6 +21,8 @@ class TopoOptions(PolicyOptions):
     """a_cc, a_b, a_d, sum 1."""
     interference: InterferenceProfile | None = None
     """None: interference is not known."""
+    interference_scope: str = "socket"
+    """What jobs share that interfere, one of ``interference.SCOPES``."""
     minimal_utility: float | None = None
     """Threshold of a job (``topo-aware-p``), 0..1; None: 0.3 for one GPU, 0.5 for more."""
     patience_s: float = 3600.0
@@ -38,6 +40,8 @@ class TopoOptions(PolicyOptions):
         object.__setattr__(self, "weights", _weights(self.weights))
         if not isinstance(self.interference, InterferenceProfile | None):
             raise _bad("interference", "an InterferenceProfile or None", self.interference)
+        if self.interference_scope not in SCOPES:
+            raise _bad("interference_scope", " or ".join(SCOPES), self.interference_scope)
         utility = self.minimal_utility
         if utility is not None and not 0.0 <= _number(utility) <= 1.0:
             raise _bad("minimal_utility", "a number from 0 to 1", utility)

@@ -16,7 +16,7 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Sockets
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.socket_views import views
-from slurm_gpu_aware.placement.constraints import SocketBinding
+from slurm_gpu_aware.placement.constraints import SocketBinding, SocketSpread
 from slurm_gpu_aware.placement.registry import make_policy, policy_names
 from slurm_gpu_aware.planning import Plan, PlanSettings, plan_round
 from slurm_gpu_aware.planning.record import read_round, record_round
@@ -373,3 +373,44 @@ def test_every_policy_keeps_to_the_socket() -> None:
 def test_views_need_sockets() -> None:
     with pytest.raises(ValueError, match="not known"):
         list(views(bound(1, 1), replace(cluster(), sockets=None)))
+
+
+def spread(number: int, per_socket: int, sockets: int, nodes: int = 1) -> Request:
+    """``--gpus-per-socket`` with ``--sockets-per-node``."""
+    each = per_socket * sockets
+    counts = {"gpus_per_node": each, "min_nodes": nodes, "max_nodes": nodes}
+    return Request(str(number), each * nodes, gpus_per_socket=per_socket, **counts)
+
+
+SLOW = np.array([[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 5.0]])
+
+
+@pytest.mark.parametrize("policy", policy_names())
+def test_each_socket_gives_its_gpus(policy: str) -> None:
+    """GPU 0 is busy on the first node, GPU 3 is slow on the second."""
+    here = busy(cluster(2, scores={"B": SLOW}), "running", 0, (0,), (1, 0))
+    place = SocketSpread(make_policy(policy)).place
+    one = place(spread(1, 1, 2), here)
+    assert one is not None
+    assert {slot // 2 for slot in one.slots[0]} == {0, 1}
+    same = place(spread(2, 2, 1), here)
+    assert same is not None
+    assert sorted(same.slots[0]) in ([0, 1], [2, 3])
+    two = place(spread(3, 1, 2, nodes=2), here)
+    assert two is not None
+    assert all(0 not in slots and {s // 2 for s in slots} == {0, 1} for slots in two.slots)
+    assert place(spread(4, 2, 2, nodes=2), here) is None
+
+
+def test_the_fastest_gpus_of_each_socket_are_chosen() -> None:
+    here = cluster(scores={"B": np.array([[2.0, 1.0, 1.0, 2.0]])})
+    found = SocketSpread(make_policy("pal")).place(spread(1, 1, 2), here)
+    assert found is not None
+    assert sorted(found.slots[0]) == [1, 2]
+
+
+def test_a_round_says_why_sockets_hold_no_more() -> None:
+    here = busy(cluster(), "running", 0, (0, 1), (1, 0))
+    found = plan([spread(1, 1, 2)], here)
+    assert found.assignments == ()
+    assert "not as many on each socket" in found.waiting[0].reason

@@ -68,6 +68,21 @@ def test_pal_on_two_sockets():
     assert (got.level, got.slots[0]) == (rows[0][0], numbers(rows[0][3]))
 
 
+def test_eft_price_of_breaking_up_a_node():
+    """Costs as the policy accounts for them, node by node; the first row is its choice."""
+    rows = table("eft.md", "node")
+    scores, free = np.full((len(rows), 4), 2.0), np.zeros((len(rows), 4), dtype=bool)
+    for at, row in enumerate(rows):
+        scores[at, 0], free[at, : int(row[1])] = float(row[2]), True
+    cluster = Cluster.uniform([row[0] for row in rows], 4, scores={"A": scores}, free=free)
+    policy = make_policy("eft")
+    for at, row in enumerate(rows):
+        alone = Request("1", 1, app_class="A", eligible=np.arange(len(rows)) == at)
+        why = policy.place(alone, cluster).why
+        assert (why["chosen"][0]["left_free"], why["least_cost"]) == (int(row[3]), float(row[4]))
+    assert policy.place(Request("1", 1, app_class="A"), cluster).nodes == (0,)
+
+
 def test_pal_measured_penalties():
     """The file on the page, read as ``gpu-aware-profile import`` reads it, gives its table."""
     page = (POLICIES / "pal.md").read_text()

@@ -190,6 +190,17 @@ def test_a_job_keeps_away_from_loud_neighbours():
     assert found.why["alternatives"][0]["I"] == 2.0
 
 
+@pytest.mark.parametrize(("scope", "slot", "worth"), [("socket", 2, 1.0), ("machine", 1, 2.0)])
+def test_a_job_takes_the_quiet_socket_of_a_machine(scope, slot, worth):
+    """By machine every GPU is as loud, so the job fills the socket."""
+    running = (RunningJob("1", ((0, (0,)),), 1e9, application="loud"),)
+    cluster = replace(minsky(1, [(0, [0])]), running=running)
+    options = {"interference": PROFILE, "weights": (0.2, 0.6, 0.2), "interference_scope": scope}
+    found = place(cluster, 1, options=options, application="job")
+    assert chosen(found) == ((0,), ((slot,),))
+    assert found.why["terms"]["interference"]["I"] == worth
+
+
 def test_postponing_waits_for_links_and_ages():
     across = minsky(busy=[(0, [0, 2])])
     calm = place(across, 2, options=COMMUNICATION)
@@ -302,6 +313,10 @@ def test_the_account():
         ({"patience_s": 0}, "patience_s must be a number of more than 0"),
         ({"single_node": "yes"}, "single_node must be True or False, not 'yes'"),
         ({"interference": {}}, "interference must be an InterferenceProfile"),
+        (
+            {"interference_scope": "rack"},
+            "interference_scope must be socket or machine, not 'rack'",
+        ),
         ({"min_bandwidth_gbps": float("nan")}, "min_bandwidth_gbps must be a number"),
         ({"single_node": True, "anti_collocation": True}, "exclude each other"),
         (

@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel, RunningJob
-from slurm_gpu_aware.placement.drb.interference import InterferenceProfile, interference
+from slurm_gpu_aware.placement.drb.interference import (
+    InterferenceProfile,
+    interference,
+    neighbours_on,
+)
 from slurm_gpu_aware.placement.drb.utility import Scale, Terms, Weights, extremes, free_shares
 from slurm_gpu_aware.topology.distances import network_of, path_sum, with_known_sockets
 from slurm_gpu_aware.topology.machines import machine
@@ -101,12 +105,34 @@ def job(name, node, slot, application):
     return RunningJob(name, ((node, (slot,)),), 1e9, application=application)
 
 
+SOCKETS = np.array([[0b0011, 0b0011, 0b1100, 0b1100]] * 3, dtype=np.uint64)
+MACHINE = np.full((3, 4), 0b1111, dtype=np.uint64)
+
+
+def interference_of(cluster, chosen=0b1111, sockets=MACHINE):
+    """I of each machine for a job "a" on these GPUs."""
+    number, known = neighbours_on(PROFILE, ("a", 1), cluster, sockets)
+    return [interference(known[i], chosen) for i in number]
+
+
+def test_only_jobs_on_the_sockets_of_the_set_interfere():
+    both = RunningJob("3", ((1, (1, 2)),), 1e9, application="none")
+    cluster = cluster_with(job("1", 0, 0, "b"), job("2", 0, 2, "b"), both, job("4", 1, 0, "b"))
+    alone = (1.5 + 1.1) / 2
+    beside = (1.5 + 1.1 + 1.0) / 3
+    assert interference_of(cluster, 0b0010, SOCKETS) == pytest.approx([alone, beside, 1.0])
+    assert interference_of(cluster, 0b1000, SOCKETS) == pytest.approx([alone, 1.0, 1.0])
+    assert interference_of(cluster, 0b1010, SOCKETS) == pytest.approx(
+        [(1.5 + 1.5 + 1.2) / 3, beside, 1.0]
+    )
+    assert interference_of(cluster, 0b1000) == pytest.approx([(1.5 + 1.5 + 1.2) / 3, beside, 1.0])
+
+
 def test_interference_rises_when_jobs_hurt_each_other():
     """Eq. 4 as printed falls below 1 here: 100/110 and 50/75."""
     assert PROFILE.slowdown(("a", 1), ("b", 1)) == pytest.approx(1.1)
     cluster = cluster_with(job("1", 0, 0, "b"), job("2", 1, 0, "a"))
-    found = interference(PROFILE, ("a", 1), cluster)
-    assert found == pytest.approx([(1.5 + 1.1) / 2, 1.0, 1.0])
+    assert interference_of(cluster) == pytest.approx([(1.5 + 1.1) / 2, 1.0, 1.0])
     assert PROFILE.worst == 1.5
 
 
@@ -117,14 +143,13 @@ def test_a_gain_beside_a_neighbour_counts_as_scatter():
 
 def test_several_neighbours_add_up_and_unknown_ones_count_as_undisturbed():
     cluster = cluster_with(job("1", 0, 0, "b"), job("2", 0, 1, "b"), job("3", 0, 2, None))
-    found = interference(PROFILE, ("a", 1), cluster)
-    assert found[0] == pytest.approx((1.5 + 1.5 + 1.0 + 1.2) / 4)
+    assert interference_of(cluster)[0] == pytest.approx((1.5 + 1.5 + 1.0 + 1.2) / 4)
 
 
 def test_a_job_whose_gpus_are_free_again_is_no_neighbour():
     cluster = cluster_with(job("1", 0, 0, "b"))
     cluster.give_back(0, [0])
-    assert interference(PROFILE, ("a", 1), cluster).tolist() == [1.0, 1.0, 1.0]
+    assert interference_of(cluster) == [1.0, 1.0, 1.0]
 
 
 def test_profiles_name_their_content_and_refuse_bad_times():

@@ -95,7 +95,7 @@ def test_a_backfilled_jobs_account_names_reserved_gpus():
         ("r1", 0, [0, 2, 3], NOW + 100),
         ("r2", 1, [1, 2, 3], NOW + 1000),
     )
-    early, late = job(2, 1, limit=50), job(2, 1, limit=5000)
+    early, late = job(2, 1, limit=50), job(2, 1, limit=2000)
     (found,) = plan([job(1, 4), late], cluster).assignments
     assert (found.nodes, found.slots) == ((1,), ((0,),))
     assert (found.why["kept_for"], found.why["kept"]) == ("1", {"n0": [1]})

@@ -1,0 +1,261 @@
+"""Earliest finish: the least slowdown with a price for breaking up nodes, or a wait that pays.
+
+The cost of a set on one node is L x max V (PAL, eq. 1) x (1 + b x free / W): of the node's W GPUs,
+``free`` are free before the job starts, and the bracket counts only if some stay free. A set across
+nodes is taken if its L x V is below the least cost on one node. Of the sets within a tolerance of
+the least cost, those that leave the fewest GPUs of their nodes free are compared by their links
+(MAPA), or by their scores where links do not differ.
+
+The planner weighs waiting for such a policy (`wait_rule`): a job waits if a set that frees up later
+ends it sooner.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.hardware_graph import HardwareGraph
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement.account import assignment, cells_tried
+from slurm_gpu_aware.placement.cells import Cell, first_cell
+from slurm_gpu_aware.placement.drb.interference import SCOPES, InterferenceProfile
+from slurm_gpu_aware.placement.drb.machines import slowdown_beside
+from slurm_gpu_aware.placement.feasible import Supply
+from slurm_gpu_aware.placement.identity_cache import by_identity
+from slurm_gpu_aware.placement.level_views import level_views
+from slurm_gpu_aware.placement.masks import MaskArray, every, pack, popcount, unpack
+from slurm_gpu_aware.placement.policies.mapa import (
+    LinkOptions,
+    goal_for,
+    links_account,
+    links_rule,
+)
+from slurm_gpu_aware.placement.policy import Policy, WaitRule
+from slurm_gpu_aware.placement.score_table import flat_table, score_table
+from slurm_gpu_aware.placement.selection.base import Choice
+from slurm_gpu_aware.placement.selection.by_fit import ByFit
+from slurm_gpu_aware.placement.selection.by_links import ByLinks
+from slurm_gpu_aware.placement.selection.by_scores import ByScores
+from slurm_gpu_aware.placement.shapes import splits
+from slurm_gpu_aware.topology.distances import with_known_sockets
+
+__all__ = ["Eft", "EftOptions"]
+
+_EXACT = 1e-9  # products of equal factors in another order are equal
+
+
+@dataclass(frozen=True)
+class EftOptions(LinkOptions):
+    """Options of `Eft`. All results are flat in the numbers: 0.05 to 0.3, 0 to 0.05."""
+
+    breaking: float = 0.1
+    """Price of breaking up an idle node, as a share of the slowdown; 0: none."""
+    tolerance: float = 0.02
+    """Sets that cost at most this share more than the best count as equal."""
+    wait_cap: float = 0.5
+    """Longest wait, as a share of the expected run time; 0: the policy does not wait."""
+    wait_margin: float = 0.02
+    """Least gain for which a job waits, as a share of the expected run time."""
+    interference: InterferenceProfile | None = None
+    """None: interference is not known. It counts on one node only."""
+    interference_scope: str = "socket"
+    """What jobs share that interfere: ``socket`` (where sockets are known) or ``machine``."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, most in _BOUNDS.items():
+            value = getattr(self, name)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not 0.0 <= value <= most:
+                raise ValueError(f"{name} must be a number from 0 to {most:g}, not {value!r}")
+        if not isinstance(self.interference, InterferenceProfile | None):
+            raise ValueError(
+                f"interference must be an InterferenceProfile or None, not {self.interference!r}"
+            )
+        if self.interference_scope not in SCOPES:
+            given = self.interference_scope
+            raise ValueError(f"interference_scope must be {' or '.join(SCOPES)}, not {given!r}")
+
+
+_BOUNDS = {"breaking": 10.0, "tolerance": 0.5, "wait_cap": 10.0, "wait_margin": 10.0}
+
+
+class Eft(Policy):
+    """Least slowdown with a price for breaking up nodes; waits if that ends the job sooner.
+
+    Exact on one node: no set costs less than the tolerance below the chosen one. Cost: one sort of
+    the scores on each candidate node beside PAL's search of the levels above.
+    """
+
+    name = "eft"
+    options_type = EftOptions
+    options: EftOptions
+    by_levels = True
+
+    def wait_rule(self) -> WaitRule | None:
+        options = self.options
+        return WaitRule(options.wait_cap, options.wait_margin) if options.wait_cap else None
+
+    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
+        supply = Supply(request, cluster, score_table(cluster, request.app_class))
+        beside = self._interference(request, cluster)
+        offers = _offers(supply, self.options.breaking, beside)
+        least = min((offer.least for offer in offers), default=math.inf)
+        across = self._across(supply, least)
+        if across is not None:
+            found = self._chosen(*across)
+        elif offers:
+            found = self._on_one_node(offers, least)
+        else:
+            return None
+        if beside is not None:
+            pairs = zip(found.nodes, found.slots, strict=True)
+            worst = max(float(beside[node, list(slots)].max()) for node, slots in pairs)
+            why = {**found.why, "interference": round(worst, 4)}
+            found = replace(found, slowdown=found.slowdown * worst, why=why)
+        return found
+
+    def _interference(self, request: Request, cluster: Cluster) -> FloatArray | None:
+        """(N, W) slowdown of the job on each GPU by the jobs beside it; None: not known."""
+        options, profile = self.options, self.options.interference
+        if profile is None or request.application is None:
+            return None
+        job, scope = (request.application, request.gpus), options.interference_scope
+        return slowdown_beside(profile, job, with_known_sockets(cluster), scope)
+
+    def _across(self, supply: Supply, least: float) -> tuple[Cell, str, dict[str, Any]] | None:
+        """The sets over several nodes that are as good as the best, if that is below ``least``.
+
+        Also the rule in words, and the account of the search.
+        """
+        request, cluster = supply.request, supply.cluster
+        wide = [split for split in splits(request, cluster) if split.nodes != 1]
+        levels = [level for level in level_views(cluster, request.app_class) if not level.one_node]
+        cell = first_cell(supply, levels, wide, least) if wide else None
+        if cell is None:
+            return None
+        # Scores within the tolerance count as equal, so that fit decides.
+        bound = cell.score * (1.0 + self.options.tolerance) + _EXACT
+        values = supply.table.values
+        last = int(values.searchsorted(bound, side="right")) - 1
+        whole = Cell(supply, cell.level, last, cell.split)
+        flat = Supply(request, cluster, flat_table(cluster))
+        part = whole.units, whole.masks
+        fitted = Cell(flat, cell.level, 0, cell.split, part=part)
+        tried = len(cell.tried)
+        rule = f"the smallest L x V over several nodes, {tried} cell{'s' * (tried > 1)} tried"
+        return fitted, rule, cells_tried(cell)
+
+    def _on_one_node(self, offers: list[_Offer], least: float) -> Assignment:
+        """Compare the sets within the tolerance of the least cost."""
+        limit = least * (1.0 + self.options.tolerance) + _EXACT
+        fewest = min(int(o.left[o.cost <= limit].min()) for o in offers if o.least <= limit)
+        offer = next(o for o in offers if bool(((o.cost <= limit) & (o.left == fewest)).any()))
+        rows = ((offer.cost <= limit) & (offer.left == fewest)).nonzero()[0]
+        cell = offer.narrowed(rows, limit)
+        why = {"least_cost": round(least, 4), "nodes_that_fit": sum(len(o.cost) for o in offers)}
+        rule = f"the least slowdown with the price of a broken-up node ({least:.2f})"
+        rule += f", {fewest} GPU{'s' * (fewest != 1)} left beside it" if fewest else ", none left"
+        return self._chosen(cell, rule, why)
+
+    def _chosen(self, cell: Cell, rule: str, why: dict[str, Any]) -> Assignment:
+        """Choose by links where they differ, else by scores or, over several nodes, by fit."""
+        cluster, one_node = cell.supply.cluster, cell.split.nodes == 1
+        if not cluster.graphs or not _differ(cluster.graphs):
+            selection = ByScores() if one_node else ByFit()
+            return assignment(self.name, cell, selection.choose(cell), why=why, rule=rule)
+        goal = goal_for(cell.supply.request, self.options.model)
+        choice: Choice = ByLinks(goal).choose(cell)
+        links = links_account(cell, choice, goal)
+        rule = f"{rule}; of these {links_rule(choice, goal, links)}"
+        return assignment(self.name, cell, choice, why={**why, **links}, rule=rule)
+
+
+class _Offer(NamedTuple):
+    """The sets of one level on one node: a row for each node or domain that has enough GPUs."""
+
+    cell: Cell
+    """With the largest bound, so with all rows."""
+    scores: FloatArray
+    """(C, W) scores x interference of the GPUs of each row; inf for others."""
+    price: FloatArray
+    """(C,) L x bracket: cost / the worst of ``scores``."""
+    cost: FloatArray
+    """(C,) cost of the best set."""
+    left: IntArray
+    """(C,) GPUs that stay free on the node."""
+    least: float
+
+    def narrowed(self, rows: IntArray, limit: float) -> Cell:
+        """The cell with these rows and only GPUs that keep the cost within ``limit``."""
+        cell, table = self.cell, self.cell.supply.table
+        bound = limit / self.price[rows]
+        masks: MaskArray = cell.masks[rows]
+        if not cell.supply.request.whole_node:
+            inside = pack(self.scores[rows] <= bound[:, None])
+            exact = cell.supply.cluster.indexed[cell.units[rows]]
+            masks = np.where(exact, masks & inside, masks)
+        last = int(table.values.searchsorted(bound.max(), side="right")) - 1
+        return Cell(cell.supply, cell.level, last, cell.split, part=(cell.units[rows], masks))
+
+
+def _offers(supply: Supply, breaking: float, beside: FloatArray | None) -> list[_Offer]:
+    """One-node offers by level, tightest first; none for a request that needs several nodes.
+
+    ``beside``: (N, W) interference of each GPU, a factor of its score.
+    """
+    request, cluster = supply.request, supply.cluster
+    split = next((one for one in splits(request, cluster) if one.nodes == 1), None)
+    if split is None:
+        return []
+    offers = []
+    width = cluster.shape[1]
+    scores_of_all = supply.table.scores if beside is None else supply.table.scores * beside
+    for level in level_views(cluster, request.app_class):
+        if not level.one_node:
+            continue
+        cell = Cell(supply, level, len(supply.table.values) - 1, split)
+        units = cell.units
+        if not len(units):
+            continue
+        bits = unpack(cell.masks, width)
+        scores = np.where(bits, scores_of_all[units], np.inf)
+        worst = _worst(scores, split.per_node)
+        exact = cluster.indexed[units] & (not request.whole_node)
+        if not every(exact):  # Slurm may take any of these GPUs, or the job takes all
+            worst = np.where(exact, worst, np.where(bits, scores, 0.0).max(axis=1))
+        free = popcount(supply.free[units]).astype(np.int64)
+        left = np.zeros_like(free) if request.whole_node else free - split.per_node
+        share = breaking * free / _widths(cluster.exists)[units]
+        price = level.penalty * (1.0 + share * (left > 0))
+        cost = price * worst
+        offers.append(_Offer(cell, scores, price, cost, left, float(cost.min())))
+    return offers
+
+
+def _worst(scores: FloatArray, count: int) -> FloatArray:
+    """(C,) the largest of the ``count`` least scores of each row."""
+    if count == 1:
+        return np.asarray(scores.min(axis=1))
+    if count == scores.shape[1]:
+        return np.asarray(scores.max(axis=1))
+    return np.asarray(np.partition(scores, count - 1, axis=1)[:, count - 1])
+
+
+@by_identity
+def _widths(exists: BoolArray) -> FloatArray:
+    """(N,) GPUs of each node, at least 1."""
+    return np.asarray(np.maximum(exists.sum(axis=1), 1), dtype=np.float64)
+
+
+@by_identity
+def _differ(graphs: tuple[HardwareGraph | None, ...]) -> bool:
+    """Say whether the links between the GPUs of any node differ."""
+    return any(not graph.is_uniform for graph in {id(g): g for g in graphs if g}.values())

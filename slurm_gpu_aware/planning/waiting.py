@@ -1,0 +1,340 @@
+"""Waiting that pays: a set that frees up later and ends a job sooner than the best set now.
+
+Running jobs are given back in the order of their expected ends. A job ends at the time of its start
+plus its expected run time x slowdown. If a later set ends it sooner by a margin, the job waits, but
+never longer than a share of its expected run time after it was first postponed (`WaitRule`).
+
+The ends are expectations: nothing here delays another job, and a job whose later set does not come
+true takes the best set of that time.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import merge
+from operator import attrgetter
+from typing import NamedTuple
+
+import numpy as np
+
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement.account import set_words
+from slurm_gpu_aware.placement.feasible import allowed_nodes
+from slurm_gpu_aware.placement.least import LeastSlowdown
+from slurm_gpu_aware.placement.policy import Policy
+from slurm_gpu_aware.time_text import duration
+
+__all__ = ["ExpectedEnds", "Gpu", "Later", "better_later", "expected_ends", "in_words"]
+
+_MOST_ENDS = 40
+_MOST_TRIALS = 4  # placements at later times for one decision
+_LEAST_REST = 0.05  # of its expected run time: what an overdue job is expected to run on
+
+Gpu = tuple[int, int]
+"""(node, slot)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Later:
+    """A set that frees up later, and the best set now; times on the clock of the round."""
+
+    start_s: float
+    """Expected start on the later set."""
+    assignment: Assignment
+    cluster: Cluster
+    """The cluster at ``start_s``, by the expected ends."""
+    end_s: float
+    """Expected end of the job on the later set."""
+    now: Assignment
+    """The set that the job does not take."""
+    now_end_s: float
+    """Expected end of the job there."""
+
+    @property
+    def sooner_s(self) -> float:
+        """Time by which the job ends sooner."""
+        return self.now_end_s - self.end_s
+
+
+def expected_ends(running: Sequence[RunningJob], now: float) -> FloatArray:
+    """(jobs,) expected ends, later than ``now`` and at most at the limits; inf: not known.
+
+    A job that has outrun its expectation is expected to run on as long as it is overdue, at least
+    5% of its expected run time. A job over its limit has no expected end.
+    """
+    limit = np.array([job.end_s for job in running], dtype=np.float64)
+    given = [math.inf if job.expected_end_s is None else job.expected_end_s for job in running]
+    end = np.minimum(np.array(given, dtype=np.float64), limit)
+    overdue = np.flatnonzero(end <= now)
+    start = np.array([running[at].start_s for at in overdue.tolist()], dtype=np.float64)
+    past = end[overdue]
+    rest = np.maximum(now - past, _LEAST_REST * (past - start))
+    end[overdue] = np.minimum(now + rest, limit[overdue])
+    end[end <= now] = math.inf
+    return end
+
+
+class _End(NamedTuple):
+    time_s: float
+    job: RunningJob
+
+
+_by_time = attrgetter("time_s")
+
+
+class _Ends:
+    """Ends of the jobs of a snapshot, sorted when they are first asked for."""
+
+    def __init__(self, running: Sequence[RunningJob], now: float) -> None:
+        self._running = running
+        self._now = now
+
+    @cached_property
+    def _order(self) -> tuple[FloatArray, IntArray]:
+        """Ends of the jobs, and positions of those that are known, by time."""
+        ends = expected_ends(self._running, self._now)
+        return ends, ends.argsort(kind="stable")[: np.count_nonzero(ends < math.inf)]
+
+    def in_order(self) -> Iterator[_End]:
+        """Ascending, of equal ends in the order of the snapshot."""
+        ends, order = self._order
+        for at in order:
+            yield _End(ends.item(at), self._running[at])
+
+
+class ExpectedEnds:
+    """The expected ends of the running jobs, with those that a round starts or preempts."""
+
+    def __init__(self, running: Sequence[RunningJob], now: float) -> None:
+        self._now = now
+        self._before = _Ends(running, now)
+        self._started: list[_End] = []
+        self._gone: set[str] = set()
+
+    def copy(self) -> ExpectedEnds:
+        """The same ends, for a trial of placements."""
+        same = ExpectedEnds((), self._now)
+        same._before, same._started = self._before, [*self._started]
+        same._gone = {*self._gone}
+        return same
+
+    def start(self, job: RunningJob) -> None:
+        """Add a job that starts now."""
+        end = expected_ends([job], self._now).item()
+        if end < math.inf:
+            insort(self._started, _End(end, job), key=_by_time)
+
+    def preempt(self, job_ids: Iterable[str]) -> None:
+        """Leave out jobs that are preempted: what they held has a new holder."""
+        self._gone.update(job_ids)
+
+    def until(self, latest_s: float) -> Iterator[_End]:
+        """Ends up to a time, ascending."""
+        for end in merge(self._before.in_order(), self._started, key=_by_time):
+            if end.time_s > latest_s:
+                return
+            if end.job.job_id not in self._gone:
+                yield end
+
+
+def better_later(
+    request: Request,
+    here: Assignment,
+    cluster: Cluster,
+    ends: ExpectedEnds,
+    now: float,
+    policy: Policy,
+    reserved: Collection[Gpu] = (),
+) -> Later | None:
+    """Return the set that ends the job soonest if that is worth the wait; None: start now.
+
+    Parameters
+    ----------
+    here : the best set now, on ``cluster``.
+    policy : the request's policy; its `wait_rule` says how long a job may wait, and for what gain.
+    reserved : GPUs that other jobs get when they become free.
+    """
+    rule, run_s = policy.wait_rule(), request.expected_s
+    if rule is None or not 0.0 < run_s < math.inf:
+        return None
+    here_end = now + run_s * here.slowdown
+    goal = here_end - rule.margin * run_s
+    least = LeastSlowdown.of(request, cluster)
+    since = now if request.postponed_since_s is None else min(request.postponed_since_s, now)
+    latest = min(since + rule.cap * run_s, goal - run_s * least.anywhere)
+    if latest <= now:
+        return None
+    steps = _steps(request, cluster, ends, latest, least, reserved)
+    search = _Search(request, cluster, policy, reserved, steps, goal)
+    search.on_changed_nodes()
+    search.over_several_nodes(least.across)
+    if search.best is None:
+        return None
+    found = search.best
+    return Later(found.time_s, found.assignment, found.cluster, search.goal, here, here_end)
+
+
+class _Step(NamedTuple):
+    """One end, and what the nodes that have changed up to it can give."""
+
+    time_s: float
+    job: RunningJob
+    bound: float
+    """Least slowdown of a one-node set there."""
+
+
+def _steps(
+    request: Request,
+    cluster: Cluster,
+    ends: ExpectedEnds,
+    latest_s: float,
+    least: LeastSlowdown,
+    reserved: Collection[Gpu],
+) -> list[_Step]:
+    allowed = allowed_nodes(request, cluster)
+    slots: dict[int, set[int]] = {}
+    bound = math.inf
+    steps: list[_Step] = []
+    for time_s, job in ends.until(latest_s):
+        nodes = [node for node, _ in job.gpus if allowed is None or allowed[node]]
+        if not nodes:
+            continue
+        for node, own in job.gpus:
+            if node not in nodes:
+                continue
+            there = slots.get(node)
+            if there is None:
+                there = slots[node] = set(cluster.free[node].nonzero()[0].tolist())
+            there.update(own)
+            there.difference_update([slot for on, slot in reserved if on == node])
+            bound = min(bound, least.on_node(node, there))
+        steps.append(_Step(time_s, job, bound))
+        if len(steps) == _MOST_ENDS:
+            break
+    return steps
+
+
+class _Trial(NamedTuple):
+    """The set that the policy takes after some ends."""
+
+    time_s: float
+    assignment: Assignment
+    cluster: Cluster
+
+
+class _Search:
+    """Search for the step after which the policy's set ends the job soonest."""
+
+    def __init__(
+        self,
+        request: Request,
+        cluster: Cluster,
+        policy: Policy,
+        reserved: Collection[Gpu],
+        steps: list[_Step],
+        goal: float,
+    ) -> None:
+        self._request = request
+        self._cluster = cluster
+        self._policy = policy
+        self._reserved = reserved
+        self._steps = steps
+        self._left = _MOST_TRIALS
+        self.goal = goal
+        """End of the job that is to be beaten."""
+        self.best: _Trial | None = None
+
+    def on_changed_nodes(self) -> None:
+        """Try the steps at which a one-node set may end the job sooner, the most promising first.
+
+        That is exact if the bounds are, as they are without limits by CPUs, memory or links.
+        """
+        bound = math.inf
+        promising = []
+        for index, step in enumerate(self._steps):
+            if step.bound < bound:
+                bound = step.bound
+                promising.append((self._ends(index, bound), index))
+        for end, index in sorted(promising):
+            if end >= self.goal or not self._left:
+                break
+            self._try(index)
+
+    def over_several_nodes(self, least: float) -> None:
+        """Bisect for the first step with the slowdown of the last one.
+
+        The slowdown over several nodes falls from step to step. ``least``: bound of it.
+        """
+        low, high = -1, len(self._steps) - 1
+        if high < 0 or self._ends(0, least) >= self.goal:
+            return
+        slowdown = self._try(high)
+        while high - low > 1 and self._left and self._ends(low + 1, slowdown) < self.goal:
+            middle = (low + high) // 2
+            if self._try(middle) <= slowdown:
+                high = middle
+            else:
+                low = middle
+
+    def _ends(self, index: int, slowdown: float) -> float:
+        """End of the job after a step, at this slowdown."""
+        return self._steps[index].time_s + self._request.expected_s * slowdown
+
+    def _try(self, index: int) -> float:
+        """Ask the policy after a step; return the slowdown, inf without a set that frees up."""
+        self._left -= 1
+        later = _after(self._steps[: index + 1], self._cluster, self._reserved)
+        found = self._policy.place(self._request, later)
+        if found is None or not _frees_up(found, self._cluster):
+            return math.inf
+        end = self._ends(index, found.slowdown)
+        if end < self.goal:
+            self.goal = end
+            self.best = _Trial(self._steps[index].time_s, found, later)
+        return found.slowdown
+
+
+def _frees_up(found: Assignment, cluster: Cluster) -> bool:
+    """Say whether a set has a GPU that is not free now."""
+    pairs = zip(found.nodes, found.slots, strict=True)
+    return any(not cluster.free[node, list(slots)].all() for node, slots in pairs)
+
+
+def _after(steps: Sequence[_Step], cluster: Cluster, reserved: Collection[Gpu]) -> Cluster:
+    """The cluster without the jobs of these steps and without reserved GPUs."""
+    later = cluster.copy()
+    for _, job, _ in steps:
+        for node, slots in job.gpus:
+            later.give_back(node, slots)
+        for node, cpus in job.cpus.items():
+            later.free_cpus[node] += cpus
+        for node, memory_mb in job.memory_mb.items():
+            later.free_memory_mb[node] += memory_mb
+        if later.sockets is not None:
+            for node, on_sockets in job.socket_cpus.items():
+                later.sockets.free_cpus[node] += np.asarray(on_sockets)
+    if later.sockets is not None:
+        later.sockets.quiet[:] = True  # all placed jobs have started by then
+    for node, slot in reserved:
+        later.free[node, slot] = False
+    return later
+
+
+def in_words(later: Later, nodes: Sequence[str], now: float) -> str:
+    """Say what was weighed: ``expected to start in 12 min on n3 GPUs 0,1 (1.02) and ...``."""
+
+    def words(found: Assignment) -> str:
+        names = set_words(nodes, found.nodes, found.slots)
+        return f"{names} ({found.slowdown:.2f})"
+
+    return (
+        f"expected to start in {duration(later.start_s - now)} on {words(later.assignment)} and to "
+        f"end {duration(later.sooner_s)} sooner than now on {words(later.now)}"
+    )

@@ -1,0 +1,246 @@
+"""Policy eft against an oracle over all sets, and its waiting against every end in turn."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_clusters import all_sets, clusters, cost, level_index, requests
+from small_oracle import chosen_of
+
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement.feasible import node_demand
+from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.planning import PlanSettings, plan_round
+from slurm_gpu_aware.planning.dispatcher import Dispatcher
+from slurm_gpu_aware.planning.waiting import Later, expected_ends
+from slurm_gpu_aware.simulator.engine import Simulator
+from slurm_gpu_aware.simulator.settings import SimSettings
+from slurm_gpu_aware.simulator.trace import Trace, TraceJob
+
+MANY = settings(max_examples=300, deadline=None)
+BREAKING, TOLERANCE, CAP, MARGIN = 0.1, 0.02, 0.5, 0.02
+NOW = 100.0
+
+
+@st.composite
+def cases(draw):
+    cluster = draw(clusters())
+    return draw(requests(cluster)), cluster
+
+
+def price_of(request, cluster, chosen):
+    """(cost, GPUs left free) of a set as the page of the policy defines them."""
+    worst, _ = cost(request, cluster, chosen, cluster.score(request.app_class))
+    product = cluster.levels[level_index(request, cluster, chosen)].penalty * worst
+    free = [int(cluster.free[node].sum()) for node, _ in chosen]
+    left = sum(n - len(slots) for n, (_, slots) in zip(free, chosen, strict=True))
+    if len(chosen) == 1 and left:
+        product *= 1.0 + BREAKING * free[0] / int(cluster.exists[chosen[0][0]].sum())
+    return product, left
+
+
+@MANY
+@given(cases())
+def test_eft_agrees_with_brute_force(case):
+    """One node: the fewest GPUs left within the tolerance. Several: only if L x V is less."""
+    request, cluster = case
+    got = make_policy("eft").place(request, cluster)
+    priced = [(len(s) > 1, *price_of(request, cluster, s)) for s in all_sets(request, cluster)]
+    if got is None:
+        assert not priced
+        return
+    alone = [(c, left) for several, c, left in priced if not several]
+    across = min((c for several, c, _ in priced if several), default=math.inf)
+    least = min((c for c, _ in alone), default=math.inf)
+    chosen = chosen_of(got)
+    price, left = price_of(request, cluster, chosen)
+    assert (len(chosen) > 1) == (across < least - 1e-9)
+    assert price <= min(across, least) * (1.0 + TOLERANCE) + 1e-6
+    if len(chosen) == 1:
+        limit = least * (1.0 + TOLERANCE)
+        assert left <= min(n for c, n in alone if c <= limit - 1e-6 or c == least)
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases())
+def test_without_a_price_and_a_tolerance_eft_is_as_fast_as_pal(case):
+    request, cluster = case
+    got = make_policy("eft", {"breaking": 0.0, "tolerance": 0.0}).place(request, cluster)
+    pal = make_policy("pal").place(request, cluster)
+    assert (got is None) == (pal is None)
+    if got is not None:
+        assert math.isclose(got.slowdown, pal.slowdown)
+
+
+@st.composite
+def situations(draw, most_jobs=1):
+    """A cluster with running jobs on its busy GPUs, and requests with estimates."""
+    cluster = draw(clusters(most_gpus=8))
+    cluster = replace(
+        cluster, free_cpus=cluster.free_cpus + 8, free_memory_mb=cluster.free_memory_mb + 8
+    )
+    running = []
+    for node, slot in np.argwhere(cluster.exists & ~cluster.free).tolist():
+        limit = NOW + draw(st.sampled_from([0.0, 20.0, 400.0, 400.0, 400.0]))
+        expected = draw(st.none() | st.floats(NOW - 5, NOW + 40))
+        running.append(
+            RunningJob(
+                f"r{node}.{slot}",
+                ((node, (slot,)),),
+                limit,
+                {node: 1},
+                {node: 1},
+                start_s=NOW - 50.0,
+                expected_end_s=expected,
+            )
+        )
+    queue = [
+        replace(
+            draw(requests(cluster, str(number)))
+            if draw(st.integers(0, 3)) == 0
+            else Request(
+                str(number),
+                draw(st.integers(1, 4)),
+                max_nodes=draw(st.sampled_from([1, 1, None])),
+                app_class="A",
+            ),
+            time_limit_s=draw(st.sampled_from([100.0, 500.0, 500.0, math.inf])),
+            estimate_s=draw(st.sampled_from([None, 60.0, 400.0, 400.0])),
+            postponed_since_s=draw(st.sampled_from([None, None, NOW - 5.0, NOW - 60.0])),
+        )
+        for number in range(most_jobs)
+    ]
+    return replace(cluster, running=tuple(running)), queue
+
+
+def by_every_end(request, cluster):
+    """(end, start) by the policy after each end in turn; only sets with a GPU that frees up."""
+    policy, later = make_policy("eft"), cluster.copy()
+    since = request.postponed_since_s or NOW
+    ends = expected_ends(cluster.running, NOW).tolist()
+    found = []
+    for at, job in sorted(zip(ends, cluster.running, strict=True), key=lambda pair: pair[0]):
+        if not at < math.inf or at > since + CAP * request.expected_s:
+            break
+        for node, slots in job.gpus:
+            later.give_back(node, slots, job.cpus[node], job.memory_mb[node])
+        set_then = policy.place(request, later)
+        if set_then is None or all(
+            cluster.free[node, list(slots)].all() for node, slots in chosen_of(set_then)
+        ):
+            continue
+        found.append((at + request.expected_s * set_then.slowdown, at))
+    return found
+
+
+@MANY
+@given(situations())
+def test_waiting_agrees_with_every_end_in_turn(situation):
+    """A job waits only if an end makes it sooner, and on one node it finds the best such end."""
+    cluster, (request,) = situation
+    answer = Dispatcher(PlanSettings(policy="eft"), now=NOW, running=cluster.running).place(
+        request, cluster
+    )
+    here = make_policy("eft").place(request, cluster)
+    if here is None:
+        assert answer is None
+        return
+    run_s = request.expected_s
+    if not run_s < math.inf:
+        assert answer == here
+        return
+    goal = NOW + run_s * (here.slowdown - MARGIN)
+    better = [end for end in by_every_end(request, cluster) if end[0] < goal]
+    if isinstance(answer, Later):
+        assert pytest.approx((answer.end_s, answer.start_s)) in better
+        assert answer.start_s <= (request.postponed_since_s or NOW) + CAP * run_s
+        assert answer.sooner_s > MARGIN * run_s * 0.999
+        if request.max_nodes == 1 and request.min_nodes == 1:
+            assert answer.end_s <= min(end for end, _ in better) * (1 + TOLERANCE)
+    else:
+        assert answer == here
+        assert request.max_nodes != 1 or not better
+
+
+@st.composite
+def streams(draw):
+    """Adversarial traffic for two nodes: bursts of short jobs beside long ones, false estimates."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    jobs, at = [], 0.0
+    for number in range(draw(st.integers(5, 25))):
+        at += draw(st.sampled_from([0.0, 1.0, 50.0, 400.0]))
+        run_s = draw(st.sampled_from([5.0, 100.0, 1000.0]))
+        limit_s = run_s * draw(st.sampled_from([2.0, 5.0, 40.0]))
+        gpus = draw(st.integers(1, 4))
+        user = draw(st.sampled_from("uv"))  # the estimates of a user with mixed runs are wrong
+        jobs.append(TraceJob(f"{number}", at, gpus, run_s, time_limit_s=limit_s, user=user))
+    scores = {"B": rng.choice([1.0, 1.2, 2.5], (2, 3))}
+    return Trace.of("stream", jobs), Cluster.uniform(2, 3, scores=scores, same_indices=False)
+
+
+class Watched(Simulator):
+    """A simulator that checks each postponement against the cap."""
+
+    def _note_postponed(self, due):
+        now = self.clock.now
+        waiting = {w.job_id: w for w in due.plan.waiting if w.postponed}
+        for active in due.queue:
+            request = active.request
+            if (waits := waiting.get(request.job_id)) is not None:
+                since = now if request.postponed_since_s is None else request.postponed_since_s
+                assert now < waits.expected_start_s <= since + CAP * request.expected_s + 1e-6
+        return super()._note_postponed(due)
+
+
+@pytest.mark.parametrize("backfill", [False, True])
+@pytest.mark.parametrize("round_s", [None, 60.0])
+@settings(max_examples=40, deadline=None)
+@given(streams(), st.sampled_from(["exact", "history", "limit"]))
+def test_no_stream_holds_a_job_longer_than_its_cap(backfill, round_s, stream, estimate):
+    """All jobs start, and none waits by choice for a start beyond its cap, however often."""
+    trace, cluster = stream
+    given = SimSettings(policy="eft", backfill=backfill, round_s=round_s, estimate=estimate)
+    result = Watched(trace, cluster, given).run()
+    assert np.isfinite(result.start_s).all()
+
+
+@settings(max_examples=150, deadline=None)
+@given(situations(most_jobs=5))
+def test_no_job_takes_what_a_postponed_head_waits_for(situation):
+    """If the expected ends come true, the head gets its later set at its expected start."""
+    cluster, queue = situation
+    queue = [replace(r, priority=-float(i)) for i, r in enumerate(queue)]
+    plan = plan_round(queue, cluster, PlanSettings(policy="eft"), NOW)
+    head = next((w for w in plan.waiting if not w.infeasible), None)
+    if head is None or not head.postponed:
+        return
+    by_id = {r.job_id: r for r in queue}
+    then, after = head.expected_start_s, _after(plan, by_id, cluster, head)
+    alone = plan_round([by_id[head.job_id]], after, PlanSettings(policy="eft"), then)
+    assert alone.assignments or alone.waiting[0].postponed
+
+
+def _after(plan, by_id, cluster, head):
+    """The cluster at the head's expected start: expected ends and limits have come."""
+    later = cluster.copy()
+    ends = expected_ends(cluster.running, NOW)
+    stay = []
+    for job, end in zip(cluster.running, ends.tolist(), strict=True):
+        if end <= head.expected_start_s:
+            for node, slots in job.gpus:
+                later.give_back(node, slots, job.cpus[node], job.memory_mb[node])
+        else:
+            stay.append(job)
+    for a in plan.assignments:
+        request = by_id[a.job_id]
+        first = request.priority > by_id[head.job_id].priority
+        if first or NOW + request.time_limit_s > head.expected_start_s:
+            for node, slots in chosen_of(a):
+                later.take(node, slots, *node_demand(request, len(a.nodes), len(slots)))
+    return replace(later, running=tuple(stay))

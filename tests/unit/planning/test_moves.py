@@ -1,0 +1,170 @@
+"""Moves of running jobs: when they pay, what they must not take, how often they happen."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning import PlanSettings, plan_round
+from slurm_gpu_aware.planning.moves import Movable, MoveSettings, plan_moves
+
+NOW = 10_000.0
+PAL = PlanSettings(policy="pal")
+USUAL = MoveSettings()
+
+
+def site(scores, held, *, penalty=1.5):
+    """A cluster with these (N, W) scores of class A; ``held``: job id -> its GPUs."""
+    table = np.array(scores, dtype=float)
+    cluster = Cluster.uniform(*table.shape, locality_penalty=penalty, scores={"A": table})
+    running = []
+    for job_id, gpus in held.items():
+        for node, slots in gpus:
+            cluster.take(node, slots)
+        running.append(RunningJob(job_id, tuple(gpus), end_s=NOW + 40_000.0, app_class="A"))
+    return replace(cluster, running=tuple(running))
+
+
+def movable(cluster, job_id="1", *, left_s=10_000.0, ran_s=5_000.0, **more):
+    """The running job as one that allows moves."""
+    (job,) = (job for job in cluster.running if job.job_id == job_id)
+    job = replace(job, start_s=NOW - ran_s, expected_end_s=NOW + left_s)
+    gpus = sum(len(slots) for _, slots in job.gpus)
+    request = Request(job_id, gpus, app_class="A", time_limit_s=50_000.0)
+    return Movable(request, job, **more)
+
+
+def moves_of(cluster, jobs, queue=(), settings=PAL, moves=USUAL, **more):
+    plan = plan_round(queue, cluster, settings, NOW)
+    return plan_moves(jobs, queue, cluster, plan, settings, moves, NOW, **more)
+
+
+def test_a_job_goes_to_the_faster_gpu():
+    cluster = site([[2.0], [1.0]], {"1": [(0, (0,))]})
+    (move,) = moves_of(cluster, [movable(cluster, restart_s=90.0)])
+    assert (move.assignment.nodes, move.assignment.slots) == ((1,), ((0,),))
+    assert (move.slowdown, move.assignment.slowdown) == (2.0, 1.0)
+    assert move.saves_s == pytest.approx(10_000.0 / 2 - 90.0)
+    summary = move.assignment.why["summary"]
+    assert "from n0 GPU 0 (slowdown 2.00) to n1 GPU 0 (1.00)" in summary
+    assert "saves 1 h 21 min of the 2 h 46 min" in summary
+    assert "1 min 30 s for the restart" in summary
+
+
+def test_a_job_on_two_nodes_is_gathered_on_its_own_and_a_free_gpu():
+    cluster = site([[1.0, 1.0], [1.0, 1.0]], {"1": [(0, (0,)), (1, (0,))], "2": [(0, (1,))]})
+    (move,) = moves_of(cluster, [movable(cluster)])
+    assert (move.assignment.nodes, move.assignment.slots) == ((1,), ((0, 1),))
+    assert (move.slowdown, move.assignment.slowdown) == (1.5, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("left_s", "restart_s", "count"),
+    [(720.0, 60.0, 0), (722.0, 60.0, 1), (722.0, 70.0, 0), (742.0, 70.0, 1)],
+)
+def test_the_gain_must_exceed_restart_and_margin(left_s, restart_s, count):
+    cluster = site([[2.0], [1.0]], {"1": [(0, (0,))]})
+    assert len(moves_of(cluster, [movable(cluster, left_s=left_s, restart_s=restart_s)])) == count
+
+
+@pytest.mark.parametrize(
+    ("times", "count"),
+    [
+        ({"ran_s": 599.0}, 0),
+        ({"ran_s": 600.0}, 1),
+        ({"left_s": 1_499.0}, 0),
+        ({"left_s": 1_500.0}, 1),
+        ({"moved_s": NOW - 3_599.0}, 0),
+        ({"moved_s": NOW - 3_600.0}, 1),
+        ({"left_s": float("inf")}, 0),
+    ],
+)
+def test_first_and_last_minutes_and_the_hour_after_a_move(times, count):
+    cluster = site([[2.0], [1.0]], {"1": [(0, (0,))]})
+    moves = MoveSettings(last_s=1_500.0)
+    assert len(moves_of(cluster, [movable(cluster, **times)], moves=moves)) == count
+
+
+def test_without_an_estimate_the_limit_counts():
+    cluster = site([[2.0], [1.0]], {"1": [(0, (0,))]})
+    job = movable(cluster)
+    job = replace(job, job=replace(job.job, expected_end_s=None))
+    (move,) = moves_of(cluster, [job])
+    assert move.remaining_s == 40_000.0
+
+
+def test_starts_come_first():
+    cluster = site([[2.0], [1.0]], {"1": [(0, (0,))]})
+    waiting = Request("9", 1, app_class="A", time_limit_s=60.0)
+    assert moves_of(cluster, [movable(cluster)], [waiting]) == ()
+
+
+def test_a_waiting_job_keeps_its_reservation():
+    """The head needs both GPUs of n1, of which one is free, once the other ends in 100 s."""
+    cluster = site([[2.0, 2.0], [1.0, 1.0]], {"1": [(0, (0,))], "2": [(0, (1,))], "3": [(1, (1,))]})
+    soon = replace(cluster.running[2], end_s=NOW + 100.0)
+    cluster = replace(cluster, running=(*cluster.running[:2], soon))
+    head = Request("9", 2, gpus_per_node=2, max_nodes=1, app_class="A", time_limit_s=900.0)
+    assert moves_of(cluster, [movable(cluster)]) != ()
+    assert moves_of(cluster, [movable(cluster)], [head]) == ()
+
+
+def test_one_move_at_a_time_takes_from_a_node_or_gives_to_it():
+    held = {"1": [(0, (0,))], "2": [(0, (1,))], "3": [(1, (0,))]}
+    cluster = site([[2.0, 2.0], [2.0, 2.0], [1.0, 1.0], [1.0, 1.0]], held)
+    jobs = [movable(cluster, i, left_s=s) for i, s in (("1", 5e3), ("2", 6e3), ("3", 4e3))]
+    assert [move.job_id for move in moves_of(cluster, jobs)] == ["2"]  # all would go to n2
+    assert moves_of(cluster, jobs, busy={2}) == ()
+    assert moves_of(cluster, jobs[:2], busy={0}) == ()
+
+
+def test_the_rates_of_the_site():
+    held = {str(i): [(i, (0,))] for i in range(4)}
+    cluster = site([[2.0]] * 4 + [[1.0]] * 4, held)
+    jobs = [movable(cluster, job_id) for job_id in held]
+    apart = [
+        replace(one, request=replace(one.request, eligible=np.isin(np.arange(8), [i, 4 + i])))
+        for i, one in enumerate(jobs)
+    ]
+    assert len(moves_of(cluster, apart)) == 4
+    assert len(moves_of(cluster, apart, moves=MoveSettings(per_round=3))) == 3
+    recent = [NOW - 3_600.0, NOW - 3_599.0, NOW - 10.0]
+    assert len(moves_of(cluster, apart, recent=recent, moves=MoveSettings(per_hour=3))) == 1
+    assert moves_of(cluster, apart, recent=recent, moves=MoveSettings(per_hour=2)) == ()
+
+
+def test_no_move_to_gpus_that_slurm_would_choose():
+    cluster = site([[2.0], [1.0]], {"1": [(0, (0,))]})
+    plain = replace(cluster, indexed=np.array([True, False]))
+    assert moves_of(plain, [movable(plain)]) == ()
+
+
+def test_no_move_beside_a_preemption():
+    cluster = site([[2.0], [1.0], [1.0]], {"1": [(0, (0,))], "2": [(2, (0,))]})
+    weak = replace(cluster.running[1], preemptable_by=0.0)
+    cluster = replace(cluster, running=(cluster.running[0], weak))
+    strong = Request("9", 2, app_class="A", time_limit_s=60.0, preemption_tier=1.0)
+    assert moves_of(cluster, [movable(cluster)], [strong]) == ()
+
+
+def test_non_sticky_moves_for_any_gain_and_classes_choose_in_turn():
+    cluster = site([[1.02], [1.01], [1.0]], {"1": [(0, (0,))], "2": [(1, (0,))]})
+    other = replace(cluster, scores={**cluster.scores, "B": cluster.scores["A"]})
+    one, two = movable(other, "1"), movable(other, "2")
+    two = replace(two, request=replace(two.request, app_class="B"))
+    assert moves_of(other, [two, one]) == ()
+    (move,) = moves_of(other, [two, one], moves=MoveSettings(sticky=False))
+    # Class A takes the fastest; B would take that of n1, where it is.
+    assert (move.job_id, move.assignment.nodes) == ("1", (2,))
+    assert "for the restart" not in move.assignment.why["summary"]
+
+
+def test_non_sticky_waits_for_gpus_that_another_job_still_holds():
+    """Anew, 1 would take the fastest GPU, which 2 holds, and 2 the second, which is free."""
+    cluster = site([[1.0], [1.2], [1.5]], {"1": [(2, (0,))], "2": [(0, (0,))]})
+    other = replace(cluster, scores={**cluster.scores, "B": cluster.scores["A"]})
+    one, two = movable(other, "1"), movable(other, "2")
+    two = replace(two, request=replace(two.request, app_class="B"))
+    assert moves_of(other, [one, two], moves=MoveSettings(sticky=False)) == ()

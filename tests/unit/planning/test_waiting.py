@@ -1,0 +1,217 @@
+"""Waiting for a set that ends a job sooner: when a job waits, for how long, and what it blocks."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.request import NodeGroups, Request
+from slurm_gpu_aware.planning import PlanSettings, plan_round
+from slurm_gpu_aware.planning.waiting import expected_ends
+from slurm_gpu_aware.simulator.engine import simulate
+from slurm_gpu_aware.simulator.settings import SimSettings
+from slurm_gpu_aware.simulator.trace import Trace, TraceJob
+
+NOW = 10_000.0
+HOUR = 3600.0
+SLOW = np.array([[1.0, 1.0], [1.5, 1.5]])
+"""n0 is fast, n1 takes half as long again."""
+
+
+def held(job_id, node, slots, in_s, *, limit_s=20 * HOUR, cpus=0):
+    """A job that ends in ``in_s`` as far as is known."""
+    return RunningJob(
+        job_id,
+        ((node, tuple(slots)),),
+        NOW + limit_s,
+        cpus={node: cpus},
+        start_s=NOW - HOUR,
+        expected_end_s=NOW + in_s,
+    )
+
+
+def site(*running, scores=SLOW, **fields):
+    cluster = Cluster.uniform(scores.shape[0], scores.shape[1], scores={"B": scores}, **fields)
+    for job in running:
+        for node, slots in job.gpus:
+            cluster.take(node, slots, job.cpus.get(node, 0))
+    return replace(cluster, running=tuple(running))
+
+
+def job(number, gpus, estimate_s=10 * HOUR, limit_s=30 * HOUR, **fields):
+    return Request(str(number), gpus, time_limit_s=limit_s, estimate_s=estimate_s, **fields)
+
+
+def plan(queue, cluster, policy="eft", options=None, **settings):
+    given = None if options is None else {policy: options}
+    return plan_round(
+        queue, cluster, PlanSettings(policy=policy, **settings), NOW, policy_options=given
+    )
+
+
+def chosen(result):
+    return {a.job_id: (a.nodes, a.slots) for a in result.assignments}
+
+
+def test_a_job_waits_for_faster_gpus_and_says_what_it_weighed():
+    """10 h at 1.0 after an hour of waiting end 4 h sooner than 10 h at 1.5."""
+    result = plan([job(1, 2)], site(held("r", 0, [0, 1], HOUR)))
+    (waits,) = result.waiting
+    assert waits.postponed
+    assert waits.expected_start_s == NOW + HOUR
+    assert waits.shadow_start_s is None
+    assert waits.reason == (
+        "postponed: expected to start in 1 h on n0 GPUs 0,1 (1.00) and to end 4 h "
+        "sooner than now on n1 GPUs 0,1 (1.50); reserved for it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("in_s", "estimate_s", "waits"),
+    [
+        (4.7 * HOUR, 10 * HOUR, True),
+        (4.9 * HOUR, 10 * HOUR, False),  # the gain is below 2% of the run time
+        (0.4 * HOUR, HOUR, True),
+        (0.6 * HOUR, HOUR, False),
+    ],
+)
+def test_a_wait_must_gain_two_percent(in_s, estimate_s, waits):
+    result = plan([job(1, 2, estimate_s)], site(held("r", 0, [0, 1], in_s)))
+    assert bool(result.waiting) is waits
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "in_s", "waits"),
+    [(0.0, 4.0, True), (0.9, 4.0, True), (1.1, 4.0, False), (5.1, 0.1, False)],
+)
+def test_the_whole_wait_is_at_most_half_the_estimate(waited_s, in_s, waits):
+    """It counts from the first postponement, whatever the job waits for now."""
+    request = replace(job(1, 2), postponed_since_s=NOW - waited_s * HOUR)
+    result = plan([request], site(held("r", 0, [0, 1], in_s * HOUR)))
+    assert bool(result.waiting) is waits
+
+
+def test_a_cap_of_zero_and_other_policies_never_wait():
+    cluster = site(held("r", 0, [0, 1], 60.0))
+    assert plan([job(1, 2)], cluster).waiting
+    for policy, options in (("eft", {"wait_cap": 0}), ("pal", None), ("packed", None)):
+        assert chosen(plan([job(1, 2)], cluster, policy, options)) == {"1": ((1,), ((0, 1),))}
+
+
+def test_without_an_estimate_the_limit_counts_and_without_both_no_job_waits():
+    cluster = site(held("r", 0, [0, 1], HOUR))
+    assert plan([job(1, 2, None)], cluster).waiting
+    assert not plan([job(1, 2, None, limit_s=HOUR)], cluster).waiting
+    assert not plan([job(1, 2, None, limit_s=math.inf)], cluster).waiting
+
+
+def test_only_ends_on_nodes_of_the_job_count():
+    cluster = site(held("r", 0, [0, 1], HOUR))
+    for fields in (
+        {"eligible": np.array([False, True])},
+        {"node_groups": NodeGroups(np.array([-1, 0]))},
+        {"cpus": 1 << 21},
+    ):
+        assert not any(w.postponed for w in plan([job(1, 2, **fields)], cluster).waiting)
+
+
+def test_cpus_come_back_with_the_gpus():
+    cluster = site(held("r", 0, [0], HOUR, cpus=6), cpus_per_node=8)
+    assert plan([job(1, 2, cpus=8)], cluster).waiting
+    stays = site(held("r", 0, [0], HOUR), cpus_per_node=8)
+    stays.free_cpus[0] = 2
+    assert not plan([job(1, 2, cpus=8)], stays).waiting
+
+
+def test_a_job_over_several_nodes_waits_for_better_ones():
+    scores = np.array([[1.0, 1.0], [1.0, 1.0], [2.0, 2.0]])
+    cluster = site(held("r", 0, [0, 1], HOUR), scores=scores)
+    (waits,) = plan([job(1, 4)], cluster).waiting
+    assert waits.expected_start_s == NOW + HOUR
+    assert "on n0 GPUs 0,1 + n1 GPUs 0,1 (1.50)" in waits.reason
+    assert "than now on n1 GPUs 0,1 + n2 GPUs 0,1 (3.00)" in waits.reason
+
+
+def test_the_best_of_several_ends_is_found():
+    """The first end gives a little, the second much, the third as much but later."""
+    scores = np.array([[1.3, 1.3], [1.0, 1.0], [1.0, 1.0], [1.5, 1.5]])
+    ends = [held(f"r{n}", n, [0, 1], (n + 1) * HOUR) for n in range(3)]
+    (waits,) = plan([job(1, 2)], site(*ends, scores=scores)).waiting
+    assert waits.expected_start_s == NOW + 2 * HOUR
+
+
+def test_the_head_keeps_its_later_set_from_others():
+    """A job that may not end before the head's expected start gets none of the reserved GPUs."""
+    cluster = site(held("r", 0, [0], HOUR))
+    queue = [job(1, 2), job(2, 1, limit_s=2 * HOUR, estimate_s=HOUR)]
+    result = plan(queue, cluster)
+    assert chosen(result) == {"2": ((1,), ((0,),))}
+    short = job(2, 1, limit_s=0.9 * HOUR, estimate_s=0.9 * HOUR)
+    assert chosen(plan([queue[0], short], cluster)) == {"2": ((0,), ((1,),))}
+    wide = [queue[0], job(2, 4), job(3, 1, limit_s=2 * HOUR, estimate_s=HOUR)]
+    assert not plan(wide, cluster, backfill=False).assignments
+    assert chosen(plan(queue, cluster, backfill=False)) == {"2": ((1,), ((0,),))}
+
+
+def test_a_job_behind_the_head_does_not_count_on_reserved_gpus():
+    cluster = site(held("r", 0, [0, 1], HOUR))
+    result = plan([job(1, 2), job(2, 2)], cluster)
+    assert chosen(result) == {"2": ((1,), ((0, 1),))}
+    alone = plan([job(1, 5, max_nodes=3), job(2, 2)], cluster)
+    assert [w.job_id for w in alone.waiting if w.postponed] == ["2"]
+
+
+def test_a_postponed_job_preempts_no_other():
+    victim = replace(held("r", 0, [0, 1], HOUR), preemptable_by=1.0)
+    result = plan([job(1, 2, preemption_tier=2.0)], site(victim))
+    assert not result.assignments
+    assert result.waiting[0].postponed
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected", "end"),
+    [
+        (100.0, None, 100.0),
+        (100.0, 40.0, 40.0),
+        (100.0, 400.0, 100.0),
+        (-1.0, None, math.inf),
+        (-1.0, -5.0, math.inf),
+        (100.0, 0.0, 50.0),  # it has run 1000 s, as expected: 5% more
+        (100.0, -200.0, 100.0),  # overdue by 200 s: 200 s more, but not past its limit
+        (900.0, -200.0, 200.0),
+        (math.inf, None, math.inf),
+    ],
+)
+def test_expected_ends_are_later_than_now(limit, expected, end):
+    running = RunningJob("r", ((0, (0,)),), NOW + limit, start_s=NOW - 1000.0)
+    if expected is not None:
+        running = replace(running, expected_end_s=NOW + expected)
+    assert expected_ends([running], NOW).tolist() == [NOW + end]
+
+
+SIMULATED = Cluster.uniform(2, 2, scores={"B": SLOW}, same_indices=False)
+
+
+@pytest.mark.parametrize(("round_s", "start"), [(None, 1000.0), (300.0, 1200.0)])
+def test_a_simulated_job_waits_and_starts_on_the_better_gpus(round_s, start):
+    jobs = [TraceJob("1", 0, 2, 1000), TraceJob("2", 0, 2, 10_000)]
+    settings = SimSettings(policy="eft", round_s=round_s, estimate="exact")
+    result = simulate(Trace.of("t", jobs), SIMULATED, settings, keep_placements=True)
+    assert [(p["job_id"], p["at_s"], p["nodes"]) for p in result.placements] == [
+        ("1", 0.0, ["n0"]),
+        ("2", start, ["n0"]),
+    ]
+
+
+@pytest.mark.parametrize("backfill", [False, True])
+def test_a_job_gives_up_when_the_end_does_not_come(backfill):
+    """Ten runs of 50 s let the next one of 5000 s look short: 91 waits for it, but not for long."""
+    runs = [TraceJob(f"{i}", 60.0 * i, 2, 50, user="u", name="x") for i in range(10)]
+    long = TraceJob("90", 2000.0, 2, 5000, time_limit_s=6000, user="u", name="x")
+    after = TraceJob("91", 2001.0, 2, 1000, time_limit_s=2000, user="v", name="y")
+    settings = SimSettings(policy="eft", estimate="history", backfill=backfill)
+    result = simulate(Trace.of("t", [*runs, long, after]), SIMULATED, settings)
+    assert 2001.0 < result.start_s[-1] <= 2001.0 + 0.5 * 2000.0
+    assert result.slowdown()[-1] == pytest.approx(1.5)
