@@ -13,19 +13,20 @@ import numpy as np
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError, QueueEntry
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
+from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import NodeGroups, Request
-from slurm_gpu_aware.model.socket_views import views
+from slurm_gpu_aware.model.socket_views import spread_views, views
 from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmJob
 from slurm_gpu_aware.slurm.topology import BLOCK
 
-__all__ = ["bind", "binds_sockets", "check_binding", "fills_sockets", "fits"]
-__all__ += ["fits_idle", "most_in_one_group", "needs_both_kinds", "required_groups"]
+__all__ = ["bind", "binds_sockets", "check_sockets", "fills_sockets", "fits", "fits_idle"]
+__all__ += ["most_in_one_group", "needs_both_kinds", "needs_sockets", "required_groups"]
 
 _SHAPE = attrgetter(
     *("gpus", "gpus_per_node", "min_nodes", "max_nodes", "total_cpus", "required"),
-    *("whole_node", "bound", "several_sockets"),
+    *("whole_node", "bound", "several_sockets", "gpus_per_socket"),
 )
 """Fields by which requests fit an idle cluster alike, beside their nodes."""
 
@@ -36,8 +37,9 @@ def fits(request: Request, cluster: Cluster, *, idle: bool) -> bool:
     On several indexed nodes the same GPU indices must be free. The check counts indices that are
     free on enough nodes; it does not check that these are the same nodes for each index.
     """
-    if request.bound and cluster.sockets is not None:
-        return any(fits(r, view, idle=idle) for r, view in views(request, cluster, idle=idle))
+    if cluster.sockets is not None and (request.bound or request.gpus_per_socket is not None):
+        view_of = views if request.bound else spread_views
+        return any(fits(r, view, idle=idle) for r, view in view_of(request, cluster, idle=idle))
     gpus = cluster.exists if idle else cluster.free
     counts = gpus.sum(axis=1)
     allowed = np.ones(len(counts), np.bool_) if request.eligible is None else request.eligible
@@ -129,7 +131,7 @@ def required_groups(request: Request, entry: QueueEntry) -> NodeGroups | None:
     assert eligible is not None  # noqa: S101 - every translation sets it
     most_there = int(eligible.sum())
     counts = [n for n in request.node_counts(context.cluster.shape[1]) if n <= most_there]
-    if entry.form.kind == "node" and entry.original.nodes is not None:
+    if entry.form.on_node is not None and entry.original.nodes is not None:
         fewest, largest = entry.original.nodes  # the request has only one number of this range
         counts += [fewest, min(largest or fewest, most_there)]
     least, most = min(counts, default=1), max(counts, default=1)
@@ -169,6 +171,11 @@ def binds_sockets(job: SlurmJob, slurm: SlurmConfig) -> bool:
     return slurm.enforce_binding if job.enforce_binding is None else job.enforce_binding
 
 
+def needs_sockets(gated: GatedJob, slurm: SlurmConfig) -> bool:
+    """Whether the sockets of GPUs and cores decide where a job may be placed."""
+    return gated.original.tres_per_socket is not None or binds_sockets(gated.job, slurm)
+
+
 def fills_sockets(original: OriginalRequest, nodes: int) -> bool:
     """Whether Slurm gives a bound job on ``nodes`` nodes every free core beside its GPUs.
 
@@ -177,14 +184,18 @@ def fills_sockets(original: OriginalRequest, nodes: int) -> bool:
     socket, and 1 CPU without binding (``docs/internals/requests.md``).
     """
     tasks = original.num_tasks
-    return not original.ntasks_per_node and (
+    return not (original.ntasks_per_node or original.ntasks_per_tres) and (
         tasks is None or (tasks > 1 and nodes not in (1, tasks))
     )
 
 
 def bind(request: Request, entry: QueueEntry) -> Request:
-    """The request, bound if the job is; ``--exclusive`` gives it all cores in any case."""
-    if request.whole_node or not binds_sockets(entry.job, entry.context.slurm):
+    """The request with its rules about sockets; ``--exclusive`` takes all of a node in any case."""
+    if request.whole_node:
+        return request
+    if entry.form.kind == "socket":
+        request = replace(request, gpus_per_socket=entry.form.item.count)
+    if not binds_sockets(entry.job, entry.context.slurm):
         return request
     most = max(request.min_nodes, request.max_nodes or request.gpus)
     fills = any(fills_sockets(entry.original, n) for n in {request.min_nodes, most})
@@ -193,18 +204,26 @@ def bind(request: Request, entry: QueueEntry) -> Request:
     return replace(request, bound=True, fills_sockets=fills, several_sockets=several)
 
 
-def check_binding(request: Request, context: AdmissionContext) -> None:
-    """Leave a bound job to Slurm if its sockets cannot be planned. Raises CannotPlanError."""
-    if not request.bound:
+def check_sockets(request: Request, context: AdmissionContext) -> None:
+    """Leave a job to Slurm if its sockets cannot be planned. Raises CannotPlanError."""
+    spread, sockets = request.gpus_per_socket is not None, context.cluster.sockets
+    if not request.bound and not spread:
         return
-    left, sockets = "--gres-flags=enforce-binding is left to Slurm", context.cluster.sockets
-    if sockets is None or not context.slurm.counts_cores:
+    if request.bound and spread:
+        raise CannotPlanError("--gpus-per-socket with --gres-flags=enforce-binding")
+    option = "--gpus-per-socket" if spread else "--gres-flags=enforce-binding"
+    left = f"{option} is left to Slurm"
+    if sockets is None or (request.bound and not context.slurm.counts_cores):
         raise CannotPlanError(f"{left}, which counts no single cores here")
     unknown = np.any(context.cluster.exists & (sockets.gpu < 0), axis=1)
+    if spread:
+        unknown |= ~context.cluster.indexed
     if request.eligible is not None:
         unknown &= request.eligible
     if nodes := context.chosen(unknown):
         name = nodes[0].name
         raise CannotPlanError(f"{left}: the GPUs of node {name} are not each bound to one socket")
-    if fits_idle(replace(request, bound=False), context) and not fits_idle(request, context):
-        raise CannotPlanError(f"{left}: no socket has its GPUs and CPUs together")
+    free = replace(request, bound=False, gpus_per_socket=None)
+    if fits_idle(free, context) and not fits_idle(request, context):
+        why = "no node has so many on each socket" if spread else "no socket has its GPUs and CPUs"
+        raise CannotPlanError(f"{left}: {why}" + ("" if spread else " together"))

@@ -26,7 +26,8 @@ def gpus_and_nodes(
     original, form, cluster = entry.original, entry.form, entry.context.cluster
     least, most = _node_bounds(entry, eligible)
     gpus, per_node = form.item.count, None
-    if form.kind == "node":
+    if form.on_node is not None:
+        gpus = form.on_node
         most_asked = original.nodes[1] if original.nodes is not None else None
         if most_asked is not None and most_asked > least:
             # --nodes=2-4: as many as can start now, as in Slurm, but at least the fewest.
@@ -76,7 +77,7 @@ def _largest(values: IntArray, nodes: BoolArray) -> int:
 def check_node_size(entry: QueueEntry, allowed: BoolArray, per_gpu: GpuDefaults) -> None:
     """Leave a job to Slurm, which says so, if no node can hold it. Raises CannotPlanError."""
     job, original, context = entry.job, entry.original, entry.context
-    gpus = entry.form.item.count if entry.form.kind != "job" else 1
+    gpus = entry.form.on_node or (entry.form.item.count if entry.form.kind == "task" else 1)
     one_task = original.cpus_per_task or 1
     cpus = max(one_task * (original.ntasks_per_node or 1), job.min_cpus_node)
     if per_gpu.cpus is not None:
@@ -111,6 +112,7 @@ def memory_of(entry: QueueEntry, per_gpu: GpuDefaults, eligible: BoolArray) -> t
 def per_gpu_of(original: OriginalRequest, cluster: GpuDefaults, own: GpuDefaults) -> GpuDefaults:
     """CPUs and memory per GPU: as requested, else of the partition, else of the cluster.
 
+    With ``--ntasks-per-gpu`` each GPU has at least the CPUs of its tasks.
     Slurm applies the defaults whenever it tries the job; ``-c`` disables that of CPUs, ``--mem``
     and ``--mem-per-cpu`` that of memory.
     """
@@ -121,6 +123,8 @@ def per_gpu_of(original: OriginalRequest, cluster: GpuDefaults, own: GpuDefaults
         cpus = asked.count if asked is not None else None
     if asked_mb is not None or original.memory:
         memory_mb = asked_mb.count if asked_mb is not None else None
+    if original.ntasks_per_tres is not None:
+        cpus = max(cpus or 0, original.ntasks_per_tres * (original.cpus_per_task or 1))
     return GpuDefaults(cpus, memory_mb)
 
 
@@ -148,7 +152,7 @@ def default_cpus(job: SlurmJob, request: Request, context: AdmissionContext) -> 
 def check_default_cpus(request: Request, entry: QueueEntry) -> None:
     """Leave a job to Slurm if its tasks do not share DefCpuPerGPU. Raises CannotPlanError."""
     per_gpu = default_cpus(entry.job, request, entry.context)
-    most = entry.form.item.count if entry.form.kind == "node" else request.gpus
+    most = entry.form.on_node or request.gpus
     if per_gpu is None or (most == 1 and entry.original.cpus_per_tres is None):
         return  # with one type of GPU on each node Slurm's own default works
     for nodes in {request.min_nodes, request.max_nodes or request.min_nodes}:

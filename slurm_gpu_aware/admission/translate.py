@@ -18,7 +18,7 @@ from slurm_gpu_aware.admission.eligible import (
 )
 from slurm_gpu_aware.admission.fitting import (
     bind,
-    check_binding,
+    check_sockets,
     fits,
     fits_idle,
     needs_both_kinds,
@@ -26,6 +26,7 @@ from slurm_gpu_aware.admission.fitting import (
 )
 from slurm_gpu_aware.config.settings import DEFAULT_KINDS, Config
 from slurm_gpu_aware.errors import RequestError
+from slurm_gpu_aware.filter_rules import SOCKETS_PER_NODE
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest, parse
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.request_forms import Form, form_of
@@ -33,9 +34,9 @@ from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.job_hints import JobHints, parse_comment
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
-from slurm_gpu_aware.slurm.records import SlurmJob
+from slurm_gpu_aware.slurm.records import GpuDefaults, SlurmJob
 
-__all__ = ["class_of", "to_request"]
+__all__ = ["class_of", "move_of", "to_request"]
 
 _TIER = 2.0**32
 """Weight of a partition's tier, which goes before the priority (of 32 bits)."""
@@ -80,6 +81,18 @@ def class_of(job: SlurmJob, config: Config) -> str:
     return hints.app_class or config.site.default_class
 
 
+def move_of(gated: GatedJob, config: Config) -> str | int | None:
+    """What a job says about moves (`JobHints.move`); None: nothing, or it cannot be moved.
+
+    Only a batch job can be requeued, and a task that comes back would stop the later tasks of its
+    array until it is placed.
+    """
+    if gated.original.interactive or gated.job.het or gated.job.array_id is not None:
+        return None
+    move = _hints_of(gated.job, gated.original, config).move
+    return None if move == "no" else move
+
+
 def to_request(gated: GatedJob, context: AdmissionContext) -> Request:
     """Translate a parked job, or one task of its array (`GatedJob.task`).
 
@@ -117,8 +130,9 @@ def _supported_form(gated: GatedJob) -> Form:
         raise CannotPlanError("heterogeneous jobs are left to Slurm")
     if not understood(gated.original.features):
         raise CannotPlanError("its constraint is left to Slurm")
-    if job.unsupported:
-        raise CannotPlanError(f"{job.unsupported[0]} is left to Slurm")
+    for option in job.unsupported:
+        if form.kind != "socket" or option != SOCKETS_PER_NODE:
+            raise CannotPlanError(f"{option} is left to Slurm")
     if form.kind != "task" and form.item.others:
         raise CannotPlanError("other GRES than GPUs are left to Slurm")
     return form
@@ -141,6 +155,8 @@ def _request(entry: QueueEntry) -> Request:
     _check_threads(entry, allowed)
     check_not_shut_out(entry, eligible, allowed, required)
     gpus, per_node, least, most = sizes.gpus_and_nodes(entry, eligible, required)
+    if most is not None and len(required) > most:  # Slurm drops some of them
+        raise CannotPlanError("its node list names more nodes than it may have")
     node_mb, cpu_mb, gpu_mb = sizes.memory_of(entry, per_gpu, eligible)
     request = Request(
         job_id=job.id,
@@ -175,7 +191,26 @@ def _request(entry: QueueEntry) -> Request:
     )
     if (node_groups := required_groups(request, entry)) is not None:
         request = replace(request, node_groups=node_groups)
-    return bind(request, entry)
+    return bind(_step_fits(request, entry, per_gpu), entry)
+
+
+def _step_fits(request: Request, entry: QueueEntry, per_gpu: GpuDefaults) -> Request:
+    """The request on one node, if steps could not run on several. Raises CannotPlanError.
+
+    Those of a direct ``srun`` and those in ``salloc`` need the GPUs in different fields there, and
+    the step of a direct ``srun`` with CPUs per GPU asks for more CPUs than the bound job has.
+    """
+    original, cpus, program = entry.original, per_gpu.cpus, entry.job.submitted_with
+    if original.ntasks_per_tres is not None and original.cpus_per_tres is None:
+        cpus = None  # the CPUs of its tasks
+    if not original.interactive or request.max_nodes == 1 or program == "salloc":
+        return request
+    if program == "srun" and cpus is None:
+        return request
+    if request.min_nodes > 1 or request.gpus > entry.context.cluster.shape[1]:
+        why = "with CPUs per GPU" if program == "srun" else "(or salloc, Slurm does not say which)"
+        raise CannotPlanError(f"a direct srun on several nodes {why} is left to Slurm")
+    return replace(request, max_nodes=1)
 
 
 def _required(entry: QueueEntry) -> tuple[int, ...]:
@@ -205,7 +240,7 @@ def _check_threads(entry: QueueEntry, allowed: BoolArray) -> None:
 def _check(request: Request, entry: QueueEntry) -> None:
     """Check that the request can be written to Slurm and fits. Raises CannotPlanError."""
     context = entry.context
-    check_binding(request, context)
+    check_sockets(request, context)
     if needs_both_kinds(request, context.cluster):
         raise CannotPlanError(
             "it needs indexed and plain nodes together, which no typed request can name"

@@ -1,7 +1,8 @@
 """AdminComment of a parked job: the record of its original request, and the job marker.
 
-``etc/lua/gpu_aware_request.lua`` writes the record at submission, and it never changes; the
-selector reads it to place the job and to restore it. One line of ASCII without blanks::
+``etc/lua/gpu_aware_request.lua`` writes the record at submission, and anew when the owner changes
+the job (`gate.owner_change`); the selector reads it to place the job and to restore it. One line of
+ASCII without blanks::
 
     gpuaware/1;tn=gres/gpu:2;nn=2-2;feat=gpu_a100%26big
 
@@ -9,6 +10,11 @@ Values are percent-encoded outside `filter_rules.RECORD_SAFE`; an option that wa
 key. The selector appends its marker: phase, Slurm's restart count, Unix time::
 
     gpuaware/1;tn=gres/gpu:2;sel=released:0:1790000000
+
+In front, for readers of ``squeue``, the selector writes where the job goes or what it waits for. It
+is no part of the record: readers skip it as a key that they do not know::
+
+    gpuaware/1;st=n3:0,1,V=1.02;tn=gres/gpu:2;sel=released:0:1790000000
 """
 
 from __future__ import annotations
@@ -29,7 +35,9 @@ __all__ = [
     "marked",
     "marker_of",
     "parse",
+    "state_of",
     "unmarked",
+    "with_state",
 ]
 
 BOUND = frozenset({JobPhase.PREPARED, JobPhase.RELEASED})
@@ -37,6 +45,9 @@ BOUND = frozenset({JobPhase.PREPARED, JobPhase.RELEASED})
 MARKED = (JobPhase.PREPARED, JobPhase.RELEASED, JobPhase.LEFT, JobPhase.OPENED)
 """Phases that a marker names."""
 _MARKER = re.compile(rf";sel=({'|'.join(MARKED)}):([0-9]{{1,9}}):([0-9]{{1,12}})\Z")
+_STATE = re.compile(rf"({re.escape(rules.RECORD_VERSION)})st=([{rules.RECORD_SAFE}]*);?")
+_FOREIGN = re.compile(f"[^{rules.RECORD_SAFE}]+")
+_MAX_STATE = 48
 _ENTRY = re.compile(rf"([a-z]{{2,4}})=((?:[{rules.RECORD_SAFE}]|%[0-9A-F]{{2}})*)\Z")
 _NUMBER = re.compile(r"[0-9]{1,10}\Z")
 _NODES = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?\Z")
@@ -53,6 +64,7 @@ class OriginalRequest:
     tres_per_task: str | None = None
     """``--gpus-per-task`` (``gres/gpu=1``), and ``cpu=N`` where Slurm writes ``-c`` this way."""
     tres_per_socket: str | None = None
+    """``--gpus-per-socket``."""
     tres_bind: str | None = None
     cpus_per_tres: str | None = None
     """``--cpus-per-gpu``."""
@@ -69,6 +81,9 @@ class OriginalRequest:
     num_tasks: int | None = None
     cpus_per_task: int | None = None
     ntasks_per_node: int | None = None
+    ntasks_per_tres: int | None = None
+    """``--ntasks-per-gpu``."""
+    sockets_per_node: int | None = None
     min_cpus: int | None = None
     min_cpus_node: int | None = None
     """``--mincpus``."""
@@ -87,6 +102,8 @@ class OriginalRequest:
     """Hints of the environment variable (`filter_rules.ENVIRONMENT`) of a batch job."""
     admin_comment: str | None = None
     """AdminComment that a script of the site set before."""
+    left: str | None = None
+    """Why the job is left to Slurm since its owner changed it; None: it is not."""
 
 
 _KEYS = dict(rules.RECORD_KEYS)
@@ -149,13 +166,38 @@ def marker_of(admin_comment: str | None) -> JobMarker | None:
     return None if match is None else JobMarker(JobPhase(match[1]), int(match[2]), float(match[3]))
 
 
+def state_of(admin_comment: str | None) -> str:
+    """The state that an AdminComment shows; empty: none."""
+    match = _STATE.match(admin_comment or "")
+    return "" if match is None else match[2]
+
+
 def unmarked(admin_comment: str) -> str:
     """The AdminComment as the filter wrote it."""
-    return _MARKER.sub("", admin_comment)
+    return _STATE.sub(r"\1", _MARKER.sub("", admin_comment), count=1)
 
 
-def marked(admin_comment: str, phase: JobPhase, restarts: int, at: float) -> str:
-    """The AdminComment with a new marker; without a marker if it is too long for Slurm."""
-    plain = unmarked(admin_comment)
-    text = f"{plain};sel={phase}:{restarts}:{int(at)}"
+def marked(
+    admin_comment: str, phase: JobPhase, restarts: int, at: float, state: str | None = None
+) -> str:
+    """The AdminComment with a new marker, and with another state unless it is None.
+
+    What is too long for Slurm is left out: first the state, then the marker.
+    """
+    text = f"{unmarked(admin_comment)};sel={phase}:{restarts}:{int(at)}"
+    if len(text) > rules.MAX_TEXT:
+        return unmarked(admin_comment)
+    return with_state(text, state_of(admin_comment) if state is None else state)
+
+
+def with_state(admin_comment: str, state: str) -> str:
+    """The AdminComment with another state (empty: none); without one if it is too long."""
+    plain = _STATE.sub(r"\1", admin_comment, count=1)
+    if not state or not plain.startswith(rules.RECORD_VERSION):
+        return plain
+    shown = _FOREIGN.sub("-", state).strip("-")
+    if len(shown) > _MAX_STATE:  # whole words
+        shown = shown[:_MAX_STATE].rpartition("-")[0] or shown[:_MAX_STATE]
+    rest = plain.removeprefix(rules.RECORD_VERSION)
+    text = f"{rules.RECORD_VERSION}st={shown}{';' if rest else ''}{rest}"
     return text if len(text) <= rules.MAX_TEXT else plain

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol
 
 from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.errors import SourceError
@@ -133,22 +134,28 @@ def has_task(job: SlurmJob, job_id: str) -> bool:
         return False
 
 
-def bound_orphan(
-    job: SlurmJob,
-    gate: GateConfig,
-    user: str,
-    nodes: Sequence[str],
-    gpus: tuple[int, ...] | None,
-    record: str | None,
-) -> GatedJob | None:
+class LastDecision(Protocol):
+    """What the ledger last decided about a job (`store.ledger.Decision`)."""
+
+    @property
+    def user(self) -> str: ...
+    @property
+    def nodes(self) -> Sequence[str]: ...
+    @property
+    def gpus(self) -> tuple[int, ...] | None: ...
+    @property
+    def record(self) -> str | None: ...
+
+
+def bound_orphan(job: SlurmJob, gate: GateConfig, last: LastDecision) -> GatedJob | None:
     """The gated job of an orphan that is bound as the ledger last decided; None: it is not.
 
     Slurm can reuse a job number, so user and binding must be those of the decision.
     """
     slots = bound_slots(job)
-    same_nodes = bool(job.req_nodes) and set(job.req_nodes) == set(nodes)
-    original = parse(record) if user == job.user else None
-    if original is None or (slots != gpus if slots is not None else not same_nodes):
+    same_nodes = bool(job.req_nodes) and set(job.req_nodes) == set(last.nodes)
+    original = parse(last.record) if last.user == job.user else None
+    if original is None or (slots != last.gpus if slots is not None else not same_nodes):
         return None
     marker = JobMarker(JobPhase.RELEASED, job.restarts, 0.0)  # so that every field is restored
     return GatedJob(job, original, marker, JobPhase.RELEASED).as_seen(job, gate)

@@ -25,9 +25,9 @@ class GpuItem:
     """The other entries, unchanged."""
 
 
-def typed_gres(slots: Iterable[int]) -> str:
-    """TRES list of exactly these GPUs: ``gres/gpu:g1:1,gres/gpu:g3:1``."""
-    return ",".join(f"gres/gpu:{index_type(slot)}:1" for slot in sorted(slots))
+def typed_gres(slots: Iterable[int], nodes: int = 1) -> str:
+    """TRES list of exactly these GPUs, on each of ``nodes``: ``gres/gpu:g1:1,gres/gpu:g3:1``."""
+    return ",".join(f"gres/gpu:{index_type(slot)}:{nodes}" for slot in sorted(slots))
 
 
 def gpu_item(text: str | None) -> GpuItem | None:

@@ -9,36 +9,57 @@ to those of its user.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from dataclasses import dataclass
 
 from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.gate.gate_holder import (
+    Holder,
+    gate_reservation,
+    holder_of,
+    other_holder,
+    this_holder,
+)
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
+from slurm_gpu_aware.slurm.records import SlurmReservation
 from slurm_gpu_aware.slurm.updates import NewReservation
-from slurm_gpu_aware.time_text import age, stamp
+from slurm_gpu_aware.time_text import duration, stamp
 
-__all__ = ["Silence", "gate_state", "hold_gate", "longest_silence_s", "selector_silence"]
+__all__ = [
+    "Silence",
+    "gate_state",
+    "hold_gate",
+    "is_silent",
+    "lease_for_takeover_s",
+    "longest_silence_s",
+    "selector_silence",
+    "working_elsewhere",
+]
 
 log = logging.getLogger(__name__)
 
+_START_S = 30.0  # until a slurmctld that takes over has read its state
 _MARGIN_S = 10.0  # delay of a heartbeat that a slow Slurm explains
 
 
 def hold_gate(
-    client: SlurmClient, gate: GateConfig, now: float, *, check: bool = False
+    client: SlurmClient, gate: GateConfig, now: float, *, claim: bool = False
 ) -> tuple[float, bool]:
     """Make the reservation last ``lease_s`` from ``now``; create it if there is none.
 
-    ``check``: create it anew, too, if it does not hold all licences and so lets jobs pass.
+    It is created anew, too, if it does not hold all licences and so lets jobs pass. ``claim``: name
+    this process as its holder (`gate_holder`); one that is created names it always.
 
     Returns (end of the reservation, whether it was created). Raises SourceError.
     """
     end_s = now + gate.lease_s
+    comment = str(this_holder()) if claim else ""
     held: int | None = None
-    if client.move_reservation(gate.reservation, end_s):
-        held = _held(client, gate) if check else None
+    if client.move_reservation(gate.reservation, end_s, comment=comment):
+        held = _held(gate_reservation(client, gate), gate)
         if held is None or held >= gate.licence_count:
             return end_s, False
         log.warning(
@@ -64,7 +85,7 @@ def hold_gate(
             return end_s, True
         # A reservation that has ended can be purged between the two calls, or another process
         # can create it.
-        if held == 0 or not client.move_reservation(gate.reservation, end_s):
+        if held == 0 or not client.move_reservation(gate.reservation, end_s, comment=comment):
             raise
         return end_s, False
     return end_s, True
@@ -72,15 +93,20 @@ def hold_gate(
 
 def _reservation(gate: GateConfig, count: int, end_s: float) -> NewReservation:
     flags = frozenset({"ANY_NODES"})
-    return NewReservation(gate.reservation, end_s, licenses=f"{gate.licence}:{count}", flags=flags)
+    return NewReservation(
+        gate.reservation,
+        end_s,
+        licenses=f"{gate.licence}:{count}",
+        flags=flags,
+        comment=str(this_holder()),
+    )
 
 
-def _held(client: SlurmClient, gate: GateConfig) -> int | None:
+def _held(found: SlurmReservation | None, gate: GateConfig) -> int | None:
     """Licences of the gate that its reservation holds; None: there is no such reservation."""
-    for reservation in client.reservations():
-        if reservation.name == gate.reservation:
-            return sum(count for name, count in reservation.licenses if name == gate.licence)
-    return None
+    if found is None:
+        return None
+    return sum(count for name, count in found.licenses if name == gate.licence)
 
 
 @dataclass(frozen=True)
@@ -91,6 +117,8 @@ class GateState:
     exists: bool
     end_s: float | None = None
     left_s: float | None = None
+    holder: str | None = None
+    """Host of the selector that works; None: not known."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +132,8 @@ class Silence:
 
     def sentences(self, what: str = "this job") -> str:
         """What the silence means for ``what``, which is parked."""
-        duration = "a while" if self.quiet_s is None else age(self.quiet_s)
-        start = f"The selector has not answered for {duration}"
+        silence = "a while" if self.quiet_s is None else duration(self.quiet_s)
+        start = f"The selector has not answered for {silence}"
         if self.gate_opens_at is None:
             return f"{start}, and the gate is open: Slurm starts {what} by itself."
         when = stamp(self.gate_opens_at)[11:]
@@ -120,7 +148,7 @@ def gate_state(config: Config) -> GateState | None:
     name = config.gate.reservation
     try:
         client = open_client(config.selector.command_timeout_s)
-        lease = next((r for r in client.reservations() if r.name == name), None)
+        lease = gate_reservation(client, config.gate)
         if lease is None and os.geteuid() != 0 and client.config().private_reservations:
             return None
     except SourceError:
@@ -128,12 +156,34 @@ def gate_state(config: Config) -> GateState | None:
     if lease is None:
         return GateState(name, False)
     left_s = lease.end_s - time.time()
-    return GateState(name, left_s > 0, lease.end_s, max(0.0, left_s))
+    holder = holder_of(lease)
+    host = None if holder is None else holder.host
+    return GateState(name, left_s > 0, lease.end_s, max(0.0, left_s), host)
 
 
 def longest_silence_s(config: Config) -> float:
     """Longest time between two heartbeats of a running selector. Units: s."""
     return config.selector.heartbeat_s + _MARGIN_S
+
+
+def lease_for_takeover_s(timeout_s: float, config: Config) -> float:
+    """Least ``gate.lease_s`` with which another slurmctld takes over before the gate opens.
+
+    ``timeout_s``: SlurmctldTimeout. A backup looks each third of it, and then has to start.
+    """
+    return math.ceil(timeout_s * 4 / 3 + config.selector.heartbeat_s + _START_S)
+
+
+def is_silent(end_s: float, config: Config, now: float) -> bool:
+    """Whether a gate that ends then was last extended longer ago than by a running selector."""
+    return now - end_s + config.gate.lease_s > longest_silence_s(config)
+
+
+def working_elsewhere(found: SlurmReservation | None, config: Config, now: float) -> Holder | None:
+    """Selector of another host that holds the gate, ``found``, and is not silent; None: none."""
+    if found is None or is_silent(found.end_s, config, now):
+        return None
+    return other_holder(found)
 
 
 def selector_silence(gate: GateState | None, config: Config) -> Silence | None:
@@ -142,7 +192,8 @@ def selector_silence(gate: GateState | None, config: Config) -> Silence | None:
         return None
     if gate.end_s is None:
         return Silence(None, None)
-    quiet_s = time.time() - gate.end_s + config.gate.lease_s
-    if quiet_s <= longest_silence_s(config):
+    now = time.time()
+    if not is_silent(gate.end_s, config, now):
         return None
+    quiet_s = now - gate.end_s + config.gate.lease_s
     return Silence(quiet_s, gate.end_s if gate.exists else None)

@@ -8,14 +8,23 @@ asked                     written to Slurm, with the gate closed
 ========================  =======================================================================
 ``--gres``,               ``TresPerNode`` typed, ``ReqNodeList``, ``NumNodes``
 ``--gpus-per-node``
-the two with ``salloc``   ``TresPerNode`` cleared, ``TresPerJob`` typed: a direct ``srun`` copies a
-or ``srun``               typed TresPerNode to its step beside its own request, which is refused
 ``--gpus``                the same, ``TresPerJob`` cleared
 ``--gpus-per-task``       the same, the GPU part of ``TresPerTask`` taken out; ``TresBind`` stays
+``--gpus-per-socket``     the same, ``TresPerSocket`` cleared
+all of them, a direct     ``TresPerJob`` typed, each GPU once per node, instead of ``TresPerNode``:
+``srun``                  the step of ``srun`` repeats a typed TresPerNode beside its own request,
+                          which is refused. A step inside ``salloc`` asks as inside a batch job.
+                          Slurm before 25.11 does not tell the two apart: on one node this row holds
+                          for both, on several nodes they are left to Slurm
++ ``--ntasks-per-gpu=T``  ``TasksPerNode``, ``NumTasks`` and ``MinCPUsNode``: Slurm counts the tasks
+                          of the first GRES type only, and 24.11 counts those of one GPU per node
+                          at each update
 + ``--cpus-per-gpu=C``    ``CpusPerTres`` cleared; ``NumCPUs`` = C x GPUs, or with a task count
                           ``CPUsPerTask`` = C x GPUs / tasks
-the three before, on      ``MinCPUsNode``, so that CPUs and tasks are spread as evenly as the GPUs
-several nodes             (at least ``--mincpus``)
+``--gpus``,               ``MinCPUsNode``, so that CPUs and tasks are spread as evenly as the GPUs
+``--gpus-per-task``,      (at least ``--mincpus``)
+``--cpus-per-gpu`` on
+several nodes
 the same by               ``CPUsPerTask`` and ``NumCPUs``: where Slurm itself applies its default
 ``DefCpuPerGPU=C``, or    to several types, the job waits for ever (reason Resources);
 beside it                 ``CPUsPerTask`` of 2 or more disables the default. One GPU per node:
@@ -28,21 +37,28 @@ plain nodes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
-from slurm_gpu_aware.gate.index_types import GpuItem, gpu_item, same_tres, typed_gres
+from slurm_gpu_aware.gate.index_types import (
+    GpuItem,
+    bound_slots,
+    gpu_item,
+    same_tres,
+    typed_gres,
+)
 from slurm_gpu_aware.slurm.hostlist import check_node_names, expand_hostlist
 from slurm_gpu_aware.slurm.records import SlurmJob
 
 __all__ = [
     "Binding",
     "Form",
+    "changed_fields",
     "cpus_of_a_task",
     "differences",
     "form_of",
     "is_bound",
+    "kept_tasks",
     "placed_fields",
     "restored_fields",
 ]
@@ -55,12 +71,27 @@ _SHOWN = {
     "TresPerNode": "tres_per_node",
     "TresPerJob": "tres_per_job",
     "TresPerTask": "tres_per_task",
+    "TresPerSocket": "tres_per_socket",
     "CpusPerTres": "cpus_per_tres",
     "TresFreq": "tres_freq",
     "AdminComment": "admin_comment",
     "Extra": "extra",
 }
 """Updated field -> field of `SlurmJob`; Slurm computes others anew, so they cannot be compared."""
+_FIELDS = {
+    "node": "TresPerNode",
+    "job": "TresPerJob",
+    "task": "TresPerTask",
+    "socket": "TresPerSocket",
+}
+"""Kind of a form -> field of the request."""
+_NUMBERS = {
+    "NumTasks": "num_tasks",
+    "NumCPUs": "min_cpus",
+    "CPUsPerTask": "cpus_per_task",
+    "MinCPUsNode": "min_cpus_node",
+}
+"""Updated field -> field of `OriginalRequest`."""
 _NO_MAXIMUM = 500_000
 """NumNodes cannot be unset; more nodes than any cluster has stands for no maximum."""
 
@@ -70,8 +101,15 @@ class Form:
     """The option that asks for GPUs, and how many."""
 
     kind: str
-    """``node``, ``job`` or ``task``."""
+    """``node``, ``job``, ``task`` or ``socket``."""
     item: GpuItem
+    sockets: int = 1
+    """Sockets per node that give GPUs (kind ``socket``)."""
+
+    @property
+    def on_node(self) -> int | None:
+        """GPUs on each node, if the request says so."""
+        return self.item.count * self.sockets if self.kind in ("node", "socket") else None
 
 
 @dataclass(frozen=True)
@@ -84,19 +122,21 @@ class Binding:
     clock_mhz: int | None = None
     cpus_per_gpu: int | None = None
     """CPUs with each GPU if ``DefCpuPerGPU`` applies to the job; None: it does not."""
+    direct: bool = False
+    """A direct ``srun`` may have made the job: its step repeats what stands in TresPerNode."""
 
 
 def form_of(original: OriginalRequest) -> Form | None:
     """The form of a request; None: unsupported."""
-    if original.tres_per_socket is not None:
+    tres = ((kind, getattr(original, _SHOWN[field])) for kind, field in _FIELDS.items())
+    forms = [Form(kind, item) for kind, text in tres if (item := gpu_item(text)) is not None]
+    if len(forms) != 1 or forms[0].item.count < 1:
         return None
-    tres = {
-        "node": original.tres_per_node,
-        "job": original.tres_per_job,
-        "task": original.tres_per_task,
-    }
-    forms = [Form(kind, item) for kind in tres if (item := gpu_item(tres[kind])) is not None]
-    return forms[0] if len(forms) == 1 and forms[0].item.count > 0 else None
+    if forms[0].kind == "task" and original.ntasks_per_tres is not None:
+        return None  # Slurm's commands refuse the two together
+    if forms[0].kind != "socket":
+        return forms[0]
+    return replace(forms[0], sockets=sockets) if (sockets := original.sockets_per_node) else None
 
 
 def placed_fields(original: OriginalRequest, binding: Binding) -> Fields:
@@ -112,45 +152,47 @@ def placed_fields(original: OriginalRequest, binding: Binding) -> Fields:
     if original.nodes != (len(nodes), len(nodes)):
         fields.append(("NumNodes", f"{len(nodes)}-{len(nodes)}"))
     if binding.slots is not None:
-        fields += _exact_gpus(original, form, binding.slots, len(nodes), binding.cpus_per_gpu)
+        typed = typed_gres(binding.slots, len(nodes) if binding.direct else 1)
+        fields += _typed_fields(form, "TresPerJob" if binding.direct else "TresPerNode", typed)
+        fields += _counts(original, form, len(binding.slots), len(nodes), binding.cpus_per_gpu)
     if binding.clock_mhz is not None:
         fields.append(("TresFreq", f"gpu:{binding.clock_mhz}"))
     return tuple(fields)
 
 
-def _exact_gpus(
-    original: OriginalRequest,
-    form: Form,
-    slots: Sequence[int],
-    nodes: int,
-    default_cpus: int | None,
+def _typed_fields(form: Form, into: str, typed: str) -> list[tuple[str, str]]:
+    """The GPUs by type in the field ``into``, and not in the field of the form."""
+    asked, others = _FIELDS[form.kind], form.item.others
+    if asked == into:
+        return [(into, ",".join([typed, *others]))]
+    return [(asked, ",".join(others)), (into, typed)]
+
+
+def _counts(
+    original: OriginalRequest, form: Form, gpus: int, nodes: int, default_cpus: int | None
 ) -> list[tuple[str, str]]:
-    others, typed = form.item.others, typed_gres(slots)
-    if form.kind == "job":
-        fields = [("TresPerJob", ""), ("TresPerNode", typed)]
-    elif form.kind == "task":
-        fields = [("TresPerTask", ",".join(others)), ("TresPerNode", typed)]
-    elif original.interactive and nodes == 1:
-        fields = [("TresPerNode", ",".join(others)), ("TresPerJob", typed)]
-    else:
-        fields = [("TresPerNode", ",".join([typed, *others]))]
+    """CPUs and tasks that follow ``gpus`` on each of ``nodes`` nodes."""
+    fields: list[tuple[str, str]] = []
     per_gpu = gpu_item(original.cpus_per_tres)
     if per_gpu is not None:
         fields.append(("CpusPerTres", ""))
-    if default_cpus is not None and (len(slots) > 1 or per_gpu is not None):
-        cpus = default_cpus * len(slots) * nodes
+    if original.ntasks_per_tres is not None:
+        on_node = original.ntasks_per_tres * gpus
+        fields += [("TasksPerNode", str(on_node)), ("NumTasks", str(on_node * nodes))]
+    if default_cpus is not None and (gpus > 1 or per_gpu is not None):
+        cpus = default_cpus * gpus * nodes
         task = cpus_of_a_task(original, cpus, nodes)
         if task is None:
             raise ValueError("its CPUs cannot be written beside DefCpuPerGPU")
         fields += [("CPUsPerTask", str(task)), ("NumCPUs", str(cpus))]
     elif per_gpu is not None:
-        total = per_gpu.count * len(slots) * nodes
+        total = per_gpu.count * gpus * nodes
         tasks = tasks_of(original, nodes)
         if tasks is None:
             fields.append(("NumCPUs", str(total)))
         else:
             fields.append(("CPUsPerTask", str(max(1, total // tasks))))
-    share = _cpus_on_each(original, form, len(slots), nodes)
+    share = _cpus_on_each(original, form, gpus, nodes, default_cpus)
     if share is not None:
         fields.append(("MinCPUsNode", str(max(share, original.min_cpus_node or 1))))
     return fields
@@ -166,13 +208,18 @@ def cpus_of_a_task(original: OriginalRequest, cpus: int, nodes: int) -> int | No
     return task if rest == 0 and task > 1 else None
 
 
-def _cpus_on_each(original: OriginalRequest, form: Form, gpus: int, nodes: int) -> int | None:
-    """CPUs that each of several nodes must give if CPUs follow GPUs; None: no bound.
+def _cpus_on_each(
+    original: OriginalRequest, form: Form, gpus: int, nodes: int, default_cpus: int | None
+) -> int | None:
+    """CPUs that each node must give if CPUs follow GPUs; None: no bound.
 
-    Without it Slurm spreads CPUs, and so tasks, unevenly (3 + 1) over even GPUs.
+    Without it Slurm spreads CPUs, and so tasks, unevenly (3 + 1) over even GPUs of several nodes.
     """
     tasks = tasks_of(original, nodes)
     per_gpu = gpu_item(original.cpus_per_tres)
+    if original.ntasks_per_tres is not None:
+        of_tasks = original.ntasks_per_tres * (original.cpus_per_task or 1)
+        return gpus * max(of_tasks, per_gpu.count if per_gpu else 0, default_cpus or 0)
     if nodes == 1:
         return None
     if per_gpu is not None:
@@ -184,6 +231,8 @@ def _cpus_on_each(original: OriginalRequest, form: Form, gpus: int, nodes: int) 
 
 def tasks_of(original: OriginalRequest, nodes: int) -> int | None:
     """Task count of the request on ``nodes`` nodes; None: not given."""
+    if original.ntasks_per_tres is not None:
+        return original.ntasks_per_tres * gpus_per_node(original, nodes) * nodes
     if original.num_tasks is not None:
         return original.num_tasks
     if original.ntasks_per_node is not None:
@@ -196,8 +245,17 @@ def gpus_per_node(original: OriginalRequest, nodes: int) -> int:
     form = form_of(original)
     if form is None:
         return 0
-    copies = {"node": nodes, "job": 1, "task": tasks_of(original, nodes) or nodes}
-    return -(-form.item.count * copies[form.kind] // nodes)
+    if form.on_node is not None:
+        return form.on_node
+    copies = 1 if form.kind == "job" else tasks_of(original, nodes) or nodes
+    return -(-form.item.count * copies // nodes)
+
+
+def kept_tasks(original: OriginalRequest) -> Fields:
+    """What an update of an unbound job must repeat, or Slurm 24.11 counts its tasks anew."""
+    if original.ntasks_per_tres is None:
+        return ()
+    return (("NumTasks", str(tasks_of(original, (original.nodes or (1, None))[0]))),)
 
 
 def restored_fields(job: SlurmJob, original: OriginalRequest, *, marked: bool) -> Fields:
@@ -211,13 +269,16 @@ def restored_fields(job: SlurmJob, original: OriginalRequest, *, marked: bool) -
         fields.append(("ReqNodeList", ",".join(_names(original.req_nodes))))
     least, most = original.nodes or (1, None)
     if bound and least != most:
-        fields.append(("NumNodes", f"{least}-{max(least, min(most or _NO_MAXIMUM, _NO_MAXIMUM))}"))
-    for name in ("TresPerNode", "TresPerJob", "TresPerTask", "CpusPerTres"):
+        fields.append(_node_range(original))
+    for name in (*_FIELDS.values(), "CpusPerTres"):
         now, then = getattr(job, _SHOWN[name]), getattr(original, _SHOWN[name])
         # Without --cpus-per-gpu Slurm itself writes DefCpuPerGPU there again and again.
         default = name == "CpusPerTres" or (name == "TresPerTask" and _only_cpus(now))
         if not (default and not then) and not same_tres(now, then):
             fields.append((name, then or ""))
+    if original.ntasks_per_tres is not None and job.ntasks_per_node != original.ntasks_per_node:
+        fields.append(("TasksPerNode", str(original.ntasks_per_node or 0)))
+        fields += kept_tasks(original)
     if (original.cpus_per_tres is not None and job.cpus_per_tres is None) or (
         bound and original.cpus_per_task is None and (job.cpus_per_task or 1) > 1
     ):
@@ -232,10 +293,38 @@ def restored_fields(job: SlurmJob, original: OriginalRequest, *, marked: bool) -
     return tuple(fields)
 
 
+def _node_range(request: OriginalRequest) -> tuple[str, str]:
+    """NumNodes of a request, also one without a maximum."""
+    least, most = request.nodes or (1, None)
+    return "NumNodes", f"{least}-{max(least, min(most or _NO_MAXIMUM, _NO_MAXIMUM))}"
+
+
+def changed_fields(
+    job: SlurmJob, before: OriginalRequest, after: OriginalRequest, *, bound: bool
+) -> Fields:
+    """Fields that give a job a changed request, without the licences.
+
+    ``bound``: it shows its binding, and none of the changes that concern the binding.
+    """
+    fields = dict(restored_fields(job, after, marked=bound))
+    if (job.features or "") != (after.features or ""):
+        fields["Features"] = after.features or ""
+    if bound:
+        if after.nodes != before.nodes:
+            fields |= [_node_range(after)]
+        for name, field in _NUMBERS.items():
+            number = getattr(after, field)
+            if number is not None and number != getattr(before, field):
+                fields[name] = str(number)
+    return tuple((fields | dict(kept_tasks(after))).items())
+
+
 def is_bound(job: SlurmJob, original: OriginalRequest) -> bool:
     """Whether a job's nodes or GPUs differ from the original request."""
-    return set(job.req_nodes) != set(_names(original.req_nodes)) or not same_tres(
-        job.tres_per_node, original.tres_per_node
+    return (
+        set(job.req_nodes) != set(_names(original.req_nodes))
+        or not same_tres(job.tres_per_node, original.tres_per_node)
+        or bound_slots(job) is not None
     )
 
 

@@ -15,10 +15,13 @@ from dataclasses import dataclass, field
 
 from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.gate.admin_comment import BOUND, is_ours, marked, unmarked
+from slurm_gpu_aware.gate.admin_comment import BOUND, is_ours, marked, marker_of, unmarked
+from slurm_gpu_aware.gate.extra_field import extra_with_clock
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs, has_task, task_number
 from slurm_gpu_aware.gate.holding_pool import leave_pool_fields
-from slurm_gpu_aware.gate.request_forms import Fields, restored_fields
+from slurm_gpu_aware.gate.owner_change import is_changed, settle_changes
+from slurm_gpu_aware.gate.request_forms import Fields, kept_tasks, restored_fields
+from slurm_gpu_aware.gate.typed_requests import gpu_types, type_sentence
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, split_arrays, update_ids
@@ -28,7 +31,6 @@ __all__ = [
     "FEW",
     "begin_fields",
     "close_gate",
-    "extra_with_clock",
     "open_fields",
     "read_jobs",
     "release_by_hand",
@@ -146,6 +148,8 @@ def close_gate(
         if shown is None or job.id in wrong:
             continue
         seen = job.as_seen(shown, gate)
+        if is_changed(shown, gate):
+            continue  # its owner has just closed the gate
         if seen.parked:
             parked.append(seen)
         elif shown.state == "PENDING":
@@ -185,7 +189,7 @@ def _restored(job: GatedJob) -> Fields:
     if extra is not None and extra != (job.job.extra or ""):
         fields += (("Extra", extra),)
     comment = job.job.admin_comment or ""
-    if unmarked(comment) != comment:
+    if marker_of(comment) is not None:
         fields += (("AdminComment", unmarked(comment)),)
     return fields
 
@@ -197,8 +201,11 @@ def open_fields(job: GatedJob, now: float, then: JobPhase | None = None) -> Fiel
     """
     fields = (("Licenses", job.original.licenses or ""), *leave_pool_fields(job.job))
     if then is not None and is_ours(job.job.admin_comment):  # a comment of another program stays
-        comment = marked(job.job.admin_comment or "", then, job.job.restarts, now)
+        state = None if then is JobPhase.RELEASED else ""
+        comment = marked(job.job.admin_comment or "", then, job.job.restarts, now, state)
         fields = (("AdminComment", comment), *fields)
+    if then in (JobPhase.LEFT, JobPhase.OPENED):
+        fields += kept_tasks(job.original)
     return (*fields, *begin_fields(job, now))
 
 
@@ -206,27 +213,6 @@ def begin_fields(job: GatedJob, now: float) -> Fields:
     """Fields of an update that clear the filter's begin time; empty if it has passed."""
     ahead = job.deferred and (job.original.begin_s or 0) >= now
     return (("StartTime", "now"),) if ahead and job.job.state == "PENDING" else ()
-
-
-def extra_with_clock(
-    extra: str | None, clock_mhz: int | None, slots: Sequence[int] | None = None
-) -> str | None:
-    """The job's Extra with ``freq=MHZ@SLOT+SLOT`` among its comma-separated items, or without it.
-
-    The slots are named because SLURM_JOB_GPUS in the prolog of Slurm 24.11 holds only the GPUs of
-    the job's last GRES type; without slots (plain nodes) it uses that variable. None if an update
-    cannot carry the user's own items.
-    """
-    items = [i for i in (extra or "").split(",") if i and not i.strip().startswith("freq=")]
-    if clock_mhz is not None:
-        where = "@" + "+".join(map(str, slots)) if slots else ""
-        items.append(f"freq={clock_mhz}{where}")
-    text = ",".join(items)
-    try:
-        JobUpdate("1", (("Extra", text),))
-    except ValueError:
-        return None
-    return text
 
 
 def release_by_hand(
@@ -239,6 +225,8 @@ def release_by_hand(
     earlier task of its array that stays parked, or Slurm refused an update.
     """
     jobs = client.jobs()
+    if settle_changes(client, config.gate, gated_jobs(jobs, config.gate), split_arrays(jobs)):
+        jobs = client.jobs()
     parked = [job for job in gated_jobs(jobs, config.gate) if job.parked]
     if job_ids is None:
         chosen = parked
@@ -247,7 +235,7 @@ def release_by_hand(
         for job_id in job_ids:
             named = [match for job in parked if (match := _named(job_id, job)) is not None]
             if not named:
-                raise SourceError(f"job {job_id} is not parked; see 'gpu-aware queue'")
+                raise SourceError(f"job {job_id} is not parked{_of_slurm(job_id, jobs, client)}")
             chosen += named
         _check_order(chosen, parked)
     wrong = restore(
@@ -257,6 +245,14 @@ def release_by_hand(
         job_id, why = next(iter(wrong.items()))
         raise SourceError(f"Slurm refused to open the gate of job {job_id}: {why}")
     return [job.id for job in chosen]
+
+
+def _of_slurm(job_id: str, jobs: Sequence[SlurmJob], client: SlurmClient) -> str:
+    """Why Slurm alone places a pending job, as the rest of a sentence."""
+    for job in jobs:
+        if job.state == "PENDING" and job_id in (job.id, str(job.raw_id)) and gpu_types(job):
+            return f": {type_sentence(job, client.nodes())}"
+    return "; see 'gpu-aware queue'"
 
 
 def _check_order(chosen: Sequence[GatedJob], parked: Sequence[GatedJob]) -> None:

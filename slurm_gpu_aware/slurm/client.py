@@ -212,6 +212,21 @@ class SlurmClient:
         for job_id, why in self._update([(job_id, {}, released) for job_id in ids]).items():
             log.warning("job %s could not be released: %s", job_id, why)
 
+    def requeue_job(self, job_id: str) -> str | None:
+        """Put a running batch job back into the queue; return why Slurm refuses, None: it does not.
+
+        Slurm sends SIGCONT and SIGTERM to script and steps, and SIGKILL after its KillWait. A job
+        that does not run any more stays as it is. Raises SourceError if Slurm is silent.
+        """
+        check_job_ids([job_id])
+        try:
+            self._slurm.call("aware_requeue_job", self._text(job_id))
+        except SlurmError as exc:
+            if not exc.refused:
+                raise
+            return self._slurm.text_of(exc.code)
+        return None
+
     def _update(
         self, updates: Sequence[tuple[str, Mapping[str, str], Mapping[str, int]]]
     ) -> dict[str, str]:
@@ -268,7 +283,7 @@ class SlurmClient:
         flags = 0
         for flag in wanted.flags:
             flags |= getattr(self._slurm.lib, f"RESERVE_FLAG_{_FLAGS.get(flag, flag)}")
-        texts = (wanted.name, wanted.users, wanted.licenses, wanted.nodes)
+        texts = (wanted.name, wanted.users, wanted.licenses, wanted.nodes, wanted.comment)
         self._slurm.call(
             "aware_create_reservation",
             *map(self._text, texts),
@@ -277,15 +292,18 @@ class SlurmClient:
             flags,
         )
 
-    def move_reservation(self, name: str, end_s: float, start_s: float | None = None) -> bool:
-        """Move a reservation's end, and its start if it has not begun.
+    def move_reservation(
+        self, name: str, end_s: float, start_s: float | None = None, comment: str = ""
+    ) -> bool:
+        """Move a reservation's end, and its start if it has not begun; write a comment if given.
 
         False if there is none of that name, or its start cannot be moved any more.
         """
         start = -1 if start_s is None else int(start_s)
         lib = self._slurm.lib
         try:
-            self._slurm.call("aware_move_reservation", self._text(name), start, int(end_s))
+            texts = map(self._text, (name, comment))
+            self._slurm.call("aware_move_reservation", *texts, start, int(end_s))
         except SlurmError as exc:
             if exc.code in (lib.ESLURM_RESERVATION_INVALID, lib.ESLURM_RSV_ALREADY_STARTED):
                 return False

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 from slurm_gpu_aware.errors import SourceError
 
-__all__ = ["clean_environment", "run_command"]
+__all__ = ["clean_environment", "run_bounded", "run_command"]
 
 
 def clean_environment() -> dict[str, str]:
@@ -49,3 +52,49 @@ def run_command(argv: Sequence[str], timeout_s: float, *, check: bool = True) ->
         lines = (stderr.strip() or stdout.strip()).splitlines()
         raise SourceError(f"{what}: {lines[-1][:200] if lines else f'exit {done.returncode}'}")
     return stdout, stderr
+
+
+def run_bounded(argv: Sequence[str], timeout_s: float, most_bytes: int) -> str:
+    """Run a command whose output may be large; return its standard output as text.
+
+    The command ends when it has written ``most_bytes``; only whole lines up to there are returned.
+    Raises SourceError if it does not exist, exceeds ``timeout_s``, or fails.
+    """
+    what = " ".join(argv[:4])
+    try:
+        process = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=clean_environment(),
+            process_group=0,
+        )
+    except OSError as exc:
+        raise SourceError(f"{what}: cannot be run: {exc.strerror}") from None
+    late = threading.Event()
+
+    def stop() -> None:
+        with suppress(ProcessLookupError):
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)  # what it started holds the pipe, too
+
+    def expire() -> None:
+        late.set()
+        stop()
+
+    timer = threading.Timer(timeout_s, expire)
+    timer.daemon = True
+    timer.start()
+    with process:
+        output = process.stdout.read(most_bytes + 1) if process.stdout is not None else b""
+        whole = len(output) <= most_bytes
+        if not whole:
+            stop()
+            output = output[: output.rfind(b"\n", 0, most_bytes) + 1]
+    timer.cancel()
+    if late.is_set():
+        raise SourceError(f"{what}: no answer within {timeout_s:g} s")
+    if whole and process.returncode != 0:
+        raise SourceError(f"{what}: exit {process.returncode}")
+    return output.decode("utf-8", "replace")

@@ -19,7 +19,7 @@ from slurm_gpu_aware.errors import SourceError
 __all__ = [
     *("ConfFiles", "Entry", "Pairs", "SlurmConf"),
     *("block_alone", "edit_settings", "fields_of", "outside_block", "pairs_of"),
-    *("read_conf", "render_pairs", "replace_block"),
+    *("read_conf", "render_pairs", "replace_block", "take_back_settings"),
 ]
 
 BEGIN = "# BEGIN gpu-aware (written by gpu-aware setup; edit above or below)"
@@ -237,6 +237,35 @@ def edit_settings(text: str, wanted: Mapping[str, str]) -> str:
     if not missing:
         return out
     return replace_block(out, [*lines[_span(lines)][1:-1], *missing])
+
+
+def take_back_settings(text: str, wanted: Mapping[str, str | None], before: str) -> str:
+    """Undo `edit_settings`: set ``wanted`` (key -> value; None: no such setting) in a slurm.conf.
+
+    ``before``: the text before the edit, whose lines come back where their value does. Of our block
+    only what differs from it stays.
+    """
+    lines = text.splitlines()
+    former = {setting: line for line in before.splitlines() if (setting := _setting(line))}
+    there = {setting[0]: i for i, line in enumerate(lines) if (setting := _setting(line))}
+    span = _span(lines)
+    gone: set[int] = set()
+    for key, value in wanted.items():
+        place = there.get(key.lower())
+        if place is None or (value is not None and _setting(lines[place]) == (key.lower(), value)):
+            continue
+        if value is None:
+            gone.add(place)
+        else:
+            lines[place] = former.get((key.lower(), value), f"{key}={value}")
+    body = [line for i, line in enumerate(lines) if i not in gone]
+    if not body[_span(body)][1:-1] and span.stop > span.start:
+        start = _span(body).start
+        del body[_span(body)]
+        # `replace_block` put a blank line before the block at the end of the file.
+        if start == len(body) and body and not body[-1].strip():
+            del body[-1]
+    return "".join(f"{line}\n" for line in body)
 
 
 def replace_block(text: str, body: list[str]) -> str:

@@ -27,6 +27,7 @@ _STATEMENTS = {
     ),
     ("job", "reason"): "put_reason(out, record);",
     ("job", "shares"): "put_shares(out, record);",
+    ("job", "submit_line"): "put_program(out, JOB_SUBMIT_LINE(record));",
     ("node", "alloc_cpus"): "NUMBER((uint64_t)allocated_cpus(record));",
     ("node", "alloc_memory"): "NUMBER(allocated_memory(record));",
     ("node", "state"): (
@@ -104,8 +105,10 @@ builder.cdef(
     int aware_licenses(aware_reply *);
     int aware_settings(aware_reply *);
     int aware_update_job(char *, char **, int64_t *, aware_reply *);
-    int aware_create_reservation(char *, char *, char *, char *, int64_t, int64_t, uint64_t);
-    int aware_move_reservation(char *, int64_t, int64_t);
+    int aware_requeue_job(char *);
+    int aware_create_reservation(char *, char *, char *, char *, char *, int64_t, int64_t,
+                                 uint64_t);
+    int aware_move_reservation(char *, char *, int64_t, int64_t);
     int aware_delete_reservation(char *);
     int aware_update_node(char *, uint32_t, char *);
     void slurm_init(const char *);

@@ -46,10 +46,11 @@ JOB = RecordKind(
         nodes dependency tres_req_str features prefer batch_features burst_buffer resv_name
         licenses admin_comment comment extra tres_per_node tres_per_job tres_per_task
         tres_per_socket tres_freq cpus_per_tres mem_per_tres gres_total shares
-        job_size_str"""
+        job_size_str submit_line"""
     ),
 )
-"""``oversized``: a text was too long, and is empty here. ``shares``: per node a line
+"""``oversized``: a text was too long, and is empty here. ``submit_line``: the program only, as in
+``srun``. ``shares``: per node a line
 ``node TAB CPUs TAB cores TAB MB TAB gres``; cores are ``*`` if not known."""
 
 NODE = RecordKind(
@@ -70,7 +71,9 @@ PARTITION = RecordKind(
 partition without its own, the cluster's PreemptMode."""
 
 RESERVATION = RecordKind(
-    "reservation", _words("start_time end_time"), _words("name node_list licenses tres_str flags")
+    "reservation",
+    _words("start_time end_time"),
+    _words("name node_list licenses tres_str flags comment"),
 )
 
 LICENSE = RecordKind("license", _words("available reserved"), ("name",))
@@ -84,8 +87,8 @@ UPDATE_TEXTS = _words(
     tres_per_task"""
 )
 UPDATE_NUMBERS = _words(
-    """begin_time cpus_per_task max_cpus max_nodes min_cpus min_nodes num_tasks pn_min_cpus
-    priority time_limit"""
+    """begin_time bitflags cpus_per_task max_cpus max_nodes min_cpus min_nodes ntasks_per_node
+    num_tasks pn_min_cpus priority time_limit"""
 )
 """Fields of ``job_desc_msg_t`` that an update may set. The client sets some of them; the tests use
 the others to act as a user."""

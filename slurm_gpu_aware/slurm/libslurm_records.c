@@ -231,6 +231,13 @@ static void put_shares(aware_reply *out, const job_info_t *job)
 #define PARTITION_TOPOLOGY(partition) NULL
 #endif
 
+/* Before 25.11 the record does not have the command line. */
+#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(25, 11, 0)
+#define JOB_SUBMIT_LINE(job) ((job)->submit_line)
+#else
+#define JOB_SUBMIT_LINE(job) NULL
+#endif
+
 /* Why it is pending, without blanks, as scontrol and squeue say it. */
 static void put_reason(aware_reply *out, job_info_t *job)
 {
@@ -239,6 +246,17 @@ static void put_reason(aware_reply *out, job_info_t *job)
 			*at = '_';
 	put_text(out, job->state_desc ? job->state_desc
 				      : slurm_job_state_reason_string(job->state_reason));
+}
+
+/* The program of a command line, without its folders: "srun" of "/usr/bin/srun -N2 a.out". */
+static void put_program(aware_reply *out, const char *line)
+{
+	size_t length = line ? strcspn(line, " ") : 0, start = length;
+	while (start && line[start - 1] != '/')
+		start--;
+	if (length - start <= MAX_TEXT)
+		put_bytes(out, line + start, length - start);
+	put_bytes(out, "", 1);
 }
 
 static uint16_t allocated_cpus(node_info_t *node)
@@ -393,8 +411,24 @@ int aware_update_job(char *job_id, char **texts, int64_t *numbers, aware_reply *
 	return code ? code : finish(out);
 }
 
-int aware_create_reservation(char *name, char *users, char *licenses, char *nodes, int64_t start,
-			     int64_t end, uint64_t flags)
+/* A job that does not run any more stays as it is: one that has ended would run again. */
+int aware_requeue_job(char *job_id)
+{
+	job_array_resp_msg_t *results = NULL;
+	int code = 0;
+	errno = 0;
+	if (slurm_requeue2(job_id, JOB_RUNNING, &results))
+		code = failure();
+	for (uint32_t i = 0; results && i < results->job_array_count; i++)
+		if (results->error_code[i])
+			code = results->error_code[i];
+	if (results)
+		slurm_free_job_array_resp(results);
+	return code;
+}
+
+int aware_create_reservation(char *name, char *users, char *licenses, char *nodes, char *comment,
+			     int64_t start, int64_t end, uint64_t flags)
 {
 	resv_desc_msg_t wanted;
 	char *made;
@@ -403,6 +437,7 @@ int aware_create_reservation(char *name, char *users, char *licenses, char *node
 	wanted.users = users;
 	wanted.licenses = licenses;
 	wanted.node_list = nodes;
+	wanted.comment = comment;
 	if (!nodes)
 		wanted.node_cnt = 0;
 	wanted.start_time = start;
@@ -420,11 +455,13 @@ int aware_create_reservation(char *name, char *users, char *licenses, char *node
 	return 0;
 }
 
-int aware_move_reservation(char *name, int64_t start, int64_t end)
+/* comment NULL: it stays as it is. */
+int aware_move_reservation(char *name, char *comment, int64_t start, int64_t end)
 {
 	resv_desc_msg_t wanted;
 	slurm_init_resv_desc_msg(&wanted);
 	wanted.name = name;
+	wanted.comment = comment;
 	if (start >= 0)
 		wanted.start_time = start;
 	wanted.end_time = end;

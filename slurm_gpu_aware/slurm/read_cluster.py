@@ -170,6 +170,7 @@ def reservation_of(raw: Mapping[str, Any]) -> SlurmReservation:
         flags=frozenset(filter(None, _value(raw["flags"]).split(","))),
         cpus=tres.get("cpu"),
         gpus=gpu_count(tres) or None,
+        comment=_value(raw["comment"]),
     )
 
 

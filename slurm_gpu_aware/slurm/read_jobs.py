@@ -71,6 +71,7 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
         id=job_id,
         raw_id=raw["job_id"],
         name=raw["name"],
+        submitted_with=raw["submit_line"] or None,
         user=raw["user_name"] or _user_name(raw["user_id"]),
         state=state,
         reason=raw["reason"],

@@ -17,7 +17,7 @@ from slurm_gpu_aware.model.cluster import PreemptionOrder
 __all__ = [
     *("ENDED", "HOLDING", "HOLDING_CPUS", "GpuDefaults", "NodeCores", "NodeShare"),
     *("SlurmConfig", "SlurmJob", "SlurmNode", "SlurmPartition", "SlurmQos", "SlurmReservation"),
-    *("SlurmSwitch", "array_tasks", "split_arrays", "update_ids"),
+    *("SlurmSwitch", "array_tasks", "record_id", "split_arrays", "update_ids"),
 ]
 
 ENDED = frozenset(
@@ -132,6 +132,8 @@ class SlurmJob:
     admin_comment: str | None = None
     comment: str | None = None
     extra: str | None = None
+    submitted_with: str | None = None
+    """Program that submitted it: ``sbatch``, ``salloc``, ``srun``; None: Slurm before 25.11."""
     tres_per_node: str | None = None
     tres_per_job: str | None = None
     tres_per_task: str | None = None
@@ -179,6 +181,16 @@ def update_ids(job: SlurmJob, split: Set[int], most: int | None = None) -> list[
     if job.array_tasks is None or job.array_id not in split:
         return [job.id]
     return [f"{job.array_id}_{task}" for task in array_tasks(job.array_tasks)[:most]]
+
+
+def record_id(job: SlurmJob, split: Set[int]) -> str:
+    """Id to update, so that only this record changes, as a whole.
+
+    Slurm updates the rest of an array without splitting tasks off if all of them are named.
+    """
+    if job.array_tasks is None or job.array_id not in split:
+        return job.id
+    return f"{job.array_id}_{job.array_tasks.strip('[]')}"
 
 
 @dataclass(frozen=True)
@@ -281,6 +293,7 @@ class SlurmReservation:
     """CPUs that it holds; None: not given, it holds no nodes."""
     gpus: int | None = None
     """GPUs that it holds if it was created with a number of them."""
+    comment: str = ""
 
     def active_at(self, now: float) -> bool:
         """Whether it has begun and not ended."""

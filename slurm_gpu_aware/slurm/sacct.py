@@ -14,18 +14,32 @@ from typing import Any
 from slurm_gpu_aware.bounds import MAX_TIME_S
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.names import slot_of
-from slurm_gpu_aware.slurm.commands import run_command
+from slurm_gpu_aware.slurm.commands import run_bounded, run_command
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.values import gpu_count, is_mig, parse_tres
 from slurm_gpu_aware.text_file import parse_json
 
-__all__ = ["BAD_ROW", "SACCT_FIELDS", "SacctRow", "live_history", "sacct_command", "sacct_rows"]
+__all__ = [
+    *("BAD_ROW", "SACCT_FIELDS", "SacctRow", "bounded_history", "live_history", "sacct_command"),
+    "sacct_rows",
+]
 
 SACCT_FIELDS = (
-    *("JobID", "User", "Partition", "Submit", "Eligible", "Start", "ElapsedRaw", "TimelimitRaw"),
-    *("State", "AllocTRES", "ReqTRES", "NNodes", "NodeList", "Priority", "Comment"),
+    *("JobID", "User", "Account", "Partition", "Submit", "Eligible", "Start", "ElapsedRaw"),
+    *(
+        "TimelimitRaw",
+        "State",
+        "AllocTRES",
+        "ReqTRES",
+        "NNodes",
+        "NodeList",
+        "Priority",
+        "JobName",
+        "Comment",
+    ),
 )
-"""Columns to ask for. Comment is last because users can write the bar in it."""
+"""Columns to ask for. Users can write the bar in the last two: all that follows the first bar of
+them counts as the comment."""
 
 BAD_ROW = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, SourceError)
 """Exceptions of the properties of a damaged row."""
@@ -63,7 +77,14 @@ class SacctRow:
     @property
     def running(self) -> bool:
         """Whether the job still holds its nodes."""
-        return self.cells["State"].split(" ")[0] in _RUNNING  # "CANCELLED by 1000"
+        return self.state in _RUNNING
+
+    @property
+    def ran(self) -> bool:
+        """Whether the job started; for some releases a job that did not has a start, too."""
+        if self.start_s is None or self.elapsed_s < 0:
+            return False
+        return self.elapsed_s > 0 or bool(self.text("AllocTRES"))
 
     @property
     def submit_s(self) -> float | None:
@@ -83,8 +104,19 @@ class SacctRow:
         return _time(self.cells["Start"])
 
     @property
+    def end_s(self) -> float | None:
+        """End of a run that has ended; None: it runs, or never started."""
+        start = self.start_s
+        return None if start is None or self.running or not self.ran else start + self.elapsed_s
+
+    @property
+    def state(self) -> str:
+        """``COMPLETED``, ``TIMEOUT``, ``CANCELLED``, ..."""
+        return self.cells["State"].split(" ")[0]  # "CANCELLED by 1000"
+
+    @property
     def elapsed_s(self) -> int:
-        """Run time."""
+        """Run time; the record has whole seconds."""
         return int(self.cells["ElapsedRaw"] or 0)
 
     @property
@@ -149,15 +181,29 @@ def _time(text: str) -> float | None:
     return float(text) if text.isdigit() else datetime.fromisoformat(text).timestamp()
 
 
-def sacct_command(days: int) -> list[str]:
-    """Command that prints the last ``days`` days of all users' allocations.
+def sacct_command(days: float, until_days: float = 0) -> list[str]:
+    """Command that prints all users' allocations from ``days`` to ``until_days`` days ago.
 
     ``--duplicates`` adds the earlier runs of requeued jobs: only the first run has the time of
     submission, which each requeue resets.
     """
     options = ["--allusers", "--allocations", "--duplicates", "--parsable2"]
-    window = [f"--starttime=now-{int(days)}days", "--endtime=now"]
+    window = [f"--starttime={_ago(days)}", f"--endtime={_ago(until_days)}"]
     return ["sacct", *options, *window, f"--format={','.join(SACCT_FIELDS)}"]
+
+
+def _ago(days: float) -> str:
+    if days == int(days):
+        return f"now-{int(days)}days" if days else "now"
+    return f"now-{int(1440 * days)}minutes"
+
+
+def bounded_history(
+    days: float, until_days: float, timeout_s: float, most_bytes: int
+) -> Iterator[SacctRow]:
+    """Readable rows of a part of the live history, up to a size. Raises SourceError."""
+    text = run_bounded(sacct_command(days, until_days), timeout_s, most_bytes)
+    return (row for _, row in sacct_rows(text, "sacct")[1] if isinstance(row, SacctRow))
 
 
 def live_history(days: int) -> str:
@@ -229,6 +275,7 @@ def _flatten(job: Mapping[str, Any]) -> dict[str, str]:
     return {
         "JobID": f"{array['job_id']}_{task}" if in_array else str(job["job_id"]),
         "User": str(job.get("user") or ""),
+        "Account": str(job.get("account") or ""),
         "Partition": str(job.get("partition") or ""),
         "Submit": str(times["submission"]),
         "Eligible": str(times.get("eligible") or ""),
@@ -241,6 +288,7 @@ def _flatten(job: Mapping[str, Any]) -> dict[str, str]:
         "NNodes": str(job.get("allocation_nodes") or ""),
         "NodeList": str(job.get("nodes") or ""),
         "Priority": str(_json_number(job.get("priority")) or 0),
+        "JobName": str(job.get("name") or ""),
         "Comment": str(comment.get("job") or "") if isinstance(comment, dict) else str(comment),
     }
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +41,7 @@ _RECORD = re.compile(r"(?:[A-Za-z]+=[^\s=]+ ?)+\Z")
 _NAME = re.compile(r"\s*(?:-\s+)?topology\s*:\s*([^\s#]+)")
 _DEFAULT = re.compile(r"\s*(?:-\s+)?cluster_default\s*:\s*(?:true|yes|on)\b", re.IGNORECASE)
 _AGAIN_S = 60.0
+_WAIT_S = 0.5  # longest wait for another answer; Slurm is slow while its first controller is down
 """The topology is read again after this time."""
 
 
@@ -189,12 +191,18 @@ class Network:
     ) -> Mapping[str, Mapping[str, str]]:
         """Level name -> node -> group; read once a minute, with ``fabric``.
 
-        If it cannot be read, the last network counts. A complaint is logged once; a missing level
-        is one only if it is ``used``.
+        If it cannot be read, or not quickly, the last network counts. A complaint is logged once; a
+        missing level is one only if it is ``used``.
         """
-        if timer() - self._read_at <= _AGAIN_S:
-            return self._groups
-        self._read_at = timer()
+        if timer() - self._read_at > _AGAIN_S:
+            first, self._read_at = self._read_at < 0, timer()
+            thread = threading.Thread(target=self._refresh, args=(used,), name="network")
+            thread.daemon = True
+            thread.start()
+            thread.join(None if first else _WAIT_S)
+        return self._groups
+
+    def _refresh(self, used: Collection[str]) -> None:
         complaint = None
         try:
             switches = self._read()
@@ -209,4 +217,3 @@ class Network:
         if complaint is not None and complaint != self._logged:
             log.warning("%s", complaint)
         self._logged = complaint
-        return self._groups

@@ -11,6 +11,8 @@ __all__ = ["JobUpdate", "NewReservation", "check_job_ids"]
 
 _JOB_ID = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z")
 """``98`` or ``98_3``."""
+_RECORD_ID = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9][0-9,:-]{0,65535})?\Z")
+"""The same, or the rest of an array by its tasks: ``98_4-9,12``."""
 _COUNT = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?\Z")
 _MOST = (1 << 32) - 3
 """Greatest count; larger numbers mean "not given" and "unlimited"."""
@@ -36,6 +38,7 @@ _COUNTS = {
     "NumCPUs": ("min_cpus", "max_cpus"),
     "NumNodes": ("min_nodes", "max_nodes"),
     "NumTasks": ("num_tasks",),
+    "TasksPerNode": ("ntasks_per_node",),
 }
 """Names of ``scontrol update`` -> fields of ``job_desc_msg_t``. NumCPUs and NumNodes also take
 ``MIN-MAX``."""
@@ -60,7 +63,8 @@ class JobUpdate:
     fields: tuple[tuple[str, str], ...]
 
     def __post_init__(self) -> None:
-        check_job_ids([self.job_id])
+        if not _RECORD_ID.match(self.job_id):
+            raise ValueError(f"{self.job_id[:80]!r} is not a job id, nor one of array tasks")
         for name, value in self.fields:
             if name in _TEXTS:
                 fits = "\0" not in value and len(value) <= _LONGEST
@@ -107,3 +111,4 @@ class NewReservation:
     """Host list, or ``ALL``."""
     flags: frozenset[str] = frozenset()
     """``ANY_NODES``, ``IGNORE_JOBS``, ``NO_HOLD_JOBS_AFTER``, ``OVERLAP``, ``PURGE_COMP``."""
+    comment: str = ""

@@ -16,7 +16,7 @@ from slurm_gpu_aware.errors import StoreBusyError, StoreError
 from slurm_gpu_aware.store.ownership import make_file, published_path
 from slurm_gpu_aware.store.schema import APPLICATION_ID, CREATE, VERSION
 
-__all__ = ["Store", "check_integrity", "open_store", "publish", "republish"]
+__all__ = ["Store", "check_integrity", "open_copy", "open_store", "publish", "republish"]
 
 BUSY_TIMEOUT_S = 15.0
 """Longest wait for another writer; a transaction takes far less."""
@@ -104,7 +104,7 @@ def open_store(path: Path | str, *, readonly: bool = False) -> Store:
         so that the selector, which is not root, can write it. Its mode is 0640: other users read
         the published copy.
     readonly : write nothing. If this user cannot read the live file (SQLite needs write access to
-        the directory of a WAL file), open the published copy (see :func:`publish`).
+        the directory of a WAL file), open the published copy beside it (see :func:`publish`).
 
     Raises
     ------
@@ -122,7 +122,16 @@ def open_store(path: Path | str, *, readonly: bool = False) -> Store:
     except StoreError:
         if not copy.exists():
             raise
-    return _opened(copy, readonly=True)
+    return open_copy(copy)
+
+
+def open_copy(file: Path) -> Store:
+    """Open a published copy. Raises StoreError.
+
+    A copy is replaced as a whole and never changed, so SQLite takes no lock, which on a network
+    file system could hang.
+    """
+    return _opened(file, readonly=True, copy=True)
 
 
 def publish(store: Store, *, mode: int = 0o644) -> None:
@@ -181,14 +190,14 @@ def check_integrity(store: Store) -> list[str]:
     return [] if complaints == ["ok"] else complaints
 
 
-def _opened(file: Path, *, readonly: bool) -> Store:
+def _opened(file: Path, *, readonly: bool, copy: bool = False) -> Store:
     try:
         missing = not file.exists()
     except OSError as exc:
         raise StoreError(f"{file}: cannot be read: {exc.strerror}") from None
     if missing:
         raise StoreError(f"{file}: no store there; {_MAKE}")
-    connection = _connect(file, "ro" if readonly else "rw")
+    connection = _connect(file, "ro&immutable=1" if copy else "ro" if readonly else "rw")
     try:
         with _translated(file):
             connection.execute("PRAGMA synchronous=NORMAL")
@@ -214,6 +223,7 @@ def _connect(file: Path, mode: str) -> sqlite3.Connection:
         )
     connection.row_factory = sqlite3.Row
     connection.execute("PRAGMA foreign_keys=on")
+    connection.execute("PRAGMA trusted_schema=off")
     return connection
 
 

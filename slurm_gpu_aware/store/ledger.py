@@ -30,6 +30,7 @@ STATES = (*OPEN_DECISION, JobPhase.WAITING, JobPhase.ENDED)
 EVENT_KINDS = (
     *("parked", "planned", "prepared", "released", "started", "ended", "requeued"),
     *("refused", "clock_set", "clock_failed", "opened_by_hand", "gate_created", "gate_lost"),
+    *("changed", "move_begun", "moved"),
     "error",
 )
 _OPEN = f"state IN ({', '.join(map(repr, map(str, OPEN_DECISION)))})"
@@ -194,6 +195,20 @@ class Ledger:
         """Decisions whose job has neither ended nor gone back to the queue, oldest first."""
         return _DECISIONS.read(self._store, f"WHERE {_OPEN} ORDER BY id")
 
+    def slowdowns(self, since_unix: float, limit: int) -> list[tuple[str, float, float]]:
+        """(job id, time of the decision, slowdown), of the newest decisions, oldest first."""
+        rows = self._store.query(
+            "SELECT job_id, decided_at_unix, slowdown FROM decisions WHERE decided_at_unix >= ?"
+            " ORDER BY id DESC LIMIT ?",
+            (since_unix, limit),
+        )
+        return [(str(job_id), float(at), float(slowdown)) for job_id, at, slowdown in rows[::-1]]
+
+    def ended_decisions(self, since_unix: float, limit: int) -> list[Decision]:
+        """The newest decisions whose jobs ended since then, oldest first."""
+        tail = "WHERE state = ? AND outcome_at_unix >= ? ORDER BY id DESC LIMIT ?"
+        return _DECISIONS.read(self._store, tail, (JobPhase.ENDED, since_unix, limit))[::-1]
+
     def last_decisions(self, limit: int = 20) -> list[Decision]:
         """The newest decisions, newest first."""
         return _DECISIONS.read(self._store, "ORDER BY id DESC LIMIT ?", (limit,))
@@ -206,6 +221,12 @@ class Ledger:
         """
         tail = "WHERE job_id = ? ORDER BY CAST(at_unix AS INTEGER) DESC, id DESC LIMIT ?"
         return _EVENTS.read(self._store, tail, (job_id, last))[::-1]
+
+    def events_since(self, kinds: Sequence[str], at: float) -> list[Event]:
+        """Events of these kinds from a Unix time on, oldest first."""
+        marks = ", ".join("?" for _ in kinds)
+        tail = f"WHERE at_unix >= ? AND kind IN ({marks}) ORDER BY at_unix, id"
+        return _EVENTS.read(self._store, tail, (at, *kinds))
 
     def gpus_given(self) -> dict[str, dict[str, list[int]]]:
         """Job id -> node -> GPU indices, of the last recorded start of each job."""

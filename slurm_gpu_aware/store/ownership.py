@@ -19,9 +19,12 @@ __all__ = ["give_folder", "live_files", "make_file", "of_selector", "published_p
 
 LIVE_MODE = 0o640
 _ENDS = ("", "-wal", "-shm")
-_STAYS = frozenset({"rollout.json", "rollout.json.lock", "clock-locks", "clocks"})
-"""Files that stay root's: the state of ``setup --roll``, and notes and records of the prolog on a
-host that is also a compute node."""
+ROLLOUT_STATE = "rollout.json"
+"""State of ``setup --roll``, beside the store; its lock is named ``.lock``."""
+_OF_ROLLOUT = (ROLLOUT_STATE, f"{ROLLOUT_STATE}.lock")
+_STAYS = frozenset({*_OF_ROLLOUT, "tuned.json", "clock-locks", "clocks"})
+"""Files that may stay root's: that state, what ``tune`` has set, and notes and records of the
+prolog on a host that is also a compute node."""
 
 
 def published_path(path: Path) -> Path:

@@ -12,6 +12,7 @@ from slurm_gpu_aware.model.penalties import level_ratios
 from slurm_gpu_aware.model.profile import Fault, Gpu, GpuRecord, GpuScore, Link, Profile
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.measurements import level_times, unseen_gpus
+from slurm_gpu_aware.store.settings_table import SCORE_REFERENCE, put_value, value_of
 
 __all__ = ["load_profile", "put_scores", "score_reference", "score_rows"]
 
@@ -76,17 +77,12 @@ def put_scores(store: Store, scores: Sequence[GpuScore], reference: str | None =
             [_SCORE_COLUMNS(score) for score in scores],
         )
         if reference is not None:
-            store.execute(
-                "INSERT INTO settings (key, value) VALUES ('score_reference', ?)"
-                " ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-                (reference,),
-            )
+            put_value(store, SCORE_REFERENCE, reference)
 
 
 def score_reference(store: Store) -> str | None:
     """The last ``reference`` of :func:`put_scores`; None: not set."""
-    rows = store.query("SELECT value FROM settings WHERE key = 'score_reference'")
-    return str(rows[0]["value"]) if rows else None
+    return value_of(store, SCORE_REFERENCE)
 
 
 def _record(row: sqlite3.Row) -> GpuRecord:

@@ -275,6 +275,24 @@ def releases_what_slurm_holds(hands: Hands) -> None:
     assert job_of(hands, job_id).priority > 0
 
 
+def requeues_a_job_that_runs(hands: Hands) -> None:
+    """No other: what has ended would run again."""
+    job_id = hands.park()
+    assert hands.client.requeue_job(job_id) is None
+    assert (job_of(hands, job_id).state, job_of(hands, job_id).restarts) == ("PENDING", 0)
+    hands.run(job_id)
+    assert hands.client.requeue_job(job_id) is None
+    assert job_of(hands, job_id).restarts == 1
+    ended = hands.park()
+    hands.run(ended)
+    hands.finish(ended)
+    assert hands.client.requeue_job(ended) is None
+    assert job_of(hands, ended).restarts == 0
+    assert "Invalid job id" in (hands.client.requeue_job(NO_JOB) or "")
+    for wrong in ("7 8", "0", "7_[1-2]"):
+        refusal(lambda one=wrong: hands.client.requeue_job(one), ValueError)
+
+
 def refuses_what_is_no_value(_hands: Hands) -> None:
     """Before Slurm is asked: each is refused where it is made."""
     for job_id, fields in [
@@ -303,14 +321,17 @@ def makes_moves_and_deletes_a_reservation(hands: Hands) -> None:
         found = reservation(hands)
         assert found is not None
         assert (found.start_s, found.licenses) == (start_s, ((OTHER, 1),))
+        assert found.comment == ""
         assert not found.active_at(time.time())
         assert not found.nodes
         later = start_s + 600
-        assert hands.client.move_reservation(RESERVATION, later + HOUR_S, later)
+        said = "contract: größe, process 7"
+        assert hands.client.move_reservation(RESERVATION, later + HOUR_S, later, said)
         assert hands.client.move_reservation(RESERVATION, later + 2 * HOUR_S)
         found = reservation(hands)
         assert found is not None
         assert (found.start_s, found.end_s) == (later, later + 2 * HOUR_S)
+        assert found.comment == said
         wanted = NewReservation(RESERVATION, later, later + 600, licenses=f"{OTHER}:1")
         refusal(lambda: hands.client.create_reservation(wanted))
     assert reservation(hands) is None
@@ -383,6 +404,7 @@ CHECKS: tuple[Callable[[Hands], None], ...] = (
     refuses_unknown_nodes_and_licences,
     lets_a_job_begin_now,
     releases_what_slurm_holds,
+    requeues_a_job_that_runs,
     refuses_what_is_no_value,
     makes_moves_and_deletes_a_reservation,
     what_is_not_there_is_no_error,

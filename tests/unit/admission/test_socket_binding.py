@@ -19,12 +19,14 @@ from slurm_gpu_aware.admission.free_cores import with_sockets
 from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster
 from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.filter_rules import SOCKETS_PER_NODE
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.socket_views import views
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.candidates import Candidates, Licences
+from slurm_gpu_aware.selector.estimates import Estimates
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
 from slurm_gpu_aware.slurm.records import (
     NodeCores,
@@ -217,7 +219,8 @@ def test_what_could_not_start_where_it_was_placed_is_slurms(
     record = job(enforce_binding=bound, admin_comment="gpuaware/1;tn=gres/gpu:1")
     here = site(node("n1"))
     for tried in (False, True):
-        round_ = Candidates(here, backoff, Licences(no_licences), pool)  # type: ignore[arg-type]
+        licences = Licences(no_licences)  # type: ignore[arg-type]
+        round_ = Candidates(here, backoff, licences, pool, Estimates(Config()))
         round_.sort_out([as_gated(record)], [record])
         slurms = tried and bound and why.get("misplaced", False)
         assert bool(round_.leave) is slurms
@@ -271,3 +274,43 @@ def test_a_round_lets_slurm_choose_gpus_of_several_sockets(slurm: SlurmFolder) -
     assert placed["tres_per_node"] == "gres/gpu:2"
     (decision,) = slurm.ledger("98")
     assert not decision.exact
+
+
+# --gpus-per-socket --------------------------------------------------------------------------------
+
+
+def per_socket(count: int, sockets: int = 2, **fields: object) -> OriginalRequest:
+    request = OriginalRequest(tres_per_socket=f"gres/gpu:{count}", sockets_per_node=sockets)
+    return replace(request, **fields)  # type: ignore[arg-type]
+
+
+def test_gpus_of_each_socket() -> None:
+    free_job = job(enforce_binding=None, unsupported=(SOCKETS_PER_NODE,))
+    here = site(node("n1"), node("n2", gpus_used=frozenset({0, 1})))
+    request = request_of(free_job, per_socket(1, nodes=(2, 2)), here)
+    assert (request.gpus, request.gpus_per_node, request.gpus_per_socket) == (4, 2, 1)
+    assert not fits(request, here.cluster, idle=False)
+    assert fits(request, here.cluster, idle=True)
+    assert fits(request_of(free_job, per_socket(1), here), here.cluster, idle=False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "nodes", "reason"),
+    [
+        ({"enforce_binding": True}, {}, "--gpus-per-socket with --gres-flags=enforce-binding"),
+        ({}, {"gpu_sockets": (None, (0,), (1,), (1,))}, "are not each bound to one socket"),
+        ({}, {"gpus": (("v100", 4),), "gpu_sockets": ((0,),)}, "are not each bound"),
+        ({}, {"gpu_sockets": ((0,), (0,), (0,), (1,))}, "no node has so many on each socket"),
+        ({"unsupported": ("--cores-per-socket (-B)",)}, {}, "--cores-per-socket"),
+    ],
+)
+def test_gpus_of_each_socket_that_are_left_to_slurm(
+    fields: dict[str, Any], nodes: dict[str, Any], reason: str
+) -> None:
+    record = job(**{"enforce_binding": None, **fields})
+    assert reason in left(record, per_socket(2), site(node("n1", **nodes)))
+
+
+def test_sockets_without_gpus_of_each_are_left_to_slurm() -> None:
+    record = job(enforce_binding=None, unsupported=(SOCKETS_PER_NODE,))
+    assert SOCKETS_PER_NODE in left(record, asked(), site(node("n1")))

@@ -100,6 +100,16 @@ def test_excluded_and_required_nodes_choose_the_partition(
     assert eligible(request_of(job("a", "b"), original, where), where) == nodes
 
 
+@pytest.mark.parametrize("nodes", [None, (1, 1), (1, 2)])
+def test_more_required_nodes_than_it_may_have_are_left_to_slurm(nodes: tuple[int, int] | None):
+    """``-N1 -w n[1-2]``: Slurm drops required nodes; at the gate the job would wait for ever."""
+    where = site([node(f"n{i}") for i in range(1, 5)])
+    original = asked("gpu:1", nodes=nodes, req_nodes="n[1-3]")
+    with pytest.raises(CannotPlanError, match="more nodes than it may have") as caught:
+        request_of(slurm_job(), original, where)
+    assert caught.value.leave
+
+
 def test_a_reservation_chooses_the_partition():
     kept = SlurmReservation("maintenance", NOW + 60, NOW + 600, frozenset({"n1", "n2"}), cpus=32)
     where = site([node(f"n{i}") for i in range(1, 5)], A_B, [kept])
@@ -437,3 +447,38 @@ def test_a_comment_may_name_the_sites_own_policy_though_it_is_not_in_the_list_fo
     asked_for = replace(job("gpu"), comment="class=A,place=packed")
     request = request_of(asked_for, asked(), where)
     assert (request.app_class, request.policy) == ("A", "packed")
+
+
+# salloc, srun, tasks per GPU ----------------------------------------------------------------------
+
+
+def test_only_known_clients_get_several_nodes_without_a_script():
+    """The step of a direct srun asks in another way than those inside salloc."""
+    where = site([node("n1"), node("n2")], {"gpu": ["n1", "n2"]})
+    four = OriginalRequest(tres_per_job="gres/gpu:4", interactive=True)
+    two_nodes = replace(four, nodes=(2, 2))
+    for name in ("salloc", "srun"):
+        assert request_of(job(submitted_with=name), four, where).max_nodes is None
+        assert request_of(job(submitted_with=name), two_nodes, where).min_nodes == 2
+    for unknown in (None, "flux"):
+        assert request_of(job(submitted_with=unknown), four, where).max_nodes == 1
+        with pytest.raises(CannotPlanError, match="Slurm does not say which"):
+            request_of(job(submitted_with=unknown), two_nodes, where)
+
+
+def test_a_direct_srun_with_cpus_per_gpu_gets_one_node():
+    where = site([node("n1"), node("n2")], {"gpu": ["n1", "n2"]})
+    direct = job(submitted_with="srun")
+    four = OriginalRequest(tres_per_job="gres/gpu:4", cpus_per_tres="gres/gpu:2", interactive=True)
+    assert request_of(direct, four, where).max_nodes == 1
+    assert request_of(job(submitted_with="salloc"), four, where).max_nodes is None
+    with pytest.raises(CannotPlanError, match="direct srun on several nodes"):
+        request_of(direct, replace(four, nodes=(2, 2)), where)
+
+
+def test_each_gpu_has_the_cpus_of_its_tasks():
+    where = site([node("n1"), node("n2")], {"gpu": ["n1", "n2"]})
+    request = request_of(job(), asked("gpu:2", ntasks_per_tres=2, cpus_per_task=3), where)
+    assert (request.cpus_per_gpu, request.total_cpus) == (6, 12)
+    with pytest.raises(CannotPlanError, match="more CPUs than a node has"):
+        request_of(job(), asked("gpu:2", ntasks_per_tres=9), where)

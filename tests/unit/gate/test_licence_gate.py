@@ -124,13 +124,10 @@ def test_a_gate_that_holds_too_few_licences_is_made_anew(slurm: SlurmFolder, lic
     assert heartbeat.created.qsize() == 1
 
 
-def test_the_gate_is_looked_at_now_and_then(slurm: SlurmFolder) -> None:
+def test_each_heartbeat_looks_at_the_licences(slurm: SlurmFolder) -> None:
     heartbeat = gate_of(slurm, "gpuaware:100000")
     heartbeat.beat()
     slurm.reserve(reservation_record("gpuaware_gate", licenses="gpuaware:10"))
-    for _ in range(9):
-        heartbeat.beat()
-    assert held(slurm) == ["gpuaware:10"]
     heartbeat.beat()
     assert held(slurm) == ["gpuaware:100000"]
 
@@ -170,3 +167,10 @@ def test_a_task_has_one_id_however_its_number_is_typed(slurm: SlurmFolder) -> No
     with pytest.raises(SourceError, match="not parked"):
         release(slurm, "98_3_0")
     assert release(slurm, "98_02") == ["98_2"]
+
+
+def test_a_job_with_a_type_says_why_it_is_not_parked(slurm: SlurmFolder) -> None:
+    typed = {"licenses": "", "admin_comment": "", "tres_per_node": "gres/gpu:v100:2"}
+    slurm.write([parked("7", **typed)], ["n1"])
+    with pytest.raises(SourceError, match=r"7 is not parked: it asks for GPU type v100, and the"):
+        release(slurm, "7")

@@ -16,16 +16,17 @@ from slurm_gpu_aware.gate.admin_comment import (
     parse,
     unmarked,
 )
+from slurm_gpu_aware.gate.extra_field import extra_with_clock
 from slurm_gpu_aware.gate.index_types import gpu_slots, placed_slots, same_tres, typed_gres
 from slurm_gpu_aware.gate.request_forms import (
     Binding,
     differences,
     form_of,
     is_bound,
+    kept_tasks,
     placed_fields,
     restored_fields,
 )
-from slurm_gpu_aware.gate.restore import extra_with_clock
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.read_jobs import job_of
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
@@ -33,6 +34,8 @@ from slurm_gpu_aware.slurm.updates import JobUpdate
 
 ONE = Binding(("n1",), (1, 3))
 TWO = Binding(("n1", "n2"), (0, 2))
+DIRECT = replace(ONE, direct=True)
+DIRECT_TWO = replace(TWO, direct=True)
 
 
 def job(**fields: object) -> SlurmJob:
@@ -52,8 +55,46 @@ def job(**fields: object) -> SlurmJob:
         (OriginalRequest(tres_per_job="gres/gpu:2"), ONE, {"TresPerJob": ""}),
         (
             OriginalRequest(tres_per_node="gres/gpu:2,gres/nic:1", interactive=True),
-            ONE,
+            DIRECT,
             {"TresPerNode": "gres/nic:1", "TresPerJob": "gres/gpu:g1:1,gres/gpu:g3:1"},
+        ),
+        (
+            OriginalRequest(tres_per_node="gres/gpu:2", interactive=True, nodes=(2, 2)),
+            DIRECT_TWO,
+            {"TresPerNode": "", "TresPerJob": "gres/gpu:g0:2,gres/gpu:g2:2"},
+        ),
+        (
+            OriginalRequest(tres_per_job="gres/gpu:4", interactive=True),
+            DIRECT_TWO,
+            {"TresPerJob": "gres/gpu:g0:2,gres/gpu:g2:2", "NumNodes": "2-2"},
+        ),
+        (
+            OriginalRequest(tres_per_task="gres/gpu=1", num_tasks=2, interactive=True),
+            DIRECT,
+            {"TresPerTask": "", "TresPerJob": "gres/gpu:g1:1,gres/gpu:g3:1"},
+        ),
+        (
+            OriginalRequest(tres_per_socket="gres/gpu:1", sockets_per_node=2),
+            TWO,
+            {"TresPerSocket": "", "TresPerNode": "gres/gpu:g0:1,gres/gpu:g2:1"},
+        ),
+        (
+            OriginalRequest(tres_per_job="gres/gpu:4", ntasks_per_tres=2, cpus_per_task=3),
+            TWO,
+            {"TresPerJob": "", "TasksPerNode": "4", "NumTasks": "8", "MinCPUsNode": "12"},
+        ),
+        (
+            OriginalRequest(
+                tres_per_node="gres/gpu:2", ntasks_per_tres=2, cpus_per_tres="gres/gpu:4"
+            ),
+            ONE,
+            {
+                "CpusPerTres": "",
+                "TasksPerNode": "4",
+                "NumTasks": "4",
+                "CPUsPerTask": "2",
+                "MinCPUsNode": "8",
+            },
         ),
         (
             OriginalRequest(tres_per_job="gres/gpu:4", num_tasks=4, cpus_per_task=2),
@@ -101,7 +142,7 @@ def test_rows_of_the_table(
     fields = dict(placed_fields(original, binding))
     assert {key: fields[key] for key in expected} == expected
     assert fields["ReqNodeList"] == ",".join(binding.nodes)
-    assert ("TresPerNode" in fields) == (binding.slots is not None)
+    assert ("TresPerJob" if binding.direct else "TresPerNode") in fields or not binding.slots
     JobUpdate("7", tuple(fields.items()))
 
 
@@ -298,6 +339,32 @@ def test_uneven_tasks_bring_no_least_cpus() -> None:
     """Three tasks on two nodes of two GPUs: with MinCPUsNode the job never starts."""
     original = OriginalRequest(tres_per_job="gres/gpu:4", num_tasks=3, nodes=(2, 2))
     assert "MinCPUsNode" not in dict(placed_fields(original, TWO))
+
+
+def test_tasks_per_gpu_are_restored() -> None:
+    """24.11 counts the tasks anew at an update, so each update of an unbound job names them."""
+    original = OriginalRequest(tres_per_job="gres/gpu:4", ntasks_per_tres=2, nodes=(2, 2))
+    fields = {"req_nodes": ("n1", "n2"), "ntasks_per_node": 4, "min_cpus_node": 4}
+    typed = job(tres_per_node="gres/gpu:g0:1,gres/gpu:g2:1", tasks=8, **fields)
+    restored = dict(restored_fields(typed, original, marked=True))
+    expected = {"TasksPerNode": "0", "NumTasks": "8", "MinCPUsNode": "1"}
+    assert {key: restored[key] for key in expected} == expected
+    assert kept_tasks(original) == (("NumTasks", "8"),)
+    assert kept_tasks(OriginalRequest(tres_per_node="gres/gpu:1")) == ()
+
+
+def test_gpus_per_socket_are_restored() -> None:
+    original = OriginalRequest(tres_per_socket="gres/gpu:1", sockets_per_node=2)
+    typed = job(tres_per_node="gres/gpu:g1:1,gres/gpu:g3:1", req_nodes=("n1",))
+    fields = dict(restored_fields(typed, original, marked=False))
+    assert (fields["TresPerSocket"], fields["TresPerNode"]) == ("gres/gpu:1", "")
+    assert not is_bound(job(tres_per_socket="gres/gpu:1"), original)
+
+
+def test_a_direct_srun_on_its_own_node_is_bound_by_its_types() -> None:
+    original = OriginalRequest(tres_per_job="gres/gpu:2", req_nodes="n1", interactive=True)
+    assert is_bound(job(tres_per_job="gres/gpu:g0:1,gres/gpu:g1:1", req_nodes=("n1",)), original)
+    assert not is_bound(job(tres_per_job="gres/gpu:2", req_nodes=("n1",)), original)
 
 
 def test_an_interactive_job_is_restored() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.commands import run_command
+from slurm_gpu_aware.slurm.commands import run_bounded, run_command
 
 
 def test_slurm_commands_get_a_clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,3 +37,24 @@ def test_what_a_command_that_fails_says(command: list[str], told: str) -> None:
     limit_s = 0.1 if command[0] == "sleep" else 10.0
     with pytest.raises(SourceError, match=told):
         run_command(command, limit_s)
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("sleep 10", "no answer within 0.3 s"),
+        ("echo one; sleep 10", "no answer within 0.3 s"),
+        ("echo one; exit 3", "exit 3"),
+    ],
+)
+def test_a_bounded_command_fails_as_a_whole(command: str, told: str) -> None:
+    with pytest.raises(SourceError, match=told):
+        run_bounded(["sh", "-c", command], 10.0 if "exit" in command else 0.3, 1000)
+    with pytest.raises(SourceError, match="cannot be run"):
+        run_bounded(["no-such-command-here"], 1.0, 1000)
+
+
+def test_of_a_long_output_whole_lines_count() -> None:
+    assert run_bounded(["printf", "one\\ntwo\\n"], 10.0, 8) == "one\ntwo\n"
+    assert run_bounded(["sh", "-c", "while echo line; do :; done"], 10.0, 12) == "line\nline\n"
+    assert run_bounded(["sh", "-c", "while printf x; do :; done"], 10.0, 12) == ""

@@ -11,6 +11,7 @@ from slurm_gpu_aware.slurm.conffile import (
     outside_block,
     read_conf,
     replace_block,
+    take_back_settings,
 )
 
 SITE = """\
@@ -97,3 +98,19 @@ def test_block_is_replaced_and_removed():
     assert "one" not in text
     assert outside_block(text) == ["a", ""]
     assert replace_block(text, []).split() == ["a"]
+
+
+def test_settings_are_taken_back_to_the_byte():
+    wanted = {"Licenses": "matlab:2,gpuaware:9", "GresTypes": "gpu", "Epilog": "/x"}
+    edited = edit_settings(SITE, wanted)
+    back = {"Licenses": "matlab:2", "GresTypes": None, "Epilog": None, "Prolog": None}
+    assert take_back_settings(edited, back, SITE) == SITE
+
+
+def test_what_the_site_added_meanwhile_stays():
+    edited = edit_settings(SITE, {"GresTypes": "gpu", "Epilog": "/x"})
+    edited = edited.replace("GresTypes=gpu", "GresTypes=gpu,nic") + "MaxJobCount=7\n"
+    out = take_back_settings(edited, {"GresTypes": "nic", "Epilog": None}, SITE)
+    assert parse_conf(out).get("GresTypes") == "nic"
+    assert parse_conf(out).get("Epilog") is None
+    assert "MaxJobCount=7\n" in out

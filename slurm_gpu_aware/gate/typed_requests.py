@@ -1,0 +1,111 @@
+"""Requests by GPU type (``gpu:a100:2``): the nodes that serve them, and how they ask for a feature.
+
+A node with one GRES type per GPU has no type ``a100``; its feature ``gpu_a100`` names the model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from slurm_gpu_aware.names import slot_of
+from slurm_gpu_aware.slurm.hostlist import hostlist
+from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
+
+__all__ = ["can_start", "gpu_types", "nodes_with", "type_sentence", "untyped_fields"]
+
+_GPU = re.compile(
+    r"((?:gres[/:])?gpu)[:=]([A-Za-z0-9._-]*[A-Za-z_-][A-Za-z0-9._-]*)((?:[:=][0-9]+)?)\Z"
+)
+_TRES = {
+    "TresPerNode": "tres_per_node",
+    "TresPerJob": "tres_per_job",
+    "TresPerTask": "tres_per_task",
+    "TresPerSocket": "tres_per_socket",
+}
+"""Field of an update -> field of `SlurmJob`."""
+_NOT_UNDERSTOOD = re.compile(r"[^A-Za-z0-9_.:=+&|,() -]")
+
+
+def gpu_types(job: SlurmJob) -> frozenset[str]:
+    """GPU types that a job asks for, without types of GPU indices."""
+    return frozenset(kind for name in _TRES.values() for kind, _ in _typed(job, name))
+
+
+def _typed(job: SlurmJob, name: str) -> list[tuple[str, int]]:
+    """(type, count) of the typed GPUs in a field of a job."""
+    items = (getattr(job, name) or "").split(",")
+    found = [match for item in items if (match := _GPU.match(item)) is not None]
+    return [(m[2], int(m[3][1:] or 1)) for m in found if slot_of(m[2]) is None]
+
+
+def untyped_fields(job: SlurmJob, kind: str, feature: str) -> tuple[tuple[str, str], ...] | None:
+    """Update that replaces a GPU type by a feature; None: its constraint does not allow it."""
+    constraint = _with_feature(job.features or "", feature)
+    if constraint is None:
+        return None
+    fields = [("Features", constraint)]
+    for field, name in _TRES.items():
+        text = getattr(job, name) or ""
+        plain = ",".join(_untyped_item(item, kind) for item in text.split(","))
+        if plain != text:
+            fields.append((field, plain))
+    return tuple(fields)
+
+
+def _untyped_item(item: str, kind: str) -> str:
+    match = _GPU.match(item)
+    return match[1] + match[3] if match is not None and match[2] == kind else item
+
+
+def _with_feature(constraint: str, feature: str) -> str | None:
+    """As ``with_feature`` of the filter (``etc/lua/gpu_aware_request.lua``)."""
+    if _NOT_UNDERSTOOD.search(constraint):
+        return None
+    if feature in re.split("[&,|()]", constraint):
+        return constraint
+    if not re.search("[|()]", constraint):
+        return f"{constraint}&{feature}".lstrip("&")
+    return None if re.search("[&,()]", constraint) else f"({constraint})&{feature}"
+
+
+def nodes_with(kind: str, nodes: Iterable[SlurmNode]) -> list[SlurmNode]:
+    """Nodes with GPUs of this type."""
+    return [node for node in nodes if any(kind == have for have, _ in node.gpus)]
+
+
+def can_start(job: SlurmJob, nodes: Sequence[SlurmNode]) -> bool:
+    """Whether these nodes, when they are free, have the GPU types that a job asks for.
+
+    It must be certain only if the answer is no: features and other resources are not counted.
+    """
+    kinds = gpu_types(job)
+    for kind in kinds:
+        here = [node for node in nodes_with(kind, nodes) if node.name not in job.exc_nodes]
+        per_node = max((n for k, n in _typed(job, "tres_per_node") if k == kind), default=1)
+        total = max((n for k, n in _typed(job, "tres_per_job") if k == kind), default=1)
+        per_task = max((n for k, n in _typed(job, "tres_per_task") if k == kind), default=0)
+        counts = [sum(n for have, n in node.gpus if have == kind) for node in here]
+        enough = [count for count in counts if count >= per_node]
+        if sum(enough) < max(total, per_task * job.tasks):
+            return False
+        if len(kinds) == 1 and (
+            len(enough) < job.min_nodes or not set(job.req_nodes) <= {node.name for node in here}
+        ):
+            return False
+    return True
+
+
+def type_sentence(job: SlurmJob, nodes: Sequence[SlurmNode]) -> str | None:
+    """What its GPU type means for a job that Slurm places; None: it asks for no type."""
+    kinds = sorted(gpu_types(job))
+    if not kinds:
+        return None
+    asks = f"it asks for GPU type {' and '.join(kinds)}"
+    if can_start(job, nodes):
+        having = {node.name for kind in kinds for node in nodes_with(kind, nodes)}
+        return f"{asks}, the type of {hostlist(having)}"
+    return (
+        f"{asks}, and the nodes that still have it do not suffice, so the job can no longer start:"
+        " cancel it and submit it again"
+    )

@@ -1,0 +1,161 @@
+"""Changes by owners are settled: the noted request becomes the record, one update a job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from memory_slurm import MemorySlurm
+from rounds_bench import RoundsBench
+from slurm_folder import SlurmFolder, parked
+
+from slurm_gpu_aware.config.settings import Config, GateConfig
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.gate.gated_job import gated_jobs
+from slurm_gpu_aware.gate.owner_change import Change, is_changed, settle_changes
+from slurm_gpu_aware.gate.restore import close_gate, release_by_hand
+from slurm_gpu_aware.slurm.records import split_arrays
+
+OLD = "gpuaware/1;tn=gres/gpu:2;lic=matlab:1;mc=1"
+NEW = "gpuaware/1;tn=gres/gpu:1;nn=2-2;lic=matlab:1;feat=big;nt=4;mc=8;cpt=2;mcn=3"
+BINDING = {"req_nodes": "n1", "tres_per_node": "gres/gpu:g0:1,gres/gpu:g1:1"}
+RESET = {
+    "ReqNodeList": "",
+    "NumNodes": "2-2",
+    "NumTasks": "4",
+    "NumCPUs": "8",
+    "CPUsPerTask": "2",
+    "MinCPUsNode": "3",
+    "TresPerNode": "gres/gpu:1",
+    "Features": "big",
+}
+
+
+def changed(job_id: str = "7", **fields: Any) -> dict[str, Any]:
+    """A parked job as the filter leaves a change by its owner."""
+    usual = {
+        "licenses": "matlab:1,gpuaware:2",
+        "admin_comment": OLD,
+        "extra": f"mine,{NEW}",
+        "tres_per_node": "gres/gpu:1",
+        "features": "big",
+    }
+    return parked(job_id, **{**usual, **fields})
+
+
+def placed(job_id: str = "7", **fields: Any) -> dict[str, Any]:
+    """A placed job as the filter leaves a change by its owner."""
+    marker = f"{OLD};sel=released:0:1000"
+    extra = f"mine,freq=900@0+1,{NEW}"
+    bound = {"admin_comment": marker, "extra": extra, "features": "", **BINDING}
+    return changed(job_id, **{**bound, **fields})
+
+
+def settle(slurm: SlurmFolder, client: MemorySlurm | None = None) -> list[Change]:
+    client = client if client is not None else slurm.client()
+    jobs = client.jobs()
+    slurm.forget_calls()
+    return settle_changes(client, GateConfig(), gated_jobs(jobs, GateConfig()), split_arrays(jobs))
+
+
+def test_a_parked_job_shows_its_request_already(slurm: SlurmFolder) -> None:
+    slurm.write([changed(), parked("8")], ["n1"])
+    (change,) = settle(slurm)
+    assert (change.job.id, change.record, change.refused) == ("7", NEW, None)
+    settled = {"AdminComment": NEW, "Extra": "mine", "Licenses": "matlab:1,gpuaware:1"}
+    assert slurm.calls == [["update", "7", settled]]
+    assert settle(slurm) == []
+
+
+def test_a_placed_job_loses_its_binding(slurm: SlurmFolder) -> None:
+    slurm.write([placed()], ["n1"])
+    (change,) = settle(slurm)
+    assert change.refused is None
+    settled = {"AdminComment": NEW, "Extra": "mine", "Licenses": "matlab:1,gpuaware:1"}
+    assert slurm.calls == [["update", "7", RESET | settled]]
+    (job,) = gated_jobs(slurm.client().jobs(), GateConfig())
+    assert (job.original.tres_per_node, job.marker) == ("gres/gpu:1", None)
+
+
+def test_what_slurm_refuses_leaves_the_old_request(slurm: SlurmFolder) -> None:
+    wrong = NEW.replace("feat=big", "rn=nosuch")
+    slurm.write([placed(extra=wrong)], ["n1"])
+    (change,) = settle(slurm)
+    assert (change.record, change.refused) == (wrong, "Invalid node name specified")
+    job = slurm.jobs["7"]
+    assert (job["admin_comment"], job["extra"]) == (OLD, "")
+    assert (job["req_nodes"], job["tres_per_node"]) == ("", "gres/gpu:2")
+    assert job["licenses"] == "matlab:1,gpuaware:1"
+
+
+@pytest.mark.parametrize("extra", ["", "mine", "gpuaware/1;tn=%zz", "gpuaware/2;x=y"])
+def test_without_a_readable_note_the_record_stays(slurm: SlurmFolder, extra: str) -> None:
+    slurm.write([changed(extra=extra)], ["n1"])
+    (change,) = settle(slurm)
+    assert change.record == OLD
+    assert slurm.jobs["7"]["licenses"] == "matlab:1,gpuaware:1"
+    assert "gpuaware" not in slurm.jobs["7"]["extra"]
+
+
+def test_a_job_that_runs_is_not_touched(slurm: SlurmFolder) -> None:
+    slurm.write([changed(state="RUNNING", nodes="n1", slots=[0])], ["n1"])
+    assert settle(slurm) == []
+    assert slurm.calls == []
+
+
+def test_the_rest_of_a_split_array_is_settled_as_a_whole(slurm: SlurmFolder) -> None:
+    rest = changed(array_job_id=7, array_task_str="1-2")
+    task = parked("9", array_job_id=7, array_task_id=0)
+    slurm.write([rest, task], ["n1"])
+    settle(slurm)
+    assert [call[1] for call in slurm.calls] == ["7_1-2"]
+    assert len(slurm.jobs) == 2
+
+
+def test_a_silent_slurm_is_asked_again(slurm: SlurmFolder) -> None:
+    slurm.write([changed()], ["n1"])
+
+    class Silent(MemorySlurm):
+        def update_jobs(self, updates: Any) -> dict[str, str]:
+            raise SourceError("slurmctld does not answer")
+
+    with pytest.raises(SourceError):
+        settle(slurm, Silent(slurm.home))
+    assert settle(slurm) != []
+
+
+def test_the_start_monitor_leaves_a_changed_job_alone(slurm: SlurmFolder) -> None:
+    slurm.write([placed()], ["n1"])
+    client, wrong = slurm.client(), dict[str, str]()
+    jobs = gated_jobs(client.jobs(), GateConfig())
+    slurm.set(refuse=["7"])  # as the filter does
+    assert close_gate(client, GateConfig(), jobs, 0.0, wrong) == []
+    assert wrong == {}
+
+
+def test_release_by_hand_releases_the_changed_request(slurm: SlurmFolder) -> None:
+    slurm.write([placed(stuck=True)], ["n1"])
+    assert release_by_hand(slurm.client(), Config(), ["7"]) == ["7"]
+    job = slurm.jobs["7"]
+    assert (job["licenses"], job["tres_per_node"]) == ("matlab:1", "gres/gpu:1")
+    assert not is_changed(slurm.client().jobs()[0], GateConfig())
+
+
+def test_a_round_settles_and_places(slurm: SlurmFolder) -> None:
+    slurm.write(
+        [placed(licenses="gpuaware:2", admin_comment=OLD, extra="gpuaware/1;tn=gres/gpu:1;mc=1")],
+        ["n1"],
+    )
+    bench = RoundsBench(slurm)
+    bench.rounds._backoff.punish("7")
+    assert bench.rounds.run().placed == ["7"]
+    assert slurm.jobs["7"]["slots"] == [0]
+    assert bench.ledger.first_event("7", "changed") is not None
+
+
+def test_a_round_keeps_off_a_change_that_it_cannot_settle(slurm: SlurmFolder) -> None:
+    slurm.write([changed()], ["n1"])
+    slurm.set(refuse=["7"])
+    bench = RoundsBench(slurm)
+    assert bench.rounds.run().placed == []
+    assert all("Licenses" in dict(update.fields) for _, update in bench.told)
