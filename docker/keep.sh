@@ -63,7 +63,7 @@ database() {
 
 controller() {
     keep slurmctld as_user slurm slurmctld -D &
-    await 300 listening ctl 6817
+    await 300 listening "$(hostname)" 6817
     watch_slurmctld &
 }
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Services of a container of the cluster; each is restarted when it ends.
 #
-#   services run ctl|node            the container's entry point
+#   services run ctl|node|login      the container's entry point
 #   services down NAME [SIGNAL]      stop a service and keep it down (default TERM)
 #   services up NAME                 start it again
 #   services pid NAME                print its process id
@@ -11,21 +11,32 @@ set -u
 . /opt/cluster/keep.sh
 etc=/opt/cluster/etc
 ours=/opt/slurm-gpu-aware/share/slurm-gpu-aware
+kind=${GPU_AWARE_CLUSTER:-own}
 
 # Files that all containers share: laid out by the controller, once per cluster.
 lay_out() {
     install -d -m 1777 /shared /shared/fakegpu
     install -d /shared/gpu-aware /shared/gpu-aware/clocks /shared/home
+    install -d -o slurm -g slurm -m 755 /shared/gpu-aware/state
     for user in alice bob; do install -d -o "$user" -g "$user" "/shared/home/$user"; done
     if [ ! -e /etc/slurm/.ready ]; then
         install -d /etc/slurm/prolog.d /etc/slurm/epilog.d /etc/slurm/resv.d
         install -m 644 $etc/slurm.conf $etc/gres.conf $etc/cgroup.conf /etc/slurm/
         install -o slurm -g slurm -m 600 $etc/slurmdbd.conf /etc/slurm/
+        [ "$kind" != pair ] || two_controllers
         install -m 755 $etc/hook-noop.sh /etc/slurm/prolog.d/00-noop
         install -m 755 $etc/hook-noop.sh /etc/slurm/epilog.d/00-noop
         mode "${GPU_AWARE_MODE:-aware}"
         touch /etc/slurm/.ready
     fi
+}
+
+# A second controller, ctl2; both share StateSaveLocation, and there is no accounting.
+two_controllers() {
+    sed -i -e 's/^SlurmctldHost=.*/&\nSlurmctldHost=ctl2/' \
+        -e 's/^SlurmctldTimeout=.*/SlurmctldTimeout=10/' \
+        -e 's|^SlurmctldPidFile=.*|SlurmctldPidFile=/var/log/slurm/slurmctld.pid|' \
+        -e '/^AccountingStor/d' /etc/slurm/slurm.conf
 }
 
 # Slurm reads job_submit.lua again if its time is later, in whole seconds.
@@ -77,9 +88,9 @@ selector() {
 }
 
 run_ctl() {
-    lay_out
+    if [ "$(hostname)" = ctl ]; then lay_out; else await 600 test -e /etc/slurm/.ready; fi
     munge
-    database
+    [ "$kind" = pair ] || database
     controller
     selector &
 }
@@ -96,7 +107,7 @@ run_node() {
 case ${1:-} in
 run)
     rm -f $state/*.pid
-    case $2 in ctl) run_ctl ;; node) run_node ;; *) exit 2 ;; esac
+    case $2 in ctl) run_ctl ;; node) run_node ;; login) munge ;; *) exit 2 ;; esac
     wait
     ;;
 down) down "$2" "${3:-TERM}" ;;

@@ -1,7 +1,7 @@
 -- The filter's copy of the configuration of the container cluster (on a site `gpu-aware setup` writes it).
 return {
   classes = { "A", "B", "C" },
-  policies = { "pal+mapa", "pal", "pm-first", "packed", "mapa-preserve", "topo-aware" },
+  policies = { "eft", "pal+mapa", "pal", "pm-first", "packed", "mapa-preserve", "topo-aware" },
   licence = "gpuaware",
   reservation = "gpuaware_gate",
   submit_file = "/var/spool/slurm-gpu-aware/submitted",

@@ -28,10 +28,31 @@ remote_shell() {
 run_ctl() {
     lay_out
     install -o slurm -g slurm -m 600 $etc/slurmdbd.conf /etc/slurm/
+    install -m 644 $etc/times.csv /root/
     munge
     remote_shell
     database
     controller
+    [ -e $state/site.ready ] || first_day
+    touch $state/site.ready
+}
+
+gpu_nodes_idle() { [ "$(sinfo -hN -p gpu -t idle | wc -l)" -eq 4 ]; }
+
+history_ran() {
+    sleep 0.5
+    [ -z "$(squeue -h)" ] && [ "$(sacct -aXn -o state | grep -c COMPLETED)" -ge 26 ]
+}
+
+# What an ordinary site has before we come: accounts, QOS with limits, and jobs that have run.
+first_day() {
+    await 600 gpu_nodes_idle
+    $etc/accounts.sh >>"$logs/accounts.log" 2>&1
+    for user in alice bob; do
+        (as_user $user env HOME=/home/$user /bin/sh -c "cd && exec $etc/history.sh") \
+            >>"$logs/history.log" 2>&1 &
+    done
+    await 600 history_ran
 }
 
 run_node() {

@@ -15,6 +15,7 @@ local C = { variable = rules.environment }
 
 local KNOWN_KEY = set_of(rules.comment_keys)
 local CLOCK_WORD = set_of(rules.clock_words)
+local MOVE_WORD = set_of(rules.move_words)
 
 local function one_of(valid, extra)
     local names = {}
@@ -48,6 +49,11 @@ local function read_model(text)
     return #text <= rules.max_name and text:match("^" .. rules.model .. "$") or nil
 end
 
+local function read_move(text)
+    local seconds = text:match("^(%d+)s$") or ""
+    return MOVE_WORD[text] and text or number_in(seconds, 1, rules.max_restart_s)
+end
+
 --- key -> function from text to value (nil: not valid), sentence of the valid ones
 local function readers(conf)
     local function reader(read, valid)
@@ -60,6 +66,7 @@ local function readers(conf)
         gpus = reader(read_gpus, rules.valid.gpus),
         freq = reader(read_freq, rules.valid.freq),
         model = reader(read_model, rules.valid.model),
+        move = reader(read_move, rules.valid.move),
         place = reader(one_of(conf.policies, "off")),
     }
 end
@@ -113,6 +120,19 @@ local function read(entries, conf)
         end
     end
     return hints
+end
+
+--- A comment without the mark of a test (gpu_aware_cli_filter.lua); whether it has one.
+function C.without_mark(text)
+    local length = text and #text - #rules.test_mark or -1
+    if length < 0 or text:sub(length + 1) ~= rules.test_mark then
+        return text, false
+    elseif length == 0 then
+        return nil, true
+    elseif text:sub(length, length) ~= " " then
+        return text, false
+    end
+    return text:sub(1, length - 1), true
 end
 
 --- Parse a comment. Returns a table of hints; nil if it is not ours; nil and a sentence if wrong;

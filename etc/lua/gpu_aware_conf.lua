@@ -4,7 +4,7 @@ return {
     -- Application classes, most sensitive to variability first (site.classes).
     classes = { "A", "B", "C" },
     -- Policies that users may name with place= (placement.allowed).
-    policies = { "pal+mapa", "pal", "pm-first", "packed", "mapa-preserve", "topo-aware" },
+    policies = { "eft", "pal+mapa", "pal", "pm-first", "packed", "mapa-preserve", "topo-aware" },
     -- Partitions that are managed; empty: all (site.partitions).
     partitions = {},
     -- The gate (gate.licence, gate.reservation).

@@ -25,14 +25,8 @@ local FORM_ORDER = { "node", "job", "task", "socket" }
 -- (slurm_gpu_aware/admission/eligible.py).
 R.NOT_UNDERSTOOD = "[^A-Za-z0-9_.:=+&|,() -]"
 
--- Variables of a batch job in which sbatch passes the GPU type to srun inside the job.
-local TYPED_ENVIRONMENT = {
-    "SLURM_GPUS",
-    "SLURM_GPUS_PER_NODE",
-    "SLURM_GPUS_PER_TASK",
-    "SLURM_GPUS_PER_SOCKET",
-    "SLURM_TRES_PER_TASK",
-}
+-- How much of a script is searched for a GPU type, and how often its name may occur there.
+local MAX_SCRIPT, MAX_FOUND = 65536, 1000
 
 --- Read one TRES list. Returns the GPU entries {type=, count=} (count nil: not understood) and
 --- what else it contains: sharing (shard, mps), others (any, but for cpu=N of --cpus-per-task).
@@ -80,7 +74,8 @@ function R.gpu_request(job)
     return parts, besides
 end
 
---- Numbers of a request: nodes, tasks, GPUs in total (nil where the request leaves it open).
+--- Numbers of a request: nodes, tasks, GPUs on each node and in total (nil where the request leaves
+--- it open).
 function R.shape(job, part)
     local least, most = number32(job.min_nodes), number32(job.max_nodes)
     most = most and most > 0 and most or nil
@@ -91,15 +86,32 @@ function R.shape(job, part)
         tasks = per_node * nodes
     end
     local total
+    local sockets, on_node = number16(job.sockets_per_node) or 0, nil
     if part.form == "node" then
-        local one = part.count and (nodes or (not most and (least or 1) == 1 and 1))
-        total = one and part.count * one or nil
+        on_node = part.count
+    elseif part.form == "socket" and part.count and sockets > 0 then
+        on_node = part.count * sockets
+    end
+    if on_node then
+        local one = nodes or (not most and (least or 1) == 1 and 1)
+        total = one and on_node * one or nil
     elseif part.form == "job" then
         total = part.count
     elseif part.form == "task" and part.count and tasks then
         total = part.count * tasks
     end
-    return { least = least, most = most, nodes = nodes, tasks = tasks, per_node = per_node, total = total }
+    local per_gpu = number16(job.ntasks_per_tres)
+    per_gpu = per_gpu and per_gpu > 0 and per_gpu or nil
+    return {
+        least = least,
+        most = most,
+        nodes = nodes,
+        tasks = tasks,
+        per_node = per_node,
+        per_gpu = per_gpu,
+        on_node = on_node,
+        total = total,
+    }
 end
 
 --- Add a feature to a constraint. Returns nil where "and" cannot be added without changing it.
@@ -115,6 +127,38 @@ local function with_feature(constraint, feature)
         return "(" .. constraint .. ")&" .. feature
     end
     return nil
+end
+
+--- A constraint with a model's feature; nil where it cannot be added.
+function R.with_model(constraint, model)
+    return with_feature(constraint, "gpu_" .. model)
+end
+
+--- A constraint without the model's feature that with_model added to it.
+function R.without_model(constraint, model)
+    local own = (constraint or ""):sub(1, -#("&gpu_" .. model) - 1)
+    if R.with_model(own, model) ~= constraint then
+        own = own:match("^%((.*)%)$") or constraint
+    end
+    return own
+end
+
+--- gpus=MIN-MAX must contain the number of Slurm's options: the job's GPUs if the selector is down.
+function R.gpus_sentence(hints, part, job)
+    local range = hints and hints.gpus
+    local total = range and R.shape(job, part).total
+    if not total or (range[1] <= total and total <= range[2]) then
+        return nil
+    end
+    local text = range[1] == range[2] and string.format("%d", range[1])
+        or string.format("%d-%d", range[1], range[2])
+    return string.format(
+        "gpu-aware: gpus=%s does not hold the %d GPUs that Slurm's options ask for;"
+            .. " valid: a number or range with %d in it",
+        text,
+        total,
+        total
+    )
 end
 
 -- Parking ----------------------------------------------------------------------------------------
@@ -135,12 +179,14 @@ function R.admin_comment(job, new, model, variable)
     if nodes and most then
         nodes = string.format("%s-%d", nodes, most)
     end
-    local per_node = number16(job.ntasks_per_node)
+    local per_node, per_gpu = number16(job.ntasks_per_node), number16(job.ntasks_per_tres)
     local values = {
         nodes = nodes or "",
         num_tasks = number32(job.num_tasks) or "",
         cpus_per_task = number16(job.cpus_per_task) or "",
         ntasks_per_node = per_node and per_node > 0 and per_node or "",
+        ntasks_per_tres = per_gpu and per_gpu > 0 and per_gpu or "",
+        sockets_per_node = number16(job.sockets_per_node) or "",
         min_cpus = number32(job.min_cpus) or "",
         min_cpus_node = number16(job.pn_min_cpus) or "",
         memory = (number32(job.min_mem_per_node) or number32(job.min_mem_per_cpu)) and "1" or "",
@@ -190,17 +236,32 @@ local function without_type_in_environment(value, kind)
     return without_type(value, kind)
 end
 
---- Changes that turn a model type into a feature; nil where the constraint does not allow it.
-function R.model_changes(job, part, new)
-    local kind = part.type
-    local features = with_feature(job.features, "gpu_" .. kind:lower())
-    if not features then
-        return nil
+--- Does a script itself ask for a GPU type, as in "srun --gres=gpu:a100:1"? Comments, and with them the
+--- #SBATCH lines, do not count. Bounded: slurmctld waits for the filter.
+local function script_names(script, kind)
+    script = script:sub(1, MAX_SCRIPT)
+    local at, stop = 0, 0
+    for _ = 1, MAX_FOUND do
+        at, stop = script:find(kind, stop + 1, true)
+        if not at then
+            return false
+        end
+        local before = script:sub(math.max(1, at - 24), at - 1)
+        local asks = before:find("gpus?[%w-]*[:= ]$") or before:find("-G ?$")
+        if asks and not script:find("^[%w._-]", stop + 1) then
+            local line = script:sub(math.max(1, at - rules.max_text), at - 1):match("[^\n]*$")
+            if line:sub(1, 1) ~= "#" then
+                return true
+            end
+        end
     end
-    local field = FORM_FIELDS[part.form]
-    new[field], new.features = without_type(job[field], kind), features
+    return true
+end
+
+--- The variables of a batch job in which srun would find this GPU type, with their new values.
+local function untyped_environment(job, kind)
     local environment = {}
-    for _, name in ipairs(TYPED_ENVIRONMENT) do
+    for _, name in ipairs(rules.typed_environment) do
         local value = text_of(job.script) and job.environment and job.environment[name]
         if text_of(value) and #value <= rules.max_text then
             local changed = without_type_in_environment(value, kind)
@@ -210,23 +271,75 @@ function R.model_changes(job, part, new)
     return environment
 end
 
---- The same for a job that is left to Slurm: an indexed node does not have the model as a GRES type.
---- The request of srun for its own step cannot be changed, so only scripts and --gres.
---- Returns (changes, environment), or nil: the request stays as it is.
-function R.left_changes(job, parts, besides, conf)
-    local part = parts[1]
-    if
-        besides.sharing
-        or #parts > 1
-        or not (part.type and part.count and conf.model_set[part.type:lower()])
-        or not (text_of(job.script) or part.form == "node")
-        or (text_of(job.features) or ""):find(R.NOT_UNDERSTOOD)
-    then
+function R.is_typed(parts)
+    for _, part in ipairs(parts) do
+        if part.type then
+            return true
+        end
+    end
+    return false
+end
+
+--- The only GPU type in a request; nil: there is none, or there are several.
+local function only_type(parts)
+    local kind
+    for _, part in ipairs(parts) do
+        if part.type and kind and part.type ~= kind then
+            return nil
+        end
+        kind = kind or part.type
+    end
+    return kind
+end
+
+--- Changes that turn a model type into a feature: fields in `new`, and the environment; nil where the
+--- constraint does not allow it.
+function R.model_changes(job, parts, new)
+    local kind = only_type(parts)
+    local features = kind and with_feature(job.features, "gpu_" .. kind:lower())
+    if not features then
         return nil
     end
-    local new = {}
-    local environment = R.model_changes(job, part, new)
-    return environment and new, environment
+    new.features = features
+    for _, part in ipairs(parts) do
+        local field = FORM_FIELDS[part.form]
+        new[field] = without_type(job[field], kind)
+    end
+    return untyped_environment(job, kind)
+end
+
+--- Can a job that is left to Slurm ask for a feature instead of its type? The request of srun for its
+--- own step cannot be changed, so only scripts and --gres.
+local function may_change(job, parts, besides, conf)
+    for _, part in ipairs(parts) do
+        if not part.count or not (text_of(job.script) or part.form == "node") then
+            return false
+        end
+    end
+    local kind = only_type(parts)
+    return conf.model_set[kind:lower()]
+        and not besides.sharing
+        and not (text_of(job.features) or ""):find(R.NOT_UNDERSTOOD)
+end
+
+--- The same for a job that is left to Slurm: an indexed node does not have the model as a GRES type.
+--- Returns (fields, environment). Without fields the request keeps its type. Its environment loses the
+--- type nevertheless, so that `gpu-aware setup --roll` can change the request of the pending job;
+--- unless the script names the type: srun refuses a step with a type and a variable without.
+function R.left_changes(job, parts, besides, conf)
+    local kind = only_type(parts)
+    if not kind then
+        return nil, nil
+    end
+    if may_change(job, parts, besides, conf) then
+        local new = {}
+        local environment = R.model_changes(job, parts, new)
+        if environment then
+            return new, environment
+        end
+    end
+    local script = text_of(job.script)
+    return nil, script and not script_names(script, kind) and untyped_environment(job, kind) or nil
 end
 
 return R

@@ -4,7 +4,8 @@ it is read.
 ]]
 
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
-local set_of = dofile(here .. "gpu_aware_base.lua").set_of
+local base = dofile(here .. "gpu_aware_base.lua")
+local number32, set_of, text_of = base.number32, base.set_of, base.text_of
 local rules = dofile(here .. "gpu_aware_rules.lua")
 
 local S = {}
@@ -105,6 +106,30 @@ function S.read_conf(path)
         return nil, path .. ": " .. tostring(conf)
     end
     return conf, reason and path .. ": " .. reason
+end
+
+--- Are all partitions of a job managed? A job that names none goes to the default one.
+function S.is_managed(job, part_list, conf)
+    if not conf.managed then
+        return true
+    end
+    local names = text_of(job.partition)
+    if not names then
+        for name, part in pairs(part_list or {}) do
+            if number32(part.flag_default) == 1 then
+                names = name
+            end
+        end
+    end
+    if not names or #names > rules.max_text then -- Slurm refuses a longer text itself
+        return false
+    end
+    for name in names:gmatch("[^,]+") do
+        if not conf.managed[name] then
+            return false
+        end
+    end
+    return true
 end
 
 return S

@@ -13,20 +13,6 @@ local shown = base.shown
 
 local L = {}
 
---[[
-Forms of a request that are parked: the selector can rewrite them to exact GPUs, and srun inside the
-job still works (slurm_gpu_aware/gate/request_forms.py has a row for each). All other forms are left
-to Slurm. Keys: form of the request / batch (a script) or interactive (salloc or srun: Slurm does not
-tell the filter which).
-  cpus_per_gpu  may come with --cpus-per-gpu
-]]
-local FORMS = {
-    ["node/batch"] = { cpus_per_gpu = true },
-    ["job/batch"] = { cpus_per_gpu = true },
-    ["task/batch"] = { cpus_per_gpu = false },
-    ["node/interactive"] = { cpus_per_gpu = false },
-}
-
 local SPREAD_JOB = 256 -- of job_desc.bitflags: slurm.SPREAD_JOB
 
 local FORM_OPTIONS = {
@@ -56,37 +42,51 @@ local function even_split(total, least, most, widest)
     return false
 end
 
+--- GPUs and their tasks: both in total or both on each node, whichever the request fixes; nil: its
+--- tasks are not counted, false: they depend on the nodes that it gets.
+local function gpus_and_tasks(size)
+    if size.per_gpu then
+        return 1, size.per_gpu
+    elseif size.on_node and size.per_node then
+        return size.on_node, size.per_node
+    elseif not (size.tasks or size.per_node) then
+        return nil
+    end
+    local tasks = size.tasks or (size.nodes and size.per_node * size.nodes)
+    return tasks and tasks > 0 and size.total or false, tasks
+end
+
 --- Why --cpus-per-gpu cannot be rewritten; nil if it can, or is not there.
-local function cpus_per_gpu_reason(job, form, size)
+local function cpus_per_gpu_reason(job, part, size)
     local text = text_of(job.cpus_per_tres)
     if not text then
         return nil
     end
     local cpus = request.gpu_entries(text)
-    if not form.cpus_per_gpu or #cpus ~= 1 or not cpus[1].count or cpus[1].type then
-        return "--cpus-per-gpu in this form"
+    if #cpus ~= 1 or not cpus[1].count or cpus[1].type then
+        return "--cpus-per-gpu with a type"
     end
-    local own = number16(job.cpus_per_task)
-    if own and own > 0 then
+    local own = number16(job.cpus_per_task) or 0
+    -- Slurm's commands fill in the CPUs of a task whose GPUs are known.
+    if own > 0 and not (part.form == "task" and own == cpus[1].count * part.count) then
         return "--cpus-per-gpu together with --cpus-per-task"
     end
-    if size.tasks or size.per_node then
-        local tasks = size.tasks or (size.nodes and size.per_node * size.nodes)
-        if not tasks or tasks < 1 or not size.total or (cpus[1].count * size.total) % tasks ~= 0 then
-            return "--cpus-per-gpu with tasks that do not share the CPUs evenly"
-        end
+    local gpus, tasks = gpus_and_tasks(size)
+    if gpus == false or gpus and (cpus[1].count * gpus) % tasks ~= 0 then
+        return "--cpus-per-gpu with tasks that do not share the CPUs evenly"
     end
     return nil
 end
 
 --- Why no node has the CPUs or the memory that a request wants on one; nil if one has.
 -- salloc and srun would wait behind the gate for a request that Slurm refuses at once.
-local function too_large_reason(job, part, conf)
+local function too_large_reason(job, part, size, conf)
     local task = number16(job.cpus_per_task) or 1
-    local gpus = part.form == "job" and 1 or part.count
+    local gpus = size.on_node or (part.form == "job" and 1 or part.count)
     local cpus_of_gpu = request.gpu_entries(text_of(job.cpus_per_tres))[1]
     local memory_of_gpu = request.gpu_entries(text_of(job.mem_per_tres))[1]
-    local cpus = math.max(task * (number16(job.ntasks_per_node) or 1), number16(job.pn_min_cpus) or 1)
+    local tasks = math.max(number16(job.ntasks_per_node) or 1, gpus * (size.per_gpu or 0))
+    local cpus = math.max(task * tasks, number16(job.pn_min_cpus) or 1)
     if cpus_of_gpu and cpus_of_gpu.count then
         cpus = cpus_of_gpu.count * gpus
     end
@@ -107,9 +107,9 @@ end
 --- Why the GPUs of a multi-node request cannot be the same number on each node; nil if they can.
 local function uneven_reason(part, size, conf)
     local widest = conf.max_gpus_per_node
-    if part.form == "node" then
+    if size.on_node then
         -- salloc and srun would wait behind the gate for a request that Slurm refuses at once.
-        if widest and part.count > widest then
+        if widest and size.on_node > widest then
             return "more GPUs than a node has"
         end
     elseif part.form == "job" then
@@ -144,7 +144,7 @@ end
 --- choose the same impossible node again and again. nil: there is none. An option that a version of
 --- Slurm does not show here (24.11: core_spec), the selector finds in the job's record
 --- (slurm_gpu_aware/slurm/read_jobs.py).
-local function unsupported_bound(job)
+local function unsupported_bound(job, form)
     for _, bound in ipairs(rules.unsupported_bounds) do
         local field, option, bits = bound[1], bound[2], bound[3]
         local value = job[field]
@@ -153,8 +153,9 @@ local function unsupported_bound(job)
         else
             value = (bits == 32 and number32 or number16)(value)
         end
+        local planned = form == "socket" and option == rules.sockets_per_node
         -- --core-spec=0 takes the cores that the site keeps for the system.
-        if value and (value > 0 or field:find("_spec$")) then
+        if value and not planned and (value > 0 or field:find("_spec$")) then
             return option
         end
     end
@@ -168,6 +169,9 @@ function L.reason(job, parts, besides, hints, conf)
         return "a heterogeneous job"
     elseif job.cron_job == true then
         return "a scrontab job"
+    elseif (text_of(job.clusters) or ""):find(",", 1, true) or job.clusters == "all" then
+        -- sbatch asks each cluster first where the job can start (REQUEST_JOB_WILL_RUN).
+        return "several clusters in --clusters"
     elseif hints and hints.place == "off" then
         return "place=off"
     elseif besides.sharing then
@@ -178,17 +182,15 @@ function L.reason(job, parts, besides, hints, conf)
     local part = parts[1]
     local script = text_of(job.script) ~= nil
     local option = FORM_OPTIONS[part.form]
-    local form = FORMS[part.form .. (script and "/batch" or "/interactive")]
-    if not form then
-        return option .. (script and "" or " with salloc or srun (--gres works)")
-    elseif not part.count then
+    if not part.count then
         return "a GPU count that is no plain number"
     elseif part.type and not conf.model_set[part.type:lower()] then
         return "GPU type " .. shown(part.type)
+    elseif part.type and not script and part.form ~= "node" then
+        -- The client asks for the type again in its steps.
+        return option .. " with a GPU type with salloc or srun (--gres works)"
     elseif besides.others then
         return option .. " together with other TRES"
-    elseif (number16(job.ntasks_per_tres) or 0) > 0 then
-        return "--ntasks-per-gpu"
     elseif (number16(job.ntasks_per_socket) or 0) > 0 then
         return "--ntasks-per-socket"
     elseif has_flag(job, SPREAD_JOB) then
@@ -204,20 +206,33 @@ function L.reason(job, parts, besides, hints, conf)
         return "licences with |"
     elseif (text_of(job.features) or ""):find(request.NOT_UNDERSTOOD) then
         return "counts, brackets or negation in --constraint"
-    elseif unsupported_bound(job) then
-        return unsupported_bound(job)
+    elseif unsupported_bound(job, part.form) then
+        return unsupported_bound(job, part.form)
     end
     local size = request.shape(job, part)
-    if not script and math.max(size.least or 1, size.most or 1) > 1 then
-        -- A direct srun --gpus-per-node is refused after typing per node, srun -n1 in a salloc
-        -- after typing per job, and Slurm does not tell the filter which of the two submits.
-        return "several nodes with salloc or srun"
-    elseif uneven_tasks(size) then
+    if uneven_tasks(size) then
         return "--ntasks that is no multiple of --ntasks-per-node"
+    elseif size.per_gpu and (size.per_node or part.form == "task") then
+        return "--ntasks-per-gpu together with " .. (size.per_node and "--ntasks-per-node" or option)
+    elseif part.form == "socket" and not size.on_node then
+        return "--gpus-per-socket without --sockets-per-node"
     end
-    return too_large_reason(job, part, conf)
-        or cpus_per_gpu_reason(job, form, size)
+    return too_large_reason(job, part, size, conf)
+        or cpus_per_gpu_reason(job, part, size)
         or uneven_reason(part, size, conf)
+end
+
+--- Why a job is left to Slurm, for its user.
+function L.sentence(reason, job, parts, conf)
+    local text = "gpu-aware: this job is left to Slurm, which chooses its GPUs: " .. reason
+    local model = parts[1].type and parts[1].type:lower()
+    if not text_of(job.script) and parts[1].form ~= "node" and conf.model_set[model] then
+        -- srun asks for the type again in its own step, so the request cannot be changed.
+        text = text
+            .. string.format("; where it finds no GPU type %s, ask for the model with", model)
+            .. string.format(" --constraint=gpu_%s and for GPUs without a type", model)
+    end
+    return text
 end
 
 return L

@@ -16,13 +16,13 @@ LUA = REPO / "etc" / "lua"
 SUCCESS, ERROR = 0, -1
 RUNTIMES = {"5.1": lupa.lua51.LuaRuntime, "5.4": lupa.lua54.LuaRuntime}
 CLASSES = ("A", "B", "C")
-POLICIES = ("pal+mapa", "pal", "pm-first", "packed", "mapa-preserve", "topo-aware")
+POLICIES = ("eft", "pal+mapa", "pal", "pm-first", "packed", "mapa-preserve", "topo-aware")
 """As shipped; ``test_comment_docs`` holds them against etc/ and docker/etc."""
 ALICE, OPERATOR = 1000, 900
 
 CONF = """
 return {{ classes = {{"A", "B", "C"}},
-  policies = {{"pal+mapa", "pal", "pm-first", "packed", "mapa-preserve", "topo-aware"}},
+  policies = {{"eft", "pal+mapa", "pal", "pm-first", "packed", "mapa-preserve", "topo-aware"}},
   submit_file = "{submit_file}", models = {{"a100", "v100"}}, max_gpus_per_node = 4,
   max_cpus_per_node = 16, max_memory_mb_per_node = 64000,
   operators = {{ 900 }}, {more} }}

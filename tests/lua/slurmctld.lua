@@ -4,7 +4,7 @@
 local harness = {}
 
 local STRINGS, NUMBERS = {}, {}
-for name in ([[account admin_comment array_inx batch_features burst_buffer comment cpus_per_tres dependency exc_nodes extra
+for name in ([[account admin_comment array_inx batch_features burst_buffer clusters comment cpus_per_tres dependency exc_nodes extra
     features licenses mem_per_tres name partition prefer qos req_nodes reservation script tres_bind
     tres_freq tres_per_job tres_per_node tres_per_socket tres_per_task wckey]]):gmatch("%S+") do
     STRINGS[name] = true
@@ -16,7 +16,8 @@ for name, unset in pairs({
     contiguous = 65534, sockets_per_node = 65534, cores_per_socket = 65534,
     threads_per_core = 65534, ntasks_per_core = 65534, ntasks_per_socket = 65534,
     req_switch = 4294967294, pn_min_tmp_disk = 4294967294, time_min = 4294967294,
-    immediate = 0, priority = 4294967294, user_id = 1000, begin_time = 0,
+    immediate = 0, priority = 4294967294, user_id = 1000, begin_time = 0, array_job_id = 0,
+    core_spec = 65534, thread_spec = 65534, job_state = 0, requeue = 65534,
 }) do
     NUMBERS[name] = unset
 end
@@ -70,7 +71,7 @@ function harness.job(fields, environment, fail_at)
         __newindex = function(_, name, value)
             writes[#writes + 1] = name
             if name == fail_at and value ~= "" then error("bad argument to " .. name) end
-            if name == "begin_time" then
+            if NUMBERS[name] then
                 assert(type(value) == "number", "number expected")
                 values[name] = value
                 return

@@ -42,6 +42,7 @@ RIGHT = {
     ),
     "freq": st.one_of(st.sampled_from(["auto", "max"]), st.integers(90, 10_010).map(str)),
     "model": st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,66}", fullmatch=True),
+    "move": st.one_of(st.sampled_from(["ok", "no"]), st.integers(0, 86_410).map("{}s".format)),
     "place": st.sampled_from([*POLICIES, "off"]),
 }
 right_entries = st.fixed_dictionaries({}, optional=RIGHT).map(lambda d: list(d.items()))

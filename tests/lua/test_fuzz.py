@@ -15,7 +15,7 @@ PIECES = [
     b"model=bert", b"pattern=ring", b",", b",", b",", b"=", b" ", b"\t", b"\n", b"\r\n", b"'", b'"',
     b"`id`", b"$(reboot)", b"${HOME}", b";rm -rf /", b"|", b"&", b"\\", b"%s%n%d", b"%00", b"\x00",
     b"\x1b[31m", b"\xff\xfe", "é".encode(), "日本".encode(), b"]]", b"--[[", b"\\0", b"class",
-    b"class=", b"=A", b"gpuaware/1;", b"1e309", b"nan", b"-0",
+    b"class=", b"=A", b"move=90s", b"gpuaware/1;", b"1e309", b"nan", b"-0",
 ]  # fmt: skip
 
 DRIVER = b"""
@@ -24,8 +24,11 @@ return function(filter, harness, comment)
         tres_per_node = "gres/gpu:2", script = "x", comment = comment })
     harness.messages, harness.log = {}, {}
     local raised = not pcall(function() rc = filter.submit(job, nil, 1000) end)
-    local modified = filter.modify(job, harness.job({ licenses = "gpuaware:1" }), nil, 1000)
-    return rc, #writes, #harness.messages, #harness.log, raised, modified,
+    local written = #writes
+    local record = { licenses = "gpuaware:1", admin_comment = "gpuaware/1;tn=gres/gpu:2" }
+    local update = harness.job({ comment = comment, num_tasks = 2 })
+    local modified = filter.modify(update, harness.job(record), nil, 1000)
+    return rc, written, #harness.messages, #harness.log, raised, modified,
         harness.messages[1] or "", values.comment
 end
 """

@@ -66,7 +66,7 @@ def test_what_the_site_refuses_is_not_ours_any_more(site: Filter) -> None:
 
 def test_both_guard_changes(site: Filter) -> None:
     record = site.submit(tres_per_node="gres/gpu:2").job
-    assert site.modify(record, ALICE, licenses="").rc == ERROR
+    assert site.modify(record, ALICE, licenses="gpuaware:1").rc == ERROR
     assert site.modify(record, ALICE, time_limit=10).rc == SUCCESS
     with pytest.raises(Exception, match="the site's own mistake"):
         site.modify(record, ALICE, account="broken")
@@ -86,7 +86,7 @@ def test_our_own_script(version: str, make_filter: MakeFilter) -> None:
     join(filter_, (LUA / "job_submit.lua").read_text())
     record = filter_.submit(tres_per_node="gres/gpu:1").job
     assert record["licenses"] == "gpuaware:1"
-    assert filter_.modify(record, ALICE, licenses="").rc == ERROR
+    assert filter_.modify(record, ALICE, licenses="gpuaware:1").rc == ERROR
     (filter_.folder / "gpu_aware.lua").write_text("this is no Lua")
     join(filter_, (LUA / "job_submit.lua").read_text())
     assert filter_.submit(tres_per_node="gres/gpu:1").written == []

@@ -1,4 +1,4 @@
-"""What an ordinary user may change in a job, and what not."""
+"""What an ordinary user may change in a job, and what becomes of the change."""
 
 from __future__ import annotations
 
@@ -7,70 +7,82 @@ from typing import Any
 import pytest
 from luafilter import ALICE, ERROR, OPERATOR, SUCCESS, Filter
 
+from slurm_gpu_aware.gate.admin_comment import OriginalRequest, parse
+from slurm_gpu_aware.gate.extra_field import noted_record
+
+NO_VAL, NO_VAL16 = 4294967294, 65534
+RECORD = "gpuaware/1;tn=gres/gpu:2;lic=matlab:1;mc=1"
 PARKED = {
     "tres_per_node": "gres/gpu:2",
-    "licenses": "gpuaware:1",
-    "admin_comment": "gpuaware/1;tn=gres/gpu:2",
+    "licenses": "matlab:1,gpuaware:1",
+    "admin_comment": RECORD,
     "comment": "class=A",
+    "partition": "gpu",
     "min_nodes": 1,
     "max_nodes": 1,
 }
+MARKER = ";sel=released:0:1790000000"
 PLACED = {
     "tres_per_node": "gres/gpu:g0:1,gres/gpu:g2:1",
-    "admin_comment": "gpuaware/1;tn=gres/gpu:2",
+    "req_nodes": "n1",
+    "licenses": "matlab:1",
+    "admin_comment": RECORD + MARKER,
+    "extra": "mine,freq=900@0+2",
+    "partition": "gpu",
 }
-OPENED_BY_HAND = {"tres_per_node": "gres/gpu:2", "licenses": "matlab:1,gpuaware:1"}
+PREPARED = PLACED | {
+    "admin_comment": RECORD + ";sel=prepared:0:1790000000",
+    "licenses": "matlab:1,gpuaware:1",
+}
+RUNNING = PLACED | {"job_state": 1}
+LEFT = PARKED | {"licenses": "matlab:1", "admin_comment": RECORD + ";sel=left:0:1790000000"}
+OPENED_BY_HAND = PARKED | {"licenses": "matlab:1"}
 FOREIGN = {"tres_per_node": "gres/gpu:2", "licenses": "matlab:1"}
+ORPHAN = {"tres_per_node": "gres/gpu:2", "licenses": "gpuaware:1", "admin_comment": "seen"}
 
-GUARDED: list[dict[str, Any]] = [
-    {"licenses": ""},
-    {"licenses": "matlab:1"},
-    {"req_nodes": "n1"},
-    {"req_nodes": ""},
-    {"exc_nodes": "n1"},
-    {"tres_per_node": "gres/gpu:1"},
-    {"tres_per_node": ""},
-    {"tres_per_job": "gres/gpu:1"},
-    {"tres_per_task": "gres/gpu=1"},
-    {"tres_per_socket": "gres/gpu:1"},
-    {"tres_freq": "gpu:900"},
-    {"tres_bind": "gres/gpu:closest"},
-    {"cpus_per_tres": "gres/gpu:1"},
-    {"mem_per_tres": "gres/gpu:1"},
-    {"min_nodes": 2},
-    {"max_nodes": 2},
-    {"min_cpus": 8},
-    {"max_cpus": 8},
-    {"pn_min_cpus": 3},
-    {"min_cpus": 65535},
-    {"num_tasks": 2},
-    {"num_tasks": 65534},
-    {"cpus_per_task": 2},
-    {"ntasks_per_node": 2},
-    {"shared": 0},
-    {"contiguous": 1},
-    {"req_switch": 1},
-    {"core_spec": 1},
-    {"thread_spec": 0},
-    {"sockets_per_node": 2},
-    {"cores_per_socket": 2},
-    {"threads_per_core": 1},
-    {"ntasks_per_core": 1},
-    {"ntasks_per_socket": 1},
-    {"ntasks_per_tres": 1},
-    {"pn_min_tmp_disk": 65534},
-    {"prefer": "big"},
-    {"batch_features": "big"},
-    {"burst_buffer": ""},
-    {"partition": "other"},
-    {"features": "big"},
-    {"reservation": "r1"},
-    {"extra": "site=1"},
-    {"admin_comment": "x"},
+CHANGES: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"partition": "other"}, {}),
+    ({"req_nodes": "n1"}, {"req_nodes": "n1"}),
+    ({"exc_nodes": "n[1-3]"}, {"exc_nodes": "n[1-3]"}),
+    ({"tres_per_node": "gres/gpu:1"}, {"tres_per_node": "gres/gpu:1"}),
+    (
+        {"tres_per_node": "", "tres_per_job": "gres/gpu:4"},
+        {"tres_per_node": None, "tres_per_job": "gres/gpu:4"},
+    ),
+    ({"tres_freq": "gpu:900"}, {"tres_freq": "gpu:900"}),
+    ({"cpus_per_tres": "gres/gpu:2"}, {"cpus_per_tres": "gres/gpu:2"}),
+    ({"min_nodes": 2, "max_nodes": 2}, {"nodes": (2, 2), "min_cpus": 2}),
+    ({"min_nodes": 1, "max_nodes": 3}, {"nodes": (1, 3)}),
+    ({"num_tasks": 4}, {"num_tasks": 4, "min_cpus": 4}),
+    ({"cpus_per_task": 3}, {"cpus_per_task": 3, "min_cpus": 3}),
+    ({"min_cpus": 8}, {"min_cpus": 8}),
+    ({"pn_min_cpus": 3}, {"min_cpus_node": 3}),
+    ({"features": "big"}, {"features": "big"}),
+    ({"licenses": "other:2"}, {"licenses": "other:2"}),
+    ({"licenses": ""}, {"licenses": None}),
+    ({"time_limit": 60}, {}),
+    ({"min_mem_per_node": 900}, {"memory": True}),
+    ({"reservation": "r1"}, {}),
+    ({"extra": "theirs"}, {}),
+    ({"bitflags": 1 << 36}, {}),
+    ({"req_switch": 1}, {"left": "--switches"}),
+    ({"prefer": "big"}, {"left": "--prefer"}),
+    ({"tres_per_node": ""}, {"tres_per_node": None, "left": "it asks for no GPUs"}),
+    ({"comment": "place=off"}, {"left": "place=off"}),
+    (
+        {"tres_per_node": "gres/gpu:A100:1"},
+        {"tres_per_node": "gres/gpu:1", "model": "a100", "features": "gpu_a100"},
+    ),
 ]
-ALLOWED: list[dict[str, Any]] = [
-    {"time_limit": 60},
-    {"time_min": 5},
+BINDING = frozenset(
+    {
+        *("req_nodes", "tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket"),
+        *("tres_freq", "cpus_per_tres", "min_nodes", "max_nodes", "min_cpus", "max_cpus"),
+        *("num_tasks", "cpus_per_task", "pn_min_cpus"),
+    }
+)
+USUAL: dict[str, Any] = {"tres_per_node": "gres/gpu:2", "licenses": "matlab:1", "min_cpus": 1}
+HARMLESS: list[dict[str, Any]] = [
     {"name": "better"},
     {"priority": 0},
     {"dependency": "afterok:7"},
@@ -81,27 +93,152 @@ ALLOWED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("record", [PARKED, PLACED, OPENED_BY_HAND])
-@pytest.mark.parametrize("change", GUARDED, ids=str)
-def test_owner_is_refused(filter_: Filter, record: dict[str, Any], change: dict[str, Any]) -> None:
+def changed(out: Any) -> OriginalRequest:
+    """The request that the filter notes in Extra."""
+    request = parse(noted_record(out.job.get("extra")))
+    assert request is not None, out
+    return request
+
+
+@pytest.mark.parametrize(("change", "request_"), CHANGES, ids=str)
+def test_a_parked_job_keeps_waiting_with_its_new_request(
+    filter_: Filter, change: dict[str, Any], request_: dict[str, Any]
+) -> None:
+    out = filter_.modify(PARKED, **change)
+    assert (out.rc, out.messages, out.log) == (SUCCESS, [], [])
+    assert changed(out) == OriginalRequest(**(USUAL | request_))
+    own = changed(out).licenses
+    assert out.job["licenses"] == (f"{own},gpuaware:2" if own else "gpuaware:2")
+    kept = {name: value for name, value in change.items() if name not in ("licenses", "extra")}
+    if request_.get("model") is None:
+        assert {name: out.job.get(name) for name in kept} == kept  # Slurm itself checks them
+
+
+@pytest.mark.parametrize("record", [PLACED, PREPARED], ids=["released", "prepared"])
+@pytest.mark.parametrize(("change", "request_"), CHANGES, ids=str)
+def test_a_placed_job_returns_to_the_gate_with_its_binding(
+    filter_: Filter, record: dict[str, Any], change: dict[str, Any], request_: dict[str, Any]
+) -> None:
     out = filter_.modify(record, **change)
-    assert (out.rc, out.written, out.log) == (ERROR, [], [])
-    (sentence,) = out.messages
-    assert sentence.startswith("gpu-aware: ")
-    assert "ask an operator" in sentence
+    assert (out.rc, out.messages, out.log) == (SUCCESS, [], [])
+    assert changed(out) == OriginalRequest(**(USUAL | request_))
+    assert "gpuaware:2" in out.job["licenses"]
+    for name in BINDING & change.keys():
+        assert out.job.get(name) in (None, NO_VAL, NO_VAL16), name
+    assert "freq=900@0+2,gpuaware/1;" in out.job["extra"]
 
 
-@pytest.mark.parametrize("record", [PARKED, PLACED])
-@pytest.mark.parametrize("change", ALLOWED, ids=str)
-def test_owner_may(filter_: Filter, record: dict[str, Any], change: dict[str, Any]) -> None:
+@pytest.mark.parametrize("record", [PARKED, PLACED, RUNNING, LEFT])
+@pytest.mark.parametrize("change", HARMLESS, ids=str)
+def test_what_does_not_change_the_request_passes(
+    filter_: Filter, record: dict[str, Any], change: dict[str, Any]
+) -> None:
     out = filter_.modify(record, **change)
     assert (out.rc, out.written, out.messages, out.log) == (SUCCESS, [], [], [])
 
 
+@pytest.mark.parametrize("record", [FOREIGN, LEFT, OPENED_BY_HAND, RUNNING])
+@pytest.mark.parametrize("change", [change for change, _ in CHANGES], ids=str)
+def test_slurm_alone_decides_about_other_jobs(
+    filter_: Filter, record: dict[str, Any], change: dict[str, Any]
+) -> None:
+    out = filter_.modify(record, **change)
+    assert (out.rc, out.messages, out.log) == (SUCCESS, [], [])
+    if "extra" not in change:
+        assert out.written == []
+
+
+def test_a_running_job_keeps_its_clock(filter_: Filter) -> None:
+    assert filter_.modify(RUNNING, extra="theirs").job["extra"] == "theirs,freq=900@0+2"
+    assert filter_.modify(RUNNING, extra="").job["extra"] == "freq=900@0+2"
+    assert filter_.modify(PLACED, extra="theirs").job["extra"].startswith("theirs,freq=900@0+2,gpu")
+
+
+def test_a_change_upon_a_change(filter_: Filter) -> None:
+    first = filter_.modify(PARKED, num_tasks=4, extra="mine").job
+    record = PARKED | {"licenses": first["licenses"], "extra": first["extra"], "num_tasks": 4}
+    out = filter_.modify(record, tres_per_node="gres/gpu:1")
+    assert (changed(out).num_tasks, changed(out).tres_per_node) == (4, "gres/gpu:1")
+    assert out.job["extra"].count("gpuaware/") == 1
+    assert out.job["extra"].startswith("mine,gpuaware/1;")
+    # A note of an update that Slurm refused does not count.
+    record["licenses"] = "matlab:1,gpuaware:1"
+    assert changed(filter_.modify(record, tres_per_node="gres/gpu:1")).num_tasks is None
+
+
+@pytest.mark.parametrize(
+    ("features", "change", "after"),
+    [
+        ("gpu_a100", {"features": "big"}, "big&gpu_a100"),
+        ("big&gpu_a100", {"features": ""}, "gpu_a100"),
+        ("big&gpu_a100", {"tres_per_node": "gres/gpu:1"}, "big"),
+        ("(a|b)&gpu_a100", {"tres_per_node": "gres/gpu:1"}, "a|b"),
+        ("big&gpu_a100", {"tres_per_node": "gres/gpu:v100:1"}, "big&gpu_v100"),
+        ("gpu_a100", {"tres_per_node": "gres/gpu:1"}, None),
+        ("gpu_a100", {"num_tasks": 2}, "gpu_a100"),
+    ],
+)
+def test_the_feature_of_a_model_follows_it(
+    filter_: Filter, features: str, change: dict[str, Any], after: str | None
+) -> None:
+    written = features.replace("&", "%26").replace("|", "%7C").replace("(", "%28")
+    text = f"gpuaware/1;tn=gres/gpu:2;feat={written.replace(')', '%29')};mt=a100"
+    out = filter_.modify(PARKED | {"admin_comment": text, "features": features}, **change)
+    assert (out.rc, changed(out).features) == (SUCCESS, after)
+    assert out.job.get("features") == (after if change.keys() - {"num_tasks"} else features)
+
+
+def test_an_unmanaged_partition(make_filter: Any) -> None:
+    filter_ = make_filter(more='partitions = { "gpu" }')
+    assert changed(filter_.modify(PARKED, partition="cpu")).left == "its partition is not managed"
+    assert changed(filter_.modify(PARKED, num_tasks=2)).left is None
+
+
 @pytest.mark.parametrize("uid", [0, OPERATOR])
-@pytest.mark.parametrize("change", GUARDED, ids=str)
+@pytest.mark.parametrize("change", [change for change, _ in CHANGES], ids=str)
 def test_operators_pass(filter_: Filter, uid: int, change: dict[str, Any]) -> None:
-    assert filter_.modify(PARKED, uid, **change).rc == SUCCESS
+    out = filter_.modify(PARKED, uid, **change)
+    assert (out.rc, out.written) == (SUCCESS, [])
+
+
+@pytest.mark.parametrize("uid", [0, OPERATOR])
+def test_no_update_undoes_a_change_that_the_selector_has_not_read(
+    filter_: Filter, uid: int
+) -> None:
+    fresh = PARKED | {"licenses": "matlab:1,gpuaware:2", "extra": RECORD}
+    settling: dict[str, Any] = {
+        "admin_comment": RECORD,
+        "extra": "",
+        "licenses": "matlab:1,gpuaware:1",
+    }
+    assert filter_.modify(fresh, uid, **settling).rc == SUCCESS
+    assert filter_.modify(fresh, uid, partition="other").rc == SUCCESS
+    undoing: list[dict[str, Any]] = [
+        *({name: value} for name, value in settling.items()),
+        {"admin_comment": RECORD, "licenses": ""},
+        {"req_nodes": "n1"},
+        {"tres_per_node": "gres/gpu:g0:1"},
+    ]
+    for change in undoing:
+        out = filter_.modify(fresh, uid, **change)
+        assert out.rc == ERROR, change
+        assert "its owner has just changed this job" in out.messages[0]
+        assert filter_.modify(fresh | {"job_state": 1}, uid, **change).rc == SUCCESS
+
+
+def test_an_array_reaches_the_filter_record_by_record(filter_: Filter) -> None:
+    rest, task = PARKED | {"array_job_id": 98}, PLACED | {"array_job_id": 98}
+    given: dict[str, Any] = {"tres_per_node": "gres/gpu:1", "exc_nodes": "n4"}
+    first = filter_.modify(task, **given).job
+    assert "tres_per_node" not in first
+    out = filter_.modify(rest, **first)
+    assert (out.rc, out.job["tres_per_node"]) == (SUCCESS, "gres/gpu:1")
+    assert changed(out).tres_per_node == "gres/gpu:1"
+    assert out.job["extra"].startswith("gpuaware/1;")
+    # Only the owner's next record, and only in this array, is taken for the same update.
+    assert filter_.modify(rest, ALICE + 1, **out.job).rc == ERROR
+    assert filter_.modify(rest | {"array_job_id": 99}, **out.job).rc == ERROR
+    assert filter_.modify(FOREIGN | {"array_job_id": 98}, **out.job).job == given
 
 
 @pytest.mark.parametrize(
@@ -113,41 +250,43 @@ def test_operators_pass(filter_: Filter, uid: int, change: dict[str, Any]) -> No
         ({"tres_per_node": "gres/gpu:g3:1"}, "g3"),
         ({"tres_per_job": "gpu:g3:1"}, "g3"),
         ({"extra": "freq=1530"}, "--comment=freq=MHz"),
+        ({"extra": "x,gpuaware/1;tn=gres/gpu:4"}, "own record"),
+        ({"licenses": "gpuaware:2", "extra": "gpuaware/1;tn=gres/gpu:4"}, "--licenses"),
     ],
 )
+@pytest.mark.parametrize("record", [FOREIGN, PARKED, PLACED, RUNNING])
 def test_in_any_job_what_is_ours_is_refused(
-    filter_: Filter, change: dict[str, Any], hint: str
+    filter_: Filter, record: dict[str, Any], change: dict[str, Any], hint: str
 ) -> None:
-    out = filter_.modify(FOREIGN, **change)
+    out = filter_.modify(record, **change)
     assert out.rc == ERROR
     assert hint in out.messages[0]
     assert filter_.modify(FOREIGN, 0, **change).rc == SUCCESS
 
 
-@pytest.mark.parametrize("change", [*GUARDED, {"comment": "class=D"}], ids=str)
-def test_jobs_that_are_not_ours_are_left_alone(filter_: Filter, change: dict[str, Any]) -> None:
-    assert filter_.modify(FOREIGN, **change).rc == SUCCESS
-
-
 @pytest.mark.parametrize("record", [PARKED, PLACED])
 @pytest.mark.parametrize(
-    ("comment", "hint"),
+    ("change", "hint"),
     [
-        ("class=D", "A, B, C, auto"),
-        ("run 7 gpu:bw=no", "high, low"),
-        ("place=off", "at submission"),
+        ({"comment": "class=D"}, "A, B, C, auto"),
+        ({"comment": "run 7 gpu:bw=no"}, "high, low"),
+        ({"comment": "gpus=4-8"}, "the 2 GPUs"),
+        ({"comment": "gpus=2-4", "tres_per_node": "gres/gpu:1"}, "the 1 GPUs"),
+        ({"licenses": "a|b"}, "licences with |"),
+        ({"req_nodes": "n," * 600}, "too long"),
     ],
 )
-def test_wrong_comment_is_refused(
-    filter_: Filter, record: dict[str, Any], comment: str, hint: str
+def test_a_wrong_change_is_refused(
+    filter_: Filter, record: dict[str, Any], change: dict[str, Any], hint: str
 ) -> None:
-    out = filter_.modify(record, ALICE, comment=comment)
-    assert out.rc == ERROR
+    out = filter_.modify(record, ALICE, **change)
+    assert (out.rc, out.written) == (ERROR, [])
     assert hint in out.messages[0]
+    assert filter_.modify(record, comment="gpus=2-4").rc == SUCCESS
 
 
-def test_new_gpu_range_of_a_parked_job_must_hold_its_count(filter_: Filter) -> None:
-    assert filter_.modify(PARKED, comment="gpus=2-4").rc == SUCCESS
-    out = filter_.modify(PARKED, comment="gpus=4-8")
+def test_an_orphan_cannot_be_changed(filter_: Filter) -> None:
+    out = filter_.modify(ORPHAN, num_tasks=2)
     assert out.rc == ERROR
-    assert "the 2 GPUs" in out.messages[0]
+    assert "cannot be read" in out.messages[0]
+    assert filter_.modify(ORPHAN, time_limit=5).rc == SUCCESS

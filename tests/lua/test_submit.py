@@ -132,6 +132,57 @@ PARKED: list[tuple[str, dict[str, Any], OriginalRequest]] = [
         OriginalRequest(tres_per_node="gres/gpu:2", interactive=True),
     ),
     (
+        "srun -N2 --gpus",
+        {"tres_per_job": "gres/gpu:4", **TWO_NODES, "script": None},
+        OriginalRequest(tres_per_job="gres/gpu:4", nodes=(2, 2), interactive=True),
+    ),
+    (
+        "srun --gpus-per-task",
+        {"tres_per_task": "gres/gpu=1", "num_tasks": 2, "script": None},
+        OriginalRequest(tres_per_task="gres/gpu=1", num_tasks=2, interactive=True),
+    ),
+    (
+        "--cpus-per-gpu per task",
+        {
+            "tres_per_task": "gres/gpu=1",
+            "num_tasks": 2,
+            "cpus_per_tres": "gres/gpu:2",
+            "cpus_per_task": 2,
+        },
+        OriginalRequest(
+            tres_per_task="gres/gpu=1",
+            num_tasks=2,
+            cpus_per_tres="gres/gpu:2",
+            cpus_per_task=2,
+        ),
+    ),
+    (
+        "--cpus-per-gpu, tasks by node, any nodes",
+        {
+            **NODE,
+            "min_nodes": 2,
+            "max_nodes": 4,
+            "ntasks_per_node": 2,
+            "cpus_per_tres": "gres/gpu:3",
+        },
+        OriginalRequest(
+            tres_per_node="gres/gpu:2",
+            cpus_per_tres="gres/gpu:3",
+            nodes=(2, 4),
+            ntasks_per_node=2,
+        ),
+    ),
+    (
+        "--ntasks-per-gpu",
+        {"tres_per_job": "gres/gpu:2", "ntasks_per_tres": 2, "cpus_per_tres": "gres/gpu:4"},
+        OriginalRequest(tres_per_job="gres/gpu:2", ntasks_per_tres=2, cpus_per_tres="gres/gpu:4"),
+    ),
+    (
+        "--gpus-per-socket",
+        {"tres_per_socket": "gres/gpu:1", "sockets_per_node": 2},
+        OriginalRequest(tres_per_socket="gres/gpu:1", sockets_per_node=2),
+    ),
+    (
         "a site's own admin comment is kept",
         {**NODE, "admin_comment": "cost; 5% é"},
         OriginalRequest(tres_per_node="gres/gpu:2", admin_comment="cost; 5% é"),
@@ -171,20 +222,51 @@ PARKED: list[tuple[str, dict[str, Any], OriginalRequest]] = [
 LEFT: list[tuple[str, dict[str, Any], str]] = [
     ("heterogeneous", {**NODE, "het_job_offset": 0}, "heterogeneous"),
     ("scrontab", {**NODE, "cron_job": True}, "scrontab"),
+    ("-M a,b", {**NODE, "clusters": "a,b"}, "several clusters"),
+    ("-M all", {**NODE, "clusters": "all"}, "several clusters"),
     ("place=off", {**NODE, "comment": "place=off"}, "place=off"),
     ("shard", {"tres_per_node": "gres/gpu:1,gres/shard:4"}, "shards"),
-    ("per socket", {"tres_per_socket": "gres/gpu:1"}, "--gpus-per-socket"),
-    ("srun --gpus", {"tres_per_job": "gres/gpu:2", "script": None}, "--gpus with salloc or srun"),
+    ("per socket", {"tres_per_socket": "gres/gpu:1"}, "without --sockets-per-node"),
     (
-        "srun --gpus-per-task",
-        {"tres_per_task": "gres/gpu=1", "num_tasks": 2, "script": None},
-        "--gpus-per-task with salloc or srun",
+        "too many per socket",
+        {"tres_per_socket": "gres/gpu:3", "sockets_per_node": 2},
+        "more GPUs than a node has",
+    ),
+    (
+        "per socket, and cores",
+        {"tres_per_socket": "gres/gpu:1", "sockets_per_node": 2, "cores_per_socket": 4},
+        "--cores-per-socket",
+    ),
+    ("sockets", {**NODE, "sockets_per_node": 2}, "--sockets-per-node"),
+    (
+        "srun --gpus with a type",
+        {"tres_per_job": "gres/gpu:a100:2", "script": None},
+        "--gpus with a GPU type with salloc or srun",
     ),
     ("two forms", {**NODE, "tres_per_job": "gres/gpu:4"}, "several"),
     ("two types", {"tres_per_node": "gres/gpu:a100:1,gres/gpu:v100:1"}, "several"),
     ("unknown type", {"tres_per_node": "gres/gpu:1g.5gb:1"}, "1g.5gb"),
     ("count with unit", {"tres_per_node": "gres/gpu:1K"}, "plain number"),
-    ("--ntasks-per-gpu", {"tres_per_job": "gres/gpu:2", "ntasks_per_tres": 2}, "ntasks-per-gpu"),
+    (
+        "--ntasks-per-gpu and --ntasks-per-node",
+        {**NODE, "ntasks_per_tres": 2, "ntasks_per_node": 4},
+        "--ntasks-per-gpu together with --ntasks-per-node",
+    ),
+    (
+        "--ntasks-per-gpu and --gpus-per-task",
+        {"tres_per_task": "gres/gpu=1", "num_tasks": 2, "ntasks_per_tres": 2},
+        "--ntasks-per-gpu together with --gpus-per-task",
+    ),
+    (
+        "--ntasks-per-gpu=2 --cpus-per-gpu=3",
+        {**NODE, "ntasks_per_tres": 2, "cpus_per_tres": "gres/gpu:3"},
+        "share the CPUs",
+    ),
+    (
+        "--ntasks-per-gpu=9",
+        {**NODE, "ntasks_per_tres": 9},
+        "more CPUs than a node has",
+    ),
     ("--ntasks-per-socket", {**NODE, "ntasks_per_socket": 1}, "ntasks-per-socket"),
     ("map_gpu", {**NODE, "tres_bind": "gres/gpu:map_gpu:0,1"}, "--gpu-bind by GPU number"),
     ("mask_gpu", {**NODE, "tres_bind": "gres/gpu:mask_gpu:0x1"}, "--gpu-bind by GPU number"),
@@ -195,8 +277,6 @@ LEFT: list[tuple[str, dict[str, Any], str]] = [
         {**NODE, **TWO_NODES, "num_tasks": 4, "ntasks_per_node": 4},
         "no multiple",
     ),
-    ("salloc -N2", {**NODE, **TWO_NODES, "script": None}, "several nodes with salloc"),
-    ("salloc --nodes=1-2", {**NODE, "min_nodes": 1, "max_nodes": 2, "script": None}, "several"),
     ("more than a node has", {"tres_per_node": "gres/gpu:5"}, "more GPUs than a node has"),
     ("-c 17", {**NODE, "cpus_per_task": 17}, "more CPUs than a node has"),
     ("--mincpus=17", {**NODE, "pn_min_cpus": 17}, "more CPUs than a node has"),
@@ -225,11 +305,7 @@ LEFT: list[tuple[str, dict[str, Any], str]] = [
     ("task without tasks", {"tres_per_task": "gres/gpu=1"}, "--ntasks"),
     ("uneven tasks", {"tres_per_task": "gres/gpu=1", "num_tasks": 3, **TWO_NODES}, "evenly"),
     ("task wider than a node", {"tres_per_task": "gres/gpu=5", "num_tasks": 1}, "evenly"),
-    (
-        "cpus-per-gpu per task",
-        {"tres_per_task": "gres/gpu=1", "num_tasks": 2, "cpus_per_tres": "gres/gpu:2"},
-        "cpus-per-gpu",
-    ),
+    ("cpus-per-gpu of a type", {**NODE, "cpus_per_tres": "gres/gpu:a100:2"}, "with a type"),
     (
         "cpus-per-gpu and -c",
         {**NODE, "cpus_per_tres": "gres/gpu:2", "cpus_per_task": 2},
@@ -401,6 +477,7 @@ def test_untouched(filter_: Filter, name: str, fields: dict[str, Any]) -> None:
         ("gpu", "cpu", True),
         ("gpu,big", "cpu", True),
         ("gpu,cpu", "gpu", False),
+        pytest.param("gpu," * 300, "gpu", False, id="longer than Slurm allows"),
         ("cpu", "gpu", False),
         (None, "gpu", True),
         (None, "cpu", False),
@@ -437,7 +514,7 @@ def test_a_comment_of_others_is_told_and_kept(filter_: Filter) -> None:
     assert "comment" not in out.written
     (told,) = out.messages
     assert "gpu:class=A" in told
-    assert "class, bw, pattern, gpus, freq, model, place" in told
+    assert "class, bw, pattern, gpus, freq, model, move, place" in told
 
 
 @pytest.mark.parametrize(
@@ -475,6 +552,28 @@ def test_a_wrong_environment_is_refused(filter_: Filter, text: str, said: str) -
     assert (out.rc, out.written) == (ERROR, [])
     assert said in out.messages[0]
     assert filter_.submit(environment={"GPU_AWARE": text}, **NODE, script=None).rc == SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({}, False),
+        ({"requeue": 1}, False),
+        ({"requeue": 0}, True),
+        ({"script": None}, True),
+        ({"array_inx": "0-3"}, True),
+    ],
+)
+@pytest.mark.parametrize("move", ["ok", "90s", "no"])
+def test_a_job_that_cannot_be_moved_is_told(
+    filter_: Filter, fields: dict[str, Any], told: bool, move: str
+) -> None:
+    out = filter_.submit(**NODE, **fields, comment=f"class=A,move={move}")
+    assert out.rc == SUCCESS
+    assert "licenses" in out.written
+    assert [f"move={move} has no effect" in text for text in out.messages] == (
+        [True] if told and move != "no" else []
+    )
 
 
 def test_place_off_in_the_environment(filter_: Filter) -> None:
@@ -521,6 +620,10 @@ def test_park_uncommented_false_parks_only_our_comments(make_filter: MakeFilter)
     meant = filter_.submit(**NODE, comment="class=A, run 7")
     assert (meant.rc, meant.written) == (SUCCESS, [])
     assert "gpu:class=A" in meant.messages[0]
+    typed = filter_.submit(tres_per_node="gres/gpu:a100:2")  # no indexed node has the type
+    assert typed.messages == []
+    assert typed.job["tres_per_node"] == "gres/gpu:2"
+    assert typed.job["features"] == "gpu_a100"
 
 
 def test_without_max_gpus_per_node_one_node_is_assumed(make_filter: MakeFilter) -> None:
@@ -548,6 +651,108 @@ def test_model_leaves_the_environment_of_srun(
     """sbatch --gpus=a100:2 exports SLURM_GPUS=a100:2; srun inside would ask for that type."""
     out = filter_.submit(environment=before, tres_per_node="gres/gpu:a100:2")
     assert out.environment == (after or {"SLURM_TRES_PER_TASK": "cpu=2,gres/gpu=1"})
+
+
+PLAIN = {"more": "models = {}"}
+"""A site before its first node has one GRES type per GPU."""
+TYPED_JOB = {"tres_per_node": "gres/gpu:a100:2"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"SLURM_GPUS_PER_NODE": "a100:2"}, {"SLURM_GPUS_PER_NODE": "2"}),
+        ({"SLURM_GPUS_PER_SOCKET": "a100"}, {"SLURM_GPUS_PER_SOCKET": "1"}),
+        (
+            {"SLURM_TRES_PER_TASK": "cpu:2,gres/gpu:a100:1"},
+            {"SLURM_TRES_PER_TASK": "cpu:2,gres/gpu:1"},
+        ),
+        ({"SLURM_GRES": "gpu:a100:1,nic:1"}, {"SLURM_GRES": "gpu:1,nic:1"}),
+        ({"SLURM_GPUS": "v100:2", "SBATCH_GPUS": "a100:2"}, None),
+    ],
+)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        TYPED_JOB,
+        {"tres_per_job": "gres/gpu:a100:2"},
+        {**TYPED_JOB, "comment": "place=off"},
+        {**TYPED_JOB, "features": "[r1*2&r2*1]"},
+        {**TYPED_JOB, "tres_per_task": "gres/gpu:a100=1"},
+    ],
+)
+def test_before_there_are_models_only_the_environment_loses_a_type(
+    make_filter: MakeFilter,
+    fields: dict[str, Any],
+    before: dict[str, str],
+    after: dict[str, str] | None,
+) -> None:
+    """Pending jobs can then be changed when their nodes are; until then nothing is new to users."""
+    out = make_filter(**PLAIN).submit(environment=before, **fields)
+    assert (out.rc, out.messages) == (SUCCESS, [])
+    assert all(name.startswith("environment.") for name in out.written)
+    assert out.environment == (before if after is None else after)
+
+
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        ("srun --gres=gpu:a100:1 ./x", True),
+        ("mpirun; srun --gpus a100 ./x", True),
+        ("srun -Ga100:1 ./x", True),
+        ("#SBATCH --gpus-per-node=a100:2", False),
+        ("srun --gpus=a1000:1 ./x", False),
+        ("echo a100:1", False),
+        ("a100 " * 1001, True),
+        ("gpu" * 30_000, False),
+    ],
+)
+def test_a_script_that_names_the_type_keeps_it_in_its_environment(
+    make_filter: MakeFilter, line: str, kept: bool
+) -> None:
+    """srun refuses a typed step beside a variable without a type."""
+    before = {"SLURM_GPUS": "a100:2"}
+    script = f"#!/bin/bash\n{line}\n"
+    out = make_filter(**PLAIN).submit(environment=before, script=script, **TYPED_JOB)
+    assert out.environment == (before if kept else {"SLURM_GPUS": "2"})
+
+
+def test_a_hostile_script_is_searched_quickly(make_filter: MakeFilter) -> None:
+    filter_ = make_filter(**PLAIN)
+    for script in ("x" * 4_000_000, "gpu:" * 1_000_000, "# gpu:x " * 500_000):
+        started = time.process_time()
+        filter_.submit(
+            environment={"SLURM_GPUS": "x:1"}, script=script, tres_per_node="gres/gpu:x:1"
+        )
+        assert time.process_time() - started < 0.3
+
+
+def test_before_there_are_models_salloc_is_untouched(make_filter: MakeFilter) -> None:
+    out = make_filter(**PLAIN).submit(
+        script=None, environment={"SLURM_GPUS": "a100:2"}, **TYPED_JOB
+    )
+    assert (out.rc, out.messages, out.written) == (SUCCESS, [], [])
+    assert out.environment == {"SLURM_GPUS": "a100:2"}
+
+
+def test_a_model_in_two_options_becomes_one_feature(filter_: Filter) -> None:
+    out = filter_.submit(tres_per_job="gres/gpu:a100:4", tres_per_task="gres/gpu:a100=1")
+    assert "several GPU requests" in out.messages[0]
+    assert out.job["tres_per_job"] == "gres/gpu:4"
+    assert out.job["tres_per_task"] == "gres/gpu=1"
+    assert out.job["features"] == "gpu_a100"
+
+
+def test_a_model_becomes_a_feature_where_only_comments_park(make_filter: MakeFilter) -> None:
+    out = make_filter(more="park_uncommented = false").submit(**TYPED_JOB)
+    assert (out.rc, out.messages) == (SUCCESS, [])
+    assert (out.job["tres_per_node"], out.job["features"]) == ("gres/gpu:2", "gpu_a100")
+
+
+def test_srun_with_a_model_is_told_how_to_ask(filter_: Filter) -> None:
+    out = filter_.submit(script=None, tres_per_job="gres/gpu:a100:1")
+    assert (out.rc, out.written) == (SUCCESS, [])
+    assert "--constraint=gpu_a100" in out.messages[0]
 
 
 def test_each_parked_job_appends_one_byte(filter_: Filter) -> None:
@@ -584,6 +789,8 @@ def test_no_unwanted_globals(script: str) -> None:
     read = set(re.findall(r"GETGLOBAL.*; (\w+)", listing))
     written = set(re.findall(r"SETGLOBAL.*; (\w+)", listing))
     hooks = {"slurm_job_submit", "slurm_job_modify"}  # the site's, taken in by load
+    if script == "gpu_aware_cli_filter.lua":
+        hooks = {f"slurm_cli_{name}" for name in ("setup_defaults", "pre_submit", "post_submit")}
     assert read <= KNOWN_GLOBALS | hooks, read - KNOWN_GLOBALS
     assert written <= hooks
 

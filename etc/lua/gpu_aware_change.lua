@@ -1,0 +1,366 @@
+--[[
+Changes of a gated job by its owner (scontrol update).
+
+A changed job stays behind the gate, or returns there, in the same update. To the user's fields the
+filter adds
+- the gate's licence, rules.changed_licences times. Slurm sets licences last, so this number tells
+  that the whole update was applied;
+- the record of the changed request at the end of Extra, as only the selector may write AdminComment.
+The selector (slurm_gpu_aware/gate/owner_change.py) moves the record to AdminComment and asks for the
+licence once. No other update of it may come in between (C.interferes).
+
+A bound job keeps its nodes and GPUs until then: the fields of BINDING are taken out of the update and
+stand in the record only. If Slurm refuses the rest half-way, the job can start nowhere else.
+]]
+
+local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
+local base = dofile(here .. "gpu_aware_base.lua")
+local comment = dofile(here .. "gpu_aware_comment.lua")
+local forbidden = dofile(here .. "gpu_aware_forbidden.lua")
+local request = dofile(here .. "gpu_aware_request.lua")
+local rules = dofile(here .. "gpu_aware_rules.lua")
+local settings = dofile(here .. "gpu_aware_settings.lua")
+local unsupported = dofile(here .. "gpu_aware_unsupported.lua")
+local text_of = base.text_of
+
+local C = {}
+
+-- Fields that change a request, and for numbers the value that means "not given".
+local U16, U32 = 65534, 4294967294
+local BINDING = {
+    { "req_nodes" },
+    { "tres_per_node" },
+    { "tres_per_job" },
+    { "tres_per_task" },
+    { "tres_per_socket" },
+    { "tres_freq" },
+    { "cpus_per_tres" },
+    { "min_nodes", U32 },
+    { "max_nodes", U32 },
+    { "min_cpus", U32 },
+    { "max_cpus", U32 },
+    { "num_tasks", U32 },
+    { "cpus_per_task", U16 },
+    { "pn_min_cpus", U16 },
+}
+local OTHERS = {
+    { "partition" },
+    { "exc_nodes" },
+    { "features" },
+    { "licenses" },
+    { "reservation" },
+    { "extra" },
+    { "tres_bind" },
+    { "mem_per_tres" },
+    { "prefer" },
+    { "batch_features" },
+    { "burst_buffer" },
+    { "time_limit", U32 },
+    { "time_min", U32 },
+    { "min_mem_per_node" },
+    { "min_mem_per_cpu" },
+    { "ntasks_per_node", U16 },
+    { "ntasks_per_socket", U16 },
+    { "ntasks_per_core", U16 },
+    { "ntasks_per_tres", U16 },
+    { "sockets_per_node", U16 },
+    { "cores_per_socket", U16 },
+    { "threads_per_core", U16 },
+    { "core_spec", U16 },
+    { "thread_spec", U16 },
+    { "contiguous", U16 },
+    { "shared", U16 },
+    { "req_switch", U32 },
+    { "pn_min_tmp_disk", U32 },
+    { "bitflags", 0 }, -- RESET_LIC_TASK alone takes all licences from a job
+}
+local NUMBERS = base.set_of(base.split(
+    "num_tasks cpus_per_task ntasks_per_node ntasks_per_tres sockets_per_node min_cpus", " "))
+local AGAIN = "; cancel the job and submit it again"
+
+--- Is a field of an update given? A 32 bit number may be 65534.
+local function is_set(value, unset)
+    if type(value) == "number" then
+        return value ~= (unset or U32)
+    end
+    return type(value) == "string"
+end
+
+local function is_pending(record)
+    return (base.number32(record.job_state) or 0) % 256 == 0
+end
+
+--- Has the selector bound a job to nodes? Its marker tells.
+local function is_bound(record)
+    local text = base.is_record(record.admin_comment) and record.admin_comment or ""
+    local phase = text:match(";sel=(%l+):%d+:%d+$")
+    return phase == "prepared" or phase == "released"
+end
+
+--- Number of the gate's licence for which a job asks.
+local function gate_count(record, conf)
+    local licences = text_of(record.licenses)
+    if not forbidden.names_licence(licences, conf.licence) then -- nor in a list that is too long
+        return 0
+    end
+    for item in licences:gmatch("[^,;|&()]+") do
+        local name, count = base.trim(item):match("^([^:=@*]*)[:=*]?(%d*)")
+        if name == conf.licence then
+            return tonumber(count) or 1
+        end
+    end
+    return 0
+end
+
+--- Those of three texts that are there, with commas between them.
+local function joined(...)
+    local items, given = {}, { ... }
+    for i = 1, 3 do
+        items[#items + 1] = given[i]
+    end
+    return table.concat(items, ",")
+end
+
+-- Extra: the user's items, our clock, the record of a change ----------------------------------------
+
+--- (user's items, our clock, record) of a job's Extra; nil for what is not there.
+local function extra_parts(record)
+    local text = text_of(record.extra) or ""
+    local at = text:find(rules.record, 1, true)
+    local note = at and text:sub(at)
+    local own, clock = {}, nil
+    for item in (at and text:sub(1, at - 1) or text):gmatch("[^,]+") do
+        if base.trim(item):find(rules.extra_clock, 1, true) == 1 then
+            clock = item
+        else
+            own[#own + 1] = item
+        end
+    end
+    return #own > 0 and table.concat(own, ",") or nil, clock, note
+end
+
+--- The request that a record holds, in the fields of a submission; nil: it cannot be read.
+local FIELD = {}
+for _, entry in ipairs(rules.record_keys) do
+    FIELD[entry[1]] = entry[2]
+end
+local function original_of(text)
+    if not text or text:sub(1, #rules.record_version) ~= rules.record_version then
+        return nil
+    end
+    local original = {}
+    for key, value in text:sub(#rules.record_version + 1):gmatch("(%l+)=([^;]*)") do
+        local field = FIELD[key]
+        value = value:gsub("%%(%x%x)", function(hex)
+            return string.char(tonumber(hex, 16))
+        end)
+        if field == "nodes" then
+            local least, most = value:match("^(%d+)-?(%d*)$")
+            original.min_nodes, original.max_nodes = tonumber(least), tonumber(most)
+        elseif field == "min_cpus_node" then
+            original.pn_min_cpus = tonumber(value)
+        elseif field then
+            original[field] = NUMBERS[field] and tonumber(value) or value
+        end
+    end
+    original.shared = original.exclusive and 0 or nil
+    original.script = not original.interactive and "#!" or nil
+    return original
+end
+
+-- The changed request -------------------------------------------------------------------------------
+
+--- A job's request with the changes of an update.
+local function merged(job, record, original)
+    local view, given = {}, {}
+    for name, value in pairs(original) do
+        view[name] = value
+    end
+    for _, fields in ipairs({ BINDING, OTHERS }) do
+        for _, field in ipairs(fields) do
+            local name = field[1]
+            if is_set(job[name], field[2]) then
+                view[name], given[name] = job[name], true
+            end
+        end
+    end
+    view.partition = text_of(view.partition) or record.partition
+    if original.memory and not given.min_mem_per_node and not given.min_mem_per_cpu then
+        view.min_mem_per_cpu = record.min_mem_per_cpu
+        view.min_mem_per_node = record.min_mem_per_node or not view.min_mem_per_cpu and 1 or nil
+    end
+    if not given.min_cpus and (given.num_tasks or given.cpus_per_task or given.min_nodes) then
+        local tasks = math.max(base.number32(view.num_tasks) or 1, base.number32(view.min_nodes) or 1)
+        view.min_cpus = tasks * math.max(base.number16(view.cpus_per_task) or 1, 1)
+    end
+    return view, given
+end
+
+local function changes(given)
+    for _ in pairs(given) do
+        return true
+    end
+    return false
+end
+
+--- Set the model's feature in `new`, and the request without a model type. Returns (model, reason to
+--- leave the job to Slurm).
+local function set_model(view, given, original, parts, new)
+    local typed = given.tres_per_node or given.tres_per_job
+    typed = typed or given.tres_per_task or given.tres_per_socket
+    if original.model and not given.features then
+        view.features = request.without_model(original.features, original.model)
+        new.features = view.features
+    end
+    local model = original.model
+    if typed then
+        model = parts[1].type and parts[1].type:lower()
+    end
+    if not model then
+        return nil, nil
+    end
+    local fine
+    if parts[1].type then
+        fine = request.model_changes(view, parts, new)
+    else
+        new.features = request.with_model(view.features, model)
+        fine = new.features
+    end
+    return model, not fine and "a model together with groups or mixtures in --constraint" or nil
+end
+
+--- What becomes of an update of a pending gated job: {refuse=, text=, new=, changed=}. `new`: fields
+--- to assign. `changed`: the selector must read the job.
+local function decide(job, record, part_list, conf)
+    local own, clock, note = extra_parts(record)
+    local changed = gate_count(record, conf) == rules.changed_licences
+    local original = original_of(changed and note or text_of(record.admin_comment))
+    local view, given = merged(job, record, original or {})
+    if not original then
+        given.time_limit, given.time_min = nil, nil
+        local text = "gpu-aware: the record of this job cannot be read" .. AGAIN
+        return changes(given) and { refuse = true, text = text } or {}
+    end
+    local says = type(job.comment) == "string"
+    local hints, sentence = comment.parse(text_of(says and job.comment or record.comment), conf)
+    if not hints and not sentence and original.environment then
+        hints = comment.parse_environment(original.environment, conf)
+    end
+    local parts, besides = request.gpu_request(view)
+    sentence = says and sentence or parts[1] and request.gpus_sentence(hints, parts[1], view)
+    if sentence then
+        return { refuse = true, text = sentence }
+    elseif not changes(given) and not (hints and says and hints.place == "off") then
+        return {}
+    elseif (text_of(view.licenses) or ""):find("|", 1, true) then
+        return { refuse = true, text = "gpu-aware: licences with | do not go with the gate" .. AGAIN }
+    end
+    local new, reason, model = {}, nil, nil
+    if not parts[1] then
+        reason = "it asks for no GPUs"
+    elseif not settings.is_managed(view, part_list, conf) then
+        reason = "its partition is not managed"
+    else
+        reason = unsupported.reason(view, parts, besides, hints, conf)
+    end
+    if not reason then
+        model, reason = set_model(view, given, original, parts, new)
+    end
+    view.left, new.begin_time = reason, tonumber(original.begin_s)
+    local text = request.admin_comment(view, new, model, original.environment)
+    new.begin_time = nil
+    if given.extra then
+        own = text_of(job.extra)
+    end
+    new.extra = joined(own, clock, text)
+    if not text or #new.extra > rules.max_text then
+        return { refuse = true, text = "gpu-aware: the changed request is too long to be recorded" .. AGAIN }
+    end
+    local gate = string.format("%s:%d", conf.licence, rules.changed_licences)
+    new.licenses = joined(text_of(view.licenses), gate)
+    if is_bound(record) then
+        for _, field in ipairs(BINDING) do
+            new[field[1]] = is_set(job[field[1]], field[2]) and (field[2] or "") or nil
+        end
+    end
+    -- No text: scontrol would print it instead of Slurm's own reason for a refusal.
+    return { new = new, changed = true }
+end
+
+-- Arrays ----------------------------------------------------------------------------------------------
+
+-- An update of an array reaches the filter once for each record, with the fields that the filter has
+-- assigned for the record before.
+local last = nil
+
+--- The update as its user gave it.
+local function as_given(job, record, uid)
+    local view = base.read_once(job)
+    if
+        last
+        and (base.number32(record.array_job_id) or 0) > 0
+        and last.uid == uid
+        and last.array == record.array_job_id
+        and last.licenses == job.licenses
+        and last.extra == job.extra
+    then
+        for name, value in pairs(last.before) do
+            job[name] = value or ""
+            view[name] = value
+        end
+    end
+    return view
+end
+
+local function remember(job, record, uid, new)
+    local before = {}
+    for name in pairs(new) do
+        before[name] = job[name] or false -- false: not given
+    end
+    last = { uid = uid, array = record.array_job_id, before = before }
+    last.licenses, last.extra = new.licenses, new.extra
+end
+
+--- Decide about an update by an ordinary user: {refuse=, text=, new=, changed=} (see decide).
+function C.decide(job, record, part_list, uid, conf)
+    local update = as_given(job, record, uid)
+    local wrong = forbidden.too_long(update) or forbidden.trespass(update, conf)
+    if not wrong and (text_of(update.extra) or ""):find(rules.record, 1, true) then
+        wrong = "gpu-aware: gpuaware/... in Extra is GPU placement's own record; remove it"
+    end
+    if wrong then
+        return { refuse = true, text = wrong }
+    end
+    local bound = is_bound(record)
+    if is_pending(record) and (bound or gate_count(record, conf) > 0) then
+        local verdict = decide(update, record, part_list, conf)
+        if verdict.new then
+            remember(update, record, uid, verdict.new)
+        end
+        return verdict
+    end
+    local _, clock = extra_parts(record)
+    if clock and bound and type(update.extra) == "string" then
+        return { new = { extra = joined(text_of(update.extra), clock) } }
+    end
+    return {}
+end
+
+--- Would an update of the selector or an operator undo a change that the selector has not read? Only
+--- an update that writes record, Extra and licences together settles it.
+function C.interferes(job, record, conf)
+    if gate_count(record, conf) ~= rules.changed_licences or not is_pending(record) then
+        return false
+    end
+    local written = 0
+    for _, name in ipairs({ "admin_comment", "extra", "licenses" }) do
+        written = written + (type(job[name]) == "string" and 1 or 0)
+    end
+    local touches = written > 0
+    for _, field in ipairs(BINDING) do
+        touches = touches or is_set(job[field[1]], field[2])
+    end
+    return touches and written < 3
+end
+
+return C
