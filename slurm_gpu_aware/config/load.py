@@ -23,6 +23,7 @@ from slurm_gpu_aware.config.settings import (
     DEFAULT_PATH,
     Config,
     PlacementConfig,
+    TuneConfig,
 )
 from slurm_gpu_aware.errors import ConfigError, RequestError
 from slurm_gpu_aware.filter_rules import COMMENT_KEYS, HOLDING_POOL, MAX_NAME, in_holding_pool
@@ -67,6 +68,8 @@ def load_config(path: Path | str | None = None, *, known_policies: tuple[str, ..
             _defaults(config),
             _levels(config.placement),
             _gate_and_times(config),
+            _tune(config.tune),
+            _moves(config),
             policies,
         )
         for holds, key, wrong in rules:
@@ -189,10 +192,35 @@ def _gate_and_times(config: Config) -> Rules:
     yield gate.lease_s >= 60, "gate.lease_s", wrong
     wrong = f"must be at most a third of gate.lease_s ({gate.lease_s})"
     yield 0 < config.selector.heartbeat_s * 3 <= gate.lease_s, "selector.heartbeat_s", wrong
+    days = config.estimates.history_days
+    yield 0 <= days <= 3650, "estimates.history_days", "must be from 0 to 3650"
     limits = [f"selector.{name}_s" for name in ("round", "start_timeout", "command_timeout")]
     limits += ["selector.reuse_backoff_s", "setup.distribute_timeout_s", "setup.register_timeout_s"]
     for key in limits:
         yield attrgetter(key)(config) > 0, key, "must be more than 0"
+
+
+def _tune(tune: TuneConfig) -> Rules:
+    yield bool(tune.allowed), "tune.allowed", "at least one policy is needed"
+    for policy, ranges in tune.ranges.items():
+        for option, ends in ranges.items():
+            numbers = isinstance(ends, list) and all(
+                type(end) in (int, float) and abs(end) <= _MOST for end in ends
+            )
+            sound = numbers and len(ends) == 2 and ends[0] <= ends[1]
+            wrong = f"expected [lowest, highest] of numbers, not {quoted(ends)}"
+            yield sound, f"tune.ranges.{policy}.{option}", wrong
+
+
+def _moves(config: Config) -> Rules:
+    moves = config.moves
+    for name in ("margin_s", "restart_s", "first_s", "last_s", "again_s"):
+        yield getattr(moves, name) >= 0, f"moves.{name}", "must be at least 0"
+    for name in ("per_round", "per_hour"):
+        yield getattr(moves, name) >= 1, f"moves.{name}", "must be at least 1"
+    for name, entry in config.classes.items():
+        sound = entry.restart_s is None or entry.restart_s >= 0
+        yield sound, f"classes.{name}.restart_s", "must be at least 0"
 
 
 def _policies(config: Config, known: tuple[str, ...]) -> Rules:
@@ -200,7 +228,10 @@ def _policies(config: Config, known: tuple[str, ...]) -> Rules:
     listed = ", ".join(known)
     for name in config.policies:
         yield name in known, f"policies.{name}", f"unknown policy; known: {listed}"
+    for name in config.tune.ranges:
+        yield name in known, f"tune.ranges.{name}", f"unknown policy; known: {listed}"
     named = [("placement.policy", placement.policy)]
     named += [("placement.allowed", name) for name in placement.allowed]
+    named += [("tune.allowed", name) for name in config.tune.allowed]
     for key, name in named:
         yield name in known, key, f"unknown policy {name!r}; known: {listed}"

@@ -16,7 +16,9 @@ __all__ = [
     "ClassConfig",
     "Config",
     "GateConfig",
+    "MovesConfig",
     "PlacementConfig",
+    "TuneConfig",
 ]
 
 DEFAULT_PATH = Path("/etc/slurm-gpu-aware/config.toml")
@@ -56,14 +58,17 @@ class ClassConfig:
     """Default of ``bw`` for the class."""
     application: str | None = None
     """Name of its jobs in an interference profile (``topo-aware``); absent: unknown."""
+    restart_s: float | None = None
+    """Time that a restart of its jobs takes; absent: ``moves.restart_s``."""
 
 
 @dataclass(frozen=True)
 class PlacementConfig:
     """``[placement]``"""
 
-    policy: str = "pal+mapa"
+    policy: str = "eft"
     allowed: tuple[str, ...] = (
+        "eft",
         "pal+mapa",
         "pal",
         "pm-first",
@@ -95,6 +100,28 @@ class PlacementConfig:
 
 
 @dataclass(frozen=True)
+class MovesConfig:
+    """``[moves]``: running jobs that allow it are requeued to better GPUs."""
+
+    enabled: bool = False
+    sticky: bool = True
+    """False: PAL's non-sticky mode, without cost and margin."""
+    margin_s: float = 300.0
+    """Least time that a move must save beyond the cost of the restart."""
+    restart_s: float = 60.0
+    """Time that a restart takes: checkpoint, requeue, start, restore."""
+    first_s: float = 600.0
+    """No move so soon after a job's start."""
+    last_s: float = 600.0
+    """No move so shortly before its expected end."""
+    again_s: float = 3600.0
+    """No other move of the job so soon after its last one."""
+    per_round: int = 4
+    per_hour: int = 12
+    """Most moves of the site within an hour."""
+
+
+@dataclass(frozen=True)
 class GateConfig:
     """``[gate]``: the licence that a reservation holds."""
 
@@ -103,8 +130,18 @@ class GateConfig:
     reservation: str = RESERVATION
     lease_s: int = 90
     """The reservation ends this long after the last heartbeat; parked jobs then start as usual."""
+    show_running: bool = False
+    """Show GPUs and score of a running job in its AdminComment."""
     queue_tests: int = 4_000
     """Tests of a node for a parked job in a pass of Slurm's scheduler: 12,000 take about 0.1 s."""
+
+
+@dataclass(frozen=True)
+class EstimatesConfig:
+    """``[estimates]``: run times from earlier runs."""
+
+    history_days: int = 30
+    """Days of history that the selector reads at its start; 0: time limits are the estimates."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +164,8 @@ class StoreConfig:
     """``[store]``: SQLite on a local file system."""
 
     path: Path = Path("/var/lib/slurm-gpu-aware/store.db")
+    published: Path | None = None
+    """Copy for readers on other hosts, on a shared folder."""
     ledger_days: int = 180
     """Decisions older than this are deleted; 0 keeps all."""
 
@@ -143,14 +182,30 @@ class EventsConfig:
 
 @dataclass(frozen=True)
 class SetupConfig:
-    """``[setup]``: how ``gpu-aware setup --roll`` changes nodes."""
+    """``[setup]``: what ``gpu-aware setup`` installs, and how its rollout changes nodes."""
 
+    cli_filter: bool = False
+    """Install cli_filter.lua, with which ``--test-only`` answers as without us."""
     distribute: tuple[str, ...] = ()
     """Command with arguments that copies slurm.conf and gres.conf to all nodes, if any."""
     distribute_timeout_s: float = 600.0
     """Limit for that command."""
     register_timeout_s: float = 120.0
     """How long a node may take to register after ``scontrol reconfigure``."""
+
+
+@dataclass(frozen=True)
+class TuneConfig:
+    """``[tune]``: what ``gpu-aware tune`` compares, and the bounds of what it may set."""
+
+    apply: bool = False
+    """``gpu-aware tune --apply`` may set the policy, and the selector takes what it has set."""
+    allowed: tuple[str, ...] = ("packed", "pal", "eft")
+    """Policies that are compared, and the only ones that may be set."""
+    ranges: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=lambda: {"eft": {"breaking": [0.0, 0.3], "wait_cap": [0.0, 1.0]}}
+    )
+    """Policy -> option -> lowest and highest value that may be set; both are compared."""
 
 
 @dataclass(frozen=True)
@@ -162,11 +217,14 @@ class Config:
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Policy -> its options as in the file; the policy checks them."""
+    moves: MovesConfig = field(default_factory=MovesConfig)
     gate: GateConfig = field(default_factory=GateConfig)
+    estimates: EstimatesConfig = field(default_factory=EstimatesConfig)
     selector: SelectorConfig = field(default_factory=SelectorConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
     events: EventsConfig = field(default_factory=EventsConfig)
     setup: SetupConfig = field(default_factory=SetupConfig)
+    tune: TuneConfig = field(default_factory=TuneConfig)
     source: Path | None = None
     """File that it came from; None: defaults."""
 

@@ -74,6 +74,10 @@ class Backoff:
         left_s = until - self.timer()
         return left_s if left_s > 0 else None
 
+    def clear(self, job_id: str) -> None:
+        """Drop the waits of a job that has another request now."""
+        self._waits.pop(job_id, None)
+
     def forget(self, known: set[str]) -> None:
         """Drop jobs that are gone. ``known`` has an unsplit array under its number."""
         for job_id in list(self._waits):  # the start monitor's thread may add one

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,8 +15,10 @@ from slurm_gpu_aware.admission.translate import to_request
 from slurm_gpu_aware.gate.gated_job import GatedJob, task_number
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning.estimates import Estimate
 from slurm_gpu_aware.planning.plan import Plan, Waiting
 from slurm_gpu_aware.selector.backoff import Backoff
+from slurm_gpu_aware.selector.estimates import Estimates
 from slurm_gpu_aware.selector.holding_pool import PLANNABLE, HoldingPool, alike, limits
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob, SlurmReservation, array_tasks
@@ -40,11 +42,19 @@ class Candidate:
     """Whether it is a task of an unsplit array record."""
     default_cpus: int | None = None
     """CPUs with each GPU if ``DefCpuPerGPU`` applies (`Binding.cpus_per_gpu`)."""
+    estimate: Estimate | None = None
+    """Of its run time; None: there is no history."""
 
     @property
     def id(self) -> str:
         """Id as users type it."""
         return self.gated.id
+
+    def account(self) -> dict[str, Any]:
+        """Its estimate for the ledger; empty: none."""
+        if self.estimate is None:
+            return {}
+        return {"estimate": {**asdict(self.estimate), "limit_s": self.request.time_limit_s}}
 
 
 class Licences:
@@ -118,6 +128,7 @@ class Candidates:
     backoff: Backoff
     licences: Licences
     pool: HoldingPool
+    estimates: Estimates
     to_plan: dict[str, Candidate] = field(default_factory=dict)
     """Jobs to plan, in Slurm's order."""
     leave: list[tuple[GatedJob, str]] = field(default_factory=list)
@@ -159,10 +170,13 @@ class Candidates:
                 if not self._assign(gated, job_id):
                     break
 
-    def waits(self, job_id: str, reason: str, shadow_start_s: float | None = None) -> None:
-        """Add a waiting job with its reason."""
+    def waits(
+        self, job_id: str, reason: str, shadow_start_s: float | None = None, **more: float | None
+    ) -> None:
+        """Add a waiting job with its reason; ``more``: times of a job that waits by choice."""
         entry = {"job_id": job_id, "reason": reason, "shadow_start_s": shadow_start_s}
-        self.waiting.append(entry)
+        planned = self.to_plan.get(job_id)
+        self.waiting.append(entry | more | ({} if planned is None else planned.account()))
 
     def in_task_order(self, plan: Plan) -> Plan:
         """The plan without tasks that an earlier unplaced task of their array blocks."""
@@ -218,6 +232,8 @@ class Candidates:
         if wait_s is not None:
             self.blocked += 1
             raise CannotPlanError(f"it could not start; tried again in {wait_s:.0f} s", leave=False)
+        if gated.original.left is not None:
+            raise CannotPlanError(gated.original.left, leave=True)
         lacking = self.licences.lacking(gated, self.context.reservations)
         if lacking is not None:
             raise CannotPlanError(f"licence {lacking} is in use", leave=False)
@@ -235,7 +251,10 @@ class Candidates:
             why = "bound to the sockets of its GPUs, it did not start where it was placed"
             raise CannotPlanError(why, leave=True)
         cpus = default_cpus(job, request, self.context)
-        return Candidate(gated, request, record.job.array_tasks is not None, cpus)
+        estimate = self.estimates.of(job, request)
+        if estimate is not None and estimate.runs:
+            request = replace(request, estimate_s=estimate.seconds)
+        return Candidate(gated, request, record.job.array_tasks is not None, cpus, estimate)
 
     def _is_untried(self, job: SlurmJob) -> bool:
         """Whether Slurm must try a job before it is placed; in the pool it shows no own reason."""

@@ -1,9 +1,10 @@
 """Selector daemon: the main loop of ``gpu-aware selectd``.
 
 A round starts on an event (a submission, a job's end), at the latest every ``selector.round_s``.
-Heartbeat and start monitor have threads of their own. A lock beside the store admits one daemon at
-a time. SIGTERM ends it after the present round. After SIGKILL the next start continues from the
-state of Slurm and the ledger.
+Heartbeat and start monitor have threads of their own. A lock beside the store admits one daemon per
+host at a time; of several hosts one works, the others stand by (`standby`). SIGTERM ends it after
+the present round. After SIGKILL, or a takeover, work continues from the state of Slurm and the
+ledger.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from slurm_gpu_aware.selector.heartbeat import Heartbeat
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Outcome, Rounds
+from slurm_gpu_aware.selector.standby import CALL_S, WAIT_S, Standby
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.store.ledger import RoundRecord
 
@@ -64,7 +66,8 @@ def run(config: Config | Path | str | None = None, once: bool = False) -> int:
     try:
         client = open_client(settings.selector.command_timeout_s)
         with hold_selector_lock(settings.store.path):
-            selector = Selector(settings, client)
+            looks = open_client(min(CALL_S, settings.selector.command_timeout_s))
+            selector = Selector(settings, client, Standby(looks, settings))
             try:
                 return selector.once() if once else selector.loop()
             finally:
@@ -77,29 +80,35 @@ def run(config: Config | Path | str | None = None, once: bool = False) -> int:
 class Selector:
     """The daemon: heartbeat, events, rounds, ledger."""
 
-    def __init__(self, config: Config, client: SlurmClient) -> None:
-        self._config = config
-        self._ledger = LedgerWriter(config.store.path)
-        pool = HoldingPool(client)
-        self._heartbeat = Heartbeat(client, config, pool)
+    def __init__(self, config: Config, client: SlurmClient, standby: Standby | None = None) -> None:
+        self._config, self._client = config, client
+        self._standby = standby if standby is not None else Standby(client, config)
         files = {"submit": config.events.submit_file}
         if config.events.jobcomp_file is not None:
             files["end"] = config.events.jobcomp_file
         self._sees_job_ends = "end" in files
         self._events = Events(files)
-        self._rounds = Rounds(
-            client,
-            config,
-            self._ledger,
-            gate_held_until=lambda: self._heartbeat.held_until,
-            wake=self._events.wake,
-            pool=pool,
-        )
+        self._start_fresh()
         spool, _, complaint = read_clock_conf()
         if complaint is not None:
             log.warning("%s", complaint)
         self._clocks = ClockSpool(Path(spool), config.store.path.parent / "clocks.offsets")
         self._stopping = False
+
+    def _start_fresh(self) -> None:
+        """Forget all jobs: until now another selector worked, if any."""
+        self._ledger = LedgerWriter(self._config.store.path, self._config.store.published)
+        pool = HoldingPool(self._client)
+        self._heartbeat = Heartbeat(self._client, self._config, pool)
+        self._rounds = Rounds(
+            self._client,
+            self._config,
+            self._ledger,
+            gate_held_until=lambda: self._heartbeat.held_until,
+            wake=self._events.wake,
+            check_holder=self._heartbeat.check,
+            pool=pool,
+        )
         self._repeats: tuple[float, ...] = ()
         self._failed = False
         self._recorded = -float("inf")
@@ -115,28 +124,42 @@ class Selector:
             signal.signal(number, self._on_signal)
         with contextlib.suppress(OSError):  # a file that exists can be watched
             self._config.events.submit_file.touch(0o644)
-        if not self._await_slurm():
-            return 0
-        self._rounds.tracker.load()
-        log.info("selector started, policy %s", self._config.placement.policy)
+        while self._await_gate():
+            self._work()
+            if self._heartbeat.other is not None:
+                log.warning("the selector of host %s works now", self._heartbeat.other.host)
+                self._stop_work()
+                self._start_fresh()
+        if self._heartbeat.held_until:
+            lease_s = self._config.gate.lease_s
+            log.info("selector stops; the gate stays closed for at most %d s", lease_s)
+        return 0
+
+    def _work(self) -> None:
+        """Run rounds until a signal, or until another selector has taken the gate."""
+        self._rounds.load()
+        log.info("selector started")
         trigger = "start"
         self._rounds.start_monitor.start()
+        self._rounds.estimates.reader.start()
         while not self._stopping:
             self._round(trigger)
+            if self._heartbeat.other is not None:
+                return
             trigger = self._events.wait(self._wait_s())
             if trigger != "timer":
                 # A job that is ready while the epilog runs starts on its GPU without a pause.
                 self._rest(max(_SETTLE_S if trigger == "submit" else 0.0, self._rest_s(trigger)))
                 if self._events.drain() == "submit":
                     trigger = "submit"
-        lease_s = self._config.gate.lease_s
-        log.info("selector stops; the gate stays closed for at most %d s", lease_s)
-        return 0
 
     def once(self) -> int:
         """One heartbeat, one round, one poll of the released jobs."""
-        self._heartbeat.beat()
-        self._rounds.tracker.load()
+        if not self._standby.may_work():
+            log.error("the selector of another host works")
+            return 1
+        self._heartbeat.beat(claim=True)
+        self._rounds.load()
         self._round("once")
         if self._failed:
             return 1
@@ -145,27 +168,43 @@ class Selector:
 
     def close(self) -> None:
         """Stop the heartbeat, close the store."""
-        self._rounds.start_monitor.stop()
-        self._heartbeat.stop()
-        self._ledger.close()
+        self._stop_work()
         self._events.close()
+
+    def _stop_work(self) -> None:
+        self._rounds.start_monitor.stop()
+        self._rounds.estimates.reader.stop()
+        self._heartbeat.stop()
+        self._ledger.close(publish=self._heartbeat.other is None)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._stopping = True  # no lock: the handler runs inside whatever it interrupts
         self._events.wake()
 
-    def _await_slurm(self) -> bool:
-        """Hold the gate; wait for slurmctld as long as it takes. False: a signal came first."""
-        warned = False
+    def _await_gate(self) -> bool:
+        """Take the gate; wait as long as it takes for slurmctld, and while another selector works.
+
+        Returns False if a signal came first.
+        """
+        warned = prepared = claimed = False
         while not self._stopping:
             try:
-                self._heartbeat.start()
-                return True
+                if self._standby.may_work():
+                    # Right after a takeover a call may hang: the first one has a short limit.
+                    quick = None if claimed else self._standby.client
+                    claimed = True
+                    self._heartbeat.start(quick)
+                    return True
+                claimed = False
+                if not prepared:
+                    self._rounds.prepare()
+                    prepared = True
+                warned = False
             except SourceError as exc:
                 if not warned:
                     log.warning("waiting for Slurm: %s", exc)
                 warned = True
-                self._events.wait(2.0)
+            self._rest(WAIT_S)
         return False
 
     def _wait_s(self) -> float:
@@ -176,6 +215,8 @@ class Selector:
         if outcome.waiting and not self._sees_job_ends:
             waits.append(max(_POLL_S, 9 * outcome.took_s))
         if outcome.untried or (outcome.blocked and time.monotonic() - self._freed < _FREED_S):
+            waits.append(max(_LIMIT_S, 3 * outcome.took_s))
+        if self._rounds.mover.under_way.jobs:
             waits.append(max(_LIMIT_S, 3 * outcome.took_s))
         if self._repeats:
             waits.append(max(self._repeats[0], outcome.took_s))
@@ -211,7 +252,8 @@ class Selector:
         try:
             self._outcome = self._rounds.run()
         except SourceError as exc:
-            log.warning("round failed; the next one tries again: %s", exc)
+            if self._heartbeat.other is None:
+                log.warning("round failed; the next one tries again: %s", exc)
             return
         except Exception:
             log.exception("round failed; the next one tries again")

@@ -1,7 +1,7 @@
 """Heartbeat: a thread that extends the gate's reservation while rounds run.
 
 If no round succeeds for a long time it stops: the gate then opens by itself, and Slurm starts the
-parked jobs as if we were not installed.
+parked jobs as if we were not installed. It never extends the gate of a selector on another host.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from queue import SimpleQueue
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.gate.gate_holder import Holder, gate_reservation, other_holder
 from slurm_gpu_aware.gate.holding_pool import defer_until
 from slurm_gpu_aware.gate.licence_gate import hold_gate
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
@@ -25,7 +26,6 @@ __all__ = ["Heartbeat"]
 log = logging.getLogger(__name__)
 
 _RETRY_S = 3.0
-_CHECK_EVERY = 10  # one of so many beats, and the first, checks what the reservation holds
 
 
 @dataclass
@@ -43,19 +43,23 @@ class Heartbeat:
     """Unix time until which the gate is closed for certain."""
     created: SimpleQueue[float] = field(default_factory=SimpleQueue)
     """Times at which the reservation was created, for the main loop to record."""
+    other: Holder | None = None
+    """Selector of another host that has taken the gate since; this one must stand by."""
     _stop: threading.Event = field(default_factory=threading.Event)
     _stalled: bool = False
-    _beats: int = 0
     _deferring: bool = True
 
     def __post_init__(self) -> None:
         self._last_round = self.timer()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
-    def start(self) -> None:
-        """Beat once now, then from the thread. Raises SourceError if Slurm does not answer."""
+    def start(self, client: SlurmClient | None = None) -> None:
+        """Claim the gate now, beat from the thread. Raises SourceError if Slurm is silent.
+
+        ``client``: makes the claim, with a time limit of its own.
+        """
         self._last_round = self.timer()  # the wait for Slurm does not count
-        self.beat()
+        self.beat(claim=True, client=client)
         self._thread.start()
 
     def stop(self) -> None:
@@ -68,8 +72,27 @@ class Heartbeat:
         """Note that a round succeeded."""
         self._last_round = self.timer()
 
-    def beat(self) -> None:
-        """Extend the reservation once; create it if it is gone. Raises SourceError."""
+    def is_ours(self) -> bool:
+        """Whether no other selector has taken the gate; asks Slurm. Raises SourceError."""
+        if self.other is None:
+            self.other = other_holder(gate_reservation(self.client, self.config.gate))
+        if self.other is not None:
+            self.held_until = 0.0
+        return self.other is None
+
+    def check(self) -> None:
+        """Raise SourceError if another selector has taken the gate."""
+        if not self.is_ours() and self.other is not None:
+            raise SourceError(f"the selector of host {self.other.host} works")
+
+    def beat(self, *, claim: bool = False, client: SlurmClient | None = None) -> None:
+        """Extend the reservation once; create it if it is gone. Raises SourceError.
+
+        ``claim``: take it from the selector of another host; otherwise, leave that one's alone.
+        ``client``: instead of the usual one.
+        """
+        if not claim and not self.is_ours():
+            return
         now = self.clock()
         since_s = self.timer() - self._last_round
         if since_s > self.stall_s:
@@ -82,9 +105,7 @@ class Heartbeat:
             self._stalled = True
             return
         self._stalled = False
-        check = self._beats % _CHECK_EVERY == 0
-        end_s, created = hold_gate(self.client, self.config.gate, now, check=check)
-        self._beats += 1
+        end_s, created = hold_gate(client or self.client, self.config.gate, now, claim=claim)
         self.held_until = end_s
         try:
             self.pool.keep_closed(end_s)

@@ -27,6 +27,7 @@ from slurm_gpu_aware.gate.holding_pool import (
     leave_pool_fields,
     lost_reservation,
 )
+from slurm_gpu_aware.gate.request_forms import kept_tasks
 from slurm_gpu_aware.gate.restore import begin_fields
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, update_ids
@@ -77,6 +78,7 @@ def spare(jobs: Iterable[GatedJob], room: int, split: Set[int | None]) -> list[S
         gated.job
         for gated in jobs
         if gated.job.reservation is None
+        and not kept_tasks(gated.original)  # an update must not change its tasks
         and (gated.job.reason in PLANNABLE or _is_limit(gated.job) or gated.only_deferred)
     ]
     shown = {job.id for job in limits(tried).values()} if len(tried) > room else set()

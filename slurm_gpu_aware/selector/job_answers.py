@@ -9,16 +9,18 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.admin_comment import is_ours
 from slurm_gpu_aware.gate.gated_job import gated_job, has_task
 from slurm_gpu_aware.gate.licence_gate import gate_state, selector_silence
+from slurm_gpu_aware.gate.typed_requests import gpu_types, type_sentence
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
 from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.slurm.records import ENDED, SlurmJob
-from slurm_gpu_aware.store.database import Store, open_store
+from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.ledger import Decision, Event, Ledger, RoundRecord
-from slurm_gpu_aware.time_text import age
+from slurm_gpu_aware.store.reading import open_for_reading
+from slurm_gpu_aware.time_text import duration
 
 __all__ = [
     "Reader",
@@ -32,6 +34,8 @@ __all__ = [
     "still_open",
     "waiting_of",
 ]
+
+_LAG_S = 5.0  # from a job's start to the round that records it
 
 
 @dataclass(frozen=True)
@@ -53,12 +57,9 @@ class LiveJob:
     """It started with the gate's licence: the gate was open because the selector did not run."""
 
 
-def live_jobs(config: Config) -> list[LiveJob] | None:
-    """All jobs that Slurm shows; None if it does not answer."""
-    try:
-        jobs = open_client(config.selector.command_timeout_s).jobs()
-    except SourceError:
-        return None
+def live_jobs(config: Config) -> list[LiveJob]:
+    """All jobs that Slurm shows. Raises SourceError if it does not answer."""
+    jobs = open_client(config.selector.command_timeout_s).jobs()
     return [live_job(job, config) for job in jobs]
 
 
@@ -108,24 +109,15 @@ class Reader:
         """A sentence for readers of the copy; None for the live store."""
         if self.copy_age_s is None:
             return None
-        return f"From the selector's public copy, {age(self.copy_age_s)} old."
+        return f"From the selector's public copy, {duration(self.copy_age_s)} old."
 
 
 @contextmanager
 def open_reader(config: Config) -> Iterator[Reader]:
     """Open the ledger for reading. Raises StoreError that names the next step."""
-    path = config.store.path
-    try:
-        store = open_store(path, readonly=True)
-    except StoreError as exc:
-        raise StoreError(
-            f"no ledger to read ({exc}); the selector writes it on the controller, with a copy for"
-            " all users beside it: run this command there; if it still fails, ask an"
-            f" administrator for read permission on {path.parent} (gpu-aware doctor checks it)"
-        ) from None
-    with store:
+    with open_for_reading(config.store) as store:
         copy_age_s = None
-        if store.path != path:
+        if store.path != config.store.path:
             copy_age_s = 0.0
             with suppress(OSError):
                 copy_age_s = max(0.0, time.time() - store.path.stat().st_mtime)
@@ -174,7 +166,10 @@ def still_open(
 
 
 def explain_job(reader: Reader, config: Config, job_id: str) -> dict[str, Any]:
-    """The answer about a job, as JSON values; ``away``: why the ledger lacks the latest events."""
+    """The answer about a job, as JSON values.
+
+    ``away``: why the ledger lacks the latest events; ``no_slurm``: why Slurm was not asked.
+    """
     answer = _look_up(reader, job_id)
     if answer["state"] in ("unknown", JobPhase.WAITING, *OPEN_DECISION):
         answer = _ask_slurm(answer, reader, config)
@@ -226,9 +221,10 @@ def _state(
 
 def _ask_slurm(answer: dict[str, Any], reader: Reader, config: Config) -> dict[str, Any]:
     """The answer with Slurm's state of a job that waits, runs, or is not in the ledger."""
-    jobs = live_jobs(config)
-    if jobs is None:
-        return answer
+    try:
+        jobs = live_jobs(config)
+    except SourceError as exc:
+        return {**answer, "no_slurm": str(exc)}
     silence = selector_silence(gate_state(config), config)
     live = find_job(jobs, answer["job_id"])
     if live is not None and live.job.id != answer["job_id"]:  # Slurm's number of an array task
@@ -254,12 +250,35 @@ def _ask_slurm(answer: dict[str, Any], reader: Reader, config: Config) -> dict[s
     elif live.placed_at is not None:
         answer["state"] = JobPhase.RELEASED
         answer["slurm"]["placed_at"] = live.placed_at
+    elif silence is None and not (live.by_hand or live.passed) and _is_newer(job, reader):
+        # The record of a job that we placed goes with its start.
+        answer["state"] = "not recorded yet"
     elif live.ours or answer["state"] == JobPhase.WAITING:
         answer["state"] = JobPhase.LEFT
         answer["slurm"]["why"] = _why_left_to_slurm(live)
     else:
         answer["state"] = "not ours"
+        if job.state == "PENDING":
+            answer["slurm"]["why"] = _type_sentence(job, config)
     return answer
+
+
+def _is_newer(job: SlurmJob, reader: Reader) -> bool:
+    """Whether a job has started since the copy was written."""
+    if reader.copy_age_s is None or job.state == "PENDING" or job.start_s is None:
+        return False
+    if not any((job.tres_per_node, job.tres_per_job, job.tres_per_task, job.tres_per_socket)):
+        return False  # a job without GPUs is never placed
+    return job.start_s > time.time() - reader.copy_age_s - _LAG_S
+
+
+def _type_sentence(job: SlurmJob, config: Config) -> str | None:
+    """What a GPU type in its request means for a job of Slurm's; None: nothing, or not known."""
+    if not gpu_types(job):
+        return None
+    with suppress(SourceError):
+        return type_sentence(job, open_client(config.selector.command_timeout_s).nodes())
+    return None
 
 
 def _why_left_to_slurm(live: LiveJob) -> str | None:

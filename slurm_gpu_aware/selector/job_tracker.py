@@ -41,6 +41,8 @@ class Tracked:
     """Slurm's number of the record; None: not seen since it was placed."""
     victims: frozenset[str] = frozenset()
     """Jobs that Slurm preempts for it, possibly after a grace time."""
+    record: str | None = None
+    """AdminComment with which it was parked; None: not known."""
 
 
 @dataclass
@@ -66,6 +68,7 @@ class JobTracker:
                 decision.gpus,
                 decision.restarts,
                 victims=frozenset(decision.victims),
+                record=decision.record,
             )
 
     def victims(self, job_id: str) -> frozenset[str]:

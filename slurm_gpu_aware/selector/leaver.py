@@ -104,7 +104,7 @@ class Leaver:
                 continue
             bound = None
             for last in self.tracker.ledger.decisions(job.id)[-1:]:
-                bound = bound_orphan(job, self.gate, last.user, last.nodes, last.gpus, last.record)
+                bound = bound_orphan(job, self.gate, last)
             if bound is not None:
                 if gate_held:
                     orphans.append((bound, _OVERWRITTEN))

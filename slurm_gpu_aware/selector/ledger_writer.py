@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,10 @@ from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.store import database
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.ledger import Decision, Event, Ledger, RoundRecord
+from slurm_gpu_aware.store.ownership import published_path
 from slurm_gpu_aware.store.profiles import load_profile
+from slurm_gpu_aware.store.settings_table import POLICY, put_value
+from slurm_gpu_aware.store.shared_copy import SharedCopy
 
 __all__ = ["Entry", "LedgerWriter"]
 
@@ -34,6 +38,7 @@ _BUSY_WAIT_S = 1.0  # longest wait of a round for another writer
 _BUSY_S = 5.0  # pause before the next try at a busy store
 _MOST_QUEUED = 10_000  # writes queued for a busy store; beyond it the oldest are lost
 _PUBLISH_S = 2.0
+_ALIVE_S = 30.0
 _PROFILE_S = 5.0
 _SHARE = 50.0  # copies and snapshots take at most one part in so many of the time
 
@@ -49,8 +54,18 @@ class Entry:
 class LedgerWriter:
     """Ledger and profile of one store, whatever its state."""
 
-    def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        path: Path,
+        shared: Path | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``shared``: copy for the readers of other hosts."""
         self._path = path
+        self._copy_path = published_path(path)
+        self._shared = None if shared is None else SharedCopy(self._copy_path, shared)
+        self._touched = -math.inf
         self._clock = clock
         self._store: Store | None = None
         self._tried = -math.inf
@@ -117,6 +132,10 @@ class LedgerWriter:
         """Write a round."""
         self._write(lambda store: Ledger(store).add_round(record))
 
+    def policy(self, words: str) -> None:
+        """Write the policy in force, for ``gpu-aware status``."""
+        self._write(lambda store: put_value(store, POLICY, words))
+
     def snapshot(self, at: float, content: Callable[[], Mapping[str, Any]]) -> None:
         """Write a whole round for ``planning.record``, in at most a fiftieth of the time."""
         started = self._clock()
@@ -145,6 +164,16 @@ class LedgerWriter:
         """The newest event of a job; None: none, or the store cannot be used."""
         return next(iter(self._rows(lambda store: Ledger(store).events(job_id, last=1))), None)
 
+    def last_waiting(self) -> list[Mapping[str, Any]]:
+        """Entries of the jobs that waited after the last recorded round."""
+        rounds = self._rows(lambda store: Ledger(store).last_rounds(limit=1))
+        entries = rounds[0].detail.get("waiting", ()) if rounds else ()
+        return [entry for entry in entries if isinstance(entry, Mapping)]
+
+    def events_since(self, kinds: Sequence[str], at: float) -> list[Event]:
+        """Events of these kinds from a Unix time on; none if the store cannot be used."""
+        return self._rows(lambda store: Ledger(store).events_since(kinds, at))
+
     def prune(self, waiting_before: float, before: float | None) -> None:
         """Delete waiting jobs of rounds, and all entries, before Unix times (None: no entry)."""
         self._do(lambda store: Ledger(store).forget_waiting(waiting_before), None)
@@ -158,6 +187,7 @@ class LedgerWriter:
         """
         if not self._later:
             self.flush()
+        self._keep_alive()
         due = self._changed and self._clock() - self._published >= self._publish_s
         store = self._open() if due or force else None
         if store is None:
@@ -175,9 +205,20 @@ class LedgerWriter:
         else:
             self._copy(*copy)
 
+    def _keep_alive(self) -> None:
+        """See to the shared copy; note on an unchanged copy now and then that it is still valid."""
+        with suppress(OSError):
+            if self._shared is not None:
+                self._shared.ensure()
+            if not self._changed and self._clock() - self._touched >= _ALIVE_S:
+                self._touched = self._clock()
+                os.utime(self._copy_path)
+
     def _copy(self, store: Store, private: bool) -> None:
+        self._touched = math.inf  # a copy that could not be renewed is not valid any more
         try:
             database.publish(store, mode=0o640 if private else 0o644)
+            self._touched = self._clock()
         except (StoreError, OSError) as exc:
             log.warning("the store cannot be published for readers: %s", exc)
         except Exception:
@@ -191,15 +232,18 @@ class LedgerWriter:
             return None
         return max(0.0, self._published + self._publish_s - self._clock())
 
-    def close(self) -> None:
-        """Publish and close."""
+    def close(self, *, publish: bool = True) -> None:
+        """Publish and close; another selector that works now publishes its own."""
         self._busy_until = -math.inf
         self.flush()
         if self._publisher is not None:
             self._publisher.join()
         if self._store is not None:
-            self.publish(force=self._changed)
+            if publish:
+                self.publish(force=self._changed)
             self._close_store()
+        if self._shared is not None:
+            self._shared.close()
 
     def _close_store(self) -> None:
         if self._store is not None:

@@ -10,17 +10,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.admin_comment import marked, unmarked
+from slurm_gpu_aware.gate.extra_field import extra_with_clock
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs, task_number
 from slurm_gpu_aware.gate.holding_pool import leave_pool_fields
 from slurm_gpu_aware.gate.request_forms import Binding, Fields, differences, placed_fields
-from slurm_gpu_aware.gate.restore import extra_with_clock, open_fields, read_jobs, restore
+from slurm_gpu_aware.gate.restore import open_fields, read_jobs, restore
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.job_phase import JobPhase
+from slurm_gpu_aware.planning.estimates import MOST_NAME
 from slurm_gpu_aware.selector.candidates import Candidate
+from slurm_gpu_aware.selector.job_comments import placed_text
 from slurm_gpu_aware.selector.job_tracker import JobTracker, Tracked
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.updates import JobUpdate
@@ -106,8 +110,11 @@ class Placer:
         slots = tuple(sorted(assignment.slots[0])) if assignment.exact else None
         if slots is not None and any(tuple(sorted(s)) != slots for s in assignment.slots):
             raise ValueError("Slurm takes no different GPU indices on the nodes of one job")
-        binding = Binding(names, slots, assignment.clock_mhz, candidate.default_cpus)
-        fields = self._fields(candidate.gated, binding, now)
+        gated = candidate.gated
+        direct = gated.original.interactive and gated.job.submitted_with != "salloc"
+        binding = Binding(names, slots, assignment.clock_mhz, candidate.default_cpus, direct)
+        state = placed_text(names, slots, assignment.score)
+        fields = self._fields(candidate.gated, binding, now, state)
         # An update that cannot be sent raises here, before any job of the round is bound.
         JobUpdate(candidate.id, fields)
         JobUpdate(candidate.id, open_fields(candidate.gated, now))
@@ -119,11 +126,12 @@ class Placer:
             slots,
             candidate.gated.job.restarts,
             victims=frozenset(assignment.victims),
+            record=unmarked(candidate.gated.job.admin_comment or ""),
         )
         self.tracker.placed[candidate.id] = tracked
         return _Step(candidate, assignment, binding, fields, tracked)
 
-    def _fields(self, gated: GatedJob, binding: Binding, now: float) -> Fields:
+    def _fields(self, gated: GatedJob, binding: Binding, now: float, state: str) -> Fields:
         job, original = gated.job, gated.original
         fields = placed_fields(original, binding) + leave_pool_fields(job)
         if binding.clock_mhz is None and job.tres_freq != original.tres_freq:
@@ -134,7 +142,8 @@ class Placer:
             self.tracker.ledger.event(gated.id, "clock_failed", detail, now)
         elif extra != (job.extra or ""):
             fields += (("Extra", extra),)
-        comment = marked(job.admin_comment or "", JobPhase.PREPARED, job.restarts, now)
+        record = job.admin_comment or ""
+        comment = marked(record, JobPhase.PREPARED, job.restarts, now, state)
         return (*fields, ("AdminComment", comment))
 
     def _prepare(
@@ -219,6 +228,9 @@ def _decision(
         "freq": request.clock,
         "exclusive": request.whole_node,
         "comment": job.comment,
+        "name": job.name[:MOST_NAME],
+        "account": job.account,
+        "time_limit_s": request.time_limit_s if isfinite(request.time_limit_s) else None,
     }
     return Decision(
         job_id=candidate.id,
@@ -235,7 +247,7 @@ def _decision(
         clock_mhz=assignment.clock_mhz,
         exact=assignment.exact,
         victims=assignment.victims,
-        why=assignment.why,
+        why={**assignment.why, **candidate.account()},
         took_ms=1000.0 * took_s,
         state=JobPhase.PLANNED,
         restarts=job.restarts,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import ConfigError, PolicyError, SourceError
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile, Workload
 from slurm_gpu_aware.placement.registry import make_policy, option_names, policy_names
+from slurm_gpu_aware.planning.moves import MoveSettings
 from slurm_gpu_aware.text_file import read_object
 
-__all__ = ["policy_options", "read_interference"]
+__all__ = ["move_settings", "policy_options", "read_interference"]
 
 log = logging.getLogger(__name__)
 
@@ -27,14 +29,27 @@ log = logging.getLogger(__name__)
 def policy_options(config: Config) -> dict[str, dict[str, Any]]:
     """Policy -> its checked options; ``interference`` is read from the file that it names.
 
-    Raises ConfigError for an unknown policy or option, a bad value, or an unreadable profile.
+    Raises ConfigError for an unknown policy or option, or a bad value, also in ``tune.ranges``, and
+    for an unreadable profile.
     """
+    for name, ranges in config.tune.ranges.items():
+        for option, ends in ranges.items():
+            for end in ends:
+                _options(config, name, {option: end}, "tune.ranges")
     return {name: _options(config, name, given) for name, given in config.policies.items()}
 
 
-def _options(config: Config, policy: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def move_settings(config: Config) -> MoveSettings:
+    """The planner's settings of moves, from ``[moves]``."""
+    names = (field.name for field in fields(MoveSettings))
+    return MoveSettings(**{name: getattr(config.moves, name) for name in names})
+
+
+def _options(
+    config: Config, policy: str, given: Mapping[str, Any], section: str = "policies"
+) -> dict[str, Any]:
     def wrong(key: str, reason: object) -> ConfigError:
-        return ConfigError(f"{config.source}: policies.{key}: {reason}")
+        return ConfigError(f"{config.source}: {section}.{key}: {reason}")
 
     if policy not in policy_names():
         raise wrong(policy, f"unknown policy; known: {', '.join(policy_names())}")

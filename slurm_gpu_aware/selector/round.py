@@ -5,23 +5,29 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slurm_gpu_aware.admission.snapshot import is_usable
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs
+from slurm_gpu_aware.gate.owner_change import is_changed, settle_changes
 from slurm_gpu_aware.gate.restore import restore
-from slurm_gpu_aware.planning.plan import Plan, PlanSettings
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.candidates import Candidates, Licences, queue_order
+from slurm_gpu_aware.selector.estimates import Estimates
 from slurm_gpu_aware.selector.holding_pool import UNTRIED, HoldingPool, spare, stranded
+from slurm_gpu_aware.selector.job_comments import JobComments
 from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.selector.leaver import Leaver, infeasible
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
+from slurm_gpu_aware.selector.mover import Mover
 from slurm_gpu_aware.selector.placer import Placer
-from slurm_gpu_aware.selector.policy_options import policy_options
+from slurm_gpu_aware.selector.planned_round import PlannedRound
+from slurm_gpu_aware.selector.policy_in_force import PolicyInForce
+from slurm_gpu_aware.selector.postponements import Postponements
 from slurm_gpu_aware.selector.site_reader import SiteReader
 from slurm_gpu_aware.selector.start_monitor import StartMonitor
 from slurm_gpu_aware.slurm.client import SlurmClient
@@ -62,7 +68,8 @@ class _View:
     split: frozenset[int]  # arrays of several records
     gate_held: bool  # the gate was held; else a job that was read as parked may run by now
     outdated: frozenset[str]
-    """Jobs that the start monitor has parked since, so that their records are old."""
+    """Jobs that the start monitor has parked since, so that their records are old, and jobs that
+    their owners have just changed."""
     complete: bool  # every record was read; else some GPUs and CPUs in use are not known
     all_ids: bool  # the id of every record is known
 
@@ -78,34 +85,65 @@ class Rounds:
         *,
         gate_held_until: Callable[[], float],
         wake: Callable[[], object] = lambda: None,
+        check_holder: Callable[[], object] = lambda: None,
         pool: HoldingPool | None = None,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``wake`` starts another round because GPUs have become free."""
+        """``wake`` starts another round because GPUs have become free.
+
+        ``check_holder`` raises SourceError if another selector has taken the gate.
+        """
+        self._check_holder = check_holder
         self._client, self._config, self._ledger = client, config, ledger
         self._clock, self._timer = clock, timer
         self._gate_held_until = gate_held_until
         self._pool = pool if pool is not None else HoldingPool(client, clock=clock, timer=timer)
         self.tracker = JobTracker(ledger)
+        self._comments = JobComments(client, config.gate, self.tracker)
         self._backoff = Backoff(config.selector.reuse_backoff_s, timer)
         self._leaver = Leaver(client, config.gate, self.tracker, self._backoff)
+        self.mover = Mover(client, config, self.tracker, timer)
         self.start_monitor = StartMonitor(
-            client, config, self.tracker, self._backoff, self._gate_held, wake=wake, clock=clock
+            client,
+            config,
+            self.tracker,
+            self._backoff,
+            self._gate_held,
+            wake=wake,
+            clock=clock,
+            on_move=lambda job_id: job_id in self.mover.under_way.jobs,
         )
         on_release = self.start_monitor.add
         self._placer = Placer(client, config.gate, self.tracker, timer, clock, on_release)
-        self._policy_options = policy_options(config)
-        self._settings = _plan_settings(config)
+        self.policy = PolicyInForce(config)
+        self._policy_noted: str | None = None
+        self._postponements = Postponements(ledger)
         self._site = SiteReader(client, config, clock, timer)
+        self.estimates = Estimates(config)
         self.ids: dict[int, str] = {}
         """Slurm's record number -> job id, as last read."""
+
+    def prepare(self) -> None:
+        """Load the planner and what changes seldom, so that the first round is quick.
+
+        Raises SourceError.
+        """
+        from slurm_gpu_aware.planning import record, round  # noqa: F401
+
+        self._site.prepare()
+
+    def load(self) -> None:
+        """Load what a previous selector left in the ledger."""
+        self.tracker.load()
+        self.mover.load(self._clock())
 
     def run(self) -> Outcome:
         """Run a round. Raises SourceError if Slurm does not answer."""
         started = self._timer()
         outcome = Outcome()
         self._ledger.private = self._site.slurm().private_jobs
+        self._note_policy()
         view = self._read()
         pending = [job for job in view.jobs if job.state == "PENDING"]  # most others have ended
         current = [job for job in pending if job.id not in view.outdated]
@@ -116,28 +154,46 @@ class Rounds:
         ungated = [job for job in pending if job.raw_id not in gated]
         self._pool.free([*ungated, *stranded(parked, view.split)], view.split)
         outcome.queued = len(view.parked)
-        if view.parked or view.released:
+        if view.parked or view.released or self.mover.looks(view.gated):
             self._plan_and_place(view, outcome)
         else:
             self.start_monitor.watch((), frozenset())
         if view.all_ids:
             known = set(self.ids.values())
             self._backoff.forget(known)
+            self._postponements.forget(known)
             self._pool.forget(known)
             self._pool.tidy(pending)
         outcome.took_s = self._timer() - started
         return outcome
 
+    def _note_policy(self) -> None:
+        self.policy.refresh()
+        if self.policy.words != self._policy_noted:
+            self._policy_noted = self.policy.words
+            log.info("policy %s", self.policy.words)
+            self._ledger.policy(self.policy.words)
+
     def _read(self) -> _View:
         now, began = self._clock(), self._timer()
         self.start_monitor.round_begins()
         jobs = self._client.jobs()
+        self._check_holder()  # now, as the answer can take as long as slurmctld's takeover
+        gate = self._config.gate
+        if any(is_changed(job, gate) for job in jobs) and self._gate_held(now):
+            self._settle_changes(jobs, now)
+            began = self._timer()
+            jobs = self._client.jobs()
         outdated = self.start_monitor.outdated(self._timer() - began)
+        outdated |= {job.id for job in jobs if is_changed(job, gate)}
+        jobs = self._comments.give_back(jobs)
         unread = self._client.unread
         still = {number: self.ids[number] for number in unread if number in self.ids}
         self.ids = still | {job.raw_id: job.id for job in jobs}
-        gated = gated_jobs(jobs, self._config.gate)
+        gated = gated_jobs(jobs, gate)
         self.tracker.observe(jobs, gated, now, unread)
+        self._comments.remove(gated)
+        gated = self.mover.under_way.settle(gated, now)
         return _View(
             now,
             jobs,
@@ -151,26 +207,49 @@ class Rounds:
             all_ids=len(still) == len(unread),
         )
 
+    def _settle_changes(self, jobs: Sequence[SlurmJob], now: float) -> None:
+        gate = self._config.gate
+        gated = gated_jobs(jobs, gate)
+        for change in settle_changes(self._client, gate, gated, split_arrays(jobs)):
+            job_id, why = change.job.id, change.refused
+            if why is None:
+                log.info("job %s was changed by its owner", job_id)
+                self._backoff.clear(job_id)
+                detail = {"record": change.record}
+            else:
+                log.warning("job %s keeps its request, Slurm refused its change: %s", job_id, why)
+                detail = {"record": change.record, "refused": why}
+            self.tracker.withdraw(job_id, {"why": "changed by its owner"}, now)
+            self.tracker.ledger.event(job_id, "changed", detail, now)
+
     def _plan_and_place(self, view: _View, outcome: Outcome) -> None:
         victims = {job.id: self.tracker.victims(job.id) for job in view.released}
         waiting = (*view.parked, *view.released)
-        context = self._site.context(view.jobs, waiting, victims, self._ledger.profile())
+        kept = self.mover.under_way.kept(view.parked)
+        profile = self._ledger.profile()
+        context = self._site.context(view.jobs, waiting, victims, profile, kept)
+        self.estimates.renew()
+        cluster = self.estimates.with_ends(context.cluster, view.jobs, context.now)
+        context = replace(context, cluster=cluster)
         lost = frozenset(name for name, node in context.nodes.items() if not is_usable(node))
         self.start_monitor.watch(view.released, lost, grace_s=context.rules.grace_s)
-        candidates = Candidates(context, self._backoff, Licences(self._client), self._pool)
+        licences = Licences(self._client)
+        candidates = Candidates(context, self._backoff, licences, self._pool, self.estimates)
         candidates.sort_out(view.parked, view.jobs)
         leave = candidates.leave
         outcome.blocked, outcome.waiting = candidates.blocked, candidates.waiting
         began = self._timer()
-        plan, planned = self._plan(candidates)
+        moved, planned = self._plan(candidates)
         planning_s = self._timer() - began
+        plan = Plan((*moved, *planned.plan.assignments), planned.plan.waiting)
         plan = candidates.in_task_order(plan)
         if view.complete:
             leave += infeasible(plan.waiting, candidates.to_plan, view.parked, context.cluster)
         given_up = {job.job.raw_id for job, _ in leave}
         for entry in plan.waiting:
             if candidates.to_plan[entry.job_id].gated.job.raw_id not in given_up:
-                candidates.waits(entry.job_id, entry.reason, entry.shadow_start_s)
+                times = self._postponements.times(entry)
+                candidates.waits(entry.job_id, entry.reason, entry.shadow_start_s, **times)
         if not (view.gate_held and self._gate_held(self._clock())):
             log.warning("the gate is not held: no job is placed until it is")
             return
@@ -190,16 +269,20 @@ class Rounds:
             outcome.placed, failed = self._placer.place(
                 assignments, candidates.to_plan, nodes, planning_s
             )
-            outcome.planned = planned
+            outcome.planned = planned.record
             for job_id, why in failed.items():
                 self._backoff.punish(job_id)
                 candidates.waits(job_id, why)
         elif assignments:
             log.warning("the gate is about to open: no job is placed until it is held again")
+        if view.complete and self._gate_held(self._clock()):
+            self.mover.move(view.gated, context, planned)
         if self._gate_held(self._clock()):
             arrays = {candidates.to_plan[job_id].gated.job.array_id for job_id in chosen}
             stay = [job for job in view.parked if job.id not in left | chosen]
-            self._fill_pool(stay, view.split | arrays, len(context.nodes))
+            split = view.split | arrays
+            self._fill_pool(stay, split, len(context.nodes))
+            self._comments.tell(stay, outcome.waiting, split)
 
     def _restore(self, jobs: Sequence[GatedJob], view: _View) -> None:
         done = restore(self._client, self._config.gate, jobs, view.now, split=view.split)
@@ -222,26 +305,22 @@ class Rounds:
         )
         return self._gate_held_until() - now > margin_s
 
-    def _plan(self, candidates: Candidates) -> tuple[Plan, Callable[[], Mapping[str, Any]] | None]:
-        if not candidates.to_plan:
-            return Plan((), ()), None
-        from slurm_gpu_aware.planning.record import record_round
+    def _plan(self, candidates: Candidates) -> tuple[Sequence[Assignment], PlannedRound]:
+        """The jobs that are back from a move, and the plan of the others."""
+        queue = [candidate.request for candidate in candidates.to_plan.values()]
+        queue = self._postponements.noted(queue)
+        cluster, now = candidates.context.cluster, candidates.context.now
+        settings, options = self.policy.settings, self.policy.options
+        moved: Sequence[Assignment] = ()
+        if not queue:
+            return moved, PlannedRound((), cluster, settings, now, Plan((), ()), options)
+        from slurm_gpu_aware.planning.moved import place_moved
         from slurm_gpu_aware.planning.round import plan_round
 
-        queue = [candidate.request for candidate in candidates.to_plan.values()]
-        cluster, now = candidates.context.cluster, candidates.context.now
-        options = self._policy_options
-        plan = plan_round(queue, cluster, self._settings, now, policy_options=options)
-        return plan, partial(record_round, queue, cluster, self._settings, now, plan, options)
-
-
-def _plan_settings(config: Config) -> PlanSettings:
-    placement, classes = config.placement, config.site.classes
-    clocks = {name: config.for_class(name).clock_mhz for name in classes}
-    return PlanSettings(
-        policy=placement.policy,
-        classes=classes,
-        class_clock_mhz={name: mhz for name, mhz in clocks.items() if mhz is not None},
-        max_clock_mhz=placement.max_clock_mhz,
-        backfill=placement.backfill,
-    )
+        if targets := self.mover.under_way.targets(cluster.nodes):
+            moved, queue, cluster = place_moved(
+                targets, queue, cluster, settings, now, policy_options=options
+            )
+        plan = plan_round(queue, cluster, settings, now, policy_options=options)
+        self._postponements.note(plan, now)
+        return moved, PlannedRound(queue, cluster, settings, now, plan, options)

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slurm_gpu_aware.admission.context import AdmissionContext
-from slurm_gpu_aware.admission.fitting import binds_sockets
+from slurm_gpu_aware.admission.fitting import needs_sockets
 from slurm_gpu_aware.admission.free_cores import with_sockets
 from slurm_gpu_aware.admission.preemption import PreemptionRules
-from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster, hold_of
+from slurm_gpu_aware.admission.snapshot import Hold, SiteProfile, build_cluster, hold_of
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.gated_job import GatedJob
@@ -83,16 +83,23 @@ class SiteReader:
                 self._qos.refresh()
         return self._slurm
 
+    def prepare(self) -> None:
+        """Read what changes seldom. Raises SourceError."""
+        self.slurm()
+        self._network.groups((), self._timer)
+
     def context(
         self,
         jobs: Sequence[SlurmJob],
         waiting: Sequence[GatedJob],
         victims: Mapping[str, frozenset[str]],
         profile: Profile | None,
+        kept: Sequence[Hold] = (),
     ) -> AdmissionContext:
         """The admission context for ``waiting``, the parked and released jobs.
 
-        ``victims``: released job -> jobs that Slurm preempts for it. Raises SourceError.
+        ``victims``: released job -> jobs that Slurm preempts for it. ``kept``: GPUs that are kept
+        for jobs on a move. Raises SourceError.
         """
         nodes = {node.name: node for node in self._client.nodes()}
         now = self._clock()
@@ -104,6 +111,7 @@ class SiteReader:
             for gated in waiting
             if gated.id in victims and gated.job.req_nodes
         ]
+        holds += kept
         level_ratios = profile.level_ratios if profile is not None else {}
         penalties = self._config.placement.penalties_with(level_ratios)
         network = self._network.groups(penalties.general, self._timer)
@@ -117,7 +125,7 @@ class SiteReader:
             now=now,
             rules=rules,
         )
-        if any(binds_sockets(gated.job, slurm) for gated in waiting):
+        if any(needs_sockets(gated, slurm) for gated in waiting):
             cluster = with_sockets(cluster, nodes, jobs, holds, now)
         reservations = self._client.reservations()
         return AdmissionContext(

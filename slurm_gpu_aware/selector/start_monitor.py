@@ -20,6 +20,7 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs
 from slurm_gpu_aware.gate.restore import FEW, close_gate, restore
 from slurm_gpu_aware.model.job_phase import JobPhase
+from slurm_gpu_aware.names import ROLLOUT_HOLD
 from slurm_gpu_aware.selector.backoff import STALE_S, Backoff
 from slurm_gpu_aware.selector.job_tracker import JobTracker, Tracked
 from slurm_gpu_aware.slurm.client import SlurmClient
@@ -52,6 +53,8 @@ class StartMonitor:
     wake: Callable[[], object] = lambda: None
     """Starts a round: jobs have started, or were parked again, which frees GPUs."""
     clock: Callable[[], float] = time.time
+    on_move: Callable[[str], bool] = lambda job_id: False
+    """Whether the selector has requeued a job to move it."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _due: threading.Event = field(default_factory=threading.Event)
     _stopping: bool = False
@@ -62,6 +65,8 @@ class StartMonitor:
     _in_hand: frozenset[str] = frozenset()
     _outdated: set[str] = field(default_factory=set)
     _all_took_s: float = math.inf
+    _held_at: float = -math.inf
+    """When a rollout was last seen to keep all jobs from starting, Unix seconds."""
     _refused: dict[str, float] = field(default_factory=dict)
     """Job with a gate that Slurm refused to close -> monotonic time of the next try."""
 
@@ -158,6 +163,9 @@ class StartMonitor:
             ids = ids[:FEW]
             read = self.client.jobs_of(ids)
         by_id = {job.id: job for job in gated_jobs(read, self.config.gate) if job.released}
+        if self._is_held(by_id.values()):
+            self._held_at = now
+            return 0
         with self._lock:
             polled = {i: self._starting.pop(i) for i in ids if i in self._starting}
             due = {
@@ -180,6 +188,12 @@ class StartMonitor:
                 self._starting |= {job_id: polled[job_id] for job_id in again}
                 self._in_hand = frozenset()
 
+    def _is_held(self, jobs: Iterable[GatedJob]) -> bool:
+        """Whether no job can start because a rollout reconfigures Slurm, for some seconds."""
+        if all(job.job.reason in _STARTING for job in jobs):
+            return False
+        return any(held.name == ROLLOUT_HOLD for held in self.client.reservations())
+
     def _why_not(self, job: GatedJob, since: float) -> str | None:
         """Why a released job must be parked again; None: it can still start."""
         if self._refused.get(job.id, -math.inf) > self._timer():
@@ -193,7 +207,8 @@ class StartMonitor:
         lost = sorted(self._lost_nodes.intersection(job.job.req_nodes))
         if lost:
             return f"node {lost[0]} cannot be used"
-        if job.job.reason not in _STARTING and not _is_stale(job, tracked, open_s):
+        stale = _is_stale(job, tracked, open_s) or (job.job.tried_at_s or 0.0) <= self._held_at
+        if job.job.reason not in _STARTING and not stale:
             return f"held by {job.job.reason}"
         # Another job took the room on its nodes after the round had read them.
         preempts = tracked is not None and bool(tracked.victims)
@@ -220,10 +235,12 @@ class StartMonitor:
         return wrong.keys()
 
     def _write(self, job: GatedJob, why: str, now: float) -> None:
+        if why == "requeued" and self.on_move(job.id):
+            why = "moved"
         detail = {"why": why, "restarts": job.job.restarts}
         self.tracker.withdraw(job.id, detail, now)
         self.tracker.ledger.event(job.id, "parked", detail, now)
-        if why == "requeued" or why.startswith("node "):
+        if why in ("requeued", "moved") or why.startswith("node "):
             log.info("job %s parked again: %s", job.id, why)
             return
         blocked = why.startswith("held by ") or why == _NO_ROOM

@@ -90,7 +90,7 @@ BAD = {
     "[placement.levels]\nsocket = 1.1": "levels.socket: must be 1.0: socket is the tightest",
     "[placement.levels]\nswitch = 1.3\nrack = 1.2": "levels.rack: must be at least 1.3, the pen",
     "[placement.levels]\nrack = 1.6": "placement.levels.cluster: must be at least 1.6, the pen",
-    "[placement]\npolicy = 'pal2'": "unknown policy 'pal2'; known: pal, packed",
+    "[placement]\npolicy = 'pal2'": "unknown policy 'pal2'; known: eft, pal, packed",
     "[placement]\nallowed = ['x']": "placement.allowed: unknown policy 'x'",
     "[gate]\nlicence = 'a b'": "gate.licence: must be a plain",
     "[gate]\nreservation = 'a;b'": "gate.reservation: must be a plain",
@@ -107,7 +107,7 @@ BAD = {
 def test_a_bad_file_is_refused_with_file_key_and_reason(tmp_path, text):
     file = write(tmp_path, text)
     with pytest.raises(ConfigError) as caught:
-        load_config(file, known_policies=("pal", "packed", "pm-first", "pal+mapa"))
+        load_config(file, known_policies=("eft", "pal", "packed", "pm-first", "pal+mapa"))
     assert str(caught.value).startswith(str(file))
     assert BAD[text] in str(caught.value)
 

@@ -239,7 +239,7 @@ def test_a_later_task_waits_for_the_earlier_one_at_which_slurm_looks() -> None:
     jobs = [task(3, "s"), task(2), task(4), job(7)]
     pool = SimpleNamespace(holds=lambda job: job.holding_pool == "s", awaits=lambda job: False)
     to_plan = {job.id: Candidate(job, Request(job.id, gpus=1)) for job in jobs}
-    candidates = Candidates(None, None, None, pool, to_plan)  # type: ignore[arg-type]
+    candidates = Candidates(None, None, None, pool, None, to_plan)  # type: ignore[arg-type]
     found, waits = candidates.placeable(
         [SimpleNamespace(job_id=job.id) for job in jobs]  # type: ignore[misc]
     )
@@ -374,10 +374,10 @@ def test_a_pool_that_slurm_refuses_to_put_off_does_not_open_the_gate(
 
     move = bench.client.move_reservation
 
-    def refuse(name: str, end_s: float, start_s: float | None = None) -> bool:
+    def refuse(name: str, end_s: float, start_s: float | None = None, comment: str = "") -> bool:
         if in_holding_pool(name):
             raise SourceError(f"{name}: no")
-        return move(name, end_s, start_s)
+        return move(name, end_s, start_s, comment)
 
     monkeypatch.setattr(bench.client, "move_reservation", refuse)
     heartbeat = Heartbeat(bench.client, Config(), bench.pool, clock=lambda: bench.wall)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from memory_slurm import MemorySlurm
+from memory_slurm import MemorySlurm, reservation_record
 from rounds_bench import RoundsBench, placed_and_stuck, reads
 from slurm_folder import SlurmFolder, parked
 
@@ -19,7 +19,7 @@ from slurm_gpu_aware.admission.snapshot import Hold, build_cluster
 from slurm_gpu_aware.config.settings import Config, EventsConfig, StoreConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.placement.policies.mapa import PalMapa
+from slurm_gpu_aware.placement.policies.eft import Eft
 from slurm_gpu_aware.selector.daemon import Selector
 from slurm_gpu_aware.selector.round import Outcome
 from slurm_gpu_aware.slurm.updates import JobUpdate
@@ -38,6 +38,22 @@ def test_a_poll_parks_again_what_a_limit_holds(slurm: SlurmFolder) -> None:
     assert slurm.jobs["8"]["licenses"] == ""
     assert bench.rounds.start_monitor.starting == ["8"]
     assert "jobs" not in reads(slurm)  # never all jobs for two
+
+
+def test_a_job_stays_bound_while_a_rollout_lets_no_job_start(slurm: SlurmFolder) -> None:
+    """It would wait a minute, and twice as long at the next node."""
+    bench = placed_and_stuck(slurm)
+    slurm.change("7", reason="ReqNodeNotAvail,_Reserved_for_maintenance")
+    gate = reservation_record("gpuaware_gate", licenses="gpuaware:100000")
+    slurm.reserve(gate, reservation_record("gpuaware_rollout", node_list="n[1-2]"))
+    assert bench.rounds.start_monitor.poll() == 0
+    assert slurm.jobs["7"]["req_nodes"] != ""
+    assert set(bench.rounds.start_monitor.starting) == {"7", "8"}
+    slurm.reserve(gate)
+    assert bench.rounds.start_monitor.poll() == 0  # Slurm has not tried it again
+    slurm.change("7", last_sched_eval=int(time.time()) + 1)
+    assert bench.rounds.start_monitor.poll() == 1
+    assert slurm.jobs["7"]["req_nodes"] == ""
 
 
 def test_a_poll_forgets_jobs_that_have_started_or_are_gone(slurm: SlurmFolder) -> None:
@@ -211,14 +227,14 @@ class Blocked:
         self.planning, self._go_on = threading.Event(), threading.Event()
         self.outcome: Outcome | None = None
         self._failed: list[BaseException] = []
-        place = PalMapa.place
+        place = Eft.place
 
-        def slow(policy: PalMapa, *arguments: Any) -> Any:
+        def slow(policy: Eft, *arguments: Any) -> Any:
             self.planning.set()
             assert self._go_on.wait(10)
             return place(policy, *arguments)
 
-        monkeypatch.setattr(PalMapa, "place", slow)
+        monkeypatch.setattr(Eft, "place", slow)
         self._thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:

@@ -1,0 +1,171 @@
+"""Policy that ``gpu-aware tune`` has set: a file beside the store, and its bounds.
+
+The file counts only with ``tune.apply``, and only within ``tune.allowed`` and ``tune.ranges``. It
+must belong to root or to the owner of its folder (SlurmUser), and no other may be able to write it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from slurm_gpu_aware.bounds import MAX_TIME_S, quoted
+from slurm_gpu_aware.config.settings import Config, TuneConfig
+from slurm_gpu_aware.errors import ConfigError, SourceError
+from slurm_gpu_aware.text_file import decoded, parse_json, replaced_file
+from slurm_gpu_aware.time_text import stamp
+
+__all__ = [
+    *("FILE", "Candidate", "Tuned", "out_of_bounds", "read_tuned", "tuned_path", "with_tuned"),
+    "write_tuned",
+]
+
+FILE = "tuned.json"
+"""Name of the file, in the folder of the store."""
+_MOST_BYTES = 4096
+_NAME = re.compile("[a-z0-9_+-]{1,40}")
+_NUMBERS = {"set_at": MAX_TIME_S, "gain_percent": 1e6, "low_percent": 1e6, "high_percent": 1e6}
+"""Number of the file -> limit of its absolute value."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A policy, with options that differ from those of the configuration."""
+
+    policy: str
+    options: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """``eft``, or ``eft:breaking=0.3``."""
+        options = ",".join(f"{name}={value:g}" for name, value in self.options.items())
+        return f"{self.policy}:{options}" if options else self.policy
+
+
+@dataclass(frozen=True)
+class Tuned(Candidate):
+    """The policy that is set, and what tune found."""
+
+    set_at: float = 0.0
+    """Unix time."""
+    gain_percent: float = 0.0
+    """Gain in average completion time over packed placement."""
+    low_percent: float = 0.0
+    """Ends of its interval."""
+    high_percent: float = 0.0
+
+    def __str__(self) -> str:
+        day = stamp(self.set_at)[:10]
+        low, high = self.low_percent, self.high_percent
+        gain = f"gain over packed {self.gain_percent:.1f}% ({low:.1f} to {high:.1f})"
+        return f"{self.label}, set by tune on {day}: {gain}"
+
+
+def tuned_path(config: Config) -> Path:
+    """Path of the file."""
+    return config.store.path.with_name(FILE)
+
+
+def write_tuned(config: Config, tuned: Tuned) -> None:
+    """Replace the file atomically. Raises SourceError."""
+    path = tuned_path(config)
+    text = json.dumps(asdict(tuned), indent=2, allow_nan=False) + "\n"
+    try:
+        with replaced_file(path) as stream:
+            stream.write(text)
+            os.fchmod(stream.fileno(), 0o644)  # also with a strict umask: every user may read it
+    except OSError as exc:
+        raise SourceError(f"{path}: cannot be written: {exc.strerror}") from None
+
+
+def with_tuned(config: Config, tuned: Tuned | None) -> Config:
+    """The configuration with the policy and options of ``tuned``; None: as it is."""
+    if tuned is None:
+        return config
+    own = {**config.policies.get(tuned.policy, {}), **tuned.options}
+    return replace(
+        config,
+        placement=replace(config.placement, policy=tuned.policy),
+        policies={**config.policies, tuned.policy: own},
+    )
+
+
+def out_of_bounds(tune: TuneConfig, candidate: Candidate) -> str | None:
+    """Why tune may not set this candidate; None: it may."""
+    policy = candidate.policy
+    if policy not in tune.allowed:
+        return f"{policy} is not in tune.allowed ({', '.join(tune.allowed)})"
+    ranges = tune.ranges.get(policy, {})
+    for name, value in candidate.options.items():
+        if name not in ranges:
+            return f"{policy}: {name} is not in tune.ranges.{policy}"
+        low, high = ranges[name]
+        if not low <= value <= high:
+            return f"{policy}: {name} = {value:g} is not within {low:g} to {high:g}"
+    return None
+
+
+def read_tuned(config: Config) -> Tuned | None:
+    """What tune has set; None: nothing, or tune may not set anything.
+
+    Raises ConfigError for a file that is not to be trusted, damaged, or out of bounds.
+    """
+    if not config.tune.apply:
+        return None
+    path = tuned_path(config)
+    try:
+        tuned = _parsed(_trusted(path))
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise ConfigError(f"{path}: cannot be read: {exc.strerror}") from None
+    except SourceError as exc:
+        raise ConfigError(str(exc)) from None
+    except ValueError as exc:
+        raise ConfigError(f"{path}: {exc}") from None
+    wrong = out_of_bounds(config.tune, tuned)
+    if wrong is not None:
+        raise ConfigError(f"{path}: {wrong}")
+    return tuned
+
+
+def _trusted(path: Path) -> Any:
+    """JSON value of the file. Raises OSError, SourceError, and ValueError if it is not safe."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(handle, "rb") as stream:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+            raise ValueError("not a plain file with one name")
+        if status.st_uid not in (0, path.parent.stat().st_uid):
+            raise ValueError("belongs to neither root nor the owner of its folder")
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise ValueError("others than its owner may write it")
+        data = stream.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise ValueError(f"larger than {_MOST_BYTES} bytes")
+    return parse_json(decoded(data, path), path)
+
+
+def _parsed(content: Any) -> Tuned:
+    """The content of the file. Raises ValueError."""
+    keys = {"policy", "options", *_NUMBERS}
+    if not isinstance(content, dict) or set(content) != keys:
+        raise ValueError(f"expected an object with {', '.join(sorted(keys))}")
+    options = content["options"]
+    if not isinstance(options, dict):
+        raise ValueError("options: expected an object")
+    for name in (content["policy"], *options):
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ValueError(f"{quoted(name)} is not a name")
+    for name, value in [*options.items(), *((name, content[name]) for name in _NUMBERS)]:
+        if type(value) not in (int, float) or not abs(value) <= _NUMBERS.get(name, 1e9):
+            raise ValueError(f"{name} is {quoted(value)}: not a number, or out of range")
+    if content["set_at"] < 0:
+        raise ValueError("set_at is before 1970")
+    return Tuned(**content)

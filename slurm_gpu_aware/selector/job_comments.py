@@ -1,0 +1,179 @@
+"""AdminComments of jobs: what they show while a job waits, and whose they are while it runs.
+
+Slurm sends the AdminComment of a job to accounting at the job's end, and refuses later changes. So
+a job's record is removed when the job has started and the ledger has it; a job that returns to the
+queue gets it back, before anything else looks at the job.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from slurm_gpu_aware.config.settings import GateConfig
+from slurm_gpu_aware.gate.admin_comment import (
+    BOUND,
+    is_ours,
+    marked,
+    parse,
+    state_of,
+    with_state,
+)
+from slurm_gpu_aware.gate.gated_job import GatedJob, bound_orphan
+from slurm_gpu_aware.gate.request_forms import kept_tasks
+from slurm_gpu_aware.model.job_phase import JobPhase
+from slurm_gpu_aware.selector.job_tracker import JobTracker
+from slurm_gpu_aware.slurm.client import SlurmClient
+from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob
+from slurm_gpu_aware.slurm.updates import JobUpdate
+
+__all__ = ["JobComments", "placed_text", "waiting_text"]
+
+log = logging.getLogger(__name__)
+
+_SHOWN = "gpu-aware "
+"""Start of the AdminComment of a running job that shows its state."""
+_FREED_AT_ONCE = 200  # jobs of one round; the others follow in the next
+_TOLD_AT_ONCE = 20  # waiting jobs whose text changes, in ...
+_TOLD_S = 5.0  # ... so much time
+_MOST_NODES = 3
+_BEHIND = re.compile(r"waits |behind job|would fit now")
+
+
+def placed_text(nodes: Sequence[str], slots: Sequence[int] | None, score: float) -> str:
+    """``n3:0,1,V=1.02``: nodes, GPU indices (none: Slurm chooses), score of the slowest GPU."""
+    shown = nodes if len(nodes) <= _MOST_NODES else (nodes[0], f"{len(nodes) - 1}-others")
+    gpus = "" if slots is None else ":" + ",".join(map(str, slots))
+    return f"{'+'.join(shown)}{gpus},V={score:.2f}"
+
+
+def waiting_text(reason: str) -> str:
+    """Short form of the reason of a round, with few values; empty if Slurm shows it itself."""
+    if reason.startswith("held by "):
+        return ""
+    if _BEHIND.match(reason):
+        return "waits-its-turn"
+    return reason.partition(";")[0].replace("next in line: ", "next:")
+
+
+@dataclass
+class JobComments:
+    """Removes records of running jobs, returns them to requeued ones, shows why jobs wait."""
+
+    client: SlurmClient
+    gate: GateConfig
+    tracker: JobTracker
+    _virtual: frozenset[int] = frozenset()
+    """Running jobs whose record was read from the ledger."""
+    _told: float = field(default=-_TOLD_S)
+
+    def give_back(self, jobs: Sequence[SlurmJob]) -> list[SlurmJob]:
+        """The jobs with their records, also those that were removed from Slurm.
+
+        A pending job gets its record back in Slurm, too. Raises SourceError.
+        """
+        known: dict[int, str] = {}
+        back: list[JobUpdate] = []
+        numbers: dict[str, int] = {}
+        for job in jobs:
+            if job.id not in self.tracker.placed or parse(job.admin_comment) is not None:
+                continue
+            text = self._removed(job)
+            if text is None:
+                continue
+            known[job.raw_id] = text
+            if job.state == "PENDING":
+                back.append(JobUpdate(job.id, (("AdminComment", text),)))
+                numbers[job.id] = job.raw_id
+        for job_id, why in self.client.update_jobs(back).items():
+            log.warning("job %s: its record could not be returned: %s", job_id, why)
+            del known[numbers[job_id]]
+        self._virtual = frozenset(known.keys() - numbers.values())
+        return [
+            replace(job, admin_comment=known[job.raw_id]) if job.raw_id in known else job
+            for job in jobs
+        ]
+
+    def _removed(self, job: SlurmJob) -> str | None:
+        """Record and marker that were removed from a job; None: none were."""
+        record = self.tracker.placed[job.id].record
+        original = parse(record)
+        if record is None or original is None:
+            return None
+        text = job.admin_comment or ""
+        if text != (original.admin_comment or "") and not text.startswith(_SHOWN):
+            return None
+        restarts = self.tracker.placed[job.id].restarts
+        if job.state == "PENDING":
+            decisions = self.tracker.ledger.decisions(job.id)
+            if not decisions or bound_orphan(job, self.gate, decisions[-1]) is None:
+                return None
+        elif job.state not in HOLDING:
+            return None
+        return marked(record, JobPhase.RELEASED, restarts, 0.0)
+
+    def remove(self, gated: Iterable[GatedJob]) -> None:
+        """Remove the records of jobs that run, if the ledger has them. Raises SourceError."""
+        due = [job for job in gated if self._is_due(job)][:_FREED_AT_ONCE]
+        updates = []
+        for job in due:
+            text = job.original.admin_comment or ""
+            state = state_of(job.job.admin_comment)
+            if self.gate.show_running and state and not text:
+                text = f"{_SHOWN}{state}"
+            updates.append(JobUpdate(job.id, (("AdminComment", text),)))
+        for job_id, why in self.client.update_jobs(updates).items():  # it may have ended meanwhile
+            log.info("job %s keeps its record: %s", job_id, why)
+
+    def _is_due(self, gated: GatedJob) -> bool:
+        job, marker = gated.job, gated.marker
+        if job.state != "RUNNING" or job.raw_id in self._virtual or marker is None:
+            return False
+        if marker.phase not in BOUND:  # left to Slurm: it has the request that its user made
+            return not job.licence_count(self.gate.licence)
+        tracked = self.tracker.placed.get(job.id)
+        return (
+            tracked is not None
+            and tracked.phase is JobPhase.STARTED
+            and tracked.record is not None
+            and tracked.decision is not None
+            and tracked.decision.number is not None
+        )
+
+    def tell(
+        self,
+        parked: Iterable[GatedJob],
+        waiting: Iterable[Mapping[str, Any]],
+        split: Set[int | None],
+    ) -> None:
+        """Show in some parked jobs why they wait, if that has changed. Raises SourceError.
+
+        An update of the rest of an array would change its split tasks, too, so it shows nothing.
+        """
+        if time.monotonic() - self._told < _TOLD_S:
+            return
+        reasons: dict[str, str] = {}
+        for entry in waiting:
+            job_id, reason = str(entry["job_id"]), str(entry["reason"])
+            reasons.setdefault(job_id, reason)
+            reasons.setdefault(job_id.partition("_")[0], reason)  # of the first task
+        updates = []
+        for gated in parked:
+            job, text = gated.job, gated.job.admin_comment or ""
+            if gated.phase not in (JobPhase.WAITING, JobPhase.HELD) or not is_ours(text):
+                continue
+            if job.id not in reasons or (job.array_tasks is not None and job.array_id in split):
+                continue
+            told = with_state(text, waiting_text(reasons[job.id]))
+            if told != text:
+                fields = (("AdminComment", told), *kept_tasks(gated.original))
+                updates.append(JobUpdate(job.id, fields))
+            if len(updates) == _TOLD_AT_ONCE:
+                break
+        if updates:
+            self._told = time.monotonic()
+            self.client.update_jobs(updates)  # a refused one is tried again

@@ -1,0 +1,167 @@
+"""Mover: running jobs that allow it are requeued to better GPUs (`planning.moves`)."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
+from slurm_gpu_aware.admission.translate import move_of, to_request
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.gate.gated_job import GatedJob
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.job_phase import JobPhase
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement.feasible import node_demand
+from slurm_gpu_aware.planning.moves import RATE_S, Movable, Move, plan_moves
+from slurm_gpu_aware.selector.job_tracker import JobTracker
+from slurm_gpu_aware.selector.moves_under_way import MovesUnderWay, UnderWay
+from slurm_gpu_aware.selector.planned_round import PlannedRound
+from slurm_gpu_aware.selector.policy_options import move_settings
+from slurm_gpu_aware.slurm.client import SlurmClient
+
+__all__ = ["Mover"]
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 30.0  # pause between two looks for moves
+
+
+class Mover:
+    """Plans and begins moves after the starts of a round."""
+
+    def __init__(
+        self,
+        client: SlurmClient,
+        config: Config,
+        tracker: JobTracker,
+        timer: Callable[[], float],
+    ) -> None:
+        self._config, self._tracker, self._timer = config, tracker, timer
+        self.under_way = MovesUnderWay(client, tracker.ledger)
+        self._settings = move_settings(config)
+        self._refused: dict[str, int] = {}
+        """Job that Slurm does not requeue -> its restarts."""
+        self._looked = -math.inf
+
+    def load(self, now: float) -> None:
+        """Read the moves of a previous selector from the ledger."""
+        self.under_way.load(now - max(RATE_S, self._settings.again_s))
+
+    def looks(self, gated: Iterable[GatedJob]) -> bool:
+        """Whether a round is due for moves, even if no job waits."""
+        if self.under_way.jobs:
+            return True
+        due = self._config.moves.enabled and self._timer() - self._looked >= _LOOK_S
+        return due and any(self._asks(job) for job in gated)
+
+    def move(
+        self,
+        gated: Sequence[GatedJob],
+        context: AdmissionContext,
+        planned: PlannedRound,
+    ) -> None:
+        """Plan and begin moves beside the starts of a round. Raises SourceError."""
+        if not self._config.moves.enabled or self._timer() - self._looked < _LOOK_S:
+            return
+        self._looked = self._timer()
+        known = {job.id for job in gated}
+        self._refused = {i: n for i, n in self._refused.items() if i in known}
+        jobs = {job.id: job for job in gated if self._asks(job)}
+        if not jobs:
+            return
+        try:
+            moves = self._plan(jobs, context, planned)
+        except Exception:  # starts come first, whatever is wrong with a move
+            log.exception("no move is planned")
+            return
+        for move in moves:
+            self._begin(jobs[move.job_id], move, planned.cluster, context.now)
+
+    def _plan(
+        self, jobs: Mapping[str, GatedJob], context: AdmissionContext, planned: PlannedRound
+    ) -> Sequence[Move]:
+        cluster = planned.cluster
+        return plan_moves(
+            list(self._movable(jobs, context, cluster)),
+            planned.queue,
+            cluster,
+            planned.plan,
+            planned.settings,
+            self._settings,
+            context.now,
+            recent=self.under_way.times,
+            busy=self._busy(cluster.nodes),
+            policy_options=planned.options,
+        )
+
+    def _asks(self, gated: GatedJob) -> bool:
+        """Whether a job runs where the selector placed it, and may be moved."""
+        tracked = self._tracker.placed.get(gated.id)
+        return (
+            gated.job.state == "RUNNING"
+            and tracked is not None
+            and tracked.decision is not None
+            and tracked.phase is JobPhase.STARTED
+            and gated.id not in self.under_way.jobs
+            and self._refused.get(gated.id) != gated.job.restarts
+            and move_of(gated, self._config) is not None
+        )
+
+    def _movable(
+        self, jobs: Mapping[str, GatedJob], context: AdmissionContext, cluster: Cluster
+    ) -> Iterator[Movable]:
+        for job in cluster.running:
+            gated = jobs.get(job.job_id)
+            if gated is None or context.now - job.start_s < self._settings.first_s:
+                continue
+            try:
+                request = to_request(gated, context)
+            except CannotPlanError as exc:
+                log.debug("job %s is not moved: %s", job.job_id, exc.reason)
+                continue
+            if request.bound or sum(len(slots) for _, slots in job.gpus) != request.gpus:
+                continue
+            if (ends_s := self.under_way.ends_s.get(job.job_id)) is not None:
+                # Its limit and its estimate count anew from the restart, its work does not.
+                known_s = job.end_s if job.expected_end_s is None else job.expected_end_s
+                job = replace(job, expected_end_s=max(context.now, min(known_s, ends_s)))
+            yield Movable(
+                request,
+                job,
+                self._restart_s(gated, request),
+                self.under_way.began.get(job.job_id),
+            )
+
+    def _restart_s(self, gated: GatedJob, request: Request) -> float:
+        """What a restart costs: as the job, its class or the site says, or more if measured."""
+        said = move_of(gated, self._config)
+        of_class = self._config.for_class(request.app_class).restart_s
+        usual = self._config.moves.restart_s if of_class is None else of_class
+        stated = float(said) if isinstance(said, int) else usual
+        return max(stated, self.under_way.restart_s(gated.id))
+
+    def _busy(self, names: Sequence[str]) -> Collection[int]:
+        """Nodes of moves under way."""
+        nodes = {n for move in self.under_way.jobs.values() for n in (*move.nodes, *move.left)}
+        return {i for i, name in enumerate(names) if name in nodes}
+
+    def _begin(self, gated: GatedJob, move: Move, cluster: Cluster, now: float) -> None:
+        target, limit_s = move.assignment, gated.job.time_limit_s
+        demand = node_demand(move.request, len(target.nodes), len(target.slots[0]))
+        begun = UnderWay(
+            restarts=gated.job.restarts,
+            nodes=[cluster.nodes[i] for i in target.nodes],
+            slots=list(target.slots[0]),
+            left=list(gated.job.nodes),
+            cpus_per_node=demand[0],
+            memory_mb_per_node=demand[1],
+            limit_end_s=now + limit_s if math.isfinite(limit_s) else None,
+            ends_s=now + move.remaining_s - move.saves_s,
+            why={key: target.why[key] for key in ("summary", "moved")},
+        )
+        log.info("job %s is requeued: %s", gated.id, target.why["summary"])
+        if self.under_way.begin(gated.id, begun, now) is not None:
+            self._refused[gated.id] = gated.job.restarts

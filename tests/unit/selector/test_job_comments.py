@@ -1,0 +1,190 @@
+"""AdminComments: freed while a job runs, returned when it waits again, and what they show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from slurm_folder import SlurmFolder, parked
+
+from slurm_gpu_aware.config.settings import Config, GateConfig
+from slurm_gpu_aware.gate.admin_comment import marked, parse, state_of, unmarked, with_state
+from slurm_gpu_aware.model.job_phase import JobPhase
+from slurm_gpu_aware.selector.job_comments import placed_text, waiting_text
+from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
+from slurm_gpu_aware.selector.round import Rounds
+
+RECORD = "gpuaware/1;tn=gres/gpu:2;mc=1"
+
+
+def rounds_of(slurm: SlurmFolder, **gate: Any) -> Rounds:
+    """A selector in this process that has just started."""
+    rounds = Rounds(
+        slurm.client(),
+        Config(gate=GateConfig(**gate)),
+        LedgerWriter(slurm.store),
+        gate_held_until=lambda: 1_790_000_060.0,
+        clock=lambda: 1_790_000_000.0,
+    )
+    rounds.tracker.load()
+    return rounds
+
+
+def started(slurm: SlurmFolder, **gate: Any) -> Rounds:
+    """Job 7 was placed and runs."""
+    slurm.write([parked(admin_comment=RECORD)], ["n1", "n2"])
+    rounds = rounds_of(slurm, **gate)
+    rounds.run()
+    assert slurm.jobs["7"]["state"] == "RUNNING"
+    assert state_of(slurm.jobs["7"]["admin_comment"]).startswith("n")
+    rounds.run()
+    return rounds
+
+
+def test_a_state_is_no_part_of_the_record() -> None:
+    told = with_state(RECORD, "n3:0,1,V=1.02")
+    assert told == "gpuaware/1;st=n3:0,1,V=1.02;tn=gres/gpu:2;mc=1"
+    assert parse(told) == parse(RECORD)
+    assert unmarked(told) == RECORD
+    assert with_state(told, "") == RECORD
+    assert with_state(with_state("gpuaware/1;", "x"), "") == "gpuaware/1;"
+    assert with_state("JS1:abc", "x") == "JS1:abc"
+    both = marked(told, JobPhase.RELEASED, 0, 5.0)
+    assert both == f"{told};sel=released:0:5"
+    assert unmarked(both) == RECORD
+    assert state_of(marked(both, JobPhase.LEFT, 0, 5.0, "")) == ""
+
+
+def test_what_a_state_shows_is_bounded_and_safe() -> None:
+    told = with_state(RECORD, "a;sel=left:0:1 \n" + "word " * 40)
+    assert parse(told) == parse(RECORD)
+    assert state_of(told).startswith("a-sel=left:0:1-word-word")
+    assert len(state_of(told)) <= 48
+    long = f"gpuaware/1;feat={'x' * 950}"
+    kept = marked(
+        long, JobPhase.PREPARED, 0, 1.0, "n1:0,V=1.00-and-more-words-that-do-not-fit-here"
+    )
+    assert kept == f"{long};sel=prepared:0:1"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "slots", "text"),
+    [
+        (["n3"], (0, 1), "n3:0,1,V=1.02"),
+        (["n3", "n4"], (2,), "n3+n4:2,V=1.02"),
+        (["n3"], None, "n3,V=1.02"),
+        (["a", "b", "c", "d"], (0,), "a+3-others:0,V=1.02"),
+    ],
+)
+def test_a_placement_in_short(nodes: list[str], slots: tuple[int, ...], text: str) -> None:
+    assert placed_text(nodes, slots, 1.0249) == text
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        ("held by Dependency", ""),
+        ("next in line: n4 has no free GPU; starts in 5 min", "next:n4 has no free GPU"),
+        ("behind job 12: needs 4 GPUs", "waits-its-turn"),
+        ("waits behind job 12, beyond the depth of backfill", "waits-its-turn"),
+        ("licence matlab is in use", "licence matlab is in use"),
+    ],
+)
+def test_a_reason_in_short(reason: str, text: str) -> None:
+    assert waiting_text(reason) == text
+
+
+@pytest.mark.parametrize("own", ["", "project x"])
+def test_the_comment_of_a_running_job_is_free_and_comes_back(slurm: SlurmFolder, own: str) -> None:
+    record = RECORD + (";ac=project%20x" if own else "")
+    slurm.write([parked(admin_comment=record)], ["n1", "n2"])
+    rounds = rounds_of(slurm)
+    rounds.run()
+    rounds.run()
+    assert slurm.jobs["7"]["admin_comment"] == own
+    before = slurm.jobs
+    rounds.run()
+    assert slurm.jobs == before
+    slurm.change("7", state="PENDING", reason="BeginTime", restart_cnt=1, nodes="", stuck=True)
+    rounds_of(slurm).run()  # a selector that has just started, too
+    back = slurm.jobs["7"]["admin_comment"]
+    assert unmarked(back) == record
+    assert back.endswith(";sel=released:0:0")
+    rounds = rounds_of(slurm)
+    rounds.run()
+    rounds.start_monitor.poll()
+    assert slurm.jobs["7"]["licenses"] == "gpuaware:1"
+    assert slurm.jobs["7"]["tres_per_node"] == "gres/gpu:2"
+    assert unmarked(slurm.jobs["7"]["admin_comment"]) == record
+
+
+def test_what_the_site_wrote_stays(slurm: SlurmFolder) -> None:
+    rounds = started(slurm)
+    assert slurm.jobs["7"]["admin_comment"] == ""
+    slurm.change("7", admin_comment="JS1:abc")
+    rounds.run()
+    assert slurm.jobs["7"]["admin_comment"] == "JS1:abc"
+
+
+def test_a_site_may_keep_the_state_of_running_jobs(slurm: SlurmFolder) -> None:
+    started(slurm, show_running=True)
+    assert slurm.jobs["7"]["admin_comment"].startswith("gpu-aware n1:")
+    slurm.change("7", state="PENDING", reason="BeginTime", restart_cnt=1, nodes="", stuck=True)
+    rounds_of(slurm, show_running=True).run()
+    assert unmarked(slurm.jobs["7"]["admin_comment"]) == RECORD
+
+
+def test_without_a_ledger_the_record_stays_in_slurm(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm.write([parked(admin_comment=RECORD)], ["n1", "n2"])
+    slurm.store.write_bytes(b"no database" * 100)
+    rounds = rounds_of(slurm)
+    rounds.run()
+    assert slurm.jobs["7"]["state"] == "RUNNING"
+    rounds.run()
+    assert unmarked(slurm.jobs["7"]["admin_comment"]) == RECORD
+
+
+def test_a_job_that_slurm_started_alone_keeps_its_record(slurm: SlurmFolder) -> None:
+    """Requeued, it waits at the gate again, and only Slurm has its request."""
+    running = {"state": "RUNNING", "reason": "None", "nodes": "n1", "slots": [0, 1]}
+    slurm.write([parked(admin_comment=RECORD, **running)], ["n1", "n2"])
+    rounds = rounds_of(slurm)
+    rounds.run()
+    rounds.run()
+    assert slurm.jobs["7"]["admin_comment"] == RECORD
+
+
+def test_a_waiting_job_shows_why_and_nothing_is_sent_twice(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("slurm_gpu_aware.selector.job_comments.time.monotonic", lambda: now[0])
+    jobs = [parked(str(n), admin_comment=RECORD.replace("gpu:2", "gpu:4")) for n in range(10, 60)]
+    for job in jobs:
+        job["tres_per_node"] = "gres/gpu:4"
+    slurm.write(jobs, ["n1"])
+    rounds = rounds_of(slurm)
+
+    def told() -> list[str]:
+        return [state_of(job["admin_comment"]) for job in slurm.jobs.values()]
+
+    rounds.run()
+    shown = [text for text in told() if text]
+    assert len(shown) == 21  # one is placed, twenty are told why not
+    rounds.run()
+    assert len([text for text in told() if text]) <= 21
+    for _ in range(3):
+        now[0] += 10.0
+        rounds.run()
+    texts = told()
+    assert texts.count("waits-its-turn") == 48
+    assert sum(text.startswith("next:") for text in texts) == 1
+    sent: list[object] = []
+    monkeypatch.setattr(
+        type(rounds._client), "update_jobs", lambda self, updates: sent.extend(updates) or {}
+    )
+    now[0] += 10.0
+    rounds.run()
+    assert sent == []

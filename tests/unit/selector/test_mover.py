@@ -1,0 +1,167 @@
+"""Moves of running jobs by the selector, against a small Slurm of ours."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+import pytest
+from slurm_folder import SlurmFolder, parked
+from store_samples import ingest, report
+
+from slurm_gpu_aware.model.profile import GpuScore
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.ledger import Event, Ledger
+from slurm_gpu_aware.store.profiles import put_scores
+
+NODES = ["n1", "n2"]
+OTHER = parked(
+    "9",
+    state="RUNNING",
+    licenses="",
+    admin_comment="",
+    nodes="n2",
+    slots=[0, 1, 2, 3],
+    user_name="bob",
+)
+
+
+def site(slurm: SlurmFolder, moves: str = "first_s = 0.0\nlast_s = 0.0", **job: Any) -> None:
+    """Job 7 runs on slow GPUs of n1, as bob's job holds all of n2, and then bob's ends."""
+    with slurm.config.open("a") as config:
+        config.write(f'[placement]\npolicy = "pal"\n[moves]\nenabled = true\n{moves}\n')
+    with open_store(slurm.store) as store:
+        for name, value in (("n1", 200.0), ("n2", 100.0)):
+            ingest(store, report(name, times=dict.fromkeys(range(4), value)))
+        scores = [
+            GpuScore(name, slot, "A", value, value / 100, value / 100, 0, 0, 1000.0)
+            for name, value in (("n1", 200.0), ("n2", 100.0))
+            for slot in range(4)
+        ]
+        put_scores(store, scores)
+    slurm.write([parked(**{"comment": "class=A,move=ok", **job}), OTHER], NODES)
+    assert slurm.round(2) == 0, slurm.said
+    assert (slurm.jobs["7"]["state"], slurm.jobs["7"]["nodes"]) == ("RUNNING", "n1")
+    runs_for_hours(slurm)
+    slurm.change("9", state="COMPLETED", nodes="")
+
+
+def runs_for_hours(slurm: SlurmFolder) -> None:
+    now = int(time.time())
+    slurm.change("7", start_time=now - 5_000, end_time=now + 30_000)
+
+
+def events(slurm: SlurmFolder, *kinds: str) -> list[Event]:
+    with open_store(slurm.store, readonly=True) as store:
+        return [event for event in Ledger(store).events("7") if event.kind in kinds]
+
+
+def requeues(slurm: SlurmFolder) -> int:
+    return sum(call[0] == "requeue" for call in slurm.calls)
+
+
+def test_a_job_is_moved_and_goes_first_to_its_new_gpus(slurm: SlurmFolder) -> None:
+    site(slurm)
+    slurm.write([*slurm.jobs.values(), parked("8", comment="class=A", priority=9_000)], NODES)
+    slurm.change("8", tres_per_node="gres/gpu:4", admin_comment="gpuaware/1;tn=gres/gpu:4;mc=1")
+    # Bigger and of a higher priority, 8 starts first.
+    assert slurm.round() == 0, slurm.said
+    assert (slurm.jobs["8"]["nodes"], requeues(slurm)) == ("n2", 0)
+    slurm.change("8", state="COMPLETED", nodes="")
+    assert slurm.round() == 0, slurm.said
+    assert requeues(slurm) == 1, slurm.said
+    assert (slurm.jobs["7"]["state"], slurm.jobs["7"]["restart_cnt"]) == ("PENDING", 1)
+    (begun,) = events(slurm, "move_begun")
+    assert (begun.detail["nodes"], begun.detail["left"]) == (["n2"], ["n1"])
+    # Whatever comes now finds the new GPUs taken, and 7 before it.
+    again = parked("10", comment="class=A", priority=9_000)
+    slurm.write([*slurm.jobs.values(), again], NODES)
+    slurm.change("10", tres_per_node="gres/gpu:4", admin_comment="gpuaware/1;tn=gres/gpu:4;mc=1")
+    assert slurm.round(4) == 0, slurm.said
+    assert slurm.jobs["7"]["nodes"] == "n2", slurm.said
+    assert slurm.jobs["10"]["nodes"] == "n1"
+    assert slurm.jobs["7"]["starts"] == 2
+    first, second = slurm.ledger("7")
+    assert (first.state, first.outcome["why"]) == ("waiting", "moved")
+    assert second.state == "started"
+    assert "moved from n1 GPUs" in second.why["summary"]
+    assert second.why["moved"]["saves_s"] > 10_000
+    (moved,) = events(slurm, "moved")
+    assert moved.detail["nodes"] == ["n2"]
+
+
+@pytest.mark.parametrize(
+    ("moves", "job"),
+    [
+        ("enabled = false", {}),
+        ("", {}),  # within its last minutes by its limit, as set below
+        ("first_s = 6000.0\nlast_s = 0.0", {}),
+        ("first_s = 0.0", {"comment": "class=A"}),
+        ("first_s = 0.0", {"comment": "class=A,move=no"}),
+        ("first_s = 0.0", {"comment": "class=A,move=20000s"}),
+        ("first_s = 0.0", {"array_job_id": 7, "array_task_id": 1}),
+        ("first_s = 0.0", {"admin_comment": "gpuaware/1;tn=gres/gpu:2;mc=1;ia=1"}),
+    ],
+)
+def test_no_move(slurm: SlurmFolder, moves: str, job: dict[str, Any]) -> None:
+    site(slurm, moves.replace("enabled = false", "margin_s = 1.0"), **job)
+    if moves == "enabled = false":
+        text = slurm.config.read_text().replace("enabled = true", "enabled = false")
+        slurm.config.write_text(text)
+    if not moves:
+        slurm.change("7", end_time=int(time.time()) + 500)
+    assert slurm.round() == 0, slurm.said
+    assert requeues(slurm) == 0
+    assert slurm.jobs["7"]["state"] == "RUNNING"
+
+
+def test_a_job_that_slurm_does_not_requeue_is_asked_once(slurm: SlurmFolder) -> None:
+    site(slurm)
+    slurm.change("7", no_requeue=True)
+    assert slurm.round() == 0, slurm.said
+    assert (requeues(slurm), slurm.jobs["7"]["state"]) == (1, "RUNNING")
+    (error,) = events(slurm, "error")
+    assert error.detail["step"] == "move"
+    assert "presently disabled" in error.detail["why"]
+    assert slurm.round() == 0, slurm.said
+    assert requeues(slurm) == 0
+
+
+def test_a_job_is_not_moved_again_within_the_hour(slurm: SlurmFolder) -> None:
+    site(slurm)
+    assert slurm.round(5) == 0, slurm.said
+    assert slurm.jobs["7"]["nodes"] == "n2"
+    with open_store(slurm.store) as store:
+        scores = [
+            GpuScore(n, s, "A", 100.0, v, v, 0, 0, 2000.0)
+            for n, v in (("n1", 1.0), ("n2", 3.0))
+            for s in range(4)
+        ]
+        put_scores(store, scores)
+    runs_for_hours(slurm)
+    assert slurm.round() == 0, slurm.said
+    assert requeues(slurm) == 0
+
+
+def test_killed_at_every_change_nothing_is_lost(slurm: SlurmFolder) -> None:
+    """A move, with the selector killed before or after each request that changes something."""
+    site(slurm)
+    state, ledger = slurm.home.joinpath("state.json").read_text(), slurm.store.read_bytes()
+    assert slurm.round(5) == 0, slurm.said
+    changes = [n for n, call in enumerate(slurm.calls, 1) if call[0] in ("requeue", "update")]
+    assert len(changes) > 5
+    for count, before in itertools.product(changes, (True, False)):
+        for path in slurm.store.parent.glob("store.db*"):
+            path.unlink()
+        slurm.store.write_bytes(ledger)
+        slurm.home.joinpath("state.json").write_text(state)
+        assert slurm.round(5, kill_at=count, before=before) != 0
+        assert slurm.round(6) == 0, slurm.said
+        job = slurm.jobs["7"]
+        assert job["state"] == "RUNNING", (count, before, slurm.said)
+        assert job["licenses"] == ""
+        assert job["starts"] == job["restart_cnt"] + 1
+        assert (job["restart_cnt"], job["nodes"]) in ((0, "n1"), (1, "n2")), (count, before)
+        assert slurm.ledger("7")[-1].state == "started"
+        assert len(events(slurm, "moved")) == job["restart_cnt"]

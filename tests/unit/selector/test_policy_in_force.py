@@ -1,0 +1,96 @@
+"""The selector takes what tune has set, within the admin's bounds, and shows it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from slurm_folder import SlurmFolder, parked
+
+from slurm_gpu_aware.config.load import load_config
+from slurm_gpu_aware.config.settings import Config, StoreConfig, TuneConfig
+from slurm_gpu_aware.config.tuned import Tuned, tuned_path, write_tuned
+from slurm_gpu_aware.errors import ConfigError
+from slurm_gpu_aware.selector.policy_in_force import PolicyInForce, config_in_force
+
+TUNE = TuneConfig(apply=True, allowed=("packed", "random"), ranges={"random": {"seed": [0, 9]}})
+SET = Tuned("random", {"seed": 3}, 1_790_000_000.0, 4.1, 2.0, 6.3)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config(store=StoreConfig(path=tmp_path / "store.db"), tune=TUNE)
+
+
+def test_a_change_and_a_removal_are_taken(config: Config) -> None:
+    policy = PolicyInForce(config)
+    own = config.placement.policy
+    assert (policy.settings.policy, policy.words) == (own, own)
+    write_tuned(config, SET)
+    policy.refresh()
+    assert policy.settings.policy == "random"
+    assert policy.options == {"random": {"seed": 3}}
+    assert policy.words == str(SET)
+    write_tuned(config, replace(SET, policy="packed", options={}))
+    policy.refresh()
+    assert policy.settings.policy == "packed"
+    tuned_path(config).unlink()
+    policy.refresh()
+    assert (policy.settings.policy, policy.words) == (own, own)
+    write_tuned(config, SET)
+    assert PolicyInForce(config).settings.policy == "random"  # at its start
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"policy": "random"', "\0" * 4096])
+def test_a_damaged_file_never_stops_the_selector(config: Config, content: str) -> None:
+    write_tuned(config, SET)
+    policy = PolicyInForce(config)
+    tuned_path(config).write_text(content)
+    policy.refresh()
+    own = config.placement.policy
+    assert policy.settings.policy == own
+    assert f"{own}, as configured, because what tune has set does not count: " in policy.words
+    assert PolicyInForce(config).settings.policy == own
+    assert config_in_force(config) == config
+
+
+def test_an_option_that_the_policy_refuses_does_not_count(config: Config) -> None:
+    write_tuned(config, replace(SET, options={"seed": 0.5}))
+    policy = PolicyInForce(config)
+    assert policy.settings.policy == config.placement.policy
+    assert "does not count" in policy.words
+
+
+def test_wrong_options_of_the_configuration_stop_the_start(config: Config) -> None:
+    with pytest.raises(ConfigError, match=r"policies\.random\.none: unknown option"):
+        PolicyInForce(replace(config, policies={"random": {"none": 1}}))
+    for ranges in ({"none": [0, 1]}, {"seed": [0.5, 1]}):
+        tune = replace(TUNE, ranges={"random": ranges})
+        with pytest.raises(ConfigError, match=r"tune\.ranges\.random\."):
+            PolicyInForce(replace(config, tune=tune))
+
+
+def test_the_selector_places_by_it_and_status_shows_it(slurm: SlurmFolder) -> None:
+    with slurm.config.open("a") as file:
+        file.write('[tune]\napply = true\nallowed = ["packed"]\n')
+    config = load_config(slurm.config)
+    slurm.write([parked()], ["n1", "n2"])
+    write_tuned(config, replace(SET, policy="packed", options={}))
+    assert slurm.round() == 0, slurm.said
+    (decision,) = slurm.ledger("7")
+    assert decision.policy == "packed"
+    words = "packed, set by tune on 2026-09-21: gain over packed 4.1% (2.0 to 6.3)"
+    assert f"policy {words}" in slurm.said
+    done = slurm.run("gpu-aware", "--config", str(slurm.config), "status", "--json")
+    assert json.loads(done.stdout)["policy"] == words
+
+    tuned_path(config).write_text("no JSON")
+    slurm.write([parked("8")], ["n1", "n2"])
+    assert slurm.round() == 0, slurm.said
+    (decision,) = slurm.ledger("8")
+    assert decision.policy == config.placement.policy
+    assert "does not count" in slurm.said
+    done = slurm.run("gpu-aware", "--config", str(slurm.config), "status")
+    assert "does not count" in " ".join(done.stdout.split())

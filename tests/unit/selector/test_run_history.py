@@ -1,0 +1,235 @@
+"""Earlier runs from a sacct of our own and from a real ledger."""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from store_samples import decision
+
+from slurm_gpu_aware.config.settings import Config, EstimatesConfig, StoreConfig
+from slurm_gpu_aware.names import PROBE_JOB
+from slurm_gpu_aware.planning.estimates import JobKind
+from slurm_gpu_aware.selector import run_history
+from slurm_gpu_aware.selector.run_history import RunReader, run_of
+from slurm_gpu_aware.slurm.sacct import SACCT_FIELDS
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.ledger import Decision, Ledger
+
+NOW = 1_790_000_000.0
+TRAIN = JobKind("alice", "train", "bio", 2, 14_400.0)
+
+
+def row(job: str = "7", start: float = NOW - 5000, **changes: object) -> str:
+    cells = {
+        "JobID": job,
+        "User": "alice",
+        "Account": "bio",
+        "Submit": f"{start - 10:.0f}",
+        "Start": f"{start:.0f}",
+        "ElapsedRaw": "1200",
+        "TimelimitRaw": "240",
+        "State": "COMPLETED",
+        "AllocTRES": "gres/gpu=2,node=1",
+        "JobName": "train",
+    }
+    return "|".join(str((cells | changes).get(name, "")) for name in SACCT_FIELDS)
+
+
+class Site:
+    """A folder with a command ``sacct``, a store, and a reader."""
+
+    def __init__(self, folder: Path, days: int = 1) -> None:
+        self.folder, self.now = folder, NOW
+        store = StoreConfig(path=folder / "store.db")
+        self.config = Config(store=store, estimates=EstimatesConfig(days))
+        self.reader = RunReader(self.config, clock=lambda: self.now)
+
+    def sacct(self, *rows: str, script: str = "") -> None:
+        """What it answers; ``script`` comes before that."""
+        text = "\n".join(["|".join(SACCT_FIELDS), *rows]) + "\n"
+        (self.folder / "rows").write_text(text)
+        command = self.folder / "sacct"
+        command.write_text(
+            f'#!/bin/sh\necho "$*" >> {self.folder}/asked\n{script}\ncat {self.folder}/rows\n'
+        )
+        command.chmod(0o755)
+
+    def ledger(self, *decisions: Decision) -> None:
+        with open_store(self.config.store.path) as store:
+            for one in decisions:
+                Ledger(store).add_decision(one)
+
+    def runs(self, kind: JobKind = TRAIN) -> int:
+        """Runs of a kind's finest group, after another reading."""
+        self.reader.read()
+        self.reader.renew()
+        return self.reader.history.estimate(kind).runs
+
+    @property
+    def asked(self) -> list[str]:
+        return (self.folder / "asked").read_text().splitlines()
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    return Site(tmp_path)
+
+
+def test_runs_of_sacct_count_without_the_slowdown_of_their_placement(site: Site) -> None:
+    site.ledger(
+        decision("7", decided_at=NOW - 9_000, slowdown=9.0),  # its run before a requeue
+        decision("7", decided_at=NOW - 5_003, slowdown=2.0),
+    )
+    site.sacct(row())
+    site.reader.read()
+    assert site.reader.renew()
+    estimate = site.reader.history.estimate(TRAIN)
+    assert (estimate.source, estimate.runs) == ("name", 1)
+    assert estimate.seconds == expected(600.0)
+
+
+def expected(work_s: float) -> float:
+    history = run_history.RunHistory()
+    history.add(TRAIN, work_s)
+    return history.estimate(TRAIN).seconds
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"State": "PREEMPTED"},
+        {"State": "NODE_FAIL"},
+        {"State": "REQUEUED"},
+        {"State": "RUNNING"},
+        {"State": "PENDING", "Start": "Unknown"},
+        {"AllocTRES": "cpu=1"},
+        {"AllocTRES": "gres/gpu:1g.5gb=1,gres/gpu=1"},
+        {"JobName": f"{PROBE_JOB}-n1"},
+        {"job": "7.batch"},
+        {"ElapsedRaw": "soon"},
+        {"Start": "yesterday"},
+    ],
+    ids=str,
+)
+def test_rows_that_tell_nothing_do_not_count(site: Site, changes: dict[str, str]) -> None:
+    site.sacct(row(**changes), "damaged|row")
+    assert site.runs() == 0
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "CANCELLED by 1000", "OUT_OF_MEMORY"])
+def test_ends_of_the_job_itself_count(site: Site, state: str) -> None:
+    site.sacct(row(State=state))
+    assert site.runs() == 1
+
+
+def test_a_moved_job_tells_nothing(site: Site) -> None:
+    """Its last run did a part of its work."""
+    with open_store(site.config.store.path) as store:
+        Ledger(store).add_event("7", "moved", {"after_s": 20.0}, NOW - 5_000)
+    site.sacct(row("7"), row("8"))
+    assert site.runs() == 1
+
+
+def test_a_timeout_is_a_lower_bound(site: Site) -> None:
+    site.sacct(*(row(str(n), State="TIMEOUT", ElapsedRaw="14400") for n in range(3)))
+    site.runs()
+    longer = replace(TRAIN, time_limit_s=50_000.0)
+    assert site.reader.history.estimate(longer).seconds == 50_000.0
+
+
+def test_a_later_reading_adds_only_what_is_new(site: Site) -> None:
+    site.sacct(row())
+    assert site.runs() == 1
+    site.now += 600
+    site.sacct(row(), row("8", start=NOW - 700))
+    assert site.runs() == 2
+    assert site.runs() == 2
+    assert "--starttime=now-1days" in site.asked[0]
+    assert "--starttime=now-130minutes" in site.asked[1]
+
+
+def test_days_are_asked_for_one_by_one_newest_first_up_to_a_number_of_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    site = Site(tmp_path, days=3)
+    site.sacct(row(), row("8"))
+    assert site.runs() == 2  # each day tells the same two
+    windows = [line.partition("--starttime=")[2].split()[:2] for line in site.asked]
+    assert windows == [
+        ["now-1days", "--endtime=now"],
+        ["now-2days", "--endtime=now-1days"],
+        ["now-3days", "--endtime=now-2days"],
+    ]
+    monkeypatch.setattr(run_history, "_MOST_RUNS", 1)
+    site.reader = RunReader(site.config, clock=lambda: NOW)
+    assert site.runs() == 1
+
+
+def test_an_answer_without_end_is_cut(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_history, "_MOST_BYTES", 10_000)
+    site.sacct(row(), script=f"cat {site.folder}/rows; while echo '{row('8')}'; do :; done")
+    assert site.runs() == 2
+
+
+def ended(job_id: str, ran: float, **changes: object) -> Decision:
+    start = NOW - 5_000
+    usual = {
+        "asked": {"gpus": 2, "name": "train", "account": "bio", "time_limit_s": 14_400.0},
+        "slowdown": 2.0,
+        "state": "ended",
+        "outcome_at": start + ran,
+        "outcome": {"start_s": start, "state": "COMPLETED"},
+    }
+    return decision(job_id, **(usual | changes))
+
+
+def test_without_sacct_the_ledgers_runs_count(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.sacct(script="exit 1")
+    site.ledger(
+        ended("7", 1_200),
+        ended("8", 1_200, outcome={"start_s": NOW - 5_000, "state": "unknown"}),
+        ended("9", 1_200, outcome={"state": "CANCELLED"}),
+        ended("10", -5),
+        decision("11"),
+    )
+    assert site.runs() == 1
+    assert site.reader.history.estimate(TRAIN).seconds == expected(600.0)
+    assert site.runs() == 1
+    assert caplog.text.count("sacct tells no more runs") == 1
+    site.sacct(row("7"), row("8"))  # it answers again
+    site.now += 600
+    assert site.runs() == 2
+
+
+def test_a_run_of_the_ledger_without_a_limit() -> None:
+    run = run_of(ended("7", 100.0, asked={"gpus": 2}))
+    assert run is not None
+    assert run.kind == JobKind("alice", "", "", 2, math.inf)
+    assert (run.work_s, run.cut_off) == (50.0, False)
+
+
+def test_a_sacct_that_hangs_delays_nothing(site: Site) -> None:
+    site.sacct(script="sleep 30")
+    site.reader.start()
+    assert site.reader.renew() is False
+    assert len(site.reader.history) == 0
+    site.reader.stop()
+    assert all(thread.daemon for thread in threading.enumerate() if thread.name == "history")
+
+
+def test_switched_off_it_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    site = Site(tmp_path, days=0)
+    site.sacct(row())
+    site.reader.start()
+    site.reader.stop()
+    assert not (tmp_path / "asked").exists()
+    assert site.reader._thread is None
