@@ -1,33 +1,33 @@
-"""Checks of doctor on slurm-gpu-aware: selector, store, profile, scripts, events."""
+"""Checks of doctor on slurm-gpu-aware: selector, store, profile, events."""
 
 from __future__ import annotations
 
 import os
 import pwd
-import re
-import shutil
 import stat
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from glob import glob
 from pathlib import Path
 
-from slurm_gpu_aware.deploy import render
+from slurm_gpu_aware.config.tuned import read_tuned, tuned_path
 from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok, warning
-from slurm_gpu_aware.deploy.files import shipped
-from slurm_gpu_aware.deploy.install import SCRIPT_KEYS
-from slurm_gpu_aware.errors import AwareError, StoreError
+from slurm_gpu_aware.errors import AwareError, ConfigError, SourceError, StoreError
+from slurm_gpu_aware.gate.gate_holder import gate_reservation
+from slurm_gpu_aware.gate.licence_gate import working_elsewhere
 from slurm_gpu_aware.lockfile import SELECTOR_LOCK
 from slurm_gpu_aware.model.profile import gpu_names
+from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.hostlist import hostlist
 from slurm_gpu_aware.store.database import check_integrity, open_store
 from slurm_gpu_aware.store.ownership import of_selector, published_path
-from slurm_gpu_aware.time_text import age
+from slurm_gpu_aware.time_text import duration
 
 __all__ = ["CHECKS"]
 
 PROFILE_OLD_S = 90 * 86_400.0
+_SHARED_S = 5.0
+_BEHIND_S = 600.0
 
 
 def _selector(g: DoctorContext) -> Iterator[Check]:
@@ -42,10 +42,18 @@ def _selector(g: DoctorContext) -> Iterator[Check]:
         and process.stat().st_uid == lock.stat().st_uid  # a user's process may have this name
         and b"selectd" in (process / "cmdline").read_bytes().split(b"\0")
     ):
-        yield ok("selector", f"process {number}")
+        yield ok("selector", f"process {number}{_standing_by(g)}")
     else:
         cure = "on the controller: systemctl enable --now gpu-aware-selectd"
         yield failed("selector", "no selector runs on this host", cure)
+
+
+def _standing_by(g: DoctorContext) -> str:
+    with suppress(AwareError):  # without Slurm
+        other = working_elsewhere(gate_reservation(g.client, g.config.gate), g.config, g.now)
+        if other is not None:
+            return f", stands by for the one of host {other.host}"
+    return ""
 
 
 def _store(g: DoctorContext) -> Iterator[Check]:
@@ -79,7 +87,22 @@ def _store(g: DoctorContext) -> Iterator[Check]:
         cure = f"chmod o+rx {copy.parent}, so that users can run explain and queue"
         yield warning("public copy", f"{copy} cannot be read by ordinary users", cure)
     readers = "for its group (PrivateData)" if private else "readable by all"
-    yield ok("public copy", f"{age(g.now - copy.stat().st_mtime)} old, {readers}")
+    yield ok("public copy", f"{duration(g.now - copy.stat().st_mtime)} old, {readers}")
+    if g.config.store.published is not None:
+        yield _shared_copy(g.config.store.published, copy)
+
+
+def _shared_copy(shared: Path, copy: Path) -> Check:
+    """The copy for other hosts is as new as the one here; its file system may hang."""
+    why = "the selector's log says why; its folder must belong to SlurmUser and be writable for it"
+    try:
+        changed_s = float(run_command(["stat", "-c", "%Y", str(shared)], _SHARED_S)[0])
+    except (SourceError, ValueError) as exc:
+        return warning("shared copy", f"{shared}: {exc}", f"{why} alone")
+    behind_s = copy.stat().st_mtime - changed_s
+    if behind_s > _BEHIND_S:
+        return warning("shared copy", f"{shared} is {duration(behind_s)} behind", f"{why} alone")
+    return ok("shared copy", f"{shared}, for other hosts")
 
 
 def _profile(g: DoctorContext) -> Iterator[Check]:
@@ -95,11 +118,25 @@ def _profile(g: DoctorContext) -> Iterator[Check]:
         yield failed("profile", f"classes without scores: {', '.join(classes)}", times)
     elif oldest_s > PROFILE_OLD_S:
         again = f"run 'gpu-aware-profile sweep'; {times}"
-        yield warning("profile", f"the oldest node was measured {age(oldest_s)} ago", again)
-    yield ok("profile", f"{len(profile.gpus)} GPUs, oldest {age(oldest_s)}")
+        yield warning("profile", f"the oldest node was measured {duration(oldest_s)} ago", again)
+    yield ok("profile", f"{len(profile.gpus)} GPUs, oldest {duration(oldest_s)}")
     if profile.faults:
         names = hostlist(profile.faults)
         yield warning("faults", f"probes failed on {names}", "look at 'gpu-aware-profile show'")
+
+
+def _policy(g: DoctorContext) -> Iterator[Check]:
+    """The policy is that of the configuration, or what tune has set can be used."""
+    own, path = g.config.placement.policy, tuned_path(g.config)
+    try:
+        tuned = read_tuned(g.config)
+    except ConfigError as exc:
+        yield warning("policy", f"{own}: {exc}", f"'gpu-aware tune --apply', or delete {path}")
+        return
+    if tuned is None and path.exists():
+        cure = f"delete {path}, or set tune.apply = true in config.toml"
+        yield warning("policy", f"{own}, because tune.apply is false: {path} does not count", cure)
+    yield ok("policy", own if tuned is None else str(tuned))
 
 
 def _coverage(g: DoctorContext) -> Iterator[Check]:
@@ -125,40 +162,6 @@ def _coverage(g: DoctorContext) -> Iterator[Check]:
         found = f"times were imported for GPUs that no sweep has seen: {unseen}"
         yield warning("coverage", found, f"{sweep}, or {forget} NODE:INDEX'")
     yield ok("coverage", "every GPU node of Slurm is in the profile")
-
-
-def _scripts(g: DoctorContext) -> Iterator[Check]:
-    """Slurm runs our Prolog, Epilog (clocks) and ResvProlog (empties the holding pool)."""
-    for kind, key in SCRIPT_KEYS.items():
-        # A setting that occurs several times is ``Prolog[0]``, ``Prolog[1]``, ...
-        values = [v for k, v in g.slurm.items() if k.split("[")[0] == key and v != "(null)"]
-        files = {Path(file).name: Path(file) for value in values[::-1] for file in glob(value)}
-        without = render.WITHOUT[key]
-        install = f"'gpu-aware setup --install'; without it {without}"
-        name = key.lower()
-        for source in shipped(kind):
-            have = files.get(source.name)
-            if have is None:
-                yield warning(name, f"{key} does not run {source.name}", install)
-            elif have.read_bytes() != source.read_bytes():
-                yield warning(name, f"{have} is of another release", install)
-            elif not os.access(have, os.X_OK):
-                yield failed(name, f"{have} is not executable", f"chmod 755 {have}")
-            elif (lacks := _unseen_scontrol(have)) is not None:
-                yield warning(
-                    name, f"{have} does not find {lacks}", f"link it; {render.WITHOUT[key]}"
-                )
-            else:
-                yield ok(name, str(have))
-
-
-def _unseen_scontrol(script: Path) -> str | None:
-    """Path of scontrol, if the script calls it and its PATH lacks it."""
-    text = script.read_text(encoding="utf-8", errors="replace")
-    path = re.search(r"^PATH=(\S+)$", text, re.MULTILINE)
-    if path is None or "scontrol" not in text or shutil.which("scontrol", path=path[1]):
-        return None
-    return shutil.which("scontrol")
 
 
 def _events(g: DoctorContext) -> Iterator[Check]:
@@ -219,8 +222,8 @@ CHECKS = (
     ("store", False, _store),
     ("permissions", True, _permissions),
     ("profile", False, _profile),
+    ("policy", False, _policy),
     ("coverage", True, _coverage),
-    ("prolog, epilog", True, _scripts),
     ("events", True, _events),
 )
 """See `doctor.Checks`."""

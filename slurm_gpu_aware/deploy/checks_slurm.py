@@ -9,14 +9,18 @@ from pathlib import Path
 from slurm_gpu_aware import filter_rules as rules
 from slurm_gpu_aware.deploy import render
 from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok, skipped, warning
-from slurm_gpu_aware.deploy.files import LUA_CONF, OWN_FILTER
+from slurm_gpu_aware.deploy.files import CLI_FILTER, LUA_CONF, OUR_CLI_FILTER, OWN_FILTER
+from slurm_gpu_aware.deploy.filter_answer import filter_answer
 from slurm_gpu_aware.deploy.install import filter_files
+from slurm_gpu_aware.deploy.site_scripts import join_lines, loads_filter, read_script
+from slurm_gpu_aware.gate.gate_holder import gate_reservation, holder_of
 from slurm_gpu_aware.gate.holding_pool import LICENCE, LICENCE_COUNT
 from slurm_gpu_aware.gate.index_types import gpu_slots
-from slurm_gpu_aware.gate.licence_gate import longest_silence_s
-from slurm_gpu_aware.slurm.commands import run_command
+from slurm_gpu_aware.gate.licence_gate import lease_for_takeover_s, longest_silence_s
+from slurm_gpu_aware.gate.typed_requests import can_start, gpu_types
+from slurm_gpu_aware.slurm.controllers import Controllers
 from slurm_gpu_aware.slurm.hostlist import hostlist
-from slurm_gpu_aware.time_text import age
+from slurm_gpu_aware.time_text import duration
 
 __all__ = ["CHECKS"]
 
@@ -95,7 +99,7 @@ def _gate(g: DoctorContext) -> Iterator[Check]:
     """The gate's reservation exists, holds the licence, and is being renewed."""
     gate = g.config.gate
     start = "start the selector: systemctl start gpu-aware-selectd"
-    held = next((r for r in g.client.reservations() if r.name == gate.reservation), None)
+    held = gate_reservation(g.client, gate)
     if held is None:
         yield failed("gate", "open: jobs start as usual", start)
         return
@@ -107,26 +111,57 @@ def _gate(g: DoctorContext) -> Iterator[Check]:
             " pass the gate",
             f"scontrol delete reservationname={held.name}; the selector makes it again",
         )
-    yield ok("gate", f"closed by reservation {held.name}")
+    holder = holder_of(held)
+    by = "" if holder is None else f", held by the selector of host {holder.host}"
+    yield ok("gate", f"closed by reservation {held.name}{by}")
     left = held.end_s - g.now
     if left <= 0:
-        yield failed("heartbeat", f"the gate ended {age(-left)} ago", start)
+        yield failed("heartbeat", f"the gate ended {duration(-left)} ago", start)
     elif gate.lease_s - left > longest_silence_s(g.config):
-        yield failed("heartbeat", f"overdue: the gate opens in {age(left)}", start)
-    yield ok("heartbeat", f"the gate holds for {age(left)} more")
+        yield failed("heartbeat", f"overdue: the gate opens in {duration(left)}", start)
+    yield ok("heartbeat", f"the gate holds for {duration(left)} more")
+
+
+def _controllers(g: DoctorContext) -> Iterator[Check]:
+    """With several slurmctld, the gate stays closed until another has taken over."""
+    controllers = Controllers(g.slurm)
+    if len(controllers.hosts) < 2:
+        return
+    needed_s = lease_for_takeover_s(controllers.timeout_s, g.config)
+    if g.config.gate.lease_s < needed_s:
+        yield warning(
+            "controllers",
+            f"SlurmctldTimeout is {controllers.timeout_s:.0f} s: the gate opens before another"
+            " slurmctld has taken over, and Slurm starts the parked jobs",
+            f"set gate.lease_s = {needed_s:.0f} in config.toml of each controller, restart the"
+            " selectors",
+        )
+    if controllers.in_control() is None:
+        yield warning(
+            "controllers",
+            f"{controllers.heartbeat_file} cannot be read: the selector does not see which"
+            " slurmctld is in control",
+            "run doctor as SlurmUser; it must be able to read StateSaveLocation on each controller",
+        )
+    yield ok("controllers", f"{', '.join(controllers.hosts)}; run doctor on each of them")
 
 
 def _filter(g: DoctorContext) -> Iterator[Check]:
     """slurmctld runs the filter of this release with this configuration."""
     install = "run 'gpu-aware setup --install', then restart slurmctld"
-    if "lua" not in g.words("JobSubmitPlugins"):
+    if "lua" not in g.plugins("JobSubmitPlugins"):
         found = f"JobSubmitPlugins={g.slurm.get('JobSubmitPlugins')} lacks lua"
         yield failed("filter", found, install)
         return
     script = g.folder / OWN_FILTER
-    if not script.exists() or "gpu_aware" not in script.read_text(errors="replace"):
-        cure = "add the lines of the administrator's guide, or 'gpu-aware setup --install'"
-        yield failed("filter", f"{script} does not load gpu_aware.lua", cure)
+    text = read_script(script)
+    if (text is None or not loads_filter(text)) and not filter_answer(g.config)[0]:
+        found = f"{script} does not load gpu_aware.lua"
+        if text is None:
+            yield failed("filter", found, "run 'gpu-aware setup --install'")
+        else:
+            cure = f"add the lines below to {script}, before its last return"
+            yield failed("filter", found, cure, lines=join_lines(g.folder))
         return
     there = {p.name: p.read_bytes() for p in g.folder.glob("*.lua")}
     stale = [p.name for p in filter_files() if there.get(p.name) != p.read_bytes()]
@@ -136,6 +171,23 @@ def _filter(g: DoctorContext) -> Iterator[Check]:
     yield ok("filter", f"{script} loads gpu_aware.lua of this release")
     yield _check_filter_conf(g, g.folder / LUA_CONF)
     yield _check_filter_answers(g)
+
+
+def _cli_filter(g: DoctorContext) -> Iterator[Check]:
+    """Slurm's commands find the script that slurm.conf makes them load. On this host only."""
+    script, listed = g.folder / CLI_FILTER, g.plugins("CliFilterPlugins")
+    if "lua" not in listed:
+        if g.config.setup.cli_filter:
+            found = f"CliFilterPlugins={g.slurm.get('CliFilterPlugins')} lacks lua"
+            yield failed("test-only", found, "run 'gpu-aware setup --install'")
+    elif not script.exists():
+        cure = "copy gpu_aware_cli_filter.lua there, or remove lua from CliFilterPlugins"
+        yield failed("test-only", f"{script} is missing: sbatch and srun fail", cure)
+    elif g.config.setup.cli_filter:
+        if OUR_CLI_FILTER not in script.read_text(errors="replace"):
+            cure = f'add before its last return: pcall(dofile, "{g.folder / OUR_CLI_FILTER}")'
+            yield failed("test-only", f"{script} does not load {OUR_CLI_FILTER}", cure)
+        yield ok("test-only", f"{script} marks tests; other hosts need it, too")
 
 
 def _check_filter_conf(g: DoctorContext, path: Path) -> Check:
@@ -176,14 +228,10 @@ def _items(entry: str | None) -> set[str]:
 
 def _check_filter_answers(g: DoctorContext) -> Check:
     """Test slurmctld with a job that the filter must refuse; no job is submitted."""
-    words = ["sbatch", "--test-only", "--gres=gpu:1", "--comment=class=gpu-aware-doctor"]
-    words += [f"--partition={name}" for name in g.config.site.partitions[:1]]
-    limit_s = g.config.selector.command_timeout_s
-    _, output = run_command([*words, "--wrap=:"], limit_s, check=False)
-    if "gpu-aware:" in output:
+    works, line = filter_answer(g.config)
+    if works:
         return ok("filter answers", "slurmctld refuses a wrong comment")
-    line = " ".join(output.split())[-160:] or "the job was accepted"
-    if "class" not in output and re.search(r"(?i)account|association|root|denied", output):
+    if works is None:
         return skipped("filter answers", line, "run doctor as a user who may submit jobs")
     script = g.folder / OWN_FILTER
     cure = f"look for gpu_aware in slurmctld's log; touch {script} to reload it"
@@ -202,11 +250,32 @@ def _types(g: DoctorContext) -> Iterator[Check]:
     plain = [n.name for n in whole if not gpu_slots(n)[1]]
     lines = "'gpu-aware setup --roll' changes nodes one by one, each while it has no job"
     if len(plain) == len(whole):
-        yield failed("gres types", f"no node has one GRES type per GPU{note}", lines)
+        found = f"no node has one GRES type per GPU: only the node is chosen, not the GPU{note}"
+        yield warning("gres types", found, lines)
     elif plain:
         found = f"{hostlist(plain)}: only the node is chosen, not the GPU{note}"
         yield warning("gres types", found, lines)
     yield ok("gres types", f"{len(whole)} nodes with one GRES type per GPU{note}")
+
+
+def _typed_jobs(g: DoctorContext) -> Iterator[Check]:
+    """No pending job asks for a GPU type that went when nodes got one type per GPU."""
+    models = {name for n in g.nodes if gpu_slots(n)[1] for name in n.features}
+    stranded = [
+        job.id
+        for job in g.client.jobs()
+        if job.state == "PENDING"
+        and any(render.feature_of(kind) in models for kind in gpu_types(job))
+        and not can_start(job, g.nodes)
+    ]
+    if stranded:
+        yield failed(
+            "typed jobs",
+            f"jobs {', '.join(stranded[:10])} ask for a GPU type which is gone, and cannot start",
+            "'gpu-aware setup --roll' changes their requests where it can; the others have to be"
+            " cancelled and submitted again",
+        )
+    yield ok("typed jobs", "no pending job asks for a GPU type which is gone")
 
 
 CHECKS = (
@@ -214,7 +283,10 @@ CHECKS = (
     ("settings", True, _settings),
     ("licence", True, _licence),
     ("gate", True, _gate),
+    ("controllers", True, _controllers),
     ("filter", True, _filter),
+    ("test-only", True, _cli_filter),
     ("gres types", True, _types),
+    ("typed jobs", True, _typed_jobs),
 )
 """See `doctor.Checks`."""

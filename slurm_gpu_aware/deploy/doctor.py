@@ -29,6 +29,8 @@ class Check:
     """Remedy; empty for ``ok``."""
     status: str = "ok"
     """``ok``, ``warning`` (works, but not as well as it could), ``failed``, ``skipped``."""
+    lines: tuple[str, ...] = ()
+    """What the cure adds to a file, to be copied."""
 
 
 ok = Check
@@ -42,6 +44,8 @@ class DoctorContext:
     """Configuration, Slurm and store for the checks; to read them may raise AwareError."""
 
     config: Config
+    ask_nodes: bool = False
+    """Start a job on each idle node, which looks at its files."""
     now: float = field(default_factory=time.time)
 
     @cached_property
@@ -79,18 +83,22 @@ class DoctorContext:
         """Entries of a comma-separated setting of Slurm."""
         return [w for w in self.slurm.get(key, "").split(",") if w and w != "(null)"]
 
+    def plugins(self, key: str) -> list[str]:
+        """Plugins of such a setting; Slurm takes ``job_submit/lua`` for ``lua``."""
+        return [word.rpartition("/")[2] for word in self.words(key)]
+
 
 Checks = Sequence[tuple[str, bool, Callable[[DoctorContext], Iterable[Check]]]]
 """(name, whether it needs Slurm, check) in the order of the output."""
 
 
-def run_checks(config: Config, checks: Checks) -> list[Check]:
-    """Run checks; one that raises counts as failed or skipped.
+def run_checks(config: Config, checks: Checks, *, ask_nodes: bool = False) -> list[Check]:
+    """Run checks; one that raises counts as failed or skipped. ``ask_nodes``: by jobs on them.
 
     The first one finds out whether Slurm answers. An ``ok`` counts only if the check has found
     nothing else under its name.
     """
-    context = DoctorContext(config)
+    context = DoctorContext(config, ask_nodes)
     results: list[Check] = []
     answering = True
     for name, needs_slurm, check in checks:

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,9 +16,12 @@ import slurm_gpu_aware
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import AwareError, SourceError
 from slurm_gpu_aware.store.ownership import give_folder, of_selector
+from slurm_gpu_aware.text_file import replaced_file
 
 __all__ = [
+    "CLI_FILTER",
     "LUA_CONF",
+    "OUR_CLI_FILTER",
     "OWN_FILTER",
     "Change",
     "check_lua",
@@ -31,6 +33,9 @@ __all__ = [
 ]
 
 OWN_FILTER = "job_submit.lua"
+CLI_FILTER = "cli_filter.lua"
+"""The script of Slurm's commands; ours only if ``setup.cli_filter`` is set."""
+OUR_CLI_FILTER = "gpu_aware_cli_filter.lua"
 LUA_CONF = "gpu_aware_conf.lua"
 
 COMMAND_TIMEOUT_S = 20.0
@@ -88,15 +93,15 @@ def check_lua(changes: Iterable[Change]) -> bool:
     for change in (c for c in changes if c.path.suffix == ".lua"):
         done = subprocess.run(
             [compiler, "-p", "-"],
-            input=change.text,
+            input=change.text.encode("utf-8", "surrogateescape"),
             capture_output=True,
-            text=True,
             timeout=COMMAND_TIMEOUT_S,
             check=False,
         )
         if done.returncode != 0:
             raise AwareError(
-                f"{change.path}: Lua syntax error, nothing was installed: {done.stderr.strip()}"
+                f"{change.path}: Lua syntax error, nothing was installed:"
+                f" {done.stderr.decode(errors='replace').strip()}"
             )
     return True
 
@@ -116,19 +121,12 @@ def write(change: Change, *, backup: bool = True) -> Path | None:
         if backup and status is not None and not original.exists():
             shutil.copy2(path, original)
             made = original
-        handle, fresh = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as stream:
-                stream.write(change.text)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.chmod(fresh, change.mode if status is None else status.st_mode & 0o7777)
+        with replaced_file(path) as stream:
+            stream.write(change.text)
+            mode = change.mode if status is None else status.st_mode & 0o7777
+            os.fchmod(stream.fileno(), mode)
             if status is not None and os.geteuid() == 0:
-                os.chown(fresh, status.st_uid, status.st_gid)
-            os.replace(fresh, path)
-        except BaseException:
-            Path(fresh).unlink(missing_ok=True)
-            raise
+                os.fchown(stream.fileno(), status.st_uid, status.st_gid)
     except OSError as exc:
         raise SourceError(f"{path}: cannot be written: {exc.strerror}") from None
     return made

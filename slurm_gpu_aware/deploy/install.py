@@ -12,8 +12,16 @@ from pathlib import Path
 
 from slurm_gpu_aware.config.settings import DEFAULT_PATH, Config
 from slurm_gpu_aware.deploy import render
-from slurm_gpu_aware.deploy.files import LUA_CONF, OWN_FILTER, Change, shipped
+from slurm_gpu_aware.deploy.files import (
+    CLI_FILTER,
+    LUA_CONF,
+    OUR_CLI_FILTER,
+    OWN_FILTER,
+    Change,
+    shipped,
+)
 from slurm_gpu_aware.deploy.site import Site
+from slurm_gpu_aware.deploy.site_scripts import calls, join_lines, loads_filter, read_script
 from slurm_gpu_aware.slurm.conffile import edit_settings, fields_of, outside_block, replace_block
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
 
@@ -46,6 +54,8 @@ def for_output(site: Site, folder: Path) -> Plan:
         *_own_files(site, folder, folder / "systemd"),
         _copy(_own_filter(), folder),
     ]
+    if site.config.setup.cli_filter:
+        changes.append(Change(folder / CLI_FILTER, _cli_filter()))
     return changes, settings.notes
 
 
@@ -58,6 +68,8 @@ def in_place(site: Site) -> Plan:
     if not clock.exists():  # settings of the site are kept
         changes.append(Change(clock, render.clock_conf(_COMMANDS / "gpu-aware-clock")))
     changes += _filter(site, notes)
+    if site.config.setup.cli_filter:
+        changes += _client_filter(site, notes)
     changes += _gres(site, notes)
     conf = site.text("slurm.conf")
     if conf is None:
@@ -78,6 +90,7 @@ def _settings(site: Site) -> render.Settings:
         key: str(site.slurm_dir / kind / source.name)
         for kind, key in SCRIPT_KEYS.items()
         for source in shipped(kind)
+        if not _runs(site.conf.get(key), site.slurm_dir / kind / source.name)
     }
     settings = render.slurm_settings(site.config, site.conf, scripts)
     if not site.nodes:
@@ -86,6 +99,11 @@ def _settings(site: Site) -> render.Settings:
             " 'gpu-aware-profile sweep', then setup again"
         )
     return settings
+
+
+def _runs(own: str | None, script: Path) -> bool:
+    """Whether the site's own script runs ours already."""
+    return own not in (None, str(script)) and calls(read_script(Path(own or "")) or "", script)
 
 
 def _own_files(site: Site, folder: Path, unit_dir: Path) -> list[Change]:
@@ -120,10 +138,34 @@ def _filter(site: Site, notes: list[str]) -> list[Change]:
     have = site.text(OWN_FILTER)
     if have is None or have == _own_filter().read_text(encoding="utf-8"):
         return [_copy(_own_filter(), site.slurm_dir)]
-    if "gpu_aware" not in have:
+    if not loads_filter(have):
+        first, second = join_lines(site.slurm_dir)
         notes.append(
-            f"{site.slurm_dir / OWN_FILTER} is the site's own and stays; add the lines that load"
-            " gpu_aware.lua (see 'A site's own job_submit.lua' in the administrator's guide)"
+            f"{site.slurm_dir / OWN_FILTER} is the site's own and stays; add before its last"
+            f" return, after slurmctld was restarted:\n{first}\n{second}"
+        )
+    return []
+
+
+def _cli_filter() -> str:
+    """The cli_filter.lua for sites without one: it is complete in itself."""
+    source = next(p for p in shipped("lua") if p.name == OUR_CLI_FILTER)
+    return source.read_text(encoding="utf-8")
+
+
+def _client_filter(site: Site, notes: list[str]) -> list[Change]:
+    """Our cli_filter.lua if the site has none, else a note with the line to add."""
+    path, have = site.slurm_dir / CLI_FILTER, site.text(CLI_FILTER)
+    notes.append(
+        f"CliFilterPlugins=lua: copy {path} to every host with sbatch or srun before slurm.conf;"
+        " without the file these commands fail there"
+    )
+    if have is None or have == _cli_filter():
+        return [Change(path, _cli_filter())]
+    if OUR_CLI_FILTER not in have:
+        notes.append(
+            f"{path} is the site's own and stays; add before its last return:"
+            f' pcall(dofile, "{site.slurm_dir / OUR_CLI_FILTER}")'
         )
     return []
 

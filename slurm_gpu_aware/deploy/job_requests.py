@@ -1,8 +1,7 @@
-"""Requests of waiting jobs that a change of GRES types concerns.
+"""Placed jobs that wait when types of GPU indices are removed, and jobs that need features.
 
-Before types of indices are removed, all placed jobs that wait are restored, without the selector:
-they ask for these types, and so do jobs that were requeued after the selector stopped. Before a
-model's type is replaced by a feature, so are its requests.
+All placed jobs that wait are restored before, without the selector: they ask for these types, and
+so do jobs that were requeued after the selector stopped.
 """
 
 from __future__ import annotations
@@ -14,21 +13,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from slurm_gpu_aware.config.settings import Config, GateConfig
-from slurm_gpu_aware.deploy.render import feature_of
 from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.gate.gate_holder import gate_reservation
 from slurm_gpu_aware.gate.gated_job import GatedJob, bound_orphan, gated_job
-from slurm_gpu_aware.gate.index_types import bound_slots, gpu_item
-from slurm_gpu_aware.gate.licence_gate import hold_gate
+from slurm_gpu_aware.gate.index_types import bound_slots
+from slurm_gpu_aware.gate.licence_gate import hold_gate, working_elsewhere
 from slurm_gpu_aware.gate.restore import restore
 from slurm_gpu_aware.lockfile import SELECTOR_LOCK, hold_selector_lock
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import ENDED, SlurmJob
-from slurm_gpu_aware.slurm.updates import JobUpdate
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 
-__all__ = ["Restored", "all_jobs", "jobs_with_feature", "restore_all", "untype_pending"]
+__all__ = ["Restored", "all_jobs", "jobs_with_feature", "open_placements", "restore_all"]
 
 _BOUND = frozenset({JobPhase.PREPARED, JobPhase.RELEASED, JobPhase.REQUEUED})
 
@@ -59,6 +57,10 @@ def restore_all(client: SlurmClient, config: Config) -> Restored:
         ids = [job.id for job in _bound_jobs(client, config.gate, ledger)]
         if not ids:
             return Restored()
+        other = working_elsewhere(gate_reservation(client, config.gate), config, time.time())
+        if other is not None:
+            why = f"the selector of host {other.host} works; stop it first"
+            return Restored(kept=ids, kept_why=why)
         try:
             if (path.parent / SELECTOR_LOCK).exists():  # the file is not made here
                 stack.enter_context(hold_selector_lock(path))
@@ -86,11 +88,18 @@ def _bound_jobs(client: SlurmClient, gate: GateConfig, ledger: Ledger | None) ->
         if job.state != "PENDING":
             continue
         gated = gated_job(job, gate)
-        if gated is None and ledger and bound_slots(job) is not None:
+        if gated is None and ledger and (bound_slots(job) is not None or job.req_nodes):
             for last in ledger.decisions(job.id)[-1:]:
-                gated = bound_orphan(job, gate, last.user, last.nodes, last.gpus, last.record)
+                gated = bound_orphan(job, gate, last)
         if gated is not None and (gated.phase in _BOUND or bound_slots(job) is not None):
             yield gated
+
+
+def open_placements(config: Config) -> frozenset[str]:
+    """Jobs that the ledger believes to run, or to start, where they were placed."""
+    with contextlib.suppress(StoreError), open_store(config.store.path, readonly=True) as store:
+        return frozenset(decision.job_id for decision in Ledger(store).open_decisions())
+    return frozenset()
 
 
 def all_jobs(client: SlurmClient) -> list[SlurmJob]:
@@ -108,45 +117,5 @@ def jobs_with_feature(client: SlurmClient, features: frozenset[str]) -> list[str
     return [job.id for job in jobs if features & _words(job.features)]
 
 
-def untype_pending(client: SlurmClient, models: frozenset[str]) -> tuple[list[str], dict[str, str]]:
-    """Change the requests of pending jobs from ``gpu:v100:N`` to N GPUs and feature gpu_v100.
-
-    Returns (ids of the changed jobs, complaint by id of the others).
-    """
-    updates: list[JobUpdate] = []
-    complaints: dict[str, str] = {}
-    for job in all_jobs(client):
-        model = _typed_model(job, models) if job.state == "PENDING" else None
-        if model is None:
-            continue
-        fields = _untyped(job, model)
-        if fields is None:
-            complaints[job.id] = f"asks for type {model} in a form that cannot be changed"
-        else:
-            updates.append(JobUpdate(job.id, fields))
-    refused = client.update_jobs(updates)
-    return [u.job_id for u in updates if u.job_id not in refused], complaints | refused
-
-
 def _words(features: str | None) -> set[str]:
     return set(re.findall(r"[A-Za-z0-9_.=-]+", features or ""))
-
-
-def _typed_model(job: SlurmJob, models: frozenset[str]) -> str | None:
-    for text in (job.tres_per_node, job.tres_per_job, job.tres_per_task, job.tres_per_socket):
-        item = gpu_item(text)
-        if item is not None and item.kind is not None and item.kind.lower() in models:
-            return item.kind
-    return None
-
-
-def _untyped(job: SlurmJob, model: str) -> tuple[tuple[str, str], ...] | None:
-    """Fields of the update; None: this form or constraint is unsupported."""
-    item = gpu_item(job.tres_per_node)
-    features = job.features or ""
-    if item is None or item.kind != model or re.search(r"[|\[\](*!]", features):
-        return None
-    wanted = feature_of(model)
-    constraint = features if wanted in _words(features) else f"{features}&{wanted}".lstrip("&")
-    tres = ",".join([f"gres/gpu:{item.count}", *item.others])
-    return (("Features", constraint), ("TresPerNode", tres))

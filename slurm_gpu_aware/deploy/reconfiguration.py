@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from slurm_gpu_aware.errors import SourceError, StoppedError
+from slurm_gpu_aware.names import ROLLOUT_HOLD
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.updates import NewReservation
@@ -50,8 +51,6 @@ class Reconfiguration:
     ``say`` takes a line of progress; ``stopping``, asked while slurmctld is silent, gives up.
     """
 
-    HOLD = "gpuaware_rollout"
-    """Reservation that prevents starts of jobs."""
     HOLD_S = 60.0
     LONGER_S = 120.0
     """Duration of the reservation; its duration from the reconfigure on."""
@@ -97,7 +96,7 @@ class Reconfiguration:
                     log.warning("cannot tell when slurmd has read its files: %s", exc)
                 if held:  # a large slurmctld reads its files for up to a minute
                     longer = time.time() + self.LONGER_S
-                    self._warned(partial(self._client.move_reservation, self.HOLD, longer))
+                    self._warned(partial(self._client.move_reservation, ROLLOUT_HOLD, longer))
                 asked = time.monotonic()
                 lost = self._tell()
                 since = asked if lost else time.monotonic()
@@ -184,7 +183,7 @@ class Reconfiguration:
 
     def _hold_starts(self) -> None:
         flags = frozenset({"IGNORE_JOBS", "OVERLAP"})
-        wanted = NewReservation(self.HOLD, time.time() + self.HOLD_S, nodes="ALL", flags=flags)
+        wanted = NewReservation(ROLLOUT_HOLD, time.time() + self.HOLD_S, nodes="ALL", flags=flags)
         try:
             self._client.create_reservation(wanted)
         except SourceError:
@@ -196,11 +195,11 @@ class Reconfiguration:
         end = time.monotonic() + within_s
         while True:
             try:
-                return self._client.delete_reservation(self.HOLD)
+                return self._client.delete_reservation(ROLLOUT_HOLD)
             except SourceError as exc:
                 if time.monotonic() >= end:
                     text = "reservation %s is left; it ends within two minutes: %s"
-                    return log.warning(text, self.HOLD, exc)
+                    return log.warning(text, ROLLOUT_HOLD, exc)
             time.sleep(self.POLL_S)
 
     def _await_launched(self) -> None:

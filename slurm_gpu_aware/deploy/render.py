@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from slurm_gpu_aware import filter_rules as rules
 from slurm_gpu_aware.config.settings import DEFAULT_PATH, Config
+from slurm_gpu_aware.deploy.site_scripts import hook_line
 from slurm_gpu_aware.errors import ConfigError
 from slurm_gpu_aware.gate.holding_pool import LICENCE, LICENCE_COUNT
 from slurm_gpu_aware.names import index_type, slot_of
@@ -72,7 +73,7 @@ class Settings(NamedTuple):
     values: dict[str, str]
     """Key in Slurm's spelling -> value, merged with the site's."""
     notes: list[str]
-    """Notes for the administrator, one sentence each."""
+    """Notes for the administrator, one sentence each; further lines are to be copied."""
 
 
 def cores_of(
@@ -139,6 +140,8 @@ def slurm_settings(config: Config, current: SlurmConf, scripts: Mapping[str, str
         "JobSubmitPlugins": {"lua": "lua"},
         "SchedulerParameters": scheduler,
     }
+    if config.setup.cli_filter:
+        ours["CliFilterPlugins"] = {"lua": "lua"}
     values = {
         key: _merged(current.get(key), words, replacing=key == "Licenses")
         for key, words in ours.items()
@@ -154,7 +157,10 @@ def slurm_settings(config: Config, current: SlurmConf, scripts: Mapping[str, str
         if have is None or have == path:
             values[key] = path
         elif have != f"{Path(path).parent}/*":
-            notes.append(f"{key}={have} stays; call {path} from it, or {WITHOUT[key]}")
+            notes.append(
+                f"{key}={have} stays; without a line more {WITHOUT[key]}; before its last exit:\n"
+                f"{hook_line(Path(path))}"
+            )
     wanted = config.events.jobcomp_file
     kind = current.get("JobCompType") or "jobcomp/none"
     if wanted is None:
@@ -175,8 +181,15 @@ def slurm_settings(config: Config, current: SlurmConf, scripts: Mapping[str, str
 
 
 def _merged(have: str | None, ours: Mapping[str, str], *, replacing: bool) -> str:
-    """A list of the site with our entries (name -> entry); ``replacing``: not the site's."""
-    words = [(re.split(r"[:*=]", word)[0], word) for word in (have or "").split(",") if word]
+    """A list of the site with our entries (name -> entry); ``replacing``: not the site's.
+
+    Slurm takes ``job_submit/lua`` for ``lua``.
+    """
+    words = [
+        (re.split(r"[:*=]", word)[0].rpartition("/")[2], word)
+        for word in (have or "").split(",")
+        if word
+    ]
     kept = [(name, word) for name, word in words if not (replacing and name in ours)]
     missing = {name: entry for name, entry in ours.items() if name not in dict(kept)}
     return ",".join([*(word for _, word in kept), *missing.values()])

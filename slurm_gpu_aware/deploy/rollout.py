@@ -8,12 +8,11 @@ state file only has the scope and the node in hand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from slurm_gpu_aware.deploy.indexing import SiteFiles
-from slurm_gpu_aware.deploy.job_requests import jobs_with_feature, untype_pending
+from slurm_gpu_aware.deploy.job_requests import jobs_with_feature
 from slurm_gpu_aware.deploy.reconfiguration import Reconfiguration
 from slurm_gpu_aware.deploy.render import feature_of
 from slurm_gpu_aware.deploy.rollout_nodes import (
@@ -22,60 +21,46 @@ from slurm_gpu_aware.deploy.rollout_nodes import (
     has_index_types,
     unusable,
 )
+from slurm_gpu_aware.deploy.rollout_result import Outcome, Summary
 from slurm_gpu_aware.deploy.rollout_site import LocalSite, RolloutState, unfinished_run
+from slurm_gpu_aware.deploy.typed_jobs import TypedJobs
 from slurm_gpu_aware.errors import SourceError, StoppedError
 from slurm_gpu_aware.names import index_type
 
-__all__ = ["Outcome", "Rollout", "Summary"]
+__all__ = ["Rollout"]
 
 Result = tuple[str, str]
 """(`Outcome.result`, why)."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Outcome of one node."""
-
-    node: str
-    result: str
-    """``changed``, ``already``, ``skipped``, ``failed`` (moved back) or ``left`` (interrupted)."""
-    why: str
-    waited_s: float
-    """Wait until it was empty."""
-
-
-@dataclass
-class Summary:
-    """Outcome of a run."""
-
-    direction: str
-    """``rollout`` or ``undo``."""
-    nodes: list[Outcome] = field(default_factory=list)
-    untyped_jobs: list[str] = field(default_factory=list)
-    """Pending jobs that now ask for a feature instead of a type."""
-    features_needed_by: list[str] = field(default_factory=list)
-    """Jobs that still ask for the nodes' features after an undo; the features stay."""
-    interrupted: bool = False
-
-    def count(self, result: str) -> int:
-        """Nodes with this result."""
-        return sum(o.result == result for o in self.nodes)
 
 
 class ResumedError(SourceError):
     """The node is no longer drained."""
 
 
+class NeededError(SourceError):
+    """Jobs have come that need the node's GPU type."""
+
+
 class Rollout:
-    """One run over a scope of nodes; ``undo`` moves them back to the plain form."""
+    """One run over a scope of nodes; ``undo`` moves them back to the plain form.
+
+    A node waits for pending jobs that need its GPU type; with ``strand`` it does not.
+    """
 
     def __init__(
-        self, nodes: RolloutNodes, site: LocalSite, state_file: Path, *, undo: bool
+        self,
+        nodes: RolloutNodes,
+        site: LocalSite,
+        state_file: Path,
+        *,
+        undo: bool,
+        strand: bool = False,
     ) -> None:
         self._nodes = nodes
         self._site = site
         self._state_file = state_file
         self._undo = undo
+        self._typed = TypedJobs(nodes.client, nodes.say, strand=strand)
         self._say = nodes.say
         self._reconfigure = Reconfiguration(nodes.client, nodes.say, nodes.stopping).run
         self._summary = Summary("undo" if undo else "rollout")
@@ -111,17 +96,16 @@ class Rollout:
                 return
         if not self._undo:
             self._prepare()
-        remaining = list(scope)
-        while remaining:
+        while remaining := [n for n in scope if n not in {o.node for o in self._summary.nodes}]:
             if self._nodes.stopping():
                 self._summary.interrupted = True
                 return
-            node = self._next(remaining)
-            remaining.remove(node)
-            if not self._step(node, lambda name: self._move(name, scope)):
+            if not self._step(self._next(remaining), lambda name: self._move(name, scope)):
                 return
         if self._undo:
             self._tidy()
+        else:
+            self._summary.stranded_jobs = self._typed.stranded(self._site.read().models())
         self._state_file.unlink(missing_ok=True)
 
     def _step(self, name: str, move: Callable[[str], Result | None]) -> bool:
@@ -203,15 +187,18 @@ class Rollout:
         self._untype(files.models())
 
     def _untype(self, models: frozenset[str]) -> None:
-        if not models:
-            return
-        changed, complaints = untype_pending(self._nodes.client, models)
-        untyped = self._summary.untyped_jobs
-        untyped += [job for job in changed if job not in untyped]
-        if changed:
-            self._say(f"jobs {', '.join(changed)} now ask for a feature instead of a GPU type")
-        for job, why in complaints.items():
-            self._say(f"job {job} waits for a plain node: {why}")
+        if models:
+            untyped = self._summary.untyped_jobs
+            untyped += [job for job in self._typed.convert(models) if job not in untyped]
+
+    def _needed(self, *names: str) -> set[str]:
+        """Nodes of these without which pending jobs can no longer start."""
+        if self._undo:
+            return set()
+        plain = [
+            v for v in self._nodes.all().values() if v.name in names or not self._nodes.ours(v)
+        ]
+        return self._typed.needed(names, self._site.read().models(), plain)
 
     def _tidy(self) -> None:
         """After the last node is plain again: remove the features from the files."""
@@ -235,20 +222,22 @@ class Rollout:
 
     # -- one node ------------------------------------------------------------------------------
 
-    def _next(self, remaining: list[str]) -> str:
-        """The next node: first those that are drained, then idle ones, then partly used ones."""
+    def _next(self, remaining: Sequence[str]) -> str:
+        """The next node: drained ones first, then idle ones; those that jobs need last."""
         views = self._nodes.all()
+        needed = self._needed(*remaining)
 
-        def key(name: str) -> tuple[bool, int]:
+        def key(name: str) -> tuple[bool, bool, int]:
             view = views.get(name)
             if view is None:
-                return True, 0
+                return False, True, 0
             busy = 2 if "ALLOCATED" in view.states else 1 if "MIXED" in view.states else 0
-            return not self._nodes.ours(view), busy
+            return name in needed, not self._nodes.ours(view), busy
 
         return min(remaining, key=key)
 
-    def _move(self, name: str, scope: Collection[str]) -> Result:
+    def _move(self, name: str, scope: Collection[str]) -> Result | None:
+        """Move a node; None: jobs need its type for now."""
         view = self._nodes.await_settled(name)
         node = self._site.read().nodes.get(name)
         if view is None or node is None:
@@ -264,12 +253,21 @@ class Rollout:
             if ours:
                 self._nodes.give_back(name)
             return "skipped", problem
+        if self._needed(name):
+            self._keep_plain(name)
+            return None
         self._save(scope, name)
         self._nodes.in_hand.add(name)
         if not ours:
             self._nodes.client.drain_node(name, REASON)
         why, self._waited_s = self._nodes.await_empty(name)
         return self._change(name) if why is None else self._abandon(name, why)
+
+    def _keep_plain(self, name: str) -> None:
+        """Wait a moment with a node that jobs need; resume it if it is drained."""
+        self._nodes.give_back(name)
+        self._typed.say_needed(name)
+        self._nodes.pause()
 
     def _abandon(self, name: str, why: str) -> Result:
         """Give up a node that is not changed yet."""
@@ -284,14 +282,22 @@ class Rollout:
         self._say(f"{name}: resumed, nothing was changed")
         return "left", "resumed unchanged"
 
-    def _change(self, name: str) -> Result:
+    def _change(self, name: str) -> Result | None:
+        """Change an empty node; None: jobs have come that need its type."""
         files = self._site.read()
         before = files.indexed_by_us()
         plain, typed = before - {name}, before | {name}
         try:
             if not self._undo:
                 self._untype(files.models())
+            if self._needed(name):
+                self._keep_plain(name)
+                return None
             self._apply(plain if self._undo else typed, name)
+        except NeededError:
+            self._take_back(before)
+            self._keep_plain(name)
+            return None
         except ResumedError as exc:
             self._take_back(before)
             return self._abandon(name, str(exc))
@@ -322,9 +328,13 @@ class Rollout:
         self._site.apply(files.texts(wanted, features=True))
 
         def still_ours() -> None:
-            """Raise ResumedError if the node may have jobs: it must not be reconfigured."""
-            if not self._nodes.is_free(self._nodes.all()[name]):
+            """Raise if the node may have jobs, or loses a type that jobs need."""
+            view = self._nodes.all()[name]
+            if not self._nodes.is_free(view):
                 raise ResumedError("it was resumed meanwhile")
+            loses_type = name in wanted and not has_index_types(view, files.nodes[name].count)
+            if loses_type and self._needed(name):
+                raise NeededError("jobs need its GPU type")
 
         self._reconfigure(still_ours, name)
         node = files.nodes[name]

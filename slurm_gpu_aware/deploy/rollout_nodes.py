@@ -81,6 +81,10 @@ class RolloutNodes:
 
     # -- waits ---------------------------------------------------------------------------------
 
+    def pause(self) -> None:
+        """Wait for a moment."""
+        time.sleep(POLL_S)
+
     def await_empty(self, name: str) -> tuple[str | None, float]:
         """Wait for the jobs of a node; (why the wait was given up or None, seconds)."""
         told: tuple[str, ...] | None = None

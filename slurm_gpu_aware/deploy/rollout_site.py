@@ -41,8 +41,13 @@ class LocalSite:
         """Replace files in this order, each atomically; then run ``setup.distribute``."""
         for path, text in changes.items():
             files.write(files.Change(path, text))
+        if changes:
+            self.distribute()
+
+    def distribute(self) -> None:
+        """Run ``setup.distribute``, if it is set."""
         command = self._setup.distribute
-        if changes and command:
+        if command:
             self._say(f"distributing: {' '.join(command)}")
             run_command(command, self._setup.distribute_timeout_s)
 

@@ -52,7 +52,7 @@ class Site:
     def text(self, name: str) -> str | None:
         """Text of a file in ``slurm_dir``; None: there is none."""
         path = self.slurm_dir / name
-        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else None
+        return path.read_text(encoding="utf-8", errors="surrogateescape") if path.exists() else None
 
     @property
     def user(self) -> str:

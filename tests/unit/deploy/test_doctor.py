@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import time
@@ -15,15 +16,25 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from memory_slurm import MemorySlurm, node_record, opened, reservation_record
+from memory_slurm import (
+    MemorySlurm,
+    job_record,
+    node_record,
+    opened,
+    partition_record,
+    reservation_record,
+)
 from store_samples import ingest, report
 
 from gpu_aware_profile.store_writer import recompute_scores
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.load import load_config
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.config.tuned import Tuned, tuned_path, write_tuned
 from slurm_gpu_aware.deploy.files import shipped
 from slurm_gpu_aware.deploy.install import filter_files
 from slurm_gpu_aware.deploy.render import lua_conf
+from slurm_gpu_aware.deploy.site_scripts import join_lines
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.store.database import open_store, publish
 from slurm_gpu_aware.store.measurements import Run, put_timings
@@ -88,11 +99,11 @@ class Cluster:
     def nodes(self, *gres: str) -> None:
         self.answer(nodes=[node_record(f"n{i + 1}", gres=g) for i, g in enumerate(gres)])
 
-    def gate(self, left_s: float | None, count: int) -> None:
+    def gate(self, left_s: float | None, count: int, comment: str = "") -> None:
         now = int(time.time())
         end = int(now + (left_s or 0.0))
         licences = f"gpuaware:{count}"
-        held = reservation_record("gpuaware_gate", end_time=end, licenses=licences)
+        held = reservation_record("gpuaware_gate", end_time=end, licenses=licences, comment=comment)
         self.answer(reservations=[] if left_s is None else [held])
 
     def answer(self, **values: object) -> None:
@@ -124,15 +135,15 @@ class Cluster:
             recompute_scores(store)
             publish(store)
 
-    def ask(self) -> Result:
+    def ask(self, *options: str) -> Result:
         return CliRunner().invoke(
             cli,
-            ["--config", str(self.config), "doctor", "--json"],
+            ["--config", str(self.config), "doctor", *options],
             env={"PATH": f"{self.root}/bin:{os.environ['PATH']}"},
         )
 
-    def doctor(self) -> tuple[int, dict[str, dict[str, str]]]:
-        done = self.ask()
+    def doctor(self, *options: str) -> tuple[int, dict[str, dict[str, str]]]:
+        done = self.ask("--json", *options)
         assert done.stderr == ""
         found: dict[str, dict[str, str]] = {}
         for check in json.loads(done.stdout)["checks"]:
@@ -158,6 +169,23 @@ def test_a_healthy_site_is_fine(cluster: Cluster):
     expected = {"release", "licence", "gate", "heartbeat", "filter", "filter answers", "store"}
     assert expected <= set(found)
     assert {found[n]["status"] for n in expected} == {"ok"}
+
+
+def test_the_policy_that_tune_has_set(cluster: Cluster):
+    assert cluster.doctor()[1]["policy"]["found"] == Config().placement.policy
+    with cluster.config.open("a") as file:
+        file.write("[tune]\napply = true\n")
+    config = load_config(cluster.config)
+    write_tuned(config, Tuned("packed", {}, 1_790_000_000.0, 0.0, -1.0, 1.0))
+    check = cluster.doctor()[1]["policy"]
+    assert (check["status"], check["found"][:34]) == ("ok", "packed, set by tune on 2026-09-21:")
+    tuned_path(config).chmod(0o666)
+    check = cluster.doctor()[1]["policy"]
+    assert (check["status"], "may write it" in check["found"]) == ("warning", True)
+    cluster.config.write_text(cluster.config.read_text().replace("apply = true", ""))
+    check = cluster.doctor()[1]["policy"]
+    assert (check["status"], "tune.apply is false" in check["found"]) == ("warning", True)
+    assert "delete" in check["cure"]
 
 
 @pytest.mark.parametrize("version", ["23.11.4", "24.05.1", "26.11.0", "nonsense"])
@@ -190,6 +218,28 @@ def test_wrong_settings(cluster: Cluster, changes: dict[str, str], check: str, c
     assert code == 3
     assert found[check]["status"] == "failed"
     assert cure in found[check]["cure"]
+
+
+def test_the_script_of_slurms_commands(cluster: Cluster, tmp_path: Path):
+    assert "test-only" not in cluster.doctor()[1]
+    cluster.settings(CliFilterPlugins="cli_filter/lua")
+    code, found = cluster.doctor()
+    assert (code, found["test-only"]["status"]) == (3, "failed")
+    assert "cli_filter.lua is missing" in found["test-only"]["found"]
+    folder = tmp_path / "slurm"
+    (folder / "cli_filter.lua").write_text("-- the site's own\n")
+    assert "test-only" not in cluster.doctor()[1]
+    cluster.config.write_text(cluster.config.read_text() + "[setup]\ncli_filter = true\n")
+    assert f'"{folder}/gpu_aware_cli_filter.lua"' in cluster.doctor()[1]["test-only"]["cure"]
+    shutil.copy(folder / "gpu_aware_cli_filter.lua", folder / "cli_filter.lua")
+    assert cluster.doctor()[1]["test-only"]["status"] == "ok"
+    cluster.settings()
+    assert "lacks lua" in cluster.doctor()[1]["test-only"]["found"]
+
+
+def test_a_job_submit_plugin_with_its_prefix(cluster: Cluster):
+    cluster.settings(JobSubmitPlugins="job_submit/lua")
+    assert cluster.doctor()[1]["filter"]["status"] == "ok"
 
 
 def test_a_reservation_prolog_that_finds_no_scontrol(cluster: Cluster, tmp_path: Path):
@@ -243,6 +293,57 @@ def test_gate_and_heartbeat(
     assert found[check]["status"] == status
 
 
+def test_jobs_whose_type_is_gone(cluster: Cluster):
+    def typed(number: int, kind: str) -> dict[str, object]:
+        return job_record(job_id=number, tres_per_job=f"gres/gpu:{kind}:2")
+
+    with opened(cluster.root / "answers") as state:
+        state["jobs"] = [typed(7, "v100"), typed(8, "a100"), job_record(job_id=9)]
+    cluster.nodes(TYPED, "gpu:v100:2")
+    assert cluster.doctor()[1]["typed jobs"]["status"] == "ok"
+    cluster.nodes(TYPED, TYPED)
+    code, found = cluster.doctor()
+    assert (code, found["typed jobs"]["status"]) == (3, "failed")
+    assert found["typed jobs"]["found"].startswith("jobs 7 ask for a GPU type")
+
+
+def test_the_selector_that_works_and_one_that_stands_by(cluster: Cluster):
+    cluster.gate(80, 100_000, "gpu-aware: host elsewhere, process 7")
+    code, found = cluster.doctor()
+    assert code == 0
+    assert found["gate"]["found"].endswith("held by the selector of host elsewhere")
+    assert found["selector"]["found"].endswith("stands by for the one of host elsewhere")
+    cluster.gate(55, 100_000, "gpu-aware: host elsewhere, process 7")
+    assert "stands by" not in cluster.doctor()[1]["selector"]["found"], "it is silent"
+
+
+@pytest.mark.parametrize(
+    ("timeout", "lease_s", "number", "status"),
+    [
+        ("120 sec", 209, 0, "warning"),
+        ("120 sec", 210, 1, "ok"),
+        ("10 sec", 90, 0, "ok"),
+        ("10 sec", 90, 2, "warning"),
+        ("10 sec", 90, None, "warning"),
+    ],
+)
+def test_two_controllers(
+    cluster: Cluster, timeout: str, lease_s: int, number: int | None, status: str
+):
+    with cluster.config.open("a") as file:
+        file.write(f"[gate]\nlease_s = {lease_s}\n")
+    if number is not None:
+        (cluster.root / "heartbeat").write_bytes(struct.pack("!QQ", 1_790_000_000, number))
+    hosts = {"SlurmctldHost[0]": "ctl1(10.0.0.1)", "SlurmctldHost[1]": "ctl2"}
+    cluster.gate(lease_s - 5, 100_000)
+    cluster.settings(**hosts, SlurmctldTimeout=timeout, StateSaveLocation="{root}")
+    code, found = cluster.doctor()
+    assert code == 0
+    assert found["controllers"]["status"] == status
+    if lease_s == 209:
+        assert "gate.lease_s = 210" in found["controllers"]["cure"]
+
+
 def test_types_of_gpus(cluster: Cluster):
     cluster.nodes(TYPED, "gpu:v100:2")
     code, found = cluster.doctor()
@@ -251,7 +352,8 @@ def test_types_of_gpus(cluster: Cluster):
     assert "setup --roll" in found["gres types"]["cure"]
     cluster.nodes("gpu:2", "gpu:v100:2")
     code, found = cluster.doctor()
-    assert (code, found["gres types"]["status"]) == (3, "failed")
+    assert (code, found["gres types"]["status"]) == (0, "warning")
+    assert "no node has one GRES type per GPU" in found["gres types"]["found"]
     cluster.nodes(TYPED, "gpu:a100_3g.20gb:8", "gpu:2,shard:16")
     found = cluster.doctor()[1]
     assert found["gres types"]["status"] == "ok"
@@ -269,7 +371,9 @@ def test_a_profile_of_what_slurm_does_not_have(cluster: Cluster):
     with open_store(cluster.root / "lib" / "store.db") as store:
         put_timings(store, rows)
         recompute_scores(store)
-    checks = [c for c in json.loads(cluster.ask().stdout)["checks"] if c["name"] == "coverage"]
+    checks = [
+        c for c in json.loads(cluster.ask("--json").stdout)["checks"] if c["name"] == "coverage"
+    ]
     assert [(c["found"], c["cure"]) for c in checks] == [
         (
             "Slurm and the profile count GPUs differently on n1",
@@ -291,10 +395,77 @@ def test_an_old_filter(cluster: Cluster):
 
 
 def test_a_job_submit_that_does_not_load_the_filter(cluster: Cluster):
-    (cluster.root / "slurm" / "job_submit.lua").write_text("-- the site's own\n")
+    script = cluster.root / "slurm" / "job_submit.lua"
+    script.write_text("-- the site's own; gpu_aware is for later\n")
+    cluster.sbatch("sbatch: error: Requested node configuration is not available")
     code, found = cluster.doctor()
     assert code == 3
     assert "does not load" in found["filter"]["found"]
+    assert str(script) in found["filter"]["cure"]
+    assert found["filter"]["lines"] == list(join_lines(script.parent))
+    script.write_text("\n".join(join_lines(script.parent)))
+    assert cluster.doctor()[1]["filter"]["status"] == "ok"
+
+
+def test_a_filter_that_answers_is_loaded_whatever_the_script_says(cluster: Cluster):
+    script = cluster.root / "slurm" / "job_submit.lua"
+    script.write_text("dofile('/site/all.lua')\n")
+    assert cluster.doctor()[1]["filter"]["status"] == "ok"
+
+
+def test_a_sites_own_epilog_runs_ours(cluster: Cluster):
+    """It was warned of for ever, with a cure that changed nothing."""
+    ours = cluster.root / "slurm" / "epilog.d" / "50-gpu-aware"
+    own = cluster.root / "epilog.sh"
+    own.write_text("#!/bin/sh\nexit 0\n")
+    cluster.settings(**{"Epilog[0]": str(own)})
+    found = cluster.doctor()[1]["epilog"]
+    assert found["status"] == "warning"
+    assert f"add the line below to {own}" in found["cure"]
+    (line,) = found["lines"]
+    assert f"\n{line}\n" in cluster.ask().stdout
+    own.write_text(f"#!/bin/sh\n{line}\nexit 0\n")
+    found = cluster.doctor()[1]["epilog"]
+    assert (found["status"], found["found"]) == ("ok", f"controller: {own} runs {ours}")
+    ours.unlink()
+    assert "is missing" in cluster.doctor()[1]["epilog"]["found"]
+
+
+def test_nodes_that_have_not_read_slurm_conf(cluster: Cluster):
+    conf = cluster.root / "slurm" / "slurm.conf"
+    conf.write_text("")
+    started = int(conf.stat().st_mtime)
+    records = [node_record(n, gres=TYPED, slurmd_start_time=started) for n in ("n1", "n2")]
+    cluster.answer(nodes=records)
+    assert cluster.doctor()[1]["files of nodes"]["status"] == "skipped"
+    records[1]["slurmd_start_time"] = started - 9
+    cluster.answer(nodes=records)
+    found = cluster.doctor()[1]["files of nodes"]
+    assert found["status"] == "warning"
+    assert found["found"].endswith("since it was changed: n2")
+    assert "scontrol reconfigure" in found["cure"]
+
+
+def test_nodes_are_asked_for_their_files(cluster: Cluster):
+    """srun stands for one job on both nodes; n2 has another epilog."""
+    conf = cluster.root / "slurm" / "slurm.conf"
+    conf.write_text("")
+    cluster.answer(partitions=[partition_record("gpu", "n[1-2]")])
+    epilog = cluster.root / "slurm" / "epilog.d" / "50-gpu-aware"
+    look = 'while [ "$1" != sh ]; do shift; done; SLURMD_NODENAME=n1 "$@"'
+    cluster.script("srun", f"#!/bin/sh\n{look}\n{look} | sed 's/^n1/n2/'\n")
+    found = cluster.doctor("--nodes")[1]["files of nodes"]
+    assert (found["status"], found["found"]) == ("ok", "3 files as on the controller: n[1-2]")
+    changed = f"s|[0-9a-f]* *{epilog}|{'0' * 64} {epilog}|; s/^n1/n2/"
+    cluster.script("srun", f"#!/bin/sh\n{look}\n{look} | sed '{changed}'\n")
+    found = cluster.doctor("--nodes")[1]["files of nodes"]
+    assert found["found"] == f"{epilog} differs from the controller's on n2"
+    cluster.script("srun", f"#!/bin/sh\n{look} | sed 's|[0-9a-f]* *{epilog}||'\n")
+    done = cluster.ask("--json", "--nodes")
+    assert done.exit_code == 3
+    texts = [c["found"] for c in json.loads(done.stdout)["checks"]]
+    assert f"{epilog} is missing on n1" in texts
+    assert "could not be asked now: n2" in texts
 
 
 @pytest.mark.parametrize("text", [None, "classes = 3", 'return { classes = { "X" } }'])
@@ -310,7 +481,8 @@ def test_a_filter_configuration_written_by_hand_may_look_different(cluster: Clus
     (cluster.root / "slurm" / "gpu_aware_conf.lua").write_text(
         '-- by hand\nreturn {\n  licence="gpuaware", -- ours\n  classes = { "A", "B", "C" },\n'
         f'  submit_file = "{cluster.root}/spool/submitted",\n'
-        '  policies = {"topo-aware", "pal+mapa", "pal", "pm-first", "packed", "mapa-preserve",}\n}'
+        '  policies = {"topo-aware", "pal+mapa", "eft", "pal", "pm-first", "packed",'
+        ' "mapa-preserve",}\n}'
     )
     assert cluster.doctor()[1]["filter config"]["status"] == "ok"
 
@@ -385,6 +557,21 @@ def test_a_lock_that_root_left_keeps_the_selector_from_starting(cluster: Cluster
     found = cluster.doctor()[1]["permissions"]
     assert found["found"] == f"nobody cannot write to {lock}"
     assert "setup --install" in found["cure"]
+
+
+def test_the_shared_copy_is_there_and_not_behind(cluster: Cluster, tmp_path: Path):
+    shared = tmp_path / "shared.db"
+    text = cluster.config.read_text()
+    section = re.sub(r"(?m)^\[store\]$", f'[store]\npublished = "{shared}"', text)
+    assert section != text
+    cluster.config.write_text(section)
+    found = cluster.doctor()[1]["shared copy"]
+    assert found["status"] == "warning"
+    assert "No such file" in found["found"]
+    shared.touch()
+    assert cluster.doctor()[1]["shared copy"]["status"] == "ok"
+    os.utime(shared, (time.time() - 7200, time.time() - 7200))
+    assert "behind" in cluster.doctor()[1]["shared copy"]["found"]
 
 
 def test_a_missing_and_a_damaged_store(cluster: Cluster):

@@ -8,7 +8,13 @@ from conf_text import parse_conf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu_aware.config.settings import Config, EventsConfig, GateConfig, SiteConfig
+from slurm_gpu_aware.config.settings import (
+    Config,
+    EventsConfig,
+    GateConfig,
+    SetupConfig,
+    SiteConfig,
+)
 from slurm_gpu_aware.deploy.render import (
     NodeGpus,
     cores_of,
@@ -86,6 +92,19 @@ def test_settings_keep_what_the_site_has():
         "JobSubmitPlugins": "all_partitions,lua",
         "SchedulerParameters": "bf_window=60,default_queue_depth=9,batch_sched_delay=2",
     }
+
+
+def test_a_plugin_with_its_prefix_is_not_listed_twice():
+    """slurmctld would run the filter twice, which refuses the licence that it has added."""
+    got = settings("JobSubmitPlugins=all_partitions,job_submit/lua\n")
+    assert got["JobSubmitPlugins"] == "all_partitions,job_submit/lua"
+
+
+def test_the_plugin_of_the_commands_only_if_it_is_asked_for():
+    conf = "CliFilterPlugins=syslog\n"
+    assert "CliFilterPlugins" not in settings(conf)
+    got = settings(conf, setup=SetupConfig(cli_filter=True))
+    assert got["CliFilterPlugins"] == "syslog,lua"
 
 
 def test_the_count_of_our_licence_follows_the_configuration():

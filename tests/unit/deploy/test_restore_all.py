@@ -18,6 +18,7 @@ from slurm_gpu_aware.deploy.job_requests import Restored, restore_all
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.lockfile import hold_selector_lock
 from slurm_gpu_aware.slurm.updates import JobUpdate
+from slurm_gpu_aware.store.database import open_store
 
 PINS = {"req_nodes": "n1", "tres_per_node": "gres/gpu:g0:1,gres/gpu:g1:1"}
 RECORD = "gpuaware/1;tn=gres/gpu:2;mc=1"
@@ -122,6 +123,17 @@ def test_the_ledger_knows_a_job_whose_comment_was_overwritten(slurm: SlurmFolder
     assert back(slurm).left == ["7"]
     assert is_plain(slurm.jobs["7"])
     assert slurm.jobs["7"]["admin_comment"] == "JS1:H4sIAAAA"
+
+
+def test_the_ledger_knows_a_requeued_job_of_a_plain_node(slurm: SlurmFolder) -> None:
+    """Its AdminComment was freed at its start, and its request names no index."""
+    slurm.write([parked(stuck=True)], ["n1"])
+    slurm.round()
+    slurm.change("7", restart_cnt=1, admin_comment="", tres_per_node="gres/gpu:2")
+    with open_store(slurm.store) as store:
+        store.execute("UPDATE decisions SET exact = 0")
+    assert back(slurm).left == ["7"]
+    assert is_plain(slurm.jobs["7"])
 
 
 def test_release_all_takes_placed_jobs_too(slurm: SlurmFolder) -> None:

@@ -14,8 +14,9 @@ from sample_jobs import slurm_job
 
 from slurm_gpu_aware.deploy import rollout, rollout_nodes
 from slurm_gpu_aware.deploy.indexing import SiteFiles, read_site
-from slurm_gpu_aware.deploy.rollout import Rollout, Summary
+from slurm_gpu_aware.deploy.rollout import Rollout
 from slurm_gpu_aware.deploy.rollout_nodes import REASON, RolloutNodes
+from slurm_gpu_aware.deploy.rollout_result import Summary
 from slurm_gpu_aware.deploy.rollout_site import RolloutState, unfinished_run
 from slurm_gpu_aware.errors import SourceError, StoppedError
 from slurm_gpu_aware.slurm.conffile import read_conf
@@ -48,6 +49,8 @@ class World:
     drained: dict[str, str] = field(default_factory=dict)
     """Node -> reason."""
     registered: dict[str, tuple[tuple[str | None, int], ...]] = field(default_factory=dict)
+    typed_jobs: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """Pending jobs that cannot be changed to ask for a feature."""
     killed_jobs: int = 0
     refuses: set[str] = field(default_factory=set)
     """Nodes whose slurmd does not register with index types."""
@@ -94,7 +97,11 @@ class World:
 
     def jobs(self) -> list[SlurmJob]:
         held = [node for node, left in self.jobs_left.items() for _ in left]
-        return [slurm_job(i, state="RUNNING", nodes=(node,)) for i, node in enumerate(held)]
+        running = [slurm_job(i, state="RUNNING", nodes=(node,)) for i, node in enumerate(held)]
+        return [*running, *(slurm_job(i, **asked) for i, asked in self.typed_jobs.items())]
+
+    def settings(self) -> Mapping[str, str]:
+        return {"StateSaveLocation": str(self.folder / "state")}  # no script: srun or salloc
 
     def update_jobs(self, updates: list[Any]) -> dict[str, str]:
         assert updates == []
@@ -208,6 +215,7 @@ def run(
     scope: list[str] | None = None,
     stopping: Callable[[], bool] = lambda: False,
     said: list[str] | None = None,
+    strand: bool = False,
 ) -> Summary:
     def reconfiguration(*arguments: Any) -> SimpleNamespace:
         return SimpleNamespace(
@@ -220,7 +228,8 @@ def run(
     with clock, mock.patch.object(rollout, "Reconfiguration", reconfiguration):
         nodes = RolloutNodes(client, (said if said is not None else []).append, stopping, 120.0)
         state = world.folder / "rollout.json"
-        return Rollout(nodes, client, state, undo=undo).run(NODES if scope is None else scope)
+        rollout_run = Rollout(nodes, client, state, undo=undo, strand=strand)
+        return rollout_run.run(NODES if scope is None else scope)
 
 
 def results(summary: Summary) -> dict[str, str]:
@@ -484,3 +493,129 @@ def test_a_state_file_of_no_use_is_ignored(tmp_path: Path):
     ):
         file.write_text(text)
         assert unfinished_run(file) is None
+
+
+TYPED: dict[str, Any] = {"tres_per_node": "gres/gpu:v100:2"}
+
+
+def pauses(world: World, number: int, then: Callable[[], object]) -> None:
+    """Call it at a pause; the run has to come so far."""
+    count = 0
+
+    def pause() -> None:
+        nonlocal count
+        count += 1
+        assert count < number + 50, "it waits for ever"
+        if count == number:
+            then()
+
+    world.on_pause = pause
+
+
+def test_the_last_node_with_a_type_waits_for_the_jobs_that_need_it(world: World):
+    world.jobs_left = {}
+    world.typed_jobs = {70: TYPED, 71: {**TYPED, "min_nodes": 2}}
+    plain: list[list[str]] = []
+
+    def start(number: int) -> None:
+        plain.append([n for n in NODES if world.registered[n] == PLAIN and n not in world.drained])
+        del world.typed_jobs[number]
+
+    said: list[str] = []
+    pauses(world, 5, lambda: (start(71), pauses(world, 5, lambda: start(70))))
+    summary = run(world, said=said)
+    assert plain == [["n2", "n3"], ["n3"]]
+    assert results(summary) == dict.fromkeys(NODES, "changed")
+    assert summary.stranded_jobs == {}
+    waits = [line for line in said if "stays plain until" in line]
+    assert [line.split(":")[0] for line in waits] == ["n2", "n3"]
+    assert "71" in waits[0]
+    assert "70" in waits[1]
+
+
+def test_a_job_that_comes_while_its_node_is_drained_gets_the_node_back(world: World):
+    """Requeued, for example; the node is not changed under it."""
+    world.jobs_left = {"n3": [3]}
+    resumed = False
+
+    def come() -> None:
+        world.typed_jobs = {70: TYPED}
+        pauses(world, 5, go)
+
+    def go() -> None:
+        nonlocal resumed
+        resumed = "n3" not in world.drained and world.registered["n3"] == PLAIN
+        world.typed_jobs = {}
+
+    pauses(world, 1, come)
+    assert results(run(world)) == dict.fromkeys(NODES, "changed")
+    assert resumed
+
+
+def test_a_job_that_comes_while_files_are_distributed_gets_the_node_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    world.jobs_left = {}
+    before: list[dict[str, Any]] = []
+
+    def distribute() -> None:
+        files = world.read()
+        if not before and len(files.indexed_by_us()) == len(NODES):  # the last node with the type
+            world.typed_jobs = {70: TYPED}
+            before.append(dict(world.registered))
+            pauses(world, 3, go)
+
+    def go() -> None:
+        assert world.registered == before[0], "its last plain node was changed"
+        assert len(world.read().indexed_by_us()) == len(NODES) - 1
+        assert world.drained == {}
+        world.typed_jobs = {}
+
+    monkeypatch.setattr(world, "distribute", distribute)
+    summary = run(world)
+    assert before
+    assert results(summary) == dict.fromkeys(NODES, "changed")
+    assert summary.stranded_jobs == {}
+
+
+def test_jobs_that_are_not_waited_for_are_named(world: World):
+    world.typed_jobs = {70: TYPED}
+    summary = run(world, strand=True)
+    assert results(summary) == dict.fromkeys(NODES, "changed")
+    assert list(summary.stranded_jobs) == ["70"]
+    assert "no script" in summary.stranded_jobs["70"]
+
+
+def test_an_unusable_node_is_not_waited_for(world: World):
+    """It stays plain, so the job can start when the node is back."""
+    world.drained["n2"] = "broken fan"
+    world.typed_jobs = {70: TYPED}
+    pauses(world, 10_000, lambda: None)
+    summary = run(world)
+    assert results(summary) == {"n1": "changed", "n2": "skipped", "n3": "changed"}
+    assert summary.stranded_jobs == {}
+
+
+def test_a_wait_for_jobs_can_be_interrupted(world: World):
+    world.jobs_left = {}
+    world.typed_jobs = {70: TYPED}
+    summary = run(world, stopping=lambda: world.clock > 5)
+    assert summary.interrupted
+    assert list(results(summary).values()) == ["changed", "changed"]
+    assert world.drained == {}
+
+
+@pytest.mark.parametrize("step", range(1, 40, 3))
+def test_killed_with_jobs_that_need_a_type(world: World, step: int):
+    """A node that a killed run left drained is resumed if a job needs it."""
+    world.typed_jobs = {70: {**TYPED, "min_nodes": 3}}
+    world.dies_at = step
+    try:
+        run(world, stopping=lambda: world.clock > 50)
+    except KilledError:
+        assert world.steps == step
+    world.dies_at = None
+    summary = run(world, stopping=lambda: world.clock > 150)
+    assert summary.interrupted
+    assert world.registered == dict.fromkeys(NODES, PLAIN)
+    assert world.drained == {}

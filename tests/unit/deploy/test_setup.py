@@ -14,6 +14,7 @@ from store_samples import ingest, report
 
 from slurm_gpu_aware.deploy.files import Change, check_lua, shipped, write
 from slurm_gpu_aware.deploy.site import conf_nodes
+from slurm_gpu_aware.deploy.site_scripts import join_lines
 from slurm_gpu_aware.errors import AwareError
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.measurements import Run, put_timings
@@ -174,7 +175,28 @@ def test_the_sites_own_filter_stays(site: Site):
     (site.slurm / "job_submit.lua").write_text(own)
     done = site.setup("--install", "--yes")
     assert site.files()["job_submit.lua"] == own
-    assert "add the lines that load gpu_aware.lua" in " ".join(done.stderr.split())
+    lines = [f"    {line}" for line in join_lines(site.slurm)]
+    assert "\n".join(["", *lines, ""]) in done.stderr
+
+
+def test_the_script_of_slurms_commands_only_if_it_is_asked_for(site: Site):
+    site.setup("--install", "--yes")
+    assert "cli_filter.lua" not in site.files()
+    assert "CliFilterPlugins" not in site.files()["slurm.conf"]
+    site.config.write_text(site.config.read_text() + "[setup]\ncli_filter = true\n")
+    done = site.setup("--install", "--yes")
+    files = site.files()
+    assert files["cli_filter.lua"] == files["gpu_aware_cli_filter.lua"]
+    assert parse_conf(files["slurm.conf"]).get("CliFilterPlugins") == "lua"
+    assert "every host with sbatch or srun before slurm.conf" in " ".join(done.stderr.split())
+    own = "function slurm_cli_pre_submit() return slurm.SUCCESS end\n"
+    (site.slurm / "cli_filter.lua").write_text(own)
+    done = site.setup("--install", "--yes")
+    assert site.files()["cli_filter.lua"] == own
+    line = f'pcall(dofile, "{site.slurm}/gpu_aware_cli_filter.lua")'
+    assert line.split()[-1] in " ".join(done.stderr.split())
+    (site.slurm / "cli_filter.lua").write_text(f"{own}{line}\n")
+    assert "the site's own and stays" not in " ".join(site.setup("--install").stderr.split())
 
 
 def test_a_changed_configuration_reloads_the_filter(site: Site):
@@ -211,6 +233,7 @@ def test_output_is_a_folder_for_review(site: Site, tmp_path: Path):
         "resv.d/50-gpu-aware-pool",
         "systemd/gpu-aware-selectd.service",
         "systemd/gpu-aware-sweep.timer",
+        "systemd/gpu-aware-tune.timer",
     } <= names
     assert (
         "# NodeName=n[1-2] Gres=gpu:g0:1,gpu:g1:1 Features=gpu_v100"

@@ -1,0 +1,310 @@
+"""Removal of slurm-gpu-aware from a live site, in an order that loses no job.
+
+The nodes are plain again (the undo of a rollout) while the filter still translates requests by
+model. Then: our lines out of the site's job_submit.lua, the selector off, all waiting jobs restored
+and released, our settings out of slurm.conf, and last the files: a slurmd that still has our epilog
+in its slurm.conf drains its node if the file is missing. Each step looks at what is there, so a
+removal that was interrupted, or that waits for jobs, goes on when it is started again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slurm_gpu_aware.config.settings import GateConfig
+from slurm_gpu_aware.deploy import files
+from slurm_gpu_aware.deploy.distribution import WANTED, Delivery, not_read_since
+from slurm_gpu_aware.deploy.filter_answer import filter_answer
+from slurm_gpu_aware.deploy.install import SCRIPT_KEYS
+from slurm_gpu_aware.deploy.job_requests import (
+    all_jobs,
+    jobs_with_feature,
+    open_placements,
+    restore_all,
+)
+from slurm_gpu_aware.deploy.leftovers import (
+    conf_without_settings,
+    kept_backups,
+    own_files,
+    unit_names,
+)
+from slurm_gpu_aware.deploy.reconfiguration import Reconfiguration
+from slurm_gpu_aware.deploy.rollout_site import LocalSite
+from slurm_gpu_aware.deploy.site import Site
+from slurm_gpu_aware.deploy.site_scripts import names_us, read_script, without_calls, without_join
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.filter_rules import EXTRA_CLOCK, HOLDING_POOL
+from slurm_gpu_aware.gate.admin_comment import BOUND, marker_of
+from slurm_gpu_aware.gate.gate_holder import gate_reservation
+from slurm_gpu_aware.gate.index_types import bound_slots
+from slurm_gpu_aware.gate.restore import release_by_hand
+from slurm_gpu_aware.lockfile import SELECTOR_LOCK, hold_selector_lock
+from slurm_gpu_aware.slurm.client import SlurmClient
+from slurm_gpu_aware.slurm.commands import run_command
+from slurm_gpu_aware.slurm.controllers import Controllers
+from slurm_gpu_aware.slurm.records import ENDED, HOLDING
+
+__all__ = ["Removal", "Removed", "waiting_jobs"]
+
+SYSTEMCTL_S = 60.0
+RELOAD_S = 10.0
+"""Longest wait until slurmctld has read a changed job_submit.lua."""
+_LOADED = {
+    files.OWN_FILTER: ("JobSubmitPlugins", "slurmctld needs"),
+    files.CLI_FILTER: ("CliFilterPlugins", "sbatch and srun need"),
+}
+"""Script that Slurm loads -> (setting that makes it do so, what fails without the script)."""
+_TRIES = 5
+"""Rounds of release, as jobs that were submitted before the filter went may still arrive."""
+
+
+@dataclass
+class Removed:
+    """Outcome of one run."""
+
+    waits: list[str] = field(default_factory=list)
+    """What has to happen before the next run can go on; empty: all is removed."""
+    kept: list[str] = field(default_factory=list)
+    """Files of this host that stay, each with the reason."""
+
+
+class Removal:
+    """The steps after the nodes are plain. ``say`` takes a line of progress."""
+
+    def __init__(
+        self, site: Site, client: SlurmClient, local: LocalSite, say: Callable[[str], None]
+    ) -> None:
+        self._site = site
+        self._config = site.config
+        self._client = client
+        self._local = local
+        self._say = say
+
+    # -- what will change ----------------------------------------------------------------------
+
+    def filter_change(self) -> files.Change | None:
+        """job_submit.lua without our lines; None: it has none. Raises SourceError if some stay."""
+        path = self._site.slurm_dir / files.OWN_FILTER
+        text = read_script(path)
+        if text is None:
+            return None
+        changed = without_join(text)
+        lines = names_us(text, ".lua")
+        if lines:
+            raise SourceError(_by_hand(path, lines))
+        return files.Change(path, changed) if changed != text else None
+
+    def conf_changes(self, slurm_conf: str | None = None) -> tuple[list[files.Change], list[str]]:
+        """The site's Prolog, Epilog, cli_filter.lua and slurm.conf without us, this last; notes.
+
+        ``slurm_conf``: its text with plain nodes; None: as it is. Raises SourceError if a script
+        runs ours in a form that is not known.
+        """
+        changes = []
+        scripts = [Path(self._site.conf.get(key) or "") for key in SCRIPT_KEYS.values()]
+        ours = own_files(self._site).files
+        for path in [*scripts, self._site.slurm_dir / files.CLI_FILTER]:
+            text = read_script(path) if path.is_file() else None
+            if text is None or path in ours:
+                continue
+            changed = without_join(text) if path.suffix == ".lua" else without_calls(text)
+            lines = names_us(text, path.suffix)
+            if lines:
+                raise SourceError(_by_hand(path, lines))
+            if changed != text:
+                changes.append(files.Change(path, changed))
+        conf = self._site.text("slurm.conf") if slurm_conf is None else slurm_conf
+        if conf is None:
+            raise SourceError(f"{self._site.slurm_dir}/slurm.conf: no such file")
+        changed, notes = conf_without_settings(self._site, conf)
+        if changed != conf or slurm_conf is not None:
+            changes.append(files.Change(self._site.slurm_dir / "slurm.conf", changed))
+        return [change for change in changes if files.diff(change)], notes
+
+    # -- steps ---------------------------------------------------------------------------------
+
+    def run(self, features: frozenset[str], delivery: Delivery) -> Removed:
+        """Do all steps as far as they can be done now.
+
+        ``features``: features of models that the nodes still have. ``delivery``: how nodes get
+        the files. Raises SourceError; a later run goes on.
+        """
+        self._remove_filter()
+        self._stop_selector()
+        self._release()
+        placed = open_placements(self._config)
+        waiting = waiting_jobs(self._client, self._config.gate, features, placed)
+        waits = [f"{_listed(ids)}: {why}" for why, ids in waiting.items()]
+        if waits:
+            return Removed(waits)
+        waits = self._remove_settings(delivery)
+        return Removed(waits) if waits else Removed(kept=self._remove_files())
+
+    def _remove_filter(self) -> None:
+        change = self.filter_change()
+        if change is not None:
+            files.check_lua([change])
+            files.write(change, backup=False)
+            files.reload_filter(self._site.slurm_dir, [change.path])
+            self._say(f"{change.path}: our lines are out; new jobs pass unchanged")
+        end = time.monotonic() + RELOAD_S
+        while filter_answer(self._config)[0]:
+            if time.monotonic() >= end:
+                raise SourceError(
+                    "slurmctld still runs the filter; restart slurmctld, then run this again"
+                )
+            time.sleep(1.0)
+
+    def _stop_selector(self) -> None:
+        units = [n for n in unit_names() if (self._site.unit_dir / n).exists()]
+        timed = [name for name in units if f"{name.removesuffix('.service')}.timer" in units]
+        startable = [name for name in units if name not in timed]
+        if startable and shutil.which("systemctl"):
+            run_command(["systemctl", "disable", "--now", *startable], SYSTEMCTL_S)
+            if timed:  # a run that goes on could write again what is deleted below
+                run_command(["systemctl", "stop", *timed], SYSTEMCTL_S, check=False)
+            self._say(f"stopped and disabled: {', '.join(startable)}")
+        store = self._config.store.path
+        if (store.parent / SELECTOR_LOCK).exists():
+            with hold_selector_lock(store):  # raises if a selector runs
+                pass
+        others = Controllers(self._client.settings()).others
+        if others and self._renewed():
+            raise SourceError(
+                "a selector on another controller renews the gate: on"
+                f" {', '.join(others)} 'systemctl disable --now gpu-aware-selectd', then run this"
+                " again"
+            )
+
+    def _renewed(self) -> bool:
+        """Whether the end of the gate's reservation moves."""
+        gate = self._config.gate
+        before = gate_reservation(self._client, gate)
+        if before is None:
+            return False
+        time.sleep(self._config.selector.heartbeat_s + 2.0)
+        after = gate_reservation(self._client, gate)
+        return after is not None and after.end_s > before.end_s
+
+    def _release(self) -> None:
+        """Restore and release all waiting jobs; then delete the reservations of gate and pool."""
+        for _ in range(_TRIES):
+            released = release_by_hand(self._client, self._config, None)
+            restored = restore_all(self._client, self._config)
+            if restored.kept:
+                raise SourceError(f"placed jobs stay unchanged: {restored.kept_why}")
+            for job_id, why in restored.wrong.items():
+                raise SourceError(f"the request of job {job_id} could not be restored: {why}")
+            if not released and not restored.left:
+                break
+            self._say(f"given back to Slurm: {_listed(released + restored.left)}")
+        gate = self._config.gate.reservation
+        for name in [r.name for r in self._client.reservations()]:
+            if name == gate or re.fullmatch(rf"{HOLDING_POOL}(_\d+)?", name):
+                self._client.delete_reservation(name)
+                self._say(f"deleted reservation {name}")
+
+    def _remove_settings(self, how: Delivery) -> list[str]:
+        """Change slurm.conf and let all daemons read it; return what has to be done by hand."""
+        conf = self._site.slurm_dir / "slurm.conf"
+        changes, _ = self.conf_changes()
+        if not changes and not self._unread(conf):
+            return []
+        for change in changes:
+            files.write(change, backup=False)
+            self._say(f"{change.path}: our lines are out")
+        if how.arrives:
+            self._local.distribute()
+            Reconfiguration(self._client, self._say, lambda: False).run()
+            self._say("all daemons have read slurm.conf")
+            return []
+        folder = self._site.slurm_dir
+        return [
+            f"{how.why}: copy {folder} to all nodes that have their own, then run 'scontrol"
+            f" reconfigure'; or {WANTED.format(folder=folder)}"
+        ]
+
+    def _unread(self, conf: Path) -> list[str]:
+        return not_read_since(self._client.nodes(), conf.stat().st_mtime)
+
+    def _remove_files(self) -> list[str]:
+        """Delete our files on this host; return those that stay, with the reason."""
+        own = own_files(self._site)
+        kept = []
+        deleted = []
+        settings = self._client.settings()
+        backups = kept_backups(self._site)
+        for path in own.files:
+            key, user = _LOADED.get(path.name, ("", ""))
+            if "lua" in (word.rpartition("/")[2] for word in settings.get(key, "").split(",")):
+                kept.append(f"{path}: slurm.conf has {key}=lua, so {user} one")
+            else:
+                deleted.append(path)
+        for path, needless in backups.items():
+            if needless:
+                deleted.append(path)
+            else:
+                kept.append(f"{path}: the file was changed since, so its first version stays")
+        for path in deleted:
+            path.unlink(missing_ok=True)
+        for folder in own.folders:
+            if not os.listdir(folder):
+                folder.rmdir()
+        if deleted:
+            self._say(f"deleted {len(deleted)} files: {', '.join(map(str, deleted))}")
+            if shutil.which("systemctl"):
+                run_command(["systemctl", "daemon-reload"], SYSTEMCTL_S, check=False)
+            self._local.distribute()
+        return [*kept, *(f"{path}: your measurements or settings" for path in own.data)]
+
+
+def _listed(jobs: Sequence[str]) -> str:
+    more = f", ... ({len(jobs)} in all)" if len(jobs) > 10 else ""
+    return f"{'job' if len(jobs) == 1 else 'jobs'} {', '.join(jobs[:10])}{more}"
+
+
+def _by_hand(path: Path, lines: Sequence[int]) -> str:
+    return (
+        f"{path}: take out line {', '.join(map(str, lines[:8]))}, which runs ours in a form that"
+        " setup does not know; then run this again"
+    )
+
+
+def waiting_jobs(
+    client: SlurmClient, gate: GateConfig, features: frozenset[str], placed: frozenset[str]
+) -> dict[str, list[str]]:
+    """Why jobs still need us -> their ids; ``placed``: those of open decisions.
+
+    Raises SourceError if a job cannot be read.
+    """
+    with_feature = set(jobs_with_feature(client, features))
+    found: dict[str, list[str]] = {}
+    for job in all_jobs(client):
+        if job.state in ENDED:
+            continue
+        marker = marker_of(job.admin_comment)  # only a job that has just started has it
+        why = None
+        if job.licence_count(gate.licence):
+            why = f"the licence {gate.licence} is in the request"
+        elif job.holding_pool is not None:
+            why = f"the reservation {job.holding_pool} is in the request"
+        elif job.id in with_feature:
+            why = "the feature of a GPU model is in the request"
+            if job.reason == "DependencyNeverSatisfied":
+                why = f"{why}, and its dependency can never be met: its owner must cancel it"
+        elif job.state in HOLDING and (
+            job.id in placed
+            or bound_slots(job) is not None
+            or EXTRA_CLOCK in (job.extra or "")
+            or (marker is not None and marker.phase in BOUND)
+        ):
+            why = "running where we placed it; the epilog resets its clock"
+        if why is not None:
+            found.setdefault(why, []).append(job.id)
+    return found

@@ -1,0 +1,126 @@
+"""Pending jobs that ask for a GPU type, while nodes lose their types.
+
+Such a job is changed to ask for the feature of the model, if srun inside it will not ask for the
+type. The others can start on plain nodes only, so the nodes that they need stay plain until then.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from slurm_gpu_aware.deploy.batch_files import BatchFiles
+from slurm_gpu_aware.deploy.job_requests import all_jobs
+from slurm_gpu_aware.deploy.render import feature_of
+from slurm_gpu_aware.gate.typed_requests import can_start, gpu_types, untyped_fields
+from slurm_gpu_aware.slurm.client import SlurmClient
+from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
+from slurm_gpu_aware.slurm.updates import JobUpdate
+
+__all__ = ["TypedJobs"]
+
+REPEAT_S = 60.0
+"""Interval between reports of an unchanged wait."""
+
+
+class TypedJobs:
+    """Pending jobs that ask for types of GPU models. Methods raise SourceError.
+
+    ``say`` takes a line of progress. ``strand``: no node is kept plain for them.
+    """
+
+    def __init__(
+        self, client: SlurmClient, say: Callable[[str], None], *, strand: bool = False
+    ) -> None:
+        self._client = client
+        self._say = say
+        self._strand = strand
+        self._needing: dict[str, list[str]] = {}
+        """Node -> jobs that need it, of the last call of `needed`."""
+        self._said: list[str] = []
+        self._said_at = -math.inf
+        self._kept: dict[str, str] = {}
+        """Job -> why it keeps its type, as it was said."""
+
+    def convert(self, models: Collection[str]) -> list[str]:
+        """Change requests for models (lower case) to their features; return the changed jobs."""
+        updates: list[JobUpdate] = []
+        kept: dict[str, str] = {}
+        for job in self._pending(models):
+            fields, why = self._change(job)
+            if fields is None:
+                kept[job.id] = why
+            else:
+                updates.append(JobUpdate(job.id, fields))
+        kept |= self._client.update_jobs(updates)
+        changed = [u.job_id for u in updates if u.job_id not in kept]
+        if changed:
+            self._say(f"jobs {', '.join(changed)} now ask for a feature instead of a GPU type")
+        for job_id, why in kept.items():
+            if self._kept.get(job_id) != why:
+                self._say(f"job {job_id} can start only on nodes with GPUs of its type: {why}")
+        self._kept |= kept
+        return changed
+
+    def _pending(self, models: Collection[str]) -> Iterator[SlurmJob]:
+        for job in all_jobs(self._client):
+            if job.state == "PENDING" and any(kind.lower() in models for kind in gpu_types(job)):
+                yield job
+
+    def _change(self, job: SlurmJob) -> tuple[tuple[tuple[str, str], ...] | None, str]:
+        """(fields of the update, why there is none)."""
+        kinds = gpu_types(job)
+        if len(kinds) > 1:
+            return None, "it asks for several types"
+        if job.het:
+            return None, "it is a part of a heterogeneous job"
+        (kind,) = kinds
+        why = self._files.type_problem(job, kind)
+        if why is not None:
+            return None, why
+        fields = untyped_fields(job, kind, feature_of(kind))
+        return fields, "its constraint cannot be extended by a feature" if fields is None else ""
+
+    @cached_property
+    def _files(self) -> BatchFiles:
+        settings = self._client.settings()
+        return BatchFiles(Path(settings.get("StateSaveLocation", "/var/spool/slurmctld")))
+
+    def needed(
+        self, names: Iterable[str], models: Collection[str], plain: Sequence[SlurmNode]
+    ) -> set[str]:
+        """Nodes without whose GPU types a job can no longer start; none if ``strand``.
+
+        ``plain``: nodes that keep their types for now.
+        """
+        self._needing = {}
+        for job in () if self._strand else self._pending(models):
+            if not can_start(job, plain):
+                continue
+            for name in names:
+                if not can_start(job, [node for node in plain if node.name != name]):
+                    self._needing.setdefault(name, []).append(job.id)
+        return set(self._needing)
+
+    def say_needed(self, node: str) -> None:
+        """Name the jobs that need a node, unless it was done a moment ago."""
+        now = time.monotonic()
+        jobs = self._needing.get(node, [])
+        if jobs != self._said or now - self._said_at >= REPEAT_S:
+            self._say(
+                f"{node}: stays plain until these jobs have started or are cancelled, because they"
+                f" need its GPU type: {', '.join(jobs)}; with --strand they are not waited for"
+            )
+            self._said, self._said_at = jobs, now
+
+    def stranded(self, models: Collection[str]) -> dict[str, str]:
+        """Jobs that no nodes with GPUs of their types can serve: job -> why it keeps its type."""
+        nodes = self._client.nodes()
+        return {
+            job.id: self._kept.get(job.id, "it asks for a GPU type")
+            for job in self._pending(models)
+            if not can_start(job, nodes)
+        }

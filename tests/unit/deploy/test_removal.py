@@ -1,0 +1,342 @@
+"""setup --remove: a site is afterwards what it was before setup, and no job is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from slurm_folder import SlurmFolder, parked
+from store_samples import decision
+
+from slurm_gpu_aware.cli.main import cli
+from slurm_gpu_aware.config.settings import GateConfig
+from slurm_gpu_aware.deploy.removal import waiting_jobs
+from slurm_gpu_aware.deploy.site_scripts import hook_line, join_lines
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.ledger import Ledger
+
+PLAIN = """\
+# the site's
+ClusterName=test
+SlurmUser=root
+NodeName=n[1-2] Gres=gpu:v100:4 Feature=ib  # two
+GresTypes=gpu
+"""
+OWN = """\
+licenses=matlab:4,comsol:2   # seats
+SchedulerParameters=bf_interval=4,default_queue_depth=300
+JobSubmitPlugins=all_partitions,lua
+Prolog={slurm}/prolog.sh
+Epilog={slurm}/epilog.sh
+"""
+LUA = """\
+-- Made for gpu_aware users, too.
+function slurm_job_submit() return slurm.SUCCESS end
+function slurm_job_modify() return slurm.SUCCESS end
+return slurm.SUCCESS
+"""
+SHELL = "#!/bin/sh\nmkdir -p /tmp/x # gpu-aware\nexit 0\n"
+PLACED = {"req_nodes": "n1", "tres_per_node": "gres/gpu:g0:1,gres/gpu:g1:1"}
+MARKED = "gpuaware/1;tn=gres/gpu:2;mc=1;sel=released:0:1"
+
+
+class Site:
+    """A site in a folder, with commands that note when they are called."""
+
+    def __init__(self, root: Path, slurm: SlurmFolder, conf: str) -> None:
+        self.root, self.memory = root, slurm
+        self.slurm, self.units, self.bin = root / "etc-slurm", root / "units", root / "bin"
+        for folder in (self.slurm, self.units, self.bin, root / "etc"):
+            folder.mkdir()
+        (self.slurm / "slurm.conf").write_text(conf.format(slurm=self.slurm))
+        self.config = root / "etc" / "config.toml"
+        self.config.write_text(
+            f'[store]\npath = "{slurm.store}"\n'
+            f'[events]\nsubmit_file = "{root}/spool/submitted"\n'
+            f'[setup]\ndistribute = ["{self.bin}/push"]\ncli_filter = true\n'
+        )
+        # Of our files, the last push finds none.
+        has = f'[ -e "{self.slurm}/gpu_aware.lua" ] && echo with || echo without'
+        self.command("push", f"echo push $({has})")
+        self.command("scontrol", 'echo scontrol "$@"')
+        self.command("systemctl", 'echo systemctl "$@"')
+        self.command("sbatch", f'grep -q "aware.join" {self.slurm}/job_submit.lua', refused=True)
+        slurm.set(settings={"JobSubmitPlugins": "none", "SlurmctldParameters": "(null)"})
+
+    def command(self, name: str, text: str, *, refused: bool = False) -> None:
+        path = self.bin / name
+        log = ">/dev/null && echo gpu-aware: refused >&2" if refused else f">>{self.root}/calls"
+        path.write_text(f"#!/bin/sh\n{text} {log}\n")
+        path.chmod(0o755)
+
+    def calls(self) -> list[str]:
+        path = self.root / "calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def files(self) -> dict[str, str]:
+        return {
+            str(p.relative_to(self.slurm)): p.read_text()
+            for p in self.slurm.rglob("*")
+            if p.is_file()
+        }
+
+    def setup(self, *args: str, answer: str = "") -> Result:
+        done = CliRunner().invoke(
+            cli,
+            [
+                *("--config", str(self.config), "setup", "--slurm-dir", str(self.slurm)),
+                *("--unit-dir", str(self.units), *args),
+            ],
+            input=answer,
+            env={
+                "PATH": f"{self.bin}:{os.environ['PATH']}",
+                "GPU_AWARE_CLOCK_CONFIG": str(self.root / "etc" / "clock.conf"),
+            },
+        )
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+        return done
+
+
+@pytest.fixture
+def plain(tmp_path: Path, slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """A site without scripts of its own."""
+    slurm.serve(monkeypatch)
+    slurm.write([], ["n1", "n2"])
+    (tmp_path / "site").mkdir()
+    return Site(tmp_path / "site", slurm, PLAIN)
+
+
+@pytest.fixture
+def own(tmp_path: Path, slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """A site with scripts, licences and plugins of its own."""
+    slurm.serve(monkeypatch)
+    slurm.write([], ["n1", "n2"])
+    (tmp_path / "site").mkdir()
+    site = Site(tmp_path / "site", slurm, PLAIN + OWN)
+    (site.slurm / "job_submit.lua").write_text(LUA)
+    (site.slurm / "cli_filter.lua").write_text(LUA)
+    for name in ("prolog.sh", "epilog.sh"):
+        (site.slurm / name).write_text(SHELL)
+    return site
+
+
+def add(site: Site, name: str, *lines: str) -> None:
+    """Add lines before the last one, as the guide says."""
+    path = site.slurm / name
+    *head, last = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*head, *(f"{line}\n" for line in lines), last]))
+
+
+def install(site: Site) -> None:
+    done = site.setup("--install", "--yes")
+    assert done.exit_code == 0, done.stderr
+    if (
+        "Prolog=/" in (site.slurm / "slurm.conf").read_text()
+        and (site.slurm / "prolog.sh").exists()
+    ):
+        add(site, "job_submit.lua", *join_lines(site.slurm))
+        add(site, "cli_filter.lua", f'pcall(dofile, "{site.slurm}/gpu_aware_cli_filter.lua")')
+        for kind in ("prolog", "epilog"):
+            add(site, f"{kind}.sh", hook_line(site.slurm / f"{kind}.d" / "50-gpu-aware"))
+
+
+@pytest.mark.parametrize("which", ["plain", "own"])
+def test_the_site_is_what_it_was(which: str, request: pytest.FixtureRequest) -> None:
+    site: Site = request.getfixturevalue(which)
+    before = site.files()
+    install(site)
+    assert site.files().keys() > before.keys()
+    host = socket.gethostname()
+    site.memory.reserve()
+    with site.memory.state() as state:
+        state["settings"] |= {"SlurmctldHost[0]": f"{host}(10.0.0.1)", "SlurmctldHost[1]": "ctl2"}
+    done = site.setup("--remove", "--yes")
+    assert done.exit_code == 0, done.stderr
+    assert site.files() == before
+    assert "# first on ctl2\nsystemctl disable --now gpu-aware-selectd\n" in done.stdout
+    assert f"# first on {host}" not in done.stdout
+    assert [p.name for p in site.slurm.iterdir() if p.is_dir()] == []
+    assert list(site.units.iterdir()) == []
+    assert site.memory.store.parent.exists()
+    assert site.config.exists()
+    assert f"rm -rf {site.config.parent}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [("JobSubmitPlugins", "job_submit.lua"), ("CliFilterPlugins", "cli_filter.lua")],
+)
+def test_a_script_that_slurm_still_loads_stays(plain: Site, key: str, name: str) -> None:
+    """As where slurm.conf.before-gpu-aware is gone: then the plugins stay."""
+    install(plain)
+    loaded = {"JobSubmitPlugins": "none", "CliFilterPlugins": "(null)"}
+    loaded[key] = "syslog,cli_filter/lua"
+    plain.memory.set(settings={**loaded, "SlurmctldParameters": "(null)"})
+    done = plain.setup("--remove", "--yes")
+    assert (done.exit_code, set(plain.files())) == (0, {"slurm.conf", name}), done.stderr
+    assert f"{key}=lua" in " ".join(done.stderr.split())
+
+
+def test_slurm_conf_reaches_the_nodes_before_a_file_goes(own: Site) -> None:
+    install(own)
+    own.setup("--remove", "--yes")
+    units = "gpu-aware-selectd.service gpu-aware-sweep.timer gpu-aware-tune.timer"
+    assert own.calls() == [
+        f"systemctl disable --now {units}",
+        "systemctl stop gpu-aware-sweep.service gpu-aware-tune.service",
+        "push with",
+        "scontrol reconfigure",
+        "systemctl daemon-reload",
+        "push without",
+    ]
+
+
+def test_it_shows_everything_and_asks(own: Site) -> None:
+    install(own)
+    before = own.files()
+    done = own.setup("--remove", answer="n\n")
+    assert done.exit_code == 1
+    assert "-if loaded then gpu_aware.join() end" in done.stdout
+    assert "+licenses=matlab:4,comsol:2   # seats" in done.stdout
+    assert "Remove slurm-gpu-aware?" in done.stderr
+    assert (own.files(), own.calls()) == (before, [])
+
+
+def test_a_running_job_whose_comment_was_freed_is_waited_for(own: Site) -> None:
+    """Only the ledger knows that it was placed: its node is plain, and it asked for no clock."""
+    install(own)
+    with open_store(own.memory.store) as store:
+        Ledger(store).add_decision(decision("9", state="started"))
+    here = {"state": "RUNNING", "nodes": "n1", "slots": [0, 1]}
+    own.memory.write([parked("9", licenses="", admin_comment="", **here)], ["n1", "n2"])
+    done = own.setup("--remove", "--yes")
+    assert done.exit_code == 3
+    assert "- job 9: running where we placed it" in done.stderr
+
+
+def test_jobs_get_their_requests_back_and_running_ones_are_waited_for(own: Site) -> None:
+    install(own)
+    placed: dict[str, Any] = {"licenses": "", "admin_comment": MARKED, "stuck": True, **PLACED}
+    running = parked("9", **{**placed, "state": "RUNNING", "nodes": "n1", "slots": [0, 1]})
+    own.memory.write([parked("7"), parked("8", **placed), running], ["n1", "n2"])
+    done = own.setup("--remove", "--yes")
+    assert done.exit_code == 3
+    assert "- job 9: running where we placed it" in done.stderr
+    jobs = own.memory.jobs
+    assert (jobs["7"]["licenses"], jobs["8"]["licenses"]) == ("", "")
+    assert (jobs["8"]["req_nodes"], jobs["8"]["tres_per_node"]) == ("", "gres/gpu:2")
+    assert own.memory.get("reservations") == []
+    assert (own.slurm / "epilog.d" / "50-gpu-aware").exists()
+    assert "gpuaware" in (own.slurm / "slurm.conf").read_text()
+    own.memory.change("9", state="COMPLETED")
+    assert own.setup("--remove", "--yes").exit_code == 0
+    assert not (own.slurm / "epilog.d").exists()
+
+
+def test_a_job_that_can_never_start_is_its_owners_to_cancel(own: Site) -> None:
+    """Slurm keeps it (unless kill_invalid_depend is set), so the wait would not end by itself."""
+    typed = {"licenses": "", "admin_comment": "", "features": "gpu_v100"}
+    never = parked("8", **typed, reason="DependencyNeverSatisfied")
+    own.memory.write([parked("7", **typed), never], ["n1"])
+    client, gate = own.memory.client(), GateConfig()
+    waits = waiting_jobs(client, gate, frozenset({"gpu_v100"}), frozenset())  # type: ignore[arg-type]
+    assert list(waits.values()) == [["7"], ["8"]]
+    assert [("cancel it" in why) for why in waits] == [False, True]
+
+
+def test_a_call_in_another_form_is_named_before_anything_changes(own: Site) -> None:
+    install(own)
+    add(own, "epilog.sh", f"nice {own.slurm}/epilog.d/50-gpu-aware &")
+    before = own.files()
+    done = own.setup("--remove", "--yes")
+    assert done.exit_code == 1
+    assert f"{own.slurm}/epilog.sh: take out line 4" in done.stderr
+    assert (own.files(), own.calls()) == (before, [])
+
+
+def test_nodes_with_files_of_their_own_keep_ours_until_they_read_slurm_conf(own: Site) -> None:
+    """A slurmd whose slurm.conf names an epilog that is gone drains its node."""
+    install(own)
+    text = own.config.read_text()
+    own.config.write_text(text[: text.index("[setup]")])
+    (own.bin / "srun").write_text("#!/bin/sh\necho unseen\n")
+    (own.bin / "srun").chmod(0o755)
+    done = own.setup("--remove", "--yes", "--json")
+    assert done.exit_code == 3
+    (waits,) = json.loads(done.stdout)["waits"]
+    assert "has a" in waits
+    assert "of its own" in waits
+    assert "scontrol reconfigure" in waits
+    assert "gpuaware" not in (own.slurm / "slurm.conf").read_text()
+    assert (own.slurm / "epilog.d" / "50-gpu-aware").exists()
+    with own.memory.state() as state:
+        for node in state["nodes"]:
+            node["slurmd_start_time"] = 1
+    assert own.setup("--remove", "--yes").exit_code == 3
+    with own.memory.state() as state:
+        for node in state["nodes"]:
+            node["slurmd_start_time"] = 4_000_000_000
+    assert own.setup("--remove", "--yes").exit_code == 0
+
+
+def test_an_unknown_distribution_command_is_named_before_anything_changes(own: Site) -> None:
+    install(own)
+    (own.bin / "push").unlink()
+    before = own.files()
+    done = own.setup("--remove", "--yes")
+    assert done.exit_code == 1
+    assert "setup.distribute" in done.stderr
+    assert own.files() == before
+
+
+def test_a_step_that_fails_is_done_by_the_next_run(
+    own: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """slurm.conf is written, but the daemons have not read it: no file of ours may go."""
+    monkeypatch.setattr("slurm_gpu_aware.deploy.reconfiguration.Reconfiguration.SLURMDS_S", 0.1)
+    before = own.files()
+    install(own)
+    with own.memory.state() as state:
+        for node in state["nodes"]:
+            node["slurmd_start_time"] = 1
+    own.command("scontrol", "false")
+    (own.bin / "scontrol").write_text("#!/bin/sh\necho refused >&2\nexit 1\n")
+    done = own.setup("--remove", "--yes")
+    assert done.exit_code == 1
+    assert "scontrol reconfigure: refused" in done.stderr
+    assert "gpuaware" not in (own.slurm / "slurm.conf").read_text()
+    assert (own.slurm / "epilog.d" / "50-gpu-aware").exists()
+    own.command("scontrol", 'echo scontrol "$@"')
+    assert own.setup("--remove", "--yes").exit_code == 0
+    assert "scontrol reconfigure" in own.calls()
+    assert own.files() == before
+
+
+def test_no_node_is_drained_for_files_that_do_not_arrive(own: Site) -> None:
+    """A node was drained, and 44 s later put back, without the cause."""
+    text = own.config.read_text()
+    own.config.write_text(text[: text.index("[setup]")])
+    (own.slurm / "gres.conf").write_text("NodeName=n[1-2] Name=gpu File=/dev/nvidia[0-3]\n")
+    (own.bin / "srun").write_text("#!/bin/sh\necho unseen\n")
+    (own.bin / "srun").chmod(0o755)
+    before = own.files()
+    done = own.setup("--roll", "--yes")
+    assert done.exit_code == 1
+    assert "n1 has a" in done.stderr
+    assert "distribute = " in done.stderr
+    assert own.files() == before
+    assert [c for c in own.memory.calls if "drain" in c[0]] == []
+
+
+def test_what_tune_has_set_goes(own: Site) -> None:
+    install(own)
+    tuned = own.memory.store.with_name("tuned.json")
+    tuned.write_text("{}\n")
+    done = own.setup("--remove", "--yes")
+    assert done.exit_code == 0, done.stderr
+    assert not tuned.exists()
