@@ -28,26 +28,33 @@ RESERVATION = "gpuaware_gate"
 """Default names of the gate's licence and reservation."""
 HOLDING_POOL = "gpuaware_pool"
 """Licence of the reservations in which parked jobs wait, and the start of their names."""
+CHANGED_LICENCES = 2
+"""Number of the gate's licence of a job that its owner has changed (`gate.owner_change`)."""
 EXTRA_CLOCK = "freq="
 """Start of the entry of Extra that sets a job's clock."""
 
 # --comment=class=A,bw=high (docs/comment.md)
-COMMENT_KEYS = ("class", "bw", "pattern", "gpus", "freq", "model", "place")
+COMMENT_KEYS = ("class", "bw", "pattern", "gpus", "freq", "model", "move", "place")
 """In the order in which messages list them."""
 BANDWIDTHS = ("high", "low")
 PATTERNS = ("ring", "tree", "ring+tree", "all-to-all", "none")
 CLOCK_WORDS = ("auto", "max")
 MIN_MHZ, MAX_MHZ = 100, 10_000
+MOVE_WORDS = ("ok", "no")
+MAX_RESTART_S = 86_400
 MAX_SHOWN = 40
 """Characters of a user's text in a sentence."""
 VALID = {
     "gpus": "a number such as 4, or a range such as 2-8",
     "freq": f"{', '.join(CLOCK_WORDS)}, or MHz from {MIN_MHZ} to {MAX_MHZ}",
     "model": f"a name of letters, digits, '.', '_' and '-', at most {MAX_NAME}",
+    "move": f"{', '.join(MOVE_WORDS)}, or how long a restart takes, 1s to {MAX_RESTART_S}s",
 }
 """Key -> its valid values in words; the other keys list theirs."""
 COMMENT_MARK = "gpu:"
 """Start of our part of a longer comment: ``run 7 gpu:class=A``."""
+TEST_MARK = f"{COMMENT_MARK}test-only"
+"""End of the comment of a test (``--test-only``): `etc/lua/gpu_aware_cli_filter.lua` adds it."""
 ENVIRONMENT = "GPU_AWARE"
 """Environment variable of a batch job with the same text as a comment."""
 _LISTED = f"valid keys: {', '.join(COMMENT_KEYS)}"
@@ -57,6 +64,8 @@ SENTENCES = {
     "foreign": f"gpu-aware: {ENVIRONMENT}=%s is not a list of key=value; {_LISTED}",
     "hint": "gpu-aware: the comment is not read, because not all of it is key=value with keys of"
     f" ours; to say more than these, write for example 'my text {COMMENT_MARK}%s'; {_LISTED}",
+    "stays": "gpu-aware: move=%s has no effect: only a batch job that Slurm may requeue, and no"
+    " array, is moved",
 }
 """Refusals of what is ours, and the hint on a comment that only looks like it."""
 
@@ -84,6 +93,8 @@ RECORD_KEYS = (
     ("nt", "num_tasks"),
     ("cpt", "cpus_per_task"),
     ("tpn", "ntasks_per_node"),
+    ("tpg", "ntasks_per_tres"),
+    ("spn", "sockets_per_node"),
     ("mc", "min_cpus"),
     ("mcn", "min_cpus_node"),
     ("mem", "memory"),
@@ -94,16 +105,19 @@ RECORD_KEYS = (
     ("bt", "begin_s"),
     ("env", "environment"),
     ("ac", "admin_comment"),
+    ("lf", "left"),
 )
 """(key, field of `gate.admin_comment.OriginalRequest`), in the order of the record."""
 
 # Unsupported options: such a job is left to Slurm.
+SOCKETS_PER_NODE = "--sockets-per-node (-B)"
+"""Supported with ``--gpus-per-socket`` only."""
 UNSUPPORTED_BOUNDS = (
     ("contiguous", "--contiguous", 16),
     ("req_switch", "--switches", 32),
     ("pn_min_tmp_disk", "--tmp", 32),
-    ("sockets_per_node", "--sockets-per-node or --cores-per-socket (-B)", 16),
-    ("cores_per_socket", "--sockets-per-node or --cores-per-socket (-B)", 16),
+    ("sockets_per_node", SOCKETS_PER_NODE, 16),
+    ("cores_per_socket", "--cores-per-socket (-B)", 16),
     ("core_spec", "--core-spec", 16),
     ("thread_spec", "--thread-spec", 16),
     ("segment_size", "--segment", 16),
@@ -113,6 +127,17 @@ UNSUPPORTED_BOUNDS = (
 )
 """(field, option, bits or 0 for a text) of bounds on a job's nodes that the planner does not
 check."""
+
+TYPED_ENVIRONMENT = (
+    "SLURM_GPUS",
+    "SLURM_GPUS_PER_NODE",
+    "SLURM_GPUS_PER_TASK",
+    "SLURM_GPUS_PER_SOCKET",
+    "SLURM_TRES_PER_TASK",
+    "SLURM_GRES",
+    "SLURM_STEP_GRES",
+)
+"""Variables of a batch job from which srun takes GPUs, with a GPU type if sbatch was given one."""
 
 
 def in_holding_pool(reservation: str | None) -> bool:

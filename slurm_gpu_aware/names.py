@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-__all__ = ["INDEX_TYPES", "NODE_NAME", "index_type", "is_name", "is_node_name", "slot_of"]
+__all__ = [
+    "INDEX_TYPES",
+    "NODE_NAME",
+    "PROBE_JOB",
+    "ROLLOUT_HOLD",
+    "index_type",
+    "is_name",
+    "is_node_name",
+    "slot_of",
+]
 
 NODE_NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,254}"
 """Pattern of a node name that may be passed to a command."""
+PROBE_JOB = "gpu-aware-probe."
+"""Start of the job names of a sweep's probes."""
+ROLLOUT_HOLD = "gpuaware_rollout"
+"""Reservation of all nodes while a rollout reconfigures Slurm: no job starts."""
 INDEX_TYPES = 1024
 """``g0`` to ``g1023`` are the GRES types of GPU indices."""
 

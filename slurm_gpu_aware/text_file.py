@@ -1,4 +1,4 @@
-"""Readers of text, CSV tables and JSON from people and other programs.
+"""Readers of text, CSV tables and JSON from people and other programs; files written whole.
 
 Each fault is a SourceError of one sentence; a bad row of a table is a `BadRow` with its line.
 """
@@ -10,18 +10,21 @@ import gzip
 import io
 import json
 import math
+import os
+import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TextIO, TypeVar
 
 from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import SourceError
 
 __all__ = [
     *("MAX_BYTES", "BadRow", "Row", "Table", "csv_records", "decoded", "name_of"),
-    *("parse_json", "read_data", "read_object", "read_table", "read_text"),
+    *("parse_json", "read_data", "read_object", "read_table", "read_text", "replaced_file"),
 ]
 
 MAX_BYTES = 1 << 30
@@ -232,3 +235,21 @@ def name_of(source: Path | str | BinaryIO) -> str:
     """Name of the file for messages."""
     name = str(source if isinstance(source, Path | str) else getattr(source, "name", "-"))
     return "stdin" if name in ("<stdin>", "-") else name
+
+
+@contextmanager
+def replaced_file(path: Path) -> Iterator[TextIO]:
+    """A new file that takes the place of ``path`` at the end, whole or not at all.
+
+    The file has mode 0600 unless the caller changes it. Raises OSError.
+    """
+    handle, fresh = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(handle, "w", encoding="utf-8", errors="surrogateescape") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(fresh, path)
+    except BaseException:
+        Path(fresh).unlink(missing_ok=True)
+        raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-__all__ = ["age", "stamp"]
+__all__ = ["duration", "stamp"]
 
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
@@ -14,7 +14,7 @@ def stamp(unix_s: float | None) -> str:
     return "-" if unix_s is None else datetime.fromtimestamp(unix_s).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def age(seconds: float | None) -> str:
+def duration(seconds: float | None) -> str:
     """A duration in the largest two units, ``2 h 5 min``; ``-`` for None."""
     if seconds is None:
         return "-"

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -32,9 +33,9 @@ from slurm_gpu_aware.cli.output import json_option, print_json, say, table
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.profile import GpuScore
-from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.measurements import level_times, listed
 from slurm_gpu_aware.store.profiles import load_profile, score_rows
+from slurm_gpu_aware.store.reading import open_for_reading
 
 __all__ = ["export", "show"]
 
@@ -86,7 +87,7 @@ def show(
         raise click.UsageError("--summary has no CSV form; use --json")
     if only_levels and (only_summary or nodes):
         raise click.UsageError("--levels goes with neither --summary nor --node")
-    with open_store(path, readonly=True) as store:
+    with open_for_reading(replace(config.store, path=path)) as store:
         penalties = penalties_of(store, config, classes if only_levels else ())
         rows = [] if only_levels else _selected(score_rows(store), classes, nodes)
         faults = load_profile(store).faults
@@ -150,7 +151,7 @@ def export(path: Path, config: Config, file: IO[str], only_levels: bool, as_json
     """
     if only_levels and as_json:
         raise click.UsageError("--json exports everything; leave --levels out")
-    with open_store(path, readonly=True) as store:
+    with open_for_reading(replace(config.store, path=path)) as store:
         if only_levels:
             write_csv(file, records(level_times(store), LEVEL_TIME), LEVEL_TIME)
         elif as_json:

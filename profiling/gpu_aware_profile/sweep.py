@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.names import PROBE_JOB
 from slurm_gpu_aware.slurm.commands import clean_environment, run_command
 from slurm_gpu_aware.store.report import ProbeReport, parse_report
 from slurm_gpu_aware.text_file import parse_json
@@ -125,7 +126,7 @@ class Sweep:
 
     def job_name(self, node: str) -> str:
         """Name of a probe's job, for cancelling it."""
-        return f"gpu-aware-probe.{self.sweep_id}.{node}"
+        return f"{PROBE_JOB}{self.sweep_id}.{node}"
 
     def argv(self, target: Target) -> list[str]:
         """The ``srun`` of a node. ``place=off``: the filter ignores the job.

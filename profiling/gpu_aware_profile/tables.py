@@ -23,7 +23,7 @@ from slurm_gpu_aware.model.profile import Fault, GpuScore
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.measurements import level_times, newest_runs
 from slurm_gpu_aware.store.profiles import load_profile, score_rows
-from slurm_gpu_aware.time_text import age
+from slurm_gpu_aware.time_text import duration
 
 __all__ = [
     "LEVEL_TIME",
@@ -144,7 +144,7 @@ def summary_table(summaries: Sequence[Record], now: float) -> str:
                 f"{s['best']:.3f}",
                 f"{s['worst']:.3f}",
                 f"{s['geomean_over_best']:.1%}",
-                age(now - s["oldest_at"]),
+                duration(now - s["oldest_at"]),
             )
             for s in summaries
         ],
@@ -163,7 +163,7 @@ def score_table(rows: Sequence[GpuScore], now: float) -> str:
                 f"{r.raw:.4f}",
                 f"{r.binned:.4f}",
                 _OUTLIER_WORDS[r.outlier],
-                age(now - r.taken_at),
+                duration(now - r.taken_at),
             )
             for r in rows
         ],

@@ -14,8 +14,8 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.penalties import NETWORK_LEVELS
 from slurm_gpu_aware.model.profile import Profile, gpu_names, seen_only
 from slurm_gpu_aware.names import NODE_NAME
-from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.profiles import load_profile
+from slurm_gpu_aware.store.reading import open_for_reading
 
 __all__ = ["mark_busy", "stored_cluster"]
 
@@ -27,7 +27,7 @@ def stored_cluster(config: Config) -> tuple[Cluster, Profile]:
 
     GPUs that no sweep has seen are left out with a message. Raises RequestError if none is left.
     """
-    with open_store(config.store.path, readonly=True) as store:
+    with open_for_reading(config.store) as store:
         profile, left_out = seen_only(load_profile(store))
     if left_out:
         say(paragraph(f"Left out, because no sweep has seen them: {gpu_names(left_out)}."))

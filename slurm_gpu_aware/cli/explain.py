@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from slurm_gpu_aware.cli.estimates import estimate_text
 from slurm_gpu_aware.cli.options import Context, pass_context
 from slurm_gpu_aware.cli.output import (
     json_option,
@@ -20,9 +21,9 @@ from slurm_gpu_aware.cli.output import (
     table,
 )
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
-from slurm_gpu_aware.time_text import age, stamp
+from slurm_gpu_aware.time_text import duration, stamp
 
-__all__ = ["NO_HOLD", "check_job_id", "command", "explain_text"]
+__all__ = ["NO_HOLD", "check_job_id", "command", "explain_text", "no_slurm"]
 
 NO_HOLD = ("Licenses", "Priority", "Resources", "None", None)
 """Slurm's reasons of jobs that only the gate keeps waiting."""
@@ -84,10 +85,17 @@ def command(context: Context, job_id: str, as_json: bool) -> None:
         print_json({k: v for k, v in answer.items() if k != "away"})
     else:
         click.echo(explain_text(answer))
+        if "no_slurm" in answer:
+            say(paragraph(f"{no_slurm(answer['no_slurm'])} This is what the ledger says."))
         if note:
             say(note)
     if answer["state"] == "unknown":
         raise click.exceptions.Exit(1)
+
+
+def no_slurm(why: object) -> str:
+    """The sentence on a Slurm that could not be asked."""
+    return f"Slurm does not answer: {why}."
 
 
 def explain_text(answer: Mapping[str, Any]) -> str:
@@ -121,21 +129,32 @@ def _about(answer: Mapping[str, Any]) -> list[str]:
     if tasks:
         shown = some(tasks, _MAX_ROWS)
         about.append(f"A job array; each task was placed separately: {shown}. Explain one of them.")
+    elif state == "unknown" and "no_slurm" in answer:
+        about.append(f"The ledger does not know job {answer['job_id']}, and Slurm was not asked.")
     elif state == "unknown":
         about.append(
             f"Neither the ledger nor Slurm knows job {answer['job_id']}. It may be too old, or the"
             " id may be mistyped."
         )
+    elif state == "not ours" and slurm.get("why"):
+        about.append(
+            f"Slurm places this job, not the selector ({_in_slurm(slurm)}): {slurm['why']}."
+        )
     elif state == "not ours":
         about.append(
             f"Slurm places this job, not the selector ({_in_slurm(slurm)}). The selector leaves out"
-            " jobs without GPUs, jobs with place=off, and unsupported request forms (direct srun"
-            " --gpus, heterogeneous and scrontab jobs)."
+            " jobs without GPUs, jobs with place=off, and unsupported request forms (such as"
+            " --gpu-bind=map_gpu, heterogeneous and scrontab jobs)."
         )
     elif "placed_at" in slurm:
         about.append(
             f"It was placed at {stamp(slurm['placed_at'])} (state {slurm['state']}); the published"
             " copy of the ledger does not have the placement yet. Try again in a moment."
+        )
+    elif state == "not recorded yet":
+        about.append(
+            f"It has started ({_in_slurm(slurm)}) since the published copy of the ledger was"
+            " written. Try again in a moment."
         )
     elif state == JobPhase.LEFT:
         why = _left_reason(answer["events"]) or slurm.get("why")
@@ -145,9 +164,26 @@ def _about(answer: Mapping[str, Any]) -> list[str]:
         )
     elif not answer["decisions"] and any("without_us" in e["detail"] for e in answer["events"]):
         about.append(f"Slurm placed it: {_why_without_us(answer['events'])}.")
+    if state not in (JobPhase.ENDED, "unknown"):
+        about += _moves(answer["events"])
     if state in OPEN_DECISION and slurm and "placed_at" not in slurm:
         about += _unrecorded(answer)
     return about + _waiting(answer) if state == JobPhase.WAITING else about
+
+
+def _moves(events: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The sentence on a move that is under way, or that Slurm refused."""
+    moves = [
+        e
+        for e in events
+        if e["kind"] in ("move_begun", "moved") or e["detail"].get("step") == "move"
+    ]
+    if not moves or moves[-1]["kind"] == "moved":
+        return []
+    detail = moves[-1]["detail"]
+    if moves[-1]["kind"] == "error":
+        return [f"It is not moved: {detail['why']}."]
+    return [f"It is being {detail['why']['summary']}."]
 
 
 def _in_slurm(slurm: Mapping[str, Any]) -> str:
@@ -183,7 +219,7 @@ def _unrecorded(answer: Mapping[str, Any]) -> list[str]:
         return []
     because = ""
     if away:
-        since = "a while" if away["quiet_s"] is None else age(away["quiet_s"])
+        since = "a while" if away["quiet_s"] is None else duration(away["quiet_s"])
         because = f", because it has not answered for {since}"
     return [f"{text}. The selector has not recorded that{because}."]
 
@@ -198,9 +234,13 @@ def _waiting(answer: Mapping[str, Any]) -> list[str]:
         ]
     if waiting is not None:
         about = [f"Why it waits: {waiting.get('reason') or 'no reason was recorded'}"]
+        if estimate := estimate_text(waiting):
+            about.append(f"Its run time on median GPUs is expected to be {estimate}.")
         if (start := waiting.get("shadow_start_s")) and not away:
             when = stamp(float(start))
             about.append(f"GPUs are reserved for it: it starts by {when} at the latest.")
+        if (start := waiting.get("expected_start_s")) and not away:
+            about.append(f"It is expected to start at {stamp(float(start))}.")
         about.append(f"As of the round at {stamp(answer['waiting_as_of'])}.")
         return [*about, str(away)] if away else about
     reason = (slurm or {}).get("reason")
@@ -221,14 +261,17 @@ def _asked(d: Mapping[str, Any]) -> list[tuple[str, object]]:
 
 def _decision_text(d: Mapping[str, Any]) -> str:
     why = dict(d["why"])
+    estimate = estimate_text(why, d["user"], d["asked"])
+    why.pop("estimate", None)
     level = f"level {d['level']}"
     if source := why.pop("penalty_from", None):
         level += f", {source}"
     entries: list[tuple[str, object]] = [
         *_asked(d),
-        ("decided", f"{stamp(d['decided_at'])}, took {age(d['took_ms'] / 1000)}"),
+        ("decided", f"{stamp(d['decided_at'])}, took {duration(d['took_ms'] / 1000)}"),
         ("policy", d["policy"]),
         ("chosen", place_text(d) + ("" if d["exact"] else " (Slurm chooses the GPUs)")),
+        *([("run time", f"{estimate}, on median GPUs")] if estimate else []),
         ("slowdown", f"{d['slowdown']:.3f} predicted"),
         ("locality", f"L {d['slowdown'] / d['score']:.4g} ({level})" if d["score"] else level),
         ("score", f"V {d['score']:.3f}, of the slowest GPU"),

@@ -24,6 +24,7 @@ _COMMANDS = {
     "setup": "setup:command",
     "simulate": "simulate:simulate",
     "status": "state:status",
+    "tune": "tune:tune",
 }
 """Command -> its module and its name there."""
 

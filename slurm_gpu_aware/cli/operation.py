@@ -16,9 +16,10 @@ _SOMETHING_WRONG = 3
 
 
 @click.command("doctor")
+@click.option("--nodes", is_flag=True, help="Also compare files on idle GPU nodes, by a short job.")
 @json_option
 @pass_context
-def doctor(context: Context, as_json: bool) -> None:
+def doctor(context: Context, nodes: bool, as_json: bool) -> None:
     """Check a live cluster: Slurm's release and settings, gate, filter, selector, store, profile.
 
     Each failed check names the cure. Run it as root or SlurmUser on the controller. The exit code
@@ -27,13 +28,15 @@ def doctor(context: Context, as_json: bool) -> None:
     \b
     Examples:
       gpu-aware doctor
+      gpu-aware doctor --nodes
       gpu-aware doctor --json
     """
-    from slurm_gpu_aware.deploy import checks_ours, checks_slurm
+    from slurm_gpu_aware.deploy import checks_nodes, checks_ours, checks_slurm
     from slurm_gpu_aware.deploy.doctor import run_checks
 
     config = context.config(check_policies=True)
-    checks = run_checks(config, (*checks_slurm.CHECKS, *checks_ours.CHECKS))
+    every = (*checks_slurm.CHECKS, *checks_ours.CHECKS, *checks_nodes.CHECKS)
+    checks = run_checks(config, every, ask_nodes=nodes)
     wrong = any(check.status == "failed" for check in checks)
     if as_json:
         print_json({"checks": [asdict(c) for c in checks], "ok": not wrong})
@@ -46,7 +49,11 @@ def doctor(context: Context, as_json: bool) -> None:
         counts = {s: sum(c.status == s for c in checks) for s in ("failed", "warning", "skipped")}
         shown = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
         last = f"{len(checks)} checks: {shown}" if shown else f"All {len(checks)} checks are fine."
-        click.echo(f"{table(['result', 'check', 'found'], rows)}\n\n{last}")
+        click.echo(table(["result", "check", "found"], rows))
+        for check in checks:
+            if check.lines:
+                click.echo("\n".join([f"\n{check.name}: the lines to add", *check.lines]))
+        click.echo(f"\n{last}")
     if wrong:
         raise click.exceptions.Exit(_SOMETHING_WRONG)
 
@@ -101,9 +108,10 @@ def release(context: Context, job_ids: tuple[str, ...], everything: bool) -> Non
 def selectd(context: Context, once: bool) -> None:
     """Run the selector: plan and release parked jobs, in rounds, until it is stopped.
 
-    A cluster has one selector, on the controller, as SlurmUser; systemd starts it. The log goes to
-    stderr. While the selector runs, it renews the gate's reservation. If it stops, Slurm starts the
-    parked jobs as usual within two minutes.
+    It runs on the controller as SlurmUser; systemd starts it. Of two controllers each has one: the
+    one beside the slurmctld in control works, the other stands by. The log goes to stderr. While
+    the selector runs, it renews the gate's reservation. If it stops, Slurm starts the parked jobs
+    as usual within two minutes.
 
     \b
     Examples:

@@ -57,9 +57,10 @@ def command(context: Context, /, **given: Any) -> None:
     """
     from slurm_gpu_aware.cli.cluster_options import mark_busy
     from slurm_gpu_aware.planning.answer import ask_policy
+    from slurm_gpu_aware.selector.policy_in_force import config_in_force
     from slurm_gpu_aware.selector.policy_options import policy_options
 
-    config = context.config(check_policies=True)
+    config = config_in_force(context.config(check_policies=True))
     request = _request(config, given)
     cluster = mark_busy(_cluster(config, given["machine"], given["count"]), given["busy"])
     compared = (name.strip() for name in (given["compare"] or "").split(","))

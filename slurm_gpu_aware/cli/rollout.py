@@ -15,25 +15,27 @@ from slurm_gpu_aware.cli.entry import INTERRUPTED
 from slurm_gpu_aware.cli.output import paragraph, print_json, say, table
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.deploy import files
+from slurm_gpu_aware.deploy.distribution import WANTED, find_delivery
 from slurm_gpu_aware.deploy.indexing import SiteFiles
 from slurm_gpu_aware.deploy.job_requests import restore_all
-from slurm_gpu_aware.deploy.rollout import Rollout, Summary
+from slurm_gpu_aware.deploy.rollout import Rollout
 from slurm_gpu_aware.deploy.rollout_nodes import RolloutNodes
+from slurm_gpu_aware.deploy.rollout_result import Summary
 from slurm_gpu_aware.deploy.rollout_site import LocalSite, nodes_in_scope, unfinished_run
 from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.lockfile import InstanceLock
-from slurm_gpu_aware.slurm.client import open_client
+from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.slurm.hostlist import hostlist
+from slurm_gpu_aware.store.ownership import ROLLOUT_STATE
 
 __all__ = ["run_rollout"]
 
 _FAILED = 1
 _SKIPPED = 3
-_STATE_FILE = "rollout.json"
 
 
-def run_rollout(site: Site, given: Mapping[str, Any]) -> int:
+def run_rollout(site: Site, given: Mapping[str, Any], *, table_on_stderr: bool = False) -> int:
     """Run a rollout by the options of setup; return the exit code."""
     undo, nodes, partition = given["undo"], given["nodes"], given["partition"]
     if nodes and partition:
@@ -42,16 +44,19 @@ def run_rollout(site: Site, given: Mapping[str, Any]) -> int:
     local = LocalSite(site, say)
     local.check_writable()
     client = open_client(config.selector.command_timeout_s)
-    state_file = config.store.path.parent / _STATE_FILE
-    with InstanceLock(state_file.with_name(f"{_STATE_FILE}.lock"), "rollout"):
+    state_file = config.store.path.parent / ROLLOUT_STATE
+    with InstanceLock(state_file.with_name(f"{ROLLOUT_STATE}.lock"), "rollout"):
         found = local.read()
         last = unfinished_run(state_file)
         try:
             scope = nodes_in_scope(found, client, last, undo=undo, nodes=nodes, partition=partition)
         except RequestError as exc:
             raise click.UsageError(str(exc)) from None
-        if not (nodes or partition) and last is not None and (last.direction == "undo") == undo:
+        again = last is not None and (last.direction == "undo") == undo
+        resumes = again and not (nodes or partition)
+        if resumes:
             say(f"resuming the unfinished run: {hostlist(scope) or 'no nodes'}")
+        _check_delivery(site, client, scope)
         if not _agreed(found, scope, given):
             say("nothing was changed")
             return _FAILED
@@ -59,17 +64,36 @@ def run_rollout(site: Site, given: Mapping[str, Any]) -> int:
             _restore_all(config)
         with _signals() as stopping:
             slurm_nodes = RolloutNodes(client, say, stopping, config.setup.register_timeout_s)
-            summary = Rollout(slurm_nodes, local, state_file, undo=undo).run(scope)
-    code, last_words = _ending(summary)
+            strand = given["strand"]
+            rollout = Rollout(slurm_nodes, local, state_file, undo=undo, strand=strand)
+            summary = rollout.run(scope)
+        others = _others(local.read(), scope, undo=undo) if resumes else []
+    code, last_words = _ending(summary, others)
+    if summary.count("failed") and not config.setup.distribute:
+        last_words += (
+            " A node that has a folder of its own for slurm.conf did not get the change:"
+            f" {WANTED.format(folder=site.slurm_dir)}."
+        )
     if given["as_json"]:
         print_json(asdict(summary) | {"exit_code": code})
     else:
         rows = [(o.node, o.result, f"{o.waited_s:.0f}", o.why) for o in summary.nodes]
-        click.echo(table(["NODE", "RESULT", "WAITED_S", "WHY"], rows, right=["WAITED_S"]))
+        text = table(["NODE", "RESULT", "WAITED_S", "WHY"], rows, right=["WAITED_S"])
+        click.echo(text, err=table_on_stderr)
     say(paragraph(last_words))
     if undo:  # jobs of these nodes may have been requeued
         _restore_all(config)
     return code
+
+
+def _check_delivery(site: Site, client: SlurmClient, scope: Sequence[str]) -> None:
+    """Raise SourceError if the nodes do not get the files; say so if that is not known."""
+    how = find_delivery(site.config.setup, client, site.slurm_dir, scope)
+    cure = WANTED.format(folder=site.slurm_dir)
+    if how.arrives is False:
+        raise SourceError(f"{how.why}: no node would get the change. {cure[0].upper()}{cure[1:]}")
+    if how.arrives is None:
+        say(paragraph(f"note: {how.why}. If each host has its own folder: {cure}."))
 
 
 def _restore_all(config: Config) -> None:
@@ -123,14 +147,30 @@ def _signals() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def _ending(summary: Summary) -> tuple[int, str]:
-    """Exit code and last words of a run."""
+def _others(found: SiteFiles, scope: Sequence[str], *, undo: bool) -> list[str]:
+    """Nodes outside the scope that a run without a scope would move."""
+    outside = {name: node for name, node in found.nodes.items() if name not in scope}
+    if undo:
+        return [name for name, node in outside.items() if node.ours]
+    return [name for name, node in outside.items() if node.indices and not node.indexed]
+
+
+def _ending(summary: Summary, others: Sequence[str]) -> tuple[int, str]:
+    """Exit code and last words of a run; ``others``: nodes that a resumed run did not have."""
     again = "gpu-aware setup --undo" if summary.direction == "undo" else "gpu-aware setup --roll"
     if summary.interrupted:
         return INTERRUPTED, f"Interrupted; '{again}' resumes."
     if summary.count("failed"):
         stopped = "Stopped at the first node that failed"
         return _FAILED, f"{stopped}; repair it, then resume with '{again}'."
+    words = [f"Done: {summary.count('changed')} nodes changed."]
     if skipped := summary.count("skipped"):
-        return _SKIPPED, f"Done except for {skipped} nodes; '{again}' tries them again."
-    return 0, f"Done: {summary.count('changed')} nodes changed."
+        words = [f"Done except for {skipped} nodes; '{again}' tries them again."]
+    if others:
+        words.append(f"The unfinished run did not have {hostlist(others)}; '{again}' moves them.")
+    if stranded := summary.stranded_jobs:
+        words.append(
+            "These jobs ask for a GPU type that the nodes no longer have, so they cannot start:"
+            f" {', '.join(stranded)}. Their owners have to cancel them and submit them again."
+        )
+    return _SKIPPED if skipped or others or stranded else 0, " ".join(words)

@@ -28,8 +28,10 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     "--roll", is_flag=True, help="Move nodes to one GRES type per GPU, one by one; or resume."
 )
 @click.option("--undo", is_flag=True, help="Move the nodes of --roll back in the same way.")
+@click.option("--remove", is_flag=True, help="Remove slurm-gpu-aware from Slurm; or resume.")
 @click.option("--nodes", metavar="LIST", help="Only these nodes: n[1-4],n7.")
 @click.option("--partition", metavar="NAME", help="Only nodes of this partition.")
+@click.option("--strand", is_flag=True, help="Do not wait for pending jobs that need plain nodes.")
 @json_option
 @click.option("--slurm-dir", type=_FOLDER, default=Path("/etc/slurm"), help="Folder of slurm.conf.")
 @click.option(
@@ -52,8 +54,18 @@ def command(context: Context, /, **given: Any) -> None:
     and started again; without --nodes or --partition they resume with the same nodes. --json prints
     the outcome of each node.
 
-    Exit codes of --roll and --undo: 0 all nodes are moved; 1 a node failed and was moved back, or
-    an error; 3 nodes were skipped; 130 interrupted.
+    Pending jobs that ask for a GPU type are changed to ask for the model. Where that cannot be
+    done, --roll names them, takes the nodes that they need last, and waits until they have started;
+    --strand moves these nodes at once, and the jobs can no longer start.
+
+    --remove takes everything back, and no job is lost: --undo, our lines out of job_submit.lua, the
+    selector off, all waiting jobs with their own requests, our settings out of slurm.conf, our
+    files. It shows all changes and asks first. It may be interrupted, or wait for jobs that still
+    need it; started again, it goes on. At the end it prints what remains on other hosts.
+
+    Exit codes of --roll, --undo and --remove: 0 done; 1 a node failed and was moved back, or an
+    error; 3 nodes were skipped or were not in a resumed run, pending jobs can no longer start, or
+    the removal waits, as it says; 130 interrupted.
 
     \b
     Examples:
@@ -62,19 +74,32 @@ def command(context: Context, /, **given: Any) -> None:
       gpu-aware setup --install
       gpu-aware setup --roll --partition gpu
       gpu-aware setup --undo
+      gpu-aware setup --remove
     """
-    moves, output, install = given["roll"] or given["undo"], given["output"], given["install"]
-    if moves and (output is not None or install):
-        raise click.UsageError(
-            "--roll and --undo go with --nodes, --partition, --yes, --json and --slurm-dir only"
-        )
-    if not moves and (given["nodes"] or given["partition"] or given["as_json"]):
-        raise click.UsageError("--nodes, --partition and --json need --roll or --undo")
+    output, install = given["output"], given["install"]
+    acts = [name for name in ("roll", "undo", "remove") if given[name]]
+    moves = bool(acts) and acts != ["remove"]
+    if acts and (output is not None or install or (len(acts) > 1 and "remove" in acts)):
+        which = "--remove" if given["remove"] else "--roll and --undo"
+        raise click.UsageError(f"{which} cannot be combined with other modes of setup")
+    if not moves and (given["nodes"] or given["partition"]):
+        raise click.UsageError("--nodes and --partition need --roll or --undo")
+    if not acts and given["as_json"]:
+        raise click.UsageError("--json needs --roll, --undo or --remove")
+    if given["strand"] and not given["roll"]:
+        raise click.UsageError("--strand needs --roll")
     if output is not None and install:
         raise click.UsageError("--output and --install exclude each other")
     from slurm_gpu_aware.deploy.site import find_site
 
-    config = context.config(check_policies=not moves)
+    config = context.config(check_policies=not acts)
+    if given["remove"]:
+        from slurm_gpu_aware.cli.removal import run_remove
+
+        def read_site() -> Site:
+            return find_site(config, given["slurm_dir"], given["unit_dir"])[0]
+
+        raise click.exceptions.Exit(run_remove(read_site, given))
     site, about_profile = find_site(config, given["slurm_dir"], given["unit_dir"])
     if about_profile:
         say(paragraph(about_profile))
@@ -124,15 +149,19 @@ def _write(site: Site, output: Path | None, install: bool, yes: bool) -> None:
         last = (
             f"Next: copy gres.conf, slurm.conf, prolog.d, epilog.d and"
             f" {work.clock_conf_path(site.config)} to all nodes if they do not share these folders;"
-            " 'systemctl daemon-reload'; 'systemctl restart slurmctld'; 'systemctl enable --now"
-            " gpu-aware-selectd'; 'gpu-aware doctor'."
+            " 'systemctl daemon-reload'; 'systemctl restart slurmctld'; 'scontrol reconfigure', so"
+            " that the slurmds read them; 'systemctl enable --now gpu-aware-selectd'; 'gpu-aware"
+            " doctor --nodes'."
         )
     _end(notes, last)
 
 
 def _end(notes: Sequence[str], last: str) -> None:
     for note in notes:
-        say(paragraph(f"note: {note}."))
+        sentence, *lines = note.split("\n")
+        say(paragraph(f"note: {sentence}{'' if lines else '.'}"))
+        for line in lines:  # to be copied
+            say(f"    {line}")
     say(paragraph(last))
 
 

@@ -29,8 +29,9 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 _HELP = {
-    "--policy": "Policy to simulate; repeatable. Ratios refer to the first. Default: lowest-index, "
-    "which places as Slurm does, and the site's policy. --what-if always has lowest-index first.",
+    "--policy": "Policy to simulate; repeatable. MODE is sticky, non-sticky or moves. Ratios refer "
+    "to the first. Default: lowest-index, which places as Slurm does, and the site's policy. "
+    "--what-if always has lowest-index first.",
     "--order": "Order of the queue: fifo, las, srtf, priority, edf. Default: fifo; priority, as "
     "Slurm recorded it, for --what-if.",
     "--round": "Plan at multiples of S seconds (PAL: 300). Default: at every arrival and end.",
@@ -38,6 +39,11 @@ _HELP = {
     "--locality-penalty": "Slowdown of a job that spans nodes, of any class. Default: the site's; "
     "on the store's cluster the measured one, unless the configuration sets it.",
     "--migration": "Cost of a restart or a move.",
+    "--overrun": "Jobs that reach their time limit: kill, as in Slurm, or extend: all limits are "
+    "long enough for the slowest GPUs.",
+    "--estimate": "What the planner knows of run times: history, from runs that have ended so far; "
+    "limit; exact, for research. Default: history for a trace with users, else limit.",
+    "--movable": "Share of the jobs that allow moves, for NAME:moves.",
     "--nodes": "Simulate N equal nodes, not the store's cluster.",
     "--gpus-per-node": "GPUs of each.",
     "--machine": "Kind of machine of each node, with its links.",
@@ -45,6 +51,8 @@ _HELP = {
     "--variability": "Measured times of GPUs (columns gpu,node,value_ms) for a class; repeatable.",
     "--draw": "How GPUs are drawn from those files: gpus, nodes, repeat, runs.",
     "--seed": "Seed of all draws.",
+    "--seeds": "Run N seeds from --seed on, with GPUs of --variability and jobs of --synthetic "
+    "drawn anew. Numbers are means, with their range.",
     "--class-column": "Column of a CSV trace with the class.",
     "--sacct": "Jobs from sacct: a saved file, or this cluster's records.",
     "--days": "Last N days of the history. Default: 90 of a live one, all of a file.",
@@ -55,8 +63,10 @@ _HELP = {
     "--variability-effect/--no-variability-effect": "Jobs run at the pace of their slowest GPU.",
     "--locality-effect/--no-locality-effect": "L slows jobs that span nodes.",
     "--bandwidth-share": "Links slow bandwidth-sensitive jobs; C is the share of communication in "
-    "their time at the best bandwidth (measured: 0.107).",
+    "their time at the best bandwidth, for applications (column model) that have no measured one.",
     "--interference": "Neighbours slow each other as in --profile.",
+    "--interference-scope": "Neighbours, for topo-aware too: jobs on a socket or on a machine. "
+    "Default: socket; for topo-aware the site's.",
     "--what-if": "Replay the live history (or --sacct) on the store's cluster, placed as Slurm "
     "does and by the policies, and compare it with Slurm's record.",
     "--processes": "Number of parallel runs. Default: one per CPU.",
@@ -70,12 +80,15 @@ def _option(name: str, *others: str, **details: Any) -> Callable[[_Command], _Co
 
 @click.command("simulate")
 @click.argument("trace", required=False, type=_FILE)
-@_option("--policy", "-p", "policies", multiple=True, metavar="NAME[:sticky|:non-sticky]")
+@_option("--policy", "-p", "policies", multiple=True, metavar="NAME[:MODE]")
 @_option("--order", metavar="ORDER")
 @_option("--round", "round_s", type=SOME_SECONDS, metavar="S")
 @_option("--backfill/--no-backfill", default=None)
 @_option("--locality-penalty", type=PENALTY, metavar="L")
 @_option("--migration", "migration_s", type=SECONDS, default=60.0, metavar="S")
+@_option("--overrun", default="kill", metavar="RULE")
+@_option("--estimate", metavar="KIND")
+@_option("--movable", type=Number(0, 1), default=1.0, metavar="SHARE")
 @_option("--nodes", type=NODES, metavar="N")
 @_option("--gpus-per-node", type=click.IntRange(1, MAX_GPUS_PER_NODE), metavar="G")
 @_option("--machine", metavar="NAME")
@@ -83,6 +96,7 @@ def _option(name: str, *others: str, **details: Any) -> Callable[[_Command], _Co
 @_option("--variability", multiple=True, metavar="CLASS=FILE.csv")
 @_option("--draw", default="gpus", metavar="HOW")
 @_option("--seed", type=click.IntRange(0), default=0)
+@_option("--seeds", type=click.IntRange(1, 1000), default=1, metavar="N")
 @_option("--class-column", default="class", metavar="NAME")
 @_option("--sacct", metavar="FILE|live")
 @_option("--days", type=click.IntRange(1, 36_500), metavar="N")
@@ -93,6 +107,7 @@ def _option(name: str, *others: str, **details: Any) -> Callable[[_Command], _Co
 @_option("--locality-effect/--no-locality-effect", default=True)
 @_option("--bandwidth-share", type=Number(0, 1, max_open=True), metavar="C")
 @_option("--interference", is_flag=True)
+@_option("--interference-scope", metavar="socket|machine")
 @_option("--what-if", is_flag=True)
 @_option("--processes", type=click.IntRange(1, 1024), metavar="N")
 @_option("--out", type=click.Path(file_okay=False, path_type=Path), metavar="DIR")
@@ -102,8 +117,9 @@ def simulate(context: Context, /, **given: Any) -> None:
     """Run a trace through the live planner on a virtual clock, one run per policy.
 
     TRACE is a CSV (job_id, submit_s, gpus, duration_s; optional class, model, nodes,
-    time_limit_s, deadline_s, bw, pattern, priority, user) or sacct output. The cluster is the
-    store's unless --nodes is given. Bad rows are reported on stderr with their line numbers.
+    time_limit_s, deadline_s, bw, pattern, priority, user, name, account) or sacct output. The
+    cluster is the store's unless --nodes is given. Bad rows are reported on stderr with their line
+    numbers.
 
     \b
     Examples:
@@ -113,51 +129,80 @@ def simulate(context: Context, /, **given: Any) -> None:
       gpu-aware simulate --sacct live --out results
       gpu-aware simulate --what-if --days 90 --out results
     """
-    from slurm_gpu_aware.cli import simulation
+    from slurm_gpu_aware.cli import simulation_text
+    from slurm_gpu_aware.cli.simulation import gather_seeds
+    from slurm_gpu_aware.selector.policy_in_force import config_in_force
     from slurm_gpu_aware.simulator.files import save_results
     from slurm_gpu_aware.simulator.history import recorded_result
     from slurm_gpu_aware.simulator.parallel import run_all
     from slurm_gpu_aware.simulator.result import ended_in_all
 
     try:
-        inputs = simulation.gather(context.config(check_policies=True), given)
+        config = config_in_force(context.config(check_policies=True))
+        seeds = gather_seeds(config, given)
     except ValueError as exc:
         raise RequestError(str(exc)) from None
-    simulation.say_inputs(inputs, [entry.partition("=")[0] for entry in given["variability"]])
+    inputs = seeds[0]
+    simulation_text.say_inputs(inputs, [entry.partition("=")[0] for entry in given["variability"]])
     if not inputs.trace.jobs:
         raise RequestError(f"{inputs.trace.name}: no usable job, nothing to simulate")
-    bar = simulation.Progress([s.label for s in inputs.settings], len(inputs.trace.jobs))
-    results = run_all(
-        inputs.runs(), timer=time.perf_counter, processes=given["processes"], progress=bar.show
+    bar = simulation_text.Progress(
+        [s.label for s in inputs.settings], sum(len(each.trace.jobs) for each in seeds)
     )
+    done = iter(
+        run_all(
+            [run for each in seeds for run in each.runs()],
+            timer=time.perf_counter,
+            processes=given["processes"],
+            progress=bar.show,
+        )
+    )
+    found = [[next(done) for _ in inputs.settings] for _ in seeds]
     bar.done()
     if given["what_if"]:
-        ended = ended_in_all(results)
-        results = [recorded_result(inputs.trace, inputs.site.cluster, ended), *results]
-    simulation.say_results(results)
-    output = simulation.as_json(inputs, results)
+        found = [
+            [recorded_result(each.trace, each.site.cluster, ended_in_all(results)), *results]
+            for each, results in zip(seeds, found, strict=True)
+        ]
+    results = found[0]
+    simulation_text.say_results(results)
+    output = simulation_text.as_json(inputs, found)
     if given["out"] is not None:
         save_results(given["out"], output, results)
         say(f"wrote {given['out']}; pictures: gpu-aware report {given['out']}")
     if given["as_json"]:
         print_json(output)
     else:
-        click.echo(simulation.table_text(output))
+        click.echo(simulation_text.table_text(output))
 
 
 @click.command("report")
-@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.argument("folder", required=False, type=click.Path(path_type=Path), metavar="[DIR]")
+@click.option(
+    "--days", type=click.IntRange(1, 36_500), default=30, help="Without DIR: jobs that ended then."
+)
 @json_option
-def report(folder: Path, as_json: bool) -> None:
-    """Draw the results of 'gpu-aware simulate --out DIR': a self-contained page and its pictures.
+@pass_context
+def report(context: Context, folder: Path | None, days: int, as_json: bool) -> None:
+    """Draw the results of 'gpu-aware simulate --out DIR'; without DIR, compare run times.
 
-    Needs matplotlib (the extra 'plots': pip install '.[plots]' in the source folder).
+    With DIR: a self-contained page and its pictures. Needs matplotlib (the extra 'plots': pip
+    install '.[plots]' in the source folder).
+
+    Without DIR: how long this site's jobs ran, against the time that was expected from earlier runs
+    when they were placed.
 
     \b
     Examples:
+      gpu-aware report --days 90
       gpu-aware simulate --what-if --out results && gpu-aware report results
       gpu-aware report results --json
     """
+    if folder is None:
+        from slurm_gpu_aware.cli.estimates import report_estimates
+
+        report_estimates(context, days, as_json=as_json)
+        return
     try:
         import matplotlib  # noqa: F401
     except ImportError:

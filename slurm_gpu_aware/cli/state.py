@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slurm_gpu_aware.cli.explain import NO_HOLD
+from slurm_gpu_aware.cli.explain import NO_HOLD, no_slurm
 from slurm_gpu_aware.cli.options import Context, pass_context
 from slurm_gpu_aware.cli.output import (
     clean,
@@ -21,8 +21,9 @@ from slurm_gpu_aware.cli.output import (
     say,
     table,
 )
+from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION
-from slurm_gpu_aware.time_text import age, stamp
+from slurm_gpu_aware.time_text import duration, stamp
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.config.settings import Config
@@ -65,11 +66,14 @@ def queue(context: Context, user: str | None, as_json: bool) -> None:
         waiting = waiting_of(rounds[0] if rounds else None)
         open_decisions = reader.ledger.open_decisions()
         note = reader.note()
-    live = live_jobs(config)
-    silence = None if live is None else selector_silence(gate_state(config), config)
+    live, silence = None, None
+    try:
+        live = live_jobs(config)
+        silence = selector_silence(gate_state(config), config)
+    except SourceError as exc:
+        say(paragraph(f"{no_slurm(exc)} This is the queue of the selector's last round."))
     away = silence is not None
     if live is None:
-        say("Slurm does not answer; this is the queue of the selector's last round.")
         parked = [_parked(job_id, entry, None, away) for job_id, entry in waiting.items()]
     else:
         parked = [
@@ -164,18 +168,24 @@ def status(context: Context, count: int, as_json: bool) -> None:
     """
     from slurm_gpu_aware.gate.licence_gate import gate_state, selector_silence
     from slurm_gpu_aware.selector.job_answers import live_jobs, open_reader, parked_of, still_open
+    from slurm_gpu_aware.store.settings_table import POLICY, value_of
 
     config = context.config()
     now = time.time()
     with open_reader(config) as reader:
         answer = _from_store(reader, max(1, count))
+        answer["policy"] = value_of(reader.store, POLICY) or config.placement.policy
         decisions = reader.ledger.open_decisions()
         note = reader.note()
-    gate = gate_state(config)
+    jobs, gate = None, None
+    try:
+        jobs = live_jobs(config)
+        gate = gate_state(config)
+    except SourceError as exc:
+        say(paragraph(no_slurm(exc)))
     silence = selector_silence(gate, config)
     answer["gate"] = None if gate is None else asdict(gate)
     answer["selector_away"] = None if silence is None else asdict(silence)
-    jobs = None if gate is None else live_jobs(config)
     if jobs is not None:
         parked = parked_of(jobs)
         answer["parked"] = len(parked)
@@ -223,13 +233,14 @@ def _status_text(answer: Mapping[str, Any], now: float, config: Config) -> str:
         ("gate", _gate_text(answer["gate"])),
         ("parked", parked + (f", {pooled} of them in the holding pool" if pooled else "")),
         ("placed", ", ".join(f"{n} {state}" for state, n in answer["placed"].items() if n) or "0"),
+        ("policy", answer["policy"]),
         ("profile", _profile_text(answer["profile"], now)),
     ]
     if not rounds:
         return pairs(entries)
     counts = ("trigger", "queued", "placed", "waiting")
     rows = [
-        (stamp(r["started_at"]), *(r[name] for name in counts), age(r["took_ms"] / 1000))
+        (stamp(r["started_at"]), *(r[name] for name in counts), duration(r["took_ms"] / 1000))
         for r in rounds
     ]
     shown = table(["last rounds", *counts, "took"], rows, right=[*counts[1:], "took"])
@@ -241,15 +252,16 @@ def _selector_text(
 ) -> str:
     """Whether the selector runs, by its heartbeat: rounds without changes are not recorded."""
     gate = answer["gate"]
-    seen = "no round yet" if last is None else f"last recorded round {age(now - last)} ago"
+    seen = "no round yet" if last is None else f"last recorded round {duration(now - last)} ago"
     if gate is None:
         return seen
     if not gate["exists"]:
         return f"does not run ({seen}); start it: systemctl start gpu-aware-selectd"
     quiet = config.gate.lease_s - gate["left_s"]
     if answer["selector_away"] is not None:
-        return f"no heartbeat for {age(quiet)}: it may be down; see gpu-aware doctor"
-    return f"runs, last heartbeat {age(max(quiet, 0.0))} ago, {seen}"
+        return f"no heartbeat for {duration(quiet)}: it may be down; see gpu-aware doctor"
+    where = "runs" if gate["holder"] is None else f"runs on {gate['holder']}"
+    return f"{where}, last heartbeat {duration(max(quiet, 0.0))} ago, {seen}"
 
 
 def _gate_text(gate: Mapping[str, Any] | None) -> str:
@@ -257,7 +269,7 @@ def _gate_text(gate: Mapping[str, Any] | None) -> str:
         return "unknown: Slurm does not answer, or hides reservations from you"
     if not gate["exists"]:
         return "open: there is no reservation, and jobs start as usual"
-    return f"closed, held by reservation {gate['reservation']} for {age(gate['left_s'])} more"
+    return f"closed, held by reservation {gate['reservation']} for {duration(gate['left_s'])} more"
 
 
 def _profile_text(profile: Mapping[str, Any], now: float) -> str:
@@ -266,9 +278,9 @@ def _profile_text(profile: Mapping[str, Any], now: float) -> str:
     classes = ", ".join(profile["classes"]) or "none"
     text = f"{profile['gpus']} GPUs on {profile['nodes']} nodes, classes {classes}"
     if profile["newest"] is not None:
-        text += f", {age(now - profile['newest'])} old"
+        text += f", {duration(now - profile['newest'])} old"
         if profile["oldest"] < profile["newest"] - 3600:
-            text += f" (oldest node {age(now - profile['oldest'])})"
+            text += f" (oldest node {duration(now - profile['oldest'])})"
     if profile["unseen"]:
         text += f"; no sweep has seen {profile['unseen']} of these GPUs: gpu-aware doctor"
     if profile["faults"]:

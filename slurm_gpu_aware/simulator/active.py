@@ -35,6 +35,10 @@ class ActiveJob:
     """``order.id_key`` of the job: breaks ties in the queue as the planner does."""
     done_s: float = 0.0
     """Work done so far, in seconds at slowdown 1."""
+    done_before_s: float = 0.0
+    """Work done before it got its current GPUs."""
+    estimated_at: tuple[int, float] | None = None
+    """Runs of its user that its estimate is based on, and its work done then."""
     service_gpu_s: float = 0.0
     """Attained service: GPU seconds held."""
     placed: Assignment | None = None
@@ -49,10 +53,16 @@ class ActiveJob:
     start_s: float = math.nan
     """First start; NaN: it never started."""
     end_s: float = math.nan
+    killed: bool = False
+    """It ended at its time limit, with work left."""
     preemptions: int = 0
     migrations: int = 0
+    moved_s: float | None = None
+    """When it last moved (``SimSettings.moves``); None: never."""
     placed_s: float = math.nan
     """When it got its current GPUs; NaN: it waits."""
+    limit_end_s: float = math.inf
+    """Time at which it is killed if it still has its current GPUs."""
     since_s: float = 0.0
     """Time up to which progress is credited."""
     resume_s: float = 0.0
@@ -67,6 +77,11 @@ class ActiveJob:
         placed = self.placed
         return () if placed is None else tuple(zip(placed.nodes, placed.slots, strict=True))
 
+    @property
+    def finished(self) -> bool:
+        """Whether its work is done, but for errors of rounding."""
+        return self.done_s >= self.job.duration_s * (1.0 - 1e-9)
+
     def credit(self, now: float) -> None:
         """Credit the progress made since the last credit."""
         held = now - self.since_s
@@ -78,12 +93,14 @@ class ActiveJob:
         self.since_s = now
 
     def end_at_pace(self, slowdown: float, now: float) -> float:
-        """Continue at another slowdown from ``now``; return the time at which its work is done."""
+        """Continue at another slowdown from ``now``; return the time of its end: its work is done,
+        or its limit is reached."""
         self.credit(now)
         self.slowdown = slowdown
         self.version += 1
         left = max(self.job.duration_s - self.done_s, 0.0)
-        return max(self.resume_s, now) + left * slowdown
+        done_at = max(self.resume_s, now) + left * slowdown
+        return min(done_at, self.limit_end_s)
 
     def as_holder(self) -> RunningJob:
         """The running job as the planner sees it."""
@@ -91,7 +108,8 @@ class ActiveJob:
             self.holder = RunningJob(
                 job_id=self.job.job_id,
                 gpus=self.gpus(),
-                end_s=self.placed_s + self.request.time_limit_s,
+                end_s=self.limit_end_s,
+                start_s=self.placed_s,
                 app_class=self.job.app_class,
                 application=self.job.model,
             )

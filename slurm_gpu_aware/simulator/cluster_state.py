@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
+from heapq import heappop, heappush
 from itertools import groupby
 from operator import itemgetter
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.simulator.active import ActiveJob, EventClock, Gpus
+from slurm_gpu_aware.simulator.estimates import Estimates
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import TraceJob
+from slurm_gpu_aware.topology.distances import with_known_sockets
 
 __all__ = ["BackgroundJobs", "ClusterState"]
 
@@ -37,12 +40,20 @@ class ClusterState:
         self._capacity: list[int] = idle.exists.sum(axis=1).tolist()
         self._free_on: list[int] = self.cluster.free.sum(axis=1).tolist()
         self.free: int = sum(self._free_on)
-        self._on_node: dict[int, set[int]] = {}
-        """Node -> positions of the jobs on it; maintained with interference only."""
+        self._groups = _socket_groups(idle) if settings.interference_scope == "socket" else {}
+        self._sharing: dict[tuple[int, int], set[int]] = {}
+        """(node, socket) -> positions of the jobs on it; maintained with interference only."""
         self.background: dict[str, list[RunningJob]] = {}
         """Id of a background job -> GPUs that it holds."""
         self.background_gpus = 0
         self.interferes = settings.interference is not None
+        self.estimates = Estimates()
+        self._holders: dict[int, RunningJob] = {}
+        """Position in the trace -> the running job as the planner sees it, by time of listing."""
+        self._unlisted: set[int] = set()
+        """Positions of running jobs that are not in ``_holders`` yet."""
+        self._expected: list[tuple[float, int]] = []
+        """Heap of (expected end, position) of ``_holders``; at the end a new one is due."""
 
     @property
     def used(self) -> int:
@@ -52,10 +63,12 @@ class ClusterState:
     def enter(self, active: ActiveJob, assignment: Assignment, cost_s: float) -> None:
         """Put a job on GPUs; it makes progress after ``cost_s``."""
         now = self.clock.now
-        active.placed, active.placed_s = assignment, now
+        active.placed, active.placed_s, active.done_before_s = assignment, now, active.done_s
         active.since_s, active.resume_s = now, now + cost_s
+        active.limit_end_s = now + cost_s + active.request.time_limit_s
         self._change(active.gpus(), free=False)
         self.running[active.position] = active
+        self._unlisted.add(active.position)
         active.alone = self.physics.slowdown(active.job, assignment.nodes, assignment.slots)
         if self.interferes:
             self._neighbours_changed(active, gone=False)
@@ -72,6 +85,8 @@ class ClusterState:
         self._change(active.gpus(), free=True)
         active.version += 1
         del self.running[active.position]
+        self._unlisted.discard(active.position)
+        self._holders.pop(active.position, None)
         if self.interferes:
             self._neighbours_changed(active, gone=True)
         active.last, active.placed, active.holder = active.placed, None, None
@@ -102,8 +117,22 @@ class ClusterState:
                     view.take(node, slots)
         if not with_holders:
             return view
-        holders = tuple(self.running[position].as_holder() for position in sorted(shown))
+        self._list_holders()
+        holders: Collection[RunningJob] = self._holders.values()
+        if len(shown) < len(self.running):
+            holders = [self._holders[position] for position in sorted(shown)]
         return replace(view, running=(*holders, *held))
+
+    def _list_holders(self) -> None:
+        """Bring ``_holders`` up to date: jobs that have started, ends that have passed."""
+        now, due = self.clock.now, self._unlisted
+        while self._expected and self._expected[0][0] < now:
+            due.add(heappop(self._expected)[1])
+        for position in sorted(due & self.running.keys()):
+            holder = self._holders[position] = self.estimates.holder(self.running[position], now)
+            if holder.expected_end_s is not None:
+                heappush(self._expected, (holder.expected_end_s, position))
+        due.clear()
 
     def _change(self, gpus: Gpus, *, free: bool) -> int:
         """Mark GPUs as free or held; return their number."""
@@ -117,24 +146,38 @@ class ClusterState:
         return abs(self.free - total_before)
 
     def _neighbours_changed(self, active: ActiveJob, *, gone: bool) -> None:
-        """Set the pace of every job on the nodes of a job that enters or leaves."""
+        """Set the pace of every job on the sockets of a job that enters or leaves."""
         affected: set[int] = set()
-        for node, _ in active.gpus():
-            there = self._on_node.setdefault(node, set())
+        for socket in self._sockets(active):
+            there = self._sharing.setdefault(socket, set())
             there.discard(active.position) if gone else there.add(active.position)
             affected |= there
         for position in sorted(affected):
             self._set_pace(self.running[position])
 
+    def _sockets(self, active: ActiveJob) -> set[tuple[int, int]]:
+        """(node, socket) of the job's GPUs; the socket is 0 where sockets are not known."""
+        return {
+            (node, groups[slot] if (groups := self._groups.get(node)) else 0)
+            for node, slots in active.gpus()
+            for slot in slots
+        }
+
     def _set_pace(self, active: ActiveJob) -> None:
         """Set slowdown and end of a running job."""
         pace = active.alone
         if self.interferes:
-            on_nodes = (self._on_node.get(node, set()) for node, _ in active.gpus())
-            beside = set().union(*on_nodes) - {active.position}
+            sharing = (self._sharing.get(socket, set()) for socket in self._sockets(active))
+            beside = set().union(*sharing) - {active.position}
             others = [self.running[position].job for position in sorted(beside)]
             pace *= self.physics.interference(active.job, others)
         self.clock.ends.add(active.end_at_pace(pace, self.clock.now), active)
+
+
+def _socket_groups(cluster: Cluster) -> dict[int, tuple[int, ...]]:
+    """Node -> socket of each GPU, for nodes whose sockets are known."""
+    graphs = with_known_sockets(cluster).graphs
+    return {node: graph.groups for node, graph in enumerate(graphs) if graph is not None}
 
 
 class BackgroundJobs:
@@ -169,6 +212,7 @@ class BackgroundJobs:
                 self._lacking[job.job_id] = (job, job.gpus)
             else:
                 freed |= self.state.release(job.job_id)
+                self.state.estimates.background_ends(job)
                 self._lacking.pop(job.job_id, None)
         for job, lacking in list(self._lacking.values()):
             if not self.state.free:

@@ -3,9 +3,12 @@
 - A round sees the jobs that arrive or end at its time: ends first, then arrivals.
 - The work of a job is fixed (``duration_s`` at slowdown 1). While it holds GPUs it progresses at
   1 / slowdown, and not at all for ``migration_s`` after a restart or a move.
+- At its time limit a job is killed, so that no reservation is made for a time that is not true.
+  The limit counts anew, without ``migration_s``, from a restart or a move.
 - Without ``round_s`` a round follows each arrival and end, each time at which a running job
-  reaches the LAS threshold, and each time at which a policy accepts a worse set for a job that it
-  postponed. With it, rounds run at its multiples; GPUs of ended jobs wait for the next round.
+  reaches the LAS threshold, and each time at which a postponed job expects a better set, or its
+  policy accepts a worse one. With it, rounds run at its multiples; GPUs of ended jobs wait for the
+  next round.
 - The planner sees binned scores; the jobs run at per-GPU scores (``truth``).
 - Background jobs hold GPUs at their recorded times and precede all others.
 - With interference the pace of a job changes whenever a neighbour starts or ends.
@@ -29,10 +32,12 @@ from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.planning.prefix import id_key
 from slurm_gpu_aware.simulator.active import ActiveJob, EventClock, same_gpus
 from slurm_gpu_aware.simulator.cluster_state import BackgroundJobs, ClusterState
+from slurm_gpu_aware.simulator.estimates import Estimates, estimate_of
+from slurm_gpu_aware.simulator.moving import Moving
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.rounds import Round, Rounds
-from slurm_gpu_aware.simulator.settings import SimSettings
+from slurm_gpu_aware.simulator.settings import LIMIT_MARGIN, SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
 __all__ = ["Simulator", "simulate"]
@@ -69,11 +74,16 @@ class Simulator:
         self.policy = make_policy(settings.policy, settings.policy_options)
         self.known_options = option_names(settings.policy)
         physics = Physics(cluster if truth is None else replace(cluster, scores=truth), settings)
+        self.physics = physics
         self.clock = EventClock(settings.round_s)
         self.state = ClusterState(cluster, settings, physics, self.clock)
+        self.state.estimates = Estimates(estimate_of(settings, trace))
         self.rounds = Rounds(settings, self.state)
+        self.moving = None if settings.moves is None else Moving(self.rounds, settings.moves)
         self.background = BackgroundJobs(trace.background, self.state)
         self.fitting: dict[object, bool] = {}
+        self.worst: dict[object, float] = {}
+        """What ``Physics.worst`` depends on -> its value."""
         self.jobs: list[ActiveJob] = []
         """The jobs that have arrived, by position in the trace."""
         self.changed = False
@@ -148,9 +158,6 @@ class Simulator:
         return self.fitting[key]
 
     def _request(self, job: TraceJob) -> Request:
-        limit = job.time_limit_s
-        if not math.isfinite(limit) and job.recorded_run_s is None:
-            limit = job.duration_s * self.settings.limit_factor
         return Request(
             job_id=job.job_id,
             gpus=job.gpus,
@@ -159,17 +166,34 @@ class Simulator:
             app_class=job.app_class,
             bandwidth_sensitive=job.bandwidth_sensitive,
             pattern=job.pattern,
-            time_limit_s=limit,
+            time_limit_s=self._limit_s(job),
             submit_s=job.submit_s,
             application=job.model if self.rounds.profiled else None,
             options={k: v for k, v in job.options.items() if k in self.known_options},
         )
 
+    def _limit_s(self, job: TraceJob) -> float:
+        """Time limit of a job in seconds; inf: none."""
+        limit = job.time_limit_s
+        if job.timed_out:
+            return max(limit, job.recorded_run_s or 0.0)
+        given = math.isfinite(limit) or job.recorded_run_s is not None
+        if given and self.settings.overrun == "kill":
+            return limit
+        share = self.physics.share(job) if job.bandwidth_sensitive else 0.0
+        key = (job.app_class, job.gpus, job.pattern, share)
+        if key not in self.worst:
+            self.worst[key] = self.physics.worst(job)
+        longest = LIMIT_MARGIN * self.worst[key] * job.duration_s
+        return max(longest, limit if given else self.settings.limit_factor * job.duration_s)
+
     def _end_jobs(self) -> None:
         ended = 0
         for active in self.clock.ends.due(self.clock.now):
+            self.state.estimates.ends(active, self.clock.now)
             self.state.leave(active)
             active.end_s = self.clock.now
+            active.killed = not active.finished and not active.job.timed_out
             active.last = active.holder = None  # a long trace has many accounts
             ended += 1
         if ended:
@@ -178,20 +202,41 @@ class Simulator:
                 self.progress(ended)
 
     def _round(self) -> None:
-        """Plan the round that is due and apply the plan."""
+        """Plan the round that is due, then moves, and apply both."""
         started = self.timer() if self.timer is not None else 0.0
         self.changed, self.clock.planned_at = False, self.clock.now
         due = self.rounds.next()
-        if due is None:
-            return
-        if self.timer is not None:
-            self.placement_ms.append((self.timer() - started) * 1e3)
-        self._apply(due)
-        self.rounds.note_head()
-        self.used.append((self.clock.now, self.state.used))
-        if self.policy.may_postpone:
-            waiting = [a.request for a in due.queue if a.placed is None]
-            self.clock.due_s = self._next_due(waiting)
+        if due is not None:
+            if self.timer is not None:
+                self.placement_ms.append((self.timer() - started) * 1e3)
+            self._apply(due)
+            self.rounds.note_head()
+            self.used.append((self.clock.now, self.state.used))
+            self.clock.due_s = self._note_postponed(due)
+            if self.policy.may_postpone:
+                waiting = [a.request for a in due.queue if a.placed is None]
+                self.clock.due_s = self._next_due(waiting)
+        if self.moving is not None and (moves := self.moving.plan(due)):
+            self._move(moves)
+            if self.clock.round_s is None:
+                self._round()  # the GPUs that they left are free at once
+
+    def _move(self, moves: Iterable[tuple[ActiveJob, Assignment]]) -> None:
+        for active, assignment in moves:
+            self.state.leave(active)
+            self.rounds.wait(active)
+            self._start(active, assignment)
+            active.moved_s = self.clock.now
+        self.changed, self.rounds.blocked = True, None
+
+    def _note_postponed(self, due: Round) -> float | None:
+        """Note which jobs wait for a better set; return when the first of them expects it."""
+        postponed = {w.job_id: w.expected_start_s for w in due.plan.waiting if w.postponed}
+        for active in due.queue if postponed else ():
+            if active.job.job_id in postponed and active.request.postponed_since_s is None:
+                active.request = replace(active.request, postponed_since_s=self.clock.now)
+        times = [time for time in postponed.values() if time is not None]
+        return min((time for time in times if time > self.clock.now), default=None)
 
     def _next_due(self, requests: Iterable[Request]) -> float | None:
         """Next time at which the policy accepts the best free set for a postponed request."""
@@ -257,6 +302,7 @@ class Simulator:
             done_s=column("done_s"),
             preemptions=column("preemptions").astype(np.int64),
             migrations=column("migrations").astype(np.int64),
+            killed=column("killed").astype(np.bool_),
             infeasible=tuple(self.infeasible),
             used_s=np.array([t for t, _ in self.used]),
             used_gpus=np.array([g for _, g in self.used], dtype=np.int64),

@@ -25,7 +25,8 @@ _SUMMARY = "summary.json"
 _NUMBERS = ("submit_s", "gpus", "start_s", "end_s", "wait_s", "jct_s", "run_s", "slowdown")
 _MOST = 1e12
 """Limit of any number in these files: a hundred times the longest time of a trace."""
-_COLUMNS = ("job_id", *_NUMBERS, "class", "model", "preemptions", "migrations", "user")
+_COUNTS = ("preemptions", "migrations", "killed")
+_COLUMNS = ("job_id", *_NUMBERS, "class", "model", *_COUNTS, "user")
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +88,7 @@ def _job_rows(result: Result, compared: Mask) -> Iterator[Sequence[object]]:
             seconds = (start, end, start - job.submit_s, end - job.submit_s, run)
             times = [*(f"{s:.3f}" for s in seconds), f"{run / job.duration_s:.5f}"]
         row = [job.job_id, f"{job.submit_s:.3f}", job.gpus, *times, job.app_class, job.model]
-        counts = (int(result.preemptions[i]), int(result.migrations[i]))
+        counts = (int(getattr(result, name)[i]) for name in _COUNTS)
         yield [*row, *counts, job.user, int(compared[i]), reasons.get(job.job_id)]
 
 

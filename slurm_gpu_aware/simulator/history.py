@@ -201,8 +201,9 @@ def _recorded_slowdown(
 def recorded_result(trace: Trace, cluster: Cluster, among: Mask | None = None) -> Result:
     """A result from the recorded starts and run times of a trace.
 
-    The GPUs in use are those of the jobs in the mask ``among`` (None: all) and of background jobs.
-    Every job must have a recorded start.
+    The GPUs in use are those of the jobs in the mask ``among`` (None: all) and of background jobs,
+    without jobs of less than a second: in whole seconds, such a job and the next one on its GPUs
+    start together. Every job must have a recorded start.
     """
     jobs = trace.jobs
     users = [*jobs, *trace.background]
@@ -212,6 +213,7 @@ def recorded_result(trace: Trace, cluster: Cluster, among: Mask | None = None) -
     counts = np.ones(len(users), dtype=np.bool_)
     if among is not None:
         counts[: len(jobs)] = among
+    counts &= run >= 1.0
     times = np.maximum(np.concatenate([start[counts], (start + run)[counts]]), 0.0)
     change = np.concatenate([gpus[counts], -gpus[counts]])
     start, run = start[: len(jobs)], run[: len(jobs)]
@@ -232,5 +234,6 @@ def recorded_result(trace: Trace, cluster: Cluster, among: Mask | None = None) -
         used_gpus=np.concatenate([[0], np.cumsum(change[order])]),
         fragmented_gpu_s=None,
         placement_ms=np.empty(0),
+        killed=np.zeros(len(jobs), dtype=np.bool_),
         recorded=True,
     )

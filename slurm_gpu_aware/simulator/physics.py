@@ -2,7 +2,8 @@
 
 slowdown = L x max V (PAL, eq. 1) x bandwidth factor, each part switchable. The bandwidth factor of
 a sensitive job with communication share c is (1 - c) + c best/have: the slowest link sets the time
-of communication only. Interference is a further factor that changes with the neighbours.
+of communication only. It applies to sets on one node; between nodes the network is slower than any
+link, and L is its measured cost. Interference is a further factor that changes with the neighbours.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.placement.account import level_of, predicted_slowdown
+from slurm_gpu_aware.simulator.communication import share_of
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import TraceJob
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK
@@ -42,12 +44,9 @@ class Physics:
     ) -> float:
         """t_iter / t_orig >= 0 of ``job`` on the slots of each node, without interference."""
         score, _, both = predicted_slowdown(self.cluster, job.app_class, nodes, slots)
-        ratios = [
-            bandwidth_ratio(graph, own, job.pattern)
-            for node, own in zip(nodes, slots, strict=True)
-            if (graph := self._graph(job, node)) is not None
-        ]
-        return self._product(job, score, both / score, ratios)
+        graph = self._graph(job, nodes)
+        ratio = 1.0 if graph is None else bandwidth_ratio(graph, slots[0], job.pattern)
+        return self._product(job, score, both / score, ratio)
 
     def expected(self, job: TraceJob, nodes: Sequence[int]) -> float:
         """Expected slowdown of ``job`` if every set of GPUs on these nodes is equally likely.
@@ -59,15 +58,30 @@ class Physics:
         worst = expected_worst([scores[n][self.cluster.exists[n]] for n in nodes], each)
         level = level_of(self._plain, nodes, [()] * len(nodes))
         locality = level.of(job.app_class).value
-        ratios = [
-            _mean_ratio(graph, each, job.pattern)
-            for node in nodes
-            if (graph := self._graph(job, node)) is not None
-        ]
-        return self._product(job, worst, locality, ratios)
+        graph = self._graph(job, nodes)
+        ratio = 1.0 if graph is None else _mean_ratio(graph, each, job.pattern)
+        return self._product(job, worst, locality, ratio)
+
+    def worst(self, job: TraceJob) -> float:
+        """A slowdown that ``job`` does not exceed on any GPUs, beside any neighbours.
+
+        The worst V with the worst L or the worst links, and the worst neighbour on every other GPU
+        of a machine, whether or not they occur together.
+        """
+        scores = self.cluster.score(job.app_class)[self.cluster.exists]
+        score = float(np.max(np.where(np.isfinite(scores), scores, 1.0), initial=1.0))
+        levels = {level.name: level.of(job.app_class).value for level in self.cluster.levels}
+        graphs = {self._graph(job, (node,)) for node in range(len(self.cluster.nodes))}
+        ratios = (_worst_ratio(g, job.gpus, job.pattern) for g in graphs if g is not None)
+        across = self._product(job, score, max(levels.values(), default=1.0), 1.0)
+        inside = self._product(job, score, levels.get("node", 1.0), max(ratios, default=1.0))
+        profile = self.settings.interference
+        if profile is None:
+            return max(across, inside)
+        return max(across, inside) * (1.0 + (self.cluster.shape[1] - 1) * (profile.worst - 1.0))
 
     def interference(self, job: TraceJob, others: Sequence[TraceJob]) -> float:
-        """Slowdown >= 1 of ``job`` beside ``others`` on its machines (Amaral et al., SC'17, 3.2).
+        """Slowdown >= 1 of ``job`` beside ``others`` (Amaral et al., SC'17, section 3.2).
 
         Only pairs are measured, so the excess over 1 of each neighbour is added. A pair without a
         measurement, or with a measured gain (noise), does not count.
@@ -79,28 +93,32 @@ class Physics:
         pairs = (profile.slowdown(own, (other.model or "", other.gpus)) for other in others)
         return 1.0 + sum((ratio - 1.0 for ratio in pairs if ratio is not None), 0.0)
 
-    def _graph(self, job: TraceJob, node: int) -> HardwareGraph | None:
-        """Links of a node; None: the job is not sensitive to them, or they are not known."""
-        if self._share(job) is None or not job.bandwidth_sensitive or not self.cluster.graphs:
+    def _graph(self, job: TraceJob, nodes: Sequence[int]) -> HardwareGraph | None:
+        """Links that slow the job; None: it spans nodes, is not sensitive, or they are unknown."""
+        if self.share(job) is None or not job.bandwidth_sensitive or not self.cluster.graphs:
             return None
-        return self.cluster.graphs[node]
+        return self.cluster.graphs[nodes[0]] if len(nodes) == 1 else None
 
-    def _share(self, job: TraceJob) -> float | None:
-        """Communication share of the job; None while bandwidth is switched off."""
-        general, own = self.settings.communication_share, job.communication_share
-        return general if general is None or own is None else own
+    def share(self, job: TraceJob) -> float | None:
+        """Communication share: the job's own, its application's, else that of the run.
 
-    def _product(
-        self, job: TraceJob, score: float, locality: float, ratios: Sequence[float]
-    ) -> float:
-        """Product of the factors that are switched on; the node with the slowest links counts."""
+        None while bandwidth is switched off.
+        """
+        general = self.settings.communication_share
+        if general is None or job.communication_share is not None:
+            return general if general is None else job.communication_share
+        known = share_of(job.model)
+        return general if known is None else known
+
+    def _product(self, job: TraceJob, score: float, locality: float, ratio: float) -> float:
+        """Product of the factors that are switched on; ``ratio``: best / present EffBW."""
         factor = score if self.settings.variability else 1.0
         if self.settings.locality:
             factor *= locality
-        share = self._share(job)
-        if share is None or not ratios:
+        share = self.share(job)
+        if share is None:
             return float(factor)
-        return float(factor) * ((1.0 - share) + share * max(1.0, *ratios))
+        return float(factor) * ((1.0 - share) + share * max(1.0, ratio))
 
 
 def expected_worst(rows: Sequence[FloatArray], k: int) -> float:
@@ -141,3 +159,14 @@ def _mean_ratio(graph: HardwareGraph, k: int, pattern: str) -> float:
     ratios = np.ones(len(have))
     ratios[linked] = have.max() / have[linked]
     return float(ratios.mean())
+
+
+@lru_cache(maxsize=4096)
+def _worst_ratio(graph: HardwareGraph, k: int, pattern: str) -> float:
+    """Largest :func:`bandwidth_ratio` of any set of ``k`` GPUs of the machine."""
+    shape = parse_pattern(pattern)
+    if graph.n > MAX_EXACT or k > graph.n or not shape.has_edges(k):
+        return 1.0
+    have = eff_table(graph, shape, k, BOTTLENECK)
+    linked = have[have > 0]
+    return float(have.max() / linked.min()) if len(linked) else 1.0

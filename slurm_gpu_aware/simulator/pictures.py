@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from slurm_gpu_aware.simulator.files import SavedRun
+from slurm_gpu_aware.simulator.history import RECORDED
 from slurm_gpu_aware.simulator.result import used_gpu_s
 
 __all__ = ["PICTURES", "draw_picture", "line_look", "time_unit"]
@@ -90,13 +91,35 @@ def _jct_cdf(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) -> None
         share = np.arange(1, len(jct) + 1) / len(jct) * 100
         _line(ax, number, np.maximum(jct, 1e-9), share, run.label)
     ax.set_xscale("log")
-    shown = ax.get_xlim()
-    if shown[1] < 300 * shown[0]:  # few powers of ten: add ticks at 2 and 5
-        ax.xaxis.get_major_locator().set_params(subs=(1.0, 2.0, 5.0))
-    ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    ax.xaxis.set_minor_formatter(lambda value, _: "")
+    _log_ticks(ax.xaxis, ax.get_xlim())
     ax.set_ylim(0, 101)
     _decorate(ax, "Job completion time", f"completion time, {name} (log scale)", "share of jobs, %")
+
+
+def _log_ticks(axis: Any, shown: tuple[float, float]) -> None:
+    """Ticks of a logarithmic axis as plain numbers; more of them over few powers of ten."""
+    if shown[1] < 300 * shown[0]:
+        axis.get_major_locator().set_params(subs=(1.0, 2.0, 5.0))
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_formatter(lambda value, _: "")
+
+
+def _each_job(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) -> None:
+    first = next((i for i, run in enumerate(runs) if run.label != RECORDED), 0)
+    base = np.maximum(runs[first].columns["jct_s"], 1e-9)
+    for number, run in enumerate(runs):
+        if number == first or run.label == RECORDED:
+            continue
+        ratio = np.sort(np.maximum(run.columns["jct_s"], 1e-9) / base)
+        share = np.arange(1, len(ratio) + 1) / len(ratio) * 100
+        _line(ax, number, ratio, share, run.label)
+    ax.axvline(1.0, color="black", linewidth=0.8)
+    ax.set_xscale("log")
+    _log_ticks(ax.xaxis, ax.get_xlim())
+    ax.set_ylim(0, 101)
+    what = f"completion time / that with {runs[first].label} (log scale)"
+    legend = len(runs) > first + 1
+    _decorate(ax, "Each job against itself", what, "share of jobs, %", legend=legend)
 
 
 def _wait_over_time(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) -> None:
@@ -188,9 +211,10 @@ def _boxes(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) -> None:
         range(1, len(runs) + 1), [r.label for r in runs], rotation=tilt,
         ha="right" if tilt else "center",
     )  # fmt: skip
-    ax.set_ylim(bottom=0)
+    ax.set_yscale("log")
+    _log_ticks(ax.yaxis, ax.get_ylim())
     title = "Completion time per policy: box 25..75%, whiskers 5..95%, bar median, diamond mean"
-    _decorate(ax, title, "", f"completion time, {name}", legend=False)
+    _decorate(ax, title, "", f"completion time, {name} (log scale)", legend=False)
     ax.title.set_fontsize(10)
 
 
@@ -200,11 +224,16 @@ _ABOUT_USE = (
 )
 _ABOUT_WAIT = "Average wait of the jobs submitted in each interval, from the first submission on."
 _ABOUT_BOXES = "The same numbers as boxes; values outside the whiskers are not drawn."
+_ABOUT_RATIO = (
+    "Completion time of each job divided by that of the same job under the first policy: left of 1 "
+    "it gains, right of 1 it loses."
+)
 _ABOUT_JCT = "From submission to end. A curve further left is better."
 _ABOUT_SLOWDOWN = "Time on GPUs / duration in the trace; 1 is the median GPU inside one node."
 PICTURES: tuple[tuple[str, str, str, Draw], ...] = (
     ("jct-cdf", "How long jobs took", _ABOUT_JCT, _jct_cdf),
     ("jct-boxes", "Completion time per policy", _ABOUT_BOXES, _boxes),
+    ("jct-ratio", "Which jobs gain and which lose", _ABOUT_RATIO, _each_job),
     ("wait", "How long jobs waited", _ABOUT_WAIT, _wait_over_time),
     ("gpus-in-use", "GPUs in use", _ABOUT_USE, _gpus_over_time),
     ("slowdown", "Slowdown per class", _ABOUT_SLOWDOWN, _slowdown_per_class),

@@ -6,15 +6,16 @@ import base64
 import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.simulator.files import DAMAGE, damaged, load_results
 from slurm_gpu_aware.simulator.history import BASELINE, RECORDED
-from slurm_gpu_aware.simulator.pictures import PICTURES, draw_picture, time_unit
+from slurm_gpu_aware.simulator.pictures import PICTURES, draw_picture
+from slurm_gpu_aware.simulator.uncertainty import as_good
+from slurm_gpu_aware.time_text import duration
 
-__all__ = ["calibration", "counted", "page_text", "plain_summary", "write_report"]
+__all__ = ["calibration", "counted", "gain_text", "page_text", "plain_summary", "write_report"]
 
 _SAME_PERCENT = 0.05
 """Below it a difference is printed as 0.0%."""
@@ -57,18 +58,56 @@ def plain_summary(head: Mapping[str, Any]) -> list[str]:
     where = f"On {head['trace']}" if past else f"On {head['trace']}, against {first['policy']}"
     verb, than = ("would have been", f" than with {slurm}") if past else ("is", "")
     sentences = []
+    seeds = head.get("seeds", 1)
     for run in runs[1:]:
+        if seeds > 1 and as_good(run["gain"]):
+            sentences.append(_not_worth(head["trace"], first["policy"], run, seeds))
+            continue
         saved = first["avg_jct_s"] - run["avg_jct_s"]
         percent = 100 * saved / first["avg_jct_s"] if first["avg_jct_s"] else 0.0
+        if seeds > 1:
+            percent = 100 * run["gain"]["mean"]
         text = f"{where}, average completion time with {run['policy']} {verb} "
         if abs(percent) < _SAME_PERCENT:
             text += f"the same as with {slurm}" if past else "the same"
         else:
-            text += f"{abs(percent):.1f}% {'shorter' if saved > 0 else 'longer'}{than}"
-            if saved > 0:
+            text += f"{abs(percent):.1f}% {'shorter' if percent > 0 else 'longer'}{than}"
+            text += _spread(run["gain"], seeds) if seeds > 1 else ""
+            if saved > 0 and percent > 0:
                 text += f"; {_where_from(saved, first['avg_run_s'] - run['avg_run_s'])}"
-        sentences.append(f"{text}.")
+        sentences.append(f"{text}{_of_each(run, first['policy'])}.")
+    if seeds == 1 and runs[1:] and "seeds" in head:
+        sentences.append(_ONE_SEED)
     return [*sentences, *([calibration(record, first)] if record is not None else [])]
+
+
+_ONE_SEED = (
+    "One run of each policy says nothing about chance; with --seeds 8, gpu-aware simulate draws "
+    "GPUs of --variability and jobs of --synthetic anew, and gpu-aware tune the days of a history."
+)
+
+
+def _not_worth(trace: str, first: str, run: Mapping[str, Any], seeds: int) -> str:
+    """The sentence for a policy that does not pay."""
+    return (
+        f"On {trace}, {first} is as good as {run['policy']}: gain {gain_text(run['gain'])} over "
+        f"{seeds} seeds{_of_each(run, first)}."
+    )
+
+
+def _spread(gain: Mapping[str, float], seeds: int) -> str:
+    """`` (gains of 8 seeds: -1.2% to 2.0%; the sign is not the same in all)``."""
+    low, high = 100 * gain["low"], 100 * gain["high"]
+    mixed = "; the sign is not the same in all" if low <= 0.0 <= high else ""
+    return f" (gains of {seeds} seeds: {low:.1f}% to {high:.1f}%{mixed})"
+
+
+def _of_each(run: Mapping[str, Any], first: str) -> str:
+    """``; 12% of the jobs end later than with packed``; empty if that is not known."""
+    each = run.get("each_job")
+    if each is None:
+        return ""
+    return f"; {each['slower']:.0%} of the jobs take longer than with {first}"
 
 
 def calibration(record: Mapping[str, Any], first: Mapping[str, Any]) -> str:
@@ -97,14 +136,18 @@ def _where_from(saved: float, on_gpus: float) -> str:
 
 _COLUMNS = (
     ("policy", "policy", "{}"),
-    ("ended", "jobs", "{}"),
-    ("never ran", "infeasible", "{}"),
-    ("avg JCT, {unit}", "avg_jct_s", "time"),
-    ("median JCT, {unit}", "median_jct_s", "time"),
-    ("p99 JCT, {unit}", "p99_jct_s", "time"),
-    ("avg wait, {unit}", "avg_wait_s", "time"),
+    ("ended", "jobs", "{:g}"),
+    ("killed", "killed", "{:g}"),
+    ("never ran", "infeasible", "{:g}"),
+    ("avg JCT", "avg_jct_s", "time"),
+    ("gain", "gain", "gain"),
+    ("each job's JCT, ratio", "each_job", "ratio"),
+    ("slower", "each_job", "slower"),
+    ("median JCT", "median_jct_s", "time"),
+    ("p99 JCT", "p99_jct_s", "time"),
+    ("avg wait", "avg_wait_s", "time"),
     ("slowdown", "avg_slowdown", "{:.3f}"),
-    ("makespan, {unit}", "makespan_s", "time"),
+    ("makespan", "makespan_s", "time"),
     ("GPUs in use", "utilization", "{:.0%}"),
     ("fragmentation", "fragmentation", "{:.1%}"),
     ("round, ms, median", "median", "{:.2f}"),
@@ -113,23 +156,40 @@ _COLUMNS = (
 """Header, key of a run's summary (or of its ``placement_ms``), format."""
 
 
-def _cell(run: Mapping[str, Any], key: str, form: str, size: float) -> str:
-    value = run[key] if key in run else run["placement_ms"][key]
+def _text(value: Any, form: str) -> str:
+    """One number of the table."""
+    if form == "time":
+        return duration(value)
+    if form == "ratio":
+        return f"{value['median']:.2f} ({value['p5']:.2f} to {value['p95']:.2f})"
+    if form == "slower":
+        return f"{value['slower']:.0%}"
+    return gain_text(value) if form == "gain" else form.format(value)
+
+
+def gain_text(gain: Mapping[str, float]) -> str:
+    """``4.0% (1.2 to 7.9)``, or ``4.0%`` of a single seed."""
+    mean, low, high = (round(100 * gain[key], 1) + 0.0 for key in ("mean", "low", "high"))
+    return f"{mean:.1f}%" if low == mean == high else f"{mean:.1f}% ({low:.1f} to {high:.1f})"
+
+
+def _cell(run: Mapping[str, Any], key: str, form: str) -> str:
+    value = run[key] if key in run else run["placement_ms"].get(key)
     if value is None:
         return "<td>n/a</td>"
-    text = form.format(value) if form != "time" else f"{value / size:.2f}"
-    if form == "time" and text == "0.00" and value > 0:
-        text = "<0.01"
-    return f"<td>{html.escape(text)}</td>"
+    text = html.escape(_text(value, form))
+    ends = (run.get("range") or {}).get(key)
+    if ends is not None and ends[0] != ends[1]:
+        low, high = (html.escape(_text(end, form)) for end in ends)
+        text += f"<br><small>{low} to {high}</small>"
+    return f"<td>{text}</td>"
 
 
 def page_text(head: Mapping[str, Any], pictures: Sequence[tuple[str, str, Path]]) -> str:
     """The page in HTML with the pictures embedded; ``pictures``: (title, explanation, PNG file)."""
-    times = [run["avg_jct_s"] for run in head["runs"] if run["avg_jct_s"] is not None]
-    size, unit = time_unit(median(times) if times else 0.0)
-    headers = "".join(f"<th>{name.format(unit=unit)}</th>" for name, _, _ in _COLUMNS)
+    headers = "".join(f"<th>{name}</th>" for name, _, _ in _COLUMNS)
     rows = "".join(
-        "<tr>" + "".join(_cell(run, key, form, size) for _, key, form in _COLUMNS) + "</tr>"
+        "<tr>" + "".join(_cell(run, key, form) for _, key, form in _COLUMNS) + "</tr>"
         for run in head["runs"]
     )
     figures = "".join(
@@ -177,6 +237,11 @@ def _about(head: Mapping[str, Any]) -> str:
     )
     if compared < given["jobs"]:
         text += f"; {given['jobs'] - compared} did not"
+    if head.get("seeds", 1) > 1:
+        text += (
+            f". Numbers are means over {head['seeds']} seeds, with the lowest and the highest "
+            "below; counts of jobs and pictures are those of the first seed"
+        )
     if given["background"]:
         more = counted(given["background"], "more holds", "more hold")
         text += f"; {more} GPUs at the recorded times"

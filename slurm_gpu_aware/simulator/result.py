@@ -29,12 +29,15 @@ class Result:
     start_s: FloatArray
     """First start; NaN: the job did not start (see ``infeasible``)."""
     end_s: FloatArray
+    """End, also of a job that was killed."""
     run_s: FloatArray
     """Time on GPUs, restarts included."""
     done_s: FloatArray
     """Work done, in seconds at slowdown 1; ``duration_s`` for a job that ended."""
     preemptions: IntArray
     migrations: IntArray
+    killed: Mask
+    """(jobs,) True for jobs that reached their time limit unfinished."""
     infeasible: tuple[tuple[str, str], ...]
     """(job id, reason) of jobs that can never be placed on this cluster."""
     used_s: FloatArray
@@ -52,8 +55,8 @@ class Result:
 
     @property
     def done(self) -> Mask:
-        """(jobs,) True for jobs that ended."""
-        return np.isfinite(self.end_s)
+        """(jobs,) True for jobs that ended with their work done."""
+        return np.isfinite(self.end_s) & ~self.killed
 
     def _of_trace(self, column: str) -> FloatArray:
         return np.array([getattr(job, column) for job in self.trace.jobs], dtype=np.float64)
@@ -107,6 +110,7 @@ class Result:
             "policy": self.settings.label,
             "order": None if self.recorded else self.settings.order,
             "jobs": int(self.done.sum()),
+            "killed": int(self.killed.sum()),
             "infeasible": len(self.infeasible),
             **stats,
             "avg_run_s": _statistic(self.run_s[self._chosen(among)], "avg"),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.registry import policy_class
+from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning import Plan, PlanSettings
 from slurm_gpu_aware.planning.prefix import guaranteed_prefix
 from slurm_gpu_aware.planning.round import plan_round
@@ -43,7 +43,7 @@ class Rounds:
         """Position in the trace -> job."""
         self.blocked: int | None = None
         """Position of the head of the queue after the last round; None once a job ends."""
-        self._plan_settings = PlanSettings(
+        self.plan_settings = PlanSettings(
             policy=settings.policy,
             classes=settings.classes,
             backfill=settings.backfill,
@@ -56,7 +56,10 @@ class Rounds:
         """Keys of the waiting jobs, sorted; unused if they change with time."""
         self.profiled = settings.policy_options.get("interference") is not None
         """The policy considers the neighbours of jobs."""
-        self._patient = settings.backfill or policy_class(settings.policy).may_postpone
+        policy = make_policy(settings.policy, settings.policy_options)
+        self._weighs = policy.wait_rule() is not None
+        """Jobs may wait for GPUs that become free later."""
+        self._patient = settings.backfill or policy.may_postpone or self._weighs
         """Jobs may overtake, or accept a worse set later."""
 
     def wait(self, active: ActiveJob) -> None:
@@ -143,7 +146,7 @@ class Rounds:
         given: tuple[list[ActiveJob], Plan] | None = None,
     ) -> Plan:
         """Plan ``queue`` beside ``keep`` (None: all); ``given``: an earlier part of this round."""
-        holders = self.settings.backfill or self.profiled
+        holders = self.settings.backfill or self.profiled or self._weighs
         shown, now = self.state.view(keep, with_holders=holders), self.state.clock.now
         if given is not None:
             requests = {a.job.job_id: a.request for a in given[0]}
@@ -153,9 +156,11 @@ class Rounds:
                 for a in given[1].assignments
             ]
             shown = replace(shown, running=(*shown.running, *new))
-        settings = self._plan_settings
+        settings = self.plan_settings
+        for active in queue:
+            self.state.estimates.refresh(active)
         return plan_round(
-            self._ranked(queue),
+            self.ranked(queue),
             shown,
             settings if backfill else replace(settings, backfill=False),
             now,
@@ -178,7 +183,7 @@ class Rounds:
                 return
             yield active
 
-    def _ranked(self, ordered: list[ActiveJob]) -> list[Request]:
+    def ranked(self, ordered: list[ActiveJob]) -> list[Request]:
         """Requests with a priority by their position in the list."""
         if self.settings.order == "fifo":
             return [a.request for a in ordered]  # the planner breaks ties by submission
@@ -189,8 +194,10 @@ class Rounds:
 
 
 def _all_placed(plan: Plan, wanted: list[ActiveJob]) -> bool:
-    placed = {assignment.job_id for assignment in plan.assignments}
-    return all(active.job.job_id in placed for active in wanted)
+    """Whether each job starts or waits by its own choice."""
+    served = {assignment.job_id for assignment in plan.assignments}
+    served |= {waiting.job_id for waiting in plan.waiting if waiting.postponed}
+    return all(active.job.job_id in served for active in wanted)
 
 
 def _single(gpus: Iterable[tuple[int, tuple[int, ...]]]) -> set[tuple[int, int]]:

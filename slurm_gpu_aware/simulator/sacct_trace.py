@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slurm_gpu_aware.bounds import quoted
+from slurm_gpu_aware.bounds import MIN_RUN_S, quoted
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.model.job_hints import parse_comment
+from slurm_gpu_aware.names import PROBE_JOB
 from slurm_gpu_aware.placement.registry import policy_names
 from slurm_gpu_aware.simulator.history import select_window
 from slurm_gpu_aware.simulator.trace import BadRow, Trace, TraceJob, checked, read_csv
@@ -20,6 +21,8 @@ from slurm_gpu_aware.text_file import decoded, read_data, read_text
 
 __all__ = ["read_sacct", "read_trace"]
 
+PROBE = "probe of gpu-aware-profile sweep"
+"""Reason under which ``read_sacct`` counts our own jobs."""
 _JOB_ID = re.compile(r"[0-9]{1,10}(_([0-9]{1,10}|\[.*\])|\+[0-9]{1,10})?(\..+)?")
 """Job, array task or pending tasks, component of a heterogeneous job; the step is optional."""
 _REQUEUE_S = 86_400.0
@@ -161,14 +164,16 @@ def _no_job(row: SacctRow) -> str | None:
         return "MIG slices"
     if row.gpus == 0:
         return "no GPU"
-    if row.start_s is None or row.elapsed_s <= 0:
+    if row.text("JobName").startswith(PROBE_JOB):
+        return PROBE
+    if not row.ran or (row.running and row.elapsed_s == 0):
         return "still running" if row.running else "never started"
     return None
 
 
 def _job(row: SacctRow, classes: tuple[str, ...], default_class: str) -> TraceJob:
     """The job of a row that started; its work is the recorded run time."""
-    start, submit, run_s = row.start_s or 0.0, row.submit_s, float(row.elapsed_s)
+    start, submit, run_s = row.start_s or 0.0, row.submit_s, max(row.elapsed_s, MIN_RUN_S)
     if submit is None:
         raise ValueError(f"job {row.job_id}: no submission time")
     if start < submit:
@@ -186,6 +191,8 @@ def _job(row: SacctRow, classes: tuple[str, ...], default_class: str) -> TraceJo
         time_limit_s=row.time_limit_s,
         priority=row.priority,
         user=row.text("User") or None,
+        name=row.text("JobName") or None,
+        account=row.text("Account") or None,
         recorded_start_s=start,
         recorded_run_s=run_s,
         recorded_nodes=row.nodes,

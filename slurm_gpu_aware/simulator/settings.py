@@ -7,16 +7,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slurm_gpu_aware.errors import PolicyError
-from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
+from slurm_gpu_aware.placement.drb.interference import SCOPES, InterferenceProfile
 from slurm_gpu_aware.placement.registry import DEFAULT
+from slurm_gpu_aware.planning.moves import MoveSettings
 from slurm_gpu_aware.planning.plan import PlanSettings
+from slurm_gpu_aware.simulator.communication import SHARES
 
-__all__ = ["MEASURED_SHARE", "ORDERS", "SimSettings", "parse_policy"]
+__all__ = ["LIMIT_MARGIN", "MEASURED_SHARE", "ORDERS", "OVERRUNS", "SimSettings", "parse_policy"]
 
-MEASURED_SHARE = 0.107
-"""Communication share of AlexNet, batch size 1, on two P100 of an IBM S822LC: 127.4 s with NVLink
-inside a socket (40 GB/s), 159.1 s across sockets (12 GB/s): 1.249 = 1 + c (40/12 - 1). Source:
-solo times published with Amaral et al., SC'17."""
+MEASURED_SHARE = SHARES["alexnet"]
+"""Communication share for applications without a measured one."""
 
 ORDERS: Mapping[str, str] = {
     "fifo": "first in, first out",
@@ -25,6 +25,20 @@ ORDERS: Mapping[str, str] = {
     "priority": "the trace's own priority, then submission (Slurm)",
     "edf": "earliest deadline first; jobs without one last",
 }
+
+OVERRUNS: Mapping[str, str] = {
+    "kill": "the job ends unfinished, as in Slurm",
+    "extend": "limits are long enough for the slowest GPUs from the start",
+}
+LIMIT_MARGIN = 1.5
+"""Limits that the simulator sets are at least this multiple of a job's longest run."""
+ESTIMATES: Mapping[str, str] = {
+    "history": "from the runs that have ended so far, as live (``planning.estimates``)",
+    "limit": "the time limit",
+    "exact": "the work itself, which no selector knows; for research",
+}
+"""What the planner knows of run times."""
+_MODES = ("sticky", "non-sticky", "moves")
 
 
 @dataclass(frozen=True)
@@ -44,9 +58,18 @@ class SimSettings:
     backfill_depth: int = PlanSettings.backfill_depth
     migration_s: float = 60.0
     """Time without progress after a restart or a move of a job (checkpoint, restore)."""
-    limit_factor: float = 1.5
-    """Time limit of a job without one in the trace, as a multiple of its duration. A recorded job
-    without a limit keeps none. Limits only inform backfill; they end no job."""
+    limit_factor: float = 3.0
+    """Time limit of a job without one in the trace, as a multiple of its duration; more, so that it
+    is ``LIMIT_MARGIN`` times the longest run, where that is longer. A recorded job without a limit
+    keeps none."""
+    overrun: str = "kill"
+    """A key of :data:`OVERRUNS`: what becomes of a job that reaches its limit."""
+    estimate: str | None = None
+    """A key of :data:`ESTIMATES`; None: history for a trace with users, else limit."""
+    moves: MoveSettings | None = None
+    """Running jobs move to better GPUs, as the selector moves them; None: no job moves."""
+    movable_share: float = 1.0
+    """Share of the jobs that allow moves, drawn by their ids."""
     las_threshold_gpu_s: float = 3600.0
     """Attained service at which LAS moves a job to the second queue. Units: GPU s."""
     classes: tuple[str, ...] = ("A", "B", "C")
@@ -56,14 +79,27 @@ class SimSettings:
     """Jobs run at the pace of their slowest GPU."""
     communication_share: float | None = None
     """Share of a bandwidth-sensitive job's time that is communication at the best bandwidth for
-    its GPU count on the machine (``MEASURED_SHARE`` is one); a job of the trace may have its own.
-    None: bandwidth does not affect run times."""
+    its GPU count on the machine, for applications without a measured one (``communication``) and
+    jobs without their own. None: bandwidth does not affect run times."""
     interference: InterferenceProfile | None = None
-    """Measured slowdown of pairs of jobs on one machine; None: no interference."""
+    """Measured slowdown of pairs of jobs; None: no interference."""
+    interference_scope: str = "socket"
+    """What jobs share that slow each other, one of ``drb.interference.SCOPES``."""
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
             raise PolicyError(f"unknown order {self.order!r}; known: {', '.join(ORDERS)}")
+        if self.interference_scope not in SCOPES:
+            raise PolicyError(
+                f"unknown scope {self.interference_scope!r}; known: {', '.join(SCOPES)}"
+            )
+        if self.overrun not in OVERRUNS:
+            raise PolicyError(f"unknown overrun {self.overrun!r}; known: {', '.join(OVERRUNS)}")
+        if self.estimate is not None and self.estimate not in ESTIMATES:
+            known = ", ".join(ESTIMATES)
+            raise PolicyError(f"unknown estimate {self.estimate!r}; known: {known}")
+        if self.moves is not None and not self.sticky:
+            raise PolicyError("every round of a non-sticky policy places all jobs: no moves beside")
 
     @property
     def preemptive(self) -> bool:
@@ -72,16 +108,23 @@ class SimSettings:
 
     @property
     def label(self) -> str:
-        """``pal`` or ``pal:non-sticky``, as :func:`parse_policy` reads it."""
-        return self.policy if self.sticky else f"{self.policy}:non-sticky"
+        """``pal``, ``pal:moves`` or ``pal:non-sticky``, as :func:`parse_policy` reads it."""
+        if not self.sticky:
+            return f"{self.policy}:non-sticky"
+        return self.policy if self.moves is None else f"{self.policy}:moves"
 
 
-def parse_policy(text: str, base: SimSettings) -> SimSettings:
-    """Settings of ``NAME``, ``NAME:sticky`` or ``NAME:non-sticky`` on top of ``base``.
+def parse_policy(text: str, base: SimSettings, moves: MoveSettings | None = None) -> SimSettings:
+    """Settings of ``NAME`` or ``NAME:MODE`` on top of ``base``; a mode is one of ``_MODES``.
 
-    Raises PolicyError if the part after the colon is invalid; the name is not checked here.
+    ``moves``: settings of the mode ``moves``; None: the defaults. Raises PolicyError if the part
+    after the colon is invalid; the name is not checked here.
     """
-    name, colon, how = text.partition(":")
-    if colon and how not in ("sticky", "non-sticky"):
-        raise PolicyError(f"policy {text!r}: expected NAME, NAME:sticky or NAME:non-sticky")
-    return replace(base, policy=name, sticky=how != "non-sticky" if colon else base.sticky)
+    name, colon, mode = text.partition(":")
+    if not colon:
+        return replace(base, policy=name)
+    if mode not in _MODES:
+        modes = f"{', '.join(f'NAME:{m}' for m in _MODES[:-1])} or NAME:{_MODES[-1]}"
+        raise PolicyError(f"policy {text!r}: expected NAME, {modes}")
+    moving = (moves or MoveSettings()) if mode == "moves" else None
+    return replace(base, policy=name, sticky=mode != "non-sticky", moves=moving)

@@ -37,10 +37,13 @@ class TraceJob:
     """Relative to the trace's start, like ``submit_s``."""
     bandwidth_sensitive: bool = False
     communication_share: float | None = None
-    """Share of its time that is communication at the best bandwidth; None: that of the run."""
+    """Share of its time that is communication at the best bandwidth; None: its application's."""
     pattern: str = "ring"
     priority: float = 0.0
     user: str | None = None
+    name: str | None = None
+    """Job name; None: not recorded, the model stands for it."""
+    account: str | None = None
     recorded_start_s: float | None = None
     """Recorded start; None: not a recorded job."""
     recorded_run_s: float | None = None
@@ -49,6 +52,11 @@ class TraceJob:
     """GPU indices that it held on each node; empty: not recorded."""
     options: Mapping[str, object] = field(default_factory=dict)
     """Passed to the policy with the request (``minimal_utility``, ``profile``, ...)."""
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether its recorded run reached its time limit."""
+        return self.recorded_run_s is not None and self.recorded_run_s >= self.time_limit_s
 
 
 @dataclass(frozen=True)
@@ -132,6 +140,9 @@ _OPTIONAL: Mapping[str, tuple[str, Callable[[Row, str], object]]] = {
     "pattern": ("pattern", Row.text),
     "priority": ("priority", Row.number),
     "user": ("user", Row.text),
+    "name": ("name", Row.text),
+    "vc": ("account", Row.text),  # virtual cluster, in traces of Philly
+    "account": ("account", Row.text),
 }
 
 
@@ -145,9 +156,9 @@ def read_csv(
     """Read a trace from a file, or from ``text`` if given (then ``source`` is only its name).
 
     Columns: job_id, submit_s, gpus, duration_s; optional: class (or ``class_column``), model,
-    nodes, time_limit_s, deadline_s, bw (high, low), pattern, priority, user. Other columns are
-    ignored. An empty optional cell means the default. Raises SourceError if the file cannot be
-    read, is not CSV, or lacks a required column.
+    nodes, time_limit_s, deadline_s, bw (high, low), pattern, priority, user, name, account (or
+    vc). Other columns are ignored. An empty optional cell means the default. Raises SourceError if
+    the file cannot be read, is not CSV, or lacks a required column.
     """
     table = read_table(source, text)
     no_times = {*_REQUIRED} - {*table.columns} == {"duration_s"}

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -177,6 +178,23 @@ def test_a_job_placed_since_the_copy_was_made_is_not_called_foreign(tmp_path: Pa
     assert "Try again in" in done.stdout
 
 
+@pytest.mark.parametrize(("ago_s", "state"), [(1, "not recorded yet"), (600, "not ours")])
+def test_a_job_started_since_the_copy_was_made_is_not_called_foreign(
+    tmp_path: Path, ago_s: int, state: str
+):
+    """The record of a job that we placed is removed at its start."""
+    slurm = SlurmFolder(tmp_path)
+    slurm.write([parked()], ["n1"])
+    slurm.round()
+    slurm.store.unlink()  # only the copy is left, as for an ordinary user
+    start = int(time.time()) - ago_s
+    here = {"state": "RUNNING", "nodes": "n1", "slots": [0], "start_time": start}
+    slurm.write([parked("9", licenses="", admin_comment="", **here)], ["n1"])
+    done = slurm.run("gpu-aware", "--config", str(slurm.config), "explain", "9")
+    assert done.stdout.startswith(f"Job 9: {state}\n"), done.stdout
+    assert ("Try again in a" in done.stdout) == (ago_s == 1)
+
+
 def test_a_parked_job_without_a_round_waits_for_one(site: Path):
     done = run(site, "explain", "9")
     assert "Job 9: waiting" in done.stdout
@@ -224,7 +242,10 @@ def test_a_job_left_to_slurm_tells_why(detail: dict[str, str] | None, told: str)
 def test_an_unknown_job_is_exit_1(site: Path):
     done = run(site, "explain", "4711")
     assert done.returncode == 1
-    assert "Neither the ledger nor Slurm knows job 4711" in done.stdout
+    assert "The ledger does not know job 4711, and Slurm was not asked." in " ".join(
+        done.stdout.split()
+    )
+    assert "Slurm does not answer: " in done.stderr
 
 
 @pytest.mark.parametrize("bad", ["abc", "7;id", "7_", "-1x", "7_[x]", "7_[]", "../7"])
@@ -271,7 +292,71 @@ def test_without_a_store_one_line_says_what_to_do(tmp_path: Path):
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
-    assert "run this command there" in done.stderr
+    assert "use this command on the controller" in done.stderr
+    assert "an administrator sets store.published" in done.stderr
+
+
+def test_another_host_reads_the_shared_copy(site: Path, tmp_path: Path):
+    """No store is there; the copy lies on a folder that SQLite must not write to or lock."""
+    with open_store(site.parent / "store" / "store.db") as store:
+        publish(store)
+        (tmp_path / "shared").mkdir()
+        published_path(store.path).replace(tmp_path / "shared" / "s.db")
+    config = tmp_path / "other.toml"
+    shared = tmp_path / "shared" / "s.db"
+    config.write_text(f'[store]\npath = "{tmp_path}/gone/store.db"\npublished = "{shared}"\n')
+    assert "Job 7: " in run(config, "explain", "7").stdout
+    assert "From the selector's public copy" in run(config, "queue").stderr
+    assert [file.name for file in shared.parent.iterdir()] == ["s.db"]
+    shared.unlink()
+    done = run(config, "queue")
+    assert done.returncode == 1
+    assert f"there is no {shared} on this host: the selector writes it" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+@pytest.mark.parametrize(
+    ("copy", "words"),
+    [
+        (False, "an administrator starts the selector"),
+        (True, "store.public.db: only user root and group root may read it"),
+    ],
+    ids=["before the first start of the selector", "PrivateData"],
+)
+def test_a_user_who_can_read_nothing_is_told_where_to_ask(copy: bool, words: str):
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        open_store(folder / "store.db").close()
+        if copy:
+            (folder / "store.public.db").touch(mode=0o600)
+        config = folder / "config.toml"
+        config.write_text(f'[store]\npath = "{folder}/store.db"\n')
+        done = _run_script(_OPEN_AS_NOBODY, config)
+    assert words in done.stdout
+    assert "mode" not in done.stdout
+
+
+def _run_script(script: str, config: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script, str(config)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+_OPEN_AS_NOBODY = """
+import os, sys
+from slurm_gpu_aware.config.load import load_config
+from slurm_gpu_aware.store.reading import open_for_reading
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+try:
+    open_for_reading(load_config(sys.argv[1]).store)
+except Exception as exc:
+    print(exc)
+"""
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
@@ -286,20 +371,14 @@ def test_an_ordinary_user_reads_the_published_copy(site: Path):
         (folder / "store.db").touch(mode=0o600)
         config = folder / "config.toml"
         config.write_text(f'[store]\npath = "{folder}/store.db"\n')
-        done = subprocess.run(
-            [sys.executable, "-c", _AS_NOBODY, str(config)],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = _run_script(_AS_NOBODY, config)
     assert done.stderr == ""
     assert done.stdout.startswith("2 store.public.db From the selector's public copy")
 
 
 _AS_NOBODY = """
 import os, sys
-from slurm_gpu_aware.time_text import age
+from slurm_gpu_aware.time_text import duration
 from slurm_gpu_aware.selector.job_answers import open_reader
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.store import database, ledger

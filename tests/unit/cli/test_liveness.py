@@ -142,6 +142,16 @@ def test_a_job_that_passed_the_open_gate_was_ours(site: SlurmFolder, known: bool
     assert "the selector was away, so the gate opened by itself" in told
 
 
+def test_a_job_whose_gpu_type_is_gone_is_told_to_come_again(site: SlurmFolder):
+    gate(site, -60)
+    typed = {"licenses": "", "admin_comment": "", "tres_per_node": "gres/gpu:v100:2"}
+    site.write([parked("9", **typed, reason="BadConstraints")], ["n1"])
+    told = run(site, "explain", "9")[0]
+    assert "Job 9: not ours" in told
+    assert "(state PENDING, reason BadConstraints): it asks for GPU type v100" in told
+    assert "can no longer start: cancel it and submit it again" in told
+
+
 def test_what_the_selector_finds_when_it_is_back_is_explained(site: SlurmFolder):
     gate(site, -60)
     with open_store(site.store) as store:
@@ -208,7 +218,9 @@ def test_a_host_on_which_no_client_can_be_opened_knows_no_gate(
     monkeypatch.setattr("slurm_gpu_aware.slurm.client.SlurmClient", missing)
     config = load_config(str(site.config))
     assert gate_state(config) is None
-    assert live_jobs(config) is None
+    with pytest.raises(SourceError, match="not built"):
+        live_jobs(config)
     done = CliRunner().invoke(cli, ["--config", str(site.config), "status"])
     assert done.exit_code == 0
-    assert "Slurm does not answer" in done.stdout
+    assert "gate unknown: Slurm does not answer" in " ".join(done.stdout.split())
+    assert "Slurm does not answer: the client of Slurm's library is not built." in done.stderr

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu_aware.cli.output import clean, table
-from slurm_gpu_aware.time_text import age, stamp
+from slurm_gpu_aware.time_text import duration, stamp
 
 
 def test_the_last_column_wraps_under_itself(monkeypatch: pytest.MonkeyPatch):
@@ -43,8 +43,8 @@ def test_no_control_character_reaches_the_terminal(text: str):
         (90_061, "1 d 1 h"),
     ],
 )
-def test_age(seconds: float | None, text: str):
-    assert age(seconds) == text
+def test_durations_have_two_units_at_most(seconds: float | None, text: str):
+    assert duration(seconds) == text
 
 
 def test_stamp_of_nothing():

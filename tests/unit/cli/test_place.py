@@ -54,7 +54,7 @@ def test_busy_gpus_are_left_alone(config: Path):
 
 def test_compare_asks_each_policy_once(config: Path):
     found = answers(config, "-g", "2", "--compare", "packed,pm-first,packed")
-    assert [a["policy"] for a in found] == ["pal+mapa", "packed", "pm-first"]
+    assert [a["policy"] for a in found] == ["eft", "packed", "pm-first"]
 
 
 def test_two_nodes_get_the_same_indices(config: Path):
@@ -81,7 +81,7 @@ def test_nothing_fits_is_exit_1(config: Path):
     done = place(config, "-g", "99")
     assert done.exit_code == 1
     assert "Nothing fits: 99 GPUs on 2 nodes with 8 GPUs" in done.stderr
-    assert "pal+mapa: needs 99 GPUs; the nodes it may use have 8 GPUs." in flat(done.stderr)
+    assert "eft: needs 99 GPUs; the nodes it may use have 8 GPUs." in flat(done.stderr)
 
 
 MINSKY = ["--machine", "ibm-minsky-4xp100", "--machines", "2"]

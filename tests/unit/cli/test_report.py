@@ -36,9 +36,9 @@ def test_the_page_holds_everything_and_escapes_names(folder):
     done = run("report", str(folder), "--json")
     assert done.exit_code == 0, done.stderr
     files = json.loads(done.stdout)["files"]
-    assert len(files) == 6
+    assert len(files) == 7
     page = (folder / "report.html").read_text()
-    assert page.count("data:image/png;base64,") == 5
+    assert page.count("data:image/png;base64,") == 6
     assert re.findall(r'(?:src|href)="(?!data:)', page) == []
     assert "packed" in page
     assert "<script>" not in page
@@ -111,9 +111,9 @@ def test_the_page_compares_one_set_of_jobs_and_says_which(tmp_path):
     assert {float(one.used_gpus.max()) for one in runs} == {4.0}
     page = page_text(summary, [])
     assert "those of the 1 job that ended in every run; 1 did not" in page
-    assert "<th>ended</th><th>never ran</th>" in page
+    assert "<th>ended</th><th>killed</th><th>never ran</th>" in page
     assert "partitions, GPU models" in page
-    cells = re.findall(r"<tr><td>pal</td><td>(\d+)</td><td>(\d+)</td>", page)
+    cells = re.findall(r"<tr><td>pal</td><td>(\d+)</td><td>0</td><td>(\d+)</td>", page)
     assert cells == [("1", "1")]
 
 
@@ -183,21 +183,56 @@ def test_a_young_history_fills_its_pictures(young, name):
         assert area == pytest.approx(9 * 4 * 40 / 60, rel=0.01)
 
 
-def test_one_unit_by_scale_for_all_times_of_the_table(young):
+def test_times_of_the_table_are_said_as_people_say_them(young):
     head, _ = young
     page = page_text(head, [])
-    for name in ("avg JCT", "median JCT", "p99 JCT", "avg wait", "makespan"):
-        assert f"<th>{name}, s</th>" in page
-    assert "<td>as recorded</td><td>9</td><td>0</td><td>44.00</td>" in page
-    hours = [
-        {**one, **{key: 3600 * one[key] for key in ("avg_jct_s", "makespan_s")}}
-        for one in head["runs"]
+    for name in ("avg JCT", "gain", "slower", "median JCT", "p99 JCT", "avg wait", "makespan"):
+        assert f"<th>{name}</th>" in page
+    start = "<td>as recorded</td><td>9</td><td>0</td><td>0</td><td>44 s</td>"
+    assert f"{start}<td>n/a</td><td>n/a</td>" in page
+    hours = [{**one, "avg_jct_s": 250.2 * one["avg_jct_s"]} for one in head["runs"]]
+    assert "<td>3 h 3 min</td>" in page_text({**head, "runs": hours}, [])
+
+
+def seeds_head(low, mean, high):
+    """Summary of eight seeds in which pal gains so much."""
+    gain = {"low": low, "mean": mean, "high": high}
+    runs = [
+        {"policy": "packed", "avg_jct_s": 100.0, "avg_run_s": 50.0, "gain": None, "each_job": None},
+        {"policy": "pal", "avg_jct_s": 100.0 * (1 - mean), "avg_run_s": 50.0, "gain": gain},
     ]
-    page = page_text({**head, "runs": hours}, [])
-    assert "<th>avg wait, h</th>" in page
-    assert "<td>44.00</td><td>0.01</td>" in page
-    assert "<td>&lt;0.01</td>" in page  # 4 s of wait are not nothing
-    assert "<td>0.00</td>" in page  # no simulated job waited
+    runs[1]["each_job"] = {"median": 1.0, "p5": 0.8, "p95": 1.3, "slower": 0.4}
+    return {"trace": "this site", "runs": runs, "seeds": 8}
+
+
+def test_where_placement_does_not_pay_it_is_said():
+    (line,) = plain_summary(seeds_head(-0.012, 0.004, 0.02))
+    assert line == (
+        "On this site, packed is as good as pal: gain 0.4% (-1.2 to 2.0) over 8 seeds; 40% of the "
+        "jobs take longer than with packed."
+    )
+    (line,) = plain_summary(seeds_head(-0.012, 0.04, 0.09))
+    assert line.startswith(
+        "On this site, against packed, average completion time with pal is 4.0% shorter (gains of "
+        "8 seeds: -1.2% to 9.0%; the sign is not the same in all); "
+    )
+    (line,) = plain_summary(seeds_head(0.01, 0.04, 0.09))
+    assert "the sign" not in line
+    (line,) = plain_summary(seeds_head(-0.09, -0.04, -0.01))
+    assert "is 4.0% longer (gains of 8 seeds: -9.0% to -1.0%)" in line
+
+
+def test_one_seed_is_told_from_certainty():
+    head = {**seeds_head(0.04, 0.04, 0.04), "seeds": 1}
+    assert "says nothing about chance; with --seeds 8" in plain_summary(head)[-1]
+
+
+def test_the_picture_of_each_job_leaves_out_the_first_policy_and_the_record(young):
+    ax = drawn("jct-ratio", *young)
+    labels = [line.get_label() for line in ax.lines if not line.get_label().startswith("_")]
+    assert labels == ["pal"]
+    assert ax.get_xscale() == "log"
+    assert drawn("jct-boxes", *young).get_yscale() == "log"
 
 
 @pytest.mark.parametrize("given", [[0.97, 0.98], [0.8, 0.93, 0.97, 0.98, 1.0, 1.3]])

@@ -147,9 +147,20 @@ def test_what_if_compares_with_the_record(tmp_path):
     assert (slurm["policy"], slurm["avg_wait_s"]) == ("lowest-index", ours["avg_wait_s"])
     assert ours["ratio_to_first"]["avg_jct_s"] == slurm["ratio_to_first"]["avg_jct_s"] == 1.0
     assert recorded["ratio_to_first"]["avg_jct_s"] > 2
-    same, calibration = plain_summary(output)
-    assert same.endswith("would have been the same as with lowest-index, Slurm's own placement.")
+    same, _, calibration = plain_summary(output)
+    assert "would have been the same as with lowest-index, Slurm's own placement; 0%" in same
     assert "66.9% shorter than Slurm recorded; that difference is the model's" in calibration
+
+
+def test_a_job_that_ended_at_once_is_compared(tmp_path):
+    """Of whole seconds, the next job on its GPUs starts with it: no reason to doubt the record."""
+    rows = [f"{i}|1000||1000|{run}|FAILED|gres/gpu=8||" for i, run in enumerate((0, 0, 50))]
+    output, _ = what_if(tmp_path, rows, "-p", "pal")
+    recorded, slurm, ours = output["runs"]
+    assert output["input"]["jobs"] == 3
+    assert {run["jobs"] for run in (recorded, slurm, ours)} == {3}
+    assert recorded["utilization"] == pytest.approx(1.0)
+    assert ours["avg_jct_s"] == pytest.approx(1.5 * 50 / 3, rel=0.01)  # on two nodes
 
 
 def test_the_record_is_no_gain_in_the_table(tmp_path):
@@ -283,7 +294,8 @@ def noisy(tmp_path, monkeypatch):
     (tmp_path / "config.toml").write_text(CAPACITY)
     monkeypatch.setenv("GPU_AWARE_CONFIG", str(tmp_path / "config.toml"))
     files = [str(tmp_path / "jobs.csv"), "--profile", str(tmp_path / "profile.json")]
-    return [*files, "--interference", "--machine", "ibm-minsky-4xp100", "--json", "--no-backfill"]
+    files += ["--interference", "--interference-scope", "machine"]
+    return [*files, "--machine", "ibm-minsky-4xp100", "--json", "--no-backfill"]
 
 
 def runs_of(done):
@@ -295,6 +307,12 @@ def test_the_profile_reaches_the_policies_that_place_by_it(noisy):
     runs = runs_of(run(*noisy, "--nodes", "2", "-p", "lowest-index", "-p", "topo-aware"))
     assert runs["lowest-index"]["avg_slowdown"] > 1.5
     assert runs["topo-aware"]["avg_slowdown"] == 1.0
+
+
+def test_jobs_on_two_sockets_do_not_interfere_by_default(noisy):
+    by_socket = [arg for arg in noisy if arg not in ("--interference-scope", "machine")]
+    runs = runs_of(run(*by_socket, "--nodes", "1", "-p", "lowest-index"))
+    assert runs["lowest-index"]["avg_slowdown"] == 1.0
 
 
 def test_the_sites_options_of_a_policy_hold_here_too(noisy, tmp_path):
@@ -365,3 +383,39 @@ def test_an_empty_trace_is_said(tmp_path):
     done = run(str(file), *SITE)
     assert done.exit_code == 1
     assert "no usable job" in done.stderr
+
+
+def test_seeds_draw_anew_and_give_means_with_ranges(tmp_path):
+    args = [
+        "--synthetic",
+        "12",
+        "--nodes",
+        "1",
+        "--gpus-per-node",
+        "4",
+        "-p",
+        "packed",
+        "-p",
+        "pal",
+    ]
+    done = run(*args, "--seeds", "3", "--seed", "5", "--processes", "1", "--json")
+    assert done.exit_code == 0, done.stderr
+    output = json.loads(done.stdout)
+    alone = [
+        json.loads(run(*args, "--seed", str(seed), "--json").stdout)["runs"] for seed in (5, 6, 7)
+    ]
+    assert output["seeds"] == 3
+    for position, summary in enumerate(output["runs"]):
+        values = [runs[position]["avg_jct_s"] for runs in alone]
+        assert len(set(values)) == 3
+        assert summary["avg_jct_s"] == pytest.approx(sum(values) / 3)
+        assert summary["range"]["avg_jct_s"] == pytest.approx([min(values), max(values)])
+    table = run(*args, "--seeds", "2", "--processes", "1").stdout
+    assert "means over 2 seeds; below each, the lowest and the highest" in table
+    assert "packed is as good as pal: gain 0.0%" in " ".join(table.split())
+
+
+def test_seeds_that_would_be_alike_are_refused(trace):
+    done = run(trace, "--nodes", "1", "--gpus-per-node", "4", "--seeds", "2")
+    assert done.exit_code != 0
+    assert "neither is given" in done.stderr

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 from store_samples import ingest, report
 
 from gpu_aware_profile.cli import cli
@@ -219,7 +220,7 @@ def test_rescore_with_one_median_for_all_models(run: Run, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("args", "code", "words"),
     [
-        (("show",), 1, "no store there; 'gpu-aware-profile sweep'"),
+        (("show",), 1, "or makes the store with 'gpu-aware-profile sweep'"),
         (("show", "--json", "--csv"), 2, "give one of --json and --csv"),
         (("show", "--summary", "--csv"), 2, "--summary has no CSV form"),
         (("show", "--sort", "age"), 2, "is not one of"),
@@ -351,3 +352,19 @@ def test_forget_wants_a_gpu(run: Run, tmp_path: Path, args: tuple[str, ...]) -> 
 def test_forget_makes_no_store(run: Run, tmp_path: Path) -> None:
     assert run("forget", "n1").returncode == 1
     assert not (tmp_path / "store.db").exists()
+
+
+def test_the_pattern_of_an_application_is_told_with_the_comment_to_type(tmp_path):
+    line = (
+        "n1:42:43 [0] NCCL INFO AllReduce: 800 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}"
+    )
+    (tmp_path / "app.log").write_text(f"step 1\n{line}\nL\xf6ss\n", encoding="latin-1")
+    done = CliRunner().invoke(cli, ["pattern", str(tmp_path / "app.log")])
+    assert done.exit_code == 0
+    assert "pattern: ring (by the algorithms that NCCL took, in bytes)" in done.stdout
+    assert "traffic: ring 100%" in done.stdout
+    assert "--comment=pattern=ring" in done.stdout
+    done = CliRunner().invoke(cli, ["pattern", "--json", "-"], input=f"{line}\n".encode())
+    assert json.loads(done.stdout)["comment"] == "pattern=ring"
+    done = CliRunner().invoke(cli, ["pattern", "-"], input=b"step 1\n")
+    assert done.exit_code != 0

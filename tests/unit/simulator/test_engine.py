@@ -129,6 +129,19 @@ def test_a_neighbour_slows_only_while_it_is_there():
     assert alone.end_s.tolist() == [300, 160]
 
 
+@pytest.mark.parametrize(("scope", "ends"), [("socket", [300, 160]), ("machine", [340, 220])])
+def test_a_neighbour_on_the_other_socket_slows_only_by_machine(scope, ends):
+    """One GPU on each socket."""
+    graph = machine("ibm-minsky-4xp100")
+    one = Cluster.uniform(1, 4, graph=graph)
+    exists = np.array([[True, False, True, False]])
+    one = replace(one, exists=exists, free=exists.copy())
+    jobs = [TraceJob("a", 0, 1, 300, model="a"), TraceJob("b", 100, 1, 60, model="b")]
+    settings = SimSettings(interference=NOISE, interference_scope=scope)
+    result = simulate(Trace.of("t", jobs), one, settings)
+    assert result.end_s.tolist() == pytest.approx(ends)
+
+
 def test_neighbours_in_preemptive_runs_do_the_work_that_was_asked():
     dice = random.Random(4)
     jobs = [
@@ -160,13 +173,16 @@ def test_bandwidth_slows_sensitive_jobs_by_their_share_of_communication():
         TraceJob("general", 0, 2, 100, bandwidth_sensitive=True),
         TraceJob("own", 1000, 2, 100, bandwidth_sensitive=True, communication_share=0.4),
         TraceJob("insensitive", 2000, 2, 100, communication_share=0.4),
+        TraceJob("known", 3000, 2, 100, model="VGG-16", bandwidth_sensitive=True),
+        TraceJob("unknown", 4000, 2, 100, model="mine", bandwidth_sensitive=True),
     ]
     trace = Trace.of("t", jobs)
     result = simulate(trace, cluster, SimSettings(communication_share=0.1))
-    expected = [0.9 + 0.1 * ratio, 0.6 + 0.4 * ratio, 1.0]
+    general = 0.9 + 0.1 * ratio
+    expected = [general, 0.6 + 0.4 * ratio, 1.0, 0.368 + 0.632 * ratio, general]
     assert result.slowdown().tolist() == pytest.approx(expected)
     off = simulate(trace, cluster, SimSettings())
-    assert off.slowdown().tolist() == [1.0, 1.0, 1.0]
+    assert off.slowdown().tolist() == [1.0] * 5
 
 
 @pytest.mark.parametrize(

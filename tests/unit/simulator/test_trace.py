@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gpu_aware_profile.sweep import Sweep
+from slurm_gpu_aware.bounds import MIN_RUN_S
 from slurm_gpu_aware.errors import PolicyError, SourceError
 from slurm_gpu_aware.simulator.sacct_trace import read_sacct, read_trace
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
@@ -107,6 +109,7 @@ def row(job="7", **changes):
     cells = {
         "JobID": job,
         "User": "alice",
+        "Account": "bio",
         "Partition": "gpu",
         "Submit": "1790000000",
         "Eligible": "",
@@ -119,6 +122,7 @@ def row(job="7", **changes):
         "NNodes": "1",
         "NodeList": "n2",
         "Priority": "4294",
+        "JobName": "train",
         "Comment": "class=A",
     }
     cells.update(changes)
@@ -132,6 +136,7 @@ def test_sacct_text_becomes_a_trace():
     assert (first.job_id, first.gpus, first.duration_s) == ("7", 2, 300.0)
     assert (first.submit_s, first.recorded_start_s) == (0.0, 100.0)
     assert (first.app_class, first.time_limit_s) == ("A", 3600.0)
+    assert (first.user, first.name, first.account) == ("alice", "train", "bio")
     assert (first.recorded_nodes, first.recorded_slots) == (("n2",), (0, 2))
     assert (first.recorded_run_s, first.nodes) == (300.0, None)
     assert (second.job_id, second.app_class) == ("8_3", "B")
@@ -179,6 +184,30 @@ def test_sacct_counts_what_is_no_finished_gpu_job():
     }
     assert [bad.line for bad in trace.bad_rows] == [7, 8]
     assert trace.bad_rows[1].reason.startswith("time_limit_s is 0")
+
+
+def test_a_job_that_ended_at_once_counts():
+    """sacct has whole seconds; a job that never started has no TRES, whatever its start."""
+    never = row("3", State="CANCELLED by 1000", ElapsedRaw="0", AllocTRES="", NodeList="")
+    failed = row("2", State="FAILED", ElapsedRaw="0")
+    trace = read_sacct(
+        "history", text=sacct_text(row("1"), failed, never, row("4", ElapsedRaw="-1"))
+    )
+    assert [(job.job_id, job.duration_s) for job in trace.jobs] == [("1", 300.0), ("2", MIN_RUN_S)]
+    assert trace.skipped == {"never started": 2}
+    assert trace.bad_rows == ()
+
+
+def test_probes_of_a_sweep_are_no_jobs():
+    """By the name that a sweep gives them, not by a name that only begins alike."""
+    name = Sweep("20260921-153330", lambda report: None).job_name("n2")
+    rows = row("1", JobName=name), row("2", JobName="gpu-aware-probes"), row("3", JobName="a|b")
+    trace = read_sacct("history", text=sacct_text(*rows))
+    assert [(job.job_id, job.app_class) for job in trace.jobs] == [("2", "A"), ("3", "B")]
+    assert trace.skipped == {"probe of gpu-aware-profile sweep": 1}
+    records = [{**json_job(), "job_id": i, "name": text} for i, text in ((1, name), (2, "train"))]
+    trace = read_sacct("history", text=json.dumps({"jobs": records}))
+    assert [job.job_id for job in trace.jobs] == ["2"]
 
 
 @pytest.mark.parametrize(
@@ -317,6 +346,8 @@ def json_job():
         "job_id": 7,
         "array": {"job_id": 0, "task_id": {"set": False, "infinite": False, "number": 0}},
         "user": "alice",
+        "name": "train",
+        "account": "bio",
         "partition": "gpu",
         "time": {
             "submission": 1790000000,

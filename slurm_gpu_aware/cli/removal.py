@@ -1,0 +1,160 @@
+"""``gpu-aware setup --remove``: preview, question, and what remains to be typed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from slurm_gpu_aware import clock_conf
+from slurm_gpu_aware.cli.output import paragraph, print_json, say
+from slurm_gpu_aware.cli.rollout import run_rollout
+from slurm_gpu_aware.deploy import files
+from slurm_gpu_aware.deploy.distribution import Delivery, find_delivery
+from slurm_gpu_aware.deploy.indexing import SiteFiles
+from slurm_gpu_aware.deploy.install import SCRIPT_KEYS, clock_conf_path
+from slurm_gpu_aware.deploy.leftovers import BACKUP, commands_here, own_files, unit_names
+from slurm_gpu_aware.deploy.removal import Removal, Removed
+from slurm_gpu_aware.deploy.render import feature_of
+from slurm_gpu_aware.deploy.rollout_site import LocalSite
+from slurm_gpu_aware.deploy.site import Site
+from slurm_gpu_aware.slurm.client import open_client
+from slurm_gpu_aware.slurm.controllers import Controllers
+from slurm_gpu_aware.slurm.hostlist import hostlist
+from slurm_gpu_aware.store.ownership import ROLLOUT_STATE
+
+__all__ = ["run_remove"]
+
+_FAILED = 1
+_WAITS = 3
+
+
+def run_remove(read_site: Callable[[], Site], given: Mapping[str, Any]) -> int:
+    """Remove slurm-gpu-aware by the options of setup; return the exit code.
+
+    ``read_site`` reads the site's files anew.
+    """
+    site = read_site()
+    config = site.config
+    local = LocalSite(site, say)
+    local.check_writable()
+    client = open_client(config.selector.command_timeout_s)
+    removal = Removal(site, client, local, say)
+    found = local.read()
+    delivery = find_delivery(config.setup, client, site.slurm_dir)
+    folders = _node_folders(site)
+    _preview(site, removal, found, delivery, given)
+    if not given["yes"] and not click.confirm("Remove slurm-gpu-aware?", err=True):
+        say("nothing was changed")
+        return _FAILED
+    unfinished = (config.store.path.parent / ROLLOUT_STATE).exists()
+    if found.texts((), features=False) or unfinished:
+        undo = {**given, "undo": True, "yes": True, "as_json": False}
+        code = run_rollout(site, undo, table_on_stderr=given["as_json"])
+        if code:
+            say("The removal goes on with 'gpu-aware setup --remove' when all nodes are plain.")
+            return code
+    site = read_site()
+    found = local.read()
+    left = found.models() if found.texts((), features=False) else frozenset()
+    features = frozenset(feature_of(model) for model in left)
+    removal = Removal(site, client, LocalSite(site, say), say)
+    done = removal.run(features, delivery)
+    code = _WAITS if done.waits else 0
+    remains = {} if done.waits else _remains(site, folders, Controllers(client.settings()).others)
+    if given["as_json"]:
+        print_json(asdict(done) | {"commands": remains, "exit_code": code})
+    _end(done, {} if given["as_json"] else remains)
+    return code
+
+
+def _preview(
+    site: Site,
+    removal: Removal,
+    found: SiteFiles,
+    delivery: Delivery,
+    given: Mapping[str, Any],
+) -> None:
+    """Show all changes of files, and the steps."""
+    plain = found.texts((), features=False)
+    conf = found.slurm.path
+    changes = [files.Change(path, text) for path, text in plain.items() if path != conf]
+    in_filter = removal.filter_change()
+    of_conf, notes = removal.conf_changes(plain.get(conf))
+    changes += [*([in_filter] if in_filter else []), *of_conf]
+    for change in changes:
+        click.echo(files.diff(change), nl=False, err=given["as_json"])
+    nodes = found.indexed_by_us()
+    own = own_files(site)
+    steps = [
+        (plain or nodes, f"move {hostlist(nodes) or 'nodes'} back to the site's GRES types, one by"
+         " one, each drained until it is empty"),
+        (in_filter, f"take our lines out of {site.slurm_dir / files.OWN_FILTER}"),
+        (True, "stop the selector, give all waiting jobs back to Slurm with their own requests"),
+        (of_conf, "as soon as no job needs us: take our settings out of slurm.conf, and our calls"
+         f" out of the site's scripts; {delivery.why}; 'scontrol reconfigure'"),
+        (own.files, f"delete {len(own.files)} files of ours on this host"),
+    ]  # fmt: skip
+    listed = [text for needed, text in steps if needed]
+    for number, text in enumerate(listed, 1):
+        say(paragraph(f"{number}. {text}."))
+    for note in notes:
+        say(paragraph(f"note: {note}."))
+
+
+def _end(done: Removed, remains: Mapping[str, Sequence[str]]) -> None:
+    if done.waits:
+        say("Not finished:")
+        for text in done.waits:
+            say(paragraph(f"- {text}"))
+        say("Run 'gpu-aware setup --remove' again then; it goes on where it stopped.")
+        return
+    for text in done.kept:
+        say(paragraph(f"kept {text}"))
+    say("slurm-gpu-aware is removed from Slurm. What remains, and what deletes it:")
+    for where, commands in remains.items():
+        click.echo(f"# {where}")
+        for command in commands:
+            click.echo(command)
+
+
+def _node_folders(site: Site) -> list[Path]:
+    """Folders of prolog and epilog on the compute nodes, as far as this host knows."""
+    spool, locks, _ = clock_conf.read_clock_conf()
+    known = {clock_conf.SPOOL: Path(spool).parent, clock_conf.LOCKS: Path(locks).parent}
+    named = [known.get(folder, Path(folder)) for folder in (spool, locks)]
+    return [clock_conf_path(site.config).parent, *named]
+
+
+def _remains(
+    site: Site, folders: Sequence[Path], controllers: Sequence[str]
+) -> dict[str, list[str]]:
+    """Where -> commands that delete what setup does not."""
+    prefix, links = commands_here()
+    in_venv = sys.prefix != sys.base_prefix
+    program = f"rm -rf {prefix}" if in_venv else f"{prefix}/bin/pip uninstall slurm-gpu-aware"
+    commands = [*([f"rm -f {' '.join(map(str, links))}"] if links else []), program]
+    own = list(dict.fromkeys([*folders, site.config.store.path.parent]))
+    slurm_dir = site.slurm_dir
+    copies = [str(slurm_dir / kind / "50-gpu-aware*") for kind in SCRIPT_KEYS]
+    copies += [str(slurm_dir / "gpu_aware*.lua"), str(slurm_dir / f"*{BACKUP}")]
+    units = " ".join(str(site.unit_dir / name) for name in unit_names())
+    first = {
+        f"first on {host}": ["systemctl disable --now gpu-aware-selectd", f"rm -f {units}"]
+        for host in controllers
+    }
+    return first | {
+        "on this host, with your measurements and settings": [
+            f"rm -rf {' '.join(map(str, own))}",
+            *commands,
+        ],
+        f"on each other host (the second line where {slurm_dir} is its own)": [
+            f"rm -rf {' '.join(map(str, folders))}",
+            f"rm -f {' '.join(copies)}",
+            *commands,
+        ],
+    }

@@ -1,0 +1,255 @@
+"""Inputs and runs of ``gpu-aware tune``, its texts and JSON."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from slurm_gpu_aware.cli.output import say, table
+from slurm_gpu_aware.cli.simulate import simulate
+from slurm_gpu_aware.cli.simulation import Inputs, gather, with_options
+from slurm_gpu_aware.cli.simulation_text import Progress, say_inputs
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.config.tuned import (
+    Candidate,
+    Tuned,
+    out_of_bounds,
+    tuned_path,
+    write_tuned,
+)
+from slurm_gpu_aware.errors import RequestError
+from slurm_gpu_aware.model.profile import GpuTiming
+from slurm_gpu_aware.placement.registry import PACKED
+from slurm_gpu_aware.selector.policy_options import policy_options
+from slurm_gpu_aware.simulator.history import with_work
+from slurm_gpu_aware.simulator.parallel import Run, run_all
+from slurm_gpu_aware.simulator.settings import SimSettings
+from slurm_gpu_aware.simulator.tuning import (
+    LEAST_SEEDS,
+    Verdict,
+    compare,
+    covered_days,
+    drawn_days,
+    drawn_runs,
+    measures,
+)
+from slurm_gpu_aware.store.measurements import newest_runs
+from slurm_gpu_aware.store.reading import open_for_reading
+from slurm_gpu_aware.time_text import duration
+
+__all__ = ["apply", "as_json", "candidates_of", "check_apply", "read_history", "replay"]
+__all__ += ["History", "table_text"]
+
+Found = Mapping[str, Sequence[Mapping[str, float]]]
+"""Label of a candidate -> its measures, per seed."""
+_CANDIDATE = re.compile(r"([a-z0-9+-]{1,40})(?::(.{1,200}))?")
+_OPTION = re.compile(r"([a-z_]{1,40})=(-?[0-9]{1,9}(\.[0-9]{1,9})?)")
+
+
+class _LateError(Exception):
+    """The time is over."""
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """What is replayed."""
+
+    inputs: Inputs
+    days: range
+    runs: Sequence[GpuTiming]
+    """All runs of the newest measurement of each GPU and class."""
+
+
+def candidates_of(config: Config, given: Sequence[str], present: Candidate) -> dict[str, Candidate]:
+    """Label -> candidate: packed, the present one, and those ``given``, or those of ``[tune]``.
+
+    Raises RequestError, and PolicyError for unknown names and options.
+    """
+    wanted = [_parse(text) for text in given]
+    if not given:
+        wanted = [Candidate(policy) for policy in config.tune.allowed]
+        for policy in config.tune.allowed:
+            ranges = config.tune.ranges.get(policy, {})
+            wanted += [Candidate(policy, {o: end}) for o, ends in ranges.items() for end in ends]
+    found = {one.label: one for one in (Candidate(PACKED), present, *wanted)}
+    if len(found) == 1:
+        raise RequestError(f"nothing to compare {PACKED} with; see tune.allowed, or --candidate")
+    return found
+
+
+def _parse(text: str) -> Candidate:
+    match = _CANDIDATE.fullmatch(text)
+    options = (
+        [_OPTION.fullmatch(part) for part in match[2].split(",")] if match and match[2] else []
+    )
+    if match is None or None in options:
+        raise RequestError(f"candidate {text!r}: expected NAME or NAME:OPTION=NUMBER,...")
+    pairs = [(option[1], option[2]) for option in options if option is not None]
+    return Candidate(match[1], {k: float(v) if "." in v else int(v) for k, v in pairs})
+
+
+def check_apply(config: Config, candidates: Mapping[str, Candidate], named: Sequence[str]) -> None:
+    """Say or raise before the long run what would keep the result from being set."""
+    if not config.tune.apply:
+        say("tune.apply is false in the configuration: nothing will be set")
+        return
+    for one in candidates.values():
+        wrong = out_of_bounds(config.tune, one)
+        if wrong is not None and one.label in named:
+            raise RequestError(f"--apply: {wrong}")
+    folder = tuned_path(config).parent
+    if not os.access(folder, os.W_OK):
+        raise RequestError(f"--apply: {folder} cannot be written; run this as SlurmUser or root")
+
+
+def read_history(config: Config, source: str, days: int) -> History:
+    """The jobs of the last days, the site, and the measured runs of its GPUs.
+
+    Raises RequestError if there is too little of it, SourceError.
+    """
+    options = ["--sacct", source, "--days", str(days), "--order", "priority", "-p", PACKED]
+    inputs = gather(config, simulate.make_context("simulate", options).params)
+    say_inputs(inputs, ())
+    if not inputs.site.truth:
+        raise RequestError(
+            "the store has no times of any GPU, so all GPUs count as equal: import times with"
+            " 'gpu-aware-profile import' first"
+        )
+    with open_for_reading(config.store) as store:
+        runs = newest_runs(store)
+    return History(inputs, covered_days(inputs.trace, days), runs)
+
+
+def replay(
+    history: History,
+    config: Config,
+    candidates: Mapping[str, Candidate],
+    seeds: int,
+    *,
+    ends_at: float,
+    processes: int | None,
+) -> Found:
+    """Measures of the candidates per seed, until ``ends_at`` (``time.monotonic``).
+
+    Raises RequestError if less than ``LEAST_SEEDS`` seeds are ready by then.
+    """
+    inputs, site = history.inputs, history.inputs.site
+    settings = [_settings(config, inputs.settings[0], one) for one in candidates.values()]
+    found: dict[str, list[Mapping[str, float]]] = {label: [] for label in candidates}
+    longest_s = 0.0
+    for seed in range(1, seeds + 1):
+        began = time.monotonic()
+        if began + (longest_s if seed > LEAST_SEEDS else 0.0) > ends_at:
+            break
+        truth = drawn_runs(site.truth, site.cluster.nodes, history.runs, seed)
+        trace, _ = with_work(inputs.trace, site.cluster, truth, settings[0])
+        trace = drawn_days(trace, history.days, seed)
+        runs = [Run(trace, site.cluster, truth, one) for one in settings]
+        try:
+            results = run_all(
+                runs,
+                processes=processes or max(1, (os.cpu_count() or 1) // 2),
+                progress=_Watch([*candidates], len(trace.jobs), ends_at).show,
+            )
+        except _LateError:
+            break
+        for label, measured in zip(candidates, measures(results), strict=True):
+            found[label].append(measured)
+        took_s = time.monotonic() - began
+        longest_s = max(longest_s, took_s)
+        what = f"seed {seed} of {seeds}: {len(settings)} x {len(trace.jobs)} jobs"
+        say(f"{what} in {duration(took_s)}")
+    done = len(found[PACKED])
+    if done < LEAST_SEEDS:
+        raise RequestError(
+            f"the time is over after {done} of at least {LEAST_SEEDS} seeds: give it more with"
+            " --budget or -j, or fewer --days or candidates"
+        )
+    if done < seeds:
+        say(f"the time is over after {done} of {seeds} seeds")
+    return found
+
+
+def _settings(config: Config, base: SimSettings, one: Candidate) -> SimSettings:
+    own = {**policy_options(config).get(one.policy, {}), **one.options}
+    return with_options(replace(base, policy=one.policy), {one.policy: own}, {})
+
+
+class _Watch(Progress):
+    """Progress on a terminal; ends the runs when the time is over."""
+
+    def __init__(self, labels: Sequence[str], jobs: int, ends_at: float) -> None:
+        super().__init__(labels, jobs)
+        self._ends_at = ends_at
+
+    def show(self, done: Sequence[int]) -> None:
+        """Show counts of ended jobs, one per candidate. Raises _LateError."""
+        if time.monotonic() > self._ends_at:
+            raise _LateError
+        if sys.stderr.isatty():
+            super().show(done)
+
+
+def apply(config: Config, best: Candidate, found: Found) -> tuple[bool, str]:
+    """Set the policy if ``[tune]`` allows it; (whether it is set, a sentence)."""
+    wrong = out_of_bounds(config.tune, best) if config.tune.apply else "tune.apply is false"
+    if wrong is not None:
+        return False, f"It is not set: {wrong}."
+    gain = compare(found[best.label], found[PACKED])
+    ends = [round(100 * share, 3) for share in (gain.gain, gain.low, gain.high)]
+    write_tuned(config, Tuned(best.policy, best.options, round(time.time()), *ends))
+    return True, "It is set; the selector takes it within seconds."
+
+
+def as_json(found: Found, best: Verdict) -> dict[str, Any]:
+    """Verdict, and each candidate against packed; unknown numbers are null."""
+    entries = []
+    for label, seeds in found.items():
+        one = compare(seeds, found[PACKED])
+        entry = {"candidate": label, **asdict(one), "harms": one.harms}
+        entry["changes"] = {k: None if math.isnan(v) else v for k, v in one.changes.items()}
+        entry["seeds"] = [
+            {k: None if math.isnan(v) else v for k, v in seed.items()} for seed in seeds
+        ]
+        entries.append(entry)
+    return {
+        "seeds": len(found[PACKED]),
+        "best": best.best,
+        "pays": best.pays,
+        "replaces_present": best.changes,
+        "candidates": entries,
+    }
+
+
+_COLUMNS = {
+    "GPU-hours": "gpu_s",
+    "p99 JCT": "p99_jct_s",
+    "several GPUs": "multi_jct_s",
+}
+"""Header -> measure, shown as change against packed."""
+
+
+def table_text(found: Found, present: str) -> str:
+    """The candidates, each against packed."""
+    headers = ["candidate", "avg JCT", "longest wait", "gain", "95%", *_COLUMNS]
+    rows = []
+    for label, seeds in found.items():
+        one = compare(seeds, found[PACKED])
+        name = f"{label} (present)" if label == present else label
+        means = (sum(s[key] for s in seeds) / len(seeds) for key in ("jct_s", "longest_wait_s"))
+        row = [name, *map(duration, means)]
+        if label != PACKED:
+            row += [f"{100 * one.gain:.1f}%", f"{100 * one.low:.1f} to {100 * one.high:.1f}%"]
+            row += [_change(one.changes[key]) for key in _COLUMNS.values()]
+        rows.append([*row, *[""] * (len(headers) - len(row))])
+    return table(headers, rows, right=headers[1:])
+
+
+def _change(share: float) -> str:
+    return "" if math.isnan(share) else f"{100 * share:+.1f}%"

@@ -1,0 +1,254 @@
+"""Comparison of policies on a site's history: what a seed varies, gains, harms, the best one.
+
+A seed draws each day of the history anew from the days of the same weekday, and one measured run of
+each GPU. All candidates of a seed run the same jobs on the same GPUs, so that they are compared in
+pairs. As each seed is a bootstrap sample of the history, the scatter of the seeds is the error of a
+gain that was measured on one such history; more seeds make it better known and not smaller.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from slurm_gpu_aware.errors import RequestError
+from slurm_gpu_aware.model.arrays import FloatArray
+from slurm_gpu_aware.model.profile import GpuTiming
+from slurm_gpu_aware.simulator.result import Result, ended_in_all
+from slurm_gpu_aware.simulator.trace import Trace, TraceJob
+
+__all__ = [
+    *("LEAST_DAYS", "LEAST_JOBS", "LEAST_SEEDS", "Comparison", "Verdict"),
+    *("compare", "covered_days", "drawn_days", "drawn_runs", "measures", "verdict"),
+]
+
+LEAST_DAYS = 14
+"""Two of each weekday."""
+LEAST_JOBS = 200
+LEAST_SEEDS = 4
+MOST_HARM = 0.02
+"""A candidate may be worse than another by this share in each measure of `HARMS`."""
+MOST_LOST = 0.001
+"""Share of the jobs that a candidate may finish less than another."""
+HARMS: Mapping[str, str] = {
+    "p99_jct_s": "the 99th percentile of completion times",
+    "longest_wait_s": "the longest wait",
+    "multi_jct_s": "the completion time of jobs with several GPUs",
+}
+_NONE = {"longest_wait_s": 60.0}
+"""Measure -> a value below which differences do not count."""
+_DAY_S = 86_400.0
+_WEEK = 7
+
+
+def drawn_days(trace: Trace, days: range, seed: int) -> Trace:
+    """The trace with each of its ``days`` drawn from those of its weekday, with repetition.
+
+    Jobs that wait when the trace begins, and background jobs, stay. Jobs get new ids by submission.
+    """
+    rng = np.random.default_rng(seed)
+    of_day: dict[int, list[TraceJob]] = {day: [] for day in days}
+    jobs = []
+    for job in trace.jobs:
+        if job.submit_s > 0:
+            of_day[min(int(job.submit_s // _DAY_S), days[-1])].append(job)
+        else:
+            jobs.append(job)
+    for day in days:
+        source = int(rng.choice([other for other in days if (other - day) % _WEEK == 0]))
+        later_s = (day - source) * _DAY_S
+        jobs += [replace(job, submit_s=job.submit_s + later_s) for job in of_day[source]]
+    jobs.sort(key=lambda job: job.submit_s)
+    numbered = (replace(job, job_id=str(number)) for number, job in enumerate(jobs, start=1))
+    return replace(trace, jobs=tuple(numbered))
+
+
+def drawn_runs(
+    truth: Mapping[str, FloatArray], nodes: Sequence[str], runs: Sequence[GpuTiming], seed: int
+) -> dict[str, FloatArray]:
+    """Scores at which jobs run: each GPU as fast as in one of its measured runs.
+
+    Parameters
+    ----------
+    truth : class -> (N, W) scores of the medians.
+    nodes : names of the N nodes.
+    runs : all runs of each GPU and class.
+    """
+    drawn = {name: scores.copy() for name, scores in truth.items()}
+    rng = np.random.default_rng([seed, 1])
+    rows = {name: row for row, name in enumerate(nodes)}
+    times: dict[tuple[str, int, str], list[float]] = {}
+    for run in runs:
+        times.setdefault((run.node, run.slot, run.app_class), []).append(run.value_ms)
+    for (node, slot, kind), values in sorted(times.items()):
+        factor = float(rng.choice(values) / np.median(values))
+        if kind in drawn and node in rows and slot < drawn[kind].shape[1]:
+            drawn[kind][rows[node], slot] *= factor
+    return drawn
+
+
+def covered_days(trace: Trace, days: int) -> range:
+    """The last ``days`` from the first one with a submission; times count from their begin.
+
+    Raises RequestError if days or jobs are too few to compare policies.
+    """
+    first = min((job.submit_s for job in trace.jobs), default=days * _DAY_S)
+    covered = range(int(first // _DAY_S), days)
+    if len(covered) < LEAST_DAYS or len(trace.jobs) < LEAST_JOBS:
+        raise RequestError(
+            f"too little history: {len(trace.jobs)} jobs with GPUs in {len(covered)} days; a"
+            f" comparison needs {LEAST_JOBS} jobs in {LEAST_DAYS} days"
+        )
+    return covered
+
+
+def measures(results: Sequence[Result]) -> list[dict[str, float]]:
+    """Measures of each run, over the jobs that ended in all. Raises RequestError without such jobs.
+
+    ``jct_s`` is the average completion time, ``multi_jct_s`` that of jobs with several GPUs (NaN:
+    there are none), ``lost`` the share of all jobs that this run did not finish.
+    """
+    among = ended_in_all(results)
+    if not among.any():
+        raise RequestError("no job ends with every candidate")
+    gpus = np.array([job.gpus for job in results[0].trace.jobs])
+    several = among & (gpus > 1)
+    return [
+        {
+            "jct_s": float(result.jct_s(among).mean()),
+            "gpu_s": float((result.run_s * gpus)[among].sum()),
+            "p99_jct_s": float(np.percentile(result.jct_s(among), 99)),
+            "longest_wait_s": float(result.wait_s(among).max()),
+            "multi_jct_s": float(result.jct_s(several).mean()) if several.any() else math.nan,
+            "lost": float(1.0 - result.done.mean()),
+        }
+        for result in results
+    ]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One candidate against another over the same seeds. Shares: 0.04 is 4%."""
+
+    gain: float
+    """Shorter average completion time: geometric mean over the seeds."""
+    low: float
+    """Ends of the 95% interval."""
+    high: float
+    changes: Mapping[str, float]
+    """Measure -> its geometric mean change; ``lost``: the difference. NaN: not known."""
+
+    @property
+    def harms(self) -> list[str]:
+        """What the candidate worsens by more than it may, in words."""
+        found = [
+            f"{words} would be {_longer(self.changes[name])}"
+            for name, words in HARMS.items()
+            if self.changes[name] > MOST_HARM
+        ]
+        if self.changes["lost"] > MOST_LOST:
+            found.append(f"{100 * self.changes['lost']:.1f}% more jobs would reach their limits")
+        return found
+
+    @property
+    def sure(self) -> bool:
+        """Whether the gain is beyond the uncertainty and nothing gets worse."""
+        return self.low > 0 and not self.harms
+
+
+def compare(
+    candidate: Sequence[Mapping[str, float]], other: Sequence[Mapping[str, float]]
+) -> Comparison:
+    """Compare the measures of two candidates, one pair per seed (at least 2)."""
+    pairs = list(zip(candidate, other, strict=True))
+    ratios = {
+        name: np.array([_log_ratio(name, a[name], b[name]) for a, b in pairs])
+        for name in candidate[0]
+        if name != "lost"
+    }
+    changes = {name: math.expm1(float(values.mean())) for name, values in ratios.items()}
+    changes["lost"] = float(np.mean([a["lost"] - b["lost"] for a, b in pairs]))
+    logs = ratios["jct_s"]
+    count, mean = len(logs), float(logs.mean())
+    # of one more sample like these, as the history itself is one
+    half = _t(count - 1) * float(logs.std(ddof=1)) * math.sqrt(1 + 1 / count)
+    ends = (-math.expm1(mean + half), -math.expm1(mean - half))
+    return Comparison(-math.expm1(mean), *ends, changes)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The best candidate, and whether it replaces the present one."""
+
+    best: str
+    pays: bool
+    """The best is ahead of packed placement beyond the uncertainty."""
+    changes: bool
+    """The best is ahead of the present candidate, too, and is another one."""
+    text: str
+    """In plain words."""
+
+
+def verdict(
+    found: Mapping[str, Sequence[Mapping[str, float]]], reference: str, present: str
+) -> Verdict:
+    """Choose among candidates. ``found``: label -> measures per seed.
+
+    The best is the one with the largest gain of those that are ahead of ``reference`` beyond the
+    uncertainty and harm nothing; without one it is the reference itself.
+    """
+    against = {name: compare(of, found[reference]) for name, of in found.items()}
+    ahead = [name for name in found if against[name].sure]
+    best = max(ahead, key=lambda name: against[name].gain, default=reference)
+    if best == reference:
+        nearest = max((n for n in found if n != reference), key=lambda n: against[n].gain)
+        text = (
+            f"Placement does not pay here: no candidate is ahead of {reference} beyond the"
+            f" uncertainty; the nearest, {nearest}, gains {_gain(against[nearest])}."
+        )
+    else:
+        text = (
+            f"{best} is the best: the average completion time is shorter than with {reference} by"
+            f" {_gain(against[best])}."
+        )
+    if best == present:
+        return Verdict(best, best != reference, False, f"{text} It is the present setting.")
+    change = compare(found[best], found[present])
+    how = "It is ahead of" if change.sure else "It does not replace"
+    text += f" {how} the present setting, {present}: it gains {_gain(change)}."
+    return Verdict(best, best != reference, change.sure, text)
+
+
+def _longer(share: float) -> str:
+    return f"{100 * share:.1f}% longer" if share < 1.0 else f"{1.0 + share:.0f} times as long"
+
+
+def _gain(comparison: Comparison) -> str:
+    """``4.1% (95%: 2.0 to 6.3%)``, and what gets worse."""
+    low, high = 100 * comparison.low, 100 * comparison.high
+    text = f"{100 * comparison.gain:.1f}% (95%: {low:.1f} to {high:.1f}%)"
+    return f"{text}, but {' and '.join(comparison.harms)}" if comparison.harms else text
+
+
+def _log_ratio(name: str, a: float, b: float) -> float:
+    """Logarithm of a / b, two values of a measure; NaN if one is."""
+    least = _NONE.get(name, 1e-9)
+    return math.log(max(a, least) / max(b, least)) if a == a and b == b else math.nan
+
+
+def _t(freedom: int) -> float:
+    """Two-sided 95% quantile of Student's t distribution, to 0.2% from 3 degrees of freedom on.
+
+    Expansion in 1/freedom around the normal quantile (Abramowitz and Stegun, 26.7.5).
+    """
+    x, n = 1.959964, float(freedom)
+    terms = (
+        (x**3 + x) / 4,
+        (5 * x**5 + 16 * x**3 + 3 * x) / 96,
+        (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / 384,
+        (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / 92_160,
+    )
+    return x + sum(term / n ** (power + 1) for power, term in enumerate(terms))

@@ -1,0 +1,176 @@
+"""``gpu-aware tune`` on made-up sites: one with a clear winner, one where nothing pays."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tune_samples import write_config, write_history, write_store
+
+from slurm_gpu_aware.cli.tuning import candidates_of
+from slurm_gpu_aware.config.load import load_config
+from slurm_gpu_aware.config.settings import Config, TuneConfig
+from slurm_gpu_aware.config.tuned import Candidate, read_tuned, tuned_path
+from slurm_gpu_aware.errors import RequestError
+from slurm_gpu_aware.store.database import open_store
+
+
+def tune(config: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, because it lowers its priority."""
+    command = [sys.executable, "-m", "slurm_gpu_aware.cli.main", "--config", str(config), "tune"]
+    return subprocess.run(
+        [*command, *args], capture_output=True, text=True, timeout=600, check=False
+    )
+
+
+def site(folder: Path, slow: float, keys: str = "", days: int = 21) -> tuple[Path, list[str]]:
+    """(configuration, options) of a site whose slow GPUs take so many times as long."""
+    write_store(folder / "store.db", slow)
+    write_history(folder / "history", days)
+    options = ["--sacct", str(folder / "history"), "--days", str(days), "--seeds", "4"]
+    return write_config(folder, keys), [*options, "-c", "pal"]
+
+
+def answer(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_a_clear_winner_is_named_and_set_within_the_bounds(tmp_path: Path) -> None:
+    config, options = site(tmp_path, 1.8, 'apply = true\nallowed = ["pal"]')
+    said = answer(tune(config, *options, "--json"))
+    assert (said["best"], said["pays"], said["replaces_present"]) == ("pal", True, True)
+    assert (said["present"], said["applied"], said["seeds"]) == ("packed", False, 4)
+    packed, pal = said["candidates"]
+    assert (packed["candidate"], packed["gain"]) == ("packed", 0.0)
+    # half of the GPUs are slow, and load is so low that packed need not take them
+    assert 0.2 < pal["low"] < pal["gain"] < pal["high"] < 0.45
+    assert pal["changes"]["gpu_s"] < -0.2
+    assert pal["harms"] == []
+    assert not tuned_path(load_config(config)).exists()
+
+    done = tune(config, *options, "--apply")
+    assert done.returncode == 0, done.stderr
+    assert "pal is the best: the average completion time is shorter" in done.stdout
+    assert "It is set; the selector takes it within seconds." in " ".join(done.stdout.split())
+    assert "seed 4 of 4: 2 x" in done.stderr
+    tuned = read_tuned(load_config(config))
+    assert tuned is not None
+    assert (tuned.policy, tuned.options) == ("pal", {})
+    assert tuned.gain_percent == pytest.approx(100 * pal["gain"], abs=0.01)
+
+    again = answer(tune(config, *options, "--apply", "--json"))
+    assert (again["present"], again["best"], again["applied"]) == ("pal", "pal", False)
+    assert "It is the present setting." in again["summary"]
+
+
+def test_where_nothing_pays_nothing_changes(tmp_path: Path) -> None:
+    config, options = site(tmp_path, 1.0, "apply = true")
+    done = tune(config, *options, "--apply")
+    assert done.returncode == 0, done.stderr
+    text = " ".join(done.stdout.split())
+    assert "Placement does not pay here: no candidate is ahead of packed" in text
+    assert not tuned_path(load_config(config)).exists()
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ('apply = true\nallowed = ["packed"]', "pal is not in tune.allowed (packed)"),
+        ('apply = false\nallowed = ["pal"]', "tune.apply is false"),
+    ],
+)
+def test_nothing_is_set_beyond_the_bounds(tmp_path: Path, keys: str, why: str) -> None:
+    config, options = site(tmp_path, 1.8, keys)
+    if "apply = true" in keys:  # a candidate that was named is refused at once
+        done = tune(config, *options, "--apply")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert f"--apply: {why}" in done.stderr
+    else:
+        done = tune(config, *options, "--apply")
+        assert done.returncode == 0, done.stderr
+        assert "nothing will be set" in done.stderr
+        assert f"It is not set: {why}." in " ".join(done.stdout.split())
+    assert not (tmp_path / "tuned.json").exists()
+
+
+def test_a_damaged_file_counts_as_none_and_is_replaced(tmp_path: Path) -> None:
+    config, options = site(tmp_path, 1.8, "apply = true")
+    (tmp_path / "tuned.json").write_text("{")
+    said = answer(tune(config, *options, "--apply", "--json"))
+    assert (said["present"], said["applied"]) == ("packed", True)
+    tuned = read_tuned(load_config(config))
+    assert tuned is not None
+    assert tuned.policy == "pal"
+
+
+def test_too_little_is_said_in_one_sentence(tmp_path: Path) -> None:
+    config, options = site(tmp_path, 1.8, days=14)
+    write_history(tmp_path / "history", 14, 5)
+    done = tune(config, *options)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Error: too little history: " in done.stderr
+    write_history(tmp_path / "history", 14)
+    done = tune(config, *options, "--budget", "0.001")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Error: the time is over after 0 of at least 4 seeds" in done.stderr
+    with open_store(tmp_path / "store.db") as store:
+        store.execute("DELETE FROM scores")
+    done = tune(config, *options)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Error: the store has no times of any GPU" in done.stderr
+    (tmp_path / "store.db").unlink()
+    done = tune(config, *options)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no store on this host" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("candidate", "why"),
+    [
+        ("nonsense", "unknown policy 'nonsense'"),
+        ("pal:x=1", "policy 'pal' has no option 'x'"),
+        ("pal:x", "expected NAME or NAME:OPTION=NUMBER"),
+        ("pal:x=1e9999", "expected NAME or NAME:OPTION=NUMBER"),
+        ("pal:" + "x=1," * 200, "expected NAME or NAME:OPTION=NUMBER"),
+        ("", "expected NAME or NAME:OPTION=NUMBER"),
+    ],
+)
+def test_a_wrong_candidate_is_refused_before_anything_runs(
+    tmp_path: Path, candidate: str, why: str
+) -> None:
+    config, options = site(tmp_path, 1.8, days=14)
+    done = tune(config, *options, "-c", candidate)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert why in done.stderr
+    assert "seed 1" not in done.stderr
+
+
+def test_the_candidates_are_packed_the_present_one_and_the_ends_of_the_ranges() -> None:
+    ranges = {"random": {"seed": [1, 5]}}
+    config = Config(tune=TuneConfig(allowed=("pal", "random"), ranges=ranges))
+    found = candidates_of(config, (), Candidate("pm-first"))
+    assert [*found] == ["packed", "pm-first", "pal", "random", "random:seed=1", "random:seed=5"]
+    found = candidates_of(config, ("random:seed=-2", "pal"), Candidate("packed"))
+    assert [one.options for one in found.values()] == [{}, {"seed": -2}, {}]
+    with pytest.raises(RequestError, match="nothing to compare packed with"):
+        candidates_of(Config(tune=TuneConfig(allowed=("packed",))), (), Candidate("packed"))
+
+
+def test_it_takes_only_what_others_leave(tmp_path: Path) -> None:
+    """Priority and scheduling class of the process that runs the command."""
+    config, options = site(tmp_path, 1.8, days=14)
+    command = [sys.executable, "-m", "slurm_gpu_aware.cli.main", "--config", str(config), "tune"]
+    with subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        while "seed 1" not in (line := process.stderr.readline()):
+            assert line, "it ended before its first seed"
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) == 19
+        assert os.sched_getscheduler(process.pid) == os.SCHED_IDLE
+        process.kill()

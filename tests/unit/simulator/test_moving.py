@@ -1,0 +1,107 @@
+"""Moves in the simulator: their gain in a small case, the jobs they concern, what they keep."""
+
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.planning.moves import MoveSettings
+from slurm_gpu_aware.simulator.engine import simulate
+from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
+from slurm_gpu_aware.simulator.trace import Trace, TraceJob
+
+TWO = Cluster.uniform(2, 1, scores={"A": np.array([[1.0], [2.0]])})
+
+
+def run(jobs, cluster, policy, **more):
+    settings = parse_policy(policy, SimSettings(**{"estimate": "exact", **more}))
+    return simulate(Trace.of("made up", jobs), cluster, settings, keep_placements=True)
+
+
+def test_a_move_saves_what_the_slow_gpu_would_cost():
+    """2 starts on the slow GPU; at 1,000 s, with 9,500 s of work left, the fast one is free."""
+    jobs = [TraceJob("1", 0, 1, 1_000, "A"), TraceJob("2", 0, 1, 10_000, "A")]
+    stays = run(jobs, TWO, "pal", migration_s=90.0)
+    moves = run(jobs, TWO, "pal:moves", migration_s=90.0)
+    assert (stays.end_s[1], stays.migrations[1]) == (20_000.0, 0)
+    assert (moves.end_s[1], moves.migrations[1]) == (1_000.0 + 90.0 + 9_500.0, 1)
+    assert [p["nodes"] for p in moves.placements if p["job_id"] == "2"] == [["n1"], ["n0"]]
+
+
+def test_the_gpus_that_a_move_frees_are_given_at_once():
+    """3 waits for a GPU beside the one that 1 leaves, which class B does not gain from."""
+    scores = {"A": np.array([[1.0], [2.0]]), "B": np.ones((2, 1))}
+    cluster = Cluster.uniform(2, 1, scores=scores)
+    jobs = [
+        TraceJob("1", 0, 1, 2_000, "A"),
+        TraceJob("2", 0, 1, 10_000, "A"),
+        TraceJob("3", 2_500, 1, 500, "B"),
+    ]
+    result = run(jobs, cluster, "pal:moves")
+    assert result.start_s[2] == 2_500.0
+    assert result.migrations[1] == 1
+
+
+def test_only_the_share_that_allows_moves_moves():
+    jobs = [TraceJob("1", 0, 1, 1_000, "A"), TraceJob("2", 0, 1, 10_000, "A")]
+    assert run(jobs, TWO, "pal:moves", movable_share=0.0).migrations.sum() == 0
+    many = [
+        TraceJob(str(i), 1_000.0 * i, 1, random.Random(i).uniform(3e3, 3e4), "A") for i in range(80)
+    ]
+    cluster = Cluster.uniform(8, 2, scores={"A": np.tile([[1.0, 1.6]], (8, 1))})
+    moved = {
+        share: {
+            job.job_id
+            for job, n in zip(
+                many, run(many, cluster, "pal:moves", movable_share=share).migrations, strict=True
+            )
+            if n
+        }
+        for share in (0.3, 1.0)
+    }
+    assert 0 < len(moved[0.3]) < len(moved[1.0])
+
+
+@pytest.mark.parametrize("backfill", [False, True])
+@pytest.mark.parametrize("order", ["fifo", "las"])
+@pytest.mark.parametrize("round_s", [None, 300.0])
+def test_every_job_ends_once_and_moves_keep_the_rules(order, round_s, backfill):
+    dice = random.Random(7)
+    jobs, at = [], 0.0
+    for i in range(120):
+        at += dice.expovariate(1 / 600)
+        gpus = dice.choice((1, 1, 1, 2, 4, 8))
+        jobs.append(TraceJob(str(i), at, gpus, dice.uniform(600, 20_000), dice.choice("ABC")))
+    rng = np.random.default_rng(7)
+    scores = {c: rng.choice([0.95, 1.0, 1.3, 1.9], size=(6, 4)) for c in "ABC"}
+    cluster = Cluster.uniform(6, 4, scores=scores)
+    result = run(jobs, cluster, "pal:moves", order=order, round_s=round_s, backfill=backfill)
+    assert not result.infeasible
+    assert np.isfinite(result.end_s).all()
+    assert result.migrations.sum() > 0
+    np.testing.assert_allclose(result.done_s, [job.duration_s for job in jobs], rtol=1e-9)
+    if order == "fifo":  # in las a job also moves because it was preempted
+        starts = {}
+        for placement in result.placements:
+            starts.setdefault(placement["job_id"], []).append(placement["at_s"])
+        moved = sorted(at for times in starts.values() for at in times[1:])
+        for times in starts.values():
+            assert all(b - a >= 600.0 for a, b in pairwise(times))
+            assert all(b - a >= 3_600.0 for a, b in pairwise(times[1:]))
+        assert all(b - a >= 3_600.0 for a, b in zip(moved, moved[12:], strict=False))
+
+
+def test_the_mode_is_named():
+    base = SimSettings()
+    settings = parse_policy("packed:moves", base, MoveSettings(per_hour=3))
+    assert (settings.label, settings.moves.per_hour) == ("packed:moves", 3)
+    assert parse_policy("packed", settings).label == "packed:moves"
+    assert parse_policy("packed:sticky", settings).label == "packed"
+    assert parse_policy("packed:non-sticky", settings).label == "packed:non-sticky"
+    with pytest.raises(PolicyError, match="NAME:sticky, NAME:non-sticky or NAME:moves"):
+        parse_policy("packed:often", base)
+    with pytest.raises(PolicyError, match="non-sticky"):
+        SimSettings(sticky=False, moves=MoveSettings())
