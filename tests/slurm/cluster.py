@@ -7,6 +7,7 @@ Slurm says is read with ``scontrol`` and parsed a second time: a test does not t
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hands import Hands
@@ -27,7 +29,6 @@ Only what ran past a deadline is repeated, on a clean cluster; a wrong result ne
 """
 
 NODES = ("n1", "n2", "n3", "n4")
-CONTAINERS = ("ctl", *NODES)
 ENDED = frozenset(
     (
         "BOOT_FAIL",
@@ -75,10 +76,15 @@ class Cluster:
     """
 
     POLL_S = 0.2
+    KIND = "own"
+    """GPU_AWARE_CLUSTER of docker/cluster."""
+    CONTAINERS: tuple[str, ...] = ("ctl", *NODES)
+    HOMES = "/shared/home"
 
     def __init__(self, project: str, suite: str = "trixie") -> None:
         self.project = project
         self.suite = suite
+        self.controller = "ctl"
         self._hands: dict[tuple[str, str], Hands] = {}
         self._lock = threading.Lock()
         self._hangs = 0
@@ -104,11 +110,11 @@ class Cluster:
         names = self._docker(
             "ps", "--filter", f"label=com.docker.compose.project={self.project}", "-q"
         )
-        return len(names.split()) == len(CONTAINERS)
+        return len(names.split()) == len(self.CONTAINERS)
 
     def mode(self, name: str) -> None:
         """``plain``: no filter, hooks and selector; ``aware``: with us."""
-        self.sh("ctl", ["services", "mode", name])
+        self.sh(self.controller, ["services", "mode", name])
 
     @contextlib.contextmanager
     def plain(self) -> Iterator[None]:
@@ -185,20 +191,22 @@ class Cluster:
     def submit(self, user: str, args: Sequence[str] = (), script: str = "sleep 1") -> str:
         """Submit a batch script as a user; return the job id."""
         text = f"#!/bin/bash\n{script}\n"
-        out = self.sh("ctl", ["sbatch", "--parsable", *args], user, stdin=text)
+        out = self.sh(self.controller, ["sbatch", "--parsable", *args], user, stdin=text)
         return out.strip().splitlines()[-1].split(";")[0]
 
     def jobs(self, job_id: str = "") -> list[dict[str, str]]:
         """Return what ``scontrol -o show job -d`` says, one dict per job or array part.
 
         ``Nodes``, ``GRES`` and the other fields that repeat per group of nodes keep their first
-        value; `gpus` reads them all. The whole line is under ``""``.
+        value; `gpus` reads them all. The whole line is under ``""``. A line without a state is
+        no record but a user's text, as `hostile_attack` writes it.
         """
         out = self.run(
-            "ctl", ["scontrol", "-o", "show", "job", "-d", *([job_id] if job_id else [])]
+            self.controller, ["scontrol", "-o", "show", "job", "-d", *([job_id] if job_id else [])]
         )
         lines = out.stdout.decode(errors="replace").splitlines()
-        return [_fields(line) for line in lines if line.startswith("JobId=")]
+        found = [_fields(line) for line in lines if line.startswith("JobId=")]
+        return [fields for fields in found if "JobState" in fields]
 
     def job(self, job_id: str) -> dict[str, str]:
         """Return the fields of one job (see `jobs`)."""
@@ -215,7 +223,7 @@ class Cluster:
             slots = tuple(
                 sorted(i for text in re.findall(r"IDX:([\d,-]+)", gres) for i in _numbers(text))
             )
-            for node in self.sh("ctl", ["scontrol", "show", "hostnames", nodes]).split():
+            for node in self.sh(self.controller, ["scontrol", "show", "hostnames", nodes]).split():
                 given[node] = slots
         return given
 
@@ -265,9 +273,36 @@ class Cluster:
                 raise ClusterError(f"not within {deadline:g} s: {text}")
             time.sleep(self.POLL_S)
 
+    def explained(self, job_id: str) -> dict[str, Any]:
+        """The last decision about a job, as ``gpu-aware explain`` tells it.
+
+        Users read a copy of the ledger, which is seconds old: waits until it has a decision.
+        """
+        found: dict[str, Any] = {}
+
+        def told() -> bool:
+            done = self.run("ctl", ["gpu-aware", "explain", job_id, "--json"])
+            decisions = json.loads(done.stdout)["decisions"] if done.stdout else []
+            found.update(decisions[-1] if decisions else {})
+            return bool(decisions)
+
+        self.wait_until(told, 20, f"a decision in explain {job_id}")
+        return found
+
+    def wait_told(self, job_id: str, pattern: str) -> None:
+        """Wait until ``gpu-aware explain`` says something that matches ``pattern``."""
+        said = ""
+
+        def told() -> bool:
+            nonlocal said
+            said = self.sh("ctl", ["gpu-aware", "explain", job_id], "alice")
+            return re.search(pattern, said) is not None
+
+        self.wait_until(told, 20, lambda: said)
+
     def output(self, job_id: str, user: str) -> str:
         """Return what a finished batch job of the user wrote (``slurm-JOBID.out``)."""
-        return self.sh("ctl", ["cat", f"/shared/home/{user}/slurm-{job_id}.out"])
+        return self.sh(self.controller, ["cat", f"/shared/home/{user}/slurm-{job_id}.out"])
 
     # -- breaking things -----------------------------------------------------------------------
 
@@ -299,7 +334,7 @@ class Cluster:
 
     def answers(self) -> bool:
         """Whether slurmctld does."""
-        return self.run("ctl", ["scontrol", "ping"]).stdout.count(b"UP") == 1
+        return self.run(self.controller, ["scontrol", "ping"]).stdout.count(b"UP") == 1
 
     def await_answer(self) -> None:
         """Until slurmctld answers; one that hangs is restarted by its supervisor meanwhile."""
@@ -310,7 +345,7 @@ class Cluster:
         for node, state in states.items():
             if state.startswith(("down", "drain", "inval")) and not state.endswith("*"):
                 update = ["scontrol", "update", f"nodename={node}", "state=resume"]
-                self.sh("ctl", update, check=False)
+                self.sh(self.controller, update, check=False)
 
     def hung(self) -> bool:
         """Whether slurmctld hung since the last `reset`, as 24.11.5 does now and then when it ends.
@@ -323,7 +358,7 @@ class Cluster:
         return self._known_hangs() > self._hangs
 
     def _known_hangs(self) -> int:
-        text = self.sh("ctl", "cat /var/log/cluster/hangs.txt 2>/dev/null || true")
+        text = self.sh(self.controller, "cat /var/log/cluster/hangs.txt 2>/dev/null || true")
         count = 0
         for part in re.split(r"^slurmctld, ", text, flags=re.MULTILINE):
             main = part.split("TID ")[1:2]
@@ -333,35 +368,39 @@ class Cluster:
 
     def cancel_all(self) -> None:
         """Cancel every job, as root."""
-        self.sh("ctl", "squeue -h -r -o %i | xargs -r scancel --quiet", check=False)
+        self.sh(self.controller, "squeue -h -r -o %i | xargs -r scancel --quiet", check=False)
 
     def reset(self) -> None:
         """End all jobs and bring everything up again: services, containers, nodes.
 
         Reservations other than the gate are deleted. Waits until all nodes are idle.
         """
-        for name in CONTAINERS:
+        for name in self.CONTAINERS:
             if (
                 self._docker("inspect", "-f", "{{.State.Running}}", self._id(name)).strip()
                 != "true"
             ):
                 self.start(name)
-        for name in CONTAINERS:
+        for name in self.CONTAINERS:
             self.sh(name, "rm -f /run/services/*.down")
         self.await_answer()
         self._hangs = self._known_hangs()
         self.cancel_all()
-        reservations = self.sh("ctl", ["scontrol", "-o", "show", "reservation"], check=False)
+        reservations = self.sh(
+            self.controller, ["scontrol", "-o", "show", "reservation"], check=False
+        )
         for name in re.findall(r"ReservationName=(\S+)", reservations):
             if name != GATE:
-                self.sh("ctl", ["scontrol", "delete", f"reservation={name}"], check=False)
+                self.sh(self.controller, ["scontrol", "delete", f"reservation={name}"], check=False)
         # Faults and slowness that a test has set
-        self.sh("ctl", "rm -f /shared/fakegpu/*/*")
+        self.sh(self.controller, "rm -f /shared/fakegpu/*/*")
         last = ""
 
         def idle() -> bool:
             nonlocal last
-            last = self.sh("ctl", "squeue -h; sinfo -h -N -o '%N %T' | sort -u", check=False)
+            last = self.sh(
+                self.controller, "squeue -h; sinfo -h -N -o '%N %T' | sort -u", check=False
+            )
             states = dict(re.findall(r"^(n\d) (\S+)$", last, flags=re.M))
             self.resume(states)
             lines = last.split("\n")
@@ -372,7 +411,7 @@ class Cluster:
     def logs(self, lines: int = 80) -> str:
         """Return the tail of every service's log."""
         parts = []
-        for name in CONTAINERS:
+        for name in self.CONTAINERS:
             found = self.run(name, f"tail -n {lines} /var/log/cluster/*.*", timeout=20)
             parts.append(f"---- {name} ----\n{found.stdout.decode(errors='replace')}")
         return "\n".join(parts)
@@ -388,7 +427,7 @@ class Cluster:
             return hands
 
     def _exec(self, container: str, user: str) -> list[str]:
-        where = f"/shared/home/{user}" if user in ("alice", "bob") else "/"
+        where = f"{self.HOMES}/{user}" if user in ("alice", "bob") else "/"
         options = ["-i", "-u", user, "-w", where, "-e", f"USER={user}", "-e", f"HOME={where}"]
         return ["docker", "exec", *options, self._id(container)]
 
@@ -423,6 +462,7 @@ class Cluster:
             env={
                 **os.environ,
                 "GPU_AWARE_PROJECT": self.project,
+                "GPU_AWARE_CLUSTER": self.KIND,
                 "GPU_AWARE_SUITE": self.suite,
             },
         )

@@ -36,13 +36,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
+def suite() -> str:
+    """Which Slurm: trixie (24.11) or sid (26.05)."""
+    return os.environ.get("GPU_AWARE_SUITE") or "trixie"
+
+
+@pytest.fixture(scope="session")
+def new_project() -> str:
+    """Compose project that no other process of the tests uses."""
+    return f"{os.environ.get('GPU_AWARE_PROJECT') or 'gpuaware'}-test-{os.getpid()}"
+
+
+@pytest.fixture(scope="session")
+def cluster(new_project: str, suite: str) -> Iterator[Cluster]:
     """The cluster: up when the first test wants it, gone at the end; one per worker of xdist."""
     reuse = os.environ.get("GPU_AWARE_REUSE") == "1"
-    project = os.environ.get("GPU_AWARE_PROJECT") or "gpuaware"
     cluster = Cluster(
-        project if reuse else f"{project}-test-{os.getpid()}",
-        os.environ.get("GPU_AWARE_SUITE") or "trixie",
+        os.environ.get("GPU_AWARE_PROJECT") or "gpuaware" if reuse else new_project, suite
     )
     if reuse and cluster.running():
         cluster.refresh()

@@ -137,14 +137,15 @@ def _record(words: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 def _placed(words: Mapping[str, str]) -> str:
     comment = words.get("AdminComment", "")
-    if not comment.startswith("gpuaware/"):
-        return ""
+    typed = words.get("TresPerNode", "") + words.get("TresPerJob", "")
+    if not comment.startswith("gpuaware/"):  # of another job, or freed at the start
+        bound = words["ReqNodeList"] != "(null)"
+        return "gpus" if bound and re.search(r":g\d", typed) else ""
     mark = re.search(r";sel=([a-z]+):", comment)
     if mark is not None and mark[1] in ("left", "opened"):
         return "slurm"
     if mark is None or words["ReqNodeList"] == "(null)":
         return "parked"
-    typed = words.get("TresPerNode", "") + words.get("TresPerJob", "")
     return "gpus" if ":g" in typed else "nodes"
 
 

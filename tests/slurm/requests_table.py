@@ -1,4 +1,4 @@
-"""The table of results: what differs by design, and the document.
+"""What differs by design, and the row of a request.
 
 A difference that no entry of `EXPLAINED` covers makes the test fail. An entry covers single
 differences, not whole cells, and only where its check holds.
@@ -7,13 +7,13 @@ differences, not whole cells, and only where its check holds.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from requests_cells import LANES, Cell
+from requests_cells import Cell
 from requests_seen import Seen, differences
 
-__all__ = ["Explained", "judge", "read_rows", "row_of", "write_document"]
+__all__ = ["EXPLAINED", "HEADER", "Explained", "judge", "row_of"]
 
 Check = Callable[[Seen, Seen], bool]
 
@@ -67,8 +67,24 @@ def _even_tasks(plain: Seen, ours: Seen) -> bool:
     )
 
 
+def _tasks_of_all_nodes(plain: Seen, ours: Seen) -> bool:
+    return (
+        _both_ran(plain, ours)
+        and [s[2] for s in plain.shares] == [s[2] for s in ours.shares]
+        and len(ours.steps["plain"].tasks) in (0, sum(s[2] for s in ours.shares))
+    )
+
+
 def _smaller_step(plain: Seen, ours: Seen) -> bool:
     return ours.placed == "gpus" and plain.shares == ours.shares and len(ours.shares) == 1
+
+
+def _same_shares(plain: Seen, ours: Seen) -> bool:
+    return ours.placed == "gpus" and plain.shares == ours.shares
+
+
+def _only_with_us(plain: Seen, ours: Seen) -> bool:
+    return plain.verdict in ("waits", "refused") and ours.verdict == "ran"
 
 
 def _all_of_the_node(plain: Seen, ours: Seen) -> bool:
@@ -84,7 +100,7 @@ def _both_ran(plain: Seen, ours: Seen) -> bool:
 
 
 SPREAD = (
-    r"shares|(batch|plain|one|gres|gpus|per-task)(\.\d+)? (gpus|said|status|[A-Z_]*GPU|GPU_|"
+    r"shares|(batch|direct|plain|one|gres|gpus|per-task)(\.\d+)? (gpus|said|status|[A-Z_]*GPU|GPU_|"
     r"CUDA_|SLURM_GPUS_ON_NODE|SLURM_CPUS_ON_NODE|SLURM_JOB_CPUS_PER_NODE|SLURM_(STEP_)?TASKS_PER)"
 )
 """What follows from another spread of GPUs, and so of tasks, over the same nodes."""
@@ -111,15 +127,22 @@ EXPLAINED: tuple[Explained, ...] = (
     Explained(
         "Slurm would take uneven numbers of GPUs, and for all nodes the CPUs that the widest needs;"
         " the nodes of a job get the same number of GPUs, and their CPUs",
-        r"--gpus=.*--cpus-per-gpu=",
+        r"--gpus(-per-task)?=.*--cpus-per-gpu=",
         SPREAD + "|allocated: |.* SLURM_NPROCS|.* SLURM_NTASKS|plain tasks",
         _cpus_by_gpus,
     ),
     Explained(
         "Slurm would fill the first node with tasks; tasks are spread as evenly as the GPUs",
-        r"-n \d+ --gpus=",
+        r"-n \d+ --gpus(-per-node)?=",
         SPREAD,
         _even_tasks,
+    ),
+    Explained(
+        "Slurm counts the tasks of the fewest nodes and gives too few CPUs for those of all, so"
+        " that its srun is refused; with us tasks and CPUs follow the nodes taken",
+        r"--nodes=\d-\d (.* )?--ntasks-per-gpu",
+        r"shares|allocated|NumTasks|(batch|plain|one|gres|gpus|per-task)(\.\d+)? ",
+        _tasks_of_all_nodes,
     ),
     Explained(
         "the CPUs of each GPU are told to Slurm as CPUs of each task; steps see no difference",
@@ -158,9 +181,15 @@ EXPLAINED: tuple[Explained, ...] = (
     Explained(
         "Slurm chooses other cores of the node (not by socket of the GPUs), so a step with fewer"
         " GPUs gets another share of the CPUs",
-        r"--gpus=|--gpus-per-task=",
+        r"--gpus=|--gpus-per-task=|--gpus-per-socket=",
         r"(one|gres|gpus|per-task)\.\d+ SLURM_CPUS_ON_NODE",
-        _smaller_step,
+        _same_shares,
+    ),
+    Explained(
+        "Slurm 24.11 never starts it, or refuses it; with us it runs as on 26.05",
+        r"--ntasks-per-gpu=1 -c 2",
+        r"",
+        _only_with_us,
     ),
 )
 
@@ -187,7 +216,7 @@ def judge(cell: Cell, plain: Seen, ours: Seen) -> tuple[list[str], list[str]]:
     return list(reasons), rest
 
 
-# The document ----------------------------------------------------------------------------------
+# The row of a request ---------------------------------------------------------------------------
 
 PLACED = {
     "gpus": "GPUs chosen",
@@ -211,7 +240,6 @@ HEADER = (
     "`--gpus-per-task=1`",
     "with us",
 )
-SUITES = {"trixie": "Slurm 24.11", "sid": "Slurm 26.05"}
 
 
 def row_of(cell: Cell, plain: Seen, ours: Seen) -> str:
@@ -252,58 +280,3 @@ def _sum_of(seen: Seen, part: int) -> str:
     if len(set(values)) == 1:
         return f"{len(values)}x{values[0]}" if len(values) > 1 else str(values[0])
     return "+".join(map(str, values))
-
-
-INTRODUCTION = f"""# Requests: with us and without
-
-Written by `make requests`, which submits each request below to real Slurm twice, once with
-slurm-gpu-aware and once without, on idle nodes (four of 16 CPUs, 64000 MB and 4 GPUs), and
-compares: nodes, CPUs, memory, GPUs, exit codes, what is said, and the whole `SLURM_` environment
-and the visible GPUs of each task of each `srun` inside. Only which nodes and which GPUs may differ.
-The columns show what plain Slurm does: CPUs, MB and GPUs of the nodes (`2x3`: three on each of
-two); then for each kind of `srun` inside the job, tasks x GPUs that a task sees.
-
-The last column tells about us. *GPUs chosen*: the request was rewritten to exact GPUs by the table
-in `slurm_gpu_aware/gate/request_forms.py`. *Left to Slurm*: the filter did not park the job and
-told the user why, in these words. A difference that is right has its reason here.
-
-Requests that need two nodes at most ran with `-p {LANES[0][0]}` or `-p {LANES[1][0]}`, partitions
-of two nodes each; `--reservation=matrix` is a reservation of all nodes.
-"""
-
-
-def write_document(old: str, suite: str, rows: Sequence[str]) -> str:
-    """The document with the rows of one suite new; the other suite's stay.
-
-    Slurm 26.05's part holds only rows that are not the same on 24.11.
-    """
-    known = {name: list(read_rows(old, name).values()) for name in SUITES}
-    known[suite] = list(rows)
-    base = {_key(row): row for row in known["trixie"]}
-    known["sid"] = [row for row in known["sid"] if base.get(_key(row)) != row]
-    parts = [INTRODUCTION]
-    for name, title in SUITES.items():
-        note = f"{len(known[name])} requests." if name == "trixie" else "Only what is not as above."
-        line = "| " + " | ".join(HEADER) + " |"
-        parts.append(f"## {title}\n\n{note}\n\n{line}\n|{' --- |' * len(HEADER)}\n")
-        parts[-1] += "".join(f"{row}\n" for row in known[name])
-    return "\n".join(parts)
-
-
-def read_rows(text: str, suite: str) -> dict[tuple[str, str], str]:
-    """(tool, request) -> row of one suite's part."""
-    _, _, part = text.partition(f"## {SUITES[suite]}\n")
-    part = part.partition("\n## ")[0]
-    found = [line for line in part.splitlines() if re.match(r"\| (sbatch|salloc|srun) \| ", line)]
-    return {_key(row): row for row in found}
-
-
-def expected_rows(text: str, suite: str) -> Mapping[tuple[str, str], str]:
-    """What the document says of a suite: 26.05 is as 24.11 where it has no row of its own."""
-    rows = read_rows(text, "trixie")
-    return rows if suite == "trixie" else {**rows, **read_rows(text, suite)}
-
-
-def _key(row: str) -> tuple[str, str]:
-    words = row.split(" | ")
-    return words[0].removeprefix("| "), words[1]

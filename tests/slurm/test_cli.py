@@ -56,7 +56,9 @@ def test_a_waiting_job_tells_why_and_is_let_go_by_hand(swept: Cluster) -> None:
     only = ["--gres=gpu:4", "-w", "n4"]
     first = swept.submit("alice", only, "sleep 300")
     swept.wait(first, "RUNNING")
-    second = swept.submit("bob", only, "true")
+    # Slurm 24.11 counts the tasks of such a job anew at each update, and then refuses its srun.
+    per_gpu = ["-N1", "--ntasks-per-gpu=1"]
+    second = swept.submit("bob", [*only, *per_gpu], "srun -n4 true")
 
     def reason() -> str | None:
         queue = as_json(swept, "bob", "gpu-aware queue")
@@ -69,6 +71,7 @@ def test_a_waiting_job_tells_why_and_is_let_go_by_hand(swept: Cluster) -> None:
     assert "denied" in refused
     assert swept.sh("ctl", f"gpu-aware release {second}", user="root").split() == [second]
     assert "gpuaware" not in swept.job(second)["Licenses"]
+    assert swept.job(second)["NumTasks"] == "4"
     swept.sh("ctl", f"scancel {first}", user="alice")
     swept.wait(second, "COMPLETED")
 

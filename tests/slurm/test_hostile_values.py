@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -68,8 +69,12 @@ def check_picture(cluster: Cluster) -> None:
 
 def fixed(cluster: Cluster, job_id: str) -> list[dict[str, str]]:
     """The fields of a job, or of each part of its array, that must not change."""
-    parts = cluster.jobs(job_id)
-    return [{k: v for k, v in part.items() if k not in MOVING} for part in parts]
+    kept = [{k: v for k, v in part.items() if k not in MOVING} for part in cluster.jobs(job_id)]
+    for part in kept:  # what the job waits for moves; a running job's record is taken out
+        record = re.sub(r";st=[^;]*", "", part.pop("AdminComment", ""))
+        if part["JobState"] == "PENDING":
+            part["AdminComment"] = record
+    return kept
 
 
 def memory_mb(cluster: Cluster) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import pytest
@@ -21,18 +20,6 @@ NETWORKS = {
     ),
     "block": "BlockName=b0 Nodes=n[1,3]\nBlockName=b1 Nodes=n[2,4]\nBlockSizes=2\n",
 }
-
-
-def wait_told(cluster: Cluster, job_id: str, pattern: str) -> None:
-    """Users read a copy of the ledger, which lags a little."""
-    told = ""
-
-    def found() -> bool:
-        nonlocal told
-        told = cluster.sh("ctl", ["gpu-aware", "explain", job_id], "alice")
-        return re.search(pattern, told) is not None
-
-    cluster.wait_until(found, 20, lambda: told)
 
 
 @pytest.fixture(params=NETWORKS)
@@ -55,7 +42,7 @@ def test_two_nodes_below_one_switch(cluster: Cluster, network: str) -> None:
     cluster.wait(near, "RUNNING", 40)
     assert set(cluster.gpus(near)) == {"n2", "n4"}
     assert started(cluster, near)["outcome"]["as_planned"]
-    wait_told(cluster, near, r"\bswitch\b")
+    cluster.wait_told(near, r"\bswitch\b")
 
     # Three GPUs are left on each node of the other switch.
     beside = cluster.submit("alice", ["-N2", "--gres=gpu:3", "--comment=class=A"], WAIT)
@@ -91,4 +78,4 @@ def test_no_switch_has_two_nodes(cluster: Cluster, network: str) -> None:
     cluster.wait(three, "COMPLETED", 60)
     nodes = set(started(cluster, wide)["nodes"])
     assert nodes == ({"n1", "n3"} if network == "block" else {"n2", "n3"})
-    wait_told(cluster, wide, r"\bswitch\b" if network == "block" else r"\bcluster\b")
+    cluster.wait_told(wide, r"\bswitch\b" if network == "block" else r"\bcluster\b")

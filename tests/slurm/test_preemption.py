@@ -6,10 +6,8 @@ the same nodes has the higher tier.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pytest
 from cluster import OUTRUN, Cluster
@@ -87,23 +85,6 @@ def occupy(cluster: Cluster, counts: Sequence[int], *options: str) -> list[str]:
     return jobs
 
 
-def explained(cluster: Cluster, job_id: str) -> dict[str, Any]:
-    """The last decision about a job, as ``gpu-aware explain`` tells it."""
-    found: dict[str, Any] = {}
-
-    def told() -> bool:
-        done = cluster.run("ctl", ["gpu-aware", "explain", job_id, "--json"])
-        if done.returncode == 0:
-            answer = json.loads(done.stdout)
-            decisions = answer.get("decisions") or []
-            found.clear()
-            found.update(decisions[-1] if decisions else {})
-        return bool(found)
-
-    cluster.wait_until(told, 20, f"explain {job_id}")
-    return found
-
-
 def states(cluster: Cluster, jobs: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Job -> (state, restarts)."""
     known = {job["JobId"]: job for job in cluster.jobs()}
@@ -121,7 +102,7 @@ def check_victims(
     """Exactly the named victims were preempted; return them. ``gone``: what they are now."""
     before = {job_id: cluster.gpus(job_id) for job_id in low if job_id}
     cluster.wait(high, "RUNNING", 60)
-    victims = sorted(explained(cluster, high)["victims"])
+    victims = sorted(cluster.explained(high)["victims"])
     end = time.monotonic() + 20
     while touched(cluster, low) != dict.fromkeys(victims, gone) and time.monotonic() < end:
         time.sleep(0.3)
@@ -167,7 +148,7 @@ def test_free_gpus_first(cluster: Cluster, by_partition: None) -> None:
     low = occupy(cluster, [4, 4, 4, 3])
     high = cluster.submit("alice", ["-p", "urgent", "--gres=gpu:1"], WAIT)
     cluster.wait(high, "RUNNING", 30)
-    assert explained(cluster, high)["victims"] == []
+    assert cluster.explained(high)["victims"] == []
     assert set(states(cluster, low).values()) == {("RUNNING", "0")}
 
 
@@ -253,5 +234,5 @@ def test_no_job_is_preempted_without_need(cluster: Cluster, by_qos: None) -> Non
     cheap = occupy(cluster, [4, 4], "--qos=cheap")
     dear = cluster.submit("alice", ["--qos=dear", "-N2", "--gres=gpu:4"], WAIT)
     cluster.wait(dear, "RUNNING", 30)
-    assert explained(cluster, dear)["victims"] == []
+    assert cluster.explained(dear)["victims"] == []
     assert set(states(cluster, cheap).values()) == {("RUNNING", "0")}

@@ -215,16 +215,84 @@ def test_under_load_and_killed_at_random_moments(plain: Cluster) -> None:
     assert all("drain" not in state for state, _ in nodes(plain).values())
 
 
-def test_a_typed_job_that_waits_asks_for_the_feature(plain: Cluster) -> None:
-    """Its type is gone once the nodes are indexed."""
-    full = [plain.submit("bob", ["-w", node, "--gres=gpu:4"], "sleep 15") for node in ("n1", "n2")]
-    for job_id in full:
-        plain.wait(job_id, "RUNNING")
-    waits = plain.submit("alice", ["-w", "n1", "--gres=gpu:v100:3"], "true")
-    code, summary, talk = roll(plain, "--roll", "--nodes", "n[1-2]")
-    assert code == 0, talk
-    assert waits in summary["untyped_jobs"] or "v100" not in plain.job(waits)["TresPerNode"]
-    assert plain.wait(waits, "COMPLETED")["Features"] == "gpu_v100"
+TYPED_FORMS = {
+    "--gres=gpu:v100:2": 2,
+    "--gpus-per-node=v100:2": 2,
+    "--gpus=v100:2": 2,
+    "-n2 --gpus-per-task=v100:1": 1,
+    "--gpus-per-socket=v100:2 --sockets-per-node=1": 2,
+}
+"""Options -> GPUs that each task of ``srun`` sees."""
+SEEN = "srun sh -c 'echo sees ${CUDA_VISIBLE_DEVICES-none}' || exit 9"
+
+
+def submit_silently(cluster: Cluster, args: str, script: str = SEEN) -> str:
+    """Submit as alice, for the first two nodes; sbatch says nothing but the id."""
+    command = ["sbatch", "--parsable", "-H", "-x", "n[3-4]", *args.split()]
+    done = cluster.run("ctl", command, "alice", stdin=f"#!/bin/bash\n{script}\n")
+    assert (done.returncode, done.stderr) == (0, b"")
+    return done.stdout.decode().strip()
+
+
+def test_typed_jobs_that_wait_run_after_their_nodes_have_changed(plain: Cluster) -> None:
+    """Their type is gone, also for srun inside. One whose script asks for it is waited for."""
+    jobs = {submit_silently(plain, form): count for form, count in TYPED_FORMS.items()}
+    script = f"env | grep ^SLURM_GPUS_PER_NODE\nsrun --gpus-per-node=v100:1 true && {SEEN}"
+    old = submit_silently(plain, "--gpus-per-node=v100:2", script)
+    command = ["gpu-aware", "setup", "--roll", "--nodes", "n[1-2]", "--yes", "--json"]
+    process = plain.start_command("ctl", command)
+
+    def one_left() -> bool:
+        state = nodes(plain)
+        return (
+            sorted(gres == INDEXED for _, gres in (state["n1"], state["n2"])) == [False, True]
+            and "drain" not in state["n1"][0] + state["n2"][0]
+        )
+
+    plain.wait_until(one_left, 60, lambda: f"one of two nodes is changed: {nodes(plain)}")
+    plain.sh("ctl", ["scontrol", "release", old])
+    assert plain.wait(old, ENDED)["JobState"] == "COMPLETED"
+    assert "SLURM_GPUS_PER_NODE=v100:2" in plain.output(old, "alice")
+    out, told = process.communicate(timeout=120)
+    talk = told.decode()
+    assert process.returncode == 0, talk
+    summary = json.loads(out)
+    assert results(summary) == {"n1": "changed", "n2": "changed"}
+    assert summary["stranded_jobs"] == {}
+    assert set(summary["untyped_jobs"]) == jobs.keys()
+    assert "stays plain until these jobs have started or are cancelled, because" in talk
+    assert f"job {old} can start only on nodes with GPUs of its type: its environment" in talk
+    plain.sh("ctl", ["scontrol", "release", *jobs])
+    for job_id, count in jobs.items():
+        job = plain.wait(job_id, ENDED, deadline=120)
+        assert job["JobState"] == "COMPLETED", plain.output(job_id, "alice")
+        seen = [x for x in plain.output(job_id, "alice").split("\n") if x.startswith("sees")]
+        assert {len(x.split(",")) for x in seen} == {count}, (job, seen)
+
+
+def test_typed_jobs_that_are_left_behind_are_named(plain: Cluster) -> None:
+    script = "srun --gres=gpu:v100:1 true"
+    job = plain.submit("alice", ["-H", "-w", "n1", "--gpus=v100:1"], script)
+    code, summary, talk = roll(plain, "--roll", "--nodes", "n1", "--strand")
+    assert code == 3, talk
+    assert list(summary["stranded_jobs"]) == [job]
+    assert f"so they cannot start: {job}." in " ".join(talk.split())
+    checks = json.loads(plain.run("ctl", ["gpu-aware", "doctor", "--json"]).stdout)["checks"]
+    (check,) = (c for c in checks if c["name"] == "typed jobs")
+    assert check["status"] == "failed"
+    assert job in check["found"]
+    answer = plain.sh("ctl", ["gpu-aware", "explain", job], user="slurm")
+    assert "can no longer start" in " ".join(answer.split())
+    released = plain.run("ctl", ["gpu-aware", "release", job])
+    assert b"GPU type v100" in released.stderr
+    # The others go on: the next run takes all nodes, and says the same of the job.
+    code, summary, talk = roll(plain, "--roll")
+    assert code == 3, talk
+    assert results(summary) == {n: "already" if n == "n1" else "changed" for n in NODES}
+    assert list(summary["stranded_jobs"]) == [job]
+    told = plain.run("ctl", ["srun", "-t1", "--gpus=v100:1", "true"], "alice").stderr.decode()
+    assert "--constraint=gpu_v100" in told
+    plain.sh("ctl", "srun -t1 --gpus=1 --constraint=gpu_v100 true", "alice")
 
 
 def test_some_nodes_indexed_and_some_plain(plain: Cluster) -> None:
@@ -366,6 +434,7 @@ def test_removal_loses_no_job(plain: Cluster) -> None:
     plain.wait_until(ended, 90, lambda: plain.sh("ctl", "squeue -o '%i %T %r %b %f %R'"))
     assert roll(plain, "--undo")[0] == 0
     found = [j for j in plain.jobs() if int(j["JobId"]) >= int(jobs[0])]
+    found = [j for j in found if j["JobName"] != "gpu-aware-setup"]  # asks a node for a file
     assert len(found) == 11
     assert {(j["JobState"], j["Restarts"]) for j in found} == {("COMPLETED", "0")}
     plain.sh("ctl", f"sed -i 's/^Licenses=gpuaware.*//' {SLURM_CONF}; scontrol reconfigure")

@@ -22,7 +22,8 @@ mark=/shared/home/storm
 echo "$SLURM_JOB_ID ${SLURM_RESTART_COUNT:-0}" >> $mark/runs
 # Every GPU that Slurm says it gave to this job, on all of its nodes: "n1-0 n1-3"
 for try in $(seq 100); do
-  gpus=$(scontrol show job -d $SLURM_JOB_ID | /opt/slurm-gpu-aware/bin/python -c "
+  shown=$(scontrol show job -d $SLURM_JOB_ID 2>&1)
+  gpus=$(echo "$shown" | /opt/slurm-gpu-aware/bin/python -c "
 import re, subprocess, sys
 for nodes, gres in re.findall(r' Nodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=(\S*)', sys.stdin.read()):
     hosts = subprocess.run(['scontrol', 'show', 'hostnames', nodes], capture_output=True, text=True)
@@ -35,7 +36,7 @@ for nodes, gres in re.findall(r' Nodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=(\S*)', sy
   [ -n "$gpus" ] && break
   sleep 0.2
 done
-[ -n "$gpus" ] || echo "$SLURM_JOB_ID has no GPUs" >> $mark/shared
+[ -n "$gpus" ] || echo "$SLURM_JOB_ID has no GPUs: $shown" >> $mark/shared
 for gpu in $gpus; do
   mkdir $mark/$gpu || echo "$SLURM_JOB_ID $gpu" >> $mark/shared
 done

@@ -65,7 +65,7 @@ def ledger_of(cluster: Cluster, job_ids: Sequence[str]) -> dict[str, dict[str, A
         "        for job in sys.argv[1:]}))\n"
     )
     found: dict[str, dict[str, Any]] = json.loads(
-        cluster.sh("ctl", ["python3", "-c", code, *job_ids])
+        cluster.sh(cluster.controller, ["python3", "-c", code, *job_ids])
     )
     return found
 

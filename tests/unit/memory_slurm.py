@@ -19,7 +19,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from memory_slurmctld import Record, State, change_jobs, find, job_as_read, node_with_gpus
+from memory_slurmctld import (
+    Record,
+    State,
+    change_jobs,
+    find,
+    job_as_read,
+    node_with_gpus,
+    requeue,
+)
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
@@ -66,9 +74,9 @@ __all__ = [
 ]
 
 FOREVER = 99_999_999_999
-OWN = frozenset({"held_cores", "slots", "starts", "stuck"})
-"""Of a job: the cores and GPUs that it holds on each of its nodes, how often it has started, and
-that it never does."""
+OWN = frozenset({"held_cores", "no_requeue", "slots", "starts", "stuck"})
+"""Of a job: the cores and GPUs that it holds on each of its nodes, how often it has started, that
+it never does, and that Slurm does not requeue it."""
 START: State = {
     "jobs": [],
     "nodes": [],
@@ -266,6 +274,11 @@ class MemorySlurm:
                 if found is not None:
                     found["priority"] = found["priority"] or 1
 
+    def requeue_job(self, job_id: str) -> str | None:
+        check_job_ids([job_id])
+        with self._asked("requeue", job_id) as state:
+            return requeue(state, job_id)
+
     def create_reservation(self, wanted: NewReservation) -> None:
         with self._asked("create_reservation", wanted.name) as state:
             known = [node["name"] for node in state["nodes"]]
@@ -286,15 +299,19 @@ class MemorySlurm:
                     licenses=wanted.licenses,
                     node_list=",".join(nodes),
                     flags=",".join(sorted(wanted.flags)),
+                    comment=wanted.comment,
                 )
             )
 
-    def move_reservation(self, name: str, end_s: float, start_s: float | None = None) -> bool:
+    def move_reservation(
+        self, name: str, end_s: float, start_s: float | None = None, comment: str = ""
+    ) -> bool:
         with self._asked("move_reservation", name, end_s, start_s) as state:
             found = next((r for r in state["reservations"] if r["name"] == name), None)
             if found is None or (start_s is not None and found["start_time"] <= time.time()):
                 return False
             found["end_time"] = int(end_s)
+            found["comment"] = comment or found["comment"]
             if start_s is not None:
                 found["start_time"] = int(start_s)
             return True

@@ -24,6 +24,7 @@ __all__ = [
     "find",
     "job_as_read",
     "node_with_gpus",
+    "requeue",
 ]
 
 State = dict[str, Any]
@@ -89,6 +90,9 @@ def find(state: State, job_id: str) -> Record | None:
     for job in state["jobs"]:
         if job_id in (str(job["job_id"]), _shown_id(job)):
             return job
+        tasks_of_rest = job["array_task_str"]
+        if not tasks_of_rest.isdigit() and job_id == f"{job['array_job_id']}_{tasks_of_rest}":
+            return job
     array, _, task = job_id.partition("_")
     for job in state["jobs"]:
         if str(job["array_job_id"]) != array or not job["array_task_str"] or not task.isdigit():
@@ -125,6 +129,19 @@ def change_jobs(state: State, update: JobUpdate) -> dict[str, str]:
         if why:
             complaints[_named(_shown_id(job), job_id)] = why
     return complaints
+
+
+def requeue(state: State, job_id: str) -> str | None:
+    """Stop a job and put it back, as Slurm does for two minutes; why it does not."""
+    job = find(state, job_id)
+    if job is None:
+        return "Invalid job id specified"
+    if job.get("no_requeue"):
+        return "Requested operation is presently disabled"
+    if job["state"] == "RUNNING":
+        job |= {"state": "PENDING", "reason": "BeginTime", "nodes": "", "slots": []}
+        job |= {"restart_cnt": job["restart_cnt"] + 1, "eligible_time": int(time.time()) + 121}
+    return None
 
 
 def _change(state: State, job: Record, update: JobUpdate) -> str:

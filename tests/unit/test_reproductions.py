@@ -21,6 +21,7 @@ NAMES = (
     "mapa",
     "topo",
     "topo_jobs",
+    "when_it_pays",
     "convert",
 )
 
@@ -53,19 +54,21 @@ def test_a_part_of_the_data_is_as_good_as_none(scripts, partial, capsys):
 
 def test_pal_on_synthetic_data(scripts, partial, monkeypatch):
     monkeypatch.setattr(scripts.pal_synergy, "NODES", 4)
-    tiny = scripts.pal_bench.Size(1, 2, (1.0, 3.0), (8,), (8,), ("fifo",), (8,), 8, 12)
+    tiny = scripts.pal_bench.Size(1, 2, (1.0, 3.0), (8,), 2, (8,), 8, ("fifo",), 8, 12)
     text = scripts.pal.section(tiny, 1)
     assert "synthetic data of the same shape" in text
     for words in (
         "1 of 16",
         "no variability (control)",
         "fifo, 8 jobs/h",
-        "pal+mapa, EASY backfill",
+        "pal+mapa:non-sticky, EASY backfill",
+        "las, 8 jobs/h, a move costs 60 s",
+        "PAL, non-sticky, as published",
     ):
         assert words in text
     assert "What the gain rests on: 2 other draws" in text
     control = next(line for line in text.splitlines() if line.startswith("| no variability"))
-    assert control.endswith("| 1.00 | 0.0% | 0.0% | 0.0% |")
+    assert control.endswith(f"| 1.00 |{4 * ' 0.0% (0.0% to 0.0%) |'}")
 
 
 def test_the_draw_like_the_authors_is_none_of_the_others(scripts):
@@ -77,14 +80,14 @@ def test_the_draw_like_the_authors_is_none_of_the_others(scripts):
 def test_mapa_with_few_jobs(scripts, monkeypatch):
     monkeypatch.setattr(scripts.mapa, "JOBS", 8)
     monkeypatch.setattr(scripts.mapa, "MACHINES", ("mapa-dgx-v", "mapa-summit"))
-    text = scripts.mapa.section(range(1), 1)
+    text = scripts.mapa.section(range(1), 1, composed=True)
     assert "one job per second" in text
     for machine in ("mapa-dgx-v", "mapa-summit"):
         assert f"| {machine}, pal+mapa, EASY backfill |" in text
 
 
 def test_topology_aware_on_synthetic_data(scripts, partial):
-    text = scripts.topo.section(((6, 2),), 1)
+    text = scripts.topo.section(scripts.topo.Size(((6, 2),), 8), 1)
     assert "synthetic data of the same shape" in text
     assert "synthetic-6: 6 jobs, 2 machines" in text
     assert "made up" in text
@@ -165,3 +168,28 @@ def test_every_remark_on_the_page_is_made_by_a_script():
     assert made == ["pal", "mapa", "topo"]
     rest = re.sub(r"<!-- \w+: made by .*?<!-- end -->", "", page, flags=re.DOTALL)
     assert not re.search(r"\d", rest)
+
+
+def test_when_it_pays_on_a_few_jobs(scripts, partial, monkeypatch):
+    pays = scripts.when_it_pays
+    monkeypatch.setattr(pays, "JOBS", 12)
+    monkeypatch.setattr(pays, "NODES", 2)
+    text = pays.section(range(2), 1, "pal")
+    assert "synthetic data of the same shape" in text
+    for words in ("| variability |", "| load |", "| jobs of several GPUs |", "| job mix |"):
+        assert words in text
+    control = next(line for line in text.splitlines() if line.startswith("| none"))
+    assert control.split("|")[2:4] == [" 0.0% ", " 1.00 "]
+    alone = next(line for line in text.splitlines() if line.startswith("| 0% |"))
+    assert alone.split("|")[6] == "  "
+
+
+def test_a_trace_has_the_load_that_was_asked_for(scripts):
+    pays = scripts.when_it_pays
+    case = pays.replace(pays.BASE, load=0.7, several=0.5)
+    jobs = pays.trace_of(case, 3).jobs
+    span = jobs[-1].submit_s - jobs[0].submit_s
+    work = sum(job.gpus * job.duration_s for job in jobs)
+    assert work / (span * 64) == pytest.approx(0.7)
+    assert max(job.duration_s for job in jobs) <= pays.LONGEST_S
+    assert 0.4 < sum(job.gpus > 1 for job in jobs) / len(jobs) < 0.6

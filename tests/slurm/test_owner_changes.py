@@ -1,0 +1,333 @@
+"""What an owner changes in a job (``scontrol update``), beside what plain Slurm answers.
+
+Each change is made in two jobs alike: one is ours, the other is left to Slurm (``place=off``).
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from cluster import ENDED, GATE, NODES, OUTRUN, Cluster
+
+pytestmark = OUTRUN
+
+CPU_FIELDS = ("NumNodes", "NumCPUs", "NumTasks", "CPUs/Task", "MinCPUsNode", "MinMemoryCPU")
+PYTHON = "/opt/slurm-gpu-aware/bin/python"
+FLAGS = """
+import sys
+from slurm_gpu_aware.slurm.client import SlurmClient
+print(SlurmClient(60)._send(sys.argv[1], {}, {"bitflags": 1 << 36}))
+"""
+"""A raw update with RESET_LIC_TASK alone, with which Slurm takes all licences from a job."""
+FIELDS = (
+    *("Partition", "TimeLimit", "ReqNodeList", "ExcNodeList", "Features", "MinMemoryNode"),
+    *("TresPerNode", "TresPerJob", "TresPerTask", "CpusPerTres", "Contiguous", "Reservation"),
+    *CPU_FIELDS,
+)
+ONE, JOB, TASKS = ("--gres=gpu:2",), ("--gpus=2",), ("-n2", "--gpus-per-task=1")
+CHANGES = [
+    (ONE, "partition=second"),
+    (ONE, "partition=nosuch"),
+    (ONE, "numnodes=2"),
+    (ONE, "numnodes=1-2"),
+    (ONE, "reqnodelist=n2"),
+    (ONE, "reqnodelist=nosuch"),
+    (ONE, "excnodelist=n[1-3]"),
+    (("--gres=gpu:1", "-w", "n1"), "reqnodelist="),
+    (ONE, "features=gpu_v100"),
+    (ONE, "features=nosuch"),
+    (ONE, "gres=gpu:1"),
+    (ONE, "trespernode=gres/gpu:3"),
+    (JOB, "tresperjob=gres/gpu:3"),
+    (TASKS, "trespertask=gres/gpu=2"),
+    (TASKS, "numtasks=4"),
+    (ONE, "timelimit=5"),
+    (ONE, "timelimit=90"),
+    (ONE, "minmemorynode=700"),
+    (ONE, "numcpus=4"),
+    (ONE, "cpuspertask=2"),
+    (ONE, "mincpusnode=3"),
+    (ONE, "contiguous=yes"),
+    (ONE, "oversubscribe=yes"),
+    (ONE, "reservationname=nosuch"),
+    (ONE, "extra=mine"),
+    (ONE, "numnodes=2 features=nosuch"),
+    (ONE, "partition=second numnodes=2 timelimit=7"),
+]
+RUN_ON = {
+    "partition=second": ({"n3", "n4"}, 1, 2),
+    "numnodes=2": (set(NODES), 2, 4),
+    "reqnodelist=n2": ({"n2"}, 1, 2),
+    "excnodelist=n[1-3]": ({"n4"}, 1, 2),
+    "gres=gpu:1": (set(NODES), 1, 1),
+    "tresperjob=gres/gpu:3": (set(NODES), None, 3),
+    "numtasks=4": (set(NODES), None, 4),
+    "partition=second numnodes=2 timelimit=7": ({"n3", "n4"}, 2, 4),
+}
+"""Change -> (nodes it may run on, how many (None: any number), GPUs in all)."""
+
+
+@pytest.fixture
+def second(cluster: Cluster) -> Iterator[None]:
+    """A second partition, of two nodes."""
+    cluster.sh("ctl", ["scontrol", "create", "partitionname=second", "nodes=n[3-4]"])
+    yield
+    cluster.cancel_all()
+    cluster.wait_until(
+        lambda: not cluster.sh("ctl", ["squeue", "-h"]), 60, "all jobs of the partition are gone"
+    )
+    cluster.sh("ctl", ["scontrol", "delete", "partitionname=second"], check=False)
+
+
+@pytest.fixture
+def no_selector(cluster: Cluster) -> Iterator[None]:
+    """No selector, and a gate that stays closed without its heartbeat."""
+    cluster.service_down("ctl", "selectd")
+    change = f"reservationname={GATE} endtime=now+1hour"
+    cluster.sh("ctl", f"scontrol update {change}")
+    yield
+    cluster.service_up("ctl", "selectd")
+
+
+def fill(cluster: Cluster) -> None:
+    """Occupy all GPUs by jobs that are not ours."""
+    options = ["--comment=place=off", "--gres=gpu:4", "-t", "60"]
+    for node in NODES:
+        job = cluster.submit("bob", [*options, "-w", node], "sleep 3600")
+        cluster.wait(job, "RUNNING", 60)
+
+
+def twins(cluster: Cluster, options: tuple[str, ...], script: str = "sleep 2") -> tuple[str, str]:
+    """(our job, a job left to Slurm) of alice with these options."""
+    both = [
+        cluster.submit("alice", [*options, "-t", "60", f"--comment={comment}"], script)
+        for comment in ("class=A", "place=off")
+    ]
+    return both[0], both[1]
+
+
+def update(cluster: Cluster, job: str, change: str, user: str = "alice") -> str:
+    """What ``scontrol update`` prints, with its status."""
+    done = cluster.run("ctl", ["scontrol", "update", f"jobid={job}", *change.split()], user)
+    text = (done.stdout + done.stderr).decode().replace(job, "JOB")
+    return f"{done.returncode} {text}"
+
+
+def request(job: dict[str, str]) -> dict[str, str]:
+    """The fields of its request, without what is ours in them."""
+    shown = {name: job.get(name, "") for name in FIELDS}
+    licences = [item for item in job["Licenses"].split(",") if not item.startswith("gpuaware")]
+    shown["Licenses"] = ",".join(licences) or "(null)"
+    return shown | {"Extra": job.get("Extra", "")}
+
+
+def least(job: dict[str, str]) -> dict[str, str]:
+    """The same without the maximum of nodes: Slurm cannot unset it, and changes it with GRES."""
+    return request(job) | {"NumNodes": job["NumNodes"].partition("-")[0]}
+
+
+def settled(job: dict[str, str]) -> bool:
+    """Whether the selector has taken over the change of a parked job."""
+    return "gpuaware:1" in job["Licenses"] and "gpuaware/" not in job.get("Extra", "")
+
+
+def await_settled(cluster: Cluster, jobs: list[str]) -> None:
+    def done() -> bool:
+        shown = {job["JobId"]: job for job in cluster.jobs()}
+        return all(settled(shown[job]) for job in jobs)
+
+    cluster.wait_until(done, 30, "the selector has taken over all changes")
+
+
+def test_parked_jobs_change_as_in_plain_slurm(cluster: Cluster, second: None) -> None:
+    fill(cluster)
+    pairs = [(change, *twins(cluster, options)) for options, change in CHANGES]
+    for change, ours, plain in pairs:
+        assert update(cluster, ours, change) == update(cluster, plain, change), change
+    await_settled(cluster, [ours for _, ours, _ in pairs])
+    for change, ours, plain in pairs:
+        assert request(cluster.job(ours)) == request(cluster.job(plain)), change
+
+    keep = {ours: RUN_ON[change] for change, ours, _ in pairs if change in RUN_ON}
+    gone = [job["JobId"] for job in cluster.jobs() if job["JobId"] not in keep]
+    cluster.sh("ctl", ["scancel", "--quiet", *gone])
+    for job, (allowed, nodes, gpus) in keep.items():
+        shown = cluster.wait(job, "COMPLETED", 90)
+        names = cluster.sh("ctl", ["scontrol", "show", "hostnames", shown["NodeList"]]).split()
+        assert nodes in (None, len(names)), shown
+        assert set(names) <= allowed, shown
+        assert gpus_of(shown) == gpus, shown
+
+
+def test_more_required_nodes_than_nodes(cluster: Cluster) -> None:
+    """Plain Slurm starts such a job on some of them."""
+    fill(cluster)
+    both = twins(cluster, ONE)
+    for job in both:
+        assert update(cluster, job, "reqnodelist=n[1-2]") == "0 "
+    submitted = twins(cluster, ("--gres=gpu:1", "-N1", "-w", "n[1-2]"))
+    cluster.sh("ctl", ["scancel", "-u", "bob"])
+    for job in (*both, *submitted):
+        assert cluster.wait(job, "COMPLETED", 60)["NodeList"] in ("n1", "n2")
+
+
+def gpus_of(job: dict[str, str]) -> int:
+    """GPUs that a job got."""
+    (count,) = re.findall(r"gres/gpu=(\d+)", job["AllocTRES"])
+    return int(count)
+
+
+def bind(cluster: Cluster, job: str, node: str, slots: str = "01") -> None:
+    """Place a job as the selector does."""
+    record = cluster.job(job)["AdminComment"]
+    gres = ",".join(f"gres/gpu:g{slot}:1" for slot in slots)
+    cluster.sh("ctl", ["scontrol", "update", f"jobid={job}", f"reqnodelist={node}"])
+    fields = [f"trespernode={gres}", f"admincomment={record};sel=released:0:1790000000"]
+    cluster.sh("ctl", ["scontrol", "update", f"jobid={job}", *fields, "licenses="])
+
+
+def test_placed_jobs_return_to_the_queue(cluster: Cluster, second: None, no_selector: None) -> None:
+    fill(cluster)
+    changes = [
+        *("partition=second", "numnodes=2", "reqnodelist=n3", "gres=gpu:1", "timelimit=5"),
+        *("excnodelist=n1", "features=gpu_v100", "extra=mine", "numtasks=2", "minmemorynode=700"),
+        "partition=second gres=gpu:3",
+    ]
+    pairs = [(change, *twins(cluster, ONE)) for change in changes]
+    (refused, _), (unseen, _) = twins(cluster, ONE), twins(cluster, ONE)
+    for name in [*(ours for _, ours, _ in pairs), refused, unseen]:
+        bind(cluster, name, "n1")
+    for change, ours, plain in pairs:
+        assert update(cluster, ours, change) == update(cluster, plain, change) == "0 ", change
+        job = cluster.job(ours)
+        assert "gpuaware:2" in job["Licenses"], change
+        assert job["ReqNodeList"] == "n1"
+        assert job["TresPerNode"] == "gres/gpu:g0:1,gres/gpu:g1:1"
+    # A change that Slurm refuses leaves the job placed as it was.
+    assert update(cluster, refused, "features=nosuch reqnodelist=n4").startswith("1 ")
+    job = cluster.job(refused)
+    assert (job["ReqNodeList"], job["Licenses"]) == ("n1", "(null)")
+    assert job["TresPerNode"] == "gres/gpu:g0:1,gres/gpu:g1:1"
+    # Slurm reads names of nodes only when the selector sets them: the job keeps its request.
+    assert update(cluster, unseen, "reqnodelist=nosuch") == "0 "
+
+    cluster.service_up("ctl", "selectd")
+    await_settled(cluster, [*(ours for _, ours, _ in pairs), unseen])
+    for change, ours, plain in pairs:
+        assert least(cluster.job(ours)) == least(cluster.job(plain)), change
+    job = cluster.job(unseen)
+    assert (job["ReqNodeList"], job["TresPerNode"]) == ("(null)", "gres/gpu:2")
+
+
+def test_running_jobs_change_as_in_plain_slurm(cluster: Cluster) -> None:
+    options = ("-N2", "--gpus-per-node=1")
+    ours, plain = twins(cluster, options, "sleep 60")
+    for job in (ours, plain):
+        cluster.wait(job, "RUNNING", 60)
+    for change in (
+        *("timelimit=50", "timelimit=99", "gres=gpu:1", "reqnodelist=nosuch", "extra=mine"),
+        *("partition=gpu", "features=gpu_v100", "licenses=", "excnodelist=n4", "numnodes=1"),
+    ):
+        assert update(cluster, ours, change) == update(cluster, plain, change), change
+    assert cluster.job(ours)["NumNodes"] == cluster.job(plain)["NumNodes"] == "1"
+
+
+FORBIDDEN = [
+    *("licenses=gpuaware:1", "licenses=gpuaware:2", "gres=gpu:g3:1", "tresperjob=gres/gpu:g0:1"),
+    *("extra=freq=1530", "extra=gpuaware/1;tn=gres/gpu:4", f"reservationname={GATE}"),
+    "licenses=gpuaware:2 extra=gpuaware/1;tn=gres/gpu:g3:1",
+    "admincomment=gpuaware/1;tn=gres/gpu:4",
+]
+
+
+def test_nobody_takes_a_gpu_or_the_gate(cluster: Cluster, no_selector: None) -> None:
+    fill(cluster)
+    ours, plain = twins(cluster, ONE)
+    placed, _ = twins(cluster, ONE)
+    bind(cluster, placed, "n2")
+    for name in (ours, plain, placed):
+        before = cluster.job(name)
+        for change in FORBIDDEN:
+            assert update(cluster, name, change).startswith("1 "), change
+        after = cluster.job(name)
+        assert request(after) == request(before)
+        assert after["Licenses"] == before["Licenses"]
+    assert update(cluster, ours, "numnodes=2", "bob").startswith("1 ")
+    for name in (ours, placed):
+        cluster.sh("ctl", [PYTHON, "-c", FLAGS, name], "alice")
+        assert "gpuaware:2" in cluster.job(name)["Licenses"]
+    # Its own note, repeated by hand, is taken out again.
+    assert update(cluster, ours, "numnodes=2") == "0 "
+    job = cluster.job(ours)
+    forged = f"licenses={job['Licenses']} extra={job['Extra']}"
+    assert update(cluster, plain, forged).startswith("1 ")
+    # The selector cannot undo what it has not read.
+    for change in ("licenses=", "reqnodelist=n1", "admincomment=gpuaware/1;tn=gres/gpu:2"):
+        assert "its owner has just changed this job" in update(cluster, ours, change, "root")
+    for nodes in range(100):
+        assert update(cluster, ours, f"numnodes={nodes % 4 + 1}") == "0 "
+    cluster.service_up("ctl", "selectd")
+    await_settled(cluster, [ours])
+    assert cluster.job(ours)["NumNodes"] == "4-4"
+
+
+def test_an_array_changes_as_a_whole(cluster: Cluster, no_selector: None) -> None:
+    fill(cluster)
+    array = cluster.submit("alice", ["-a0-3", *ONE, "-t", "60", "--comment=class=A"], "sleep 1")
+    bind(cluster, f"{array}_0", "n1")
+    cluster.sh("ctl", ["scontrol", "update", f"jobid={array}_1", "nice=0"])  # a record of its own
+    assert update(cluster, array, "excnodelist=n4 timelimit=5") == "0 "
+    cluster.service_up("ctl", "selectd")
+
+    def changed() -> bool:
+        return all(settled(job) for job in cluster.jobs(array))
+
+    cluster.wait_until(changed, 30, "all tasks are changed")
+    for job in cluster.jobs(array):
+        fields = job["TresPerNode"], job["ExcNodeList"], job["ReqNodeList"], job["TimeLimit"]
+        assert fields == ("gres/gpu:2", "n4", "(null)", "00:05:00")
+    cluster.sh("ctl", ["scancel", "-u", "bob"])
+    cluster.wait_until(
+        lambda: {job["JobState"] for job in cluster.jobs(array)} == {"COMPLETED"}, 90, "all tasks"
+    )
+
+
+def test_changes_while_jobs_are_placed(cluster: Cluster) -> None:
+    """Nothing starts with other GPUs than it asks for, and no accepted change is lost."""
+    script = "sleep 1"
+    jobs: list[str] = []
+    answers: dict[str, int] = {}
+    stop = threading.Event()
+
+    def change_all() -> None:
+        while not stop.is_set():
+            for job in tuple(jobs):
+                if job not in answers and update(cluster, job, "gres=gpu:2").startswith("0 "):
+                    answers[job] = 2
+                elif job not in answers and cluster.job(job)["JobState"] != "PENDING":
+                    answers[job] = 1
+
+    thread = threading.Thread(target=change_all)
+    thread.start()
+    try:
+        for _ in range(40):
+            jobs.append(
+                cluster.submit("alice", ["--gres=gpu:1", "-t1", "--comment=class=A"], script)
+            )
+            time.sleep(0.05)
+
+        def unended() -> set[str]:
+            return set(jobs) - {j["JobId"] for j in cluster.jobs() if j["JobState"] in ENDED}
+
+        cluster.wait_until(lambda: not unended(), 180, lambda: f"not ended: {unended()}")
+    finally:
+        stop.set()
+        thread.join()
+    for job in jobs:
+        shown = cluster.job(job)
+        assert shown["JobState"] == "COMPLETED", job
+        assert gpus_of(shown) == answers[job], shown

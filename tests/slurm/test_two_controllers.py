@@ -1,0 +1,160 @@
+"""Two controllers: the selector of the second takes over with its slurmctld, and gives back."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+from cluster import GATE, NODES, OUTRUN, Cluster, ClusterError, CommandFailed
+from test_survival import GUARDED, check_storm, prepare_storm
+
+pytestmark = OUTRUN
+TAKEOVER_S = 5.0
+"""Longest time from slurmctld's takeover to the first placed job."""
+
+
+class Pair(Cluster):
+    """Two controllers, ``ctl`` and ``ctl2``, that share StateSaveLocation; no accounting."""
+
+    KIND = "pair"
+    CONTAINERS = ("ctl", "ctl2", *NODES)
+
+    def answers(self) -> bool:
+        """Whether one of them is in control: standing by, it answers a ping, too."""
+        return self.run(self.controller, ["squeue", "-h"]).returncode == 0
+
+    def link(self, container: str, state: str) -> None:
+        """Take a container off the network (``down``), or put it back; its name stays known."""
+        command = ["ip", "link", "set", "eth0", state]
+        subprocess.run(["docker", "exec", self._id(container), *command], check=True)
+
+    def holder(self) -> str | None:
+        """Host that the gate's reservation names."""
+        shown = self.sh(self.controller, ["scontrol", "-o", "show", "res", GATE], check=False)
+        match = re.search(r"Comment=gpu-aware: host (\S+), process", shown)
+        return match[1] if match else None
+
+    def reset(self) -> None:
+        self.controller = "ctl"
+        self.link("ctl", "up")
+        super().reset()
+        self.wait_until(lambda: self.holder() == "ctl", 60, "the selector of ctl works")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Pair]:
+    """A cluster of its own, beside or after that of the other files."""
+    project = os.environ.get("GPU_AWARE_PROJECT") or "gpuaware"
+    reuse = os.environ.get("GPU_AWARE_REUSE_PAIR") == "1"
+    name = project if reuse else f"{project}-pair-{os.getpid()}"
+    pair = Pair(name, os.environ.get("GPU_AWARE_SUITE") or "trixie")
+    if reuse and pair.running():
+        pair.refresh()
+        yield pair
+        return
+    try:
+        pair.up()
+        yield pair
+    finally:
+        pair.down()
+
+
+def submit(cluster: Pair, count: int, gpus: int, seconds: float) -> list[str]:
+    """Jobs of two users."""
+    script = GUARDED.replace("$1", str(seconds))
+    asked = [f"--gres=gpu:{gpus}", "--comment=class=A", "-t5"]
+    return [submit_one(cluster, ("alice", "bob")[n % 2], asked, script) for n in range(count)]
+
+
+def submit_one(cluster: Pair, user: str, asked: list[str], script: str) -> str:
+    """Submit; a slurmctld that has just started does not know the nodes' GPUs yet."""
+    for _ in range(50):
+        try:
+            return cluster.submit(user, asked, script)
+        except CommandFailed as exc:
+            if "node configuration is not available" not in exc.stderr:
+                raise
+            time.sleep(0.5)
+    raise ClusterError("slurmctld refuses all GPU jobs")
+
+
+def marks(cluster: Pair) -> int:
+    """GPUs that running jobs have noted as theirs (`GUARDED`)."""
+    return len(cluster.sh("ctl", "find /shared/home/storm -name 'n*-*'").split())
+
+
+def states(cluster: Pair) -> dict[str, str]:
+    return {job["JobId"]: job["JobState"] for job in cluster.jobs()}
+
+
+def in_control_at(cluster: Pair, host: str) -> float:
+    """Unix time at which the slurmctld of a host took control last."""
+    log = cluster.sh(host, "grep 'Running as primary' /var/log/cluster/slurmctld.log")
+    return datetime.fromisoformat(log.splitlines()[-1][1:24]).replace(tzinfo=UTC).timestamp()
+
+
+def placed_at(cluster: Pair, host: str, job_id: str) -> float | None:
+    """Unix time of the decision in the host's own ledger; None: it has made none."""
+    code = (
+        "import sys\n"
+        "from slurm_gpu_aware.store.database import open_store\n"
+        "from slurm_gpu_aware.store.ledger import Ledger\n"
+        "with open_store('/var/lib/slurm-gpu-aware/store.db', readonly=True) as store:\n"
+        "    print(*(d.decided_at for d in Ledger(store).decisions(sys.argv[1])))\n"
+    )
+    found = cluster.sh(host, ["python3", "-c", code, job_id]).split()
+    return float(found[-1]) if found else None
+
+
+def test_the_second_takes_over_under_load_and_gives_back(cluster: Pair) -> None:
+    prepare_storm(cluster)
+    stay = submit(cluster, 5, 2, 60)
+    gone = [submit_one(cluster, "bob", ["--gres=gpu:2", "-t5"], "sleep 600") for _ in range(3)]
+    for job_id in [*stay, *gone]:
+        cluster.wait(job_id, "RUNNING", 60)
+    # slurmctld tells a job's GPUs only after the nodes have registered with it
+    cluster.wait_until(lambda: marks(cluster) == 2 * len(stay), 60, "the jobs know their GPUs")
+    # GPUs become free behind the back of the first selector, so that jobs wait for the second
+    cluster.service_down("ctl", "selectd", "KILL")
+    jobs = submit(cluster, 6, 1, 1)
+    for job_id in gone:
+        cluster.sh("ctl", ["scancel", job_id])
+    for job_id in gone:
+        cluster.wait(job_id, "CANCELLED", 30)
+    time.sleep(7)  # slurmctld saves its state every five seconds; it forgets the rest
+    assert {states(cluster)[job_id] for job_id in jobs} == {"PENDING"}
+
+    cluster.service_down("ctl", "slurmctld", "KILL")
+    cluster.link("ctl", "down")
+    cluster.controller = "ctl2"
+    cluster.wait_until(cluster.answers, 90, "slurmctld of ctl2 is in control")
+    cluster.wait_until(lambda: cluster.holder() == "ctl2", 60, "the selector of ctl2 works")
+    for job_id in jobs:
+        cluster.wait(job_id, "COMPLETED", 60)
+    first = min(placed_at(cluster, "ctl2", job_id) or float("inf") for job_id in jobs)
+    late_s = first - in_control_at(cluster, "ctl2")
+    print(f"first job placed {late_s:.1f} s after slurmctld's takeover")
+    if late_s > TAKEOVER_S:
+        raise ClusterError(f"placed {late_s:.1f} s after slurmctld's takeover")
+    jobs += (more := submit(cluster, 4, 1, 1))
+    for job_id in more:
+        cluster.wait(job_id, "COMPLETED", 60)
+
+    cluster.link("ctl", "up")
+    cluster.service_up("ctl", "slurmctld")
+    cluster.service_up("ctl", "selectd")
+    cluster.controller = "ctl"
+    cluster.wait_until(
+        lambda: cluster.holder() == "ctl", 90, "the first controller and its selector work again"
+    )
+    jobs += (last := submit(cluster, 4, 1, 1))
+    for job_id in [*stay, *last]:
+        cluster.wait(job_id, "COMPLETED", 90)
+    assert placed_at(cluster, "ctl", last[0]) is not None
+    assert placed_at(cluster, "ctl2", last[0]) is None, "exactly one selector works"
+    check_storm(cluster, [*stay, *jobs])
