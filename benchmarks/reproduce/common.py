@@ -26,12 +26,14 @@ SYNTHETIC = (
 WIDTH = 100
 
 
-def arguments(what: str) -> argparse.Namespace:
-    """Options that every reproduction has."""
+def arguments(what: str, **flags: str) -> argparse.Namespace:
+    """Options that every reproduction has, and further flags with their help."""
     parser = argparse.ArgumentParser(description=what)
     parser.add_argument("--quick", action="store_true", help="a small part, in a minute or two")
     parser.add_argument("--write", action="store_true", help=f"replace the section in {PAGE.name}")
     parser.add_argument("--processes", type=int, default=None, help="default: one per CPU")
+    for name, text in flags.items():
+        parser.add_argument(f"--{name}", action="store_true", help=text)
     return parser.parse_args()
 
 
@@ -78,12 +80,6 @@ def between(shares: Iterable[float]) -> str:
     return f"{percent(min(values))} to {percent(max(values))}"
 
 
-def range_of(shares: Iterable[float]) -> str:
-    """``1.5% (1.0% to 2.0%)``: median and range."""
-    values = list(shares)
-    return f"{percent(float(np.median(values)))} ({between(values)})"
-
-
 def paragraph(*sentences: str) -> str:
     """Sentences as lines of the page's width; empty ones are left out."""
     return textwrap.fill(" ".join(s for s in sentences if s), WIDTH, break_on_hyphens=False)
@@ -96,22 +92,23 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join(lines)
 
 
-def finish(section: str, text: str, *, write: bool) -> None:
-    """Print the section, and put it between its marks in the page."""
+def finish(section: str, text: str, *, write: bool, page: Path | None = None) -> None:
+    """Print the section, and put it between its marks in ``page`` (None: ``PAGE``)."""
+    page = page or PAGE
     print(text)
     if not write:
         return
     begin, end = f"<!-- {section}: made by benchmarks/reproduce/{section}.py -->", "<!-- end -->"
-    page = PAGE.read_text(encoding="utf-8")
+    content = page.read_text(encoding="utf-8")
     pattern = re.compile(re.escape(begin) + r".*?" + re.escape(end), re.DOTALL)
     block = f"{begin}\n{text.strip()}\n{end}"
-    found = pattern.search(page)
-    page = (
-        page[: found.start()] + block + page[found.end() :]
+    found = pattern.search(content)
+    content = (
+        content[: found.start()] + block + content[found.end() :]
         if found
-        else f"{page.rstrip()}\n\n{block}\n"
+        else f"{content.rstrip()}\n\n{block}\n"
     )
-    PAGE.write_text(page, encoding="utf-8")
+    page.write_text(content, encoding="utf-8")
 
 
 def synthetic_timings(name: str, spread: float, transient: float, seed: int) -> Timings:

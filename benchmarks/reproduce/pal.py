@@ -1,13 +1,21 @@
 """PAL (Jain et al., SC'24): the Sia-Philly and Synergy-like simulations.
 
-python benchmarks/reproduce/pal.py [--quick] [--write]   about 20 minutes on 2 idle cores, quick: 1
+python benchmarks/reproduce/pal.py [--quick] [--anew] [--write]   about 20 minutes on 2 idle cores
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from common import SYNTHETIC, arguments, finish, paragraph
 from pal_bench import FULL, PENALTY, QUICK, Bench, Size
-from pal_synergy import COMPOSED, COMPOSED_SYNERGY, Composed, synergy_site, synergy_table
+from pal_synergy import (
+    COMPOSED,
+    Composed,
+    anew_table,
+    synergy_site,
+    synergy_table,
+)
 from pal_tables import Main, draws_table, main_table, places_table, sweep_table
 
 from slurm_gpu_aware.simulator.settings import MEASURED_SHARE
@@ -33,44 +41,41 @@ def section(size: Size, processes: int | None) -> str:
         "The same scores with the slow GPU's node at another place in the order of nodes:",
         *places_table(bench, runs),
         paragraph(
-            f"What the gain rests on: {size.draws} other draws of single runs (on every second "
-            "trace: median and range over draws), per-GPU medians and the control (on all traces)."
+            f"What the gain rests on: {size.draws} other draws of single runs (on every fourth "
+            "trace: geometric mean and range over draws), per-GPU medians and the control "
+            "(range over all traces)."
         ),
         *draws_table(bench, profile, seed),
         "Locality penalty:",
         *sweep_table(bench, site),
         paragraph(
-            "Synergy-like traces, 256 GPUs, L 1.7, jobs 2000 to 3000 of 4000, gain in average JCT "
-            "over packed. Jobs keep their GPUs, but for the column where all jobs are placed anew "
-            "in each round."
+            f"Synergy-like traces, 256 GPUs, L 1.7, {size.clusters} draws of single runs, gain in "
+            "average JCT over packed, sticky: geometric mean and range over draws. Jobs 2000 to "
+            "3000 of 4000 count."
         ),
     ]
-    large = synergy_site(bench, profile)
-    parts += synergy_table(bench, large)
+    larges = [synergy_site(bench, profile, seed) for seed in range(1, size.clusters + 1)]
+    parts += synergy_table(bench, larges)
+    parts += anew_table(bench, larges)
     composed = Composed.of("Sia-Philly", bench, site, bench.traces, COMPOSED)
     parts += [
         paragraph(
             "What composing adds: Sia-Philly with links (AC922 nodes; classes A and B are "
             f"sensitive, with a communication share of {MEASURED_SHARE:g}), moves at 60 s, time "
-            "limits of 1.5 times the run time:"
+            "limits of three times the work or 1.5 times the slowest possible run:"
         ),
         composed.table(),
         composed.said(),
     ]
-    for load in size.composed:
-        trace = bench.synergy(load)
-        own = Composed.of(f"{load} jobs/h", bench, large, [trace], COMPOSED_SYNERGY)
-        parts += [
-            f"The same for the Synergy-like trace of {load} jobs/h (JCT of jobs 2000 to 3000):",
-            own.table(),
-            own.said(),
-        ]
     return "\n\n".join(parts)
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
-    text = section(QUICK if options.quick else FULL, options.processes)
+    options = arguments(__doc__ or "", anew="also non-sticky PAL on a Synergy-like trace: an hour")
+    size = QUICK if options.quick else FULL
+    if options.anew:
+        size = replace(size, anew=(10,))
+    text = section(size, options.processes)
     finish("pal", text, write=options.write)
 
 

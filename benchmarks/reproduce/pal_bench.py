@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from common import gain, geomean, run, shared
+from common import between, gain, geomean, percent, run, shared
 from common import synthetic_timings as made_up
 
 from slurm_gpu_aware.simulator.parallel import Run
@@ -21,6 +21,17 @@ APPS = {"A": "resnet", "B": "bert", "C": "bert", "D": "pagerank"}
 """Profile of each class in the authors' simulator."""
 BASE = SimSettings(round_s=300.0, migration_s=0.0, classes=CLASSES)
 PAL, PM, STICKY, LOOSE = "pal:non-sticky", "pm-first:non-sticky", "packed", "packed:non-sticky"
+"""PAL and PM-First as published: each round places all jobs anew."""
+PAL_STAYS = "pal"
+"""Sticky PAL: a job keeps its GPUs, as on Slurm."""
+WORDS = {
+    STICKY: "packed, sticky (Tiresias)",
+    LOOSE: "packed, non-sticky (Gandiva)",
+    PM: "PM-First, non-sticky, as published",
+    "pm-first": "PM-First, sticky",
+    PAL: "PAL, non-sticky, as published",
+    PAL_STAYS: "PAL, sticky",
+}
 PENALTY = 1.5
 SLOW = 1.5
 """A GPU above this score is a slow one: no median over a GPU's runs comes near it."""
@@ -35,15 +46,17 @@ class Size:
     """Size of a run."""
 
     traces: int = 8
-    draws: int = 20
+    draws: int = 28
     """Beside the one that is like the authors'."""
-    penalties: tuple[float, ...] = (1.0, 1.5, 2.0, 2.5, 3.0)
-    loads: tuple[int, ...] = (4, 6, 8, 10, 12, 14)
-    anew: tuple[int, ...] = (6, 10)
-    """Loads at which PAL places all jobs anew, too."""
+    penalties: tuple[float, ...] = (1.0, 2.0, 3.0)
+    loads: tuple[int, ...] = (8, 10, 12)
+    clusters: int = 8
+    """Draws of the large cluster."""
+    anew: tuple[int, ...] = ()
+    """Loads at which PAL places all jobs anew, too; a minute of CPU time for each run."""
+    anew_jobs: int = 1000
+    """First jobs of the trace that these runs have."""
     orders: tuple[str, ...] = ("fifo", "las", "srtf")
-    composed: tuple[int, ...] = (10,)
-    """Loads on which the composed policy is tried."""
     jobs: int = 160
     """Of a synthetic trace like Sia-Philly."""
     synergy_jobs: int = 4000
@@ -51,7 +64,7 @@ class Size:
 
 
 FULL = Size()
-QUICK = Size(3, 5, (1.0, 2.0, 3.0), (8, 14), (), ("fifo",), ())
+QUICK = Size(3, 5, (1.0, 3.0), (8,), 2, (), 200, ("fifo",))
 
 
 def _needed(size: Size) -> list[str]:
@@ -177,10 +190,26 @@ def exchanged(site: SimulatedSite, one: int, other: int) -> SimulatedSite:
     return replace(site, cluster=replace(site.cluster, scores=scores), truth=truth)
 
 
-def gains(found: Mapping[str, list[Result]], ours: str, theirs: str) -> list[float]:
-    """Gain in average JCT of a policy over another, of each trace."""
+def average(result: Result) -> float:
+    """Average JCT, s."""
+    return float(result.jct_s().mean())
+
+
+def of_several_gpus(result: Result) -> float:
+    """Average JCT of the jobs of two GPUs and more, s."""
+    several = np.array([job.gpus > 1 for job in result.trace.jobs])
+    return float(result.jct_s(several).mean())
+
+
+def gains(
+    found: Mapping[str, list[Result]],
+    ours: str,
+    theirs: str,
+    value: Callable[[Result], float] = average,
+) -> list[float]:
+    """Gain of a policy over another in average JCT, or another value, of each trace."""
     pairs = zip(found[ours], found[theirs], strict=True)
-    return [gain(a.jct_s().mean(), b.jct_s().mean()) for a, b in pairs]
+    return [gain(value(a), value(b)) for a, b in pairs]
 
 
 def together(shares: Iterable[float]) -> float:
@@ -188,9 +217,20 @@ def together(shares: Iterable[float]) -> float:
     return gain(geomean(1.0 - share for share in shares), 1.0)
 
 
-def better(found: Mapping[str, list[Result]], ours: str, theirs: str) -> float:
-    """Gain in average JCT of a policy over another: geometric mean over traces."""
-    return together(gains(found, ours, theirs))
+def better(
+    found: Mapping[str, list[Result]],
+    ours: str,
+    theirs: str,
+    value: Callable[[Result], float] = average,
+) -> float:
+    """Gain of a policy over another, as of `gains`: geometric mean over traces."""
+    return together(gains(found, ours, theirs, value))
+
+
+def spread(shares: Iterable[float]) -> str:
+    """``1.5% (1.0% to 2.0%)``: geometric mean and range of gains."""
+    values = list(shares)
+    return f"{percent(together(values))} ({between(values)})"
 
 
 def shorter(found: Mapping[str, list[Result]], ours: str, theirs: str) -> float:
