@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass
 
+import numpy as np
+
+from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.level_views import level_views
@@ -46,9 +48,12 @@ class LeastSlowdown:
         """Bound for any set."""
         return min(self.inside * self.table.values.item(0), self.across)
 
-    def on_node(self, node: int, slots: Collection[int]) -> float:
-        """Bound for sets of these slots of a node; inf if they are too few."""
-        if len(slots) < self.gpus:
-            return math.inf
-        scores = self.table.scores[node]
-        return self.inside * float(sorted([scores.item(slot) for slot in slots])[self.gpus - 1])
+    def on_nodes(self, nodes: IntArray, free: BoolArray) -> FloatArray:
+        """(R,) bounds for sets on one node each; inf where too few GPUs are free.
+
+        ``nodes``: (R,); ``free``: (R, W) GPUs of these nodes.
+        """
+        if self.gpus > free.shape[1]:
+            return np.full(len(nodes), math.inf)
+        scores = np.where(free, self.table.scores[nodes], math.inf)
+        return self.inside * np.partition(scores, self.gpus - 1, axis=1)[:, self.gpus - 1]

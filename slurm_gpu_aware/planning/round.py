@@ -87,6 +87,7 @@ class _Round:
         self.assignments: list[Assignment] = []
         self.waiting: dict[str, Waiting] = {}
         self._results = TrialResults()
+        """Answers of trials after the jobs that are assigned so far."""
         self._infeasible: dict[object, Reason | None] = {}
 
     def plan(self, ordered: list[Request]) -> Plan:
@@ -148,7 +149,8 @@ class _Round:
         """
         for position, request in enumerate(behind):
             try:
-                answer = self.dispatcher.place(request, self.cluster)
+                known = self._results.get(id(request))
+                answer = known[0] if known else self.dispatcher.place(request, self.cluster)
                 if isinstance(answer, Assignment):
                     self._assign(request, answer)
                 elif answer is not None:
@@ -217,6 +219,8 @@ class _Round:
         if gpus := tuple((node, share.unsure) for node, share in held.items() if share.unsure):
             self.running.append(RunningJob("(by Slurm)", gpus, self.now))
         self.assignments.append(replace(assignment, clock_mhz=self.settings.clock_mhz(request)))
+        answer, after = self._results.get(id(request), (None, None))
+        self._results = after if after and isinstance(answer, Assignment) else TrialResults()
 
     def _wait(self, request: Request, reason: str, **more: Any) -> None:
         """Add a `Waiting`; ``more``: its other fields."""

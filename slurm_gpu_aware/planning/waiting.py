@@ -11,23 +11,24 @@ true takes the best set of that time.
 from __future__ import annotations
 
 import math
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from heapq import merge
+from functools import cached_property, lru_cache
+from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 
-from slurm_gpu_aware.model.arrays import FloatArray, IntArray
+from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.placement.feasible import allowed_nodes
 from slurm_gpu_aware.placement.least import LeastSlowdown
+from slurm_gpu_aware.placement.masks import mask_type, unpack
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.time_text import duration
 
@@ -95,6 +96,7 @@ class _Ends:
     def __init__(self, running: Sequence[RunningJob], now: float) -> None:
         self._running = running
         self._now = now
+        self._first: list[_End] = []
 
     @cached_property
     def _order(self) -> tuple[FloatArray, IntArray]:
@@ -102,11 +104,14 @@ class _Ends:
         ends = expected_ends(self._running, self._now)
         return ends, ends.argsort(kind="stable")[: np.count_nonzero(ends < math.inf)]
 
-    def in_order(self) -> Iterator[_End]:
-        """Ascending, of equal ends in the order of the snapshot."""
-        ends, order = self._order
-        for at in order:
-            yield _End(ends.item(at), self._running[at])
+    def first(self, count: int) -> list[_End]:
+        """At least ``count`` ends, or all; ascending, equal ends in the order of the snapshot."""
+        known = self._first
+        if len(known) < count:
+            ends, order = self._order
+            more = order[len(known) : count].tolist()
+            known += [_End(ends.item(at), self._running[at]) for at in more]
+        return known
 
 
 class ExpectedEnds:
@@ -137,11 +142,23 @@ class ExpectedEnds:
 
     def until(self, latest_s: float) -> Iterator[_End]:
         """Ends up to a time, ascending."""
-        for end in merge(self._before.in_order(), self._started, key=_by_time):
-            if end.time_s > latest_s:
+        done, count = 0, 2 * _MOST_ENDS
+        while True:
+            before = self._before.first(count)
+            # An end beyond the known ones of the snapshot has its turn when more are known.
+            whole = len(before) < count
+            started = self._started
+            if not whole:
+                started = started[: bisect_left(started, before[-1].time_s, key=_by_time)]
+            ends = sorted([*before, *started], key=_by_time) if started else before
+            for end in islice(ends, done, None):
+                if end.time_s > latest_s:
+                    return
+                if end.job.job_id not in self._gone:
+                    yield end
+            if whole:
                 return
-            if end.job.job_id not in self._gone:
-                yield end
+            done, count = len(ends), 4 * count
 
 
 def better_later(
@@ -171,7 +188,9 @@ def better_later(
     latest = min(since + rule.cap * run_s, goal - run_s * least.anywhere)
     if latest <= now:
         return None
-    steps = _steps(request, cluster, ends, latest, least, reserved)
+    steps = _Steps.of(request, cluster, ends.until(latest), least, reserved)
+    if not steps.ends:
+        return None
     search = _Search(request, cluster, policy, reserved, steps, goal)
     search.on_changed_nodes()
     search.over_several_nodes(least.across)
@@ -181,44 +200,82 @@ def better_later(
     return Later(found.time_s, found.assignment, found.cluster, search.goal, here, here_end)
 
 
-class _Step(NamedTuple):
-    """One end, and what the nodes that have changed up to it can give."""
+@dataclass(frozen=True, eq=False)
+class _Steps:
+    """The ends that change nodes of a request, in order, and what these nodes can give after each.
 
-    time_s: float
-    job: RunningJob
-    bound: float
-    """Least slowdown of a one-node set there."""
+    A row is a node of one of the ends.
+    """
+
+    ends: list[_End]
+    rows: list[int]
+    """Number of rows up to and with each end."""
+    nodes: IntArray
+    """(R,) node of each row."""
+    free: BoolArray
+    """(R, W) GPUs that are free there after the end, without those reserved for other jobs."""
+    bound: list[float]
+    """Least slowdown of a one-node set on the nodes that have changed up to each end."""
+
+    @classmethod
+    def of(
+        cls,
+        request: Request,
+        cluster: Cluster,
+        ends: Iterable[_End],
+        least: LeastSlowdown,
+        reserved: Collection[Gpu],
+    ) -> _Steps:
+        """Take the first ends that change allowed nodes."""
+        allowed = allowed_nodes(request, cluster)
+        back: dict[int, int] = {}
+        steps: list[_End] = []
+        rows: list[int] = []
+        nodes, masks = [], []
+        for end in ends:
+            for node, slots in end.job.gpus:
+                if allowed is None or allowed[node]:
+                    back[node] = back.get(node, 0) | _mask(slots)
+                    nodes.append(node)
+                    masks.append(back[node])
+            if len(nodes) > (rows[-1] if rows else 0):
+                steps.append(end)
+                rows.append(len(nodes))
+                if len(steps) == _MOST_ENDS:
+                    break
+        at = np.array(nodes, dtype=np.int64)
+        width = cluster.shape[1]
+        given = unpack(np.array(masks, dtype=mask_type(width)), width)
+        free = cluster.exists[at] & (cluster.free[at] | given)
+        for node, slot in reserved:
+            if node in back:
+                free[at == node, slot] = False
+        bound = np.minimum.accumulate(least.on_nodes(at, free))
+        return cls(steps, rows, at, free, [bound.item(row - 1) for row in rows])
+
+    def after(self, index: int, cluster: Cluster, reserved: Collection[Gpu]) -> Cluster:
+        """The cluster after an end, without reserved GPUs."""
+        later = cluster.copy()
+        rows = self.rows[index]
+        later.free[self.nodes[:rows]] = self.free[:rows]  # of equal nodes the last row counts
+        for _, job in self.ends[: index + 1]:
+            for node, cpus in job.cpus.items():
+                later.free_cpus[node] += cpus
+            for node, memory_mb in job.memory_mb.items():
+                later.free_memory_mb[node] += memory_mb
+            if later.sockets is not None:
+                for node, on_sockets in job.socket_cpus.items():
+                    later.sockets.free_cpus[node] += np.asarray(on_sockets)
+        if later.sockets is not None:
+            later.sockets.quiet[:] = True  # all placed jobs have started by then
+        for node, slot in reserved:
+            later.free[node, slot] = False
+        return later
 
 
-def _steps(
-    request: Request,
-    cluster: Cluster,
-    ends: ExpectedEnds,
-    latest_s: float,
-    least: LeastSlowdown,
-    reserved: Collection[Gpu],
-) -> list[_Step]:
-    allowed = allowed_nodes(request, cluster)
-    slots: dict[int, set[int]] = {}
-    bound = math.inf
-    steps: list[_Step] = []
-    for time_s, job in ends.until(latest_s):
-        nodes = [node for node, _ in job.gpus if allowed is None or allowed[node]]
-        if not nodes:
-            continue
-        for node, own in job.gpus:
-            if node not in nodes:
-                continue
-            there = slots.get(node)
-            if there is None:
-                there = slots[node] = set(cluster.free[node].nonzero()[0].tolist())
-            there.update(own)
-            there.difference_update([slot for on, slot in reserved if on == node])
-            bound = min(bound, least.on_node(node, there))
-        steps.append(_Step(time_s, job, bound))
-        if len(steps) == _MOST_ENDS:
-            break
-    return steps
+@lru_cache(maxsize=4096)
+def _mask(slots: tuple[int, ...]) -> int:
+    return sum(1 << slot for slot in slots)
 
 
 class _Trial(NamedTuple):
@@ -238,7 +295,7 @@ class _Search:
         cluster: Cluster,
         policy: Policy,
         reserved: Collection[Gpu],
-        steps: list[_Step],
+        steps: _Steps,
         goal: float,
     ) -> None:
         self._request = request
@@ -258,9 +315,9 @@ class _Search:
         """
         bound = math.inf
         promising = []
-        for index, step in enumerate(self._steps):
-            if step.bound < bound:
-                bound = step.bound
+        for index, least in enumerate(self._steps.bound):
+            if least < bound:
+                bound = least
                 promising.append((self._ends(index, bound), index))
         for end, index in sorted(promising):
             if end >= self.goal or not self._left:
@@ -272,8 +329,8 @@ class _Search:
 
         The slowdown over several nodes falls from step to step. ``least``: bound of it.
         """
-        low, high = -1, len(self._steps) - 1
-        if high < 0 or self._ends(0, least) >= self.goal:
+        low, high = -1, len(self._steps.ends) - 1
+        if self._ends(0, least) >= self.goal:
             return
         slowdown = self._try(high)
         while high - low > 1 and self._left and self._ends(low + 1, slowdown) < self.goal:
@@ -285,19 +342,19 @@ class _Search:
 
     def _ends(self, index: int, slowdown: float) -> float:
         """End of the job after a step, at this slowdown."""
-        return self._steps[index].time_s + self._request.expected_s * slowdown
+        return self._steps.ends[index].time_s + self._request.expected_s * slowdown
 
     def _try(self, index: int) -> float:
         """Ask the policy after a step; return the slowdown, inf without a set that frees up."""
         self._left -= 1
-        later = _after(self._steps[: index + 1], self._cluster, self._reserved)
+        later = self._steps.after(index, self._cluster, self._reserved)
         found = self._policy.place(self._request, later)
         if found is None or not _frees_up(found, self._cluster):
             return math.inf
         end = self._ends(index, found.slowdown)
         if end < self.goal:
             self.goal = end
-            self.best = _Trial(self._steps[index].time_s, found, later)
+            self.best = _Trial(self._steps.ends[index].time_s, found, later)
         return found.slowdown
 
 
@@ -305,26 +362,6 @@ def _frees_up(found: Assignment, cluster: Cluster) -> bool:
     """Say whether a set has a GPU that is not free now."""
     pairs = zip(found.nodes, found.slots, strict=True)
     return any(not cluster.free[node, list(slots)].all() for node, slots in pairs)
-
-
-def _after(steps: Sequence[_Step], cluster: Cluster, reserved: Collection[Gpu]) -> Cluster:
-    """The cluster without the jobs of these steps and without reserved GPUs."""
-    later = cluster.copy()
-    for _, job, _ in steps:
-        for node, slots in job.gpus:
-            later.give_back(node, slots)
-        for node, cpus in job.cpus.items():
-            later.free_cpus[node] += cpus
-        for node, memory_mb in job.memory_mb.items():
-            later.free_memory_mb[node] += memory_mb
-        if later.sockets is not None:
-            for node, on_sockets in job.socket_cpus.items():
-                later.sockets.free_cpus[node] += np.asarray(on_sockets)
-    if later.sockets is not None:
-        later.sockets.quiet[:] = True  # all placed jobs have started by then
-    for node, slot in reserved:
-        later.free[node, slot] = False
-    return later
 
 
 def in_words(later: Later, nodes: Sequence[str], now: float) -> str:
