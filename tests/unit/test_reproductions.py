@@ -18,6 +18,7 @@ NAMES = (
     "pal_tables",
     "pal_synergy",
     "pal",
+    "eft",
     "mapa",
     "topo",
     "topo_jobs",
@@ -69,6 +70,16 @@ def test_pal_on_synthetic_data(scripts, partial, monkeypatch):
     assert "What the gain rests on: 2 other draws" in text
     control = next(line for line in text.splitlines() if line.startswith("| no variability"))
     assert control.endswith(f"| 1.00 |{4 * ' 0.0% (0.0% to 0.0%) |'}")
+
+
+def test_eft_on_synthetic_data(scripts, partial, monkeypatch):
+    monkeypatch.setattr(scripts.eft, "SYNERGY_NODES", 4)
+    text = scripts.eft.section(scripts.eft.Count(2, 1, 1, (8,), 1, 6, 60), 1)
+    assert "synthetic data of the same shape" in text
+    assert "(a part of the runs)" in text
+    for row in ("Sia-Philly | eft:moves", "Sia-Philly, other times + EASY | pal", "Synergy-like"):
+        assert f"| {row} | " in text
+    assert "nan" not in text
 
 
 def test_the_draw_like_the_authors_is_none_of_the_others(scripts):

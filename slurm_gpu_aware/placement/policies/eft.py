@@ -141,8 +141,9 @@ class Eft(Policy):
         cell = first_cell(supply, levels, wide, least) if wide else None
         if cell is None:
             return None
-        # Scores within the tolerance count as equal, so that fit decides.
-        bound = cell.score * (1.0 + self.options.tolerance) + _EXACT
+        # The tolerance is for links. Fit is worth less than scores here: no node is kept whole.
+        slack = self.options.tolerance if _differ(cluster.graphs) else 0.0
+        bound = cell.score * (1.0 + slack) + _EXACT
         values = supply.table.values
         last = int(values.searchsorted(bound, side="right")) - 1
         whole = Cell(supply, cell.level, last, cell.split)
@@ -168,7 +169,7 @@ class Eft(Policy):
     def _chosen(self, cell: Cell, rule: str, why: dict[str, Any]) -> Assignment:
         """Choose by links where they differ, else by scores or, over several nodes, by fit."""
         cluster, one_node = cell.supply.cluster, cell.split.nodes == 1
-        if not cluster.graphs or not _differ(cluster.graphs):
+        if not _differ(cluster.graphs):
             selection = ByScores() if one_node else ByFit()
             return assignment(self.name, cell, selection.choose(cell), why=why, rule=rule)
         goal = goal_for(cell.supply.request, self.options.model)
