@@ -19,7 +19,7 @@ from slurm_gpu_aware.deploy.indexing import SiteFiles
 from slurm_gpu_aware.deploy.install import SCRIPT_KEYS, clock_conf_path
 from slurm_gpu_aware.deploy.leftovers import BACKUP, commands_here, own_files, unit_names
 from slurm_gpu_aware.deploy.removal import Removal, Removed
-from slurm_gpu_aware.deploy.render import feature_of
+from slurm_gpu_aware.deploy.removal_state import begin_removal
 from slurm_gpu_aware.deploy.rollout_site import LocalSite
 from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.slurm.client import open_client
@@ -51,19 +51,18 @@ def run_remove(read_site: Callable[[], Site], given: Mapping[str, Any]) -> int:
     if not given["yes"] and not click.confirm("Remove slurm-gpu-aware?", err=True):
         say("nothing was changed")
         return _FAILED
+    begin_removal(config)
     unfinished = (config.store.path.parent / ROLLOUT_STATE).exists()
     if found.texts((), features=False) or unfinished:
         undo = {**given, "undo": True, "yes": True, "as_json": False}
         code = run_rollout(site, undo, table_on_stderr=given["as_json"])
         if code:
-            say("The removal goes on with 'gpu-aware setup --remove' when all nodes are plain.")
             return code
     site = read_site()
     found = local.read()
     left = found.models() if found.texts((), features=False) else frozenset()
-    features = frozenset(feature_of(model) for model in left)
     removal = Removal(site, client, LocalSite(site, say), say)
-    done = removal.run(features, delivery)
+    done = removal.run(left, delivery)
     code = _WAITS if done.waits else 0
     remains = {} if done.waits else _remains(site, folders, Controllers(client.settings()).others)
     if given["as_json"]:
@@ -142,6 +141,9 @@ def _remains(
     slurm_dir = site.slurm_dir
     copies = [str(slurm_dir / kind / "50-gpu-aware*") for kind in SCRIPT_KEYS]
     copies += [str(slurm_dir / "gpu_aware*.lua"), str(slurm_dir / f"*{BACKUP}")]
+    published = site.config.store.published
+    if published is not None and published.parent.is_dir() and not any(published.parent.iterdir()):
+        commands.append(f"rmdir {published.parent}")
     units = " ".join(str(site.unit_dir / name) for name in unit_names())
     first = {
         f"first on {host}": ["systemctl disable --now gpu-aware-selectd", f"rm -f {units}"]

@@ -18,6 +18,7 @@ from slurm_gpu_aware.deploy import files
 from slurm_gpu_aware.deploy.distribution import WANTED, find_delivery
 from slurm_gpu_aware.deploy.indexing import SiteFiles
 from slurm_gpu_aware.deploy.job_requests import restore_all
+from slurm_gpu_aware.deploy.removal_state import forget_removal
 from slurm_gpu_aware.deploy.rollout import Rollout
 from slurm_gpu_aware.deploy.rollout_nodes import RolloutNodes
 from slurm_gpu_aware.deploy.rollout_result import Summary
@@ -45,6 +46,8 @@ def run_rollout(site: Site, given: Mapping[str, Any], *, table_on_stderr: bool =
     local.check_writable()
     client = open_client(config.selector.command_timeout_s)
     state_file = config.store.path.parent / ROLLOUT_STATE
+    if not undo:
+        forget_removal(config)
     with InstanceLock(state_file.with_name(f"{ROLLOUT_STATE}.lock"), "rollout"):
         found = local.read()
         last = unfinished_run(state_file)
@@ -65,10 +68,12 @@ def run_rollout(site: Site, given: Mapping[str, Any], *, table_on_stderr: bool =
         with _signals() as stopping:
             slurm_nodes = RolloutNodes(client, say, stopping, config.setup.register_timeout_s)
             strand = given["strand"]
-            rollout = Rollout(slurm_nodes, local, state_file, undo=undo, strand=strand)
+            rollout = Rollout(
+                slurm_nodes, local, state_file, undo=undo, gate=config.gate, strand=strand
+            )
             summary = rollout.run(scope)
         others = _others(local.read(), scope, undo=undo) if resumes else []
-    code, last_words = _ending(summary, others)
+    code, last_words = _ending(summary, others, removes=given["remove"])
     if summary.count("failed") and not config.setup.distribute:
         last_words += (
             " A node that has a folder of its own for slurm.conf did not get the change:"
@@ -155,9 +160,13 @@ def _others(found: SiteFiles, scope: Sequence[str], *, undo: bool) -> list[str]:
     return [name for name, node in outside.items() if node.indices and not node.indexed]
 
 
-def _ending(summary: Summary, others: Sequence[str]) -> tuple[int, str]:
-    """Exit code and last words of a run; ``others``: nodes that a resumed run did not have."""
-    again = "gpu-aware setup --undo" if summary.direction == "undo" else "gpu-aware setup --roll"
+def _ending(summary: Summary, others: Sequence[str], *, removes: bool) -> tuple[int, str]:
+    """Exit code and last words of a run.
+
+    ``others``: nodes that a resumed run did not have. ``removes``: it is a step of a removal.
+    """
+    option = "--remove" if removes else "--undo" if summary.direction == "undo" else "--roll"
+    again = f"gpu-aware setup {option}"
     if summary.interrupted:
         return INTERRUPTED, f"Interrupted; '{again}' resumes."
     if summary.count("failed"):
@@ -173,4 +182,9 @@ def _ending(summary: Summary, others: Sequence[str]) -> tuple[int, str]:
             "These jobs ask for a GPU type that the nodes no longer have, so they cannot start:"
             f" {', '.join(stranded)}. Their owners have to cancel them and submit them again."
         )
+    if summary.features_needed_by and not removes:  # a removal names them itself
+        words.append(
+            f"Nodes keep the features of GPU models, which jobs ask for; '{again}' tries again:"
+        )
+        words += [f"job {job_id}: {why}." for job_id, why in summary.features_needed_by.items()]
     return _SKIPPED if skipped or others or stranded else 0, " ".join(words)

@@ -50,9 +50,9 @@ def command(context: Context, /, **given: Any) -> None:
     --roll changes these types without killing jobs: it drains a node, waits until it is empty,
     writes its lines in slurm.conf and gres.conf, runs setup.distribute, reconfigures Slurm, checks
     the registration of the node, resumes it, and takes the next. Nodes that are down or drained for
-    another reason are skipped. --undo moves nodes back. Both may be interrupted (Ctrl-C, kill -9)
-    and started again; without --nodes or --partition they resume with the same nodes. --json prints
-    the outcome of each node.
+    another reason are skipped. --undo moves nodes back; pending jobs that ask for a model then ask
+    for its GPU type again. Both may be interrupted (Ctrl-C, kill -9) and started again; without
+    --nodes or --partition they resume with the same nodes. --json prints the outcome of each node.
 
     Pending jobs that ask for a GPU type are changed to ask for the model. Where that cannot be
     done, --roll names them, takes the nodes that they need last, and waits until they have started;
@@ -114,6 +114,7 @@ def _write(site: Site, output: Path | None, install: bool, yes: bool) -> None:
     """Show the changes; write them with ``output`` or ``install``."""
     from slurm_gpu_aware.deploy import files
     from slurm_gpu_aware.deploy import install as work
+    from slurm_gpu_aware.deploy.removal_state import forget_removal
 
     wanted, notes = work.for_output(site, output) if output is not None else work.in_place(site)
     if not files.check_lua(wanted):
@@ -137,6 +138,7 @@ def _write(site: Site, output: Path | None, install: bool, yes: bool) -> None:
         kept = files.write(change)
         say(f"wrote {change.path}" + (f" (was: {kept})" if kept else ""))
     if install:
+        forget_removal(site.config)
         if files.reload_filter(site.slurm_dir, [change.path for change in changes]):
             own = site.slurm_dir / files.OWN_FILTER
             say(f"touched {own}, so that slurmctld reloads the filter")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from slurm_gpu_aware.config.tuned import read_tuned, tuned_path
 from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok, warning
+from slurm_gpu_aware.deploy.removal_state import removal_waits
 from slurm_gpu_aware.errors import AwareError, ConfigError, SourceError, StoreError
 from slurm_gpu_aware.gate.gate_holder import gate_reservation
 from slurm_gpu_aware.gate.licence_gate import working_elsewhere
@@ -23,11 +24,22 @@ from slurm_gpu_aware.store.database import check_integrity, open_store
 from slurm_gpu_aware.store.ownership import of_selector, published_path
 from slurm_gpu_aware.time_text import duration
 
-__all__ = ["CHECKS"]
+__all__ = ["CHECKS", "REMOVAL"]
 
 PROFILE_OLD_S = 90 * 86_400.0
 _SHARED_S = 5.0
 _BEHIND_S = 600.0
+
+
+def _removal(g: DoctorContext) -> Iterator[Check]:
+    """A removal is under way: what it takes away is no fault, and goes on."""
+    waits = removal_waits(g.config) or []
+    found = f"a removal is under way; it waits for {'; '.join(waits)}" if waits else ""
+    yield warning(
+        "removal",
+        found or "a removal is under way",
+        "run 'gpu-aware setup --remove' again, until it exits with 0",
+    )
 
 
 def _selector(g: DoctorContext) -> Iterator[Check]:
@@ -227,3 +239,5 @@ CHECKS = (
     ("events", True, _events),
 )
 """See `doctor.Checks`."""
+REMOVAL = (("removal", False, _removal),)
+"""The only check while a removal is under way."""

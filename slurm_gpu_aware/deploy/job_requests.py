@@ -1,4 +1,4 @@
-"""Placed jobs that wait when types of GPU indices are removed, and jobs that need features.
+"""Jobs while we are taken out of Slurm: placed ones that wait, those that need features, records.
 
 All placed jobs that wait are restored before, without the selector: they ask for these types, and
 so do jobs that were requeued after the selector stopped.
@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.gate.admin_comment import BOUND, is_ours, marker_of, parse
 from slurm_gpu_aware.gate.gate_holder import gate_reservation
 from slurm_gpu_aware.gate.gated_job import GatedJob, bound_orphan, gated_job
 from slurm_gpu_aware.gate.index_types import bound_slots
@@ -22,11 +23,22 @@ from slurm_gpu_aware.gate.restore import restore
 from slurm_gpu_aware.lockfile import SELECTOR_LOCK, hold_selector_lock
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.records import ENDED, SlurmJob
+from slurm_gpu_aware.slurm.records import ENDED, SlurmJob, record_id, split_arrays
+from slurm_gpu_aware.slurm.updates import JobUpdate
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 
-__all__ = ["Restored", "all_jobs", "jobs_with_feature", "open_placements", "restore_all"]
+__all__ = [
+    "Restored",
+    "all_jobs",
+    "clear_records",
+    "features_named",
+    "jobs_text",
+    "jobs_with_feature",
+    "open_placements",
+    "own_comment",
+    "restore_all",
+]
 
 _BOUND = frozenset({JobPhase.PREPARED, JobPhase.RELEASED, JobPhase.REQUEUED})
 
@@ -114,8 +126,44 @@ def all_jobs(client: SlurmClient) -> list[SlurmJob]:
 def jobs_with_feature(client: SlurmClient, features: frozenset[str]) -> list[str]:
     """Ids of jobs that have not ended and whose constraint names one of the features."""
     jobs = (job for job in all_jobs(client) if job.state not in ENDED)
-    return [job.id for job in jobs if features & _words(job.features)]
+    return [job.id for job in jobs if features & features_named(job)]
 
 
-def _words(features: str | None) -> set[str]:
-    return set(re.findall(r"[A-Za-z0-9_.=-]+", features or ""))
+def features_named(job: SlurmJob) -> set[str]:
+    """Features that a job's constraint names."""
+    return set(re.findall(r"[A-Za-z0-9_.=-]+", job.features or ""))
+
+
+def jobs_text(ids: Sequence[str]) -> str:
+    """``job 7``; ``jobs 7, 8``; of many the first ten and how many they are."""
+    more = f", ... ({len(ids)} in all)" if len(ids) > 10 else ""
+    return f"{'job' if len(ids) == 1 else 'jobs'} {', '.join(ids[:10])}{more}"
+
+
+def own_comment(job: SlurmJob) -> str:
+    """AdminComment of a job without our record: what the site had set before, mostly nothing."""
+    original = parse(job.admin_comment)
+    return (original and original.admin_comment) or ""
+
+
+def clear_records(client: SlurmClient, gate: GateConfig) -> list[str]:
+    """Clear our AdminComment of jobs that need us no longer; return the ended jobs that keep it.
+
+    A job that is bound to GPUs or at the gate keeps it: it is waited for. Slurm changes no job that
+    has ended. A refused update is tried again by the next call.
+    """
+    jobs = all_jobs(client)
+    split = split_arrays(jobs)
+    ended, updates = [], []
+    for job in jobs:
+        if not is_ours(job.admin_comment):
+            continue
+        marker = marker_of(job.admin_comment)
+        bound = bound_slots(job) is not None or (marker is not None and marker.phase in BOUND)
+        if job.state in ENDED:
+            ended.append(job.id)
+        elif not bound and not job.licence_count(gate.licence):
+            fields = (("AdminComment", own_comment(job)),)
+            updates.append(JobUpdate(record_id(job, split), fields))
+    client.update_jobs(updates)
+    return ended

@@ -15,7 +15,7 @@ from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.deploy.site_scripts import without_join
 from slurm_gpu_aware.gate.holding_pool import LICENCE
 from slurm_gpu_aware.slurm.conffile import SlurmConf, outside_block, read_conf, take_back_settings
-from slurm_gpu_aware.store.ownership import ROLLOUT_STATE
+from slurm_gpu_aware.store.ownership import REMOVAL_STATE, ROLLOUT_STATE
 
 __all__ = [
     "BACKUP",
@@ -42,7 +42,7 @@ class OwnFiles:
     folders: list[Path]
     """Made by setup, or of the site: removed if they are empty."""
     data: list[Path]
-    """Folder of the store, its copy for other hosts, the configuration: they stay."""
+    """Folder of the store, the configuration: they stay."""
 
 
 def own_files(site: Site) -> OwnFiles:
@@ -58,8 +58,12 @@ def own_files(site: Site) -> OwnFiles:
         clock_conf_path(config),
         events,
         events.with_name(f"{events.name}.defer"),
-        *(store.with_name(name) for name in (ROLLOUT_STATE, f"{ROLLOUT_STATE}.lock")),
+        *(
+            store.with_name(name)
+            for name in (ROLLOUT_STATE, f"{ROLLOUT_STATE}.lock", REMOVAL_STATE)
+        ),
         tuned_path(config),
+        *filter(None, [config.store.published]),  # a copy
     ]
     if is_own_filter(site.text(OWN_FILTER)):
         files.append(slurm_dir / OWN_FILTER)
@@ -68,7 +72,7 @@ def own_files(site: Site) -> OwnFiles:
     named = " ".join(site.conf.settings.values())
     hook_folders = [slurm_dir / kind for kind in SCRIPT_KEYS]
     folders = [*(f for f in hook_folders if f"{f}/*" not in named), events.parent]
-    data = [store.parent, *filter(None, [config.store.published, config.source])]
+    data = [store.parent, *filter(None, [config.source])]
     return OwnFiles(
         [path for path in dict.fromkeys(files) if path.is_file()],
         [folder for folder in dict.fromkeys(folders) if folder.is_dir()],

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +24,9 @@ from slurm_gpu_aware.deploy.filter_answer import filter_answer
 from slurm_gpu_aware.deploy.install import SCRIPT_KEYS
 from slurm_gpu_aware.deploy.job_requests import (
     all_jobs,
-    jobs_with_feature,
+    clear_records,
+    features_named,
+    jobs_text,
     open_placements,
     restore_all,
 )
@@ -35,6 +37,9 @@ from slurm_gpu_aware.deploy.leftovers import (
     unit_names,
 )
 from slurm_gpu_aware.deploy.reconfiguration import Reconfiguration
+from slurm_gpu_aware.deploy.removal_state import begin_removal
+from slurm_gpu_aware.deploy.render import feature_of
+from slurm_gpu_aware.deploy.returned_types import return_types
 from slurm_gpu_aware.deploy.rollout_site import LocalSite
 from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.deploy.site_scripts import names_us, read_script, without_calls, without_join
@@ -71,7 +76,7 @@ class Removed:
     waits: list[str] = field(default_factory=list)
     """What has to happen before the next run can go on; empty: all is removed."""
     kept: list[str] = field(default_factory=list)
-    """Files of this host that stay, each with the reason."""
+    """What stays on this host and in Slurm, each with the reason."""
 
 
 class Removal:
@@ -85,6 +90,8 @@ class Removal:
         self._client = client
         self._local = local
         self._say = say
+        self._ended: list[str] = []
+        """Jobs that have ended and keep our AdminComment."""
 
     # -- what will change ----------------------------------------------------------------------
 
@@ -129,22 +136,34 @@ class Removal:
 
     # -- steps ---------------------------------------------------------------------------------
 
-    def run(self, features: frozenset[str], delivery: Delivery) -> Removed:
+    def run(self, models: frozenset[str], delivery: Delivery) -> Removed:
         """Do all steps as far as they can be done now.
 
-        ``features``: features of models that the nodes still have. ``delivery``: how nodes get
-        the files. Raises SourceError; a later run goes on.
+        ``models``: those whose features the nodes still have. ``delivery``: how nodes get the
+        files. Raises SourceError; a later run goes on.
         """
         self._remove_filter()
         self._stop_selector()
         self._release()
-        placed = open_placements(self._config)
-        waiting = waiting_jobs(self._client, self._config.gate, features, placed)
-        waits = [f"{_listed(ids)}: {why}" for why, ids in waiting.items()]
+        waits = self._waits(models) or self._remove_settings(delivery)
         if waits:
+            begin_removal(self._config, waits)
             return Removed(waits)
-        waits = self._remove_settings(delivery)
-        return Removed(waits) if waits else Removed(kept=self._remove_files())
+        return Removed(kept=self._remove_files())
+
+    def _waits(self, models: frozenset[str]) -> list[str]:
+        """What jobs have to do before the settings can go; those that need not wait are freed."""
+        gate, wrong = self._config.gate, {}
+        if models:
+            returned = return_types(self._client, gate, models)
+            wrong = returned.wrong
+            if returned.changed:
+                self._say(f"back from a feature to a GPU type: {jobs_text(returned.changed)}")
+        self._ended = clear_records(self._client, gate)
+        features = frozenset(map(feature_of, models))
+        placed = open_placements(self._config)
+        waiting = waiting_jobs(self._client, gate, features, placed, wrong)
+        return [f"{jobs_text(ids)}: {why}" for why, ids in waiting.items()]
 
     def _remove_filter(self) -> None:
         change = self.filter_change()
@@ -203,7 +222,7 @@ class Removal:
                 raise SourceError(f"the request of job {job_id} could not be restored: {why}")
             if not released and not restored.left:
                 break
-            self._say(f"given back to Slurm: {_listed(released + restored.left)}")
+            self._say(f"given back to Slurm: {jobs_text(released + restored.left)}")
         gate = self._config.gate.reservation
         for name in [r.name for r in self._client.reservations()]:
             if name == gate or re.fullmatch(rf"{HOLDING_POOL}(_\d+)?", name):
@@ -213,7 +232,10 @@ class Removal:
     def _remove_settings(self, how: Delivery) -> list[str]:
         """Change slurm.conf and let all daemons read it; return what has to be done by hand."""
         conf = self._site.slurm_dir / "slurm.conf"
-        changes, _ = self.conf_changes()
+        found = self._local.read()
+        plain = {} if found.indexed_by_us() else found.texts((), features=False)
+        changes, _ = self.conf_changes(plain.pop(conf, None))
+        changes = [*(files.Change(path, text) for path, text in plain.items()), *changes]
         if not changes and not self._unread(conf):
             return []
         for change in changes:
@@ -261,12 +283,13 @@ class Removal:
             if shutil.which("systemctl"):
                 run_command(["systemctl", "daemon-reload"], SYSTEMCTL_S, check=False)
             self._local.distribute()
+        if self._ended:
+            kept.append(
+                f"AdminComment of {jobs_text(self._ended)}: Slurm changes no job that has ended;"
+                f" slurmctld forgets it after MinJobAge ({settings.get('MinJobAge', '300 sec')}),"
+                " accounting keeps it"
+            )
         return [*kept, *(f"{path}: your measurements or settings" for path in own.data)]
-
-
-def _listed(jobs: Sequence[str]) -> str:
-    more = f", ... ({len(jobs)} in all)" if len(jobs) > 10 else ""
-    return f"{'job' if len(jobs) == 1 else 'jobs'} {', '.join(jobs[:10])}{more}"
 
 
 def _by_hand(path: Path, lines: Sequence[int]) -> str:
@@ -277,13 +300,17 @@ def _by_hand(path: Path, lines: Sequence[int]) -> str:
 
 
 def waiting_jobs(
-    client: SlurmClient, gate: GateConfig, features: frozenset[str], placed: frozenset[str]
+    client: SlurmClient,
+    gate: GateConfig,
+    features: Collection[str],
+    placed: Collection[str],
+    wrong: Mapping[str, str],
 ) -> dict[str, list[str]]:
-    """Why jobs still need us -> their ids; ``placed``: those of open decisions.
+    """Why jobs still need us -> their ids.
 
+    ``placed``: those of open decisions. ``wrong``: why pending jobs keep the feature of a model.
     Raises SourceError if a job cannot be read.
     """
-    with_feature = set(jobs_with_feature(client, features))
     found: dict[str, list[str]] = {}
     for job in all_jobs(client):
         if job.state in ENDED:
@@ -294,10 +321,11 @@ def waiting_jobs(
             why = f"the licence {gate.licence} is in the request"
         elif job.holding_pool is not None:
             why = f"the reservation {job.holding_pool} is in the request"
-        elif job.id in with_feature:
-            why = "the feature of a GPU model is in the request"
-            if job.reason == "DependencyNeverSatisfied":
-                why = f"{why}, and its dependency can never be met: its owner must cancel it"
+        elif features_named(job) & set(features):
+            why = "running with the feature of a GPU model, which a requeue would ask for again"
+            if job.state == "PENDING":
+                kept = wrong.get(job.id, "it has just come, and gets its GPU type in the next run")
+                why = f"the feature of a GPU model is in the request; {kept}"
         elif job.state in HOLDING and (
             job.id in placed
             or bound_slots(job) is not None

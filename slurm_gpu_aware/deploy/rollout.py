@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
+from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.deploy.indexing import SiteFiles
-from slurm_gpu_aware.deploy.job_requests import jobs_with_feature
+from slurm_gpu_aware.deploy.job_requests import jobs_text, jobs_with_feature
 from slurm_gpu_aware.deploy.reconfiguration import Reconfiguration
 from slurm_gpu_aware.deploy.render import feature_of
+from slurm_gpu_aware.deploy.returned_types import return_types
 from slurm_gpu_aware.deploy.rollout_nodes import (
     REASON,
     RolloutNodes,
@@ -54,12 +56,14 @@ class Rollout:
         state_file: Path,
         *,
         undo: bool,
+        gate: GateConfig,
         strand: bool = False,
     ) -> None:
         self._nodes = nodes
         self._site = site
         self._state_file = state_file
         self._undo = undo
+        self._gate = gate
         self._typed = TypedJobs(nodes.client, nodes.say, strand=strand)
         self._say = nodes.say
         self._reconfigure = Reconfiguration(nodes.client, nodes.say, nodes.stopping).run
@@ -201,20 +205,25 @@ class Rollout:
         return self._typed.needed(names, self._site.read().models(), plain)
 
     def _tidy(self) -> None:
-        """After the last node is plain again: remove the features from the files."""
+        """After the last node is plain again: types for features in jobs, no features in files."""
         files = self._site.read()
         changes = {} if files.indexed_by_us() else files.texts((), features=False)
         if not changes:
             return
         self._site.filter_models(frozenset())
+        returned = return_types(self._nodes.client, self._gate, files.models())
+        self._summary.typed_jobs = returned.changed
+        if returned.changed:
+            ask = "asks" if len(returned.changed) == 1 else "ask"
+            self._say(
+                f"{jobs_text(returned.changed)} {ask} for a GPU type again, not for a feature"
+            )
         features = frozenset(feature_of(m) for m in files.models())
         needed = jobs_with_feature(self._nodes.client, features)
         if needed:
-            self._summary.features_needed_by = needed
-            self._say(
-                f"nodes keep their features: jobs {', '.join(needed[:10])} ask for them; run"
-                " 'gpu-aware setup --undo' again after these jobs"
-            )
+            self._summary.features_needed_by = {
+                job: returned.wrong.get(job, "it has started with the feature") for job in needed
+            }
             return
         self._say("removing the features from slurm.conf")
         self._site.apply(changes)

@@ -30,8 +30,10 @@ class Summary:
     """Pending jobs that now ask for a feature instead of a type."""
     stranded_jobs: dict[str, str] = field(default_factory=dict)
     """Pending jobs that ask for a GPU type that no node has any more -> why they keep it."""
-    features_needed_by: list[str] = field(default_factory=list)
-    """Jobs that still ask for the nodes' features after an undo; the features stay."""
+    typed_jobs: list[str] = field(default_factory=list)
+    """Pending jobs that after an undo ask for a type again instead of a feature."""
+    features_needed_by: dict[str, str] = field(default_factory=dict)
+    """Jobs that still ask for the nodes' features after an undo -> why; the features stay."""
     interrupted: bool = False
 
     def count(self, result: str) -> int:

@@ -13,11 +13,11 @@ from functools import cached_property
 from pathlib import Path
 
 from slurm_gpu_aware.deploy.batch_files import BatchFiles
-from slurm_gpu_aware.deploy.job_requests import all_jobs
+from slurm_gpu_aware.deploy.job_requests import all_jobs, jobs_text
 from slurm_gpu_aware.deploy.render import feature_of
 from slurm_gpu_aware.gate.typed_requests import can_start, gpu_types, untyped_fields
 from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
+from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode, record_id, split_arrays
 from slurm_gpu_aware.slurm.updates import JobUpdate
 
 __all__ = ["TypedJobs"]
@@ -47,18 +47,27 @@ class TypedJobs:
 
     def convert(self, models: Collection[str]) -> list[str]:
         """Change requests for models (lower case) to their features; return the changed jobs."""
-        updates: list[JobUpdate] = []
+        jobs = all_jobs(self._client)
+        split = split_arrays(jobs)
+        updates: dict[str, JobUpdate] = {}
         kept: dict[str, str] = {}
-        for job in self._pending(models):
+        for job in _typed(jobs, models):
             fields, why = self._change(job)
             if fields is None:
                 kept[job.id] = why
             else:
-                updates.append(JobUpdate(job.id, fields))
-        kept |= self._client.update_jobs(updates)
-        changed = [u.job_id for u in updates if u.job_id not in kept]
+                updates[job.id] = JobUpdate(record_id(job, split), fields)
+        refused = self._client.update_jobs(list(updates.values()))
+        wrong = {job_id: refused[u.job_id] for job_id, u in updates.items() if u.job_id in refused}
+        # A job may have started meanwhile, or the first tasks of an array: then it can start.
+        now = all_jobs(self._client) if wrong else []
+        pending = {job.id for job in now if job.state == "PENDING"}
+        typed = {job.id for job in _typed(now, models)}
+        kept |= {job_id: why for job_id, why in wrong.items() if job_id in typed}
+        changed = [i for i in updates if i not in wrong or i in pending - typed]
         if changed:
-            self._say(f"jobs {', '.join(changed)} now ask for a feature instead of a GPU type")
+            ask = "asks" if len(changed) == 1 else "ask"
+            self._say(f"{jobs_text(changed)} now {ask} for a feature instead of a GPU type")
         for job_id, why in kept.items():
             if self._kept.get(job_id) != why:
                 self._say(f"job {job_id} can start only on nodes with GPUs of its type: {why}")
@@ -66,9 +75,7 @@ class TypedJobs:
         return changed
 
     def _pending(self, models: Collection[str]) -> Iterator[SlurmJob]:
-        for job in all_jobs(self._client):
-            if job.state == "PENDING" and any(kind.lower() in models for kind in gpu_types(job)):
-                yield job
+        return _typed(all_jobs(self._client), models)
 
     def _change(self, job: SlurmJob) -> tuple[tuple[tuple[str, str], ...] | None, str]:
         """(fields of the update, why there is none)."""
@@ -124,3 +131,10 @@ class TypedJobs:
             for job in self._pending(models)
             if not can_start(job, nodes)
         }
+
+
+def _typed(jobs: Iterable[SlurmJob], models: Collection[str]) -> Iterator[SlurmJob]:
+    """Pending jobs that ask for types of these models."""
+    for job in jobs:
+        if job.state == "PENDING" and any(kind.lower() in models for kind in gpu_types(job)):
+            yield job

@@ -1,4 +1,4 @@
-"""Requests by GPU type (``gpu:a100:2``): the nodes that serve them, and how they ask for a feature.
+"""Requests by GPU type (``gpu:a100:2``): nodes that serve them; the type as a feature, and back.
 
 A node with one GRES type per GPU has no type ``a100``; its feature ``gpu_a100`` names the model.
 """
@@ -12,11 +12,20 @@ from slurm_gpu_aware.names import slot_of
 from slurm_gpu_aware.slurm.hostlist import hostlist
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
 
-__all__ = ["can_start", "gpu_types", "nodes_with", "type_sentence", "untyped_fields"]
+__all__ = [
+    "can_start",
+    "gpu_types",
+    "nodes_with",
+    "type_sentence",
+    "typed_fields",
+    "untyped_fields",
+    "without_feature",
+]
 
 _GPU = re.compile(
     r"((?:gres[/:])?gpu)[:=]([A-Za-z0-9._-]*[A-Za-z_-][A-Za-z0-9._-]*)((?:[:=][0-9]+)?)\Z"
 )
+_UNTYPED = re.compile(r"((?:gres[/:])?gpu)((?:[:=][0-9]+)?)\Z")
 _TRES = {
     "TresPerNode": "tres_per_node",
     "TresPerJob": "tres_per_job",
@@ -67,6 +76,29 @@ def _with_feature(constraint: str, feature: str) -> str | None:
     if not re.search("[|()]", constraint):
         return f"{constraint}&{feature}".lstrip("&")
     return None if re.search("[&,()]", constraint) else f"({constraint})&{feature}"
+
+
+def typed_fields(job: SlurmJob, kind: str) -> tuple[tuple[str, str], ...]:
+    """Update that gives a type to the GPUs of a request that have none; the counts stay."""
+    fields = []
+    for field, name in _TRES.items():
+        text = getattr(job, name) or ""
+        typed = ",".join(_UNTYPED.sub(rf"\1:{kind}\2", item) for item in text.split(","))
+        if typed != text:
+            fields.append((field, typed))
+    return tuple(fields)
+
+
+def without_feature(constraint: str, feature: str) -> str | None:
+    """The reverse of `untyped_fields` for a constraint; None: the feature cannot be taken out."""
+    if _NOT_UNDERSTOOD.search(constraint):
+        return None
+    own = constraint.removesuffix(f"&{feature}")
+    if own != constraint and re.fullmatch(r"\([^()]*\)", own):
+        return own[1:-1]
+    if re.search("[|()]", constraint):
+        return None
+    return "&".join(word for word in re.split("[&,]", constraint) if word != feature)
 
 
 def nodes_with(kind: str, nodes: Iterable[SlurmNode]) -> list[SlurmNode]:

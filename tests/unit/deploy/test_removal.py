@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from memory_slurm import node_record
 from slurm_folder import SlurmFolder, parked
 from store_samples import decision
 
 from slurm_gpu_aware.cli.main import cli
-from slurm_gpu_aware.config.settings import GateConfig
-from slurm_gpu_aware.deploy.removal import waiting_jobs
+from slurm_gpu_aware.deploy.indexing import read_site
 from slurm_gpu_aware.deploy.site_scripts import hook_line, join_lines
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
@@ -238,15 +238,108 @@ def test_jobs_get_their_requests_back_and_running_ones_are_waited_for(own: Site)
     assert not (own.slurm / "epilog.d").exists()
 
 
-def test_a_job_that_can_never_start_is_its_owners_to_cancel(own: Site) -> None:
-    """Slurm keeps it (unless kill_invalid_depend is set), so the wait would not end by itself."""
-    typed = {"licenses": "", "admin_comment": "", "features": "gpu_v100"}
-    never = parked("8", **typed, reason="DependencyNeverSatisfied")
-    own.memory.write([parked("7", **typed), never], ["n1"])
-    client, gate = own.memory.client(), GateConfig()
-    waits = waiting_jobs(client, gate, frozenset({"gpu_v100"}), frozenset())  # type: ignore[arg-type]
-    assert list(waits.values()) == [["7"], ["8"]]
-    assert [("cancel it" in why) for why in waits] == [False, True]
+def with_features(site: Site) -> None:
+    """The nodes as the undo of a rollout leaves them while jobs ask for the feature."""
+    conf = site.slurm / "slurm.conf"
+    plain = read_site(conf, site.slurm / "gres.conf", {})
+    for path, text in plain.texts((), features=True).items():
+        path.write_text(text)
+    site.memory.set(nodes=[node_record(n, gres="gpu:v100:4") for n in ("n1", "n2")])
+
+
+ASKS: dict[str, Any] = {"licenses": "", "admin_comment": "", "features": "gpu_v100"}
+
+
+def test_pending_jobs_get_their_gpu_type_back_instead_of_being_waited_for(own: Site) -> None:
+    """A held job, or one with DependencyNeverSatisfied, would be waited for without end."""
+    before = own.files()
+    install(own)
+    with_features(own)
+    record = "gpuaware/1;tn=gres/gpu:2;feat=gpu_v100;mc=1;mt=v100"
+    jobs = [
+        parked("7", **ASKS, stuck=True, reason="DependencyNeverSatisfied"),
+        parked("8", features="gpu_v100", admin_comment=record, stuck=True, reason="JobHeldUser"),
+    ]
+    own.memory.set(jobs=jobs)
+    done = own.setup("--remove", "--yes")
+    assert done.exit_code == 0, done.stderr
+    asked = [(j["tres_per_node"], j["features"]) for j in own.memory.jobs.values()]
+    assert asked == [("gres/gpu:v100:2", "")] * 2
+    assert {j["admin_comment"] for j in own.memory.jobs.values()} == {""}
+    assert own.files() == before
+
+
+def test_a_job_that_keeps_the_feature_is_named_with_what_to_type(own: Site) -> None:
+    install(own)
+    with_features(own)
+    either = {**ASKS, "features": "[gpu_v100|big]", "stuck": True}
+    running = parked("9", **ASKS, state="RUNNING", nodes="n1")
+    own.memory.set(jobs=[parked("8", **either), running])
+    done = own.setup("--remove", "--yes")
+    said = " ".join(done.stderr.split())
+    assert done.exit_code == 3
+    assert "- job 8: the feature of a GPU model is in the request; its constraint is" in said
+    assert "'scontrol update JobId=8 Features=CONSTRAINT'" in said
+    assert "- job 9: running with the feature of a GPU model" in said
+    assert "setup --undo" not in said
+    own.memory.change("8", features="big")
+    own.memory.change("9", state="COMPLETED")
+    assert own.setup("--remove", "--yes").exit_code == 0
+    assert "gpu_v100" not in (own.slurm / "slurm.conf").read_text()
+
+
+def test_our_record_does_not_stay_on_jobs(own: Site) -> None:
+    """Those that are given back, and those that run without us; an ended job cannot be changed."""
+    install(own)
+    record = "gpuaware/1;tn=gres/gpu:1;mc=1"
+    opened: dict[str, Any] = {"licenses": "", "tres_per_node": "gres/gpu:1"}
+    own.memory.set(
+        jobs=[
+            parked("6", tres_per_node="gres/gpu:1", admin_comment=record, stuck=True),
+            parked("7", **opened, admin_comment=f"{record};ac=x;sel=opened:0:1", stuck=True),
+            parked("8", **opened, admin_comment=f"{record};sel=left:0:1", state="RUNNING",
+                   nodes="n1"),
+            parked("9", **opened, admin_comment=f"{record};sel=released:0:1", state="COMPLETED"),
+        ]
+    )  # fmt: skip
+    done = own.setup("--remove", "--yes")
+    assert done.exit_code == 0, done.stderr
+    left = {i: job["admin_comment"] for i, job in own.memory.jobs.items()}
+    assert left == {"6": "", "7": "x", "8": "", "9": f"{record};sel=released:0:1"}
+    assert "kept AdminComment of job 9: Slurm changes no job that has ended" in done.stderr
+
+
+def test_doctor_does_not_undo_a_removal(own: Site) -> None:
+    install(own)
+    placed: dict[str, Any] = {"licenses": "", "admin_comment": MARKED, **PLACED}
+    running = parked("9", **placed, state="RUNNING", nodes="n1", slots=[0, 1])
+    own.memory.set(jobs=[running])
+    assert own.setup("--remove", "--yes").exit_code == 3
+    doctor = ["--config", str(own.config), "doctor", "--json"]
+    told = CliRunner().invoke(cli, doctor)
+    (check,) = json.loads(told.stdout)["checks"]
+    assert (told.exit_code, check["status"]) == (0, "warning")
+    assert "a removal is under way; it waits for job 9: running" in check["found"]
+    assert check["cure"].startswith("run 'gpu-aware setup --remove' again")
+    install(own)  # the site changes its mind
+    assert len(json.loads(CliRunner().invoke(cli, doctor).stdout)["checks"]) > 5
+    own.memory.change("9", state="COMPLETED")
+    assert own.setup("--remove", "--yes").exit_code == 0
+    assert not own.memory.store.with_name("removal.json").exists()
+
+
+def test_the_copy_for_other_hosts_goes(own: Site) -> None:
+    """The store stays; its copy is worth nothing without the selector."""
+    install(own)
+    shared = own.root / "shared" / "store.db"
+    shared.parent.mkdir()
+    shared.write_text("a copy")
+    text = own.config.read_text()
+    own.config.write_text(text.replace("[store]\n", f'[store]\npublished = "{shared}"\n'))
+    done = own.setup("--remove", "--yes")
+    assert done.exit_code == 0, done.stderr
+    assert not shared.exists()
+    assert f"\nrmdir {shared.parent}\n" in done.stdout
 
 
 def test_a_call_in_another_form_is_named_before_anything_changes(own: Site) -> None:

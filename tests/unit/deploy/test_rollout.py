@@ -12,6 +12,7 @@ from unittest import mock
 import pytest
 from sample_jobs import slurm_job
 
+from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.deploy import rollout, rollout_nodes
 from slurm_gpu_aware.deploy.indexing import SiteFiles, read_site
 from slurm_gpu_aware.deploy.rollout import Rollout
@@ -228,7 +229,7 @@ def run(
     with clock, mock.patch.object(rollout, "Reconfiguration", reconfiguration):
         nodes = RolloutNodes(client, (said if said is not None else []).append, stopping, 120.0)
         state = world.folder / "rollout.json"
-        rollout_run = Rollout(nodes, client, state, undo=undo, strand=strand)
+        rollout_run = Rollout(nodes, client, state, undo=undo, gate=GateConfig(), strand=strand)
         return rollout_run.run(NODES if scope is None else scope)
 
 

@@ -110,3 +110,47 @@ def test_several_types_stay(slurm: SlurmFolder) -> None:
         [],
         ["job 7 can start only on nodes with GPUs of its type: it asks for several types"],
     )
+
+
+def test_a_single_job_asks(slurm: SlurmFolder) -> None:
+    State(slurm).batch(7, "SLURM_GPUS=2")
+    slurm.write([parked("7", **TYPED)], ["n1"])
+    assert convert(slurm)[1] == ["job 7 now asks for a feature instead of a GPU type"]
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["before", "meanwhile"])
+def test_an_array_that_has_begun_to_start_is_not_stranded(slurm: SlurmFolder, seen: bool) -> None:
+    """An update by the id of the array also concerns the running task, and is refused for it."""
+    State(slurm).batch(7, "SLURM_GPUS=2")
+    array: dict[str, Any] = {**TYPED, "array_job_id": 7, "stuck": True}
+    task = {"array_task_id": 0, "state": "RUNNING", "nodes": "n1"}
+    rest, first = parked("7", **array, array_task_str="1-3"), parked("8", **array, **task)
+    slurm.write([rest, first] if seen else [rest], ["n1"])
+    client: Any = slurm.client()
+    update = client.update_jobs
+
+    def start_first(updates: Any) -> Any:
+        slurm.set(jobs=[rest, first])
+        return update(updates)
+
+    client.update_jobs = start_first
+    said: list[str] = []
+    assert TypedJobs(client, said.append).convert({"v100"}) == ["7"]
+    assert said == ["job 7 now asks for a feature instead of a GPU type"]
+    assert (slurm.jobs["7"]["features"], slurm.jobs["8"]["features"]) == ("gpu_v100", "")
+
+
+def test_a_job_that_starts_meanwhile_is_not_stranded(slurm: SlurmFolder) -> None:
+    State(slurm).batch(7, "SLURM_GPUS=2")
+    slurm.write([parked("7", **TYPED)], ["n1"])
+    client: Any = slurm.client()
+    update = client.update_jobs
+
+    def start(updates: Any) -> Any:
+        slurm.change("7", state="RUNNING", nodes="n1")
+        return update(updates)
+
+    client.update_jobs = start
+    said: list[str] = []
+    assert TypedJobs(client, said.append).convert({"v100"}) == []
+    assert said == []
