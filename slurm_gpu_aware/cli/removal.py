@@ -90,8 +90,10 @@ def _preview(
     nodes = found.indexed_by_us()
     own = own_files(site)
     steps = [
-        (plain or nodes, f"move {hostlist(nodes) or 'nodes'} back to the site's GRES types, one by"
-         " one, each drained until it is empty"),
+        (nodes, f"move {hostlist(nodes)} back to the site's GRES types, one by one, each drained"
+         " until it is empty"),
+        (plain, "let pending jobs that ask for a GPU model by its feature ask for its type again,"
+         " and take these features out of slurm.conf"),
         (in_filter, f"take our lines out of {site.slurm_dir / files.OWN_FILTER}"),
         (True, "stop the selector, give all waiting jobs back to Slurm with their own requests"),
         (of_conf, "as soon as no job needs us: take our settings out of slurm.conf, and our calls"

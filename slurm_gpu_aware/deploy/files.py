@@ -133,17 +133,21 @@ def write(change: Change, *, backup: bool = True) -> Path | None:
 
 
 def reload_filter(slurm_dir: Path, written: Iterable[Path]) -> bool:
-    """Touch job_submit.lua if only another Lua file changed; slurmctld then reloads all of them."""
+    """Let slurmctld load all Lua files anew; return whether job_submit.lua was only touched.
+
+    slurmctld loads a job_submit.lua that is newer, in whole seconds, than when it last loaded it,
+    which may have been in this very second.
+    """
     names = {path.name for path in written if path.suffix == ".lua"}
     target = slurm_dir / OWN_FILTER
-    if not names or OWN_FILTER in names or not target.exists():
+    if not names or not target.exists():
         return False
-    try:  # slurmctld compares whole seconds
-        later = max(time.time(), target.stat().st_mtime + 1)
+    try:
+        later = max(time.time(), target.stat().st_mtime) + 1
         os.utime(target, (later, later))
     except OSError as exc:
         raise SourceError(f"{target}: cannot be touched: {exc.strerror}") from None
-    return True
+    return OWN_FILTER not in names
 
 
 def make_folders(config: Config, user: str) -> list[Path]:

@@ -170,7 +170,6 @@ class Removal:
         if change is not None:
             files.check_lua([change])
             files.write(change, backup=False)
-            files.reload_filter(self._site.slurm_dir, [change.path])
             self._say(f"{change.path}: our lines are out; new jobs pass unchanged")
         end = time.monotonic() + RELOAD_S
         while filter_answer(self._config)[0]:
@@ -178,6 +177,8 @@ class Removal:
                 raise SourceError(
                     "slurmctld still runs the filter; restart slurmctld, then run this again"
                 )
+            folder = self._site.slurm_dir  # an earlier run may have been killed before this
+            files.reload_filter(folder, [folder / files.OWN_FILTER])
             time.sleep(1.0)
 
     def _stop_selector(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -307,6 +308,22 @@ def test_our_record_does_not_stay_on_jobs(own: Site) -> None:
     left = {i: job["admin_comment"] for i, job in own.memory.jobs.items()}
     assert left == {"6": "", "7": "x", "8": "", "9": f"{record};sel=released:0:1"}
     assert "kept AdminComment of job 9: Slurm changes no job that has ended" in done.stderr
+
+
+def test_slurmctld_loads_a_filter_that_changes_twice_in_a_second(own: Site) -> None:
+    """It loads a script only if that is newer, in whole seconds, than its last look."""
+    install(own)
+    script, loaded, seen = own.slurm / "job_submit.lua", own.root / "loaded", own.root / "seen"
+    loaded.write_text(script.read_text())
+    seen.write_text(str(int(time.time()) + 2))
+    own.command(
+        "sbatch",
+        f"if [ $(stat -c %Y {script}) -gt $(cat {seen}) ]; then cp {script} {loaded};"
+        f" date +%s >{seen}; fi; grep -q aware.join {loaded}",
+        refused=True,
+    )
+    done = own.setup("--remove", "--yes")
+    assert done.exit_code == 0, done.stderr
 
 
 def test_doctor_does_not_undo_a_removal(own: Site) -> None:
