@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 
 import pytest
-from cluster import NODES, OUTRUN, Cluster
-from site_files import CONFIG
-from test_way_of_a_job import decisions, events, import_scores, started
+from cluster import OUTRUN, Cluster
+from test_way_of_a_job import decisions, events, one_fast_node, started
 
 pytestmark = OUTRUN
 
@@ -30,19 +28,8 @@ APPENDS = ["--open-mode=append", "--time=120"]
 @pytest.fixture(autouse=True)
 def moving(cluster: Cluster) -> Iterator[None]:
     """Jobs are moved, and n4 is twice as fast as the other nodes."""
-    kept = "/tmp/config-before-moves"
-    gpus = list(itertools.product(NODES, range(4)))
-    cluster.service_down("ctl", "selectd")
-    try:
-        cluster.sh("ctl", f"cp {CONFIG} {kept}; cat >>{CONFIG}", stdin=MOVES)
-        import_scores(cluster, {gpu: 100.0 if gpu[0] == "n4" else 200.0 for gpu in gpus}, "A")
-        cluster.service_up("ctl", "selectd")
+    with one_fast_node(cluster, MOVES):
         yield
-    finally:
-        cluster.service_down("ctl", "selectd")
-        cluster.sh("ctl", f"cp {kept} {CONFIG}")
-        import_scores(cluster, dict.fromkeys(gpus, 100.0), "A")
-        cluster.service_up("ctl", "selectd")
 
 
 def on_slow_gpus(cluster: Cluster, *options: str) -> str:
