@@ -11,7 +11,15 @@ from pathlib import Path
 
 from slurm_gpu_aware.deploy import render
 from slurm_gpu_aware.deploy.distribution import not_read_since
-from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok, skipped, warning
+from slurm_gpu_aware.deploy.doctor import (
+    Check,
+    DoctorContext,
+    controller_only,
+    failed,
+    ok,
+    skipped,
+    warning,
+)
 from slurm_gpu_aware.deploy.files import shipped
 from slurm_gpu_aware.deploy.install import SCRIPT_KEYS
 from slurm_gpu_aware.deploy.node_files import ask_nodes, digest, idle_nodes
@@ -125,7 +133,7 @@ def _files_of_nodes(g: DoctorContext) -> list[Path]:
 
 
 CHECKS = (
-    ("prolog, epilog", True, _scripts),
-    ("files of nodes", True, _nodes),
+    ("prolog, epilog", True, controller_only("prolog, epilog", _scripts)),
+    ("files of nodes", True, controller_only("files of nodes", _nodes)),
 )
 """See `doctor.Checks`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from slurm_gpu_aware import filter_rules as rules
@@ -13,11 +14,13 @@ from slurm_gpu_aware.deploy.files import CLI_FILTER, LUA_CONF, OUR_CLI_FILTER, O
 from slurm_gpu_aware.deploy.filter_answer import filter_answer
 from slurm_gpu_aware.deploy.install import filter_files
 from slurm_gpu_aware.deploy.site_scripts import join_lines, loads_filter, read_script
+from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.gate_holder import gate_reservation, holder_of
 from slurm_gpu_aware.gate.holding_pool import LICENCE, LICENCE_COUNT
 from slurm_gpu_aware.gate.index_types import gpu_slots
 from slurm_gpu_aware.gate.licence_gate import lease_for_takeover_s, longest_silence_s
 from slurm_gpu_aware.gate.typed_requests import can_start, gpu_types
+from slurm_gpu_aware.slurm.conffile import read_conf
 from slurm_gpu_aware.slurm.controllers import Controllers
 from slurm_gpu_aware.slurm.hostlist import hostlist
 from slurm_gpu_aware.time_text import duration
@@ -153,6 +156,10 @@ def _filter(g: DoctorContext) -> Iterator[Check]:
         found = f"JobSubmitPlugins={g.slurm.get('JobSubmitPlugins')} lacks lua"
         yield failed("filter", found, install)
         return
+    if g.elsewhere:  # only slurmctld reads the files
+        yield skipped("filter", "this host is no controller", "run doctor on the controller")
+        yield _check_filter_answers(g)
+        return
     script = g.folder / OWN_FILTER
     text = read_script(script)
     if (text is None or not loads_filter(text)) and not filter_answer(g.config)[0]:
@@ -175,11 +182,19 @@ def _filter(g: DoctorContext) -> Iterator[Check]:
 
 def _cli_filter(g: DoctorContext) -> Iterator[Check]:
     """Slurm's commands find the script that slurm.conf makes them load. On this host only."""
-    script, listed = g.folder / CLI_FILTER, g.plugins("CliFilterPlugins")
-    if "lua" not in listed:
-        if g.config.setup.cli_filter:
+    script, conf = g.folder / CLI_FILTER, g.folder / "slurm.conf"
+    if "lua" not in g.plugins("CliFilterPlugins"):
+        if not g.config.setup.cli_filter:
+            yield ok(
+                "test-only", "off: --test-only refuses what would be parked (setup.cli_filter)"
+            )
+        elif _lists_lua(conf):
+            found = f"slurmctld has not read CliFilterPlugins=lua in {conf}"
+            yield failed("test-only", found, "scontrol reconfigure")
+        else:
             found = f"CliFilterPlugins={g.slurm.get('CliFilterPlugins')} lacks lua"
-            yield failed("test-only", found, "run 'gpu-aware setup --install'")
+            cure = "run 'gpu-aware setup --install' on the controller, then 'scontrol reconfigure'"
+            yield failed("test-only", found, cure)
     elif not script.exists():
         cure = "copy gpu_aware_cli_filter.lua there, or remove lua from CliFilterPlugins"
         yield failed("test-only", f"{script} is missing: sbatch and srun fail", cure)
@@ -188,6 +203,14 @@ def _cli_filter(g: DoctorContext) -> Iterator[Check]:
             cure = f'add before its last return: pcall(dofile, "{g.folder / OUR_CLI_FILTER}")'
             yield failed("test-only", f"{script} does not load {OUR_CLI_FILTER}", cure)
         yield ok("test-only", f"{script} marks tests; other hosts need it, too")
+
+
+def _lists_lua(conf: Path) -> bool:
+    """Whether a slurm.conf lists Lua among CliFilterPlugins; False: no, or it cannot be read."""
+    with suppress(SourceError):
+        listed = read_conf(conf).get("CliFilterPlugins") or ""
+        return "lua" in {word.rpartition("/")[2] for word in listed.split(",")}
+    return False
 
 
 def _check_filter_conf(g: DoctorContext, path: Path) -> Check:

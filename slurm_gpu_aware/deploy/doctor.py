@@ -12,11 +12,13 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import AwareError, StoreError
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
+from slurm_gpu_aware.slurm.controllers import Controllers
 from slurm_gpu_aware.slurm.records import SlurmNode
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.profiles import load_profile
 
-__all__ = ["Check", "Checks", "DoctorContext", "failed", "ok", "run_checks", "skipped", "warning"]
+__all__ = ["Check", "Checks", "DoctorContext", "controller_only", "failed", "ok", "run_checks"]
+__all__ += ["skipped", "warning"]
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,14 @@ class DoctorContext:
         with open_store(self.config.store.path, readonly=True) as store:
             return load_profile(store)
 
+    @cached_property
+    def elsewhere(self) -> bool:
+        """Whether this host is no controller: it runs no slurmctld, and has no store."""
+        try:
+            return Controllers(self.slurm).elsewhere and not self.config.store.path.exists()
+        except (AwareError, OSError):  # not known
+            return False
+
     def words(self, key: str) -> list[str]:
         """Entries of a comma-separated setting of Slurm."""
         return [w for w in self.slurm.get(key, "").split(",") if w and w != "(null)"]
@@ -88,8 +98,20 @@ class DoctorContext:
         return [word.rpartition("/")[2] for word in self.words(key)]
 
 
-Checks = Sequence[tuple[str, bool, Callable[[DoctorContext], Iterable[Check]]]]
+CheckFunction = Callable[[DoctorContext], Iterable[Check]]
+Checks = Sequence[tuple[str, bool, CheckFunction]]
 """(name, whether it needs Slurm, check) in the order of the output."""
+
+
+def controller_only(name: str, check: CheckFunction) -> CheckFunction:
+    """The check of what only a controller has; on another host it is skipped."""
+
+    def run(g: DoctorContext) -> Iterable[Check]:
+        if g.elsewhere:
+            return [skipped(name, "this host is no controller", "run doctor on the controller")]
+        return check(g)
+
+    return run
 
 
 def run_checks(config: Config, checks: Checks, *, ask_nodes: bool = False) -> list[Check]:

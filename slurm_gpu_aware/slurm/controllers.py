@@ -50,6 +50,11 @@ class Controllers:
         return self.hosts[number] if number < len(self.hosts) else None
 
     @property
+    def elsewhere(self) -> bool:
+        """Whether this host runs no slurmctld; False: it does, or its hosts are not known."""
+        return bool(self.hosts) and len(self.others) == len(self.hosts)
+
+    @property
     def others(self) -> list[str]:
         """Hosts beside this one."""
         here = _short(socket.gethostname())

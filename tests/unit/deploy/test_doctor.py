@@ -221,7 +221,8 @@ def test_wrong_settings(cluster: Cluster, changes: dict[str, str], check: str, c
 
 
 def test_the_script_of_slurms_commands(cluster: Cluster, tmp_path: Path):
-    assert "test-only" not in cluster.doctor()[1]
+    off = cluster.doctor()[1]["test-only"]
+    assert (off["status"], off["found"][:3]) == ("ok", "off")
     cluster.settings(CliFilterPlugins="cli_filter/lua")
     code, found = cluster.doctor()
     assert (code, found["test-only"]["status"]) == (3, "failed")
@@ -235,6 +236,27 @@ def test_the_script_of_slurms_commands(cluster: Cluster, tmp_path: Path):
     assert cluster.doctor()[1]["test-only"]["status"] == "ok"
     cluster.settings()
     assert "lacks lua" in cluster.doctor()[1]["test-only"]["found"]
+    (folder / "slurm.conf").write_text("# CliFilterPlugins=lua\nCliFilterPlugins=user_defaults\n")
+    assert "setup --install" in cluster.doctor()[1]["test-only"]["cure"]
+    (folder / "slurm.conf").write_text("CliFilterPlugins=user_defaults,cli_filter/lua\n")
+    check = cluster.doctor()[1]["test-only"]
+    assert (check["status"], check["cure"]) == ("failed", "scontrol reconfigure")
+    assert "slurmctld has not read" in check["found"]
+
+
+def test_a_host_that_is_no_controller(cluster: Cluster, tmp_path: Path):
+    """A login host with the shared copy: cures for a controller would be wrong there."""
+    for name in ("lib", "spool", "slurm"):
+        shutil.rmtree(tmp_path / name)
+    cluster.settings(**{"SlurmctldHost[0]": "ctl.site.org(10.0.0.1)"})
+    code, found = cluster.doctor()
+    assert {name for name, c in found.items() if c["status"] == "failed"} == set()
+    assert code == 0
+    skipped = {name for name, c in found.items() if c["status"] == "skipped"}
+    local = {"selector", "store", "permissions", "profile", "policy", "coverage", "events"}
+    assert skipped == local | {"filter", "prolog, epilog", "files of nodes"}
+    assert {found[name]["cure"] for name in skipped} == {"run doctor on the controller"}
+    assert found["filter answers"]["status"] == found["gate"]["status"] == "ok"
 
 
 def test_a_job_submit_plugin_with_its_prefix(cluster: Cluster):
