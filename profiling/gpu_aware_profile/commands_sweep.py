@@ -6,7 +6,8 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from slurm_gpu_aware.cli.options import Number
 from slurm_gpu_aware.cli.output import json_option, print_json, say, table
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm.hostlist import hostlist
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.ingest import ingest_report
 
@@ -134,23 +136,41 @@ def _probe(
     from gpu_aware_profile import store_writer  # imports NumPy
 
     outcomes = []
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # probes end with this process
     with store_writer.writable_store(path, config) as store:
         running = _sweep(progress.sweep_id, store, given)
         progress.begin(whole, given)
-        try:
-            for outcome in _shown(running.run(pending), len(pending)):
-                outcomes.append(outcome)
-                if outcome.state == "done":
-                    progress.note(outcome.node)
-        except KeyboardInterrupt:
-            say(f"resume with: {again}")
-            raise
-        finally:
-            if progress.done():
-                store_writer.recompute_scores(store, config.site.classes)
+        with _stopped_by_signals(running, again):
+            try:
+                for outcome in _shown(running, pending):
+                    outcomes.append(outcome)
+                    if outcome.state == "done":
+                        progress.note(outcome.node)
+            finally:
+                if progress.done():
+                    store_writer.recompute_scores(store, config.site.classes)
         far = store_writer.stored_outliers(store)
     return outcomes, [one for one in far if one.node in progress.done()]
+
+
+@contextmanager
+def _stopped_by_signals(running: Sweep, again: str) -> Iterator[None]:
+    """SIGINT and SIGTERM, however many, stop the sweep; then raise KeyboardInterrupt.
+
+    As an exception, a second one would end the cancelling of the probes that the first began.
+    """
+    numbers = []
+
+    def stop(number: int, frame: object) -> None:
+        numbers.append(number)
+        running.stop()
+
+    before = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    if numbers:
+        say(f"resume with: {again}")
+        raise KeyboardInterrupt
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def _as_before(
@@ -216,17 +236,34 @@ def _resume_command(sweep_id: str, given: Mapping[str, Any]) -> str:
     return shlex.join(words)
 
 
-def _shown(outcomes: Iterator[Outcome], total: int) -> Iterable[Outcome]:
-    """Yield the outcomes; show progress as a bar on a terminal, else as lines."""
+def _shown(running: Sweep, pending: Sequence[Target]) -> Iterator[Outcome]:
+    """Run the probes, yield the outcomes; show progress as a bar on a terminal, else as lines."""
+    total = len(pending)
     if not sys.stderr.isatty():
-        for number, outcome in enumerate(outcomes, 1):
+        running.busy = lambda nodes: say(_busy_text(nodes, running.queue_s)) if nodes else None
+        for number, outcome in enumerate(running.run(pending), 1):
             say(f"[{number}/{total}] {_line(outcome)}")
             yield outcome
         return
     with click.progressbar(length=total, label="Probing", file=sys.stderr) as bar:
-        for outcome in outcomes:
+
+        def show(nodes: list[str]) -> None:
+            bar.label = _busy_text(nodes, running.queue_s)
+            bar.render_progress()
+
+        running.busy = show
+        for outcome in running.run(pending):
+            bar.label = "Probing"
             bar.update(1)
             yield outcome
+
+
+def _busy_text(nodes: list[str], wait_s: float) -> str:
+    """What the sweep waits for."""
+    if not nodes:
+        return "Probing"
+    busy = f"busy nodes are skipped after {wait_s:g} s"
+    return f"waiting for Slurm to start the probes of {hostlist(nodes)} ({busy})"
 
 
 def _line(outcome: Outcome) -> str:

@@ -1,8 +1,8 @@
 """Sweep: the probe on every GPU node of a cluster, run by Slurm.
 
 Each node has one ``srun`` (exclusive, for undisturbed timings), a bounded number at a time. Threads
-wait for the probes; only the caller's thread ingests reports, because the store has one writer. A
-node that fails, hangs or stays busy is reported and skipped.
+wait for the probes and cancel them; only the caller's thread ingests reports, because the store has
+one writer. A node that fails, hangs or stays busy is reported and skipped.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -28,6 +29,10 @@ _SOCKETS = re.compile(r"\([^)]*\)")
 _STATE = re.compile(r"([a-z_]+)([^a-z_]*)")
 _USABLE = frozenset({"idle", "mixed", "allocated", "completing", "planned", "blocked"})
 _MAX_REPORT = 4 << 20
+_CHECK_S = 0.1  # between two looks of a thread at whether the sweep was stopped
+_BUSY_S = 5.0  # between two questions which probes wait for their nodes
+_STOPPED = "the sweep was stopped"
+_END_S = 5.0  # for srun to end after its job was cancelled
 
 
 class Target(NamedTuple):
@@ -115,9 +120,9 @@ class Sweep:
     """For example ``--account=x``."""
     grace_s: float = 30.0
     """Time beyond the two limits for Slurm to start and end a job."""
-    _running: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _stopped: bool = False
+    busy: Callable[[list[str]], None] = lambda nodes: None
+    """Called in the caller's thread with the nodes that probes wait for, when they change."""
+    _stopped: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         if self.concurrency < 1 or self.probe_s <= 0 or self.queue_s <= 0:
@@ -146,21 +151,46 @@ class Sweep:
     def run(self, targets: Sequence[Target]) -> Iterator[Outcome]:
         """Probe the nodes; yield the outcome of each as it ends.
 
-        If the caller stops iterating, and on an error or Ctrl-C, all running probes are cancelled.
+        If the caller stops iterating, and on an error, all running probes are cancelled.
         """
-        from concurrent.futures import ThreadPoolExecutor, as_completed  # slow to import
+        from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait  # slow to import
 
         pool = ThreadPoolExecutor(max_workers=self.concurrency)
-        futures = {pool.submit(self._probe, target): target for target in targets}
+        futures = {pool.submit(self._probe, target) for target in targets}
+        shown: list[str] = []
         try:
-            for future in as_completed(futures):
-                outcome, report = future.result()
-                if report is not None:
-                    outcome = self._ingested(outcome, report)
-                yield outcome
+            while futures and not self._stopped.is_set():
+                ended, futures = wait(futures, _BUSY_S, FIRST_COMPLETED)
+                for future in ended:
+                    outcome, report = future.result()
+                    if report is not None:
+                        outcome = self._ingested(outcome, report)
+                    if outcome.reason != _STOPPED:
+                        yield outcome
+                if not ended and (busy := self._waited_for()) != shown:
+                    shown = busy
+                    self.busy(busy)
         finally:
-            self._stop()
+            self.stop()
             pool.shutdown(wait=True, cancel_futures=True)
+
+    def stop(self) -> None:
+        """Cancel all probes; :meth:`run` then ends. For signal handlers: it does not wait."""
+        self._stopped.set()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the sweep was stopped, or has ended."""
+        return self._stopped.is_set()
+
+    def _waited_for(self) -> list[str]:
+        """Nodes that are not free for their probes yet; empty if Slurm does not answer."""
+        prefix = self.job_name("")
+        try:
+            names, _ = run_command(["squeue", "--me", "-h", "-t", "PENDING", "-o", "%j"], 20.0)
+        except SourceError:
+            return []
+        return sorted(n.removeprefix(prefix) for n in names.split() if n.startswith(prefix))
 
     def _ingested(self, outcome: Outcome, report: ProbeReport) -> Outcome:
         try:
@@ -187,51 +217,44 @@ class Sweep:
         return Outcome(target.node, state, reason, target.gpus, took_s=took_s), None
 
     def _srun(self, target: Target) -> tuple[int, str, str]:
-        with self._lock:
-            if self._stopped:
-                raise SourceError("the sweep was stopped")
-            # In its own session: Ctrl-C reaches this process only, which cancels the jobs.
-            process = subprocess.Popen(
-                self.argv(target),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                encoding="utf-8",
-                errors="replace",
-                env=clean_environment(),
-                start_new_session=True,
-            )
-            self._running[target.node] = process
-        with process:
-            try:
-                out, err = process.communicate(timeout=self.limit_s)
-            except subprocess.TimeoutExpired:
-                self._cancel(target.node, process)
-                raise
-            finally:
-                with self._lock:
-                    self._running.pop(target.node, None)
-        return process.returncode, out, err
+        ends = time.monotonic() + self.limit_s
+        if self.stopped:
+            raise SourceError(_STOPPED)
+        # In its own session: Ctrl-C reaches this process only, which cancels the jobs.
+        with subprocess.Popen(
+            self.argv(target),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+            env=clean_environment(),
+            start_new_session=True,
+        ) as process:
+            while True:
+                try:
+                    out, err = process.communicate(timeout=_CHECK_S)
+                except subprocess.TimeoutExpired:
+                    if self.stopped or time.monotonic() > ends:
+                        self._cancel(target.node, process)
+                        break
+                else:
+                    return process.returncode, out, err
+        if self.stopped:
+            raise SourceError(_STOPPED)
+        raise subprocess.TimeoutExpired("srun", self.limit_s)
 
     def _cancel(self, node: str, process: subprocess.Popen[str]) -> None:
         """Cancel the job by its name, then end ``srun`` in any case."""
-        try:
+        with suppress(SourceError):
             run_command(["scancel", "--me", f"--name={self.job_name(node)}"], 20.0)
-        except SourceError:
-            process.terminate()  # srun cancels its job on SIGTERM
-        # Only wait: another thread may be reading the pipes of this process.
-        try:
-            process.wait(timeout=5.0)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-    def _stop(self) -> None:
-        with self._lock:
-            self._stopped = True
-            running = dict(self._running)
-        for node, process in running.items():
-            self._cancel(node, process)
+        # srun cancels its job on SIGTERM; scancel finds none if srun has not submitted it yet.
+        for end in (process.terminate, process.kill):
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=_END_S)
+                return
+            end()
+        process.wait()
 
 
 def _report_of(code: int, stdout: str, stderr: str, node: str) -> ProbeReport:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 from fake_nvml import FakeNode, build_library, machines
@@ -63,6 +64,12 @@ else:
            "FAKE_NVML_STATE": f"{folder}/{node}.state"}
     sys.exit(subprocess.run(command, env=env).returncode)
 """
+SQUEUE = """
+import os
+folder = os.environ["FAKE_SLURM"]
+if os.path.exists(f"{folder}/pending"):
+    print(open(f"{folder}/pending").read(), end="")
+"""
 SINFO = """
 import os
 print(open(os.environ["FAKE_SLURM"] + "/sinfo.txt").read(), end="")
@@ -87,7 +94,8 @@ class FakeCluster:
         self.store = folder / "store.db"
         self.bin = folder / "bin"
         self.bin.mkdir()
-        for name, body in (("srun", SRUN), ("sinfo", SINFO), ("scancel", SCANCEL)):
+        commands = {"srun": SRUN, "sinfo": SINFO, "scancel": SCANCEL, "squeue": SQUEUE}
+        for name, body in commands.items():
             self._program(name, f"#!{sys.executable}\n{body}")
         probe = "from gpu_aware_profile.cli import main; main()"
         self._program("profile", f'#!/bin/sh\nexec {sys.executable} -c "{probe}" "$@"\n')
@@ -258,9 +266,35 @@ def test_a_node_that_hangs_is_cancelled(cluster, monkeypatch):
     assert merged == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_cancels_what_runs_and_says_how_to_go_on(cluster, number):
+def test_a_sweep_says_which_probes_wait_for_their_nodes(cluster, monkeypatch):
+    for name in ("PATH", "FAKE_SLURM"):
+        monkeypatch.setenv(name, cluster.env[name])
+    monkeypatch.setattr("gpu_aware_profile.sweep._BUSY_S", 0.2)
+    names = [f"gpu-aware-probe.{name}" for name in ("s1.n2", "s0.n3")]
+    (cluster.folder / "pending").write_text("\n".join([*names, "train"]) + "\n")
+    cluster.let("n2", "hang")
+    said = []
+    program = str(cluster.bin / "profile")
+    running = Sweep("s1", lambda report: None, program, probe_s=1.0, queue_s=0.5, grace_s=0.1)
+    running.busy = said.append
+    (outcome,) = running.run([Target("n2", "gpu", 4)])
+    assert outcome.state == "timeout"
+    assert said == [["n2"]]  # said once, while nothing changes
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        [signal.SIGINT],
+        [signal.SIGTERM],
+        [signal.SIGINT, signal.SIGINT],
+        [signal.SIGTERM, signal.SIGINT, signal.SIGTERM],
+    ],
+)
+def test_signals_cancel_what_runs_and_say_how_to_go_on(cluster, numbers):
     cluster.let("n1", "hang")
+    # So slow that the second signal comes while the first one's work is going on.
+    cluster._program("scancel", f"#!{sys.executable}\nimport time\ntime.sleep(0.3)\n{SCANCEL}")
     started = cluster.folder / "n1.started"
     os.mkfifo(started)  # readable when the fake srun has opened it
     watch = os.open(started, os.O_RDONLY | os.O_NONBLOCK)
@@ -275,8 +309,12 @@ def test_a_signal_cancels_what_runs_and_says_how_to_go_on(cluster, number):
     ) as process:
         first = process.stderr.readline()
         assert select.select([watch], [], [], 60.0)[0]
-        process.send_signal(number)
+        sent = time.monotonic()
+        for number in numbers:
+            process.send_signal(number)
+            time.sleep(0.05)
         _, said = process.communicate(timeout=60)
+    assert time.monotonic() - sent < 20.0
     os.close(watch)
     sweep_id = first.split()[1].rstrip(":")
     assert process.returncode == 130
