@@ -282,7 +282,7 @@ class _Round:
 
     def _postpone(self, request: Request, later: Later, shadow: Shadow | None = None) -> None:
         """Let a job wait for a set that frees up later; ``shadow``: its reservation as the head."""
-        reason = f"postponed: {in_words(later, self.cluster.nodes, self.now)}"
+        reason = f"postponed: {in_words(later, self.cluster.nodes)}"
         if shadow is not None:
             reason += "; reserved for it"
         self._wait(request, reason, postponed=True, expected_start_s=later.start_s)

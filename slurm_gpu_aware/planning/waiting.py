@@ -30,7 +30,7 @@ from slurm_gpu_aware.placement.feasible import allowed_nodes
 from slurm_gpu_aware.placement.least import LeastSlowdown
 from slurm_gpu_aware.placement.masks import mask_type, unpack
 from slurm_gpu_aware.placement.policy import Policy
-from slurm_gpu_aware.time_text import duration
+from slurm_gpu_aware.time_text import duration, stamp
 
 __all__ = ["ExpectedEnds", "Gpu", "Later", "better_later", "expected_ends", "in_words"]
 
@@ -364,14 +364,17 @@ def _frees_up(found: Assignment, cluster: Cluster) -> bool:
     return any(not cluster.free[node, list(slots)].all() for node, slots in pairs)
 
 
-def in_words(later: Later, nodes: Sequence[str], now: float) -> str:
-    """Say what was weighed: ``expected to start in 12 min on n3 GPUs 0,1 (1.02) and ...``."""
+def in_words(later: Later, nodes: Sequence[str]) -> str:
+    """Say what was weighed: ``expected at 2026-05-04 14:05 on n3 GPUs 0,1 (1.02); ...``.
+
+    The part before the semicolon, which Slurm shows, changes only with the plan.
+    """
 
     def words(found: Assignment) -> str:
         names = set_words(nodes, found.nodes, found.slots)
         return f"{names} ({found.slowdown:.2f})"
 
     return (
-        f"expected to start in {duration(later.start_s - now)} on {words(later.assignment)} and to "
-        f"end {duration(later.sooner_s)} sooner than now on {words(later.now)}"
+        f"expected at {stamp(later.start_s)[:16]} on {words(later.assignment)}; it ends"
+        f" {duration(later.sooner_s)} sooner than now on {words(later.now)}"
     )

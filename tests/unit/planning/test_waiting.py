@@ -10,9 +10,11 @@ from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import NodeGroups, Request
 from slurm_gpu_aware.planning import PlanSettings, plan_round
 from slurm_gpu_aware.planning.waiting import expected_ends
+from slurm_gpu_aware.selector.job_comments import waiting_text
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
+from slurm_gpu_aware.time_text import stamp
 
 NOW = 10_000.0
 HOUR = 3600.0
@@ -63,9 +65,22 @@ def test_a_job_waits_for_faster_gpus_and_says_what_it_weighed():
     assert waits.expected_start_s == NOW + HOUR
     assert waits.shadow_start_s is None
     assert waits.reason == (
-        "postponed: expected to start in 1 h on n0 GPUs 0,1 (1.00) and to end 4 h "
-        "sooner than now on n1 GPUs 0,1 (1.50); reserved for it"
+        f"postponed: expected at {stamp(NOW + HOUR)[:16]} on n0 GPUs 0,1 (1.00); it ends"
+        " 4 h sooner than now on n1 GPUs 0,1 (1.50); reserved for it"
     )
+
+
+def test_what_slurm_shows_of_a_postponed_job_changes_only_with_the_plan():
+    """With 'in 12 min' each waiting job was updated in Slurm each minute."""
+    cluster = site(held("r", 0, [0, 1], HOUR))
+    shown = {
+        waiting_text(waits.reason)
+        for later_s in (0.0, 60.0, 600.0)
+        for waits in plan_round(
+            [job(1, 2)], cluster, PlanSettings(policy="eft"), NOW + later_s
+        ).waiting
+    }
+    assert shown == {f"postponed: expected at {stamp(NOW + HOUR)[:16]} on n0 GPUs 0,1 (1.00)"}
 
 
 @pytest.mark.parametrize(
