@@ -257,7 +257,8 @@ local function decide(job, record, part_list, conf)
     end
     local new, reason, model = {}, nil, nil
     if not parts[1] then
-        reason = "it asks for no GPUs"
+        -- Slurm clears the text of the request and keeps the GPUs it has read from it.
+        reason = "an update cleared its GPU request, but Slurm may keep the GPUs"
     elseif not settings.is_managed(view, part_list, conf) then
         reason = "its partition is not managed"
     else

@@ -143,8 +143,9 @@ def _about(answer: Mapping[str, Any]) -> list[str]:
     elif state == "not ours":
         about.append(
             f"Slurm places this job, not the selector ({_in_slurm(slurm)}). The selector leaves out"
-            " jobs without GPUs, jobs with place=off, and unsupported request forms (such as"
-            " --gpu-bind=map_gpu, heterogeneous and scrontab jobs)."
+            " unsupported request forms (such as --gpu-bind=map_gpu, heterogeneous and scrontab"
+            " jobs), partitions that are not managed, jobs with GPU_AWARE=place=off, and jobs that"
+            " were submitted before the filter was there."
         )
     elif "placed_at" in slurm:
         about.append(

@@ -133,6 +133,8 @@ def type_sentence(job: SlurmJob, nodes: Sequence[SlurmNode]) -> str | None:
     kinds = sorted(gpu_types(job))
     if not kinds:
         return None
+    if job.state != "PENDING":
+        return f"it asked for GPU type {' and '.join(kinds)} while its nodes still had that type"
     asks = f"it asks for GPU type {' and '.join(kinds)}"
     if can_start(job, nodes):
         having = {node.name for kind in kinds for node in nodes_with(kind, nodes)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -35,6 +36,9 @@ __all__ = [
     "waiting_of",
 ]
 
+_PLACE_OFF = re.compile(r"\bplace=off\b")
+_MODEL = re.compile(r"\bgpu_([A-Za-z0-9_.-]+)")
+"""Feature that a GPU type becomes (`deploy.render.feature_of`)."""
 _LAG_S = 5.0  # from a job's start to the round that records it
 
 
@@ -258,8 +262,7 @@ def _ask_slurm(answer: dict[str, Any], reader: Reader, config: Config) -> dict[s
         answer["slurm"]["why"] = _why_left_to_slurm(live)
     else:
         answer["state"] = "not ours"
-        if job.state == "PENDING":
-            answer["slurm"]["why"] = _type_sentence(job, config)
+        answer["slurm"]["why"] = _why_not_ours(job, config)
     return answer
 
 
@@ -267,17 +270,31 @@ def _is_newer(job: SlurmJob, reader: Reader) -> bool:
     """Whether a job has started since the copy was written."""
     if reader.copy_age_s is None or job.state == "PENDING" or job.start_s is None:
         return False
-    if not any((job.tres_per_node, job.tres_per_job, job.tres_per_task, job.tres_per_socket)):
-        return False  # a job without GPUs is never placed
+    if not _asks_for_gpus(job) or gpu_types(job):
+        return False  # such a job is never placed
     return job.start_s > time.time() - reader.copy_age_s - _LAG_S
 
 
-def _type_sentence(job: SlurmJob, config: Config) -> str | None:
-    """What a GPU type in its request means for a job of Slurm's; None: nothing, or not known."""
-    if not gpu_types(job):
+def _asks_for_gpus(job: SlurmJob) -> bool:
+    fields = (job.tres_per_node, job.tres_per_job, job.tres_per_task, job.tres_per_socket)
+    return "gres/gpu" in job.req_tres or any("gpu" in text for text in fields if text)
+
+
+def _why_not_ours(job: SlurmJob, config: Config) -> str | None:
+    """Why Slurm places a job that was not parked; None: not known."""
+    if not _asks_for_gpus(job):
+        return "it asks for no GPUs"
+    if gpu_types(job):
+        with suppress(SourceError):
+            return type_sentence(job, open_client(config.selector.command_timeout_s).nodes())
         return None
-    with suppress(SourceError):
-        return type_sentence(job, open_client(config.selector.command_timeout_s).nodes())
+    if _PLACE_OFF.search(job.comment or ""):
+        return "its comment says place=off"
+    if model := _MODEL.search(job.features or ""):
+        return (
+            f"it asked for GPU type {model[1]} while nodes still had that type (now the feature"
+            f" {model[0]}, since 'gpu-aware setup --roll'), or in an unsupported request form"
+        )
     return None
 
 

@@ -67,7 +67,13 @@ CHANGES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"bitflags": 1 << 36}, {}),
     ({"req_switch": 1}, {"left": "--switches"}),
     ({"prefer": "big"}, {"left": "--prefer"}),
-    ({"tres_per_node": ""}, {"tres_per_node": None, "left": "it asks for no GPUs"}),
+    (
+        {"tres_per_node": ""},
+        {
+            "tres_per_node": None,
+            "left": "an update cleared its GPU request, but Slurm may keep the GPUs",
+        },
+    ),
     ({"comment": "place=off"}, {"left": "place=off"}),
     (
         {"tres_per_node": "gres/gpu:A100:1"},

@@ -15,7 +15,7 @@ from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.licence_gate import Silence, gate_state, selector_silence
 from slurm_gpu_aware.selector.job_answers import live_jobs
-from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.database import open_store, publish
 from slurm_gpu_aware.store.ledger import Ledger, RoundRecord
 
 LEASE_S = 3600
@@ -150,6 +150,36 @@ def test_a_job_whose_gpu_type_is_gone_is_told_to_come_again(site: SlurmFolder):
     assert "Job 9: not ours" in told
     assert "(state PENDING, reason BadConstraints): it asks for GPU type v100" in told
     assert "can no longer start: cancel it and submit it again" in told
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        (
+            {"tres_per_node": "gres/gpu:v100:2", **RUNNING},
+            "it asked for GPU type v100 while its nodes still had that type.",
+        ),
+        (
+            {"features": "big&gpu_v100", "tres_per_node": "gres/gpu:1"},
+            "it asked for GPU type v100 while nodes still had that type (now the feature gpu_v100,",
+        ),
+        ({"tres_per_node": "", "tres_req_str": "cpu=1"}, "it asks for no GPUs."),
+        ({"comment": "class=A,place=off"}, "its comment says place=off."),
+    ],
+)
+def test_a_job_of_slurms_says_its_own_reason(
+    site: SlurmFolder, fields: dict[str, object], why: str
+) -> None:
+    """It listed what does not hold, and called a typed job that had just started 'not recorded'."""
+    gate(site, 0)
+    plain = {"licenses": "", "admin_comment": "", "start_time": int(time.time()) - 1}
+    site.write([parked("9", **(plain | fields))], ["n1"])
+    with open_store(site.store) as store:
+        publish(store)
+    site.store.unlink()  # as for an ordinary user
+    told = run(site, "explain", "9")[0]
+    assert told.startswith("Job 9: not ours "), told
+    assert why in told
 
 
 def test_what_the_selector_finds_when_it_is_back_is_explained(site: SlurmFolder):
