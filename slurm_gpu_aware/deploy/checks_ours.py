@@ -26,6 +26,7 @@ from slurm_gpu_aware.gate.licence_gate import working_elsewhere
 from slurm_gpu_aware.lockfile import SELECTOR_LOCK
 from slurm_gpu_aware.model.profile import gpu_names
 from slurm_gpu_aware.slurm.commands import run_command
+from slurm_gpu_aware.slurm.controllers import Controllers
 from slurm_gpu_aware.slurm.hostlist import hostlist
 from slurm_gpu_aware.store.database import check_integrity, open_store
 from slurm_gpu_aware.store.ownership import of_selector, published_path
@@ -69,7 +70,8 @@ def _selector(g: DoctorContext) -> Iterator[Check]:
 
 def _standing_by(g: DoctorContext) -> str:
     with suppress(AwareError):  # without Slurm
-        other = working_elsewhere(gate_reservation(g.client, g.config.gate), g.config, g.now)
+        held = gate_reservation(g.client, g.config.gate)
+        other = working_elsewhere(held, Controllers(g.slurm).only, g.config, g.now)
         if other is not None:
             return f", stands by for the one of host {other.host}"
     return ""

@@ -114,7 +114,7 @@ def _gate(g: DoctorContext) -> Iterator[Check]:
             " pass the gate",
             f"scontrol delete reservationname={held.name}; the selector makes it again",
         )
-    holder = holder_of(held)
+    holder = holder_of(held, Controllers(g.slurm).only)
     by = "" if holder is None else f", held by the selector of host {holder.host}"
     yield ok("gate", f"closed by reservation {held.name}{by}")
     left = held.end_s - g.now

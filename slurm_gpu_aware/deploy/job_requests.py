@@ -23,6 +23,7 @@ from slurm_gpu_aware.gate.restore import restore
 from slurm_gpu_aware.lockfile import SELECTOR_LOCK, hold_selector_lock
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.client import SlurmClient
+from slurm_gpu_aware.slurm.controllers import Controllers
 from slurm_gpu_aware.slurm.records import ENDED, SlurmJob, record_id, split_arrays
 from slurm_gpu_aware.slurm.updates import JobUpdate
 from slurm_gpu_aware.store.database import open_store
@@ -69,7 +70,12 @@ def restore_all(client: SlurmClient, config: Config) -> Restored:
         ids = [job.id for job in _bound_jobs(client, config.gate, ledger)]
         if not ids:
             return Restored()
-        other = working_elsewhere(gate_reservation(client, config.gate), config, time.time())
+        other = working_elsewhere(
+            gate_reservation(client, config.gate),
+            Controllers(client.settings()).only,
+            config,
+            time.time(),
+        )
         if other is not None:
             why = f"the selector of host {other.host} works; stop it first"
             return Restored(kept=ids, kept_why=why)

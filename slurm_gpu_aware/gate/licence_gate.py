@@ -19,11 +19,12 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.gate_holder import (
     Holder,
     gate_reservation,
+    holder_comment,
     holder_of,
     other_holder,
-    this_holder,
 )
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
+from slurm_gpu_aware.slurm.controllers import Controllers
 from slurm_gpu_aware.slurm.records import SlurmReservation
 from slurm_gpu_aware.slurm.updates import NewReservation
 from slurm_gpu_aware.time_text import duration, stamp
@@ -56,7 +57,7 @@ def hold_gate(
     Returns (end of the reservation, whether it was created). Raises SourceError.
     """
     end_s = now + gate.lease_s
-    comment = str(this_holder()) if claim else ""
+    comment = holder_comment(client.settings()) if claim else None
     held: int | None = None
     if client.move_reservation(gate.reservation, end_s, comment=comment):
         held = _held(gate_reservation(client, gate), gate)
@@ -72,10 +73,10 @@ def hold_gate(
         client.delete_reservation(gate.reservation)
     try:
         # Slurm can start parked jobs before this command, as it could with too few licences.
-        client.create_reservation(_reservation(gate, gate.licence_count, end_s))
+        client.create_reservation(_reservation(client, gate, gate.licence_count, end_s))
     except SourceError as exc:
         if held:  # slurm.conf counts fewer licences: the gate is held as it was
-            client.create_reservation(_reservation(gate, held, end_s))
+            client.create_reservation(_reservation(client, gate, held, end_s))
             log.error(
                 "the gate holds only %d jobs; make Licenses in slurm.conf and gate.licence_count"
                 " agree: %s",
@@ -91,14 +92,14 @@ def hold_gate(
     return end_s, True
 
 
-def _reservation(gate: GateConfig, count: int, end_s: float) -> NewReservation:
+def _reservation(client: SlurmClient, gate: GateConfig, count: int, end_s: float) -> NewReservation:
     flags = frozenset({"ANY_NODES"})
     return NewReservation(
         gate.reservation,
         end_s,
         licenses=f"{gate.licence}:{count}",
         flags=flags,
-        comment=str(this_holder()),
+        comment=holder_comment(client.settings()),
     )
 
 
@@ -151,12 +152,12 @@ def gate_state(config: Config) -> GateState | None:
         lease = gate_reservation(client, config.gate)
         if lease is None and os.geteuid() != 0 and client.config().private_reservations:
             return None
+        holder = holder_of(lease, Controllers(client.settings()).only)
     except SourceError:
         return None
     if lease is None:
         return GateState(name, False)
     left_s = lease.end_s - time.time()
-    holder = holder_of(lease)
     host = None if holder is None else holder.host
     return GateState(name, left_s > 0, lease.end_s, max(0.0, left_s), host)
 
@@ -179,11 +180,16 @@ def is_silent(end_s: float, config: Config, now: float) -> bool:
     return now - end_s + config.gate.lease_s > longest_silence_s(config)
 
 
-def working_elsewhere(found: SlurmReservation | None, config: Config, now: float) -> Holder | None:
-    """Selector of another host that holds the gate, ``found``, and is not silent; None: none."""
+def working_elsewhere(
+    found: SlurmReservation | None, only: str | None, config: Config, now: float
+) -> Holder | None:
+    """Selector of another host that holds the gate, ``found``, and is not silent; None: none.
+
+    ``only``: the controller, if there is one only.
+    """
     if found is None or is_silent(found.end_s, config, now):
         return None
-    return other_holder(found)
+    return other_holder(found, only)
 
 
 def selector_silence(gate: GateState | None, config: Config) -> Silence | None:

@@ -20,6 +20,7 @@ from slurm_gpu_aware.gate.holding_pool import defer_until
 from slurm_gpu_aware.gate.licence_gate import hold_gate
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
 from slurm_gpu_aware.slurm.client import SlurmClient
+from slurm_gpu_aware.slurm.controllers import Controllers
 
 __all__ = ["Heartbeat"]
 
@@ -46,6 +47,7 @@ class Heartbeat:
     other: Holder | None = None
     """Selector of another host that has taken the gate since; this one must stand by."""
     _stop: threading.Event = field(default_factory=threading.Event)
+    _controllers: Controllers | None = None
     _stalled: bool = False
     _deferring: bool = True
 
@@ -75,7 +77,10 @@ class Heartbeat:
     def is_ours(self) -> bool:
         """Whether no other selector has taken the gate; asks Slurm. Raises SourceError."""
         if self.other is None:
-            self.other = other_holder(gate_reservation(self.client, self.config.gate))
+            if self._controllers is None:
+                self._controllers = Controllers(self.client.settings())
+            held = gate_reservation(self.client, self.config.gate)
+            self.other = other_holder(held, self._controllers.only)
         if self.other is not None:
             self.held_until = 0.0
         return self.other is None

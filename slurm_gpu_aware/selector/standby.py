@@ -61,7 +61,7 @@ class Standby:
             return False
         found = gate_reservation(self.client, self._config.gate)
         self._looked = self._timer()
-        other = working_elsewhere(found, self._config, self._clock())
+        other = working_elsewhere(found, self._controllers.only, self._config, self._clock())
         if other is None:
             self._looked = -float("inf")
             self._working("no other selector holds the gate")

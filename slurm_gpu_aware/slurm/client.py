@@ -293,17 +293,21 @@ class SlurmClient:
         )
 
     def move_reservation(
-        self, name: str, end_s: float, start_s: float | None = None, comment: str = ""
+        self, name: str, end_s: float, start_s: float | None = None, comment: str | None = None
     ) -> bool:
-        """Move a reservation's end, and its start if it has not begun; write a comment if given.
+        """Move a reservation's end, and its start if it has not begun.
+
+        ``comment``: also write it; empty: remove it; None: it stays.
 
         False if there is none of that name, or its start cannot be moved any more.
         """
         start = -1 if start_s is None else int(start_s)
         lib = self._slurm.lib
         try:
-            texts = map(self._text, (name, comment))
-            self._slurm.call("aware_move_reservation", *texts, start, int(end_s))
+            text = (
+                self._slurm.ffi.new("char[]", b"") if comment == "" else self._text(comment or "")
+            )
+            self._slurm.call("aware_move_reservation", self._text(name), text, start, int(end_s))
         except SlurmError as exc:
             if exc.code in (lib.ESLURM_RESERVATION_INVALID, lib.ESLURM_RSV_ALREADY_STARTED):
                 return False

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-__all__ = ["Controllers"]
+__all__ = ["Controllers", "same_host"]
 
 _HOST = re.compile(r"SlurmctldHost\[([0-9]+)\]\Z")
 _HEARTBEAT = struct.Struct("!QQ")
@@ -50,6 +50,11 @@ class Controllers:
         return self.hosts[number] if number < len(self.hosts) else None
 
     @property
+    def only(self) -> str | None:
+        """The host, if there is one only."""
+        return self.hosts[0] if len(self.hosts) == 1 else None
+
+    @property
     def elsewhere(self) -> bool:
         """Whether this host runs no slurmctld; False: it does, or its hosts are not known."""
         return bool(self.hosts) and len(self.others) == len(self.hosts)
@@ -57,13 +62,13 @@ class Controllers:
     @property
     def others(self) -> list[str]:
         """Hosts beside this one."""
-        here = _short(socket.gethostname())
-        return [host for host in self.hosts if _short(host) != here]
+        here = socket.gethostname()
+        return [host for host in self.hosts if not same_host(host, here)]
 
     def here(self) -> bool:
         """Whether the slurmctld of this host is in control; False: not, or not known."""
         host = self.in_control()
-        return host is not None and _short(host) == _short(socket.gethostname())
+        return host is not None and same_host(host, socket.gethostname())
 
     @property
     def gone(self) -> bool:
@@ -72,5 +77,6 @@ class Controllers:
         return self._beat is not None and self._timer() - self._changed > beat_s + _LATE_S
 
 
-def _short(host: str) -> str:
-    return host.partition(".")[0].lower()
+def same_host(one: str, other: str) -> bool:
+    """Whether two names, with or without domain, are of one host."""
+    return one.partition(".")[0].lower() == other.partition(".")[0].lower()

@@ -455,7 +455,7 @@ int aware_create_reservation(char *name, char *users, char *licenses, char *node
 	return 0;
 }
 
-/* comment NULL: it stays as it is. */
+/* comment NULL: it stays as it is; empty: it is removed. */
 int aware_move_reservation(char *name, char *comment, int64_t start, int64_t end)
 {
 	resv_desc_msg_t wanted;

@@ -304,14 +304,14 @@ class MemorySlurm:
             )
 
     def move_reservation(
-        self, name: str, end_s: float, start_s: float | None = None, comment: str = ""
+        self, name: str, end_s: float, start_s: float | None = None, comment: str | None = None
     ) -> bool:
         with self._asked("move_reservation", name, end_s, start_s) as state:
             found = next((r for r in state["reservations"] if r["name"] == name), None)
             if found is None or (start_s is not None and found["start_time"] <= time.time()):
                 return False
             found["end_time"] = int(end_s)
-            found["comment"] = comment or found["comment"]
+            found["comment"] = found["comment"] if comment is None else comment
             if start_s is not None:
                 found["start_time"] = int(start_s)
             return True

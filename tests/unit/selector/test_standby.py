@@ -79,7 +79,7 @@ class Pair:
 
     @property
     def holder(self) -> str | None:
-        held = holder_of(gate_reservation(self.slurm.client(), Config().gate))
+        held = holder_of(gate_reservation(self.slurm.client(), Config().gate), None)
         return held.host if held else None
 
 
@@ -195,6 +195,35 @@ def test_another_comment_is_no_holder(pair: Pair) -> None:
             state["reservations"][0]["comment"] = comment
         assert pair.holder is None
         assert pair.second[1].is_ours()
+
+
+def test_the_gate_of_an_only_controller_has_no_comment(pair: Pair) -> None:
+    """With one, slurmctld adds a row to slurmdbd's reservations at each heartbeat."""
+
+    def comment() -> str:
+        held = gate_reservation(pair.slurm.client(), Config().gate)
+        assert held is not None
+        return held.comment
+
+    with pair.slurm.state() as state:
+        del state["settings"]["SlurmctldHost[1]"]
+    assert pair.turn("ctl1")
+    assert comment() == ""
+    with pair.slurm.state() as state:  # as an earlier release left it
+        state["reservations"][0]["comment"] = "gpu-aware: host ctl1.site.org, process 7"
+    assert pair.first[1].is_ours()
+    assert pair.turn("ctl1")
+    assert comment() == ""
+    assert not pair.turn("ctl2"), "a selector on a host without slurmctld stands by"
+    pair.now += LEASE_S
+    assert pair.turn("ctl2")
+    assert pair.holder == "ctl2"
+    pair.on("ctl1")
+    assert not pair.first[1].is_ours()
+    assert pair.turn("ctl1")
+    pair.on("ctl2")
+    assert not pair.second[1].is_ours()
+    assert comment() == ""
 
 
 def test_requests_are_not_restored_under_a_working_selector(pair: Pair) -> None:
