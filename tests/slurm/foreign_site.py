@@ -20,11 +20,15 @@ GPU_NODES = ("a1", "a2", "v1", "v2")
 PLACES = {"controller": ("ctl",), "GPU nodes": GPU_NODES, "other hosts": ("c1", "login")}
 USERS = ("alice", "bob")
 SOURCES = "/root/slurm-gpu-aware"
-# doctor's exit code 3 (a check failed) is no failed step: what it says is judged apart.
+# doctor's exit code 3 (a check failed) is no failed step: what it says is judged apart. That of
+# setup (it waits) is the guide's loop's; any other ends the step also where the loop ends well.
 PRELUDE = f"""set -e
 cd {SOURCES}
 gpu-aware() {{
-    command gpu-aware "$@" || {{ status=$?; [ "$1.$status" = doctor.3 ] || return $status; }}
+    command gpu-aware "$@" && return
+    status=$?
+    case $1.$status in doctor.3) return 0 ;; setup.3) return 3 ;; esac
+    exit $status
 }}
 """
 # Where nothing of Slurm's and of the containers' own changes from minute to minute
