@@ -36,7 +36,7 @@ def test_a_job_waits_for_the_faster_node_and_starts_there(cluster: Cluster) -> N
     job_id = cluster.submit("alice", options, "sleep 2")
     # A job that ends sooner on the slow nodes does not wait, and does not touch the reserved GPUs.
     beside = cluster.submit("alice", ["--gres=gpu:2", "--comment=class=A", "--time=1"], "sleep 2")
-    weighed = r"postponed: expected to start in .* on\s+n4(.|\n)*sooner\s+than\s+now\s+on\s+n[123]"
+    weighed = r"postponed: expected at .* on\s+n4(.|\n)*sooner\s+than\s+now\s+on\s+n[123]"
     cluster.wait_told(job_id, weighed)
     assert cluster.job(job_id)["JobState"] == "PENDING"
     cluster.wait(beside, "COMPLETED", 60)
