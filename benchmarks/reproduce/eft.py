@@ -169,6 +169,10 @@ def section(count: Count, processes: int | None) -> str:
                 cells = [spread(gains(found, ("eft", EXACT), value)) for value in OTHERS.values()]
                 beside.append((name, scores, *cells))
     part = "" if count == FULL else " (a part of the runs)"
+    synergy = (
+        f"Synergy-like: loads {' and '.join(map(str, count.loads))} jobs/h, "
+        f"{count.synergy_draws} draws of 256 GPUs, L {SYNERGY_PENALTY:g}. "
+    )
     return "\n\n".join(
         [
             f"## eft{part}",
@@ -178,10 +182,9 @@ def section(count: Count, processes: int | None) -> str:
                 f"and standard error over traces. Sia-Philly: {count.traces} traces on "
                 f"{count.draws} draws of 64 GPUs, L 1.5; with other times: {count.copies} copies "
                 "of each trace with submissions moved by up to 20 minutes and durations by 10%. "
-                f"Synergy-like: loads {' and '.join(map(str, count.loads)) or 'none'} jobs/h, "
-                f"{count.synergy_draws} draws of 256 GPUs, L 1.7. FIFO, rounds of 300 s, time "
-                "limits of three times the work; known to the planner are the run times on median "
-                "GPUs, or the limits only."
+                f"{synergy if count.loads else ''}"
+                "FIFO, rounds of 300 s, time limits of three times the work; known to the planner "
+                "are the run times on median GPUs, or the limits only."
             ),
             table(["workload", "policy", "known", *SCORES], rows),
             "Other gains of eft over packed, run times known:",
