@@ -33,6 +33,7 @@ from slurm_gpu_aware.names import is_name
 
 __all__ = ["load_config"]
 
+_MAX_BYTES = 1 << 20
 _MOST = 1e9
 """Limit of any number in the file, in any unit: 30 years in seconds."""
 _EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
@@ -53,7 +54,10 @@ def load_config(path: Path | str | None = None, *, known_policies: tuple[str, ..
         return Config()
     try:
         with file.open("rb") as stream:
-            raw = tomllib.load(stream)
+            text = stream.read(_MAX_BYTES + 1)
+        if len(text) > _MAX_BYTES:
+            raise ConfigError(f"{file}: larger than {_MAX_BYTES >> 20} MiB")
+        raw = tomllib.loads(text.decode("utf-8"))
     except OSError as exc:
         raise ConfigError(f"{file}: cannot be read: {exc.strerror}") from None
     except RecursionError:

@@ -29,6 +29,11 @@ def test_the_environment_names_the_file(tmp_path, monkeypatch):
     assert load_config().source == file
 
 
+def test_an_endless_file_is_an_error():
+    with pytest.raises(ConfigError, match=r"^/dev/zero: larger than 1 MiB$"):
+        load_config("/dev/zero")
+
+
 def test_an_integer_is_a_number_but_true_is_not(tmp_path):
     config = load_config(write(tmp_path, "[selector]\nround_s = 2\n"))
     assert isinstance(config.selector.round_s, float)
