@@ -23,6 +23,22 @@ class NodeGroups:
     """Word for one group in sentences."""
 
 
+@dataclass(frozen=True)
+class Postponement:
+    """A wait by choice: GPUs that free up later end the job sooner. Times on a round's clock."""
+
+    since_s: float
+    """The first round that let the job wait."""
+    start_s: float = -math.inf
+    """Expected start on these GPUs."""
+    end_s: float = -math.inf
+    """Expected end of the job there."""
+    gpus: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """(node, slots) of these GPUs."""
+    reason: str = ""
+    """What was weighed; one sentence for the user."""
+
+
 @dataclass(frozen=True, eq=False)
 class Request:
     """One job (or array task) that waits for GPUs. Each of its nodes gives equally many."""
@@ -89,8 +105,8 @@ class Request:
     """Slurm's own priority, without the additions in ``priority``."""
     waited_s: float = 0.0
     """Waiting time; a round sets it for policies that may postpone."""
-    postponed_since_s: float | None = None
-    """When a round first let the job wait for a better set (`planning.waiting`); None: none has."""
+    postponed: Postponement | None = None
+    """Its wait for a better set, as the last round that let it wait saw it; None: none has."""
     relaxed: bool = False
     """A question of capacity: a policy that may postpone accepts any set that fits."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -121,6 +137,10 @@ class Request:
         """Expected run time on median GPUs: the estimate, never above the time limit."""
         known = self.time_limit_s if self.estimate_s is None else self.estimate_s
         return min(known, self.time_limit_s)
+
+    def waits_since(self, now: float) -> float:
+        """When the job was first postponed; ``now`` if it was not."""
+        return now if self.postponed is None else min(self.postponed.since_s, now)
 
     @property
     def fewest_nodes(self) -> int:

@@ -57,3 +57,16 @@ class LeastSlowdown:
             return np.full(len(nodes), math.inf)
         scores = np.where(free, self.table.scores[nodes], math.inf)
         return self.inside * np.partition(scores, self.gpus - 1, axis=1)[:, self.gpus - 1]
+
+    def among(self, free: BoolArray) -> float:
+        """Bound for the sets of these (N, W) GPUs; inf: too few."""
+        scores = np.where(free, self.table.scores, math.inf)
+        least = math.inf
+        if self.inside < math.inf and self.gpus <= free.shape[1]:
+            worst = np.partition(scores, self.gpus - 1, axis=1)[:, self.gpus - 1]
+            least = self.inside * float(worst.min())
+        if self.across < math.inf and self.gpus <= free.size:
+            worst = np.partition(scores.reshape(-1), self.gpus - 1)[self.gpus - 1]
+            level = self.across / self.table.values.item(0)
+            least = min(least, level * float(worst))
+        return least

@@ -17,6 +17,7 @@ from slurm_gpu_aware.placement.feasible import common_reason
 from slurm_gpu_aware.placement.policy import Policy, Reason
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning.plan import PlanSettings
+from slurm_gpu_aware.planning.postponing import still_waits
 from slurm_gpu_aware.planning.waiting import ExpectedEnds, Gpu, Later, better_later
 
 __all__ = ["Dispatcher", "PlacementFailedError", "shape_of"]
@@ -77,6 +78,14 @@ class Dispatcher:
         except Exception as exc:  # one job must not stop the round
             log.exception("job %s: its placement policy failed", request.job_id)
             raise PlacementFailedError(f"its placement policy failed: {exc!r}") from exc
+
+    def still_waits(self, request: Request, cluster: Cluster) -> bool:
+        """Say whether a postponed job waits on, without a search; `waiting.still_waits`."""
+        try:
+            rule = self._policy(request).wait_rule()
+        except PolicyError:
+            return False
+        return rule is not None and still_waits(request, cluster, self.now, rule)
 
     def try_place(self, request: Request, cluster: Cluster) -> Assignment | None:
         """Place now; None also if the policy fails."""

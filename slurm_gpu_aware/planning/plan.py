@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.registry import DEFAULT
 
 __all__ = ["Plan", "PlanSettings", "Waiting"]
@@ -55,11 +55,14 @@ class Waiting:
     """The job has no place even on the idle cluster."""
     by_policy: bool = False
     """An option of the policy is the reason; Slurm does not keep this option."""
-    postponed: bool = False
-    """GPUs that fit are free, but the job ends sooner on a set that frees up later."""
-    expected_start_s: float | None = None
-    """Expected start of a postponed job, on the clock of the round's ``now``; a round should then
-    consider it again."""
+    postponement: Postponement | None = None
+    """GPUs that fit are free, but the job ends sooner on a set that frees up later. A round should
+    consider it again at its ``start_s``, and be given it in the request."""
+
+    @property
+    def postponed(self) -> bool:
+        """Whether the job waits by its own choice."""
+        return self.postponement is not None
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from slurm_gpu_aware.model.cluster import (
 )
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.penalties import Penalty
-from slurm_gpu_aware.model.request import NodeGroups, Request
+from slurm_gpu_aware.model.request import NodeGroups, Postponement, Request
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.round import plan_round
@@ -174,8 +174,14 @@ def _read_request(
         "required": tuple,
         "preempts": frozenset,
         "preempts_lower": frozenset,
+        "postponed": _read_wait,
     }
     return Request(**{n: read[n](value) if n in read else value for n, value in row.items()})
+
+
+def _read_wait(row: Mapping[str, Any]) -> Postponement:
+    gpus = tuple((str(node), tuple(slots)) for node, slots in row["gpus"])
+    return Postponement(**{**row, "gpus": gpus})
 
 
 def _read_cluster(row: Mapping[str, Any]) -> Cluster:

@@ -25,12 +25,13 @@ import numpy as np
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.placement.policy import Reason
 from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve
 from slurm_gpu_aware.planning.dispatcher import Dispatcher, PlacementFailedError, shape_of
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
+from slurm_gpu_aware.planning.postponing import in_words, postponement
 from slurm_gpu_aware.planning.preempt import can_preempt, plan_preemption
 from slurm_gpu_aware.planning.prefix import (
     Trial,
@@ -40,7 +41,7 @@ from slurm_gpu_aware.planning.prefix import (
     in_slurm_order,
 )
 from slurm_gpu_aware.planning.timeline import NodeShare, Timeline, as_running, keep_least, take
-from slurm_gpu_aware.planning.waiting import Later, in_words
+from slurm_gpu_aware.planning.waiting import Gpu, Later
 from slurm_gpu_aware.time_text import duration
 
 __all__ = ["plan_round"]
@@ -89,6 +90,8 @@ class _Round:
         self._results = TrialResults()
         """Answers of trials after the jobs that are assigned so far."""
         self._infeasible: dict[object, Reason | None] = {}
+        self._awaited: set[Gpu] = set()
+        """GPUs that jobs wait for, which no job behind them waits for."""
 
     def plan(self, ordered: list[Request]) -> Plan:
         behind, later = self._continue(self._prefix(ordered))
@@ -285,7 +288,18 @@ class _Round:
         reason = f"postponed: {in_words(later, self.cluster.nodes)}"
         if shadow is not None:
             reason += "; reserved for it"
-        self._wait(request, reason, postponed=True, expected_start_s=later.start_s)
+        self._keep_waiting(request, postponement(request, later, self.now, reason))
+
+    def _keep_waiting(self, request: Request, wait: Postponement) -> None:
+        """Let a job wait; no job behind it waits for the same GPUs."""
+        self._wait(request, wait.reason, postponement=wait)
+        pairs = ((self._number.get(node), slots) for node, slots in wait.gpus)
+        self._awaited.update((n, s) for n, slots in pairs if n is not None for s in slots)
+
+    @cached_property
+    def _number(self) -> dict[str, int]:
+        """Node -> its index."""
+        return {node: index for index, node in enumerate(self.cluster.nodes)}
 
     def _backfill(
         self, head: Request, room: BackfillRoom, behind: list[Request], *, strict: bool = False
@@ -295,7 +309,7 @@ class _Round:
         ``strict``: in their order, up to the first that does not fit.
         """
         failed: dict[tuple[object, bool], str] = {}
-        reserved = room.reserved
+        self._awaited.update(room.reserved)
         blocked: str | None = None
         for request in behind:
             if blocked is not None:
@@ -308,7 +322,10 @@ class _Round:
                 continue
             try:
                 view = room.view(request, self.now)
-                answer = self.dispatcher.place(request, view, reserved)
+                if (wait := request.postponed) and self.dispatcher.still_waits(request, view):
+                    self._keep_waiting(request, wait)
+                    continue
+                answer = self.dispatcher.place(request, view, self._awaited)
                 if isinstance(answer, Assignment):
                     answer = _with_reserved(answer, head, room.now, view)
                     self._record(request, answer, room.take(request, answer, self.now))

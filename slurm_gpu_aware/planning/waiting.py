@@ -25,14 +25,12 @@ from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.placement.feasible import allowed_nodes
 from slurm_gpu_aware.placement.least import LeastSlowdown
 from slurm_gpu_aware.placement.masks import mask_type, unpack
 from slurm_gpu_aware.placement.policy import Policy
-from slurm_gpu_aware.time_text import duration, stamp
 
-__all__ = ["ExpectedEnds", "Gpu", "Later", "better_later", "expected_ends", "in_words"]
+__all__ = ["ExpectedEnds", "Gpu", "Later", "better_later", "expected_ends"]
 
 _MOST_ENDS = 40
 _MOST_TRIALS = 4  # placements at later times for one decision
@@ -184,8 +182,7 @@ def better_later(
     here_end = now + run_s * here.slowdown
     goal = here_end - rule.margin * run_s
     least = LeastSlowdown.of(request, cluster)
-    since = now if request.postponed_since_s is None else min(request.postponed_since_s, now)
-    latest = min(since + rule.cap * run_s, goal - run_s * least.anywhere)
+    latest = min(request.waits_since(now) + rule.cap * run_s, goal - run_s * least.anywhere)
     if latest <= now:
         return None
     steps = _Steps.of(request, cluster, ends.until(latest), least, reserved)
@@ -362,19 +359,3 @@ def _frees_up(found: Assignment, cluster: Cluster) -> bool:
     """Say whether a set has a GPU that is not free now."""
     pairs = zip(found.nodes, found.slots, strict=True)
     return any(not cluster.free[node, list(slots)].all() for node, slots in pairs)
-
-
-def in_words(later: Later, nodes: Sequence[str]) -> str:
-    """Say what was weighed: ``expected at 2026-05-04 14:05 on n3 GPUs 0,1 (1.02); ...``.
-
-    The part before the semicolon, which Slurm shows, changes only with the plan.
-    """
-
-    def words(found: Assignment) -> str:
-        names = set_words(nodes, found.nodes, found.slots)
-        return f"{names} ({found.slowdown:.2f})"
-
-    return (
-        f"expected at {stamp(later.start_s)[:16]} on {words(later.assignment)}; it ends"
-        f" {duration(later.sooner_s)} sooner than now on {words(later.now)}"
-    )

@@ -322,5 +322,5 @@ class Rounds:
                 targets, queue, cluster, settings, now, policy_options=options
             )
         plan = plan_round(queue, cluster, settings, now, policy_options=options)
-        self._postponements.note(plan, now)
+        self._postponements.note(plan)
         return moved, PlannedRound(queue, cluster, settings, now, plan, options)

@@ -231,11 +231,11 @@ class Simulator:
 
     def _note_postponed(self, due: Round) -> float | None:
         """Note which jobs wait for a better set; return when the first of them expects it."""
-        postponed = {w.job_id: w.expected_start_s for w in due.plan.waiting if w.postponed}
-        for active in due.queue if postponed else ():
-            if active.job.job_id in postponed and active.request.postponed_since_s is None:
-                active.request = replace(active.request, postponed_since_s=self.clock.now)
-        times = [time for time in postponed.values() if time is not None]
+        waits = {w.job_id: w.postponement for w in due.plan.waiting if w.postponement is not None}
+        for active in due.queue if waits else ():
+            if (wait := waits.get(active.job.job_id)) and wait != active.request.postponed:
+                active.request = replace(active.request, postponed=wait)
+        times = (wait.start_s for wait in waits.values())
         return min((time for time in times if time > self.clock.now), default=None)
 
     def _next_due(self, requests: Iterable[Request]) -> float | None:

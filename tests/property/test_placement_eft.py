@@ -13,7 +13,7 @@ from small_clusters import all_sets, clusters, cost, level_index, requests
 from small_oracle import chosen_of
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.feasible import node_demand
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning import PlanSettings, plan_round
@@ -79,6 +79,9 @@ def test_without_a_price_and_a_tolerance_eft_is_as_fast_as_pal(case):
         assert math.isclose(got.slowdown, pal.slowdown)
 
 
+WAITS = [None, None, Postponement(NOW - 5.0), Postponement(NOW - 60.0)]
+
+
 @st.composite
 def situations(draw, most_jobs=1):
     """A cluster with running jobs on its busy GPUs, and requests with estimates."""
@@ -113,7 +116,9 @@ def situations(draw, most_jobs=1):
             ),
             time_limit_s=draw(st.sampled_from([100.0, 500.0, 500.0, math.inf])),
             estimate_s=draw(st.sampled_from([None, 60.0, 400.0, 400.0])),
-            postponed_since_s=draw(st.sampled_from([None, None, NOW - 5.0, NOW - 60.0])),
+            postponed=draw(
+                st.sampled_from([None, None, *map(Postponement, (NOW - 5.0, NOW - 60.0))])
+            ),
         )
         for number in range(most_jobs)
     ]
@@ -123,7 +128,7 @@ def situations(draw, most_jobs=1):
 def by_every_end(request, cluster):
     """(end, start) by the policy after each end in turn; only sets with a GPU that frees up."""
     policy, later = make_policy("eft"), cluster.copy()
-    since = request.postponed_since_s or NOW
+    since = request.waits_since(NOW)
     ends = expected_ends(cluster.running, NOW).tolist()
     found = []
     for at, job in sorted(zip(ends, cluster.running, strict=True), key=lambda pair: pair[0]):
@@ -160,7 +165,7 @@ def test_waiting_agrees_with_every_end_in_turn(situation):
     better = [end for end in by_every_end(request, cluster) if end[0] < goal]
     if isinstance(answer, Later):
         assert pytest.approx((answer.end_s, answer.start_s)) in better
-        assert answer.start_s <= (request.postponed_since_s or NOW) + CAP * run_s
+        assert answer.start_s <= request.waits_since(NOW) + CAP * run_s
         assert answer.sooner_s > MARGIN * run_s * 0.999
         if request.max_nodes == 1 and request.min_nodes == 1:
             assert answer.end_s <= min(end for end, _ in better) * (1 + TOLERANCE)
@@ -194,8 +199,8 @@ class Watched(Simulator):
         for active in due.queue:
             request = active.request
             if (waits := waiting.get(request.job_id)) is not None:
-                since = now if request.postponed_since_s is None else request.postponed_since_s
-                assert now < waits.expected_start_s <= since + CAP * request.expected_s + 1e-6
+                since = request.waits_since(now)
+                assert now < waits.postponement.start_s <= since + CAP * request.expected_s + 1e-6
         return super()._note_postponed(due)
 
 
@@ -222,7 +227,7 @@ def test_no_job_takes_what_a_postponed_head_waits_for(situation):
     if head is None or not head.postponed:
         return
     by_id = {r.job_id: r for r in queue}
-    then, after = head.expected_start_s, _after(plan, by_id, cluster, head)
+    then, after = head.postponement.start_s, _after(plan, by_id, cluster, head)
     alone = plan_round([by_id[head.job_id]], after, PlanSettings(policy="eft"), then)
     assert alone.assignments or alone.waiting[0].postponed
 
@@ -233,7 +238,7 @@ def _after(plan, by_id, cluster, head):
     ends = expected_ends(cluster.running, NOW)
     stay = []
     for job, end in zip(cluster.running, ends.tolist(), strict=True):
-        if end <= head.expected_start_s:
+        if end <= head.postponement.start_s:
             for node, slots in job.gpus:
                 later.give_back(node, slots, job.cpus[node], job.memory_mb[node])
         else:
@@ -241,7 +246,9 @@ def _after(plan, by_id, cluster, head):
     for a in plan.assignments:
         request = by_id[a.job_id]
         first = request.priority > by_id[head.job_id].priority
-        if first or NOW + request.time_limit_s > head.expected_start_s:
+        run_s = min(request.expected_s * a.slowdown, request.time_limit_s)
+        end = NOW + (run_s if first else request.time_limit_s)
+        if end > head.postponement.start_s:
             for node, slots in chosen_of(a):
                 later.take(node, slots, *node_demand(request, len(a.nodes), len(slots)))
     return replace(later, running=tuple(stay))

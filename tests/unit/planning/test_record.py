@@ -10,7 +10,7 @@ import pytest
 
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.cluster import Cluster, PreemptionOrder, RunningJob
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.planning import PlanSettings, plan_round
 from slurm_gpu_aware.planning.record import read_round, record_round, replay, replay_all
 from slurm_gpu_aware.store.database import open_store
@@ -63,6 +63,7 @@ def a_round(seed):
             preemption_tier=3.0 if i == 0 else None,
             preempts=frozenset({"low", "scavenger"}) if i == 1 else frozenset(),
             preempts_lower=frozenset({"low"}) if i == 2 else frozenset(),
+            postponed=Postponement(1.0, gpus=(("n1", (0, 3)),)) if i == 3 else None,
         )
         for i in range(14)
     ]
@@ -77,6 +78,7 @@ def test_a_replay_is_identical(seed):
     content = json.loads(json.dumps(record_round(queue, cluster, settings, 50.0, plan)))
     recorded = read_round(content)
     assert len(recorded.placed) == len(plan.assignments) > 0
+    assert [r.postponed for r in recorded.queue] == [r.postponed for r in queue]
     assert recorded.cluster.running == cluster.running
     assert recorded.cluster.preemption == cluster.preemption
     assert replay(recorded) == []

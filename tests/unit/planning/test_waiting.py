@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.request import NodeGroups, Request
+from slurm_gpu_aware.model.request import NodeGroups, Postponement, Request
 from slurm_gpu_aware.planning import PlanSettings, plan_round
 from slurm_gpu_aware.planning.waiting import expected_ends
 from slurm_gpu_aware.selector.job_comments import waiting_text
@@ -62,7 +62,7 @@ def test_a_job_waits_for_faster_gpus_and_says_what_it_weighed():
     result = plan([job(1, 2)], site(held("r", 0, [0, 1], HOUR)))
     (waits,) = result.waiting
     assert waits.postponed
-    assert waits.expected_start_s == NOW + HOUR
+    assert waits.postponement.start_s == NOW + HOUR
     assert waits.shadow_start_s is None
     assert waits.reason == (
         f"postponed: expected at {stamp(NOW + HOUR)[:16]} on n0 GPUs 0,1 (1.00); it ends"
@@ -103,7 +103,7 @@ def test_a_wait_must_gain_two_percent(in_s, estimate_s, waits):
 )
 def test_the_whole_wait_is_at_most_half_the_estimate(waited_s, in_s, waits):
     """It counts from the first postponement, whatever the job waits for now."""
-    request = replace(job(1, 2), postponed_since_s=NOW - waited_s * HOUR)
+    request = replace(job(1, 2), postponed=Postponement(NOW - waited_s * HOUR))
     result = plan([request], site(held("r", 0, [0, 1], in_s * HOUR)))
     assert bool(result.waiting) is waits
 
@@ -144,7 +144,7 @@ def test_a_job_over_several_nodes_waits_for_better_ones():
     scores = np.array([[1.0, 1.0], [1.0, 1.0], [2.0, 2.0]])
     cluster = site(held("r", 0, [0, 1], HOUR), scores=scores)
     (waits,) = plan([job(1, 4)], cluster).waiting
-    assert waits.expected_start_s == NOW + HOUR
+    assert waits.postponement.start_s == NOW + HOUR
     assert "on n0 GPUs 0,1 + n1 GPUs 0,1 (1.50)" in waits.reason
     assert "than now on n1 GPUs 0,1 + n2 GPUs 0,1 (3.00)" in waits.reason
 
@@ -154,7 +154,7 @@ def test_the_best_of_several_ends_is_found():
     scores = np.array([[1.3, 1.3], [1.0, 1.0], [1.0, 1.0], [1.5, 1.5]])
     ends = [held(f"r{n}", n, [0, 1], (n + 1) * HOUR) for n in range(3)]
     (waits,) = plan([job(1, 2)], site(*ends, scores=scores)).waiting
-    assert waits.expected_start_s == NOW + 2 * HOUR
+    assert waits.postponement.start_s == NOW + 2 * HOUR
 
 
 def test_the_head_keeps_its_later_set_from_others():
@@ -176,6 +176,46 @@ def test_a_job_behind_the_head_does_not_count_on_reserved_gpus():
     assert chosen(result) == {"2": ((1,), ((0, 1),))}
     alone = plan([job(1, 5, max_nodes=3), job(2, 2)], cluster)
     assert [w.job_id for w in alone.waiting if w.postponed] == ["2"]
+
+
+def test_no_two_jobs_wait_for_the_same_gpus():
+    """The third has the slow node now, as the fast ones have a job already that waits for them."""
+    scores = np.array([[1.0, 1.0], [1.0, 1.0], [1.5, 1.5]])
+    cluster = site(held("a", 0, [0, 1], HOUR), held("b", 1, [0, 1], 2 * HOUR), scores=scores)
+    for backfill in (True, False):
+        result = plan([job(n, 2) for n in (1, 2, 3)], cluster, backfill=backfill)
+        waits = {w.job_id: w.postponement.gpus for w in result.waiting}
+        assert waits == {"1": (("n0", (0, 1)),), "2": (("n1", (0, 1)),)}
+        assert chosen(result) == {"3": ((2,), ((0, 1),))}
+
+
+@pytest.mark.parametrize(
+    ("start_in_s", "end_in_s", "waits"),
+    [
+        (HOUR, 11 * HOUR, True),
+        (HOUR, 14.9 * HOUR, False),  # the free node ends it nearly as soon: search again
+        (-1.0, 10 * HOUR, False),  # its time has come
+    ],
+)
+def test_until_its_time_a_job_waits_on_without_a_search(start_in_s, end_in_s, waits):
+    """No job holds the fast node any more as far as is known: a search would start the job."""
+    scores = np.array([[1.0, 1.0], [1.5, 1.5], [1.5, 1.5]])
+    busy = held("a", 0, [0, 1], 20 * HOUR), held("b", 2, [0, 1], 20 * HOUR)
+    cluster = site(*busy, scores=scores)
+    head = job(1, 4, eligible=np.array([True, False, True]))
+    gpus = (("n0", (0, 1)), ("gone", (0,)))
+    wait = Postponement(NOW - HOUR, NOW + start_in_s, NOW + end_in_s, gpus, "as before")
+    result = plan([head, replace(job(2, 2), postponed=wait)], cluster)
+    (kept,) = [w.postponement for w in result.waiting if w.job_id == "2"] or [None]
+    assert kept == (wait if waits else None)
+    assert chosen(result) == ({} if waits else {"2": ((1,), ((0, 1),))})
+
+
+def test_a_job_without_a_place_does_not_wait_by_choice():
+    cluster = site(held("a", 0, [0, 1], HOUR), held("b", 1, [0, 1], HOUR))
+    wait = Postponement(NOW - HOUR, NOW + HOUR, NOW + 2 * HOUR, (("n0", (0, 1)),), "as before")
+    result = plan([job(1, 4), replace(job(2, 2), postponed=wait)], cluster, backfill=False)
+    assert not any(w.postponed for w in result.waiting)
 
 
 def test_a_postponed_job_preempts_no_other():
