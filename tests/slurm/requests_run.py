@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from cluster import GATE, Cluster
 from requests_cells import LANES, RESERVED, WIDE, Cell
+from requests_seen import id_of
+from test_way_of_a_job import ledger_of
 
 __all__ = ["await_gate", "lanes", "run_pass"]
 
 USER = "alice"
 OUT = f"/shared/home/{USER}/matrix"
+LAG_S = 5.0
+"""The selector writes its ledger beside its rounds."""
 DRIVER = Path(__file__).with_name("requests_driver.py")
 
 
@@ -52,7 +57,21 @@ def run_pass(cluster: Cluster, chosen: Sequence[Cell], bound_s: float) -> dict[s
     if any(inside):
         with _reservation(cluster):
             found |= _drive(cluster, inside, bound_s)
+    _add_ledger(cluster, found)
     return found
+
+
+def _add_ledger(cluster: Cluster, found: Mapping[str, dict[str, Any]]) -> None:
+    """Add what the ledger says of each job, as our record in Slurm is gone when a job starts."""
+    jobs = {name: id_of(raw["files"]["record"]) for name, raw in found.items() if _has_job(raw)}
+    time.sleep(LAG_S)
+    told = ledger_of(cluster, list(jobs.values()))
+    for name, job_id in jobs.items():
+        found[name]["ledger"] = told[job_id]
+
+
+def _has_job(raw: Mapping[str, Any]) -> bool:
+    return "record" in raw["files"]
 
 
 @contextmanager

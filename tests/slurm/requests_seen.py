@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Seen", "Step", "differences", "seen_of"]
+__all__ = ["Seen", "Step", "differences", "id_of", "seen_of"]
 
 STEPS = ("batch", "direct", "plain", "one", "gres", "gpus", "per-task")
 GPU_LISTS = frozenset(
@@ -116,7 +116,7 @@ def _ran(raw: Mapping[str, Any], files: Mapping[str, str], common: dict[str, Any
         shares=tuple(sorted(shares)),
         allocated=",".join(allocated),
         record=_record(words),
-        placed=_placed(words),
+        placed=_placed(raw["ledger"]),
         steps={name: step for name in STEPS if (step := _step(name, files)) is not None},
         **common,
     )
@@ -135,18 +135,22 @@ def _record(words: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(known.items())
 
 
-def _placed(words: Mapping[str, str]) -> str:
-    comment = words.get("AdminComment", "")
-    typed = words.get("TresPerNode", "") + words.get("TresPerJob", "")
-    if not comment.startswith("gpuaware/"):  # of another job, or freed at the start
-        bound = words["ReqNodeList"] != "(null)"
-        return "gpus" if bound and re.search(r":g\d", typed) else ""
-    mark = re.search(r";sel=([a-z]+):", comment)
-    if mark is not None and mark[1] in ("left", "opened"):
+def id_of(record: str) -> str:
+    """The job's id in the ledger: ``7``, or ``7_3`` of a task."""
+    words = _words(record)
+    if words.get("ArrayTaskId", "").isdigit():
+        return f"{words['ArrayJobId']}_{words['ArrayTaskId']}"
+    return words["JobId"]
+
+
+def _placed(ledger: Mapping[str, Any]) -> str:
+    """What became of a job by its decisions and events in the ledger."""
+    details = [detail for _, detail in ledger["events"]]
+    if any("left_to_slurm" in detail for detail in details):
         return "slurm"
-    if mark is None or words["ReqNodeList"] == "(null)":
-        return "parked"
-    return "gpus" if ":g" in typed else "nodes"
+    if ledger["decisions"]:
+        return "gpus" if ledger["decisions"][-1]["exact"] else "nodes"
+    return "parked" if any(kind == "parked" for kind, _ in ledger["events"]) else ""
 
 
 def _step(name: str, files: Mapping[str, str]) -> Step | None:
