@@ -53,9 +53,8 @@ def placed(cluster: Cluster) -> str:
 
 
 def test_the_file_is_taken_shown_and_given_back(cluster: Cluster, tunable: None) -> None:
-    cluster.wait_until(lambda: "tune" not in policy(cluster), 60, "the configured policy")
-    own = policy(cluster)
-    assert policy_of(cluster, placed(cluster)) == own
+    own = policy_of(cluster, placed(cluster))
+    cluster.wait_until(lambda: policy(cluster) == own, 60, lambda: policy(cluster))
 
     write = f"umask 022; cat >{TUNED}.new && mv {TUNED}.new {TUNED}"
     cluster.sh("ctl", write, "slurm", stdin=json.dumps(SET))
