@@ -14,7 +14,7 @@ from slurm_gpu_aware.placement.level_views import level_views
 from slurm_gpu_aware.placement.score_table import ScoreTable, score_table
 from slurm_gpu_aware.placement.shapes import splits
 
-__all__ = ["LeastSlowdown"]
+__all__ = ["LeastSlowdown", "worst_of_best"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,20 +53,28 @@ class LeastSlowdown:
 
         ``nodes``: (R,); ``free``: (R, W) GPUs of these nodes.
         """
-        if self.gpus > free.shape[1]:
-            return np.full(len(nodes), math.inf)
         scores = np.where(free, self.table.scores[nodes], math.inf)
-        return self.inside * np.partition(scores, self.gpus - 1, axis=1)[:, self.gpus - 1]
+        return self.inside * worst_of_best(scores, self.gpus)
 
     def among(self, free: BoolArray) -> float:
         """Bound for the sets of these (N, W) GPUs; inf: too few."""
         scores = np.where(free, self.table.scores, math.inf)
         least = math.inf
-        if self.inside < math.inf and self.gpus <= free.shape[1]:
-            worst = np.partition(scores, self.gpus - 1, axis=1)[:, self.gpus - 1]
-            least = self.inside * float(worst.min())
-        if self.across < math.inf and self.gpus <= free.size:
-            worst = np.partition(scores.reshape(-1), self.gpus - 1)[self.gpus - 1]
+        if self.inside < math.inf:
+            least = self.inside * worst_of_best(scores, self.gpus).min().item()
+        if self.across < math.inf:
             level = self.across / self.table.values.item(0)
-            least = min(least, level * float(worst))
+            least = min(least, level * worst_of_best(scores.reshape(1, -1), self.gpus).item())
         return least
+
+
+def worst_of_best(scores: FloatArray, count: int) -> FloatArray:
+    """(C,) the largest of the ``count`` least scores of each of C rows; inf: they have fewer."""
+    width = scores.shape[1]
+    if count > width:
+        return np.full(len(scores), math.inf)
+    if count == 1:
+        return np.asarray(scores.min(axis=1))
+    if count == width:
+        return np.asarray(scores.max(axis=1))
+    return np.asarray(np.partition(scores, count - 1, axis=1)[:, count - 1])

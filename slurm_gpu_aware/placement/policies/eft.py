@@ -29,6 +29,7 @@ from slurm_gpu_aware.placement.drb.interference import SCOPES, InterferenceProfi
 from slurm_gpu_aware.placement.drb.machines import slowdown_beside
 from slurm_gpu_aware.placement.feasible import Supply
 from slurm_gpu_aware.placement.identity_cache import by_identity
+from slurm_gpu_aware.placement.least import worst_of_best
 from slurm_gpu_aware.placement.level_views import level_views
 from slurm_gpu_aware.placement.masks import MaskArray, every, pack, popcount, unpack
 from slurm_gpu_aware.placement.policies.mapa import (
@@ -228,7 +229,7 @@ def _offers(supply: Supply, breaking: float, beside: FloatArray | None) -> list[
             continue
         bits = unpack(cell.masks, width)
         scores = np.where(bits, scores_of_all[units], np.inf)
-        worst = _worst(scores, split.per_node)
+        worst = worst_of_best(scores, split.per_node)
         exact = cluster.indexed[units] & (not request.whole_node)
         if not every(exact):  # Slurm may take any of these GPUs, or the job takes all
             worst = np.where(exact, worst, np.where(bits, scores, 0.0).max(axis=1))
@@ -239,15 +240,6 @@ def _offers(supply: Supply, breaking: float, beside: FloatArray | None) -> list[
         cost = price * worst
         offers.append(_Offer(cell, scores, price, cost, left, float(cost.min())))
     return offers
-
-
-def _worst(scores: FloatArray, count: int) -> FloatArray:
-    """(C,) the largest of the ``count`` least scores of each row."""
-    if count == 1:
-        return np.asarray(scores.min(axis=1))
-    if count == scores.shape[1]:
-        return np.asarray(scores.max(axis=1))
-    return np.asarray(np.partition(scores, count - 1, axis=1)[:, count - 1])
 
 
 @by_identity
