@@ -103,7 +103,9 @@ def sweep(
             listed = ", ".join(unfinished) or "none"
             raise SourceError(f"no unfinished sweep {resume!r}; unfinished: {listed}")
         given = _as_before(context, progress.scope()[1], given)
-    whole, targets, outcomes = _plan(progress, nodes, resume=resume is not None)
+    whole, targets, outcomes = _plan(
+        progress, nodes, given["time_limit"], resume=resume is not None
+    )
     done = progress.done()
     pending = [target for target in targets if target.node not in done]
     outcomes = [outcome for outcome in outcomes if outcome.node not in done]
@@ -206,10 +208,10 @@ def _sweep(sweep_id: str, store: Store, given: Mapping[str, Any]) -> Sweep:
 
 
 def _plan(
-    progress: SweepProgress, nodes: tuple[str, ...], *, resume: bool
+    progress: SweepProgress, nodes: tuple[str, ...], probe_s: float, *, resume: bool
 ) -> tuple[list[str], list[Target], list[Outcome]]:
     """The whole sweep, the nodes to probe, and the outcomes of those that cannot be probed."""
-    targets, skipped = gpu_nodes()
+    targets, skipped = gpu_nodes(probe_s)
     known = [t.node for t in targets] + [o.node for o in skipped]
     if not known:
         raise SourceError("Slurm knows no node with GPUs; check GresTypes and Gres= in slurm.conf")

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.names import PROBE_JOB
 from slurm_gpu_aware.slurm.commands import clean_environment, run_command
+from slurm_gpu_aware.slurm.values import parse_duration
 from slurm_gpu_aware.store.report import ProbeReport, parse_report
 from slurm_gpu_aware.text_file import parse_json
 
@@ -58,24 +59,31 @@ class Outcome:
     took_s: float = 0.0
 
 
-def gpu_nodes(timeout_s: float = 30.0) -> tuple[list[Target], list[Outcome]]:
+def gpu_nodes(probe_s: float, timeout_s: float = 30.0) -> tuple[list[Target], list[Outcome]]:
     """Ask Slurm for its GPU nodes: (nodes to probe, the others with the reason).
+
+    ``probe_s``: time limit of a probe.
 
     Raises SourceError if ``sinfo`` fails.
     """
-    text, _ = run_command(["sinfo", "-a", "-N", "-h", "-o", "%N|%P|%T|%G"], timeout_s)
-    return parse_sinfo(text)
+    text, _ = run_command(["sinfo", "-a", "-N", "-h", "-o", "%N|%P|%T|%G|%l"], timeout_s)
+    return parse_sinfo(text, probe_s)
 
 
-def parse_sinfo(text: str) -> tuple[list[Target], list[Outcome]]:
-    """Parse lines ``node|partition|state|gres``, one per node and partition."""
+def parse_sinfo(text: str, probe_s: float) -> tuple[list[Target], list[Outcome]]:
+    """Parse lines ``node|partition|state|gres|time limit``, one per node and partition.
+
+    sinfo prints the partitions of a node in any order. Taken is one that allows the probe's time,
+    for else its job never starts; of these the default one, or the first by name.
+    """
     targets: dict[str, Target] = {}
+    taken: dict[str, tuple[bool, bool, str]] = {}
     skipped: dict[str, Outcome] = {}
     for line in text.splitlines():
         fields = line.strip().split("|")
-        if len(fields) != 4:
+        if len(fields) != 5:
             continue
-        node, partition, state, gres = fields
+        node, partition, state, gres, limit = fields
         gpus = _gpu_count(gres)
         if not gpus:
             continue
@@ -84,7 +92,11 @@ def parse_sinfo(text: str) -> tuple[list[Target], list[Outcome]]:
         if word not in _USABLE or "*" in flags:
             reason = "does not respond" if "*" in flags else f"is {word}"
             skipped[node] = Outcome(node, "skipped", f"node {reason}", gpus)
-        elif node not in targets or partition.endswith("*"):  # the default partition is preferred
+            continue
+        too_short = parse_duration(limit.upper()) < probe_s
+        rank = (too_short, not partition.endswith("*"), partition)
+        if rank <= taken.get(node, rank):
+            taken[node] = rank
             targets[node] = Target(node, partition.rstrip("*"), gpus)
     return list(targets.values()), list(skipped.values())
 

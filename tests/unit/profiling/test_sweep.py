@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from itertools import permutations
 
 import pytest
 from fake_nvml import FakeNode, build_library, machines
@@ -102,7 +103,7 @@ class FakeCluster:
         for k, node in enumerate(nodes):
             machine = machines.build("two-socket-4", node, seed=k)
             machines.write_json(folder / f"{node}.json", machine)
-        self.sinfo(*(f"{node}|gpu*|idle|{GRES}" for node in nodes))
+        self.sinfo(*(f"{node}|gpu*|idle|{GRES}|infinite" for node in nodes))
         fake = FakeNode(library, folder)  # for its loader path
         self.env = {
             **fake.env,
@@ -335,7 +336,11 @@ def test_a_sweep_goes_on_with_the_nodes_and_options_that_it_began_with(cluster):
     cluster.let("n2", "ok")
     part = cluster.sweep("--resume", sweep_id, "--node", "n2", code=3)
     assert (json.loads(part.stdout)["complete"], states(part)) == (False, {"n2": "done"})
-    cluster.sinfo(f"n1|gpu*|idle|{GRES}", f"n2|gpu*|drained|{GRES}", f"n3|gpu*|idle|{GRES}")
+    cluster.sinfo(
+        f"n1|gpu*|idle|{GRES}|infinite",
+        f"n2|gpu*|drained|{GRES}|infinite",
+        f"n3|gpu*|idle|{GRES}|infinite",
+    )
     cluster.let("n1", "ok")
     rest = cluster.sweep("--resume", sweep_id, "--wait", "9")
     assert states(rest) == {"n1": "done"}  # n2 is done, whatever it is now; n3 was never asked for
@@ -353,7 +358,7 @@ def test_a_node_that_the_site_has_removed_does_not_keep_a_sweep_open(cluster):
     assert cluster.sweep("--resume", sweep_id, "--node", "n9", code=1).stderr.endswith(
         f"'n9' is not a GPU node of sweep {sweep_id}; its nodes: n1, n2, n3\n"
     )
-    cluster.sinfo(f"n1|gpu*|idle|{GRES}", f"n2|gpu*|idle|{GRES}")
+    cluster.sinfo(f"n1|gpu*|idle|{GRES}|infinite", f"n2|gpu*|idle|{GRES}|infinite")
     done = cluster.sweep("--resume", sweep_id)
     assert states(done) == {"n3": "skipped"}
     assert json.loads(done.stdout)["complete"] is True
@@ -385,7 +390,10 @@ def test_the_first_sweep_of_root_makes_the_store_for_slurm_user(cluster):
 
 def test_nodes_that_cannot_take_jobs_are_skipped_with_their_state(cluster):
     cluster.sinfo(
-        f"n1|gpu*|idle|{GRES}", f"n2|gpu*|drained|{GRES}", f"n3|gpu*|idle*|{GRES}", "c1|cpu|idle|"
+        f"n1|gpu*|idle|{GRES}|infinite",
+        f"n2|gpu*|drained|{GRES}|infinite",
+        f"n3|gpu*|idle*|{GRES}|infinite",
+        "c1|cpu|idle||infinite",
     )
     done = cluster.sweep(code=3)
     assert {n["node"]: n["reason"] for n in json.loads(done.stdout)["nodes"]} == {
@@ -421,14 +429,14 @@ def test_without_slurm_the_reason_is_said(cluster):
 
 
 def test_no_gpu_node_at_all(cluster):
-    cluster.sinfo("c1|cpu*|idle|(null)")
+    cluster.sinfo("c1|cpu*|idle|(null)|infinite")
     assert "no node with GPUs" in cluster.sweep(code=1).stderr
 
 
 def test_sinfo_is_really_asked(cluster, monkeypatch):
     monkeypatch.setenv("PATH", cluster.env["PATH"])
     monkeypatch.setenv("FAKE_SLURM", cluster.env["FAKE_SLURM"])
-    targets, skipped = gpu_nodes()
+    targets, skipped = gpu_nodes(900.0)
     assert targets == [Target(node, "gpu", 4) for node in ("n1", "n2", "n3")]
     assert skipped == []
 
@@ -446,13 +454,20 @@ def test_sinfo_is_really_asked(cluster, monkeypatch):
     ],
 )
 def test_gpus_are_counted_in_every_form_of_gres(gres, gpus):
-    targets, _ = parse_sinfo(f"n1|p|idle|{gres}\n")
+    targets, _ = parse_sinfo(f"n1|p|idle|{gres}|infinite\n", 900.0)
     assert [t.gpus for t in targets] == ([gpus] if gpus else [])
 
 
-def test_the_default_partition_is_preferred():
-    lines = ["n1|long|idle|gpu:4", "n1|gpu*|idle|gpu:4", "n1|short|idle|gpu:4"]
-    assert parse_sinfo("\n".join(lines))[0] == [Target("n1", "gpu", 4)]
+@pytest.mark.parametrize(
+    ("default", "limit", "chosen"),
+    [("gpu*", "1-00:00:00", "gpu"), ("gpu*", "10:00", "long"), ("gpu", "15:00", "gpu")],
+)
+def test_the_default_partition_is_preferred_if_it_allows_the_time(default, limit, chosen):
+    """In whatever order sinfo prints them; a probe of 15 min never starts where 10 are allowed."""
+    lines = ["n1|long|idle|gpu:4|infinite", f"n1|{default}|idle|gpu:4|{limit}"]
+    lines.append("n1|a-short|idle|gpu:4|10:00")
+    for order in permutations(lines):
+        assert parse_sinfo("\n".join(order), 900.0)[0] == [Target("n1", chosen, 4)]
 
 
 def test_notes_are_forgotten_when_a_sweep_is_complete(tmp_path):
