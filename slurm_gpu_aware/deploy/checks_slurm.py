@@ -18,7 +18,11 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.gate_holder import gate_reservation, holder_of
 from slurm_gpu_aware.gate.holding_pool import LICENCE, LICENCE_COUNT
 from slurm_gpu_aware.gate.index_types import gpu_slots
-from slurm_gpu_aware.gate.licence_gate import lease_for_takeover_s, longest_silence_s
+from slurm_gpu_aware.gate.licence_gate import (
+    held_licences,
+    lease_for_takeover_s,
+    longest_silence_s,
+)
 from slurm_gpu_aware.gate.typed_requests import can_start, gpu_types
 from slurm_gpu_aware.slurm.conffile import read_conf
 from slurm_gpu_aware.slurm.controllers import Controllers
@@ -106,8 +110,9 @@ def _gate(g: DoctorContext) -> Iterator[Check]:
     if held is None:
         yield failed("gate", "open: jobs start as usual", start)
         return
-    count = dict(held.licenses).get(gate.licence, 0)
-    if count < gate.licence_count:
+    left = held.end_s - g.now
+    count = held_licences(g.client, held, gate) if left > 0 else None
+    if count is not None and count < gate.licence_count:
         yield failed(
             "gate",
             f"reservation {held.name} holds {count} of {gate.licence_count} licences: some jobs"
@@ -117,7 +122,6 @@ def _gate(g: DoctorContext) -> Iterator[Check]:
     holder = holder_of(held, Controllers(g.slurm).only)
     by = "" if holder is None else f", held by the selector of host {holder.host}"
     yield ok("gate", f"closed by reservation {held.name}{by}")
-    left = held.end_s - g.now
     if left <= 0:
         yield failed("heartbeat", f"the gate ended {duration(-left)} ago", start)
     elif gate.lease_s - left > longest_silence_s(g.config):

@@ -32,6 +32,7 @@ from slurm_gpu_aware.time_text import duration, stamp
 __all__ = [
     "Silence",
     "gate_state",
+    "held_licences",
     "hold_gate",
     "is_silent",
     "lease_for_takeover_s",
@@ -51,8 +52,9 @@ def hold_gate(
 ) -> tuple[float, bool]:
     """Make the reservation last ``lease_s`` from ``now``; create it if there is none.
 
-    It is created anew, too, if it does not hold all licences and so lets jobs pass. ``claim``: name
-    this process as its holder (`gate_holder`); one that is created names it always.
+    It is created anew, too, if it does not hold all licences and so lets jobs pass
+    (`held_licences`). ``claim``: name this process as its holder (`gate_holder`); one that is
+    created names it always.
 
     Returns (end of the reservation, whether it was created). Raises SourceError.
     """
@@ -60,7 +62,7 @@ def hold_gate(
     comment = holder_comment(client.settings()) if claim else None
     held: int | None = None
     if client.move_reservation(gate.reservation, end_s, comment=comment):
-        held = _held(gate_reservation(client, gate), gate)
+        held = held_licences(client, gate_reservation(client, gate), gate)
         if held is None or held >= gate.licence_count:
             return end_s, False
         log.warning(
@@ -103,11 +105,19 @@ def _reservation(client: SlurmClient, gate: GateConfig, count: int, end_s: float
     )
 
 
-def _held(found: SlurmReservation | None, gate: GateConfig) -> int | None:
-    """Licences of the gate that its reservation holds; None: there is no such reservation."""
+def held_licences(
+    client: SlurmClient, found: SlurmReservation | None, gate: GateConfig
+) -> int | None:
+    """Licences of the gate that its reservation holds; None: there is no such reservation.
+
+    After an update that Slurm refused (``scontrol update`` with another start time, say) the
+    reservation still names its licences and holds none. What Slurm counts as reserved tells. Raises
+    SourceError.
+    """
     if found is None:
         return None
-    return sum(count for name, count in found.licenses if name == gate.licence)
+    named = sum(count for name, count in found.licenses if name == gate.licence)
+    return min(named, client.reserved_licenses().get(gate.licence, named))
 
 
 @dataclass(frozen=True)

@@ -167,6 +167,10 @@ class SlurmClient:
             for lic in self._values(kinds.LICENSE, dict)
         }
 
+    def reserved_licenses(self) -> dict[str, int]:
+        """Licences that reservations hold now, by name."""
+        return {lic["name"]: lic["reserved"] for lic in self._values(kinds.LICENSE, dict)}
+
     def _values(
         self,
         kind: kinds.RecordKind,

@@ -90,6 +90,7 @@ START: State = {
     "topology": "",  # as Slurm prints it
     "qos": "",  # as sacctmgr prints it
     "refuse": [],  # ids of jobs and array tasks whose updates are refused
+    "unheld": [],  # reservations that hold nothing since Slurm refused an update of them
     "licences": {"gpuaware": 100_000, "gpuaware_pool": 8, "matlab": 10},
     "silent": "",  # why Slurm does not answer
     "calls": [],  # every request: its name and what was given
@@ -260,6 +261,16 @@ class MemorySlurm:
                 used[name] += count
             return {name: max(0, n - used[name]) for name, n in state["licences"].items()}
 
+    def reserved_licenses(self) -> dict[str, int]:
+        with self._asked("licenses") as state:
+            reserved = dict.fromkeys(state["licences"], 0)
+            for found in state["reservations"]:
+                if found["name"] in state["unheld"] or found["end_time"] < time.time():
+                    continue
+                for name, count in parse_licenses(found["licenses"]):
+                    reserved[name] = reserved.get(name, 0) + count
+            return reserved
+
     def update_jobs(self, updates: Sequence[JobUpdate]) -> dict[str, str]:
         refused: dict[str, str] = {}
         for update in updates:
@@ -319,6 +330,7 @@ class MemorySlurm:
     def delete_reservation(self, name: str) -> None:
         with self._asked("delete_reservation", name) as state:
             state["reservations"] = [r for r in state["reservations"] if r["name"] != name]
+            state["unheld"] = [other for other in state["unheld"] if other != name]
 
     def drain_node(self, name: str, reason: str) -> None:
         self._set_node("drain_node", name, "IDLE+DRAIN", reason)

@@ -315,6 +315,12 @@ def test_gate_and_heartbeat(
     assert found[check]["status"] == status
 
 
+def test_a_gate_that_holds_nothing_since_a_refused_update(cluster: Cluster):
+    cluster.answer(unheld=["gpuaware_gate"])
+    found = cluster.doctor()[1]["gate"]
+    assert (found["status"], "holds 0 of 100000" in found["found"]) == ("failed", True)
+
+
 def test_jobs_whose_type_is_gone(cluster: Cluster):
     def typed(number: int, kind: str) -> dict[str, object]:
         return job_record(job_id=number, tres_per_job=f"gres/gpu:{kind}:2")

@@ -132,6 +132,16 @@ def test_each_heartbeat_looks_at_the_licences(slurm: SlurmFolder) -> None:
     assert held(slurm) == ["gpuaware:100000"]
 
 
+def test_a_gate_that_holds_nothing_since_a_refused_update_is_made_anew(slurm: SlurmFolder) -> None:
+    """Slurm still shows its licences (seen on 24.11)."""
+    heartbeat = gate_of(slurm, "gpuaware:100000")
+    heartbeat.beat()
+    slurm.set(unheld=["gpuaware_gate"])
+    heartbeat.beat()
+    assert slurm.client().reserved_licenses()["gpuaware"] == 100_000
+    assert heartbeat.created.qsize() == 1
+
+
 def test_a_gate_that_slurm_cannot_make_larger_stays(slurm: SlurmFolder) -> None:
     heartbeat = gate_of(slurm, "gpuaware:10")
     slurm.set(licences={"gpuaware": 50})

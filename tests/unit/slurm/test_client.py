@@ -241,6 +241,7 @@ def test_reserved_licences_are_not_free(library: Library) -> None:
         for name, kept in (("gpuaware", 9), ("matlab", 2), ("over", 12))
     ]
     assert SlurmClient(1.0).free_licenses() == {"gpuaware": 0, "matlab": 7, "over": 0}
+    assert SlurmClient(1.0).reserved_licenses() == {"gpuaware": 9, "matlab": 2, "over": 12}
 
 
 @pytest.mark.parametrize(
