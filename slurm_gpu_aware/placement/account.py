@@ -155,15 +155,16 @@ def _worst_score(
 ) -> float:
     """max V over the GPUs of the set.
 
-    On a plain node Slurm may choose any free GPU, so free GPUs count as well.
+    On a plain node Slurm may choose any free GPU, so free GPUs count as well. 1.0 where no GPU is
+    known: of a job that runs on a plain node, if none is free there.
     """
     scores = cluster.score(app_class)
-    values = [0.0]
+    values: list[float] = []
     for node, chosen in zip(nodes, slots, strict=True):
         values += [scores.item(node, slot) for slot in chosen]
         if not cluster.indexed.item(node):
             values += scores[node][cluster.free[node]].tolist()
-    return float(max([v if isfinite(v) else 1.0 for v in values]))
+    return float(max([v if isfinite(v) else 1.0 for v in values], default=1.0))
 
 
 def predicted_slowdown(

@@ -188,3 +188,11 @@ def test_a_recorded_round_keeps_them():
     again = read_round(content).cluster
     for level, kept in zip(cluster.levels, again.levels, strict=True):
         assert (kept.of("A"), kept.of("B")) == (level.of("A"), level.of("B"))
+
+
+def test_a_job_on_a_full_plain_node_counts_as_on_median_gpus():
+    """Which GPUs it has is not known, and none is free: no slowdown of 0, by which times divide."""
+    cluster = cluster_with(EXAMPLE).copy()
+    cluster.indexed[0] = False
+    cluster.free[0] = False
+    assert predicted_slowdown(cluster, "B", [0], [[]])[::2] == (1.0, 1.0)
