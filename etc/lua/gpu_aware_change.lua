@@ -347,8 +347,19 @@ function C.decide(job, record, part_list, uid, conf)
     return {}
 end
 
+--- An AdminComment as the filter wrote it, without the selector's marker and state.
+local function unmarked(text)
+    local version, rest = rules.record_version, text:gsub(";sel=%l+:%d+:%d+$", "")
+    if rest:sub(1, #version) ~= version then
+        return rest
+    end
+    return version .. rest:sub(#version + 1):gsub("^st=[^;]*;?", "")
+end
+
 --- Would an update of the selector or an operator undo a change that the selector has not read? Only
---- an update that writes record, Extra and licences together settles it.
+--- an update that writes record, Extra and licences together settles it: with the record of the
+--- change, or, where that cannot be, with the present one. Any other record was read before the owner
+--- changed the job once more.
 function C.interferes(job, record, conf)
     if gate_count(record, conf) ~= rules.changed_licences or not is_pending(record) then
         return false
@@ -361,7 +372,12 @@ function C.interferes(job, record, conf)
     for _, field in ipairs(BINDING) do
         touches = touches or is_set(job[field[1]], field[2])
     end
-    return touches and written < 3
+    if not touches or written < 3 then
+        return touches
+    end
+    local _, _, note = extra_parts(record)
+    local settled = text_of(job.admin_comment)
+    return settled ~= note and settled ~= unmarked(text_of(record.admin_comment) or "")
 end
 
 return C

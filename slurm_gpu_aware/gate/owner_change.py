@@ -57,17 +57,29 @@ def settle_changes(
 ) -> list[Change]:
     """Settle the changes of all jobs that have one; returns the changes.
 
-    The gate must be held. ``split``: arrays of several records. Raises SourceError; call again.
+    A job that its owner changes once more meanwhile is left to the next call: the filter refuses
+    the older record. The gate must be held. ``split``: arrays of several records. Raises
+    SourceError; call again.
     """
     changed = [job for job in jobs if is_changed(job.job, gate)]
     records = {job.id: _changed_record(job) for job in changed}
     refused = _send(client, gate, changed, records, split)
-    # Slurm itself has not checked the fields of a binding, such as the names of nodes.
     again = [job for job in changed if job.id in refused]
+    newer = _changed_again(client, again)
+    # Slurm itself has not checked the fields of a binding, such as the names of nodes.
+    again = [job for job in again if job.id not in newer]
     before = {job.id: unmarked(job.job.admin_comment or "") for job in again}
     for job_id, why in _send(client, gate, again, before, split).items():
         log.warning("job %s keeps a change of its owner that cannot be settled: %s", job_id, why)
-    return [Change(job, records[job.id], refused.get(job.id)) for job in changed]
+    settled = [job for job in changed if job.id not in newer]
+    return [Change(job, records[job.id], refused.get(job.id)) for job in settled]
+
+
+def _changed_again(client: SlurmClient, jobs: Sequence[GatedJob]) -> set[str]:
+    """Ids of jobs whose owner has changed them once more since they were read."""
+    extra = {job.id: job.job.extra for job in jobs}
+    shown = client.jobs_of(list(extra)) if extra else ()
+    return {job.id for job in shown if job.id in extra and job.extra != extra[job.id]}
 
 
 def _changed_record(job: GatedJob) -> str:

@@ -232,6 +232,18 @@ def test_no_update_undoes_a_change_that_the_selector_has_not_read(
         assert filter_.modify(fresh | {"job_state": 1}, uid, **change).rc == SUCCESS
 
 
+@pytest.mark.parametrize("shown", [RECORD, RECORD + MARKER, RECORD.replace(";", ";st=n1:0;", 1)])
+def test_a_change_is_settled_with_its_own_record_or_the_present_one(
+    filter_: Filter, shown: str
+) -> None:
+    """An older record would undo what the owner has changed since the selector read the job."""
+    newest = "gpuaware/1;tn=gres/gpu:2;xn=n1;mc=1"
+    job = PARKED | {"licenses": "gpuaware:2", "admin_comment": shown, "extra": f"mine,{newest}"}
+    for record, code in ((newest, SUCCESS), (RECORD, SUCCESS), (f"{RECORD};xn=n2", ERROR)):
+        settled = {"admin_comment": record, "extra": "mine", "licenses": "gpuaware:1"}
+        assert filter_.modify(job, OPERATOR, **settled).rc == code, record
+
+
 def test_an_array_reaches_the_filter_record_by_record(filter_: Filter) -> None:
     rest, task = PARKED | {"array_job_id": 98}, PLACED | {"array_job_id": 98}
     given: dict[str, Any] = {"tres_per_node": "gres/gpu:1", "exc_nodes": "n4"}

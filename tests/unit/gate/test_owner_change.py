@@ -88,6 +88,25 @@ def test_what_slurm_refuses_leaves_the_old_request(slurm: SlurmFolder) -> None:
     assert job["licenses"] == "matlab:1,gpuaware:1"
 
 
+def test_a_job_that_is_changed_once_more_meanwhile_is_left_to_the_next_call(
+    slurm: SlurmFolder,
+) -> None:
+    """The filter refuses the older record; with it, the newer change was lost."""
+    newest = NEW.replace("feat=big", "feat=small")
+
+    class ChangedAgain(MemorySlurm):
+        def update_jobs(self, updates: Any) -> dict[str, str]:
+            slurm.write([placed(extra=newest)], ["n1"])
+            slurm.set(refuse=["7"])
+            return super().update_jobs(updates)
+
+    slurm.write([placed()], ["n1"])
+    assert settle(slurm, ChangedAgain(slurm.home)) == []
+    assert len([call for call in slurm.calls if call[0] == "update"]) == 1
+    slurm.set(refuse=[])
+    assert [change.record for change in settle(slurm)] == [newest]
+
+
 @pytest.mark.parametrize("extra", ["", "mine", "gpuaware/1;tn=%zz", "gpuaware/2;x=y"])
 def test_without_a_readable_note_the_record_stays(slurm: SlurmFolder, extra: str) -> None:
     slurm.write([changed(extra=extra)], ["n1"])
