@@ -210,7 +210,7 @@ def _without_victims(
     running: Sequence[RunningJob], held: RunningJob, hold: Hold
 ) -> list[RunningJob]:
     """Take the GPUs of a hold from running jobs; its victims free nothing for other jobs."""
-    promised = {(node, slot) for node, slots in held.gpus for slot in slots}
+    promised = set(held.each_gpu)
     # If Slurm chooses the GPUs and too few are free, any job of the node can be the victim.
     short = {node for node, slots in held.gpus if len(slots) < hold.gpus_per_node}
     remaining = []

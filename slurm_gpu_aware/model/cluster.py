@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -121,7 +122,12 @@ class RunningJob:
     expected_end_s: float | None = None
     """Expected end on the same clock, at most ``end_s``; None: ``end_s``."""
 
-    @property
+    @cached_property
+    def each_gpu(self) -> tuple[tuple[int, int], ...]:
+        """(node, slot) of each of its GPUs."""
+        return tuple((node, slot) for node, slots in self.gpus for slot in slots)
+
+    @cached_property
     def on_nodes(self) -> frozenset[int]:
         """Node indices on which the job holds GPUs or CPUs."""
         return frozenset(node for node, _ in self.gpus).union(self.cpus)

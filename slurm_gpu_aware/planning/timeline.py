@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple, Self
 
 import numpy as np
 
-from slurm_gpu_aware.model.arrays import IntArray
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
@@ -101,29 +102,25 @@ class Timeline:
     """
 
     def __init__(self, jobs: Sequence[RunningJob], now: float) -> None:
-        gpus = ((n, slot, 1, job.end_s) for job in jobs for n, own in job.gpus for slot in own)
-        shares = (
-            (node, job.cpus.get(node, 0), job.memory_mb.get(node, 0), job.end_s)
-            for job in jobs
-            for node in {*job.cpus, *job.memory_mb}
-        )
-        sockets = (
-            (node, socket, count, job.end_s)
-            for job in jobs
-            for node, cpus in job.socket_cpus.items()
-            for socket, count in enumerate(cpus)
-            if count
-        )
-        self._gpus, self._shares, self._sockets = (
-            _Ends(rows, now) for rows in (gpus, shares, sockets)
-        )
-        self.ends: list[float] = sorted({max(job.end_s, now) for job in jobs})
+        self._jobs = jobs
+        self._now = now
+
+    @cached_property
+    def _end(self) -> FloatArray:
+        """(jobs,)."""
+        ends = np.array([job.end_s for job in self._jobs], dtype=np.float64)
+        return np.maximum(ends, self._now)
+
+    @cached_property
+    def ends(self) -> list[float]:
         """Distinct ends, ascending; inf last if a job has no limit."""
+        ends: list[float] = np.unique(self._end).tolist()
+        return ends
 
     def at(self, cluster: Cluster, time_s: float) -> Cluster:
         """Return a copy of the cluster without the jobs that end by ``time_s``."""
         later = cluster.copy()
-        node, slot, _ = self._gpus.by(time_s)
+        node, slot = self._gpus.by(time_s)
         later.free[node, slot] = later.exists[node, slot]
         node, cpus, memory_mb = self._shares.by(time_s)
         np.add.at(later.free_cpus, node, cpus)
@@ -134,16 +131,48 @@ class Timeline:
             later.sockets.quiet[:] = True  # all placed jobs have started by then
         return later
 
+    @cached_property
+    def _gpus(self) -> _Rows:
+        """(node, slot) of each GPU."""
+        return _Rows.of([job.each_gpu for job in self._jobs], 2, self._end)
 
-class _Ends:
-    """Rows of three whole numbers, each with its end."""
+    @cached_property
+    def _shares(self) -> _Rows:
+        """(node, CPUs, memory) of each job's nodes."""
+        return _Rows.of([_shares(job) for job in self._jobs], 3, self._end)
 
-    def __init__(self, rows: Iterable[tuple[int, int, int, float]], now: float) -> None:
-        flat = itertools.chain.from_iterable(rows)
-        table = np.fromiter(flat, dtype=np.float64).reshape(-1, 4)
-        self._numbers: IntArray = table[:, :3].astype(np.int64)
-        self._end = np.maximum(table[:, 3], now)
+    @cached_property
+    def _sockets(self) -> _Rows:
+        """(node, socket, CPUs)."""
+        return _Rows.of([_socket_shares(job) for job in self._jobs], 3, self._end)
+
+
+def _shares(job: RunningJob) -> list[tuple[int, int, int]]:
+    if not job.cpus and not job.memory_mb:
+        return []
+    nodes = {*job.cpus, *job.memory_mb}
+    return [(node, job.cpus.get(node, 0), job.memory_mb.get(node, 0)) for node in nodes]
+
+
+def _socket_shares(job: RunningJob) -> list[tuple[int, int, int]]:
+    shares = job.socket_cpus.items()
+    return [(node, at, count) for node, cpus in shares for at, count in enumerate(cpus) if count]
+
+
+class _Rows(NamedTuple):
+    """Rows of whole numbers, each with its end."""
+
+    numbers: IntArray
+    end: FloatArray
+
+    @classmethod
+    def of(cls, parts: Sequence[Sequence[tuple[int, ...]]], width: int, ends: FloatArray) -> Self:
+        """The rows of all jobs; ``parts``: of each job; ``ends``: (jobs,)."""
+        flat = itertools.chain.from_iterable(itertools.chain.from_iterable(parts))
+        counts = np.fromiter(map(len, parts), dtype=np.int64, count=len(parts))
+        numbers = np.fromiter(flat, dtype=np.int64, count=width * int(counts.sum()))
+        return cls(numbers.reshape(-1, width), ends.repeat(counts))
 
     def by(self, time_s: float) -> IntArray:
-        """(3, n) rows that have ended by then, as columns."""
-        return self._numbers[self._end <= time_s].T
+        """(columns, n) rows that have ended by then, as columns."""
+        return self.numbers[self.end <= time_s].T
