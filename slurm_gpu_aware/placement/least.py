@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -12,27 +13,29 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.level_views import level_views
 from slurm_gpu_aware.placement.score_table import ScoreTable, score_table
-from slurm_gpu_aware.placement.shapes import splits
+from slurm_gpu_aware.placement.shapes import Split, splits
 
 __all__ = ["LeastSlowdown", "worst_of_best"]
+
+_FEW = 16  # columns up to which one operation for each is quicker than one for each row
 
 
 @dataclass(frozen=True, eq=False)
 class LeastSlowdown:
     """Bounds of L x max V of the sets of a request on a cluster, whatever is free."""
 
-    table: ScoreTable
     gpus: int
+    table: ScoreTable
+    choices: tuple[Split, ...]
     inside: float
     """Least L of a set on one node; inf if the request needs several."""
-    across: float
-    """Least L x V of a set over several nodes; inf if the request does not allow any."""
+    beyond: float
+    """Least L of a set over several nodes; inf if the request does not allow any."""
 
     @classmethod
     def of(cls, request: Request, cluster: Cluster) -> LeastSlowdown:
-        """Bounds by the levels, the splits and the best score."""
-        table = score_table(cluster, request.app_class)
-        inside = across = math.inf
+        """Bounds by the levels, the splits and the scores."""
+        inside = beyond = math.inf
         choices = splits(request, cluster)
         alone = any(split.nodes == 1 for split in choices)
         several = any(split.nodes != 1 for split in choices)
@@ -40,13 +43,18 @@ class LeastSlowdown:
             if level.one_node and alone:
                 inside = min(inside, level.penalty)
             elif not level.one_node and several:
-                across = min(across, level.penalty)
-        return cls(table, request.gpus, inside, across * table.values.item(0))
+                beyond = min(beyond, level.penalty)
+        return cls(request.gpus, score_table(cluster, request.app_class), choices, inside, beyond)
+
+    @property
+    def across(self) -> float:
+        """Bound for any set over several nodes."""
+        return self.beyond * self.table.values.item(0)
 
     @property
     def anywhere(self) -> float:
         """Bound for any set."""
-        return min(self.inside * self.table.values.item(0), self.across)
+        return min(self.inside, self.beyond) * self.table.values.item(0)
 
     def on_nodes(self, nodes: IntArray, free: BoolArray) -> FloatArray:
         """(R,) bounds for sets on one node each; inf where too few GPUs are free.
@@ -58,14 +66,22 @@ class LeastSlowdown:
 
     def among(self, free: BoolArray) -> float:
         """Bound for the sets of these (N, W) GPUs; inf: too few."""
-        scores = np.where(free, self.table.scores, math.inf)
-        least = math.inf
-        if self.inside < math.inf:
-            least = self.inside * worst_of_best(scores, self.gpus).min().item()
-        if self.across < math.inf:
-            level = self.across / self.table.values.item(0)
-            least = min(least, level * worst_of_best(scores.reshape(1, -1), self.gpus).item())
-        return least
+        single = free.ravel().nonzero()[0]
+        counts = np.bincount(single // free.shape[1], minlength=len(free))
+        return min((self._among(free, counts, one) for one in self.choices), default=math.inf)
+
+    def _among(self, free: BoolArray, counts: IntArray, split: Split) -> float:
+        """Bound for the sets of a split; ``counts``: (N,) free GPUs of each node."""
+        if split.uneven:
+            scores = self.table.scores[free]
+            return self.beyond * worst_of_best(scores[None, :], self.gpus).item()
+        nodes = (counts >= split.per_node).nonzero()[0]
+        if len(nodes) < split.nodes:
+            return math.inf
+        scores = np.where(free[nodes], self.table.scores[nodes], math.inf)
+        worst = worst_of_best(scores, split.per_node)
+        level = self.inside if split.nodes == 1 else self.beyond
+        return level * worst_of_best(worst[None, :], split.nodes).item()
 
 
 def worst_of_best(scores: FloatArray, count: int) -> FloatArray:
@@ -74,7 +90,7 @@ def worst_of_best(scores: FloatArray, count: int) -> FloatArray:
     if count > width:
         return np.full(len(scores), math.inf)
     if count == 1:
-        return np.asarray(scores.min(axis=1))
+        return reduce(np.minimum, scores.T) if width <= _FEW else scores.min(axis=1)
     if count == width:
-        return np.asarray(scores.max(axis=1))
+        return reduce(np.maximum, scores.T) if width <= _FEW else scores.max(axis=1)
     return np.asarray(np.partition(scores, count - 1, axis=1)[:, count - 1])
