@@ -69,9 +69,9 @@ def five_policies(processes: int) -> float:
 def large(policy: str, jobs: int, gpus: int) -> float:
     """Seconds for a policy on a large, busy cluster, planning at every arrival and end."""
     cluster, truth = scored(gpus // 4, same_indices=True)
-    # Mean duration and size of the synthetic jobs: 12,300 s on 2.5 GPUs.
-    rate = LOAD * gpus / (12_300 * 2.3) * 3600
-    trace = poisson_trace(jobs, rate, seed=1)
+    sample = poisson_trace(jobs, 1.0, seed=1)  # the same jobs, at other times
+    work_s = sum(job.gpus * job.duration_s for job in sample.jobs) / jobs
+    trace = poisson_trace(jobs, LOAD * gpus / work_s * 3600, seed=1)
     started, last = time.perf_counter(), [0, 0.0]
 
     def progress(ended: int) -> None:
