@@ -18,10 +18,11 @@ import numpy as np
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
+from slurm_gpu_aware.planning.postponing import awaited
 from slurm_gpu_aware.planning.timeline import NodeShare, Timeline, keep_least, take
-from slurm_gpu_aware.planning.waiting import Gpu, Later
+from slurm_gpu_aware.planning.waiting import Gpu
 
 __all__ = ["BackfillRoom", "Shadow", "reserve"]
 
@@ -45,17 +46,23 @@ def reserve(
     cluster: Cluster,
     timeline: Timeline,
     dispatcher: Dispatcher,
-    later: Later | None = None,
+    wait: Postponement | None = None,
 ) -> Shadow | None:
     """Bisect for the earliest end after which the head fits; None: it fits after none.
 
-    ``later``: the set that the head waits for by its own choice. It is reserved from its expected
-    start, which is earlier than the limits promise, so that no other job takes parts of it.
+    ``wait``: the head waits by its own choice. Its set is reserved from its expected start, which
+    is earlier than the limits promise, so that no other job takes parts of it.
     """
-    if later is not None:
-        rest = later.cluster.copy()
-        take(rest, head, later.assignment)
-        return Shadow(later.start_s, later.assignment, rest, head.bound)
+    if wait is not None and (gpus := awaited(head, wait, cluster)):
+        nodes, slots_of = zip(*gpus, strict=True)
+        exact = not head.whole_node and bool(cluster.indexed[list(nodes)].all())
+        chosen = Assignment(head.job_id, nodes, slots_of, "", 1.0, "", 1.0, exact)
+        ended = dispatcher.ends.beside_gpus(nodes, wait.start_s)
+        rest = Timeline(ended, wait.start_s).at(cluster, math.inf)
+        for node, slots in gpus:
+            rest.free[node, list(slots)] = True  # also if a job there is late
+        take(rest, head, chosen)
+        return Shadow(wait.start_s, chosen, rest, head.bound)
 
     @cache
     def at(index: int) -> tuple[Assignment | None, Cluster]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -11,14 +12,14 @@ from typing import Any
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.constraints import constrained
 from slurm_gpu_aware.placement.feasible import common_reason
 from slurm_gpu_aware.placement.policy import Policy, Reason
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.planning.postponing import still_waits
-from slurm_gpu_aware.planning.waiting import ExpectedEnds, Gpu, Later, better_later
+from slurm_gpu_aware.planning.postponing import awaited, least_now, postponement
+from slurm_gpu_aware.planning.waiting import ExpectedEnds, Gpu, better_later
 
 __all__ = ["Dispatcher", "PlacementFailedError", "shape_of"]
 
@@ -59,8 +60,8 @@ class Dispatcher:
         cluster: Cluster,
         reserved: Collection[Gpu] = (),
         ends: ExpectedEnds | None = None,
-    ) -> Assignment | Later | None:
-        """Ask the request's policy: the best set now, or the later one that the job waits for.
+    ) -> Assignment | Postponement | None:
+        """Ask the request's policy: the best set now, or the wait for a later one.
 
         ``reserved``: GPUs that other jobs get when they become free. ``ends``: those of a trial
         instead of the round's. Raises PlacementFailedError if the policy fails.
@@ -68,24 +69,44 @@ class Dispatcher:
         try:
             policy = self._policy(request)
             aged = self._aged(request, policy)
+            if wait := self._waits_on(aged, cluster, policy):
+                return wait
             here = policy.place(aged, cluster)
             if here is None:
                 return None
+            if wait := self._waits_on(aged, cluster, policy, here.slowdown):
+                return wait
             ends = self.ends if ends is None else ends
-            return better_later(aged, here, cluster, ends, self.now, policy, reserved) or here
+            later = better_later(aged, here, cluster, ends, self.now, policy, reserved)
+            if later is None:
+                return here
+            return postponement(aged, later, self.now, cluster.nodes)
         except PolicyError as exc:
             raise PlacementFailedError(str(exc)) from exc
         except Exception as exc:  # one job must not stop the round
             log.exception("job %s: its placement policy failed", request.job_id)
             raise PlacementFailedError(f"its placement policy failed: {exc!r}") from exc
 
-    def still_waits(self, request: Request, cluster: Cluster) -> bool:
-        """Say whether a postponed job waits on, without a search; `waiting.still_waits`."""
-        try:
-            rule = self._policy(request).wait_rule()
-        except PolicyError:
-            return False
-        return rule is not None and still_waits(request, cluster, self.now, rule)
+    def _waits_on(
+        self, request: Request, cluster: Cluster, policy: Policy, slowdown: float | None = None
+    ) -> Postponement | None:
+        """The wait of a postponed job, if it is worth more than a start now; None: weigh anew.
+
+        ``slowdown``: that of a start now; None: a bound of it, which spares a search.
+        """
+        wait, rule = request.postponed, policy.wait_rule()
+        if wait is None or rule is None:
+            return None
+        if not self.now < wait.start_s <= wait.since_s + rule.cap * request.expected_s:
+            return None
+        if not awaited(request, wait, cluster):
+            return None
+        if slowdown is None:
+            slowdown = least_now(request, cluster)
+        if slowdown == math.inf:
+            return None
+        start_now = self.now + request.expected_s * (slowdown - rule.margin)
+        return wait if start_now >= wait.end_s else None
 
     def try_place(self, request: Request, cluster: Cluster) -> Assignment | None:
         """Place now; None also if the policy fails."""

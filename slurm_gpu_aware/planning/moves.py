@@ -135,8 +135,7 @@ def plan_moves(
     able = [one for one in movable if may_move(one, moves, now)]
     if left <= 0 or not able or any(a.victims for a in plan.assignments):
         return ()
-    dispatcher = Dispatcher(settings, policy_options, now)
-    planner = _Moves(queue, cluster, plan, moves, now, dispatcher)
+    planner = _Moves(queue, cluster, plan, settings, moves, now, policy_options)
     found = planner.improving(able) if moves.sticky else planner.anew(able, settings.classes)
     chosen: list[Move] = []
     taken = set(busy)
@@ -155,11 +154,12 @@ class _Moves:
         queue: Sequence[Request],
         cluster: Cluster,
         plan: Plan,
+        settings: PlanSettings,
         moves: MoveSettings,
         now: float,
-        dispatcher: Dispatcher,
+        policy_options: Mapping[str, Mapping[str, Any]] | None,
     ) -> None:
-        self.moves, self.now, self.dispatcher = moves, now, dispatcher
+        self.moves, self.now = moves, now
         self.after = cluster.copy()
         running = list(cluster.running)
         requests = {request.job_id: request for request in queue}
@@ -167,6 +167,7 @@ class _Moves:
             request = requests[assignment.job_id]
             held = take(self.after, request, assignment)
             running.append(as_running(request, assignment, now, held))
+        self.dispatcher = Dispatcher(settings, policy_options, now, running)
         self.shadow = self._shadow(queue, plan, running)
         self._slowdowns: dict[str, float] = {}
         self._fastest: dict[str, float] = {}
@@ -175,11 +176,12 @@ class _Moves:
         self, queue: Sequence[Request], plan: Plan, running: Sequence[RunningJob]
     ) -> Shadow | None:
         """The reservation of the first waiting job that the cluster could hold."""
-        waiting = {entry.job_id for entry in plan.waiting if not entry.infeasible}
-        head = next((r for r in in_slurm_order(queue) if r.job_id in waiting), None)
+        waits = {entry.job_id: entry.postponement for entry in plan.waiting if not entry.infeasible}
+        head = next((r for r in in_slurm_order(queue) if r.job_id in waits), None)
         if head is None:
             return None
-        return reserve(head, self.after, Timeline(running, self.now), self.dispatcher)
+        timeline = Timeline(running, self.now)
+        return reserve(head, self.after, timeline, self.dispatcher, waits[head.job_id])
 
     def improving(self, able: Sequence[Movable]) -> list[tuple[Move, frozenset[int]]]:
         """Moves that save more than their cost and the margin, and their nodes."""
@@ -210,7 +212,7 @@ class _Moves:
             if target is None:
                 continue
             take(trial, one.request, target)
-            own = {(node, slot) for node, slots in one.job.gpus for slot in slots}
+            own = one.job.each_gpu
             if all(gpu in own or self.after.free[gpu] for gpu in _gpus(target)):
                 move = self._move(one, target, 0.0)
                 if move is not None and move[0].saves_s > 0:

@@ -1,8 +1,10 @@
-"""Postponements: what a round remembers of a job that waits by choice, and when it looks again."""
+"""Postponements: what a round remembers of a job that waits by choice, and when it looks again.
+
+Until the expected start a job waits on for the same GPUs, unless free ones are now as good.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from slurm_gpu_aware.model.assignment import Assignment
@@ -10,38 +12,48 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.placement.feasible import allowed_nodes
+from slurm_gpu_aware.placement.identity_cache import by_identity
 from slurm_gpu_aware.placement.least import LeastSlowdown
-from slurm_gpu_aware.placement.policy import WaitRule
 from slurm_gpu_aware.planning.waiting import Later
 from slurm_gpu_aware.time_text import duration, stamp
 
-__all__ = ["in_words", "postponement", "still_waits"]
+__all__ = ["awaited", "least_now", "postponement", "row_of"]
 
 
-def still_waits(request: Request, cluster: Cluster, now: float, rule: WaitRule) -> bool:
-    """Say whether no free set can be worth more than the one that the job waits for, by a bound.
+Gpus = tuple[tuple[int, tuple[int, ...]], ...]
+"""(node index, slots) pairs."""
 
-    Until the expected start this spares the search. False: search again.
-    """
-    wait = request.postponed
-    if wait is None or now >= wait.start_s:
-        return False
+
+def awaited(request: Request, wait: Postponement, cluster: Cluster) -> Gpus:
+    """(node, slots) of the GPUs that a postponed job waits for; (): it may not take them."""
+    rows, allowed = row_of(cluster.nodes), allowed_nodes(request, cluster)
+    found = tuple(sorted((rows.get(name, -1), slots) for name, slots in wait.gpus))
+    for node, slots in found:
+        if node < 0 or not (allowed is None or allowed[node]):
+            return ()
+        if not all(cluster.exists.item(node, slot) for slot in slots):
+            return ()
+    enough = sum(len(slots) for _, slots in found) >= request.gpus
+    return found if enough else ()
+
+
+def least_now(request: Request, cluster: Cluster) -> float:
+    """Bound of the slowdown of a start now; inf: no set fits."""
     allowed = allowed_nodes(request, cluster)
     free = cluster.free if allowed is None else cluster.free & allowed[:, None]
-    least = LeastSlowdown.of(request, cluster).among(free)
-    run_s = request.expected_s
-    return least < math.inf and now + run_s * least - rule.margin * run_s >= wait.end_s
+    return LeastSlowdown.of(request, cluster).among(free)
 
 
-def postponement(request: Request, later: Later, now: float, reason: str) -> Postponement:
+def postponement(request: Request, later: Later, now: float, nodes: Sequence[str]) -> Postponement:
     """The wait of a job for a later set."""
     found = later.assignment
-    nodes = [later.cluster.nodes[node] for node in found.nodes]
-    gpus = tuple(zip(nodes, found.slots, strict=True))
+    names = [nodes[node] for node in found.nodes]
+    gpus = tuple(zip(names, found.slots, strict=True))
+    reason = f"postponed: {_in_words(later, nodes)}"
     return Postponement(request.waits_since(now), later.start_s, later.end_s, gpus, reason)
 
 
-def in_words(later: Later, nodes: Sequence[str]) -> str:
+def _in_words(later: Later, nodes: Sequence[str]) -> str:
     """Say what was weighed: ``expected at 2026-05-04 14:05 on n3 GPUs 0,1 (1.02); ...``.
 
     The part before the semicolon, which Slurm shows, changes only with the plan.
@@ -55,3 +67,9 @@ def in_words(later: Later, nodes: Sequence[str]) -> str:
         f"expected at {stamp(later.start_s)[:16]} on {words(later.assignment)}; it ends"
         f" {duration(later.sooner_s)} sooner than now on {words(later.now)}"
     )
+
+
+@by_identity
+def row_of(nodes: tuple[str, ...]) -> dict[str, int]:
+    """Node -> its index."""
+    return {name: row for row, name in enumerate(nodes)}

@@ -9,10 +9,9 @@ from itertools import accumulate
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.timeline import as_running, take
-from slurm_gpu_aware.planning.waiting import Later
 
 __all__ = ["Trial", "TrialResults", "by_class", "guaranteed_prefix", "id_key", "in_slurm_order"]
 
@@ -48,7 +47,7 @@ def guaranteed_prefix(gpus: Sequence[int], total: int) -> int:
     return bisect_right(list(accumulate(gpus)), total)
 
 
-class TrialResults(dict[int, tuple[Assignment | Later | None, "TrialResults"]]):
+class TrialResults(dict[int, tuple[Assignment | Postponement | None, "TrialResults"]]):
     """Identity of a request -> its answer and the results after it (a tree)."""
 
 
@@ -61,8 +60,8 @@ class Trial:
         self._results = results
         self._ends = dispatcher.ends.copy()
 
-    def place(self, request: Request) -> Assignment | Later | None:
-        """Place the next job; `Later` if it waits, None if it has no place.
+    def place(self, request: Request) -> Assignment | Postponement | None:
+        """Place the next job, or return its wait; None if it has no place.
 
         Raises PlacementFailedError.
         """

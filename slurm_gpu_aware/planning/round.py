@@ -31,7 +31,7 @@ from slurm_gpu_aware.placement.policy import Reason
 from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve
 from slurm_gpu_aware.planning.dispatcher import Dispatcher, PlacementFailedError, shape_of
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
-from slurm_gpu_aware.planning.postponing import in_words, postponement
+from slurm_gpu_aware.planning.postponing import row_of
 from slurm_gpu_aware.planning.preempt import can_preempt, plan_preemption
 from slurm_gpu_aware.planning.prefix import (
     Trial,
@@ -41,7 +41,7 @@ from slurm_gpu_aware.planning.prefix import (
     in_slurm_order,
 )
 from slurm_gpu_aware.planning.timeline import NodeShare, Timeline, as_running, keep_least, take
-from slurm_gpu_aware.planning.waiting import Gpu, Later
+from slurm_gpu_aware.planning.waiting import Gpu
 from slurm_gpu_aware.time_text import duration
 
 __all__ = ["plan_round"]
@@ -94,9 +94,9 @@ class _Round:
         """GPUs that jobs wait for, which no job behind them waits for."""
 
     def plan(self, ordered: list[Request]) -> Plan:
-        behind, later = self._continue(self._prefix(ordered))
+        behind, wait = self._continue(self._prefix(ordered))
         if behind:
-            self._behind_head(behind[0], behind[1:], later)
+            self._behind_head(behind[0], behind[1:], wait)
         return Plan(tuple(self.assignments), tuple(self.waiting.values()))
 
     def _prefix(self, ordered: list[Request]) -> list[Request]:
@@ -145,10 +145,10 @@ class _Round:
             wanted = [failed, *(request for request in wanted if request is not failed)]
         return [(request, a) for request, a in prefix if request.job_id not in self.waiting]
 
-    def _continue(self, behind: list[Request]) -> tuple[list[Request], Later | None]:
+    def _continue(self, behind: list[Request]) -> tuple[list[Request], Postponement | None]:
         """Continue in Slurm's order while jobs start; return the rest, the head first.
 
-        Also the set that the head waits for by its own choice.
+        Also the head's wait, if it waits by its own choice.
         """
         for position, request in enumerate(behind):
             try:
@@ -245,15 +245,16 @@ class _Round:
     @cached_property
     def _idle(self) -> Cluster:
         """The idle cluster: all GPUs are free; only known jobs return CPUs and memory."""
-        ended = Timeline(self.snapshot.running, self.now).at(self.snapshot, math.inf)
+        beside_gpus = [job for job in self.snapshot.running if job.cpus or job.memory_mb]
+        ended = Timeline(beside_gpus, self.now).at(self.snapshot, math.inf)
         idle = None if ended.sockets is None else ended.sockets.idle()
         return replace(ended, free=ended.exists.copy(), sockets=idle)
 
-    def _behind_head(self, head: Request, behind: list[Request], later: Later | None) -> None:
+    def _behind_head(self, head: Request, behind: list[Request], wait: Postponement | None) -> None:
         timeline = Timeline(self.running, self.now)
-        shadow = reserve(head, self.cluster, timeline, self.dispatcher, later)
-        if later is not None:
-            self._postpone(head, later, shadow)
+        shadow = reserve(head, self.cluster, timeline, self.dispatcher, wait)
+        if wait is not None:
+            self._postpone(head, wait, f"{wait.reason}; reserved for it")
         else:
             self._wait_as_head(head, shadow)
         depth, why = 0, f"waits for its turn behind job {head.job_id}"
@@ -261,7 +262,7 @@ class _Round:
             depth = self.settings.backfill_depth
             why = f"waits behind job {head.job_id}, beyond the depth of backfill"
             self._backfill(head, BackfillRoom(self.cluster, shadow), behind[:depth])
-        elif later is not None:  # a job that waits by its own choice holds up no other
+        elif wait is not None:  # a job that waits by its own choice holds up no other
             depth = len(behind)
             self._backfill(head, BackfillRoom(self.cluster, shadow), behind, strict=True)
         for request in behind[depth:]:
@@ -283,23 +284,11 @@ class _Round:
             reason += f"; {what} {latest}, reserved: {names}"
         self._wait(head, reason, shadow_start_s=None if shadow is None else shadow.start_s)
 
-    def _postpone(self, request: Request, later: Later, shadow: Shadow | None = None) -> None:
-        """Let a job wait for a set that frees up later; ``shadow``: its reservation as the head."""
-        reason = f"postponed: {in_words(later, self.cluster.nodes)}"
-        if shadow is not None:
-            reason += "; reserved for it"
-        self._keep_waiting(request, postponement(request, later, self.now, reason))
-
-    def _keep_waiting(self, request: Request, wait: Postponement) -> None:
-        """Let a job wait; no job behind it waits for the same GPUs."""
-        self._wait(request, wait.reason, postponement=wait)
-        pairs = ((self._number.get(node), slots) for node, slots in wait.gpus)
-        self._awaited.update((n, s) for n, slots in pairs if n is not None for s in slots)
-
-    @cached_property
-    def _number(self) -> dict[str, int]:
-        """Node -> its index."""
-        return {node: index for index, node in enumerate(self.cluster.nodes)}
+    def _postpone(self, request: Request, wait: Postponement, reason: str) -> None:
+        """Let a job wait for a set that frees up later; no job behind it waits for the same."""
+        self._wait(request, reason, postponement=wait)
+        rows = row_of(self.cluster.nodes)
+        self._awaited.update((rows[node], slot) for node, slots in wait.gpus for slot in slots)
 
     def _backfill(
         self, head: Request, room: BackfillRoom, behind: list[Request], *, strict: bool = False
@@ -322,15 +311,12 @@ class _Round:
                 continue
             try:
                 view = room.view(request, self.now)
-                if (wait := request.postponed) and self.dispatcher.still_waits(request, view):
-                    self._keep_waiting(request, wait)
-                    continue
                 answer = self.dispatcher.place(request, view, self._awaited)
                 if isinstance(answer, Assignment):
                     answer = _with_reserved(answer, head, room.now, view)
                     self._record(request, answer, room.take(request, answer, self.now))
                 elif answer is not None:
-                    self._postpone(request, answer)
+                    self._postpone(request, answer, answer.reason)
                 elif not self._is_infeasible(request):
                     reason = self._why_behind(head, room, request, short)
                     self._wait(request, reason)

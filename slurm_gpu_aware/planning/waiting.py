@@ -68,9 +68,9 @@ def expected_ends(running: Sequence[RunningJob], now: float) -> FloatArray:
     A job that has outrun its expectation is expected to run on as long as it is overdue, at least
     5% of its expected run time. A job over its limit has no expected end.
     """
-    limit = np.array([job.end_s for job in running], dtype=np.float64)
-    given = [math.inf if job.expected_end_s is None else job.expected_end_s for job in running]
-    end = np.minimum(np.array(given, dtype=np.float64), limit)
+    limit = np.array([*map(attrgetter("end_s"), running)], dtype=np.float64)
+    given = np.array([*map(attrgetter("expected_end_s"), running)], dtype=np.float64)
+    end = np.fmin(given, limit)  # of None, which is NaN here, and the limit the limit counts
     overdue = np.flatnonzero(end <= now)
     start = np.array([running[at].start_s for at in overdue.tolist()], dtype=np.float64)
     past = end[overdue]
@@ -92,23 +92,23 @@ class _Ends:
     """Ends of the jobs of a snapshot, sorted when they are first asked for."""
 
     def __init__(self, running: Sequence[RunningJob], now: float) -> None:
-        self._running = running
+        self.running = running
         self._now = now
         self._first: list[_End] = []
 
     @cached_property
-    def _order(self) -> tuple[FloatArray, IntArray]:
+    def order(self) -> tuple[FloatArray, IntArray]:
         """Ends of the jobs, and positions of those that are known, by time."""
-        ends = expected_ends(self._running, self._now)
+        ends = expected_ends(self.running, self._now)
         return ends, ends.argsort(kind="stable")[: np.count_nonzero(ends < math.inf)]
 
     def first(self, count: int) -> list[_End]:
         """At least ``count`` ends, or all; ascending, equal ends in the order of the snapshot."""
         known = self._first
         if len(known) < count:
-            ends, order = self._order
+            ends, order = self.order
             more = order[len(known) : count].tolist()
-            known += [_End(ends.item(at), self._running[at]) for at in more]
+            known += [_End(ends.item(at), self.running[at]) for at in more]
         return known
 
 
@@ -137,6 +137,20 @@ class ExpectedEnds:
     def preempt(self, job_ids: Iterable[str]) -> None:
         """Leave out jobs that are preempted: what they held has a new holder."""
         self._gone.update(job_ids)
+
+    def beside_gpus(self, nodes: Collection[int], latest_s: float) -> list[RunningJob]:
+        """Jobs that end by a time and hold CPUs or memory of these nodes."""
+        ends, _ = self._before.order
+        early = np.flatnonzero(ends <= latest_s).tolist()
+        jobs = [self._before.running[at] for at in early]
+        jobs += [job for end_s, job in self._started if end_s <= latest_s]
+        return [
+            job
+            for job in jobs
+            if (job.cpus or job.memory_mb)
+            and not job.on_nodes.isdisjoint(nodes)
+            and job.job_id not in self._gone
+        ]
 
     def until(self, latest_s: float) -> Iterator[_End]:
         """Ends up to a time, ascending."""

@@ -190,25 +190,49 @@ def test_no_two_jobs_wait_for_the_same_gpus():
 
 
 @pytest.mark.parametrize(
-    ("start_in_s", "end_in_s", "waits"),
+    ("start_in_s", "end_in_s", "node", "waits"),
     [
-        (HOUR, 11 * HOUR, True),
-        (HOUR, 14.9 * HOUR, False),  # the free node ends it nearly as soon: search again
-        (-1.0, 10 * HOUR, False),  # its time has come
+        (HOUR, 11 * HOUR, "n0", True),
+        (HOUR, 14.9 * HOUR, "n0", False),  # the free node ends it nearly as soon: search again
+        (-1.0, 10 * HOUR, "n0", False),  # its time has come
+        (5 * HOUR, 11 * HOUR, "n0", False),  # beyond the cap: the job has become shorter
+        (HOUR, 11 * HOUR, "gone", False),
+        (HOUR, 11 * HOUR, "n3", False),  # no longer allowed
     ],
 )
-def test_until_its_time_a_job_waits_on_without_a_search(start_in_s, end_in_s, waits):
+@pytest.mark.parametrize("place", ["head", "behind"])
+def test_until_its_time_a_job_waits_on_without_a_search(start_in_s, end_in_s, node, waits, place):
     """No job holds the fast node any more as far as is known: a search would start the job."""
-    scores = np.array([[1.0, 1.0], [1.5, 1.5], [1.5, 1.5]])
-    busy = held("a", 0, [0, 1], 20 * HOUR), held("b", 2, [0, 1], 20 * HOUR)
+    scores = np.array([[1.0, 1.0], [1.5, 1.5], [1.5, 1.5], [1.5, 1.5]])
+    ends_s = 20 * HOUR
+    busy = [held(str(n), n, [0, 1], ends_s) for n in (0, 2, 3)]
     cluster = site(*busy, scores=scores)
-    head = job(1, 4, eligible=np.array([True, False, True]))
-    gpus = (("n0", (0, 1)), ("gone", (0,)))
-    wait = Postponement(NOW - HOUR, NOW + start_in_s, NOW + end_in_s, gpus, "as before")
-    result = plan([head, replace(job(2, 2), postponed=wait)], cluster)
+    allowed = np.array([True, True, True, False])
+    wait = Postponement(
+        NOW - HOUR, NOW + start_in_s, NOW + end_in_s, ((node, (0, 1)),), "as before"
+    )
+    waiting = job(2, 2, postponed=wait, eligible=allowed)
+    wide = job(1, 4, eligible=np.array([True, False, True, False]))
+    result = plan([wide, waiting] if place == "behind" else [waiting, job(3, 2)], cluster)
     (kept,) = [w.postponement for w in result.waiting if w.job_id == "2"] or [None]
     assert kept == (wait if waits else None)
-    assert chosen(result) == ({} if waits else {"2": ((1,), ((0, 1),))})
+    taken = chosen(result)
+    assert taken.get("2") == (None if waits else ((1,), ((0, 1),)))
+    if waits and place == "head":
+        assert taken == {"3": ((1,), ((0, 1),))}
+
+
+def test_a_head_that_waits_on_keeps_cores_of_its_node():
+    """Jobs that outlast its wait take none of the cores that it needs and no job gives back."""
+    busy = held("a", 0, [0, 1], HOUR, cpus=2)
+    cluster = site(busy, scores=np.ones((2, 4)), cpus_per_node=4)
+    wait = Postponement(NOW, NOW + HOUR, NOW + 2 * HOUR, (("n0", (0, 1)),), "as before")
+    only = np.array([True, False])
+    for cpus, starts in ((4, False), (2, True)):
+        head = job(1, 2, postponed=wait, cpus=cpus, eligible=only)
+        other = job(2, 1, limit_s=9 * HOUR, cpus=2, eligible=only)
+        result = plan([head, other], cluster)
+        assert bool(chosen(result)) == starts
 
 
 def test_a_job_without_a_place_does_not_wait_by_choice():
