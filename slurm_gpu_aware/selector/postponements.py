@@ -44,6 +44,13 @@ class Postponements:
         for assignment in plan.assignments:
             waits.pop(assignment.job_id, None)
 
+    def changed(self, job_id: str) -> None:
+        """Weigh a job anew whose owner has changed it; its wait goes on from its beginning."""
+        waits = self._known()
+        for other, wait in waits.items():
+            if job_id in (other, other.partition("_")[0]):
+                waits[other] = Postponement(wait.since_s)
+
     def times(self, waiting: Waiting) -> dict[str, float]:
         """Times of a waiting job for its record; empty unless it was postponed before."""
         wait = self._known().get(waiting.job_id)

@@ -215,6 +215,7 @@ class Rounds:
             if why is None:
                 log.info("job %s was changed by its owner", job_id)
                 self._backoff.clear(job_id)
+                self._postponements.changed(job_id)
                 detail = {"record": change.record}
             else:
                 log.warning("job %s keeps its request, Slurm refused its change: %s", job_id, why)

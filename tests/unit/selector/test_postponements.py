@@ -37,6 +37,16 @@ def test_a_wait_is_given_to_the_next_round_until_the_job_is_placed(tmp_path: Pat
     assert kept.noted(QUEUE) == QUEUE
 
 
+def test_a_job_that_its_owner_has_changed_is_weighed_anew(tmp_path: Path) -> None:
+    """Its whole wait is limited from its beginning: a change gives no job more of it."""
+    _, kept = postponements(tmp_path)
+    kept.note(PLAN)
+    kept.changed("8")
+    assert kept.noted(QUEUE)[0].postponed == WAIT
+    kept.changed("7")
+    assert [request.postponed for request in kept.noted(QUEUE)] == [Postponement(100.0), None]
+
+
 def test_jobs_that_are_gone_are_forgotten(tmp_path: Path) -> None:
     _, kept = postponements(tmp_path)
     kept.note(PLAN)
