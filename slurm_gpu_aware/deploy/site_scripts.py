@@ -81,8 +81,9 @@ def calls(text: str, script: Path) -> bool:
 
 
 def loads_filter(text: str) -> bool:
-    """Whether job_submit.lua names the filter, outside of comments."""
-    return "gpu_aware" in _code(text, ".lua")
+    """Whether job_submit.lua loads the filter and joins it, outside of comments."""
+    code = _code(text, ".lua")
+    return "gpu_aware" in code and re.search(r"\bjoin\s*\(", code) is not None
 
 
 def without_join(text: str) -> str:
