@@ -209,8 +209,14 @@ def _events(g: DoctorContext) -> Iterator[Check]:
 
 
 def _permissions(g: DoctorContext) -> Iterator[Check]:
-    """SlurmUser can write the store."""
+    """SlurmUser can read the configuration and write the store."""
     path, user = g.config.store.path, g.slurm_user
+    source = g.config.source
+    if source is not None and not (
+        _may(source, user, stat.S_IROTH) and _may(source.parent, user, stat.S_IXOTH)
+    ):
+        cure = f"chmod a+r {source}; chmod a+x {source.parent}; then start the selector"
+        yield failed("permissions", f"{user} cannot read {source}: no selector starts", cure)
     if not path.parent.is_dir():
         cure = f"install -d -o {user} {path.parent}"
         yield failed("permissions", f"{path.parent} is missing", cure)
@@ -225,16 +231,20 @@ def _permissions(g: DoctorContext) -> Iterator[Check]:
 
 
 def _writable(path: Path, user: str) -> bool:
-    """Whether a user may write by owner, group (all groups of the user) and mode."""
+    return _may(path, user, stat.S_IWOTH)
+
+
+def _may(path: Path, user: str, bit: int) -> bool:
+    """Whether a user may do what a bit of others says, by owner, groups and mode."""
     try:
         entry = pwd.getpwnam(user)
     except KeyError:
         return False
-    status, bit = path.stat(), stat.S_IWOTH
+    status = path.stat()
     if entry.pw_uid == status.st_uid:
-        bit = stat.S_IWUSR
+        bit <<= 6
     elif status.st_gid in os.getgrouplist(user, entry.pw_gid):
-        bit = stat.S_IWGRP
+        bit <<= 3
     return entry.pw_uid == 0 or bool(status.st_mode & bit)
 
 
