@@ -24,6 +24,7 @@ from slurm_gpu_aware.deploy.files import shipped
 from slurm_gpu_aware.deploy.install import SCRIPT_KEYS
 from slurm_gpu_aware.deploy.node_files import ask_nodes, digest, idle_nodes
 from slurm_gpu_aware.deploy.site_scripts import calls, hook_line, read_script
+from slurm_gpu_aware.slurm.conffile import BEGIN_RECORD
 from slurm_gpu_aware.slurm.hostlist import hostlist
 
 __all__ = ["CHECKS"]
@@ -108,7 +109,8 @@ def _nodes(g: DoctorContext) -> Iterator[Check]:
         absent = hostlist(node for node, files in there.items() if path not in files)
         other = hostlist(n for n, files in there.items() if files.get(path, value) != value)
         if absent:
-            yield failed(name, f"{path} is missing on {absent}", _COPY.format(g.folder))
+            what = "missing" if path.endswith(".conf") else "missing, or not executable,"
+            yield failed(name, f"{path} is {what} on {absent}", _COPY.format(g.folder))
         if other:
             found = f"{path} differs from the controller's on {other}"
             yield warning(name, found, _COPY.format(g.folder))
@@ -120,7 +122,7 @@ def _nodes(g: DoctorContext) -> Iterator[Check]:
 
 
 def _files_of_nodes(g: DoctorContext) -> list[Path]:
-    """Files of this host that the nodes read: slurm.conf, prolog and epilog."""
+    """Files of this host that the nodes read: slurm.conf, gres.conf, prolog and epilog."""
     scripts = [path for key in _ON_NODES for path in _scripts_of(g, key)]
     ours = [
         g.folder / kind / source.name
@@ -129,7 +131,11 @@ def _files_of_nodes(g: DoctorContext) -> list[Path]:
         for source in shipped(kind)
     ]
     called = [path for path in ours if any(calls(read_script(s) or "", path) for s in scripts)]
-    return list(dict.fromkeys([g.folder / "slurm.conf", *scripts, *called]))
+    gres = (
+        g.folder / "gres.conf"
+    )  # a site's own may differ from node to node; moved nodes have ours
+    ours_in_gres = [gres] if BEGIN_RECORD in (read_script(gres) or "") else []
+    return list(dict.fromkeys([g.folder / "slurm.conf", *ours_in_gres, *scripts, *called]))
 
 
 CHECKS = (

@@ -15,7 +15,11 @@ from slurm_gpu_aware.slurm.hostlist import hostlist
 __all__ = ["ask_nodes", "digest", "idle_nodes", "run_on_nodes"]
 
 _TIME_S = 60.0
-_LOOK = 'echo "$SLURMD_NODENAME" $(sha256sum "$@" 2>/dev/null)'
+_LOOK = """echo "$SLURMD_NODENAME" $(
+    for file; do
+        case $file in *.conf) ;; *) [ -x "$file" ] || continue ;; esac
+        sha256sum "$file"
+    done 2>/dev/null)"""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 MAX_NODES = 256
 """Nodes of one job."""
@@ -60,7 +64,10 @@ def run_on_nodes(
 def ask_nodes(
     partition: str, nodes: Sequence[str], paths: Sequence[Path]
 ) -> dict[str, dict[str, str]]:
-    """Node -> path -> SHA-256 of the files that it has; without nodes that could not be asked."""
+    """Node -> path -> SHA-256 of the files that it has; without nodes that could not be asked.
+
+    A script counts only if it is executable.
+    """
     found: dict[str, dict[str, str]] = {}
     for first in range(0, len(nodes), MAX_NODES):
         some = nodes[first : first + MAX_NODES]

@@ -24,8 +24,9 @@ __all__ = [
 
 BEGIN = "# BEGIN gpu-aware (written by gpu-aware setup; edit above or below)"
 END = "# END gpu-aware"
-_BEGIN_RECORD = "# BEGIN gpu-aware nodes"
-_BEGIN_LINE = f"{_BEGIN_RECORD}: instead of the lines behind '#|', by 'gpu-aware setup --roll'"
+BEGIN_RECORD = "# BEGIN gpu-aware nodes"
+"""Start of the lines of moved nodes, in slurm.conf and gres.conf."""
+_BEGIN_LINE = f"{BEGIN_RECORD}: instead of the lines behind '#|', by 'gpu-aware setup --roll'"
 _END_RECORD = "# END gpu-aware nodes"
 _ORIGIN = "#|"
 _PAIR = re.compile(r'([A-Za-z][A-Za-z0-9_]*)\s*(\+?=)\s*("[^"]*"|\S*)')
@@ -138,7 +139,7 @@ class ConfFiles:
 def _split(text: str, file: Path, checked: bool) -> Iterator[Entry]:
     lines = iter(text.split("\n"))
     for line in lines:
-        if line.startswith(_BEGIN_RECORD):
+        if line.startswith(BEGIN_RECORD):
             yield _block(lines, file, checked)
             continue
         record = [line]
@@ -157,7 +158,7 @@ def _block(lines: Iterator[str], file: Path, checked: bool) -> Entry:
         if line.startswith(_END_RECORD):
             if checked and line.removeprefix(_END_RECORD).strip() != _checksum(ours):
                 raise SourceError(
-                    f"{file}: lines between '{_BEGIN_RECORD}' and '{_END_RECORD}' were changed by"
+                    f"{file}: lines between '{BEGIN_RECORD}' and '{_END_RECORD}' were changed by"
                     f" hand, near {ours[0] if ours else line!r}; undo that, or change the site's"
                     f" lines behind '{_ORIGIN}' instead and run 'gpu-aware setup --roll' again"
                 )
@@ -166,7 +167,7 @@ def _block(lines: Iterator[str], file: Path, checked: bool) -> Entry:
             origin.append(line.removeprefix(_ORIGIN).removeprefix(" "))
         else:
             ours.append(line)
-    raise SourceError(f"{file}: '{_BEGIN_RECORD}' without '{_END_RECORD}'")
+    raise SourceError(f"{file}: '{BEGIN_RECORD}' without '{_END_RECORD}'")
 
 
 def _bare(line: str) -> str:

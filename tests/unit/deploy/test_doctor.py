@@ -492,8 +492,32 @@ def test_nodes_are_asked_for_their_files(cluster: Cluster):
     done = cluster.ask("--json", "--nodes")
     assert done.exit_code == 3
     texts = [c["found"] for c in json.loads(done.stdout)["checks"]]
-    assert f"{epilog} is missing on n1" in texts
+    assert f"{epilog} is missing, or not executable, on n1" in texts
     assert "could not be asked now: n2" in texts
+
+
+def test_a_hook_of_a_node_must_be_executable_and_gres_conf_that_of_the_rollout(cluster: Cluster):
+    """srun stands for a job on n1, where this host's files are."""
+    slurm = cluster.root / "slurm"
+    (slurm / "slurm.conf").write_text("")
+    (slurm / "gres.conf").write_text("# BEGIN gpu-aware nodes: instead of the lines\n")
+    cluster.answer(partitions=[partition_record("gpu", "n1")])
+    look = 'while [ "$1" != sh ]; do shift; done; SLURMD_NODENAME=n1 "$@"'
+    epilog = slurm / "epilog.d" / "50-gpu-aware"
+    other = f"s|[0-9a-f]* *{slurm}/gres.conf|{'0' * 64} {slurm}/gres.conf|"
+    cluster.script("srun", f"#!/bin/sh\nchmod a-x {epilog}\n{look} | sed '{other}'\n")
+    texts = [c["found"] for c in json.loads(cluster.ask("--json", "--nodes").stdout)["checks"]]
+    assert f"{epilog} is missing, or not executable, on n1" in texts
+    assert f"{slurm}/gres.conf differs from the controller's on n1" in texts
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away, which needs root")
+def test_a_configuration_that_slurm_user_cannot_read(cluster: Cluster):
+    cluster.settings(SlurmUser="nobody(65534)")
+    cluster.root.chmod(0o755)
+    cluster.config.chmod(0o600)
+    texts = [c["found"] for c in json.loads(cluster.ask("--json").stdout)["checks"]]
+    assert f"nobody cannot read {cluster.config}: no selector starts" in texts
 
 
 @pytest.mark.parametrize("text", [None, "classes = 3", 'return { classes = { "X" } }'])
@@ -577,6 +601,7 @@ def test_a_process_of_another_user_is_no_selector(cluster: Cluster):
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files away, which needs root")
 def test_a_lock_that_root_left_keeps_the_selector_from_starting(cluster: Cluster):
     cluster.settings(SlurmUser="nobody(65534)")
+    cluster.root.chmod(0o755)
     for path in (cluster.root / "lib", *(cluster.root / "lib").iterdir()):
         os.chown(path, 65534, 65534)
     assert cluster.doctor()[1]["permissions"]["status"] == "ok"
