@@ -133,7 +133,7 @@ def test_each_heartbeat_looks_at_the_licences(slurm: SlurmFolder) -> None:
 
 
 def test_a_gate_that_holds_nothing_since_a_refused_update_is_made_anew(slurm: SlurmFolder) -> None:
-    """Slurm still shows its licences (seen on 24.11)."""
+    """Slurm still shows its licences (seen on 24.11 and 26.05)."""
     heartbeat = gate_of(slurm, "gpuaware:100000")
     heartbeat.beat()
     slurm.set(unheld=["gpuaware_gate"])
