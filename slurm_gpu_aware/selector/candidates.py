@@ -165,7 +165,9 @@ class Candidates:
                 continue
             for job_id in _ids(job):
                 if self._room.get(job.array_id or 0, 1) <= 0:
-                    self._wait(job, job.id, "its array runs as many tasks as its limit allows")
+                    if self.to_plan.keys().isdisjoint(_ids(job)):
+                        self.waits(job.id, "its array runs as many tasks as its limit allows")
+                    self._order.waits(job)  # the planned tasks tell why the array waits
                     break
                 if not self._assign(gated, job_id):
                     break

@@ -9,6 +9,8 @@ from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.selector.candidates import TaskOrder, _task_room
 
+FULL = parked("7", licenses="", admin_comment="", state="RUNNING", nodes="n1", slots=[0, 1, 2, 3])
+
 
 def task(number: int, **fields: Any) -> dict[str, Any]:
     """A parked task of array 98 with a record of its own."""
@@ -55,3 +57,13 @@ def test_a_waiting_rest_blocks_tasks_of_a_lower_priority_only(slurm: SlurmFolder
     assert not order.blocks(jobs["98_4"])
     order.waits(jobs["98_4"])
     assert order.blocks(jobs["98_4"])
+
+
+def test_an_array_that_waits_for_gpus_does_not_name_its_limit(slurm: SlurmFolder) -> None:
+    """Two tasks are planned, and say why they wait; that the others wait for them is no news."""
+    slurm.write([rest("5-9", tres_per_node="gres/gpu:4"), FULL], ["n1"])
+    assert [w["job_id"] for w in RoundsBench(slurm).rounds.run().waiting] == ["98_5", "98_6"]
+    two = [task(n, state="RUNNING", nodes="n1", slots=[n]) for n in (1, 2)]
+    slurm.write([rest("5-9"), *two], ["n1"])
+    (entry,) = RoundsBench(slurm).rounds.run().waiting
+    assert (entry["job_id"], "its limit allows" in entry["reason"]) == ("98", True)
