@@ -1,7 +1,8 @@
 """Earliest finish: the least slowdown with a price for breaking up nodes, or a wait that pays.
 
 The cost of a set on one node is L x max V (PAL, eq. 1) x (1 + b x free / W): of the node's W GPUs,
-``free`` are free before the job starts, and the bracket counts only if some stay free. A set across
+``free`` are free before the job starts, and the bracket counts only if some stay free. The price b
+falls with the number of idle nodes, as the next wide job misses one of many less. A set across
 nodes is taken if its L x V is below the least cost on one node. Of the sets within a tolerance of
 the least cost, those that leave the fewest GPUs of their nodes free are compared by their links
 (MAPA), or by their scores where links do not differ.
@@ -49,6 +50,7 @@ from slurm_gpu_aware.topology.distances import with_known_sockets
 
 __all__ = ["Eft", "EftOptions"]
 
+_SPARE = 4.0  # idle nodes that halve the price of breaking one up; flat from 1 to 4
 _EXACT = 1e-9  # products of equal factors in another order are equal
 
 
@@ -57,7 +59,7 @@ class EftOptions(LinkOptions):
     """Options of `Eft`. All results are flat in the numbers: 0.05 to 0.3, 0 to 0.05."""
 
     breaking: float = 0.1
-    """Price of breaking up an idle node, as a share of the slowdown; 0: none."""
+    """Price of breaking up a node where none is idle, as a share of the slowdown; 0: none."""
     tolerance: float = 0.02
     """Sets that cost at most this share more than the best count as equal."""
     wait_cap: float = 0.5
@@ -219,6 +221,7 @@ def _offers(supply: Supply, breaking: float, beside: FloatArray | None) -> list[
         return []
     offers = []
     width = cluster.shape[1]
+    price_of_idle = breaking / (1.0 + _idle_nodes(supply) / _SPARE)
     scores_of_all = supply.table.scores if beside is None else supply.table.scores * beside
     for level in level_views(cluster, request.app_class):
         if not level.one_node:
@@ -235,11 +238,23 @@ def _offers(supply: Supply, breaking: float, beside: FloatArray | None) -> list[
             worst = np.where(exact, worst, np.where(bits, scores, 0.0).max(axis=1))
         free = popcount(supply.free[units]).astype(np.int64)
         left = np.zeros_like(free) if request.whole_node else free - split.per_node
-        share = breaking * free / _widths(cluster.exists)[units]
+        share = price_of_idle * free / _widths(cluster.exists)[units]
         price = level.penalty * (1.0 + share * (left > 0))
         cost = price * worst
         offers.append(_Offer(cell, scores, price, cost, left, float(cost.min())))
     return offers
+
+
+def _idle_nodes(supply: Supply) -> int:
+    """Number of nodes with all GPUs free."""
+    whole = _all_gpus(supply.cluster.exists)
+    return int(np.count_nonzero((supply.free == whole) & (whole != 0)))
+
+
+@by_identity
+def _all_gpus(exists: BoolArray) -> MaskArray:
+    """(N,) the GPUs of each node."""
+    return pack(exists)
 
 
 @by_identity
