@@ -65,11 +65,13 @@ class Load:
     draws: int
     nodes: int = 16
     penalty: float | None = None
+    medians: str = "gpus"
+    """How medians are drawn: each GPU once, or with repetition (``repeat``)."""
 
     def site(self, bench: Bench, scores: str, seed: int) -> SimulatedSite:
         """A cluster with drawn scores."""
         name, runs = SCORES[scores]
-        how = "runs" if runs else "gpus"
+        how = "runs" if runs else self.medians
         site = bench.site(bench.profile(name, runs=runs), how, seed, self.nodes)
         return site if self.penalty is None else penalised(site, self.penalty)
 
@@ -154,7 +156,7 @@ def section(count: Count, processes: int | None) -> str:
     if count.loads:
         traces = [bench.synergy(load) for load in count.loads]
         draws = count.synergy_draws
-        loads.append(Load("Synergy-like", traces, draws, SYNERGY_NODES, SYNERGY_PENALTY))
+        loads.append(Load("Synergy-like", traces, draws, SYNERGY_NODES, SYNERGY_PENALTY, "repeat"))
     rows, beside = [], []
     for load in loads:
         policies = POLICIES if load.name != "Sia-Philly, other times" else POLICIES[:2]
