@@ -43,7 +43,7 @@ class Count:
 
     traces: int = 8
     draws: int = 4
-    copies: int = 6
+    copies: int = 3
     """Copies of each trace of Sia-Philly with other times."""
     loads: tuple[int, ...] = (10, 12)
     synergy_draws: int = 5
