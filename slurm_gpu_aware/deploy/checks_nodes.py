@@ -131,9 +131,8 @@ def _files_of_nodes(g: DoctorContext) -> list[Path]:
         for source in shipped(kind)
     ]
     called = [path for path in ours if any(calls(read_script(s) or "", path) for s in scripts)]
-    gres = (
-        g.folder / "gres.conf"
-    )  # a site's own may differ from node to node; moved nodes have ours
+    gres = g.folder / "gres.conf"
+    # That of a site may differ from node to node; moved nodes have ours.
     ours_in_gres = [gres] if BEGIN_RECORD in (read_script(gres) or "") else []
     return list(dict.fromkeys([g.folder / "slurm.conf", *ours_in_gres, *scripts, *called]))
 
