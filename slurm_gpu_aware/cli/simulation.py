@@ -12,7 +12,7 @@ from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.config.settings import Config, PlacementConfig
 from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.placement.registry import make_policy, option_names
-from slurm_gpu_aware.selector.policy_options import move_settings, policy_options, read_interference
+from slurm_gpu_aware.selector.policy_options import policy_options, read_interference
 from slurm_gpu_aware.simulator.history import (
     BASELINE,
     with_slots,
@@ -111,7 +111,7 @@ def gather(config: Config, given: Given, source: Trace | None = None) -> Inputs:
     if given["interference_scope"]:
         offered["interference_scope"] = given["interference_scope"]
     site_options = policy_options(config)
-    modes = [parse_policy(name, base, move_settings(config)) for name in names]
+    modes = [parse_policy(name, base, config.moves) for name in names]
     settings = tuple(with_options(mode, site_options, offered) for mode in modes)
     site = _site(config, given)
     if given["nodes"] is None and any(job.recorded_nodes for job in trace.jobs):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu_aware.filter_rules import LICENCE, RESERVATION
+from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.model.penalties import LEVELS, LevelPenalties, combine
 
 __all__ = [
@@ -100,25 +101,12 @@ class PlacementConfig:
 
 
 @dataclass(frozen=True)
-class MovesConfig:
+class MovesConfig(MoveSettings):
     """``[moves]``: running jobs that allow it are requeued to better GPUs."""
 
     enabled: bool = False
-    sticky: bool = True
-    """False: PAL's non-sticky mode, without cost and margin."""
-    margin_s: float = 300.0
-    """Least time that a move must save beyond the cost of the restart."""
     restart_s: float = 60.0
     """Time that a restart takes: checkpoint, requeue, start, restore."""
-    first_s: float = 600.0
-    """No move so soon after a job's start."""
-    last_s: float = 600.0
-    """No move so shortly before its expected end."""
-    again_s: float = 3600.0
-    """No other move of the job so soon after its last one."""
-    per_round: int = 4
-    per_hour: int = 12
-    """Most moves of the site within an hour."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ import numpy as np
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.move_settings import RATE_S, MoveSettings
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import predicted_slowdown, set_words
 from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve
@@ -29,31 +30,9 @@ from slurm_gpu_aware.planning.prefix import by_class, in_slurm_order
 from slurm_gpu_aware.planning.timeline import Timeline, as_running, take
 from slurm_gpu_aware.time_text import duration
 
-__all__ = ["RATE_S", "Movable", "Move", "MoveSettings", "may_move", "plan_moves"]
+__all__ = ["Movable", "Move", "may_move", "plan_moves"]
 
-RATE_S = 3600.0
-"""Period of `MoveSettings.per_hour`."""
 _TRIED = 16  # jobs of a round for which GPUs are searched, those that may gain most
-
-
-@dataclass(frozen=True)
-class MoveSettings:
-    """When running jobs may move. Times in seconds."""
-
-    sticky: bool = True
-    """A job moves only for a gain above cost and margin; False: PAL's non-sticky mode."""
-    margin_s: float = 300.0
-    """Least time that a move must save beyond the cost of the restart."""
-    first_s: float = 600.0
-    """A job is not moved so soon after its start."""
-    last_s: float = 600.0
-    """A job is not moved so shortly before its expected end."""
-    again_s: float = 3600.0
-    """A job is not moved again so soon after its last move."""
-    per_round: int = 4
-    """Most moves that begin in one round."""
-    per_hour: int = 12
-    """Most moves of the whole site that begin within `RATE_S`."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,13 +13,13 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.job_phase import JobPhase
+from slurm_gpu_aware.model.move_settings import RATE_S
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
-from slurm_gpu_aware.planning.moves import RATE_S, Movable, Move, plan_moves
+from slurm_gpu_aware.planning.moves import Movable, Move, plan_moves
 from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.selector.moves_under_way import MovesUnderWay, UnderWay
 from slurm_gpu_aware.selector.planned_round import PlannedRound
-from slurm_gpu_aware.selector.policy_options import move_settings
 from slurm_gpu_aware.slurm.client import SlurmClient
 
 __all__ = ["Mover"]
@@ -41,7 +41,7 @@ class Mover:
     ) -> None:
         self._config, self._tracker, self._timer = config, tracker, timer
         self.under_way = MovesUnderWay(client, tracker.ledger)
-        self._settings = move_settings(config)
+        self._settings = config.moves
         self._refused: dict[str, int] = {}
         """Job that Slurm does not requeue -> its restarts."""
         self._looked = -math.inf

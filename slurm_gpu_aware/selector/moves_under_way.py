@@ -18,7 +18,7 @@ from typing import Any
 from slurm_gpu_aware.admission.snapshot import Hold
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.planning.moves import RATE_S
+from slurm_gpu_aware.model.move_settings import RATE_S
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import ENDED

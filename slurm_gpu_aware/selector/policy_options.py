@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,9 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import ConfigError, PolicyError, SourceError
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile, Workload
 from slurm_gpu_aware.placement.registry import make_policy, option_names, policy_names
-from slurm_gpu_aware.planning.moves import MoveSettings
 from slurm_gpu_aware.text_file import read_object
 
-__all__ = ["move_settings", "policy_options", "read_interference"]
+__all__ = ["policy_options", "read_interference"]
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +35,6 @@ def policy_options(config: Config) -> dict[str, dict[str, Any]]:
             for end in ends:
                 _options(config, name, {option: end}, "tune.ranges")
     return {name: _options(config, name, given) for name, given in config.policies.items()}
-
-
-def move_settings(config: Config) -> MoveSettings:
-    """The planner's settings of moves, from ``[moves]``."""
-    names = (field.name for field in fields(MoveSettings))
-    return MoveSettings(**{name: getattr(config.moves, name) for name in names})
 
 
 def _options(

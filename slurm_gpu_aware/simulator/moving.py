@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from zlib import crc32
 
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.planning.moves import RATE_S, Movable, MoveSettings, plan_moves
+from slurm_gpu_aware.model.move_settings import RATE_S, MoveSettings
+from slurm_gpu_aware.planning.moves import Movable, plan_moves
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.rounds import Round, Rounds

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.placement.drb.interference import SCOPES, InterferenceProfile
 from slurm_gpu_aware.placement.registry import DEFAULT
-from slurm_gpu_aware.planning.moves import MoveSettings
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.simulator.communication import SHARES
 

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning import PlanSettings, plan_round
-from slurm_gpu_aware.planning.moves import Movable, MoveSettings, may_move, plan_moves
+from slurm_gpu_aware.planning.moves import Movable, may_move, plan_moves
 
 NOW = 50_000.0
 NODES, WIDTH = 4, 3

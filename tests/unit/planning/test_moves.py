@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning import PlanSettings, plan_round
-from slurm_gpu_aware.planning.moves import Movable, MoveSettings, plan_moves
+from slurm_gpu_aware.planning.moves import Movable, plan_moves
 
 NOW = 10_000.0
 PAL = PlanSettings(policy="pal")

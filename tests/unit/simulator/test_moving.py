@@ -8,7 +8,7 @@ import pytest
 
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.planning.moves import MoveSettings
+from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob

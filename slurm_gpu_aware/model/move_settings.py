@@ -1,0 +1,28 @@
+"""Settings of moves: when running jobs may be requeued to better GPUs, and how many."""
+
+from dataclasses import dataclass
+
+__all__ = ["RATE_S", "MoveSettings"]
+
+RATE_S = 3600.0
+"""Period of `MoveSettings.per_hour`."""
+
+
+@dataclass(frozen=True)
+class MoveSettings:
+    """When running jobs may move. Times in seconds."""
+
+    sticky: bool = True
+    """A job moves only for a gain above cost and margin; False: PAL's non-sticky mode."""
+    margin_s: float = 300.0
+    """Least time that a move must save beyond the cost of the restart."""
+    first_s: float = 600.0
+    """A job is not moved so soon after its start."""
+    last_s: float = 600.0
+    """A job is not moved so shortly before its expected end."""
+    again_s: float = 3600.0
+    """A job is not moved again so soon after its last move."""
+    per_round: int = 4
+    """Most moves that begin in one round."""
+    per_hour: int = 12
+    """Most moves of the whole site that begin within `RATE_S`."""
