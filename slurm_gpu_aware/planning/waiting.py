@@ -97,7 +97,7 @@ class _Ends:
         self._first: list[_End] = []
 
     @cached_property
-    def order(self) -> tuple[FloatArray, IntArray]:
+    def _order(self) -> tuple[FloatArray, IntArray]:
         """Ends of the jobs, and positions of those that are known, by time."""
         ends = expected_ends(self.running, self._now)
         return ends, ends.argsort(kind="stable")[: np.count_nonzero(ends < math.inf)]
@@ -106,7 +106,7 @@ class _Ends:
         """At least ``count`` ends, or all; ascending, equal ends in the order of the snapshot."""
         known = self._first
         if len(known) < count:
-            ends, order = self.order
+            ends, order = self._order
             more = order[len(known) : count].tolist()
             known += [_End(ends.item(at), self.running[at]) for at in more]
         return known
@@ -140,17 +140,15 @@ class ExpectedEnds:
 
     def beside_gpus(self, nodes: Collection[int], latest_s: float) -> list[RunningJob]:
         """Jobs that end by a time and hold CPUs or memory of these nodes."""
-        ends, _ = self._before.order
-        early = np.flatnonzero(ends <= latest_s).tolist()
-        jobs = [self._before.running[at] for at in early]
-        jobs += [job for end_s, job in self._started if end_s <= latest_s]
-        return [
+        there = [
             job
-            for job in jobs
+            for job in (*self._before.running, *(end.job for end in self._started))
             if (job.cpus or job.memory_mb)
             and not job.on_nodes.isdisjoint(nodes)
             and job.job_id not in self._gone
         ]
+        ends = expected_ends(there, self._now).tolist()
+        return [job for job, end_s in zip(there, ends, strict=True) if end_s <= latest_s]
 
     def until(self, latest_s: float) -> Iterator[_End]:
         """Ends up to a time, ascending."""
