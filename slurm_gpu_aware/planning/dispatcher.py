@@ -69,12 +69,13 @@ class Dispatcher:
         try:
             policy = self._policy(request)
             aged = self._aged(request, policy)
-            if wait := self._waits_on(aged, cluster, policy):
-                return wait
+            wait = self._wait(aged, cluster, policy)
+            if wait is not None and self._keeps(wait, aged, least_now(aged, cluster), policy):
+                return wait  # by a bound, which spares a search
             here = policy.place(aged, cluster)
             if here is None:
                 return None
-            if wait := self._waits_on(aged, cluster, policy, here.slowdown):
+            if wait is not None and self._keeps(wait, aged, here.slowdown, policy):
                 return wait
             ends = self.ends if ends is None else ends
             later = better_later(aged, here, cluster, ends, self.now, policy, reserved)
@@ -87,26 +88,21 @@ class Dispatcher:
             log.exception("job %s: its placement policy failed", request.job_id)
             raise PlacementFailedError(f"its placement policy failed: {exc!r}") from exc
 
-    def _waits_on(
-        self, request: Request, cluster: Cluster, policy: Policy, slowdown: float | None = None
-    ) -> Postponement | None:
-        """The wait of a postponed job, if it is worth more than a start now; None: weigh anew.
-
-        ``slowdown``: that of a start now; None: a bound of it, which spares a search.
-        """
+    def _wait(self, request: Request, cluster: Cluster, policy: Policy) -> Postponement | None:
+        """The wait of a postponed job until its time has come; None: weigh anew."""
         wait, rule = request.postponed, policy.wait_rule()
         if wait is None or rule is None:
             return None
         if not self.now < wait.start_s <= wait.since_s + rule.cap * request.expected_s:
             return None
-        if not awaited(request, wait, cluster):
-            return None
-        if slowdown is None:
-            slowdown = least_now(request, cluster)
-        if slowdown == math.inf:
-            return None
-        start_now = self.now + request.expected_s * (slowdown - rule.margin)
-        return wait if start_now >= wait.end_s else None
+        return wait if awaited(request, wait, cluster) else None
+
+    def _keeps(self, wait: Postponement, request: Request, slowdown: float, policy: Policy) -> bool:
+        """Say whether a wait is worth more than a start now at this slowdown; inf: no set fits."""
+        rule = policy.wait_rule()
+        if rule is None or slowdown == math.inf:
+            return False
+        return self.now + request.expected_s * (slowdown - rule.margin) >= wait.end_s
 
     def try_place(self, request: Request, cluster: Cluster) -> Assignment | None:
         """Place now; None also if the policy fails."""
