@@ -61,8 +61,7 @@ class LeastSlowdown:
 
         ``nodes``: (R,); ``free``: (R, W) GPUs of these nodes.
         """
-        scores = np.where(free, self.table.scores[nodes], math.inf)
-        return self.inside * worst_of_best(scores, self.gpus)
+        return self.inside * self._worst(nodes, free, self.gpus)
 
     def among(self, free: BoolArray) -> float:
         """Bound for the sets of these (N, W) GPUs; inf: too few."""
@@ -78,10 +77,13 @@ class LeastSlowdown:
         nodes = (counts >= split.per_node).nonzero()[0]
         if len(nodes) < split.nodes:
             return math.inf
-        scores = np.where(free[nodes], self.table.scores[nodes], math.inf)
-        worst = worst_of_best(scores, split.per_node)
+        worst = self._worst(nodes, free[nodes], split.per_node)
         level = self.inside if split.nodes == 1 else self.beyond
         return level * worst_of_best(worst[None, :], split.nodes).item()
+
+    def _worst(self, nodes: IntArray, free: BoolArray, count: int) -> FloatArray:
+        """(R,) largest of the ``count`` least scores of each node's free GPUs, as `on_nodes`."""
+        return worst_of_best(np.where(free, self.table.scores[nodes], math.inf), count)
 
 
 def worst_of_best(scores: FloatArray, count: int) -> FloatArray:
