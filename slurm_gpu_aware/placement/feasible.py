@@ -19,7 +19,7 @@ from slurm_gpu_aware.placement.masks import MaskArray, every, pack, popcount
 from slurm_gpu_aware.placement.score_table import ScoreTable
 from slurm_gpu_aware.placement.shapes import Split, splits
 
-__all__ = ["Supply", "allowed_nodes", "common_reason"]
+__all__ = ["Supply", "all_gpus", "allowed_nodes", "common_reason"]
 __all__ += ["fitting_groups", "node_demand", "widest_nodes"]
 
 
@@ -56,6 +56,12 @@ def _model_masks(models: tuple[str | None, ...]) -> dict[str, BoolArray]:
     return {str(name): names == name for name in np.unique(names)}
 
 
+@by_identity
+def all_gpus(exists: BoolArray) -> MaskArray:
+    """(N,) masks of all GPUs of each node."""
+    return pack(exists)
+
+
 class Supply:
     """The free GPUs that one request may use, as masks, for one decision."""
 
@@ -69,7 +75,7 @@ class Supply:
         """Cache of search results, with the keys of each step."""
         self.sets_cut = False
         """A search for common index sets ended early."""
-        self._whole = pack(cluster.exists) if request.whole_node else None
+        self._whole = all_gpus(cluster.exists) if request.whole_node else None
         self._indexed: BoolArray | None = None
         """(N,) nodes on which GPUs can be chosen; None: all, or whole nodes are taken."""
         if not request.whole_node and not every(cluster.indexed):

@@ -28,7 +28,7 @@ from slurm_gpu_aware.placement.account import assignment, cells_tried
 from slurm_gpu_aware.placement.cells import Cell, first_cell
 from slurm_gpu_aware.placement.drb.interference import SCOPES, InterferenceProfile
 from slurm_gpu_aware.placement.drb.machines import slowdown_beside
-from slurm_gpu_aware.placement.feasible import Supply
+from slurm_gpu_aware.placement.feasible import Supply, all_gpus
 from slurm_gpu_aware.placement.identity_cache import by_identity
 from slurm_gpu_aware.placement.least import worst_of_best
 from slurm_gpu_aware.placement.level_views import level_views
@@ -247,14 +247,8 @@ def _offers(supply: Supply, breaking: float, beside: FloatArray | None) -> list[
 
 def _idle_nodes(supply: Supply) -> int:
     """Number of nodes with all GPUs free."""
-    whole = _all_gpus(supply.cluster.exists)
+    whole = all_gpus(supply.cluster.exists)
     return int(np.count_nonzero((supply.free == whole) & (whole != 0)))
-
-
-@by_identity
-def _all_gpus(exists: BoolArray) -> MaskArray:
-    """(N,) the GPUs of each node."""
-    return pack(exists)
 
 
 @by_identity
