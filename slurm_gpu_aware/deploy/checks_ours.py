@@ -192,7 +192,7 @@ def _events(g: DoctorContext) -> Iterator[Check]:
     if not folder.is_dir():
         found = f"{folder} is missing: a submission waits for the next round"
         yield warning("events", found, f"install -d -o {user} {folder}")
-    elif not _writable(folder, user):
+    elif not _may(folder, user, stat.S_IWOTH):
         yield warning("events", f"{user} cannot write to {folder}", f"chown {user} {folder}")
     yield ok("events", f"submissions: {events.submit_file}")
     kind, file = g.slurm.get("JobCompType"), g.slurm.get("JobCompLoc")
@@ -223,15 +223,11 @@ def _permissions(g: DoctorContext) -> Iterator[Check]:
         return
     # SQLite also writes files beside it; a sweep run by root may leave files of root.
     files = [p for p in of_selector(path) if p != published_path(path)]
-    wrong = [p for p in (path.parent, *files) if p.exists() and not _writable(p, user)]
+    wrong = [p for p in (path.parent, *files) if p.exists() and not _may(p, user, stat.S_IWOTH)]
     if wrong:
         cure = f"'gpu-aware setup --install' as root, or chown {user} {' '.join(map(str, wrong))}"
         yield failed("permissions", f"{user} cannot write to {wrong[0]}", cure)
     yield ok("permissions", f"{user} can write to {path.parent}")
-
-
-def _writable(path: Path, user: str) -> bool:
-    return _may(path, user, stat.S_IWOTH)
 
 
 def _may(path: Path, user: str, bit: int) -> bool:
