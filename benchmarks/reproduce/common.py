@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.simulator.parallel import Run, run_all
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.timings import Timings
@@ -67,6 +68,11 @@ def geomean(ratios: Iterable[float]) -> float:
 def gain(ours: float, theirs: float) -> float:
     """Reduction from ``theirs`` to ``ours``, as a share of ``theirs``."""
     return 1.0 - ours / theirs
+
+
+def standard_error(logs: FloatArray) -> str:
+    """Standard error of the mean of logarithms, in percent; ``?`` of one."""
+    return percent(float(logs.std(ddof=1)) / len(logs) ** 0.5) if len(logs) > 1 else "?"
 
 
 def percent(share: float) -> str:

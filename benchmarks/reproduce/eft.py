@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from common import SYNTHETIC, arguments, finish, paragraph, percent, run, table
+from common import SYNTHETIC, arguments, finish, paragraph, run, standard_error, table
 from pal_bench import CLASSES, Bench, Size, average, of_several_gpus, penalised, spread
 
 from slurm_gpu_aware.simulator.parallel import Run
@@ -161,7 +161,7 @@ OTHERS: Mapping[str, Callable[[Result], float]] = {
 def _error(shares: Sequence[float], draws: int) -> str:
     """Standard error of the mean of logarithms over traces, each the mean over draws."""
     logs = np.log1p(-np.array(shares)).reshape(draws, -1).mean(axis=0)
-    return percent(float(logs.std(ddof=1)) / len(logs) ** 0.5) if len(logs) > 1 else "?"
+    return standard_error(logs)
 
 
 def section(count: Count, processes: int | None) -> str:

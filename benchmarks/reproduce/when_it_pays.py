@@ -21,6 +21,7 @@ from common import (
     percent,
     run,
     shared,
+    standard_error,
     synthetic_timings,
     table,
 )
@@ -172,8 +173,7 @@ class Outcome:
 
 def spread_of(shares: Sequence[float]) -> str:
     """``4.0% ± 0.8% (1.2% to 7.9%)``: geometric mean, standard error, range."""
-    logs = np.log1p(-np.array(shares))
-    error = percent(float(logs.std(ddof=1)) / len(logs) ** 0.5) if len(logs) > 1 else "?"
+    error = standard_error(np.log1p(-np.array(shares)))
     return f"{percent(gain(geomean(1.0 - s for s in shares), 1.0))} ± {error} ({between(shares)})"
 
 
