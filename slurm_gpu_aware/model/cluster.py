@@ -18,8 +18,10 @@ from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.penalties import Penalty
 
-__all__ = ["Cluster", "LocalityLevel", "PreemptionOrder", "RunningJob", "Sockets"]
+__all__ = ["Cluster", "Gpus", "LocalityLevel", "PreemptionOrder", "RunningJob", "Sockets"]
 
+Gpus = tuple[tuple[int, tuple[int, ...]], ...]
+"""(node index, slots) pairs."""
 PLENTY_CPUS, PLENTY_MB = 1 << 20, 1 << 40
 """CPUs and memory (MB) of a node where they are not counted."""
 
@@ -93,8 +95,7 @@ class RunningJob:
     """A job that holds GPUs now, whether or not the planner placed it."""
 
     job_id: str
-    gpus: tuple[tuple[int, tuple[int, ...]], ...]
-    """(node index, slots) pairs."""
+    gpus: Gpus
     end_s: float
     """Latest end by the time limit, on the clock of the round's ``now``; inf: no limit."""
     cpus: Mapping[int, int] = field(default_factory=dict)
@@ -126,6 +127,11 @@ class RunningJob:
     def each_gpu(self) -> tuple[tuple[int, int], ...]:
         """(node, slot) of each of its GPUs."""
         return tuple((node, slot) for node, slots in self.gpus for slot in slots)
+
+    @property
+    def beside_gpus(self) -> bool:
+        """Whether the job holds CPUs or memory, as far as is known."""
+        return bool(self.cpus or self.memory_mb)
 
     @cached_property
     def on_nodes(self) -> frozenset[int]:

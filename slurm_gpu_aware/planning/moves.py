@@ -191,7 +191,7 @@ class _Moves:
             if target is None:
                 continue
             take(trial, one.request, target)
-            own = one.job.each_gpu
+            own = set(one.job.each_gpu)
             if all(gpu in own or self.after.free[gpu] for gpu in _gpus(target)):
                 move = self._move(one, target, 0.0)
                 if move is not None and move[0].saves_s > 0:
@@ -235,7 +235,7 @@ class _Moves:
     ) -> tuple[Move, frozenset[int]] | None:
         """The move to a target and all its nodes; None: the job is there."""
         nodes, slots = zip(*sorted(one.job.gpus), strict=True)
-        if _gpus(target) == {(n, s) for n, own in one.job.gpus for s in own}:
+        if _gpus(target) == set(one.job.each_gpu):
             return None
         present, remaining_s = self._present(one), one.remaining_s(self.now)
         saves_s = remaining_s * (1 - target.slowdown / present) - restart_s

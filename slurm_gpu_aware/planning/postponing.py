@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.cluster import Cluster, Gpus
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.placement.feasible import allowed_nodes
@@ -18,10 +18,6 @@ from slurm_gpu_aware.planning.waiting import Later
 from slurm_gpu_aware.time_text import duration, stamp
 
 __all__ = ["awaited", "least_now", "postponement", "row_of"]
-
-
-Gpus = tuple[tuple[int, tuple[int, ...]], ...]
-"""(node index, slots) pairs."""
 
 
 def awaited(request: Request, wait: Postponement, cluster: Cluster) -> Gpus:

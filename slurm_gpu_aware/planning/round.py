@@ -245,8 +245,8 @@ class _Round:
     @cached_property
     def _idle(self) -> Cluster:
         """The idle cluster: all GPUs are free; only known jobs return CPUs and memory."""
-        beside_gpus = [job for job in self.snapshot.running if job.cpus or job.memory_mb]
-        ended = Timeline(beside_gpus, self.now).at(self.snapshot, math.inf)
+        holding = [job for job in self.snapshot.running if job.beside_gpus]
+        ended = Timeline(holding, self.now).at(self.snapshot, math.inf)
         idle = None if ended.sockets is None else ended.sockets.idle()
         return replace(ended, free=ended.exists.copy(), sockets=idle)
 

@@ -139,22 +139,22 @@ class Timeline:
     @cached_property
     def _shares(self) -> _Rows:
         """(node, CPUs, memory) of each job's nodes."""
-        return _Rows.of([_shares(job) for job in self._jobs], 3, self._end)
+        return _Rows.of([_shares_of(job) for job in self._jobs], 3, self._end)
 
     @cached_property
     def _sockets(self) -> _Rows:
         """(node, socket, CPUs)."""
-        return _Rows.of([_socket_shares(job) for job in self._jobs], 3, self._end)
+        return _Rows.of([_cores_of(job) for job in self._jobs], 3, self._end)
 
 
-def _shares(job: RunningJob) -> list[tuple[int, int, int]]:
-    if not job.cpus and not job.memory_mb:
+def _shares_of(job: RunningJob) -> list[tuple[int, int, int]]:
+    if not job.beside_gpus:
         return []
     nodes = {*job.cpus, *job.memory_mb}
     return [(node, job.cpus.get(node, 0), job.memory_mb.get(node, 0)) for node in nodes]
 
 
-def _socket_shares(job: RunningJob) -> list[tuple[int, int, int]]:
+def _cores_of(job: RunningJob) -> list[tuple[int, int, int]]:
     shares = job.socket_cpus.items()
     return [(node, at, count) for node, cpus in shares for at, count in enumerate(cpus) if count]
 

@@ -143,7 +143,7 @@ class ExpectedEnds:
         there = [
             job
             for job in (*self._before.running, *(end.job for end in self._started))
-            if (job.cpus or job.memory_mb)
+            if job.beside_gpus
             and not job.on_nodes.isdisjoint(nodes)
             and job.job_id not in self._gone
         ]

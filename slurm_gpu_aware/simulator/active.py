@@ -10,17 +10,15 @@ from itertools import count
 from operator import attrgetter
 
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import RunningJob
+from slurm_gpu_aware.model.cluster import Gpus, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import TraceJob
 
-__all__ = ["ActiveJob", "EventClock", "Gpus", "order_key", "same_gpus"]
+__all__ = ["ActiveJob", "EventClock", "order_key", "same_gpus"]
 
 _SLACK_GPU_S = 1e-3
 """Tolerance of the threshold: attained service is a sum of many rounded steps."""
-Gpus = tuple[tuple[int, tuple[int, ...]], ...]
-"""(node, slots) pairs."""
 
 
 @dataclass(slots=True)

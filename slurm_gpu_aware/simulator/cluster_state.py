@@ -10,8 +10,8 @@ from itertools import groupby
 from operator import itemgetter
 
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.simulator.active import ActiveJob, EventClock, Gpus
+from slurm_gpu_aware.model.cluster import Cluster, Gpus, RunningJob
+from slurm_gpu_aware.simulator.active import ActiveJob, EventClock
 from slurm_gpu_aware.simulator.estimates import Estimates
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.settings import SimSettings
