@@ -1,6 +1,6 @@
 """Probe of one node: identity, links, clocks and timings of its GPUs.
 
-The schema of the report is ``gpu-aware-probe/1``. A failed call only loses its own answer: a GPU
+The schema of the report is ``gpu-aware-probe/2``. A failed call only loses its own answer: a GPU
 that fell off the bus is listed in ``errors``, and the others are reported.
 """
 
@@ -18,7 +18,7 @@ from slurm_gpu_aware.errors import SourceError
 
 __all__ = ["model_word", "probe"]
 
-SCHEMA = "gpu-aware-probe/1"
+SCHEMA = "gpu-aware-probe/2"
 Faults = list[dict[str, Any]]
 _VENDOR_WORDS = {"nvidia", "tesla", "quadro", "geforce", "graphics", "device", "gpu"}
 _SERIES_WORDS = {"rtx", "gtx", "titan"}
@@ -188,7 +188,7 @@ def _timings(
                     "index": gpu.index,
                     "class": name,
                     "value_ms": round(value_ms, 4),
-                    "repeats": len(samples),
+                    "samples": len(samples),
                     "spread": round(spread, 5),
                 }
             )

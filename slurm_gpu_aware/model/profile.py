@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 __all__ = [
+    "IDLE",
+    "LOADED",
     "Fault",
     "Gpu",
     "GpuRecord",
@@ -14,6 +16,7 @@ __all__ = [
     "GpuTiming",
     "Link",
     "Profile",
+    "RunConditions",
     "gpu_names",
     "seen_only",
 ]
@@ -43,6 +46,9 @@ class GpuRecord:
     power_limit_w: float | None = None
     temperature_c: float | None = None
     """At the time of the probe."""
+    ecc_corrected: int | None = None
+    """Corrected memory errors over the GPU's life."""
+    ecc_uncorrected: int | None = None
 
 
 class Link(NamedTuple):
@@ -63,6 +69,35 @@ class Fault:
     slot: int | None
     call: str
     error: str
+
+
+IDLE, LOADED = "idle", "loaded"
+"""Whether the other GPUs of the node work during a run."""
+
+
+class RunConditions(NamedTuple):
+    """Conditions of one run, and what the driver reported of the GPU meanwhile. None: not known.
+
+    Clocks, power and energy are means over the measured part of the run, without its warm-up.
+    """
+
+    neighbours: str = IDLE
+    """``idle`` or ``loaded``."""
+    clock_mhz: int = 0
+    """Locked SM clock; 0: not locked."""
+    samples: int | None = None
+    """Iterations of which the time is the median."""
+    spread: float | None = None
+    """Relative spread of the iterations (1.4826 MAD / median)."""
+    sm_mhz: float | None = None
+    memory_mhz: float | None = None
+    power_w: float | None = None
+    energy_j: float | None = None
+    """Energy of one iteration."""
+    temperature_c: float | None = None
+    """Highest temperature."""
+    throttle: str = ""
+    """Reasons for a lower clock that the driver gave, separated by blanks; empty: none."""
 
 
 class GpuTiming(NamedTuple):

@@ -36,10 +36,12 @@ def ingest_report(store: Store, probe: ProbeReport) -> None:
 
 def _put_node(store: Store, probe: ProbeReport) -> None:
     store.execute(
-        "INSERT INTO nodes (node, taken_at_unix, probed_at_unix) VALUES (?1, ?2, ?2)"
+        "INSERT INTO nodes (node, taken_at_unix, probed_at_unix, driver, cuda)"
+        " VALUES (?1, ?2, ?2, ?3, ?4)"
         " ON CONFLICT (node) DO UPDATE SET probed_at_unix = excluded.probed_at_unix,"
+        " driver = excluded.driver, cuda = excluded.cuda,"
         " taken_at_unix = max(taken_at_unix, excluded.taken_at_unix)",
-        (probe.node, probe.taken_at),
+        (probe.node, probe.taken_at, probe.driver, probe.cuda),
     )
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.penalties import LEVELS, LevelTime
-from slurm_gpu_aware.model.profile import Gpu, GpuTiming
+from slurm_gpu_aware.model.profile import IDLE, Gpu, GpuTiming, RunConditions
 from slurm_gpu_aware.store.database import Store
 
 __all__ = [
@@ -33,6 +33,7 @@ class Run(NamedTuple):
     taken_at: float
     """Unix time. Several values of one moment are runs of one measurement."""
     value_ms: float
+    conditions: RunConditions = RunConditions()
 
 
 def put_timings(store: Store, runs: Sequence[Run]) -> None:
@@ -61,22 +62,29 @@ def put_timings(store: Store, runs: Sequence[Run]) -> None:
 
 def add_runs(store: Store, runs: Sequence[Run], *, source: str) -> None:
     """Add times of GPUs that the store knows. ``source``: backend of the probe, or ``import``."""
+    keys = [(*run[:4], *run.conditions[:2]) for run in runs]
+    columns = ("node", "slot", "class", "taken_at_unix", "value_ms", *RunConditions._fields)
     store.executemany(
-        "INSERT INTO timings (node, slot, class, taken_at_unix, value_ms, run, source)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?)",
-        [(*run, number, source) for run, number in _numbered(runs, [run[:4] for run in runs])],
+        f"INSERT INTO timings ({', '.join(columns)}, run, source)"  # noqa: S608
+        f" VALUES ({', '.join('?' * len(columns))}, ?, ?)",
+        [(*run[:5], *run.conditions, n, source) for run, n in _numbered(runs, keys)],
     )
 
 
 def newest_runs(store: Store) -> list[GpuTiming]:
-    """All runs of the newest measurement of each GPU and class."""
+    """All runs of the newest measurement of each GPU and class, as jobs find the GPU.
+
+    That is: its clock not locked, its neighbours idle.
+    """
     rows = store.query(
         "SELECT t.node, t.slot, t.class, t.value_ms, t.taken_at_unix, ifnull(g.model, '')"
         " FROM timings t JOIN gpus g USING (node, slot)"
         " JOIN (SELECT node, slot, class, max(taken_at_unix) AS newest FROM timings"
-        "       GROUP BY node, slot, class) n"
+        "       WHERE neighbours = ?1 AND clock_mhz = 0 GROUP BY node, slot, class) n"
         " ON n.node = t.node AND n.slot = t.slot AND n.class = t.class"
-        " AND n.newest = t.taken_at_unix ORDER BY t.node, t.slot, t.class"
+        " AND n.newest = t.taken_at_unix WHERE t.neighbours = ?1 AND t.clock_mhz = 0"
+        " ORDER BY t.node, t.slot, t.class",
+        (IDLE,),
     )
     return [GpuTiming(*row) for row in rows]
 

@@ -1,4 +1,4 @@
-"""Grammar of a probe report (schema ``gpu-aware-probe/1``).
+"""Grammar of a probe report (schema ``gpu-aware-probe/2``).
 
 A report comes from another host and is not trusted: every field is checked before the report is
 stored, and the error names the first wrong one.
@@ -21,15 +21,16 @@ from slurm_gpu_aware.bounds import (
     quoted,
 )
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.model.profile import Fault, GpuRecord, Link
+from slurm_gpu_aware.model.profile import IDLE, LOADED, Fault, GpuRecord, Link, RunConditions
 from slurm_gpu_aware.names import is_name, is_node_name
 from slurm_gpu_aware.store.measurements import Run
 
 __all__ = ["ProbeReport", "check_name", "parse_report"]
 
-SCHEMA = "gpu-aware-probe/1"
+SCHEMA = "gpu-aware-probe/2"
 _LINK = re.compile(r"(NV[0-9]{1,2}|PIX|PXB|PHB|NODE|SYS)\Z")
 _UNSTORABLE = re.compile("[\\x00\ud800-\udfff]")  # NUL and lone surrogates are not UTF-8 text
+_THROTTLE = re.compile(r"([a-z_]{1,40}( [a-z_]{1,40}){0,15})?\Z")
 _MOST = 1e9
 """Limit of watts, degrees and shares."""
 
@@ -42,6 +43,9 @@ class ProbeReport:
 
     node: str
     taken_at: float
+    driver: str | None
+    cuda: str | None
+    """Newest CUDA version that the driver supports."""
     backend: str | None
     gpus: Mapping[int, GpuRecord]
     """Slot (Slurm's IDX) -> record."""
@@ -129,6 +133,8 @@ def _report(raw: _Object) -> ProbeReport:
     return ProbeReport(
         node=node,
         taken_at=taken_at,
+        driver=raw.maybe(raw.text, "driver"),
+        cuda=raw.maybe(raw.text, "cuda"),
         backend=raw.maybe(raw.text, "backend"),
         gpus=gpus,
         links=_links(raw, gpus),
@@ -157,6 +163,8 @@ def _gpu(entry: _Object) -> GpuRecord:
         default_clock_mhz=entry.maybe(entry.whole, "default_clock_mhz"),
         power_limit_w=entry.maybe(entry.number, "power_limit_w"),
         temperature_c=entry.maybe(entry.number, "temperature_c", -273.0),
+        ecc_corrected=entry.maybe(entry.whole, "ecc_corrected"),
+        ecc_uncorrected=entry.maybe(entry.whole, "ecc_uncorrected"),
     )
 
 
@@ -187,4 +195,26 @@ def _run(node: str, taken_at: float, entry: _Object, gpus: Mapping[int, GpuRecor
         check_name("class", entry.text("class")),
         taken_at,
         entry.number("value_ms", MIN_TIME_MS, MAX_TIME_MS),
+        _conditions(entry),
+    )
+
+
+def _conditions(entry: _Object) -> RunConditions:
+    neighbours = entry.raw.get("neighbours", IDLE)
+    if neighbours not in (IDLE, LOADED):
+        raise ValueError(f"{entry.at('neighbours')}: {quoted(neighbours)} is not idle or loaded")
+    throttle = entry.raw.get("throttle", "")
+    if not isinstance(throttle, str) or not _THROTTLE.match(throttle):
+        raise ValueError(f"{entry.at('throttle')}: {quoted(throttle)} is not a list of reasons")
+    return RunConditions(
+        neighbours=neighbours,
+        clock_mhz=entry.maybe(entry.whole, "clock_mhz", 0, MAX_MHZ) or 0,
+        samples=entry.maybe(entry.whole, "samples", 1),
+        spread=entry.maybe(entry.number, "spread"),
+        sm_mhz=entry.maybe(entry.number, "sm_mhz"),
+        memory_mhz=entry.maybe(entry.number, "memory_mhz"),
+        power_w=entry.maybe(entry.number, "power_w"),
+        energy_j=entry.maybe(entry.number, "energy_j"),
+        temperature_c=entry.maybe(entry.number, "temperature_c", -273.0),
+        throttle=throttle,
     )

@@ -10,7 +10,7 @@ __all__ = ["APPLICATION_ID", "CREATE", "VERSION"]
 
 APPLICATION_ID = 0x47505541
 """Marks an SQLite file as a store of ours ("GPUA")."""
-VERSION = 1
+VERSION = 2
 """Version of the schema, raised with every change of it."""
 
 CREATE = f"""
@@ -23,7 +23,8 @@ CREATE TABLE IF NOT EXISTS settings (
 CREATE TABLE IF NOT EXISTS nodes (
   node TEXT PRIMARY KEY,
   taken_at_unix REAL NOT NULL,  -- of the newest measurement, probed or imported
-  probed_at_unix REAL           -- of the newest report; NULL: only imported
+  probed_at_unix REAL,          -- of the newest report; NULL: only imported
+  driver TEXT, cuda TEXT        -- versions that the newest report names
 ) STRICT;
 
 CREATE TABLE IF NOT EXISTS gpus (
@@ -34,6 +35,7 @@ CREATE TABLE IF NOT EXISTS gpus (
   clocks_mhz TEXT,              -- JSON list, descending; NULL: only imported
   max_clock_mhz INTEGER, default_clock_mhz INTEGER,
   power_limit_w REAL, temperature_c REAL,
+  ecc_corrected INTEGER, ecc_uncorrected INTEGER,
   PRIMARY KEY (node, slot)
 ) STRICT;
 CREATE INDEX IF NOT EXISTS gpus_uuid ON gpus(uuid);
@@ -51,7 +53,13 @@ CREATE TABLE IF NOT EXISTS timings (
   run INTEGER NOT NULL,         -- several values of one moment are counted from 0
   value_ms REAL NOT NULL CHECK (value_ms BETWEEN 1e-6 AND 1e12),
   source TEXT NOT NULL,         -- backend of the probe, or 'import'
-  PRIMARY KEY (node, slot, class, taken_at_unix, run),
+  neighbours TEXT NOT NULL,     -- 'idle' or 'loaded'
+  clock_mhz INTEGER NOT NULL,   -- locked SM clock; 0: not locked
+  samples INTEGER, spread REAL, sm_mhz REAL, memory_mhz REAL, power_w REAL,
+  energy_j REAL,                -- of one iteration
+  temperature_c REAL,
+  throttle TEXT NOT NULL,       -- reasons, separated by blanks
+  PRIMARY KEY (node, slot, class, taken_at_unix, neighbours, clock_mhz, run),
   FOREIGN KEY (node, slot) REFERENCES gpus(node, slot) ON DELETE CASCADE
 ) STRICT;
 

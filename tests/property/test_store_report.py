@@ -18,7 +18,7 @@ from slurm_gpu_aware.store.profiles import load_profile
 from slurm_gpu_aware.store.report import parse_report
 
 VALID: dict[str, Any] = {
-    "schema": "gpu-aware-probe/1",
+    "schema": "gpu-aware-probe/2",
     "node": "n1",
     "taken_at": 1000.0,
     "driver": "550",
@@ -28,7 +28,7 @@ VALID: dict[str, Any] = {
         {"index": 1, "uuid": "GPU-1", "numa": None},
     ],
     "links": [{"a": 0, "b": 1, "class": "NV2", "gbps": 50.0}],
-    "timings": [{"index": 0, "class": "A", "value_ms": 103.2, "repeats": 5, "spread": 0.004}],
+    "timings": [{"index": 0, "class": "A", "value_ms": 103.2, "samples": 5, "spread": 0.004}],
     "errors": [{"index": None, "call": "nvmlInit", "error": "no"}],
 }
 
@@ -106,7 +106,7 @@ def test_one_changed_field_is_merged_or_refused(
 @pytest.mark.parametrize(
     ("place", "value", "reason"),
     [
-        (("schema",), "gpu-aware-probe/2", "schema is 'gpu-aware-probe/2', expected"),
+        (("schema",), "gpu-aware-probe/1", "schema is 'gpu-aware-probe/2', expected"),
         (("node",), "n1 n2", "'n1 n2' is not a node name"),
         (("gpus", 1, "index"), 0, r"gpus\[1\].index: GPU 0 occurs twice"),
         (("gpus", 0, "clocks_mhz"), [1530, "x"], r"gpus\[0\].clocks_mhz: expected a list of MHz"),

@@ -22,7 +22,7 @@ def report(
     """A probe report with one class A timing per GPU (default: GPUs 0..3, 100 ms each)."""
     slots = times if times is not None else dict.fromkeys(range(4), 100.0)
     return {
-        "schema": "gpu-aware-probe/1",
+        "schema": "gpu-aware-probe/2",
         "node": node,
         "taken_at": taken_at,
         "driver": "550.54",
@@ -49,7 +49,7 @@ def report(
             {"a": a, "b": b, "class": "NV2", "gbps": 50.0} for a in slots for b in slots if a < b
         ],
         "timings": [
-            {"index": slot, "class": "A", "value_ms": value, "repeats": 5, "spread": 0.004}
+            {"index": slot, "class": "A", "value_ms": value, "samples": 5, "spread": 0.004}
             for slot, value in slots.items()
         ],
         "errors": errors or [],

@@ -70,7 +70,7 @@ def test_what_is_known_of_a_gpu(library, tmp_path):
         "temperature_c": 40,
     }
     assert (report["schema"], report["node"], report["driver"], report["backend"]) == (
-        "gpu-aware-probe/1",
+        "gpu-aware-probe/2",
         "n1",
         "550.54.15",
         None,

@@ -13,7 +13,13 @@ from gpu_aware_profile.store_writer import newest_timings, recompute_scores
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.profile import Fault, GpuRecord, Link
 from slurm_gpu_aware.store.database import Store, open_store
-from slurm_gpu_aware.store.measurements import Run, gpus_by_uuid, put_timings, seen_gpus
+from slurm_gpu_aware.store.measurements import (
+    Run,
+    gpus_by_uuid,
+    newest_runs,
+    put_timings,
+    seen_gpus,
+)
 from slurm_gpu_aware.store.profiles import load_profile, score_rows
 from slurm_gpu_aware.text_file import BadRow, read_table
 
@@ -240,3 +246,27 @@ def test_score_rows_are_sorted_by_class_and_score(store: Store) -> None:
     assert rows[0].uuid == "GPU-n1-0"
     assert rows == sorted(rows, key=lambda r: (r.app_class, r.raw, r.node, r.slot))
     assert sorted({r.bin for r in rows}) == list(range(len({r.binned for r in rows})))
+
+
+def test_only_runs_as_jobs_find_the_gpu_count(store: Store) -> None:
+    """Runs beside loaded neighbours and at locked clocks are kept, but give no score."""
+    conditions = {
+        "sm_mhz": 1400.5, "power_w": 287.0, "energy_j": 28.7, "temperature_c": 61.0,
+        "throttle": "sw_power_cap hw_slowdown", "samples": 40, "spread": 0.002,
+    }  # fmt: skip
+    raw = report("n1", times={0: 100.0, 1: 100.0})
+    raw["timings"] += [
+        {"index": 0, "class": "A", "value_ms": 102.0, **conditions},
+        {"index": 0, "class": "A", "value_ms": 160.0, "neighbours": "loaded"},
+        {"index": 0, "class": "A", "value_ms": 190.0, "clock_mhz": 900},
+    ]
+    ingest(store, raw)
+    assert [run.value_ms for run in newest_runs(store) if run.slot == 0] == [100.0, 102.0]
+    rows = store.query("SELECT * FROM timings WHERE slot = 0 ORDER BY value_ms")
+    assert [(row["neighbours"], row["clock_mhz"], row["run"]) for row in rows] == [
+        ("idle", 0, 0),
+        ("idle", 0, 1),
+        ("loaded", 0, 0),
+        ("idle", 900, 0),
+    ]
+    assert {name: rows[1][name] for name in conditions} == conditions
