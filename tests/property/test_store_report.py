@@ -106,7 +106,7 @@ def test_one_changed_field_is_merged_or_refused(
 @pytest.mark.parametrize(
     ("place", "value", "reason"),
     [
-        (("schema",), "gpu-aware-probe/1", "schema is 'gpu-aware-probe/2', expected"),
+        (("schema",), "gpu-aware-probe/1", "schema is 'gpu-aware-probe/1', expected"),
         (("node",), "n1 n2", "'n1 n2' is not a node name"),
         (("gpus", 1, "index"), 0, r"gpus\[1\].index: GPU 0 occurs twice"),
         (("gpus", 0, "clocks_mhz"), [1530, "x"], r"gpus\[0\].clocks_mhz: expected a list of MHz"),
