@@ -49,6 +49,12 @@ class GpuRecord:
     ecc_corrected: int | None = None
     """Corrected memory errors over the GPU's life."""
     ecc_uncorrected: int | None = None
+    nvlink_version: str | None = None
+    """``3.0``; None also for a GPU without NVLink."""
+    nvlinks: int | None = None
+    """Active NVLinks."""
+    nvswitch_links: int | None = None
+    """How many of them end at a switch."""
 
 
 class Link(NamedTuple):

@@ -7,6 +7,7 @@ from dataclasses import fields
 
 from slurm_gpu_aware.model.profile import GpuRecord
 from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.interconnect import put_bandwidths, put_collectives, put_nics
 from slurm_gpu_aware.store.measurements import add_runs
 from slurm_gpu_aware.store.report import ProbeReport
 
@@ -19,7 +20,7 @@ def ingest_report(store: Store, probe: ProbeReport) -> None:
     The caller recomputes the scores after the last report of a sweep. A slot with another UUID
     holds another board, so the timings of the old board are deleted. A GPU that the report does not
     mention is deleted, unless the report has an error of this GPU or of the node. A report older
-    than the stored one only adds its timings. Raises StoreError.
+    than the stored one only adds its timings and bandwidths. Raises StoreError.
     """
     with store.write():
         newer = store.query(
@@ -30,8 +31,11 @@ def ingest_report(store: Store, probe: ProbeReport) -> None:
             _put_node(store, probe)
             _put_gpus(store, probe)
             _put_links(store, probe)
+            put_nics(store, probe.node, probe.nics)
             _put_faults(store, probe)
-        _put_timings(store, probe)
+        same = _same_boards(store, probe)
+        _put_timings(store, probe, same)
+        _put_bandwidths(store, probe, same)
 
 
 def _put_node(store: Store, probe: ProbeReport) -> None:
@@ -96,11 +100,22 @@ def _put_faults(store: Store, probe: ProbeReport) -> None:
     )
 
 
-def _put_timings(store: Store, probe: ProbeReport) -> None:
-    """Replace the report's timings, without those of boards that have been replaced since."""
-    uuids = _uuids(store, probe.node)
+def _same_boards(store: Store, probe: ProbeReport) -> set[int]:
+    """GPUs of the report that have not been replaced since."""
+    stored = _uuids(store, probe.node)
+    return {slot for slot, gpu in probe.gpus.items() if stored.get(slot, "") == gpu.uuid}
+
+
+def _put_timings(store: Store, probe: ProbeReport, same: set[int]) -> None:
+    """Replace the report's timings."""
     store.execute(
         "DELETE FROM timings WHERE node = ? AND taken_at_unix = ?", (probe.node, probe.taken_at)
     )
-    runs = [r for r in probe.runs if uuids.get(r.slot, "") == probe.gpus[r.slot].uuid]
+    runs = [run for run in probe.runs if run.slot in same]
     add_runs(store, runs, source=probe.backend or "probe")
+
+
+def _put_bandwidths(store: Store, probe: ProbeReport, same: set[int]) -> None:
+    source = probe.link_backend or "probe"
+    put_bandwidths(store, [p for p in probe.bandwidths if {p.a, p.b} <= same], source=source)
+    put_collectives(store, [c for c in probe.collectives if same.issuperset(c.gpus)], source=source)

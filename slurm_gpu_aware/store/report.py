@@ -7,34 +7,28 @@ stored, and the error names the first wrong one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
-from slurm_gpu_aware.bounds import (
-    MAX_GBPS,
-    MAX_GPUS_PER_NODE,
-    MAX_MHZ,
-    MAX_TIME_MS,
-    MAX_TIME_S,
-    MIN_TIME_MS,
-    quoted,
-)
+from slurm_gpu_aware.bounds import MAX_MHZ, MAX_TIME_MS, MAX_TIME_S, MIN_TIME_MS, quoted
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.model.interconnect import Collective, Nic, PairBandwidth
 from slurm_gpu_aware.model.profile import IDLE, LOADED, Fault, GpuRecord, Link, RunConditions
 from slurm_gpu_aware.names import is_name, is_node_name
+from slurm_gpu_aware.store.json_object import JsonObject
 from slurm_gpu_aware.store.measurements import Run
+from slurm_gpu_aware.store.report_links import (
+    parse_bandwidths,
+    parse_collectives,
+    parse_links,
+    parse_nics,
+)
 
 __all__ = ["ProbeReport", "check_name", "parse_report"]
 
 SCHEMA = "gpu-aware-probe/2"
-_LINK = re.compile(r"(NV[0-9]{1,2}|PIX|PXB|PHB|NODE|SYS)\Z")
-_UNSTORABLE = re.compile("[\\x00\ud800-\udfff]")  # NUL and lone surrogates are not UTF-8 text
+_VERSION = re.compile(r"[0-9]{1,2}\.[0-9]{1,2}\Z")
 _THROTTLE = re.compile(r"([a-z_]{1,40}( [a-z_]{1,40}){0,15})?\Z")
-_MOST = 1e9
-"""Limit of watts, degrees and shares."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -50,7 +44,12 @@ class ProbeReport:
     gpus: Mapping[int, GpuRecord]
     """Slot (Slurm's IDX) -> record."""
     links: tuple[Link, ...]
+    nics: tuple[Nic, ...]
     runs: tuple[Run, ...]
+    link_backend: str | None
+    """What measured the bandwidths; None: they were not measured."""
+    bandwidths: tuple[PairBandwidth, ...]
+    collectives: tuple[Collective, ...]
     faults: tuple[Fault, ...]
 
 
@@ -68,58 +67,12 @@ def parse_report(raw: object) -> ProbeReport:
     try:
         if not isinstance(raw, Mapping):
             raise TypeError("expected a JSON object")
-        return _report(_Object(raw))
+        return _report(JsonObject(raw))
     except (ValueError, TypeError) as exc:
         raise SourceError(f"{where}: {exc}") from None
 
 
-class _Object:
-    """A JSON object of the report. Methods raise ValueError or TypeError that names the field."""
-
-    def __init__(self, raw: Mapping[str, Any], where: str = "") -> None:
-        self.raw, self.where = raw, where
-
-    def at(self, key: str) -> str:
-        """The path of a field."""
-        return f"{self.where}.{key}" if self.where else key
-
-    def objects(self, key: str) -> list[_Object]:
-        value = self.raw.get(key, [])
-        if not isinstance(value, list) or not all(isinstance(entry, Mapping) for entry in value):
-            raise TypeError(f"{key}: expected a list of objects")
-        return [_Object(entry, f"{key}[{i}]") for i, entry in enumerate(value)]
-
-    def text(self, key: str) -> str:
-        value = self.raw.get(key)
-        if not isinstance(value, str) or len(value) > 4096 or _UNSTORABLE.search(value):
-            raise TypeError(f"{self.at(key)}: expected a text, not {quoted(value)}")
-        return value
-
-    def whole(
-        self, key: str, least: int = 0, most: int = 1 << 53, what: str = "a whole number"
-    ) -> int:
-        value = self.raw.get(key)
-        if type(value) is not int or not least <= value <= most:
-            raise TypeError(f"{self.at(key)}: expected {what}, not {quoted(value)}")
-        return value
-
-    def slot(self, key: str) -> int:
-        return self.whole(key, most=MAX_GPUS_PER_NODE - 1, what="a GPU index")
-
-    def number(self, key: str, least: float = 0.0, most: float = _MOST) -> float:
-        value = self.raw.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise TypeError(f"{self.at(key)}: expected a number, not {quoted(value)}")
-        if not least <= value <= most:  # NaN is not either
-            raise ValueError(f"{self.at(key)}: {quoted(value)} is not {least:g} to {most:g}")
-        return float(value)
-
-    def maybe(self, read: Callable[..., T], key: str, *bounds: float) -> T | None:
-        """The value that the method ``read`` returns; None: the field is missing or null."""
-        return None if self.raw.get(key) is None else read(key, *bounds)
-
-
-def _report(raw: _Object) -> ProbeReport:
+def _report(raw: JsonObject) -> ProbeReport:
     if raw.raw.get("schema") != SCHEMA:
         raise ValueError(f"schema is {quoted(raw.raw.get('schema'))}, expected {SCHEMA!r}")
     gpus: dict[int, GpuRecord] = {}
@@ -137,7 +90,11 @@ def _report(raw: _Object) -> ProbeReport:
         cuda=raw.maybe(raw.text, "cuda"),
         backend=raw.maybe(raw.text, "backend"),
         gpus=gpus,
-        links=_links(raw, gpus),
+        links=parse_links(raw, gpus),
+        nics=parse_nics(raw, gpus),
+        link_backend=raw.maybe(raw.text, "link_backend"),
+        bandwidths=parse_bandwidths(raw, gpus, node, taken_at),
+        collectives=parse_collectives(raw, gpus, node, taken_at),
         runs=tuple(_run(node, taken_at, entry, gpus) for entry in raw.objects("timings")),
         faults=tuple(
             Fault(entry.maybe(entry.slot, "index"), entry.text("call"), entry.text("error"))
@@ -146,7 +103,7 @@ def _report(raw: _Object) -> ProbeReport:
     )
 
 
-def _gpu(entry: _Object) -> GpuRecord:
+def _gpu(entry: JsonObject) -> GpuRecord:
     clocks = entry.raw.get("clocks_mhz") or []
     if not isinstance(clocks, list) or not all(type(c) is int and 0 < c <= MAX_MHZ for c in clocks):
         raise ValueError(f"{entry.at('clocks_mhz')}: expected a list of MHz, not {quoted(clocks)}")
@@ -165,27 +122,20 @@ def _gpu(entry: _Object) -> GpuRecord:
         temperature_c=entry.maybe(entry.number, "temperature_c", -273.0),
         ecc_corrected=entry.maybe(entry.whole, "ecc_corrected"),
         ecc_uncorrected=entry.maybe(entry.whole, "ecc_uncorrected"),
+        nvlink_version=_nvlink_version(entry),
+        nvlinks=entry.maybe(entry.whole, "nvlinks", 0, 99),
+        nvswitch_links=entry.maybe(entry.whole, "nvswitch_links", 0, 99),
     )
 
 
-def _links(raw: _Object, gpus: Mapping[int, GpuRecord]) -> tuple[Link, ...]:
-    links: dict[tuple[int, int], Link] = {}
-    for entry in raw.objects("links"):
-        a, b = sorted((entry.slot("a"), entry.slot("b")))
-        if a == b or a not in gpus or b not in gpus:
-            raise ValueError(f"{entry.where}: {a} and {b} are not two GPUs of this report")
-        if (a, b) in links:
-            raise ValueError(f"{entry.where}: the pair {a}, {b} occurs twice")
-        kind = entry.text("class")
-        if not _LINK.match(kind):
-            raise ValueError(
-                f"{entry.at('class')}: {quoted(kind)} is not NVn, PIX, PXB, PHB, NODE or SYS"
-            )
-        links[a, b] = Link(a, b, kind, entry.number("gbps", most=MAX_GBPS))
-    return tuple(links[pair] for pair in sorted(links))
+def _nvlink_version(entry: JsonObject) -> str | None:
+    version = entry.maybe(entry.text, "nvlink_version")
+    if version is not None and not _VERSION.match(version):
+        raise ValueError(f"{entry.at('nvlink_version')}: {quoted(version)} is not a version")
+    return version
 
 
-def _run(node: str, taken_at: float, entry: _Object, gpus: Mapping[int, GpuRecord]) -> Run:
+def _run(node: str, taken_at: float, entry: JsonObject, gpus: Mapping[int, GpuRecord]) -> Run:
     slot = entry.slot("index")
     if slot not in gpus:
         raise ValueError(f"{entry.at('index')}: GPU {slot} is not in this report")
@@ -199,7 +149,7 @@ def _run(node: str, taken_at: float, entry: _Object, gpus: Mapping[int, GpuRecor
     )
 
 
-def _conditions(entry: _Object) -> RunConditions:
+def _conditions(entry: JsonObject) -> RunConditions:
     neighbours = entry.raw.get("neighbours", IDLE)
     if neighbours not in (IDLE, LOADED):
         raise ValueError(f"{entry.at('neighbours')}: {quoted(neighbours)} is not idle or loaded")

@@ -36,6 +36,7 @@ CREATE TABLE IF NOT EXISTS gpus (
   max_clock_mhz INTEGER, default_clock_mhz INTEGER,
   power_limit_w REAL, temperature_c REAL,
   ecc_corrected INTEGER, ecc_uncorrected INTEGER,
+  nvlink_version TEXT, nvlinks INTEGER, nvswitch_links INTEGER,
   PRIMARY KEY (node, slot)
 ) STRICT;
 CREATE INDEX IF NOT EXISTS gpus_uuid ON gpus(uuid);
@@ -46,6 +47,42 @@ CREATE TABLE IF NOT EXISTS links (
   link_class TEXT NOT NULL, gbps REAL NOT NULL,
   PRIMARY KEY (node, a, b)
 ) STRICT;
+
+CREATE TABLE IF NOT EXISTS nics (
+  node TEXT NOT NULL REFERENCES nodes(node) ON DELETE CASCADE,
+  name TEXT NOT NULL, pci TEXT NOT NULL, numa INTEGER,
+  gpus TEXT NOT NULL,           -- JSON: slot -> class of the path
+  nics TEXT NOT NULL,           -- JSON: name -> class of the path
+  PRIMARY KEY (node, name)
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS bandwidths (
+  node TEXT NOT NULL, a INTEGER NOT NULL, b INTEGER NOT NULL CHECK (a < b),
+  taken_at_unix REAL NOT NULL,
+  ab_gbps REAL, ba_gbps REAL,   -- from a to b, from b to a
+  both_gbps REAL,               -- sum of both directions at once
+  latency_us REAL,
+  source TEXT NOT NULL,         -- backend of the probe, or 'import'
+  PRIMARY KEY (node, a, b, taken_at_unix),
+  FOREIGN KEY (node, a) REFERENCES gpus(node, slot) ON DELETE CASCADE,
+  FOREIGN KEY (node, b) REFERENCES gpus(node, slot) ON DELETE CASCADE
+) STRICT;
+CREATE INDEX IF NOT EXISTS bandwidths_b ON bandwidths(node, b);
+
+CREATE TABLE IF NOT EXISTS collectives (
+  node TEXT NOT NULL REFERENCES nodes(node) ON DELETE CASCADE,
+  gpus TEXT NOT NULL,           -- JSON list of slots, ascending
+  operation TEXT NOT NULL,      -- in the words of nccl-tests, all_reduce
+  taken_at_unix REAL NOT NULL,
+  gbps REAL NOT NULL CHECK (gbps > 0),  -- bus bandwidth
+  size_bytes INTEGER,           -- of the message
+  source TEXT NOT NULL,
+  PRIMARY KEY (node, gpus, operation, taken_at_unix)
+) STRICT;
+CREATE TRIGGER IF NOT EXISTS collectives_of_gpu AFTER DELETE ON gpus BEGIN
+  DELETE FROM collectives WHERE node = old.node
+    AND EXISTS (SELECT 1 FROM json_each(collectives.gpus) WHERE value = old.slot);
+END;
 
 CREATE TABLE IF NOT EXISTS timings (
   node TEXT NOT NULL, slot INTEGER NOT NULL, class TEXT NOT NULL,
@@ -130,5 +167,5 @@ CREATE TABLE IF NOT EXISTS snapshots (
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {VERSION};
 COMMIT;
-"""
+"""  # noqa: S608 - the DELETE is a trigger's
 """Script that makes all tables; it changes nothing if another process was faster."""

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.model.interconnect import Collective, PairBandwidth
 from slurm_gpu_aware.store.database import Store, open_store
 from slurm_gpu_aware.store.ingest import ingest_report
 from slurm_gpu_aware.store.profiles import load_profile
@@ -25,9 +26,22 @@ VALID: dict[str, Any] = {
     "backend": "fake",
     "gpus": [
         {"index": 0, "uuid": "GPU-0", "clocks_mhz": [1530], "power_limit_w": 300.0},
-        {"index": 1, "uuid": "GPU-1", "numa": None},
+        {"index": 1, "uuid": "GPU-1", "numa": None, "nvlink_version": "2.0", "nvlinks": 2},
     ],
     "links": [{"a": 0, "b": 1, "class": "NV2", "gbps": 50.0}],
+    "nics": [
+        {
+            "name": "mlx5_0",
+            "pci": "0000:1a:00.0",
+            "numa": 0,
+            "gpus": [{"index": 0, "class": "PIX"}, {"index": 1, "class": "SYS"}],
+            "nics": [{"name": "eth0", "class": "NODE"}],
+        },
+        {"name": "eth0", "pci": "0000:3b:00.0"},
+    ],
+    "link_backend": "nccl",
+    "bandwidths": [{"a": 1, "b": 0, "ab_gbps": 47.0, "ba_gbps": 46.5, "latency_us": 1.9}],
+    "collectives": [{"gpus": [1, 0], "operation": "all_reduce", "gbps": 44.5}],
     "timings": [{"index": 0, "class": "A", "value_ms": 103.2, "samples": 5, "spread": 0.004}],
     "errors": [{"index": None, "call": "nvmlInit", "error": "no"}],
 }
@@ -46,7 +60,10 @@ JSON = st.recursive(
     lambda inner: st.one_of(
         st.lists(inner, max_size=3),
         st.dictionaries(
-            st.sampled_from(["index", "class", "value_ms", "a", "b", "gbps", "uuid"]), inner
+            st.sampled_from(
+                ["index", "class", "value_ms", "a", "b", "gbps", "uuid", "name", "gpus"]
+            ),
+            inner,
         ),
     ),
     max_leaves=8,
@@ -80,6 +97,10 @@ def test_the_valid_report_is_read() -> None:
     assert sorted(probe.gpus) == [0, 1]
     assert probe.runs[0].value_ms == 103.2
     assert probe.faults[0].slot is None
+    assert probe.nics[0].gpus == {0: "PIX", 1: "SYS"}
+    # The report lists the pair as 1, 0.
+    assert probe.bandwidths == (PairBandwidth("n1", 0, 1, 1000.0, 46.5, 47.0, None, 1.9),)
+    assert probe.collectives == (Collective("n1", (0, 1), "all_reduce", 1000.0, 44.5),)
 
 
 @given(st.sampled_from(PLACES), JSON)
@@ -118,6 +139,28 @@ def test_one_changed_field_is_merged_or_refused(
         (("errors", 0, "call"), None, r"errors\[0\].call: expected a text"),
         (("gpus", 0, "uuid"), "GPU\ud800", r"gpus\[0\].uuid: expected a text"),
         (("gpus",), {"0": {}}, "gpus: expected a list of objects"),
+        (("gpus", 1, "nvlink_version"), "9" * 99, r"gpus\[1\].nvlink_version: .* not a version"),
+        (("gpus", 1, "nvlinks"), 100, r"gpus\[1\].nvlinks: expected a whole number, not 100"),
+        (("nics", 0, "name"), "../mlx5", r"nics\[0\].name: '../mlx5' is not the name of a NIC"),
+        (("nics", 0, "pci"), "1a:00.0", r"nics\[0\].pci: '1a:00.0' is not a PCI address"),
+        (("nics", 1, "name"), "mlx5_0", "nics: a name occurs twice"),
+        (("nics", 0, "gpus", 1, "index"), 0, r"nics\[0\].gpus\[1\].index: GPU 0 .* occurs twice"),
+        (("nics", 0, "nics", 0, "name"), "ib9", r"nics\[0\].nics\[0\].name: 'ib9' is not another"),
+        (("nics",), [{}] * 65, "nics: 65 NICs, more than 64"),
+        (("bandwidths", 0, "b"), 1, r"bandwidths\[0\]: 1 and 1 are not two GPUs"),
+        (("bandwidths", 0, "ab_gbps"), 0, r"bandwidths\[0\].ab_gbps: 0 is not 1e-06 to"),
+        (("bandwidths", 0, "latency_us"), 1e300, r"bandwidths\[0\].latency_us: 1e\+300 is not"),
+        (("collectives", 0, "gpus"), [0, 0], r"collectives\[0\].gpus: \[0, 0\] is not two"),
+        (("collectives", 0, "gpus"), [0, [1]], r"collectives\[0\].gpus: .* is not two or more"),
+        (("collectives", 0, "gpus"), [0] * 65, r"collectives\[0\].gpus: .* is not two or more"),
+        (
+            ("collectives", 0, "operation"),
+            "all",
+            r"collectives\[0\].operation: 'all' is not one of",
+        ),
+        (("collectives", 0, "gbps"), float("nan"), r"collectives\[0\].gbps: nan is not"),
+        (("collectives", 0, "size_bytes"), 1 << 51, r"collectives\[0\].size_bytes: expected"),
+        (("collectives",), [{}] * 4097, "collectives: 4097 of them, more than 4096"),
     ],
 )
 def test_the_wrong_field_is_named(place: tuple[Any, ...], value: Any, reason: str) -> None:
