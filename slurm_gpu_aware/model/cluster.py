@@ -128,6 +128,11 @@ class RunningJob:
         """(node, slot) of each of its GPUs."""
         return tuple((node, slot) for node, slots in self.gpus for slot in slots)
 
+    @cached_property
+    def until_s(self) -> float:
+        """Expected end, at most the latest one; before ``now`` for a job that has outrun it."""
+        return self.end_s if self.expected_end_s is None else min(self.expected_end_s, self.end_s)
+
     @property
     def beside_gpus(self) -> bool:
         """Whether the job holds CPUs or memory, as far as is known."""

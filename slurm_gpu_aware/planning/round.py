@@ -26,6 +26,7 @@ import numpy as np
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Postponement, Request
+from slurm_gpu_aware.model.running_jobs import RunningJobs
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.placement.policy import Reason
 from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve
@@ -69,6 +70,7 @@ def plan_round(
     now : time in seconds, on the clock of ``RunningJob.end_s``.
     policy_options : options per policy name; a request's own options override them.
     """
+    cluster = replace(cluster, running=RunningJobs.of(cluster.running))
     dispatcher = Dispatcher(settings, policy_options, now, cluster.running)
     return _Round(cluster, settings, now, dispatcher).plan(in_slurm_order(queue))
 
@@ -245,7 +247,7 @@ class _Round:
     @cached_property
     def _idle(self) -> Cluster:
         """The idle cluster: all GPUs are free; only known jobs return CPUs and memory."""
-        holding = [job for job in self.snapshot.running if job.beside_gpus]
+        holding = RunningJobs.of(self.snapshot.running).beside_gpus
         ended = Timeline(holding, self.now).at(self.snapshot, math.inf)
         idle = None if ended.sockets is None else ended.sockets.idle()
         return replace(ended, free=ended.exists.copy(), sockets=idle)

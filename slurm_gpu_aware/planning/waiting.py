@@ -11,10 +11,11 @@ true takes the best set of that time.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
+from bisect import bisect_right, insort
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
+from heapq import merge
 from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple
@@ -25,6 +26,7 @@ from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.running_jobs import RunningJobs
 from slurm_gpu_aware.placement.feasible import allowed_nodes
 from slurm_gpu_aware.placement.least import LeastSlowdown
 from slurm_gpu_aware.placement.masks import mask_type, unpack
@@ -88,44 +90,19 @@ class _End(NamedTuple):
 _by_time = attrgetter("time_s")
 
 
-class _Ends:
-    """Ends of the jobs of a snapshot, sorted when they are first asked for."""
-
-    def __init__(self, running: Sequence[RunningJob], now: float) -> None:
-        self.running = running
-        self._now = now
-        self._first: list[_End] = []
-
-    @cached_property
-    def _order(self) -> tuple[FloatArray, IntArray]:
-        """Ends of the jobs, and positions of those that are known, by time."""
-        ends = expected_ends(self.running, self._now)
-        return ends, ends.argsort(kind="stable")[: np.count_nonzero(ends < math.inf)]
-
-    def first(self, count: int) -> list[_End]:
-        """At least ``count`` ends, or all; ascending, equal ends in the order of the snapshot."""
-        known = self._first
-        if len(known) < count:
-            ends, order = self._order
-            more = order[len(known) : count].tolist()
-            known += [_End(ends.item(at), self.running[at]) for at in more]
-        return known
-
-
 class ExpectedEnds:
     """The expected ends of the running jobs, with those that a round starts or preempts."""
 
     def __init__(self, running: Sequence[RunningJob], now: float) -> None:
         self._now = now
-        self._before = _Ends(running, now)
+        self._before = RunningJobs.of(running)
         self._started: list[_End] = []
         self._gone: set[str] = set()
 
     def copy(self) -> ExpectedEnds:
         """The same ends, for a trial of placements."""
-        same = ExpectedEnds((), self._now)
-        same._before, same._started = self._before, [*self._started]
-        same._gone = {*self._gone}
+        same = ExpectedEnds(self._before, self._now)
+        same._started, same._gone = [*self._started], {*self._gone}
         return same
 
     def start(self, job: RunningJob) -> None:
@@ -140,35 +117,27 @@ class ExpectedEnds:
 
     def beside_gpus(self, nodes: Collection[int], latest_s: float) -> list[RunningJob]:
         """Jobs that end by a time and hold CPUs or memory of these nodes."""
+        started = (end.job for end in self._started if end.job.beside_gpus)
         there = [
             job
-            for job in (*self._before.running, *(end.job for end in self._started))
-            if job.beside_gpus
-            and not job.on_nodes.isdisjoint(nodes)
-            and job.job_id not in self._gone
+            for job in (*self._before.beside_gpus, *started)
+            if not job.on_nodes.isdisjoint(nodes) and job.job_id not in self._gone
         ]
         ends = expected_ends(there, self._now).tolist()
         return [job for job, end_s in zip(there, ends, strict=True) if end_s <= latest_s]
 
     def until(self, latest_s: float) -> Iterator[_End]:
-        """Ends up to a time, ascending."""
-        done, count = 0, 2 * _MOST_ENDS
-        while True:
-            before = self._before.first(count)
-            # An end beyond the known ones of the snapshot has its turn when more are known.
-            whole = len(before) < count
-            started = self._started
-            if not whole:
-                started = started[: bisect_left(started, before[-1].time_s, key=_by_time)]
-            ends = sorted([*before, *started], key=_by_time) if started else before
-            for end in islice(ends, done, None):
-                if end.time_s > latest_s:
-                    return
-                if end.job.job_id not in self._gone:
-                    yield end
-            if whole:
+        """Ends up to a finite time, ascending; of equal ones those of overdue jobs come first."""
+        jobs = self._before.by_end
+        late = bisect_right(jobs, self._now, key=attrgetter("until_s"))
+        ends = expected_ends(jobs[:late], self._now).tolist()
+        overdue = sorted(map(_End, ends, jobs[:late]), key=_by_time)
+        known = (_End(job.until_s, job) for job in islice(jobs, late, None))
+        for end in merge(overdue, known, self._started, key=_by_time):
+            if end.time_s > latest_s:
                 return
-            done, count = len(ends), 4 * count
+            if end.job.job_id not in self._gone:
+                yield end
 
 
 def better_later(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
-from heapq import heappop, heappush
 from itertools import groupby
 from operator import itemgetter
 
@@ -13,6 +12,7 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpus, RunningJob
 from slurm_gpu_aware.simulator.active import ActiveJob, EventClock
 from slurm_gpu_aware.simulator.estimates import Estimates
+from slurm_gpu_aware.simulator.holders import Holders
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import TraceJob
@@ -48,12 +48,9 @@ class ClusterState:
         self.background_gpus = 0
         self.interferes = settings.interference is not None
         self.estimates = Estimates()
-        self._holders: dict[int, RunningJob] = {}
-        """Position in the trace -> the running job as the planner sees it, by time of listing."""
+        self._holders = Holders()
         self._unlisted: set[int] = set()
         """Positions of running jobs that are not in ``_holders`` yet."""
-        self._expected: list[tuple[float, int]] = []
-        """Heap of (expected end, position) of ``_holders``; at the end a new one is due."""
 
     @property
     def used(self) -> int:
@@ -86,7 +83,7 @@ class ClusterState:
         active.version += 1
         del self.running[active.position]
         self._unlisted.discard(active.position)
-        self._holders.pop(active.position, None)
+        self._holders.discard(active.position)
         if self.interferes:
             self._neighbours_changed(active, gone=True)
         active.last, active.placed, active.holder = active.placed, None, None
@@ -118,21 +115,17 @@ class ClusterState:
         if not with_holders:
             return view
         self._list_holders()
-        holders: Collection[RunningJob] = self._holders.values()
         if len(shown) < len(self.running):
-            holders = [self._holders[position] for position in sorted(shown)]
-        return replace(view, running=(*holders, *held))
+            return replace(view, running=(*self._holders.of(sorted(shown)), *held))
+        holders = self._holders.all()
+        return replace(view, running=(*holders, *held) if held else holders)
 
     def _list_holders(self) -> None:
         """Bring ``_holders`` up to date: jobs that have started, ends that have passed."""
-        now, due = self.clock.now, self._unlisted
-        while self._expected and self._expected[0][0] < now:
-            due.add(heappop(self._expected)[1])
-        for position in sorted(due & self.running.keys()):
-            holder = self._holders[position] = self.estimates.holder(self.running[position], now)
-            if holder.expected_end_s is not None:
-                heappush(self._expected, (holder.expected_end_s, position))
-        due.clear()
+        now = self.clock.now
+        for position in sorted(self._unlisted.union(self._holders.overdue(now))):
+            self._holders.put(position, self.estimates.holder(self.running[position], now))
+        self._unlisted.clear()
 
     def _change(self, gpus: Gpus, *, free: bool) -> int:
         """Mark GPUs as free or held; return their number."""
