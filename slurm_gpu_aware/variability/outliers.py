@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
 from slurm_gpu_aware.model.profile import Gpu, GpuTiming, gpu_names
-from slurm_gpu_aware.variability.scores import pm_scores
 
 __all__ = ["FAR", "Outlier", "mixed_units", "new_outliers", "outlier_sentences", "outliers"]
 
@@ -36,27 +35,66 @@ class Outlier(NamedTuple):
     node: str
     slot: int
     ratio: float
-    """Time over that of the median GPU of the model."""
+    """Time over that of the median GPU of the model on other nodes."""
 
 
 def outliers(timings: Iterable[GpuTiming], unseen: Set[Gpu] = frozenset()) -> list[Outlier]:
     """All outliers, sorted by class, model and node.
 
-    ``timings``: one per GPU and class. ``unseen``: GPUs that do not count for the median.
+    A GPU is compared with the median GPU of its model on *other* nodes: so a node in another unit
+    is found even if it has half of the GPUs. If the model is on one node only, it is compared with
+    the other GPUs of the node. Of an even number of GPUs the one of the two in the middle counts
+    that is nearer.
+
+    ``timings``: one per GPU and class. ``unseen``: GPUs that do not count for the median, unless
+    there are no others.
     """
-    of_class: dict[str, list[GpuTiming]] = {}
+    groups: dict[tuple[str, str], list[GpuTiming]] = {}
     for row in timings:
-        of_class.setdefault(row.app_class, []).append(row)
+        groups.setdefault((row.app_class, row.model), []).append(row)
     found: list[Outlier] = []
-    for name, own in of_class.items():
-        seen = [row[:2] not in unseen for row in own]
-        ratios = pm_scores([row.value_ms for row in own], [row.model for row in own], seen)
+    for (name, model), rows in groups.items():
+        counted = [row for row in rows if row[:2] not in unseen] or rows
         found += [
-            Outlier(name, row.model, row.node, row.slot, ratio)
-            for row, ratio in zip(own, ratios.tolist(), strict=True)
+            Outlier(name, model, row.node, row.slot, ratio)
+            for row, ratio in zip(rows, _ratios(rows, counted), strict=True)
             if not 1 / FAR <= ratio <= FAR
         ]
     return sorted(found)
+
+
+def _ratios(rows: Sequence[GpuTiming], counted: Sequence[GpuTiming]) -> list[float]:
+    """Time of each row over the median of those of ``counted`` that are on other nodes."""
+    ranked = sorted(counted, key=lambda row: row.value_ms)
+    ordered = [row.value_ms for row in ranked]
+    ranks: dict[str, list[int]] = {}
+    for rank, row in enumerate(ranked):
+        ranks.setdefault(row.node, []).append(rank)
+    ratios = []
+    for row in rows:
+        own = ranks.get(row.node, [])
+        if len(own) == len(ordered):  # no other node
+            own = [rank for rank in own if ranked[rank].slot == row.slot]
+        middle = _middle(ordered, own)
+        ratios.append(
+            min((row.value_ms / time for time in middle), key=lambda r: max(r, 1 / r), default=1.0)
+        )
+    return ratios
+
+
+def _middle(ordered: Sequence[float], left_out: Sequence[int]) -> tuple[float, ...]:
+    """The two values in the middle of a sorted list without the (ascending) ``left_out`` ranks.
+
+    They are the same of an odd number; empty: nothing is left. Costs O(len(left_out)).
+    """
+    rest = len(ordered) - len(left_out)
+    if not rest:
+        return ()
+    low, high = (rest - 1) // 2, rest // 2
+    for rank in left_out:
+        low += rank <= low
+        high += rank <= high
+    return ordered[low], ordered[high]
 
 
 def new_outliers(before: Iterable[Outlier], after: Iterable[Outlier]) -> list[Outlier]:

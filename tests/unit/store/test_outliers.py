@@ -5,16 +5,25 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median_high, median_low
 
 import click.testing
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from store_samples import ingest, report
 
 from gpu_aware_profile.cli import cli
 from gpu_aware_profile.store_writer import newest_timings, recompute_scores, stored_outliers
+from slurm_gpu_aware.model.profile import GpuTiming
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.measurements import Run, put_timings
-from slurm_gpu_aware.variability.outliers import Outlier, new_outliers, outlier_sentences
+from slurm_gpu_aware.variability.outliers import (
+    Outlier,
+    new_outliers,
+    outlier_sentences,
+    outliers,
+)
 
 Import = Callable[..., click.testing.Result]
 
@@ -81,6 +90,54 @@ def test_stored_times_that_become_outliers_are_named_too(import_text: Import) ->
     refused = import_text(csv(n2=0.1, n3=0.1))  # now the old ones look wrong
     assert refused.exit_code == 1
     assert "n1:0, n1:1, n1:2, n1:3 take 1e+03 times" in refused.stderr
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1e3, 60.0, 2.5])
+def test_a_node_in_another_unit_is_found_though_it_has_half_of_the_gpus(
+    import_text: Import, store_path: Path, factor: float
+) -> None:
+    """A median over all GPUs lies between both nodes, within twice of the slower one."""
+    assert import_text(csv(n1=100)).exit_code == 0
+    refused = import_text(csv(n2=100 * factor))
+    assert refused.exit_code == 1
+    assert f"n2:0, n2:1, n2:2, n2:3 take {factor:.3g} times as long" in refused.stderr
+    assert ("mixed up?" in refused.stderr) == (factor != 2.5)
+    assert times(store_path) == {100.0}
+
+
+def test_half_of_a_single_node_in_another_unit_is_found(import_text: Import) -> None:
+    refused = import_text("0,n1,A,100 1,n1,A,100 2,n1,A,0.1 3,n1,A,0.1")
+    assert refused.exit_code == 1
+    assert "n1:2, n1:3 take 0.001 times" in refused.stderr
+
+
+def test_a_node_between_two_units_is_compared_with_the_nearer(import_text: Import) -> None:
+    refused = import_text(csv(n1=100, n2=0.1, n3=105))
+    assert refused.exit_code == 1
+    assert "n2:0, n2:1, n2:2, n2:3 take" in refused.stderr
+    assert "n1:" not in refused.stderr
+    assert "n3:" not in refused.stderr
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.floats(1.0, 1e6)), min_size=1, max_size=12),
+    st.integers(0, 12),
+)
+def test_ratios_are_those_of_a_median_without_the_own_node(
+    gpus: list[tuple[int, float]], hidden: int
+) -> None:
+    rows = [GpuTiming(f"n{node}", i, "A", t, 1.0, "m") for i, (node, t) in enumerate(gpus)]
+    unseen = {row[:2] for row in rows[:hidden]}
+    counted = [row for row in rows if row[:2] not in unseen] or rows
+    found = {outlier.slot: outlier.ratio for outlier in outliers(rows, unseen)}
+    for row in rows:
+        others = [other for other in counted if other.node != row.node]
+        if not others and {other.node for other in counted} == {row.node}:
+            others = [other for other in counted if other is not row]
+        times = [other.value_ms for other in others] or [row.value_ms]
+        both = row.value_ms / median_low(times), row.value_ms / median_high(times)
+        ratio = min(both, key=lambda r: max(r, 1 / r))
+        assert found.get(row.slot) == (None if 0.5 <= ratio <= 2 else pytest.approx(ratio))
 
 
 def test_models_are_compared_with_their_own(store_path: Path, import_text: Import) -> None:
