@@ -110,7 +110,7 @@ class BadRow(NamedTuple):
     line: int
     reason: str
     unit: str = "line"
-    """What ``line`` counts: ``line``, or ``record`` of a list."""
+    """What ``line`` counts: ``line``, ``record`` of a list, ``result``, ..."""
 
 
 @dataclass(frozen=True)
@@ -148,13 +148,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A CSV table with a header, from :func:`read_table`."""
+    """A table with a header: CSV, from :func:`read_table`, or made of another file."""
 
     name: str
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     bad_rows: tuple[BadRow, ...]
-    """Rows with fewer or more cells than columns."""
+    """Rows that cannot be read; of CSV: with fewer or more cells than columns."""
+    unit: str = "line"
+    """What ``Row.line`` counts."""
 
     def require(self, *columns: str, hint: str = "") -> None:
         """Raise SourceError unless each column occurs once; ``hint`` ends the message."""
@@ -176,14 +178,14 @@ class Table:
             try:
                 good.append(make(row))
             except ValueError as exc:
-                bad.append(BadRow(row.line, str(exc)))
+                bad.append(BadRow(row.line, str(exc), self.unit))
         return good, sorted(bad)
 
     def parse_all(self, make: Callable[[Row], T]) -> list[T]:
         """Results of ``make`` for the rows. Raises SourceError for a bad row or without rows."""
         good, bad = self.parse(make)
         if bad:
-            raise SourceError(f"{self.name}: line {bad[0].line}: {bad[0].reason}")
+            raise SourceError(f"{self.name}: {bad[0].unit} {bad[0].line}: {bad[0].reason}")
         if not good:
             raise SourceError(f"{self.name}: no row")
         return good

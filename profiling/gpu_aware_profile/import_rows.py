@@ -5,54 +5,24 @@ A row that cannot be used becomes a `BadRow`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE, check_time_ms, quoted
+from gpu_aware_profile.known_gpus import KnownGpus
+from slurm_gpu_aware.bounds import check_time_ms, quoted
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.penalties import INSIDE_NODE, LEVELS, LevelTime, reference_of
-from slurm_gpu_aware.model.profile import Gpu
-from slurm_gpu_aware.store.measurements import Run, listed
+from slurm_gpu_aware.store.measurements import Run
 from slurm_gpu_aware.store.report import check_name
 from slurm_gpu_aware.text_file import BadRow, Row, Table
 
-__all__ = ["TIMING_COLUMNS", "KnownGpus", "has_levels", "read_levels", "read_timings"]
+__all__ = ["TIMING_COLUMNS", "has_levels", "read_levels", "read_timings"]
 
 TIMING_COLUMNS = ("gpu", "node", "class", "value_ms")
 _LEVEL_COLUMNS = ("class", "level", "value_ms")
-"""Required columns; ``model`` is optional, others are ignored."""
-
-
-@dataclass(frozen=True)
-class KnownGpus:
-    """GPUs that the rows of a file may name."""
-
-    by_uuid: Mapping[str, Gpu]
-    seen: Mapping[str, set[int]]
-    """Node -> GPUs that a probe has seen; empty: rows may name any GPU."""
-
-    def slot(self, gpu: str, node: str) -> int:
-        """Slurm's index of a GPU that a row names by index or UUID. Raises ValueError."""
-        if gpu.isascii() and gpu.isdigit() and int(gpu) < MAX_GPUS_PER_NODE:
-            self._check_seen(node, int(gpu))
-            return int(gpu)
-        if gpu not in self.by_uuid:
-            raise ValueError(
-                f"gpu {quoted(gpu)} is neither an index (0, 1, ...) nor the UUID of a GPU that was"
-                " probed"
-            )
-        known_node, slot = self.by_uuid[gpu]
-        if known_node != node:
-            raise ValueError(f"gpu {gpu} was last seen on node {known_node}, not {node}")
-        return slot
-
-    def _check_seen(self, node: str, slot: int) -> None:
-        if not self.seen or slot in self.seen.get(node, ()):
-            return
-        of_node = node in self.seen
-        what = f"GPU {slot} of node {node}" if of_node else f"node {node}"
-        known = listed(sorted(self.seen[node])) if of_node else listed(sorted(self.seen))
-        raise ValueError(f"no sweep has seen {what}, only {known}; sweep first, or give --new-gpus")
+"""Required columns; ``model`` (of levels) and ``taken_at`` (of GPUs) are optional, others are
+ignored."""
+_CLOCKS_DIFFER_S = 86_400.0
+"""A measurement is not this much later than now: it would count as the newest for good."""
 
 
 def has_levels(table: Table, app_class: str | None) -> bool:
@@ -74,15 +44,25 @@ def has_levels(table: Table, app_class: str | None) -> bool:
 
 
 def read_timings(
-    table: Table, app_class: str | None, classes: Sequence[str], known: KnownGpus, taken_at: float
+    table: Table,
+    app_class: str | None,
+    classes: Sequence[str],
+    known: KnownGpus,
+    taken_at: float | None,
+    now: float,
 ) -> tuple[list[Run], list[BadRow]]:
-    """Times of GPUs, and bad rows. ``classes``: those of the site."""
+    """Times of GPUs, and bad rows.
+
+    ``classes``: those of the site. ``taken_at``: time of all measurements (Unix s); None: that of
+    the row, else ``now``.
+    """
 
     def run(row: Row) -> Run:
+        at = _taken_at(row, now) if taken_at is None else taken_at
         value_ms = check_time_ms(row.number("value_ms"))
         name = _class(app_class or row.text("class"), classes)
         node = check_name("node", row.text("node"))
-        return Run(node, known.slot(row.text("gpu"), node), name, taken_at, value_ms)
+        return Run(node, known.slot(row.text("gpu"), node), name, at, value_ms)
 
     return table.parse(run)
 
@@ -116,6 +96,15 @@ def read_levels(
         except ValueError as exc:
             bad.append(BadRow(own[0][0], str(exc)))
     return good, sorted(bad)
+
+
+def _taken_at(row: Row, now: float) -> float:
+    if not row.cells.get("taken_at"):
+        return now
+    at = row.number("taken_at")
+    if not 0.0 <= at <= now + _CLOCKS_DIFFER_S:
+        raise ValueError(f"taken_at is {at:.15g}: not a past time in Unix seconds")
+    return at
 
 
 def _class(name: str, classes: Sequence[str]) -> str:

@@ -1,25 +1,26 @@
-"""Import of a file of times: stores the good rows, reports the bad ones."""
+"""Import of files of times: stores the good rows, reports the bad ones."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from gpu_aware_profile.import_rows import KnownGpus, has_levels, read_levels, read_timings
+from gpu_aware_profile.formats.reader import Measured
+from gpu_aware_profile.import_rows import has_levels, read_levels, read_timings
+from gpu_aware_profile.known_gpus import known_gpus
 from gpu_aware_profile.store_writer import recompute_scores, stored_outliers, writable_store
 from slurm_gpu_aware.cli.output import paragraph, say
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.errors import StoreError
+from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.model.penalties import LevelPenalties, LevelTime, level_ratios
 from slurm_gpu_aware.model.profile import gpu_names
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.measurements import (
     Run,
-    gpus_by_uuid,
     put_level_times,
     put_timings,
-    seen_gpus,
     unseen_gpus,
 )
 from slurm_gpu_aware.text_file import BadRow, Table
@@ -27,8 +28,10 @@ from slurm_gpu_aware.variability.outliers import mixed_units, new_outliers, outl
 
 __all__ = ["Import"]
 
+T = TypeVar("T")
+
 BAD_SHOWN = 20
-"""Number of bad rows that are reported singly; the others are counted."""
+"""Number of bad rows of a file that are reported singly; the others are counted."""
 FAR_LEVEL = 50.0
 """A level whose time differs from that of the innermost one by this factor is an outlier."""
 _REFUSED = "Nothing was imported; correct the file, or give --accept-outliers if it is as measured"
@@ -36,36 +39,48 @@ _REFUSED = "Nothing was imported; correct the file, or give --accept-outliers if
 
 @dataclass(frozen=True)
 class Import:
-    """One import. Methods raise StoreError if they store nothing."""
+    """One import of one or more files. Methods raise StoreError if they store nothing."""
 
-    table: Table
+    files: Sequence[Measured]
     path: Path
     """The store."""
     config: Config
-    taken_at: float
-    """Unix time of the measurement."""
+    now: float
+    """Unix time."""
+    taken_at: float | None
+    """Unix time of the measurement; None: that of the row, else now."""
     app_class: str | None
-    """Class of a file without a column ``class``."""
+    """Class of files without a column ``class``."""
     skip_bad: bool
     new_gpus: bool
     """Accept rows of GPUs that no sweep has seen."""
     accept_outliers: bool
 
     def run(self) -> bool:
-        """Import the table; return False if bad rows were skipped."""
-        levels = has_levels(self.table, self.app_class)
-        return not (self._levels() if levels else self._timings())
+        """Import the files in one transaction; return False if bad rows were skipped."""
+        levels = {has_levels(file.table, self.app_class) for file in self.files}
+        units = {file.rate for file in self.files}
+        if len(levels) > 1 or len(units) > 1:
+            raise SourceError(
+                "the files differ in what they measure or in its unit; import them apart"
+            )
+        return not (self._levels() if True in levels else self._timings(*units))
 
-    def _timings(self) -> list[BadRow]:
+    def _timings(self, rate: str | None) -> int:
         classes = self.config.site.classes
         with writable_store(self.path, self.config) as store, store.write():
-            known = KnownGpus(gpus_by_uuid(store), {} if self.new_gpus else seen_gpus(store))
-            good, bad = read_timings(self.table, self.app_class, classes, known, self.taken_at)
-            self._refuse(bad, some=bool(good))
-            self._store(store, good)
+            known = known_gpus(store, new=self.new_gpus)
+            good, bad = self._rows(
+                lambda table: read_timings(
+                    table, self.app_class, classes, known, self.taken_at, self.now
+                )
+            )
+            self._store(store, good, rate)
             gpus = {(run.node, run.slot) for run in good}
             unseen = sorted(unseen_gpus(store, gpus)) if self.new_gpus else []
         say(f"imported {len(good)} timing{_s(good)} of {len(gpus)} GPUs into {self.path}")
+        if rate is not None:
+            say(f"note: the values were rates in {rate}; stored are times, 1000 / rate")
         if unseen:
             say(
                 paragraph(
@@ -75,24 +90,25 @@ class Import:
             )
         return bad
 
-    def _store(self, store: Store, runs: Sequence[Run]) -> None:
+    def _store(self, store: Store, runs: Sequence[Run], rate: str | None) -> None:
         """Store times and scores in the transaction of the caller."""
         before = stored_outliers(store)
         put_timings(store, runs)
-        sentences = outlier_sentences(new_outliers(before, stored_outliers(store)))
+        new = new_outliers(before, stored_outliers(store))
+        sentences = outlier_sentences(new, rates=rate is not None)
         if sentences and not self.accept_outliers:
             raise StoreError(f"{'; '.join(sentences)}. {_REFUSED}")
         for sentence in sentences:
             say(f"accepted: {sentence}")
         recompute_scores(store, self.config.site.classes)
 
-    def _levels(self) -> list[BadRow]:
-        times, bad = read_levels(self.table, self.app_class, self.config.site.classes)
-        self._refuse(bad, some=bool(times))
+    def _levels(self) -> int:
+        classes = self.config.site.classes
+        times, bad = self._rows(lambda table: read_levels(table, self.app_class, classes))
         if not self.accept_outliers:
             _refuse_far(times)
         with writable_store(self.path, self.config) as store:
-            put_level_times(store, times, self.taken_at)
+            put_level_times(store, times, self.now if self.taken_at is None else self.taken_at)
         names = list(dict.fromkeys(time.app_class for time in times))
         plural = "" if len(names) == 1 else "es"
         what = f"{len(times)} level times of class{plural} {', '.join(names)}"
@@ -101,20 +117,33 @@ class Import:
             say(sentence)
         return bad
 
-    def _refuse(self, bad: Sequence[BadRow], *, some: bool) -> None:
-        """Report the bad rows; raise StoreError if they may not be skipped or no row is good."""
-        name = self.table.name
-        for row in bad[:BAD_SHOWN]:
-            say(f"{name}: line {row.line}: {row.reason}")
-        if len(bad) > BAD_SHOWN:
-            say(f"{name}: and {len(bad) - BAD_SHOWN} more bad rows")
-        if bad and not self.skip_bad:
+    def _rows(self, read: Callable[[Table], tuple[list[T], list[BadRow]]]) -> tuple[list[T], int]:
+        """The good rows of all files, and the number of bad ones, which are reported.
+
+        Raises StoreError if bad rows may not be skipped or no row is good.
+        """
+        good: list[T] = []
+        count = 0
+        for file in self.files:
+            rows, bad = read(file.table)
+            good += rows
+            count += len(bad)
+            _report_bad(file.table.name, bad)
+        if count and not self.skip_bad:
             raise StoreError(
-                f"{len(bad)} bad row{_s(bad)}, nothing was imported; correct the file or give"
-                " --skip-bad"
+                f"{count} bad row{'s' * (count != 1)}, nothing was imported; correct the file or"
+                " give --skip-bad"
             )
-        if not some:
-            raise StoreError(f"{name}: no row to import")
+        if not good:
+            raise StoreError(f"{self.files[0].table.name}: no row to import")
+        return good, count
+
+
+def _report_bad(name: str, bad: Sequence[BadRow]) -> None:
+    for row in bad[:BAD_SHOWN]:
+        say(f"{name}: {row.unit} {row.line}: {row.reason}")
+    if len(bad) > BAD_SHOWN:
+        say(f"{name}: and {len(bad) - BAD_SHOWN} more bad rows")
 
 
 def _refuse_far(times: Sequence[LevelTime]) -> None:

@@ -18,7 +18,8 @@ from slurm_gpu_aware.store.database import Store
 
 __all__ = [
     *("Run", "add_runs", "level_times", "newest_runs", "put_level_times", "put_timings"),
-    *("forget_gpus", "forget_levels", "gpus_by_uuid", "listed", "seen_gpus", "unseen_gpus"),
+    *("forget_gpus", "forget_levels", "gpus_by_uuid", "listed", "pci_addresses"),
+    *("seen_gpus", "unseen_gpus"),
 ]
 
 T = TypeVar("T")
@@ -129,6 +130,14 @@ def gpus_by_uuid(store: Store) -> dict[str, Gpu]:
     """UUID -> GPU, of all GPUs that a probe has read."""
     rows = store.query("SELECT uuid, node, slot FROM gpus WHERE uuid IS NOT NULL")
     return {row["uuid"]: (row["node"], row["slot"]) for row in rows}
+
+
+def pci_addresses(store: Store) -> dict[str, dict[int, str]]:
+    """Node -> slot -> PCI address as NVML writes it, of all GPUs that a probe has read."""
+    found: dict[str, dict[int, str]] = {}
+    for row in store.query("SELECT node, slot, pci FROM gpus WHERE pci IS NOT NULL"):
+        found.setdefault(row["node"], {})[row["slot"]] = row["pci"]
+    return found
 
 
 def unseen_gpus(store: Store, gpus: Iterable[Gpu]) -> frozenset[Gpu]:

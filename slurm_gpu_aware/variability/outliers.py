@@ -24,6 +24,8 @@ _UNITS = {
     1e6: "milliseconds and nanoseconds",
 }
 """Ratio of times -> units that may be mixed up."""
+_PREFIXES = {1e3: "prefixes such as G and T", 1e6: "prefixes such as M and T"}
+"""The same for times that were made of rates."""
 
 
 class Outlier(NamedTuple):
@@ -107,22 +109,26 @@ def new_outliers(before: Iterable[Outlier], after: Iterable[Outlier]) -> list[Ou
     ]
 
 
-def outlier_sentences(found: Sequence[Outlier]) -> list[str]:
-    """One sentence without a full stop per class, model and side: the GPUs and their ratios."""
+def outlier_sentences(found: Sequence[Outlier], *, rates: bool = False) -> list[str]:
+    """One sentence without a full stop per class, model and side: the GPUs and their ratios.
+
+    ``rates``: the times were made of rates.
+    """
     groups: dict[tuple[str, str, bool], list[Outlier]] = {}
     for one in found:
         groups.setdefault((one.app_class, one.model, one.ratio > 1.0), []).append(one)
-    return [_sentence(own) for own in groups.values()]
+    return [_sentence(own, rates) for own in groups.values()]
 
 
-def mixed_units(ratio: float) -> str:
+def mixed_units(ratio: float, *, rates: bool = False) -> str:
     """`` (are seconds and minutes mixed up?)`` if the ratio suggests it, else empty."""
     factor = max(ratio, 1.0 / ratio)
-    near = next((u for f, u in _UNITS.items() if f / 2 <= factor <= f * 2), None)
+    units = _PREFIXES if rates else _UNITS
+    near = next((u for f, u in units.items() if f / 2 <= factor <= f * 2), None)
     return f" (are {near} mixed up?)" if near else ""
 
 
-def _sentence(own: Sequence[Outlier]) -> str:
+def _sentence(own: Sequence[Outlier], rates: bool) -> str:
     names = gpu_names((o.node, o.slot) for o in own)
     low, high = f"{min(o.ratio for o in own):.3g}", f"{max(o.ratio for o in own):.3g}"
     times = low if low == high else f"{low} to {high}"
@@ -131,5 +137,5 @@ def _sentence(own: Sequence[Outlier]) -> str:
     far = max((o.ratio for o in own), key=lambda ratio: max(ratio, 1.0 / ratio))
     return (
         f"class {own[0].app_class}: {names} {verb} {times} times as long as the median GPU of"
-        f" {its} model{model}{mixed_units(far)}"
+        f" {its} model{model}{mixed_units(far, rates=rates)}"
     )

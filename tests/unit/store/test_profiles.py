@@ -8,18 +8,13 @@ from pathlib import Path
 import pytest
 from store_samples import ingest, report
 
-from gpu_aware_profile.import_rows import KnownGpus, read_timings
+from gpu_aware_profile.import_rows import read_timings
+from gpu_aware_profile.known_gpus import known_gpus
 from gpu_aware_profile.store_writer import newest_timings, recompute_scores
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.profile import Fault, GpuRecord, Link
 from slurm_gpu_aware.store.database import Store, open_store
-from slurm_gpu_aware.store.measurements import (
-    Run,
-    gpus_by_uuid,
-    newest_runs,
-    put_timings,
-    seen_gpus,
-)
+from slurm_gpu_aware.store.measurements import Run, newest_runs, put_timings
 from slurm_gpu_aware.store.profiles import load_profile, score_rows
 from slurm_gpu_aware.text_file import BadRow, read_table
 
@@ -39,9 +34,7 @@ def dump(store: Store) -> dict[str, list[tuple[object, ...]]]:
 
 def read(store: Store, *rows: str, at: float = 1.0) -> tuple[list[Run], list[BadRow]]:
     table = read_table("rows", "\n".join(["gpu,node,class,value_ms", *rows]))
-    return read_timings(
-        table, None, ("A", "B"), KnownGpus(gpus_by_uuid(store), seen_gpus(store)), at
-    )
+    return read_timings(table, None, ("A", "B"), known_gpus(store, new=False), at, now=at)
 
 
 def test_a_report_comes_back_as_a_profile(store: Store) -> None:
@@ -207,7 +200,9 @@ def test_a_uuid_stands_for_the_gpu_that_was_probed(store: Store) -> None:
     assert bad == [
         BadRow(3, "gpu GPU-n1-2 was last seen on node n1, not n7"),
         BadRow(
-            4, "gpu 'GPU-x' is neither an index (0, 1, ...) nor the UUID of a GPU that was probed"
+            4,
+            "gpu 'GPU-x' is neither an index (0, 1, ...) nor UUID or PCI address of a GPU that was"
+            " probed",
         ),
     ]
     put_timings(store, good)

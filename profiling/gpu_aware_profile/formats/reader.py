@@ -1,0 +1,120 @@
+"""Protocol of the readers: each makes one table, as in our own CSV files, of one file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from slurm_gpu_aware.bounds import quoted
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.text_file import BadRow, Row, Table, parse_json
+
+__all__ = ["MAX_CHARACTERS", "TIMING_COLUMNS", "Measured", "ReadOptions", "Reader", "Source"]
+__all__ += ["as_time_ms", "node_of", "number_of", "objects", "timing_row", "timings_table"]
+
+MAX_CHARACTERS = 64 << 20
+"""Limit of a file of another program; a CSV file of ours may be larger."""
+TIMING_COLUMNS = ("gpu", "node", "value_ms", "taken_at")
+"""Columns of a table of times per GPU; the class is given with ``--class``."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file to read."""
+
+    name: str
+    """For messages."""
+    text: str
+
+    @cached_property
+    def content(self) -> Any:
+        """Its JSON value; None: it is not a JSON object. Raises SourceError if it is damaged."""
+        if not self.text.lstrip().startswith("{"):
+            return None
+        if len(self.text) > MAX_CHARACTERS:
+            raise SourceError(f"{self.name}: a JSON file above {MAX_CHARACTERS >> 20} MiB")
+        return parse_json(self.text, self.name)
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What a person adds to a file that does not say all. None: not given."""
+
+    node: str | None = None
+    value: str | None = None
+    """Which of the values of the file."""
+    unit: str | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a file says, as a table."""
+
+    table: Table
+    """With the columns of one of the tables that ``import_rows`` reads."""
+    rate: str | None = None
+    """Unit of the rates that became times; None: they were no rates."""
+
+
+class Reader(Protocol):
+    """Reader of one format."""
+
+    name: str
+    """As ``--format`` takes it."""
+
+    def matches(self, source: Source) -> bool:
+        """Say whether a file is of this format."""
+
+    def read(self, source: Source, options: ReadOptions) -> Measured:
+        """Read a file. A value that cannot be used is a bad row. Raises SourceError."""
+
+
+def as_time_ms(rate: float) -> float:
+    """Time of one unit of work in ms, for a rate in units per second. Raises ValueError."""
+    if not 0.0 < rate < math.inf:
+        raise ValueError(f"a rate must be above 0, not {rate:g}")
+    return 1e3 / rate
+
+
+def node_of(source: Source, options: ReadOptions) -> str:
+    """Node of a file that does not name it: ``--node``, or the file's name up to its first dot."""
+    if options.node is not None:
+        return options.node
+    name = "" if source.name == "stdin" else Path(source.name).name.partition(".")[0]
+    if not name:
+        raise SourceError(f"{source.name}: it does not name its node; give it with --node NAME")
+    return name
+
+
+def number_of(value: object, what: str) -> float:
+    """A finite number, or its text. Raises ValueError."""
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except (ValueError, OverflowError):
+            number = math.nan
+        if math.isfinite(number):
+            return number
+    raise ValueError(f"{what} is {quoted(value)}: not a finite number")
+
+
+def objects(value: object) -> list[Mapping[str, Any]]:
+    """The objects in a JSON list; empty if it is none."""
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+
+
+def timing_row(line: int, gpu: str, node: str, value_ms: float, taken_at: str = "") -> Row:
+    """A row of `timings_table`. ``gpu``: as `import_rows.KnownGpus` reads it."""
+    cells = (gpu, node, repr(value_ms), taken_at)
+    return Row(line, dict(zip(TIMING_COLUMNS, cells, strict=True)))
+
+
+def timings_table(
+    source: Source, rows: Sequence[Row], bad: Sequence[BadRow], unit: str = "line"
+) -> Table:
+    """A table of times per GPU; ``unit``: what the lines of its rows count."""
+    return Table(source.name, TIMING_COLUMNS, tuple(rows), tuple(bad), unit)
