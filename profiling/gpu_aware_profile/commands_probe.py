@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -26,6 +27,14 @@ __all__ = ["node"]
     show_default=True,
     help="Runs per GPU and class.",
 )
+@click.option(
+    "--sysfs",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("/sys"),
+    show_default=True,
+    metavar="DIR",
+    help="The host's sysfs, for NICs and their paths; elsewhere in a container.",
+)
 @click.option("--node-name", metavar="NAME", help="Default: Slurm's name of this node.")
 @json_option
 def node(
@@ -33,6 +42,7 @@ def node(
     no_timings: bool,
     classes: tuple[str, ...],
     repeats: int,
+    sysfs: Path,
     node_name: str | None,
     as_json: bool,
 ) -> None:
@@ -55,7 +65,7 @@ def node(
     name = node_name or os.environ.get("SLURMD_NODENAME") or short
     timing = None if no_timings else timing_backend(backend)
     talk = say if sys.stderr.isatty() else (lambda text: None)
-    report = probe(name, timing, classes=classes, repeats=repeats, progress=talk)
+    report = probe(name, timing, classes=classes, repeats=repeats, progress=talk, sysfs=sysfs)
     if as_json:
         click.echo(json.dumps(report, separators=(",", ":")))
     else:

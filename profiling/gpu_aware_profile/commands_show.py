@@ -30,7 +30,7 @@ from gpu_aware_profile.tables import (
     write_csv,
 )
 from slurm_gpu_aware.cli.output import json_option, print_json, say, table
-from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.config.settings import Config, StoreConfig
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.profile import GpuScore
 from slurm_gpu_aware.store.measurements import level_times, listed
@@ -53,6 +53,7 @@ __all__ = ["export", "show"]
 )
 @click.option("--summary", "only_summary", is_flag=True, help="Only the spread per class.")
 @click.option("--levels", "only_levels", is_flag=True, help="Only the locality penalties.")
+@click.option("--topology", is_flag=True, help="Only links and NICs of each node.")
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV instead of a table.")
 def show(
@@ -63,6 +64,7 @@ def show(
     sort: str,
     only_summary: bool,
     only_levels: bool,
+    topology: bool,
     as_json: bool,
     as_csv: bool,
 ) -> None:
@@ -76,10 +78,13 @@ def show(
     penalty that placement uses, "from" its origin: a value of the configuration takes precedence
     over a measured one, and that over the default.
 
+    --topology prints what 'nvidia-smi topo -m' prints of each node, and measured bandwidths.
+
     \b
       gpu-aware-profile show
       gpu-aware-profile show --class A --node n1 --json
       gpu-aware-profile show --levels
+      gpu-aware-profile show --topology --node n1
     """
     if as_json and as_csv:
         raise click.UsageError("give one of --json and --csv, not both")
@@ -87,6 +92,11 @@ def show(
         raise click.UsageError("--summary has no CSV form; use --json")
     if only_levels and (only_summary or nodes):
         raise click.UsageError("--levels goes with neither --summary nor --node")
+    if topology:
+        if as_csv or only_levels or only_summary or classes:
+            raise click.UsageError("--topology goes with --node and --json only")
+        _show_topology(replace(config.store, path=path), nodes, as_json=as_json)
+        return
     with open_for_reading(replace(config.store, path=path)) as store:
         penalties = penalties_of(store, config, classes if only_levels else ())
         rows = [] if only_levels else _selected(score_rows(store), classes, nodes)
@@ -131,6 +141,19 @@ def _text(rows: Sequence[GpuScore], answer: Record) -> str:
         faults = table(("node", "GPU", "call", "error"), rows_of, right=("GPU",))
         parts.append(f"Could not be read:\n{faults}")
     return "\n\n".join(parts)
+
+
+def _show_topology(settings: StoreConfig, nodes: Sequence[str], *, as_json: bool) -> None:
+    from gpu_aware_profile.topology_view import topologies
+
+    with open_for_reading(settings) as store:
+        found = topologies(store, nodes)
+    if as_json:
+        print_json({"nodes": [one.record() for one in found]})
+    elif found:
+        click.echo("\n\n".join(one.text() for one in found))
+    else:
+        say("no node in the store: 'gpu-aware-profile sweep'")
 
 
 @click.command()

@@ -10,9 +10,11 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from gpu_aware_profile.nvml import DETAILS, Device, NvLink, Nvml, NvmlError
+from gpu_aware_profile.pci_tree import SYSFS, nics
 from gpu_aware_profile.timing import FakeTiming, median_and_spread
 from slurm_gpu_aware.errors import SourceError
 
@@ -42,6 +44,7 @@ class _Gpu:
     index: int
     device: Device
     record: dict[str, Any]
+    nvlinks: Sequence[NvLink]
 
 
 def probe(
@@ -51,12 +54,14 @@ def probe(
     classes: Sequence[str],
     repeats: int,
     progress: Callable[[str], None],
+    sysfs: Path = SYSFS,
 ) -> dict[str, Any]:
     """Probe this node and return the report.
 
     ``node``: Slurm's name of it. ``backend``: measures times; None: the report has none.
     ``classes``: to measure; empty: all of the backend. ``repeats``: samples per GPU and class.
-    ``progress``: called with a line of text before each measurement.
+    ``progress``: called with a line of text before each measurement. ``sysfs``: where the host's
+    sysfs is mounted.
     """
     faults: Faults = []
     report: dict[str, Any] = {
@@ -67,6 +72,7 @@ def probe(
         "backend": None,
         "gpus": [],
         "links": [],
+        "nics": [],
         "timings": [],
         "errors": faults,
     }
@@ -76,6 +82,7 @@ def probe(
             report["driver"] = _try(faults, None, nvml.call, "nvmlSystemGetDriverVersion")
             report["gpus"] = [gpu.record for gpu in gpus]
             report["links"] = _links(gpus, faults)
+            report["nics"] = nics(sysfs, {gpu.index: gpu.record["pci"] for gpu in gpus})
             if backend is not None:
                 report["backend"] = backend.name
                 wanted = classes or backend.classes
@@ -109,7 +116,9 @@ def _gpus(nvml: Nvml, faults: Faults) -> list[_Gpu]:
             unopened.append(_fault(None, device))
             continue
         try:
-            gpus.append(_Gpu(index, device, _identity(index, device, faults)))
+            record = _identity(index, device, faults)
+            nvlinks = _try(faults, index, device.nvlinks)
+            gpus.append(_Gpu(index, device, record | _nvlink_facts(nvlinks), nvlinks or ()))
         except NvmlError as exc:  # lost between two calls
             faults.append(_fault(index, exc))
     _name_the_missing(unopened, [gpu.index for gpu in gpus] + [f["index"] for f in faults])
@@ -141,14 +150,24 @@ def _identity(index: int, device: Device, faults: Faults) -> dict[str, Any]:
     return record
 
 
+def _nvlink_facts(nvlinks: Sequence[NvLink] | None) -> dict[str, Any]:
+    """NVLinks of a GPU's record; all None: they could not be read."""
+    if nvlinks is None:
+        return dict.fromkeys(("nvlink_version", "nvlinks", "nvswitch_links"))
+    return {
+        "nvlink_version": next((link.version for link in nvlinks), None),
+        "nvlinks": len(nvlinks),
+        "nvswitch_links": sum(link.remote_pci is None for link in nvlinks),
+    }
+
+
 def _links(gpus: Sequence[_Gpu], faults: Faults) -> list[dict[str, Any]]:
     """Every unordered pair once, with its best link."""
-    nvlinks = {gpu.index: _try(faults, gpu.index, gpu.device.nvlinks) or [] for gpu in gpus}
     pcie = {gpu.index: _try(faults, gpu.index, gpu.device.pcie_gbps) for gpu in gpus}
     links = []
     for i, a in enumerate(gpus):
         for b in gpus[i + 1 :]:
-            shared = _shared(nvlinks[a.index], nvlinks[b.index], b.record["pci"])
+            shared = _shared(a.nvlinks, b.nvlinks, b.record["pci"])
             if shared:
                 kind, gbps = f"NV{len(shared)}", sum(link.gbps for link in shared)
             else:

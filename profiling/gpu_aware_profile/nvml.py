@@ -22,6 +22,8 @@ _LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 """nvmlGpuTopologyLevel_t in nvidia-smi's words (``nvidia-smi topo -m``); 0: one board."""
 _NVLINK_GBPS = {1: 20.0, 7: 50.0, 8: 100.0}
 """nvmlNvlinkVersion_t -> GB/s of one link in one direction; NVLink 2 to 4 (2..6): 25."""
+_NVLINK_VERSIONS = ("1.0", "2.0", "2.2", "3.0", "3.1", "4.0", "5.0", "6.0")
+"""Words of nvmlNvlinkVersion_t from 1 on."""
 _PCIE_GBPS_PER_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 """PCIe generation -> GB/s of one lane in one direction, after line coding."""
 
@@ -49,6 +51,8 @@ class NvLink(NamedTuple):
     """PCI id of the GPU at the other end; None: a switch."""
     gbps: float
     """One direction, nominal. Units: GB/s."""
+    version: str | None
+    """``3.0``"""
 
 
 def cpu_list(cpus: list[int]) -> str:
@@ -172,7 +176,8 @@ class Device:
                     break
                 raise
             version = int(self.maybe("nvmlDeviceGetNvLinkVersion", link) or 0)
-            links.append(NvLink(self._remote(link), _NVLINK_GBPS.get(version, 25.0)))
+            word = dict(enumerate(_NVLINK_VERSIONS, 1)).get(version)
+            links.append(NvLink(self._remote(link), _NVLINK_GBPS.get(version, 25.0), word))
         return links
 
     def _remote(self, link: int) -> str | None:

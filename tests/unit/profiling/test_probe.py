@@ -68,6 +68,9 @@ def test_what_is_known_of_a_gpu(library, tmp_path):
         "default_clock_mhz": 1312,
         "power_limit_w": 300.0,
         "temperature_c": 40,
+        "nvlink_version": "2.0",
+        "nvlinks": 3,
+        "nvswitch_links": 0,
     }
     assert (report["schema"], report["node"], report["driver"], report["backend"]) == (
         "gpu-aware-probe/2",
@@ -148,6 +151,7 @@ def test_without_nvlink_queries_the_pcie_path_stands(library, tmp_path):
     machines.add_fault(node.machine, "nvmlDeviceGetNvLinkState", minor=0, error="UNKNOWN")
     report = probe(node, "--no-timings")
     assert {k["class"] for k in report["links"] if k["a"] == 0} == {"PHB", "SYS"}
+    assert [gpu["nvlinks"] for gpu in report["gpus"]] == [None, 3, 3, 3]
     assert [fault["call"] for fault in report["errors"]] == ["nvmlDeviceGetNvLinkState"]
 
 

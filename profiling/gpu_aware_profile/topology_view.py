@@ -1,0 +1,175 @@
+"""Topology of a node for users: the matrix of ``nvidia-smi topo -m``, and measured bandwidths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_gpu_aware.cli.output import clean, pairs, table
+from slurm_gpu_aware.errors import StoreError
+from slurm_gpu_aware.model.interconnect import OPERATIONS, Collective, Nic, PairBandwidth
+from slurm_gpu_aware.model.profile import GpuRecord, Link
+from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.interconnect import newest_bandwidths, newest_collectives, nics_of
+from slurm_gpu_aware.store.measurements import listed
+from slurm_gpu_aware.store.profiles import load_profile
+
+__all__ = ["NodeTopology", "topologies"]
+
+_LEGEND = {
+    "X": "itself",
+    "NV#": "# bonded NVLinks",
+    "PIX": "at most one PCIe bridge or switch",
+    "PXB": "several PCIe bridges, below one host bridge",
+    "PHB": "a PCIe host bridge (usually the CPU)",
+    "NODE": "several host bridges of one NUMA node",
+    "SYS": "the interconnect between NUMA nodes",
+}
+_MEASURED = PairBandwidth._fields[3:]
+
+
+@dataclass(frozen=True)
+class NodeTopology:
+    """GPUs, NICs and links of a node, and what was measured between them."""
+
+    node: str
+    gpus: Mapping[int, GpuRecord]
+    links: tuple[Link, ...]
+    nics: Sequence[Nic]
+    bandwidths: Sequence[PairBandwidth]
+    collectives: Sequence[Collective]
+
+    def matrix(self) -> list[list[str | None]]:
+        """Class of the path of each device to each other, GPUs first; None: not known."""
+        classes: dict[frozenset[int | str], str] = {
+            frozenset((link.a, link.b)): link.link_class for link in self.links
+        }
+        ids: list[int | str] = [*self.gpus, *(nic.name for nic in self.nics)]
+        for nic in self.nics:
+            classes |= {frozenset((nic.name, slot)): word for slot, word in nic.gpus.items()}
+            classes |= {frozenset((nic.name, other)): word for other, word in nic.nics.items()}
+        return [
+            ["X" if row == column else classes.get(frozenset((row, column))) for column in ids]
+            for row in ids
+        ]
+
+    def record(self) -> dict[str, Any]:
+        """The same for JSON."""
+        names = [*(f"GPU{slot}" for slot in self.gpus), *(nic.name for nic in self.nics)]
+        return {
+            "node": self.node,
+            "gpus": [
+                {"gpu": slot, "pci": gpu.pci, "cpus": gpu.cpus, "numa": gpu.numa}
+                | {"nvlink_version": gpu.nvlink_version, "nvlinks": gpu.nvlinks}
+                | {"nvswitch_links": gpu.nvswitch_links}
+                for slot, gpu in self.gpus.items()
+            ],
+            "nics": [{"name": nic.name, "pci": nic.pci, "numa": nic.numa} for nic in self.nics],
+            "devices": names,
+            "matrix": self.matrix(),
+            "links": [
+                {"a": link.a, "b": link.b, "class": link.link_class, "nominal_gbps": link.gbps}
+                | {"measured": dict(zip(_MEASURED, pair[3:], strict=True)) if pair else None}
+                for link, pair in self._measured()
+            ],
+            "collectives": [
+                dict(zip(Collective._fields[1:], one[1:], strict=True)) for one in self.collectives
+            ],
+        }
+
+    def text(self) -> str:
+        """Tables: the matrix with its legend, NVLinks, and what was measured."""
+        parts = [f"{self.node}:\n{self._matrix_table()}", self._legend()]
+        nvlinks = [self._nvlinks(gpu) for gpu in self.gpus.values()]
+        if any(nvlinks):
+            one = f"each GPU: {nvlinks[0]}"
+            several = "; ".join(
+                f"GPU{s}: {w or '-'}" for s, w in zip(self.gpus, nvlinks, strict=True)
+            )
+            parts.append(f"NVLinks of {one if len(set(nvlinks)) == 1 else several}")
+        if self.bandwidths:
+            parts.append(f"Measured bandwidth between GPUs:\n{self._bandwidth_table()}")
+        if self.collectives:
+            rows = [
+                (one.operation, " ".join(map(str, one.gpus)), f"{one.gbps:.1f}")
+                for one in self.collectives
+            ]
+            parts.append(table(("collective", "GPUs", "bus GB/s"), rows, right=("bus GB/s",)))
+        return "\n\n".join(parts)
+
+    def _matrix_table(self) -> str:
+        names = [f"GPU{slot}" for slot in self.gpus] + [f"NIC{i}" for i in range(len(self.nics))]
+        rows: list[list[object]] = [
+            [name, *row] for name, row in zip(names, self.matrix(), strict=True)
+        ]
+        for row, gpu in zip(rows, self.gpus.values(), strict=False):
+            row += [gpu.cpus, gpu.numa]
+        for row, nic in zip(rows[len(self.gpus) :], self.nics, strict=True):
+            row += [None, nic.numa]
+        # Not `table`: a long row must not wrap, as nvidia-smi's does not.
+        cells: list[list[object]] = [["", *names, "CPU Affinity", "NUMA Affinity"], *rows]
+        texts = [[clean(cell) if cell != "" else "" for cell in row] for row in cells]
+        widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+        return "\n".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in texts
+        )
+
+    def _legend(self) -> str:
+        shown = {
+            "NV#" if (word or "").startswith("NV") else word
+            for row in self.matrix()
+            for word in row
+        }
+        words = [(word, what) for word, what in _LEGEND.items() if word in shown]
+        return pairs([*words, *((f"NIC{i}", nic.name) for i, nic in enumerate(self.nics))])
+
+    @staticmethod
+    def _nvlinks(gpu: GpuRecord) -> str:
+        if not gpu.nvlinks:
+            return ""
+        to = f", {gpu.nvswitch_links} of them to switches" if gpu.nvswitch_links else ""
+        return f"{gpu.nvlinks} x NVLink {gpu.nvlink_version or '?'}{to}"
+
+    def _measured(self) -> list[tuple[Link, PairBandwidth | None]]:
+        """Each link with its measurement; None: not measured."""
+        found = {(pair.a, pair.b): pair for pair in self.bandwidths}
+        return [(link, found.get((link.a, link.b))) for link in self.links]
+
+    def _bandwidth_table(self) -> str:
+        headers = ("GPUs", "link", "nominal", "a to b", "b to a", "both", "latency us")
+        rows = [
+            (f"{link.a} - {link.b}", link.link_class, *map(_number, (link.gbps, *pair[4:])))
+            for link, pair in self._measured()
+            if pair is not None
+        ]
+        return table(headers, rows, right=headers[2:]) + "\nUnits: GB/s; nominal: one direction."
+
+
+def _number(value: float | None) -> str | None:
+    return None if value is None else f"{value:.1f}"
+
+
+def topologies(store: Store, nodes: Sequence[str]) -> list[NodeTopology]:
+    """Topology of these nodes, or of all with GPUs. Raises StoreError for an unknown node."""
+    profile = load_profile(store)
+    of_node: dict[str, dict[int, GpuRecord]] = {}
+    for (node, slot), gpu in profile.gpus.items():
+        of_node.setdefault(node, {})[slot] = gpu
+    for name in nodes:
+        if name not in of_node:
+            raise StoreError(f"no GPUs of node {name!r}; known: {listed(sorted(of_node), 20)}")
+    collectives = [one for name in OPERATIONS for one in newest_collectives(store, name)]
+    return [
+        NodeTopology(
+            node,
+            gpus,
+            profile.links.get(node, ()),
+            nics_of(store, node),
+            newest_bandwidths(store, node),
+            [one for one in collectives if one.node == node],
+        )
+        for node, gpus in of_node.items()
+        if not nodes or node in nodes
+    ]
