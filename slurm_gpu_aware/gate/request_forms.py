@@ -92,8 +92,10 @@ _NUMBERS = {
     "MinCPUsNode": "min_cpus_node",
 }
 """Updated field -> field of `OriginalRequest`."""
-_NO_MAXIMUM = 500_000
-"""NumNodes cannot be unset; more nodes than any cluster has stands for no maximum."""
+_NO_MAXIMUM = 0
+"""As Slurm keeps a request without a maximum: it takes as many nodes as any other one allows."""
+_MOST_NODES = 500_000
+"""Slurm's own bound."""
 
 
 @dataclass(frozen=True)
@@ -294,9 +296,9 @@ def restored_fields(job: SlurmJob, original: OriginalRequest, *, marked: bool) -
 
 
 def _node_range(request: OriginalRequest) -> tuple[str, str]:
-    """NumNodes of a request, also one without a maximum."""
     least, most = request.nodes or (1, None)
-    return "NumNodes", f"{least}-{max(least, min(most or _NO_MAXIMUM, _NO_MAXIMUM))}"
+    top = _NO_MAXIMUM if most is None else max(least, min(most, _MOST_NODES))
+    return "NumNodes", f"{least}-{top}"
 
 
 def changed_fields(

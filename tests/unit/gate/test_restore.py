@@ -21,7 +21,7 @@ NOW = 1_790_000_000.0
 RECORD = "gpuaware/1;tn=gres/gpu:2;lic=matlab:1;mc=1"
 BINDING = {"req_nodes": "n1", "tres_per_node": "gres/gpu:g0:1,gres/gpu:g1:1"}
 CLOSE = {"Licenses": "matlab:1,gpuaware:1"}
-RESTORE = {"ReqNodeList": "", "NumNodes": "1-500000", "TresPerNode": "gres/gpu:2"}
+RESTORE = {"ReqNodeList": "", "NumNodes": "1-0", "TresPerNode": "gres/gpu:2"}
 
 
 def released(job_id: str = "7", **fields: Any) -> dict[str, Any]:
