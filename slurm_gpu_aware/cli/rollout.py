@@ -69,7 +69,7 @@ def run_rollout(site: Site, given: Mapping[str, Any], *, table_on_stderr: bool =
             slurm_nodes = RolloutNodes(client, say, stopping, config.setup.register_timeout_s)
             strand = given["strand"]
             rollout = Rollout(
-                slurm_nodes, local, state_file, undo=undo, gate=config.gate, strand=strand
+                slurm_nodes, local, state_file, undo=undo, config=config, strand=strand
             )
             summary = rollout.run(scope)
         others = _others(local.read(), scope, undo=undo) if resumes else []

@@ -13,17 +13,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from slurm_gpu_aware.config.settings import Config, GateConfig
+from slurm_gpu_aware.deploy.without_selector import without_selector
 from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.gate.admin_comment import BOUND, is_ours, marker_of, parse
-from slurm_gpu_aware.gate.gate_holder import gate_reservation
 from slurm_gpu_aware.gate.gated_job import GatedJob, bound_orphan, gated_job
 from slurm_gpu_aware.gate.index_types import bound_slots
-from slurm_gpu_aware.gate.licence_gate import hold_gate, working_elsewhere
+from slurm_gpu_aware.gate.licence_gate import hold_gate
 from slurm_gpu_aware.gate.restore import restore
-from slurm_gpu_aware.lockfile import SELECTOR_LOCK, hold_selector_lock
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.controllers import Controllers
 from slurm_gpu_aware.slurm.records import ENDED, SlurmJob, record_id, split_arrays
 from slurm_gpu_aware.slurm.updates import JobUpdate
 from slurm_gpu_aware.store.database import open_store
@@ -62,28 +60,16 @@ def restore_all(client: SlurmClient, config: Config) -> Restored:
     Meanwhile the gate is held and no selector can start. If a selector runs, the jobs stay
     unchanged: it restores them itself. Raises SourceError if Slurm does not answer.
     """
-    path = config.store.path
     with contextlib.ExitStack() as stack:
         ledger = None
         with contextlib.suppress(StoreError):
-            ledger = Ledger(stack.enter_context(open_store(path, readonly=True)))
+            ledger = Ledger(stack.enter_context(open_store(config.store.path, readonly=True)))
         ids = [job.id for job in _bound_jobs(client, config.gate, ledger)]
         if not ids:
             return Restored()
-        other = working_elsewhere(
-            gate_reservation(client, config.gate),
-            Controllers(client.settings()).only,
-            config,
-            time.time(),
-        )
-        if other is not None:
-            why = f"the selector of host {other.host} works; stop it first"
-            return Restored(kept=ids, kept_why=why)
-        try:
-            if (path.parent / SELECTOR_LOCK).exists():  # the file is not made here
-                stack.enter_context(hold_selector_lock(path))
-        except (SourceError, OSError) as exc:
-            return Restored(kept=ids, kept_why=str(exc))
+        works = stack.enter_context(without_selector(client, config))
+        if works is not None:
+            return Restored(kept=ids, kept_why=works)
         bound = list(_bound_jobs(client, config.gate, ledger))
         ids = [job.id for job in bound]
         now = time.time()

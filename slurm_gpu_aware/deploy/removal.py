@@ -144,6 +144,7 @@ class Removal:
         """
         self._remove_filter()
         self._stop_selector()
+        self._return_types(models)  # a job that starts with the feature is waited for
         self._release()
         waits = self._waits(models) or self._remove_settings(delivery)
         if waits:
@@ -153,17 +154,22 @@ class Removal:
 
     def _waits(self, models: frozenset[str]) -> list[str]:
         """What jobs have to do before the settings can go; those that need not wait are freed."""
-        gate, wrong = self._config.gate, {}
-        if models:
-            returned = return_types(self._client, gate, models)
-            wrong = returned.wrong
-            if returned.changed:
-                self._say(f"back from a feature to a GPU type: {jobs_text(returned.changed)}")
+        gate = self._config.gate
+        wrong = self._return_types(models)
         self._ended = clear_records(self._client, gate)
         features = frozenset(map(feature_of, models))
         placed = open_placements(self._config)
         waiting = waiting_jobs(self._client, gate, features, placed, wrong)
         return [f"{jobs_text(ids)}: {why}" for why, ids in waiting.items()]
+
+    def _return_types(self, models: frozenset[str]) -> dict[str, str]:
+        """Pending jobs get their GPU types back; those that do not -> why."""
+        if not models:
+            return {}
+        returned = return_types(self._client, self._config, models)
+        if returned.changed:
+            self._say(f"back from a feature to a GPU type: {jobs_text(returned.changed)}")
+        return returned.wrong
 
     def _remove_filter(self) -> None:
         change = self.filter_change()

@@ -1,7 +1,9 @@
 """Pending jobs that ask for a GPU model by its feature get its GPU type, when nodes have it again.
 
 The reverse of `typed_jobs`, before the features go: Slurm would never start a job that asks for a
-feature which no node has. A job that the filter parked is left to Slurm, as typed requests are.
+feature which no node has. A job that the filter parked is left to Slurm, as typed requests are. A
+selector that bound it between the reading and the updates would leave it half typed, half bound, so
+jobs change only while no selector works.
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from slurm_gpu_aware.config.settings import GateConfig
+from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.deploy.job_requests import all_jobs, features_named, own_comment
 from slurm_gpu_aware.deploy.render import feature_of
+from slurm_gpu_aware.deploy.without_selector import without_selector
 from slurm_gpu_aware.gate.admin_comment import is_ours
 from slurm_gpu_aware.gate.gated_job import gated_job
 from slurm_gpu_aware.gate.index_types import bound_slots
@@ -56,11 +59,21 @@ class _Return:
         return shlex.join(["scontrol", "update", f"JobId={self.job.id}", *words])
 
 
-def return_types(client: SlurmClient, gate: GateConfig, models: Collection[str]) -> ReturnedTypes:
+def return_types(client: SlurmClient, config: Config, models: Collection[str]) -> ReturnedTypes:
     """Change pending jobs that ask for features of models (lower case). Raises SourceError.
 
     The nodes must have their own GPU types and, still, the features.
     """
+    with without_selector(client, config) as works:
+        if works is None:
+            return _return_types(client, config.gate, models)
+    features = frozenset(map(feature_of, models))
+    asking = [job for job in all_jobs(client) if job.state == "PENDING"]
+    why = f"it changes only while no selector works: {works}"
+    return ReturnedTypes(wrong={j.id: why for j in asking if features_named(j) & features})
+
+
+def _return_types(client: SlurmClient, gate: GateConfig, models: Collection[str]) -> ReturnedTypes:
     outcome = ReturnedTypes()
     features = {feature_of(model): model for model in models}
     kinds = _types(client.nodes())

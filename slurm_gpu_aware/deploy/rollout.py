@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
-from slurm_gpu_aware.config.settings import GateConfig
+from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.deploy.indexing import SiteFiles
 from slurm_gpu_aware.deploy.job_requests import jobs_text, jobs_with_feature
 from slurm_gpu_aware.deploy.reconfiguration import Reconfiguration
@@ -56,14 +56,14 @@ class Rollout:
         state_file: Path,
         *,
         undo: bool,
-        gate: GateConfig,
+        config: Config,
         strand: bool = False,
     ) -> None:
         self._nodes = nodes
         self._site = site
         self._state_file = state_file
         self._undo = undo
-        self._gate = gate
+        self._config = config
         self._typed = TypedJobs(nodes.client, nodes.say, strand=strand)
         self._say = nodes.say
         self._reconfigure = Reconfiguration(nodes.client, nodes.say, nodes.stopping).run
@@ -211,7 +211,7 @@ class Rollout:
         if not changes:
             return
         self._site.filter_models(frozenset())
-        returned = return_types(self._nodes.client, self._gate, files.models())
+        returned = return_types(self._nodes.client, self._config, files.models())
         self._summary.typed_jobs = returned.changed
         if returned.changed:
             ask = "asks" if len(returned.changed) == 1 else "ask"

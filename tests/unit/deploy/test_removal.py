@@ -260,12 +260,14 @@ def test_pending_jobs_get_their_gpu_type_back_instead_of_being_waited_for(own: S
     jobs = [
         parked("7", **ASKS, stuck=True, reason="DependencyNeverSatisfied"),
         parked("8", features="gpu_v100", admin_comment=record, stuck=True, reason="JobHeldUser"),
+        parked("9", features="gpu_v100", admin_comment=record),  # starts as soon as it may
     ]
     own.memory.set(jobs=jobs)
     done = own.setup("--remove", "--yes")
     assert done.exit_code == 0, done.stderr
     asked = [(j["tres_per_node"], j["features"]) for j in own.memory.jobs.values()]
-    assert asked == [("gres/gpu:v100:2", "")] * 2
+    assert asked == [("gres/gpu:v100:2", "")] * 3
+    assert own.memory.jobs["9"]["state"] == "RUNNING"
     assert {j["admin_comment"] for j in own.memory.jobs.values()} == {""}
     assert own.files() == before
 

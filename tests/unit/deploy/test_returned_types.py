@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from memory_slurm import node_record, reservation_record
+from memory_slurm import MemorySlurm, node_record, reservation_record
 from slurm_folder import SlurmFolder, parked
 
-from slurm_gpu_aware.config.settings import GateConfig
+from slurm_gpu_aware.config.settings import Config, StoreConfig
 from slurm_gpu_aware.deploy.returned_types import ReturnedTypes, return_types
+from slurm_gpu_aware.lockfile import hold_selector_lock
+from slurm_gpu_aware.slurm.records import SlurmJob
 
 ASKS = {"licenses": "", "admin_comment": "", "features": "gpu_v100", "stuck": True}
 """As the rollout or the filter leaves a job that does not wait at the gate."""
@@ -18,8 +20,11 @@ RECORD = "gpuaware/1;tn=gres/gpu:2;feat=gpu_v100;mc=1;mt=v100"
 
 def back(slurm: SlurmFolder, *jobs: dict[str, Any], gres: str = "gpu:v100:4") -> ReturnedTypes:
     slurm.set(jobs=list(jobs), nodes=[node_record("n1", gres=gres)])
-    client: Any = slurm.client()
-    return return_types(client, GateConfig(), {"a100", "v100"})
+    return returned(slurm, slurm.client())
+
+
+def returned(slurm: SlurmFolder, client: MemorySlurm) -> ReturnedTypes:
+    return return_types(client, Config(store=StoreConfig(path=slurm.store)), {"a100", "v100"})
 
 
 @pytest.mark.parametrize(
@@ -161,3 +166,42 @@ def test_a_placed_job_is_the_selectors(slurm: SlurmFolder) -> None:
     asked = {**ASKS, "admin_comment": f"{RECORD};sel=released:0:1", "req_nodes": "n1"}
     outcome = back(slurm, parked("7", **asked))
     assert "it is placed" in outcome.wrong["7"]
+
+
+class Interleaved(MemorySlurm):
+    """A selector starts between the reading of the jobs and the updates."""
+
+    def __init__(self, slurm: SlurmFolder) -> None:
+        super().__init__(slurm.home)
+        self._slurm = slurm
+        self.codes: list[int] = []
+
+    def jobs(self) -> list[SlurmJob]:
+        found = super().jobs()
+        if not self.codes:
+            self.codes.append(self._slurm.round())
+        return found
+
+
+def test_no_selector_binds_a_job_between_reading_and_updates(slurm: SlurmFolder) -> None:
+    """It would be bound to a node, without our record and without its model."""
+    slurm.set(jobs=[], nodes=[node_record("n1", gres="gpu:v100:4")])
+    assert slurm.round() == 0  # it has run on this host before
+    job = parked("7", admin_comment=RECORD, features="gpu_v100", stuck=True)
+    slurm.set(jobs=[job])
+    client = Interleaved(slurm)
+    assert returned(slurm, client).changed == ["7"]
+    assert client.codes != [0]
+    assert "another selector runs" in slurm.said
+    job = slurm.jobs["7"]
+    assert (job["tres_per_node"], job["features"]) == ("gres/gpu:v100:2", "")
+    assert (job["req_nodes"], job["licenses"], job["admin_comment"]) == ("", "", "")
+
+
+def test_a_working_selector_keeps_all_jobs(slurm: SlurmFolder) -> None:
+    gated = parked("7", admin_comment=RECORD, features="gpu_v100", stuck=True)
+    with hold_selector_lock(slurm.store):
+        outcome = back(slurm, gated, parked("8", **ASKS), parked("9", stuck=True))
+    assert (outcome.changed, list(outcome.wrong)) == ([], ["7", "8"])
+    assert "changes only while no selector works: another selector runs" in outcome.wrong["7"]
+    assert [call for call in slurm.calls if call[0] == "update"] == []

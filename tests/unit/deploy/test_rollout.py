@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 from sample_jobs import slurm_job
 
-from slurm_gpu_aware.config.settings import GateConfig
+from slurm_gpu_aware.config.settings import Config, StoreConfig
 from slurm_gpu_aware.deploy import rollout, rollout_nodes
 from slurm_gpu_aware.deploy.indexing import SiteFiles, read_site
 from slurm_gpu_aware.deploy.rollout import Rollout
@@ -22,7 +22,7 @@ from slurm_gpu_aware.deploy.rollout_site import RolloutState, unfinished_run
 from slurm_gpu_aware.errors import SourceError, StoppedError
 from slurm_gpu_aware.slurm.conffile import read_conf
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
-from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
+from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode, SlurmReservation
 from slurm_gpu_aware.slurm.values import parse_gres
 
 CONF = """\
@@ -107,6 +107,9 @@ class World:
     def update_jobs(self, updates: list[Any]) -> dict[str, str]:
         assert updates == []
         return {}
+
+    def reservations(self) -> list[SlurmReservation]:
+        return []
 
     def drain_node(self, node: str, reason: str) -> None:
         self.step()
@@ -229,7 +232,8 @@ def run(
     with clock, mock.patch.object(rollout, "Reconfiguration", reconfiguration):
         nodes = RolloutNodes(client, (said if said is not None else []).append, stopping, 120.0)
         state = world.folder / "rollout.json"
-        rollout_run = Rollout(nodes, client, state, undo=undo, gate=GateConfig(), strand=strand)
+        config = Config(store=StoreConfig(path=world.folder / "store.db"))
+        rollout_run = Rollout(nodes, client, state, undo=undo, config=config, strand=strand)
         return rollout_run.run(NODES if scope is None else scope)
 
 
