@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.errors import AwareError, StoreError
+from slurm_gpu_aware.errors import AwareError, SourceError, StoreError
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.slurm.controllers import Controllers
@@ -49,10 +49,14 @@ class DoctorContext:
     ask_nodes: bool = False
     """Start a job on each idle node, which looks at its files."""
     now: float = field(default_factory=time.time)
+    silence: str | None = None
+    """Why Slurm has not answered; it is not asked again, as each question waits for its end."""
 
     @cached_property
     def client(self) -> SlurmClient:
         """Slurm's client."""
+        if self.silence is not None:
+            raise SourceError(self.silence)
         return open_client(self.config.selector.command_timeout_s)
 
     @cached_property
@@ -136,6 +140,7 @@ def run_checks(config: Config, checks: Checks, *, ask_nodes: bool = False) -> li
             cure = "repair this, then run doctor again"
             if not results:
                 answering = False
+                context = DoctorContext(config, ask_nodes, silence=str(exc))
                 cure = "start slurmctld, and run this on a host with Slurm's commands on PATH"
             found.append(failed(name, str(exc), cure))
         except OSError as exc:

@@ -647,6 +647,8 @@ def test_without_slurm_the_rest_is_still_checked(cluster: Cluster):
     assert "Unable to contact" in found["release"]["found"]
     assert found["licence"]["status"] == "skipped"
     assert found["store"]["status"] == "ok"
+    with opened(cluster.root / "answers") as state:  # each question waits for its time limit
+        assert [call[0] for call in state["calls"]] == ["settings"]
 
 
 def test_a_host_without_the_client_is_told_what_to_install(
