@@ -36,7 +36,7 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.records import GpuDefaults, SlurmJob
 
-__all__ = ["class_of", "move_of", "to_request"]
+__all__ = ["class_of", "move_of", "to_request", "why_not_moved"]
 
 _TIER = 2.0**32
 """Weight of a partition's tier, which goes before the priority (of 32 bits)."""
@@ -91,6 +91,13 @@ def move_of(gated: GatedJob, config: Config) -> str | int | None:
         return None
     move = _hints_of(gated.job, gated.original, config).move
     return None if move == "no" else move
+
+
+def why_not_moved(gated: GatedJob, config: Config) -> str | None:
+    """Why a job that allows moves stays where it is; None: it may move, or allows none."""
+    if move_of(gated, config) is None or config.moves.enabled:
+        return None
+    return "it allows moves, but moves are off on this site"
 
 
 def to_request(gated: GatedJob, context: AdmissionContext) -> Request:

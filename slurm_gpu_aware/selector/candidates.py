@@ -11,7 +11,7 @@ from typing import Any
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
 from slurm_gpu_aware.admission.sizes import default_cpus
-from slurm_gpu_aware.admission.translate import to_request
+from slurm_gpu_aware.admission.translate import to_request, why_not_moved
 from slurm_gpu_aware.gate.gated_job import GatedJob, task_number
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.request import Request
@@ -44,6 +44,8 @@ class Candidate:
     """CPUs with each GPU if ``DefCpuPerGPU`` applies (`Binding.cpus_per_gpu`)."""
     estimate: Estimate | None = None
     """Of its run time; None: there is no history."""
+    not_moved: str | None = None
+    """Why a job that allows moves is not moved."""
 
     @property
     def id(self) -> str:
@@ -51,10 +53,12 @@ class Candidate:
         return self.gated.id
 
     def account(self) -> dict[str, Any]:
-        """Its estimate for the ledger; empty: none."""
-        if self.estimate is None:
-            return {}
-        return {"estimate": {**asdict(self.estimate), "limit_s": self.request.time_limit_s}}
+        """Its estimate, and why it is not moved, for the ledger; only what there is."""
+        found: dict[str, Any] = {} if self.not_moved is None else {"not_moved": self.not_moved}
+        if self.estimate is not None:
+            limit_s = self.request.time_limit_s
+            found["estimate"] = {**asdict(self.estimate), "limit_s": limit_s}
+        return found
 
 
 class Licences:
@@ -256,7 +260,9 @@ class Candidates:
         estimate = self.estimates.of(job, request)
         if estimate is not None and estimate.runs:
             request = replace(request, estimate_s=estimate.seconds)
-        return Candidate(gated, request, record.job.array_tasks is not None, cpus, estimate)
+        unsplit = record.job.array_tasks is not None
+        not_moved = why_not_moved(gated, self.context.config)
+        return Candidate(gated, request, unsplit, cpus, estimate, not_moved)
 
     def _is_untried(self, job: SlurmJob) -> bool:
         """Whether Slurm must try a job before it is placed; in the pool it shows no own reason."""

@@ -165,3 +165,17 @@ def test_killed_at_every_change_nothing_is_lost(slurm: SlurmFolder) -> None:
         assert (job["restart_cnt"], job["nodes"]) in ((0, "n1"), (1, "n2")), (count, before)
         assert slurm.ledger("7")[-1].state == "started"
         assert len(events(slurm, "moved")) == job["restart_cnt"]
+
+
+@pytest.mark.parametrize("comment", ["class=A,move=ok", "class=A"])
+def test_a_job_that_allows_moves_is_told_that_the_site_has_none(
+    slurm: SlurmFolder, comment: str
+) -> None:
+    slurm.write([parked("7", comment=comment), parked("8", comment=comment)], ["n1"])
+    slurm.change("8", tres_per_node="gres/gpu:4", admin_comment="gpuaware/1;tn=gres/gpu:4;mc=1")
+    assert slurm.round() == 0, slurm.said
+    assert (slurm.jobs["7"]["state"], slurm.jobs["8"]["state"]) == ("RUNNING", "PENDING")
+    for job_id in ("7", "8"):
+        done = slurm.run("gpu-aware", "--config", str(slurm.config), "explain", job_id)
+        told = "moves are off on this site" in " ".join(done.stdout.split())
+        assert told == ("move=ok" in comment), done
