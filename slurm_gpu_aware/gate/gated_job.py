@@ -59,6 +59,11 @@ class GatedJob:
         """Whether it is pending with a binding, and the gate is open."""
         return self.phase in (JobPhase.RELEASED, JobPhase.REQUEUED)
 
+    @property
+    def bound(self) -> bool:
+        """Whether its nodes or GPUs differ from the request, whatever the marker says."""
+        return _is_bound(self.job, self.original)
+
     @cached_property
     def deferred(self) -> bool:
         """Whether its begin time is the filter's, not one that a user or a requeue set later."""
@@ -96,6 +101,13 @@ def gated_jobs(jobs: Iterable[SlurmJob], gate: GateConfig) -> list[GatedJob]:
     return [gated for job in jobs if (gated := gated_job(job, gate)) is not None]
 
 
+def _is_bound(job: SlurmJob, original: OriginalRequest) -> bool:
+    try:
+        return is_bound(job, original)
+    except SourceError:
+        return False  # a request that cannot be read was never bound
+
+
 def _phase(
     job: SlurmJob, original: OriginalRequest, marker: JobMarker | None, gate: GateConfig
 ) -> JobPhase:
@@ -103,10 +115,7 @@ def _phase(
         return JobPhase.STARTED
     if job.state != "PENDING":
         return JobPhase.ENDED
-    try:
-        bound = marker.phase in BOUND if marker is not None else is_bound(job, original)
-    except SourceError:
-        bound = False  # a request that cannot be read was never bound
+    bound = marker.phase in BOUND if marker is not None else _is_bound(job, original)
     if job.licence_count(gate.licence):
         if bound:
             return JobPhase.PREPARED

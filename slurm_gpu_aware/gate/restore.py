@@ -238,13 +238,29 @@ def release_by_hand(
                 raise SourceError(f"job {job_id} is not parked{_of_slurm(job_id, jobs, client)}")
             chosen += named
         _check_order(chosen, parked)
+    split = split_arrays(jobs)
     wrong = restore(
-        client, config.gate, chosen, time.time(), then=JobPhase.OPENED, split=split_arrays(jobs)
+        client, config.gate, chosen, time.time(), then=JobPhase.OPENED, split=split
     ).wrong
+    if bound := _bound_meanwhile(client, config.gate, chosen):
+        done = restore(client, config.gate, bound, time.time(), then=JobPhase.OPENED, split=split)
+        wrong |= done.wrong
     if wrong:
         job_id, why = next(iter(wrong.items()))
         raise SourceError(f"Slurm refused to open the gate of job {job_id}: {why}")
     return [job.id for job in chosen]
+
+
+def _bound_meanwhile(
+    client: SlurmClient, gate: GateConfig, opened: Sequence[GatedJob]
+) -> list[GatedJob]:
+    """Opened jobs that a selector bound after they were read: no selector looks after them."""
+    ids = {job.id for job in opened}
+    return [
+        job
+        for job in gated_jobs(client.jobs(), gate)
+        if ids & {job.id, str(job.job.array_id)} and job.phase is JobPhase.OPENED and job.bound
+    ]
 
 
 def _of_slurm(job_id: str, jobs: Sequence[SlurmJob], client: SlurmClient) -> str:

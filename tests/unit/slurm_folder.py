@@ -21,10 +21,11 @@ from memory_slurm import (
     reservation_record,
 )
 
+from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 
-__all__ = ["RUNNER", "SlurmFolder", "parked"]
+__all__ = ["RUNNER", "Interleaved", "SlurmFolder", "parked"]
 
 RUNNER = Path(__file__).with_name("run_with_memory_slurm.py")
 
@@ -140,6 +141,22 @@ class SlurmFolder:
     def ledger(self, job_id: str) -> list[Any]:
         with open_store(self.store, readonly=True) as store:
             return Ledger(store).decisions(job_id)
+
+
+class Interleaved(MemorySlurm):
+    """A client; a selector works between its first reading of all jobs and what follows."""
+
+    def __init__(self, slurm: SlurmFolder) -> None:
+        super().__init__(slurm.home)
+        self._slurm = slurm
+        self.codes: list[int] = []
+        """Exit codes of the selector's rounds."""
+
+    def jobs(self) -> list[SlurmJob]:
+        found = super().jobs()
+        if not self.codes:
+            self.codes.append(self._slurm.round())
+        return found
 
 
 def parked(job_id: str = "7", **fields: Any) -> dict[str, Any]:

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 from memory_slurm import MemorySlurm, node_record, reservation_record
-from slurm_folder import SlurmFolder, parked
+from slurm_folder import Interleaved, SlurmFolder, parked
 
 from slurm_gpu_aware.config.settings import Config, StoreConfig
 from slurm_gpu_aware.deploy.returned_types import ReturnedTypes, return_types
 from slurm_gpu_aware.lockfile import hold_selector_lock
-from slurm_gpu_aware.slurm.records import SlurmJob
 
 ASKS = {"licenses": "", "admin_comment": "", "features": "gpu_v100", "stuck": True}
 """As the rollout or the filter leaves a job that does not wait at the gate."""
@@ -166,21 +165,6 @@ def test_a_placed_job_is_the_selectors(slurm: SlurmFolder) -> None:
     asked = {**ASKS, "admin_comment": f"{RECORD};sel=released:0:1", "req_nodes": "n1"}
     outcome = back(slurm, parked("7", **asked))
     assert "it is placed" in outcome.wrong["7"]
-
-
-class Interleaved(MemorySlurm):
-    """A selector starts between the reading of the jobs and the updates."""
-
-    def __init__(self, slurm: SlurmFolder) -> None:
-        super().__init__(slurm.home)
-        self._slurm = slurm
-        self.codes: list[int] = []
-
-    def jobs(self) -> list[SlurmJob]:
-        found = super().jobs()
-        if not self.codes:
-            self.codes.append(self._slurm.round())
-        return found
 
 
 def test_no_selector_binds_a_job_between_reading_and_updates(slurm: SlurmFolder) -> None:

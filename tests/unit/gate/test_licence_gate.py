@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from memory_slurm import reservation_record
-from slurm_folder import SlurmFolder, parked
+from slurm_folder import Interleaved, SlurmFolder, parked
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
@@ -184,3 +184,17 @@ def test_a_job_with_a_type_says_why_it_is_not_parked(slurm: SlurmFolder) -> None
     slurm.write([parked("7", **typed)], ["n1"])
     with pytest.raises(SourceError, match=r"7 is not parked: it asks for GPU type v100, and the"):
         release(slurm, "7")
+
+
+def test_a_job_that_the_selector_binds_meanwhile_is_released_without_its_binding(
+    slurm: SlurmFolder,
+) -> None:
+    """No selector looks after it from then on, so it could wait for its nodes for ever."""
+    slurm.write([parked(stuck=True)], ["n1", "n2"])
+    client = Interleaved(slurm)
+    assert release_by_hand(client, Config(), ["7"]) == ["7"]
+    assert client.codes == [0], slurm.said
+    assert "job 7 -> n1" in slurm.said
+    job = slurm.jobs["7"]
+    assert (job["req_nodes"], job["tres_per_node"], job["licenses"]) == ("", "gres/gpu:2", "")
+    assert ";sel=opened:" in job["admin_comment"]
