@@ -36,7 +36,7 @@ __all__ = ["import_command"]
     "--value",
     metavar="NAME",
     help="Which value: a test of DCGM (default: diagnostic), or a performance variable of ReFrame,"
-    " in which {gpu} and {node} stand for number and name.",
+    " in which {gpu} and {node} stand for number and name; the operation of older nccl-tests.",
 )
 @click.option(
     "--unit", metavar="UNIT", help="Unit of ReFrame's values, in place of the recorded one."
@@ -62,7 +62,7 @@ def import_command(
     unit: str | None,
     **options: Any,
 ) -> None:
-    """Import measurements from CSV, DCGM diagnostics or ReFrame (- reads stdin).
+    """Import what was measured: CSV, DCGM, ReFrame, nvbandwidth, nccl-tests (- reads stdin).
 
     All files are stored in one transaction. A CSV file has the columns gpu,node,class,value_ms,
     and if you like taken_at, the Unix time of the measurement. gpu is Slurm's index on the node,
@@ -89,6 +89,7 @@ def import_command(
       gpu-aware-profile import levels.csv
       gpu-aware-profile import --class A n1.json n2.json   # dcgmi diag -r 3 -v -j
       gpu-aware-profile import --class A --value gpu{gpu}_perf gemm.log   # of ReFrame
+      gpu-aware-profile import n1.txt n2.txt               # of nvbandwidth or nccl-tests
     """
     from gpu_aware_profile.importing import Import  # imports NumPy
 

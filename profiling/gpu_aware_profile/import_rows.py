@@ -6,6 +6,7 @@ A row that cannot be used becomes a `BadRow`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 
 from gpu_aware_profile.known_gpus import KnownGpus
 from slurm_gpu_aware.bounds import check_time_ms, quoted
@@ -15,32 +16,46 @@ from slurm_gpu_aware.store.measurements import Run
 from slurm_gpu_aware.store.report import check_name
 from slurm_gpu_aware.text_file import BadRow, Row, Table
 
-__all__ = ["TIMING_COLUMNS", "has_levels", "read_levels", "read_timings"]
+__all__ = ["TIMING_COLUMNS", "Kind", "kind_of", "read_levels", "read_timings", "taken_at_of"]
 
 TIMING_COLUMNS = ("gpu", "node", "class", "value_ms")
-_LEVEL_COLUMNS = ("class", "level", "value_ms")
-"""Required columns; ``model`` (of levels) and ``taken_at`` (of GPUs) are optional, others are
-ignored."""
+"""Required columns of times per GPU. In all tables ``taken_at``, of levels ``model`` is optional;
+other columns are ignored."""
 _CLOCKS_DIFFER_S = 86_400.0
 """A measurement is not this much later than now: it would count as the newest for good."""
 
 
-def has_levels(table: Table, app_class: str | None) -> bool:
-    """Whether a table has times per level, not of single GPUs. Raises SourceError.
+class Kind(Enum):
+    """What the rows of a table are; its value: the columns that it must have."""
+
+    TIMES = TIMING_COLUMNS
+    LEVEL_TIMES = ("class", "level", "value_ms")
+    PAIRS = ("node", "a", "b", "ab_gbps", "ba_gbps", "both_gbps")
+    COLLECTIVES = ("node", "gpus", "operation", "gbps")
+
+
+def kind_of(table: Table, app_class: str | None) -> Kind:
+    """What a table has, by its columns. Raises SourceError if one is missing.
 
     ``app_class``: class of every row of a file without a column ``class``.
     """
-    levels = "level" in table.columns and "gpu" not in table.columns
-    columns: Sequence[str] = _LEVEL_COLUMNS if levels else TIMING_COLUMNS
-    hint = "" if levels else " (or class,level,value_ms: times per locality level)"
+    kind, hint = Kind.TIMES, " (or class,level,value_ms: times per locality level)"
+    marks = {Kind.LEVEL_TIMES: "level", Kind.PAIRS: "ab_gbps", Kind.COLLECTIVES: "operation"}
+    for other, column in marks.items():
+        if column in table.columns and "gpu" not in table.columns:
+            kind, hint = other, ""
+    columns: Sequence[str] = kind.value
     if app_class is not None:
-        if "class" in table.columns:
-            raise SourceError(f"{table.name}: the file has a column class; leave --class out")
+        if "class" in table.columns or "class" not in columns:
+            what = (
+                "the file has a column class" if "class" in columns else "bandwidths have no class"
+            )
+            raise SourceError(f"{table.name}: {what}; leave --class out")
         columns = [column for column in columns if column != "class"]
     elif set(columns) - set(table.columns) == {"class"}:
         hint = "; give it with --class NAME"
     table.require(*columns, hint=hint)
-    return levels
+    return kind
 
 
 def read_timings(
@@ -58,11 +73,11 @@ def read_timings(
     """
 
     def run(row: Row) -> Run:
-        at = _taken_at(row, now) if taken_at is None else taken_at
         value_ms = check_time_ms(row.number("value_ms"))
         name = _class(app_class or row.text("class"), classes)
         node = check_name("node", row.text("node"))
-        return Run(node, known.slot(row.text("gpu"), node), name, at, value_ms)
+        slot, at = known.slot(row.text("gpu"), node), taken_at_of(row, taken_at, now)
+        return Run(node, slot, name, at, value_ms)
 
     return table.parse(run)
 
@@ -98,7 +113,10 @@ def read_levels(
     return good, sorted(bad)
 
 
-def _taken_at(row: Row, now: float) -> float:
+def taken_at_of(row: Row, taken_at: float | None, now: float) -> float:
+    """Unix time of a row, see `read_timings`. Raises ValueError."""
+    if taken_at is not None:
+        return taken_at
     if not row.cells.get("taken_at"):
         return now
     at = row.number("taken_at")

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpu_aware_profile.formats.reader import Measured
-from gpu_aware_profile.import_rows import has_levels, read_levels, read_timings
+from gpu_aware_profile.import_bandwidths import (
+    bandwidth_sentences,
+    far_collectives,
+    far_pairs,
+    read_collectives,
+    read_pairs,
+)
+from gpu_aware_profile.import_rows import Kind, kind_of, read_levels, read_timings
 from gpu_aware_profile.known_gpus import known_gpus
 from gpu_aware_profile.store_writer import recompute_scores, stored_outliers, writable_store
 from slurm_gpu_aware.cli.output import paragraph, say
@@ -17,14 +24,16 @@ from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.model.penalties import LevelPenalties, LevelTime, level_ratios
 from slurm_gpu_aware.model.profile import gpu_names
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.measurements import (
-    Run,
-    put_level_times,
-    put_timings,
-    unseen_gpus,
-)
+from slurm_gpu_aware.store.interconnect import put_bandwidths, put_collectives
+from slurm_gpu_aware.store.measurements import Run, put_level_times, put_timings, unseen_gpus
 from slurm_gpu_aware.text_file import BadRow, Table
-from slurm_gpu_aware.variability.outliers import mixed_units, new_outliers, outlier_sentences
+from slurm_gpu_aware.variability.outliers import (
+    RATE_UNITS,
+    TIME_UNITS,
+    mixed_units,
+    new_outliers,
+    outlier_sentences,
+)
 
 __all__ = ["Import"]
 
@@ -58,13 +67,17 @@ class Import:
 
     def run(self) -> bool:
         """Import the files in one transaction; return False if bad rows were skipped."""
-        levels = {has_levels(file.table, self.app_class) for file in self.files}
-        units = {file.rate for file in self.files}
-        if len(levels) > 1 or len(units) > 1:
+        kinds = {(kind_of(file.table, self.app_class), file.rate) for file in self.files}
+        if len(kinds) > 1:
             raise SourceError(
                 "the files differ in what they measure or in its unit; import them apart"
             )
-        return not (self._levels() if True in levels else self._timings(*units))
+        ((kind, rate),) = kinds
+        if kind is Kind.TIMES:
+            return not self._timings(rate)
+        if kind is Kind.LEVEL_TIMES:
+            return not self._levels()
+        return not (self._pairs() if kind is Kind.PAIRS else self._collectives())
 
     def _timings(self, rate: str | None) -> int:
         classes = self.config.site.classes
@@ -95,18 +108,43 @@ class Import:
         before = stored_outliers(store)
         put_timings(store, runs)
         new = new_outliers(before, stored_outliers(store))
-        sentences = outlier_sentences(new, rates=rate is not None)
+        self._refuse_far(outlier_sentences(new, TIME_UNITS if rate is None else RATE_UNITS))
+        recompute_scores(store, self.config.site.classes)
+
+    def _refuse_far(self, sentences: Sequence[str]) -> None:
+        """Raise StoreError for outliers, unless they are accepted."""
         if sentences and not self.accept_outliers:
             raise StoreError(f"{'; '.join(sentences)}. {_REFUSED}")
         for sentence in sentences:
             say(f"accepted: {sentence}")
-        recompute_scores(store, self.config.site.classes)
+
+    def _pairs(self) -> int:
+        with writable_store(self.path, self.config) as store, store.write():
+            known = known_gpus(store, new=False)
+            good, bad = self._rows(lambda table: read_pairs(table, known, self.taken_at, self.now))
+            before = far_pairs(store)
+            put_bandwidths(store, good, source="import")
+            self._refuse_far(bandwidth_sentences(new_outliers(before, far_pairs(store))))
+        say(f"imported bandwidths of {len(good)} pair{_s(good)} of GPUs into {self.path}")
+        return bad
+
+    def _collectives(self) -> int:
+        with writable_store(self.path, self.config) as store, store.write():
+            known = known_gpus(store, new=False)
+            good, bad = self._rows(
+                lambda table: read_collectives(table, known, self.taken_at, self.now)
+            )
+            before = far_collectives(store)
+            put_collectives(store, good, source="import")
+            self._refuse_far(bandwidth_sentences(new_outliers(before, far_collectives(store))))
+        say(f"imported bandwidths of {len(good)} collective{_s(good)} into {self.path}")
+        return bad
 
     def _levels(self) -> int:
         classes = self.config.site.classes
         times, bad = self._rows(lambda table: read_levels(table, self.app_class, classes))
         if not self.accept_outliers:
-            _refuse_far(times)
+            _refuse_far_levels(times)
         with writable_store(self.path, self.config) as store:
             put_level_times(store, times, self.now if self.taken_at is None else self.taken_at)
         names = list(dict.fromkeys(time.app_class for time in times))
@@ -146,7 +184,7 @@ def _report_bad(name: str, bad: Sequence[BadRow]) -> None:
         say(f"{name}: and {len(bad) - BAD_SHOWN} more bad rows")
 
 
-def _refuse_far(times: Sequence[LevelTime]) -> None:
+def _refuse_far_levels(times: Sequence[LevelTime]) -> None:
     for app_class, ratios in level_ratios(times).items():
         inner = next(iter(ratios))
         for level, ratio in ratios.items():

@@ -50,6 +50,13 @@ class KnownGpus:
             raise ValueError(f"gpu {gpu} was last seen on node {known_node}, not {node}")
         return slot
 
+    def probed(self, gpu: str, node: str) -> int:
+        """The same of a GPU that a probe has read. Raises ValueError."""
+        slot = self.slot(gpu, node)
+        if slot not in self.by_pci.get(node, ()):
+            raise ValueError(f"no sweep has read GPU {slot} of node {node}; sweep first")
+        return slot
+
     def _at_place(self, node: str, place: int) -> int:
         """The GPU at a place in NVML's order, which is that of the PCI addresses."""
         slots = sorted(self.by_pci.get(node, ()), key=lambda slot: self._key(node, slot))

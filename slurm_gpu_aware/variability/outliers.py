@@ -7,25 +7,28 @@ refuses new outliers until a person accepts them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from slurm_gpu_aware.model.profile import Gpu, GpuTiming, gpu_names
 
-__all__ = ["FAR", "Outlier", "mixed_units", "new_outliers", "outlier_sentences", "outliers"]
+__all__ = ["BANDWIDTH_UNITS", "FAR", "RATE_UNITS", "TIME_UNITS", "Outlier"]
+__all__ += ["mixed_units", "new_outliers", "outlier_sentences", "outliers"]
 
 FAR = 2.0
 """A time outside 1 / FAR .. FAR times the median is an outlier."""
 
-_UNITS = {
+Units = Mapping[float, str]
+"""Ratio of two values -> units that may be mixed up."""
+TIME_UNITS: Units = {
     60.0: "seconds and minutes",
     1e3: "milliseconds and seconds",
     6e4: "milliseconds and minutes",
     1e6: "milliseconds and nanoseconds",
 }
-"""Ratio of times -> units that may be mixed up."""
-_PREFIXES = {1e3: "prefixes such as G and T", 1e6: "prefixes such as M and T"}
-"""The same for times that were made of rates."""
+RATE_UNITS: Units = {1e3: "prefixes such as G and T", 1e6: "prefixes such as M and T"}
+"""For times that were made of rates."""
+BANDWIDTH_UNITS: Units = {8.0: "bits and bytes", 1e3: "MB/s and GB/s"}
 
 
 class Outlier(NamedTuple):
@@ -109,26 +112,25 @@ def new_outliers(before: Iterable[Outlier], after: Iterable[Outlier]) -> list[Ou
     ]
 
 
-def outlier_sentences(found: Sequence[Outlier], *, rates: bool = False) -> list[str]:
+def outlier_sentences(found: Sequence[Outlier], units: Units = TIME_UNITS) -> list[str]:
     """One sentence without a full stop per class, model and side: the GPUs and their ratios.
 
-    ``rates``: the times were made of rates.
+    ``units``: those that may be mixed up.
     """
     groups: dict[tuple[str, str, bool], list[Outlier]] = {}
     for one in found:
         groups.setdefault((one.app_class, one.model, one.ratio > 1.0), []).append(one)
-    return [_sentence(own, rates) for own in groups.values()]
+    return [_sentence(own, units) for own in groups.values()]
 
 
-def mixed_units(ratio: float, *, rates: bool = False) -> str:
+def mixed_units(ratio: float, units: Units = TIME_UNITS) -> str:
     """`` (are seconds and minutes mixed up?)`` if the ratio suggests it, else empty."""
     factor = max(ratio, 1.0 / ratio)
-    units = _PREFIXES if rates else _UNITS
     near = next((u for f, u in units.items() if f / 2 <= factor <= f * 2), None)
     return f" (are {near} mixed up?)" if near else ""
 
 
-def _sentence(own: Sequence[Outlier], rates: bool) -> str:
+def _sentence(own: Sequence[Outlier], units: Units) -> str:
     names = gpu_names((o.node, o.slot) for o in own)
     low, high = f"{min(o.ratio for o in own):.3g}", f"{max(o.ratio for o in own):.3g}"
     times = low if low == high else f"{low} to {high}"
@@ -137,5 +139,5 @@ def _sentence(own: Sequence[Outlier], rates: bool) -> str:
     far = max((o.ratio for o in own), key=lambda ratio: max(ratio, 1.0 / ratio))
     return (
         f"class {own[0].app_class}: {names} {verb} {times} times as long as the median GPU of"
-        f" {its} model{model}{mixed_units(far, rates=rates)}"
+        f" {its} model{model}{mixed_units(far, units)}"
     )

@@ -13,13 +13,27 @@ from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.text_file import BadRow, Row, Table, parse_json
 
-__all__ = ["MAX_CHARACTERS", "TIMING_COLUMNS", "Measured", "ReadOptions", "Reader", "Source"]
+__all__ = [
+    "COLLECTIVE_COLUMNS",
+    "MAX_CHARACTERS",
+    "PAIR_COLUMNS",
+    "TIMING_COLUMNS",
+    "Measured",
+    "ReadOptions",
+    "Reader",
+    "Source",
+]
 __all__ += ["as_time_ms", "node_of", "number_of", "objects", "timing_row", "timings_table"]
 
 MAX_CHARACTERS = 64 << 20
 """Limit of a file of another program; a CSV file of ours may be larger."""
 TIMING_COLUMNS = ("gpu", "node", "value_ms", "taken_at")
 """Columns of a table of times per GPU; the class is given with ``--class``."""
+PAIR_COLUMNS = ("node", "a", "b", "ab_gbps", "ba_gbps", "both_gbps", "taken_at")
+"""Columns of a table of bandwidths between two GPUs, see `model.interconnect.PairBandwidth`."""
+COLLECTIVE_COLUMNS = ("node", "gpus", "operation", "gbps", "size_bytes", "taken_at")
+"""Columns of a table of collectives, see `model.interconnect.Collective`; ``gpus``: separated by
+blanks."""
 
 
 @dataclass(frozen=True)

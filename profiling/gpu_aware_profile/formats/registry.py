@@ -7,6 +7,8 @@ from typing import BinaryIO
 
 from gpu_aware_profile.formats.csv_file import CsvFile
 from gpu_aware_profile.formats.dcgm_diag import DcgmDiag
+from gpu_aware_profile.formats.nccl_tests import NcclTests
+from gpu_aware_profile.formats.nvbandwidth import Nvbandwidth
 from gpu_aware_profile.formats.reader import (
     MAX_CHARACTERS,
     Measured,
@@ -21,7 +23,10 @@ from slurm_gpu_aware.text_file import name_of, read_text
 
 __all__ = ["FORMATS", "read_measured"]
 
-_READERS: tuple[Reader, ...] = (DcgmDiag(), ReframeReport(), ReframeLog(), CsvFile())
+_READERS: tuple[Reader, ...] = (
+    *(DcgmDiag(), Nvbandwidth(), NcclTests(), ReframeReport(), ReframeLog()),
+    CsvFile(),
+)
 """In the order in which they are asked."""
 FORMATS = {reader.name: reader for reader in _READERS}
 
