@@ -1,7 +1,8 @@
 """``gpu-aware-profile``: measures GPUs and shows the measurements.
 
 Exit codes: 0 done; 1 failed (one line on stderr says why, nothing was stored); 2 wrong usage;
-3 ``import`` skipped bad rows, or ``sweep`` left nodes out; 130 interrupted.
+3 ``import`` skipped bad rows, ``sweep`` left nodes out, or ``drift`` found slower GPUs; 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["PARTLY", "cli", "main", "store_options"]
 
 PARTLY = 3
-"""Exit code of an import that skipped bad rows, and of a sweep that is not complete."""
+"""Exit code: import skipped bad rows, a sweep is not complete, or GPUs became slower."""
 
 _ELSEWHERE = {
     "export": "gpu_aware_profile.commands_show:export",
+    "drift": "gpu_aware_profile.commands_drift:drift",
     "show": "gpu_aware_profile.commands_show:show",
     "classify": "gpu_aware_profile.commands_classify:classify",
     "forget": "gpu_aware_profile.commands_forget:forget",
@@ -74,7 +76,8 @@ def store_options(command: Callable[..., None]) -> Callable[..., None]:
 def cli() -> None:
     """Measure the differences of GPUs, and show the measurements.
 
-    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 import skipped bad rows or sweep left nodes out.
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 import skipped bad rows, sweep left nodes out, or
+    drift found slower GPUs.
     """
 
 

@@ -18,7 +18,8 @@ from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.model.profile import GpuTiming
 from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.store.database import Store, open_store, republish
-from slurm_gpu_aware.store.measurements import newest_runs, unseen_gpus
+from slurm_gpu_aware.store.history import newest_runs, prune
+from slurm_gpu_aware.store.measurements import unseen_gpus
 from slurm_gpu_aware.store.ownership import give_folder, of_selector
 from slurm_gpu_aware.store.profiles import put_scores, score_reference
 from slurm_gpu_aware.variability.outliers import Outlier, outliers
@@ -31,7 +32,7 @@ _SLURM_USER = re.compile(r"([^\s(]+)")
 
 @contextmanager
 def writable_store(path: Path, config: Config) -> Iterator[Store]:
-    """Open a store for writing; renew an existing published copy at the end.
+    """Open a store for writing; at the end delete old measurements, renew the published copy.
 
     As root, the folder of the configured store is given to SlurmUser. Raises StoreError.
     """
@@ -44,9 +45,10 @@ def writable_store(path: Path, config: Config) -> Iterator[Store]:
             yield store
         finally:
             try:
+                prune(store, config.store.measurements)
                 republish(store)
             except StoreError as exc:
-                say(f"the published copy was not renewed: {exc}")
+                say(f"old measurements were not deleted, or the copy not renewed: {exc}")
 
 
 def _give(path: Path, config: Config) -> None:

@@ -21,7 +21,8 @@ from slurm_gpu_aware.model.penalties import (
 )
 from slurm_gpu_aware.model.profile import Fault, GpuScore
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.measurements import level_times, newest_runs
+from slurm_gpu_aware.store.history import newest_runs
+from slurm_gpu_aware.store.measurements import level_times
 from slurm_gpu_aware.store.profiles import load_profile, score_rows
 from slurm_gpu_aware.time_text import duration
 

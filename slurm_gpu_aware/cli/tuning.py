@@ -39,7 +39,7 @@ from slurm_gpu_aware.simulator.tuning import (
     drawn_runs,
     measures,
 )
-from slurm_gpu_aware.store.measurements import newest_runs
+from slurm_gpu_aware.store.history import newest_runs
 from slurm_gpu_aware.store.reading import open_for_reading
 from slurm_gpu_aware.time_text import duration
 

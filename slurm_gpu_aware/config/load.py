@@ -74,6 +74,7 @@ def load_config(path: Path | str | None = None, *, known_policies: tuple[str, ..
             _gate_and_times(config),
             _tune(config.tune),
             _moves(config),
+            _measurements(config),
             policies,
         )
         for holds, key, wrong in rules:
@@ -225,6 +226,15 @@ def _moves(config: Config) -> Rules:
     for name, entry in config.classes.items():
         sound = entry.restart_s is None or entry.restart_s >= 0
         yield sound, f"classes.{name}.restart_s", "must be at least 0"
+
+
+def _measurements(config: Config) -> Rules:
+    kept, least = config.store.measurements, config.profiling.slower_percent
+    yield 2 <= kept <= 10_000, "store.measurements", "must be from 2 to 10000"
+    yield 0 <= least <= 1000, "profiling.slower_percent", "must be from 0 to 1000"
+    qos = config.profiling.qos
+    sound = qos is None or re.fullmatch("[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", qos) is not None
+    yield sound, "profiling.qos", f"{quoted(qos)} is not the name of a QOS"
 
 
 def _policies(config: Config, known: tuple[str, ...]) -> Rules:

@@ -156,6 +156,8 @@ class StoreConfig:
     """Copy for readers on other hosts, on a shared folder."""
     ledger_days: int = 180
     """Decisions older than this are deleted; 0 keeps all."""
+    measurements: int = 40
+    """Newest measurements of each GPU and class, and of each link, that are kept."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,16 @@ class SetupConfig:
     """Limit for that command."""
     register_timeout_s: float = 120.0
     """How long a node may take to register after ``scontrol reconfigure``."""
+
+
+@dataclass(frozen=True)
+class ProfilingConfig:
+    """``[profiling]``: sweeps, and what counts as slower."""
+
+    qos: str | None = None
+    """QOS of the probes of ``sweep --background``; absent: that of the user that sweeps."""
+    slower_percent: float = 3.0
+    """Rise of a score that is never drift, whatever the spread."""
 
 
 @dataclass(frozen=True)
@@ -212,6 +224,7 @@ class Config:
     store: StoreConfig = field(default_factory=StoreConfig)
     events: EventsConfig = field(default_factory=EventsConfig)
     setup: SetupConfig = field(default_factory=SetupConfig)
+    profiling: ProfilingConfig = field(default_factory=ProfilingConfig)
     tune: TuneConfig = field(default_factory=TuneConfig)
     source: Path | None = None
     """File that it came from; None: defaults."""

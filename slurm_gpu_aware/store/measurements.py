@@ -13,11 +13,11 @@ from typing import NamedTuple, TypeVar
 
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.penalties import LEVELS, LevelTime
-from slurm_gpu_aware.model.profile import IDLE, Gpu, GpuTiming, RunConditions
+from slurm_gpu_aware.model.profile import Gpu, RunConditions
 from slurm_gpu_aware.store.database import Store
 
 __all__ = [
-    *("Run", "add_runs", "level_times", "newest_runs", "put_level_times", "put_timings"),
+    *("Run", "add_runs", "level_times", "put_level_times", "put_timings"),
     *("forget_gpus", "forget_levels", "gpus_by_uuid", "listed", "pci_addresses"),
     *("seen_gpus", "unseen_gpus"),
 ]
@@ -70,24 +70,6 @@ def add_runs(store: Store, runs: Sequence[Run], *, source: str) -> None:
         f" VALUES ({', '.join('?' * len(columns))}, ?, ?)",
         [(*run[:5], *run.conditions, n, source) for run, n in _numbered(runs, keys)],
     )
-
-
-def newest_runs(store: Store) -> list[GpuTiming]:
-    """All runs of the newest measurement of each GPU and class, as jobs find the GPU.
-
-    That is: its clock not locked, its neighbours idle.
-    """
-    rows = store.query(
-        "SELECT t.node, t.slot, t.class, t.value_ms, t.taken_at_unix, ifnull(g.model, '')"
-        " FROM timings t JOIN gpus g USING (node, slot)"
-        " JOIN (SELECT node, slot, class, max(taken_at_unix) AS newest FROM timings"
-        "       WHERE neighbours = ?1 AND clock_mhz = 0 GROUP BY node, slot, class) n"
-        " ON n.node = t.node AND n.slot = t.slot AND n.class = t.class"
-        " AND n.newest = t.taken_at_unix WHERE t.neighbours = ?1 AND t.clock_mhz = 0"
-        " ORDER BY t.node, t.slot, t.class",
-        (IDLE,),
-    )
-    return [GpuTiming(*row) for row in rows]
 
 
 def put_level_times(store: Store, times: Sequence[LevelTime], taken_at: float) -> None:

@@ -10,7 +10,7 @@ __all__ = ["APPLICATION_ID", "CREATE", "VERSION"]
 
 APPLICATION_ID = 0x47505541
 """Marks an SQLite file as a store of ours ("GPUA")."""
-VERSION = 2
+VERSION = 4
 """Version of the schema, raised with every change of it."""
 
 CREATE = f"""
@@ -123,6 +123,14 @@ CREATE TABLE IF NOT EXISTS scores (
   raw REAL NOT NULL, binned REAL NOT NULL, bin INTEGER NOT NULL,
   outlier INTEGER NOT NULL,     -- 0 no, 1 binned among outliers, 2 keeps its own score
   taken_at_unix REAL NOT NULL,
+  PRIMARY KEY (node, slot, class),
+  FOREIGN KEY (node, slot) REFERENCES gpus(node, slot) ON DELETE CASCADE
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS alarms (  -- slow GPUs that were reported and have not recovered
+  node TEXT NOT NULL, slot INTEGER NOT NULL, class TEXT NOT NULL,
+  before REAL NOT NULL,         -- PM score before the GPU became slow
+  now REAL NOT NULL,            -- PM score in the report
   PRIMARY KEY (node, slot, class),
   FOREIGN KEY (node, slot) REFERENCES gpus(node, slot) ON DELETE CASCADE
 ) STRICT;

@@ -1,0 +1,127 @@
+"""History of measurements in the store: pairs of them, reported slow GPUs, and what is kept.
+
+A measurement is all runs of a GPU for a class of one moment. The newest ones are found by descents
+of the index of ``timings``, one per GPU and class, so that a long history costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+
+from slurm_gpu_aware.model.history import Alarm, Pair
+from slurm_gpu_aware.model.profile import IDLE, GpuTiming
+from slurm_gpu_aware.store.database import Store
+
+__all__ = ["alarms", "measured_pairs", "newest_runs", "probed_at", "prune", "put_alarms"]
+
+_AS_JOBS = f"neighbours = '{IDLE}' AND clock_mhz = 0"
+"""Runs as jobs find the GPU: its clock not locked, its neighbours idle."""
+_NEWEST = f"""
+WITH RECURSIVE kinds(node, slot, class) AS (
+  SELECT node, slot, (SELECT min(class) FROM timings t WHERE t.node = g.node AND t.slot = g.slot)
+  FROM gpus g
+  UNION ALL
+  SELECT node, slot, (SELECT min(class) FROM timings t
+                      WHERE t.node = k.node AND t.slot = k.slot AND t.class > k.class)
+  FROM kinds k WHERE class IS NOT NULL),
+newest(node, slot, class, at) AS MATERIALIZED (
+  SELECT * FROM (
+    SELECT node, slot, class,
+           (SELECT taken_at_unix FROM timings t
+            WHERE t.node = k.node AND t.slot = k.slot AND t.class = k.class AND {_AS_JOBS}
+            ORDER BY taken_at_unix DESC LIMIT 1) AS at
+    FROM kinds k WHERE class IS NOT NULL)
+  WHERE at IS NOT NULL)"""  # noqa: S608 - constants
+
+_HISTORIES: Mapping[str, tuple[str, ...]] = {
+    "timings": ("node", "slot", "class"),
+    "bandwidths": ("node", "a", "b"),
+    "collectives": ("node", "gpus", "operation"),
+}
+"""Table with ``taken_at_unix`` -> what is measured."""
+
+
+def newest_runs(store: Store) -> list[GpuTiming]:
+    """All runs of the newest measurement of each GPU and class, as jobs find the GPU."""
+    rows = store.query(
+        f"{_NEWEST} SELECT node, slot, class, value_ms, taken_at_unix, ifnull(model, '')"  # noqa: S608
+        " FROM newest JOIN timings t USING (node, slot, class) JOIN gpus USING (node, slot)"
+        f" WHERE taken_at_unix = at AND {_AS_JOBS} ORDER BY node, slot, class, run"
+    )
+    return [GpuTiming(*row) for row in rows]
+
+
+def measured_pairs(store: Store, since: float) -> list[Pair]:
+    """The newest measurement of each GPU and class, and one that it is compared with.
+
+    That is the newest one up to ``since`` (Unix s), else the oldest one, of the same benchmark
+    (``source``). A GPU without a measurement after ``since``, or with only one, is left out.
+    """
+    rows = store.query(
+        f"{_NEWEST}, "  # noqa: S608
+        "sourced AS MATERIALIZED (SELECT n.*, (SELECT source FROM timings t WHERE t.node = n.node"
+        f"  AND t.slot = n.slot AND t.class = n.class AND taken_at_unix = at AND {_AS_JOBS}"
+        "  LIMIT 1) AS source FROM newest n WHERE at > :since),"
+        "compared AS MATERIALIZED (SELECT s.*, ifnull("
+        "  (SELECT taken_at_unix FROM timings t WHERE t.node = s.node AND t.slot = s.slot"
+        f"   AND t.class = s.class AND taken_at_unix <= :since AND {_AS_JOBS}"
+        "   AND t.source = s.source ORDER BY taken_at_unix DESC LIMIT 1),"
+        "  (SELECT taken_at_unix FROM timings t WHERE t.node = s.node AND t.slot = s.slot"
+        f"   AND t.class = s.class AND taken_at_unix < at AND {_AS_JOBS}"
+        "   AND t.source = s.source ORDER BY taken_at_unix LIMIT 1)) AS before FROM sourced s)"
+        "SELECT node, slot, class, ifnull(model, '') AS model, taken_at_unix, value_ms"
+        " FROM compared JOIN timings t USING (node, slot, class) JOIN gpus USING (node, slot)"
+        f" WHERE before IS NOT NULL AND taken_at_unix IN (before, at) AND {_AS_JOBS}"
+        " ORDER BY node, slot, class, taken_at_unix, run",
+        {"since": since},
+    )
+    pairs = []
+    for (node, slot, app_class, model), own in groupby(rows, key=itemgetter(0, 1, 2, 3)):
+        times: dict[float, list[float]] = {}
+        for row in own:
+            times.setdefault(row["taken_at_unix"], []).append(row["value_ms"])
+        (before_at, before_ms), (now_at, now_ms) = times.items()
+        pairs.append(Pair(node, slot, app_class, model, before_ms, now_ms, before_at, now_at))
+    return pairs
+
+
+def probed_at(store: Store) -> dict[str, float]:
+    """Node -> Unix time of its newest probe."""
+    rows = store.query("SELECT node, probed_at_unix FROM nodes WHERE probed_at_unix IS NOT NULL")
+    return {row["node"]: row["probed_at_unix"] for row in rows}
+
+
+def prune(store: Store, keep: int) -> None:
+    """Delete all but the newest ``keep`` measurements of each GPU and class, pair, collective."""
+    with store.write():
+        for table, key in _HISTORIES.items():
+            same = " AND ".join(f"t.{column} = k.{column}" for column in key)
+            store.execute(
+                f"WITH k AS (SELECT DISTINCT {', '.join(key)} FROM {table}),"  # noqa: S608
+                # GROUP BY: SQLite 3.40 counts the OFFSET of a DISTINCT across rows of k.
+                f" gone AS (SELECT k.*, (SELECT taken_at_unix FROM {table} t WHERE {same}"
+                "  GROUP BY taken_at_unix ORDER BY taken_at_unix DESC LIMIT 1 OFFSET ?)"
+                "  AS newest FROM k)"
+                f" DELETE FROM {table} WHERE rowid IN (SELECT t.rowid FROM gone k"
+                f"  JOIN {table} t ON {same} AND taken_at_unix <= newest)",
+                (keep,),
+            )
+
+
+def alarms(store: Store) -> list[Alarm]:
+    """Slow GPUs that were reported and have not recovered."""
+    rows = store.query("SELECT node, slot, class, before, now FROM alarms ORDER BY 1, 2, 3")
+    return [Alarm(*row) for row in rows]
+
+
+def put_alarms(store: Store, known: Sequence[Alarm]) -> None:
+    """Replace all alarms; those of GPUs that the store no longer has are dropped."""
+    with store.write():
+        store.execute("DELETE FROM alarms")
+        store.executemany(
+            "INSERT INTO alarms (node, slot, class, before, now) SELECT ?1, ?2, ?3, ?4, ?5"
+            " WHERE EXISTS (SELECT 1 FROM gpus WHERE node = ?1 AND slot = ?2)",
+            known,
+        )

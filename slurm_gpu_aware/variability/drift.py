@@ -1,0 +1,206 @@
+"""Drift: GPUs whose PM score rose between two measurements beyond the run-to-run spread.
+
+The PM score compares a GPU with the median GPU of its model in the same period, so a warmer room, a
+new driver or a new program that changes all GPUs alike changes no score; `Shift` names that case.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
+from slurm_gpu_aware.model.history import Alarm, Pair
+
+__all__ = [
+    *("FACTOR", "FEWEST_RUNS", "LEAST", "Change", "Drift", "Shift"),
+    *("drift", "run_spread", "slow_again"),
+]
+
+FACTOR = 4.0
+"""Standard deviations of the difference of two medians that are no drift."""
+LEAST = 0.03
+"""Relative rise of a score that is never drift: days differ by more than the runs of one day."""
+FEWEST_RUNS = 3
+"""The median of fewer runs is as slow as a single unlucky one."""
+_LEAST_SHIFT = 0.01
+_FEWEST_GPUS = 3
+"""With fewer GPUs of a model each one moves the median that it is compared with."""
+_MANY_GPUS = 8
+"""From so many GPUs on the spread of their changes is known, too."""
+_NORMAL_MAD = 0.674490
+"""Median of the absolute value of a standard normal variable."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """Change of the score of one GPU for one class."""
+
+    node: str
+    slot: int
+    app_class: str
+    model: str
+    before: float
+    """PM score of the median of the runs, at ``before_at``."""
+    now: float
+    rise: float
+    """Relative: 0.15 = the score is 15% higher. Negative: lower."""
+    threshold: float
+    """Relative rise that runs and days explain; inf: their spread is not known."""
+    runs: int
+    """Runs of the newest measurement."""
+    before_at: float
+    now_at: float
+
+    @property
+    def beyond(self) -> bool:
+        """Whether the score rose beyond the spread, in however many runs."""
+        return self.rise > self.threshold
+
+    @property
+    def slower(self) -> bool:
+        """Whether the GPU became slower: beyond the spread, in the median of enough runs."""
+        return self.beyond and self.runs >= FEWEST_RUNS
+
+
+class Shift(NamedTuple):
+    """All GPUs of a model changed together, which no score shows."""
+
+    app_class: str
+    model: str
+    gpus: int
+    ratio: float
+    """Median time now over that before."""
+
+
+@dataclass(frozen=True)
+class Drift:
+    """What changed between two periods."""
+
+    changes: tuple[Change, ...]
+    """One per GPU and class, the largest rise first."""
+    shifts: tuple[Shift, ...]
+
+    @property
+    def slower(self) -> tuple[Change, ...]:
+        """GPUs that became slower, worst first."""
+        return tuple(change for change in self.changes if change.slower)
+
+    @property
+    def unconfirmed(self) -> tuple[Change, ...]:
+        """GPUs that rose beyond the spread in too few runs to tell."""
+        return tuple(c for c in self.changes if c.beyond and not c.slower)
+
+    @property
+    def unjudged(self) -> tuple[Change, ...]:
+        """GPUs whose spread is not known."""
+        return tuple(change for change in self.changes if math.isinf(change.threshold))
+
+
+def drift(pairs: Iterable[Pair], *, least: float = LEAST, factor: float = FACTOR) -> Drift:
+    """Compare two measurements of each GPU and class.
+
+    A GPU became slower if the logarithm of its score rose by more than ``log(1 + least)`` plus
+    ``factor`` standard deviations. The standard deviation is the larger one of two robust
+    estimates, both per class and model: that of the difference of two medians of runs, from the
+    spread of the runs (:func:`run_spread`), and, from 8 GPUs on, 1.4826 MAD of the changes of
+    all GPUs, which contains what differs from day to day. GPUs of a model with fewer than 3 GPUs,
+    or without any known spread, get the threshold inf.
+    """
+    groups: dict[tuple[str, str], list[Pair]] = {}
+    for pair in pairs:
+        groups.setdefault((pair.app_class, pair.model), []).append(pair)
+    changes: list[Change] = []
+    shifts: list[Shift] = []
+    for (app_class, model), own in sorted(groups.items()):
+        before = np.log([median(pair.before_ms) for pair in own])
+        now = np.log([median(pair.now_ms) for pair in own])
+        scores = before - np.median(before), now - np.median(now)
+        rise = scores[1] - scores[0]
+        deviation = _deviations(own, rise)
+        threshold = math.log1p(least) + factor * deviation
+        levels = [np.exp(score).tolist() for score in scores]
+        relative = [np.expm1(log).tolist() for log in (rise, threshold)]
+        changes += [
+            Change(
+                node=pair.node,
+                slot=pair.slot,
+                app_class=app_class,
+                model=model,
+                before=was,
+                now=is_now,
+                rise=rose,
+                threshold=beyond,
+                runs=len(pair.now_ms),
+                before_at=pair.before_at,
+                now_at=pair.now_at,
+            )
+            for pair, was, is_now, rose, beyond in zip(own, *levels, *relative, strict=True)
+        ]
+        moved = float(np.median(now) - np.median(before))
+        noise = factor * float(np.median(deviation)) / math.sqrt(len(own))
+        if abs(moved) > max(math.log1p(_LEAST_SHIFT), noise):
+            shifts.append(Shift(app_class, model, len(own), math.exp(moved)))
+    changes.sort(key=lambda c: (-c.rise, c.app_class, c.node, c.slot))
+    return Drift(tuple(changes), tuple(shifts))
+
+
+def run_spread(measurements: Iterable[Sequence[float]]) -> float:
+    """Relative standard deviation of single runs, from runs of many measurements; nan: unknown.
+
+    The median of the absolute differences of successive runs of one measurement, as logarithms,
+    over 0.6745 sqrt(2): unlike the MAD of the few runs around their own median it is not biased,
+    and some disturbed runs do not change it.
+    """
+    logs: list[float] = []
+    which: list[int] = []
+    for number, runs in enumerate(measurements):
+        logs += map(math.log, runs)
+        which += [number] * len(runs)
+    steps = np.abs(np.diff(logs))[np.diff(which) == 0] if len(logs) > 1 else np.empty(0)
+    return float(np.median(steps)) / (_NORMAL_MAD * math.sqrt(2.0)) if steps.size else math.nan
+
+
+def _deviations(own: Sequence[Pair], rise: FloatArray) -> FloatArray:
+    """(n,) standard deviation of the logarithm of each GPU's change; inf: not known."""
+    if len(own) < _FEWEST_GPUS:
+        return np.full(len(own), math.inf)
+    run = run_spread([p.before_ms for p in own] + [p.now_ms for p in own])
+    counts: IntArray = np.array([(len(p.before_ms), len(p.now_ms)) for p in own], dtype=np.int64)
+    # Variance of a median of n normal runs: pi / 2n for many, less for few.
+    medians = run * np.sqrt(math.pi / 2.0 * (1.0 / counts).sum(axis=1))
+    days = math.nan
+    if len(own) >= _MANY_GPUS:
+        days = float(np.median(np.abs(rise - np.median(rise)))) / _NORMAL_MAD
+    found = np.fmax(medians, days)
+    return np.where(np.isnan(found), math.inf, found)
+
+
+def slow_again(
+    changes: Iterable[Change], known: Iterable[Alarm]
+) -> tuple[list[Change], list[Alarm]]:
+    """What to report after ``known`` was reported: (changes to report, alarms to remember).
+
+    A reported GPU is reported again only if its score rose beyond the threshold over that of the
+    report, or after it recovered: its score came back to within half the threshold of what it was
+    before. So a score near the threshold is not reported over and over.
+    """
+    kept: Mapping[tuple[str, int, str], Alarm] = {alarm[:3]: alarm for alarm in known}
+    after = dict(kept)
+    new: list[Change] = []
+    for change in (change for change in changes if math.isfinite(change.threshold)):
+        key = (change.node, change.slot, change.app_class)
+        alarm = kept.get(key)
+        if alarm and change.now <= alarm.before * (1.0 + change.threshold / 2.0):
+            del after[key]
+            alarm = None
+        worse = alarm is not None and change.now > alarm.now * (1.0 + change.threshold)
+        if change.runs >= FEWEST_RUNS and (worse or (alarm is None and change.beyond)):
+            new.append(change)
+            after[key] = Alarm(*key, alarm.before if alarm else change.before, change.now)
+    return new, list(after.values())

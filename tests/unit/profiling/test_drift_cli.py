@@ -1,0 +1,115 @@
+"""``gpu-aware-profile drift``: exit codes, table, JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from store_samples import ingest, report
+
+from gpu_aware_profile.cli import cli
+from slurm_gpu_aware.store.database import Store, open_store
+from slurm_gpu_aware.store.measurements import Run, add_runs
+
+DAY_S = 86_400.0
+
+
+def measure(store: Store, age_days: float, slow: dict[int, list[float]] | None = None) -> None:
+    """Three runs of each of 12 GPUs of n1; ``slow``: GPU -> times of its runs."""
+    at = time.time() - age_days * DAY_S
+    ingest(store, {**report("n1", at, dict.fromkeys(range(12), 1.0)), "timings": []})
+    times = {slot: [100.0, 100.4, 99.7] for slot in range(12)} | (slow or {})
+    runs = [Run("n1", slot, "A", at, ms) for slot, own in times.items() for ms in own]
+    add_runs(store, runs, source="fake")
+
+
+def called(path: Path, *options: str) -> Result:
+    config = path.with_name("config.toml")
+    if not config.exists():
+        config.write_text("")
+    argv = ["drift", "--store", str(path), "--config", str(config), *options]
+    return CliRunner().invoke(cli, argv, env={"COLUMNS": "100"})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+def test_a_slower_gpu_is_named_and_the_exit_code_says_so(path: Path) -> None:
+    with open_store(path) as store:
+        measure(store, 40)
+        measure(store, 1, {5: [115.0] * 3, 7: [100.0, 400.0, 100.2]})
+    done = called(path)
+    assert done.exit_code == 3, done.output
+    lines = done.stdout.splitlines()
+    words = ["class", "node", "GPU", "model", "before", "now", "rise", "spread", "runs", "since"]
+    assert lines[0].split() == words
+    assert len(lines) == 3
+    assert lines[2].split()[:7] == ["A", "n1", "5", "v100", "1.000", "1.150", "+15.0%"]
+    answer = json.loads(called(path, "--json").stdout)
+    assert [(g["node"], g["gpu"], g["class"]) for g in answer["slower"]] == [("n1", 5, "A")]
+    assert answer["compared"] == 12
+    assert answer["slower"][0]["rise"] == pytest.approx(0.15, abs=0.001)
+
+
+def test_without_a_slower_gpu_the_exit_code_is_0(path: Path) -> None:
+    with open_store(path) as store:
+        measure(store, 40)
+        measure(store, 1)
+    done = called(path)
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "no GPU became slower (12 pairs of GPU and class compared)" in done.stderr
+
+
+def test_what_is_older_is_no_drift_since_then(path: Path) -> None:
+    with open_store(path) as store:
+        measure(store, 40)
+        measure(store, 20, {5: [115.0] * 3})
+        measure(store, 1, {5: [115.0] * 3})
+    assert called(path, "--since", "7d").exit_code == 0
+    assert called(path, "--since", "30d").exit_code == 3
+
+
+def test_a_change_of_all_gpus_is_said_in_a_line(path: Path) -> None:
+    with open_store(path) as store:
+        measure(store, 40)
+        measure(store, 1, {slot: [108.0, 108.3, 107.8] for slot in range(12)})
+    done = called(path)
+    assert done.exit_code == 0
+    assert "class A: the median of all 12 GPUs v100 moved by +8.0%, which no score" in done.stderr
+
+
+def test_what_cannot_be_judged_is_said(path: Path) -> None:
+    with open_store(path) as store:
+        measure(store, 40)
+        measure(store, 1, {5: [115.0]})
+    done = called(path)
+    assert done.exit_code == 0
+    assert "slower in fewer than 3 runs, so not counted: n1:5" in done.stderr
+
+
+def test_one_measurement_is_nothing_to_compare(path: Path) -> None:
+    with open_store(path) as store:
+        measure(store, 1)
+    done = called(path)
+    assert done.exit_code == 0
+    assert "nothing to compare" in done.stderr
+
+
+def test_the_site_sets_the_least_rise(path: Path) -> None:
+    with open_store(path) as store:
+        measure(store, 40)
+        measure(store, 1, {5: [115.0] * 3})
+    path.with_name("config.toml").write_text("[profiling]\nslower_percent = 20\n")
+    assert called(path).exit_code == 0
+
+
+@pytest.mark.parametrize("since", ["30", "d", "-1d", "1y", "999999d"])
+def test_an_age_has_a_unit(path: Path, since: str) -> None:
+    done = called(path, "--since", since)
+    assert done.exit_code == 2
+    assert "is not an age such as 30d, 12h or 90m" in done.stderr
