@@ -190,7 +190,8 @@ def test_a_slow_gpu_is_stored_as_measured_and_named(cluster):
     assert 2.5 < outlier["ratio"] < 3.5
     assert "stored as measured: class A: n2:1 takes " in done.stderr
     with open_store(cluster.store, readonly=True) as store:
-        assert load_profile(store).raw_scores["A"]["n2", 1] == outlier["ratio"]
+        score = load_profile(store).raw_scores["A"]["n2", 1]
+    assert score == pytest.approx(outlier["ratio"], rel=0.05)  # that is over the other nodes
 
 
 def test_srun_is_asked_for_a_whole_node_that_our_filter_leaves_alone(cluster):
