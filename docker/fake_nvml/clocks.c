@@ -148,7 +148,7 @@ static nvmlReturn_t put_reasons(const struct view *v, unsigned long long *reason
              state_read(v->minor, "applications_clocks", set, 2) == 2)
         *reasons = 2;
     else
-        *reasons = fake_number(v, "load", 0) > 0 ? 0 : 1;
+        *reasons = state_load(v) > 0 ? 0 : 1;
     return NVML_SUCCESS;
 }
 

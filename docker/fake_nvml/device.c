@@ -21,6 +21,16 @@ API nvmlReturn_t nvmlSystemGetDriverVersion(char *out, unsigned int size)
     return put_text(json_text(v.machine, "driver", "550.54.15"), out, size);
 }
 
+API nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version)
+{
+    int major = 12, minor = 4;
+    ENTER(v, NULL);
+    NEED(version);
+    (void)sscanf(json_text(v.machine, "cuda", ""), "%d.%d", &major, &minor);
+    *version = 1000 * major + 10 * minor;
+    return NVML_SUCCESS;
+}
+
 API nvmlReturn_t nvmlSystemGetNVMLVersion(char *out, unsigned int size)
 {
     ENTER(v, NULL);
@@ -332,7 +342,7 @@ API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilizat
 {
     ENTER(v, device);
     NEED(out);
-    out->gpu = (unsigned)(100 * fake_number(&v, "load", 0));
+    out->gpu = (unsigned)(100 * state_load(&v));
     out->memory = out->gpu / 2;
     return NVML_SUCCESS;
 }

@@ -213,26 +213,25 @@ static nvmlReturn_t faults(const struct json *file, const char *call, int minor)
     return NVML_SUCCESS;
 }
 
-static nvmlReturn_t apply_faults(const struct view *view, const struct json *override,
-                                 const char *call)
+static nvmlReturn_t apply_faults(const struct view *view, const char *call)
 {
-    nvmlReturn_t code = faults(override, call, view->minor);
+    nvmlReturn_t code = faults(view->override, call, view->minor);
     return code != NVML_SUCCESS ? code : faults(view->machine, call, view->minor);
 }
 
-static const struct json *read_files(struct view *view)
+static void read_files(struct view *view)
 {
     char path[600];
     snprintf(path, sizeof path, "%s/override.json", fake_state_dir());
     view->machine = refresh(&machine_source, machine_path());
-    return refresh(&override_source, path);
+    view->override = refresh(&override_source, path);
 }
 
 nvmlReturn_t fake_enter(struct view *view, const char *call, nvmlDevice_t device)
 {
     pthread_mutex_lock(&lock);
     int started = users;
-    const struct json *override = read_files(view);
+    read_files(view);
     pthread_mutex_unlock(&lock);
     view->gpu = NULL;
     view->minor = -1;
@@ -248,7 +247,7 @@ nvmlReturn_t fake_enter(struct view *view, const char *call, nvmlDevice_t device
             return NVML_ERROR_INVALID_ARGUMENT;
         view->minor = fake_minor(view->gpu);
     }
-    return apply_faults(view, override, call);
+    return apply_faults(view, call);
 }
 
 API nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
@@ -256,12 +255,12 @@ API nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
     struct view view = {.minor = -1};
     (void)flags;
     pthread_mutex_lock(&lock);
-    const struct json *override = read_files(&view);
+    read_files(&view);
     pthread_mutex_unlock(&lock);
     if (!view.machine)
         return access(machine_path(), F_OK) != 0 ? NVML_ERROR_DRIVER_NOT_LOADED
                                                  : NVML_ERROR_UNKNOWN;
-    nvmlReturn_t code = apply_faults(&view, override, "nvmlInit");
+    nvmlReturn_t code = apply_faults(&view, "nvmlInit");
     if (code != NVML_SUCCESS)
         return code;
     pthread_mutex_lock(&lock);

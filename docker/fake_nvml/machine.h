@@ -15,6 +15,7 @@ struct nvmlDevice_st {
  * it: files change a few times in a process's life. */
 struct view {
     const struct json *machine;
+    const struct json *override; /* NULL: there is none */
     const struct json *gpu; /* entry of the GPU; NULL for calls without one */
     int minor;              /* number N of /dev/nvidiaN; -1 for calls without a GPU */
 };

@@ -5,12 +5,15 @@ Standard library only: it runs inside the compute containers as ``fake-gpu``.
 
     fake-gpu write --kind two-socket-4 --node n1 --seed 1 --out /etc/gpu-aware-fake/n1.json
     fake-gpu slow n1.json 2 A=1.4 B=1.2     GPU 2 (Slurm's index) becomes slower
+    fake-gpu slow-run n1 2 0 A=1.3          its first run is slower, the others are not
     fake-gpu fault n1.json --call nvmlDeviceSetGpuLockedClocks --gpu 2 --error NO_PERMISSION
     fake-gpu lose n1.json 3                 GPU 3 falls off the bus
+    fake-gpu xid n1.json 3 79               the driver reports XID 79 of GPU 3
     fake-gpu heal n1.json                   all faults away
 
-``slow``, ``fault``, ``lose`` and ``heal`` take a machine file or a state folder; for a folder they
-change its ``override.json``, which counts before the machine file and may lie on a shared volume.
+``slow``, ``fault``, ``lose``, ``xid`` and ``heal`` take a machine file or a state folder; for a
+folder they change its ``override.json``, which counts before the machine file and may lie on a
+shared volume. ``slow-run`` takes a state folder.
 """
 
 from __future__ import annotations
@@ -115,8 +118,15 @@ KINDS: dict[str, dict[str, Any]] = {
     },
 }
 
-# Iteration time of the median GPU, and the standard deviation of the GPUs.
-CLASSES = {"A": (110.0, 0.06), "B": (240.0, 0.025), "C": (66.0, 0.004)}
+# Iteration time of the median GPU, part of it that scales with the clock, and load; the standard
+# deviation of the GPUs; time with loaded neighbours over that with idle ones.
+CLASSES = {
+    "A": {"base_ms": 110.0, "clock_share": 0.95, "load": 0.9},
+    "B": {"base_ms": 240.0, "clock_share": 0.6, "load": 0.7},
+    "C": {"base_ms": 66.0, "clock_share": 0.1, "load": 0.5},
+}
+SPREADS = {"A": 0.06, "B": 0.025, "C": 0.004}
+LOADED = {"A": 1.03, "B": 1.02, "C": 1.0}
 
 
 def build(
@@ -148,7 +158,7 @@ def build(
             "temperature_c": 38 + minor,
             "slowness": {
                 name: round(max(0.85, 1 + spread * (0.9 * character + 0.3 * draw.gauss(0, 1))), 4)
-                for name, (_, spread) in CLASSES.items()
+                for name, spread in SPREADS.items()
             },
         }
     for minor, wanted in (slowness or {}).items():
@@ -163,7 +173,9 @@ def build(
         "driver": "550.54.15",
         "seed": seed,
         "noise": 0.003,
-        "classes": {name: {"base_ms": base} for name, (base, _) in CLASSES.items()},
+        "run_noise": 0.001,
+        "classes": {name: dict(entry) for name, entry in CLASSES.items()},
+        "loaded": dict(LOADED),
         **facts["gpu"],
         "pcie_lanes": 16,
         "sockets": [{"numa": i, "cpus": lists[i]} for i in range(sockets)],
@@ -230,11 +242,28 @@ def lose(path: Path, minor: int) -> None:
     write_json(file, content)
 
 
+def slow_run(path: Path, minor: int, run: int, factors: Mapping[str, float]) -> None:
+    """Let one run of each measurement, counted from 0, be slower; ``path``: a state folder."""
+    file, content = _target(path)
+    if "gpus" in content:
+        raise ValueError("a slow run is named in a state folder")
+    content.setdefault("slow_runs", []).append({"gpu": minor, "run": run, "factors": dict(factors)})
+    write_json(file, content)
+
+
+def report_xid(path: Path, minor: int, xid: int) -> None:
+    """Let the driver report an XID event to those that wait for one."""
+    file, content = _target(path)
+    content.setdefault("xids", []).append({"gpu": minor, "xid": xid})
+    write_json(file, content)
+
+
 def heal(path: Path) -> None:
-    """Remove all faults; slowness stays."""
+    """Remove all faults and XID events; slowness stays."""
     file, content = _target(path)
     content.pop("lost", None)
     content.pop("faults", None)
+    content.pop("xids", None)
     write_json(file, content)
 
 
@@ -259,6 +288,11 @@ def _parser() -> argparse.ArgumentParser:
     slow.add_argument("path", type=Path)
     slow.add_argument("gpu", type=int)
     slow.add_argument("values", nargs="+", metavar="CLASS=X")
+    unlucky = commands.add_parser("slow-run", help="make one run of a GPU slower")
+    unlucky.add_argument("path", type=Path)
+    unlucky.add_argument("gpu", type=int)
+    unlucky.add_argument("run", type=int, help="counted from 0")
+    unlucky.add_argument("values", nargs="+", metavar="CLASS=X")
     fault = commands.add_parser("fault", help="let a call fail or hang")
     fault.add_argument("path", type=Path)
     fault.add_argument("--call", required=True, help="NVML name without version, or *")
@@ -268,6 +302,10 @@ def _parser() -> argparse.ArgumentParser:
     lost = commands.add_parser("lose", help="let a GPU fall off the bus")
     lost.add_argument("path", type=Path)
     lost.add_argument("gpu", type=int)
+    event = commands.add_parser("xid", help="let the driver report an XID event")
+    event.add_argument("path", type=Path)
+    event.add_argument("gpu", type=int)
+    event.add_argument("xid", type=int)
     healed = commands.add_parser("heal", help="take all faults away")
     healed.add_argument("path", type=Path)
     return parser
@@ -303,6 +341,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             add_fault(args.path, args.call, minor=args.gpu, error=args.error, hang_s=args.hang_s)
         elif args.command == "lose":
             lose(args.path, args.gpu)
+        elif args.command == "slow-run":
+            slow_run(args.path, args.gpu, args.run, _pairs(args.values))
+        elif args.command == "xid":
+            report_xid(args.path, args.gpu, args.xid)
         else:
             heal(args.path)
     except (KeyError, ValueError, StopIteration, OSError) as exc:

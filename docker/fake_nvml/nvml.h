@@ -16,6 +16,7 @@ enum {
     NVML_ERROR_NOT_FOUND = 6,
     NVML_ERROR_INSUFFICIENT_SIZE = 7,
     NVML_ERROR_DRIVER_NOT_LOADED = 9,
+    NVML_ERROR_TIMEOUT = 10,
     NVML_ERROR_GPU_IS_LOST = 15,
     NVML_ERROR_OPERATING_SYSTEM = 17,
     NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
@@ -35,7 +36,16 @@ enum { NVML_CLOCK_GRAPHICS, NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_CLOCK_VIDEO };
 enum { NVML_NVLINK_MAX_LINKS = 18, NVML_NVLINK_CAP_P2P_SUPPORTED = 0, NVML_NVLINK_CAP_VALID = 5 };
 enum { NVML_NVLINK_DEVICE_TYPE_GPU = 0, NVML_NVLINK_DEVICE_TYPE_SWITCH = 2 };
 
+#define NVML_EVENT_XID 8ULL
+
 typedef struct nvmlDevice_st *nvmlDevice_t;
+typedef struct nvmlEventSet_st *nvmlEventSet_t;
+
+typedef struct {
+    nvmlDevice_t device;
+    unsigned long long eventType, eventData; /* the data of an XID event is its number */
+    unsigned int gpuInstanceId, computeInstanceId;
+} nvmlEventData_t;
 
 typedef struct {
     char busIdLegacy[16];

@@ -135,11 +135,19 @@ unsigned int state_sm_clock(const struct view *view)
     return state_default_clock(view);
 }
 
+double state_load(const struct view *view)
+{
+    unsigned long long percent;
+    if (state_read(view->minor, "load", &percent, 1) == 1)
+        return (double)percent / 100;
+    return fake_number(view, "load", 0);
+}
+
 double state_power_w(const struct view *view)
 {
     double idle = fake_number(view, "power_idle_w", 40);
     double most = fake_number(view, "power_limit_w", 300);
-    double load = fake_number(view, "load", 0);
+    double load = state_load(view);
     double ratio = state_max_clock(view) ? (double)state_sm_clock(view) / state_max_clock(view) : 1;
     return idle + load * (most - idle) * ratio * ratio * ratio;
 }

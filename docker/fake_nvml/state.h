@@ -10,7 +10,11 @@ int state_read(int minor, const char *name, unsigned long long *values, int n);
 /* Replace the file in one step (or remove it: text NULL) and append a line to STATE/history. */
 nvmlReturn_t state_write(const struct view *view, const char *name, const char *text);
 
-/* Power now. Units: W. The load is a key of the machine file; the power grows with the cube of the
+/* Load, 0..1: STATE/gpuN.load (percent), which the fake timing backend writes while it measures,
+ * else the key of the machine file. */
+double state_load(const struct view *view);
+
+/* Power now. Units: W. The power grows with the cube of the
  * clock, as voltage falls with it. */
 double state_power_w(const struct view *view);
 

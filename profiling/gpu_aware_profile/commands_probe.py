@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
+import statistics
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
+from slurm_gpu_aware.cli.entry import INTERRUPTED
 from slurm_gpu_aware.cli.output import json_option, say, table
+from slurm_gpu_aware.model.profile import IDLE
 
 __all__ = ["node"]
 
@@ -21,11 +28,16 @@ __all__ = ["node"]
 @click.option("--no-timings", is_flag=True, help="Report identity, links and clocks only.")
 @click.option("--class", "classes", multiple=True, metavar="NAME", help="Only this class.")
 @click.option(
-    "--repeats",
-    type=click.IntRange(1, 1000),
-    default=5,
+    "--runs",
+    type=click.IntRange(1, 100),
+    default=3,
     show_default=True,
     help="Runs per GPU and class.",
+)
+@click.option(
+    "--loaded/--no-loaded",
+    default=True,
+    help="Measure all GPUs of the node at the same time, too (default), or not.",
 )
 @click.option(
     "--sysfs",
@@ -41,7 +53,8 @@ def node(
     backend: str | None,
     no_timings: bool,
     classes: tuple[str, ...],
-    repeats: int,
+    runs: int,
+    loaded: bool,
     sysfs: Path,
     node_name: str | None,
     as_json: bool,
@@ -50,14 +63,18 @@ def node(
 
     Only fake GPUs are timed; times of real GPUs are imported.
 
+    Each GPU is measured alone, and then all of them at the same time; both are stored, and scores
+    are computed from the first.
+
     A GPU that cannot be read is listed under errors, and the others are reported (exit code 0).
-    Exit code 1: no GPU could be read.
+    Exit code 1: no GPU could be read. SIGINT and SIGTERM end the measurement; what was measured
+    until then is printed (exit code 130).
 
     \b
     Example:
       gpu-aware-profile node --json
     """
-    from gpu_aware_profile.node import probe
+    from gpu_aware_profile.node import Wanted, probe
     from gpu_aware_profile.timing import timing_backend
 
     # Slurm's name: that of slurmd inside a job, else the short host name.
@@ -65,7 +82,9 @@ def node(
     name = node_name or os.environ.get("SLURMD_NODENAME") or short
     timing = None if no_timings else timing_backend(backend)
     talk = say if sys.stderr.isatty() else (lambda text: None)
-    report = probe(name, timing, classes=classes, repeats=repeats, progress=talk, sysfs=sysfs)
+    wanted = Wanted(classes, runs, loaded, sysfs=sysfs, progress=talk)
+    with _stopped_by_signals(wanted.stopped):
+        report = probe(name, timing, wanted)
     if as_json:
         click.echo(json.dumps(report, separators=(",", ":")))
     else:
@@ -75,11 +94,30 @@ def node(
     if not report["gpus"]:
         say(f"{name}: no GPU could be read")
         click.get_current_context().exit(1)
+    if wanted.stopped.is_set():
+        say("stopped by a signal")
+        click.get_current_context().exit(INTERRUPTED)
+
+
+@contextmanager
+def _stopped_by_signals(stopped: threading.Event) -> Iterator[None]:
+    """SIGINT, SIGTERM and SIGHUP, however many, end the measurement without an exception."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _show(report: dict[str, Any]) -> None:
-    names = sorted({t["class"] for t in report["timings"]})
-    times = {(t["index"], t["class"]): f"{t['value_ms']:.1f}" for t in report["timings"]}
+    runs: dict[tuple[int, str], list[float]] = {}
+    for timing in report["timings"]:
+        if timing["neighbours"] == IDLE:
+            runs.setdefault((timing["index"], timing["class"]), []).append(timing["value_ms"])
+    names = sorted({name for _, name in runs})
+    times = {key: f"{statistics.median(values):.1f}" for key, values in runs.items()}
     rows = [
         [g["index"], g["name"], g["pci"], g["numa"], g["max_clock_mhz"], g["power_limit_w"]]
         + [times.get((g["index"], name)) for name in names]

@@ -55,7 +55,13 @@ __all__ = ["sweep"]
 )
 @click.option("--class", "classes", multiple=True, metavar="NAME", help="Only this class.")
 @click.option("--backend", metavar="NAME", help="Timing backend. Default: one that works there.")
-@click.option("--repeats", type=click.IntRange(1, 1000), default=5, show_default=True)
+@click.option(
+    "--runs",
+    type=click.IntRange(1, 100),
+    default=3,
+    show_default=True,
+    help="Runs per GPU and class.",
+)
 @click.option(
     "--srun-option", multiple=True, metavar="OPTION", help="Option for srun, such as --account=x."
 )
@@ -189,7 +195,7 @@ def _as_before(
 
 
 def _sweep(sweep_id: str, store: Store, given: Mapping[str, Any]) -> Sweep:
-    arguments = [f"--repeats={given['repeats']}"]
+    arguments = [f"--runs={given['runs']}"]
     arguments += [f"--class={name}" for name in given["classes"]]
     arguments += [f"--backend={given['backend']}"] if given["backend"] else []
     try:

@@ -6,62 +6,48 @@ that fell off the bus is listed in ``errors``, and the others are reported.
 
 from __future__ import annotations
 
-import re
+import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_aware_profile.nvml import DETAILS, Device, NvLink, Nvml, NvmlError
+from gpu_aware_profile.devices import Device, DeviceError, Driver, PeerLink, open_driver
 from gpu_aware_profile.pci_tree import SYSFS, nics
-from gpu_aware_profile.timing import FakeTiming, median_and_spread
+from gpu_aware_profile.runs import Faults, Measurement, ReadableGpu, fault
+from gpu_aware_profile.timing import Timing
 from slurm_gpu_aware.errors import SourceError
 
-__all__ = ["model_word", "probe"]
+__all__ = ["Wanted", "probe"]
 
 SCHEMA = "gpu-aware-probe/2"
-Faults = list[dict[str, Any]]
-_VENDOR_WORDS = {"nvidia", "tesla", "quadro", "geforce", "graphics", "device", "gpu"}
-_SERIES_WORDS = {"rtx", "gtx", "titan"}
-
-
-def model_word(name: str) -> str | None:
-    """Return the short name of a model: ``Tesla V100-SXM2-16GB`` is ``v100``.
-
-    It is the first word that is neither the vendor's nor a product line's, up to its first hyphen,
-    with a leading ``rtx``, ``gtx`` or ``titan``, because a number alone is not specific.
-    """
-    heads = [re.sub(r"[^a-z0-9]", "", word.partition("-")[0]) for word in name.lower().split()]
-    words = [head for head in heads if head and head not in _VENDOR_WORDS]
-    return "".join(words[: 2 if words[0] in _SERIES_WORDS else 1]) if words else None
 
 
 @dataclass(frozen=True)
-class _Gpu:
-    """A GPU that can be read."""
+class Wanted:
+    """What to measure."""
 
-    index: int
-    device: Device
-    record: dict[str, Any]
-    nvlinks: Sequence[NvLink]
+    classes: Sequence[str] = ()
+    """Empty: all of the backend."""
+    runs: int = 3
+    """Runs of a GPU and class under equal conditions."""
+    loaded: bool = True
+    """Whether all GPUs of the node are measured at the same time, too."""
+    warm_up_s: float = 30.0
+    """Limit of the warm-up of a run."""
+    sysfs: Path = SYSFS
+    """Where the host's sysfs is mounted."""
+    progress: Callable[[str], None] = lambda text: None
+    """Called with a line of text before each run."""
+    stopped: threading.Event = field(default_factory=threading.Event)
+    """Set it to end early; what was measured until then is reported."""
 
 
-def probe(
-    node: str,
-    backend: FakeTiming | None,
-    *,
-    classes: Sequence[str],
-    repeats: int,
-    progress: Callable[[str], None],
-    sysfs: Path = SYSFS,
-) -> dict[str, Any]:
+def probe(node: str, backend: Timing | None, wanted: Wanted) -> dict[str, Any]:
     """Probe this node and return the report.
 
     ``node``: Slurm's name of it. ``backend``: measures times; None: the report has none.
-    ``classes``: to measure; empty: all of the backend. ``repeats``: samples per GPU and class.
-    ``progress``: called with a line of text before each measurement. ``sysfs``: where the host's
-    sysfs is mounted.
     """
     faults: Faults = []
     report: dict[str, Any] = {
@@ -69,6 +55,7 @@ def probe(
         "node": node,
         "taken_at": time.time(),
         "driver": None,
+        "cuda": None,
         "backend": None,
         "gpus": [],
         "links": [],
@@ -77,26 +64,40 @@ def probe(
         "errors": faults,
     }
     try:
-        with Nvml() as nvml:
-            gpus = _gpus(nvml, faults)
-            report["driver"] = _try(faults, None, nvml.call, "nvmlSystemGetDriverVersion")
+        with open_driver() as driver:
+            gpus = _gpus(driver, faults)
+            for name, ask in driver.versions().items():
+                report[name] = _try(faults, None, ask)
             report["gpus"] = [gpu.record for gpu in gpus]
             report["links"] = _links(gpus, faults)
-            report["nics"] = nics(sysfs, {gpu.index: gpu.record["pci"] for gpu in gpus})
+            report["nics"] = nics(wanted.sysfs, {gpu.index: gpu.record["pci"] for gpu in gpus})
             if backend is not None:
                 report["backend"] = backend.name
-                wanted = classes or backend.classes
-                report["timings"] = _timings(gpus, backend, wanted, repeats, faults, progress)
-    except NvmlError as exc:
-        faults.append(_fault(None, exc))
+                report["timings"] = _timings(driver, gpus, backend, wanted, faults)
+    except DeviceError as exc:
+        faults.append(fault(None, exc))
     return report
 
 
-def _fault(index: int | None, error: SourceError) -> dict[str, Any]:
-    """Entry of ``errors``; ``index`` None: an error of the node."""
-    if isinstance(error, NvmlError):
-        return {"index": index, "call": error.call, "error": error.reason}
-    return {"index": index, "call": "timing", "error": str(error)}
+def _timings(
+    driver: Driver, gpus: Sequence[ReadableGpu], backend: Timing, wanted: Wanted, faults: Faults
+) -> list[dict[str, Any]]:
+    classes = wanted.classes or backend.classes
+    with driver.events() as events:
+        measurement = Measurement(
+            gpus,
+            backend,
+            driver.visible_variable,
+            faults,
+            events,
+            wanted.progress,
+            wanted.stopped,
+            wanted.warm_up_s,
+        )
+        timings = measurement.idle(classes, wanted.runs)
+        if wanted.loaded and len(gpus) > 1:
+            timings += measurement.loaded(classes, wanted.runs)
+    return timings
 
 
 def _try(faults: Faults, index: int | None, ask: Callable[..., Any], *args: Any) -> Any:
@@ -104,23 +105,23 @@ def _try(faults: Faults, index: int | None, ask: Callable[..., Any], *args: Any)
     try:
         return ask(*args)
     except SourceError as exc:
-        faults.append(_fault(index, exc))
+        faults.append(fault(index, exc))
         return None
 
 
-def _gpus(nvml: Nvml, faults: Faults) -> list[_Gpu]:
-    gpus: list[_Gpu] = []
+def _gpus(driver: Driver, faults: Faults) -> list[ReadableGpu]:
+    gpus: list[ReadableGpu] = []
     unopened: list[dict[str, Any]] = []
-    for index, device in nvml.devices():
-        if isinstance(device, NvmlError):
-            unopened.append(_fault(None, device))
+    for index, device in driver.devices():
+        if isinstance(device, DeviceError):
+            unopened.append(fault(None, device))
             continue
         try:
             record = _identity(index, device, faults)
-            nvlinks = _try(faults, index, device.nvlinks)
-            gpus.append(_Gpu(index, device, record | _nvlink_facts(nvlinks), nvlinks or ()))
-        except NvmlError as exc:  # lost between two calls
-            faults.append(_fault(index, exc))
+            peers = _try(faults, index, device.peer_links)
+            gpus.append(ReadableGpu(index, device, record | _peer_facts(peers), peers or ()))
+        except DeviceError as exc:  # lost between two calls
+            faults.append(fault(index, exc))
     _name_the_missing(unopened, [gpu.index for gpu in gpus] + [f["index"] for f in faults])
     faults.extend(unopened)
     return sorted(gpus, key=lambda gpu: gpu.index)
@@ -135,41 +136,36 @@ def _name_the_missing(unopened: Faults, seen: list[int | None]) -> None:
 
 
 def _identity(index: int, device: Device, faults: Faults) -> dict[str, Any]:
-    """Record of a GPU; a detail that fails is None. Raises NvmlError if its identity fails."""
-    name = device.call("nvmlDeviceGetName")
-    record: dict[str, Any] = {
-        "index": index,
-        "uuid": device.call("nvmlDeviceGetUUID"),
-        "name": name,
-        "model": model_word(name),
-        "pci": device.pci(),
-    }
-    for detail, ask in DETAILS.items():
-        record[detail] = _try(faults, index, ask, device)
+    """Record of a GPU; a detail that fails is None. Raises DeviceError if its identity fails."""
+    record: dict[str, Any] = {"index": index, **device.identity()._asdict()}
+    for detail, ask in device.details.items():
+        record[detail] = _try(faults, index, ask)
     record["clocks_mhz"] = record["clocks_mhz"] or []
+    errors = _try(faults, index, device.ecc_errors)
+    record["ecc_corrected"], record["ecc_uncorrected"] = errors or (None, None)
     return record
 
 
-def _nvlink_facts(nvlinks: Sequence[NvLink] | None) -> dict[str, Any]:
-    """NVLinks of a GPU's record; all None: they could not be read."""
-    if nvlinks is None:
+def _peer_facts(peers: Sequence[PeerLink] | None) -> dict[str, Any]:
+    """Links beside PCIe of a GPU's record; all None: they could not be read."""
+    if peers is None:
         return dict.fromkeys(("nvlink_version", "nvlinks", "nvswitch_links"))
     return {
-        "nvlink_version": next((link.version for link in nvlinks), None),
-        "nvlinks": len(nvlinks),
-        "nvswitch_links": sum(link.remote_pci is None for link in nvlinks),
+        "nvlink_version": next((link.version for link in peers), None),
+        "nvlinks": len(peers),
+        "nvswitch_links": sum(link.remote_pci is None for link in peers),
     }
 
 
-def _links(gpus: Sequence[_Gpu], faults: Faults) -> list[dict[str, Any]]:
+def _links(gpus: Sequence[ReadableGpu], faults: Faults) -> list[dict[str, Any]]:
     """Every unordered pair once, with its best link."""
     pcie = {gpu.index: _try(faults, gpu.index, gpu.device.pcie_gbps) for gpu in gpus}
     links = []
     for i, a in enumerate(gpus):
         for b in gpus[i + 1 :]:
-            shared = _shared(a.nvlinks, b.nvlinks, b.record["pci"])
+            shared = _shared(a.peers, b.peers, b.record["pci"])
             if shared:
-                kind, gbps = f"NV{len(shared)}", sum(link.gbps for link in shared)
+                kind, gbps = f"{shared[0].kind}{len(shared)}", sum(link.gbps for link in shared)
             else:
                 kind = _try(faults, a.index, a.device.ancestor, b.device) or "SYS"
                 rates = [r for r in (pcie[a.index], pcie[b.index]) if r is not None]
@@ -178,37 +174,8 @@ def _links(gpus: Sequence[_Gpu], faults: Faults) -> list[dict[str, Any]]:
     return links
 
 
-def _shared(a: Sequence[NvLink], b: Sequence[NvLink], pci_b: str) -> list[NvLink]:
-    """NVLinks of a pair: the direct ones, else as many as both GPUs have to switches."""
+def _shared(a: Sequence[PeerLink], b: Sequence[PeerLink], pci_b: str) -> list[PeerLink]:
+    """Links of a pair beside PCIe: the direct ones, else as many as both GPUs have to switches."""
     direct = [link for link in a if link.remote_pci == pci_b]
     to_switches = ([link for link in links if link.remote_pci is None] for links in (a, b))
     return direct or min(to_switches, key=len)
-
-
-def _timings(
-    gpus: Sequence[_Gpu],
-    backend: FakeTiming,
-    classes: Sequence[str],
-    repeats: int,
-    faults: Faults,
-    progress: Callable[[str], None],
-) -> list[dict[str, Any]]:
-    timings = []
-    for gpu in gpus:
-        for name in classes:
-            progress(f"GPU {gpu.index}: class {name}")
-            uuid = gpu.record["uuid"]
-            samples = _try(faults, gpu.index, backend.samples, gpu.index, uuid, name, repeats)
-            if not samples:
-                continue
-            value_ms, spread = median_and_spread(samples)
-            timings.append(
-                {
-                    "index": gpu.index,
-                    "class": name,
-                    "value_ms": round(value_ms, 4),
-                    "samples": len(samples),
-                    "spread": round(spread, 5),
-                }
-            )
-    return timings

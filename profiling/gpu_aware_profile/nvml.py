@@ -1,4 +1,4 @@
-"""Typed read access to NVIDIA's management library; the only module that calls ``pynvml``.
+"""NVIDIA GPUs through the vendor's management library; the only module that calls ``pynvml``.
 
 There are three index spaces. *NVML index*: position in NVML's order (PCI bus order). *Minor
 number*: N of ``/dev/nvidiaN``; all other modules call it ``index``, because gres.conf lists the
@@ -7,15 +7,26 @@ device files and Slurm's IDX is the minor number. *CUDA order* is not used.
 
 from __future__ import annotations
 
+import ctypes
+import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from contextlib import contextmanager
+from typing import Any
 
-from slurm_gpu_aware.errors import SourceError, not_installed
+from gpu_aware_profile.devices import DeviceError, EccErrors, Event, Identity, PeerLink, Sample
+from slurm_gpu_aware.errors import not_installed
 
-__all__ = ["DETAILS", "Device", "NvLink", "Nvml", "NvmlError", "cpu_list"]
+__all__ = ["Nvml", "NvmlDevice", "cpu_list", "model_word"]
 
 _NOT_SUPPORTED = frozenset({3, 13, 26})
 """NOT_SUPPORTED, FUNCTION_NOT_FOUND of an older driver, DEPRECATED of a newer one."""
+_INVALID_ARGUMENT, _TIMEOUT = 2, 10
+_SM, _MEMORY = 1, 2
+"""nvmlClockType_t"""
+_XID = 8
+"""nvmlEventTypeXidCriticalError"""
+_CORRECTED, _UNCORRECTED, _AGGREGATE = 0, 1, 1
+"""nvmlMemoryErrorType_t, nvmlEccCounterType_t"""
 _MASK_WORDS = 64
 """CPU masks of 4096 CPUs, in words of 64 bits."""
 _LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
@@ -26,33 +37,46 @@ _NVLINK_VERSIONS = ("1.0", "2.0", "2.2", "3.0", "3.1", "4.0", "5.0", "6.0")
 """Words of nvmlNvlinkVersion_t from 1 on."""
 _PCIE_GBPS_PER_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 """PCIe generation -> GB/s of one lane in one direction, after line coding."""
+_REASONS = {
+    0x002: "application_clocks",
+    0x004: "sw_power_cap",
+    0x008: "hw_slowdown",
+    0x010: "sync_boost",
+    0x020: "sw_thermal_slowdown",
+    0x040: "hw_thermal_slowdown",
+    0x080: "hw_power_brake_slowdown",
+    0x100: "display_clock",
+}
+"""nvmlClocksEventReasons; that of an idle GPU (1) is left out."""
+_XIDS = {
+    13: "exception of a kernel",
+    31: "memory page fault",
+    43: "a kernel stopped the GPU's processing",
+    45: "a process was ended",
+    48: "double bit ECC error",
+    63: "row remapping, or a page was retired",
+    64: "row remapping, or retiring a page, failed",
+    74: "NVLink error",
+    79: "GPU has fallen off the bus",
+    92: "high rate of single bit ECC errors",
+    94: "contained memory error",
+    95: "uncontained memory error",
+    119: "GSP does not answer",
+}
+"""What NVIDIA's table of XID errors says of the frequent ones."""
+_VENDOR_WORDS = {"nvidia", "tesla", "quadro", "geforce", "graphics", "device", "gpu"}
+_SERIES_WORDS = {"rtx", "gtx", "titan"}
 
 
-class NvmlError(SourceError):
-    """A call to NVML failed.
+def model_word(name: str) -> str | None:
+    """Return the short name of a model: ``Tesla V100-SXM2-16GB`` is ``v100``.
 
-    ``call``: NVML's function; ``reason``: its error text; ``code``: its error number (None: the
-    Python package is missing).
+    It is the first word that is neither the vendor's nor a product line's, up to its first hyphen,
+    with a leading ``rtx``, ``gtx`` or ``titan``, because a number alone is not specific.
     """
-
-    def __init__(self, call: str, reason: str, code: int | None = None) -> None:
-        super().__init__(f"{call}: {reason}")
-        self.call = call
-        self.reason = reason
-        self.code = code
-        self.unsupported = code in _NOT_SUPPORTED
-        """Whether the device or driver does not support the call."""
-
-
-class NvLink(NamedTuple):
-    """One active NVLink of a GPU."""
-
-    remote_pci: str | None
-    """PCI id of the GPU at the other end; None: a switch."""
-    gbps: float
-    """One direction, nominal. Units: GB/s."""
-    version: str | None
-    """``3.0``"""
+    heads = [re.sub(r"[^a-z0-9]", "", word.partition("-")[0]) for word in name.lower().split()]
+    words = [head for head in heads if head and head not in _VENDOR_WORDS]
+    return "".join(words[: 2 if words[0] in _SERIES_WORDS else 1]) if words else None
 
 
 def cpu_list(cpus: list[int]) -> str:
@@ -66,43 +90,111 @@ def cpu_list(cpus: list[int]) -> str:
     return ",".join(parts)
 
 
-class Nvml:
-    """A connection to the driver, as a context manager. A fork must not share it."""
+class _NvmlError(DeviceError):
+    """A call to NVML failed with an error number."""
 
-    def __init__(self) -> None:
+    def __init__(self, call: str, reason: str, code: int) -> None:
+        super().__init__(call, reason, unsupported=code in _NOT_SUPPORTED)
+        self.code = code
+
+
+class Nvml:
+    """`devices.Driver` of NVIDIA, open inside its ``with`` block."""
+
+    visible_variable = "CUDA_VISIBLE_DEVICES"
+
+    def __enter__(self) -> Nvml:
         try:
             import pynvml
         except ImportError:
-            raise NvmlError("import pynvml", not_installed("nvidia-ml-py", "gpu")) from None
+            raise DeviceError("import pynvml", not_installed("nvidia-ml-py", "gpu")) from None
         self._api = pynvml
         self.max_links = int(getattr(pynvml, "NVML_NVLINK_MAX_LINKS", 18))
         self.call("nvmlInit")
-
-    def __enter__(self) -> Nvml:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._api.nvmlShutdown()
 
     def call(self, name: str, *args: Any) -> Any:
-        """Call an NVML function by name; bytes are decoded. Raises NvmlError."""
+        """Call an NVML function by name; bytes are decoded. Raises DeviceError."""
         try:
             value = getattr(self._api, name)(*args)
         except self._api.NVMLError as exc:
-            raise NvmlError(name, _words(exc), int(exc.value)) from None
+            raise _NvmlError(name, _words(exc), int(exc.value)) from None
         return value.decode(errors="replace") if isinstance(value, bytes) else value
 
-    def devices(self) -> Iterator[tuple[int, Device | NvmlError]]:
+    def versions(self) -> Mapping[str, Callable[[], str]]:
+        """Version of the driver, and the newest CUDA version that it supports."""
+        return {
+            "driver": lambda: str(self.call("nvmlSystemGetDriverVersion")),
+            "cuda": lambda: _cuda_version(self.call("nvmlSystemGetCudaDriverVersion")),
+        }
+
+    def devices(self) -> Iterator[tuple[int, NvmlDevice | DeviceError]]:
         """Yield (minor number, GPU), or (-1, error) for a GPU that cannot be opened.
 
-        Raises NvmlError if the GPUs cannot be counted.
+        Raises DeviceError if the GPUs cannot be counted.
         """
         for nvml_index in range(int(self.call("nvmlDeviceGetCount"))):
             try:
-                device = Device(self, self.call("nvmlDeviceGetHandleByIndex", nvml_index))
+                device = NvmlDevice(self, self.call("nvmlDeviceGetHandleByIndex", nvml_index))
                 yield int(device.call("nvmlDeviceGetMinorNumber")), device
-            except NvmlError as exc:
+            except DeviceError as exc:
                 yield -1, exc
+
+    @contextmanager
+    def events(self) -> Iterator[Callable[[], list[Event]]]:
+        """Register for the XID errors of all GPUs; a failed registration is an event, too."""
+        handles: dict[int | None, str] = {}
+        first: list[Event] = []
+        try:
+            event_set = self.call("nvmlEventSetCreate")
+        except DeviceError as exc:
+            failed = [] if exc.unsupported else [Event("", exc.call, exc.reason)]
+            yield lambda: failed
+            return
+        try:
+            for _, device in self.devices():
+                if isinstance(device, DeviceError):
+                    continue
+                try:
+                    handles[device.address] = device.pci()
+                    device.call("nvmlDeviceRegisterEvents", _XID, event_set)
+                except DeviceError as exc:
+                    if not exc.unsupported:
+                        first.append(Event(handles.get(device.address, ""), exc.call, exc.reason))
+
+            def newest() -> list[Event]:
+                found = [*first, *self._waiting(event_set, handles)]
+                first.clear()
+                return found
+
+            yield newest
+        finally:
+            self.call("nvmlEventSetFree", event_set)
+
+    def _waiting(self, event_set: Any, handles: Mapping[int | None, str]) -> Iterator[Event]:
+        """The events that have happened, without waiting for others."""
+        while True:
+            try:
+                data = self.call("nvmlEventSetWait", event_set, 0)
+            except DeviceError as exc:
+                if getattr(exc, "code", None) != _TIMEOUT:  # it fails if any GPU is lost
+                    yield Event("", exc.call, exc.reason)
+                return
+            xid = int(data.eventData)
+            text = f"XID {xid}: {_XIDS[xid]}" if xid in _XIDS else f"XID {xid}"
+            yield Event(handles.get(_address(data.device), ""), "xid", text)
+
+
+def _address(handle: Any) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value
+
+
+def _cuda_version(number: int) -> str:
+    """12040 is 12.4."""
+    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def _words(error: Any) -> str:
@@ -111,12 +203,14 @@ def _words(error: Any) -> str:
     return text[2:-1] if text.startswith("b'") and text.endswith("'") else text
 
 
-class Device:
-    """One GPU. Every query asks the driver and raises NvmlError on failure."""
+class NvmlDevice:
+    """`devices.Device` of NVIDIA."""
 
     def __init__(self, nvml: Nvml, handle: Any) -> None:
         self._nvml = nvml
         self._handle = handle
+        self.address = _address(handle)
+        """Names the GPU among those of this connection."""
 
     def call(self, name: str, *args: Any) -> Any:
         """Call an NVML function of the GPU."""
@@ -126,10 +220,58 @@ class Device:
         """Like :meth:`call`; None: this GPU or driver does not support it."""
         try:
             return self.call(name, *args)
-        except NvmlError as exc:
+        except DeviceError as exc:
             if exc.unsupported:
                 return None
             raise
+
+    @property
+    def details(self) -> Mapping[str, Callable[[], Any]]:
+        """Field of the GPU's record -> query. None: not supported."""
+        return {
+            "numa": lambda: next(iter(self.bits("nvmlDeviceGetMemoryAffinity", 0)), None),
+            "cpus": lambda: cpu_list(self.bits("nvmlDeviceGetCpuAffinity")) or None,
+            "memory_mb": lambda: self.call("nvmlDeviceGetMemoryInfo").total >> 20,
+            "clocks_mhz": self.clocks_mhz,
+            "max_clock_mhz": lambda: self.maybe("nvmlDeviceGetMaxClockInfo", _SM),
+            "default_clock_mhz": lambda: self.maybe("nvmlDeviceGetDefaultApplicationsClock", _SM),
+            "power_limit_w": lambda: self._thousandths("nvmlDeviceGetPowerManagementLimit"),
+            "temperature_c": lambda: self.maybe("nvmlDeviceGetTemperature", 0),
+        }
+
+    def identity(self) -> Identity:
+        """UUID, product name, model and PCI id."""
+        name = self.call("nvmlDeviceGetName")
+        return Identity(self.call("nvmlDeviceGetUUID"), name, model_word(name), self.pci())
+
+    def sample(self) -> Sample:
+        """Clocks, power, temperature and reasons for a lower clock, at this moment."""
+        mask = self.maybe("nvmlDeviceGetCurrentClocksEventReasons")
+        if mask is None:  # a driver before release 535
+            mask = self.maybe("nvmlDeviceGetCurrentClocksThrottleReasons")
+        return Sample(
+            self.maybe("nvmlDeviceGetClockInfo", _SM),
+            self.maybe("nvmlDeviceGetClockInfo", _MEMORY),
+            self._thousandths("nvmlDeviceGetPowerUsage"),
+            self.maybe("nvmlDeviceGetTemperature", 0),
+            frozenset(word for bit, word in _REASONS.items() if (mask or 0) & bit),
+        )
+
+    def energy_j(self) -> float | None:
+        """Energy since the driver was loaded. Units: J."""
+        return self._thousandths("nvmlDeviceGetTotalEnergyConsumption")
+
+    def ecc_errors(self) -> EccErrors:
+        """Memory errors over the GPU's life."""
+        counts = (
+            self.maybe("nvmlDeviceGetTotalEccErrors", kind, _AGGREGATE)
+            for kind in (_CORRECTED, _UNCORRECTED)
+        )
+        return EccErrors(*counts)
+
+    def _thousandths(self, name: str) -> float | None:
+        value = self.maybe(name)
+        return None if value is None else int(value) / 1000.0
 
     def pci(self) -> str:
         """``00000000:06:00.0``"""
@@ -159,25 +301,28 @@ class Device:
         per_lane = _PCIE_GBPS_PER_LANE.get(int(generation), _PCIE_GBPS_PER_LANE[6])
         return round(per_lane * int(lanes), 2)
 
-    def ancestor(self, other: Device) -> str:
+    def ancestor(self, other: NvmlDevice) -> str:
         """PCIe level that joins two GPUs: PIX, PXB, PHB, NODE or SYS."""
         level = int(self.call("nvmlDeviceGetTopologyCommonAncestor", other._handle))
         return _LEVELS.get(level, "SYS")
 
-    def nvlinks(self) -> list[NvLink]:
+    def peer_links(self) -> list[PeerLink]:
         """Active NVLinks; empty: the GPU has none."""
         links = []
         for link in range(self._nvml.max_links):
             try:
                 if not self.call("nvmlDeviceGetNvLinkState", link):
                     continue
-            except NvmlError as exc:
-                if exc.unsupported or exc.code == 2:  # beyond the last link of this model
+            except DeviceError as exc:
+                if (
+                    exc.unsupported or getattr(exc, "code", None) == _INVALID_ARGUMENT
+                ):  # beyond the last link of this model
                     break
                 raise
             version = int(self.maybe("nvmlDeviceGetNvLinkVersion", link) or 0)
             word = dict(enumerate(_NVLINK_VERSIONS, 1)).get(version)
-            links.append(NvLink(self._remote(link), _NVLINK_GBPS.get(version, 25.0), word))
+            gbps = _NVLINK_GBPS.get(version, 25.0)
+            links.append(PeerLink("NV", self._remote(link), gbps, word))
         return links
 
     def _remote(self, link: int) -> str | None:
@@ -190,21 +335,3 @@ class Device:
 def _pci(info: Any) -> str:
     text = info.busId
     return (text.decode(errors="replace") if isinstance(text, bytes) else str(text)).upper()
-
-
-def _power_limit_w(gpu: Device) -> float | None:
-    milliwatts = gpu.maybe("nvmlDeviceGetPowerManagementLimit")
-    return None if milliwatts is None else int(milliwatts) / 1000.0
-
-
-DETAILS: Mapping[str, Callable[[Device], Any]] = {
-    "numa": lambda gpu: next(iter(gpu.bits("nvmlDeviceGetMemoryAffinity", 0)), None),
-    "cpus": lambda gpu: cpu_list(gpu.bits("nvmlDeviceGetCpuAffinity")) or None,
-    "memory_mb": lambda gpu: gpu.call("nvmlDeviceGetMemoryInfo").total >> 20,
-    "clocks_mhz": Device.clocks_mhz,
-    "max_clock_mhz": lambda gpu: gpu.maybe("nvmlDeviceGetMaxClockInfo", 1),
-    "default_clock_mhz": lambda gpu: gpu.maybe("nvmlDeviceGetDefaultApplicationsClock", 1),
-    "power_limit_w": _power_limit_w,
-    "temperature_c": lambda gpu: gpu.maybe("nvmlDeviceGetTemperature", 0),
-}
-"""Field of a GPU's record -> query. None: not supported."""

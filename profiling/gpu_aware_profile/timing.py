@@ -1,22 +1,96 @@
-"""Times of fake GPUs. The probe measures no real GPU; times of real ones are imported."""
+"""Timing backends: what all of them take and give, and the choice of one.
+
+A run measures one GPU for one class under one condition. The backends are `fake_timing` (fake
+GPUs), `kernel_timing` (kernels of ours) and `command_timing` (a program of the site).
+"""
 
 from __future__ import annotations
 
-import os
-import random
-import socket
 import statistics
-from collections.abc import Sequence
-from pathlib import Path
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.text_file import read_object
 
-__all__ = ["FakeTiming", "median_and_spread", "timing_backend"]
+__all__ = [
+    *("KernelTime", "Reading", "RunControl", "RunSpec", "SickGpuError", "Timing"),
+    *("median_and_spread", "timing_backend"),
+]
 
 _MAD_TO_SIGMA = 1.4826
-_DISTURBED = 1.5
-"""A disturbed repeat takes this many times as long."""
+
+
+class SickGpuError(SourceError):
+    """The GPU hangs or computes wrong results: it gets no time and is not measured further."""
+
+
+class RunSpec(NamedTuple):
+    """One run to measure."""
+
+    slot: int
+    """Slurm's index of the GPU."""
+    uuid: str
+    environment: Mapping[str, str]
+    """Variables by which a process sees this GPU only."""
+    app_class: str
+    neighbours: str
+    """``idle`` or ``loaded``: whether the other GPUs of the node are measured at the same time."""
+    number: int
+    """Counts the runs of a GPU and class under equal conditions from 0."""
+
+
+class KernelTime(NamedTuple):
+    """Time of one kernel within a run."""
+
+    name: str
+    value_ms: float
+    rate: float
+    unit: str
+    """Of ``rate``: ``TFLOP/s`` or ``GB/s``."""
+    share: float | None
+    """``rate`` over the vendor's peak at the highest clock; None: not known."""
+
+
+class Reading(NamedTuple):
+    """Result of a run."""
+
+    value_ms: float
+    """Median over the iterations; with several kernels the geometric mean of their medians."""
+    samples: int | None = None
+    spread: float | None = None
+    """Relative (1.4826 MAD / median); with several kernels the largest one."""
+    kernels: tuple[KernelTime, ...] = ()
+
+
+class RunControl(Protocol):
+    """What a backend has to tell during a run."""
+
+    stopped: threading.Event
+    """Set when the measurement ends early; a child process has to be ended then."""
+
+    def warm_up(self) -> None:
+        """Wait, while the GPU works, until it is in thermal equilibrium and the others are, too."""
+
+    def window(self) -> AbstractContextManager[None]:
+        """The measured part, or one of several: clocks and power are of these."""
+
+    def company(self) -> None:
+        """Wait, while the GPU works, until the other GPUs of this run are measured, too."""
+
+
+class Timing(Protocol):
+    """A timing backend. GPUs are measured by one thread each."""
+
+    name: str
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """Classes that it can measure."""
+
+    def measure(self, run: RunSpec, control: RunControl) -> Reading:
+        """Measure. Raises SourceError if this run has no time, SickGpuError if no other will."""
 
 
 def median_and_spread(samples: Sequence[float]) -> tuple[float, float]:
@@ -30,66 +104,16 @@ def median_and_spread(samples: Sequence[float]) -> tuple[float, float]:
     return middle, _MAD_TO_SIGMA * deviation / middle
 
 
-class FakeTiming:
-    """Times of the fake GPUs, from the file that drives the fake NVML library.
-
-    A sample is ``base_ms`` of the class times the GPU's slowness times seeded noise, so that a
-    machine always gives the same samples.
-    """
-
-    name = "fake"
-
-    def __init__(self, machine: Path, state: Path) -> None:
-        """``state``: folder whose ``override.json`` may change slowness. Raises SourceError."""
-        self._file = machine
-        self._machine = read_object(machine)
-        override = state / "override.json"
-        self._override = read_object(override) if override.exists() else {}
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Classes of the machine file."""
-        return tuple(self._machine.get("classes", {}))
-
-    def samples(self, index: int, uuid: str, app_class: str, repeats: int) -> list[float]:
-        """Return ``repeats`` times, the same ones on each call. Units: ms. Raises SourceError."""
-        entry = self._machine.get("classes", {}).get(app_class)
-        if entry is None:
-            known = ", ".join(self.classes) or "none"
-            raise SourceError(f"{self._file}: no class {app_class!r}; its classes: {known}")
-        expected = float(entry["base_ms"]) * self._slowness(index, uuid, app_class)
-        noise = float(self._machine.get("noise", 0.0))
-        outliers = float(self._machine.get("outliers", 0.0))
-        seed = f"{self._machine.get('seed', 0)}/{uuid}/{app_class}"
-        draw = random.Random(seed)  # noqa: S311 - noise that must repeat
-        return [
-            expected
-            * max(0.1, 1.0 + noise * draw.gauss(0.0, 1.0))
-            * (_DISTURBED if draw.random() < outliers else 1.0)
-            for _ in range(repeats)
-        ]
-
-    def _slowness(self, index: int, uuid: str, app_class: str) -> float:
-        entry = next((e for e in self._machine.get("gpus", []) if e.get("uuid") == uuid), None)
-        if entry is None:
-            raise SourceError(f"{self._file}: no GPU {uuid}")
-        own = entry.get("slowness", {}).get(app_class, 1.0)
-        override = self._override.get("slowness", {}).get(str(index), {})
-        return float(override.get(app_class, own))
-
-
-def timing_backend(name: str | None = None) -> FakeTiming | None:
+def timing_backend(name: str | None = None) -> Timing | None:
     """The backend of this name, or without a name one that works on this node; None: there is none.
 
     Raises SourceError if the named one is not known or cannot work here.
     """
+    from gpu_aware_profile.fake_timing import FakeTiming
+
     if name not in (None, FakeTiming.name):
         raise SourceError(f"unknown timing backend {name!r}; known: {FakeTiming.name}")
-    host = socket.gethostname().partition(".")[0]
-    machine = Path(os.environ.get("FAKE_NVML_MACHINE") or f"/etc/gpu-aware-fake/{host}.json")
-    if machine.exists():
-        state = os.environ.get("FAKE_NVML_STATE") or f"/shared/fakegpu/{host}"
-        return FakeTiming(machine, Path(state))
-    if name is None:
-        return None
-    raise SourceError(f"timing backend {name!r} cannot work here: no fake machine on this node")
+    fake = FakeTiming.of_this_node()
+    if fake is None and name is not None:
+        raise SourceError(f"timing backend {name!r} cannot work here: no fake machine on this node")
+    return fake

@@ -2,15 +2,13 @@
 
 import json
 import os
+import statistics
 from pathlib import Path
 
 import pytest
 from fake_nvml import ROOT, FakeNode, build_library, machines
 
-from gpu_aware_profile.node import model_word
-from gpu_aware_profile.nvml import cpu_list
-from gpu_aware_profile.timing import FakeTiming, median_and_spread, timing_backend
-from slurm_gpu_aware.errors import SourceError
+from gpu_aware_profile.nvml import cpu_list, model_word
 from slurm_gpu_aware.store.report import parse_report
 
 
@@ -30,6 +28,15 @@ def probe(node, *options, code=0):
     return report
 
 
+def idle_medians(report):
+    """(GPU, class) -> median over the runs with idle neighbours."""
+    runs = {}
+    for t in report["timings"]:
+        if t["neighbours"] == "idle":
+            runs.setdefault((t["index"], t["class"]), []).append(t["value_ms"])
+    return {key: statistics.median(values) for key, values in runs.items()}
+
+
 def test_the_index_is_the_minor_number_not_nvmls_order(library, tmp_path):
     node = FakeNode(
         library, tmp_path, nvml_order=[2, 0, 3, 1], slowness={2: {"A": 2.0}, 0: {"A": 1.0}}
@@ -39,7 +46,7 @@ def test_the_index_is_the_minor_number_not_nvmls_order(library, tmp_path):
     uuids = {gpu["minor"]: gpu["uuid"] for gpu in machine["gpus"]}
     assert {gpu["index"]: gpu["uuid"] for gpu in report["gpus"]} == uuids
     assert [gpu["index"] for gpu in report["gpus"]] == [0, 1, 2, 3]
-    times = {(t["index"], t["class"]): t["value_ms"] for t in report["timings"]}
+    times = idle_medians(report)
     assert times[2, "A"] / times[0, "A"] == pytest.approx(2.0, rel=0.02)
     links = {(k["a"], k["b"]): k["class"] for k in report["links"]}
     assert links == {
@@ -68,16 +75,14 @@ def test_what_is_known_of_a_gpu(library, tmp_path):
         "default_clock_mhz": 1312,
         "power_limit_w": 300.0,
         "temperature_c": 40,
+        "ecc_corrected": 0,
+        "ecc_uncorrected": 0,
         "nvlink_version": "2.0",
         "nvlinks": 3,
         "nvswitch_links": 0,
     }
-    assert (report["schema"], report["node"], report["driver"], report["backend"]) == (
-        "gpu-aware-probe/2",
-        "n1",
-        "550.54.15",
-        None,
-    )
+    assert (report["schema"], report["node"]) == ("gpu-aware-probe/2", "n1")
+    assert (report["driver"], report["cuda"], report["backend"]) == ("550.54.15", "12.4", None)
     assert (report["timings"], report["errors"]) == ([], [])
 
 
@@ -122,7 +127,7 @@ def test_a_lost_gpu_is_named_and_the_others_are_reported(library, tmp_path):
     assert report["errors"] == [
         {"index": 3, "call": "nvmlDeviceGetHandleByIndex", "error": "GPU is lost"}
     ]
-    assert len(report["timings"]) == 9
+    assert len(report["timings"]) == 3 * 3 * 3 * 2  # GPUs, classes, runs, idle and loaded
     assert len(report["links"]) == 3
 
 
@@ -143,7 +148,7 @@ def test_a_detail_that_cannot_be_read_costs_only_itself(library, tmp_path):
     assert report["errors"] == [
         {"index": 1, "call": "nvmlDeviceGetPowerManagementLimit", "error": "Unknown Error"}
     ]
-    assert len(report["timings"]) == 12
+    assert len(report["timings"]) == 4 * 3 * 3 * 2
 
 
 def test_without_nvlink_queries_the_pcie_path_stands(library, tmp_path):
@@ -176,7 +181,7 @@ def test_the_table_for_people(library, tmp_path):
     ("options", "words"),
     [
         (["--backend", "cudax"], "unknown timing backend 'cudax'; known: fake"),
-        (["--repeats", "0"], "Invalid value for '--repeats'"),
+        (["--runs", "0"], "Invalid value for '--runs'"),
     ],
 )
 def test_wrong_options(library, tmp_path, options, words):
@@ -189,59 +194,52 @@ def test_wrong_options(library, tmp_path, options, words):
 def test_an_unknown_class_is_an_error_of_the_report(library, tmp_path):
     report = probe(FakeNode(library, tmp_path), "--class", "A", "--class", "Z")
     assert {t["class"] for t in report["timings"]} == {"A"}
-    assert len(report["errors"]) == 4
+    assert len(report["errors"]) == 4  # one per GPU, not one per run
     assert "no class 'Z'; its classes: A, B, C" in report["errors"][0]["error"]
 
 
-def machine_with(tmp_path, **changes):
-    file = tmp_path / "machine.json"
-    machines.write_json(file, {**machines.build("two-socket-4", "n1"), **changes})
-    uuid = json.loads(file.read_text())["gpus"][2]["uuid"]
-    return file, (2, uuid)
+def test_a_run_has_its_conditions(library, tmp_path):
+    report = probe(FakeNode(library, tmp_path), "--class", "A", "--runs", "2")
+    rows = [row for row in report["timings"] if row["index"] == 1]
+    assert [row["neighbours"] for row in rows] == ["idle", "idle", "loaded", "loaded"]
+    idle, loaded = rows[0], rows[2]
+    assert loaded["value_ms"] / idle["value_ms"] == pytest.approx(1.03, rel=0.005)
+    assert rows[0]["value_ms"] != rows[1]["value_ms"]  # noise from run to run
+    # Power of the fake machine: idle + load x (limit - idle) x (clock / max clock)^3
+    assert idle["power_w"] == pytest.approx(42 + 0.9 * (300 - 42) * (1312 / 1530) ** 3, abs=0.01)
+    assert idle["energy_j"] == pytest.approx(idle["power_w"] * idle["value_ms"] / 1e3, rel=1e-3)
+    assert (idle["sm_mhz"], idle["memory_mhz"], idle["temperature_c"]) == (1312, 877, 39)
+    assert (idle["clock_mhz"], idle["throttle"], idle["samples"]) == (0, "", 25)
 
 
-def test_equal_machines_give_equal_times_in_any_order(tmp_path):
-    file, gpu = machine_with(tmp_path)
-    forth = FakeTiming(file, tmp_path)
-    a, b = forth.samples(*gpu, "A", 5), forth.samples(*gpu, "B", 5)
-    back = FakeTiming(file, tmp_path)
-    assert back.samples(*gpu, "B", 5) == b
-    assert back.samples(*gpu, "A", 5) == a
-    assert len(set(a)) == 5
+def test_a_single_gpu_and_no_loaded_runs(library, tmp_path):
+    report = probe(FakeNode(library, tmp_path), "--class", "A", "--no-loaded")
+    assert {row["neighbours"] for row in report["timings"]} == {"idle"}
+    node = FakeNode(library, tmp_path)
+    machine = json.loads(node.machine.read_text())
+    machines.write_json(node.machine, {**machine, "gpus": machine["gpus"][:1]})
+    assert {row["neighbours"] for row in probe(node)["timings"]} == {"idle"}
 
 
-def test_noise_has_the_size_that_the_file_says(tmp_path):
-    file, gpu = machine_with(tmp_path, noise=0.02)
-    samples = FakeTiming(file, tmp_path).samples(*gpu, "A", 4000)
-    slowness = json.loads(file.read_text())["gpus"][2]["slowness"]["A"]
-    median, spread = median_and_spread(samples)
-    assert median == pytest.approx(110.0 * slowness, rel=0.002)
-    assert spread == pytest.approx(0.02, rel=0.1)
+def test_throttle_reasons_are_named(library, tmp_path):
+    node = FakeNode(library, tmp_path)
+    machine = json.loads(node.machine.read_text())
+    machine["gpus"][0]["throttle_reasons"] = 0x04 | 0x40 | 0x01  # power cap, heat, idle
+    machines.write_json(node.machine, machine)
+    row = probe(node, "--class", "C", "--runs", "1")["timings"][0]
+    assert row["throttle"] == "hw_thermal_slowdown sw_power_cap"
 
 
-def test_the_median_is_not_moved_by_disturbed_repeats(tmp_path):
-    file, gpu = machine_with(tmp_path, noise=0.0, outliers=0.2)
-    samples = FakeTiming(file, tmp_path).samples(*gpu, "A", 200)
-    assert max(samples) == pytest.approx(1.5 * min(samples))
-    assert median_and_spread(samples) == (pytest.approx(min(samples)), 0.0)
-
-
-def test_an_override_changes_slowness(tmp_path):
-    file, gpu = machine_with(tmp_path, noise=0.0)
-    machines.set_slowness(tmp_path / "state", 2, {"A": 3.0})
-    assert FakeTiming(file, tmp_path / "state").samples(*gpu, "A", 1) == [330.0]
-    assert FakeTiming(file, tmp_path / "absent").samples(*gpu, "A", 1) != [330.0]
-
-
-def test_a_backend_that_cannot_work_here_says_why(tmp_path, monkeypatch):
-    monkeypatch.setenv("FAKE_NVML_MACHINE", str(tmp_path / "absent.json"))
-    with pytest.raises(SourceError, match="cannot work here"):
-        timing_backend("fake")
-
-
-def test_median_and_spread_by_hand():
-    assert median_and_spread([10.0, 11.0, 9.0, 30.0, 10.0]) == (10.0, pytest.approx(0.14826))
-    assert median_and_spread([5.0]) == (5.0, 0.0)
+def test_without_events_and_telemetry_there_are_times(library, tmp_path):
+    node = FakeNode(library, tmp_path)
+    for call in ("nvmlEventSetCreate", "nvmlDeviceGetTotalEnergyConsumption"):
+        machines.add_fault(node.machine, call, error="NOT_SUPPORTED")
+    machines.add_fault(node.machine, "nvmlDeviceGetPowerUsage", minor=2, error="UNKNOWN")
+    report = probe(node, "--class", "A", "--runs", "1", "--no-loaded")
+    assert [row["power_w"] is None for row in report["timings"]] == [False, False, True, False]
+    assert report["errors"] == [
+        {"index": 2, "call": "nvmlDeviceGetPowerUsage", "error": "Unknown Error"}
+    ]
 
 
 @pytest.mark.parametrize(

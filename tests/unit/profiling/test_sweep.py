@@ -195,11 +195,11 @@ def test_a_slow_gpu_is_stored_as_measured_and_named(cluster):
 
 
 def test_srun_is_asked_for_a_whole_node_that_our_filter_leaves_alone(cluster):
-    cluster.sweep("--node", "n2", "--srun-option=--account=ops", "--repeats", "3", "--class", "A")
+    cluster.sweep("--node", "n2", "--srun-option=--account=ops", "--runs", "3", "--class", "A")
     words = (cluster.folder / "srun.log").read_text().split()
     for word in (
         *["--exclusive", "--gres=gpu:4", "-N1", "--comment=place=off", "--immediate=300"],
-        *["--time=15", "--account=ops", "--repeats=3", "--class=A", "--json"],
+        *["--time=15", "--account=ops", "--runs=3", "--class=A", "--json"],
     ):
         assert word in words
     assert words[words.index("-p") + 1] == "gpu"
@@ -244,7 +244,8 @@ def test_a_lost_gpu_keeps_its_node_in_the_sweep(cluster):
     machines.lose(cluster.folder / "n1.json", 2)
     done = cluster.sweep()
     (n1,) = [n for n in json.loads(done.stdout)["nodes"] if n["node"] == "n1"]
-    assert (n1["state"], n1["gpus"], n1["timings"], n1["faults"]) == ("done", 3, 9, 1)
+    timings = 3 * 3 * 3 * 2  # GPUs, classes, runs, idle and loaded
+    assert (n1["state"], n1["gpus"], n1["timings"], n1["faults"]) == ("done", 3, timings, 1)
 
 
 def test_a_node_without_a_driver_is_reported_with_the_cause(cluster):
@@ -330,7 +331,7 @@ def test_signals_cancel_what_runs_and_say_how_to_go_on(cluster, numbers):
 def test_a_sweep_goes_on_with_the_nodes_and_options_that_it_began_with(cluster):
     for node in ("n1", "n2"):
         cluster.let(node, "busy")
-    own = ["--node", "n1", "--node", "n2", "--class", "A", "--repeats", "1", "--wait", "7"]
+    own = ["--node", "n1", "--node", "n2", "--class", "A", "--runs", "1", "--wait", "7"]
     began = cluster.sweep(*own, "--store", str(cluster.store), code=3)
     sweep_id = json.loads(began.stdout)["sweep"]
     assert f"sweep --resume {sweep_id} --store {cluster.store}\n" in began.stderr
@@ -347,7 +348,7 @@ def test_a_sweep_goes_on_with_the_nodes_and_options_that_it_began_with(cluster):
     assert states(rest) == {"n1": "done"}  # n2 is done, whatever it is now; n3 was never asked for
     assert sorted(cluster.probed()) == ["n1", "n1", "n2", "n2"]
     *earlier, last = (cluster.folder / "srun.log").read_text().splitlines()
-    assert all("--class=A" in line and "--repeats=1" in line for line in [*earlier, last])
+    assert all("--class=A" in line and "--runs=1" in line for line in [*earlier, last])
     assert all("--immediate=7" in line for line in earlier)
     assert "--immediate=9" in last
     assert list((cluster.folder / "sweeps").iterdir()) == []
@@ -484,7 +485,7 @@ def test_notes_are_forgotten_when_a_sweep_is_complete(tmp_path):
 
 def test_notes_that_cannot_be_read_say_so(tmp_path):
     notes = SweepProgress(tmp_path / "sweeps", "s1")
-    options = {"repeats": 5, "classes": ["A"], "backend": None}
+    options = {"runs": 3, "classes": ["A"], "backend": None}
     notes.begin(("n1",), options)
     assert notes.scope() == (("n1",), options)
     for text in ("{", "[]", '{"nodes": [1], "options": {}}', '{"nodes": [], "options": {"a": {}}}'):

@@ -1,0 +1,252 @@
+"""Runs: GPUs measured one after the other or all at once, with telemetry, errors and their rows."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpu_aware_profile.devices import Device, DeviceError, EccErrors, Event, PeerLink
+from gpu_aware_profile.telemetry import PERIOD_S, Telemetry
+from gpu_aware_profile.timing import Reading, RunSpec, SickGpuError, Timing
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.model.profile import IDLE, LOADED
+
+__all__ = ["Faults", "Measurement", "ReadableGpu", "fault"]
+
+Faults = list[dict[str, Any]]
+"""``errors`` of a report."""
+_CHECK_S = 0.2
+
+
+@dataclass(frozen=True)
+class ReadableGpu:
+    """A GPU whose identity can be read. ``index``: Slurm's; ``record``: its entry in the report."""
+
+    index: int
+    device: Device
+    record: dict[str, Any]
+    peers: Sequence[PeerLink]
+
+
+def fault(index: int | None, error: SourceError) -> dict[str, Any]:
+    """Entry of ``errors``; ``index`` None: an error of the node."""
+    if isinstance(error, DeviceError):
+        return {"index": index, "call": error.call, "error": error.reason}
+    return {"index": index, "call": "timing", "error": str(error)}
+
+
+class _Gathering:
+    """GPUs that are measured at the same time: each waits for the others, twice."""
+
+    def __init__(self, parties: int) -> None:
+        self._changed = threading.Condition()
+        self._missing = {"warm": parties, "measured": parties}
+
+    def wait(self, stage: str, arrived: bool, stopped: threading.Event) -> None:
+        """Arrive at a stage (unless that is done), and wait until all others have."""
+        with self._changed:
+            self._missing[stage] -= arrived
+            self._changed.notify_all()
+            while self._missing[stage] > 0 and not stopped.is_set():
+                self._changed.wait(_CHECK_S)
+
+    def leave(self, stages: Sequence[str]) -> None:
+        """The others no longer wait for this GPU."""
+        with self._changed:
+            for stage in stages:
+                self._missing[stage] -= 1
+            self._changed.notify_all()
+
+
+class _Control:
+    """`timing.RunControl` of one GPU in a run."""
+
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        gathering: _Gathering,
+        warm_up_s: float,
+        stopped: threading.Event,
+    ) -> None:
+        self._telemetry = telemetry
+        self._gathering = gathering
+        self._warm_up_s = warm_up_s
+        self._ahead = ["warm", "measured"]
+        self.stopped = stopped
+
+    def warm_up(self) -> None:
+        ends = time.monotonic() + self._warm_up_s
+        while (
+            time.monotonic() < ends and not self._telemetry.steady() and not self.stopped.is_set()
+        ):
+            self.stopped.wait(PERIOD_S)
+        self._arrive("warm")
+
+    @contextmanager
+    def window(self) -> Iterator[None]:
+        with self._telemetry.window():
+            yield
+
+    def company(self) -> None:
+        self._arrive("measured")
+
+    def _arrive(self, stage: str) -> None:
+        arrived = stage in self._ahead
+        if arrived:
+            self._ahead.remove(stage)
+        self._gathering.wait(stage, arrived, self.stopped)
+
+    def leave(self) -> None:
+        self._gathering.leave(self._ahead)
+
+
+@dataclass
+class Measurement:
+    """The measurement of a node's GPUs with one backend.
+
+    ``stopped``: set by a signal; then no run begins, and the running ones are ended.
+    """
+
+    gpus: Sequence[ReadableGpu]
+    timing: Timing
+    visible_variable: str
+    faults: Faults
+    events: Callable[[], list[Event]]
+    progress: Callable[[str], None]
+    stopped: threading.Event
+    warm_up_s: float
+    """Limit of the warm-up of a run."""
+    _sick: set[int] = field(default_factory=set)
+
+    def idle(self, classes: Sequence[str], runs: int, clock_mhz: int = 0) -> list[dict[str, Any]]:
+        """Measure GPU by GPU; return timings of the report.
+
+        The runs of a GPU lie as far apart as possible, so that what disturbs the node for a while
+        disturbs one of them.
+        """
+        rows = []
+        for number in range(runs):
+            for gpu in self.gpus:
+                for app_class in classes:
+                    rows += self._together([gpu], app_class, IDLE, number, clock_mhz)
+        return rows
+
+    def loaded(self, classes: Sequence[str], runs: int) -> list[dict[str, Any]]:
+        """Measure all GPUs at the same time; return timings of the report."""
+        rows = []
+        for number in range(runs):
+            for app_class in classes:
+                rows += self._together(self.gpus, app_class, LOADED, number, 0)
+        return rows
+
+    def _together(
+        self, gpus: Sequence[ReadableGpu], app_class: str, neighbours: str, number: int, clock: int
+    ) -> list[dict[str, Any]]:
+        """One run of each GPU, at the same time; a GPU without a time has a fault."""
+        ecc = {gpu.index: counts for gpu in gpus if (counts := self._answers(gpu)) is not None}
+        healthy = [gpu for gpu in gpus if gpu.index in ecc]
+        if not healthy or self.stopped.is_set():
+            return []
+        names = ", ".join(str(gpu.index) for gpu in healthy)
+        self.progress(f"GPU {names}: class {app_class}, {neighbours}, run {number + 1}")
+        gathering = _Gathering(len(healthy))
+        rows: dict[int, dict[str, Any]] = {}
+
+        def measure(gpu: ReadableGpu) -> None:
+            row = self._run(gpu, app_class, neighbours, number, gathering)
+            if row is not None:
+                rows[gpu.index] = {**row, "clock_mhz": clock}
+
+        threads = [threading.Thread(target=measure, args=[gpu], daemon=True) for gpu in healthy]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():  # with a time limit, so that signals are seen
+                thread.join(_CHECK_S)
+        broken = self._broken(healthy, ecc)
+        return [row for index, row in sorted(rows.items()) if index not in broken]
+
+    def _answers(self, gpu: ReadableGpu) -> EccErrors | None:
+        """Error counts of a GPU that is well; a GPU that is lost gets a fault, once."""
+        if gpu.index in self._sick:
+            return None
+        try:
+            return gpu.device.ecc_errors()
+        except DeviceError as exc:
+            self._give_up(gpu, exc)
+            return None
+
+    def _give_up(self, gpu: ReadableGpu, error: SourceError) -> None:
+        self._sick.add(gpu.index)
+        self._note(fault(gpu.index, error))
+
+    def _note(self, entry: dict[str, Any]) -> None:
+        """Add a fault, unless an earlier run had the same."""
+        if entry not in self.faults:
+            self.faults.append(entry)
+
+    def _run(
+        self,
+        gpu: ReadableGpu,
+        app_class: str,
+        neighbours: str,
+        number: int,
+        gathering: _Gathering,
+    ) -> dict[str, Any] | None:
+        uuid = gpu.record["uuid"]
+        environment = {self.visible_variable: uuid}
+        spec = RunSpec(gpu.index, uuid, environment, app_class, neighbours, number)
+        with Telemetry(gpu.device) as telemetry:
+            control = _Control(telemetry, gathering, self.warm_up_s, self.stopped)
+            try:
+                reading = self.timing.measure(spec, control)
+            except SickGpuError as exc:
+                self._give_up(gpu, exc)
+                return None
+            except SourceError as exc:
+                if not self.stopped.is_set():
+                    self._note(fault(gpu.index, exc))
+                return None
+            finally:
+                control.leave()
+        if telemetry.fault is not None:
+            self._note(fault(gpu.index, telemetry.fault))
+        return _row(spec, reading, telemetry)
+
+    def _broken(self, gpus: Sequence[ReadableGpu], ecc: dict[int, EccErrors]) -> set[int]:
+        """GPUs of which the driver reported errors during a run: its time does not count."""
+        broken = set()
+        by_pci = {gpu.record["pci"]: gpu.index for gpu in self.gpus}
+        for event in self.events():
+            index = by_pci.get(event.pci)
+            self._note({"index": index, "call": event.call, "error": event.error})
+            broken.add(index)
+        for gpu in gpus:
+            after = self._answers(gpu)
+            if after is None:
+                continue
+            gpu.record["ecc_corrected"], gpu.record["ecc_uncorrected"] = after
+            new = (after.uncorrected or 0) - (ecc[gpu.index].uncorrected or 0)
+            if new > 0:
+                error = f"{new} uncorrected memory errors during a run"
+                self._note({"index": gpu.index, "call": "ecc", "error": error})
+                broken.add(gpu.index)
+        return {index for index in broken if index is not None}
+
+
+def _row(spec: RunSpec, reading: Reading, telemetry: Telemetry) -> dict[str, Any]:
+    kernels = [kernel._asdict() for kernel in reading.kernels]
+    return {
+        "index": spec.slot,
+        "class": spec.app_class,
+        "neighbours": spec.neighbours,
+        "value_ms": float(f"{reading.value_ms:.6g}"),
+        "samples": reading.samples,
+        "spread": None if reading.spread is None else round(reading.spread, 5),
+        **telemetry.conditions(reading.value_ms),
+        **({"kernels": kernels} if kernels else {}),
+    }
