@@ -32,6 +32,7 @@ __all__ = [
     "Fit",
     "eq2",
     "eq2_model",
+    "eq2_terms",
     "fit_eq2",
     "link_kinds",
     "preserved_bw",
@@ -76,8 +77,8 @@ def eq2_model(coefficients: Sequence[float]) -> EffBwModel:
     return EffBwModel("refit", values)
 
 
-def _features(x: FloatArray, y: FloatArray, z: FloatArray) -> FloatArray:
-    """(..., 14) values of ``EQ2_TERMS``."""
+def eq2_terms(x: FloatArray, y: FloatArray, z: FloatArray) -> FloatArray:
+    """(..., 14) values of ``EQ2_TERMS`` for counts of links as in :func:`eq2`."""
     xy, yz, zx, xyz = x * y, y * z, z * x, x * y * z
     terms = [x, y, z, 1 / (x + 1), 1 / (y + 1), 1 / (z + 1), xy, yz, zx]
     terms += [1 / (xy + 1), 1 / (yz + 1), 1 / (zx + 1), xyz, 1 / (xyz + 1)]
@@ -92,7 +93,7 @@ def eq2(
     A 2-GPU ring counts its link twice: (2,0,0), (0,2,0) or (0,0,2). Broadcasts.
     """
     arrays = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (x, y, z)))
-    return np.asarray(_features(*arrays) @ np.asarray(model.coefficients or PUBLISHED))
+    return np.asarray(eq2_terms(*arrays) @ np.asarray(model.coefficients or PUBLISHED))
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def fit_eq2(samples: Iterable[tuple[int, int, int, float]]) -> Fit:
     rows = np.array([tuple(s) for s in samples], dtype=np.float64).reshape(-1, 4)
     if len(rows) < 2 or not np.isfinite(rows).all() or (rows[:, :3] < 0).any():
         raise ValueError("eq. 2 is fitted to at least two finite samples (x, y, z, GB/s)")
-    terms, measured = _features(*rows[:, :3].T), rows[:, 3]
+    terms, measured = eq2_terms(*rows[:, :3].T), rows[:, 3]
     solution, _, rank, _ = np.linalg.lstsq(terms, measured, rcond=None)
     error = terms @ solution - measured
     left_out = []
