@@ -16,11 +16,19 @@ from typing import Any
 
 import click
 
+from gpu_aware_profile.cli import links_options
 from slurm_gpu_aware.cli.entry import INTERRUPTED
 from slurm_gpu_aware.cli.output import json_option, say, table
 from slurm_gpu_aware.model.profile import IDLE
 
 __all__ = ["node"]
+
+_BANDWIDTHS = {
+    "ab_gbps": "a to b GB/s",
+    "ba_gbps": "b to a GB/s",
+    "both_gbps": "both GB/s",
+    "latency_us": "latency us",
+}
 
 
 @click.command()
@@ -39,6 +47,7 @@ __all__ = ["node"]
     default=True,
     help="Measure all GPUs of the node at the same time, too (default), or not.",
 )
+@links_options
 @click.option(
     "--sysfs",
     type=click.Path(file_okay=False, path_type=Path),
@@ -55,6 +64,8 @@ def node(
     classes: tuple[str, ...],
     runs: int,
     loaded: bool,
+    links: bool,
+    links_time: float,
     sysfs: Path,
     node_name: str | None,
     as_json: bool,
@@ -82,7 +93,8 @@ def node(
     name = node_name or os.environ.get("SLURMD_NODENAME") or short
     timing = None if no_timings else timing_backend(backend)
     talk = say if sys.stderr.isatty() else (lambda text: None)
-    wanted = Wanted(classes, runs, loaded, sysfs=sysfs, progress=talk)
+    links_s = links_time if links else 0.0
+    wanted = Wanted(classes, runs, loaded, sysfs=sysfs, links_s=links_s, progress=talk)
     with _stopped_by_signals(wanted.stopped):
         report = probe(name, timing, wanted)
     if as_json:
@@ -129,6 +141,17 @@ def _show(report: dict[str, Any]) -> None:
         links = [[f"{k['a']} - {k['b']}", k["class"], k["gbps"]] for k in report["links"]]
         click.echo()
         click.echo(table(["link", "class", "GB/s"], links, right=["GB/s"]))
+    if report.get("bandwidths"):
+        measured = [
+            [f"{k['a']} - {k['b']}", *(k[name] for name in _BANDWIDTHS)]
+            for k in report["bandwidths"]
+        ]
+        click.echo()
+        click.echo(table(["measured", *_BANDWIDTHS.values()], measured, right=_BANDWIDTHS.values()))
+    if report.get("collectives"):
+        rings = [[" ".join(map(str, k["gpus"])), k["gbps"]] for k in report["collectives"]]
+        click.echo()
+        click.echo(table(["all-reduce of GPUs", "bus GB/s"], rings, right=["bus GB/s"]))
     for fault in report["errors"]:
         where = "" if fault["index"] is None else f"GPU {fault['index']}: "
         say(f"{where}{fault['call']}: {fault['error']}")

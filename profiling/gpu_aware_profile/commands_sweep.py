@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpu_aware_profile.cli import PARTLY, store_options
+from gpu_aware_profile.cli import PARTLY, links_options, store_options
 from gpu_aware_profile.sweep import Outcome, Sweep, Target, gpu_nodes
 from gpu_aware_profile.sweep_progress import SweepProgress
 from slurm_gpu_aware.cli.options import Number
@@ -62,6 +62,7 @@ __all__ = ["sweep"]
     show_default=True,
     help="Runs per GPU and class.",
 )
+@links_options
 @click.option(
     "--srun-option", multiple=True, metavar="OPTION", help="Option for srun, such as --account=x."
 )
@@ -198,6 +199,7 @@ def _sweep(sweep_id: str, store: Store, given: Mapping[str, Any]) -> Sweep:
     arguments = [f"--runs={given['runs']}"]
     arguments += [f"--class={name}" for name in given["classes"]]
     arguments += [f"--backend={given['backend']}"] if given["backend"] else []
+    arguments += ["--links", f"--links-time={given['links_time']:g}"] if given["links"] else []
     try:
         return Sweep(
             sweep_id,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import random
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from gpu_aware_profile.fake_machine import fake_machine
 from gpu_aware_profile.timing import Reading, RunControl, RunSpec, median_and_spread
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.profile import LOADED
@@ -43,12 +42,8 @@ class FakeTiming:
     @classmethod
     def of_this_node(cls) -> FakeTiming | None:
         """None: the GPUs of this node are not fake. Raises SourceError."""
-        host = socket.gethostname().partition(".")[0]
-        machine = Path(os.environ.get("FAKE_NVML_MACHINE") or f"/etc/gpu-aware-fake/{host}.json")
-        if not machine.exists():
-            return None
-        state = os.environ.get("FAKE_NVML_STATE") or f"/shared/fakegpu/{host}"
-        return cls(machine, Path(state))
+        files = fake_machine()
+        return None if files is None else cls(*files)
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -38,6 +38,8 @@ class Wanted:
     """Limit of the warm-up of a run."""
     sysfs: Path = SYSFS
     """Where the host's sysfs is mounted."""
+    links_s: float = 0.0
+    """Time for measuring bandwidths of links; 0: they are not measured."""
     progress: Callable[[str], None] = lambda text: None
     """Called with a line of text before each run."""
     stopped: threading.Event = field(default_factory=threading.Event)
@@ -71,12 +73,28 @@ def probe(node: str, backend: Timing | None, wanted: Wanted) -> dict[str, Any]:
             report["gpus"] = [gpu.record for gpu in gpus]
             report["links"] = _links(gpus, faults)
             report["nics"] = nics(wanted.sysfs, {gpu.index: gpu.record["pci"] for gpu in gpus})
+            if wanted.links_s > 0.0:
+                report |= _bandwidths(driver, gpus, report["links"], wanted, faults)
             if backend is not None:
                 report["backend"] = backend.name
                 report["timings"] = _timings(driver, gpus, backend, wanted, faults)
     except DeviceError as exc:
         faults.append(fault(None, exc))
     return report
+
+
+def _bandwidths(
+    driver: Driver,
+    gpus: Sequence[ReadableGpu],
+    links: Sequence[dict[str, Any]],
+    wanted: Wanted,
+    faults: Faults,
+) -> dict[str, Any]:
+    from gpu_aware_profile.link_runs import LinkRuns, measure_links  # imports NumPy
+
+    uuids = {gpu.index: gpu.record["uuid"] for gpu in gpus}
+    runs = LinkRuns(time.monotonic() + wanted.links_s, wanted.progress, wanted.stopped, faults)
+    return measure_links(runs, uuids, links, driver.visible_variable)
 
 
 def _timings(

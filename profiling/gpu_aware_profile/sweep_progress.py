@@ -95,6 +95,6 @@ def _option(value: object) -> object:
     """The value, if it may be that of an option. Raises TypeError."""
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         return value
-    if isinstance(value, bool) or not isinstance(value, int | float | str | None):
+    if not isinstance(value, bool | int | float | str | None):
         raise TypeError
     return value

@@ -106,6 +106,19 @@ def test_links_of_known_machines(library, tmp_path, kind, pairs):
     assert all(link["a"] < link["b"] for link in report["links"])
 
 
+def test_measured_links(library, tmp_path):
+    node = FakeNode(library, tmp_path, "dgx-1v")
+    machines.lose(node.machine, 2)
+    report = probe(node, "--no-timings", "--links")
+    assert (report["backend"], report["link_backend"]) == (None, "fake")
+    assert len(report["bandwidths"]) == len(report["links"]) == 21
+    assert max(len(row["gpus"]) for row in report["collectives"]) == 7
+    assert not any(2 in row["gpus"] for row in report["collectives"])
+    done = node.run("gpu_aware_profile.cli", "node", "--no-timings", "--links")
+    assert "a to b GB/s" in done.stdout
+    assert "all-reduce of GPUs" in done.stdout
+
+
 @pytest.mark.shared
 def test_the_cube_mesh_agrees_with_the_published_graph(library, tmp_path):
     shared = Path(os.environ.get("GPU_AWARE_SHARED", ROOT.parent / "shared"))

@@ -28,7 +28,9 @@ from gpu_aware_profile.sweep import (
 )
 from gpu_aware_profile.sweep_progress import SweepProgress
 from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.model.interconnect import ALL_REDUCE
 from slurm_gpu_aware.store.database import open_store, publish
+from slurm_gpu_aware.store.interconnect import newest_bandwidths, newest_collectives
 from slurm_gpu_aware.store.ownership import published_path
 from slurm_gpu_aware.store.profiles import load_profile
 
@@ -177,6 +179,22 @@ def test_a_sweep_fills_the_store(cluster):
     assert scores[1] / scores[0] == pytest.approx(slowness[1] / slowness[0], rel=0.01)
     assert {k.link_class for k in profile.links["n3"]} == {"NV3", "SYS"}
     assert not (cluster.folder / "sweeps" / json.loads(done.stdout)["sweep"]).exists()
+
+
+def test_a_sweep_measures_links_where_it_is_asked_to(cluster):
+    cluster.sweep("--links", "--links-time", "30", "--node", "n1")
+    cluster.sweep("--node", "n2")
+    with open_store(cluster.store) as store:
+        pairs = newest_bandwidths(store)
+        rings = newest_collectives(store, ALL_REDUCE)
+    assert {(pair.node, pair.a, pair.b) for pair in pairs} == {
+        ("n1", a, b) for a in range(4) for b in range(a + 1, 4)
+    }
+    by_set = {ring.gpus: ring.gbps for ring in rings}
+    assert set(by_set) == {(0, 1), (0, 2), (0, 1, 2), (0, 1, 2, 3)}
+    # Three NVLinks of 25 GB/s against PCIe 3 through both sockets.
+    assert by_set[0, 1] / by_set[0, 2] == pytest.approx(75 / 15.76, rel=0.03)
+    assert {ring.node for ring in rings} == {"n1"}
 
 
 def test_a_slow_gpu_is_stored_as_measured_and_named(cluster):
