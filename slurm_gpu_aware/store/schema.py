@@ -10,7 +10,7 @@ __all__ = ["APPLICATION_ID", "CREATE", "VERSION"]
 
 APPLICATION_ID = 0x47505541
 """Marks an SQLite file as a store of ours ("GPUA")."""
-VERSION = 4
+VERSION = 5
 """Version of the schema, raised with every change of it."""
 
 CREATE = f"""
@@ -133,6 +133,12 @@ CREATE TABLE IF NOT EXISTS alarms (  -- slow GPUs that were reported and have no
   now REAL NOT NULL,            -- PM score in the report
   PRIMARY KEY (node, slot, class),
   FOREIGN KEY (node, slot) REFERENCES gpus(node, slot) ON DELETE CASCADE
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS job_classes (
+  user TEXT NOT NULL, name TEXT NOT NULL,  -- of the job
+  class TEXT NOT NULL, saved_at_unix REAL NOT NULL,
+  PRIMARY KEY (user, name)
 ) STRICT;
 
 CREATE TABLE IF NOT EXISTS decisions (

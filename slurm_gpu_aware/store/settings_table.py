@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from slurm_gpu_aware.store.database import Store
 
-__all__ = ["POLICY", "SCORE_REFERENCE", "put_value", "value_of"]
+__all__ = ["CLASS_CENTRES", "POLICY", "SCORE_REFERENCE", "put_value", "value_of"]
 
+CLASS_CENTRES = "class_centres"
+"""Centres of the site's application classes, JSON."""
 POLICY = "policy"
 """The policy of the selector's last round, in words."""
 SCORE_REFERENCE = "score_reference"

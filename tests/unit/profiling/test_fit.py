@@ -74,7 +74,7 @@ def test_counters_of_both_tools_go_to_the_nearest_class(files: Path) -> None:
 
 
 def test_saved_centres_classify_as_the_fit_did(files: Path) -> None:
-    assert run("classify", "--applications", "known.csv", "--save", "c.csv").exit_code == 0
+    assert run("classify", "--applications", "known.csv", "--write-centres", "c.csv").exit_code == 0
     done = run("classify", "--centres", "c.csv", "-", text=NCU)
     assert done.exit_code == 0
     row = next(line for line in done.stdout.splitlines() if line.startswith("stdin"))
@@ -85,7 +85,14 @@ def test_saved_centres_classify_as_the_fit_did(files: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "text", "code", "sentence"),
     [
-        (("gemm.csv",), "", 2, "give one of --applications and --centres"),
+        (
+            ("--applications", "known.csv", "--centres", "known.csv"),
+            "",
+            2,
+            "give one of --applications and --centres",
+        ),
+        (("gemm.csv",), "", 1, "no centres of the classes are known; give --centres"),
+        (("--save-centres",), "", 2, "new centres come from --applications or --centres"),
         (("--centres", "known.csv"), "", 2, "name a FILE"),
         (("--centres", "known.csv", "gemm.csv"), "", 1, "known.csv: no column 'class'"),
         (("--applications", "-"), "application,dram,peak_fu\na,1,2\n", 1, "3 classes need"),

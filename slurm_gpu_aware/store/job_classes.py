@@ -1,0 +1,61 @@
+"""Classes of applications: the centres of the site, and what was found for users' jobs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.settings_table import CLASS_CENTRES, put_value, value_of
+
+__all__ = ["SavedClass", "put_centres", "put_saved_class", "saved_classes", "stored_centres"]
+
+_MOST_OF_USER = 1_000
+"""Saved classes of one user; the oldest go."""
+
+
+class SavedClass(NamedTuple):
+    """Class that was found for the jobs of one name of a user."""
+
+    user: str
+    name: str
+    """Job name."""
+    app_class: str
+    saved_at: float
+    """Unix time."""
+
+
+def put_centres(store: Store, centres: Mapping[str, tuple[float, float]]) -> None:
+    """Keep the centres of the site's classes. ``centres``: class -> (DRAM, unit), in percent."""
+    put_value(store, CLASS_CENTRES, json.dumps(centres))
+
+
+def stored_centres(store: Store) -> dict[str, tuple[float, float]]:
+    """The centres of :func:`put_centres`, in their order; empty: none are stored."""
+    text = value_of(store, CLASS_CENTRES)
+    return {} if text is None else {name: (x, y) for name, (x, y) in json.loads(text).items()}
+
+
+def put_saved_class(store: Store, saved: SavedClass) -> None:
+    """Keep a class in place of an earlier one of the same user and name. Raises StoreError."""
+    with store.write():
+        store.execute(
+            "INSERT OR REPLACE INTO job_classes (user, name, class, saved_at_unix)"
+            " VALUES (?, ?, ?, ?)",
+            saved,
+        )
+        store.execute(
+            "DELETE FROM job_classes WHERE user = ?1 AND name IN (SELECT name FROM job_classes"
+            " WHERE user = ?1 ORDER BY saved_at_unix DESC, name LIMIT -1 OFFSET ?2)",
+            (saved.user, _MOST_OF_USER),
+        )
+
+
+def saved_classes(store: Store) -> list[SavedClass]:
+    """All saved classes, oldest first."""
+    rows = store.query(
+        "SELECT user, name, class, saved_at_unix FROM job_classes"
+        " ORDER BY saved_at_unix, user, name"
+    )
+    return [SavedClass(*row) for row in rows]
