@@ -8,13 +8,13 @@ links among the GPUs that stay free. EffBW models the bandwidth of collectives:
   one. A better link never makes a set worse.
 * ``paper``: eq. 2 as published, a regression on 31 sets of 2 to 5 GPUs of a DGX-1 V100. It is not
   valid elsewhere and negative from 6 GPUs on, and better links can lower it.
-* a refit: eq. 2 with coefficients from a site's own all-reduce measurements (:func:`fit_eq2`). It
+* a refit: eq. 2 with coefficients from a site's own all-reduce measurements (`effbw_fit`). It
   uses the ring with the best slowest link, as the fit does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -29,11 +29,9 @@ __all__ = [
     "EQ2_TERMS",
     "PAPER",
     "EffBwModel",
-    "Fit",
     "eq2",
     "eq2_model",
     "eq2_terms",
-    "fit_eq2",
     "link_kinds",
     "preserved_bw",
 ]
@@ -94,51 +92,6 @@ def eq2(
     """
     arrays = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (x, y, z)))
     return np.asarray(eq2_terms(*arrays) @ np.asarray(model.coefficients or PUBLISHED))
-
-
-@dataclass(frozen=True)
-class Fit:
-    """A refit of eq. 2 and its errors."""
-
-    model: EffBwModel
-    samples: int
-    rank: int
-    """Independent terms in the samples; below 14 the fit has the smallest norm."""
-    mae: float
-    rmse: float
-    """Errors on the samples themselves. GB/s."""
-    loo_rmse: float
-    """Leave-one-out error. GB/s; far above ``rmse``: overfitted."""
-
-
-def fit_eq2(samples: Iterable[tuple[int, int, int, float]]) -> Fit:
-    """Least-squares refit of eq. 2 to measured all-reduce bandwidths.
-
-    ``samples``: (x, y, z, measured GB/s) per allocation, counts of one ring as in :func:`eq2`.
-    Minimum-norm solution, so fewer samples than terms are allowed. Fourteen terms need many more
-    samples than the paper's 31: compare ``loo_rmse`` with ``rmse``.
-
-    Raises ValueError if there are fewer than two samples, or for a negative or infinite value.
-    """
-    rows = np.array([tuple(s) for s in samples], dtype=np.float64).reshape(-1, 4)
-    if len(rows) < 2 or not np.isfinite(rows).all() or (rows[:, :3] < 0).any():
-        raise ValueError("eq. 2 is fitted to at least two finite samples (x, y, z, GB/s)")
-    terms, measured = eq2_terms(*rows[:, :3].T), rows[:, 3]
-    solution, _, rank, _ = np.linalg.lstsq(terms, measured, rcond=None)
-    error = terms @ solution - measured
-    left_out = []
-    for i in range(len(rows)):
-        rest, of_rest = np.delete(terms, i, axis=0), np.delete(measured, i)
-        part = np.linalg.lstsq(rest, of_rest, rcond=None)[0]
-        left_out.append(float(terms[i] @ part - measured[i]))
-    return Fit(
-        model=eq2_model(solution.tolist()),
-        samples=len(rows),
-        rank=int(rank),
-        mae=float(np.abs(error).mean()),
-        rmse=float(np.sqrt((error**2).mean())),
-        loo_rmse=float(np.sqrt(np.mean(np.square(left_out)))),
-    )
 
 
 @lru_cache(maxsize=64)

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from store_samples import ingest, report
 
 from gpu_aware_profile.cli import cli
+from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.placement.registry import make_policy
-from slurm_gpu_aware.topology.bandwidth import eq2, eq2_model
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, eq2, eq2_model
+from slurm_gpu_aware.topology.link_mixes import link_mixes
 from slurm_gpu_aware.topology.machines import machine
-from slurm_gpu_aware.topology.matching import fitted_ring
+from slurm_gpu_aware.topology.matching import fitted_ring, match
+from slurm_gpu_aware.topology.patterns import Pattern
 
 KNOWN = """\
 application,dram,peak_fu
@@ -173,3 +180,104 @@ def test_wrong_samples_are_named(
     assert done.exit_code == 1
     assert sentence in done.stderr
     assert done.stdout == ""
+
+
+def stored(
+    path: Path,
+    machine_name: str,
+    gbps: Callable[[HardwareGraph, tuple[int, ...]], float],
+    **more: str,
+) -> None:
+    """A store with the mixes of a machine, measured on two nodes. ``more``: node -> model."""
+    graph = machine(machine_name)
+    mixes = [mix.gpus for mix in link_mixes(graph, range(2, 9))]
+    with open_store(path) as store:
+        for node, model in {"n1": "v100", "n2": "v100", **more}.items():
+            raw = report(node, times=dict.fromkeys(range(graph.n), 1.0))
+            for gpu in raw["gpus"]:
+                gpu["model"] = model
+            raw["links"] = [
+                {"a": a, "b": b, "class": graph.classes[a][b], "gbps": graph.gbps.item(a, b)}
+                for a, b in combinations(range(graph.n), 2)
+            ]
+            raw["collectives"] = [
+                {"gpus": list(gpus), "operation": "all_reduce", "gbps": gbps(graph, gpus)}
+                for gpus in mixes
+            ]
+            ingest(store, raw)
+
+
+def by_eq2(graph: HardwareGraph, gpus: tuple[int, ...]) -> float:
+    return 100.0 + float(eq2(*fitted_ring(graph, gpus)))
+
+
+def by_slowest_link(graph: HardwareGraph, gpus: tuple[int, ...]) -> float:
+    """With an error of up to 2%, which no twin shares."""
+    slowest = match(graph, gpus, Pattern("ring"), BOTTLENECK).eff_gbps
+    return slowest * (0.8 + 0.0001 * (hash(gpus) % 160))
+
+
+def fit_measured(*options: str) -> Result:
+    return run("fit-effbw", "--measured", "--store", "store.db", *options)
+
+
+def test_measured_rings_that_follow_eq_2_are_fitted_by_it(files: Path) -> None:
+    stored(files / "store.db", "dgx-1-v100", by_eq2)
+    answer = json.loads(fit_measured("--json").stdout)
+    assert (answer["samples"], answer["recommended"]) == (112, "refit")
+    assert answer["left_out_rmse_gbps"] < answer["bottleneck"]["left_out_rmse_gbps"]
+    assert answer["share_of_best"] == pytest.approx(1.0)
+    model = eq2_model(answer["effbw"])
+    ring = fitted_ring(machine("dgx-1-v100"), (0, 1, 2, 3))
+    assert float(eq2(*ring, model)) == pytest.approx(100.0 + float(eq2(*ring)), abs=1.0)
+    text = fit_measured().stdout
+    sections = tomllib.loads(text[text.index("[policies") :])["policies"]
+    assert set(sections) == {"pal+mapa", "mapa-preserve"}
+
+
+def test_where_the_slowest_link_decides_no_line_is_printed(files: Path) -> None:
+    stored(files / "store.db", "dgx-1-v100", by_slowest_link)
+    done = fit_measured()
+    assert done.exit_code == 0, done.output
+    assert "[policies" not in done.stdout
+    assert "the bottleneck model, which is the default, is at least as good" in done.stderr
+    answer = json.loads(fit_measured("--json").stdout)
+    assert answer["bottleneck"]["share_of_slowest_link"] == pytest.approx(0.808, abs=0.01)
+    assert answer["bottleneck"]["left_out_rmse_gbps"] < 0.5 < answer["left_out_rmse_gbps"]
+
+
+def test_behind_a_switch_there_is_nothing_to_fit(files: Path) -> None:
+    stored(files / "store.db", "dgx-a100", lambda graph, gpus: 230.0 + len(gpus))
+    answer = json.loads(fit_measured("--json").stdout)
+    assert answer["all_sets_alike"]
+    assert answer["recommended"] == "bottleneck"
+    assert answer["rank"] == 3
+    assert "no set is better than another" in " ".join(fit_measured().stderr.split())
+
+
+def test_each_model_has_a_fit_of_its_own(files: Path) -> None:
+    stored(files / "store.db", "dgx-1-v100", by_eq2, n3="a100")
+    done = fit_measured()
+    assert done.exit_code == 1
+    assert "several GPU models were measured (a100, v100); choose one by --model" in done.stderr
+    assert json.loads(fit_measured("--model", "a100", "--json").stdout)["samples"] == 56
+    done = fit_measured("--model", "h100")
+    assert "no all-reduce was measured on model 'h100'; measured: a100, v100" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        ((), 2, "give one of FILE and --measured"),
+        (("--measured", "known.csv"), 2, "give one of FILE and --measured"),
+        (("--model", "a100", "known.csv"), 2, "--model goes with --measured"),
+        (("--measured", "--machine", "dgx-2"), 2, "--machine with FILE"),
+        (("--measured", "--store", "store.db"), 1, "no all-reduce was measured: 'gpu-aware-prof"),
+    ],
+)
+def test_wrong_options_of_a_fit(files: Path, args: tuple[str, ...], code: int, words: str) -> None:
+    with open_store(files / "store.db"):
+        pass
+    done = run("fit-effbw", *args)
+    assert done.exit_code == code
+    assert words in done.stderr

@@ -11,9 +11,9 @@ from slurm_gpu_aware.topology.bandwidth import (
     PAPER,
     eq2,
     eq2_model,
-    fit_eq2,
     preserved_bw,
 )
+from slurm_gpu_aware.topology.effbw_fit import fit_bottleneck, fit_eq2, share_of_best
 from slurm_gpu_aware.topology.machines import machine
 from slurm_gpu_aware.topology.matching import agg_table, fitted_ring
 from slurm_gpu_aware.topology.patterns import Pattern
@@ -96,7 +96,7 @@ def test_refit_finds_the_coefficients_that_made_the_samples():
     fit = fit_eq2([(*p, by_hand(*p)) for p in points])
     assert fit.rank == 14
     assert fit.model.coefficients == pytest.approx(PAPER.coefficients)
-    assert max(fit.rmse, fit.loo_rmse, fit.mae) < 1e-6
+    assert max(fit.rmse, fit.left_out_rmse, fit.mae) < 1e-6
     assert float(eq2(1, 2, 3, fit.model)) == pytest.approx(by_hand(1, 2, 3))
 
 
@@ -106,7 +106,33 @@ def test_refit_with_few_noisy_samples_has_a_large_error():
     fit = fit_eq2([(*p, by_hand(*p) + rng.normal(0, 8)) for p in points])
     assert fit.samples == len(points)
     assert fit.rank <= 14
-    assert fit.loo_rmse > 2 * fit.rmse
+    assert fit.left_out_rmse > 2 * fit.rmse
+
+
+def test_samples_with_equal_counts_are_left_out_together():
+    """A twin on another node would predict its sample exactly."""
+    points = [(2, 0, 0, 40.0), (0, 2, 0, 20.0), (0, 0, 2, 9.0)]
+    once, twice = fit_eq2(points), fit_eq2(points * 2)
+    assert twice.left_out_rmse == pytest.approx(once.left_out_rmse)
+    assert twice.left_out_rmse > 1.0 > twice.rmse
+    assert fit_eq2(points[:1] * 2).left_out_rmse is None
+
+
+def test_the_bottleneck_is_scaled_to_the_measurements():
+    """Least squares through the origin: 0.8 and 1.0 of links of 10 and 30."""
+    fit = fit_bottleneck([10.0, 30.0], [8.0, 30.0], [(0, 0, 2), (0, 2, 0)])
+    assert fit.coefficients == (pytest.approx((80 + 900) / 1000),)
+    assert fit.predicted == (pytest.approx(9.8), pytest.approx(29.4))
+    assert fit.mae == pytest.approx((1.8 + 0.6) / 2)
+    assert fit.left_out_rmse == pytest.approx((((10 - 8) ** 2 + (24 - 30) ** 2) / 2) ** 0.5)
+
+
+def test_a_choice_is_compared_with_the_best_set_of_its_machine_and_size():
+    measured = [40.0, 20.0, 18.0, 30.0]
+    assert share_of_best([3.0, 2.0, 9.0, 1.0], measured, ["a", "a", "b", "c"]) == 1.0
+    assert share_of_best([1.0, 2.0, 9.0, 1.0], measured, ["a", "a", "b", "c"]) == 0.5
+    assert share_of_best([1.0, 1.0, 9.0, 9.0], measured, ["a", "a", "b", "b"]) == 0.5  # equal
+    assert share_of_best([], [], []) == 1.0
 
 
 def test_refit_and_model_refuse_nonsense():
