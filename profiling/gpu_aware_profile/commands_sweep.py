@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import signal
-import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from gpu_aware_profile.cli import PARTLY, links_options, store_options
-from gpu_aware_profile.sweep import Outcome, Sweep, Target, gpu_nodes
+from gpu_aware_profile.sweep import BACKGROUND, Sweep
+from gpu_aware_profile.sweep_output import Found, print_found, shown
+from gpu_aware_profile.sweep_plan import Plan, fresh_plan, resumed_plan
 from gpu_aware_profile.sweep_progress import SweepProgress
 from slurm_gpu_aware.cli.options import Number
-from slurm_gpu_aware.cli.output import json_option, print_json, say, table
+from slurm_gpu_aware.cli.output import json_option, say
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.hostlist import hostlist
-from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.store.database import Store, open_store
+from slurm_gpu_aware.store.history import probed_at
 from slurm_gpu_aware.store.ingest import ingest_report
 
-if TYPE_CHECKING:
-    from slurm_gpu_aware.variability.outliers import Outlier
-
 __all__ = ["sweep"]
+
+_IDLE_WAIT_S = 30.0
+"""Longest time in the queue with --idle-only; Slurm may take some seconds to start a job."""
+_ALARM_SINCE_S = 30 * 86_400.0
 
 
 @click.command()
@@ -52,6 +55,29 @@ __all__ = ["sweep"]
     show_default=True,
     metavar="S",
     help="Seconds to wait for a busy node before it is skipped.",
+)
+@click.option(
+    "--older-than",
+    type=Number(0, 10**5),
+    metavar="DAYS",
+    help="Only nodes whose last probe is older, longest ago first.",
+)
+@click.option("--idle-only", is_flag=True, help="Only nodes that are idle now.")
+@click.option(
+    "--budget",
+    type=Number(0, 10**7, min_open=True),
+    metavar="S",
+    help="Begin no probe later than this many seconds after the start.",
+)
+@click.option(
+    "--background",
+    is_flag=True,
+    help="Probe with the lowest priority, in the QOS profiling.qos of the configuration.",
+)
+@click.option(
+    "--on-slow",
+    metavar="CMD",
+    help="Command to run if GPUs became slower that were not reported before.",
 )
 @click.option("--class", "classes", multiple=True, metavar="NAME", help="Only this class.")
 @click.option("--backend", metavar="NAME", help="Timing backend. Default: one that works there.")
@@ -90,17 +116,21 @@ def sweep(
     A sweep stores GPUs, links and clocks. Only fake GPUs are timed; times of real GPUs come from
     your own benchmark, by 'gpu-aware-profile import'.
 
-    The probe is one exclusive job per node. A node that fails, hangs or stays busy is reported and
-    skipped; then the exit code is 3, and the sweep may be resumed for these nodes. --resume uses
-    the nodes and options of the sweep, except for options that are given again.
+    The probe is one exclusive job per node. A node that fails, hangs, stays busy or is preempted is
+    reported and skipped; then the exit code is 3, and the sweep may be resumed for these nodes.
+    --resume uses the nodes and options of the sweep, except for options that are given again.
 
     A GPU with a time below half or above twice the median of its model is reported, and its time is
-    stored as measured.
+    stored as measured. So are GPUs that became slower in the last 30 days (see 'drift'). CMD of
+    --on-slow hears of each of them once: on stdin as JSON, and in $GPU_AWARE_SLOW_GPUS, _NODES and
+    _REASON.
 
     \b
     Examples:
       gpu-aware-profile sweep
       gpu-aware-profile sweep --jobs 32 --srun-option=--account=ops
+      gpu-aware-profile sweep --older-than 7 --idle-only --background --budget 3600
+      gpu-aware-profile sweep --on-slow 'mail -s "slow GPUs" ops@example.org'
       gpu-aware-profile sweep --resume 20260102T030405
     """
     progress = SweepProgress(path.parent / "sweeps", resume or time.strftime("%Y%m%dT%H%M%S"))
@@ -110,55 +140,117 @@ def sweep(
             listed = ", ".join(unfinished) or "none"
             raise SourceError(f"no unfinished sweep {resume!r}; unfinished: {listed}")
         given = _as_before(context, progress.scope()[1], given)
-    whole, targets, outcomes = _plan(
-        progress, nodes, given["time_limit"], resume=resume is not None
-    )
+    _check_alarm(given["on_slow"])
     done = progress.done()
-    pending = [target for target in targets if target.node not in done]
-    outcomes = [outcome for outcome in outcomes if outcome.node not in done]
+    if resume is None:
+        plan = fresh_plan(nodes, given, _probe_times(path), time.time())
+    else:
+        plan = resumed_plan(resume, progress.scope()[0], frozenset(done), nodes, given)
     already = f", {len(done)} done before" if done else ""
-    plural = "" if len(pending) == 1 else "s"
-    say(f"sweep {progress.sweep_id}: {len(pending)} node{plural} to probe{already}")
+    already += f", {plan.recent} probed recently" if plan.recent else ""
+    plural = "" if len(plan.targets) == 1 else "s"
+    say(f"sweep {progress.sweep_id}: {len(plan.targets)} node{plural} to probe{already}")
     if unfinished and resume is None:
         say(f"unfinished: {', '.join(unfinished)} (--resume ID resumes one)")
     again = _resume_command(progress.sweep_id, context.params)
-    new, far = _probe(progress, path, config, whole, pending, given, again)
-    complete = set(whole) <= progress.done()
+    found = _probe(progress, path, config, plan, given, again)
+    complete = set(plan.whole) <= progress.done()
     if complete:
         progress.finish()
-    _print(progress.sweep_id, [*outcomes, *new], far, complete=complete, as_json=as_json)
+    found.outcomes += plan.outcomes
+    print_found(progress.sweep_id, found, complete=complete, as_json=as_json)
     if not complete:
         say(f"for the other nodes: {again}")
+    if not complete or not found.scored:
         context.exit(PARTLY)
+
+
+def _check_alarm(command: str | None) -> None:
+    if command is None:
+        return
+    from gpu_aware_profile.slow_alarm import alarm_words  # imports NumPy
+
+    try:
+        alarm_words(command)
+    except ValueError as exc:
+        raise click.UsageError(f"--on-slow: {exc}") from None
+
+
+def _probe_times(path: Path) -> dict[str, float]:
+    """Node -> Unix time of its last probe; empty if there is no store yet."""
+    if not path.exists():
+        return {}
+    with open_store(path, readonly=True) as store:
+        return probed_at(store)
 
 
 def _probe(
     progress: SweepProgress,
     path: Path,
     config: Config,
-    whole: Sequence[str],
-    pending: Sequence[Target],
+    plan: Plan,
     given: Mapping[str, Any],
     again: str,
-) -> tuple[list[Outcome], list[Outlier]]:
-    """Run the probes and store their reports; return the outcomes, and outliers of the nodes."""
+) -> Found:
+    """Run the probes, store their reports, compute the scores, raise the alarm."""
     from gpu_aware_profile import store_writer  # imports NumPy
 
-    outcomes = []
+    found = Found()
     with store_writer.writable_store(path, config) as store:
-        running = _sweep(progress.sweep_id, store, given)
-        progress.begin(whole, given)
+        running = _sweep(progress.sweep_id, store, config, given)
+        progress.begin(plan.whole, given)
         with _stopped_by_signals(running, again):
             try:
-                for outcome in _shown(running, pending):
-                    outcomes.append(outcome)
+                for outcome in shown(running, plan.targets):
+                    found.outcomes.append(outcome)
                     if outcome.state == "done":
-                        progress.note(outcome.node)
+                        _note(progress, outcome.node)
             finally:
-                if progress.done():
-                    store_writer.recompute_scores(store, config.site.classes)
-        far = store_writer.stored_outliers(store)
-    return outcomes, [one for one in far if one.node in progress.done()]
+                if running.ingested or progress.done():
+                    found.scored = _scored(store, config)
+        done = progress.done()
+        found.far = [one for one in store_writer.stored_outliers(store) if one.node in done]
+        _drifted(found, store, config, given["on_slow"])
+    return found
+
+
+def _note(progress: SweepProgress, node: str) -> None:
+    """Record a node as done. A node without the record is probed again by a resumption."""
+    try:
+        progress.note(node)
+    except SourceError as exc:
+        say(f"{node}: stored, but {exc}")
+
+
+def _scored(store: Store, config: Config) -> bool:
+    """Compute the scores; return whether they could be stored."""
+    from gpu_aware_profile.store_writer import recompute_scores
+
+    try:
+        recompute_scores(store, config.site.classes)
+    except StoreError as exc:
+        say(f"the scores are those of before: {exc}; afterwards: gpu-aware-profile rescore")
+        return False
+    return True
+
+
+def _drifted(found: Found, store: Store, config: Config, command: str | None) -> None:
+    """Name the GPUs of the probed nodes that became slower; report new ones to the site."""
+    from gpu_aware_profile.drifting import stored_drift  # imports NumPy
+    from gpu_aware_profile.slow_alarm import alarm_words, raise_alarm
+
+    drift = stored_drift(store, config, time.time() - _ALARM_SINCE_S)
+    measured = {outcome.node for outcome in found.outcomes if outcome.timings}
+    found.slower = tuple(change for change in drift.slower if change.node in measured)
+    if command is None:
+        return
+    try:
+        new, failure = raise_alarm(store, drift, alarm_words(command))
+    except (StoreError, ValueError) as exc:
+        new, failure = [], str(exc)
+    if failure:
+        say(f"--on-slow failed, the next sweep tries again: {failure}")
+    found.reported = () if failure else tuple(new)
 
 
 @contextmanager
@@ -195,11 +287,16 @@ def _as_before(
     }
 
 
-def _sweep(sweep_id: str, store: Store, given: Mapping[str, Any]) -> Sweep:
+def _sweep(sweep_id: str, store: Store, config: Config, given: Mapping[str, Any]) -> Sweep:
     arguments = [f"--runs={given['runs']}"]
     arguments += [f"--class={name}" for name in given["classes"]]
     arguments += [f"--backend={given['backend']}"] if given["backend"] else []
     arguments += ["--links", f"--links-time={given['links_time']:g}"] if given["links"] else []
+    options: list[str] = []
+    if given["background"]:
+        options += BACKGROUND
+        options += [f"--qos={config.profiling.qos}"] if config.profiling.qos else []
+    wait_s = min(given["wait"], _IDLE_WAIT_S) if given["idle_only"] else given["wait"]
     try:
         return Sweep(
             sweep_id,
@@ -208,33 +305,12 @@ def _sweep(sweep_id: str, store: Store, given: Mapping[str, Any]) -> Sweep:
             arguments=arguments,
             concurrency=given["jobs"],
             probe_s=given["time_limit"],
-            queue_s=given["wait"],
-            srun_options=given["srun_option"],
+            queue_s=wait_s,
+            srun_options=[*options, *given["srun_option"]],  # of two equal ones the last holds
+            budget_s=math.inf if given["budget"] is None else given["budget"],
         )
     except (TypeError, ValueError) as exc:  # from the notes of the sweep
         raise click.UsageError(str(exc)) from None
-
-
-def _plan(
-    progress: SweepProgress, nodes: tuple[str, ...], probe_s: float, *, resume: bool
-) -> tuple[list[str], list[Target], list[Outcome]]:
-    """The whole sweep, the nodes to probe, and the outcomes of those that cannot be probed."""
-    targets, skipped = gpu_nodes(probe_s)
-    known = [t.node for t in targets] + [o.node for o in skipped]
-    if not known:
-        raise SourceError("Slurm knows no node with GPUs; check GresTypes and Gres= in slurm.conf")
-    names = progress.scope()[0] if resume else tuple(known)
-    unknown = [name for name in nodes if name not in names]
-    if unknown:
-        listed = ", ".join(names[:20]) or "none"
-        of = f"sweep {progress.sweep_id}; its nodes" if resume else "this cluster; GPU nodes"
-        raise SourceError(f"{unknown[0]!r} is not a GPU node of {of}: {listed}")
-    wanted = nodes or names
-    gone = [Outcome(n, "skipped", "Slurm has no such GPU node") for n in wanted if n not in known]
-    # With a node that Slurm no longer has the sweep would never be complete.
-    whole = [n for n in (names if resume else wanted) if n in known]
-    outcomes = [*gone, *(o for o in skipped if o.node in wanted)]
-    return whole, [t for t in targets if t.node in wanted], outcomes
 
 
 def _resume_command(sweep_id: str, given: Mapping[str, Any]) -> str:
@@ -244,67 +320,3 @@ def _resume_command(sweep_id: str, given: Mapping[str, Any]) -> str:
         if given[f"{option}_path"] is not None:
             words += [f"--{option}", str(given[f"{option}_path"])]
     return shlex.join(words)
-
-
-def _shown(running: Sweep, pending: Sequence[Target]) -> Iterator[Outcome]:
-    """Run the probes, yield the outcomes; show progress as a bar on a terminal, else as lines."""
-    total = len(pending)
-    if not sys.stderr.isatty():
-        running.busy = lambda nodes: say(_busy_text(nodes, running.queue_s)) if nodes else None
-        for number, outcome in enumerate(running.run(pending), 1):
-            say(f"[{number}/{total}] {_line(outcome)}")
-            yield outcome
-        return
-    with click.progressbar(length=total, label="Probing", file=sys.stderr) as bar:
-
-        def show(nodes: list[str]) -> None:
-            bar.label = _busy_text(nodes, running.queue_s)
-            bar.render_progress()
-
-        running.busy = show
-        for outcome in running.run(pending):
-            bar.label = "Probing"
-            bar.update(1)
-            yield outcome
-
-
-def _busy_text(nodes: list[str], wait_s: float) -> str:
-    """What the sweep waits for."""
-    if not nodes:
-        return "Probing"
-    busy = f"busy nodes are skipped after {wait_s:g} s"
-    return f"waiting for Slurm to start the probes of {hostlist(nodes)} ({busy})"
-
-
-def _line(outcome: Outcome) -> str:
-    if outcome.state != "done":
-        return f"{outcome.node}: {outcome.state}: {outcome.reason}"
-    faults = f", {outcome.faults} calls failed" if outcome.faults else ""
-    return (
-        f"{outcome.node}: {outcome.gpus} GPUs, {outcome.timings} timings{faults},"
-        f" {outcome.took_s:.1f} s"
-    )
-
-
-def _print(
-    sweep_id: str, outcomes: list[Outcome], far: list[Outlier], *, complete: bool, as_json: bool
-) -> None:
-    from slurm_gpu_aware.variability.outliers import outlier_sentences
-
-    outcomes = sorted(outcomes, key=lambda outcome: outcome.node)
-    if as_json:
-        rows = [vars(outcome) for outcome in outcomes]
-        slow = [one._asdict() for one in far]
-        print_json({"sweep": sweep_id, "complete": complete, "nodes": rows, "outliers": slow})
-    else:
-        headers = ["node", "state", "GPUs", "timings", "faults", "s", "reason"]
-        cells = [
-            [o.node, o.state, o.gpus, o.timings, o.faults, f"{o.took_s:.1f}", o.reason]
-            for o in outcomes
-        ]
-        click.echo(table(headers, cells, right=headers[2:6]))
-    done = [outcome for outcome in outcomes if outcome.state == "done"]
-    if done and not any(outcome.timings for outcome in done):
-        say("no times were measured: import them with 'gpu-aware-profile import FILE'")
-    for sentence in outlier_sentences(far):
-        say(f"stored as measured: {sentence}")

@@ -17,6 +17,8 @@ from slurm_gpu_aware.errors import SourceError
 __all__ = ["SweepProgress"]
 
 _SCOPE = "scope.json"
+_KEPT = 20
+"""Unfinished sweeps; an older one cannot be resumed."""
 
 
 @dataclass
@@ -54,12 +56,15 @@ class SweepProgress:
         return {file.name.removesuffix(".done") for file in self.folder.glob("*.done")}
 
     def begin(self, nodes: Sequence[str], options: Mapping[str, Any]) -> None:
-        """Make the folder and write the scope. Raises SourceError.
+        """Make the folder and write the scope; delete the notes of old sweeps. Raises SourceError.
 
         As root, the owner of the store's folder becomes the owner and may resume the sweep.
         """
         file = self.folder / _SCOPE
+        others = [name for name in self.unfinished() if name != self.sweep_id]
         try:
+            for name in others[: -_KEPT + 1]:
+                SweepProgress(self.root, name).finish()
             self.folder.mkdir(parents=True, exist_ok=True)
             fresh = file.with_name(".scope.new")
             fresh.write_text(json.dumps({"nodes": nodes, "options": options}), encoding="utf-8")

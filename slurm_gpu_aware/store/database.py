@@ -281,4 +281,6 @@ def _cure(reason: str) -> str:
         return "cannot be opened; check the owner and mode of the file and of its directory"
     if "full" in reason:
         return "the file system is full; free some space"
+    if "I/O" in reason:
+        return "the disk cannot be read or written; the kernel's log says why"
     return "SQLite refused a statement"

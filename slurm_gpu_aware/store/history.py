@@ -14,7 +14,10 @@ from slurm_gpu_aware.model.history import Alarm, Pair
 from slurm_gpu_aware.model.profile import IDLE, GpuTiming
 from slurm_gpu_aware.store.database import Store
 
-__all__ = ["alarms", "measured_pairs", "newest_runs", "probed_at", "prune", "put_alarms"]
+__all__ = [
+    *("alarms", "classes_of_gpu", "measured_pairs", "newest_runs", "probed_at", "prune"),
+    "put_alarms",
+]
 
 _AS_JOBS = f"neighbours = '{IDLE}' AND clock_mhz = 0"
 """Runs as jobs find the GPU: its clock not locked, its neighbours idle."""
@@ -85,6 +88,19 @@ def measured_pairs(store: Store, since: float) -> list[Pair]:
         (before_at, before_ms), (now_at, now_ms) = times.items()
         pairs.append(Pair(node, slot, app_class, model, before_ms, now_ms, before_at, now_at))
     return pairs
+
+
+def classes_of_gpu(store: Store, node: str, slot: int) -> set[str]:
+    """Classes with times of a GPU."""
+    rows = store.query(
+        "WITH RECURSIVE k(class) AS ("
+        " SELECT min(class) FROM timings WHERE node = ?1 AND slot = ?2 UNION ALL"
+        " SELECT (SELECT min(class) FROM timings t WHERE node = ?1 AND slot = ?2"
+        "  AND t.class > k.class) FROM k WHERE class IS NOT NULL)"
+        "SELECT class FROM k WHERE class IS NOT NULL",
+        (node, slot),
+    )
+    return {str(row["class"]) for row in rows}
 
 
 def probed_at(store: Store) -> dict[str, float]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import fields
 
+from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.profile import GpuRecord
 from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.history import classes_of_gpu
 from slurm_gpu_aware.store.interconnect import put_bandwidths, put_collectives, put_nics
-from slurm_gpu_aware.store.measurements import add_runs
-from slurm_gpu_aware.store.report import ProbeReport
+from slurm_gpu_aware.store.measurements import Run, add_runs
+from slurm_gpu_aware.store.report import MAX_CLASSES, ProbeReport
 
 __all__ = ["ingest_report"]
 
@@ -112,7 +115,25 @@ def _put_timings(store: Store, probe: ProbeReport, same: set[int]) -> None:
         "DELETE FROM timings WHERE node = ? AND taken_at_unix = ?", (probe.node, probe.taken_at)
     )
     runs = [run for run in probe.runs if run.slot in same]
+    _check_classes(store, runs)
     add_runs(store, runs, source=probe.backend or "probe")
+
+
+def _check_classes(store: Store, runs: Sequence[Run]) -> None:
+    """Raise StoreError if a GPU would have more classes than a report may name.
+
+    Of each class a bounded history is kept, so classes must be bounded, too.
+    """
+    named: dict[tuple[str, int], set[str]] = {}
+    for run in runs:
+        named.setdefault(run[:2], set()).add(run.app_class)
+    for (node, slot), classes in named.items():
+        known = classes_of_gpu(store, node, slot)
+        if len(classes | known) > MAX_CLASSES:
+            raise StoreError(
+                f"GPU {slot} of node {node} has times of {len(known)} classes, and at most"
+                f" {MAX_CLASSES} are kept; gpu-aware-profile forget {node} removes them"
+            )
 
 
 def _put_bandwidths(store: Store, probe: ProbeReport, same: set[int]) -> None:

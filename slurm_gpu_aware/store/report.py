@@ -24,10 +24,16 @@ from slurm_gpu_aware.store.report_links import (
     parse_nics,
 )
 
-__all__ = ["ProbeReport", "check_name", "parse_report"]
+__all__ = ["MAX_CLASSES", "MAX_FAULTS", "MAX_RUNS", "ProbeReport", "check_name", "parse_report"]
 
 SCHEMA = "gpu-aware-probe/2"
 _VERSION = re.compile(r"[0-9]{1,2}\.[0-9]{1,2}\Z")
+MAX_RUNS = 50_000
+"""Runs of one report: 64 GPUs, 3 classes, 20 clocks, 10 runs are 38,400."""
+MAX_CLASSES = 32
+MAX_CLOCKS = 1_024
+MAX_FAULTS = 256
+"""Faults of a report that are kept; of a broken node the first ones tell why."""
 _THROTTLE = re.compile(r"([a-z_]{1,40}( [a-z_]{1,40}){0,15})?\Z")
 
 
@@ -95,17 +101,18 @@ def _report(raw: JsonObject) -> ProbeReport:
         link_backend=raw.maybe(raw.text, "link_backend"),
         bandwidths=parse_bandwidths(raw, gpus, node, taken_at),
         collectives=parse_collectives(raw, gpus, node, taken_at),
-        runs=tuple(_run(node, taken_at, entry, gpus) for entry in raw.objects("timings")),
+        runs=_runs(node, taken_at, raw, gpus),
         faults=tuple(
             Fault(entry.maybe(entry.slot, "index"), entry.text("call"), entry.text("error"))
-            for entry in raw.objects("errors")
+            for entry in raw.objects("errors")[:MAX_FAULTS]
         ),
     )
 
 
 def _gpu(entry: JsonObject) -> GpuRecord:
     clocks = entry.raw.get("clocks_mhz") or []
-    if not isinstance(clocks, list) or not all(type(c) is int and 0 < c <= MAX_MHZ for c in clocks):
+    sound = isinstance(clocks, list) and len(clocks) <= MAX_CLOCKS
+    if not sound or not all(type(c) is int and 0 < c <= MAX_MHZ for c in clocks):
         raise ValueError(f"{entry.at('clocks_mhz')}: expected a list of MHz, not {quoted(clocks)}")
     return GpuRecord(
         uuid=entry.maybe(entry.text, "uuid"),
@@ -133,6 +140,19 @@ def _nvlink_version(entry: JsonObject) -> str | None:
     if version is not None and not _VERSION.match(version):
         raise ValueError(f"{entry.at('nvlink_version')}: {quoted(version)} is not a version")
     return version
+
+
+def _runs(
+    node: str, taken_at: float, raw: JsonObject, gpus: Mapping[int, GpuRecord]
+) -> tuple[Run, ...]:
+    entries = raw.objects("timings")
+    if len(entries) > MAX_RUNS:
+        raise ValueError(f"timings: {len(entries)} runs, more than {MAX_RUNS}")
+    runs = tuple(_run(node, taken_at, entry, gpus) for entry in entries)
+    classes = {run.app_class for run in runs}
+    if len(classes) > MAX_CLASSES:
+        raise ValueError(f"timings: {len(classes)} classes, more than {MAX_CLASSES}")
+    return runs
 
 
 def _run(node: str, taken_at: float, entry: JsonObject, gpus: Mapping[int, GpuRecord]) -> Run:
