@@ -7,7 +7,15 @@ precision. A value beyond one is a typing error, a wrong unit, or an attack.
 from __future__ import annotations
 
 __all__ = [
-    *("MAX_GBPS", "MAX_GPUS", "MAX_GPUS_PER_NODE", "MAX_MHZ", "MAX_NODES", "MAX_PENALTY"),
+    *(
+        "MAX_GBPS",
+        "MAX_GPUS",
+        "MAX_GPUS_PER_NODE",
+        "MAX_JOB_NAME",
+        "MAX_MHZ",
+        "MAX_NODES",
+        "MAX_PENALTY",
+    ),
     *("MAX_TIME_MS", "MAX_TIME_S", "MIN_RUN_S", "MIN_TIME_MS", "check_time_ms", "quoted"),
 ]
 
@@ -15,6 +23,8 @@ MAX_GPUS = 99_999
 """GPUs of one job, the largest number that ``gpus=`` of a comment takes."""
 MAX_GPUS_PER_NODE = 64
 """A set of a node's GPUs is a mask in one machine word."""
+MAX_JOB_NAME = 128
+"""Characters of the name of a job, a user or an account that count."""
 MAX_NODES = 65_536
 MAX_TIME_S = 1e10
 """Points in time and durations: 300 years, so that Unix seconds fit and milliseconds do not."""

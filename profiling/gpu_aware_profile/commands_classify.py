@@ -19,6 +19,7 @@ from gpu_aware_profile.class_centres import (
     fitted_centres,
 )
 from gpu_aware_profile.cli import store_options
+from slurm_gpu_aware.bounds import MAX_JOB_NAME
 from slurm_gpu_aware.cli.options import SOME_SECONDS
 from slurm_gpu_aware.cli.output import json_option, print_json, say, table
 from slurm_gpu_aware.config.settings import Config
@@ -30,7 +31,6 @@ from slurm_gpu_aware.variability.counters import is_dcgm, read_dcgm, read_ncu
 
 __all__ = ["classify"]
 
-_MOST_NAME = 128
 _GPUS = "0123456789,"
 
 
@@ -182,12 +182,12 @@ def _argv(command: str | None) -> list[str] | None:
 
 def _owner(user: str | None, name: str | None) -> str:
     """The user whose jobs --save means. Raises click.UsageError."""
-    if name is not None and not (0 < len(name) <= _MOST_NAME and name.isprintable()):
-        raise click.UsageError(f"--name: expected a job name of at most {_MOST_NAME} characters")
+    if name is not None and not (0 < len(name) <= MAX_JOB_NAME and name.isprintable()):
+        raise click.UsageError(f"--name: expected a job name of at most {MAX_JOB_NAME} characters")
     if user is None:
         user = os.environ.get("SUDO_USER") if os.geteuid() == 0 else None
     owner = user or getpass.getuser()
-    if not (0 < len(owner) <= _MOST_NAME and owner.isprintable()):
+    if not (0 < len(owner) <= MAX_JOB_NAME and owner.isprintable()):
         raise click.UsageError("--user: expected a user name")
     return owner
 

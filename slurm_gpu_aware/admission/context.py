@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from slurm_gpu_aware.admission.class_history import ClassHistory
 from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
@@ -49,6 +50,8 @@ class AdmissionContext:
     cluster: Cluster
     now: float
     rules: PreemptionRules
+    classes: ClassHistory = field(default_factory=ClassHistory)
+    """What is known of the classes of jobs with ``class=auto``."""
     fabric: Fabric = field(default_factory=Fabric)
     """Node groups of Slurm's default topology."""
     eligible: dict[object, BoolArray] = field(default_factory=dict)

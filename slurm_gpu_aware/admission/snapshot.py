@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from slurm_gpu_aware.admission.class_history import ClassHistory
 from slurm_gpu_aware.admission.fitting import binds_sockets, fills_sockets
 from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.admission.profile_arrays import profile_arrays
@@ -89,6 +90,8 @@ class SiteProfile:
     profile: Profile | None = None
     network: Mapping[str, Mapping[str, str]] | None = None
     """Level -> node -> group in Slurm's network."""
+    classes: ClassHistory = field(default_factory=ClassHistory)
+    """What is known of the classes of jobs with ``class=auto``."""
 
 
 def build_cluster(
@@ -114,7 +117,7 @@ def build_cluster(
     known = [gpu_slots(node) for node in here]
     widths = [max(slots, default=-1) + 1 for slots, _ in known]
     exists, free = _gpus(here, [slots for slots, _ in known], max(widths, default=0), busy_nodes)
-    running = _running_jobs(jobs, here, site.config, rules or PreemptionRules(slurm), now)
+    running = _running_jobs(jobs, here, site, rules or PreemptionRules(slurm), now)
     for job in running:
         _take(free, job)
     for hold in holds:
@@ -179,7 +182,7 @@ def _resources(
 def _running_jobs(
     jobs: Sequence[SlurmJob],
     nodes: Sequence[SlurmNode],
-    config: Config,
+    site: SiteProfile,
     rules: PreemptionRules,
     now: float,
 ) -> list[RunningJob]:
@@ -198,12 +201,19 @@ def _running_jobs(
             end_s=job.end_s,
             cpus={i: share.cpus if holds_cpus else 0 for i, share in shares},
             memory_mb={i: share.memory_mb for i, share in shares},
-            app_class=class_of(job, config) if parse(job.admin_comment) is not None else None,
+            app_class=_class_of_running(job, site),
             start_s=job.start_s or 0.0,
             node_count=len(job.shares),
         )
         running.append(rules.with_standing(one, job, now))
     return running
+
+
+def _class_of_running(job: SlurmJob, site: SiteProfile) -> str | None:
+    original = parse(job.admin_comment)
+    if original is None:
+        return None
+    return class_of(job, original, site.config, site.classes).app_class
 
 
 def _without_victims(
@@ -258,7 +268,7 @@ def hold_of(
     gated: GatedJob,
     slurm: SlurmConfig,
     partitions: Mapping[str, SlurmPartition],
-    config: Config,
+    app_class: str,
     now: float,
     *,
     victims: frozenset[str],
@@ -278,7 +288,7 @@ def hold_of(
         cpus_per_node=max(-(-job.cpus // nodes), cpus * gpus),
         memory_mb_per_node=max(job.req_tres.get("mem", 0) // nodes, memory_mb * gpus),
         end_s=now + job.time_limit_s,
-        app_class=class_of(job, config),
+        app_class=app_class,
         whole_node=original.exclusive or job.exclusive,
         fills_sockets=binds_sockets(job, slurm) and fills_sockets(original, nodes),
         memory_mb_per_cpu=job.memory_mb_per_cpu or 0,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from slurm_gpu_aware.admission import sizes
+from slurm_gpu_aware.admission.class_history import AskedClass, ClassHistory, GivenClass
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError, QueueEntry
 from slurm_gpu_aware.admission.eligible import (
     allowed_nodes,
@@ -27,7 +28,7 @@ from slurm_gpu_aware.admission.fitting import (
 from slurm_gpu_aware.config.settings import DEFAULT_KINDS, Config
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.filter_rules import SOCKETS_PER_NODE
-from slurm_gpu_aware.gate.admin_comment import OriginalRequest, parse
+from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.request_forms import Form, form_of
 from slurm_gpu_aware.model.arrays import BoolArray
@@ -36,31 +37,46 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.records import GpuDefaults, SlurmJob
 
-__all__ = ["class_of", "move_of", "to_request", "why_not_moved"]
+__all__ = ["class_of", "given_class", "move_of", "to_request", "why_not_moved"]
 
 _TIER = 2.0**32
 """Weight of a partition's tier, which goes before the priority (of 32 bits)."""
 
 
-def _hints_of(job: SlurmJob, original: OriginalRequest | None, config: Config) -> JobHints:
+@dataclass(frozen=True)
+class _Asked:
+    """Hints of a job with the site's defaults."""
+
+    hints: JobHints
+    """No class is ``auto``."""
+    given: bool
+    """Whether the user named the class."""
+    auto: bool
+    """Whether ``class=auto`` comes before the class of ``hints``."""
+
+
+def _asked_of(job: SlurmJob, original: OriginalRequest | None, config: Config) -> _Asked:
     """Job hints: the comment's or the environment's, filled with the site's defaults."""
     defaults, names = config.site.defaults, {"partition": job.partitions}
     names |= {"user": (job.user,), "account": (job.account or "",), "qos": (job.qos or "",)}
     texts = (defaults.get(kind, {}).get(n) for kind in DEFAULT_KINDS for n in names[kind])
     own = job.comment, original.environment if original is not None else None
     classes, offered = tuple(config.site.classes), config.placement.offered
-    return _hints(own, tuple(filter(None, texts)), classes, offered)
+    return _asked(own, tuple(filter(None, texts)), classes, offered)
+
+
+def _hints_of(job: SlurmJob, original: OriginalRequest | None, config: Config) -> JobHints:
+    return _asked_of(job, original, config).hints
 
 
 @lru_cache(maxsize=1 << 12)  # users write few different comments
-def _hints(
+def _asked(
     own: tuple[str | None, ...],
     defaults: tuple[str, ...],
     classes: tuple[str, ...],
     offered: tuple[str, ...],
-) -> JobHints:
-    """Hints of the first of ``own`` that has some; none if the site has changed since. No class is
-    ``auto``."""
+) -> _Asked:
+    """Hints of the first of ``own`` that has some; none if the site has changed since."""
     hints = JobHints()
     for text in own:
         try:
@@ -70,15 +86,36 @@ def _hints(
         if found is not None:
             hints = found
             break
+    given, auto = hints.app_class not in (None, "auto"), hints.app_class == "auto"
     for text in defaults:
         hints = hints.filled(parse_comment(text, classes, offered) or JobHints())
-    return hints.filled(JobHints())
+        auto |= hints.app_class == "auto"
+    return _Asked(hints.filled(JobHints()), given, auto)
 
 
-def class_of(job: SlurmJob, config: Config) -> str:
-    """Application class: the one that its hints name, else the site's default."""
-    hints = _hints_of(job, parse(job.admin_comment), config)
-    return hints.app_class or config.site.default_class
+def class_of(
+    job: SlurmJob, original: OriginalRequest | None, config: Config, history: ClassHistory
+) -> AskedClass:
+    """Application class: the one that its hints name or that is known, else the site's default."""
+    asked = _asked_of(job, original, config)
+    default = asked.hints.app_class or config.site.default_class
+    if not asked.auto:
+        return AskedClass(default, "given" if asked.given else "site")
+    known = history.of(job.user, job.name, job.account or "")
+    if known is None or known[1].app_class not in config.site.classes:
+        return AskedClass(default, "nothing")
+    return AskedClass(known[1].app_class, known[0], known[1])
+
+
+def given_class(gated: GatedJob, config: Config) -> GivenClass | None:
+    """The class that the user gave a job, for `ClassHistory`; None: none."""
+    job = gated.job
+    asked = _asked_of(job, gated.original, config)
+    if not asked.given or asked.hints.app_class is None:
+        return None
+    return GivenClass(
+        job.user, asked.hints.app_class, job.submit_s, job.name, job.account or "", job.id
+    )
 
 
 def move_of(gated: GatedJob, config: Config) -> str | int | None:
@@ -149,7 +186,7 @@ def _request(entry: QueueEntry) -> Request:
     """The request of the job in one of its partitions. Raises CannotPlanError."""
     job, original, partition, context = entry.job, entry.original, entry.partition, entry.context
     hints = _hints_of(job, original, context.config)
-    app_class = hints.app_class or context.config.site.default_class
+    app_class = class_of(job, original, context.config, context.classes).app_class
     defaults = context.config.for_class(app_class)
     limit_s = job.time_limit_s
     if math.isinf(limit_s):

@@ -237,6 +237,8 @@ def _waiting(answer: Mapping[str, Any]) -> list[str]:
         about = [f"Why it waits: {waiting.get('reason') or 'no reason was recorded'}"]
         if estimate := estimate_text(waiting):
             about.append(f"Its run time on median GPUs is expected to be {estimate}.")
+        if words := waiting.get("class_from"):
+            about.append(f"Its class is {words}.")
         if why := waiting.get("not_moved"):
             about.append(f"It will not be moved: {why}.")
         if (start := waiting.get("shadow_start_s")) and not away:

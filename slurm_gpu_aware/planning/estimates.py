@@ -15,7 +15,9 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["MOST_NAME", "Estimate", "JobKind", "RunHistory", "expected_end_s"]
+from slurm_gpu_aware.bounds import MAX_JOB_NAME
+
+__all__ = ["Estimate", "JobKind", "RunHistory", "expected_end_s"]
 
 QUANTILE = 0.6
 """Of a group's last runs: a little above the median, because a run that outlives its estimate
@@ -28,8 +30,6 @@ KEPT_GROUPS = 200
 """Groups of one user; the one without a run for longest goes. So no user can displace others."""
 ALL_GROUPS = 50_000
 """Groups in all (25 MB); the user without a run for longest goes."""
-MOST_NAME = 128
-"""Characters of a name that count."""
 _LEAST_S = 1.0
 """Shorter runs and limits count as this, so that a logarithmic scale exists."""
 _LIMITS_PER_OCTAVE = 2
@@ -57,9 +57,9 @@ class JobKind:
         """(source, owner, group) from coarse to fine; an account owns its own group."""
         source, owner = "user", _owner(self.user)
         if self.account:
-            yield "account", f"account {self.account[:MOST_NAME]}", ()
+            yield "account", f"account {self.account[:MAX_JOB_NAME]}", ()
             if not self.user:
-                source, owner = "account", f"members {self.account[:MOST_NAME]}"
+                source, owner = "account", f"members {self.account[:MAX_JOB_NAME]}"
         limited = math.isfinite(self.time_limit_s)
         octaves = math.log2(max(self.time_limit_s, _LEAST_S)) if limited else -1.0
         limit = round(_LIMITS_PER_OCTAVE * octaves)
@@ -67,7 +67,7 @@ class JobKind:
         yield source, owner, (limit,)
         yield source, owner, (limit, self.gpus)
         if self.name:
-            name = self.name[:MOST_NAME]
+            name = self.name[:MAX_JOB_NAME]
             yield "name", owner, (name,)
             yield "name", owner, (name, limit, self.gpus)
 
@@ -161,7 +161,7 @@ class RunHistory:
 
 
 def _owner(user: str) -> str:
-    return f"user {user[:MOST_NAME]}"
+    return f"user {user[:MAX_JOB_NAME]}"
 
 
 def _quantile(runs: list[float]) -> float:

@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from slurm_gpu_aware.admission.class_history import AskedClass
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
 from slurm_gpu_aware.admission.sizes import default_cpus
-from slurm_gpu_aware.admission.translate import to_request, why_not_moved
+from slurm_gpu_aware.admission.translate import class_of, to_request, why_not_moved
 from slurm_gpu_aware.gate.gated_job import GatedJob, task_number
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.request import Request
@@ -46,6 +47,7 @@ class Candidate:
     """Of its run time; None: there is no history."""
     not_moved: str | None = None
     """Why a job that allows moves is not moved."""
+    asked_class: AskedClass | None = None
 
     @property
     def id(self) -> str:
@@ -53,11 +55,14 @@ class Candidate:
         return self.gated.id
 
     def account(self) -> dict[str, Any]:
-        """Its estimate, and why it is not moved, for the ledger; only what there is."""
+        """Its estimate, the origin of its class, and why it is not moved, for the ledger; only what
+        there is."""
         found: dict[str, Any] = {} if self.not_moved is None else {"not_moved": self.not_moved}
         if self.estimate is not None:
             limit_s = self.request.time_limit_s
             found["estimate"] = {**asdict(self.estimate), "limit_s": limit_s}
+        if self.asked_class is not None and self.asked_class.words:
+            found["class_from"] = self.asked_class.words
         return found
 
 
@@ -262,7 +267,8 @@ class Candidates:
             request = replace(request, estimate_s=estimate.seconds)
         unsplit = record.job.array_tasks is not None
         not_moved = why_not_moved(gated, self.context.config)
-        return Candidate(gated, request, unsplit, cpus, estimate, not_moved)
+        asked = class_of(job, gated.original, self.context.config, self.context.classes)
+        return Candidate(gated, request, unsplit, cpus, estimate, not_moved, asked)
 
     def _is_untried(self, job: SlurmJob) -> bool:
         """Whether Slurm must try a job before it is placed; in the pool it shows no own reason."""

@@ -22,7 +22,8 @@ from slurm_gpu_aware.errors import StoreBusyError, StoreError
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.store import database
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.ledger import Decision, Event, Ledger, RoundRecord
+from slurm_gpu_aware.store.job_classes import SavedClass, saved_classes
+from slurm_gpu_aware.store.ledger import Decision, Event, GivenRow, Ledger, RoundRecord
 from slurm_gpu_aware.store.ownership import published_path
 from slurm_gpu_aware.store.profiles import load_profile
 from slurm_gpu_aware.store.settings_table import POLICY, put_value
@@ -40,6 +41,7 @@ _MOST_QUEUED = 10_000  # writes queued for a busy store; beyond it the oldest ar
 _PUBLISH_S = 2.0
 _ALIVE_S = 30.0
 _PROFILE_S = 5.0
+_MOST_CLASSES = 50_000  # decisions of which the class is read at the start
 _SHARE = 50.0  # copies and snapshots take at most one part in so many of the time
 
 
@@ -70,6 +72,7 @@ class LedgerWriter:
         self._store: Store | None = None
         self._tried = -math.inf
         self._profile: Profile | None = None
+        self._saved: list[SavedClass] = []
         self._profile_read = -math.inf
         self._published = -math.inf
         self._publish_s = _PUBLISH_S
@@ -90,6 +93,7 @@ class LedgerWriter:
         if self._clock() - self._profile_read >= _PROFILE_S:
             self._profile_read = self._clock()
             self._profile = self._do(load_profile, self._profile)
+            self._saved = self._do(saved_classes, self._saved)
         return self._profile
 
     @contextmanager
@@ -154,6 +158,15 @@ class LedgerWriter:
     def decisions(self, job_id: str) -> list[Decision]:
         """All decisions about a job, oldest first."""
         return self._rows(lambda store: Ledger(store).decisions(job_id))
+
+    def given_classes(self) -> list[GivenRow]:
+        """Classes that users gave their jobs, oldest first; none if the store cannot be used."""
+        return self._rows(lambda store: Ledger(store).given_classes(_MOST_CLASSES))
+
+    def saved_classes(self) -> list[SavedClass]:
+        """Classes that were stored for users' job names; read again when the profile is."""
+        self.profile()
+        return self._saved
 
     def first_event(self, job_id: str, kind: str) -> Event | None:
         """The oldest event of a kind of a job; None: none, or the store cannot be used."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
+from slurm_gpu_aware.bounds import MAX_JOB_NAME
 from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.admin_comment import marked, unmarked
@@ -22,7 +23,6 @@ from slurm_gpu_aware.gate.request_forms import Binding, Fields, differences, pla
 from slurm_gpu_aware.gate.restore import open_fields, read_jobs, restore
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.job_phase import JobPhase
-from slurm_gpu_aware.planning.estimates import MOST_NAME
 from slurm_gpu_aware.selector.candidates import Candidate
 from slurm_gpu_aware.selector.job_comments import placed_text
 from slurm_gpu_aware.selector.job_tracker import JobTracker, Tracked
@@ -215,10 +215,11 @@ class Placer:
 def _decision(
     candidate: Candidate, assignment: Assignment, names: tuple[str, ...], took_s: float, now: float
 ) -> Decision:
-    request, job = candidate.request, candidate.gated.job
+    request, job, asked_class = candidate.request, candidate.gated.job, candidate.asked_class
     asked = {
         "gpus": request.gpus,
         "class": request.app_class,
+        "class_from": asked_class.source if asked_class is not None else None,
         "min_nodes": request.min_nodes,
         "max_nodes": request.max_nodes,
         "gpus_per_node": request.gpus_per_node,
@@ -228,7 +229,7 @@ def _decision(
         "freq": request.clock,
         "exclusive": request.whole_node,
         "comment": job.comment,
-        "name": job.name[:MOST_NAME],
+        "name": job.name[:MAX_JOB_NAME],
         "account": job.account,
         "time_limit_s": request.time_limit_s if isfinite(request.time_limit_s) else None,
     }

@@ -21,6 +21,7 @@ from slurm_gpu_aware.selector.estimates import Estimates
 from slurm_gpu_aware.selector.holding_pool import UNTRIED, HoldingPool, spare, stranded
 from slurm_gpu_aware.selector.job_comments import JobComments
 from slurm_gpu_aware.selector.job_tracker import JobTracker
+from slurm_gpu_aware.selector.known_classes import KnownClasses
 from slurm_gpu_aware.selector.leaver import Leaver, infeasible
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.mover import Mover
@@ -120,6 +121,7 @@ class Rounds:
         self._policy_noted: str | None = None
         self._postponements = Postponements(ledger)
         self._site = SiteReader(client, config, clock, timer)
+        self._classes = KnownClasses(config, ledger)
         self.estimates = Estimates(config)
         self.ids: dict[int, str] = {}
         """Slurm's record number -> job id, as last read."""
@@ -136,6 +138,7 @@ class Rounds:
     def load(self) -> None:
         """Load what a previous selector left in the ledger."""
         self.tracker.load()
+        self._classes.load()
         self.mover.load(self._clock())
 
     def run(self) -> Outcome:
@@ -228,7 +231,9 @@ class Rounds:
         waiting = (*view.parked, *view.released)
         kept = self.mover.under_way.kept(view.parked)
         profile = self._ledger.profile()
-        context = self._site.context(view.jobs, waiting, victims, profile, kept)
+        self._classes.renew(view.gated)
+        classes = self._classes.history
+        context = self._site.context(view.jobs, waiting, victims, profile, kept, classes)
         self.estimates.renew()
         cluster = self.estimates.with_ends(context.cluster, view.jobs, context.now)
         context = replace(context, cluster=cluster)

@@ -7,11 +7,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from slurm_gpu_aware.admission.class_history import ClassHistory
 from slurm_gpu_aware.admission.context import AdmissionContext
 from slurm_gpu_aware.admission.fitting import needs_sockets
 from slurm_gpu_aware.admission.free_cores import with_sockets
 from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.admission.snapshot import Hold, SiteProfile, build_cluster, hold_of
+from slurm_gpu_aware.admission.translate import class_of
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.gated_job import GatedJob
@@ -94,12 +96,13 @@ class SiteReader:
         waiting: Sequence[GatedJob],
         victims: Mapping[str, frozenset[str]],
         profile: Profile | None,
-        kept: Sequence[Hold] = (),
+        kept: Sequence[Hold],
+        classes: ClassHistory,
     ) -> AdmissionContext:
         """The admission context for ``waiting``, the parked and released jobs.
 
         ``victims``: released job -> jobs that Slurm preempts for it. ``kept``: GPUs that are kept
-        for jobs on a move. Raises SourceError.
+        for jobs on a move. ``classes``: for jobs with ``class=auto``. Raises SourceError.
         """
         nodes = {node.name: node for node in self._client.nodes()}
         now = self._clock()
@@ -107,7 +110,14 @@ class SiteReader:
         partitions = {p.name: p for p in self._client.partitions()}
         rules = PreemptionRules(slurm, partitions, self._qos.known)
         holds = [
-            hold_of(gated, slurm, partitions, self._config, now, victims=victims[gated.id])
+            hold_of(
+                gated,
+                slurm,
+                partitions,
+                class_of(gated.job, gated.original, self._config, classes).app_class,
+                now,
+                victims=victims[gated.id],
+            )
             for gated in waiting
             if gated.id in victims and gated.job.req_nodes
         ]
@@ -119,7 +129,7 @@ class SiteReader:
             list(nodes.values()),
             jobs,
             slurm,
-            SiteProfile(self._config, penalties, profile, network),
+            SiteProfile(self._config, penalties, profile, network, classes),
             holds=holds,
             busy_nodes=self._busy(jobs, self._timer()),
             now=now,
@@ -137,6 +147,7 @@ class SiteReader:
             cluster,
             now,
             rules,
+            classes=classes,
             fabric=self._network.fabric,
         )
 

@@ -10,13 +10,14 @@ import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
 from slurm_gpu_aware.store.database import Store
 
-__all__ = ["EVENT_KINDS", "RECORD", "STATES", "Decision", "Event", "Ledger", "RoundRecord"]
+__all__ = ["EVENT_KINDS", "RECORD", "STATES", "Decision", "Event", "GivenRow", "Ledger"]
+__all__ += ["RoundRecord"]
 
 KEEP = 200
 """Number of recorded rounds to keep; older ones are deleted."""
@@ -109,6 +110,18 @@ class RoundRecord:
     """Cause of the round: submit, end, timer, ..."""
     detail: Mapping[str, Any] = field(default_factory=dict)
     id: int | None = None
+
+
+class GivenRow(NamedTuple):
+    """The class that a user gave a job."""
+
+    user: str
+    name: str
+    """Job name; empty: not known."""
+    account: str
+    app_class: str
+    submitted_at: float
+    job_id: str
 
 
 _JSON = frozenset({"nodes", "slots", "asked", "victims", "why", "outcome", "detail"})
@@ -208,6 +221,17 @@ class Ledger:
         """The newest decisions whose jobs ended since then, oldest first."""
         tail = "WHERE state = ? AND outcome_at_unix >= ? ORDER BY id DESC LIMIT ?"
         return _DECISIONS.read(self._store, tail, (JobPhase.ENDED, since_unix, limit))[::-1]
+
+    def given_classes(self, limit: int) -> list[GivenRow]:
+        """Of the newest decisions with a class that the user gave, oldest first."""
+        rows = self._store.query(
+            "SELECT user, json_extract(asked, '$.name'), json_extract(asked, '$.account'),"
+            " json_extract(asked, '$.class'), submitted_at_unix, job_id FROM decisions"
+            " WHERE json_extract(asked, '$.class_from') = 'given'"
+            " ORDER BY id DESC LIMIT ?",
+            (limit,),
+        )
+        return [GivenRow(u, n or "", a or "", c, at, job) for u, n, a, c, at, job in rows[::-1]]
 
     def last_decisions(self, limit: int = 20) -> list[Decision]:
         """The newest decisions, newest first."""
