@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from slurm_gpu_aware.admission.class_history import AskedClass
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
 from slurm_gpu_aware.admission.sizes import default_cpus
 from slurm_gpu_aware.admission.translate import class_of, to_request, why_not_moved
 from slurm_gpu_aware.gate.gated_job import GatedJob, task_number
 from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.class_history import AskedClass
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.estimates import Estimate
 from slurm_gpu_aware.planning.plan import Plan, Waiting

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from slurm_gpu_aware.admission.class_history import ClassHistory, GivenClass
 from slurm_gpu_aware.admission.translate import given_class
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.gated_job import GatedJob
+from slurm_gpu_aware.model.class_history import ClassHistory, GivenClass
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 
 __all__ = ["KnownClasses"]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from slurm_gpu_aware.bounds import MIN_RUN_S, quoted
 from slurm_gpu_aware.errors import RequestError
+from slurm_gpu_aware.model.class_history import ClassHistory, GivenClass
 from slurm_gpu_aware.model.job_hints import parse_comment
 from slurm_gpu_aware.names import PROBE_JOB
 from slurm_gpu_aware.placement.registry import policy_names
@@ -21,6 +22,7 @@ from slurm_gpu_aware.text_file import decoded, read_data, read_text
 
 __all__ = ["read_sacct", "read_trace"]
 
+_AUTO = "auto"
 PROBE = "probe of gpu-aware-profile sweep"
 """Reason under which ``read_sacct`` counts our own jobs."""
 _JOB_ID = re.compile(r"[0-9]{1,10}(_([0-9]{1,10}|\[.*\])|\+[0-9]{1,10})?(\..+)?")
@@ -44,6 +46,8 @@ class _Run:
     """None: not a GPU job that started."""
     ended: bool
     """A GPU job that started and has ended."""
+    given: bool
+    """Whether its comment named the class."""
 
 
 def read_trace(
@@ -97,6 +101,7 @@ def read_sacct(
         except BAD_ROW as exc:
             bad.append(BadRow(line, str(exc), unit))
     last, again, requeued = _last_runs(runs, unit)
+    last = _with_classes(last, default_class)
     skipped["an earlier run of a requeued job"] += requeued
     jobs, background, left_out = select_window(
         [run.job for run in last if run.job is not None and run.ended],
@@ -120,13 +125,15 @@ def _run(
     if not _JOB_ID.fullmatch(row.job_id):
         raise ValueError(f"JobID is {quoted(row.job_id)}, expected the number of a job")
     reason = _no_job(row)
-    job = checked(_job(row, classes, default_class)) if reason is None else None
+    asked = _class(row.text("Comment"), classes) if reason is None else None
+    job = checked(_job(row, asked or default_class)) if reason is None else None
     if reason is not None or row.running:
         skipped[reason or "still running"] += 1
     submit = row.submit_s or -math.inf
     end = submit if row.start_s is None else row.start_s + row.elapsed_s
     ended = job is not None and not row.running
-    return _Run(line, row.job_id, row.text("User"), submit, end, job, ended)
+    given = asked is not None and asked != _AUTO
+    return _Run(line, row.job_id, row.text("User"), submit, end, job, ended, given)
 
 
 def _last_runs(runs: Sequence[_Run], unit: str) -> tuple[list[_Run], list[BadRow], int]:
@@ -156,6 +163,24 @@ def _last_runs(runs: Sequence[_Run], unit: str) -> tuple[list[_Run], list[BadRow
     return sorted(last.values(), key=lambda run: run.line), bad, requeued
 
 
+def _with_classes(runs: Sequence[_Run], default_class: str) -> list[_Run]:
+    """The runs with classes for ``auto``, from the jobs that were submitted before, as live."""
+    history = ClassHistory()
+    found: dict[int, _Run] = {}
+    for run in sorted(runs, key=lambda run: run.submit_s):
+        job = run.job
+        if job is None:
+            continue
+        user, name, account = job.user or "", job.name or "", job.account or ""
+        if run.given:
+            history.note(GivenClass(user, job.app_class, run.submit_s, name, account, run.job_id))
+        elif job.app_class == _AUTO:
+            known = history.of(user, name, account)
+            app_class = default_class if known is None else known[1].app_class
+            found[run.line] = replace(run, job=replace(job, app_class=app_class))
+    return [found.get(run.line, run) for run in runs]
+
+
 def _no_job(row: SacctRow) -> str | None:
     """Why the row is not a GPU job that started; None: it is one."""
     if row.is_step:
@@ -171,7 +196,7 @@ def _no_job(row: SacctRow) -> str | None:
     return None
 
 
-def _job(row: SacctRow, classes: tuple[str, ...], default_class: str) -> TraceJob:
+def _job(row: SacctRow, app_class: str) -> TraceJob:
     """The job of a row that started; its work is the recorded run time."""
     start, submit, run_s = row.start_s or 0.0, row.submit_s, max(row.elapsed_s, MIN_RUN_S)
     if submit is None:
@@ -187,7 +212,7 @@ def _job(row: SacctRow, classes: tuple[str, ...], default_class: str) -> TraceJo
         gpus=row.gpus,
         duration_s=run_s,
         nodes=row.wanted_nodes,
-        app_class=_class(row.text("Comment"), classes) or default_class,
+        app_class=app_class,
         time_limit_s=row.time_limit_s,
         priority=row.priority,
         user=row.text("User") or None,
@@ -201,9 +226,9 @@ def _job(row: SacctRow, classes: tuple[str, ...], default_class: str) -> TraceJo
 
 
 def _class(comment: str, classes: tuple[str, ...]) -> str | None:
-    """Class in the job hints of a comment; None: the comment has no class."""
+    """Class in the job hints of a comment, or ``auto``; None: the comment has no class."""
     try:
         hints = parse_comment(comment, classes, policy_names())
     except RequestError:
         return None
-    return hints.app_class if hints and hints.app_class in classes else None
+    return hints.app_class if hints and hints.app_class in (*classes, _AUTO) else None

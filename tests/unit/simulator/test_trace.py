@@ -148,6 +148,24 @@ def test_a_comment_with_a_policy_keeps_its_class():
     assert read_sacct("history", text=text).jobs[0].app_class == "A"
 
 
+def test_class_auto_is_what_the_user_gave_before():
+    def at(minute, job_id, comment, **more):
+        when = {"Submit": f"2026-09-21T14:{minute}:00", "Start": "2026-09-21T15:30:00"}
+        return row(job_id, Comment=comment, **when, **more)
+
+    text = sacct_text(
+        at("30", "4", "class=auto"),
+        at("10", "1", "class=auto"),  # nothing is known yet
+        at("20", "2", "class=A"),
+        at("40", "5", "class=auto", JobName="other"),  # by the account
+        at("50", "6", "class=auto", User="eve"),
+        at("25", "3", "class=C", User="eve", JobName="own"),
+    )
+    trace = read_sacct("jobs", text=text, default_class="B")
+    found = {job.job_id: job.app_class for job in trace.jobs}
+    assert found == {"1": "B", "2": "A", "3": "C", "4": "A", "5": "A", "6": "C"}
+
+
 @pytest.mark.parametrize(
     ("eligible", "wait"),
     [("1790086400", 100), ("Unknown", 86500), ("", 86500), ("1789999999", 86500)],
