@@ -12,6 +12,7 @@ from typing import IO, Any
 from slurm_gpu_aware.cli.output import table
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import StoreError
+from slurm_gpu_aware.model.interconnect import OPERATIONS
 from slurm_gpu_aware.model.penalties import (
     LevelPenalties,
     LevelTime,
@@ -22,6 +23,7 @@ from slurm_gpu_aware.model.penalties import (
 from slurm_gpu_aware.model.profile import Fault, GpuScore
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.history import newest_runs
+from slurm_gpu_aware.store.interconnect import newest_bandwidths, newest_collectives, nics_of
 from slurm_gpu_aware.store.measurements import level_times
 from slurm_gpu_aware.store.profiles import load_profile, score_rows
 from slurm_gpu_aware.time_text import duration
@@ -79,7 +81,7 @@ def timing_records(store: Store) -> list[Record]:
 
 
 def everything(store: Store) -> Record:
-    """The whole profile, JSON-able: GPUs, links, timings, scores, times per level."""
+    """The whole profile, JSON-able: GPUs, NICs, links, timings, scores, times per level."""
     profile = load_profile(store)
     return {
         "schema": "gpu-aware-profile/1",
@@ -89,6 +91,15 @@ def everything(store: Store) -> Record:
             {"node": n, "a": k.a, "b": k.b, "class": k.link_class, "gbps": k.gbps}
             for n, links in profile.links.items()
             for k in links
+        ],
+        "nics": [
+            {"node": node, **nic._asdict()}
+            for node in profile.taken_at
+            for nic in nics_of(store, node)
+        ],
+        "bandwidths": [pair._asdict() for pair in newest_bandwidths(store)],
+        "collectives": [
+            one._asdict() for name in OPERATIONS for one in newest_collectives(store, name)
         ],
         "timings": timing_records(store),
         "scores": records(score_rows(store), SCORE),

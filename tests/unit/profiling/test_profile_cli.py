@@ -193,9 +193,16 @@ def test_export_and_import_are_inverse(run: Run, tmp_path: Path) -> None:
 
 def test_export_json_holds_the_whole_profile(run: Run, tmp_path: Path) -> None:
     with open_store(tmp_path / "store.db") as store:
-        ingest(store, report())
+        raw = report()
+        raw["nics"] = [{"name": "mlx5_0", "pci": "0000:1a:00.0"}]
+        raw["bandwidths"] = [{"a": 0, "b": 1, "ab_gbps": 47.0}]
+        raw["collectives"] = [{"gpus": [0, 1], "operation": "all_reduce", "gbps": 44.0}]
+        ingest(store, raw)
         recompute_scores(store)
     answer = json.loads(run("export", "--json").stdout)
+    assert (answer["nics"][0]["node"], answer["nics"][0]["name"]) == ("n1", "mlx5_0")
+    assert (answer["bandwidths"][0]["node"], answer["bandwidths"][0]["ab_gbps"]) == ("n1", 47.0)
+    assert (answer["collectives"][0]["gpus"], answer["collectives"][0]["gbps"]) == ([0, 1], 44.0)
     assert {key: len(answer[key]) for key in ("nodes", "gpus", "links", "timings", "scores")} == {
         "nodes": 1,
         "gpus": 4,
