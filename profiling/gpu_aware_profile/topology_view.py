@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from slurm_gpu_aware.cli.output import clean, pairs, table
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.interconnect import OPERATIONS, Collective, Nic, PairBandwidth
-from slurm_gpu_aware.model.profile import GpuRecord, Link
+from slurm_gpu_aware.model.profile import GpuRecord, Link, Profile
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.interconnect import newest_bandwidths, newest_collectives, nics_of
 from slurm_gpu_aware.store.measurements import listed
@@ -39,6 +40,8 @@ class NodeTopology:
     nics: Sequence[Nic]
     bandwidths: Sequence[PairBandwidth]
     collectives: Sequence[Collective]
+    typical: Mapping[str, float]
+    """Link class -> median bandwidth of a copy over such links of this GPU model, on all nodes."""
 
     def matrix(self) -> list[list[str | None]]:
         """Class of the path of each device to each other, GPUs first; None: not known."""
@@ -71,6 +74,7 @@ class NodeTopology:
             "links": [
                 {"a": link.a, "b": link.b, "class": link.link_class, "nominal_gbps": link.gbps}
                 | {"measured": dict(zip(_MEASURED, pair[3:], strict=True)) if pair else None}
+                | {"of_median": self._of_median(link, pair)}
                 for link, pair in self._measured()
             ],
             "collectives": [
@@ -137,14 +141,49 @@ class NodeTopology:
         found = {(pair.a, pair.b): pair for pair in self.bandwidths}
         return [(link, found.get((link.a, link.b))) for link in self.links]
 
+    def _of_median(self, link: Link, pair: PairBandwidth | None) -> float | None:
+        """The slower direction over the median of such links; None: not measured."""
+        slower, typical = _slower(pair), self.typical.get(link.link_class)
+        return slower / typical if slower is not None and typical else None
+
     def _bandwidth_table(self) -> str:
-        headers = ("GPUs", "link", "nominal", "a to b", "b to a", "both", "latency us")
+        headers = ("GPUs", "link", "nominal", "a to b", "b to a", "both", "latency us", "of median")
         rows = [
-            (f"{link.a} - {link.b}", link.link_class, *map(_number, (link.gbps, *pair[4:])))
+            (
+                f"{link.a} - {link.b}",
+                link.link_class,
+                *map(_number, (link.gbps, *pair[4:])),
+                "" if (share := self._of_median(link, pair)) is None else f"{share:.0%}",
+            )
             for link, pair in self._measured()
             if pair is not None
         ]
-        return table(headers, rows, right=headers[2:]) + "\nUnits: GB/s; nominal: one direction."
+        return table(headers, rows, right=headers[2:]) + (
+            "\nUnits: GB/s; nominal: one direction. Of median: the slower direction over the median"
+            "\nof such links of this GPU model on all nodes."
+        )
+
+
+def _slower(pair: PairBandwidth | None) -> float | None:
+    """Bandwidth of the slower direction."""
+    known = [] if pair is None else [v for v in (pair.ab_gbps, pair.ba_gbps) if v is not None]
+    return min(known, default=None)
+
+
+def _typical(profile: Profile, pairs: Sequence[PairBandwidth]) -> dict[tuple[str, str], float]:
+    """(GPU model, link class) -> median bandwidth of a copy. GB/s."""
+    classes = {
+        (node, link.a, link.b): link.link_class
+        for node, links in profile.links.items()
+        for link in links
+    }
+    found: dict[tuple[str, str], list[float]] = {}
+    for pair in pairs:
+        slower, key = _slower(pair), (pair.node, pair.a, pair.b)
+        if slower is not None and key in classes:
+            model = profile.gpus[pair.node, pair.a].model or ""
+            found.setdefault((model, classes[key]), []).append(slower)
+    return {key: median(values) for key, values in found.items()}
 
 
 def _number(value: float | None) -> str | None:
@@ -160,6 +199,7 @@ def topologies(store: Store, nodes: Sequence[str]) -> list[NodeTopology]:
     for name in nodes:
         if name not in of_node:
             raise StoreError(f"no GPUs of node {name!r}; known: {listed(sorted(of_node), 20)}")
+    typical = _typical(profile, newest_bandwidths(store))
     collectives = [one for name in OPERATIONS for one in newest_collectives(store, name)]
     return [
         NodeTopology(
@@ -169,6 +209,11 @@ def topologies(store: Store, nodes: Sequence[str]) -> list[NodeTopology]:
             nics_of(store, node),
             newest_bandwidths(store, node),
             [one for one in collectives if one.node == node],
+            {
+                word: gbps
+                for (model, word), gbps in typical.items()
+                if model == (next(iter(gpus.values())).model or "")
+            },
         )
         for node, gpus in of_node.items()
         if not nodes or node in nodes

@@ -57,7 +57,7 @@ def test_the_matrix_of_a_node(path: Path) -> None:
     assert ["NIC0", "mlx5_0"] in lines
     assert not any(line[:1] == ["PHB"] for line in lines)  # the legend explains what occurs
     assert "NVLinks of each GPU: 6 x NVLink 2.0\n" in done.stdout
-    assert ["0", "-", "2", "NV2", "50.0", "47.0", "46.5", "-", "1.9"] in lines
+    assert ["0", "-", "2", "NV2", "50.0", "47.0", "46.5", "-", "1.9", "100%"] in lines
     assert ["all_reduce", "0", "2", "44.0"] in lines
 
 
@@ -68,8 +68,24 @@ def test_all_nodes_and_json(path: Path) -> None:
     assert first["matrix"][2] == ["SYS", "PIX", "X"]
     assert first["links"][0]["measured"]["ab_gbps"] == 47.04
     assert first["collectives"][0]["gpus"] == [0, 2]
-    assert second["links"] == [
-        {"a": 0, "b": 2, "class": "NV2", "nominal_gbps": 50.0, "measured": None}
+    unmeasured = {"measured": None, "of_median": None}
+    assert second["links"] == [{"a": 0, "b": 2, "class": "NV2", "nominal_gbps": 50.0, **unmeasured}]
+
+
+def test_a_slow_link_is_compared_with_those_of_all_nodes(path: Path) -> None:
+    with open_store(path) as store:
+        for node, gbps in (("n3", 48.5), ("n4", 23.25)):
+            pair = {"a": 0, "b": 2, "ab_gbps": 50.0, "ba_gbps": gbps}
+            ingest(store, with_links(node, bandwidths=[pair]))
+    links = [node["links"][0] for node in json.loads(show(path, "--json").stdout)["nodes"]]
+    assert [link["of_median"] for link in links] == [1.0, None, 48.5 / 46.5, 0.5]
+    assert show(path, "--node", "n4").stdout.split("NV2")[-1].split()[:6] == [
+        "50.0",
+        "50.0",
+        "23.2",
+        "-",
+        "-",
+        "50%",
     ]
 
 
