@@ -7,16 +7,9 @@ precision. A value beyond one is a typing error, a wrong unit, or an attack.
 from __future__ import annotations
 
 __all__ = [
-    *(
-        "MAX_GBPS",
-        "MAX_GPUS",
-        "MAX_GPUS_PER_NODE",
-        "MAX_JOB_NAME",
-        "MAX_MHZ",
-        "MAX_NODES",
-        "MAX_PENALTY",
-    ),
-    *("MAX_TIME_MS", "MAX_TIME_S", "MIN_RUN_S", "MIN_TIME_MS", "check_time_ms", "quoted"),
+    *("MAX_GBPS", "MAX_GPUS", "MAX_GPUS_PER_NODE", "MAX_JOB_NAME", "MAX_MHZ", "MAX_NODES"),
+    *("MAX_PENALTY", "MAX_TIME_MS", "MAX_TIME_S", "MIN_RUN_S", "MIN_TIME_MS"),
+    *("check_time_ms", "quoted"),
 ]
 
 MAX_GPUS = 99_999

@@ -36,7 +36,8 @@ __all__ = ["import_command"]
     "--value",
     metavar="NAME",
     help="Which value: a test of DCGM (default: diagnostic), or a performance variable of ReFrame,"
-    " in which {gpu} and {node} stand for number and name; the operation of older nccl-tests.",
+    " in which {gpu} stands for Slurm's index, {nvml} for nvidia-smi's, {node} for the node; or the"
+    " operation of older nccl-tests.",
 )
 @click.option(
     "--unit", metavar="UNIT", help="Unit of ReFrame's values, in place of the recorded one."

@@ -47,7 +47,11 @@ _PER_STEP = re.compile(r"\s*/\s*(it|iter|iteration|step|epoch|run)\Z", re.IGNORE
 """After a unit of time."""
 _RATE = re.compile(r".*\S\s*/\s*(s|sec|second|min|h|hour|day)\Z|[kMGTPE]?flops\Z", re.IGNORECASE)
 _MOST_UNIT = 40
-_PLACES = {"{gpu}": r"(?P<gpu>\d{1,2})", "{node}": r"(?P<node>[A-Za-z0-9][\w.-]{0,251}?)"}
+_PLACES = {
+    "{gpu}": r"(?P<gpu>\d{1,2})",
+    "{nvml}": r"(?P<nvml>\d{1,2})",
+    "{node}": r"(?P<node>[A-Za-z0-9][\w.-]{0,251}?)",
+}
 _EMPTY = (None, "", "None", "null", "<undefined>")
 """ReFrame's words for no value."""
 
@@ -69,9 +73,9 @@ def measured(
 ) -> Measured:
     """Times of GPUs from the variables that ``options.value`` names.
 
-    The name may contain ``{gpu}`` and ``{node}``. Values are times, or rates of one unit, which
-    become times of one unit of work. ``unit``: what the lines of the results count. Raises
-    SourceError.
+    The name may contain ``{gpu}`` (Slurm's index) or ``{nvml}`` (nvidia-smi's), and ``{node}``.
+    Values are times, or rates of one unit, which become times of one unit of work. ``unit``: what
+    the lines of the results count. Raises SourceError.
     """
     wanted = _wanted(source, results, options)
     rows: list[Row] = []
@@ -110,7 +114,7 @@ def _wanted(source: Source, results: Sequence[TestResult], options: ReadOptions)
             f" contain {{gpu}}: {_some(names)}"
         )
     text = options.value or names[0]
-    parts = re.split(r"(\{gpu\}|\{node\})", text)
+    parts = re.split(r"(\{gpu\}|\{nvml\}|\{node\})", text)
     if len(text) > 256 or any(parts.count(place) > 1 for place in _PLACES):
         raise SourceError(f"--value {quoted(text)}: {{gpu}} and {{node}} may occur once each")
     pattern = re.compile("".join(_PLACES.get(part, re.escape(part)) for part in parts))
@@ -159,6 +163,8 @@ def _node(match: re.Match[str], fields: Mapping[str, Any], options: ReadOptions)
 def _gpu(match: re.Match[str], fields: Mapping[str, Any]) -> str:
     if "gpu" in match.re.groupindex:
         return match["gpu"]
+    if "nvml" in match.re.groupindex:
+        return f"nvml:{match['nvml']}"
     gpu = fields.get("gpu")
     if gpu in _EMPTY or not isinstance(gpu, str | int):
         raise ValueError("no GPU: neither {gpu} in --value nor a logged test parameter 'gpu'")

@@ -211,6 +211,18 @@ def test_a_perflog_with_a_variable_per_gpu_and_another_delimiter(
         assert {row.taken_at for row in newest_timings(store)} == {1708987192.0}
 
 
+def test_numbers_of_nvidia_smi_are_those_in_pci_order(store_path: Path, run_import: Call) -> None:
+    swept = report("n1", times=dict.fromkeys(range(2), 100.0))
+    for gpu in swept["gpus"]:
+        gpu["pci"] = f"00000000:{0x40 - gpu['index']:02X}:00.0"
+    with open_store(store_path) as store:
+        ingest(store, swept)
+    text = "job_nodelist|gpu0_value|gpu0_unit|gpu1_value|gpu1_unit\nn1|101|ms|102|ms\n"
+    done = run_import("-", "--class", "A", "--value", "gpu{nvml}", text=text)
+    assert done.exit_code == 0, done.stderr
+    assert times(store_path) == {("n1", 0): 102.0, ("n1", 1): 101.0}
+
+
 def test_a_perflog_with_a_line_per_variable(store_path: Path, run_import: Call) -> None:
     text = (
         "job_completion_time_unix|job_nodelist|perf_var|perf_value|perf_unit\n"
