@@ -29,6 +29,7 @@ PARTLY = 3
 
 _ELSEWHERE = {
     "export": "gpu_aware_profile.commands_show:export",
+    "report": "gpu_aware_profile.commands_report:report",
     "drift": "gpu_aware_profile.commands_drift:drift",
     "show": "gpu_aware_profile.commands_show:show",
     "classify": "gpu_aware_profile.commands_classify:classify",

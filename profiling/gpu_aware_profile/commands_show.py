@@ -51,6 +51,9 @@ __all__ = ["export", "show"]
     show_default=True,
     help="Best GPU first, or by node and GPU.",
 )
+@click.option(
+    "--worst", type=click.IntRange(1), metavar="N", help="Only the N slowest GPUs of each class."
+)
 @click.option("--summary", "only_summary", is_flag=True, help="Only the spread per class.")
 @click.option("--levels", "only_levels", is_flag=True, help="Only the locality penalties.")
 @click.option("--topology", is_flag=True, help="Only links and NICs of each node.")
@@ -62,6 +65,7 @@ def show(
     classes: tuple[str, ...],
     nodes: tuple[str, ...],
     sort: str,
+    worst: int | None,
     only_summary: bool,
     only_levels: bool,
     topology: bool,
@@ -83,6 +87,7 @@ def show(
     \b
       gpu-aware-profile show
       gpu-aware-profile show --class A --node n1 --json
+      gpu-aware-profile show --worst 10
       gpu-aware-profile show --levels
       gpu-aware-profile show --topology --node n1
     """
@@ -93,7 +98,7 @@ def show(
     if only_levels and (only_summary or nodes):
         raise click.UsageError("--levels goes with neither --summary nor --node")
     if topology:
-        if as_csv or only_levels or only_summary or classes:
+        if as_csv or only_levels or only_summary or classes or worst:
             raise click.UsageError("--topology goes with --node and --json only")
         _show_topology(replace(config.store, path=path), nodes, as_json=as_json)
         return
@@ -102,10 +107,13 @@ def show(
         rows = [] if only_levels else _selected(score_rows(store), classes, nodes)
         faults = load_profile(store).faults
         path = store.path
+    summary = summarise(rows)
+    if worst is not None:
+        rows = _worst(rows, worst)
     if sort == "node":
         rows.sort(key=lambda r: (r.node, r.slot, r.app_class))
     answer = {
-        "summary": summarise(rows),
+        "summary": summary,
         "penalties": [row for row in penalties if not classes or row["class"] in classes],
         "faults": [f for f in fault_records(faults) if not nodes or f["node"] in nodes],
         "gpus": records(rows, SCORE),
@@ -125,6 +133,16 @@ def show(
         if not rows:
             say("no scores yet: 'gpu-aware-profile sweep', then 'gpu-aware-profile import FILE'")
         click.echo(_text(rows, answer))
+
+
+def _worst(rows: Sequence[GpuScore], count: int) -> list[GpuScore]:
+    """The slowest of each class, slowest first."""
+    of_class: dict[str, list[GpuScore]] = {}
+    for row in reversed(rows):  # the best ones come first
+        own = of_class.setdefault(row.app_class, [])
+        if len(own) < count:
+            own.append(row)
+    return [row for _, own in sorted(of_class.items()) for row in own]
 
 
 def _text(rows: Sequence[GpuScore], answer: Record) -> str:

@@ -46,12 +46,17 @@ _HISTORIES: Mapping[str, tuple[str, ...]] = {
 """Table with ``taken_at_unix`` -> what is measured."""
 
 
-def newest_runs(store: Store) -> list[GpuTiming]:
-    """All runs of the newest measurement of each GPU and class, as jobs find the GPU."""
+def newest_runs(store: Store, neighbours: str = IDLE) -> list[GpuTiming]:
+    """All runs of the newest measurement of each GPU and class, as jobs find the GPU.
+
+    ``neighbours`` LOADED: the runs of the same measurements while the other GPUs worked.
+    """
     rows = store.query(
         f"{_NEWEST} SELECT node, slot, class, value_ms, taken_at_unix, ifnull(model, '')"  # noqa: S608
         " FROM newest JOIN timings t USING (node, slot, class) JOIN gpus USING (node, slot)"
-        f" WHERE taken_at_unix = at AND {_AS_JOBS} ORDER BY node, slot, class, run"
+        " WHERE taken_at_unix = at AND neighbours = ? AND clock_mhz = 0"
+        " ORDER BY node, slot, class, run",
+        (neighbours,),
     )
     return [GpuTiming(*row) for row in rows]
 

@@ -31,8 +31,8 @@ FEWEST_RUNS = 3
 _LEAST_SHIFT = 0.01
 _FEWEST_GPUS = 3
 """With fewer GPUs of a model each one moves the median that it is compared with."""
-_MANY_GPUS = 8
-"""From so many GPUs on the spread of their changes is known, too."""
+_SOME_GPUS, _MANY_GPUS = 8, 64
+"""From so many GPUs on the spread of their changes is known: roughly, and well enough alone."""
 _NORMAL_MAD = 0.674490
 """Median of the absolute value of a standard normal variable."""
 
@@ -106,11 +106,12 @@ def drift(pairs: Iterable[Pair], *, least: float = LEAST, factor: float = FACTOR
     """Compare two measurements of each GPU and class.
 
     A GPU became slower if the logarithm of its score rose by more than ``log(1 + least)`` plus
-    ``factor`` standard deviations. The standard deviation is the larger one of two robust
-    estimates, both per class and model: that of the difference of two medians of runs, from the
-    spread of the runs (:func:`run_spread`), and, from 8 GPUs on, 1.4826 MAD of the changes of
-    all GPUs, which contains what differs from day to day. GPUs of a model with fewer than 3 GPUs,
-    or without any known spread, get the threshold inf.
+    ``factor`` standard deviations. There are two robust estimates of the standard deviation, both
+    per class and model: that of the difference of two medians of runs, from the spread of the runs
+    (:func:`run_spread`), and 1.4826 MAD of the changes of all GPUs, which contains what differs
+    from day to day and no trend that all measurements have alike. With fewer than 8 GPUs the first
+    one counts, with fewer than 64 the larger one, else the second one. GPUs of a model with fewer
+    than 3 GPUs, or without any known spread, get the threshold inf.
     """
     groups: dict[tuple[str, str], list[Pair]] = {}
     for pair in pairs:
@@ -174,10 +175,14 @@ def _deviations(own: Sequence[Pair], rise: FloatArray) -> FloatArray:
     counts: IntArray = np.array([(len(p.before_ms), len(p.now_ms)) for p in own], dtype=np.int64)
     # Variance of a median of n normal runs: pi / 2n for many, less for few.
     medians = run * np.sqrt(math.pi / 2.0 * (1.0 / counts).sum(axis=1))
-    days = math.nan
-    if len(own) >= _MANY_GPUS:
-        days = float(np.median(np.abs(rise - np.median(rise)))) / _NORMAL_MAD
-    found = np.fmax(medians, days)
+    if len(own) < _SOME_GPUS:
+        found = medians
+    else:
+        # The changes of GPUs with few runs differ more.
+        relative = np.sqrt((1.0 / counts).sum(axis=1))
+        mad = float(np.median(np.abs(rise - np.median(rise)) / relative))
+        days = mad / _NORMAL_MAD * relative
+        found = days if len(own) >= _MANY_GPUS else np.fmax(medians, days)
     return np.where(np.isnan(found), math.inf, found)
 
 
