@@ -17,7 +17,7 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.deploy import files
 from slurm_gpu_aware.deploy.distribution import WANTED, find_delivery
 from slurm_gpu_aware.deploy.indexing import SiteFiles
-from slurm_gpu_aware.deploy.job_requests import restore_all
+from slurm_gpu_aware.deploy.job_requests import jobs_text, restore_all
 from slurm_gpu_aware.deploy.removal_state import forget_removal
 from slurm_gpu_aware.deploy.rollout import Rollout
 from slurm_gpu_aware.deploy.rollout_nodes import RolloutNodes
@@ -186,5 +186,8 @@ def _ending(summary: Summary, others: Sequence[str], *, removes: bool) -> tuple[
         words.append(
             f"Nodes keep the features of GPU models, which jobs ask for; '{again}' tries again:"
         )
-        words += [f"job {job_id}: {why}." for job_id, why in summary.features_needed_by.items()]
+        jobs: dict[str, list[str]] = {}
+        for job_id, why in summary.features_needed_by.items():
+            jobs.setdefault(why, []).append(job_id)
+        words += [f"{jobs_text(ids)}: {why}." for why, ids in jobs.items()]
     return _SKIPPED if skipped or others or stranded else 0, " ".join(words)

@@ -69,7 +69,7 @@ def return_types(client: SlurmClient, config: Config, models: Collection[str]) -
             return _return_types(client, config.gate, models)
     features = frozenset(map(feature_of, models))
     asking = [job for job in all_jobs(client) if job.state == "PENDING"]
-    why = f"it changes only while no selector works: {works}"
+    why = f"the request changes only while no selector works: {works}"
     return ReturnedTypes(wrong={j.id: why for j in asking if features_named(j) & features})
 
 

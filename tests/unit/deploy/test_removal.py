@@ -18,6 +18,7 @@ from store_samples import decision
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.deploy.indexing import read_site
 from slurm_gpu_aware.deploy.site_scripts import hook_line, join_lines
+from slurm_gpu_aware.lockfile import hold_selector_lock
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 
@@ -270,6 +271,22 @@ def test_pending_jobs_get_their_gpu_type_back_instead_of_being_waited_for(own: S
     assert own.memory.jobs["9"]["state"] == "RUNNING"
     assert {j["admin_comment"] for j in own.memory.jobs.values()} == {""}
     assert own.files() == before
+
+
+def test_an_undo_beside_a_working_selector_keeps_features_and_jobs(own: Site) -> None:
+    install(own)
+    with_features(own)
+    own.memory.set(jobs=[parked(i, **ASKS, stuck=True) for i in ("7", "8")])
+    with hold_selector_lock(own.memory.store):
+        done = own.setup("--undo", "--yes")
+    said = " ".join(done.stderr.split())
+    assert (done.exit_code, said.count("another selector runs")) == (0, 1), said
+    assert "jobs 7, 8: the request changes only while no selector works" in said
+    assert {job["features"] for job in own.memory.jobs.values()} == {"gpu_v100"}
+    assert "gpu_v100" in (own.slurm / "slurm.conf").read_text()
+    assert own.setup("--undo", "--yes").exit_code == 0
+    assert {job["features"] for job in own.memory.jobs.values()} == {""}
+    assert "gpu_v100" not in (own.slurm / "slurm.conf").read_text()
 
 
 def test_a_job_that_keeps_the_feature_is_named_with_what_to_type(own: Site) -> None:
