@@ -92,11 +92,12 @@ def _preview(
     steps = [
         (nodes, f"move {hostlist(nodes)} back to the site's GRES types, one by one, each drained"
          " until it is empty"),
-        (plain, "let pending jobs that ask for a GPU model by its feature ask for its type again,"
-         " and take these features out of slurm.conf"),
         (in_filter, f"take our lines out of {site.slurm_dir / files.OWN_FILTER}"),
-        (True, "stop the selector, give all waiting jobs back to Slurm with their own requests"),
-        (of_conf, "as soon as no job needs us: take our settings out of slurm.conf, and our calls"
+        (True, "stop the selector"),
+        (plain, "let pending jobs that ask for a GPU model by its feature ask for its type again"),
+        (True, "give all waiting jobs back to Slurm with their own requests"),
+        (of_conf, "as soon as no job needs us: take our settings, and the features of GPU models,"
+         " out of slurm.conf, and our calls"
          f" out of the site's scripts; {delivery.why}; 'scontrol reconfigure'"),
         (own.files, f"delete {len(own.files)} files of ours on this host"),
     ]  # fmt: skip

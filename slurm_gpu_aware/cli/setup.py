@@ -50,9 +50,10 @@ def command(context: Context, /, **given: Any) -> None:
     --roll changes these types without killing jobs: it drains a node, waits until it is empty,
     writes its lines in slurm.conf and gres.conf, runs setup.distribute, reconfigures Slurm, checks
     the registration of the node, resumes it, and takes the next. Nodes that are down or drained for
-    another reason are skipped. --undo moves nodes back; pending jobs that ask for a model then ask
-    for its GPU type again. Both may be interrupted (Ctrl-C, kill -9) and started again; without
-    --nodes or --partition they resume with the same nodes. --json prints the outcome of each node.
+    another reason are skipped. --undo moves nodes back; if no selector works, pending jobs that ask
+    for a model then ask for its GPU type again. Both may be interrupted (Ctrl-C, kill -9) and
+    started again; without --nodes or --partition they resume with the same nodes. --json prints the
+    outcome of each node.
 
     Pending jobs that ask for a GPU type are changed to ask for the model. Where that cannot be
     done, --roll names them, takes the nodes that they need last, and waits until they have started;
