@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from cluster import OUTRUN, Cluster
-from test_way_of_a_job import decisions, events, one_fast_node, started
+from test_way_of_a_job import NO_HISTORY, decisions, events, one_fast_node, started
 
 pytestmark = OUTRUN
 
@@ -28,7 +28,7 @@ APPENDS = ["--open-mode=append", "--time=120"]
 @pytest.fixture(autouse=True)
 def moving(cluster: Cluster) -> Iterator[None]:
     """Jobs are moved, and n4 is twice as fast as the other nodes."""
-    with one_fast_node(cluster, MOVES):
+    with one_fast_node(cluster, MOVES + NO_HISTORY):
         yield
 
 

@@ -6,18 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 from cluster import OUTRUN, Cluster
-from test_way_of_a_job import one_fast_node
+from test_way_of_a_job import NO_HISTORY, one_fast_node
 
 pytestmark = OUTRUN
-
-# The limits are the estimates: jobs of other tests under the same names are no history.
-EFT = "[estimates]\nhistory_days = 0\n"
 
 
 @pytest.fixture(autouse=True)
 def waiting(cluster: Cluster) -> Iterator[None]:
     """The default policy, and n4 is twice as fast as the other nodes."""
-    with one_fast_node(cluster, EFT, remove="^policy = "):
+    with one_fast_node(cluster, NO_HISTORY):
         yield
 
 
