@@ -95,8 +95,9 @@ class Leaver:
     ) -> None:
         """Leave orphans to Slurm; bound ones only while the gate is held.
 
-        A job that the ledger does not know is no orphan: a user may ask for the gate's licence, an
-        operator for GPUs by index.
+        A job with the gate's licence and without a record would wait for ever, also one that the
+        ledger does not know: its AdminComment was overwritten before the first round. A job without
+        the licence is no orphan unless the ledger knows it: an operator may ask for GPUs by index.
         """
         orphans: list[tuple[GatedJob, str]] = []
         for job in pending:
@@ -108,7 +109,7 @@ class Leaver:
             if bound is not None:
                 if gate_held:
                     orphans.append((bound, _OVERWRITTEN))
-            elif job.licence_count(self.gate.licence) and self._known(job):
+            elif job.licence_count(self.gate.licence):
                 orphans.append((unbound_orphan(job, self.gate), _OVERWRITTEN))
         self.leave(orphans, now, split)
 
@@ -119,11 +120,6 @@ class Leaver:
             or job.id in self.tracker.placed
             or bound_slots(job) is not None
         )
-
-    def _known(self, job: SlurmJob) -> bool:
-        """Whether the job, or its array before the split, was parked."""
-        names = dict.fromkeys([job.id, str(job.array_id or job.id)])
-        return any(self.tracker.ledger.first_event(name, "parked") is not None for name in names)
 
 
 def infeasible(

@@ -84,7 +84,7 @@ def test_what_something_else_holds_is_left_alone(slurm: SlurmFolder, reason: str
 
 
 def test_what_is_not_ours_is_left_alone(slurm: SlurmFolder) -> None:
-    foreign = parked(admin_comment="site note", licenses="gpuaware:1")
+    foreign = parked(admin_comment="site note", licenses="", stuck=True)
     by_hand = parked(
         "8", licenses="", admin_comment="gpuaware/1;tn=gres/gpu:2;sel=opened:0:1", stuck=True
     )

@@ -91,6 +91,19 @@ def test_a_prepared_job_is_unpinned_before_it_is_opened(slurm: SlurmFolder) -> N
     assert seen(slurm.jobs["7"]) == FREE
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"array_job_id": 7, "array_task_str": "1-3"}, {"licenses": "matlab:2,gpuaware:1"}],
+    ids=["single", "array", "licences"],
+)
+def test_a_job_that_lost_its_record_before_the_first_round_does_not_wait_for_ever(
+    slurm: SlurmFolder, fields: dict[str, Any]
+) -> None:
+    place(slurm, parked(**{**fields, "admin_comment": STATS, "stuck": True}))
+    own = "matlab:2" if "licenses" in fields else ""
+    assert [seen(job) for job in slurm.jobs.values()] == [(own, *FREE[1:])]
+
+
 def test_nothing_is_unpinned_while_the_gate_is_not_held(slurm: SlurmFolder) -> None:
     place(slurm, parked())
     requeue(slurm)
