@@ -3,37 +3,54 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import socket
-import statistics
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpu_aware_profile.bench_options import bench_options, bench_timing
 from gpu_aware_profile.cli import links_options
 from slurm_gpu_aware.cli.entry import INTERRUPTED
-from slurm_gpu_aware.cli.output import json_option, say, table
-from slurm_gpu_aware.model.profile import IDLE
+from slurm_gpu_aware.cli.options import Number
+from slurm_gpu_aware.cli.output import json_option, say
+from slurm_gpu_aware.errors import SourceError, not_installed
+
+if TYPE_CHECKING:
+    from gpu_aware_profile.timing import Timing
 
 __all__ = ["node"]
 
-_BANDWIDTHS = {
-    "ab_gbps": "a to b GB/s",
-    "ba_gbps": "b to a GB/s",
-    "both_gbps": "both GB/s",
-    "latency_us": "latency us",
-}
+_ALL_CLOCKS = 1 << 16
+
+
+class _ClockCount(click.ParamType[int]):
+    """A number of clocks; ``all`` is more than any GPU has."""
+
+    name = "count"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number; fail with one sentence."""
+        if value == "all":
+            return _ALL_CLOCKS
+        if isinstance(value, int):
+            return value
+        if value.isascii() and value.isdecimal() and 0 < int(value) < _ALL_CLOCKS:
+            return int(value)
+        return self.fail(f"{value!r} is not a number of clocks, or all", param, ctx)
 
 
 @click.command()
 @click.option("--backend", metavar="NAME", help="Timing backend. Default: one that works here.")
 @click.option("--no-timings", is_flag=True, help="Report identity, links and clocks only.")
+@bench_options
 @click.option("--class", "classes", multiple=True, metavar="NAME", help="Only this class.")
 @click.option(
     "--runs",
@@ -48,6 +65,37 @@ _BANDWIDTHS = {
     help="Measure all GPUs of the node at the same time, too (default), or not.",
 )
 @links_options
+@click.option(
+    "--clocks",
+    "clock_steps",
+    type=_ClockCount(),
+    default=0,
+    metavar="N|all",
+    help="Measure at N supported SM clocks besides, the highest and the lowest included; needs"
+    " --allow-clock-changes.",
+)
+@click.option(
+    "--allow-clock-changes",
+    is_flag=True,
+    help="Lock clocks for --clocks, as root, and reset them at the end.",
+)
+@click.option(
+    "--warm-up",
+    "warm_up_s",
+    type=Number(0, 3600),
+    default=30.0,
+    show_default=True,
+    metavar="S",
+    help="Limit of the warm-up of a run with kernels, in seconds; it ends before if the"
+    " temperature is steady.",
+)
+@click.option(
+    "--time-limit",
+    "limit_s",
+    type=Number(0, 10**7),
+    metavar="S",
+    help="Begin no run later than this many seconds after the start.",
+)
 @click.option(
     "--sysfs",
     type=click.Path(file_okay=False, path_type=Path),
@@ -64,15 +112,21 @@ def node(
     classes: tuple[str, ...],
     runs: int,
     loaded: bool,
+    clock_steps: int,
+    allow_clock_changes: bool,
+    warm_up_s: float,
+    limit_s: float | None,
     links: bool,
     links_time: float,
     sysfs: Path,
     node_name: str | None,
     as_json: bool,
+    **bench: Any,
 ) -> None:
     """Probe the GPUs of this node and print the report; nothing is stored.
 
-    Only fake GPUs are timed; times of real GPUs are imported.
+    Real GPUs are measured with kernels of the classes A, B and C (backend 'kernels', needs the
+    extra 'gpu'), or with a program of your own (--bench).
 
     Each GPU is measured alone, and then all of them at the same time; both are stored, and scores
     are computed from the first.
@@ -86,29 +140,74 @@ def node(
       gpu-aware-profile node --json
     """
     from gpu_aware_profile.node import Wanted, probe
-    from gpu_aware_profile.timing import timing_backend
+    from gpu_aware_profile.probe_view import show_report
+    from gpu_aware_profile.runs import fault
 
     # Slurm's name: that of slurmd inside a job, else the short host name.
     short = socket.gethostname().partition(".")[0]
     name = node_name or os.environ.get("SLURMD_NODENAME") or short
-    timing = None if no_timings else timing_backend(backend)
+    excluded = no_timings or bool(classes) or backend is not None
+    _check_usage(bench["bench"], excluded, clock_steps, allow_clock_changes, no_timings)
+    timing, unusable = None, None
+    if not no_timings:
+        timing, unusable = _timing(bench_timing(bench), backend)
     talk = say if sys.stderr.isatty() else (lambda text: None)
     links_s = links_time if links else 0.0
-    wanted = Wanted(classes, runs, loaded, sysfs=sysfs, links_s=links_s, progress=talk)
+    wanted = Wanted(
+        classes,
+        runs,
+        loaded,
+        warm_up_s=warm_up_s,
+        limit_s=math.inf if limit_s is None else limit_s,
+        clock_steps=clock_steps,
+        sysfs=sysfs,
+        links_s=links_s,
+        progress=talk,
+    )
     with _stopped_by_signals(wanted.stopped):
         report = probe(name, timing, wanted)
+    if unusable is not None:
+        report["errors"].append(fault(None, unusable))
     if as_json:
         click.echo(json.dumps(report, separators=(",", ":")))
     else:
-        _show(report)
-        if report["backend"] is None and report["gpus"] and not no_timings:
-            say("no times: the only timing backend is that of fake GPUs; import the times")
+        show_report(report)
+        if report["gpus"] and timing is None and unusable is None and not no_timings:
+            say(f"no times: {not_installed('CuPy', 'gpu')}; or use --bench, or import times")
     if not report["gpus"]:
         say(f"{name}: no GPU could be read")
         click.get_current_context().exit(1)
     if wanted.stopped.is_set():
         say("stopped by a signal")
         click.get_current_context().exit(INTERRUPTED)
+
+
+def _check_usage(
+    bench: str | None, excluded: bool, clock_steps: int, allowed: bool, no_timings: bool
+) -> None:
+    """Raise UsageError for options that exclude or need each other."""
+    if bench is not None and excluded:
+        raise click.UsageError("--bench excludes --backend, --class and --no-timings")
+    if clock_steps and not allowed:
+        raise click.UsageError("--clocks locks clocks of GPUs, which needs --allow-clock-changes")
+    if clock_steps and no_timings:
+        raise click.UsageError("--clocks excludes --no-timings")
+
+
+def _timing(
+    program: Timing | None, backend: str | None
+) -> tuple[Timing | None, SourceError | None]:
+    """The backend if there is one, and why it cannot work. Raises SourceError if it is named."""
+    from gpu_aware_profile.timing import timing_backend
+
+    if program is not None:
+        return program, None
+    try:
+        return timing_backend(backend), None
+    except SourceError as exc:
+        if backend is not None:
+            raise
+        return None, exc
 
 
 @contextmanager
@@ -121,37 +220,3 @@ def _stopped_by_signals(stopped: threading.Event) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _show(report: dict[str, Any]) -> None:
-    runs: dict[tuple[int, str], list[float]] = {}
-    for timing in report["timings"]:
-        if timing["neighbours"] == IDLE:
-            runs.setdefault((timing["index"], timing["class"]), []).append(timing["value_ms"])
-    names = sorted({name for _, name in runs})
-    times = {key: f"{statistics.median(values):.1f}" for key, values in runs.items()}
-    rows = [
-        [g["index"], g["name"], g["pci"], g["numa"], g["max_clock_mhz"], g["power_limit_w"]]
-        + [times.get((g["index"], name)) for name in names]
-        for g in report["gpus"]
-    ]
-    headers = ["GPU", "name", "PCI", "NUMA", "MHz", "W", *(f"{name} ms" for name in names)]
-    click.echo(table(headers, rows, right=headers[3:]))
-    if report["links"]:
-        links = [[f"{k['a']} - {k['b']}", k["class"], k["gbps"]] for k in report["links"]]
-        click.echo()
-        click.echo(table(["link", "class", "GB/s"], links, right=["GB/s"]))
-    if report.get("bandwidths"):
-        measured = [
-            [f"{k['a']} - {k['b']}", *(k[name] for name in _BANDWIDTHS)]
-            for k in report["bandwidths"]
-        ]
-        click.echo()
-        click.echo(table(["measured", *_BANDWIDTHS.values()], measured, right=_BANDWIDTHS.values()))
-    if report.get("collectives"):
-        rings = [[" ".join(map(str, k["gpus"])), k["gbps"]] for k in report["collectives"]]
-        click.echo()
-        click.echo(table(["all-reduce of GPUs", "bus GB/s"], rings, right=["bus GB/s"]))
-    for fault in report["errors"]:
-        where = "" if fault["index"] is None else f"GPU {fault['index']}: "
-        say(f"{where}{fault['call']}: {fault['error']}")

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from gpu_aware_profile.bench_options import bench_arguments, bench_options
 from gpu_aware_profile.cli import PARTLY, links_options, store_options
 from gpu_aware_profile.sweep import BACKGROUND, Sweep
 from gpu_aware_profile.sweep_output import Found, print_found, shown
@@ -80,6 +81,7 @@ _ALARM_SINCE_S = 30 * 86_400.0
     help="Command to run if GPUs became slower that were not reported before.",
 )
 @click.option("--class", "classes", multiple=True, metavar="NAME", help="Only this class.")
+@bench_options
 @click.option("--backend", metavar="NAME", help="Timing backend. Default: one that works there.")
 @click.option(
     "--runs",
@@ -113,8 +115,8 @@ def sweep(
 ) -> None:
     """Probe every GPU node through Slurm; store the results and the new scores.
 
-    A sweep stores GPUs, links and clocks. Only fake GPUs are timed; times of real GPUs come from
-    your own benchmark, by 'gpu-aware-profile import'.
+    A sweep stores GPUs, links and clocks, and times where CuPy is installed on the nodes, or with a
+    program of your own (--bench). Other times are imported.
 
     The probe is one exclusive job per node. A node that fails, hangs, stays busy or is preempted is
     reported and skipped; then the exit code is 3, and the sweep may be resumed for these nodes.
@@ -288,9 +290,11 @@ def _as_before(
 
 
 def _sweep(sweep_id: str, store: Store, config: Config, given: Mapping[str, Any]) -> Sweep:
-    arguments = [f"--runs={given['runs']}"]
+    # A probe that runs into its limit is lost with all that it measured.
+    arguments = [f"--runs={given['runs']}", f"--time-limit={0.8 * given['time_limit']:g}"]
     arguments += [f"--class={name}" for name in given["classes"]]
     arguments += [f"--backend={given['backend']}"] if given["backend"] else []
+    arguments += bench_arguments(given)
     arguments += ["--links", f"--links-time={given['links_time']:g}"] if given["links"] else []
     options: list[str] = []
     if given["background"]:

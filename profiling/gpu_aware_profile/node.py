@@ -6,13 +6,16 @@ that fell off the bus is listed in ``errors``, and the others are reported.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gpu_aware_profile.clock_sweep import clock_steps, reset_left_behind, sweep_clocks
 from gpu_aware_profile.devices import Device, DeviceError, Driver, PeerLink, open_driver
 from gpu_aware_profile.pci_tree import SYSFS, nics
 from gpu_aware_profile.runs import Faults, Measurement, ReadableGpu, fault
@@ -36,6 +39,11 @@ class Wanted:
     """Whether all GPUs of the node are measured at the same time, too."""
     warm_up_s: float = 30.0
     """Limit of the warm-up of a run."""
+    limit_s: float = math.inf
+    """No run begins later than this after ``began``."""
+    began: float = field(default_factory=time.monotonic)
+    clock_steps: int = 0
+    """Clocks at which GPUs are measured besides; more than a GPU supports: all of them."""
     sysfs: Path = SYSFS
     """Where the host's sysfs is mounted."""
     links_s: float = 0.0
@@ -65,6 +73,7 @@ def probe(node: str, backend: Timing | None, wanted: Wanted) -> dict[str, Any]:
         "timings": [],
         "errors": faults,
     }
+    left_locked = reset_left_behind(node)
     try:
         with open_driver() as driver:
             gpus = _gpus(driver, faults)
@@ -78,8 +87,11 @@ def probe(node: str, backend: Timing | None, wanted: Wanted) -> dict[str, Any]:
             if backend is not None:
                 report["backend"] = backend.name
                 report["timings"] = _timings(driver, gpus, backend, wanted, faults)
-    except DeviceError as exc:
+        if backend is not None and wanted.clock_steps:
+            report["timings"] += _at_locked_clocks(gpus, backend, wanted, faults)
+    except SourceError as exc:
         faults.append(fault(None, exc))
+    faults += left_locked
     return report
 
 
@@ -101,8 +113,19 @@ def _timings(
     driver: Driver, gpus: Sequence[ReadableGpu], backend: Timing, wanted: Wanted, faults: Faults
 ) -> list[dict[str, Any]]:
     classes = wanted.classes or backend.classes
+    with _measurement(driver, gpus, backend, wanted, faults) as measurement:
+        timings = measurement.idle(classes, wanted.runs)
+        if wanted.loaded and len(gpus) > 1:
+            timings += measurement.loaded(classes, wanted.runs)
+    return timings
+
+
+@contextmanager
+def _measurement(
+    driver: Driver, gpus: Sequence[ReadableGpu], backend: Timing, wanted: Wanted, faults: Faults
+) -> Iterator[Measurement]:
     with driver.events() as events:
-        measurement = Measurement(
+        yield Measurement(
             gpus,
             backend,
             driver.visible_variable,
@@ -111,11 +134,37 @@ def _timings(
             wanted.progress,
             wanted.stopped,
             wanted.warm_up_s,
+            wanted.began + wanted.limit_s,
         )
-        timings = measurement.idle(classes, wanted.runs)
-        if wanted.loaded and len(gpus) > 1:
-            timings += measurement.loaded(classes, wanted.runs)
-    return timings
+
+
+def _at_locked_clocks(
+    gpus: Sequence[ReadableGpu], backend: Timing, wanted: Wanted, faults: Faults
+) -> list[dict[str, Any]]:
+    """Timings at several clocks, one run at each. No connection to the driver may be open."""
+    steps = {gpu.index: clock_steps(gpu.record["clocks_mhz"], wanted.clock_steps) for gpu in gpus}
+    sick: set[int] = set()
+
+    def measure(clocks_mhz: Mapping[int, int]) -> list[dict[str, Any]]:
+        try:
+            with open_driver() as driver:
+                here = _opened_again(driver, [gpu for gpu in gpus if gpu.index in clocks_mhz])
+                with _measurement(driver, here, backend, wanted, faults) as measurement:
+                    measurement.sick = sick
+                    return measurement.idle(wanted.classes or backend.classes, 1, clocks_mhz)
+        except DeviceError as exc:
+            faults.append(fault(None, exc))
+            return []
+
+    return sweep_clocks(steps, faults, measure, wanted.stopped.is_set)
+
+
+def _opened_again(driver: Driver, gpus: Sequence[ReadableGpu]) -> list[ReadableGpu]:
+    """The GPUs of another connection; without those that are lost now."""
+    devices = {
+        index: device for index, device in driver.devices() if not isinstance(device, DeviceError)
+    }
+    return [replace(gpu, device=devices[gpu.index]) for gpu in gpus if gpu.index in devices]
 
 
 def _try(faults: Faults, index: int | None, ask: Callable[..., Any], *args: Any) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,32 +35,26 @@ class ReadableGpu:
 
 def fault(index: int | None, error: SourceError) -> dict[str, Any]:
     """Entry of ``errors``; ``index`` None: an error of the node."""
-    if isinstance(error, DeviceError):
+    if isinstance(error, DeviceError | SickGpuError):
         return {"index": index, "call": error.call, "error": error.reason}
     return {"index": index, "call": "timing", "error": str(error)}
 
 
 class _Gathering:
-    """GPUs that are measured at the same time: each waits for the others, twice."""
+    """GPUs that are measured at the same time: all have to be warm, and then to be measured."""
 
     def __init__(self, parties: int) -> None:
-        self._changed = threading.Condition()
-        self._missing = {"warm": parties, "measured": parties}
+        self._lock = threading.Lock()
+        self._missing = dict.fromkeys(("warm", "measured"), parties)
+        self._done = {stage: threading.Event() for stage in self._missing}
 
-    def wait(self, stage: str, arrived: bool, stopped: threading.Event) -> None:
-        """Arrive at a stage (unless that is done), and wait until all others have."""
-        with self._changed:
-            self._missing[stage] -= arrived
-            self._changed.notify_all()
-            while self._missing[stage] > 0 and not stopped.is_set():
-                self._changed.wait(_CHECK_S)
-
-    def leave(self, stages: Sequence[str]) -> None:
-        """The others no longer wait for this GPU."""
-        with self._changed:
-            for stage in stages:
-                self._missing[stage] -= 1
-            self._changed.notify_all()
+    def arrive(self, stage: str) -> threading.Event:
+        """One GPU more is so far; the event is set when all are."""
+        with self._lock:
+            self._missing[stage] -= 1
+            if self._missing[stage] == 0:
+                self._done[stage].set()
+        return self._done[stage]
 
 
 class _Control:
@@ -80,28 +75,24 @@ class _Control:
 
     def warm_up(self) -> None:
         ends = time.monotonic() + self._warm_up_s
-        while (
-            time.monotonic() < ends and not self._telemetry.steady() and not self.stopped.is_set()
-        ):
+        while not (self._telemetry.steady() or self.stopped.is_set() or time.monotonic() > ends):
             self.stopped.wait(PERIOD_S)
-        self._arrive("warm")
+        self._arrive("warm").wait()
 
-    @contextmanager
-    def window(self) -> Iterator[None]:
-        with self._telemetry.window():
-            yield
+    def window(self) -> AbstractContextManager[None]:
+        return self._telemetry.window()
 
-    def company(self) -> None:
-        self._arrive("measured")
+    def company(self) -> threading.Event:
+        return self._arrive("measured")
 
-    def _arrive(self, stage: str) -> None:
-        arrived = stage in self._ahead
-        if arrived:
-            self._ahead.remove(stage)
-        self._gathering.wait(stage, arrived, self.stopped)
+    def _arrive(self, stage: str) -> threading.Event:
+        self._ahead.remove(stage)
+        return self._gathering.arrive(stage)
 
     def leave(self) -> None:
-        self._gathering.leave(self._ahead)
+        """The others no longer wait for this GPU."""
+        for stage in list(self._ahead):
+            self._arrive(stage)
 
 
 @dataclass
@@ -120,10 +111,17 @@ class Measurement:
     stopped: threading.Event
     warm_up_s: float
     """Limit of the warm-up of a run."""
-    _sick: set[int] = field(default_factory=set)
+    ends: float = math.inf
+    """No run begins later. Units: s of the monotonic clock."""
+    sick: set[int] = field(default_factory=set)
+    """GPUs that are not measured any more."""
 
-    def idle(self, classes: Sequence[str], runs: int, clock_mhz: int = 0) -> list[dict[str, Any]]:
+    def idle(
+        self, classes: Sequence[str], runs: int, clocks_mhz: Mapping[int, int] | None = None
+    ) -> list[dict[str, Any]]:
         """Measure GPU by GPU; return timings of the report.
+
+        ``clocks_mhz``: GPU -> its clock, where that is locked.
 
         The runs of a GPU lie as far apart as possible, so that what disturbs the node for a while
         disturbs one of them.
@@ -132,24 +130,27 @@ class Measurement:
         for number in range(runs):
             for gpu in self.gpus:
                 for app_class in classes:
-                    rows += self._together([gpu], app_class, IDLE, number, clock_mhz)
-        return rows
+                    rows += self._together([gpu], app_class, IDLE, number)
+        return [row | {"clock_mhz": (clocks_mhz or {}).get(row["index"], 0)} for row in rows]
 
     def loaded(self, classes: Sequence[str], runs: int) -> list[dict[str, Any]]:
         """Measure all GPUs at the same time; return timings of the report."""
         rows = []
         for number in range(runs):
             for app_class in classes:
-                rows += self._together(self.gpus, app_class, LOADED, number, 0)
+                rows += self._together(self.gpus, app_class, LOADED, number)
         return rows
 
     def _together(
-        self, gpus: Sequence[ReadableGpu], app_class: str, neighbours: str, number: int, clock: int
+        self, gpus: Sequence[ReadableGpu], app_class: str, neighbours: str, number: int
     ) -> list[dict[str, Any]]:
         """One run of each GPU, at the same time; a GPU without a time has a fault."""
         ecc = {gpu.index: counts for gpu in gpus if (counts := self._answers(gpu)) is not None}
         healthy = [gpu for gpu in gpus if gpu.index in ecc]
         if not healthy or self.stopped.is_set():
+            return []
+        if time.monotonic() > self.ends:
+            self._note({"index": None, "call": "time limit", "error": "it left out some runs"})
             return []
         names = ", ".join(str(gpu.index) for gpu in healthy)
         self.progress(f"GPU {names}: class {app_class}, {neighbours}, run {number + 1}")
@@ -159,7 +160,7 @@ class Measurement:
         def measure(gpu: ReadableGpu) -> None:
             row = self._run(gpu, app_class, neighbours, number, gathering)
             if row is not None:
-                rows[gpu.index] = {**row, "clock_mhz": clock}
+                rows[gpu.index] = row
 
         threads = [threading.Thread(target=measure, args=[gpu], daemon=True) for gpu in healthy]
         for thread in threads:
@@ -172,7 +173,7 @@ class Measurement:
 
     def _answers(self, gpu: ReadableGpu) -> EccErrors | None:
         """Error counts of a GPU that is well; a GPU that is lost gets a fault, once."""
-        if gpu.index in self._sick:
+        if gpu.index in self.sick:
             return None
         try:
             return gpu.device.ecc_errors()
@@ -181,7 +182,7 @@ class Measurement:
             return None
 
     def _give_up(self, gpu: ReadableGpu, error: SourceError) -> None:
-        self._sick.add(gpu.index)
+        self.sick.add(gpu.index)
         self._note(fault(gpu.index, error))
 
     def _note(self, entry: dict[str, Any]) -> None:
@@ -244,6 +245,7 @@ def _row(spec: RunSpec, reading: Reading, telemetry: Telemetry) -> dict[str, Any
         "index": spec.slot,
         "class": spec.app_class,
         "neighbours": spec.neighbours,
+        "clock_mhz": 0,
         "value_ms": float(f"{reading.value_ms:.6g}"),
         "samples": reading.samples,
         "spread": None if reading.spread is None else round(reading.spread, 5),

@@ -99,7 +99,7 @@ def print_found(sweep_id: str, found: Found, *, complete: bool, as_json: bool) -
         click.echo(table(headers, cells, right=headers[2:6]))
     done = [outcome for outcome in outcomes if outcome.state == "done"]
     if done and not any(outcome.timings for outcome in done):
-        say("no times were measured: import them with 'gpu-aware-profile import FILE'")
+        say("no times were measured: they need the extra 'gpu' on the nodes, --bench, or an import")
     for sentence in outlier_sentences(found.far):
         say(f"stored as measured: {sentence}")
     if found.slower:

@@ -10,6 +10,7 @@ import statistics
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from importlib.util import find_spec
 from typing import NamedTuple, Protocol
 
 from slurm_gpu_aware.errors import SourceError
@@ -23,7 +24,15 @@ _MAD_TO_SIGMA = 1.4826
 
 
 class SickGpuError(SourceError):
-    """The GPU hangs or computes wrong results: it gets no time and is not measured further."""
+    """The GPU hangs or computes wrong results: it gets no time and is not measured further.
+
+    ``call``: ``timeout`` or ``result``; ``reason``: a sentence.
+    """
+
+    def __init__(self, call: str, reason: str) -> None:
+        super().__init__(reason)
+        self.call = call
+        self.reason = reason
 
 
 class RunSpec(NamedTuple):
@@ -76,8 +85,11 @@ class RunControl(Protocol):
     def window(self) -> AbstractContextManager[None]:
         """The measured part, or one of several: clocks and power are of these."""
 
-    def company(self) -> None:
-        """Wait, while the GPU works, until the other GPUs of this run are measured, too."""
+    def company(self) -> threading.Event:
+        """This GPU is measured; the event is set when all GPUs of this run are.
+
+        The GPU has to work until then, so that the others have loaded neighbours.
+        """
 
 
 class Timing(Protocol):
@@ -110,10 +122,15 @@ def timing_backend(name: str | None = None) -> Timing | None:
     Raises SourceError if the named one is not known or cannot work here.
     """
     from gpu_aware_profile.fake_timing import FakeTiming
+    from gpu_aware_profile.kernel_timing import KernelTiming
 
-    if name not in (None, FakeTiming.name):
-        raise SourceError(f"unknown timing backend {name!r}; known: {FakeTiming.name}")
-    fake = FakeTiming.of_this_node()
-    if fake is None and name is not None:
+    if name not in (None, FakeTiming.name, KernelTiming.name):
+        known = f"{FakeTiming.name}, {KernelTiming.name}"
+        raise SourceError(f"unknown timing backend {name!r}; known: {known}")
+    if name != KernelTiming.name and (fake := FakeTiming.of_this_node()) is not None:
+        return fake
+    if name == FakeTiming.name:
         raise SourceError(f"timing backend {name!r} cannot work here: no fake machine on this node")
-    return fake
+    if name is None and find_spec("cupy") is None:
+        return None
+    return KernelTiming.of_this_node()

@@ -54,7 +54,7 @@ class Hook:
         A note of another job on one of its GPUs means that an epilog never ran: that GPU is reset,
         too, unless only the Extra field names it and that other job still runs here.
         """
-        self._make_up()
+        self.make_up()
         with self._notes.together(TOGETHER_S):
             noted = self._notes.all()
             try:
@@ -85,7 +85,7 @@ class Hook:
         because it is cut off, is reset by the next hook of any job on this node. Those that were
         marked before are tried again, too. No other clock is touched.
         """
-        self._make_up()
+        self.make_up()
         with self._notes.together(TOGETHER_S):
             own = {
                 index: note
@@ -145,7 +145,7 @@ class Hook:
                 self._notes.forget(result.index)  # surely not locked; else the epilog resets it
         self._failures(results, asked_mhz=asked_mhz)
 
-    def _make_up(self) -> None:
+    def make_up(self) -> None:
         """Reset what epilogs tried in vain, of any job; else a later hook tries again.
 
         No other hook may be at work: it could be locking a GPU that is about to be reset.

@@ -193,7 +193,7 @@ def test_the_table_for_people(library, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--backend", "cudax"], "unknown timing backend 'cudax'; known: fake"),
+        (["--backend", "cudax"], "unknown timing backend 'cudax'; known: fake, kernels"),
         (["--runs", "0"], "Invalid value for '--runs'"),
     ],
 )

@@ -1,6 +1,7 @@
 """Runs of several GPUs: order, telemetry, and GPUs that fail."""
 
 import threading
+import time
 
 import pytest
 
@@ -106,7 +107,7 @@ def test_gpus_wait_for_each_other_before_and_after_the_measured_part():
         control.warm_up()
         seen.append(len(warm))
         measured.add(run.slot)
-        control.company()
+        control.company().wait(10)
         seen.append(len(measured))
 
     assert Node(act).loaded() == [0, 1, 2]
@@ -118,7 +119,7 @@ def test_gpus_do_not_wait_for_one_that_failed():
         if run.slot == 1:
             raise SourceError("crashed")
         control.warm_up()
-        control.company()
+        assert control.company().wait(10)
 
     node = Node(act)
     assert node.loaded() == [0, 2]
@@ -138,12 +139,12 @@ def test_a_gpu_that_is_lost_between_two_runs_costs_only_its_own_times():
 def test_a_sick_gpu_is_not_measured_again():
     def act(run, control):
         if run.slot == 2:
-            raise SickGpuError("wrong result")
+            raise SickGpuError("result", "wrong")
 
     node = Node(act)
     assert node.idle(["A", "B"], runs=2) == [0, 0, 1, 1] * 2
     assert [run for run in node.backend.runs if run[0] == 2] == [(2, "A", "idle", 0)]
-    assert node.faults == [{"index": 2, "call": "timing", "error": "wrong result"}]
+    assert node.faults == [{"index": 2, "call": "result", "error": "wrong"}]
 
 
 def test_an_error_of_every_run_is_listed_once():
@@ -194,6 +195,13 @@ def test_nothing_begins_after_a_signal():
     assert node.idle(runs=3) == []
     assert len(node.backend.runs) == 1
     assert node.faults == []
+
+
+def test_no_run_begins_after_the_time_limit():
+    node = Node(gpus=2)
+    node.measurement.ends = time.monotonic() - 1.0
+    assert node.idle(runs=3) == []
+    assert node.faults == [{"index": None, "call": "time limit", "error": "it left out some runs"}]
 
 
 def test_power_comes_from_the_counter_if_the_window_is_long():

@@ -94,7 +94,7 @@ def test_srun_is_asked_for_a_whole_node_that_our_filter_leaves_alone(cluster):
     words = (cluster.folder / "srun.log").read_text().split()
     for word in (
         *["--exclusive", "--gres=gpu:4", "-N1", "--comment=place=off", "--immediate=300"],
-        *["--time=15", "--account=ops", "--runs=3", "--class=A", "--json"],
+        *["--time=15", "--account=ops", "--runs=3", "--time-limit=720", "--class=A", "--json"],
     ):
         assert word in words
     assert words[words.index("-p") + 1] == "gpu"
@@ -132,7 +132,7 @@ def test_real_gpus_have_no_timing_backend_which_is_no_fault(cluster):
     done = cluster.sweep("--node", "n1")
     (n1,) = json.loads(done.stdout)["nodes"]
     assert (n1["state"], n1["gpus"], n1["timings"], n1["faults"]) == ("done", 4, 0, 0)
-    assert "no times were measured: import them with 'gpu-aware-profile import FILE'" in done.stderr
+    assert "no times were measured: they need the extra 'gpu' on the nodes" in done.stderr
 
 
 def test_a_lost_gpu_keeps_its_node_in_the_sweep(cluster):

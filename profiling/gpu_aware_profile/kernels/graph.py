@@ -1,0 +1,65 @@
+"""A step of PageRank on a generated graph: a sparse matrix times a vector."""
+
+from __future__ import annotations
+
+from gpu_aware_profile.kernels.arrays import Engine, check_close, hashed
+
+__all__ = ["PageRank"]
+
+_DAMPING = 0.85
+_LEAST, _SPREAD = 8, 17
+"""In-degrees are 8 to 24, 16 on average."""
+_CHECKED = 64
+"""Rows that are summed again."""
+_TOLERANCE = 1e-5
+"""Of sums of up to 24 numbers in float32, relative."""
+
+
+class PageRank:
+    """One step from the ranks of a uniform start; a `Kernel`.
+
+    Each vertex has at least one edge out, so the ranks keep the sum 1. Edges come from random
+    vertices, so most reads of a rank miss the cache of a GPU if there are enough vertices.
+    """
+
+    name = "pagerank"
+    unit = "GB/s"
+    limit = "memory"
+
+    def __init__(self, engine: Engine, vertices: int) -> None:
+        xp = engine.xp
+        self._engine = engine
+        self._vertices = vertices
+        self._base = (1.0 - _DAMPING) / vertices
+        degrees = _LEAST + hashed(xp, vertices, 70) % xp.uint32(_SPREAD)
+        self._starts = xp.zeros(vertices + 1, xp.int64)
+        self._starts[1:] = xp.cumsum(degrees.astype(xp.int64))
+        edges = int(self._starts[-1])
+        self._sources = (hashed(xp, edges, 80) % xp.uint32(vertices)).astype(xp.int32)
+        # The first edge of row i comes from vertex i + 1, so that every vertex has one out.
+        own = xp.arange(1, vertices + 1, dtype=xp.int32)
+        own[-1] = 0
+        self._sources[self._starts[:-1]] = own
+        out_degrees = xp.bincount(self._sources, minlength=vertices)
+        self._shares = (1.0 / (out_degrees * float(vertices))).astype(xp.float32)
+        self.result = xp.empty(vertices, xp.float32)
+        # Per edge the number of its source and that one's share; per vertex start and rank.
+        self.work = 8.0 * edges + 12.0 * vertices
+
+    def launch(self) -> None:
+        """Compute one step."""
+        self._engine.gather_sums(
+            self._starts, self._sources, self._shares, self._base, _DAMPING, self.result
+        )
+
+    def check(self) -> None:
+        """Check the sum of all ranks, and some ranks. Raises WrongResultError."""
+        xp = self._engine.xp
+        total = self.result.sum(dtype=xp.float64)
+        check_close(xp, "the sum of all ranks", total, xp.ones(()), _TOLERANCE)
+        for row in (hashed(xp, _CHECKED, 90) % xp.uint32(self._vertices)).tolist():
+            first, last = self._starts[row : row + 2].tolist()
+            shares = self._shares[self._sources[first:last]].astype(xp.float64)
+            expected = self._base + _DAMPING * shares.sum()
+            found = self.result[row].astype(xp.float64)
+            check_close(xp, f"rank {row}", found / expected, xp.ones(()), _TOLERANCE)
