@@ -13,7 +13,7 @@ from typing import Any
 
 import click.testing
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from store_samples import ingest, report
 
@@ -398,6 +398,29 @@ def fuzz(text: str, value: str | None) -> None:
         except SourceError as exc:
             if len(str(exc)) > 2000:
                 raise
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from([LOG, dcgm4({0: 2e4, 1: 1.9e4}), reframe_report(gemm=500.0)]),
+    st.lists(st.tuples(st.integers(0, 900), st.integers(0, 9), st.text(max_size=9)), max_size=4),
+)
+def test_a_damaged_file_is_stored_whole_or_refused_in_sentences(
+    store_path: Path, run_import: Call, text: str, damages: list[tuple[int, int, str]]
+) -> None:
+    for at, length, put in damages:
+        text = text[:at] + put + text[at + length :]
+    store_path.with_name("n1.txt").write_text(text, errors="surrogatepass")
+    done = run_import("n1.txt", "--class", "A", "--value", "gemm", "--new-gpus")
+    if done.exit_code == 1 and "no test with a rate" in done.stderr:
+        done = run_import("n1.txt", "--class", "A", "--new-gpus")
+    assert done.exit_code in (0, 1), done.stderr
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    if store_path.exists():
+        with open_store(store_path) as store:
+            for node, value in store.query("SELECT node, value_ms FROM timings"):
+                assert node
+                assert 1e-6 <= value <= 1e12
 
 
 def test_large_files_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
