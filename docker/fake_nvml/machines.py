@@ -125,6 +125,11 @@ CLASSES = {
     "B": {"base_ms": 240.0, "clock_share": 0.6, "load": 0.7},
     "C": {"base_ms": 66.0, "clock_share": 0.1, "load": 0.5},
 }
+LEVELS = {
+    "A": {"switch": 1.1, "rack": 1.15, "row": 1.2, "cluster": 1.3},
+    "B": {"switch": 1.2, "rack": 1.3, "row": 1.4, "cluster": 1.6},
+    "C": {"switch": 1.05, "rack": 1.1, "row": 1.15, "cluster": 1.2},
+}
 SPREADS = {"A": 0.06, "B": 0.025, "C": 0.004}
 LOADED = {"A": 1.03, "B": 1.02, "C": 1.0}
 
@@ -176,6 +181,7 @@ def build(
         "run_noise": 0.001,
         "classes": {name: dict(entry) for name, entry in CLASSES.items()},
         "loaded": dict(LOADED),
+        "levels": {name: dict(factors) for name, factors in LEVELS.items()},
         **facts["gpu"],
         "pcie_lanes": 16,
         "sockets": [{"numa": i, "cpus": lists[i]} for i in range(sockets)],

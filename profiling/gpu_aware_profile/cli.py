@@ -36,6 +36,8 @@ _ELSEWHERE = {
     "forget": "gpu_aware_profile.commands_forget:forget",
     "fit-effbw": "gpu_aware_profile.commands_effbw:fit_effbw",
     "import": "gpu_aware_profile.commands_import:import_command",
+    "levels": "gpu_aware_profile.commands_levels:levels",
+    "level-step": "gpu_aware_profile.commands_levels:level_step",
     "pattern": "gpu_aware_profile.commands_pattern:pattern",
     "node": "gpu_aware_profile.commands_probe:node",
     "sweep": "gpu_aware_profile.commands_sweep:sweep",

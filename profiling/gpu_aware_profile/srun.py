@@ -38,8 +38,12 @@ def run_srun(
     limit_s: float,
     stopped: threading.Event,
     cancel: Callable[[], None],
+    reply: Callable[[bytearray], bytes] | None = None,
 ) -> Ended:
     """Run ``srun``; call ``cancel`` and end it if it takes too long or ``stopped`` is set.
+
+    ``reply``: called with the output so far; what it returns first goes to all tasks, as their
+    whole input.
 
     Raises SourceError if it was stopped or prints more than 8 MiB, subprocess.TimeoutExpired,
     OSError.
@@ -50,7 +54,7 @@ def run_srun(
     # In its own session: Ctrl-C reaches this process only, which cancels the jobs.
     with subprocess.Popen(
         argv,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL if reply is None else subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=clean_environment(),
@@ -62,6 +66,9 @@ def run_srun(
                 cancel()
                 _end(process)
                 break
+            if reply is not None and (text := reply(reading.out)):
+                _write(process, text)
+                reply = None
         else:
             out, err = (text.decode("utf-8", "replace") for text in (reading.out, reading.err))
             return Ended(process.returncode, out, err)
@@ -70,6 +77,15 @@ def run_srun(
     if reading.too_long:
         raise SourceError(f"the probe printed more than {_MOST_OUT >> 20} MiB")
     raise subprocess.TimeoutExpired("srun", limit_s)
+
+
+def _write(process: subprocess.Popen[bytes], text: bytes) -> None:
+    """Write the input; a process that has ended does not read it."""
+    if process.stdin is not None:
+        with suppress(OSError):
+            process.stdin.write(text)
+        with suppress(OSError):
+            process.stdin.close()
 
 
 class _Output:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -79,3 +80,28 @@ def test_no_switch_has_two_nodes(cluster: Cluster, network: str) -> None:
     nodes = set(started(cluster, wide)["nodes"])
     assert nodes == ({"n1", "n3"} if network == "block" else {"n2", "n3"})
     cluster.wait_told(wide, r"\bswitch\b" if network == "block" else r"\bcluster\b")
+
+
+def test_measured_bandwidths_and_penalties(cluster: Cluster, network: str) -> None:
+    """Ranks on two nodes join by srun's input and output; a job does not leave its block."""
+    cluster.sh("ctl", "gpu-aware-profile sweep --links", user="slurm", timeout=300)
+    shown = cluster.sh("ctl", "gpu-aware-profile show --topology --node n1 --json", user="slurm")
+    (node,) = json.loads(shown)["nodes"]
+    assert all(link["measured"]["ab_gbps"] > 0 for link in node["links"])
+    assert node["collectives"]
+
+    answer = json.loads(
+        cluster.sh("ctl", "gpu-aware-profile levels --json", user="slurm", timeout=300)
+    )
+    runs = {(run["level"], *sorted(run["nodes"])) for run in answer["runs"]}
+    assert ("switch", "n1", "n3") in runs
+    assert {level for level, *_ in runs} == (
+        {"node", "switch"} if network == "block" else {"node", "switch", "rack"}
+    )
+    ratios = {(row["class"], row["level"]): row["ratio"] for row in answer["penalties"]}
+    assert ratios["C", "node"] == 1.0
+    assert ratios["C", "switch"] == pytest.approx(1.05, rel=0.02)  # as in the machine files
+    assert ratios["B", "switch"] == pytest.approx(1.2, rel=0.1)
+    cluster.sh("ctl", "gpu-aware-profile forget --levels A", user="slurm")
+    cluster.sh("ctl", "gpu-aware-profile forget --levels B", user="slurm")
+    cluster.sh("ctl", "gpu-aware-profile forget --levels C", user="slurm")
