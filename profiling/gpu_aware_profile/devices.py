@@ -6,16 +6,22 @@ raise `DeviceError`; a value that the device does not support is None.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from slurm_gpu_aware.errors import SourceError
 
 __all__ = [
     *("Device", "DeviceError", "Driver", "EccErrors", "Event", "Identity", "PeerLink"),
-    *("Sample", "open_driver"),
+    *("ANSWER_S", "NoAnswerError", "Sample", "open_driver", "in_time"),
 ]
+
+T = TypeVar("T")
+
+ANSWER_S = 5.0
+"""Time limit of a query during a measurement."""
 
 
 class DeviceError(SourceError):
@@ -30,6 +36,13 @@ class DeviceError(SourceError):
         self.call = call
         self.reason = reason
         self.unsupported = unsupported
+
+
+class NoAnswerError(DeviceError):
+    """A call to the driver hangs."""
+
+    def __init__(self, call: str) -> None:
+        super().__init__(call, f"no answer within {ANSWER_S:g} s")
 
 
 class Identity(NamedTuple):
@@ -123,6 +136,31 @@ class Driver(Protocol):
 
     def events(self) -> AbstractContextManager[Callable[[], list[Event]]]:
         """Register for critical errors of all GPUs; the value returns those that are new."""
+
+
+def in_time(call: str, ask: Callable[[], T]) -> T:
+    """Return ``ask()``. Raises NoAnswerError after ``ANSWER_S``.
+
+    A faulty GPU may hang a call forever; the thread that waits for it is left behind then.
+    ``call`` names the query.
+    """
+    answers: list[T] = []
+    errors: list[DeviceError] = []
+
+    def run() -> None:
+        try:
+            answers.append(ask())
+        except DeviceError as exc:
+            errors.append(exc)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(ANSWER_S)
+    if errors:
+        raise errors[0]
+    if not answers:
+        raise NoAnswerError(call)
+    return answers[0]
 
 
 def open_driver() -> AbstractContextManager[Driver]:

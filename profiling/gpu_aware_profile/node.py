@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gpu_aware_profile.clock_sweep import clock_steps, reset_left_behind, sweep_clocks
-from gpu_aware_profile.devices import Device, DeviceError, Driver, PeerLink, open_driver
+from gpu_aware_profile.devices import Device, DeviceError, Driver, PeerLink, in_time, open_driver
 from gpu_aware_profile.pci_tree import SYSFS, nics
 from gpu_aware_profile.runs import Faults, Measurement, ReadableGpu, fault
 from gpu_aware_profile.timing import Timing
@@ -184,7 +185,7 @@ def _gpus(driver: Driver, faults: Faults) -> list[ReadableGpu]:
             unopened.append(fault(None, device))
             continue
         try:
-            record = _identity(index, device, faults)
+            record = in_time("identity", partial(_identity, index, device, faults))
             peers = _try(faults, index, device.peer_links)
             gpus.append(ReadableGpu(index, device, record | _peer_facts(peers), peers or ()))
         except DeviceError as exc:  # lost between two calls

@@ -10,10 +10,18 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from gpu_aware_profile.devices import DeviceError, EccErrors, Event, Identity, PeerLink, Sample
+from gpu_aware_profile.devices import (
+    DeviceError,
+    EccErrors,
+    Event,
+    Identity,
+    PeerLink,
+    Sample,
+    in_time,
+)
 from slurm_gpu_aware.errors import not_installed
 
 __all__ = ["Nvml", "NvmlDevice", "cpu_list", "model_word"]
@@ -114,7 +122,8 @@ class Nvml:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._api.nvmlShutdown()
+        with suppress(DeviceError):  # a GPU may hang it
+            in_time("nvmlShutdown", lambda: self.call("nvmlShutdown"))
 
     def call(self, name: str, *args: Any) -> Any:
         """Call an NVML function by name; bytes are decoded. Raises DeviceError."""

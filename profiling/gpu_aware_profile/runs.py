@@ -10,7 +10,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_aware_profile.devices import Device, DeviceError, EccErrors, Event, PeerLink
+from gpu_aware_profile.devices import (
+    Device,
+    DeviceError,
+    EccErrors,
+    Event,
+    NoAnswerError,
+    PeerLink,
+    in_time,
+)
 from gpu_aware_profile.telemetry import PERIOD_S, Telemetry
 from gpu_aware_profile.timing import Reading, RunSpec, SickGpuError, Timing
 from slurm_gpu_aware.errors import SourceError
@@ -176,10 +184,18 @@ class Measurement:
         if gpu.index in self.sick:
             return None
         try:
-            return gpu.device.ecc_errors()
+            return in_time("ecc_errors", gpu.device.ecc_errors)
         except DeviceError as exc:
             self._give_up(gpu, exc)
             return None
+
+    def _new_events(self) -> list[Event]:
+        try:
+            return in_time("events", self.events)
+        except DeviceError as exc:
+            self._note(fault(None, exc))
+            self.events = list  # not asked again
+            return []
 
     def _give_up(self, gpu: ReadableGpu, error: SourceError) -> None:
         self.sick.add(gpu.index)
@@ -214,6 +230,9 @@ class Measurement:
                 return None
             finally:
                 control.leave()
+        if isinstance(telemetry.fault, NoAnswerError):
+            self._give_up(gpu, telemetry.fault)
+            return None
         if telemetry.fault is not None:
             self._note(fault(gpu.index, telemetry.fault))
         return _row(spec, reading, telemetry)
@@ -222,7 +241,7 @@ class Measurement:
         """GPUs of which the driver reported errors during a run: its time does not count."""
         broken = set()
         by_pci = {gpu.record["pci"]: gpu.index for gpu in self.gpus}
-        for event in self.events():
+        for event in self._new_events():
             index = by_pci.get(event.pci)
             self._note({"index": index, "call": event.call, "error": event.error})
             broken.add(index)

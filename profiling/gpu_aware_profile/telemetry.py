@@ -6,11 +6,11 @@ import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from gpu_aware_profile.devices import Device, DeviceError, Sample
+from gpu_aware_profile.devices import ANSWER_S, Device, DeviceError, NoAnswerError, Sample
 
 __all__ = ["Telemetry", "Window", "power_w"]
 
@@ -20,8 +20,10 @@ _COUNTER_S = 0.5
 _STEADY_S = 5.0
 _STEADY_C = 1.0
 """A GPU is in thermal equilibrium if its temperature stays within this range for that time."""
-_END_S = 5.0
-"""Wait for a query that hangs in the driver at most this long."""
+
+
+_Reading = tuple[float, Sample, float | None]
+"""Time (Units: s), sample, energy counter (Units: J)."""
 
 
 class Window(NamedTuple):
@@ -40,6 +42,15 @@ def power_w(window: Window) -> float | None:
     return _mean(sample.power_w for sample in window.samples)
 
 
+def _window(readings: Sequence[_Reading]) -> Window:
+    samples = tuple(sample for _, sample, _ in readings)
+    if not readings:
+        return Window(samples, 0.0, None)
+    (begin, _, first_j), (end, _, last_j) = readings[0], readings[-1]
+    used = None if first_j is None or last_j is None else last_j - first_j
+    return Window(samples, end - begin, used)
+
+
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known else None
@@ -54,11 +65,12 @@ class Telemetry:
     def __init__(self, device: Device, now: Callable[[], float] = time.monotonic) -> None:
         self._device = device
         self._now = now
-        self._ended = threading.Event()
-        self._open: list[Sample] | None = None
+        self._ended = False
+        self._asked = self._served = 0
+        self._changed = threading.Condition()
+        self._open: list[_Reading] | None = None
         self._temperatures: deque[tuple[float, float]] = deque()
         self._sampled = False
-        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.windows: list[Window] = []
         self.fault: DeviceError | None = None
@@ -68,28 +80,35 @@ class Telemetry:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join(_END_S)
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        if not isinstance(self.fault, NoAnswerError):
+            self._thread.join(ANSWER_S)
 
     def _run(self) -> None:
-        while not self._ended.wait(PERIOD_S):
+        while not self._ended and self.fault is None:
+            serving = self._asked
             self.take()
+            with self._changed:
+                self._served = serving
+                self._changed.notify_all()
+                if self._asked == serving and not self._ended:
+                    self._changed.wait(PERIOD_S)
 
     def take(self) -> None:
-        """Take one sample."""
-        if self.fault is not None:
-            return
+        """Take one sample; only the thread may do so while it runs."""
         try:
-            sample = self._device.sample()
+            sample, energy_j = self._device.sample(), self._device.energy_j()
         except DeviceError as exc:
             self.fault = exc
             return
-        with self._lock:
+        now = self._now()
+        with self._changed:
             self._sampled = True
             if self._open is not None:
-                self._open.append(sample)
+                self._open.append((now, sample, energy_j))
             if sample.temperature_c is not None:
-                now = self._now()
                 self._temperatures.append((now, sample.temperature_c))
                 while self._temperatures[0][0] < now - _STEADY_S - 1.0:
                     self._temperatures.popleft()
@@ -97,32 +116,32 @@ class Telemetry:
     @contextmanager
     def window(self) -> Iterator[None]:
         """A measured part; it has a sample at its start and one at its end."""
-        energy = self._energy_j()
-        with self._lock:
+        with self._changed:
             self._open = []
-        begin = self._now()
-        self.take()
         try:
+            self._wait_for_sample()
             yield
-            self.take()
+            self._wait_for_sample()
         finally:
-            duration = self._now() - begin
-            end = self._energy_j()
-            used = None if energy is None or end is None else end - energy
-            with self._lock:
-                samples, self._open = tuple(self._open or ()), None
-        self.windows.append(Window(samples, duration, used))
+            with self._changed:
+                readings, self._open = self._open or [], None
+        self.windows.append(_window(readings))
 
-    def _energy_j(self) -> float | None:
-        try:
-            return self._device.energy_j()
-        except DeviceError as exc:
-            self.fault = self.fault or exc
-            return None
+    def _wait_for_sample(self) -> None:
+        """Wait for a sample that is taken from now on; a driver that hangs is a fault."""
+        with self._changed:
+            self._asked += 1
+            asked = self._asked
+            self._changed.notify_all()
+            answered = self._changed.wait_for(
+                lambda: self._served >= asked or self.fault is not None, ANSWER_S
+            )
+        if not answered:
+            self.fault = NoAnswerError("telemetry")
 
     def steady(self) -> bool:
         """Whether the GPU is in thermal equilibrium; True if it has no thermometer."""
-        with self._lock:
+        with self._changed:
             seen = list(self._temperatures)
         if not seen:
             return self._sampled or self.fault is not None

@@ -255,6 +255,17 @@ def test_without_events_and_telemetry_there_are_times(library, tmp_path):
     ]
 
 
+@pytest.mark.parametrize("call", ["nvmlDeviceGetUUID", "nvmlDeviceGetPowerUsage"])
+def test_a_gpu_that_hangs_its_driver_costs_only_itself(library, tmp_path, call):
+    node = FakeNode(library, tmp_path)
+    machines.add_fault(node.state, call, minor=1, hang_s=600)
+    report = probe(node, "--class", "A", "--runs", "2")
+    assert [row["index"] for row in report["timings"]] == [0, 2, 3] * 4
+    assert [(fault["index"], fault["error"]) for fault in report["errors"]] == [
+        (1, "no answer within 5 s")
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "word"),
     [
