@@ -28,6 +28,7 @@ __all__ = [
     "has_task",
     "task_number",
     "unbound_orphan",
+    "unbound_orphans",
 ]
 
 _PARKED = frozenset({JobPhase.WAITING, JobPhase.HELD, JobPhase.PREPARED})
@@ -168,6 +169,17 @@ def bound_orphan(job: SlurmJob, gate: GateConfig, last: LastDecision) -> GatedJo
         return None
     marker = JobMarker(JobPhase.RELEASED, job.restarts, 0.0)  # so that every field is restored
     return GatedJob(job, original, marker, JobPhase.RELEASED).as_seen(job, gate)
+
+
+def unbound_orphans(jobs: Iterable[SlurmJob], gate: GateConfig) -> list[GatedJob]:
+    """Pending jobs at the gate without a record, each with its present request."""
+    return [
+        unbound_orphan(job, gate)
+        for job in jobs
+        if job.state == "PENDING"
+        and job.licence_count(gate.licence)
+        and parse(job.admin_comment) is None
+    ]
 
 
 def unbound_orphan(job: SlurmJob, gate: GateConfig) -> GatedJob:

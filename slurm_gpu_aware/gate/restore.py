@@ -17,7 +17,13 @@ from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.admin_comment import BOUND, is_ours, marked, marker_of, unmarked
 from slurm_gpu_aware.gate.extra_field import extra_with_clock
-from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs, has_task, task_number
+from slurm_gpu_aware.gate.gated_job import (
+    GatedJob,
+    gated_jobs,
+    has_task,
+    task_number,
+    unbound_orphans,
+)
 from slurm_gpu_aware.gate.holding_pool import leave_pool_fields
 from slurm_gpu_aware.gate.owner_change import is_changed, settle_changes
 from slurm_gpu_aware.gate.request_forms import Fields, kept_tasks, restored_fields
@@ -228,6 +234,7 @@ def release_by_hand(
     if settle_changes(client, config.gate, gated_jobs(jobs, config.gate), split_arrays(jobs)):
         jobs = client.jobs()
     parked = [job for job in gated_jobs(jobs, config.gate) if job.parked]
+    parked += unbound_orphans(jobs, config.gate)
     if job_ids is None:
         chosen = parked
     else:

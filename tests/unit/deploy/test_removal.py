@@ -240,6 +240,17 @@ def test_jobs_get_their_requests_back_and_running_ones_are_waited_for(own: Site)
     assert not (own.slurm / "epilog.d").exists()
 
 
+def test_a_held_job_without_its_record_is_not_waited_for(own: Site) -> None:
+    """As after another program has overwritten its AdminComment."""
+    install(own)
+    lost = {"admin_comment": "site note", "licenses": "matlab:1,gpuaware:1"}
+    own.memory.set(jobs=[parked("7", **lost, stuck=True, reason="JobHeldUser")])
+    done = own.setup("--remove", "--yes")
+    assert done.exit_code == 0, done.stderr
+    job = own.memory.jobs["7"]
+    assert (job["licenses"], job["admin_comment"]) == ("matlab:1", "site note")
+
+
 def with_features(site: Site) -> None:
     """The nodes as the undo of a rollout leaves them while jobs ask for the feature."""
     conf = site.slurm / "slurm.conf"
