@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gpu_aware_profile.drifting import stored_drift
 from gpu_aware_profile.positions import Place, places
 from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.model.class_history import UNKNOWN_CLASS
 from slurm_gpu_aware.model.profile import LOADED, Gpu, GpuTiming
 from slurm_gpu_aware.slurm.records import SlurmSwitch
 from slurm_gpu_aware.store.database import Store
@@ -107,13 +108,15 @@ def stored_job_scores(store: Store, now: float) -> list[JobScore]:
 
 
 def _run(decision: Decision, models: Mapping[Gpu, str]) -> JobRun | None:
-    """The run of a decision; None: it did not complete, or its GPUs or its kind are not known."""
+    """The run of a decision; None: it did not complete, or GPUs, class or kind are not known."""
     outcome, asked = decision.outcome, decision.asked
     start, end, name = outcome.get("start_s"), decision.outcome_at, asked.get("name")
     app_class = asked.get("class")
     if outcome.get("state") != "COMPLETED" or not isinstance(start, int | float) or end is None:
         return None
     if end <= start or not name or not app_class or not decision.exact:
+        return None
+    if asked.get("class_from") in UNKNOWN_CLASS:
         return None
     gpus = [
         (node, slot)

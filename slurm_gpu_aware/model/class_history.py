@@ -13,8 +13,10 @@ from dataclasses import dataclass
 
 from slurm_gpu_aware.bounds import MAX_JOB_NAME
 
-__all__ = ["AskedClass", "ClassHistory", "GivenClass"]
+__all__ = ["UNKNOWN_CLASS", "AskedClass", "ClassHistory", "GivenClass"]
 
+UNKNOWN_CLASS = ("site", "nothing")
+"""Values of `AskedClass.source` of jobs whose class is only the site's default."""
 _KEPT_OF_USER = 400
 """Names and accounts of one user; the one without a job for longest goes."""
 _ALL_KEPT = 50_000

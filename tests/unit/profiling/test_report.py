@@ -42,12 +42,15 @@ def measured(store: Store, at: float, slow: float = 1.0) -> None:
 
 
 def jobs(store: Store) -> None:
-    """Four jobs on each of two GPUs; those on r1-1:1 take 20% longer."""
+    """Four jobs on each of two GPUs; those on r1-1:1 take 20% longer. Jobs with the site's default
+    class, on GPU 2, tell nothing of a class."""
     ledger = Ledger(store)
     start = time.time() - 2 * DAY_S
-    for number in range(8):
+    for number in range(12):
         slot, run_s = number % 2, 1000.0 * (1.2 if number % 2 else 1.0)
-        asked = {"name": "train", "class": "A", "gpus": 1}
+        asked = {"name": "train", "class": "A", "gpus": 1, "class_from": "given"}
+        if number >= 8:
+            slot, asked["class_from"] = 2, "site" if number % 2 else "nothing"
         outcome = {"state": "COMPLETED", "start_s": start}
         decision = Decision(
             str(number), "alice", start, start, asked, "eft", ["r1-1"], [[slot]], 1.0, "node", 1.0,
