@@ -68,8 +68,8 @@ class Sampler:
 
     engine: Engine
     width: float = 0.005
-    least_s: float = 1.0
-    most_s: float = 3.0
+    least_s: float = 2.0
+    most_s: float = 4.0
 
     def prepare(self, kernel: Kernel) -> Array:
         """Launch a kernel and check its result, which is returned. Raises WrongResultError."""

@@ -337,3 +337,67 @@ def test_the_helper_writes_what_the_readme_says(tmp_path):
     again = machines.build("two-socket-4", "n7", seed=5)
     assert again == machines.build("two-socket-4", "n7", seed=5)
     assert again["gpus"][0]["slowness"] != machines.build("two-socket-4", "n7", seed=6)["gpus"][0]
+
+
+def test_an_event_set_reports_xids_that_come_after_it(node):
+    machines.report_xid(node.state, 1, 31)
+    out = node.python(
+        calls(f"""
+import sys
+sys.path.insert(0, {str(ROOT / "docker" / "fake_nvml")!r})
+import machines
+events = n.nvmlEventSetCreate()
+for gpu in gpus[:3]:
+    n.nvmlDeviceRegisterEvents(gpu, n.nvmlEventTypeXidCriticalError, events)
+out["before"] = code(n.nvmlEventSetWait, events, 0)
+for minor, xid in (("2", "79"), ("3", "48"), ("0", "13")):
+    machines.main(["xid", {str(node.state)!r}, minor, xid])
+found = [n.nvmlEventSetWait(events, 1000) for _ in range(2)]
+out["found"] = [[n.nvmlDeviceGetMinorNumber(e.device), e.eventType, e.eventData] for e in found]
+out["after"] = code(n.nvmlEventSetWait, events, 20)
+out["other"] = code(n.nvmlDeviceRegisterEvents, gpus[0], 1, events)
+n.nvmlEventSetFree(events)
+""")
+    )
+    assert out == {"before": 10, "found": [[2, 8, 79], [0, 8, 13]], "after": 10, "other": 3}
+
+
+def test_memory_errors_and_versions(library, tmp_path):
+    node = FakeNode(library, tmp_path)
+    machine = json.loads(node.machine.read_text())
+    machine["cuda"] = "13.1"
+    machine["gpus"][0] |= {"ecc_corrected": 5, "ecc_uncorrected": 2}
+    machine["gpus"][1]["ecc"] = 0
+    machines.write_json(node.machine, machine)
+    out = node.python(
+        calls("""
+out["counts"] = [[n.nvmlDeviceGetTotalEccErrors(g, kind, 1) for kind in (0, 1)] for g in gpus[::2]]
+out["off"] = code(n.nvmlDeviceGetTotalEccErrors, gpus[1], 0, 1)
+out["cuda"] = n.nvmlSystemGetCudaDriverVersion()
+""")
+    )
+    assert out == {"counts": [[5, 2], [0, 0]], "off": 3, "cuda": 13010}
+
+
+def test_the_load_of_a_gpu_that_is_measured(node):
+    node.state.mkdir()
+    (node.state / "gpu1.load").write_text("50\n")
+    out = node.python(
+        calls("""
+by_minor = sorted(gpus, key=n.nvmlDeviceGetMinorNumber)
+out["watts"] = [n.nvmlDeviceGetPowerUsage(g) / 1000 for g in by_minor[:2]]
+out["busy"] = [n.nvmlDeviceGetUtilizationRates(g).gpu for g in by_minor[:2]]
+""")
+    )
+    assert out["busy"] == [0, 50]
+    idle, most, clock = 42, 300, 1312 / 1530
+    expected = [idle, idle + 0.5 * (most - idle) * clock**3]
+    assert out["watts"] == pytest.approx(expected, abs=0.01)
+
+
+def test_a_slow_run_by_command(node):
+    assert machines.main(["slow-run", str(node.state), "2", "1", "A=1.3", "C=2"]) == 0
+    override = json.loads((node.state / "override.json").read_text())
+    assert override["slow_runs"] == [{"gpu": 2, "run": 1, "factors": {"A": 1.3, "C": 2.0}}]
+    with pytest.raises(SystemExit):
+        machines.main(["slow-run", str(node.machine), "2", "1", "A=1.3"])

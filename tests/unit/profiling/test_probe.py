@@ -225,6 +225,23 @@ def test_a_run_has_its_conditions(library, tmp_path):
     assert (idle["clock_mhz"], idle["throttle"], idle["samples"]) == (0, "", 25)
 
 
+def test_two_probes_agree_and_an_unlucky_run_is_no_slow_gpu(library, tmp_path):
+    node = FakeNode(library, tmp_path, slowness={3: {"A": 1.5}, 2: {"A": 1.0}})
+    first, second = (probe(node, "--class", "A") for _ in range(2))
+    values = [[row["value_ms"] for row in report["timings"]] for report in (first, second)]
+    assert values[0] == values[1]
+    machines.slow_run(node.state, 2, 1, {"A": 1.5})
+    third = probe(node, "--class", "A")
+    before, after = idle_medians(first), idle_medians(third)
+    assert after[2, "A"] == pytest.approx(before[2, "A"], rel=0.005)
+    assert after[3, "A"] / after[2, "A"] == pytest.approx(1.5, rel=0.01)
+    changed = sum(
+        a != b
+        for a, b in zip(values[0], (row["value_ms"] for row in third["timings"]), strict=True)
+    )
+    assert changed == 2  # one run with idle and one with loaded neighbours
+
+
 def test_a_single_gpu_and_no_loaded_runs(library, tmp_path):
     report = probe(FakeNode(library, tmp_path), "--class", "A", "--no-loaded")
     assert {row["neighbours"] for row in report["timings"]} == {"idle"}
