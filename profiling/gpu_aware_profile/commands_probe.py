@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from slurm_gpu_aware.cli.output import json_option, say
 from slurm_gpu_aware.errors import SourceError, not_installed
 
 if TYPE_CHECKING:
+    from gpu_aware_profile.node import Wanted
     from gpu_aware_profile.timing import Timing
 
 __all__ = ["node"]
@@ -67,7 +68,6 @@ class _ClockCount(click.ParamType[int]):
 @links_options
 @click.option(
     "--clocks",
-    "clock_steps",
     type=_ClockCount(),
     default=0,
     metavar="N|all",
@@ -81,7 +81,6 @@ class _ClockCount(click.ParamType[int]):
 )
 @click.option(
     "--warm-up",
-    "warm_up_s",
     type=Number(0, 3600),
     default=30.0,
     show_default=True,
@@ -91,7 +90,6 @@ class _ClockCount(click.ParamType[int]):
 )
 @click.option(
     "--time-limit",
-    "limit_s",
     type=Number(0, 10**7),
     metavar="S",
     help="Begin no run later than this many seconds after the start.",
@@ -107,21 +105,7 @@ class _ClockCount(click.ParamType[int]):
 @click.option("--node-name", metavar="NAME", help="Default: Slurm's name of this node.")
 @json_option
 def node(
-    backend: str | None,
-    no_timings: bool,
-    classes: tuple[str, ...],
-    runs: int,
-    loaded: bool,
-    clock_steps: int,
-    allow_clock_changes: bool,
-    warm_up_s: float,
-    limit_s: float | None,
-    links: bool,
-    links_time: float,
-    sysfs: Path,
-    node_name: str | None,
-    as_json: bool,
-    **bench: Any,
+    backend: str | None, no_timings: bool, node_name: str | None, as_json: bool, **given: Any
 ) -> None:
     """Probe the GPUs of this node and print the report; nothing is stored.
 
@@ -139,31 +123,18 @@ def node(
     Example:
       gpu-aware-profile node --json
     """
-    from gpu_aware_profile.node import Wanted, probe
+    from gpu_aware_profile.node import probe
     from gpu_aware_profile.probe_view import show_report
     from gpu_aware_profile.runs import fault
 
     # Slurm's name: that of slurmd inside a job, else the short host name.
     short = socket.gethostname().partition(".")[0]
     name = node_name or os.environ.get("SLURMD_NODENAME") or short
-    excluded = no_timings or bool(classes) or backend is not None
-    _check_usage(bench["bench"], excluded, clock_steps, allow_clock_changes, no_timings)
+    _check_usage(backend, no_timings, given)
     timing, unusable = None, None
     if not no_timings:
-        timing, unusable = _timing(bench_timing(bench), backend)
-    talk = say if sys.stderr.isatty() else (lambda text: None)
-    links_s = links_time if links else 0.0
-    wanted = Wanted(
-        classes,
-        runs,
-        loaded,
-        warm_up_s=warm_up_s,
-        limit_s=math.inf if limit_s is None else limit_s,
-        clock_steps=clock_steps,
-        sysfs=sysfs,
-        links_s=links_s,
-        progress=talk,
-    )
+        timing, unusable = _timing(bench_timing(given), backend)
+    wanted = _wanted(given)
     with _stopped_by_signals(wanted.stopped):
         report = probe(name, timing, wanted)
     if unusable is not None:
@@ -182,15 +153,30 @@ def node(
         click.get_current_context().exit(INTERRUPTED)
 
 
-def _check_usage(
-    bench: str | None, excluded: bool, clock_steps: int, allowed: bool, no_timings: bool
-) -> None:
+def _wanted(given: Mapping[str, Any]) -> Wanted:
+    """What the options ask."""
+    from gpu_aware_profile.node import Wanted
+
+    return Wanted(
+        given["classes"],
+        given["runs"],
+        given["loaded"],
+        warm_up_s=given["warm_up"],
+        limit_s=math.inf if given["time_limit"] is None else given["time_limit"],
+        clock_steps=given["clocks"],
+        sysfs=given["sysfs"],
+        links_s=given["links_time"] if given["links"] else 0.0,
+        progress=say if sys.stderr.isatty() else (lambda text: None),
+    )
+
+
+def _check_usage(backend: str | None, no_timings: bool, given: Mapping[str, Any]) -> None:
     """Raise UsageError for options that exclude or need each other."""
-    if bench is not None and excluded:
+    if given["bench"] is not None and (no_timings or given["classes"] or backend is not None):
         raise click.UsageError("--bench excludes --backend, --class and --no-timings")
-    if clock_steps and not allowed:
+    if given["clocks"] and not given["allow_clock_changes"]:
         raise click.UsageError("--clocks locks clocks of GPUs, which needs --allow-clock-changes")
-    if clock_steps and no_timings:
+    if given["clocks"] and no_timings:
         raise click.UsageError("--clocks excludes --no-timings")
 
 
