@@ -113,6 +113,9 @@ class Device(Protocol):
 
     def ecc_errors(self) -> EccErrors: ...
 
+    def is_divided(self) -> bool:
+        """Whether it is split into instances, so that no process has all of it."""
+
     def peer_links(self) -> list[PeerLink]: ...
 
     def pcie_gbps(self) -> float | None:

@@ -87,6 +87,7 @@ def probe(node: str, backend: Timing | None, wanted: Wanted) -> dict[str, Any]:
                 report |= _bandwidths(driver, gpus, report["links"], wanted, faults)
             if backend is not None:
                 report["backend"] = backend.name
+                gpus = _undivided(gpus, faults)
                 report["timings"] = _timings(driver, gpus, backend, wanted, faults)
         if backend is not None and wanted.clock_steps:
             report["timings"] += _at_locked_clocks(gpus, backend, wanted, faults)
@@ -108,6 +109,19 @@ def _bandwidths(
     uuids = {gpu.index: gpu.record["uuid"] for gpu in gpus}
     runs = LinkRuns(time.monotonic() + wanted.links_s, wanted.progress, wanted.stopped, faults)
     return measure_links(runs, uuids, links, driver.visible_variable)
+
+
+def _undivided(gpus: Sequence[ReadableGpu], faults: Faults) -> list[ReadableGpu]:
+    """GPUs that can be measured as a whole; the others get a fault."""
+    whole = []
+    for gpu in gpus:
+        divided = _try(faults, gpu.index, gpu.device.is_divided)
+        if divided:
+            error = "it is divided into instances, so it has no time as a whole"
+            faults.append({"index": gpu.index, "call": "timing", "error": error})
+        elif divided is not None:
+            whole.append(gpu)
+    return whole
 
 
 def _timings(

@@ -278,6 +278,11 @@ class NvmlDevice:
         )
         return EccErrors(*counts)
 
+    def is_divided(self) -> bool:
+        """Whether MIG is on."""
+        mode = self.maybe("nvmlDeviceGetMigMode")
+        return mode is not None and int(mode[0]) != 0
+
     def _thousandths(self, name: str) -> float | None:
         value = self.maybe(name)
         return None if value is None else int(value) / 1000.0

@@ -251,6 +251,19 @@ def test_a_single_gpu_and_no_loaded_runs(library, tmp_path):
     assert {row["neighbours"] for row in probe(node)["timings"]} == {"idle"}
 
 
+def test_a_gpu_that_is_divided_has_no_time(library, tmp_path):
+    node = FakeNode(library, tmp_path)
+    machine = json.loads(node.machine.read_text())
+    minors = [gpu["minor"] for gpu in machine["gpus"]]
+    machine["gpus"][minors.index(1)]["mig"] = 1
+    machine["gpus"][minors.index(2)]["mig"] = 0
+    machines.write_json(node.machine, machine)
+    report = probe(node, "--class", "A", "--runs", "1", "--no-loaded")
+    assert [row["index"] for row in report["timings"]] == [0, 2, 3]
+    (fault,) = report["errors"]
+    assert (fault["index"], "divided into instances" in fault["error"]) == (1, True)
+
+
 def test_throttle_reasons_are_named(library, tmp_path):
     node = FakeNode(library, tmp_path)
     machine = json.loads(node.machine.read_text())
