@@ -2,17 +2,23 @@
 
 A job that writes checkpoints may be stopped and go on elsewhere. On free GPUs with a lower
 predicted slowdown its remaining time shrinks in the ratio of the slowdowns (t_iter / t_orig, PAL,
-eq. 1), less the cost of a restart. Moves are planned after the starts of a round and take nothing
-from a waiting job: the head of the queue keeps its reservation, as in backfill.
+eq. 1), less the cost of a restart. Moves are planned before the starts of a round: where jobs
+always wait, no GPU would be left after the starts. In return the waiting jobs get what a move
+leaves, and a move is allowed only if
 
-With ``sticky`` False the movable jobs are planned anew in every round, as PAL's non-sticky mode
-does, and each job that finds faster GPUs moves, whatever its restart costs; only the rates hold.
+- all jobs at the front of the queue that fit now still fit,
+- the first that does not fit can start no later than before (EASY's promise),
+- it saves more GPU time than the jobs at the front lose by it,
+- it takes no GPU that is reserved for a job that waits by its own choice.
+
+With ``sticky`` False the movable jobs are placed anew in every round, as PAL's non-sticky mode
+does, and each job that finds faster GPUs moves, whatever its restart and the waiting jobs lose.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,14 +29,22 @@ from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.move_settings import RATE_S, MoveSettings
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import predicted_slowdown, set_words
-from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
-from slurm_gpu_aware.planning.plan import Plan, PlanSettings
+from slurm_gpu_aware.planning.front import Front, front_of
+from slurm_gpu_aware.planning.plan import PlanSettings
+from slurm_gpu_aware.planning.postponing import awaited
 from slurm_gpu_aware.planning.prefix import by_class, in_slurm_order
-from slurm_gpu_aware.planning.timeline import Timeline, as_running, take
+from slurm_gpu_aware.planning.timeline import (
+    Timeline,
+    as_running,
+    keep_least,
+    left_behind,
+    take,
+)
+from slurm_gpu_aware.planning.waiting import expected_ends
 from slurm_gpu_aware.time_text import duration
 
-__all__ = ["Movable", "Move", "may_move", "plan_moves"]
+__all__ = ["Movable", "Move", "begun", "may_move", "plan_moves"]
 
 _TRIED = 16  # jobs of a round for which GPUs are searched, those that may gain most
 
@@ -48,17 +62,12 @@ class Movable:
     moved_s: float | None = None
     """Time of its last move; None: never."""
 
-    def remaining_s(self, now: float) -> float:
-        """Expected time to its end on its present GPUs; inf: not known."""
-        end_s = self.job.end_s if self.job.expected_end_s is None else self.job.expected_end_s
-        return end_s - now
-
 
 @dataclass(frozen=True)
 class Move:
     """A running job and the GPUs to which it goes."""
 
-    request: Request
+    of: Movable
     assignment: Assignment
     """The new GPUs; ``why`` has the account of the move."""
     slowdown: float
@@ -74,9 +83,11 @@ class Move:
         return self.assignment.job_id
 
 
-def may_move(candidate: Movable, moves: MoveSettings, now: float) -> bool:
-    """Say whether the times of a job allow that it moves now."""
-    remaining_s = candidate.remaining_s(now)
+def may_move(candidate: Movable, remaining_s: float, moves: MoveSettings, now: float) -> bool:
+    """Say whether the times of a job allow that it moves now.
+
+    ``remaining_s``: expected time to its end on its present GPUs; inf: not known.
+    """
     since_s = math.inf if candidate.moved_s is None else now - candidate.moved_s
     return (
         now - candidate.job.start_s >= moves.first_s
@@ -90,7 +101,6 @@ def plan_moves(
     movable: Iterable[Movable],
     queue: Sequence[Request],
     cluster: Cluster,
-    plan: Plan,
     settings: PlanSettings,
     moves: MoveSettings,
     now: float,
@@ -106,64 +116,98 @@ def plan_moves(
     Parameters
     ----------
     movable : running jobs that allow moves; their ``job`` is one of ``cluster.running``.
-    queue, cluster, plan : queue and snapshot of the round, and its outcome by `plan_round`.
+    queue, cluster : queue and snapshot of the round, before its starts.
     recent : times at which moves of the site began.
     busy : nodes of moves that have not finished.
     """
     left = min(moves.per_round, moves.per_hour - sum(now - at < RATE_S for at in recent))
-    able = [one for one in movable if may_move(one, moves, now)]
-    if left <= 0 or not able or any(a.victims for a in plan.assignments):
+    if left <= 0 or not cluster.free.any():
         return ()
-    planner = _Moves(queue, cluster, plan, settings, moves, now, policy_options)
+    known = list(movable)
+    ends = expected_ends([one.job for one in known], now).tolist()
+    remaining = {one.request.job_id: end - now for one, end in zip(known, ends, strict=True)}
+    able = [one for one in known if may_move(one, remaining[one.request.job_id], moves, now)]
+    if not able:
+        return ()
+    planner = _Moves(in_slurm_order(queue), cluster, settings, moves, now, policy_options)
+    planner.remaining = remaining
     found = planner.improving(able) if moves.sticky else planner.anew(able, settings.classes)
-    chosen: list[Move] = []
-    taken = set(busy)
-    for move, nodes in sorted(found, key=lambda entry: -entry[0].saves_s):
-        if len(chosen) < left and taken.isdisjoint(nodes):
-            chosen.append(move)
-            taken |= nodes
-    return tuple(chosen)
+    found.sort(key=lambda move: -move.saves_s)
+    return tuple(planner.allowed(found, left, set(busy)))
+
+
+def begun(cluster: Cluster, moves: Iterable[Move], now: float) -> Cluster:
+    """The snapshot of a round in which moves begin, for its starts.
+
+    The new GPUs are taken, and the old ones become free within the time of the restart.
+    """
+    for move in moves:
+        after, job = _moved(cluster, move, now), move.of.job
+        left = left_behind(cluster, after, f"({job.job_id} leaves)", now + move.of.restart_s)
+        here = cluster.copy()
+        keep_least(here, here, after, slice(None))
+        cluster = replace(here, running=(*after.running, left))
+    return cluster
 
 
 class _Moves:
-    """The cluster after the starts of a round, and what its head of the queue needs."""
+    """The moves of one round on its snapshot."""
 
     def __init__(
         self,
-        queue: Sequence[Request],
+        ordered: Sequence[Request],
         cluster: Cluster,
-        plan: Plan,
         settings: PlanSettings,
         moves: MoveSettings,
         now: float,
         policy_options: Mapping[str, Mapping[str, Any]] | None,
     ) -> None:
         self.moves, self.now = moves, now
-        self.after = cluster.copy()
-        running = list(cluster.running)
-        requests = {request.job_id: request for request in queue}
-        for assignment in plan.assignments:
-            request = requests[assignment.job_id]
-            held = take(self.after, request, assignment)
-            running.append(as_running(request, assignment, now, held))
-        self.dispatcher = Dispatcher(settings, policy_options, now, running)
-        self.shadow = self._shadow(queue, plan, running)
+        self.ordered, self.cluster = ordered, cluster
+        self.offered = self._offered()
+        """The cluster without free GPUs that no move may take."""
+        self.dispatcher = Dispatcher(settings, policy_options, now, cluster.running)
+        self.remaining: Mapping[str, float] = {}
+        """Job -> expected time to its end on its present GPUs."""
         self._slowdowns: dict[str, float] = {}
         self._fastest: dict[str, float] = {}
 
-    def _shadow(
-        self, queue: Sequence[Request], plan: Plan, running: Sequence[RunningJob]
-    ) -> Shadow | None:
-        """The reservation of the first waiting job that the cluster could hold."""
-        waits = {entry.job_id: entry.postponement for entry in plan.waiting if not entry.infeasible}
-        head = next((r for r in in_slurm_order(queue) if r.job_id in waits), None)
-        if head is None:
-            return None
-        timeline = Timeline(running, self.now)
-        return reserve(head, self.after, timeline, self.dispatcher, waits[head.job_id])
+    def allowed(self, found: Iterable[Move], most: int, taken: set[int]) -> Iterator[Move]:
+        """The first moves that take nothing from the waiting jobs; ``taken``: nodes to avoid."""
+        cluster, front = self.cluster, None
+        for move in found:
+            nodes = {*move.assignment.nodes, *(node for node, _ in move.of.job.gpus)}
+            if not most or not taken.isdisjoint(nodes):
+                continue
+            if front is None:
+                front = front_of(self.ordered, cluster, self.dispatcher, self.now)
+            after = _moved(cluster, move, self.now)
+            then = front_of(self.ordered, after, self.dispatcher, self.now)
+            if self._takes_from(front, then, move):
+                continue
+            cluster, front, most = after, then, most - 1
+            taken |= nodes
+            yield move
 
-    def improving(self, able: Sequence[Movable]) -> list[tuple[Move, frozenset[int]]]:
-        """Moves that save more than their cost and the margin, and their nodes."""
+    def _takes_from(self, before: Front, then: Front, move: Move) -> bool:
+        """Say whether a move takes a start, a reservation or GPU time from the waiting jobs."""
+        if before.preempts or not then.keeps(before):
+            return True
+        saves_gpu_s = move.saves_s * move.of.request.gpus
+        return self.moves.sticky and then.loses_gpu_s(before) > saves_gpu_s
+
+    def _offered(self) -> Cluster:
+        """The first job that waits by its own choice has its later GPUs reserved."""
+        first = next((request for request in self.ordered if request.postponed), None)
+        if first is None or first.postponed is None:
+            return self.cluster
+        offered = self.cluster.copy()
+        for node, slots in awaited(first, first.postponed, self.cluster):
+            offered.free[node, list(slots)] = False
+        return offered
+
+    def improving(self, able: Sequence[Movable]) -> list[Move]:
+        """Moves that save more than their cost and the margin."""
         best = [(self._saves_at_most(one), one) for one in able]
         hopeful = [entry for entry in best if entry[0] > self.moves.margin_s]
         hopeful.sort(key=lambda entry: -entry[0])
@@ -171,13 +215,11 @@ class _Moves:
         for _, one in hopeful[:_TRIED]:
             target = self._target(one, self._without([one]))
             move = None if target is None else self._move(one, target, one.restart_s)
-            if move is not None and move[0].saves_s > self.moves.margin_s:
+            if move is not None and move.saves_s > self.moves.margin_s:
                 found.append(move)
         return found
 
-    def anew(
-        self, able: Sequence[Movable], classes: Sequence[str]
-    ) -> list[tuple[Move, frozenset[int]]]:
+    def anew(self, able: Sequence[Movable], classes: Sequence[str]) -> list[Move]:
         """Moves of the non-sticky mode: all jobs are placed anew, most sensitive class first.
 
         A job moves now if its new GPUs are faster, and free but for its own.
@@ -192,54 +234,51 @@ class _Moves:
                 continue
             take(trial, one.request, target)
             own = set(one.job.each_gpu)
-            if all(gpu in own or self.after.free[gpu] for gpu in _gpus(target)):
+            if all(gpu in own or self.offered.free[gpu] for gpu in _gpus(target)):
                 move = self._move(one, target, 0.0)
-                if move is not None and move[0].saves_s > 0:
+                if move is not None and move.saves_s > 0:
                     found.append(move)
         return found
 
     def _without(self, jobs: Sequence[Movable]) -> Cluster:
         """The cluster as if these jobs had ended."""
-        return Timeline([one.job for one in jobs], self.now).at(self.after, math.inf)
+        return Timeline([one.job for one in jobs], self.now).at(self.offered, math.inf)
 
     def _saves_at_most(self, one: Movable) -> float:
         """Bound of the time that a move can save: on the fastest free GPU, at locality 1."""
         app_class = one.request.app_class
-        scores = self.after.score(app_class)
+        scores = self.cluster.score(app_class)
         if app_class not in self._fastest:
-            fastest = np.min(scores, where=self.after.free, initial=math.inf)
+            fastest = np.min(scores, where=self.offered.free, initial=math.inf)
             self._fastest[app_class] = float(fastest)
         own = min(float(scores[node, list(slots)].min()) for node, slots in one.job.gpus)
         there = min(own, self._fastest[app_class])
-        return one.remaining_s(self.now) * (1 - there / self._present(one)) - one.restart_s
+        return self.remaining[one.request.job_id] * (1 - there / self._present(one)) - one.restart_s
 
     def _present(self, one: Movable) -> float:
         """Predicted slowdown on the GPUs that the job holds."""
         job_id = one.request.job_id
         if job_id not in self._slowdowns:
             nodes, slots = zip(*sorted(one.job.gpus), strict=True)
-            found = predicted_slowdown(self.after, one.request.app_class, nodes, slots)
+            found = predicted_slowdown(self.cluster, one.request.app_class, nodes, slots)
             self._slowdowns[job_id] = found[2]
         return self._slowdowns[job_id]
 
     def _target(self, one: Movable, cluster: Cluster) -> Assignment | None:
         """The GPUs that the job's policy chooses now; None: none, or Slurm would choose them."""
-        left_s = one.remaining_s(self.now) / self._present(one)
+        left_s = self.remaining[one.request.job_id] / self._present(one)
         request = replace(one.request, estimate_s=left_s)
-        view = BackfillRoom(cluster, self.shadow).view(request, self.now)
-        target = self.dispatcher.could_place(request, view)
+        target = self.dispatcher.could_place(request, cluster)
         return target if target is not None and (target.exact or request.whole_node) else None
 
-    def _move(
-        self, one: Movable, target: Assignment, restart_s: float
-    ) -> tuple[Move, frozenset[int]] | None:
-        """The move to a target and all its nodes; None: the job is there."""
+    def _move(self, one: Movable, target: Assignment, restart_s: float) -> Move | None:
+        """The move to a target; None: the job is there."""
         nodes, slots = zip(*sorted(one.job.gpus), strict=True)
         if _gpus(target) == set(one.job.each_gpu):
             return None
-        present, remaining_s = self._present(one), one.remaining_s(self.now)
+        present, remaining_s = self._present(one), self.remaining[one.request.job_id]
         saves_s = remaining_s * (1 - target.slowdown / present) - restart_s
-        names = self.after.nodes
+        names = self.cluster.nodes
         here = set_words(names, nodes, slots)
         there = set_words(names, target.nodes, target.slots)
         summary = (
@@ -256,8 +295,17 @@ class _Moves:
             "restart_s": restart_s,
         }
         why = {**target.why, "summary": summary, "moved": moved}
-        move = Move(one.request, replace(target, why=why), present, remaining_s, saves_s)
-        return move, frozenset([*nodes, *target.nodes])
+        return Move(one, replace(target, why=why), present, remaining_s, saves_s)
+
+
+def _moved(cluster: Cluster, move: Move, now: float) -> Cluster:
+    """The cluster with the job on its new GPUs, and the old ones free."""
+    one, target = move.of, move.assignment
+    after = Timeline([one.job], now).at(cluster, math.inf)
+    held = take(after, one.request, target)
+    job = as_running(one.request, target, now, held)
+    others = (other for other in cluster.running if other is not one.job)
+    return replace(after, running=(*others, job))
 
 
 def _gpus(assignment: Assignment) -> set[tuple[int, int]]:

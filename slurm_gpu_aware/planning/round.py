@@ -41,7 +41,14 @@ from slurm_gpu_aware.planning.prefix import (
     guaranteed_prefix,
     in_slurm_order,
 )
-from slurm_gpu_aware.planning.timeline import NodeShare, Timeline, as_running, keep_least, take
+from slurm_gpu_aware.planning.timeline import (
+    NodeShare,
+    Timeline,
+    as_running,
+    keep_least,
+    left_behind,
+    take,
+)
 from slurm_gpu_aware.planning.waiting import Gpu
 from slurm_gpu_aware.time_text import duration
 
@@ -190,27 +197,9 @@ class _Round:
         keep_least(self.cluster, self.cluster, after, slice(None))
         self.running = [job for job in self.running if job not in preemption.victims]
         self.dispatcher.ends.preempt(names)
-        self.running.append(self._left_by_victims(after))
+        self.running.append(left_behind(self.cluster, after, "(preempted)", self.now))
         self._record(request, chosen, held)
         return True
-
-    def _left_by_victims(self, after: Cluster) -> RunningJob:
-        """Resources that the victims free beyond the preempting job, as a job that ends now."""
-        here = self.cluster
-        node, slot = np.nonzero(after.free & ~here.free)
-        cpus = after.free_cpus - here.free_cpus
-        memory = after.free_memory_mb - here.free_memory_mb
-        more = np.zeros((len(cpus), 1), dtype=np.int64)
-        if after.sockets is not None and here.sockets is not None:
-            more = after.sockets.free_cpus - here.sockets.free_cpus
-        return RunningJob(
-            job_id="(preempted)",
-            gpus=tuple((int(n), (int(s),)) for n, s in zip(node, slot, strict=True)),
-            end_s=self.now,
-            cpus={int(n): int(cpus[n]) for n in np.flatnonzero(cpus)},
-            memory_mb={int(n): int(memory[n]) for n in np.flatnonzero(memory)},
-            socket_cpus={int(n): tuple(more[n].tolist()) for n in np.flatnonzero(more.any(axis=1))},
-        )
 
     def _assign(self, request: Request, assignment: Assignment) -> None:
         self._record(request, assignment, take(self.cluster, request, assignment))

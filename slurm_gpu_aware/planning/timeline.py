@@ -15,7 +15,7 @@ from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
 
-__all__ = ["NodeShare", "Timeline", "as_running", "keep_least", "take"]
+__all__ = ["NodeShare", "Timeline", "as_running", "keep_least", "left_behind", "take"]
 
 
 class NodeShare(NamedTuple):
@@ -93,6 +93,24 @@ def keep_least(target: Cluster, one: Cluster, other: Cluster, rows: list[int] | 
     if (own := target.sockets) and (first := one.sockets) and (second := other.sockets):
         own.free_cpus[rows] = np.minimum(first.free_cpus[rows], second.free_cpus[rows])
         own.quiet[rows] = first.quiet[rows] & second.quiet[rows]
+
+
+def left_behind(here: Cluster, after: Cluster, name: str, end_s: float) -> RunningJob:
+    """Resources that are free in ``after`` and not yet in ``here``, as a job that ends then."""
+    node, slot = np.nonzero(after.free & ~here.free)
+    cpus = after.free_cpus - here.free_cpus
+    memory = after.free_memory_mb - here.free_memory_mb
+    more = np.zeros((len(cpus), 1), dtype=np.int64)
+    if after.sockets is not None and here.sockets is not None:
+        more = after.sockets.free_cpus - here.sockets.free_cpus
+    return RunningJob(
+        job_id=name,
+        gpus=tuple((int(n), (int(s),)) for n, s in zip(node, slot, strict=True)),
+        end_s=end_s,
+        cpus={int(n): int(cpus[n]) for n in np.flatnonzero(cpus)},
+        memory_mb={int(n): int(memory[n]) for n in np.flatnonzero(memory)},
+        socket_cpus={int(n): tuple(more[n].tolist()) for n in np.flatnonzero(more.any(axis=1))},
+    )
 
 
 class Timeline:

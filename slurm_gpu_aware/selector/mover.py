@@ -19,7 +19,7 @@ from slurm_gpu_aware.placement.feasible import node_demand
 from slurm_gpu_aware.planning.moves import Movable, Move, plan_moves
 from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.selector.moves_under_way import MovesUnderWay, UnderWay
-from slurm_gpu_aware.selector.planned_round import PlannedRound
+from slurm_gpu_aware.selector.policy_in_force import PolicyInForce
 from slurm_gpu_aware.slurm.client import SlurmClient
 
 __all__ = ["Mover"]
@@ -30,7 +30,7 @@ _LOOK_S = 30.0  # pause between two looks for moves
 
 
 class Mover:
-    """Plans and begins moves after the starts of a round."""
+    """Plans moves before the starts of a round, and begins them."""
 
     def __init__(
         self,
@@ -57,45 +57,46 @@ class Mover:
         due = self._config.moves.enabled and self._timer() - self._looked >= _LOOK_S
         return due and any(self._asks(job) for job in gated)
 
-    def move(
+    def plan(
         self,
         gated: Sequence[GatedJob],
         context: AdmissionContext,
-        planned: PlannedRound,
-    ) -> None:
-        """Plan and begin moves beside the starts of a round. Raises SourceError."""
+        queue: Sequence[Request],
+        cluster: Cluster,
+        policy: PolicyInForce,
+    ) -> Sequence[Move]:
+        """The moves that precede the starts of a round; ``cluster``: its snapshot."""
         if not self._config.moves.enabled or self._timer() - self._looked < _LOOK_S:
-            return
+            return ()
         self._looked = self._timer()
         known = {job.id for job in gated}
         self._refused = {i: n for i, n in self._refused.items() if i in known}
         jobs = {job.id: job for job in gated if self._asks(job)}
         if not jobs:
-            return
+            return ()
         try:
-            moves = self._plan(jobs, context, planned)
-        except Exception:  # starts come first, whatever is wrong with a move
+            return plan_moves(
+                list(self._movable(jobs, context, cluster)),
+                queue,
+                cluster,
+                policy.settings,
+                self._settings,
+                context.now,
+                recent=self.under_way.times,
+                busy=self._busy(cluster.nodes),
+                policy_options=policy.options,
+            )
+        except Exception:  # starts go on, whatever is wrong with a move
             log.exception("no move is planned")
-            return
-        for move in moves:
-            self._begin(jobs[move.job_id], move, planned.cluster, context.now)
+            return ()
 
-    def _plan(
-        self, jobs: Mapping[str, GatedJob], context: AdmissionContext, planned: PlannedRound
-    ) -> Sequence[Move]:
-        cluster = planned.cluster
-        return plan_moves(
-            list(self._movable(jobs, context, cluster)),
-            planned.queue,
-            cluster,
-            planned.plan,
-            planned.settings,
-            self._settings,
-            context.now,
-            recent=self.under_way.times,
-            busy=self._busy(cluster.nodes),
-            policy_options=planned.options,
-        )
+    def begin(
+        self, moves: Sequence[Move], gated: Sequence[GatedJob], nodes: Sequence[str], now: float
+    ) -> None:
+        """Begin planned moves; ``nodes``: those of the cluster. Raises SourceError."""
+        jobs = {job.id: job for job in gated}
+        for move in moves:
+            self._begin(jobs[move.job_id], move, nodes, now)
 
     def _asks(self, gated: GatedJob) -> bool:
         """Whether a job runs where the selector placed it, and may be moved."""
@@ -148,12 +149,12 @@ class Mover:
         nodes = {n for move in self.under_way.jobs.values() for n in (*move.nodes, *move.left)}
         return {i for i, name in enumerate(names) if name in nodes}
 
-    def _begin(self, gated: GatedJob, move: Move, cluster: Cluster, now: float) -> None:
+    def _begin(self, gated: GatedJob, move: Move, nodes: Sequence[str], now: float) -> None:
         target, limit_s = move.assignment, gated.job.time_limit_s
-        demand = node_demand(move.request, len(target.nodes), len(target.slots[0]))
+        demand = node_demand(move.of.request, len(target.nodes), len(target.slots[0]))
         begun = UnderWay(
             restarts=gated.job.restarts,
-            nodes=[cluster.nodes[i] for i in target.nodes],
+            nodes=[nodes[i] for i in target.nodes],
             slots=list(target.slots[0]),
             left=list(gated.job.nodes),
             cpus_per_node=demand[0],

@@ -14,6 +14,7 @@ from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs
 from slurm_gpu_aware.gate.owner_change import is_changed, settle_changes
 from slurm_gpu_aware.gate.restore import restore
 from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.planning.moves import Move
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.candidates import Candidates, Licences, queue_order
@@ -245,7 +246,7 @@ class Rounds:
         leave = candidates.leave
         outcome.blocked, outcome.waiting = candidates.blocked, candidates.waiting
         began = self._timer()
-        moved, planned = self._plan(candidates)
+        moved, moves, planned = self._plan(candidates, view)
         planning_s = self._timer() - began
         plan = Plan((*moved, *planned.plan.assignments), planned.plan.waiting)
         plan = candidates.in_task_order(plan)
@@ -281,8 +282,8 @@ class Rounds:
                 candidates.waits(job_id, why)
         elif assignments:
             log.warning("the gate is about to open: no job is placed until it is held again")
-        if view.complete and self._gate_held(self._clock()):
-            self.mover.move(view.gated, context, planned)
+        if moves and self._gate_held(self._clock()):
+            self.mover.begin(moves, view.gated, context.cluster.nodes, context.now)
         if self._gate_held(self._clock()):
             arrays = {candidates.to_plan[job_id].gated.job.array_id for job_id in chosen}
             stay = [job for job in view.parked if job.id not in left | chosen]
@@ -311,22 +312,28 @@ class Rounds:
         )
         return self._gate_held_until() - now > margin_s
 
-    def _plan(self, candidates: Candidates) -> tuple[Sequence[Assignment], PlannedRound]:
-        """The jobs that are back from a move, and the plan of the others."""
-        queue = [candidate.request for candidate in candidates.to_plan.values()]
-        queue = self._postponements.noted(queue)
-        cluster, now = candidates.context.cluster, candidates.context.now
-        settings, options = self.policy.settings, self.policy.options
-        moved: Sequence[Assignment] = ()
-        if not queue:
-            return moved, PlannedRound((), cluster, settings, now, Plan((), ()), options)
+    def _plan(
+        self, candidates: Candidates, view: _View
+    ) -> tuple[Sequence[Assignment], Sequence[Move], PlannedRound]:
+        """The jobs that are back from a move, the moves that begin, and the plan of the others."""
         from slurm_gpu_aware.planning.moved import place_moved
+        from slurm_gpu_aware.planning.moves import begun
         from slurm_gpu_aware.planning.round import plan_round
 
-        if targets := self.mover.under_way.targets(cluster.nodes):
+        queue = [candidate.request for candidate in candidates.to_plan.values()]
+        queue = self._postponements.noted(queue)
+        context = candidates.context
+        cluster, now = context.cluster, context.now
+        settings, options = self.policy.settings, self.policy.options
+        moved: Sequence[Assignment] = ()
+        if queue and (targets := self.mover.under_way.targets(cluster.nodes)):
             moved, queue, cluster = place_moved(
                 targets, queue, cluster, settings, now, policy_options=options
             )
+        moves: Sequence[Move] = ()
+        if view.complete:
+            moves = self.mover.plan(view.gated, context, queue, cluster, self.policy)
+            cluster = begun(cluster, moves, now)
         plan = plan_round(queue, cluster, settings, now, policy_options=options)
         self._postponements.note(plan)
-        return moved, PlannedRound(queue, cluster, settings, now, plan, options)
+        return moved, moves, PlannedRound(queue, cluster, settings, now, plan, options)

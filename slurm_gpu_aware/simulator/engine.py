@@ -202,7 +202,9 @@ class Simulator:
                 self.progress(ended)
 
     def _round(self) -> None:
-        """Plan the round that is due, then moves, and apply both."""
+        """Plan moves and the round that is due, and apply both."""
+        if self.moving is not None and (moves := self.moving.plan()):
+            self._move(moves)
         started = self.timer() if self.timer is not None else 0.0
         self.changed, self.clock.planned_at = False, self.clock.now
         due = self.rounds.next()
@@ -216,10 +218,6 @@ class Simulator:
             if self.policy.may_postpone:
                 waiting = [a.request for a in due.queue if a.placed is None]
                 self.clock.due_s = self._next_due(waiting)
-        if self.moving is not None and (moves := self.moving.plan(due)):
-            self._move(moves)
-            if self.clock.round_s is None:
-                self._round()  # the GPUs that they left are free at once
 
     def _move(self, moves: Iterable[tuple[ActiveJob, Assignment]]) -> None:
         for active, assignment in moves:
@@ -227,7 +225,7 @@ class Simulator:
             self.rounds.wait(active)
             self._start(active, assignment)
             active.moved_s = self.clock.now
-        self.changed, self.rounds.blocked = True, None
+        self.rounds.blocked = None
 
     def _note_postponed(self, due: Round) -> float | None:
         """Note which jobs wait for a better set; return when the first of them expects it."""

@@ -9,39 +9,34 @@ from zlib import crc32
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.move_settings import RATE_S, MoveSettings
 from slurm_gpu_aware.planning.moves import Movable, plan_moves
-from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.simulator.active import ActiveJob
-from slurm_gpu_aware.simulator.rounds import Round, Rounds
+from slurm_gpu_aware.simulator.rounds import Rounds
 
 __all__ = ["Moving"]
 
 
 class Moving:
-    """Plans the moves that follow the starts of a round."""
+    """Plans the moves that precede the starts of a round."""
 
     def __init__(self, rounds: Rounds, moves: MoveSettings) -> None:
         self.rounds, self.moves = rounds, moves
         self.state, self.settings = rounds.state, rounds.settings
         self._recent: deque[float] = deque()
 
-    def plan(self, due: Round | None) -> list[tuple[ActiveJob, Assignment]]:
-        """Running jobs and their new GPUs; ``due``: the round, carried out; None: none was due."""
+    def plan(self) -> list[tuple[ActiveJob, Assignment]]:
+        """Running jobs and their new GPUs."""
         now = self.state.clock.now
         while self._recent and now - self._recent[0] >= RATE_S:
             self._recent.popleft()
         if len(self._recent) >= self.moves.per_hour or not self.state.free:
             return []
-        if due is None and self.rounds.waiting:
-            return []  # the head of the queue lacks what it lacked before
         movable = list(self._movable())
         if not movable:
             return []
-        queue = [] if due is None else [a for a in due.queue if a.placed is None]
         found = plan_moves(
             movable,
-            self.rounds.ranked(queue),
+            self.rounds.in_turn(),
             self.state.view(None, with_holders=True),
-            Plan((), () if due is None else due.plan.waiting),
             self.rounds.plan_settings,
             self.moves,
             now,

@@ -183,6 +183,14 @@ class Rounds:
                 return
             yield active
 
+    def in_turn(self) -> list[Request]:
+        """Requests of the waiting jobs in order, as many as the planner considers."""
+        lined = self._lined
+        queue = [*self._head_of_line()] if lined else sorted(self.waiting.values(), key=self._place)
+        for active in queue:
+            self.state.estimates.refresh(active)
+        return self.ranked(queue)
+
     def ranked(self, ordered: list[ActiveJob]) -> list[Request]:
         """Requests with a priority by their position in the list."""
         if self.settings.order == "fifo":

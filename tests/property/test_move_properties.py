@@ -1,4 +1,4 @@
-"""Whatever runs and waits: moves take only free GPUs, keep times and rates, and pay."""
+"""Whatever runs and waits: moves take only free GPUs, keep turns, times and rates, and pay."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning import PlanSettings, plan_round
-from slurm_gpu_aware.planning.moves import Movable, may_move, plan_moves
+from slurm_gpu_aware.planning.moves import Movable, begun, may_move, plan_moves
 
 NOW = 50_000.0
 NODES, WIDTH = 4, 3
@@ -67,23 +67,16 @@ def test_moves_keep_all_rules(site, sticky, per_round, per_hour, ago, policy):
     settings = PlanSettings(policy=policy)
     moves = MoveSettings(sticky=sticky, per_round=per_round, per_hour=per_hour)
     recent = [NOW - s for s in ago]
-    plan = plan_round(queue, cluster, settings, NOW)
-    found = plan_moves(movable, queue, cluster, plan, settings, moves, NOW, recent=recent)
+    found = plan_moves(movable, queue, cluster, settings, moves, NOW, recent=recent)
     within = sum(NOW - at < 3_600.0 for at in recent)
     assert len(found) <= min(per_round, max(0, per_hour - within))
     known = {one.request.job_id: one for one in movable}
-    started = {
-        (n, s)
-        for a in plan.assignments
-        for n, own in zip(a.nodes, a.slots, strict=True)
-        for s in own
-    }
     nodes: list[int] = []
     for move in found:
         one = known[move.job_id]
-        assert may_move(one, moves, NOW)
+        assert may_move(one, move.remaining_s, moves, NOW)
         assert NOW - one.job.start_s >= moves.first_s
-        assert one.remaining_s(NOW) >= moves.last_s
+        assert move.remaining_s >= moves.last_s
         assert one.moved_s is None or NOW - one.moved_s >= moves.again_s
         own = {(n, s) for n, slots in one.job.gpus for s in slots}
         target = move.assignment
@@ -92,7 +85,6 @@ def test_moves_keep_all_rules(site, sticky, per_round, per_hour, ago, policy):
         }
         assert len(chosen) == one.request.gpus
         assert chosen != own
-        assert chosen.isdisjoint(started)
         assert all(gpu in own or cluster.free[gpu] for gpu in chosen)
         assert target.slowdown < move.slowdown
         cost = one.restart_s + moves.margin_s if sticky else 0.0
@@ -100,3 +92,54 @@ def test_moves_keep_all_rules(site, sticky, per_round, per_hour, ago, policy):
         assert gain > cost
         nodes += {n for n, _ in own | chosen}
     assert len(nodes) == len(set(nodes))
+    if found:
+        keep_their_turn(queue, settings, cluster, after(cluster, found))
+
+
+def after(cluster, moves):
+    """The cluster with each job on its new GPUs, with its time limit anew."""
+    later = cluster.copy()
+    running = {job.job_id: job for job in cluster.running}
+    for move in moves:
+        gpus = tuple(zip(move.assignment.nodes, move.assignment.slots, strict=True))
+        for node, slots in move.of.job.gpus:
+            later.free[node, list(slots)] = True
+        for node, slots in gpus:
+            assert later.free[node, list(slots)].all()
+            later.free[node, list(slots)] = False
+        end_s = NOW + move.of.request.time_limit_s
+        running[move.job_id] = replace(running[move.job_id], gpus=gpus, end_s=end_s)
+    return replace(later, running=tuple(running.values()))
+
+
+def keep_their_turn(queue, settings, before, later):
+    """Jobs that start in Slurm's order still start, and the first that does not no later."""
+    plans = [plan_round(queue, cluster, settings, NOW) for cluster in (before, later)]
+    started, still = ({a.job_id for a in plan.assignments} for plan in plans)
+    waits, then = ({w.job_id: w for w in plan.waiting} for plan in plans)
+    for request in queue:
+        if request.job_id in started:
+            assert request.job_id in still
+        elif not waits[request.job_id].infeasible:
+            head = then.get(request.job_id)
+            assert head is None or head.shadow_start_s <= waits[request.job_id].shadow_start_s
+            break
+
+
+@given(sites())
+def test_while_moves_begin_no_gpu_has_two_holders(site):
+    cluster, movable, queue = site
+    settings, moves = PlanSettings(policy="pal"), MoveSettings(last_s=0.0, margin_s=0.0)
+    found = plan_moves(movable, queue, cluster, settings, moves, NOW)
+    later = begun(cluster, found, NOW)
+    held = [gpu for job in later.running for gpu in job.each_gpu]
+    assert len(held) == len(set(held))
+    assert not any(later.free[gpu] for gpu in held)
+    assert not (later.free & ~cluster.free).any()
+    for move in found:
+        target = move.assignment
+        assert not any(
+            later.free[node, slot]
+            for node, slots in zip(target.nodes, target.slots, strict=True)
+            for slot in slots
+        )

@@ -1,5 +1,6 @@
 """Moves of running jobs: when they pay, what they must not take, how often they happen."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -7,13 +8,14 @@ import pytest
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.move_settings import MoveSettings
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.planning import PlanSettings, plan_round
-from slurm_gpu_aware.planning.moves import Movable, plan_moves
+from slurm_gpu_aware.planning.moves import Movable, begun, plan_moves
 
 NOW = 10_000.0
 PAL = PlanSettings(policy="pal")
 USUAL = MoveSettings()
+NON_STICKY = MoveSettings(sticky=False)
 
 
 def site(scores, held, *, penalty=1.5):
@@ -32,14 +34,15 @@ def movable(cluster, job_id="1", *, left_s=10_000.0, ran_s=5_000.0, **more):
     """The running job as one that allows moves."""
     (job,) = (job for job in cluster.running if job.job_id == job_id)
     job = replace(job, start_s=NOW - ran_s, expected_end_s=NOW + left_s)
+    if left_s == math.inf:
+        job = replace(job, end_s=math.inf)
     gpus = sum(len(slots) for _, slots in job.gpus)
     request = Request(job_id, gpus, app_class="A", time_limit_s=50_000.0)
     return Movable(request, job, **more)
 
 
 def moves_of(cluster, jobs, queue=(), settings=PAL, moves=USUAL, **more):
-    plan = plan_round(queue, cluster, settings, NOW)
-    return plan_moves(jobs, queue, cluster, plan, settings, moves, NOW, **more)
+    return plan_moves(jobs, queue, cluster, settings, moves, NOW, **more)
 
 
 def test_a_job_goes_to_the_faster_gpu():
@@ -79,7 +82,9 @@ def test_the_gain_must_exceed_restart_and_margin(left_s, restart_s, count):
         ({"left_s": 1_500.0}, 1),
         ({"moved_s": NOW - 3_599.0}, 0),
         ({"moved_s": NOW - 3_600.0}, 1),
-        ({"left_s": float("inf")}, 0),
+        ({"left_s": math.inf}, 0),
+        ({"left_s": -1_499.0}, 0),  # overdue: expected to run on as long
+        ({"left_s": -1_500.0}, 1),
     ],
 )
 def test_first_and_last_minutes_and_the_hour_after_a_move(times, count):
@@ -96,10 +101,63 @@ def test_without_an_estimate_the_limit_counts():
     assert move.remaining_s == 40_000.0
 
 
-def test_starts_come_first():
+def waiting(gpus=1, **more):
+    return Request("9", gpus, **{"app_class": "A", "time_limit_s": 60.0, **more})
+
+
+def test_a_waiting_job_gets_what_the_move_leaves():
     cluster = site([[2.0], [1.0]], {"1": [(0, (0,))]})
-    waiting = Request("9", 1, app_class="A", time_limit_s=60.0)
-    assert moves_of(cluster, [movable(cluster)], [waiting]) == ()
+    (move,) = found = moves_of(cluster, [movable(cluster)], [waiting()])
+    assert move.assignment.nodes == (1,)
+    plan = plan_round([waiting()], begun(cluster, found, NOW), PAL, NOW)
+    assert (plan.assignments, plan.waiting[0].shadow_start_s) == ((), NOW + 60.0)
+
+
+@pytest.mark.parametrize(
+    ("more", "count"),
+    [
+        ({"time_limit_s": 4_900.0}, 1),  # it would lose 4,900 s, the move saves 4,940 s
+        ({"time_limit_s": 5_000.0}, 0),
+        ({"time_limit_s": math.inf}, 0),
+        ({"time_limit_s": 50_000.0, "estimate_s": 4_900.0}, 1),
+        ({"time_limit_s": 50_000.0, "app_class": "B"}, 1),  # for B all GPUs are equal
+    ],
+)
+def test_a_move_saves_more_gpu_time_than_the_waiting_jobs_lose(more, count):
+    cluster = site([[2.0], [1.0]], {"1": [(0, (0,))]})
+    assert len(moves_of(cluster, [movable(cluster)], [waiting(**more)])) == count
+    anew = moves_of(cluster, [movable(cluster)], [waiting(**more)], moves=NON_STICKY)
+    assert len(anew) == 1
+
+
+@pytest.mark.parametrize("moves", [USUAL, NON_STICKY])
+def test_what_fits_now_fits_beside_the_move(moves):
+    """The waiting job needs both GPUs of n1; job 1 would leave one of n0."""
+    cluster = site([[2.0, 2.0], [1.0, 1.0]], {"1": [(0, (0,))], "2": [(0, (1,))]})
+    assert moves_of(cluster, [movable(cluster)], moves=moves) != ()
+    assert moves_of(cluster, [movable(cluster)], [waiting(2, max_nodes=1)], moves=moves) == ()
+
+
+def test_a_move_may_let_the_head_start():
+    """The waiting job needs both GPUs of n0, of which job 1 holds one."""
+    cluster = site([[2.0, 2.0], [1.0, 1.0]], {"1": [(0, (0,))], "2": [(1, (1,))]})
+    head = waiting(2, eligible=np.array([True, False]))
+    (move,) = moves_of(cluster, [movable(cluster)], [head])
+    assert move.assignment.nodes == (1,)
+
+
+def test_gpus_for_which_the_first_job_waits_by_choice_are_reserved():
+    cluster = site([[2.0], [1.0], [1.0]], {"1": [(0, (0,))]})
+    wait = Postponement(NOW - 10.0, NOW + 10.0, NOW + 70.0, (("n1", (0,)),))
+    (move,) = moves_of(cluster, [movable(cluster)], [waiting()])
+    assert move.assignment.nodes == (1,)
+    (move,) = moves_of(cluster, [movable(cluster)], [waiting(postponed=wait)])
+    assert move.assignment.nodes == (2,)
+
+
+def test_an_infeasible_job_keeps_nothing():
+    cluster = site([[2.0], [1.0]], {"1": [(0, (0,))]})
+    assert len(moves_of(cluster, [movable(cluster)], [waiting(5), waiting()])) == 1
 
 
 def test_a_waiting_job_keeps_its_reservation():
@@ -156,7 +214,7 @@ def test_non_sticky_moves_for_any_gain_and_classes_choose_in_turn():
     one, two = movable(other, "1"), movable(other, "2")
     two = replace(two, request=replace(two.request, app_class="B"))
     assert moves_of(other, [two, one]) == ()
-    (move,) = moves_of(other, [two, one], moves=MoveSettings(sticky=False))
+    (move,) = moves_of(other, [two, one], moves=NON_STICKY)
     # Class A takes the fastest; B would take that of n1, where it is.
     assert (move.job_id, move.assignment.nodes) == ("1", (2,))
     assert "for the restart" not in move.assignment.why["summary"]
@@ -168,4 +226,4 @@ def test_non_sticky_waits_for_gpus_that_another_job_still_holds():
     other = replace(cluster, scores={**cluster.scores, "B": cluster.scores["A"]})
     one, two = movable(other, "1"), movable(other, "2")
     two = replace(two, request=replace(two.request, app_class="B"))
-    assert moves_of(other, [one, two], moves=MoveSettings(sticky=False)) == ()
+    assert moves_of(other, [one, two], moves=NON_STICKY) == ()

@@ -63,9 +63,10 @@ def requeues(slurm: SlurmFolder) -> int:
 
 def test_a_job_is_moved_and_goes_first_to_its_new_gpus(slurm: SlurmFolder) -> None:
     site(slurm)
-    slurm.write([*slurm.jobs.values(), parked("8", comment="class=A", priority=9_000)], NODES)
+    more = {"comment": "class=A", "priority": 9_000, "time_limit": 24 * 60}
+    slurm.write([*slurm.jobs.values(), parked("8", **more)], NODES)
     slurm.change("8", tres_per_node="gres/gpu:4", admin_comment="gpuaware/1;tn=gres/gpu:4;mc=1")
-    # Bigger and of a higher priority, 8 starts first.
+    # On the GPUs that the move would leave, 8 would lose more time than 7 saves.
     assert slurm.round() == 0, slurm.said
     assert (slurm.jobs["8"]["nodes"], requeues(slurm)) == ("n2", 0)
     slurm.change("8", state="COMPLETED", nodes="")

@@ -1,0 +1,80 @@
+"""Front of the queue: waiting jobs that fit now, and the reservation of the first that does not.
+
+It tells what a move of a running job would take from the waiting jobs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning.backfill import Shadow, reserve
+from slurm_gpu_aware.planning.dispatcher import Dispatcher
+from slurm_gpu_aware.planning.preempt import can_preempt
+from slurm_gpu_aware.planning.timeline import Timeline, as_running, take
+
+__all__ = ["Front", "front_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class Front:
+    """The front of a queue on a snapshot."""
+
+    starts: Mapping[str, tuple[Request, Assignment]]
+    """The jobs that fit now, placed one after the other in Slurm's order."""
+    head: Request | None
+    """The first job that fits later; None: there is none."""
+    shadow: Shadow | None
+    """Its reservation."""
+    preempts: bool
+    """The head may preempt others: what it takes is not known here."""
+
+    def keeps(self, before: Front) -> bool:
+        """Say whether every job of an earlier front starts as soon as there."""
+        if not before.starts.keys() <= self.starts.keys():
+            return False
+        if before.head is None or before.head is not self.head:  # else it starts now
+            return True
+        first, now = before.shadow, self.shadow
+        return first is None or (now is not None and now.start_s <= first.start_s)
+
+    def loses_gpu_s(self, before: Front) -> float:
+        """GPU time that the jobs of an earlier front lose by slower GPUs, less what they gain."""
+        lost = 0.0
+        for request, there in before.starts.values():
+            slower = self.starts[request.job_id][1].slowdown - there.slowdown
+            if slower:
+                lost += request.gpus * request.expected_s * slower
+        return lost if math.isfinite(lost) else math.inf
+
+
+def front_of(
+    ordered: Sequence[Request], cluster: Cluster, dispatcher: Dispatcher, now: float
+) -> Front:
+    """Return the front of a queue in Slurm's order.
+
+    A job that fits but would wait for better GPUs counts as one that fits. An infeasible job is
+    left out.
+    """
+    after = cluster.copy()
+    running = list(cluster.running)
+    starts: dict[str, tuple[Request, Assignment]] = {}
+    free = int(after.free.sum())
+    for request in ordered:
+        found = dispatcher.could_place(request, after) if request.gpus <= free else None
+        if found is not None:
+            held = take(after, request, found)
+            running.append(as_running(request, found, now, held))
+            starts[request.job_id] = request, found
+            free -= request.gpus
+            continue
+        if can_preempt(request):
+            return Front(starts, request, None, True)
+        shadow = reserve(request, after, Timeline(running, now), dispatcher)
+        if shadow is not None:
+            return Front(starts, request, shadow, False)
+    return Front(starts, None, None, False)
