@@ -6,7 +6,7 @@ It tells what a move of a running job would take from the waiting jobs.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu_aware.model.assignment import Assignment
@@ -14,8 +14,10 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.backfill import Shadow, reserve
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
+from slurm_gpu_aware.planning.postponing import awaited
 from slurm_gpu_aware.planning.preempt import can_preempt
 from slurm_gpu_aware.planning.timeline import Timeline, as_running, take
+from slurm_gpu_aware.planning.waiting import Gpu
 
 __all__ = ["Front", "front_of"]
 
@@ -24,8 +26,9 @@ __all__ = ["Front", "front_of"]
 class Front:
     """The front of a queue on a snapshot."""
 
-    starts: Mapping[str, tuple[Request, Assignment]]
-    """The jobs that fit now, placed one after the other in Slurm's order."""
+    starts: Mapping[str, tuple[Request, float]]
+    """The jobs that fit now, placed one after the other in Slurm's order, and the expected time
+    from now to their end as a multiple of their expected run time."""
     head: Request | None
     """The first job that fits later; None: there is none."""
     shadow: Shadow | None
@@ -43,33 +46,36 @@ class Front:
         return first is None or (now is not None and now.start_s <= first.start_s)
 
     def loses_gpu_s(self, before: Front) -> float:
-        """GPU time that the jobs of an earlier front lose by slower GPUs, less what they gain."""
+        """GPU time by which the jobs of an earlier front end later, less that of earlier ends."""
         lost = 0.0
-        for request, there in before.starts.values():
-            slower = self.starts[request.job_id][1].slowdown - there.slowdown
-            if slower:
-                lost += request.gpus * request.expected_s * slower
-        return lost if math.isfinite(lost) else math.inf
+        for request, ratio in before.starts.values():
+            if (then := self.starts[request.job_id][1]) != ratio:
+                lost += request.gpus * request.expected_s * (then - ratio)
+        return lost if lost < math.inf else math.inf  # also of run times that are not known
 
 
 def front_of(
-    ordered: Sequence[Request], cluster: Cluster, dispatcher: Dispatcher, now: float
+    ordered: Sequence[Request],
+    cluster: Cluster,
+    dispatcher: Dispatcher,
+    now: float,
+    gone: Collection[Gpu] = (),
 ) -> Front:
-    """Return the front of a queue in Slurm's order.
+    """Return the front of a queue in Slurm's order; ``gone``: GPUs taken since the last round.
 
-    A job that fits but would wait for better GPUs counts as one that fits. An infeasible job is
-    left out.
+    A job that fits but waits for better GPUs counts as one that fits. An infeasible job is left
+    out.
     """
     after = cluster.copy()
     running = list(cluster.running)
-    starts: dict[str, tuple[Request, Assignment]] = {}
+    starts: dict[str, tuple[Request, float]] = {}
     free = int(after.free.sum())
     for request in ordered:
         found = dispatcher.could_place(request, after) if request.gpus <= free else None
         if found is not None:
             held = take(after, request, found)
             running.append(as_running(request, found, now, held))
-            starts[request.job_id] = request, found
+            starts[request.job_id] = request, _until_end(request, found, cluster, now, gone)
             free -= request.gpus
             continue
         if can_preempt(request):
@@ -78,3 +84,18 @@ def front_of(
         if shadow is not None:
             return Front(starts, request, shadow, False)
     return Front(starts, None, None, False)
+
+
+def _until_end(
+    request: Request, here: Assignment, cluster: Cluster, now: float, gone: Collection[Gpu]
+) -> float:
+    """Slowdown of a start now, or less if the job waits for better GPUs and none of them is gone.
+
+    Then it is the time to its end there / its expected run time.
+    """
+    if (wait := request.postponed) is None:
+        return here.slowdown
+    gpus = awaited(request, wait, cluster)
+    left = all((node, slot) not in gone for node, slots in gpus for slot in slots)
+    there = (wait.end_s - now) / request.expected_s
+    return min(here.slowdown, there) if gpus and left else here.slowdown

@@ -7,9 +7,8 @@ always wait, no GPU would be left after the starts. In return the waiting jobs g
 leaves, and a move is allowed only if
 
 - all jobs at the front of the queue that fit now still fit,
-- the first that does not fit can start no later than before (EASY's promise),
-- it saves more GPU time than the jobs at the front lose by it,
-- it takes no GPU that is reserved for a job that waits by its own choice.
+- the first that does not fit can start no later than before (EASY's promise), and
+- it saves more GPU time than the jobs at the front lose by it.
 
 With ``sticky`` False the movable jobs are placed anew in every round, as PAL's non-sticky mode
 does, and each job that finds faster GPUs moves, whatever its restart and the waiting jobs lose.
@@ -32,7 +31,6 @@ from slurm_gpu_aware.placement.account import predicted_slowdown, set_words
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.front import Front, front_of
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.planning.postponing import awaited
 from slurm_gpu_aware.planning.prefix import by_class, in_slurm_order
 from slurm_gpu_aware.planning.timeline import (
     Timeline,
@@ -41,7 +39,7 @@ from slurm_gpu_aware.planning.timeline import (
     left_behind,
     take,
 )
-from slurm_gpu_aware.planning.waiting import expected_ends
+from slurm_gpu_aware.planning.waiting import Gpu, expected_ends
 from slurm_gpu_aware.time_text import duration
 
 __all__ = ["Movable", "Move", "begun", "may_move", "plan_moves"]
@@ -164,8 +162,6 @@ class _Moves:
     ) -> None:
         self.moves, self.now = moves, now
         self.ordered, self.cluster = ordered, cluster
-        self.offered = self._offered()
-        """The cluster without free GPUs that no move may take."""
         self.dispatcher = Dispatcher(settings, policy_options, now, cluster.running)
         self.remaining: Mapping[str, float] = {}
         """Job -> expected time to its end on its present GPUs."""
@@ -174,7 +170,7 @@ class _Moves:
 
     def allowed(self, found: Iterable[Move], most: int, taken: set[int]) -> Iterator[Move]:
         """The first moves that take nothing from the waiting jobs; ``taken``: nodes to avoid."""
-        cluster, front = self.cluster, None
+        cluster, front, gone = self.cluster, None, set[Gpu]()
         for move in found:
             nodes = {*move.assignment.nodes, *(node for node, _ in move.of.job.gpus)}
             if not most or not taken.isdisjoint(nodes):
@@ -182,10 +178,11 @@ class _Moves:
             if front is None:
                 front = front_of(self.ordered, cluster, self.dispatcher, self.now)
             after = _moved(cluster, move, self.now)
-            then = front_of(self.ordered, after, self.dispatcher, self.now)
+            lost = gone | _gpus(move.assignment)
+            then = front_of(self.ordered, after, self.dispatcher, self.now, lost)
             if self._takes_from(front, then, move):
                 continue
-            cluster, front, most = after, then, most - 1
+            cluster, front, gone, most = after, then, lost, most - 1
             taken |= nodes
             yield move
 
@@ -195,16 +192,6 @@ class _Moves:
             return True
         saves_gpu_s = move.saves_s * move.of.request.gpus
         return self.moves.sticky and then.loses_gpu_s(before) > saves_gpu_s
-
-    def _offered(self) -> Cluster:
-        """The first job that waits by its own choice has its later GPUs reserved."""
-        first = next((request for request in self.ordered if request.postponed), None)
-        if first is None or first.postponed is None:
-            return self.cluster
-        offered = self.cluster.copy()
-        for node, slots in awaited(first, first.postponed, self.cluster):
-            offered.free[node, list(slots)] = False
-        return offered
 
     def improving(self, able: Sequence[Movable]) -> list[Move]:
         """Moves that save more than their cost and the margin."""
@@ -234,7 +221,7 @@ class _Moves:
                 continue
             take(trial, one.request, target)
             own = set(one.job.each_gpu)
-            if all(gpu in own or self.offered.free[gpu] for gpu in _gpus(target)):
+            if all(gpu in own or self.cluster.free[gpu] for gpu in _gpus(target)):
                 move = self._move(one, target, 0.0)
                 if move is not None and move.saves_s > 0:
                     found.append(move)
@@ -242,14 +229,14 @@ class _Moves:
 
     def _without(self, jobs: Sequence[Movable]) -> Cluster:
         """The cluster as if these jobs had ended."""
-        return Timeline([one.job for one in jobs], self.now).at(self.offered, math.inf)
+        return Timeline([one.job for one in jobs], self.now).at(self.cluster, math.inf)
 
     def _saves_at_most(self, one: Movable) -> float:
         """Bound of the time that a move can save: on the fastest free GPU, at locality 1."""
         app_class = one.request.app_class
         scores = self.cluster.score(app_class)
         if app_class not in self._fastest:
-            fastest = np.min(scores, where=self.offered.free, initial=math.inf)
+            fastest = np.min(scores, where=self.cluster.free, initial=math.inf)
             self._fastest[app_class] = float(fastest)
         own = min(float(scores[node, list(slots)].min()) for node, slots in one.job.gpus)
         there = min(own, self._fastest[app_class])

@@ -146,13 +146,24 @@ def test_a_move_may_let_the_head_start():
     assert move.assignment.nodes == (1,)
 
 
-def test_gpus_for_which_the_first_job_waits_by_choice_are_reserved():
-    cluster = site([[2.0], [1.0], [1.0]], {"1": [(0, (0,))]})
-    wait = Postponement(NOW - 10.0, NOW + 10.0, NOW + 70.0, (("n1", (0,)),))
-    (move,) = moves_of(cluster, [movable(cluster)], [waiting()])
-    assert move.assignment.nodes == (1,)
-    (move,) = moves_of(cluster, [movable(cluster)], [waiting(postponed=wait)])
-    assert move.assignment.nodes == (2,)
+@pytest.mark.parametrize(
+    ("left_s", "count"),
+    [
+        (10_000.0, 0),  # the move saves 4,940 s; the waiting job would end 5,000 s later
+        (10_200.0, 1),
+        (9_000.0, 0),
+    ],
+)
+def test_a_job_that_waits_by_choice_loses_what_it_waits_for(left_s, count):
+    """It waits for both GPUs of n2, one of which is free; now it would run on n0, at 2.0."""
+    scores = [[2.0, 2.0], [2.0, 2.0], [1.0, 1.0]]
+    held = {"1": [(1, (0,))], "2": [(2, (0,))], "3": [(1, (1,))]}
+    cluster = site(scores, held)
+    wait = Postponement(NOW - 10.0, NOW + 500.0, NOW + 3_500.0, (("n2", (0, 1)),))
+    head = waiting(2, time_limit_s=3_000.0, max_nodes=1, postponed=wait)
+    assert len(moves_of(cluster, [movable(cluster, left_s=left_s)], [head])) == count
+    without = replace(head, postponed=None)
+    assert len(moves_of(cluster, [movable(cluster, left_s=left_s)], [without])) == 1
 
 
 def test_an_infeasible_job_keeps_nothing():
