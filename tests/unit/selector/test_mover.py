@@ -92,6 +92,17 @@ def test_a_job_is_moved_and_goes_first_to_its_new_gpus(slurm: SlurmFolder) -> No
     assert moved.detail["nodes"] == ["n2"]
 
 
+def test_a_short_job_starts_on_the_gpus_that_a_move_leaves(slurm: SlurmFolder) -> None:
+    """On its way back the moved job is first; 8 waits for no more than its stop."""
+    site(slurm)
+    slurm.write([*slurm.jobs.values(), parked("8", comment="class=A", priority=9_000)], NODES)
+    slurm.change("8", tres_per_node="gres/gpu:4", admin_comment="gpuaware/1;tn=gres/gpu:4;mc=1")
+    assert slurm.round() == 0, slurm.said
+    assert (requeues(slurm), slurm.jobs["8"]["state"]) == (1, "PENDING"), slurm.said
+    assert slurm.round(4) == 0, slurm.said
+    assert (slurm.jobs["7"]["nodes"], slurm.jobs["8"]["nodes"]) == ("n2", "n1"), slurm.said
+
+
 @pytest.mark.parametrize(
     ("moves", "job"),
     [
