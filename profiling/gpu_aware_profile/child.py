@@ -28,7 +28,7 @@ _END_S = 5.0
 
 
 class Child:
-    """A process that sees one GPU; use as a context manager.
+    """A process that measures; use as a context manager.
 
     ``argv``: program and arguments, no shell. ``environment``: added to that of this process.
     ``merged``: standard error goes into the output.
@@ -72,6 +72,11 @@ class Child:
                     stream.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
+
+    def renew_limit(self, limit_s: float) -> None:
+        """It may go on for ``limit_s`` from now on."""
+        self._limit_s = limit_s
+        self._ends = time.monotonic() + limit_s
 
     def write(self, text: str) -> None:
         """Write to its standard input; one that has ended does not read it."""
