@@ -5,6 +5,7 @@ import os
 import statistics
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -83,3 +84,36 @@ def test_clocks_are_swept_and_reset(engine, tmp_path, monkeypatch):
     assert len(locked) == 3
     assert [row["value_ms"] for row in locked] == sorted(row["value_ms"] for row in locked)
     assert not list((tmp_path / "locks").glob("gpu*"))
+
+
+def test_copies_and_all_reduces_between_two_gpus():
+    """Links of a node with two GPUs or more: right results, and rates that a link can have."""
+    from gpu_aware_profile.nccl_links import NcclLinks
+
+    try:
+        with open_driver() as driver:
+            uuids = {
+                index: device.identity().uuid
+                for index, device in driver.devices()
+                if not isinstance(device, DeviceError)
+            }
+            variable = driver.visible_variable
+    except DeviceError as exc:
+        pytest.skip(f"no GPU here: {exc}")
+    if len(uuids) < 2:
+        pytest.skip("needs two GPUs")
+    uuids = dict(sorted(uuids.items()))
+    links = NcclLinks(uuids, variable, threading.Event())
+    try:
+        pair = links.pair(*list(uuids)[:2], 60.0)
+        print(pair)
+        assert min(pair.ab_gbps, pair.ba_gbps) > 1.0
+        assert pair.ab_gbps / pair.ba_gbps == pytest.approx(1.0, rel=0.2)
+        assert max(pair.ab_gbps, pair.ba_gbps) < pair.both_gbps * 1.05
+        assert pair.latency_us is None or 0.1 < pair.latency_us < 20.0
+        for count in range(2, len(uuids) + 1):
+            ring = links.all_reduce(list(uuids)[:count], 60.0)
+            print(count, ring)
+            assert 1.0 < ring.gbps < 2000.0
+    finally:
+        links.close()
