@@ -115,7 +115,7 @@ class Nvml:
         try:
             import pynvml
         except ImportError:
-            raise DeviceError("import pynvml", not_installed("nvidia-ml-py", "gpu")) from None
+            raise DeviceError("import pynvml", not_installed("nvidia-ml-py", "nvml")) from None
         self._api = pynvml
         self.max_links = int(getattr(pynvml, "NVML_NVLINK_MAX_LINKS", 18))
         self.call("nvmlInit")
