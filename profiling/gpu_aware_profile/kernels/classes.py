@@ -26,7 +26,7 @@ _LARGE = 24 << 30
 def _compute_bound(engine: Engine) -> list[Kernel]:
     """Matrix products in all precisions of the device, and a convolution."""
     # Three matrices of float64 in a sixteenth of the memory.
-    n = _multiple(math.isqrt(engine.memory_bytes // 16 // 24), 512, 8192)
+    n = _multiple(math.isqrt(engine.memory_bytes // 16 // 24), 512, 12288)
     pixels = 56 * 56
     batch = _multiple(engine.memory_bytes // 16 // (pixels * 9 * 256 * 4), 4, 32)
     products = [Gemm(engine, n, precision) for precision in engine.precisions]
@@ -43,7 +43,7 @@ def _memory_bound(engine: Engine) -> list[Kernel]:
     """A step of PageRank, and the triad."""
     # A vertex has 16 edges with a number of 4 bytes each, of 8 while they are drawn.
     vertices = _multiple(engine.memory_bytes // 8 // (16 * 16), 1 << 18, 1 << 25)
-    length = _multiple(engine.memory_bytes // 32 // 8, 1 << 20, 1 << 28)
+    length = _multiple(engine.memory_bytes // 24 // 8, 1 << 20, 1 << 29)
     return [PageRank(engine, vertices), Triad(engine, length)]
 
 

@@ -38,7 +38,9 @@ def test_kernels_compute_right_results_and_take_a_millisecond(engine, app_class)
         found = sampler.measure(kernel, sampler.prepare(kernel), lambda event: None)
         print(found)
         assert found.time.value_ms >= 1.0
-        assert found.time.share is None or 0.3 < found.time.share < 1.05
+        # Reads of PageRank are scattered: most of a cache line is not used.
+        least = 0.05 if kernel.name == "pagerank" else 0.4
+        assert found.time.share is None or least < found.time.share < 1.05
         kernel.result.reshape(-1)[-1] = 1e4
         with pytest.raises(WrongResultError):
             kernel.check()
