@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations
 from typing import Any
@@ -23,8 +24,8 @@ SIZES = range(2, 9)
 """GPUs of a collective."""
 MOST_SETS = 128
 """Link mixes that are measured of a node; the most informative ones."""
-_MOST_FAULTS = 5
-"""After so many failures the rest is not tried."""
+_MOST_FAILED = 3
+"""A GPU that took part in so many failures is left out."""
 _LIMIT_S = 60.0
 """Limit of one pair or one set, the start of CUDA and NCCL included."""
 _CALL = "links"
@@ -42,15 +43,16 @@ class LinkRuns:
     faults: Faults
     """``errors`` of the report; an entry for each failure."""
     left_out: int = 0
-    """Measurements that were not tried: no time was left, or too many had failed."""
-    _failed: int = 0
+    """Measurements that were not tried: no time was left, or too many of a GPU had failed."""
+    _failed: Counter[int] = field(default_factory=Counter)
+    """GPU -> failures in which it took part."""
 
     def pairs(self, backend: LinkTiming, slots: Sequence[int]) -> list[dict[str, Any]]:
         """``bandwidths`` of the report."""
         rows = []
         for number, (a, b) in enumerate(pairs := list(combinations(slots, 2)), 1):
             what = f"pair {number} of {len(pairs)}: GPU {a} and {b}"
-            found = self._tried(what, partial(backend.pair, a, b))
+            found = self._tried(what, (a, b), partial(backend.pair, a, b))
             if found is not None:
                 rows.append({"a": a, "b": b} | _rounded(found._asdict()))
         return rows
@@ -63,16 +65,17 @@ class LinkRuns:
         for number, gpus in enumerate(sets, 1):
             words = " ".join(map(str, gpus))
             what = f"all-reduce {number} of {len(sets)}: GPUs {words}"
-            found = self._tried(what, partial(backend.all_reduce, gpus))
+            found = self._tried(what, gpus, partial(backend.all_reduce, gpus))
             if found is not None:
                 row = {"gpus": list(gpus), "operation": ALL_REDUCE}
                 rows.append(row | _rounded(found._asdict()))
         return rows
 
-    def _tried(self, what: str, measure: Callable[[float], Any]) -> Any:
+    def _tried(self, what: str, gpus: Sequence[int], measure: Callable[[float], Any]) -> Any:
         """Result, or None if there is no time or it failed."""
         left_s = self.ends - time.monotonic()
-        if left_s <= 0.0 or self._failed >= _MOST_FAULTS or self.stopped.is_set():
+        broken = max(self._failed[gpu] for gpu in gpus) >= _MOST_FAILED
+        if left_s <= 0.0 or broken or self.stopped.is_set():
             self.left_out += 1
             return None
         self.progress(what)
@@ -81,7 +84,7 @@ class LinkRuns:
         except SourceError as exc:
             if self.stopped.is_set():
                 return None
-            self._failed += 1
+            self._failed.update(gpus)
             self.faults.append({"index": None, "call": _CALL, "error": f"{what}: {exc}"})
             return None
 
@@ -94,13 +97,18 @@ def measure_links(
 ) -> dict[str, Any]:
     """Measure and return fields of the report: ``link_backend``, ``bandwidths``, ``collectives``.
 
-    ``uuids``: Slurm's index -> UUID. ``links``: those of the report. ``visible_variable``: limits
-    a process to the GPUs whose UUIDs it holds.
+    ``uuids``: Slurm's index -> UUID of the GPUs to measure. ``links``: those of the report.
+    ``visible_variable``: limits a process to the GPUs whose UUIDs it holds.
     """
     slots = sorted(uuids)
     at = {slot: position for position, slot in enumerate(slots)}
     graph = HardwareGraph.from_links(
-        [(at[k["a"]], at[k["b"]], k["class"], k["gbps"]) for k in links], n=len(slots)
+        [
+            (at[k["a"]], at[k["b"]], k["class"], k["gbps"])
+            for k in links
+            if at.keys() >= {k["a"], k["b"]}
+        ],
+        n=len(slots),
     )
     mixes = informative_order(graph, link_mixes(graph, SIZES))
     if not mixes:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import NamedTuple, Protocol
 
+from slurm_gpu_aware.errors import SourceError, not_installed
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 
 __all__ = ["AllReduceReading", "LinkTiming", "PairReading", "link_backend"]
@@ -56,9 +58,14 @@ def link_backend(
 
     ``uuids``: Slurm's index -> UUID, ascending. ``graph``: links of these GPUs in this order.
     ``visible_variable``: limits a process to the GPUs whose UUIDs it holds. ``stopped``: ends a
-    measurement early when it is set. Raises SourceError if a file of fake GPUs cannot be read.
+    measurement early when it is set. Raises SourceError that says what is missing.
     """
     from gpu_aware_profile.fake_links import FakeLinks
     from gpu_aware_profile.nccl_links import NcclLinks
 
-    return FakeLinks.of_this_node(list(uuids), graph) or NcclLinks(uuids, visible_variable, stopped)
+    fake = FakeLinks.of_this_node(list(uuids), graph)
+    if fake is not None:
+        return fake
+    if find_spec("cupy") is None:
+        raise SourceError(not_installed("CuPy", "gpu"))
+    return NcclLinks(uuids, visible_variable, stopped)

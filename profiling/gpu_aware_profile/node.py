@@ -83,11 +83,12 @@ def probe(node: str, backend: Timing | None, wanted: Wanted) -> dict[str, Any]:
             report["gpus"] = [gpu.record for gpu in gpus]
             report["links"] = _links(gpus, faults)
             report["nics"] = nics(wanted.sysfs, {gpu.index: gpu.record["pci"] for gpu in gpus})
+            if backend is not None or wanted.links_s > 0.0:
+                gpus = _undivided(gpus, faults)
             if wanted.links_s > 0.0:
                 report |= _bandwidths(driver, gpus, report["links"], wanted, faults)
             if backend is not None:
                 report["backend"] = backend.name
-                gpus = _undivided(gpus, faults)
                 report["timings"] = _timings(driver, gpus, backend, wanted, faults)
         if backend is not None and wanted.clock_steps:
             report["timings"] += _at_locked_clocks(gpus, backend, wanted, faults)

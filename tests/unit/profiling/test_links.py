@@ -141,12 +141,17 @@ def test_answers_that_cannot_be_used(program: str, words: str) -> None:
 
 
 class Broken:
-    """A backend that fails."""
+    """A backend with a broken GPU."""
 
     name = "broken"
 
+    def __init__(self, gpu: int) -> None:
+        self.gpu = gpu
+
     def pair(self, a: int, b: int, limit_s: float) -> PairReading:
-        raise SourceError("out of order")
+        if self.gpu in (a, b):
+            raise SourceError("out of order")
+        return PairReading(47.0, None, None, None)
 
     def all_reduce(self, gpus: Any, limit_s: float) -> AllReduceReading:
         return AllReduceReading(12.345678, 1 << 28)
@@ -155,20 +160,20 @@ class Broken:
         pass
 
 
-def test_after_five_failures_the_rest_is_left_out() -> None:
+def test_a_gpu_that_fails_again_and_again_costs_the_others_nothing() -> None:
     faults: list[dict[str, Any]] = []
     runs = LinkRuns(time.monotonic() + 60.0, lambda text: None, threading.Event(), faults)
-    assert runs.all_reduces(Broken(), [[0, 1]]) == [
-        {"gpus": [0, 1], "operation": "all_reduce", "gbps": 12.346, "size_bytes": 1 << 28}
+    backend = Broken(gpu=0)
+    rows = runs.pairs(backend, range(8))
+    assert {(row["a"], row["b"]) for row in rows} == set(combinations(range(1, 8), 2))
+    assert [fault["error"] for fault in faults] == [
+        f"pair {b} of 28: GPU 0 and {b}: out of order" for b in (1, 2, 3)
     ]
-    assert runs.pairs(Broken(), range(8)) == []
-    assert len(faults) == 5
-    assert faults[0] == {
-        "index": None,
-        "call": "links",
-        "error": "pair 1 of 28: GPU 0 and 1: out of order",
-    }
-    assert runs.left_out == 23
+    assert faults[0] | {"error": ""} == {"index": None, "call": "links", "error": ""}
+    assert runs.left_out == 4
+    assert runs.all_reduces(backend, [[0, 1], [1, 2]]) == [
+        {"gpus": [1, 2], "operation": "all_reduce", "gbps": 12.346, "size_bytes": 1 << 28}
+    ]
 
 
 def test_a_signal_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,5 +194,5 @@ def test_a_signal_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_begins_after_the_budget() -> None:
     faults: list[dict[str, Any]] = []
     runs = LinkRuns(time.monotonic(), lambda text: None, threading.Event(), faults)
-    assert runs.pairs(Broken(), [0, 1]) == runs.all_reduces(Broken(), [[0, 1], [0, 2]]) == []
+    assert runs.pairs(Broken(0), [0, 1]) == runs.all_reduces(Broken(0), [[0, 1], [0, 2]]) == []
     assert (faults, runs.left_out) == ([], 3)

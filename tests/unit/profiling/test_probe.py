@@ -119,6 +119,22 @@ def test_measured_links(library, tmp_path):
     assert "all-reduce of GPUs" in done.stdout
 
 
+def test_real_gpus_without_cupy_cost_the_report_nothing(library, tmp_path):
+    node = FakeNode(library, tmp_path)
+    code = (
+        "import json\n"
+        "from gpu_aware_profile import fake_links as fake, link_timing as links\n"
+        "from gpu_aware_profile.node import Wanted, probe\n"
+        "fake.fake_machine = lambda: None\n"
+        "links.find_spec = lambda name: None\n"
+        "print(json.dumps(probe('n1', None, Wanted(links_s=60.0))))"
+    )
+    report = node.python(code)
+    assert len(parse_report(report).links) == 6
+    (fault,) = report["errors"]
+    assert fault["error"].startswith("CuPy is not installed")
+
+
 @pytest.mark.shared
 def test_the_cube_mesh_agrees_with_the_published_graph(library, tmp_path):
     shared = Path(os.environ.get("GPU_AWARE_SHARED", ROOT.parent / "shared"))
@@ -262,6 +278,8 @@ def test_a_gpu_that_is_divided_has_no_time(library, tmp_path):
     assert [row["index"] for row in report["timings"]] == [0, 2, 3]
     (fault,) = report["errors"]
     assert (fault["index"], "divided into instances" in fault["error"]) == (1, True)
+    links = probe(node, "--no-timings", "--links")
+    assert [(row["a"], row["b"]) for row in links["bandwidths"]] == [(0, 2), (0, 3), (2, 3)]
 
 
 def test_throttle_reasons_are_named(library, tmp_path):
