@@ -28,21 +28,24 @@ class DeviceError(SourceError):
     """A call to the driver failed.
 
     ``call``: the driver's function; ``reason``: its error text; ``unsupported``: the device or the
-    driver does not support the call.
+    driver does not support the call; ``lost``: the device no longer answers.
     """
 
-    def __init__(self, call: str, reason: str, *, unsupported: bool = False) -> None:
+    def __init__(
+        self, call: str, reason: str, *, unsupported: bool = False, lost: bool = False
+    ) -> None:
         super().__init__(f"{call}: {reason}")
         self.call = call
         self.reason = reason
         self.unsupported = unsupported
+        self.lost = lost
 
 
 class NoAnswerError(DeviceError):
     """A call to the driver hangs."""
 
     def __init__(self, call: str) -> None:
-        super().__init__(call, f"no answer within {ANSWER_S:g} s")
+        super().__init__(call, f"no answer within {ANSWER_S:g} s", lost=True)
 
 
 class Identity(NamedTuple):
@@ -95,6 +98,8 @@ class Event(NamedTuple):
     call: str
     """Kind of the event: ``xid``."""
     error: str
+    critical: bool = True
+    """Whether what the GPU computed meanwhile may be wrong; False: only this query failed."""
 
 
 class Device(Protocol):

@@ -28,7 +28,7 @@ __all__ = ["Nvml", "NvmlDevice", "cpu_list", "model_word"]
 
 _NOT_SUPPORTED = frozenset({3, 13, 26})
 """NOT_SUPPORTED, FUNCTION_NOT_FOUND of an older driver, DEPRECATED of a newer one."""
-_INVALID_ARGUMENT, _TIMEOUT = 2, 10
+_INVALID_ARGUMENT, _TIMEOUT, _LOST = 2, 10, 15
 _SM, _MEMORY = 1, 2
 """nvmlClockType_t"""
 _XID = 8
@@ -102,7 +102,7 @@ class _NvmlError(DeviceError):
     """A call to NVML failed with an error number."""
 
     def __init__(self, call: str, reason: str, code: int) -> None:
-        super().__init__(call, reason, unsupported=code in _NOT_SUPPORTED)
+        super().__init__(call, reason, unsupported=code in _NOT_SUPPORTED, lost=code == _LOST)
         self.code = code
 
 
@@ -160,7 +160,7 @@ class Nvml:
         try:
             event_set = self.call("nvmlEventSetCreate")
         except DeviceError as exc:
-            failed = [] if exc.unsupported else [Event("", exc.call, exc.reason)]
+            failed = [] if exc.unsupported else [_failed(exc)]
             yield lambda: failed
             return
         try:
@@ -172,7 +172,7 @@ class Nvml:
                     device.call("nvmlDeviceRegisterEvents", _XID, event_set)
                 except DeviceError as exc:
                     if not exc.unsupported:
-                        first.append(Event(handles.get(device.address, ""), exc.call, exc.reason))
+                        first.append(_failed(exc, handles.get(device.address, "")))
 
             def newest() -> list[Event]:
                 found = [*first, *self._waiting(event_set, handles)]
@@ -190,11 +190,15 @@ class Nvml:
                 data = self.call("nvmlEventSetWait", event_set, 0)
             except DeviceError as exc:
                 if getattr(exc, "code", None) != _TIMEOUT:  # it fails if any GPU is lost
-                    yield Event("", exc.call, exc.reason)
+                    yield _failed(exc)
                 return
             xid = int(data.eventData)
             text = f"XID {xid}: {_XIDS[xid]}" if xid in _XIDS else f"XID {xid}"
             yield Event(handles.get(_address(data.device), ""), "xid", text)
+
+
+def _failed(error: DeviceError, pci: str = "") -> Event:
+    return Event(pci, error.call, error.reason, critical=False)
 
 
 def _address(handle: Any) -> int | None:

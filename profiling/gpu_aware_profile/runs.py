@@ -15,7 +15,6 @@ from gpu_aware_profile.devices import (
     DeviceError,
     EccErrors,
     Event,
-    NoAnswerError,
     PeerLink,
     in_time,
 )
@@ -180,14 +179,17 @@ class Measurement:
         return [row for index, row in sorted(rows.items()) if index not in broken]
 
     def _answers(self, gpu: ReadableGpu) -> EccErrors | None:
-        """Error counts of a GPU that is well; a GPU that is lost gets a fault, once."""
+        """Error counts of a GPU; None: it is sick, or lost, which is a fault."""
         if gpu.index in self.sick:
             return None
         try:
             return in_time("ecc_errors", gpu.device.ecc_errors)
         except DeviceError as exc:
-            self._give_up(gpu, exc)
-            return None
+            if exc.lost:
+                self._give_up(gpu, exc)
+                return None
+            self._note(fault(gpu.index, exc))
+            return EccErrors(None, None)
 
     def _new_events(self) -> list[Event]:
         try:
@@ -230,10 +232,10 @@ class Measurement:
                 return None
             finally:
                 control.leave()
-        if isinstance(telemetry.fault, NoAnswerError):
-            self._give_up(gpu, telemetry.fault)
-            return None
         if telemetry.fault is not None:
+            if telemetry.fault.lost:
+                self._give_up(gpu, telemetry.fault)
+                return None
             self._note(fault(gpu.index, telemetry.fault))
         return _row(spec, reading, telemetry)
 
@@ -244,7 +246,8 @@ class Measurement:
         for event in self._new_events():
             index = by_pci.get(event.pci)
             self._note({"index": index, "call": event.call, "error": event.error})
-            broken.add(index)
+            if event.critical:
+                broken.add(index)
         for gpu in gpus:
             after = self._answers(gpu)
             if after is None:

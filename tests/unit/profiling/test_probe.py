@@ -293,14 +293,20 @@ def test_throttle_reasons_are_named(library, tmp_path):
 
 def test_without_events_and_telemetry_there_are_times(library, tmp_path):
     node = FakeNode(library, tmp_path)
-    for call in ("nvmlEventSetCreate", "nvmlDeviceGetTotalEnergyConsumption"):
-        machines.add_fault(node.machine, call, error="NOT_SUPPORTED")
-    machines.add_fault(node.machine, "nvmlDeviceGetPowerUsage", minor=2, error="UNKNOWN")
+    machines.add_fault(node.machine, "nvmlDeviceGetTotalEnergyConsumption", error="NOT_SUPPORTED")
+    calls = {
+        1: "nvmlDeviceGetTotalEccErrors",
+        2: "nvmlDeviceGetPowerUsage",
+        3: "nvmlDeviceRegisterEvents",
+    }
+    for minor, call in calls.items():
+        machines.add_fault(node.machine, call, minor=minor, error="UNKNOWN")
     report = probe(node, "--class", "A", "--runs", "1", "--no-loaded")
     assert [row["power_w"] is None for row in report["timings"]] == [False, False, True, False]
-    assert report["errors"] == [
-        {"index": 2, "call": "nvmlDeviceGetPowerUsage", "error": "Unknown Error"}
-    ]
+    faults = {fault["index"]: fault["call"] for fault in report["errors"]}
+    assert (faults, len(report["errors"])) == (calls, 3)
+    machines.add_fault(node.machine, "nvmlEventSetCreate", error="NOT_SUPPORTED")
+    assert len(probe(node, "--class", "A", "--runs", "1", "--no-loaded")["timings"]) == 4
 
 
 @pytest.mark.parametrize("call", ["nvmlDeviceGetUUID", "nvmlDeviceGetPowerUsage"])

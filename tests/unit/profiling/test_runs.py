@@ -23,7 +23,7 @@ class Card:
 
     def _check(self):
         if self.lost:
-            raise DeviceError("nvmlDeviceGetX", "GPU is lost")
+            raise DeviceError("nvmlDeviceGetX", "GPU is lost", lost=True)
 
     def sample(self):
         self._check()
