@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 from fake_nvml import FakeNode, build_library, machines
@@ -62,7 +63,10 @@ class Node(FakeNode):
 
 @pytest.fixture
 def node(library, tmp_path):
-    return Node(library, tmp_path)
+    yield Node(library, tmp_path)
+    if (tmp_path / "hangs").exists():  # a program survives its parent's kill -9
+        with suppress(ProcessLookupError):
+            os.kill(int((tmp_path / "hangs").read_text()), signal.SIGKILL)
 
 
 def hang_when_locked(node):
@@ -71,7 +75,7 @@ def hang_when_locked(node):
         "import os, pathlib, time\n"
         f"locked = pathlib.Path({str(node.state / 'gpu0.locked_clocks')!r})\n"
         "if locked.exists():\n"
-        f"    pathlib.Path({str(node.folder / 'hangs')!r}).touch()\n"
+        f"    pathlib.Path({str(node.folder / 'hangs')!r}).write_text(str(os.getpid()))\n"
         "    time.sleep(600)\n"
         "print(5)\n"
     )
@@ -80,7 +84,7 @@ def hang_when_locked(node):
 
 def wait_for_hang(node, process):
     ends = time.monotonic() + 40
-    while not (node.folder / "hangs").exists():
+    while not (node.folder / "hangs").exists() or not (node.folder / "hangs").read_text():
         assert process.poll() is None
         assert time.monotonic() < ends
         time.sleep(0.05)
