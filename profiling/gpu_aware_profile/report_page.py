@@ -20,7 +20,8 @@ body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1100px; mar
        padding: 0 1em; }
 h1 { font-size: 1.6em; } h2 { font-size: 1.2em; margin-top: 2em; }
 table { border-collapse: collapse; margin: .5em 0; }
-th, td { padding: .2em .8em; text-align: right; border-bottom: 1px solid #ddd; }
+th, td { padding: .2em .8em; text-align: right; white-space: nowrap;
+         border-bottom: 1px solid #ddd; }
 th:first-child, td:first-child { text-align: left; }
 img { max-width: 100%; height: auto; }
 p.note { color: #555; }
@@ -74,7 +75,8 @@ def page(
 
 
 def _age(seconds: float) -> str:
-    return duration(round(seconds))
+    """In the largest unit: ``40 d``."""
+    return " ".join(duration(round(seconds)).split()[:2])
 
 
 def _table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

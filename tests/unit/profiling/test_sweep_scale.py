@@ -1,8 +1,11 @@
 """Sweeps that are incremental and polite, and what they do when something fails."""
 
 import json
+import os
+import select
 import sqlite3
 import stat
+import subprocess
 import sys
 import time
 
@@ -302,3 +305,24 @@ def test_an_alarm_that_hangs_is_ended(monkeypatch):
         slow_alarm._run(["sh", "-c", "sleep 60 & wait"], [change]) == "it did not end within 0.2 s"
     )
     assert slow_alarm._run(["true"], [change]) == ""
+
+
+def test_a_killed_sweep_keeps_what_was_measured_and_is_resumed(cluster):
+    cluster.let("n2", "hang")
+    started = cluster.folder / "n2.started"
+    os.mkfifo(started)  # readable when the fake srun has opened it
+    watch = os.open(started, os.O_RDONLY | os.O_NONBLOCK)
+    argv = cluster.argv("--jobs", "1", "--class", "A", "--runs", "1")
+    with subprocess.Popen(argv, env=cluster.env, stderr=subprocess.PIPE, text=True) as process:
+        sweep_id = process.stderr.readline().split()[1].rstrip(":")
+        assert select.select([watch], [], [], 60.0)[0]
+        process.kill()
+    os.close(watch)
+    (cluster.folder / f"cancelled.gpu-aware-probe.{sweep_id}.n2").touch()  # ends the orphan
+    with open_store(cluster.store, readonly=True) as store:
+        assert {run.node for run in newest_runs(store)} == {"n1"}
+    cluster.let("n2", "ok")
+    rest = cluster.sweep("--resume", sweep_id)
+    assert states(rest) == {"n2": "done", "n3": "done"}
+    with open_store(cluster.store, readonly=True) as store:
+        assert len(load_profile(store).raw_scores["A"]) == 12
