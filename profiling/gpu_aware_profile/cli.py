@@ -8,6 +8,7 @@ interrupted.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -68,6 +69,8 @@ def store_options(command: Callable[..., None]) -> Callable[..., None]:
         from slurm_gpu_aware.config.load import load_config
 
         config = load_config(config_path)
+        if store_path is not None:  # not the copy of another store
+            config = replace(config, store=replace(config.store, published=None))
         command(path=store_path or config.store.path, config=config, **options)
 
     return wrapped

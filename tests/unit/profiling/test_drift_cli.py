@@ -113,3 +113,13 @@ def test_an_age_has_a_unit(path: Path, since: str) -> None:
     done = called(path, "--since", since)
     assert done.exit_code == 2
     assert "is not an age such as 30d, 12h or 90m" in done.stderr
+
+
+def test_a_store_that_is_named_is_read_whatever_the_site_publishes(path: Path) -> None:
+    with open_store(path) as store:
+        measure(store, 40)
+        measure(store, 1, {5: [115.0] * 3})
+    other = path.with_name("other.db")
+    open_store(other).close()  # newer
+    path.with_name("config.toml").write_text(f'[store]\npublished = "{other}"\n')
+    assert called(path).exit_code == 3
