@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.interconnect import ALL_REDUCE
-from slurm_gpu_aware.model.profile import Profile
+from slurm_gpu_aware.model.profile import GpuRecord, Link
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.interconnect import newest_collectives
 from slurm_gpu_aware.store.measurements import listed
@@ -39,19 +41,21 @@ class MeasuredRing(NamedTuple):
 def measured_rings(store: Store, model: str | None) -> list[MeasuredRing]:
     """The newest all-reduce of each set of GPUs of a model.
 
-    ``model``: as `GpuRecord.model`; None: the only one. Raises StoreError if there is no
+    Sets of several models, and of GPUs whose links are not known, are left out. ``model``: as
+    `GpuRecord.model`; None: the only one. Raises StoreError if there is no
     measurement of it, or if ``model`` is None and several were measured.
     """
     profile = load_profile(store)
+    graphs = {node: _graph(links) for node, links in profile.links.items()}
     of_model: dict[str, list[MeasuredRing]] = {}
     for one in newest_collectives(store, ALL_REDUCE):
-        models = {profile.gpus[one.node, slot].model for slot in one.gpus}
-        name = models.pop()
-        if name is None or models or len(one.gpus) > MAX_EXACT or one.node not in profile.links:
+        found = [profile.gpus.get((one.node, slot), GpuRecord()).model for slot in one.gpus]
+        name, graph = found[0], graphs.get(one.node)
+        if name is None or len(set(found)) > 1 or len(one.gpus) > MAX_EXACT:
             continue
-        graph = _graph(profile, one.node)
-        slowest = match(graph, one.gpus, _RING, BOTTLENECK).eff_gbps
-        sample = MeasuredRing(graph, one.gpus, fitted_ring(graph, one.gpus), slowest, one.gbps)
+        if graph is None or one.gpus[-1] >= graph.n:
+            continue
+        sample = MeasuredRing(graph, one.gpus, *_nominal(graph, one.gpus), one.gbps)
         of_model.setdefault(name, []).append(sample)
     known = listed(sorted(of_model), 20)
     if not of_model:
@@ -63,7 +67,11 @@ def measured_rings(store: Store, model: str | None) -> list[MeasuredRing]:
     return of_model[model or next(iter(of_model))]
 
 
-def _graph(profile: Profile, node: str) -> HardwareGraph:
-    links = profile.links[node]
-    width = 1 + max(slot for name, slot in profile.gpus if name == node)
-    return HardwareGraph.from_links(links, n=width)
+@lru_cache(maxsize=1 << 16)
+def _nominal(graph: HardwareGraph, gpus: tuple[int, ...]) -> tuple[tuple[int, int, int], float]:
+    """Counts of the fitted ring, and the slowest link of the best one; equal on equal nodes."""
+    return fitted_ring(graph, gpus), match(graph, gpus, _RING, BOTTLENECK).eff_gbps
+
+
+def _graph(links: Sequence[Link]) -> HardwareGraph:
+    return HardwareGraph.from_links(links, n=1 + max(link.b for link in links))

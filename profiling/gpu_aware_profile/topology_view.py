@@ -200,7 +200,6 @@ def topologies(store: Store, nodes: Sequence[str]) -> list[NodeTopology]:
         if name not in of_node:
             raise StoreError(f"no GPUs of node {name!r}; known: {listed(sorted(of_node), 20)}")
     typical = _typical(profile, newest_bandwidths(store))
-    collectives = [one for name in OPERATIONS for one in newest_collectives(store, name)]
     return [
         NodeTopology(
             node,
@@ -208,7 +207,7 @@ def topologies(store: Store, nodes: Sequence[str]) -> list[NodeTopology]:
             profile.links.get(node, ()),
             nics_of(store, node),
             newest_bandwidths(store, node),
-            [one for one in collectives if one.node == node],
+            [one for name in OPERATIONS for one in newest_collectives(store, name, node)],
             {
                 word: gbps
                 for (model, word), gbps in typical.items()

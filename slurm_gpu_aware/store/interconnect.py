@@ -74,12 +74,15 @@ def put_collectives(store: Store, collectives: Sequence[Collective], *, source: 
     )
 
 
-def newest_collectives(store: Store, operation: str) -> list[Collective]:
-    """The newest measurement of an operation on each set of GPUs, by node, size and set."""
+def newest_collectives(store: Store, operation: str, node: str | None = None) -> list[Collective]:
+    """The newest measurement of an operation on each set of GPUs, by node, size and set.
+
+    ``node``: only of this node.
+    """
     rows = store.query(
         "SELECT node, gpus, operation, max(taken_at_unix), gbps, size_bytes FROM collectives"
-        " WHERE operation = ? GROUP BY node, gpus",
-        (operation,),
+        " WHERE operation = ?1 AND (?2 IS NULL OR node = ?2) GROUP BY node, gpus",
+        (operation, node),
     )
     found = [Collective(row[0], tuple(json.loads(row[1])), *row[2:]) for row in rows]
     return sorted(found, key=lambda one: (one.node, len(one.gpus), one.gpus))

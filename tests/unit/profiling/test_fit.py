@@ -14,8 +14,10 @@ from store_samples import ingest, report
 
 from gpu_aware_profile.cli import cli
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
+from slurm_gpu_aware.model.interconnect import Collective
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.interconnect import put_collectives
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, eq2, eq2_model
 from slurm_gpu_aware.topology.link_mixes import link_mixes
 from slurm_gpu_aware.topology.machines import machine
@@ -263,6 +265,21 @@ def test_each_model_has_a_fit_of_its_own(files: Path) -> None:
     assert json.loads(fit_measured("--model", "a100", "--json").stdout)["samples"] == 56
     done = fit_measured("--model", "h100")
     assert "no all-reduce was measured on model 'h100'; measured: a100, v100" in done.stderr
+
+
+def test_sets_whose_links_or_model_are_not_known_are_left_out(files: Path) -> None:
+    stored(files / "store.db", "dgx-1-v100", by_eq2)
+    with open_store(files / "store.db") as store:
+        raw = report("n3", times=dict.fromkeys(range(4), 1.0))
+        raw["gpus"][1]["model"] = "a100"
+        raw["links"] = raw["links"][:1]  # of GPUs 0 and 1
+        raw["collectives"] = [
+            {"gpus": gpus, "operation": "all_reduce", "gbps": 1.0} for gpus in ([0, 1], [2, 3])
+        ]
+        ingest(store, raw)
+        imported = [Collective("n1", (0, 9), "all_reduce", 2000.0, 1.0)]  # no GPU 9 was seen
+        put_collectives(store, imported, source="import")
+    assert json.loads(fit_measured("--json").stdout)["samples"] == 112
 
 
 @pytest.mark.parametrize(
