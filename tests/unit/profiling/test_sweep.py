@@ -100,6 +100,20 @@ def test_srun_is_asked_for_a_whole_node_that_our_filter_leaves_alone(cluster):
     assert words[words.index("-p") + 1] == "gpu"
 
 
+def test_a_sweep_measures_with_a_program_of_the_site(cluster):
+    program = ["--bench", "sh -c 'echo step: $((6 * 7)) s'", "--bench-unit", "s"]
+    program += ["--bench-class", "B", "--bench-pattern", r"step: (\d+)"]
+    done = cluster.sweep("--node", "n2", "--runs", "2", *program)
+    assert states(done) == {"n2": "done"}
+    with open_store(cluster.store, readonly=True) as store:
+        rows = store.query("SELECT DISTINCT class, source, value_ms, neighbours FROM timings")
+        assert sorted(map(tuple, rows)) == [
+            ("B", "command", 42000.0, "idle"),
+            ("B", "command", 42000.0, "loaded"),
+        ]
+        assert store.query("SELECT count(*) AS n FROM timings")[0]["n"] == 4 * 2 * 2
+
+
 @pytest.mark.parametrize(
     ("does", "reason"),
     [
