@@ -46,10 +46,12 @@ def places(
         if max(numbers) - min(numbers) < _MOST_APART:
             return {node: Place(*place) for node, place in split.items()}, how
         return _counted({node: stem for node, (stem, _) in split.items()}), how
-    racks, count = {}, dict.fromkeys((stem for stem, _ in split.values()), 0)
+    groups: dict[str, list[str]] = {}
     for node, (stem, _) in split.items():
-        racks[node] = f"{stem} {count[stem] // _IN_RACK + 1}"
-        count[stem] += 1
+        groups.setdefault(stem, []).append(node)
+    racks = {
+        node: f"{own[k - k % _IN_RACK]}.." for own in groups.values() for k, node in enumerate(own)
+    }
     how = f"the names tell no racks, so groups of {_IN_RACK} nodes in the order of their names"
     return _counted(racks), how
 

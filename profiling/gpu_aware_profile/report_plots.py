@@ -22,8 +22,6 @@ _MOST_RACKS = 40
 _NAMED = 4
 _LINE = 0.055
 """Height of a name, as a share of the panel."""
-_RIGHT = 0.6
-"""Points further right have their names on their left."""
 _SLOW, _UNLUCKY = 1.02, 1.1
 """Scores and slowest runs over the median from which on a GPU is named."""
 _LOG_FROM = 1.5
@@ -206,7 +204,7 @@ def _map(panel: Any, report: ClusterReport, app_class: str) -> None:
     panel.set_xticks(middles, [str(k + first) for k in places])
     for k in range(1, nodes):
         panel.axvline(k * width - 0.5, color="white", lw=0.8)
-    step = max(1, math.ceil(len(racks) / 40))
+    step = max(1, math.ceil(len(racks) / 18))
     panel.set_yticks(range(0, len(racks), step), racks[::step], fontsize=8)
     panel.set_xlabel("number of the node in its rack; each column is a GPU")
     panel.set_ylabel("rack")
@@ -214,29 +212,25 @@ def _map(panel: Any, report: ClusterReport, app_class: str) -> None:
 
 
 def _label(panel: Any, points: Sequence[tuple[float, float, str]]) -> None:
-    """Name points: each name beside its point, one below the other, with a line to the point.
+    """Name points: names in a column beside the panel, each with a line to its point.
 
     Heights are shares of the panel, so that a logarithmic axis needs no other rule.
     """
     panel.get_xlim(), panel.get_ylim()  # sets the limits, which the transformation needs
     to_share = panel.transData + panel.transAxes.inverted()
-    shares = [tuple(map(float, to_share.transform(point[:2]))) for point in points]
-    order = sorted(range(len(points)), key=lambda k: -shares[k][1])
-    floor = [_LINE * (len(order) - k) for k in range(len(order))]  # room for those below
+    heights = [float(to_share.transform(point[:2])[1]) for point in points]
+    order = sorted(range(len(points)), key=lambda k: -heights[k])
     above = 1.0 + _LINE
-    for k, least in zip(order, floor, strict=True):
-        x, y = shares[k]
-        above = min(above - _LINE, max(y, least))
-        right = x > _RIGHT
+    for left, k in zip(range(len(order), 0, -1), order, strict=True):
+        above = min(above - _LINE, max(heights[k], _LINE * (left - 1)))
         panel.annotate(
             points[k][2],
             points[k][:2],
-            xytext=(x - 0.05 if right else x + 0.05, above),
+            xytext=(1.01, above),
             textcoords="axes fraction",
             fontsize=8,
-            ha="right" if right else "left",
             va="center",
-            arrowprops={"arrowstyle": "-", "lw": 0.6, "color": "#666666", "shrinkA": 0},
+            arrowprops={"arrowstyle": "-", "lw": 0.5, "color": "#888888", "shrinkA": 0},
         )
 
 

@@ -21,6 +21,8 @@ __all__ = ["alarm_words", "raise_alarm"]
 
 _LIMIT_S = 60.0
 _NAMED = 8
+_MOST = 500
+"""GPUs in the environment, whose size Linux bounds; the JSON has all."""
 
 
 def alarm_words(command: str) -> list[str]:
@@ -54,10 +56,11 @@ def _run(argv: Sequence[str], slow: Sequence[Change]) -> str:
     """Run the command; return why it failed. Its output goes to stderr."""
     said = [f"{c.node}:{c.slot} ({c.app_class} {c.rise:+.0%})" for c in slow]
     more = f" and {len(said) - _NAMED} more" if len(said) > _NAMED else ""
+    gpus = list(dict.fromkeys((c.node, c.slot) for c in slow))[:_MOST]
     environment = {
         **clean_environment(),
-        "GPU_AWARE_SLOW_GPUS": " ".join(dict.fromkeys(f"{c.node}:{c.slot}" for c in slow)),
-        "GPU_AWARE_SLOW_NODES": hostlist(sorted({c.node for c in slow})),
+        "GPU_AWARE_SLOW_GPUS": " ".join(f"{node}:{slot}" for node, slot in gpus),
+        "GPU_AWARE_SLOW_NODES": hostlist(sorted({node for node, _ in gpus})),
         "GPU_AWARE_SLOW_REASON": f"slow GPUs: {', '.join(said[:_NAMED])}{more}",
     }
     try:

@@ -326,3 +326,25 @@ def test_a_killed_sweep_keeps_what_was_measured_and_is_resumed(cluster):
     assert states(rest) == {"n2": "done", "n3": "done"}
     with open_store(cluster.store, readonly=True) as store:
         assert len(load_profile(store).raw_scores["A"]) == 12
+
+
+def test_an_alarm_hears_of_any_number_of_gpus(tmp_path):
+    slow = [
+        Change(f"{'node' * 50}{k}", 0, "A", "v100", 1.0, 1.2, 0.2, 0.05, 3, 1.0, 2.0)
+        for k in range(20_000)
+    ]
+    heard = tmp_path / "heard"
+    script = f"cat >{heard}; set -- $GPU_AWARE_SLOW_GPUS; [ $# -eq 500 ]"
+    assert slow_alarm._run(["sh", "-c", script], slow) == ""
+    assert len(json.loads(heard.read_text())["gpus"]) == 20_000
+
+
+def test_two_sweeps_of_the_same_machines_agree(cluster):
+    def scores():
+        with open_store(cluster.store, readonly=True) as store:
+            return load_profile(store).raw_scores
+
+    cluster.sweep()
+    first = scores()
+    cluster.sweep()
+    assert scores() == first
