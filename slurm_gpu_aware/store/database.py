@@ -234,7 +234,12 @@ def _is_empty(connection: sqlite3.Connection, file: Path) -> bool:
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise StoreError(f"{file}: an SQLite file, but not a store of slurm-gpu-aware")
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version != VERSION:
+    if version < VERSION:
+        raise StoreError(
+            f"{file}: written by an older release of slurm-gpu-aware (schema {version}, this one"
+            f" needs {VERSION}); move it away and measure again with 'gpu-aware-profile sweep'"
+        )
+    if version > VERSION:
         raise StoreError(
             f"{file}: written by a newer release of slurm-gpu-aware (schema {version}, this one"
             f" knows up to {VERSION}); upgrade this installation"

@@ -80,6 +80,15 @@ def test_a_newer_store_is_refused_by_name(tmp_path: Path) -> None:
             open_store(path, readonly=readonly)
 
 
+def test_a_store_of_an_older_release_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    open_store(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 1")
+    with pytest.raises(StoreError, match=r"older release.*schema 1.*measure again"):
+        open_store(path)
+
+
 def test_a_foreign_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.db"
     with sqlite3.connect(path) as connection:
