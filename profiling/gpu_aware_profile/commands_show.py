@@ -57,6 +57,7 @@ __all__ = ["export", "show"]
 @click.option("--summary", "only_summary", is_flag=True, help="Only the spread per class.")
 @click.option("--levels", "only_levels", is_flag=True, help="Only the locality penalties.")
 @click.option("--topology", is_flag=True, help="Only links and NICs of each node.")
+@click.option("--jobs", "only_jobs", is_flag=True, help="Only scores from finished jobs.")
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV instead of a table.")
 def show(
@@ -69,6 +70,7 @@ def show(
     only_summary: bool,
     only_levels: bool,
     topology: bool,
+    only_jobs: bool,
     as_json: bool,
     as_csv: bool,
 ) -> None:
@@ -84,12 +86,16 @@ def show(
 
     --topology prints what 'nvidia-smi topo -m' prints of each node, and measured bandwidths.
 
+    --jobs shows, beside the PM score, the run time of finished jobs on each GPU over the median of
+    jobs of the same user, name and size (3 jobs or more of each). Placement does not use it.
+
     \b
       gpu-aware-profile show
       gpu-aware-profile show --class A --node n1 --json
       gpu-aware-profile show --worst 10
       gpu-aware-profile show --levels
       gpu-aware-profile show --topology --node n1
+      gpu-aware-profile show --jobs
     """
     if as_json and as_csv:
         raise click.UsageError("give one of --json and --csv, not both")
@@ -101,6 +107,11 @@ def show(
         if as_csv or only_levels or only_summary or classes or worst:
             raise click.UsageError("--topology goes with --node and --json only")
         _show_topology(replace(config.store, path=path), nodes, as_json=as_json)
+        return
+    if only_jobs:
+        if as_csv or only_levels or only_summary or classes or nodes or worst:
+            raise click.UsageError("--jobs goes with --json only")
+        _show_jobs(replace(config.store, path=path), as_json=as_json)
         return
     with open_for_reading(replace(config.store, path=path)) as store:
         penalties = penalties_of(store, config, classes if only_levels else ())
@@ -159,6 +170,37 @@ def _text(rows: Sequence[GpuScore], answer: Record) -> str:
         faults = table(("node", "GPU", "call", "error"), rows_of, right=("GPU",))
         parts.append(f"Could not be read:\n{faults}")
     return "\n\n".join(parts)
+
+
+def _show_jobs(settings: StoreConfig, *, as_json: bool) -> None:
+    from gpu_aware_profile.report_data import stored_job_scores  # imports NumPy
+
+    with open_for_reading(settings) as store:
+        found = stored_job_scores(store, time.time())
+        scores = {(row.node, row.slot, row.app_class): row.raw for row in score_rows(store)}
+    found.sort(key=lambda job: (job.app_class, -job.score))
+    rows = [
+        {
+            "class": job.app_class,
+            "node": job.node,
+            "gpu": job.slot,
+            "pm_score": scores.get(job[:3]),
+            "job_score": job.score,
+            "jobs": job.jobs,
+        }
+        for job in found
+    ]
+    if as_json:
+        print_json({"jobs": rows})
+        return
+    if not rows:
+        say("no GPU has finished 3 jobs of a kind of which there are 3")
+    cells = [
+        [v if v is None or not isinstance(v, float) else f"{v:.4f}" for v in row.values()]
+        for row in rows
+    ]
+    headers = ("class", "node", "GPU", "PM score", "from jobs", "jobs")
+    click.echo(table(headers, cells, right=headers[2:]))
 
 
 def _show_topology(settings: StoreConfig, nodes: Sequence[str], *, as_json: bool) -> None:

@@ -105,6 +105,17 @@ def test_scores_from_jobs_stand_beside_those_of_the_sweep(path: Path) -> None:
     assert row.score == pytest.approx(1.0, abs=0.03)  # not mixed in
 
 
+def test_scores_from_jobs_are_shown(path: Path) -> None:
+    answer = json.loads(called(path, "show", "--jobs", "--json").stdout)
+    rows = [(j["node"], j["gpu"], round(j["job_score"], 3), j["jobs"]) for j in answer["jobs"]]
+    assert rows == [("r1-1", 1, 1.091, 4), ("r1-1", 0, 0.909, 4)]
+    assert answer["jobs"][0]["pm_score"] == pytest.approx(1.0, abs=0.03)
+    lines = called(path, "show", "--jobs").stdout.splitlines()
+    assert lines[0].split() == ["class", "node", "GPU", "PM", "score", "from", "jobs", "jobs"]
+    assert len(lines) == 4
+    assert called(path, "show", "--jobs", "--csv").exit_code == 2
+
+
 def test_slurms_topology_gives_the_racks(path: Path) -> None:
     switches = [SlurmSwitch("leaf", 0, frozenset(NODES))]
     with open_store(path, readonly=True) as store:
