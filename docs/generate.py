@@ -16,7 +16,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -180,19 +180,25 @@ def architecture_page() -> str:
         rows.append(f"| **{phase}** | {meanings[phase]} | {ways or 'none'} |")
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     page = between(page, "phases:", "\n" + "\n".join(rows) + "\n\n")
-    return between(page, "packages:", "\n" + "\n".join(package_rows()) + "\n\n")
-
-
-def package_rows() -> Iterator[str]:
-    """What each package holds and may import, as the test of the architecture has it."""
     held = runpy.run_path(str(ROOT / "tests" / "unit" / "test_architecture.py"))
+    for marker, root, allowed in (
+        ("packages:", "ROOT", "ALLOWED"),
+        ("measuring:", "PROFILING", "PROFILING_ALLOWED"),
+    ):
+        rows = list(package_rows(held[root], held[allowed], held["SHARED"]))
+        page = between(page, marker, "\n" + "\n".join(rows) + "\n\n")
+    return page
+
+
+def package_rows(root: Path, allowed: Mapping[str, set[str]], shared: set[str]) -> Iterator[str]:
+    """What each package of a folder holds and may import, as the test of the architecture says."""
     yield "| package | what it holds | may import |"
     yield "| --- | --- | --- |"
-    for room, below in held["ALLOWED"].items():
-        module = ROOT / "slurm_gpu_aware" / room / "__init__.py"
+    for room, below in allowed.items():
+        module = root / room / "__init__.py"
         if module.exists():
             text = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or room
-            used = ", ".join(f"`{name}`" for name in sorted(below - held["SHARED"]))
+            used = ", ".join(f"`{name}`" for name in sorted(below - shared))
             yield f"| `{room}` | {text.splitlines()[0].replace('``', '`')} | {used or 'none'} |"
 
 

@@ -29,19 +29,19 @@ PARTLY = 3
 """Exit code: import skipped bad rows, a sweep is not complete, or GPUs became slower."""
 
 _ELSEWHERE = {
-    "export": "gpu_aware_profile.commands_show:export",
-    "report": "gpu_aware_profile.commands_report:report",
-    "drift": "gpu_aware_profile.commands_drift:drift",
-    "show": "gpu_aware_profile.commands_show:show",
-    "classify": "gpu_aware_profile.commands_classify:classify",
-    "forget": "gpu_aware_profile.commands_forget:forget",
-    "fit-effbw": "gpu_aware_profile.commands_effbw:fit_effbw",
-    "import": "gpu_aware_profile.commands_import:import_command",
-    "levels": "gpu_aware_profile.commands_levels:levels",
-    "level-step": "gpu_aware_profile.commands_levels:level_step",
-    "pattern": "gpu_aware_profile.commands_pattern:pattern",
-    "node": "gpu_aware_profile.commands_probe:node",
-    "sweep": "gpu_aware_profile.commands_sweep:sweep",
+    "export": "gpu_aware_profile.commands.show:export",
+    "report": "gpu_aware_profile.commands.report:report",
+    "drift": "gpu_aware_profile.commands.drift:drift",
+    "show": "gpu_aware_profile.commands.show:show",
+    "classify": "gpu_aware_profile.commands.classify:classify",
+    "forget": "gpu_aware_profile.commands.forget:forget",
+    "fit-effbw": "gpu_aware_profile.commands.effbw:fit_effbw",
+    "import": "gpu_aware_profile.commands.import_files:import_command",
+    "levels": "gpu_aware_profile.commands.levels:levels",
+    "level-step": "gpu_aware_profile.commands.levels:level_step",
+    "pattern": "gpu_aware_profile.commands.pattern:pattern",
+    "node": "gpu_aware_profile.commands.probe:node",
+    "sweep": "gpu_aware_profile.commands.sweep:sweep",
 }
 """Command -> ``module:name``, imported on use: ``node`` runs on every compute node and must start
 fast."""

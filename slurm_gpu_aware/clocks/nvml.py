@@ -1,7 +1,7 @@
 """Clocks through NVIDIA's management library by ctypes; runs in the child process of `driver`.
 
-The package ``nvidia-ml-py``, which everything else uses (`gpu_aware_profile.nvml`), describes the
-whole library and takes five times as long to import as all of a hook's other work.
+The package ``nvidia-ml-py``, which everything else uses (`gpu_aware_profile.devices.nvml`),
+describes the whole library and takes five times as long to import as all of a hook's other work.
 """
 
 from __future__ import annotations

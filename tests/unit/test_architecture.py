@@ -4,6 +4,7 @@ import ast
 import re
 from pathlib import Path
 
+import gpu_aware_profile
 import slurm_gpu_aware
 from slurm_gpu_aware.placement.registry import policy_names
 
@@ -40,6 +41,23 @@ ALLOWED = {
     "clocks": SHARED | {"slurm"},
     "deploy": MODEL | {"config", "slurm", "gate", "store"},
 }
+PROFILING = Path(gpu_aware_profile.__file__).parent
+PROFILING_ALLOWED = {
+    "devices": set(),
+    "backends": set(),
+    "classification": set(),
+    "kernels": {"backends"},
+    "links": {"backends", "devices"},
+    "probe": {"backends", "devices", "links"},
+    "tables": set(),
+    "store_writer": set(),
+    "report": {"tables"},
+    "sweeps": {"report"},
+    "levels": {"backends", "kernels", "sweeps"},
+    "imports": {"store_writer"},
+    "cli": {"store_writer"},
+}
+"""Rooms of `gpu_aware_profile` below the commands, which may import all."""
 CORE = ("bounds", "model", "variability", "topology", "energy", "placement", "sizing", "planning")
 FOREIGN = {
     *("sqlite3", "subprocess", "time", "datetime", "os", "socket", "click"),
@@ -53,15 +71,16 @@ DEFAULTS = {"config/settings.py"}
 """Modules outside placement that may name policies: a site's defaults."""
 
 
-def modules(room):
-    package = ROOT / room
+def modules(room, root=ROOT):
+    package = root / room
     if package.is_dir():
         return sorted(package.rglob("*.py"))
-    return [path for path in [ROOT / f"{room}.py"] if path.exists()]  # energy, sizing: to come
+    return [path for path in [root / f"{room}.py"] if path.exists()]  # energy, sizing: to come
 
 
 def imported(path):
     """(top-level package, room of ours or None) for every import in a file."""
+    packages = (ROOT.name, PROFILING.name)
     for node in ast.walk(ast.parse(path.read_text())):
         names = []
         if isinstance(node, ast.Import):
@@ -69,19 +88,22 @@ def imported(path):
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             names = [node.module or ""]
+            if node.module in packages:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
         for name in names:
             parts = name.split(".")
-            ours = parts[0] == "slurm_gpu_aware"
+            ours = parts[0] in packages
             yield parts[0], (parts[1] if ours and len(parts) > 1 else None)
 
 
 def test_imports_point_one_way():
     wrong = {
-        (str(path.relative_to(ROOT)), used)
-        for room, below in ALLOWED.items()
-        for path in modules(room)
-        for _, used in imported(path)
-        if used is not None and used != room and used not in below
+        (str(path.relative_to(package)), used)
+        for package, allowed in ((ROOT, ALLOWED), (PROFILING, PROFILING_ALLOWED))
+        for room, below in allowed.items()
+        for path in modules(room, package)
+        for top, used in imported(path)
+        if top == package.name and used not in (None, room) and used not in below
     }
     assert wrong == set()
 
@@ -153,6 +175,8 @@ def test_every_room_is_listed():
     rooms = {p.stem if p.is_file() else p.name for p in ROOT.iterdir()}
     rooms -= {"__init__", "__pycache__", "cli", "py"}
     assert {r for r in rooms if not r.startswith(".") and r != "py.typed"} <= set(ALLOWED)
+    rooms = {path.stem for path in PROFILING.iterdir() if path.stem != "py"}
+    assert rooms - {"__init__", "__pycache__", "commands"} == set(PROFILING_ALLOWED)
 
 
 def test_the_simulator_takes_from_slurm_only_its_accounts():

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from gpu_aware_profile.backends.timing import KernelTime, median_and_spread
 from gpu_aware_profile.kernels.arrays import Array, Engine, Kernel, WrongResultError
-from gpu_aware_profile.timing import KernelTime, median_and_spread
 
 __all__ = ["Sampled", "Sampler", "interval_ranks"]
 

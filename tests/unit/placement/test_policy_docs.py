@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pal_walk import traversal
 
-from gpu_aware_profile.import_rows import read_levels
+from gpu_aware_profile.imports.import_rows import read_levels
 from gpu_aware_profile.tables import penalty_records
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.model.penalties import combine, level_ratios

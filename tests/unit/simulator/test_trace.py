@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_aware_profile.sweep import Sweep
+from gpu_aware_profile.sweeps.sweep import Sweep
 from slurm_gpu_aware.bounds import MIN_RUN_S
 from slurm_gpu_aware.errors import PolicyError, SourceError
 from slurm_gpu_aware.simulator.sacct_trace import read_sacct, read_trace

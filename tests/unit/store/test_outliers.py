@@ -172,7 +172,7 @@ def test_times_and_scores_are_stored_together_or_not_at_all(
     def fail(*_: object, **__: object) -> None:
         raise ValueError("no scores today")
 
-    monkeypatch.setattr("gpu_aware_profile.importing.recompute_scores", fail)
+    monkeypatch.setattr("gpu_aware_profile.imports.importing.recompute_scores", fail)
     assert import_text(csv(n1=100)).exit_code != 0
     assert times(store_path) == set()
 

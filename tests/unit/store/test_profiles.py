@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from store_samples import ingest, report
 
-from gpu_aware_profile.import_rows import read_timings
-from gpu_aware_profile.known_gpus import known_gpus
+from gpu_aware_profile.imports.import_rows import read_timings
+from gpu_aware_profile.imports.known_gpus import known_gpus
 from gpu_aware_profile.store_writer import newest_timings, recompute_scores
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.profile import Fault, GpuRecord, Link

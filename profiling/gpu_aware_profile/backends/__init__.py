@@ -1,0 +1,1 @@
+"""Timing backends: fake GPUs, kernels of ours, programs of the site."""

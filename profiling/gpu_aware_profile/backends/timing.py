@@ -1,0 +1,136 @@
+"""Timing backends: what all of them take and give, and the choice of one.
+
+A run measures one GPU for one class under one condition. The backends are `fake_timing` (fake
+GPUs), `kernel_timing` (kernels of ours) and `command_timing` (a program of the site).
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from importlib.util import find_spec
+from typing import NamedTuple, Protocol
+
+from slurm_gpu_aware.errors import SourceError
+
+__all__ = [
+    *("KernelTime", "Reading", "RunControl", "RunSpec", "SickGpuError", "Timing"),
+    *("median_and_spread", "timing_backend"),
+]
+
+_MAD_TO_SIGMA = 1.4826
+
+
+class SickGpuError(SourceError):
+    """The GPU hangs or computes wrong results: it gets no time and is not measured further.
+
+    ``call``: ``timeout`` or ``result``; ``reason``: a sentence.
+    """
+
+    def __init__(self, call: str, reason: str) -> None:
+        super().__init__(reason)
+        self.call = call
+        self.reason = reason
+
+
+class RunSpec(NamedTuple):
+    """One run to measure."""
+
+    slot: int
+    """Slurm's index of the GPU."""
+    uuid: str
+    environment: Mapping[str, str]
+    """Variables by which a process sees this GPU only."""
+    app_class: str
+    neighbours: str
+    """``idle`` or ``loaded``: whether the other GPUs of the node are measured at the same time."""
+    number: int
+    """Counts the runs of a GPU and class under equal conditions from 0."""
+
+
+class KernelTime(NamedTuple):
+    """Time of one kernel within a run."""
+
+    name: str
+    value_ms: float
+    rate: float
+    unit: str
+    """Of ``rate``: ``TFLOP/s`` or ``GB/s``."""
+    share: float | None
+    """``rate`` over the vendor's peak at the highest clock; None: not known."""
+
+
+class Reading(NamedTuple):
+    """Result of a run."""
+
+    value_ms: float
+    """Median over the iterations; with several kernels the geometric mean of their medians."""
+    samples: int | None = None
+    spread: float | None = None
+    """Relative (1.4826 MAD / median); with several kernels the largest one."""
+    kernels: tuple[KernelTime, ...] = ()
+
+
+class RunControl(Protocol):
+    """What a backend has to tell during a run."""
+
+    stopped: threading.Event
+    """Set when the measurement ends early; a child process has to be ended then."""
+
+    def warm_up(self) -> None:
+        """Wait, while the GPU works, until it is in thermal equilibrium and the others are, too."""
+
+    def window(self) -> AbstractContextManager[None]:
+        """The measured part, or one of several: clocks and power are of these."""
+
+    def company(self) -> threading.Event:
+        """This GPU is measured; the event is set when all GPUs of this run are.
+
+        The GPU has to work until then, so that the others have loaded neighbours.
+        """
+
+
+class Timing(Protocol):
+    """A timing backend. GPUs are measured by one thread each."""
+
+    name: str
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """Classes that it can measure."""
+
+    def measure(self, run: RunSpec, control: RunControl) -> Reading:
+        """Measure. Raises SourceError if this run has no time, SickGpuError if no other will."""
+
+
+def median_and_spread(samples: Sequence[float]) -> tuple[float, float]:
+    """Return the median and the relative spread (1.4826 MAD / median) of at least one sample.
+
+    PAL profiles with the median, because a single run may be several times slower for other reasons
+    than the GPU. The factor makes the spread an estimate of a standard deviation.
+    """
+    middle = statistics.median(samples)
+    deviation = statistics.median(abs(s - middle) for s in samples)
+    return middle, _MAD_TO_SIGMA * deviation / middle
+
+
+def timing_backend(name: str | None = None) -> Timing | None:
+    """The backend of this name, or without a name one that works on this node; None: there is none.
+
+    Raises SourceError if the named one is not known or cannot work here.
+    """
+    from gpu_aware_profile.backends.fake_timing import FakeTiming
+    from gpu_aware_profile.backends.kernel_timing import KernelTiming
+
+    if name not in (None, FakeTiming.name, KernelTiming.name):
+        known = f"{FakeTiming.name}, {KernelTiming.name}"
+        raise SourceError(f"unknown timing backend {name!r}; known: {known}")
+    if name != KernelTiming.name and (fake := FakeTiming.of_this_node()) is not None:
+        return fake
+    if name == FakeTiming.name:
+        raise SourceError(f"timing backend {name!r} cannot work here: no fake machine on this node")
+    if name is None and find_spec("cupy") is None:
+        return None
+    return KernelTiming.of_this_node()

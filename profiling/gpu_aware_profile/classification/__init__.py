@@ -1,0 +1,1 @@
+"""Classes of applications from counters of their utilisation."""

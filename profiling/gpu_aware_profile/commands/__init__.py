@@ -1,0 +1,1 @@
+"""Commands of ``gpu-aware-profile``: options and text only."""

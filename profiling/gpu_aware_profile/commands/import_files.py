@@ -1,0 +1,102 @@
+"""``gpu-aware-profile import``: times from a site's own measurements."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+from gpu_aware_profile.cli import PARTLY, store_options
+from gpu_aware_profile.imports.formats.reader import ReadOptions
+from gpu_aware_profile.imports.formats.registry import FORMATS, read_measured
+from slurm_gpu_aware.cli.options import SECONDS
+from slurm_gpu_aware.config.settings import Config
+
+__all__ = ["import_command"]
+
+
+@click.command("import")
+@store_options
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.File("rb"))
+@click.option(
+    "--format",
+    "format_name",
+    type=click.Choice(list(FORMATS)),
+    help="Format of the files. Default: recognised from each file.",
+)
+@click.option("--class", "app_class", metavar="NAME", help="For files without a column class.")
+@click.option(
+    "--node",
+    metavar="NAME",
+    help="For files that do not name their node. Default: the file's name up to its first dot.",
+)
+@click.option(
+    "--value",
+    metavar="NAME",
+    help="Which value: a test of DCGM (default: diagnostic), or a performance variable of ReFrame,"
+    " in which {gpu} stands for Slurm's index, {nvml} for nvidia-smi's, {node} for the node; or the"
+    " operation of older nccl-tests.",
+)
+@click.option(
+    "--unit", metavar="UNIT", help="Unit of ReFrame's values, in place of the recorded one."
+)
+@click.option("--skip-bad", is_flag=True, help="Store the good rows, report the bad ones.")
+@click.option("--new-gpus", is_flag=True, help="Accept rows of GPUs that no sweep has seen.")
+@click.option(
+    "--accept-outliers", is_flag=True, help="Accept times far from the median as measured."
+)
+@click.option(
+    "--taken-at",
+    type=SECONDS,
+    metavar="UNIX_S",
+    help="Time of the measurement. Default: that of the row, else now.",
+)
+def import_command(
+    path: Path,
+    config: Config,
+    files: tuple[BinaryIO, ...],
+    format_name: str | None,
+    node: str | None,
+    value: str | None,
+    unit: str | None,
+    **options: Any,
+) -> None:
+    """Import what was measured: CSV, DCGM, ReFrame, nvbandwidth, nccl-tests (- reads stdin).
+
+    All files are stored in one transaction. A CSV file has the columns gpu,node,class,value_ms,
+    and if you like taken_at, the Unix time of the measurement. gpu is Slurm's index on the node,
+    the UUID or PCI address of a probed GPU, or nvml:N, its number in nvidia-smi and DCGM. Several
+    rows of one GPU, class and time are repeated runs: their median counts. If a row is bad, all
+    bad rows are reported with their line numbers and nothing is imported, unless --skip-bad is
+    given. Once a sweep has seen GPUs, rows of other GPUs are bad, unless --new-gpus is given:
+    their times then wait for the sweep that sees them.
+
+    A GPU with a time below half or above twice the median of its model on other nodes is an
+    outlier: it is reported, and nothing is imported, because such a file often mixes seconds and
+    milliseconds. If the time is correct, give --accept-outliers; the next import accepts a similar
+    time of this GPU.
+
+    A file with the columns class,level,value_ms has times per locality level: one program on the
+    same number of GPUs, once inside a node (nvlink, socket, node) and once at each looser level
+    (switch, rack, row, cluster). L of a level is its median time over that of the innermost level.
+    The optional column model is the GPU model. The stored level times of these classes are
+    replaced.
+
+    \b
+      gpu-aware-profile import timings.csv
+      gpu-aware-profile import resnet.csv --class A --skip-bad
+      gpu-aware-profile import levels.csv
+      gpu-aware-profile import --class A n1.json n2.json   # dcgmi diag -r 3 -v -j
+      gpu-aware-profile import --class A --value gpu{gpu}_perf gemm.log   # of ReFrame
+      gpu-aware-profile import n1.txt n2.txt               # of nvbandwidth or nccl-tests
+    """
+    from gpu_aware_profile.imports.importing import Import  # imports NumPy
+
+    if node is not None and len(files) > 1:
+        raise click.UsageError("--node is for one FILE; name several files after their nodes")
+    wanted = ReadOptions(node, value, unit)
+    measured = [read_measured(file, wanted, format_name) for file in files]
+    if not Import(measured, path, config, time.time(), **options).run():
+        raise click.exceptions.Exit(PARTLY)

@@ -1,0 +1,323 @@
+"""``gpu-aware-profile levels``: locality penalties, measured through Slurm."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpu_aware_profile.cli import PARTLY, store_options
+from gpu_aware_profile.levels.level_plan import LevelRun, PlanNode, level_plan
+from slurm_gpu_aware.bounds import quoted
+from slurm_gpu_aware.cli.options import Number
+from slurm_gpu_aware.cli.output import json_option, print_json, say, table
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.errors import RequestError, SourceError
+from slurm_gpu_aware.model.penalties import NETWORK_LEVELS, LevelTime
+
+if TYPE_CHECKING:
+    from gpu_aware_profile.levels.level_runs import LevelOutcome, LevelRuns
+    from slurm_gpu_aware.model.profile import Profile
+
+__all__ = ["level_step", "levels"]
+
+_MIB = 1 << 20
+_MESSAGE = {"A": 100 * _MIB, "B": 400 * _MIB, "C": 16 * _MIB}
+"""Class -> bytes that a step sums over the ranks.
+
+A, B: the gradients of ResNet-50 and of BERT-base in single precision. C: a guess, for what
+neighbours exchange.
+"""
+_OTHER_MESSAGE = 100 * _MIB
+_MOST_MESSAGE = 1 << 34
+
+
+def _messages(unit: int) -> Callable[..., dict[str, int]]:
+    """Callback of an option: ``CLASS=NUMBER`` each, the number in ``unit`` bytes."""
+
+    def parsed(
+        context: click.Context, option: click.Parameter, values: Sequence[str]
+    ) -> dict[str, int]:
+        sizes = {}
+        for value in values:
+            name, _, number = value.partition("=")
+            if not (name and number.isascii() and number.isdigit() and len(number) <= 12):
+                raise click.BadParameter(f"{quoted(value)} is not CLASS=NUMBER")
+            sizes[name] = int(number) * unit
+            if not 4 <= sizes[name] <= _MOST_MESSAGE:
+                raise click.BadParameter(f"{quoted(value)}: a message has 4 bytes to 16 GiB")
+        return sizes
+
+    return parsed
+
+
+@click.command()
+@store_options
+@click.option("--node", "nodes", multiple=True, metavar="NAME", help="Only these nodes.")
+@click.option("--class", "classes", multiple=True, metavar="NAME", help="Only this class.")
+@click.option(
+    "--gpus",
+    type=click.IntRange(2, 512),
+    metavar="N",
+    help="GPUs of each run, even. Default: all of a node.",
+)
+@click.option(
+    "--pairs",
+    type=click.IntRange(1, 100),
+    default=1,
+    show_default=True,
+    help="Pairs of nodes per level and GPU model.",
+)
+@click.option(
+    "--message",
+    "messages",
+    multiple=True,
+    callback=_messages(_MIB),
+    metavar="CLASS=MIB",
+    help="Data that a step of the class sums over its GPUs, in MiB. Default: A=100, B=400, C=16.",
+)
+@click.option(
+    "--time-limit",
+    type=Number(1, 10**7),
+    default=300.0,
+    show_default=True,
+    metavar="S",
+    help="Time limit of a run, in seconds.",
+)
+@click.option(
+    "--wait",
+    type=Number(1, 10**7),
+    default=300.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds to wait for busy nodes before a run is left out.",
+)
+@click.option(
+    "--srun-option", multiple=True, metavar="OPTION", help="Option for srun, such as --account=x."
+)
+@click.option(
+    "--command",
+    default="gpu-aware-profile",
+    show_default=True,
+    metavar="PATH",
+    help="Path of this program on the nodes.",
+)
+@click.option("--plan", "only_plan", is_flag=True, help="Only print the runs.")
+@json_option
+@click.pass_context
+def levels(
+    context: click.Context,
+    /,
+    path: Path,
+    config: Config,
+    only_plan: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Measure what spanning nodes costs each class, through Slurm; store it.
+
+    A data-parallel step (kernels of the class, then an all-reduce over the GPUs) is timed on the
+    same number of GPUs inside a node, and on two nodes at each locality level of Slurm's topology:
+    behind one leaf switch (switch), one switch above it (rack, row), and none (cluster). L of a
+    level is its median time over that inside a node.
+
+    The runs are exclusive jobs, one after the other. A run that fails or does not start is reported
+    and left out; then the exit code is 3. The times of a class replace its stored ones, also those
+    of an import. Sweep first: the models of the GPUs are those of the store.
+
+    \b
+    Examples:
+      gpu-aware-profile levels --plan
+      gpu-aware-profile levels --pairs 3 --message A=350
+    """
+    from gpu_aware_profile.levels.level_runs import LevelRuns, comparable
+
+    classes = given["classes"] or config.site.classes
+    sizes = _sizes(classes, config, given["messages"])
+    plan = _plan(path, config, given)
+    if only_plan:
+        _print_plan(plan, as_json=as_json)
+        return
+    runs = LevelRuns(
+        time.strftime("%Y%m%dT%H%M%S"),
+        sizes,
+        command=given["command"],
+        run_s=given["time_limit"],
+        queue_s=given["wait"],
+        srun_options=given["srun_option"],
+    )
+    outcomes = _measured(runs, plan)
+    times = comparable([time for outcome in outcomes for time in outcome.times])
+    _stored(path, config, times, outcomes, as_json=as_json)
+    if any(outcome.reasons for outcome in outcomes):
+        context.exit(PARTLY)
+
+
+def _sizes(classes: Sequence[str], config: Config, messages: Mapping[str, int]) -> dict[str, int]:
+    """Class -> bytes of its message. Raises RequestError for an unknown class."""
+    for name in (*classes, *messages):
+        if name not in config.site.classes:
+            raise RequestError(f"class {name!r} is not one of {', '.join(config.site.classes)}")
+    sizes = {**_MESSAGE, **messages}
+    return {name: sizes.get(name, _OTHER_MESSAGE) for name in classes}
+
+
+def _plan(path: Path, config: Config, given: Mapping[str, Any]) -> list[LevelRun]:
+    """The runs. Raises SourceError if Slurm does not answer or nothing can be compared."""
+    from dataclasses import replace
+
+    from gpu_aware_profile.sweeps.gpu_nodes import gpu_nodes
+    from slurm_gpu_aware.slurm.client import open_client
+    from slurm_gpu_aware.slurm.topology import fabric_of, network_groups
+    from slurm_gpu_aware.store.profiles import load_profile
+    from slurm_gpu_aware.store.reading import open_for_reading
+
+    targets, skipped = gpu_nodes(given["time_limit"])
+    known = {target.node for target in targets}
+    for name in given["nodes"]:
+        reason = next((o.reason for o in skipped if o.node == name), "Slurm has no such GPU node")
+        if name not in known:
+            raise SourceError(f"{name!r} cannot be measured: {reason}")
+    with open_for_reading(replace(config.store, path=path)) as store:
+        models = _models(load_profile(store))
+    switches = open_client(config.selector.command_timeout_s).topology()
+    fabric = fabric_of(switches).groups
+    nodes = [
+        PlanNode(t.node, t.gpus, models.get(t.node, ""), t.partition, fabric.get(t.node, ""))
+        for t in targets
+        if not given["nodes"] or t.node in given["nodes"]
+    ]
+    groups = network_groups(switches, NETWORK_LEVELS)
+    try:
+        plan = level_plan(nodes, groups, given["pairs"], given["gpus"])
+    except ValueError as exc:
+        raise SourceError(str(exc)) from None
+    if not plan:
+        raise SourceError(
+            "nothing to compare: two usable nodes of one GPU model and partition, with two GPUs or"
+            " more each, are needed"
+        )
+    return plan
+
+
+def _models(profile: Profile) -> dict[str, str]:
+    """Node -> model of all its GPUs."""
+    found: dict[str, set[str]] = {}
+    for (node, _), gpu in profile.gpus.items():
+        found.setdefault(node, set()).add(gpu.model or "")
+    return {node: models.pop() for node, models in found.items() if len(models) == 1}
+
+
+def _measured(runs: LevelRuns, plan: Sequence[LevelRun]) -> list[LevelOutcome]:
+    """Run the plan, and say how it goes."""
+    outcomes = []
+    with _stopped_by_signals(runs.stopped):
+        for number, outcome in enumerate(runs.run(plan), 1):
+            outcomes.append(outcome)
+            what = f"[{number}/{len(plan)}] {_words(outcome.run)}"
+            say("\n".join(f"{what}: {text}" for text in outcome.reasons or ("done",)))
+    return outcomes
+
+
+@contextmanager
+def _stopped_by_signals(stopped: Event) -> Iterator[None]:
+    """SIGINT and SIGTERM, however many, cancel the running job; then raise KeyboardInterrupt."""
+    before = {
+        number: signal.signal(number, lambda *_: stopped.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    yield
+    if stopped.is_set():
+        raise KeyboardInterrupt
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def _words(run: LevelRun) -> str:
+    where = " and ".join(node.name for node in run.nodes)
+    return f"{run.level}: {run.gpus} GPUs of {where}"
+
+
+def _print_plan(plan: Sequence[LevelRun], *, as_json: bool) -> None:
+    if as_json:
+        rows = [
+            {
+                "level": run.level,
+                "nodes": [node.name for node in run.nodes],
+                "gpus": run.gpus,
+                "model": run.nodes[0].model or None,
+            }
+            for run in plan
+        ]
+        print_json({"runs": rows})
+        return
+    cells = [
+        (run.level, " ".join(node.name for node in run.nodes), run.gpus, run.nodes[0].model)
+        for run in plan
+    ]
+    click.echo(table(("level", "nodes", "GPUs", "model"), cells, right=("GPUs",)))
+
+
+def _stored(
+    path: Path,
+    config: Config,
+    times: Sequence[LevelTime],
+    outcomes: Sequence[LevelOutcome],
+    *,
+    as_json: bool,
+) -> None:
+    """Store the times and print the penalties. Raises SourceError if there is nothing to store."""
+    from gpu_aware_profile.store_writer import writable_store
+    from gpu_aware_profile.tables import penalties_of, penalty_table
+    from slurm_gpu_aware.store.measurements import put_level_times
+
+    names = list(dict.fromkeys(time.app_class for time in times))
+    if not names:
+        raise SourceError("no class was measured inside a node and at another level")
+    with writable_store(path, config) as store:
+        put_level_times(store, times, time.time())
+        penalties = penalties_of(store, config, names)
+    say(f"{len(times)} level times of class {', '.join(names)} in {path}")
+    if as_json:
+        rows = [
+            {
+                "level": outcome.run.level,
+                "nodes": [node.name for node in outcome.run.nodes],
+                "times": len(outcome.times),
+                "reasons": list(outcome.reasons),
+            }
+            for outcome in outcomes
+        ]
+        print_json({"runs": rows, "penalties": penalties})
+    else:
+        click.echo(penalty_table(penalties))
+
+
+@click.command("level-step")
+@click.option("--level", required=True, metavar="NAME", help="Level of the run.")
+@click.option("--gpus", required=True, metavar="0,2", help="GPU of each rank of a node.")
+@click.option(
+    "--message",
+    "messages",
+    multiple=True,
+    callback=_messages(1),
+    required=True,
+    metavar="CLASS=BYTES",
+    help="A class to measure, and the size of its message.",
+)
+def level_step(level: str, gpus: str, messages: Mapping[str, int]) -> None:
+    """One rank of 'levels'; 'levels' starts it by srun."""
+    from gpu_aware_profile.levels.level_step import Rank, run_rank
+
+    words = gpus.split(",")
+    if not all(word.isascii() and word.isdigit() and len(word) < 4 for word in words):
+        raise click.UsageError(f"--gpus: {gpus!r} is not a list of numbers")
+    rank = Rank.of_slurm([int(word) for word in words])
+    run_rank(rank, level, messages, sys.stdin, sys.stdout)

@@ -1,0 +1,208 @@
+"""``gpu-aware-profile node``: the probe of this node."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpu_aware_profile.cli import links_options
+from gpu_aware_profile.commands.bench_options import bench_options, bench_timing
+from slurm_gpu_aware.cli.entry import INTERRUPTED
+from slurm_gpu_aware.cli.options import Number
+from slurm_gpu_aware.cli.output import json_option, say
+from slurm_gpu_aware.errors import SourceError, not_installed
+
+if TYPE_CHECKING:
+    from gpu_aware_profile.backends.timing import Timing
+    from gpu_aware_profile.probe.node import Wanted
+
+__all__ = ["node"]
+
+_ALL_CLOCKS = 1 << 16
+
+
+class _ClockCount(click.ParamType[int]):
+    """A number of clocks; ``all`` is more than any GPU has."""
+
+    name = "count"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number; fail with one sentence."""
+        if value == "all":
+            return _ALL_CLOCKS
+        if isinstance(value, int):
+            return value
+        if value.isascii() and value.isdecimal() and 0 < int(value) < _ALL_CLOCKS:
+            return int(value)
+        return self.fail(f"{value!r} is not a number of clocks, or all", param, ctx)
+
+
+@click.command()
+@click.option("--backend", metavar="NAME", help="Timing backend. Default: one that works here.")
+@click.option("--no-timings", is_flag=True, help="Report identity, links and clocks only.")
+@bench_options
+@click.option("--class", "classes", multiple=True, metavar="NAME", help="Only this class.")
+@click.option(
+    "--runs",
+    type=click.IntRange(1, 100),
+    default=3,
+    show_default=True,
+    help="Runs per GPU and class.",
+)
+@click.option(
+    "--loaded/--no-loaded",
+    default=True,
+    help="Measure all GPUs of the node at the same time, too (default), or not.",
+)
+@links_options
+@click.option(
+    "--clocks",
+    type=_ClockCount(),
+    default=0,
+    metavar="N|all",
+    help="Measure at N supported SM clocks besides, the highest and the lowest included; needs"
+    " --allow-clock-changes.",
+)
+@click.option(
+    "--allow-clock-changes",
+    is_flag=True,
+    help="Lock clocks for --clocks, as root, and reset them at the end.",
+)
+@click.option(
+    "--warm-up",
+    type=Number(0, 3600),
+    default=30.0,
+    show_default=True,
+    metavar="S",
+    help="Limit of the warm-up of a run with kernels, in seconds; it ends before if the"
+    " temperature is steady.",
+)
+@click.option(
+    "--time-limit",
+    type=Number(0, 10**7),
+    metavar="S",
+    help="Begin no run later than this many seconds after the start.",
+)
+@click.option(
+    "--sysfs",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("/sys"),
+    show_default=True,
+    metavar="DIR",
+    help="The host's sysfs, for NICs and their paths; elsewhere in a container.",
+)
+@click.option("--node-name", metavar="NAME", help="Default: Slurm's name of this node.")
+@json_option
+def node(
+    backend: str | None, no_timings: bool, node_name: str | None, as_json: bool, **given: Any
+) -> None:
+    """Probe the GPUs of this node and print the report; nothing is stored.
+
+    Real GPUs are measured with kernels of the classes A, B and C (backend 'kernels', needs the
+    extra 'gpu'), or with a program of your own (--bench).
+
+    Each GPU is measured alone, and then all of them at the same time; both are stored, and scores
+    are computed from the first.
+
+    A GPU that cannot be read is listed under errors, and the others are reported (exit code 0).
+    Exit code 1: no GPU could be read. SIGINT and SIGTERM end the measurement; what was measured
+    until then is printed (exit code 130).
+
+    \b
+    Example:
+      gpu-aware-profile node --json
+    """
+    from gpu_aware_profile.probe.node import probe
+    from gpu_aware_profile.probe.probe_view import show_report
+    from gpu_aware_profile.probe.runs import fault
+
+    # Slurm's name: that of slurmd inside a job, else the short host name.
+    short = socket.gethostname().partition(".")[0]
+    name = node_name or os.environ.get("SLURMD_NODENAME") or short
+    _check_usage(backend, no_timings, given)
+    timing, unusable = None, None
+    if not no_timings:
+        timing, unusable = _timing(bench_timing(given), backend)
+    wanted = _wanted(given)
+    with _stopped_by_signals(wanted.stopped):
+        report = probe(name, timing, wanted)
+    if unusable is not None:
+        report["errors"].append(fault(None, unusable))
+    if as_json:
+        click.echo(json.dumps(report, separators=(",", ":")))
+    else:
+        show_report(report)
+        if report["gpus"] and timing is None and unusable is None and not no_timings:
+            say(f"no times: {not_installed('CuPy', 'gpu')}; or use --bench, or import times")
+    if not report["gpus"]:
+        say(f"{name}: no GPU could be read")
+        click.get_current_context().exit(1)
+    if wanted.stopped.is_set():
+        say("stopped by a signal")
+        click.get_current_context().exit(INTERRUPTED)
+
+
+def _wanted(given: Mapping[str, Any]) -> Wanted:
+    """What the options ask."""
+    from gpu_aware_profile.probe.node import Wanted
+
+    return Wanted(
+        given["classes"],
+        given["runs"],
+        given["loaded"],
+        warm_up_s=given["warm_up"],
+        limit_s=math.inf if given["time_limit"] is None else given["time_limit"],
+        clock_steps=given["clocks"],
+        sysfs=given["sysfs"],
+        links_s=given["links_time"] if given["links"] else 0.0,
+        progress=say if sys.stderr.isatty() else (lambda text: None),
+    )
+
+
+def _check_usage(backend: str | None, no_timings: bool, given: Mapping[str, Any]) -> None:
+    """Raise UsageError for options that exclude or need each other."""
+    if given["bench"] is not None and (no_timings or given["classes"] or backend is not None):
+        raise click.UsageError("--bench excludes --backend, --class and --no-timings")
+    if given["clocks"] and not given["allow_clock_changes"]:
+        raise click.UsageError("--clocks locks clocks of GPUs, which needs --allow-clock-changes")
+    if given["clocks"] and no_timings:
+        raise click.UsageError("--clocks excludes --no-timings")
+
+
+def _timing(
+    program: Timing | None, backend: str | None
+) -> tuple[Timing | None, SourceError | None]:
+    """The backend if there is one, and why it cannot work. Raises SourceError if it is named."""
+    from gpu_aware_profile.backends.timing import timing_backend
+
+    if program is not None:
+        return program, None
+    try:
+        return timing_backend(backend), None
+    except SourceError as exc:
+        if backend is not None:
+            raise
+        return None, exc
+
+
+@contextmanager
+def _stopped_by_signals(stopped: threading.Event) -> Iterator[None]:
+    """SIGINT, SIGTERM and SIGHUP, however many, end the measurement without an exception."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,326 @@
+"""``gpu-aware-profile sweep``: the probe on all GPU nodes, and the resumption of a sweep."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpu_aware_profile.cli import PARTLY, links_options, store_options
+from gpu_aware_profile.commands.bench_options import bench_arguments, bench_options
+from gpu_aware_profile.sweeps.sweep import BACKGROUND, Sweep
+from gpu_aware_profile.sweeps.sweep_output import Found, print_found, shown
+from gpu_aware_profile.sweeps.sweep_plan import Plan, fresh_plan, resumed_plan
+from gpu_aware_profile.sweeps.sweep_progress import SweepProgress
+from slurm_gpu_aware.cli.options import Number
+from slurm_gpu_aware.cli.output import json_option, say
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.store.database import Store, open_store
+from slurm_gpu_aware.store.history import probed_at
+from slurm_gpu_aware.store.ingest import ingest_report
+
+__all__ = ["sweep"]
+
+_IDLE_WAIT_S = 30.0
+"""Longest time in the queue with --idle-only; Slurm may take some seconds to start a job."""
+_ALARM_SINCE_S = 30 * 86_400.0
+
+
+@click.command()
+@store_options
+@click.option("--node", "nodes", multiple=True, metavar="NAME", help="Only this node.")
+@click.option("--resume", metavar="ID", help="Resume an unfinished sweep.")
+@click.option(
+    "--jobs", type=click.IntRange(1, 256), default=8, show_default=True, help="Nodes at a time."
+)
+@click.option(
+    "--time-limit",
+    type=Number(1, 10**7),
+    default=900.0,
+    show_default=True,
+    metavar="S",
+    help="Time limit of the probe of a node, in seconds.",
+)
+@click.option(
+    "--wait",
+    type=Number(1, 10**7),
+    default=300.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds to wait for a busy node before it is skipped.",
+)
+@click.option(
+    "--older-than",
+    type=Number(0, 10**5),
+    metavar="DAYS",
+    help="Only nodes whose last probe is older, longest ago first.",
+)
+@click.option("--idle-only", is_flag=True, help="Only nodes that are idle now.")
+@click.option(
+    "--budget",
+    type=Number(0, 10**7, min_open=True),
+    metavar="S",
+    help="Begin no probe later than this many seconds after the start.",
+)
+@click.option(
+    "--background",
+    is_flag=True,
+    help="Probe with the lowest priority, in the QOS profiling.qos of the configuration.",
+)
+@click.option(
+    "--on-slow",
+    metavar="CMD",
+    help="Command to run if GPUs became slower that were not reported before.",
+)
+@click.option("--class", "classes", multiple=True, metavar="NAME", help="Only this class.")
+@bench_options
+@click.option("--backend", metavar="NAME", help="Timing backend. Default: one that works there.")
+@click.option(
+    "--runs",
+    type=click.IntRange(1, 100),
+    default=3,
+    show_default=True,
+    help="Runs per GPU and class.",
+)
+@links_options
+@click.option(
+    "--srun-option", multiple=True, metavar="OPTION", help="Option for srun, such as --account=x."
+)
+@click.option(
+    "--command",
+    default="gpu-aware-profile",
+    show_default=True,
+    metavar="PATH",
+    help="Path of this program on the nodes.",
+)
+@json_option
+@click.pass_context
+def sweep(
+    context: click.Context,
+    /,
+    path: Path,
+    config: Config,
+    nodes: tuple[str, ...],
+    resume: str | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Probe every GPU node through Slurm; store the results and the new scores.
+
+    A sweep stores GPUs, links and clocks, and times where CuPy is installed on the nodes, or with a
+    program of your own (--bench). Other times are imported.
+
+    The probe is one exclusive job per node. A node that fails, hangs, stays busy or is preempted is
+    reported and skipped; then the exit code is 3, and the sweep may be resumed for these nodes.
+    --resume uses the nodes and options of the sweep, except for options that are given again.
+
+    A GPU with a time below half or above twice the median of its model is reported, and its time is
+    stored as measured. So are GPUs that became slower in the last 30 days (see 'drift'). CMD of
+    --on-slow hears of each of them once: on stdin as JSON, and in $GPU_AWARE_SLOW_GPUS, _NODES and
+    _REASON.
+
+    \b
+    Examples:
+      gpu-aware-profile sweep
+      gpu-aware-profile sweep --jobs 32 --srun-option=--account=ops
+      gpu-aware-profile sweep --older-than 7 --idle-only --background --budget 3600
+      gpu-aware-profile sweep --on-slow 'mail -s "slow GPUs" ops@example.org'
+      gpu-aware-profile sweep --resume 20260102T030405
+    """
+    progress = SweepProgress(path.parent / "sweeps", resume or time.strftime("%Y%m%dT%H%M%S"))
+    unfinished = progress.unfinished()
+    if resume is not None:
+        if resume not in unfinished:
+            listed = ", ".join(unfinished) or "none"
+            raise SourceError(f"no unfinished sweep {resume!r}; unfinished: {listed}")
+        given = _as_before(context, progress.scope()[1], given)
+    _check_alarm(given["on_slow"])
+    done = progress.done()
+    if resume is None:
+        plan = fresh_plan(nodes, given, _probe_times(path), time.time())
+    else:
+        plan = resumed_plan(resume, progress.scope()[0], frozenset(done), nodes, given)
+    already = f", {len(done)} done before" if done else ""
+    already += f", {plan.recent} probed recently" if plan.recent else ""
+    plural = "" if len(plan.targets) == 1 else "s"
+    say(f"sweep {progress.sweep_id}: {len(plan.targets)} node{plural} to probe{already}")
+    if unfinished and resume is None:
+        say(f"unfinished: {', '.join(unfinished)} (--resume ID resumes one)")
+    again = _resume_command(progress.sweep_id, context.params)
+    found = _probe(progress, path, config, plan, given, again)
+    complete = set(plan.whole) <= progress.done()
+    if complete:
+        progress.finish()
+    found.outcomes += plan.outcomes
+    print_found(progress.sweep_id, found, complete=complete, as_json=as_json)
+    if not complete:
+        say(f"for the other nodes: {again}")
+    if not complete or not found.scored:
+        context.exit(PARTLY)
+
+
+def _check_alarm(command: str | None) -> None:
+    if command is None:
+        return
+    from gpu_aware_profile.sweeps.slow_alarm import alarm_words  # imports NumPy
+
+    try:
+        alarm_words(command)
+    except ValueError as exc:
+        raise click.UsageError(f"--on-slow: {exc}") from None
+
+
+def _probe_times(path: Path) -> dict[str, float]:
+    """Node -> Unix time of its last probe; empty if there is no store yet."""
+    if not path.exists():
+        return {}
+    with open_store(path, readonly=True) as store:
+        return probed_at(store)
+
+
+def _probe(
+    progress: SweepProgress,
+    path: Path,
+    config: Config,
+    plan: Plan,
+    given: Mapping[str, Any],
+    again: str,
+) -> Found:
+    """Run the probes, store their reports, compute the scores, raise the alarm."""
+    from gpu_aware_profile import store_writer  # imports NumPy
+
+    found = Found()
+    with store_writer.writable_store(path, config) as store:
+        running = _sweep(progress.sweep_id, store, config, given)
+        progress.begin(plan.whole, given)
+        with _stopped_by_signals(running, again):
+            try:
+                for outcome in shown(running, plan.targets):
+                    found.outcomes.append(outcome)
+                    if outcome.state == "done":
+                        _note(progress, outcome.node)
+            finally:
+                if running.ingested or progress.done():
+                    found.scored = _scored(store, config)
+        done = progress.done()
+        found.far = [one for one in store_writer.stored_outliers(store) if one.node in done]
+        _drifted(found, store, config, given["on_slow"])
+    return found
+
+
+def _note(progress: SweepProgress, node: str) -> None:
+    """Record a node as done. A node without the record is probed again by a resumption."""
+    try:
+        progress.note(node)
+    except SourceError as exc:
+        say(f"{node}: stored, but {exc}")
+
+
+def _scored(store: Store, config: Config) -> bool:
+    """Compute the scores; return whether they could be stored."""
+    from gpu_aware_profile.store_writer import recompute_scores
+
+    try:
+        recompute_scores(store, config.site.classes)
+    except StoreError as exc:
+        say(f"the scores are those of before: {exc}; afterwards: gpu-aware-profile rescore")
+        return False
+    return True
+
+
+def _drifted(found: Found, store: Store, config: Config, command: str | None) -> None:
+    """Name the GPUs of the probed nodes that became slower; report new ones to the site."""
+    from gpu_aware_profile.report.drifting import stored_drift  # imports NumPy
+    from gpu_aware_profile.sweeps.slow_alarm import alarm_words, raise_alarm
+
+    drift = stored_drift(store, config, time.time() - _ALARM_SINCE_S)
+    measured = {outcome.node for outcome in found.outcomes if outcome.timings}
+    found.slower = tuple(change for change in drift.slower if change.node in measured)
+    if command is None:
+        return
+    try:
+        new, failure = raise_alarm(store, drift, alarm_words(command))
+    except (StoreError, ValueError) as exc:
+        new, failure = [], str(exc)
+    if failure:
+        say(f"--on-slow failed, the next sweep tries again: {failure}")
+    found.reported = () if failure else tuple(new)
+
+
+@contextmanager
+def _stopped_by_signals(running: Sweep, again: str) -> Iterator[None]:
+    """SIGINT and SIGTERM, however many, stop the sweep; then raise KeyboardInterrupt.
+
+    As an exception, a second one would end the cancelling of the probes that the first began.
+    """
+    numbers = []
+
+    def stop(number: int, frame: object) -> None:
+        numbers.append(number)
+        running.stop()
+
+    before = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    if numbers:
+        say(f"resume with: {again}")
+        raise KeyboardInterrupt
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def _as_before(
+    context: click.Context, before: Mapping[str, Any], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The options of a resumed sweep; options on the command line replace them."""
+    default = click.core.ParameterSource.DEFAULT
+    return {
+        name: before[name]
+        if name in before and context.get_parameter_source(name) is default
+        else value
+        for name, value in given.items()
+    }
+
+
+def _sweep(sweep_id: str, store: Store, config: Config, given: Mapping[str, Any]) -> Sweep:
+    # A probe that runs into its limit is lost with all that it measured.
+    arguments = [f"--runs={given['runs']}", f"--time-limit={0.8 * given['time_limit']:g}"]
+    arguments += [f"--class={name}" for name in given["classes"]]
+    arguments += [f"--backend={given['backend']}"] if given["backend"] else []
+    arguments += bench_arguments(given)
+    arguments += ["--links", f"--links-time={given['links_time']:g}"] if given["links"] else []
+    options: list[str] = []
+    if given["background"]:
+        options += BACKGROUND
+        options += [f"--qos={config.profiling.qos}"] if config.profiling.qos else []
+    wait_s = min(given["wait"], _IDLE_WAIT_S) if given["idle_only"] else given["wait"]
+    try:
+        return Sweep(
+            sweep_id,
+            lambda report: ingest_report(store, report),
+            command=given["command"],
+            arguments=arguments,
+            concurrency=given["jobs"],
+            probe_s=given["time_limit"],
+            queue_s=wait_s,
+            srun_options=[*options, *given["srun_option"]],  # of two equal ones the last holds
+            budget_s=math.inf if given["budget"] is None else given["budget"],
+        )
+    except (TypeError, ValueError) as exc:  # from the notes of the sweep
+        raise click.UsageError(str(exc)) from None
+
+
+def _resume_command(sweep_id: str, given: Mapping[str, Any]) -> str:
+    """The command that resumes a sweep."""
+    words = ["gpu-aware-profile", "sweep", "--resume", sweep_id]
+    for option in ("store", "config"):
+        if given[f"{option}_path"] is not None:
+            words += [f"--{option}", str(given[f"{option}_path"])]
+    return shlex.join(words)

@@ -1,0 +1,1 @@
+"""GPUs and NICs of a node, as drivers and sysfs show them."""

@@ -1,0 +1,355 @@
+"""NVIDIA GPUs through the vendor's management library; the only module that calls ``pynvml``.
+
+There are three index spaces. *NVML index*: position in NVML's order (PCI bus order). *Minor
+number*: N of ``/dev/nvidiaN``; all other modules call it ``index``, because gres.conf lists the
+device files and Slurm's IDX is the minor number. *CUDA order* is not used.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from gpu_aware_profile.devices.driver import (
+    DeviceError,
+    EccErrors,
+    Event,
+    Identity,
+    PeerLink,
+    Sample,
+    in_time,
+)
+from slurm_gpu_aware.errors import not_installed
+
+__all__ = ["Nvml", "NvmlDevice", "cpu_list", "model_word"]
+
+_NOT_SUPPORTED = frozenset({3, 13, 26})
+"""NOT_SUPPORTED, FUNCTION_NOT_FOUND of an older driver, DEPRECATED of a newer one."""
+_INVALID_ARGUMENT, _TIMEOUT, _LOST = 2, 10, 15
+_SM, _MEMORY = 1, 2
+"""nvmlClockType_t"""
+_XID = 8
+"""nvmlEventTypeXidCriticalError"""
+_CORRECTED, _UNCORRECTED, _AGGREGATE = 0, 1, 1
+"""nvmlMemoryErrorType_t, nvmlEccCounterType_t"""
+_MASK_WORDS = 64
+"""CPU masks of 4096 CPUs, in words of 64 bits."""
+_LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+"""nvmlGpuTopologyLevel_t in nvidia-smi's words (``nvidia-smi topo -m``); 0: one board."""
+_NVLINK_GBPS = {1: 20.0, 7: 50.0, 8: 100.0}
+"""nvmlNvlinkVersion_t -> GB/s of one link in one direction; NVLink 2 to 4 (2..6): 25."""
+_NVLINK_VERSIONS = ("1.0", "2.0", "2.2", "3.0", "3.1", "4.0", "5.0", "6.0")
+"""Words of nvmlNvlinkVersion_t from 1 on."""
+_PCIE_GBPS_PER_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+"""PCIe generation -> GB/s of one lane in one direction, after line coding."""
+_REASONS = {
+    0x002: "application_clocks",
+    0x004: "sw_power_cap",
+    0x008: "hw_slowdown",
+    0x010: "sync_boost",
+    0x020: "sw_thermal_slowdown",
+    0x040: "hw_thermal_slowdown",
+    0x080: "hw_power_brake_slowdown",
+    0x100: "display_clock",
+}
+"""nvmlClocksEventReasons; that of an idle GPU (1) is left out."""
+_XIDS = {
+    13: "exception of a kernel",
+    31: "memory page fault",
+    43: "a kernel stopped the GPU's processing",
+    45: "a process was ended",
+    48: "double bit ECC error",
+    63: "row remapping, or a page was retired",
+    64: "row remapping, or retiring a page, failed",
+    74: "NVLink error",
+    79: "GPU has fallen off the bus",
+    92: "high rate of single bit ECC errors",
+    94: "contained memory error",
+    95: "uncontained memory error",
+    119: "GSP does not answer",
+}
+"""What NVIDIA's table of XID errors says of the frequent ones."""
+_VENDOR_WORDS = {"nvidia", "tesla", "quadro", "geforce", "graphics", "device", "gpu"}
+_SERIES_WORDS = {"rtx", "gtx", "titan"}
+
+
+def model_word(name: str) -> str | None:
+    """Return the short name of a model: ``Tesla V100-SXM2-16GB`` is ``v100``.
+
+    It is the first word that is neither the vendor's nor a product line's, up to its first hyphen,
+    with a leading ``rtx``, ``gtx`` or ``titan``, because a number alone is not specific.
+    """
+    heads = [re.sub(r"[^a-z0-9]", "", word.partition("-")[0]) for word in name.lower().split()]
+    words = [head for head in heads if head and head not in _VENDOR_WORDS]
+    return "".join(words[: 2 if words[0] in _SERIES_WORDS else 1]) if words else None
+
+
+def cpu_list(cpus: list[int]) -> str:
+    """Return ascending CPU numbers as Linux writes them: ``0-3,8``."""
+    parts: list[str] = []
+    start = 0
+    for i, cpu in enumerate(cpus):
+        if i + 1 == len(cpus) or cpus[i + 1] != cpu + 1:
+            parts.append(str(cpu) if start == i else f"{cpus[start]}-{cpu}")
+            start = i + 1
+    return ",".join(parts)
+
+
+class _NvmlError(DeviceError):
+    """A call to NVML failed with an error number."""
+
+    def __init__(self, call: str, reason: str, code: int) -> None:
+        super().__init__(call, reason, unsupported=code in _NOT_SUPPORTED, lost=code == _LOST)
+        self.code = code
+
+
+class Nvml:
+    """`devices.Driver` of NVIDIA, open inside its ``with`` block."""
+
+    visible_variable = "CUDA_VISIBLE_DEVICES"
+
+    def __enter__(self) -> Nvml:
+        try:
+            import pynvml
+        except ImportError:
+            raise DeviceError("import pynvml", not_installed("nvidia-ml-py", "nvml")) from None
+        self._api = pynvml
+        self.max_links = int(getattr(pynvml, "NVML_NVLINK_MAX_LINKS", 18))
+        self.call("nvmlInit")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(DeviceError):  # a GPU may hang it
+            in_time("nvmlShutdown", lambda: self.call("nvmlShutdown"))
+
+    def call(self, name: str, *args: Any) -> Any:
+        """Call an NVML function by name; bytes are decoded. Raises DeviceError."""
+        try:
+            value = getattr(self._api, name)(*args)
+        except self._api.NVMLError as exc:
+            raise _NvmlError(name, _words(exc), int(exc.value)) from None
+        return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+    def versions(self) -> Mapping[str, Callable[[], str]]:
+        """Version of the driver, and the newest CUDA version that it supports."""
+        return {
+            "driver": lambda: str(self.call("nvmlSystemGetDriverVersion")),
+            "cuda": lambda: _cuda_version(self.call("nvmlSystemGetCudaDriverVersion")),
+        }
+
+    def devices(self) -> Iterator[tuple[int, NvmlDevice | DeviceError]]:
+        """Yield (minor number, GPU), or (-1, error) for a GPU that cannot be opened.
+
+        Raises DeviceError if the GPUs cannot be counted.
+        """
+        for nvml_index in range(int(self.call("nvmlDeviceGetCount"))):
+            try:
+                device = NvmlDevice(self, self.call("nvmlDeviceGetHandleByIndex", nvml_index))
+                yield int(device.call("nvmlDeviceGetMinorNumber")), device
+            except DeviceError as exc:
+                yield -1, exc
+
+    @contextmanager
+    def events(self) -> Iterator[Callable[[], list[Event]]]:
+        """Register for the XID errors of all GPUs; a failed registration is an event, too."""
+        handles: dict[int | None, str] = {}
+        first: list[Event] = []
+        try:
+            event_set = self.call("nvmlEventSetCreate")
+        except DeviceError as exc:
+            failed = [] if exc.unsupported else [_failed(exc)]
+            yield lambda: failed
+            return
+        try:
+            for _, device in self.devices():
+                if isinstance(device, DeviceError):
+                    continue
+                try:
+                    handles[device.address] = device.pci()
+                    device.call("nvmlDeviceRegisterEvents", _XID, event_set)
+                except DeviceError as exc:
+                    if not exc.unsupported:
+                        first.append(_failed(exc, handles.get(device.address, "")))
+
+            def newest() -> list[Event]:
+                found = [*first, *self._waiting(event_set, handles)]
+                first.clear()
+                return found
+
+            yield newest
+        finally:
+            self.call("nvmlEventSetFree", event_set)
+
+    def _waiting(self, event_set: Any, handles: Mapping[int | None, str]) -> Iterator[Event]:
+        """The events that have happened, without waiting for others."""
+        while True:
+            try:
+                data = self.call("nvmlEventSetWait", event_set, 0)
+            except DeviceError as exc:
+                if getattr(exc, "code", None) != _TIMEOUT:  # it fails if any GPU is lost
+                    yield _failed(exc)
+                return
+            xid = int(data.eventData)
+            text = f"XID {xid}: {_XIDS[xid]}" if xid in _XIDS else f"XID {xid}"
+            yield Event(handles.get(_address(data.device), ""), "xid", text)
+
+
+def _failed(error: DeviceError, pci: str = "") -> Event:
+    return Event(pci, error.call, error.reason, critical=False)
+
+
+def _address(handle: Any) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value
+
+
+def _cuda_version(number: int) -> str:
+    """12040 is 12.4."""
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _words(error: Any) -> str:
+    text = str(error)
+    # The text of a code that the binding does not know is the repr of a bytes object.
+    return text[2:-1] if text.startswith("b'") and text.endswith("'") else text
+
+
+class NvmlDevice:
+    """`devices.Device` of NVIDIA."""
+
+    def __init__(self, nvml: Nvml, handle: Any) -> None:
+        self._nvml = nvml
+        self._handle = handle
+        self.address = _address(handle)
+        """Names the GPU among those of this connection."""
+
+    def call(self, name: str, *args: Any) -> Any:
+        """Call an NVML function of the GPU."""
+        return self._nvml.call(name, self._handle, *args)
+
+    def maybe(self, name: str, *args: Any) -> Any:
+        """Like :meth:`call`; None: this GPU or driver does not support it."""
+        try:
+            return self.call(name, *args)
+        except DeviceError as exc:
+            if exc.unsupported:
+                return None
+            raise
+
+    @property
+    def details(self) -> Mapping[str, Callable[[], Any]]:
+        """Field of the GPU's record -> query. None: not supported."""
+        return {
+            "numa": lambda: next(iter(self.bits("nvmlDeviceGetMemoryAffinity", 0)), None),
+            "cpus": lambda: cpu_list(self.bits("nvmlDeviceGetCpuAffinity")) or None,
+            "memory_mb": lambda: self.call("nvmlDeviceGetMemoryInfo").total >> 20,
+            "clocks_mhz": self.clocks_mhz,
+            "max_clock_mhz": lambda: self.maybe("nvmlDeviceGetMaxClockInfo", _SM),
+            "default_clock_mhz": lambda: self.maybe("nvmlDeviceGetDefaultApplicationsClock", _SM),
+            "power_limit_w": lambda: self._thousandths("nvmlDeviceGetPowerManagementLimit"),
+            "temperature_c": lambda: self.maybe("nvmlDeviceGetTemperature", 0),
+        }
+
+    def identity(self) -> Identity:
+        """UUID, product name, model and PCI id."""
+        name = self.call("nvmlDeviceGetName")
+        return Identity(self.call("nvmlDeviceGetUUID"), name, model_word(name), self.pci())
+
+    def sample(self) -> Sample:
+        """Clocks, power, temperature and reasons for a lower clock, at this moment."""
+        mask = self.maybe("nvmlDeviceGetCurrentClocksEventReasons")
+        if mask is None:  # a driver before release 535
+            mask = self.maybe("nvmlDeviceGetCurrentClocksThrottleReasons")
+        return Sample(
+            self.maybe("nvmlDeviceGetClockInfo", _SM),
+            self.maybe("nvmlDeviceGetClockInfo", _MEMORY),
+            self._thousandths("nvmlDeviceGetPowerUsage"),
+            self.maybe("nvmlDeviceGetTemperature", 0),
+            frozenset(word for bit, word in _REASONS.items() if (mask or 0) & bit),
+        )
+
+    def energy_j(self) -> float | None:
+        """Energy since the driver was loaded. Units: J."""
+        return self._thousandths("nvmlDeviceGetTotalEnergyConsumption")
+
+    def ecc_errors(self) -> EccErrors:
+        """Memory errors over the GPU's life."""
+        counts = (
+            self.maybe("nvmlDeviceGetTotalEccErrors", kind, _AGGREGATE)
+            for kind in (_CORRECTED, _UNCORRECTED)
+        )
+        return EccErrors(*counts)
+
+    def is_divided(self) -> bool:
+        """Whether MIG is on."""
+        mode = self.maybe("nvmlDeviceGetMigMode")
+        return mode is not None and int(mode[0]) != 0
+
+    def _thousandths(self, name: str) -> float | None:
+        value = self.maybe(name)
+        return None if value is None else int(value) / 1000.0
+
+    def pci(self) -> str:
+        """``00000000:06:00.0``"""
+        return _pci(self.call("nvmlDeviceGetPciInfo"))
+
+    def bits(self, name: str, *args: Any) -> list[int]:
+        """Positions of the set bits of a mask; empty: not supported."""
+        words = self.maybe(name, _MASK_WORDS, *args) or ()
+        return [
+            64 * i + bit for i, word in enumerate(words) for bit in range(64) if word >> bit & 1
+        ]
+
+    def clocks_mhz(self) -> list[int]:
+        """Supported SM clocks at the highest memory clock, descending. Units: MHz."""
+        memory = self.maybe("nvmlDeviceGetSupportedMemoryClocks")
+        if not memory:
+            return []
+        clocks = self.maybe("nvmlDeviceGetSupportedGraphicsClocks", max(memory))
+        return sorted({int(c) for c in clocks or ()}, reverse=True)
+
+    def pcie_gbps(self) -> float | None:
+        """Nominal bandwidth of the GPU's PCIe link in one direction. Units: GB/s."""
+        generation = self.maybe("nvmlDeviceGetMaxPcieLinkGeneration")
+        lanes = self.maybe("nvmlDeviceGetMaxPcieLinkWidth")
+        if not generation or not lanes:
+            return None
+        per_lane = _PCIE_GBPS_PER_LANE.get(int(generation), _PCIE_GBPS_PER_LANE[6])
+        return round(per_lane * int(lanes), 2)
+
+    def ancestor(self, other: NvmlDevice) -> str:
+        """PCIe level that joins two GPUs: PIX, PXB, PHB, NODE or SYS."""
+        level = int(self.call("nvmlDeviceGetTopologyCommonAncestor", other._handle))
+        return _LEVELS.get(level, "SYS")
+
+    def peer_links(self) -> list[PeerLink]:
+        """Active NVLinks; empty: the GPU has none."""
+        links = []
+        for link in range(self._nvml.max_links):
+            try:
+                if not self.call("nvmlDeviceGetNvLinkState", link):
+                    continue
+            except DeviceError as exc:
+                if (
+                    exc.unsupported or getattr(exc, "code", None) == _INVALID_ARGUMENT
+                ):  # beyond the last link of this model
+                    break
+                raise
+            version = int(self.maybe("nvmlDeviceGetNvLinkVersion", link) or 0)
+            word = dict(enumerate(_NVLINK_VERSIONS, 1)).get(version)
+            gbps = _NVLINK_GBPS.get(version, 25.0)
+            links.append(PeerLink("NV", self._remote(link), gbps, word))
+        return links
+
+    def _remote(self, link: int) -> str | None:
+        kind = self.maybe("nvmlDeviceGetNvLinkRemoteDeviceType", link)
+        if kind is not None and int(kind) != 0:
+            return None
+        return _pci(self.call("nvmlDeviceGetNvLinkRemotePciInfo", link))
+
+
+def _pci(info: Any) -> str:
+    text = info.busId
+    return (text.decode(errors="replace") if isinstance(text, bytes) else str(text)).upper()

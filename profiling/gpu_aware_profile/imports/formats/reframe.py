@@ -1,0 +1,188 @@
+"""Performance values of ReFrame: what its logs and its reports have in common.
+
+A performance variable is a value with a unit. ReFrame records no GPUs: a variable per GPU has the
+GPU in its name, or the test has a loggable parameter ``gpu``. The node is that of the test's job.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from gpu_aware_profile.imports.formats.reader import (
+    Measured,
+    ReadOptions,
+    Source,
+    as_time_ms,
+    number_of,
+    timing_row,
+    timings_table,
+)
+from slurm_gpu_aware.bounds import quoted
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.text_file import BadRow, Row
+
+__all__ = ["TestResult", "measured"]
+
+_MS = {
+    "ns": 1e-6,
+    "us": 1e-3,
+    "µs": 1e-3,
+    "ms": 1.0,
+    "s": 1e3,
+    "sec": 1e3,
+    "second": 1e3,
+    "seconds": 1e3,
+    "min": 6e4,
+    "minutes": 6e4,
+    "h": 3.6e6,
+    "hours": 3.6e6,
+}
+"""Unit of time -> ms."""
+_PER_STEP = re.compile(r"\s*/\s*(it|iter|iteration|step|epoch|run)\Z", re.IGNORECASE)
+"""After a unit of time."""
+_RATE = re.compile(r".*\S\s*/\s*(s|sec|second|min|h|hour|day)\Z|[kMGTPE]?flops\Z", re.IGNORECASE)
+_MOST_UNIT = 40
+_PLACES = {
+    "{gpu}": r"(?P<gpu>\d{1,2})",
+    "{nvml}": r"(?P<nvml>\d{1,2})",
+    "{node}": r"(?P<node>[A-Za-z0-9][\w.-]{0,251}?)",
+}
+_EMPTY = (None, "", "None", "null", "<undefined>")
+"""ReFrame's words for no value."""
+
+
+@dataclass(frozen=True)
+class TestResult:
+    """One run of a test."""
+
+    __test__ = False  # no test of ours
+    line: int
+    fields: Mapping[str, Any]
+    """What was logged of the test, by name."""
+    variables: Mapping[str, tuple[Any, Any]]
+    """Performance variable -> (value, unit)."""
+
+
+def measured(
+    source: Source, results: Sequence[TestResult], options: ReadOptions, unit: str
+) -> Measured:
+    """Times of GPUs from the variables that ``options.value`` names.
+
+    The name may contain ``{gpu}`` (Slurm's index) or ``{nvml}`` (nvidia-smi's), and ``{node}``.
+    Values are times, or rates of one unit, which become times of one unit of work. ``unit``: what
+    the lines of the results count. Raises SourceError.
+    """
+    wanted = _wanted(source, results, options)
+    rows: list[Row] = []
+    bad: list[BadRow] = []
+    rates: set[str] = set()
+    times = False
+    for result in results:
+        for name, (value, own_unit) in result.variables.items():
+            match = wanted.fullmatch(name)
+            if match is None:
+                continue
+            try:
+                ms, rate = _time_ms(name, value, options.unit or own_unit)
+                node = _node(match, result.fields, options)
+                gpu = _gpu(match, result.fields)
+                rows.append(timing_row(result.line, gpu, node, ms, _time(result.fields)))
+            except ValueError as exc:
+                bad.append(BadRow(result.line, str(exc), unit))
+                continue
+            rates |= {rate} - {""}
+            times |= not rate
+    if len(rates) + times > 1:
+        units = [*sorted(rates), *(["times"] if times else [])]
+        raise SourceError(f"{source.name}: {' and '.join(units)} cannot be compared")
+    return Measured(timings_table(source, rows, bad, unit), rate=next(iter(rates), None))
+
+
+def _wanted(source: Source, results: Sequence[TestResult], options: ReadOptions) -> re.Pattern[str]:
+    """Pattern of the names of the wanted variables."""
+    names = list(dict.fromkeys(name for result in results for name in result.variables))
+    if not names:
+        raise SourceError(f"{source.name}: no test has a performance variable")
+    if options.value is None and len(names) > 1:
+        raise SourceError(
+            f"{source.name}: several performance variables; choose one with --value, which may"
+            f" contain {{gpu}}: {_some(names)}"
+        )
+    text = options.value or names[0]
+    parts = re.split(r"(\{gpu\}|\{nvml\}|\{node\})", text)
+    if len(text) > 256 or any(parts.count(place) > 1 for place in _PLACES):
+        raise SourceError(f"--value {quoted(text)}: {{gpu}} and {{node}} may occur once each")
+    pattern = re.compile("".join(_PLACES.get(part, re.escape(part)) for part in parts))
+    if not any(pattern.fullmatch(name) for name in names):
+        raise SourceError(
+            f"{source.name}: no performance variable {quoted(text)}; there are: {_some(names)}"
+        )
+    return pattern
+
+
+def _some(names: Iterable[str]) -> str:
+    shown = [name if len(name) < 60 else f"{name[:60]}..." for name in names]
+    return ", ".join(shown[:8]) + (f" and {len(shown) - 8} more" if len(shown) > 8 else "")
+
+
+def _time_ms(name: str, value: object, unit: object) -> tuple[float, str]:
+    """(time in ms, unit of the rate that it was; empty: it was a time). Raises ValueError."""
+    if value in _EMPTY:
+        raise ValueError(f"{name} has no value: the test did not get so far")
+    number = number_of(value, name)
+    word = unit.strip() if isinstance(unit, str) and len(unit) <= _MOST_UNIT else ""
+    scale = _MS.get(_PER_STEP.sub("", word))
+    if scale is not None:
+        return number * scale, ""
+    if _RATE.fullmatch(word):
+        return as_time_ms(number), word
+    raise ValueError(
+        f"{name} has the unit {quoted(unit)}: neither a time (ms) nor a rate (GB/s, Gflop/s);"
+        " give it with --unit"
+    )
+
+
+def _node(match: re.Match[str], fields: Mapping[str, Any], options: ReadOptions) -> str:
+    if "node" in match.re.groupindex:
+        return match["node"]
+    if options.node is not None:
+        return options.node
+    nodes = fields.get("job_nodelist")
+    if isinstance(nodes, list) and len(nodes) == 1:
+        nodes = nodes[0]
+    if nodes in _EMPTY or not isinstance(nodes, str):
+        raise ValueError(f"job_nodelist is {quoted(nodes)}: not one node; give it with --node")
+    return nodes
+
+
+def _gpu(match: re.Match[str], fields: Mapping[str, Any]) -> str:
+    if "gpu" in match.re.groupindex:
+        return match["gpu"]
+    if "nvml" in match.re.groupindex:
+        return f"nvml:{match['nvml']}"
+    gpu = fields.get("gpu")
+    if gpu in _EMPTY or not isinstance(gpu, str | int):
+        raise ValueError("no GPU: neither {gpu} in --value nor a logged test parameter 'gpu'")
+    return str(gpu)
+
+
+def _time(fields: Mapping[str, Any]) -> str:
+    """Unix time of the end of the job; empty: not known. Raises ValueError."""
+    unix = fields.get("job_completion_time_unix")
+    if unix not in _EMPTY:
+        return repr(number_of(unix, "job_completion_time_unix"))
+    text = fields.get("job_completion_time")
+    if text in _EMPTY:
+        return ""
+    try:
+        at = datetime.fromisoformat(str(text)).timestamp()
+    except (ValueError, OverflowError, OSError):
+        at = math.nan
+    if not math.isfinite(at):
+        raise ValueError(f"job_completion_time is {quoted(text)}: not YYYY-MM-DDTHH:MM:SS")
+    return repr(at)

@@ -1,0 +1,53 @@
+"""The formats that ``import`` reads, and which of them a file has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO
+
+from gpu_aware_profile.imports.formats.csv_file import CsvFile
+from gpu_aware_profile.imports.formats.dcgm_diag import DcgmDiag
+from gpu_aware_profile.imports.formats.nccl_tests import NcclTests
+from gpu_aware_profile.imports.formats.nvbandwidth import Nvbandwidth
+from gpu_aware_profile.imports.formats.reader import (
+    MAX_CHARACTERS,
+    Measured,
+    Reader,
+    ReadOptions,
+    Source,
+)
+from gpu_aware_profile.imports.formats.reframe_log import ReframeLog
+from gpu_aware_profile.imports.formats.reframe_report import ReframeReport
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.text_file import name_of, read_text
+
+__all__ = ["FORMATS", "read_measured"]
+
+_READERS: tuple[Reader, ...] = (
+    *(DcgmDiag(), Nvbandwidth(), NcclTests(), ReframeReport(), ReframeLog()),
+    CsvFile(),
+)
+"""In the order in which they are asked."""
+FORMATS = {reader.name: reader for reader in _READERS}
+
+
+def read_measured(
+    file: Path | str | BinaryIO, options: ReadOptions, format_name: str | None = None
+) -> Measured:
+    """Read a file. ``format_name``: its format; None: the first one that matches.
+
+    Raises SourceError.
+    """
+    source = Source(name_of(file), read_text(file))
+    reader: Reader | None
+    if format_name is None:
+        reader = next((reader for reader in _READERS if reader.matches(source)), None)
+        if reader is None:
+            raise SourceError(f"{source.name}: none of the formats {', '.join(FORMATS)}")
+    else:
+        reader = FORMATS[format_name]
+        if not reader.matches(source):
+            raise SourceError(f"{source.name}: not a file of the format {format_name}")
+    if reader.name != CsvFile.name and len(source.text) > MAX_CHARACTERS:
+        raise SourceError(f"{source.name}: above {MAX_CHARACTERS >> 20} MiB; give it in parts")
+    return reader.read(source, options)

@@ -1,0 +1,155 @@
+"""Rows of a file for ``import``: times of GPUs, times per locality level; parsed and checked.
+
+A row that cannot be used becomes a `BadRow`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from gpu_aware_profile.imports.known_gpus import KnownGpus
+from slurm_gpu_aware.bounds import check_time_ms, quoted
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.model.penalties import INSIDE_NODE, LEVELS, LevelTime, reference_of
+from slurm_gpu_aware.store.measurements import Run
+from slurm_gpu_aware.store.report import check_name
+from slurm_gpu_aware.text_file import BadRow, Row, Table
+
+__all__ = ["TIMING_COLUMNS", "Kind", "kind_of", "read_levels", "read_timings", "taken_at_of"]
+
+TIMING_COLUMNS = ("gpu", "node", "class", "value_ms")
+"""Required columns of times per GPU. In all tables ``taken_at``, of levels ``model`` is optional;
+other columns are ignored."""
+_CLOCKS_DIFFER_S = 86_400.0
+"""A measurement is not this much later than now: it would count as the newest for good."""
+
+
+class Kind(Enum):
+    """What the rows of a table are; its value: the columns that it must have."""
+
+    TIMES = TIMING_COLUMNS
+    LEVEL_TIMES = ("class", "level", "value_ms")
+    PAIRS = ("node", "a", "b", "ab_gbps", "ba_gbps", "both_gbps")
+    COLLECTIVES = ("node", "gpus", "operation", "gbps")
+
+
+def kind_of(table: Table, app_class: str | None) -> Kind:
+    """What a table has, by its columns. Raises SourceError if one is missing.
+
+    ``app_class``: class of every row of a file without a column ``class``.
+    """
+    kind, hint = Kind.TIMES, " (or class,level,value_ms: times per locality level)"
+    marks = {Kind.LEVEL_TIMES: "level", Kind.PAIRS: "ab_gbps", Kind.COLLECTIVES: "operation"}
+    for other, column in marks.items():
+        if column in table.columns and "gpu" not in table.columns:
+            kind, hint = other, ""
+    columns: Sequence[str] = kind.value
+    if app_class is not None:
+        if "class" in table.columns or "class" not in columns:
+            what = (
+                "the file has a column class" if "class" in columns else "bandwidths have no class"
+            )
+            raise SourceError(f"{table.name}: {what}; leave --class out")
+        columns = [column for column in columns if column != "class"]
+    elif set(columns) - set(table.columns) == {"class"}:
+        hint = "; give it with --class NAME"
+    table.require(*columns, hint=hint)
+    return kind
+
+
+def read_timings(
+    table: Table,
+    app_class: str | None,
+    classes: Sequence[str],
+    known: KnownGpus,
+    taken_at: float | None,
+    now: float,
+) -> tuple[list[Run], list[BadRow]]:
+    """Times of GPUs, and bad rows.
+
+    ``classes``: those of the site. ``taken_at``: time of all measurements (Unix s); None: that of
+    the row, else ``now``.
+    """
+
+    def run(row: Row) -> Run:
+        value_ms = check_time_ms(row.number("value_ms"))
+        name = _class(app_class or row.text("class"), classes)
+        node = check_name("node", row.text("node"))
+        slot, at = known.slot(row.text("gpu"), node), taken_at_of(row, taken_at, now)
+        return Run(node, slot, name, at, value_ms)
+
+    return table.parse(run)
+
+
+def read_levels(
+    table: Table, app_class: str | None, classes: Sequence[str]
+) -> tuple[list[LevelTime], list[BadRow]]:
+    """Times per level, and bad rows. ``classes``: those of the site.
+
+    If the times of a class cannot be compared with each other, all of them are left out; the first
+    one is reported.
+    """
+
+    def level_time(row: Row) -> tuple[int, LevelTime]:
+        name, model = app_class or row.text("class"), row.cells.get("model", "")
+        time = LevelTime(_class(name, classes), row.text("level"), row.number("value_ms"), model)
+        if time.level not in LEVELS:
+            raise ValueError(f"level {quoted(time.level)} is not one of {', '.join(LEVELS)}")
+        if model:
+            check_name("model", model)
+        check_time_ms(time.value_ms)
+        return row.line, time
+
+    rows, bad = table.parse(level_time)
+    good: list[LevelTime] = []
+    for name in dict.fromkeys(time.app_class for _, time in rows):
+        own = [(line, time) for line, time in rows if time.app_class == name]
+        try:
+            _check_comparable(name, [time for _, time in own])
+            good += [time for _, time in own]
+        except ValueError as exc:
+            bad.append(BadRow(own[0][0], str(exc)))
+    return good, sorted(bad)
+
+
+def taken_at_of(row: Row, taken_at: float | None, now: float) -> float:
+    """Unix time of a row, see `read_timings`. Raises ValueError."""
+    if taken_at is not None:
+        return taken_at
+    if not row.cells.get("taken_at"):
+        return now
+    at = row.number("taken_at")
+    if not 0.0 <= at <= now + _CLOCKS_DIFFER_S:
+        raise ValueError(f"taken_at is {at:.15g}: not a past time in Unix seconds")
+    return at
+
+
+def _class(name: str, classes: Sequence[str]) -> str:
+    if name not in classes:
+        raise ValueError(f"class {quoted(name)} is not one of {', '.join(classes)}")
+    return name
+
+
+def _check_comparable(app_class: str, times: Sequence[LevelTime]) -> None:
+    """Raise ValueError unless all models have one reference level inside a node and another one."""
+    of_model: dict[str, set[str]] = {}
+    for time in times:
+        of_model.setdefault(time.model, set()).add(time.level)
+    inner = reference_of(time.level for time in times)
+    for model, levels in of_model.items():
+        there = ", ".join(name for name in LEVELS if name in levels)
+        what = f"class {app_class}{f' on {model}' if model else ''} was timed at {there}"
+        if reference_of(levels) is None:
+            raise ValueError(
+                f"{what} only; time it inside a node, too ({', '.join(INSIDE_NODE)}), on the same"
+                " number of GPUs: it is the reference"
+            )
+        if reference_of(levels) != inner:
+            raise ValueError(
+                f"{what}, and at {inner} on another model only; the innermost level must be the"
+                " same for all models of a class"
+            )
+        if len(levels) == 1:
+            looser = ", ".join(LEVELS[LEVELS.index(there) + 1 :])
+            raise ValueError(f"{what} only; time it at a looser level, too: {looser}")

@@ -1,0 +1,211 @@
+"""Import of files of times: stores the good rows, reports the bad ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from gpu_aware_profile.imports.formats.reader import Measured
+from gpu_aware_profile.imports.import_bandwidths import (
+    bandwidth_sentences,
+    far_collectives,
+    far_pairs,
+    read_collectives,
+    read_pairs,
+)
+from gpu_aware_profile.imports.import_rows import Kind, kind_of, read_levels, read_timings
+from gpu_aware_profile.imports.known_gpus import known_gpus
+from gpu_aware_profile.store_writer import recompute_scores, stored_outliers, writable_store
+from slurm_gpu_aware.cli.output import paragraph, say
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.model.penalties import LevelPenalties, LevelTime, level_ratios
+from slurm_gpu_aware.model.profile import gpu_names
+from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.interconnect import put_bandwidths, put_collectives
+from slurm_gpu_aware.store.measurements import Run, put_level_times, put_timings, unseen_gpus
+from slurm_gpu_aware.text_file import BadRow, Table
+from slurm_gpu_aware.variability.outliers import (
+    RATE_UNITS,
+    TIME_UNITS,
+    mixed_units,
+    new_outliers,
+    outlier_sentences,
+)
+
+__all__ = ["Import"]
+
+T = TypeVar("T")
+
+BAD_SHOWN = 20
+"""Number of bad rows of a file that are reported singly; the others are counted."""
+FAR_LEVEL = 50.0
+"""A level whose time differs from that of the innermost one by this factor is an outlier."""
+_REFUSED = "Nothing was imported; correct the file, or give --accept-outliers if it is as measured"
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import of one or more files. Methods raise StoreError if they store nothing."""
+
+    files: Sequence[Measured]
+    path: Path
+    """The store."""
+    config: Config
+    now: float
+    """Unix time."""
+    taken_at: float | None
+    """Unix time of the measurement; None: that of the row, else now."""
+    app_class: str | None
+    """Class of files without a column ``class``."""
+    skip_bad: bool
+    new_gpus: bool
+    """Accept rows of GPUs that no sweep has seen."""
+    accept_outliers: bool
+
+    def run(self) -> bool:
+        """Import the files in one transaction; return False if bad rows were skipped."""
+        kinds = {(kind_of(file.table, self.app_class), file.rate) for file in self.files}
+        if len(kinds) > 1:
+            raise SourceError(
+                "the files differ in what they measure or in its unit; import them apart"
+            )
+        ((kind, rate),) = kinds
+        if kind is Kind.TIMES:
+            return not self._timings(rate)
+        if kind is Kind.LEVEL_TIMES:
+            return not self._levels()
+        return not (self._pairs() if kind is Kind.PAIRS else self._collectives())
+
+    def _timings(self, rate: str | None) -> int:
+        classes = self.config.site.classes
+        with writable_store(self.path, self.config) as store, store.write():
+            known = known_gpus(store, new=self.new_gpus)
+            good, bad = self._rows(
+                lambda table: read_timings(
+                    table, self.app_class, classes, known, self.taken_at, self.now
+                )
+            )
+            self._store(store, good, rate)
+            gpus = {(run.node, run.slot) for run in good}
+            unseen = sorted(unseen_gpus(store, gpus)) if self.new_gpus else []
+        say(f"imported {len(good)} timing{_s(good)} of {len(gpus)} GPUs into {self.path}")
+        if rate is not None:
+            say(f"note: the values were rates in {rate}; stored are times, 1000 / rate")
+        if unseen:
+            say(
+                paragraph(
+                    "note: place, setup and simulations of the store's cluster omit these GPUs"
+                    f" until a sweep has seen them: {gpu_names(unseen)}."
+                )
+            )
+        return bad
+
+    def _store(self, store: Store, runs: Sequence[Run], rate: str | None) -> None:
+        """Store times and scores in the transaction of the caller."""
+        before = stored_outliers(store)
+        put_timings(store, runs)
+        new = new_outliers(before, stored_outliers(store))
+        self._refuse_far(outlier_sentences(new, TIME_UNITS if rate is None else RATE_UNITS))
+        recompute_scores(store, self.config.site.classes)
+
+    def _refuse_far(self, sentences: Sequence[str]) -> None:
+        """Raise StoreError for outliers, unless they are accepted."""
+        if sentences and not self.accept_outliers:
+            raise StoreError(f"{'; '.join(sentences)}. {_REFUSED}")
+        for sentence in sentences:
+            say(f"accepted: {sentence}")
+
+    def _pairs(self) -> int:
+        with writable_store(self.path, self.config) as store, store.write():
+            known = known_gpus(store, new=False)
+            good, bad = self._rows(lambda table: read_pairs(table, known, self.taken_at, self.now))
+            before = far_pairs(store)
+            put_bandwidths(store, good, source="import")
+            self._refuse_far(bandwidth_sentences(new_outliers(before, far_pairs(store))))
+        say(f"imported bandwidths of {len(good)} pair{_s(good)} of GPUs into {self.path}")
+        return bad
+
+    def _collectives(self) -> int:
+        with writable_store(self.path, self.config) as store, store.write():
+            known = known_gpus(store, new=False)
+            good, bad = self._rows(
+                lambda table: read_collectives(table, known, self.taken_at, self.now)
+            )
+            before = far_collectives(store)
+            put_collectives(store, good, source="import")
+            self._refuse_far(bandwidth_sentences(new_outliers(before, far_collectives(store))))
+        say(f"imported bandwidths of {len(good)} collective{_s(good)} into {self.path}")
+        return bad
+
+    def _levels(self) -> int:
+        classes = self.config.site.classes
+        times, bad = self._rows(lambda table: read_levels(table, self.app_class, classes))
+        if not self.accept_outliers:
+            _refuse_far_levels(times)
+        with writable_store(self.path, self.config) as store:
+            put_level_times(store, times, self.now if self.taken_at is None else self.taken_at)
+        names = list(dict.fromkeys(time.app_class for time in times))
+        plural = "" if len(names) == 1 else "es"
+        what = f"{len(times)} level times of class{plural} {', '.join(names)}"
+        say(f"imported {what} into {self.path}")
+        for sentence in _hidden(times, self.config.placement.penalties_with(level_ratios(times))):
+            say(sentence)
+        return bad
+
+    def _rows(self, read: Callable[[Table], tuple[list[T], list[BadRow]]]) -> tuple[list[T], int]:
+        """The good rows of all files, and the number of bad ones, which are reported.
+
+        Raises StoreError if bad rows may not be skipped or no row is good.
+        """
+        good: list[T] = []
+        count = 0
+        for file in self.files:
+            rows, bad = read(file.table)
+            good += rows
+            count += len(bad)
+            _report_bad(file.table.name, bad)
+        if count and not self.skip_bad:
+            raise StoreError(
+                f"{count} bad row{'s' * (count != 1)}, nothing was imported; correct the file or"
+                " give --skip-bad"
+            )
+        if not good:
+            raise StoreError(f"{self.files[0].table.name}: no row to import")
+        return good, count
+
+
+def _report_bad(name: str, bad: Sequence[BadRow]) -> None:
+    for row in bad[:BAD_SHOWN]:
+        say(f"{name}: {row.unit} {row.line}: {row.reason}")
+    if len(bad) > BAD_SHOWN:
+        say(f"{name}: and {len(bad) - BAD_SHOWN} more bad rows")
+
+
+def _refuse_far_levels(times: Sequence[LevelTime]) -> None:
+    for app_class, ratios in level_ratios(times).items():
+        inner = next(iter(ratios))
+        for level, ratio in ratios.items():
+            if not 1 / FAR_LEVEL <= ratio <= FAR_LEVEL:
+                raise StoreError(
+                    f"class {app_class} takes {ratio:.3g} times as long at level {level} as at"
+                    f" {inner}{mixed_units(ratio)}. {_REFUSED}"
+                )
+
+
+def _hidden(times: Sequence[LevelTime], penalties: LevelPenalties) -> list[str]:
+    """A sentence for each measured penalty that placement does not use as measured."""
+    sentences = []
+    for app_class, ratios in level_ratios(times).items():
+        for level, ratio in list(ratios.items())[1:]:  # the first is the reference
+            value, source = penalties.of(app_class)[level]
+            if source != "measured" and abs(value - ratio) > 5e-5:
+                what = f"{ratio:.4g} was measured, {value:.4g} counts ({source})"
+                sentences.append(f"class {app_class}, level {level}: {what}")
+    return sentences
+
+
+def _s(things: Sequence[object]) -> str:
+    return "" if len(things) == 1 else "s"

@@ -1,0 +1,1 @@
+"""Measurement of the locality penalties through Slurm."""

@@ -1,0 +1,177 @@
+"""Runs that measure locality penalties: one ``srun`` each, with a rank per GPU (`level_step`)."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpu_aware_profile.levels.level_plan import REFERENCE, LevelRun, gpu_indices
+from gpu_aware_profile.levels.level_step import BATCHES, UNIQUE_ID
+from gpu_aware_profile.sweeps.srun import Ended, run_srun
+from slurm_gpu_aware.bounds import check_time_ms
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.model.penalties import LevelTime
+from slurm_gpu_aware.names import PROBE_JOB
+from slurm_gpu_aware.slurm.commands import run_command
+
+__all__ = ["LevelOutcome", "LevelRuns", "comparable"]
+
+_GRACE_S = 30.0
+"""For Slurm to start and end a job, beyond the two limits."""
+_MOST_LINE = 1 << 14
+
+
+@dataclass(frozen=True)
+class LevelOutcome:
+    """Outcome of a run."""
+
+    run: LevelRun
+    times: tuple[LevelTime, ...] = ()
+    reasons: tuple[str, ...] = ()
+    """Why the run, or a class in it, has no times."""
+
+
+@dataclass(frozen=True)
+class LevelRuns:
+    """Runs the jobs. All of them exclusive, and not placed by us."""
+
+    stamp: str
+    """Part of the jobs' names."""
+    sizes: Mapping[str, int]
+    """Class -> bytes of the message."""
+    command: str = "gpu-aware-profile"
+    """Path of ``gpu-aware-profile`` on the nodes."""
+    run_s: float = 300.0
+    """Time limit of one run."""
+    queue_s: float = 300.0
+    """A run that does not start within this time is left out."""
+    srun_options: Sequence[str] = ()
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def argv(self, run: LevelRun, number: int) -> list[str]:
+        """The ``srun`` of a run."""
+        on_node = min(node.gpus for node in run.nodes)
+        gpus = ",".join(map(str, gpu_indices(on_node, run.gpus_per_node)))
+        return [
+            *["srun", "-w", ",".join(node.name for node in run.nodes), f"-N{len(run.nodes)}"],
+            *[f"--ntasks-per-node={run.gpus_per_node}", f"-n{run.gpus}"],
+            *["-p", run.nodes[0].partition, "--exclusive", f"--gres=gpu:{on_node}"],
+            *["--comment=place=off", f"--job-name={self._job_name(number)}", "--quiet"],
+            *[f"--time={math.ceil(self.run_s / 60)}", f"--immediate={math.ceil(self.queue_s)}"],
+            *["--cpu-bind=none", "--kill-on-bad-exit=1", *self.srun_options],
+            *[self.command, "level-step", f"--level={run.level}", f"--gpus={gpus}"],
+            *[f"--message={name}={size}" for name, size in self.sizes.items()],
+        ]
+
+    def run(self, plan: Sequence[LevelRun]) -> Iterator[LevelOutcome]:
+        """Run the plan; yield the outcome of each run as it ends. Ends when ``stopped`` is set."""
+        for number, run in enumerate(plan):
+            if self.stopped.is_set():
+                return
+            try:
+                outcome = self._outcome(run, number)
+            except SourceError as exc:
+                outcome = LevelOutcome(run, reasons=(str(exc),))
+            except OSError as exc:
+                outcome = LevelOutcome(run, reasons=(f"srun cannot be run: {exc.strerror}",))
+            if not self.stopped.is_set():
+                yield outcome
+
+    def _job_name(self, number: int) -> str:
+        return f"{PROBE_JOB}levels.{self.stamp}.{number}"
+
+    def _outcome(self, run: LevelRun, number: int) -> LevelOutcome:
+        limit_s = self.queue_s + self.run_s + _GRACE_S
+
+        def cancel() -> None:
+            with suppress(SourceError):
+                run_command(["scancel", "--me", f"--name={self._job_name(number)}"], 20.0)
+
+        try:
+            ended = run_srun(self.argv(run, number), limit_s, self.stopped, cancel, _reply)
+        except subprocess.TimeoutExpired:
+            reason = f"no end within {limit_s:g} s; its job was cancelled"
+            return LevelOutcome(run, reasons=(reason,))
+        times, reasons = _times(run, ended.out, self.sizes)
+        if ended.code != 0:
+            reasons = [_words(ended), *reasons]
+        return LevelOutcome(run, tuple(times), tuple(dict.fromkeys(reasons)))
+
+
+def comparable(times: Sequence[LevelTime]) -> list[LevelTime]:
+    """Times of the classes and models that were measured inside a node and at another level."""
+    levels: dict[tuple[str, str], set[str]] = {}
+    for time in times:
+        levels.setdefault((time.app_class, time.model), set()).add(time.level)
+    whole = {key for key, found in levels.items() if REFERENCE in found and len(found) > 1}
+    return [time for time in times if (time.app_class, time.model) in whole]
+
+
+def _objects(output: str) -> Iterator[dict[str, Any]]:
+    """JSON objects among the lines; task prologs print others."""
+    for line in output.splitlines():
+        if line.startswith("{") and len(line) <= _MOST_LINE:
+            with suppress(ValueError, RecursionError):
+                value = json.loads(line)
+                if isinstance(value, dict):
+                    yield value
+
+
+def _reply(output: bytearray) -> bytes:
+    """The id of the group for all ranks, once rank 0 has printed it."""
+    whole = bytes(output[: output.rfind(b"\n") + 1]).decode(errors="replace")
+    for value in _objects(whole):
+        unique_id = value.get("id")
+        if isinstance(unique_id, str) and UNIQUE_ID.match(unique_id):
+            return f"{unique_id}\n".encode()
+    return b""
+
+
+def _times(
+    run: LevelRun, output: str, classes: Mapping[str, int]
+) -> tuple[list[LevelTime], list[str]]:
+    """Times of the classes that all ranks have measured, and the reasons for the others.
+
+    A step ends with its last rank, so the largest time of the ranks counts.
+    """
+    of_class: dict[str, dict[int, list[float]]] = {name: {} for name in classes}
+    reasons = []
+    for answer in _objects(output):
+        name, rank = answer.get("class"), answer.get("rank")
+        if not isinstance(name, str) or name not in of_class or type(rank) is not int:
+            continue
+        if "error" in answer:
+            reasons.append(f"class {name}: {str(answer['error'])[:200]}")
+        elif 0 <= rank < run.gpus:
+            try:
+                of_class[name][rank] = _checked(answer.get("times_ms"))
+            except (TypeError, ValueError) as exc:
+                reasons.append(f"class {name}: {exc}")
+    times = []
+    for name, ranks in of_class.items():
+        if len(ranks) == run.gpus:
+            batches = zip(*ranks.values(), strict=True)
+            model = run.nodes[0].model
+            times += [LevelTime(name, run.level, max(batch), model) for batch in batches]
+        elif not any(reason.startswith(f"class {name}:") for reason in reasons):
+            reasons.append(f"class {name}: {len(ranks)} of {run.gpus} ranks gave a time")
+    return times, reasons
+
+
+def _checked(times: object) -> list[float]:
+    if not isinstance(times, list) or len(times) != BATCHES:
+        raise TypeError(f"a rank did not give {BATCHES} times")
+    if not all(isinstance(ms, int | float) and not isinstance(ms, bool) for ms in times):
+        raise TypeError("a rank gave something else than times")
+    return [check_time_ms(float(ms)) for ms in times]
+
+
+def _words(ended: Ended) -> str:
+    said = [line for line in ended.err.strip().splitlines() if line.strip()]
+    return said[-1].removeprefix("srun: ")[:200] if said else f"srun ended with {ended.code}"

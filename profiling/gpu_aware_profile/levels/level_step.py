@@ -1,0 +1,137 @@
+"""One rank of a run that measures a locality penalty: a data-parallel step of each class.
+
+A step is the kernels of the class and an all-reduce over the ranks. ``srun`` starts a rank per GPU.
+Rank 0 prints the unique id of the ranks' group; the driver (`level_runs`) gives it to all of them
+through ``srun``, on standard input. So no rank needs to know an address or a port of another one;
+NCCL's own connections use the network that it finds (``NCCL_SOCKET_IFNAME``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import IO, Any, NamedTuple, Protocol
+
+from gpu_aware_profile.backends.fake_timing import FakeTiming
+from gpu_aware_profile.backends.timing import RunSpec
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.model.profile import LOADED
+from slurm_gpu_aware.text_file import read_object
+
+__all__ = ["BATCHES", "UNIQUE_ID", "FakeSteps", "Rank", "StepTiming", "run_rank"]
+
+BATCHES = 5
+"""Times of a class in one run."""
+UNIQUE_ID = re.compile(r"[0-9a-f]{2,1024}\Z")
+
+
+class Rank(NamedTuple):
+    """One rank of the run."""
+
+    number: int
+    ranks: int
+    gpu: int
+    """Index of its GPU among those of the job on its node."""
+
+    @classmethod
+    def of_slurm(cls, gpus: Sequence[int]) -> Rank:
+        """From the variables of a task. ``gpus``: of the ranks on a node. Raises SourceError."""
+        try:
+            number, ranks, local = (
+                int(os.environ[f"SLURM_{name}"]) for name in ("PROCID", "NTASKS", "LOCALID")
+            )
+            return cls(number, ranks, gpus[local])
+        except (KeyError, ValueError, IndexError):
+            raise SourceError(
+                "not a task of srun with one task per GPU: 'gpu-aware-profile levels' starts it"
+            ) from None
+
+
+class StepTiming(Protocol):
+    """A backend. All ranks call it in the same order."""
+
+    def unique_id(self) -> bytes:
+        """Id of the group; of rank 0."""
+
+    def join(self, unique_id: bytes) -> None:
+        """Join the group. Raises SourceError."""
+
+    def times_ms(self, app_class: str, size_bytes: int) -> list[float]:
+        """Time of a step in each of `BATCHES` batches. Raises SourceError.
+
+        ``size_bytes``: message of the all-reduce.
+        """
+
+
+class FakeSteps:
+    """Steps of fake GPUs: time of the class, times the factor of the level (``levels``)."""
+
+    def __init__(self, timing: FakeTiming, machine: Mapping[str, Any], rank: Rank, level: str):
+        self._timing, self._machine = timing, machine
+        self._gpu, self._level = rank.gpu, level
+
+    def unique_id(self) -> bytes:
+        return b"fake"
+
+    def join(self, unique_id: bytes) -> None:
+        if unique_id != b"fake":
+            raise SourceError(f"the id of the group is {unique_id!r}")
+
+    def times_ms(self, app_class: str, size_bytes: int) -> list[float]:
+        entry = self._machine.get("classes", {}).get(app_class)
+        if entry is None:
+            raise SourceError(f"the fake GPUs have no class {app_class!r}")
+        uuids = {gpu["minor"]: gpu["uuid"] for gpu in self._machine["gpus"]}
+        if self._gpu not in uuids:
+            raise SourceError(f"no GPU {self._gpu}")
+        factor = float(self._machine.get("levels", {}).get(app_class, {}).get(self._level, 1.0))
+        specs = (
+            RunSpec(self._gpu, uuids[self._gpu], {}, app_class, LOADED, number)
+            for number in range(BATCHES)
+        )
+        return [factor * median(self._timing.iterations(spec, entry)) for spec in specs]
+
+
+def step_backend(rank: Rank, level: str) -> StepTiming:
+    """The backend that works on this node. Raises SourceError if none does."""
+    from gpu_aware_profile.backends.fake_machine import fake_machine
+
+    files = fake_machine()
+    if files is not None:
+        return FakeSteps(FakeTiming(*files), read_object(files.file), rank, level)
+    from gpu_aware_profile.levels.nccl_steps import NcclSteps
+
+    return NcclSteps.of_this_task(rank)
+
+
+def run_rank(
+    rank: Rank, level: str, sizes: Mapping[str, int], requests: IO[str], answers: IO[str]
+) -> None:
+    """Measure the classes of ``sizes`` (class -> bytes of the message); print a line for each.
+
+    Raises SourceError if the rank cannot join the group.
+    """
+    backend = step_backend(rank, level)
+    if rank.number == 0:
+        _print(answers, {"id": backend.unique_id().hex()})
+    line = requests.readline().strip()
+    if not UNIQUE_ID.match(line):
+        raise SourceError("no id of the group on standard input")
+    backend.join(bytes.fromhex(line))
+    for app_class, size_bytes in sizes.items():
+        answer: dict[str, Any] = {"rank": rank.number, "class": app_class}
+        try:
+            answer["times_ms"] = [
+                float(f"{ms:.6g}") for ms in backend.times_ms(app_class, size_bytes)
+            ]
+        except SourceError as exc:
+            answer["error"] = str(exc)[:400]
+        _print(answers, answer)
+
+
+def _print(answers: IO[str], value: Mapping[str, Any]) -> None:
+    answers.write(json.dumps(value) + "\n")
+    answers.flush()

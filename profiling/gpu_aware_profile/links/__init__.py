@@ -1,0 +1,1 @@
+"""Measurement of links: pairs of GPUs, all-reduces, fits, topology."""

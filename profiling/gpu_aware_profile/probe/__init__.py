@@ -1,0 +1,1 @@
+"""Probe of one node: identity, runs with telemetry, clocks."""

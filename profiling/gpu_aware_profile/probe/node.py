@@ -1,0 +1,272 @@
+"""Probe of one node: identity, links, clocks and timings of its GPUs.
+
+The schema of the report is ``gpu-aware-probe/2``. A failed call only loses its own answer: a GPU
+that fell off the bus is listed in ``errors``, and the others are reported.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gpu_aware_profile.backends.timing import Timing
+from gpu_aware_profile.devices.driver import (
+    Device,
+    DeviceError,
+    Driver,
+    Faults,
+    PeerLink,
+    in_time,
+    open_driver,
+)
+from gpu_aware_profile.devices.pci_tree import SYSFS, nics
+from gpu_aware_profile.probe.clock_sweep import clock_steps, reset_left_behind, sweep_clocks
+from gpu_aware_profile.probe.runs import Measurement, ReadableGpu, fault
+from slurm_gpu_aware.errors import SourceError
+
+__all__ = ["Wanted", "probe"]
+
+SCHEMA = "gpu-aware-probe/2"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to measure."""
+
+    classes: Sequence[str] = ()
+    """Empty: all of the backend."""
+    runs: int = 3
+    """Runs of a GPU and class under equal conditions."""
+    loaded: bool = True
+    """Whether all GPUs of the node are measured at the same time, too."""
+    warm_up_s: float = 30.0
+    """Limit of the warm-up of a run."""
+    limit_s: float = math.inf
+    """No run begins later than this after ``began``."""
+    began: float = field(default_factory=time.monotonic)
+    clock_steps: int = 0
+    """Clocks at which GPUs are measured besides; more than a GPU supports: all of them."""
+    sysfs: Path = SYSFS
+    """Where the host's sysfs is mounted."""
+    links_s: float = 0.0
+    """Time for measuring bandwidths of links; 0: they are not measured."""
+    progress: Callable[[str], None] = lambda text: None
+    """Called with a line of text before each run."""
+    stopped: threading.Event = field(default_factory=threading.Event)
+    """Set it to end early; what was measured until then is reported."""
+
+
+def probe(node: str, backend: Timing | None, wanted: Wanted) -> dict[str, Any]:
+    """Probe this node and return the report.
+
+    ``node``: Slurm's name of it. ``backend``: measures times; None: the report has none.
+    """
+    faults: Faults = []
+    report: dict[str, Any] = {
+        "schema": SCHEMA,
+        "node": node,
+        "taken_at": time.time(),
+        "driver": None,
+        "cuda": None,
+        "backend": None,
+        "gpus": [],
+        "links": [],
+        "nics": [],
+        "timings": [],
+        "errors": faults,
+    }
+    left_locked = reset_left_behind(node)
+    try:
+        with open_driver() as driver:
+            gpus = _gpus(driver, faults)
+            for name, ask in driver.versions().items():
+                report[name] = _try(faults, None, ask)
+            report["gpus"] = [gpu.record for gpu in gpus]
+            report["links"] = _links(gpus, faults)
+            report["nics"] = nics(wanted.sysfs, {gpu.index: gpu.record["pci"] for gpu in gpus})
+            if backend is not None or wanted.links_s > 0.0:
+                gpus = _undivided(gpus, faults)
+            if wanted.links_s > 0.0:
+                report |= _bandwidths(driver, gpus, report["links"], wanted, faults)
+            if backend is not None:
+                report["backend"] = backend.name
+                report["timings"] = _timings(driver, gpus, backend, wanted, faults)
+        if backend is not None and wanted.clock_steps:
+            report["timings"] += _at_locked_clocks(gpus, backend, wanted, faults)
+    except SourceError as exc:
+        faults.append(fault(None, exc))
+    faults += left_locked
+    return report
+
+
+def _bandwidths(
+    driver: Driver,
+    gpus: Sequence[ReadableGpu],
+    links: Sequence[dict[str, Any]],
+    wanted: Wanted,
+    faults: Faults,
+) -> dict[str, Any]:
+    from gpu_aware_profile.links.link_runs import LinkRuns, measure_links  # imports NumPy
+
+    uuids = {gpu.index: gpu.record["uuid"] for gpu in gpus}
+    runs = LinkRuns(time.monotonic() + wanted.links_s, wanted.progress, wanted.stopped, faults)
+    return measure_links(runs, uuids, links, driver.visible_variable)
+
+
+def _undivided(gpus: Sequence[ReadableGpu], faults: Faults) -> list[ReadableGpu]:
+    """GPUs that can be measured as a whole; the others get a fault."""
+    whole = []
+    for gpu in gpus:
+        divided = _try(faults, gpu.index, gpu.device.is_divided)
+        if divided:
+            error = "it is divided into instances, so it has no time as a whole"
+            faults.append({"index": gpu.index, "call": "timing", "error": error})
+        elif divided is not None:
+            whole.append(gpu)
+    return whole
+
+
+def _timings(
+    driver: Driver, gpus: Sequence[ReadableGpu], backend: Timing, wanted: Wanted, faults: Faults
+) -> list[dict[str, Any]]:
+    classes = wanted.classes or backend.classes
+    with _measurement(driver, gpus, backend, wanted, faults) as measurement:
+        timings = measurement.idle(classes, wanted.runs)
+        if wanted.loaded and len(gpus) > 1:
+            timings += measurement.loaded(classes, wanted.runs)
+    return timings
+
+
+@contextmanager
+def _measurement(
+    driver: Driver, gpus: Sequence[ReadableGpu], backend: Timing, wanted: Wanted, faults: Faults
+) -> Iterator[Measurement]:
+    with driver.events() as events:
+        yield Measurement(
+            gpus,
+            backend,
+            driver.visible_variable,
+            faults,
+            events,
+            wanted.progress,
+            wanted.stopped,
+            wanted.warm_up_s,
+            wanted.began + wanted.limit_s,
+        )
+
+
+def _at_locked_clocks(
+    gpus: Sequence[ReadableGpu], backend: Timing, wanted: Wanted, faults: Faults
+) -> list[dict[str, Any]]:
+    """Timings at several clocks, one run at each. No connection to the driver may be open."""
+    steps = {gpu.index: clock_steps(gpu.record["clocks_mhz"], wanted.clock_steps) for gpu in gpus}
+    sick: set[int] = set()
+
+    def measure(clocks_mhz: Mapping[int, int]) -> list[dict[str, Any]]:
+        try:
+            with open_driver() as driver:
+                here = _opened_again(driver, [gpu for gpu in gpus if gpu.index in clocks_mhz])
+                with _measurement(driver, here, backend, wanted, faults) as measurement:
+                    measurement.sick = sick
+                    return measurement.idle(wanted.classes or backend.classes, 1, clocks_mhz)
+        except DeviceError as exc:
+            faults.append(fault(None, exc))
+            return []
+
+    return sweep_clocks(steps, faults, measure, wanted.stopped.is_set)
+
+
+def _opened_again(driver: Driver, gpus: Sequence[ReadableGpu]) -> list[ReadableGpu]:
+    """The GPUs of another connection; without those that are lost now."""
+    devices = {
+        index: device for index, device in driver.devices() if not isinstance(device, DeviceError)
+    }
+    return [replace(gpu, device=devices[gpu.index]) for gpu in gpus if gpu.index in devices]
+
+
+def _try(faults: Faults, index: int | None, ask: Callable[..., Any], *args: Any) -> Any:
+    """Return ``ask(*args)``; on failure add a fault and return None."""
+    try:
+        return ask(*args)
+    except SourceError as exc:
+        faults.append(fault(index, exc))
+        return None
+
+
+def _gpus(driver: Driver, faults: Faults) -> list[ReadableGpu]:
+    gpus: list[ReadableGpu] = []
+    unopened: list[dict[str, Any]] = []
+    for index, device in driver.devices():
+        if isinstance(device, DeviceError):
+            unopened.append(fault(None, device))
+            continue
+        try:
+            record = in_time("identity", partial(_identity, index, device, faults))
+            peers = _try(faults, index, device.peer_links)
+            gpus.append(ReadableGpu(index, device, record | _peer_facts(peers), peers or ()))
+        except DeviceError as exc:  # lost between two calls
+            faults.append(fault(index, exc))
+    _name_the_missing(unopened, [gpu.index for gpu in gpus] + [f["index"] for f in faults])
+    faults.extend(unopened)
+    return sorted(gpus, key=lambda gpu: gpu.index)
+
+
+def _name_the_missing(unopened: Faults, seen: list[int | None]) -> None:
+    """Set the index of a GPU without a handle if only one index is missing."""
+    known = {index for index in seen if index is not None}
+    missing = set(range(len(known) + len(unopened))) - known
+    if len(unopened) == 1 and len(missing) == 1:
+        unopened[0]["index"] = missing.pop()
+
+
+def _identity(index: int, device: Device, faults: Faults) -> dict[str, Any]:
+    """Record of a GPU; a detail that fails is None. Raises DeviceError if its identity fails."""
+    record: dict[str, Any] = {"index": index, **device.identity()._asdict()}
+    for detail, ask in device.details.items():
+        record[detail] = _try(faults, index, ask)
+    record["clocks_mhz"] = record["clocks_mhz"] or []
+    errors = _try(faults, index, device.ecc_errors)
+    record["ecc_corrected"], record["ecc_uncorrected"] = errors or (None, None)
+    return record
+
+
+def _peer_facts(peers: Sequence[PeerLink] | None) -> dict[str, Any]:
+    """Links beside PCIe of a GPU's record; all None: they could not be read."""
+    if peers is None:
+        return dict.fromkeys(("nvlink_version", "nvlinks", "nvswitch_links"))
+    return {
+        "nvlink_version": next((link.version for link in peers), None),
+        "nvlinks": len(peers),
+        "nvswitch_links": sum(link.remote_pci is None for link in peers),
+    }
+
+
+def _links(gpus: Sequence[ReadableGpu], faults: Faults) -> list[dict[str, Any]]:
+    """Every unordered pair once, with its best link."""
+    pcie = {gpu.index: _try(faults, gpu.index, gpu.device.pcie_gbps) for gpu in gpus}
+    links = []
+    for i, a in enumerate(gpus):
+        for b in gpus[i + 1 :]:
+            shared = _shared(a.peers, b.peers, b.record["pci"])
+            if shared:
+                kind, gbps = f"{shared[0].kind}{len(shared)}", sum(link.gbps for link in shared)
+            else:
+                kind = _try(faults, a.index, a.device.ancestor, b.device) or "SYS"
+                rates = [r for r in (pcie[a.index], pcie[b.index]) if r is not None]
+                gbps = min(rates, default=0.0)
+            links.append({"a": a.index, "b": b.index, "class": kind, "gbps": gbps})
+    return links
+
+
+def _shared(a: Sequence[PeerLink], b: Sequence[PeerLink], pci_b: str) -> list[PeerLink]:
+    """Links of a pair beside PCIe: the direct ones, else as many as both GPUs have to switches."""
+    direct = [link for link in a if link.remote_pci == pci_b]
+    to_switches = ([link for link in links if link.remote_pci is None] for links in (a, b))
+    return direct or min(to_switches, key=len)

@@ -1,0 +1,1 @@
+"""Drift, scores and positions of the GPUs, as tables, a page and pictures."""

@@ -1,0 +1,1 @@
+"""Sweep: the probe on many nodes through Slurm, its progress, and the alarm."""

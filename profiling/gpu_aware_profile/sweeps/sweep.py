@@ -1,0 +1,166 @@
+"""Sweep: the probe on every GPU node of a cluster, run by Slurm.
+
+Each node has one ``srun`` (exclusive, for undisturbed timings), a bounded number at a time. Threads
+wait for the probes and cancel them; only the caller's thread ingests reports, because the store has
+one writer. A node that fails, hangs, stays busy or is given to another job is reported and skipped.
+"""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from gpu_aware_profile.sweeps.gpu_nodes import Outcome, Target
+from gpu_aware_profile.sweeps.probe_output import read_probe
+from gpu_aware_profile.sweeps.srun import STOPPED, Ended, run_srun
+from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.names import PROBE_JOB
+from slurm_gpu_aware.slurm.commands import run_command
+from slurm_gpu_aware.store.report import ProbeReport
+
+__all__ = ["BACKGROUND", "Sweep"]
+
+BACKGROUND = ("--nice=1000000",)
+"""Options of srun for probes that start only where nothing else wants to."""
+
+_BUSY_S = 5.0  # between two questions which probes wait for their nodes
+
+
+@dataclass
+class Sweep:
+    """Runs the probes. Raises ValueError or TypeError for a wrong number."""
+
+    sweep_id: str
+    ingest: Callable[[ProbeReport], None]
+    """Called in the caller's thread, once per good report, of a part of a node, too."""
+    command: str = "gpu-aware-profile"
+    """Path of ``gpu-aware-profile`` on the nodes."""
+    arguments: Sequence[str] = ()
+    """Further arguments of ``node``."""
+    concurrency: int = 8
+    """Nodes at a time."""
+    probe_s: float = 900.0
+    """Time limit of one probe."""
+    queue_s: float = 300.0
+    """A node that is not free within this time is skipped."""
+    srun_options: Sequence[str] = ()
+    """For example ``--account=x``."""
+    grace_s: float = 30.0
+    """Time beyond the two limits for Slurm to start and end a job."""
+    budget_s: float = math.inf
+    """No probe begins later than this after the start of :meth:`run`."""
+    busy: Callable[[list[str]], None] = lambda nodes: None
+    """Called in the caller's thread with the nodes that probes wait for, when they change."""
+    ingested: int = 0
+    """Reports that were stored."""
+    _stopped: threading.Event = field(default_factory=threading.Event)
+    _until: float = math.inf
+
+    def __post_init__(self) -> None:
+        if self.concurrency < 1 or min(self.probe_s, self.queue_s, self.budget_s) <= 0:
+            raise ValueError("concurrency and time limits must be more than 0")
+
+    def job_name(self, node: str) -> str:
+        """Name of a probe's job, for cancelling it."""
+        return f"{PROBE_JOB}{self.sweep_id}.{node}"
+
+    def argv(self, target: Target, queue_s: float) -> list[str]:
+        """The ``srun`` of a node. ``place=off``: the filter ignores the job.
+
+        ``queue_s``: limit of its time in the queue.
+
+        ``--exclusive`` alone gives the node's GPUs to the job, but not to its step.
+        """
+        minutes = math.ceil(self.probe_s / 60)
+        return [
+            *["srun", "-w", target.node, "-N1", "-n1", "-p", target.partition],
+            *["--exclusive", f"--gres=gpu:{target.gpus}"],
+            *["--comment=place=off", f"--job-name={self.job_name(target.node)}", "--quiet"],
+            *[f"--time={minutes}", f"--immediate={math.ceil(queue_s)}"],
+            *["--input=none", "--cpu-bind=none", *self.srun_options],
+            *[self.command, "node", "--json", *self.arguments],
+        ]
+
+    def run(self, targets: Sequence[Target]) -> Iterator[Outcome]:
+        """Probe the nodes; yield the outcome of each as it ends.
+
+        If the caller stops iterating, and on an error, all running probes are cancelled.
+        """
+        from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait  # slow to import
+
+        self._until = time.monotonic() + self.budget_s
+        pool = ThreadPoolExecutor(max_workers=self.concurrency)
+        futures = {pool.submit(self._probe, target) for target in targets}
+        shown: list[str] = []
+        try:
+            while futures and not self._stopped.is_set():
+                ended, futures = wait(futures, _BUSY_S, FIRST_COMPLETED)
+                for future in ended:
+                    outcome, report = future.result()
+                    if report is not None:
+                        outcome = self._ingested(outcome, report)
+                    if outcome.reason != STOPPED:
+                        yield outcome
+                if not ended and (busy := self._waited_for()) != shown:
+                    shown = busy
+                    self.busy(busy)
+        finally:
+            self.stop()
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def stop(self) -> None:
+        """Cancel all probes; :meth:`run` then ends. For signal handlers: it does not wait."""
+        self._stopped.set()
+
+    def _waited_for(self) -> list[str]:
+        """Nodes that are not free for their probes yet; empty if Slurm does not answer."""
+        prefix = self.job_name("")
+        try:
+            names, _ = run_command(["squeue", "--me", "-h", "-t", "PENDING", "-o", "%j"], 20.0)
+        except SourceError:
+            return []
+        return sorted(n.removeprefix(prefix) for n in names.split() if n.startswith(prefix))
+
+    def _ingested(self, outcome: Outcome, report: ProbeReport) -> Outcome:
+        try:
+            self.ingest(report)
+        except (SourceError, StoreError) as exc:  # a locked or full store fails this node only
+            return Outcome(outcome.node, "failed", str(exc), took_s=outcome.took_s)
+        self.ingested += 1
+        return outcome
+
+    def _probe(self, target: Target) -> tuple[Outcome, ProbeReport | None]:
+        started = time.monotonic()
+        queue_s = min(self.queue_s, self._until - started)
+        if queue_s <= 0:
+            reason = f"not begun within the budget of {self.budget_s:g} s"
+            return Outcome(target.node, "skipped", reason, target.gpus), None
+        limit_s = queue_s + self.probe_s + self.grace_s
+        state = "failed"
+        try:
+            ended = self._srun(target, queue_s, limit_s)
+            outcome, report = read_probe(ended, target.node, time.time())
+            return replace(outcome, took_s=time.monotonic() - started), report
+        except subprocess.TimeoutExpired:
+            state = "timeout"
+            reason = f"no report within {limit_s:g} s; its job was cancelled"
+        except SourceError as exc:
+            reason = str(exc)
+        except OSError as exc:
+            reason = f"srun cannot be run: {exc.strerror}"
+        took_s = time.monotonic() - started
+        return Outcome(target.node, state, reason, target.gpus, took_s=took_s), None
+
+    def _srun(self, target: Target, queue_s: float, limit_s: float) -> Ended:
+        argv = self.argv(target, queue_s)
+        return run_srun(argv, limit_s, self._stopped, lambda: self._cancel(target.node))
+
+    def _cancel(self, node: str) -> None:
+        """Cancel the job by its name."""
+        with suppress(SourceError):
+            run_command(["scancel", "--me", f"--name={self.job_name(node)}"], 20.0)

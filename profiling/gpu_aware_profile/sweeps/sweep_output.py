@@ -1,0 +1,107 @@
+"""Output of a sweep: progress, the outcome of each node, outliers and slower GPUs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import click
+
+from gpu_aware_profile.sweeps.gpu_nodes import Outcome, Target
+from gpu_aware_profile.sweeps.sweep import Sweep
+from slurm_gpu_aware.cli.output import print_json, say, table
+from slurm_gpu_aware.model.profile import gpu_names
+from slurm_gpu_aware.slurm.hostlist import hostlist
+
+if TYPE_CHECKING:
+    from slurm_gpu_aware.variability.drift import Change
+    from slurm_gpu_aware.variability.outliers import Outlier
+
+__all__ = ["Found", "print_found", "shown"]
+
+
+@dataclass
+class Found:
+    """What a sweep found."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    far: list[Outlier] = field(default_factory=list)
+    slower: tuple[Change, ...] = ()
+    reported: tuple[Change, ...] = ()
+    """Those of ``slower`` that the command of the site heard of for the first time."""
+    scored: bool = True
+
+
+def shown(running: Sweep, pending: Sequence[Target]) -> Iterator[Outcome]:
+    """Run the probes, yield the outcomes; show progress as a bar on a terminal, else as lines."""
+    total = len(pending)
+    if not sys.stderr.isatty():
+        running.busy = lambda nodes: say(_busy_text(nodes, running.queue_s)) if nodes else None
+        for number, outcome in enumerate(running.run(pending), 1):
+            say(f"[{number}/{total}] {_line(outcome)}")
+            yield outcome
+        return
+    with click.progressbar(length=total, label="Probing", file=sys.stderr) as bar:
+
+        def show(nodes: list[str]) -> None:
+            bar.label = _busy_text(nodes, running.queue_s)
+            bar.render_progress()
+
+        running.busy = show
+        for outcome in running.run(pending):
+            bar.label = "Probing"
+            bar.update(1)
+            yield outcome
+
+
+def _busy_text(nodes: list[str], wait_s: float) -> str:
+    """What the sweep waits for."""
+    if not nodes:
+        return "Probing"
+    busy = f"busy nodes are skipped after {wait_s:g} s"
+    return f"waiting for Slurm to start the probes of {hostlist(nodes)} ({busy})"
+
+
+def _line(outcome: Outcome) -> str:
+    if outcome.state != "done":
+        return f"{outcome.node}: {outcome.state}: {outcome.reason}"
+    faults = f", {outcome.faults} calls failed" if outcome.faults else ""
+    return (
+        f"{outcome.node}: {outcome.gpus} GPUs, {outcome.timings} timings{faults},"
+        f" {outcome.took_s:.1f} s"
+    )
+
+
+def print_found(sweep_id: str, found: Found, *, complete: bool, as_json: bool) -> None:
+    from gpu_aware_profile.report.drifting import change_records  # imports NumPy
+    from slurm_gpu_aware.variability.outliers import outlier_sentences
+
+    outcomes = sorted(found.outcomes, key=lambda outcome: outcome.node)
+    if as_json:
+        answer = {
+            "sweep": sweep_id,
+            "complete": complete,
+            "scored": found.scored,
+            "nodes": [vars(outcome) for outcome in outcomes],
+            "outliers": [one._asdict() for one in found.far],
+            "slower": change_records(found.slower),
+            "reported": change_records(found.reported),
+        }
+        print_json(answer)
+    else:
+        headers = ["node", "state", "GPUs", "timings", "faults", "s", "reason"]
+        cells = [
+            [o.node, o.state, o.gpus, o.timings, o.faults, f"{o.took_s:.1f}", o.reason]
+            for o in outcomes
+        ]
+        click.echo(table(headers, cells, right=headers[2:6]))
+    done = [outcome for outcome in outcomes if outcome.state == "done"]
+    if done and not any(outcome.timings for outcome in done):
+        say("no times were measured: they need the extra 'gpu' on the nodes, --bench, or an import")
+    for sentence in outlier_sentences(found.far):
+        say(f"stored as measured: {sentence}")
+    if found.slower:
+        names = gpu_names(dict.fromkeys((c.node, c.slot) for c in found.slower))
+        say(f"became slower: {names} ('gpu-aware-profile drift' says how much)")

@@ -1,0 +1,324 @@
+"""A program of the site as timing backend, on fake GPUs and alone."""
+
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import nullcontext
+
+import pytest
+from fake_nvml import FakeNode, build_library
+
+from gpu_aware_profile.backends.child import KEPT_BYTES, Child
+from gpu_aware_profile.backends.command_timing import CommandTiming
+from gpu_aware_profile.backends.timing import RunSpec, SickGpuError
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.store.report import parse_report
+
+
+class Control:
+    """A run without telemetry; the others are done at once, or after an event."""
+
+    def __init__(self, others_done=None):
+        self.stopped = threading.Event()
+        self.others_done = others_done or threading.Event()
+        if others_done is None:
+            self.others_done.set()
+
+    def window(self):
+        return nullcontext()
+
+    def company(self):
+        return self.others_done
+
+
+def python(code):
+    return shlex.join([sys.executable, "-c", code])
+
+
+def says(text):
+    return python(f"print({text!r})")
+
+
+def measured(command, pattern=None, unit="ms", limit_s=20.0, control=None):
+    timing = CommandTiming(command, "A", pattern, unit, limit_s)
+    run = RunSpec(0, "GPU-7", {"VISIBLE": "GPU-7"}, "A", "idle", 0)
+    return timing.measure(run, control or Control()).value_ms
+
+
+@pytest.mark.parametrize(
+    ("output", "pattern", "unit", "value_ms"),
+    [
+        ("12.5", None, "ms", 12.5),
+        ("epoch 1 of 3\ntime per step: 0.25 s, 3 steps: 0.75\n\n", None, "s", 750.0),
+        ("10 20\ndone", None, "ms", 20.0),  # the last line that has a number
+        ("1.5e-3", None, "s", 1.5),
+        ("Performance:   52.1  ns/day", r"Performance:\s+([\d.]+)", "rate", 1000 / 52.1),
+        ("a=1 a=2 b=3", r"a=(\d)", "ms", 2.0),  # the last match
+        ("t: 40 ms", r"\d+", "ms", 40.0),  # no group
+    ],
+)
+def test_the_number_of_an_output(output, pattern, unit, value_ms):
+    assert measured(says(output), pattern, unit) == pytest.approx(value_ms)
+
+
+@pytest.mark.parametrize(
+    ("output", "pattern", "unit", "words"),
+    [
+        ("no result", None, "ms", "no number in its output, which ends in 'no result'"),
+        ("", None, "ms", "which ends in 'nothing'"),
+        ("time 4", r"speed (\d+)", "ms", "no match of 'speed (\\\\d+)' in its output"),
+        ("time: fast", r"time: (\w+)", "ms", "'fast' is not a number"),
+        ("0", None, "rate", "0 rate is not a time"),
+        ("-3", None, "ms", "-3 ms is not a time"),
+        ("t=nan", r"t=(\w+)", "ms", "nan ms is not a time"),
+        ("t=1e999", r"t=(\S+)", "s", "inf s is not a time"),
+    ],
+)
+def test_an_output_without_a_time(output, pattern, unit, words):
+    with pytest.raises(SourceError) as error:
+        measured(says(output), pattern, unit)
+    assert words in str(error.value)
+
+
+def test_numbers_on_standard_error_count():
+    assert measured(python("import sys; print(7, file=sys.stderr)")) == 7.0
+
+
+def test_the_program_sees_its_gpu_only():
+    assert measured(python("import os; print(os.environ['VISIBLE'][4:])")) == 7.0
+
+
+def test_no_shell_reads_the_command():
+    assert measured(python("import sys; print(len(sys.argv[1]))") + " '$(echo ab)'") == 10.0
+    assert measured(shlex.join(["sh", "-c", "echo $((6 * 7))"])) == 42.0
+
+
+def test_a_flood_of_output_is_bounded_and_its_end_counts():
+    code = (
+        "import sys\nfor _ in range(500): sys.stdout.write('1' * 65536)\nprint('\\n\\x00\\xff 3.5')"
+    )
+    assert measured(python(code)) == 3.5
+    with Child(
+        shlex.split(python(code)), {}, limit_s=20, stopped=threading.Event(), merged=True
+    ) as child:
+        assert max(len(line) for line in child.lines()) <= 2 * KEPT_BYTES
+        assert len(child.output) <= KEPT_BYTES
+
+
+def test_a_pattern_that_needs_exponential_time_ends(monkeypatch):
+    monkeypatch.setattr("gpu_aware_profile.backends.command_timing._SEARCH_S", 1.0)
+    begin = time.monotonic()
+    with pytest.raises(SourceError, match="took longer than 1 s"):
+        measured(says("1" * 60 + "x"), r"(?:\d+)+ ms")
+    assert time.monotonic() - begin < 15
+
+
+def test_a_program_that_fails_says_how():
+    with pytest.raises(SourceError, match=r"ended with 3: out of memory"):
+        measured(python("import sys; print('out of memory', file=sys.stderr); sys.exit(3)"))
+    with pytest.raises(SourceError, match=r"was killed by SIGSEGV"):
+        measured(python("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"))
+    with pytest.raises(SourceError, match=r"absent: cannot be run: No such file"):
+        measured("/absent")
+
+
+def is_alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stream:
+            return stream.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def gone(pid):
+    ends = time.monotonic() + 10
+    while is_alive(pid) and time.monotonic() < ends:
+        time.sleep(0.02)
+    return not is_alive(pid)
+
+
+def hanging(folder):
+    """A program that ignores SIGTERM and starts another one; both hang."""
+    code = (
+        "import os, signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"open({str(folder / 'pids')!r}, 'a').write(f'{{os.getpid()}} {{child.pid}}\\n')\n"
+        "time.sleep(600)\n"
+    )
+    return python(code)
+
+
+def test_a_program_that_hangs_is_killed_with_all_that_it_started(tmp_path):
+    with pytest.raises(SickGpuError, match="no end within 2 s"):
+        measured(hanging(tmp_path), limit_s=2.0)
+    assert all(gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())
+
+
+def test_what_a_program_leaves_behind_does_not_delay_the_end():
+    code = (
+        "import subprocess, sys\n"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "print(5)\n"
+    )
+    assert measured(python(code), limit_s=20.0) == 5.0
+
+
+def test_the_program_runs_on_until_the_others_are_measured(tmp_path):
+    done = threading.Event()
+    code = (
+        "import time, pathlib\n"
+        f"file = pathlib.Path({str(tmp_path / 'runs')!r})\n"
+        "file.write_text((file.read_text() if file.exists() else '') + '.')\n"
+        "time.sleep(0 if len(file.read_text()) < 3 else 600)\n"
+        "print(5)\n"
+    )
+
+    def others():
+        while not (tmp_path / "runs").exists() or len((tmp_path / "runs").read_text()) < 3:
+            time.sleep(0.02)
+        done.set()
+
+    thread = threading.Thread(target=others)
+    thread.start()
+    assert measured(python(code), control=Control(done)) == 5.0
+    thread.join()
+    assert (tmp_path / "runs").read_text() == "..."
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return build_library(tmp_path_factory.mktemp("nvml"))
+
+
+def node_argv(*options):
+    program = [sys.executable, "-m", "gpu_aware_profile.cli", "node", "--json", "--node-name", "n1"]
+    return [*program, "--bench-class", "A", *options]
+
+
+def probe(node, *options):
+    done = subprocess.run(
+        node_argv(*options), env=node.env, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    parse_report(report)
+    return report
+
+
+def test_each_gpu_is_pinned_by_its_uuid(library, tmp_path):
+    node = FakeNode(library, tmp_path)
+    code = "import os; print(1 + int(os.environ['CUDA_VISIBLE_DEVICES'][4:8], 16))"
+    report = probe(node, "--bench", python(code), "--runs", "1")
+    uuids = {gpu["index"]: gpu["uuid"] for gpu in report["gpus"]}
+    rows = [(row["index"], row["neighbours"], row["value_ms"]) for row in report["timings"]]
+    expected = {index: 1 + int(uuid[4:8], 16) for index, uuid in uuids.items()}
+    assert rows == [(i, n, expected[i]) for n in ("idle", "loaded") for i in range(4)]
+    assert (report["backend"], report["errors"]) == ("command", [])
+
+
+def test_one_gpu_that_hangs_costs_only_its_own_time(library, tmp_path):
+    node = FakeNode(library, tmp_path)
+    uuid = json.loads(node.machine.read_text())["gpus"][1]["uuid"]
+    code = (
+        "import os, time\n"
+        f"time.sleep(600 if os.environ['CUDA_VISIBLE_DEVICES'] == {uuid!r} else 0)\n"
+        "print(5)\n"
+    )
+    report = probe(node, "--bench", python(code), "--runs", "2", "--bench-limit", "2")
+    assert [row["index"] for row in report["timings"]] == [0, 2, 3] * 4
+    (fault,) = report["errors"]
+    assert (fault["index"], fault["call"]) == (1, "timeout")
+    assert "no end within 2 s" in fault["error"]
+
+
+def test_an_xid_during_the_program_is_a_fault_of_its_gpu(library, tmp_path):
+    node = FakeNode(library, tmp_path)
+    uuid = json.loads(node.machine.read_text())["gpus"][2]["uuid"]
+    event = json.dumps({"xids": [{"gpu": 2, "xid": 79}]})
+    code = (
+        "import os, pathlib\n"
+        f"folder = pathlib.Path({str(node.state)!r})\n"
+        "folder.mkdir(exist_ok=True)\n"
+        f"if os.environ['CUDA_VISIBLE_DEVICES'] == {uuid!r}:\n"
+        f"    (folder / 'override.json').write_text({event!r})\n"
+        "print(5)\n"
+    )
+    report = probe(node, "--bench", python(code), "--runs", "1", "--no-loaded")
+    assert [row["index"] for row in report["timings"]] == [0, 1, 3]
+    assert report["errors"] == [
+        {"index": 2, "call": "xid", "error": "XID 79: GPU has fallen off the bus"}
+    ]
+
+
+def test_a_gpu_that_falls_off_the_bus_in_the_middle(library, tmp_path):
+    node = FakeNode(library, tmp_path)
+    lost = json.dumps({"lost": [0]})
+    code = (
+        "import pathlib\n"
+        f"folder = pathlib.Path({str(node.state)!r})\n"
+        "folder.mkdir(exist_ok=True)\n"
+        f"(folder / 'override.json').write_text({lost!r})\n"
+        "print(5)\n"
+    )
+    report = probe(node, "--bench", python(code), "--runs", "2")
+    assert {row["index"] for row in report["timings"] if row["neighbours"] == "loaded"} == {1, 2, 3}
+    assert {fault["index"] for fault in report["errors"]} <= {0, None}
+    assert all("GPU is lost" in fault["error"] for fault in report["errors"])
+
+
+def test_a_signal_ends_the_program_and_keeps_what_was_measured(library, tmp_path):
+    node = FakeNode(library, tmp_path)
+    marker = tmp_path / "first"
+    hang = hanging(tmp_path)
+    code = (
+        "import pathlib, shlex, subprocess\n"
+        f"marker = pathlib.Path({str(marker)!r})\n"
+        "if marker.exists():\n"
+        f"    subprocess.run(shlex.split({hang!r}))\n"
+        "marker.touch()\n"
+        "print(5)\n"
+    )
+    process = subprocess.Popen(
+        node_argv("--bench", python(code)), env=node.env, stdout=subprocess.PIPE, text=True
+    )
+    while not (tmp_path / "pids").exists() or not (tmp_path / "pids").read_text():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=30)
+    report = json.loads(out)
+    assert [row["index"] for row in report["timings"]] == [0]
+    assert process.returncode == 130
+    assert all(gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            ["--bench", "x", "--backend", "fake"],
+            "--bench excludes --backend, --class and --no-timings",
+        ),
+        (["--bench", "'x"], "is malformed: No closing quotation"),
+        (["--bench", ""], "the command is empty"),
+        (["--bench", "x", "--bench-pattern", "("], "the pattern '(' is malformed"),
+    ],
+)
+def test_wrong_options(library, tmp_path, options, words):
+    node = FakeNode(library, tmp_path)
+    done = subprocess.run(
+        node_argv(*options), env=node.env, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode in (1, 2)
+    assert words in done.stderr
+
+
+def test_a_program_needs_its_class(library, tmp_path):
+    done = FakeNode(library, tmp_path).run("gpu_aware_profile.cli", "node", "--bench", "x")
+    assert done.returncode == 2
+    assert "--bench needs --bench-class" in done.stderr

@@ -1,0 +1,126 @@
+"""The process that measures kernels, with NumPy in place of a GPU, and its parent."""
+
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from fake_nvml import FakeNode, build_library
+
+from gpu_aware_profile.backends.kernel_timing import KernelTiming
+from gpu_aware_profile.backends.timing import RunSpec, SickGpuError, timing_backend
+from slurm_gpu_aware.errors import SourceError
+
+PROGRAM = [sys.executable, str(Path(__file__).parents[2] / "numpy_engine.py")]
+
+
+class Control:
+    """Counts what the backend tells."""
+
+    def __init__(self):
+        self.stopped = threading.Event()
+        self.done = threading.Event()
+        self.done.set()
+        self.told = []
+
+    def warm_up(self):
+        self.told.append("warm")
+
+    @contextmanager
+    def window(self):
+        self.told.append("begin")
+        yield
+        self.told.append("end")
+
+    def company(self):
+        self.told.append("company")
+        return self.done
+
+
+def measured(what, control=None, limit_s=60.0):
+    run = RunSpec(0, "GPU-7", {"CUDA_VISIBLE_DEVICES": "GPU-7"}, "C", "idle", 0)
+    return KernelTiming([*PROGRAM, what], limit_s).measure(run, control or Control())
+
+
+def test_a_class_is_the_geometric_mean_of_its_kernels():
+    control = Control()
+    reading = measured("right", control)
+    assert [kernel.name for kernel in reading.kernels] == ["pagerank", "triad"]
+    times = [kernel.value_ms for kernel in reading.kernels]
+    assert reading.value_ms == pytest.approx((times[0] * times[1]) ** 0.5)
+    assert {kernel.unit for kernel in reading.kernels} == {"GB/s"}
+    assert all(kernel.share == pytest.approx(kernel.rate / 20) for kernel in reading.kernels)
+    assert reading.samples >= 20
+    assert control.told == ["warm", "begin", "end", "begin", "end", "company"]
+
+
+def test_the_gpu_works_until_the_others_are_measured():
+    control = Control()
+    control.done.clear()
+    readings = []
+    thread = threading.Thread(target=lambda: readings.append(measured("right", control)))
+    thread.start()
+    while "company" not in control.told:
+        assert thread.is_alive()
+        time.sleep(0.02)
+    assert readings == []
+    control.done.set()
+    thread.join(30)
+    assert len(readings) == 1
+
+
+def test_a_wrong_result_is_a_sick_gpu():
+    with pytest.raises(SickGpuError, match=r"wrong result .* 1 of \d+ numbers differ") as error:
+        measured("stuck")
+    assert error.value.call == "result"
+
+
+def test_a_gpu_that_hangs_is_sick():
+    with pytest.raises(SickGpuError, match="no end within 1 s") as error:
+        measured("hang", limit_s=1.0)
+    assert error.value.call == "timeout"
+
+
+def test_a_process_that_crashes_says_why():
+    with pytest.raises(SourceError, match=r"ended with 1: .*cudaErrorECCUncorrectable"):
+        measured("crash")
+
+
+def test_a_signal_ends_the_process():
+    control = Control()
+    control.stopped.set()
+    with pytest.raises(SourceError, match="stopped by a signal"):
+        measured("hang", control)
+
+
+def test_without_cupy_it_says_what_is_missing(monkeypatch, tmp_path):
+    monkeypatch.setenv("FAKE_NVML_MACHINE", str(tmp_path / "absent.json"))
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setattr("gpu_aware_profile.backends.timing.find_spec", lambda name: None)
+    monkeypatch.setattr("gpu_aware_profile.backends.kernel_timing.find_spec", lambda name: None)
+    assert timing_backend() is None
+    with pytest.raises(SourceError, match=r"CuPy is not installed; .*pip install '.\[gpu\]'"):
+        timing_backend("kernels")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return build_library(tmp_path_factory.mktemp("nvml"))
+
+
+def test_the_command_says_in_one_sentence_what_is_missing(library, tmp_path):
+    """Where CuPy is there, but no CUDA, it is CuPy's sentence."""
+    (tmp_path / "cupy").mkdir()
+    text = "def __getattr__(name):\n    raise ImportError('libcublas.so.12: cannot open')\n"
+    (tmp_path / "cupy" / "__init__.py").write_text("from cupy import cuda\n")
+    (tmp_path / "cupy" / "cuda.py").write_text(text)
+    node = FakeNode(library, tmp_path)
+    done = node.run(
+        *["gpu_aware_profile.cli", "node", "--backend", "kernels"], PYTHONPATH=str(tmp_path)
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "CuPy finds no CUDA libraries: load the site's CUDA 12 module" in done.stderr
+    assert "libcublas.so.12" in done.stderr

@@ -1,0 +1,295 @@
+"""``gpu-aware-profile classify --run``: an application under ncu, or beside dcgmi.
+
+The tools are real programs on PATH; what they print was taken from the documentation and the
+sources of the real ones. Parsing and handling of processes are those of the release.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import click.testing
+import pytest
+
+from gpu_aware_profile.classification import counter_tools
+from gpu_aware_profile.cli import cli
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.job_classes import (
+    SavedClass,
+    put_saved_class,
+    saved_classes,
+    stored_centres,
+)
+
+CENTRES = "class,dram,peak_fu\nA,30,80\nB,55,45\nC,75,8\n"
+DRAM = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
+FMA = "sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active"
+NCU_OUTPUT = (
+    "==PROF== Connected to process 4242 (/usr/bin/app)\n"
+    '==PROF== Profiling "gemm" - 0: 0%....50%....100% - 8 passes\n'
+    '"ID","Process ID","Process Name","Kernel Name","Metric Name","Metric Unit","Metric Value"\n'
+    f'"0","4242","app","gemm","{DRAM}","%","31.5"\n'
+    f'"0","4242","app","gemm","{FMA}","%","78.0"\n'
+    '"0","4242","app","gemm","gpu__time_duration.sum","us","12.5"\n'
+    "==PROF== Disconnected from process 4242\n"
+)
+NCU = """#!{python}
+import subprocess, sys
+args = sys.argv[1:]
+log = args[args.index("--log-file") + 1]
+app = args[args.index("--metrics") + 2:]
+status = subprocess.run(app).returncode
+said = {output!r}
+if status:
+    said += "==ERROR== The application returned an error code (%d).\\n" % status
+open(log, "w").write(said)
+sys.exit(status or {status})
+"""
+DCGMI = """#!{python}
+import sys, time
+print("#Entity   SMACT     TENSO     DRAMA     FP64A     FP32A     FP16A", flush=True)
+print("ID", flush=True)
+for number in range({samples}):
+    print("GPU 0     %.3f        0.000        0.740        0.000        0.080        0.000"
+          % min(number, 0.9), flush=True)
+    time.sleep(0.02)
+{end}
+"""
+NO_COUNTERS = (
+    "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU"
+    " Performance Counters on the target device 0. For instructions on enabling permissions and to"
+    " get more information see https://developer.nvidia.com/ERR_NVGPUCTRPERM\n"
+)
+NO_WATCH = (
+    "Error setting watches. Result: -37: The third-party Profiling module returned an"
+    " unrecoverable error"
+)
+
+
+class Site:
+    """A folder with centres, a store, and a PATH with only the tools that a test makes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.store = folder, folder / "store.db"
+        self.bin = folder / "bin"
+
+    def tool(self, name: str, text: str, **values: object) -> None:
+        path = self.bin / name
+        path.write_text(text.format(python=sys.executable, **values))
+        path.chmod(0o755)
+
+    def app(self, text: str) -> str:
+        (self.folder / "app.py").write_text(text)
+        return f"{sys.executable} app.py"
+
+    def classify(self, *args: str) -> click.testing.Result:
+        return click.testing.CliRunner().invoke(cli, ["classify", *args])
+
+    def error(self, *args: str) -> str:
+        done = self.classify("--centres", "centres.csv", *args)
+        assert done.exit_code == 1, done.output
+        assert done.stdout == ""
+        assert done.stderr.startswith("Error: ")
+        assert done.stderr.count("\n") == 1
+        return done.stderr
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    site = Site(tmp_path)
+    site.bin.mkdir()
+    (tmp_path / "centres.csv").write_text(CENTRES)
+    (tmp_path / "config.toml").write_text(f'[store]\npath = "{site.store}"\n')
+    monkeypatch.setenv("GPU_AWARE_CONFIG", str(tmp_path / "config.toml"))
+    monkeypatch.setenv("PATH", str(site.bin))
+    monkeypatch.chdir(tmp_path)
+    return site
+
+
+WRITES = "import sys; open('ran', 'w').write(' '.join(sys.argv[1:])); print('epoch 1')"
+
+
+def test_an_application_under_ncu(site: Site) -> None:
+    site.tool("ncu", NCU, output=NCU_OUTPUT, status=0)
+    app = site.app(WRITES)
+    done = site.classify("--centres", "centres.csv", "--run", f"{app} --name 'a b; rm x'")
+    assert done.exit_code == 0, done.output
+    assert (site.folder / "ran").read_text() == "--name a b; rm x"  # no shell
+    assert "Submit it with: sbatch --comment=class=A ..." in done.stdout
+    assert "epoch 1" not in done.stdout
+    found = json.loads(
+        site.classify("--centres", "centres.csv", "--run", app, "--name", "my job", "--json").stdout
+    )
+    (one,) = found["applications"]
+    assert (one["class"], one["dram"], one["peak_fu"]) == ("A", 31.5, 78.0)
+    assert found["submit"] == "sbatch --comment=class=A --job-name='my job' ..."
+
+
+def test_an_application_beside_dcgm(site: Site) -> None:
+    """Samples before the application, without SM activity, do not count."""
+    site.tool("dcgmi", DCGMI, samples=10_000, end="")
+    done = site.classify(
+        "--centres", "centres.csv", "--json", "--gpus", "0,1", "--run", site.app(WRITES)
+    )
+    assert done.exit_code == 0, done.output
+    (one,) = json.loads(done.stdout)["applications"]
+    assert (one["class"], one["dram"], one["peak_fu"]) == ("C", 74.0, 8.0)
+
+
+def test_ncu_goes_first_and_a_missing_tool_is_named(site: Site) -> None:
+    app = site.app(WRITES)
+    assert "ncu (Nsight Compute) or dcgmi (DCGM) is not on PATH" in site.error("--run", app)
+    site.tool("dcgmi", DCGMI, samples=10_000, end="")
+    assert site.classify("--centres", "centres.csv", "--run", app).exit_code == 0
+    assert "ncu (Nsight Compute) is not on PATH" in site.error("--tool", "ncu", "--run", app)
+    site.tool("ncu", NCU, output=NO_COUNTERS, status=1)
+    assert "ERR_NVGPUCTRPERM" in site.error("--run", app)
+    assert not (site.folder / "store.db").exists()
+
+
+def test_without_permission_the_way_out_is_said(site: Site) -> None:
+    site.tool("ncu", NCU, output=NO_COUNTERS, status=1)
+    said = site.error("--run", site.app(WRITES))
+    assert "ncu may not read the performance counters of this GPU" in said
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in said
+
+
+@pytest.mark.parametrize(
+    ("output", "status", "why"),
+    [
+        ("==WARNING== No kernels were profiled.\n", 0, "ran no kernel on a GPU that ncu could"),
+        ("==ERROR== Failed to prepare kernel for profiling\n", 9, "failed under ncu: Failed to"),
+        ("", 11, "failed under ncu: exit 11"),
+        ("", 0, "no Nsight Compute table"),
+        (NCU_OUTPUT.replace(DRAM, "other"), 0, "no value of dram__throughput"),
+    ],
+)
+def test_an_ncu_that_counts_nothing(site: Site, output: str, status: int, why: str) -> None:
+    site.tool("ncu", NCU, output=output, status=status)
+    assert why in site.error("--run", site.app(WRITES))
+
+
+@pytest.mark.parametrize("tool", ["ncu", "dcgmi"])
+def test_an_application_that_fails_has_no_class(site: Site, tool: str) -> None:
+    site.tool("ncu", NCU, output=NCU_OUTPUT, status=0)
+    site.tool("dcgmi", DCGMI, samples=10_000, end="")
+    said = site.error("--tool", tool.rstrip("i"), "--run", site.app("import sys; sys.exit(3)"))
+    assert f"{sys.executable} failed " in said
+    assert ("error code (3)" if tool == "ncu" else "exit 3") in said
+
+
+def test_an_application_that_is_missing(site: Site) -> None:
+    site.tool("dcgmi", DCGMI, samples=10_000, end="")
+    assert "./nowhere: cannot be run: No such file" in site.error("--run", "./nowhere")
+
+
+HANGS = (
+    "import os, subprocess, sys, time\n"
+    "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+    "open('pids', 'w').write(f'{os.getpid()} {child.pid}')\n"
+    "time.sleep(600)\n"
+)
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return stat.rpartition(")")[2].split()[0] == "Z"  # nothing here reaps it
+
+
+@pytest.mark.parametrize("tool", ["ncu", "dcgmi"])
+def test_what_hangs_is_stopped_with_all_that_it_started(site: Site, tool: str) -> None:
+    site.tool("ncu", NCU, output=NCU_OUTPUT, status=0)
+    site.tool("dcgmi", DCGMI, samples=10_000, end="")
+    said = site.error("--tool", tool.rstrip("i"), "--time-limit", "1.5", "--run", site.app(HANGS))
+    assert "did not end within 1.5 s; give a higher --time-limit" in said
+    pids = (site.folder / "pids").read_text().split()
+    assert [pid for pid in pids if not gone(int(pid))] == []
+
+
+def test_a_dcgm_that_hangs_or_fails(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counter_tools, "FIRST_SAMPLE_S", 0.5)
+    app = site.app(WRITES)
+    site.tool("dcgmi", DCGMI, samples=0, end="time.sleep(600)")
+    assert "dcgmi dmon printed no sample within 0.5 s" in site.error("--run", app)
+    site.tool("dcgmi", DCGMI, samples=0, end=f"print({NO_WATCH!r}); sys.exit(219)")
+    assert f"dcgmi dmon counts nothing: {NO_WATCH}" in site.error("--run", app)
+    assert not (site.folder / "ran").exists()
+    site.tool("dcgmi", DCGMI, samples=1, end="print('host engine is gone'); sys.exit(1)")
+    slow = site.app("import time; time.sleep(1)")
+    assert f"dcgmi dmon ended before {sys.executable}: host engine is gone" in site.error(
+        "--run", slow
+    )
+
+
+def test_centres_are_stored_once_for_the_site(site: Site) -> None:
+    site.tool("ncu", NCU, output=NCU_OUTPUT, status=0)
+    app = site.app(WRITES)
+    missing = site.classify("--run", app)
+    assert missing.exit_code == 1
+    assert "an administrator stores them once" in missing.stderr
+    assert not (site.folder / "ran").exists()
+    done = site.classify("--centres", "centres.csv", "--save-centres")
+    assert done.exit_code == 0, done.output
+    with open_store(site.store) as store:
+        assert list(stored_centres(store).items()) == [
+            ("A", (30.0, 80.0)),
+            ("B", (55.0, 45.0)),
+            ("C", (75.0, 8.0)),
+        ]
+    assert "class=A" in site.classify("--run", app).stdout
+    (site.folder / "config.toml").write_text(
+        f'[store]\npath = "{site.store}"\n[site]\nclasses = ["A", "B"]\ndefault_class = "B"\n'
+    )
+    other = site.classify("--run", app)
+    assert "the stored centres are of the classes A, B, C; the site has A, B" in other.stderr
+
+
+def test_a_class_is_saved_for_a_user_and_a_name(site: Site) -> None:
+    site.tool("ncu", NCU, output=NCU_OUTPUT, status=0)
+    args = ("--centres", "centres.csv", "--run", site.app(WRITES), "--save")
+    done = site.classify(*args, "--name", "train", "--user", "ada")
+    assert done.exit_code == 0, done.output
+    assert "stored class A for the jobs of ada named train" in done.stderr
+    with open_store(site.store) as store:
+        ((user, name, app_class, _),) = saved_classes(store)
+    assert (user, name, app_class) == ("ada", "train", "A")
+    for wrong, why in {
+        (): "--save needs --name and one application",
+        ("--name", "x" * 200): "expected a job name",
+        ("--name", "x", "gemm.csv"): "Invalid value for '[FILES]...'",
+        ("--name", "x", "--gpus", "a"): "--gpus: expected numbers",
+        ("--name", "x", "--run", "'"): "--run: No closing quotation",
+    }.items():
+        refused = site.classify(*args, *wrong)
+        assert refused.exit_code == 2, refused.output
+        assert why in refused.stderr
+
+
+def test_who_may_not_write_the_store_is_told_another_way(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.tool("ncu", NCU, output=NCU_OUTPUT, status=0)
+    app = site.app(WRITES)
+    site.store.mkdir()  # cannot be written as a store, even by root
+    said = site.error("--run", app, "--name", "train", "--save")
+    assert "submit it once with --comment=class=A, and class=auto finds it from then on" in said
+
+
+def test_one_user_keeps_a_bounded_number_of_names(tmp_path: Path) -> None:
+    with open_store(tmp_path / "store.db") as store, store.write():
+        put_saved_class(store, SavedClass("bob", "a", "A", 0.0))
+        for number in range(1_003):
+            put_saved_class(store, SavedClass("ada", f"n{number}", "B", float(number)))
+        put_saved_class(store, SavedClass("ada", "n5", "C", 2000.0))
+        kept = saved_classes(store)
+    assert len(kept) == 1_001
+    assert kept[0] == SavedClass("bob", "a", "A", 0.0)
+    assert kept[-1] == SavedClass("ada", "n5", "C", 2000.0)
+    assert kept[1].name == "n3"

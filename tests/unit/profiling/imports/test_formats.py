@@ -1,0 +1,433 @@
+"""Files of DCGM and ReFrame: which value of which GPU becomes which time, and what is refused.
+
+The texts have the layout of the programs that write them: dcgmi/Diag.cpp of DCGM 3.3 and 4.6,
+reframe/core/logging.py and the report of ReFrame 4.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click.testing
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from store_samples import ingest, report
+
+from gpu_aware_profile.cli import cli
+from gpu_aware_profile.imports.formats.reader import ReadOptions, Source
+from gpu_aware_profile.imports.formats.registry import FORMATS, read_measured
+from gpu_aware_profile.store_writer import newest_timings
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.store.database import open_store
+
+Call = Callable[..., click.testing.Result]
+NO_OPTIONS = ReadOptions()
+
+
+@pytest.fixture
+def store_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "store.db"
+    config = tmp_path / "config.toml"
+    config.write_text(f'[store]\npath = "{path}"\n')
+    monkeypatch.setenv("GPU_AWARE_CONFIG", str(config))
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+@pytest.fixture
+def run_import(store_path: Path) -> Call:
+    def call(*args: str, text: str | None = None) -> click.testing.Result:
+        return click.testing.CliRunner().invoke(cli, ["import", *args], input=text)
+
+    return call
+
+
+def times(path: Path) -> dict[tuple[str, int], float]:
+    with open_store(path) as store:
+        return {(row.node, row.slot): row.value_ms for row in newest_timings(store)}
+
+
+def dcgm4(rates: dict[int, float], name: str = "diagnostic", status: str = "Pass") -> str:
+    """As ``dcgmi diag -r 3 -v -j`` of DCGM 4 prints it."""
+    results = [
+        {
+            "entity_group": "GPU",
+            "entity_group_id": 1,
+            "entity_id": gpu,
+            "info": [
+                "Allocated space for 318 double precision output matrices from 80 bytes available.",
+                f"GPU {gpu} calculated at approximately {rate:.2f} gigaflops during this test",
+            ],
+            "status": status,
+        }
+        for gpu, rate in rates.items()
+    ]
+    test = {"name": name, "results": results, "test_summary": {"status": status}}
+    other = {"name": "memory", "results": [{**r, "info": ["Allocated 1 bytes"]} for r in results]}
+    return json.dumps(
+        {
+            "DCGM Diagnostic": {
+                "test_categories": [{"category": "Hardware", "tests": [other, test]}]
+            },
+            "entity_groups": [],
+            "metadata": {"version": "4.6.0", "Driver Version Detected": "570.86.15"},
+        }
+    )
+
+
+def dcgm3(gpu: int, info: str, name: str = "Diagnostic") -> str:
+    result = {"gpu_id": str(gpu), "info": info, "status": "Pass"}
+    tests = [{"name": name, "results": [result]}]
+    return json.dumps(
+        {
+            "DCGM GPU Diagnostic": {"test_categories": [{"category": "Hardware", "tests": tests}]},
+            "version": "3.3.9",
+        }
+    )
+
+
+def test_dcgm_rates_become_times_of_the_gpus_in_pci_order(
+    store_path: Path, run_import: Call, tmp_path: Path
+) -> None:
+    """DCGM counts in PCI order; here Slurm's index runs the other way."""
+    swept = report("n1")
+    for gpu in swept["gpus"]:
+        gpu["pci"] = f"00000000:{0x40 - gpu['index']:02X}:00.0"
+    with open_store(store_path) as store:
+        ingest(store, swept)
+    (tmp_path / "n1.json").write_text(dcgm4({0: 20000.0, 1: 19000.0, 2: 20000.0, 3: 20000.0}))
+    done = run_import("n1.json", "--class", "B")
+    assert done.exit_code == 0, done.stderr
+    assert "imported 4 timings of 4 GPUs" in done.stderr
+    assert "the values were rates in gigaflops; stored are times, 1000 / rate" in done.stderr
+    with open_store(store_path) as store:
+        found = {row.slot: row.value_ms for row in newest_timings(store) if row.app_class == "B"}
+    assert found == {3: 0.05, 2: pytest.approx(1000 / 19000), 1: 0.05, 0: 0.05}
+
+
+def test_a_gpu_that_the_sweep_could_not_read_makes_the_order_uncertain(
+    store_path: Path, run_import: Call
+) -> None:
+    lost = [{"index": 1, "call": "nvmlDeviceGetHandleByIndex", "error": "GPU is lost"}]
+    with open_store(store_path) as store:
+        ingest(store, report("n1", times={0: 100.0, 2: 100.0}, errors=lost))
+    done = run_import("-", "--node", "n1", "--class", "B", text=dcgm4({0: 20000.0, 1: 20000.0}))
+    assert done.exit_code == 1
+    assert "result 1: a GPU of n1 could not be read: nvml:0 is not certain" in done.stderr
+
+
+def test_dcgm_3_and_several_iterations(store_path: Path, run_import: Call) -> None:
+    text = dcgm3(0, "GPU 0 calculated at approximately 20000.00 gigaflops during this test")
+    assert run_import("-", "--node", "n1", "--class", "A", text=text).exit_code == 0
+    assert times(store_path) == {("n1", 0): 0.05}
+    three = {"iterations": [json.loads(dcgm4({0: rate})) for rate in (19000.0, 25000.0, 20000.0)]}
+    done = run_import("-", "--node", "n1", "--class", "A", text=json.dumps(three))
+    assert done.exit_code == 0, done.stderr
+    assert times(store_path) == {("n1", 0): 0.05}  # the median of three runs
+
+
+@pytest.mark.parametrize(
+    "info", ["GPU 0 relative stress level\t577", "GPU 0 relative stress level:\t577"]
+)
+def test_the_stress_tests_have_a_rate_too(store_path: Path, run_import: Call, info: str) -> None:
+    text = dcgm3(0, f"GPU 0 {info}", name="Targeted Stress")
+    done = run_import("-", "--node", "n1", "--class", "A", "--value", "targeted_stress", text=text)
+    assert done.exit_code == 0, done.stderr
+    assert times(store_path) == {("n1", 0): pytest.approx(1000 / 577)}
+
+
+def test_what_dcgm_does_not_say_is_asked_for_or_refused(run_import: Call, tmp_path: Path) -> None:
+    def error(text: str, *options: str) -> str:
+        done = run_import("-", *options, text=text)
+        assert done.exit_code == 1
+        return done.stderr
+
+    node = ("--node", "n1", "--class", "A")
+    assert "does not name its node; give it with --node" in error(dcgm4({0: 1e4}), "--class", "A")
+    assert "give it with --class NAME" in error(dcgm4({0: 1e4}), "--node", "n1")
+    failed = error(dcgm4({0: 1e4}, status="Fail"), *node)
+    assert "result 1: GPU 0: the result of diagnostic is 'Fail'" in failed
+    assert "run dcgmi diag with -v" in error(dcgm3(0, "Allocated"), *node)
+    assert "run dcgmi diag with -v" in error(
+        dcgm3(0, "GPU 1 calculated at approximately 9.00 gigaflops during this test"), *node
+    )
+    assert "a rate must be above 0" in error(dcgm4({0: 0.0}), *node)
+    assert "no result of the test sm_stress" in error(
+        dcgm4({0: 1e4}), *node, "--value", "SM Stress"
+    )
+    assert "--value takes diagnostic, targeted_stress, sm_stress" in error(
+        dcgm4({0: 1e4}), *node, "--value", "pcie"
+    )
+
+
+def test_a_node_in_another_prefix_is_refused(run_import: Call, tmp_path: Path) -> None:
+    for node, rate in {"n1": 20000.0, "n2": 20.0}.items():
+        (tmp_path / f"{node}.cluster.json").write_text(dcgm4({0: rate, 1: rate}))
+    done = run_import("n1.cluster.json", "n2.cluster.json", "--class", "A")
+    assert done.exit_code == 1
+    assert "n2:0, n2:1 take 1e+03 times as long" in done.stderr
+    assert "(are prefixes such as G and T mixed up?)" in done.stderr
+
+
+LOG = """\
+result|job_completion_time|descr|job_completion_time_unix|job_nodelist|gpu|gemm_value|gemm_unit|gemm_ref|temp_value|temp_unit|name
+pass|2024-02-21T22:51:16||1708555876.5|n1|0|19.5|TF/s|0|61|degC|gemm
+fail|2024-02-21T22:51:19||1708555879.5|n1|1|15.0|TF/s|19|71|degC|gemm
+"""
+
+
+def test_a_perflog_with_the_gpu_as_a_parameter(store_path: Path, run_import: Call) -> None:
+    """A failed test with a value counts: a slow GPU fails the reference."""
+    done = run_import("-", "--class", "A", "--value", "gemm", text=LOG)
+    assert done.exit_code == 0, done.stderr
+    assert times(store_path) == {
+        ("n1", 0): pytest.approx(1000 / 19.5),
+        ("n1", 1): pytest.approx(1000 / 15),
+    }
+    with open_store(store_path) as store:
+        assert {row.taken_at for row in newest_timings(store)} == {1708555876.5, 1708555879.5}
+    later = LOG.replace("1708555876.5", "1708555999.5").replace("|19.5|", "|10.0|")
+    assert run_import("-", "--class", "A", "--value", "gemm", text=later).exit_code == 0
+    assert times(store_path)["n1", 0] == 100.0  # the newest run counts, the others stay
+    with open_store(store_path) as store:
+        assert len(store.query("SELECT * FROM timings")) == 3
+
+
+def test_a_perflog_with_a_variable_per_gpu_and_another_delimiter(
+    store_path: Path, run_import: Call
+) -> None:
+    text = (
+        "result,job_completion_time,system:partition,environ,gpu0_t_value,gpu0_t_unit,gpu1_t_value,gpu1_t_unit\n"
+        "pass,2024-02-26T22:39:52+00:00,cl:gpu,cuda,1.5,s,1.75,s\n"
+    )
+    done = run_import("-", "--class", "A", "--node", "n7", "--value", "gpu{gpu}_t", text=text)
+    assert done.exit_code == 0, done.stderr
+    assert times(store_path) == {("n7", 0): 1500.0, ("n7", 1): 1750.0}
+    with open_store(store_path) as store:
+        assert {row.taken_at for row in newest_timings(store)} == {1708987192.0}
+
+
+def test_numbers_of_nvidia_smi_are_those_in_pci_order(store_path: Path, run_import: Call) -> None:
+    swept = report("n1", times=dict.fromkeys(range(2), 100.0))
+    for gpu in swept["gpus"]:
+        gpu["pci"] = f"00000000:{0x40 - gpu['index']:02X}:00.0"
+    with open_store(store_path) as store:
+        ingest(store, swept)
+    text = "job_nodelist|gpu0_value|gpu0_unit|gpu1_value|gpu1_unit\nn1|101|ms|102|ms\n"
+    done = run_import("-", "--class", "A", "--value", "gpu{nvml}", text=text)
+    assert done.exit_code == 0, done.stderr
+    assert times(store_path) == {("n1", 0): 102.0, ("n1", 1): 101.0}
+
+
+def test_a_perflog_with_a_line_per_variable(store_path: Path, run_import: Call) -> None:
+    text = (
+        "job_completion_time_unix|job_nodelist|perf_var|perf_value|perf_unit\n"
+        "1708555876|n1|gpu2_ms|12.5|ms/iter\n1708555876|n1|gpu3_ms|13|ms/iter\n"
+    )
+    done = run_import("-", "--class", "A", "--value", "gpu{gpu}_ms", text=text)
+    assert done.exit_code == 0, done.stderr
+    assert times(store_path) == {("n1", 2): 12.5, ("n1", 3): 13.0}
+
+
+def reframe_report(**values: Any) -> str:
+    cases = [
+        {
+            "name": "gemm",
+            "result": "pass",
+            "job_nodelist": ["n1"],
+            "job_completion_time_unix": 1708555876.5,
+            "perfvalues": {
+                f"cl:gpu:{name}": [value, 0, None, None, "Gflop/s", "pass"]
+                for name, value in values.items()
+            },
+        },
+        {"name": "build", "result": "fail", "job_nodelist": None, "perfvalues": {}},
+    ]
+    session = {"data_version": "4.1", "hostname": "login1", "uuid": "x"}
+    return json.dumps({"session_info": session, "runs": [{"testcases": cases}]})
+
+
+def test_a_report_of_reframe(store_path: Path, run_import: Call) -> None:
+    text = reframe_report(gpu0=500.0, gpu1=400.0, gpu_perf_min=400.0)
+    done = run_import("-", "--class", "C", "--value", "gpu{gpu}", text=text)
+    assert done.exit_code == 0, done.stderr
+    assert times(store_path) == {("n1", 0): 2.0, ("n1", 1): 2.5}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "options", "error"),
+    [
+        ("", "", (), "several performance variables; choose one with --value"),
+        ("", "", ("--value", "hpl"), "no performance variable 'hpl'; there are: gemm, temp"),
+        ("", "", ("--value", "temp"), "the unit 'degC': neither a time (ms) nor a rate"),
+        ("|n1|0|", "|n1,n2|0|", ("--value", "gemm"), "'n1,n2' is not a node name"),
+        ("|n1|0|", "|None|0|", ("--value", "gemm"), "line 2: job_nodelist is 'None': not one node"),
+        ("|n1|0|", "|n1|None|", ("--value", "gemm"), "neither {gpu} in --value nor a logged"),
+        ("|19.5|", "|None|", ("--value", "gemm"), "gemm has no value: the test did not get so far"),
+        ("|19.5|", "|nan|", ("--value", "gemm"), "gemm is 'nan': not a finite number"),
+        ("|19.5|", "|-1|", ("--value", "gemm"), "a rate must be above 0"),
+        ("|19.5|", "|1e-320|", ("--value", "gemm"), "line 2: value_ms is 'inf': not a finite"),
+        ("|19.5|TF/s", "|19500|GF/s", ("--value", "gemm"), "GF/s and TF/s cannot be compared"),
+        ("|19.5|TF/s", "|19500|ms", ("--value", "gemm"), "TF/s and times cannot be compared"),
+        ("|0|61", "|0|61|x", ("--value", "gemm"), "line 2: 13 fields, expected 12"),
+        ("1708555876.5", "9e9", ("--value", "gemm"), "not a past time in Unix seconds"),
+        ("1708555876.5", "x", ("--value", "gemm"), "job_completion_time_unix is 'x'"),
+        ("", "", ("--value", "{gpu}{gpu}"), "may occur once each"),
+    ],
+)
+def test_what_a_perflog_does_not_say_is_refused(
+    run_import: Call, store_path: Path, old: str, new: str, options: tuple[str, ...], error: str
+) -> None:
+    done = run_import("-", "--class", "A", *options, text=LOG.replace(old, new))
+    assert done.exit_code == 1
+    assert error in done.stderr
+    assert "Traceback" not in done.stderr
+    if store_path.exists():
+        assert times(store_path) == {}
+
+
+def test_a_unit_that_is_not_recorded_is_given(store_path: Path, run_import: Call) -> None:
+    text = LOG.replace("TF/s", "None")
+    done = run_import("-", "--class", "A", "--value", "gemm", "--unit", "s", text=text)
+    assert done.exit_code == 0, done.stderr
+    assert times(store_path) == {("n1", 0): 19500.0, ("n1", 1): 15000.0}
+
+
+def test_gpus_are_named_by_pci_address_too(store_path: Path, run_import: Call) -> None:
+    with open_store(store_path) as store:
+        ingest(store, report("n1"))
+    text = "gpu,node,value_ms,taken_at\n0000:02:00.0,n1,101,\nnvml:3,n1,102,2000\n"
+    done = run_import("-", "--class", "A", text=text)
+    assert done.exit_code == 0, done.stderr
+    assert times(store_path) == {("n1", 0): 100, ("n1", 1): 100, ("n1", 2): 101, ("n1", 3): 102}
+    for gpu, why in {
+        "0000:09:00.0": "no sweep has seen a GPU with the PCI address 0000:09:00.0 on node n1",
+        "nvml:4": "node n1 has 4 GPUs",
+        "nvml:x": "neither an index (0, 1, ...) nor UUID or PCI address",
+    }.items():
+        bad = run_import("-", "--class", "A", text=f"gpu,node,value_ms\n{gpu},n1,101\n")
+        assert bad.exit_code == 1
+        assert why in bad.stderr
+
+
+def test_the_format_is_checked_if_it_is_given(run_import: Call) -> None:
+    assert (
+        "not a file of the format dcgm-diag"
+        in run_import("-", "--format", "dcgm-diag", text=LOG).stderr
+    )
+    assert "none of the formats dcgm-diag, " in run_import("-", text='{"a": 1}').stderr
+    assert "not JSON" in run_import("-", text="{").stderr
+
+
+def test_files_of_one_import_measure_one_thing(run_import: Call, tmp_path: Path) -> None:
+    (tmp_path / "n1.json").write_text(dcgm4({0: 1e4}))
+    (tmp_path / "n1.csv").write_text("gpu,node,value_ms\n0,n1,100\n")
+    done = run_import("n1.json", "n1.csv", "--class", "A")
+    assert done.exit_code == 1
+    assert "the files differ in what they measure or in its unit" in done.stderr
+    assert run_import("n1.json", "n1.csv", "--node", "n1").exit_code == 2
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "tests",
+                    "results",
+                    "name",
+                    "info",
+                    "entity_id",
+                    "gpu_id",
+                    "status",
+                    "warnings",
+                    "runs",
+                    "testcases",
+                    "perfvalues",
+                    "job_nodelist",
+                    "gpu",
+                    "iterations",
+                    "test_categories",
+                    "session_info",
+                    "job_completion_time",
+                ]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(
+    st.sampled_from(["DCGM Diagnostic", "session_info"]),
+    JSON,
+    st.sampled_from([None, "diagnostic", "gemm", "{gpu}"]),
+)
+def test_no_json_breaks_a_reader(title: str, inner: Any, value: str | None) -> None:
+    """Each text is a table or one sentence."""
+    good = {**json.loads(dcgm4({0: 1e4})), **json.loads(reframe_report(gemm=1.0, gpu0=2.0))}
+    text = json.dumps(good | {title: inner, "runs": [{"testcases": [inner]}]})
+    fuzz(text, value)
+
+
+@given(
+    st.text(alphabet="|,;\n0123456789.abc_gpu{}value ", max_size=200),
+    st.sampled_from([None, "gemm", "gpu{gpu}"]),
+)
+def test_no_text_breaks_a_reader(text: str, value: str | None) -> None:
+    fuzz(text, value)
+    fuzz(LOG + text, value)
+    fuzz(text.join(LOG.split("|")), value)
+
+
+def fuzz(text: str, value: str | None) -> None:
+    source = Source("stdin", text)
+    for reader in FORMATS.values():
+        try:
+            if reader.matches(source):
+                table = reader.read(source, ReadOptions("n1", value)).table
+                assert all(set(row.cells) == set(table.columns) for row in table.rows)
+        except SourceError as exc:
+            if len(str(exc)) > 2000:
+                raise
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from([LOG, dcgm4({0: 2e4, 1: 1.9e4}), reframe_report(gemm=500.0)]),
+    st.lists(st.tuples(st.integers(0, 900), st.integers(0, 9), st.text(max_size=9)), max_size=4),
+)
+def test_a_damaged_file_is_stored_whole_or_refused_in_sentences(
+    store_path: Path, run_import: Call, text: str, damages: list[tuple[int, int, str]]
+) -> None:
+    for at, length, put in damages:
+        text = text[:at] + put + text[at + length :]
+    store_path.with_name("n1.txt").write_text(text, errors="surrogatepass")
+    done = run_import("n1.txt", "--class", "A", "--value", "gemm", "--new-gpus")
+    if done.exit_code == 1 and "no test with a rate" in done.stderr:
+        done = run_import("n1.txt", "--class", "A", "--new-gpus")
+    assert done.exit_code in (0, 1), done.stderr
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    if store_path.exists():
+        with open_store(store_path) as store:
+            for node, value in store.query("SELECT node, value_ms FROM timings"):
+                assert node
+                assert 1e-6 <= value <= 1e12
+
+
+def test_large_files_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for module in ("registry", "reader"):
+        monkeypatch.setattr(f"gpu_aware_profile.imports.formats.{module}.MAX_CHARACTERS", 1000)
+    for text in (dcgm4(dict.fromkeys(range(9), 1.0)), LOG * 20):
+        path = tmp_path / "large"
+        path.write_text(text)
+        with pytest.raises(SourceError, match="MiB"):
+            read_measured(path, NO_OPTIONS)

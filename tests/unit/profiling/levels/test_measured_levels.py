@@ -1,0 +1,288 @@
+"""``gpu-aware-profile levels``: real ranks on fake GPUs, started by an srun of the test."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from fake_nvml import machines
+from memory_slurm import opened
+from slurm_folder import RUNNER
+from store_samples import ingest, report
+
+from gpu_aware_profile.cli import cli
+from gpu_aware_profile.levels.level_plan import LevelRun, PlanNode
+from gpu_aware_profile.levels.level_runs import LevelRuns, comparable
+from slurm_gpu_aware.model.penalties import LevelTime
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.measurements import level_times
+
+# Starts the tasks as srun does: variables, one standard input for all, output as it comes.
+SRUN = """
+import json, os, subprocess, sys
+folder = os.environ["FAKE_SLURM"]
+words = sys.argv[1:]
+with open(f"{folder}/srun.log", "a") as log:
+    log.write(json.dumps(words) + "\\n")
+nodes = words[words.index("-w") + 1].split(",")
+does = f"{folder}/{nodes[-1]}.does"
+does = open(does).read() if os.path.exists(does) else "ok"
+per_node = int(next(w for w in words if w.startswith("--ntasks-per-node=")).partition("=")[2])
+command = words[next(i for i, w in enumerate(words) if w.endswith("profile")):]
+if does == "busy":
+    sys.exit("srun: error: Unable to allocate resources: Requested nodes are busy")
+if does == "hang":
+    import time
+    open(f"{folder}/hangs", "w").close()
+    time.sleep(60)
+if does == "hostile":
+    for line in ('{"id": "../x"}', '{"rank": 99, "class": "A", "times_ms": [1, 1, 1, 1, 1]}',
+                 '{"rank": 0, "class": "A", "times_ms": [1, -1, 1, 1, 1]}',
+                 '{"rank": 1, "class": "A", "times_ms": [true, 1, 1, 1, 1]}',
+                 '{"rank": 0, "class": "B", "times_ms": "' + "9" * 20000 + '"}', "[" * 9000,
+                 '{"rank": "0", "class": "B", "times_ms": [1, 1, 1, 1, 1]}'):
+        print(line)
+    sys.exit(0)
+print("a line of the site's task prolog", flush=True)
+tasks = []
+for rank in range(per_node * len(nodes)):
+    node = nodes[rank // per_node]
+    env = {**os.environ, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank % per_node),
+           "SLURM_NTASKS": str(per_node * len(nodes)),
+           "FAKE_NVML_MACHINE": f"{folder}/{node}.json",
+           "FAKE_NVML_STATE": f"{folder}/{node}.state"}
+    if does == "dies" and rank == 1:
+        tasks.append(subprocess.Popen(["false"], stdin=subprocess.PIPE))
+    else:
+        tasks.append(subprocess.Popen(command, env=env, stdin=subprocess.PIPE))
+for line in sys.stdin.buffer:
+    for task in tasks:
+        try:
+            task.stdin.write(line)
+            task.stdin.flush()
+        except OSError:
+            pass
+for task in tasks:
+    try:
+        task.stdin.close()
+    except OSError:
+        pass
+codes = [task.wait() for task in tasks]
+sys.exit(f"srun: error: n2: task 1: Exited with exit code {max(codes)}" if any(codes) else 0)
+"""
+SINFO = """
+import os
+print(open(os.environ["FAKE_SLURM"] + "/sinfo.txt").read(), end="")
+"""
+SCANCEL = """
+import os, sys
+open(os.environ["FAKE_SLURM"] + "/scancel.log", "a").write(" ".join(sys.argv[1:]) + "\\n")
+"""
+TREE = """\
+SwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[1-2]
+SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n3
+SwitchName=top Level=1 LinkSpeed=1 Nodes=n[1-3] Switches=s[0-1]
+"""
+
+
+class Site:
+    """Three nodes with four fake GPUs each, two of them behind one switch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        for name, body in (("srun", SRUN), ("sinfo", SINFO), ("scancel", SCANCEL)):
+            self._program(name, f"#!{sys.executable}\n{body}")
+        probe = "from gpu_aware_profile.cli import main; main()"
+        self._program("profile", f'#!/bin/sh\nexec {sys.executable} -c "{probe}" "$@"\n')
+        self.store = folder / "store.db"
+        names = ("n1", "n2", "n3")
+        with open_store(self.store) as store:
+            for k, node in enumerate(names):
+                machine = machines.build("two-socket-4", node, seed=k)
+                machine |= {"noise": 0.0, "run_noise": 0.0}
+                for gpu in machine["gpus"]:
+                    gpu["slowness"] = {}
+                machines.write_json(folder / f"{node}.json", machine)
+                ingest(store, report(node))
+        (folder / "sinfo.txt").write_text(
+            "".join(f"{node}|gpu*|idle|gpu:4|infinite\n" for node in names)
+        )
+        (folder / "config.toml").write_text(f'[store]\npath = "{self.store}"\n')
+        self.slurm = folder / "slurm"
+        self.slurm.mkdir()
+        with opened(self.slurm) as state:
+            state.update(topology=TREE)
+        self.env = {
+            **os.environ,
+            "PATH": f"{self.bin}:{os.environ['PATH']}",
+            "FAKE_SLURM": str(folder),
+            "GPU_AWARE_CONFIG": str(folder / "config.toml"),
+        }
+
+    def _program(self, name: str, text: str) -> None:
+        file = self.bin / name
+        file.write_text(textwrap.dedent(text))
+        file.chmod(0o755)
+
+    def argv(self, *options: str) -> list[str]:
+        words = ["levels", "--json", "--command", str(self.bin / "profile"), *options]
+        return [sys.executable, str(RUNNER), str(self.slurm), "gpu-aware-profile", *words]
+
+    def levels(self, *options: str, code: int = 0) -> Any:
+        done = subprocess.run(
+            self.argv(*options), env=self.env, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+        self.said = " ".join(done.stderr.split())
+        return json.loads(done.stdout) if done.stdout else None
+
+    def stored(self) -> list[LevelTime]:
+        with open_store(self.store, readonly=True) as store:
+            return level_times(store)
+
+    def sruns(self) -> list[list[str]]:
+        log = self.folder / "srun.log"
+        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_penalties_are_those_of_the_machines(site: Site) -> None:
+    answer = site.levels()
+    assert [(run["level"], run["nodes"], run["times"]) for run in answer["runs"]] == [
+        ("node", ["n1"], 15),
+        ("node", ["n2"], 15),
+        ("switch", ["n1", "n2"], 15),
+        ("rack", ["n1", "n3"], 15),
+    ]
+    ratios = {(row["class"], row["level"]): row["ratio"] for row in answer["penalties"]}
+    for name, factors in machines.LEVELS.items():
+        assert ratios[name, "node"] == 1.0
+        for level in ("switch", "rack"):
+            assert ratios[name, level] == pytest.approx(factors[level], abs=1e-3)
+    assert {time.model for time in site.stored()} == {"v100"}
+
+
+def test_srun_is_asked_for_whole_nodes_that_our_filter_leaves_alone(site: Site) -> None:
+    site.levels("--class", "A", "--message", "A=7", "--srun-option=--account=ops")
+    inside, *_, across = site.sruns()
+    options = {word for word in across if word.startswith("-")}
+    assert {"--exclusive", "--gres=gpu:4", "--comment=place=off", "-N2", "-n4"} <= options
+    assert {"--ntasks-per-node=2", "--gpus=0,2", "--message=A=7340032", "--account=ops"} <= options
+    assert {"--ntasks-per-node=4", "--gpus=0,1,2,3", "-N1", "--level=node"} <= set(inside)
+
+
+def test_the_slowest_rank_counts(site: Site) -> None:
+    machine = json.loads((site.folder / "n1.json").read_text())
+    machine["gpus"][2]["slowness"] = {"A": 2.0}
+    machines.write_json(site.folder / "n1.json", machine)
+    site.levels("--class", "A", "--node", "n1", "--node", "n2")
+    of_level: dict[str, set[float]] = {}
+    for time_ in site.stored():
+        of_level.setdefault(time_.level, set()).add(round(time_.value_ms / 110.0 / 1.03, 2))
+    assert of_level == {"node": {1.0, 2.0}, "switch": {2.2}}
+
+
+@pytest.mark.parametrize(
+    ("does", "words"),
+    [
+        ("busy", "Requested nodes are busy"),
+        ("dies", "task 1: Exited with exit code 1"),
+        ("hostile", "class A: a rank gave something else than times"),
+    ],
+)
+def test_a_run_that_fails_is_left_out(site: Site, does: str, words: str) -> None:
+    (site.folder / "n3.does").write_text(does)
+    answer = site.levels(code=3)
+    assert words in site.said
+    assert [run["nodes"] for run in answer["runs"] if run["reasons"]] == [["n1", "n3"]]
+    assert {time_.level for time_ in site.stored()} == {"node", "switch"}
+
+
+def test_a_run_that_hangs_is_cancelled(site: Site) -> None:
+    (site.folder / "n2.does").write_text("hang")
+    process = subprocess.Popen(
+        site.argv("--node", "n1", "--node", "n2"), env=site.env, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not (site.folder / "hangs").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "--name=gpu-aware-probe.levels." in (site.folder / "scancel.log").read_text()
+    assert site.stored() == []
+
+
+def test_a_class_that_the_nodes_do_not_have_is_named(site: Site) -> None:
+    (site.folder / "config.toml").write_text(
+        f'[store]\npath = "{site.store}"\n[site]\nclasses = ["A", "Z"]\ndefault_class = "A"\n'
+    )
+    answer = site.levels(code=3)
+    assert "class Z: the fake GPUs have no class 'Z'" in site.said
+    assert {row["class"] for row in answer["penalties"]} == {"A"}
+
+
+def test_the_plan_starts_nothing(site: Site) -> None:
+    answer = site.levels("--plan", "--gpus", "2")
+    assert {run["gpus"] for run in answer["runs"]} == {2}
+    assert site.sruns() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (("--node", "n9"), 1, "'n9' cannot be measured: Slurm has no such GPU node"),
+        (("--node", "n1"), 1, "nothing to compare: two usable nodes"),
+        (("--class", "Z"), 1, "class 'Z' is not one of A, B, C"),
+        (("--gpus", "3"), 1, "even number, not 3"),
+        (("--message", "A"), 2, "'A' is not CLASS=NUMBER"),
+        (("--message", "A=99999999"), 2, "a message has 4 bytes to 16 GiB"),
+    ],
+)
+def test_wrong_options(site: Site, options: tuple[str, ...], code: int, words: str) -> None:
+    site.levels(*options, code=code)
+    assert words in site.said
+    assert site.sruns() == []
+
+
+def test_a_rank_says_that_levels_starts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_PROCID", raising=False)
+    options = ["--level", "node", "--gpus", "0", "--message", "A=4"]
+    done = CliRunner().invoke(cli, ["level-step", *options])
+    assert "'gpu-aware-profile levels' starts it" in done.stderr
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("SLURM_NTASKS", "2")
+    monkeypatch.setenv("SLURM_LOCALID", "1")
+    assert "starts it" in CliRunner().invoke(cli, ["level-step", *options]).stderr
+
+
+def test_only_what_can_be_compared_is_stored() -> None:
+    times = [
+        LevelTime("A", "node", 1.0),
+        LevelTime("A", "switch", 2.0),
+        LevelTime("B", "node", 1.0),
+    ]
+    times += [LevelTime("A", "cluster", 3.0, "a100"), LevelTime("C", "cluster", 1.0)]
+    assert comparable(times) == times[:2]
+
+
+def test_nothing_starts_after_a_stop() -> None:
+    runs = LevelRuns("now", {"A": 4})
+    runs.stopped.set()
+    assert list(runs.run([LevelRun("node", (PlanNode("n1", 4, "v100", "gpu"),), 4)])) == []

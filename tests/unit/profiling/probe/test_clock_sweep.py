@@ -1,0 +1,243 @@
+"""Measurement at locked clocks, and that they are reset whatever happens."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import pytest
+from fake_nvml import FakeNode, build_library, machines
+
+from gpu_aware_profile.probe.clock_sweep import clock_steps
+from slurm_gpu_aware.clocks.notes import Note, Notes
+from slurm_gpu_aware.store.report import parse_report
+
+SWEEP = ["--clocks", "3", "--allow-clock-changes", "--runs", "1", "--no-loaded"]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return build_library(tmp_path_factory.mktemp("nvml"))
+
+
+class Node(FakeNode):
+    def __init__(self, library, folder):
+        super().__init__(library, folder, nvml_order=[2, 0, 3, 1])
+        conf = folder / "clock.conf"
+        self.locks = folder / "locks"
+        self.spool = folder / "spool"
+        conf.write_text(f"spool = {self.spool}\nlocks = {self.locks}\n")
+        self.env["GPU_AWARE_CLOCK_CONFIG"] = str(conf)
+
+    def argv(self, *options):
+        program = [sys.executable, "-m", "gpu_aware_profile.cli", "node", "--json"]
+        return [*program, "--node-name", "n1", *options]
+
+    def probe(self, *options):
+        done = subprocess.run(
+            self.argv(*options), env=self.env, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        report = json.loads(done.stdout)
+        parse_report(report)
+        return report
+
+    def begin(self, *options):
+        return subprocess.Popen(
+            self.argv(*options), env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+    def locked(self):
+        return [k for k in range(4) if self.set_to(k, "locked_clocks")]
+
+    def notes(self):
+        return sorted(file.name for file in self.locks.glob("gpu*")) if self.locks.exists() else []
+
+    def is_as_before(self):
+        return (self.locked(), self.notes()) == ([], [])
+
+
+@pytest.fixture
+def node(library, tmp_path):
+    yield Node(library, tmp_path)
+    if (tmp_path / "hangs").exists():  # a program survives its parent's kill -9
+        with suppress(ProcessLookupError):
+            os.kill(int((tmp_path / "hangs").read_text()), signal.SIGKILL)
+
+
+def hang_when_locked(node):
+    """A program that is quick, and hangs while the clock of GPU 0 is locked."""
+    code = (
+        "import os, pathlib, time\n"
+        f"locked = pathlib.Path({str(node.state / 'gpu0.locked_clocks')!r})\n"
+        "if locked.exists():\n"
+        f"    pathlib.Path({str(node.folder / 'hangs')!r}).write_text(str(os.getpid()))\n"
+        "    time.sleep(600)\n"
+        "print(5)\n"
+    )
+    return ["--bench", shlex.join([sys.executable, "-c", code]), "--bench-class", "A"]
+
+
+def wait_for_hang(node, process):
+    ends = time.monotonic() + 40
+    while not (node.folder / "hangs").exists() or not (node.folder / "hangs").read_text():
+        assert process.poll() is None
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+    assert node.locked() == [0, 1, 2, 3]
+
+
+def test_each_clock_is_measured_and_the_clocks_are_reset(node):
+    report = node.probe(*SWEEP, "--class", "A", "--class", "C")
+    assert report["errors"] == []
+    assert len(report["timings"]) == 4 * 2 * (1 + 3)
+    clocks = [row["clock_mhz"] for row in report["timings"] if row["index"] == 2]
+    assert clocks == [0, 0, 1530, 1530, 832, 832, 135, 135]
+    rows = {(r["class"], r["clock_mhz"]): r for r in report["timings"] if r["index"] == 2}
+    for app_class, share in (("A", 0.95), ("C", 0.1)):
+        for mhz in (1530, 832, 135):
+            slower = rows[app_class, mhz]["value_ms"] / rows[app_class, 0]["value_ms"]
+            assert slower == pytest.approx(1 - share + share * 1312 / mhz, rel=0.01)
+            row = rows[app_class, mhz]
+            assert row["sm_mhz"] == mhz
+            assert row["energy_j"] == pytest.approx(
+                row["power_w"] * row["value_ms"] / 1e3, rel=0.001
+            )
+            assert "application_clocks" in row["throttle"]
+    assert rows["A", 832]["power_w"] < rows["A", 1530]["power_w"]
+    assert node.is_as_before()
+    assert len([line for line in node.history() if line.endswith("reset")]) == 4
+
+
+def test_sigterm_resets_the_clocks_and_keeps_what_was_measured(node):
+    process = node.begin(*SWEEP, *hang_when_locked(node))
+    wait_for_hang(node, process)
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert [row["clock_mhz"] for row in json.loads(out)["timings"]] == [0, 0, 0, 0]
+    assert node.is_as_before()
+
+
+@pytest.mark.parametrize("how", ["the next probe", "the next epilog"])
+def test_after_kill_9_clocks_are_reset_by(node, how):
+    process = node.begin(*SWEEP, *hang_when_locked(node))
+    wait_for_hang(node, process)
+    process.kill()
+    process.communicate(timeout=30)
+    assert node.locked() == [0, 1, 2, 3]  # nothing could be done
+    assert node.notes() == ["gpu0", "gpu1", "gpu2", "gpu3"]
+    if how == "the next probe":
+        assert node.probe("--no-timings")["errors"] == []
+    else:
+        done = node.run(
+            *["slurm_gpu_aware.clocks", "epilog"],
+            SLURM_JOB_ID="77",
+            SLURMD_NODENAME="n1",
+            SLURM_JOB_GPUS="0",
+        )
+        assert done.returncode == 0
+    assert node.is_as_before()
+    assert '"event":"clock_reset"' in (node.spool / "n1.jsonl").read_text()
+
+
+def test_neither_probe_nor_hook_resets_the_clocks_of_a_sweep_that_runs(node):
+    process = node.begin(*SWEEP, *hang_when_locked(node))
+    wait_for_hang(node, process)
+    node.probe("--no-timings")
+    node.run("slurm_gpu_aware.clocks", "epilog", SLURM_JOB_ID="77", SLURMD_NODENAME="n1")
+    assert node.locked() == [0, 1, 2, 3]
+    process.terminate()
+    process.communicate(timeout=30)
+    assert node.is_as_before()
+
+
+def test_a_clock_that_cannot_be_reset_is_a_fault_until_it_can(node):
+    machines.add_fault(node.state, "nvmlDeviceResetGpuLockedClocks", minor=1, error="UNKNOWN")
+    report = node.probe(*SWEEP, "--class", "A")
+    fault = {"index": 1, "call": "nvmlDeviceResetGpuLockedClocks", "error": "Unknown Error"}
+    assert report["errors"] == [fault]
+    assert (node.locked(), node.notes()) == ([1], ["gpu1"])
+    assert node.probe("--no-timings")["errors"] == [fault]
+    machines.heal(node.state)
+    os.utime(node.state / "override.json")
+    note = node.locks / "gpu1"
+    note.write_text("0 ended locked -\n")  # a later time: a failed try is not repeated at once
+    assert node.probe("--no-timings")["errors"] == []
+    assert node.is_as_before()
+
+
+def test_a_gpu_whose_clock_cannot_be_locked_costs_only_itself(node):
+    machines.add_fault(node.state, "nvmlDeviceSetGpuLockedClocks", minor=3, error="NO_PERMISSION")
+    report = node.probe(*SWEEP, "--class", "A")
+    rows = [row["index"] for row in report["timings"] if row["clock_mhz"]]
+    assert rows == [0, 1, 2] * 3
+    (fault,) = report["errors"]
+    assert (fault["index"], fault["call"]) == (3, "nvmlDeviceSetGpuLockedClocks")
+    assert node.is_as_before()
+
+
+def test_the_clock_of_a_job_stays(node):
+    node.locks.mkdir(mode=0o700)
+    Notes(str(node.locks)).write(2, Note("4711", "locked"))
+    report = node.probe(*SWEEP, "--class", "A")
+    assert {row["index"] for row in report["timings"] if row["clock_mhz"]} == {0, 1, 3}
+    assert report["errors"] == [
+        {"index": 2, "call": "lock", "error": "its clock is locked for job 4711"}
+    ]
+    assert node.notes() == ["gpu2"]
+
+
+def test_without_a_place_for_notes_no_clock_is_locked(node):
+    node.locks.write_text("a file")
+    report = node.probe(*SWEEP, "--class", "A")
+    assert {row["clock_mhz"] for row in report["timings"]} == {0}
+    assert {fault["call"] for fault in report["errors"]} == {"note"}
+    assert node.history() == []
+
+
+def test_a_gpu_that_is_lost_during_the_sweep_costs_only_itself(node):
+    lost = json.dumps({"lost": [1]})
+    code = (
+        "import pathlib\n"
+        f"state = pathlib.Path({str(node.state)!r})\n"
+        "if (state / 'gpu0.locked_clocks').exists():\n"
+        f"    (state / 'override.json').write_text({lost!r})\n"
+        "print(5)\n"
+    )
+    bench = ["--bench", shlex.join([sys.executable, "-c", code]), "--bench-class", "A"]
+    report = node.probe(*SWEEP, *bench)
+    rows = [row["index"] for row in report["timings"] if row["clock_mhz"]]
+    assert [rows.count(k) for k in range(4)] == [3, 0, 3, 3]
+    assert node.locked() == [1]  # it does not answer
+    assert node.notes() == ["gpu1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--clocks", "3"], "which needs --allow-clock-changes"),
+        (["--clocks", "0", "--allow-clock-changes"], "'0' is not a number of clocks, or all"),
+        (["--clocks", "x"], "'x' is not a number of clocks, or all"),
+        (["--clocks", "3", "--allow-clock-changes", "--no-timings"], "--clocks excludes"),
+    ],
+)
+def test_wrong_options(node, options, words):
+    done = subprocess.run(node.argv(*options), env=node.env, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert node.history() == []
+
+
+def test_clock_steps():
+    clocks = list(range(1000, 90, -100))
+    assert clock_steps(clocks, 1) == [1000]
+    assert clock_steps(clocks, 2) == [1000, 100]
+    assert clock_steps(clocks, 4) == [1000, 700, 400, 100]
+    assert clock_steps(clocks, 99) == clocks
+    assert clock_steps([], 3) == []

@@ -1,0 +1,429 @@
+"""The sweep with executables named srun, sinfo and scancel first on PATH.
+
+The fake srun really runs the probe, on the fake GPUs of the node that was asked for.
+"""
+
+import json
+import os
+import pwd
+import select
+import signal
+import subprocess
+import sys
+import time
+from itertools import permutations
+
+import pytest
+from fake_cluster import GRES, SCANCEL, FakeCluster, states
+from fake_nvml import build_library, machines
+
+from gpu_aware_profile.sweeps.gpu_nodes import Outcome, Target, gpu_nodes, parse_sinfo
+from gpu_aware_profile.sweeps.sweep import Sweep
+from gpu_aware_profile.sweeps.sweep_progress import SweepProgress
+from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.model.interconnect import ALL_REDUCE
+from slurm_gpu_aware.store.database import open_store, publish
+from slurm_gpu_aware.store.interconnect import newest_bandwidths, newest_collectives
+from slurm_gpu_aware.store.ownership import published_path
+from slurm_gpu_aware.store.profiles import load_profile
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return build_library(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def cluster(library, tmp_path):
+    return FakeCluster(library, tmp_path)
+
+
+def test_a_sweep_fills_the_store(cluster):
+    done = cluster.sweep("--jobs", "2")
+    assert states(done) == {"n1": "done", "n2": "done", "n3": "done"}
+    assert sorted(cluster.probed()) == ["n1", "n2", "n3"]
+    with open_store(cluster.store) as store:
+        profile = load_profile(store)
+    assert len(profile.gpus) == 12
+    assert {name: len(scores) for name, scores in profile.scores.items()} == {
+        "A": 12,
+        "B": 12,
+        "C": 12,
+    }
+    machine = json.loads((cluster.folder / "n2.json").read_text())
+    slowness = {g["minor"]: g["slowness"]["A"] for g in machine["gpus"]}
+    scores = {k: profile.raw_scores["A"]["n2", k] for k in slowness}
+    assert scores[1] / scores[0] == pytest.approx(slowness[1] / slowness[0], rel=0.01)
+    assert {k.link_class for k in profile.links["n3"]} == {"NV3", "SYS"}
+    assert not (cluster.folder / "sweeps" / json.loads(done.stdout)["sweep"]).exists()
+
+
+def test_a_sweep_measures_links_where_it_is_asked_to(cluster):
+    cluster.sweep("--links", "--links-time", "30", "--node", "n1")
+    cluster.sweep("--node", "n2")
+    with open_store(cluster.store) as store:
+        pairs = newest_bandwidths(store)
+        rings = newest_collectives(store, ALL_REDUCE)
+    assert {(pair.node, pair.a, pair.b) for pair in pairs} == {
+        ("n1", a, b) for a in range(4) for b in range(a + 1, 4)
+    }
+    by_set = {ring.gpus: ring.gbps for ring in rings}
+    assert set(by_set) == {(0, 1), (0, 2), (0, 1, 2), (0, 1, 2, 3)}
+    # Three NVLinks of 25 GB/s against PCIe 3 through both sockets.
+    assert by_set[0, 1] / by_set[0, 2] == pytest.approx(75 / 15.76, rel=0.03)
+    assert {ring.node for ring in rings} == {"n1"}
+
+
+def test_a_slow_gpu_is_stored_as_measured_and_named(cluster):
+    state = cluster.folder / "n2.state"
+    state.mkdir()
+    (state / "override.json").write_text(json.dumps({"slowness": {"1": {"A": 3.0}}}))
+    done = cluster.sweep("--class", "A")
+    assert states(done) == dict.fromkeys(["n1", "n2", "n3"], "done")
+    (outlier,) = json.loads(done.stdout)["outliers"]
+    assert (outlier["node"], outlier["slot"], outlier["app_class"]) == ("n2", 1, "A")
+    assert 2.5 < outlier["ratio"] < 3.5
+    assert "stored as measured: class A: n2:1 takes " in done.stderr
+    with open_store(cluster.store, readonly=True) as store:
+        score = load_profile(store).raw_scores["A"]["n2", 1]
+    assert score == pytest.approx(outlier["ratio"], rel=0.05)  # that is over the other nodes
+
+
+def test_srun_is_asked_for_a_whole_node_that_our_filter_leaves_alone(cluster):
+    cluster.sweep("--node", "n2", "--srun-option=--account=ops", "--runs", "3", "--class", "A")
+    words = (cluster.folder / "srun.log").read_text().split()
+    for word in (
+        *["--exclusive", "--gres=gpu:4", "-N1", "--comment=place=off", "--immediate=300"],
+        *["--time=15", "--account=ops", "--runs=3", "--time-limit=720", "--class=A", "--json"],
+    ):
+        assert word in words
+    assert words[words.index("-p") + 1] == "gpu"
+
+
+def test_a_sweep_measures_with_a_program_of_the_site(cluster):
+    program = ["--bench", "sh -c 'echo step: $((6 * 7)) s'", "--bench-unit", "s"]
+    program += ["--bench-class", "B", "--bench-pattern", r"step: (\d+)"]
+    done = cluster.sweep("--node", "n2", "--runs", "2", *program)
+    assert states(done) == {"n2": "done"}
+    with open_store(cluster.store, readonly=True) as store:
+        rows = store.query("SELECT DISTINCT class, source, value_ms, neighbours FROM timings")
+        assert sorted(map(tuple, rows)) == [
+            ("B", "command", 42000.0, "idle"),
+            ("B", "command", 42000.0, "loaded"),
+        ]
+        assert store.query("SELECT count(*) AS n FROM timings")[0]["n"] == 4 * 2 * 2
+
+
+@pytest.mark.parametrize(
+    ("does", "reason"),
+    [
+        ("busy", "error: Unable to allocate resources: Requested nodes are busy"),
+        ("garbage", "the report: not JSON"),
+        ("silent", "the probe printed no report"),
+        ("wrong", "the report is of node 'n1'"),
+    ],
+)
+def test_a_node_that_fails_is_left_out_and_the_sweep_can_go_on(cluster, does, reason):
+    cluster.let("n2", does)
+    first = cluster.sweep(code=3)
+    assert states(first) == {"n1": "done", "n2": "failed", "n3": "done"}
+    answer = json.loads(first.stdout)
+    assert reason in next(n["reason"] for n in answer["nodes"] if n["node"] == "n2")
+    assert f"--resume {answer['sweep']}" in first.stderr
+    cluster.let("n2", "ok")
+    second = cluster.sweep("--resume", answer["sweep"])
+    assert states(second) == {"n2": "done"}
+    assert sorted(cluster.probed()) == ["n1", "n2", "n2", "n3"]
+    assert "2 done before" in second.stderr
+    with open_store(cluster.store) as store:
+        assert len(load_profile(store).gpus) == 12
+
+
+def test_real_gpus_have_no_timing_backend_which_is_no_fault(cluster):
+    code = "import gpu_aware_profile.backends.timing as t; t.timing_backend = lambda name: None"
+    probe = f"{code}; from gpu_aware_profile.cli import main; main()"
+    cluster._program("profile", f'#!/bin/sh\nexec {sys.executable} -c "{probe}" "$@"\n')
+    done = cluster.sweep("--node", "n1")
+    (n1,) = json.loads(done.stdout)["nodes"]
+    assert (n1["state"], n1["gpus"], n1["timings"], n1["faults"]) == ("done", 4, 0, 0)
+    assert "no times were measured: they need the extra 'gpu' on the nodes" in done.stderr
+
+
+def test_a_lost_gpu_keeps_its_node_in_the_sweep(cluster):
+    machines.lose(cluster.folder / "n1.json", 2)
+    done = cluster.sweep()
+    (n1,) = [n for n in json.loads(done.stdout)["nodes"] if n["node"] == "n1"]
+    timings = 3 * 3 * 3 * 2  # GPUs, classes, runs, idle and loaded
+    assert (n1["state"], n1["gpus"], n1["timings"], n1["faults"]) == ("done", 3, timings, 1)
+
+
+def test_a_node_without_a_driver_is_reported_with_the_cause(cluster):
+    machines.add_fault(cluster.folder / "n3.json", "nvmlInit", error="DRIVER_NOT_LOADED")
+    done = cluster.sweep(code=3)
+    (n3,) = [n for n in json.loads(done.stdout)["nodes"] if n["node"] == "n3"]
+    assert (n3["state"], n3["reason"]) == ("failed", "nvmlInit: Driver Not Loaded")
+
+
+def test_a_node_that_hangs_is_cancelled(cluster, monkeypatch):
+    for name in ("PATH", "FAKE_SLURM"):
+        monkeypatch.setenv(name, cluster.env[name])
+    cluster.let("n2", "hang")
+    merged = []
+    program = str(cluster.bin / "profile")
+    running = Sweep("s1", merged.append, program, probe_s=0.2, queue_s=0.2, grace_s=0.1)
+    (outcome,) = running.run([Target("n2", "gpu", 4)])
+    assert (outcome.node, outcome.state) == ("n2", "timeout")
+    assert outcome.reason == "no report within 0.5 s; its job was cancelled"
+    assert (cluster.folder / "cancelled.gpu-aware-probe.s1.n2").exists()
+    assert merged == []
+
+
+def test_a_sweep_says_which_probes_wait_for_their_nodes(cluster, monkeypatch):
+    for name in ("PATH", "FAKE_SLURM"):
+        monkeypatch.setenv(name, cluster.env[name])
+    monkeypatch.setattr("gpu_aware_profile.sweeps.sweep._BUSY_S", 0.2)
+    names = [f"gpu-aware-probe.{name}" for name in ("s1.n2", "s0.n3")]
+    (cluster.folder / "pending").write_text("\n".join([*names, "train"]) + "\n")
+    cluster.let("n2", "hang")
+    said = []
+    program = str(cluster.bin / "profile")
+    running = Sweep("s1", lambda report: None, program, probe_s=1.0, queue_s=0.5, grace_s=0.1)
+    running.busy = said.append
+    (outcome,) = running.run([Target("n2", "gpu", 4)])
+    assert outcome.state == "timeout"
+    assert said == [["n2"]]  # said once, while nothing changes
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        [signal.SIGINT],
+        [signal.SIGTERM],
+        [signal.SIGINT, signal.SIGINT],
+        [signal.SIGTERM, signal.SIGINT, signal.SIGTERM],
+    ],
+)
+def test_signals_cancel_what_runs_and_say_how_to_go_on(cluster, numbers):
+    cluster.let("n1", "hang")
+    # So slow that the second signal comes while the first one's work is going on.
+    cluster._program("scancel", f"#!{sys.executable}\nimport time\ntime.sleep(0.3)\n{SCANCEL}")
+    started = cluster.folder / "n1.started"
+    os.mkfifo(started)  # readable when the fake srun has opened it
+    watch = os.open(started, os.O_RDONLY | os.O_NONBLOCK)
+    with subprocess.Popen(
+        cluster.argv("--jobs", "1"),
+        env=cluster.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Where the tests run in the background, SIGINT is ignored and would stay so
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
+        first = process.stderr.readline()
+        assert select.select([watch], [], [], 60.0)[0]
+        sent = time.monotonic()
+        for number in numbers:
+            process.send_signal(number)
+            time.sleep(0.05)
+        _, said = process.communicate(timeout=60)
+    assert time.monotonic() - sent < 20.0
+    os.close(watch)
+    sweep_id = first.split()[1].rstrip(":")
+    assert process.returncode == 130
+    assert f"resume with: gpu-aware-profile sweep --resume {sweep_id}" in said
+    assert (cluster.folder / f"cancelled.gpu-aware-probe.{sweep_id}.n1").exists()
+    assert cluster.probed() == ["n1"]  # nothing was started after it
+    cluster.let("n1", "ok")
+    assert states(cluster.sweep("--resume", sweep_id)) == dict.fromkeys(["n1", "n2", "n3"], "done")
+
+
+def test_a_sweep_goes_on_with_the_nodes_and_options_that_it_began_with(cluster):
+    for node in ("n1", "n2"):
+        cluster.let(node, "busy")
+    own = ["--node", "n1", "--node", "n2", "--class", "A", "--runs", "1", "--wait", "7"]
+    began = cluster.sweep(*own, "--store", str(cluster.store), code=3)
+    sweep_id = json.loads(began.stdout)["sweep"]
+    assert f"sweep --resume {sweep_id} --store {cluster.store}\n" in began.stderr
+    cluster.let("n2", "ok")
+    part = cluster.sweep("--resume", sweep_id, "--node", "n2", code=3)
+    assert (json.loads(part.stdout)["complete"], states(part)) == (False, {"n2": "done"})
+    cluster.sinfo(
+        f"n1|gpu*|idle|{GRES}|infinite",
+        f"n2|gpu*|drained|{GRES}|infinite",
+        f"n3|gpu*|idle|{GRES}|infinite",
+    )
+    cluster.let("n1", "ok")
+    rest = cluster.sweep("--resume", sweep_id, "--wait", "9")
+    assert states(rest) == {"n1": "done"}  # n2 is done, whatever it is now; n3 was never asked for
+    assert sorted(cluster.probed()) == ["n1", "n1", "n2", "n2"]
+    *earlier, last = (cluster.folder / "srun.log").read_text().splitlines()
+    assert all("--class=A" in line and "--runs=1" in line for line in [*earlier, last])
+    assert all("--immediate=7" in line for line in earlier)
+    assert "--immediate=9" in last
+    assert list((cluster.folder / "sweeps").iterdir()) == []
+
+
+def test_a_node_that_the_site_has_removed_does_not_keep_a_sweep_open(cluster):
+    cluster.let("n3", "busy")
+    sweep_id = json.loads(cluster.sweep(code=3).stdout)["sweep"]
+    assert cluster.sweep("--resume", sweep_id, "--node", "n9", code=1).stderr.endswith(
+        f"'n9' is not a GPU node of sweep {sweep_id}; its nodes: n1, n2, n3\n"
+    )
+    cluster.sinfo(f"n1|gpu*|idle|{GRES}|infinite", f"n2|gpu*|idle|{GRES}|infinite")
+    done = cluster.sweep("--resume", sweep_id)
+    assert states(done) == {"n3": "skipped"}
+    assert json.loads(done.stdout)["complete"] is True
+
+
+def test_a_sweep_renews_the_copy_for_all_users(cluster):
+    with open_store(cluster.store) as store:
+        publish(store, mode=0o640)
+    cluster.sweep("--node", "n1")
+    copy = published_path(cluster.store)
+    assert copy.stat().st_mode & 0o777 == 0o640
+    with open_store(copy, readonly=True) as store:
+        assert len(load_profile(store).gpus) == 4
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_the_first_sweep_of_root_makes_the_store_for_slurm_user(cluster):
+    lib = cluster.folder / "lib"
+    (cluster.folder / "config.toml").write_text(f'[store]\npath = "{lib}/store.db"\n')
+    cluster.slurm_says(silent="", settings={"SlurmUser": "nobody(65534)"})
+    cluster.let("n2", "busy")
+    cluster.sweep(code=3)
+    number = pwd.getpwnam("nobody").pw_uid
+    owners = {path.name: path.stat().st_uid for path in (lib, *lib.rglob("*"))}
+    assert owners.pop("n1.done") == 0  # empty, and the owner of its folder can remove it
+    assert {"lib", "store.db", "sweeps", "scope.json"} <= owners.keys()
+    assert {owners[name] for name in owners if name != "n3.done"} == {number}
+
+
+def test_nodes_that_cannot_take_jobs_are_skipped_with_their_state(cluster):
+    cluster.sinfo(
+        f"n1|gpu*|idle|{GRES}|infinite",
+        f"n2|gpu*|drained|{GRES}|infinite",
+        f"n3|gpu*|idle*|{GRES}|infinite",
+        "c1|cpu|idle||infinite",
+    )
+    done = cluster.sweep(code=3)
+    assert {n["node"]: n["reason"] for n in json.loads(done.stdout)["nodes"]} == {
+        "n1": "",
+        "n2": "node is drained",
+        "n3": "node does not respond",
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--node", "n9"], "'n9' is not a GPU node of this cluster; GPU nodes: n1, n2, n3"),
+        (["--resume", "nope"], "no unfinished sweep 'nope'; unfinished: none"),
+        (["--resume", "../x"], "no unfinished sweep '../x'; unfinished: none"),
+    ],
+)
+def test_wrong_options_name_the_valid_values(cluster, options, words):
+    done = subprocess.run(
+        cluster.argv(*options), env=cluster.env, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode in (1, 2)
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert cluster.probed() == []
+
+
+def test_without_slurm_the_reason_is_said(cluster):
+    (cluster.bin / "sinfo").unlink()
+    cluster.env["PATH"] = str(cluster.bin)
+    done = cluster.sweep(code=1)
+    assert "sinfo" in done.stderr
+
+
+def test_no_gpu_node_at_all(cluster):
+    cluster.sinfo("c1|cpu*|idle|(null)|infinite")
+    assert "no node with GPUs" in cluster.sweep(code=1).stderr
+
+
+def test_sinfo_is_really_asked(cluster, monkeypatch):
+    monkeypatch.setenv("PATH", cluster.env["PATH"])
+    monkeypatch.setenv("FAKE_SLURM", cluster.env["FAKE_SLURM"])
+    targets, skipped = gpu_nodes(900.0)
+    assert targets == [Target(node, "gpu", 4) for node in ("n1", "n2", "n3")]
+    assert skipped == []
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        ("gpu:4", 4),
+        ("gpu:a100:8(S:0-1)", 8),
+        (GRES, 4),
+        ("gpu", 1),
+        ("shard:16,gpu:v100:2,mps:200", 2),
+        ("(null)", 0),
+        ("gpux:4", 0),
+    ],
+)
+def test_gpus_are_counted_in_every_form_of_gres(gres, gpus):
+    targets, _ = parse_sinfo(f"n1|p|idle|{gres}|infinite\n", 900.0)
+    assert [t.gpus for t in targets] == ([gpus] if gpus else [])
+
+
+@pytest.mark.parametrize(
+    ("default", "limit", "chosen"),
+    [("gpu*", "1-00:00:00", "gpu"), ("gpu*", "10:00", "long"), ("gpu", "15:00", "gpu")],
+)
+def test_the_default_partition_is_preferred_if_it_allows_the_time(default, limit, chosen):
+    """In whatever order sinfo prints them; a probe of 15 min never starts where 10 are allowed."""
+    lines = ["n1|long|idle|gpu:4|infinite", f"n1|{default}|idle|gpu:4|{limit}"]
+    lines.append("n1|a-short|idle|gpu:4|10:00")
+    for order in permutations(lines):
+        assert parse_sinfo("\n".join(order), 900.0)[0] == [Target("n1", chosen, 4)]
+
+
+def test_notes_are_forgotten_when_a_sweep_is_complete(tmp_path):
+    notes = SweepProgress(tmp_path / "sweeps", "s1")
+    assert (notes.done(), notes.unfinished()) == (set(), [])
+    notes.begin((), {})
+    notes.note("n1.cluster.example")
+    assert notes.done() == {"n1.cluster.example"}
+    assert notes.unfinished() == ["s1"]
+    notes.finish()
+    assert notes.unfinished() == []
+
+
+def test_notes_that_cannot_be_read_say_so(tmp_path):
+    notes = SweepProgress(tmp_path / "sweeps", "s1")
+    options = {"runs": 3, "classes": ["A"], "backend": None}
+    notes.begin(("n1",), options)
+    assert notes.scope() == (("n1",), options)
+    for text in ("{", "[]", '{"nodes": [1], "options": {}}', '{"nodes": [], "options": {"a": {}}}'):
+        (notes.folder / "scope.json").write_text(text)
+        with pytest.raises(SourceError, match="begin a new one"):
+            notes.scope()
+
+
+def test_notes_that_cannot_be_written_are_an_error_of_ours(tmp_path):
+    (tmp_path / "sweeps").write_text("a file where the folder should be")
+    with pytest.raises(SourceError, match="cannot be made"):
+        SweepProgress(tmp_path / "sweeps", "s1").begin((), {})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_root_leaves_the_notes_to_the_owner_of_the_store(tmp_path):
+    os.chown(tmp_path, 4711, 4712)
+    notes = SweepProgress(tmp_path / "sweeps", "s1")
+    notes.begin((), {})
+    assert [(f.stat().st_uid, f.stat().st_gid) for f in (notes.root, notes.folder)] == [
+        (4711, 4712)
+    ] * 2
+
+
+@pytest.mark.parametrize("error", [SourceError, StoreError])
+def test_a_report_that_the_store_refuses_fails_its_node(error):
+    def refuse(report):
+        raise error("no")
+
+    running = Sweep("s1", refuse)
+    refused = running._ingested(Outcome("n1", "done", took_s=2.0), {})
+    assert refused == Outcome("n1", "failed", "no", took_s=2.0)

@@ -1,0 +1,351 @@
+"""Sweeps that are incremental and polite, and what they do when something fails."""
+
+import json
+import os
+import select
+import sqlite3
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+from click.testing import CliRunner
+from fake_cluster import GRES, FakeCluster, states
+from fake_nvml import build_library
+
+from gpu_aware_profile import store_writer
+from gpu_aware_profile.cli import cli
+from gpu_aware_profile.sweeps import slow_alarm
+from gpu_aware_profile.sweeps.gpu_nodes import Target
+from gpu_aware_profile.sweeps.sweep import Sweep
+from gpu_aware_profile.sweeps.sweep_progress import SweepProgress
+from slurm_gpu_aware.errors import StoreError
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.history import newest_runs
+from slurm_gpu_aware.store.ingest import ingest_report
+from slurm_gpu_aware.store.profiles import load_profile
+from slurm_gpu_aware.variability.drift import Change
+
+DAY_S = 86_400.0
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return build_library(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def cluster(library, tmp_path):
+    return FakeCluster(library, tmp_path)
+
+
+def reasons(done):
+    return {n["node"]: n["reason"] for n in json.loads(done.stdout)["nodes"]}
+
+
+def aged(cluster, **days):
+    """Make the last probe of nodes this old."""
+    with open_store(cluster.store) as store:
+        for node, age in days.items():
+            at = time.time() - age * DAY_S
+            store.execute("UPDATE nodes SET probed_at_unix = ? WHERE node = ?", (at, node))
+
+
+# -- which nodes ----------------------------------------------------------------------------------
+
+
+def test_only_nodes_with_an_old_probe_longest_ago_first(cluster):
+    cluster.sweep("--class", "A", "--runs", "1")
+    aged(cluster, n1=1, n2=8, n3=20)
+    done = cluster.sweep("--older-than", "7", "--jobs", "1", "--class", "A", "--runs", "1")
+    assert cluster.probed()[3:] == ["n3", "n2"]
+    assert ": 2 nodes to probe, 1 probed recently" in done.stderr
+    again = cluster.sweep("--older-than", "7")
+    assert json.loads(again.stdout)["nodes"] == []
+    assert list((cluster.folder / "sweeps").iterdir()) == []
+
+
+def test_an_incremental_sweep_begins_with_nodes_that_were_never_probed(cluster):
+    cluster.sweep("--node", "n1", "--class", "A", "--runs", "1")
+    aged(cluster, n1=30)
+    cluster.sweep("--older-than", "7", "--jobs", "1", "--class", "A", "--runs", "1")
+    assert cluster.probed() == ["n1", "n2", "n3", "n1"]
+
+
+def test_only_idle_nodes(cluster):
+    cluster.sinfo(
+        f"n1|gpu*|idle|{GRES}|infinite",
+        f"n2|gpu*|mixed|{GRES}|infinite",
+        f"n3|gpu*|idle~|{GRES}|infinite",
+    )
+    done = cluster.sweep("--idle-only", "--class", "A", "--runs", "1")
+    assert states(done) == {"n1": "done", "n2": "skipped", "n3": "skipped"}
+    assert reasons(done)["n2"] == reasons(done)["n3"] == "node is not idle"
+    assert json.loads(done.stdout)["complete"] is True
+    assert cluster.probed() == ["n1"]
+    assert "--immediate=30" in (cluster.folder / "srun.log").read_text()
+
+
+def test_a_resumed_sweep_of_idle_nodes_takes_those_that_are_idle_by_then(cluster):
+    cluster.let("n2", "busy")
+    first = cluster.sweep("--idle-only", "--class", "A", "--runs", "1", code=3)
+    cluster.let("n2", "ok")
+    cluster.sinfo(*(f"{n}|gpu*|{s}|{GRES}|infinite" for n, s in (("n1", "idle"), ("n2", "mixed"))))
+    sweep_id = json.loads(first.stdout)["sweep"]
+    second = cluster.sweep("--resume", sweep_id, code=3)
+    assert reasons(second) == {"n2": "node is not idle"}
+    cluster.sinfo(f"n2|gpu*|idle|{GRES}|infinite")
+    assert states(cluster.sweep("--resume", sweep_id)) == {"n2": "done"}
+
+
+def test_no_probe_begins_after_the_budget_and_the_rest_can_be_resumed(cluster):
+    done = cluster.sweep("--budget", "0.000001", code=3)
+    assert set(reasons(done).values()) == {"not begun within the budget of 1e-06 s"}
+    assert set(states(done)) == {"n1", "n2", "n3"}
+    assert cluster.probed() == []
+    sweep_id = json.loads(done.stdout)["sweep"]
+    rest = cluster.sweep(
+        "--resume", sweep_id, "--budget", "500", "--wait", "900", "--class", "A", "--runs", "1"
+    )
+    assert set(states(rest).values()) == {"done"}
+    # No probe waits for its node beyond the budget.
+    words = (cluster.folder / "srun.log").read_text().split()
+    assert all(int(w.partition("=")[2]) <= 500 for w in words if w.startswith("--immediate"))
+
+
+def test_background_probes_have_low_priority_and_the_qos_of_the_site(cluster):
+    config = cluster.folder / "config.toml"
+    config.write_text(f'{config.read_text()}\n[profiling]\nqos = "scavenger"\n')
+    own = ["--node", "n1", "--class", "A", "--runs", "1"]
+    cluster.sweep(*own, "--background", "--srun-option=--qos=mine")
+    cluster.sweep(*own)
+    first, second = (cluster.folder / "srun.log").read_text().splitlines()
+    words = first.split()
+    assert "--nice=1000000" in words
+    assert [w for w in words if w.startswith("--qos")] == ["--qos=scavenger", "--qos=mine"]
+    assert "--nice" not in second
+    assert "--qos" not in second
+
+
+def test_old_unfinished_sweeps_are_given_up(tmp_path):
+    root = tmp_path / "sweeps"
+    for number in range(30):
+        SweepProgress(root, f"s{number:02}").begin(["n1"], {"idle_only": True})
+    kept = SweepProgress(root, "s29").unfinished()
+    assert len(kept) == 20
+    assert SweepProgress(root, "s29").scope() == (("n1",), {"idle_only": True})
+
+
+# -- what fails -----------------------------------------------------------------------------------
+
+
+def test_a_preempted_probe_is_reported_and_resumed(cluster):
+    cluster.let("n2", "preempted")
+    first = cluster.sweep("--class", "A", "--runs", "1", code=3)
+    assert states(first) == {"n1": "done", "n2": "preempted", "n3": "done"}
+    assert reasons(first)["n2"] == "Slurm gave the node to another job"
+    cluster.let("n2", "ok")
+    second = cluster.sweep("--resume", json.loads(first.stdout)["sweep"])
+    assert states(second) == {"n2": "done"}
+
+
+def test_what_a_preempted_probe_measured_stays(cluster):
+    cluster.let("n2", "partial")
+    first = cluster.sweep("--class", "A", "--runs", "1", code=3)
+    assert states(first)["n2"] == "preempted"
+    assert reasons(first)["n2"] == "Slurm gave the node to another job before all was measured"
+    with open_store(cluster.store, readonly=True) as store:
+        scores = load_profile(store).raw_scores["A"]
+        assert {slot for node, slot in scores if node == "n2"} == {0, 1}
+        assert len(load_profile(store).gpus) == 12
+    cluster.let("n2", "ok")
+    cluster.sweep("--resume", json.loads(first.stdout)["sweep"])
+    with open_store(cluster.store, readonly=True) as store:
+        assert len(load_profile(store).raw_scores["A"]) == 12
+
+
+@pytest.mark.parametrize(
+    ("does", "reason"),
+    [
+        ("flood", "the probe printed more than 8 MiB"),
+        ("late", "the clock of the node is 2 h ahead of that of here"),
+    ],
+)
+def test_a_node_that_says_too_much_or_from_the_future_fails_alone(cluster, does, reason):
+    cluster.let("n2", does)
+    done = cluster.sweep("--class", "A", "--runs", "1", code=3)
+    assert states(done) == {"n1": "done", "n2": "failed", "n3": "done"}
+    assert reasons(done)["n2"] == reason
+
+
+def test_a_full_disk_fails_the_node_and_keeps_what_was_measured(cluster, monkeypatch):
+    for name in ("PATH", "FAKE_SLURM", "LD_LIBRARY_PATH"):
+        if name in cluster.env:
+            monkeypatch.setenv(name, cluster.env[name])
+    with open_store(cluster.store) as store:
+
+        def ingest(report):
+            if report.node == "n2":  # from now on no page can be added
+                pages = store.query("PRAGMA page_count")[0][0]
+                store.query(f"PRAGMA max_page_count = {pages}")
+            ingest_report(store, report)
+
+        argv = ["--class=A", "--runs=30"]
+        running = Sweep("s1", ingest, str(cluster.bin / "profile"), argv, concurrency=1)
+        outcomes = list(running.run([Target(f"n{k}", "gpu", 4) for k in (1, 2)]))
+        assert [(o.node, o.state) for o in outcomes] == [("n1", "done"), ("n2", "failed")]
+        assert "the file system is full" in outcomes[1].reason
+        assert {run.node for run in newest_runs(store)} == {"n1"}
+        assert {node for node, _ in load_profile(store).gpus} == {"n1"}
+    with sqlite3.connect(cluster.store) as plain:
+        assert plain.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_scores_that_cannot_be_stored_are_said(cluster, monkeypatch):
+    def full(*args, **options):
+        raise StoreError("the file system is full")
+
+    for name, value in cluster.env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(store_writer, "recompute_scores", full)
+    command = str(cluster.bin / "profile")
+    done = CliRunner().invoke(cli, ["sweep", "--command", command, "--class", "A", "--runs", "1"])
+    assert done.exit_code == 3
+    assert "the scores are those of before: the file system is full" in done.stderr
+    assert "n2    done" in done.stdout
+
+
+# -- slow GPUs ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def alarm(cluster):
+    """A command that appends what it hears to a file."""
+    file = cluster.folder / "alarm"
+    log = cluster.folder / "heard"
+    file.write_text(
+        f"#!{sys.executable}\nimport json, os, sys\n"
+        "said = {k: v for k, v in os.environ.items() if k.startswith('GPU_AWARE_SLOW')}\n"
+        f"open({str(log)!r}, 'a').write(json.dumps([json.load(sys.stdin), said]) + '\\n')\n"
+        "sys.exit(int(os.environ.get('ALARM_FAILS', 0)))\n"
+    )
+    file.chmod(file.stat().st_mode | stat.S_IXUSR)
+    return lambda: [json.loads(x) for x in log.read_text().splitlines()] if log.exists() else []
+
+
+def swept(cluster, *options):
+    """A sweep of class A with the alarm; what it found slower."""
+    alarm = f"'{cluster.folder / 'alarm'}'"
+    done = cluster.sweep("--class", "A", "--jobs", "3", "--on-slow", alarm, *options)
+    return done, [(g["node"], g["gpu"]) for g in json.loads(done.stdout)["slower"]]
+
+
+def test_a_gpu_that_became_slower_is_reported_once(cluster, alarm):
+    assert swept(cluster)[1] == []
+    slower = {"2": {"A": 1.15 * cluster.own_slowness("n2", 2, "A")}}
+    cluster.slow("n2", slower)
+    done, found = swept(cluster)
+    assert found == [("n2", 2)]
+    assert "became slower: n2:2 ('gpu-aware-profile drift' says how much)" in done.stderr
+    ((said, names),) = alarm()
+    assert [(g["node"], g["gpu"], g["class"]) for g in said["gpus"]] == [("n2", 2, "A")]
+    assert said["gpus"][0]["rise"] == pytest.approx(0.15, abs=0.02)
+    assert names["GPU_AWARE_SLOW_GPUS"] == "n2:2"
+    assert names["GPU_AWARE_SLOW_NODES"] == "n2"
+    assert names["GPU_AWARE_SLOW_REASON"].startswith("slow GPUs: n2:2 (A +1")
+    swept(cluster)
+    assert len(alarm()) == 1  # as slow as it was reported
+    cluster.slow("n2")
+    swept(cluster)
+    assert len(alarm()) == 1  # well again
+    cluster.slow("n2", slower)
+    swept(cluster)
+    assert len(alarm()) == 2
+
+
+def test_a_single_slow_run_is_not_reported(cluster, alarm):
+    swept(cluster)
+    cluster.slow("n2", slow_runs=[{"gpu": 2, "run": 1, "factors": {"A": 1.15}}])
+    assert swept(cluster)[1] == []
+    assert alarm() == []
+
+
+def test_an_alarm_that_fails_is_tried_again_and_stops_nothing(cluster, alarm):
+    swept(cluster)
+    cluster.slow("n2", {"2": {"A": 1.15 * cluster.own_slowness("n2", 2, "A")}})
+    cluster.env["ALARM_FAILS"] = "7"
+    done, found = swept(cluster)
+    assert found == [("n2", 2)]
+    assert json.loads(done.stdout)["complete"] is True
+    assert "--on-slow failed, the next sweep tries again: it ended with 7" in done.stderr
+    del cluster.env["ALARM_FAILS"]
+    for _ in range(2):
+        swept(cluster)
+    assert len(alarm()) == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("/no/such/program x", "/no/such/program: no such command"),
+        ("mail 'x", "No closing quotation"),
+        ("", "the command is empty"),
+    ],
+)
+def test_an_alarm_that_cannot_be_run_is_refused_at_once(cluster, command, reason):
+    done = cluster.sweep("--on-slow", command, code=2)
+    assert reason in done.stderr
+    assert cluster.probed() == []
+
+
+def test_an_alarm_that_hangs_is_ended(monkeypatch):
+    monkeypatch.setattr(slow_alarm, "_LIMIT_S", 0.2)
+    change = Change("n1", 0, "A", "v100", 1.0, 1.2, 0.2, 0.05, 3, 1.0, 2.0)
+    assert (
+        slow_alarm._run(["sh", "-c", "sleep 60 & wait"], [change]) == "it did not end within 0.2 s"
+    )
+    assert slow_alarm._run(["true"], [change]) == ""
+
+
+def test_a_killed_sweep_keeps_what_was_measured_and_is_resumed(cluster):
+    cluster.let("n2", "hang")
+    started = cluster.folder / "n2.started"
+    os.mkfifo(started)  # readable when the fake srun has opened it
+    watch = os.open(started, os.O_RDONLY | os.O_NONBLOCK)
+    argv = cluster.argv("--jobs", "1", "--class", "A", "--runs", "1")
+    with subprocess.Popen(argv, env=cluster.env, stderr=subprocess.PIPE, text=True) as process:
+        sweep_id = process.stderr.readline().split()[1].rstrip(":")
+        assert select.select([watch], [], [], 60.0)[0]
+        process.kill()
+    os.close(watch)
+    (cluster.folder / f"cancelled.gpu-aware-probe.{sweep_id}.n2").touch()  # ends the orphan
+    with open_store(cluster.store, readonly=True) as store:
+        assert {run.node for run in newest_runs(store)} == {"n1"}
+    cluster.let("n2", "ok")
+    rest = cluster.sweep("--resume", sweep_id)
+    assert states(rest) == {"n2": "done", "n3": "done"}
+    with open_store(cluster.store, readonly=True) as store:
+        assert len(load_profile(store).raw_scores["A"]) == 12
+
+
+def test_an_alarm_hears_of_any_number_of_gpus(tmp_path):
+    slow = [
+        Change(f"{'node' * 50}{k}", 0, "A", "v100", 1.0, 1.2, 0.2, 0.05, 3, 1.0, 2.0)
+        for k in range(20_000)
+    ]
+    heard = tmp_path / "heard"
+    script = f"cat >{heard}; set -- $GPU_AWARE_SLOW_GPUS; [ $# -eq 500 ]"
+    assert slow_alarm._run(["sh", "-c", script], slow) == ""
+    assert len(json.loads(heard.read_text())["gpus"]) == 20_000
+
+
+def test_two_sweeps_of_the_same_machines_agree(cluster):
+    def scores():
+        with open_store(cluster.store, readonly=True) as store:
+            return load_profile(store).raw_scores
+
+    cluster.sweep()
+    first = scores()
+    cluster.sweep()
+    assert scores() == first
