@@ -173,7 +173,7 @@ def _text(rows: Sequence[GpuScore], answer: Record) -> str:
 
 
 def _show_jobs(settings: StoreConfig, *, as_json: bool) -> None:
-    from gpu_aware_profile.report_data import stored_job_scores  # imports NumPy
+    from gpu_aware_profile.report.report_data import stored_job_scores  # imports NumPy
 
     with open_for_reading(settings) as store:
         found = stored_job_scores(store, time.time())
