@@ -52,7 +52,10 @@ __all__ = ["export", "show"]
     help="Best GPU first, or by node and GPU.",
 )
 @click.option(
-    "--worst", type=click.IntRange(1), metavar="N", help="Only the N slowest GPUs of each class."
+    "--worst",
+    type=click.IntRange(1, 100_000),
+    metavar="N",
+    help="Only the N slowest GPUs of each class.",
 )
 @click.option("--summary", "only_summary", is_flag=True, help="Only the spread per class.")
 @click.option("--levels", "only_levels", is_flag=True, help="Only the locality penalties.")
