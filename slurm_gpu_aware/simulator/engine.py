@@ -108,7 +108,7 @@ class Simulator:
             self._admit()
             self.changed |= bool(list(self.clock.crossings.due(time)))
             if self.clock.due_s is not None and self.clock.due_s <= time:
-                self.changed, self.clock.due_s = True, None
+                self.changed, self.clock.due_s, self.rounds.blocked = True, None, None
             if self._wants_round() and self.clock.now == self.clock.next_round():
                 self._round()
         waiting = self.rounds.waiting.values()
@@ -212,7 +212,7 @@ class Simulator:
             if self.timer is not None:
                 self.placement_ms.append((self.timer() - started) * 1e3)
             self._apply(due)
-            self.rounds.note_head()
+            self.rounds.note_blocked(due.plan)
             self.used.append((self.clock.now, self.state.used))
             self.clock.due_s = self._note_postponed(due)
             if self.policy.may_postpone:

@@ -41,8 +41,8 @@ class Rounds:
         self.state = state
         self.waiting: dict[int, ActiveJob] = {}
         """Position in the trace -> job."""
-        self.blocked: int | None = None
-        """Position of the head of the queue after the last round; None once a job ends."""
+        self.blocked: Place | None = None
+        """Key of the first job that lacked GPUs in the last round; None once that may change."""
         self.plan_settings = PlanSettings(
             policy=settings.policy,
             classes=settings.classes,
@@ -59,30 +59,35 @@ class Rounds:
         policy = make_policy(settings.policy, settings.policy_options)
         self._weighs = policy.wait_rule() is not None
         """Jobs may wait for GPUs that become free later."""
-        self._patient = settings.backfill or policy.may_postpone or self._weighs
-        """Jobs may overtake, or accept a worse set later."""
+        self._patient = settings.backfill or policy.may_postpone
+        """Jobs may overtake one that lacks GPUs, or accept a worse set later."""
+        self._patient |= self._weighs and settings.moves is not None  # planned at arrivals, too
 
     def wait(self, active: ActiveJob) -> None:
         self.waiting[active.position] = active
         if self._lined:
-            insort(self._line, self._place(active))
+            place = self._place(active)
+            insort(self._line, place)
+            if self.blocked is not None and place < self.blocked:
+                self.blocked = None
 
     def stop_waiting(self, active: ActiveJob) -> None:
         del self.waiting[active.position]
         if self._lined:
             del self._line[bisect_left(self._line, self._place(active))]
 
-    def note_head(self) -> None:
-        """Record the head of the queue after a round."""
-        self.blocked = self._line[0][-1] if self._line else None
+    def note_blocked(self, plan: Plan) -> None:
+        """Record the first job that lacks GPUs after a round; those behind it wait for it."""
+        by_choice = {waiting.job_id for waiting in plan.waiting if waiting.postponed}
+        lacking = (p for p in self._line if self.waiting[p[-1]].job.job_id not in by_choice)
+        self.blocked = next(lacking, None)
 
     def next(self) -> Round | None:
         """Plan the round that is due; None if no job takes part."""
         settings, state = self.settings, self.state
         if self._lined:
             queue = list(self._head_of_line())
-            blocked = not self._patient and bool(self._line) and self._line[0][-1] == self.blocked
-            if not queue or blocked:  # nothing has changed for the head
+            if not queue or (self.blocked is not None and not self._patient):
                 return None
             return Round(self._plan(queue, None), None, queue)
         for active in state.running.values():
