@@ -65,6 +65,7 @@ def plan_round(
     now: float,
     *,
     policy_options: Mapping[str, Mapping[str, Any]] | None = None,
+    explain: bool = True,
 ) -> Plan:
     """Plan one round.
 
@@ -76,21 +77,29 @@ def plan_round(
     cluster : the snapshot; it is not changed. ``cluster.running`` has the ends for the shadow.
     now : time in seconds, on the clock of ``RunningJob.end_s``.
     policy_options : options per policy name; a request's own options override them.
+    explain : find the reasons of jobs that wait, and infeasible ones. A simulation, in which all
+        jobs fit on the idle cluster, asks for neither: that takes longer than the decisions.
     """
     cluster = replace(cluster, running=RunningJobs.of(cluster.running))
     dispatcher = Dispatcher(settings, policy_options, now, cluster.running)
-    return _Round(cluster, settings, now, dispatcher).plan(in_slurm_order(queue))
+    return _Round(cluster, settings, now, dispatcher, explain).plan(in_slurm_order(queue))
 
 
 class _Round:
     """State of one round during planning."""
 
     def __init__(
-        self, cluster: Cluster, settings: PlanSettings, now: float, dispatcher: Dispatcher
+        self,
+        cluster: Cluster,
+        settings: PlanSettings,
+        now: float,
+        dispatcher: Dispatcher,
+        explain: bool,
     ) -> None:
         self.settings = settings
         self.now = now
         self.dispatcher = dispatcher
+        self.explain = explain
         self.cluster = cluster.copy()
         self.snapshot = cluster
         self.running: list[RunningJob] = list(cluster.running)
@@ -222,6 +231,8 @@ class _Round:
 
     def _is_infeasible(self, request: Request) -> bool:
         """Say whether the job does not fit even on the idle cluster; if so, it waits."""
+        if not self.explain:
+            return False
         key = shape_of(request)
         if key not in self._infeasible:
             fits = self.dispatcher.could_place(request, self._idle) is not None
@@ -242,8 +253,10 @@ class _Round:
         return replace(ended, free=ended.exists.copy(), sockets=idle)
 
     def _behind_head(self, head: Request, behind: list[Request], wait: Postponement | None) -> None:
-        timeline = Timeline(self.running, self.now)
-        shadow = reserve(head, self.cluster, timeline, self.dispatcher, wait)
+        shadow = None
+        if self.explain or self.settings.backfill or wait is not None:
+            timeline = Timeline(self.running, self.now)
+            shadow = reserve(head, self.cluster, timeline, self.dispatcher, wait)
         if wait is not None:
             self._postpone(head, wait, f"{wait.reason}; reserved for it")
         else:
@@ -260,6 +273,13 @@ class _Round:
             self._wait(request, why)
 
     def _wait_as_head(self, head: Request, shadow: Shadow | None) -> None:
+        self._wait(
+            head,
+            self._why_next(head, shadow) if self.explain else "",
+            shadow_start_s=None if shadow is None else shadow.start_s,
+        )
+
+    def _why_next(self, head: Request, shadow: Shadow | None) -> str:
         postponed = self.dispatcher.postponed(head, self.cluster)
         why = self.dispatcher.why_not(head, self.cluster).text
         reason = f"{'postponed' if postponed else 'next in line'}: {why}"
@@ -273,7 +293,7 @@ class _Round:
             )
             what = "reconsidered" if postponed else "starts"
             reason += f"; {what} {latest}, reserved: {names}"
-        self._wait(head, reason, shadow_start_s=None if shadow is None else shadow.start_s)
+        return reason
 
     def _postpone(self, request: Request, wait: Postponement, reason: str) -> None:
         """Let a job wait for a set that frees up later; no job behind it waits for the same."""
@@ -309,7 +329,7 @@ class _Round:
                 elif answer is not None:
                     self._postpone(request, answer, answer.reason)
                 elif not self._is_infeasible(request):
-                    reason = self._why_behind(head, room, request, short)
+                    reason = self._why_behind(head, room, request, short) if self.explain else ""
                     self._wait(request, reason)
                     blocked = request.job_id if strict else None
                     if not self.dispatcher.postponed(request, view):

@@ -170,6 +170,7 @@ class Rounds:
             settings if backfill else replace(settings, backfill=False),
             now,
             policy_options={self.settings.policy: self.settings.policy_options},
+            explain=False,
         )
 
     def _place(self, active: ActiveJob) -> Place:
