@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 from operator import attrgetter
 from typing import Self
 
+import numpy as np
+
+from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.cluster import RunningJob
 
 __all__ = ["RunningJobs"]
@@ -17,6 +21,9 @@ class RunningJobs(tuple[RunningJob, ...]):
 
     The simulator, in which few jobs change from round to round, knows them and sets them.
     """
+
+    known_until: FloatArray | None = None
+    """:meth:`until`, if it is known."""
 
     @classmethod
     def of(cls, running: Sequence[RunningJob]) -> Self:
@@ -32,3 +39,15 @@ class RunningJobs(tuple[RunningJob, ...]):
     def beside_gpus(self) -> Sequence[RunningJob]:
         """The jobs that hold CPUs or memory, as far as is known."""
         return [job for job in self if job.beside_gpus]
+
+    def until(self, shape: tuple[int, int]) -> FloatArray:
+        """(N, W) latest end of the first job to free each GPU; NaN: no job holds it."""
+        if self.known_until is None:
+            self.known_until = np.full(shape, np.nan)
+            held = [job.each_gpu for job in self]
+            counts = np.fromiter(map(len, held), dtype=np.int64, count=len(held))
+            flat = chain.from_iterable(chain.from_iterable(held))
+            gpus = np.fromiter(flat, dtype=np.int64, count=2 * int(counts.sum())).reshape(-1, 2).T
+            ends = np.array([job.end_s for job in self], dtype=np.float64).repeat(counts)
+            np.fmin.at(self.known_until, (gpus[0], gpus[1]), ends)
+        return self.known_until

@@ -15,7 +15,7 @@ from slurm_gpu_aware.placement.level_views import level_views
 from slurm_gpu_aware.placement.score_table import ScoreTable, score_table
 from slurm_gpu_aware.placement.shapes import Split, splits
 
-__all__ = ["LeastSlowdown", "worst_of_best"]
+__all__ = ["LeastSlowdown", "least_largest", "worst_of_best"]
 
 _FEW = 16  # columns up to which one operation for each is quicker than one for each row
 
@@ -84,6 +84,21 @@ class LeastSlowdown:
     def _worst(self, nodes: IntArray, free: BoolArray, count: int) -> FloatArray:
         """(R,) largest of the ``count`` least scores of each node's free GPUs, as `on_nodes`."""
         return worst_of_best(np.where(free, self.table.scores[nodes], math.inf), count)
+
+
+def least_largest(values: FloatArray, split: Split, gpus: int) -> float:
+    """Bound of the largest value of a set of a split: no set of ``gpus`` GPUs has a lower one.
+
+    ``values``: (N, W) of each GPU; inf: not usable.
+    """
+    if split.uneven:
+        return worst_of_best(values.reshape(1, -1), gpus).item()
+    each = worst_of_best(values, split.per_node)
+    bound = worst_of_best(each[None, :], split.nodes).item()
+    if split.same_slots:
+        common = worst_of_best(values.T, split.nodes)
+        bound = max(bound, worst_of_best(common[None, :], split.per_node).item())
+    return bound
 
 
 def worst_of_best(scores: FloatArray, count: int) -> FloatArray:

@@ -48,7 +48,7 @@ def reserve(
     dispatcher: Dispatcher,
     wait: Postponement | None = None,
 ) -> Shadow | None:
-    """Bisect for the earliest end after which the head fits; None: it fits after none.
+    """Find the earliest end after which the head fits; None: it fits after none.
 
     ``wait``: the head waits by its own choice. Its set is reserved from its expected start, which
     is earlier than the limits promise, so that no other job takes parts of it.
@@ -65,18 +65,23 @@ def reserve(
         return Shadow(wait.start_s, chosen, rest, head.bound)
 
     @cache
-    def at(index: int) -> tuple[Assignment | None, Cluster]:
-        later = timeline.at(cluster, timeline.ends[index])
+    def at(time_s: float) -> tuple[Assignment | None, Cluster]:
+        later = timeline.at(cluster, time_s)
         return dispatcher.could_place(head, later), later
 
-    last = len(timeline.ends) - 1
-    if last < 0 or at(last)[0] is None:
-        return None
-    first = bisect_left(range(last), True, key=lambda index: at(index)[0] is not None)
-    assignment, rest = at(first)
-    assert assignment is not None  # noqa: S101 - it fits at the last end, or at this one
+    def fits(time_s: float) -> bool:
+        return at(time_s)[0] is not None
+
+    start_s = timeline.earliest(head, cluster)
+    if start_s <= timeline.now or not fits(start_s):  # it lacks more than GPUs
+        ends = timeline.ends[bisect_left(timeline.ends, start_s) :]
+        if not ends or not fits(ends[-1]):
+            return None
+        start_s = ends[bisect_left(ends, True, key=fits)]
+    assignment, rest = at(start_s)
+    assert assignment is not None  # noqa: S101 - it fits then
     take(rest, head, assignment)
-    return Shadow(timeline.ends[first], assignment, rest, head.bound)
+    return Shadow(start_s, assignment, rest, head.bound)
 
 
 class BackfillRoom:

@@ -102,7 +102,9 @@ class _Round:
         self.explain = explain
         self.cluster = cluster.copy()
         self.snapshot = cluster
-        self.running: list[RunningJob] = list(cluster.running)
+        self.running = RunningJobs.of(cluster.running)
+        """The jobs of the snapshot that are not preempted."""
+        self.started: list[RunningJob] = []
         self.assignments: list[Assignment] = []
         self.waiting: dict[str, Waiting] = {}
         self._results = TrialResults()
@@ -186,7 +188,8 @@ class _Round:
         if not can_preempt(request) or self.dispatcher.postponed(request, self.cluster):
             return False
         placed = {assignment.job_id for assignment in self.assignments}
-        others = [job for job in self.running if job.job_id not in placed]
+        jobs = (*self.running, *self.started)
+        others = [job for job in jobs if job.job_id not in placed]
         # The victims of GPUs that Slurm itself chooses are not known.
         named = replace(request, several_sockets=None) if request.bound else request
         preemption = plan_preemption(named, self.cluster, others, self.dispatcher)
@@ -204,9 +207,9 @@ class _Round:
         held = take(after, request, chosen)
         # No other job gets the resources of the victims before they end.
         keep_least(self.cluster, self.cluster, after, slice(None))
-        self.running = [job for job in self.running if job not in preemption.victims]
+        self.running = RunningJobs(j for j in self.running if j not in preemption.victims)
         self.dispatcher.ends.preempt(names)
-        self.running.append(left_behind(self.cluster, after, "(preempted)", self.now))
+        self.started.append(left_behind(self.cluster, after, "(preempted)", self.now))
         self._record(request, chosen, held)
         return True
 
@@ -217,10 +220,10 @@ class _Round:
         self, request: Request, assignment: Assignment, held: Mapping[int, NodeShare]
     ) -> None:
         job = as_running(request, assignment, self.now, held)
-        self.running.append(job)
+        self.started.append(job)
         self.dispatcher.ends.start(job)
         if gpus := tuple((node, share.unsure) for node, share in held.items() if share.unsure):
-            self.running.append(RunningJob("(by Slurm)", gpus, self.now))
+            self.started.append(RunningJob("(by Slurm)", gpus, self.now))
         self.assignments.append(replace(assignment, clock_mhz=self.settings.clock_mhz(request)))
         answer, after = self._results.get(id(request), (None, None))
         self._results = after if after and isinstance(answer, Assignment) else TrialResults()
@@ -255,7 +258,7 @@ class _Round:
     def _behind_head(self, head: Request, behind: list[Request], wait: Postponement | None) -> None:
         shadow = None
         if self.explain or self.settings.backfill or wait is not None:
-            timeline = Timeline(self.running, self.now)
+            timeline = Timeline(self.running, self.now, self.started)
             shadow = reserve(head, self.cluster, timeline, self.dispatcher, wait)
         if wait is not None:
             self._postpone(head, wait, f"{wait.reason}; reserved for it")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple, Self
 
@@ -13,7 +13,10 @@ from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.feasible import node_demand
+from slurm_gpu_aware.model.running_jobs import RunningJobs
+from slurm_gpu_aware.placement.feasible import allowed_nodes, node_demand
+from slurm_gpu_aware.placement.least import least_largest
+from slurm_gpu_aware.placement.shapes import splits
 
 __all__ = ["NodeShare", "Timeline", "as_running", "keep_least", "left_behind", "take"]
 
@@ -114,32 +117,31 @@ def left_behind(here: Cluster, after: Cluster, name: str, end_s: float) -> Runni
 
 
 class Timeline:
-    """Ends of jobs as flat arrays, so that :meth:`at` needs only a few vector operations.
+    """Ends of jobs by GPU, so that :meth:`at` needs only a few vector operations.
 
     An end before ``now`` (a job over its limit) counts as ``now``.
     """
 
-    def __init__(self, jobs: Sequence[RunningJob], now: float) -> None:
-        self._jobs = jobs
-        self._now = now
-
-    @cached_property
-    def _end(self) -> FloatArray:
-        """(jobs,)."""
-        ends = np.array([job.end_s for job in self._jobs], dtype=np.float64)
-        return np.maximum(ends, self._now)
+    def __init__(
+        self, running: Sequence[RunningJob], now: float, started: Sequence[RunningJob] = ()
+    ) -> None:
+        """``started``: more jobs, those of the round."""
+        self._running = RunningJobs.of(running)
+        self._started = started
+        self.now = now
+        self._latest: FloatArray | None = None
 
     @cached_property
     def ends(self) -> list[float]:
         """Distinct ends, ascending; inf last if a job has no limit."""
-        ends: list[float] = np.unique(self._end).tolist()
-        return ends
+        ends = np.array([job.end_s for job in (*self._running, *self._started)], dtype=np.float64)
+        distinct: list[float] = np.unique(np.maximum(ends, self.now)).tolist()
+        return distinct
 
     def at(self, cluster: Cluster, time_s: float) -> Cluster:
         """Return a copy of the cluster without the jobs that end by ``time_s``."""
         later = cluster.copy()
-        node, slot = self._gpus.by(time_s)
-        later.free[node, slot] = later.exists[node, slot]
+        later.free[later.exists & (self._until(cluster) <= time_s)] = True
         node, cpus, memory_mb = self._shares.by(time_s)
         np.add.at(later.free_cpus, node, cpus)
         np.add.at(later.free_memory_mb, node, memory_mb)
@@ -149,25 +151,46 @@ class Timeline:
             later.sockets.quiet[:] = True  # all placed jobs have started by then
         return later
 
+    def earliest(self, request: Request, cluster: Cluster) -> float:
+        """Time before which too few GPUs are free for a request; inf: it never has enough."""
+        until = self._until(cluster)
+        times = np.where(np.isnan(until), math.inf, np.maximum(until, self.now))
+        times[cluster.free] = self.now
+        allowed = allowed_nodes(request, cluster)
+        if allowed is not None:
+            times[~allowed] = math.inf
+        bounds = (least_largest(times, split, request.gpus) for split in splits(request, cluster))
+        return min(bounds, default=math.inf)
+
+    def _until(self, cluster: Cluster) -> FloatArray:
+        """(N, W) time at which each GPU becomes free; NaN: no job holds it."""
+        if self._latest is None:
+            self._latest = self._running.until(cluster.shape)
+            if self._started:
+                self._latest = self._latest.copy()
+            for job in self._started:
+                for node, slots in job.gpus:
+                    held = node, list(slots)
+                    self._latest[held] = np.fmin(self._latest[held], job.end_s)
+        return self._latest
+
     @cached_property
-    def _gpus(self) -> _Rows:
-        """(node, slot) of each GPU."""
-        return _Rows.of([job.each_gpu for job in self._jobs], 2, self._end)
+    def _holding(self) -> list[RunningJob]:
+        """Jobs that hold CPUs or memory."""
+        return [*self._running.beside_gpus, *(job for job in self._started if job.beside_gpus)]
 
     @cached_property
     def _shares(self) -> _Rows:
         """(node, CPUs, memory) of each job's nodes."""
-        return _Rows.of([_shares_of(job) for job in self._jobs], 3, self._end)
+        return _Rows.of(self._holding, _shares_of, self.now)
 
     @cached_property
     def _sockets(self) -> _Rows:
         """(node, socket, CPUs)."""
-        return _Rows.of([_cores_of(job) for job in self._jobs], 3, self._end)
+        return _Rows.of(self._holding, _cores_of, self.now)
 
 
 def _shares_of(job: RunningJob) -> list[tuple[int, int, int]]:
-    if not job.beside_gpus:
-        return []
     nodes = {*job.cpus, *job.memory_mb}
     return [(node, job.cpus.get(node, 0), job.memory_mb.get(node, 0)) for node in nodes]
 
@@ -178,19 +201,23 @@ def _cores_of(job: RunningJob) -> list[tuple[int, int, int]]:
 
 
 class _Rows(NamedTuple):
-    """Rows of whole numbers, each with its end."""
+    """Rows of three whole numbers, each with its end."""
 
     numbers: IntArray
     end: FloatArray
 
     @classmethod
-    def of(cls, parts: Sequence[Sequence[tuple[int, ...]]], width: int, ends: FloatArray) -> Self:
-        """The rows of all jobs; ``parts``: of each job; ``ends``: (jobs,)."""
-        flat = itertools.chain.from_iterable(itertools.chain.from_iterable(parts))
-        counts = np.fromiter(map(len, parts), dtype=np.int64, count=len(parts))
-        numbers = np.fromiter(flat, dtype=np.int64, count=width * int(counts.sum()))
-        return cls(numbers.reshape(-1, width), ends.repeat(counts))
+    def of(
+        cls,
+        jobs: Sequence[RunningJob],
+        rows: Callable[[RunningJob], list[tuple[int, int, int]]],
+        now: float,
+    ) -> Self:
+        """The rows of all jobs."""
+        found = [(row, max(job.end_s, now)) for job in jobs for row in rows(job)]
+        numbers = np.array([row for row, _ in found], dtype=np.int64).reshape(-1, 3)
+        return cls(numbers, np.array([end for _, end in found], dtype=np.float64))
 
     def by(self, time_s: float) -> IntArray:
-        """(columns, n) rows that have ended by then, as columns."""
+        """(3, n) rows that have ended by then, as columns."""
         return self.numbers[self.end <= time_s].T

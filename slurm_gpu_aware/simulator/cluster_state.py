@@ -48,7 +48,7 @@ class ClusterState:
         self.background_gpus = 0
         self.interferes = settings.interference is not None
         self.estimates = Estimates()
-        self._holders = Holders()
+        self._holders = Holders(self.idle.shape)
         self._unlisted: set[int] = set()
         """Positions of running jobs that are not in ``_holders`` yet."""
 
