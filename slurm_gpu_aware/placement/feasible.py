@@ -20,7 +20,7 @@ from slurm_gpu_aware.placement.score_table import ScoreTable
 from slurm_gpu_aware.placement.shapes import Split, splits
 
 __all__ = ["Supply", "all_gpus", "allowed_nodes", "common_reason"]
-__all__ += ["fitting_groups", "node_demand", "widest_nodes"]
+__all__ += ["enough_free", "fitting_groups", "node_demand", "widest_nodes"]
 
 
 def node_demand(request: Request, nodes: int, gpus_here: int) -> tuple[int, int]:
@@ -60,6 +60,23 @@ def _model_masks(models: tuple[str | None, ...]) -> dict[str, BoolArray]:
 def all_gpus(exists: BoolArray) -> MaskArray:
     """(N,) masks of all GPUs of each node."""
     return pack(exists)
+
+
+def enough_free(request: Request, cluster: Cluster) -> bool:
+    """Say whether enough GPUs are free for some split of a request, without any other rule."""
+    width = cluster.shape[1]
+    single = cluster.free.ravel().nonzero()[0]
+    if len(single) < request.gpus:
+        return False
+    on_nodes, of_slots = np.bincount(single // width), np.bincount(single % width)
+
+    def enough(split: Split) -> bool:
+        if np.count_nonzero(on_nodes >= split.per_node) < split.nodes:
+            return False
+        common = int(np.count_nonzero(of_slots >= split.nodes))
+        return common >= split.per_node or not split.same_slots
+
+    return any(map(enough, splits(request, cluster)))
 
 
 class Supply:

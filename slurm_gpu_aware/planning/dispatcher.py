@@ -14,7 +14,7 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.constraints import constrained
-from slurm_gpu_aware.placement.feasible import common_reason
+from slurm_gpu_aware.placement.feasible import common_reason, enough_free
 from slurm_gpu_aware.placement.policy import Policy, Reason
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning.plan import PlanSettings
@@ -72,7 +72,7 @@ class Dispatcher:
             wait = self._wait(aged, cluster, policy)
             if wait is not None and self._keeps(wait, aged, least_now(aged, cluster), policy):
                 return wait  # by a bound, which spares a search
-            here = policy.place(aged, cluster)
+            here = policy.place(aged, cluster) if enough_free(aged, cluster) else None
             if here is None:
                 return None
             if wait is not None and self._keeps(wait, aged, here.slowdown, policy):
@@ -108,6 +108,8 @@ class Dispatcher:
         """Place now; None also if the policy fails."""
         try:
             policy = self._policy(request)
+            if not enough_free(request, cluster):
+                return None
             return policy.place(self._aged(request, policy), cluster)
         except PolicyError:
             return None
@@ -142,7 +144,7 @@ class Dispatcher:
     def _policy(self, request: Request) -> Policy:
         name = request.policy or self.settings.policy
         options = {**self.options.get(name, {}), **request.options}
-        key = f"{name} {sorted(options.items())!r}"
+        key = f"{name} {sorted(options.items())!r}" if options else name
         if key not in self._policies:
             self._policies[key] = constrained(make_policy(name, options))
         return self._policies[key]

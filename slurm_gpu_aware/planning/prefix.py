@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import accumulate
 
 from slurm_gpu_aware.model.assignment import Assignment
@@ -23,6 +24,7 @@ def in_slurm_order(queue: Iterable[Request]) -> list[Request]:
     return sorted(queue, key=lambda r: (-r.priority, r.submit_s, *id_key(r.job_id)))
 
 
+@lru_cache(maxsize=1 << 14)
 def id_key(job_id: str) -> tuple[tuple[int, ...], str]:
     """Sort key of job ids: ``98_3`` comes after ``98_2`` and before ``98_10``."""
     return tuple(int(n) for n in _NUMBER.findall(job_id)), job_id

@@ -77,10 +77,14 @@ class Rounds:
             del self._line[bisect_left(self._line, self._place(active))]
 
     def note_blocked(self, plan: Plan) -> None:
-        """Record the first job that lacks GPUs after a round; those behind it wait for it."""
+        """Record the first job that lacks GPUs after a round; those behind it wait for it.
+
+        With a policy that waits a start may change what is best for a job that waits by choice.
+        """
         by_choice = {waiting.job_id for waiting in plan.waiting if waiting.postponed}
         lacking = (p for p in self._line if self.waiting[p[-1]].job.job_id not in by_choice)
-        self.blocked = next(lacking, None)
+        settled = not (self._weighs and plan.assignments)
+        self.blocked = next(lacking, None) if settled else None
 
     def next(self) -> Round | None:
         """Plan the round that is due; None if no job takes part."""
