@@ -14,6 +14,7 @@ from small_clusters import all_sets, clusters, cost, level_index, requests
 from small_oracle import assert_best, chosen_of, relabelled
 
 from slurm_gpu_aware.placement.account import predicted_slowdown
+from slurm_gpu_aware.placement.feasible import enough_free
 from slurm_gpu_aware.placement.policies.pal import best_cell
 from slurm_gpu_aware.placement.registry import make_policy
 
@@ -110,6 +111,7 @@ def test_what_is_given_is_among_all_sets(name, case):
     assert (got is None) == (not sets)
     if got is None:
         return
+    assert enough_free(request, cluster)
     if bool(cluster.indexed[list(got.nodes)].all()) or request.whole_node:
         assert chosen_of(got) in sets
     if not request.whole_node:

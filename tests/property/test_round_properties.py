@@ -127,6 +127,24 @@ def test_backfill_never_delays_the_head(name, situation):
     assert before <= {a.job_id for a in plan.assignments}
 
 
+@pytest.mark.parametrize("name", ["packed", "eft", "topo-aware-p"])
+@pytest.mark.parametrize("backfill", [False, True])
+@settings(max_examples=100, deadline=None)
+@given(situations())
+def test_a_plan_without_reasons_decides_the_same(name, backfill, situation):
+    cluster, queue = situation
+    rules = PlanSettings(policy=name, backfill=backfill)
+    plan = plan_round(queue, cluster, rules, NOW)
+    never = {w.job_id for w in plan.waiting if w.infeasible}
+    queue = [request for request in queue if request.job_id not in never]
+    plan = plan_round(queue, cluster, rules, NOW)
+    bare = plan_round(queue, cluster, rules, NOW, explain=False)
+    assert bare.assignments == plan.assignments
+    assert [(w.job_id, w.postponement) for w in bare.waiting] == [
+        (w.job_id, w.postponement) for w in plan.waiting
+    ]
+
+
 @settings(max_examples=300, deadline=None)
 @given(situations())
 def test_no_job_overtakes_inside_the_prefix(situation):
