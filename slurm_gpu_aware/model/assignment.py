@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from slurm_gpu_aware.model.cluster import Gpus
+
 __all__ = ["Assignment"]
 
 
@@ -37,6 +39,6 @@ class Assignment:
     sets ``summary`` (one sentence)."""
 
     @property
-    def gpus(self) -> int:
-        """Total GPUs."""
-        return sum(len(s) for s in self.slots)
+    def gpus(self) -> Gpus:
+        """(node, slots) pairs."""
+        return tuple(zip(self.nodes, self.slots, strict=True))

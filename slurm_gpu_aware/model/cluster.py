@@ -18,12 +18,20 @@ from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.penalties import Penalty
 
-__all__ = ["Cluster", "Gpus", "LocalityLevel", "PreemptionOrder", "RunningJob", "Sockets"]
+__all__ = ["Cluster", "Gpu", "Gpus", "LocalityLevel", "PreemptionOrder", "RunningJob", "Sockets"]
+__all__ += ["each_gpu"]
 
+Gpu = tuple[int, int]
+"""(node index, slot)."""
 Gpus = tuple[tuple[int, tuple[int, ...]], ...]
 """(node index, slots) pairs."""
 PLENTY_CPUS, PLENTY_MB = 1 << 20, 1 << 40
 """CPUs and memory (MB) of a node where they are not counted."""
+
+
+def each_gpu(gpus: Gpus) -> tuple[Gpu, ...]:
+    """Each GPU of (node, slots) pairs."""
+    return tuple((node, slot) for node, slots in gpus for slot in slots)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,9 +132,9 @@ class RunningJob:
     """Expected end on the same clock, at most ``end_s``; None: ``end_s``."""
 
     @cached_property
-    def each_gpu(self) -> tuple[tuple[int, int], ...]:
-        """(node, slot) of each of its GPUs."""
-        return tuple((node, slot) for node, slots in self.gpus for slot in slots)
+    def each_gpu(self) -> tuple[Gpu, ...]:
+        """Each of its GPUs."""
+        return each_gpu(self.gpus)
 
     @cached_property
     def until_s(self) -> float:

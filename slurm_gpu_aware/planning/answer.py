@@ -73,7 +73,7 @@ def ask_policy(name: str, request: Request, cluster: Cluster, options: Mapping[s
     pattern = parse_pattern(request.pattern)
     agg, eff, preserved = 0.0, float("inf"), 0.0
     used: list[tuple[Pair, ...]] = []
-    for node, slots in zip(assignment.nodes, assignment.slots, strict=True):
+    for node, slots in assignment.gpus:
         graph = cluster.graphs[node] if cluster.graphs else None
         if graph is None or graph.n > MAX_EXACT or not assignment.exact:
             return answer

@@ -17,12 +17,11 @@ from functools import cache
 import numpy as np
 
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.cluster import Cluster, Gpu, Gpus, each_gpu
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.postponing import awaited
-from slurm_gpu_aware.planning.timeline import NodeShare, Timeline, keep_least, take
-from slurm_gpu_aware.planning.waiting import Gpu
+from slurm_gpu_aware.planning.timeline import NodeShare, Timeline, hold, keep_least, take
 
 __all__ = ["BackfillRoom", "Shadow", "reserve"]
 
@@ -34,7 +33,7 @@ class Shadow:
     start_s: float
     """Latest start of the head (inf if it waits for a job without a time limit), or the expected
     start of a head that waits for a better set."""
-    assignment: Assignment
+    gpus: Gpus
     rest: Cluster
     """The cluster at ``start_s`` without the reserved resources."""
     bound: bool = False
@@ -54,15 +53,14 @@ def reserve(
     is earlier than the limits promise, so that no other job takes parts of it.
     """
     if wait is not None and (gpus := awaited(head, wait, cluster)):
-        nodes, slots_of = zip(*gpus, strict=True)
-        exact = not head.whole_node and bool(cluster.indexed[list(nodes)].all())
-        chosen = Assignment(head.job_id, nodes, slots_of, "", 1.0, "", 1.0, exact)
+        nodes = [node for node, _ in gpus]
+        exact = not head.whole_node and bool(cluster.indexed[nodes].all())
         ended = dispatcher.ends.beside_gpus(nodes, wait.start_s)
         rest = Timeline(ended, wait.start_s).at(cluster, math.inf)
         for node, slots in gpus:
             rest.free[node, list(slots)] = True  # also if a job there is late
-        take(rest, head, chosen)
-        return Shadow(wait.start_s, chosen, rest, head.bound)
+        hold(rest, head, gpus, exact=exact)
+        return Shadow(wait.start_s, gpus, rest, head.bound)
 
     @cache
     def at(time_s: float) -> tuple[Assignment | None, Cluster]:
@@ -81,7 +79,7 @@ def reserve(
     assignment, rest = at(start_s)
     assert assignment is not None  # noqa: S101 - it fits then
     take(rest, head, assignment)
-    return Shadow(start_s, assignment, rest, head.bound)
+    return Shadow(start_s, assignment.gpus, rest, head.bound)
 
 
 class BackfillRoom:
@@ -98,13 +96,9 @@ class BackfillRoom:
             keep_least(self.outside, cluster, shadow.rest, slice(None))
 
     @property
-    def reserved(self) -> list[Gpu]:
-        """(node, slot) of the head's GPUs."""
-        if self.shadow is None:
-            return []
-        of_head = self.shadow.assignment
-        pairs = zip(of_head.nodes, of_head.slots, strict=True)
-        return [(node, slot) for node, slots in pairs for slot in slots]
+    def reserved(self) -> tuple[Gpu, ...]:
+        """The head's GPUs."""
+        return () if self.shadow is None else each_gpu(self.shadow.gpus)
 
     def ends_before(self, request: Request, now_s: float) -> bool:
         """Say whether the job has a time limit and ends by it before the head starts."""
@@ -116,7 +110,7 @@ class BackfillRoom:
         if self.shadow is None or self.ends_before(request, now_s):
             return self.now
         if self.shadow.bound and not request.bound:
-            return _keeping_cores(self.outside, request, self.shadow.assignment)
+            return _keeping_cores(self.outside, request, self.shadow.gpus)
         if request.bound and request.fills_sockets:
             return _unreserved_sockets(self.outside, request, self.now)
         return self.outside
@@ -128,7 +122,7 @@ class BackfillRoom:
         held = take(self.now, request, assignment)
         if self.shadow is not None:
             if not self.ends_before(request, now_s):
-                for node, slots in zip(assignment.nodes, assignment.slots, strict=True):
+                for node, slots in assignment.gpus:
                     share = held[node]
                     self.shadow.rest.take(
                         node, slots, share.cpus, share.memory_mb, share.socket_cpus
@@ -137,7 +131,7 @@ class BackfillRoom:
         return held
 
 
-def _keeping_cores(cluster: Cluster, request: Request, head: Assignment) -> Cluster:
+def _keeping_cores(cluster: Cluster, request: Request, head: Gpus) -> Cluster:
     """On the nodes of ``head``, only GPUs with enough free CPUs on their socket.
 
     Slurm takes cores beside the GPUs first, so it takes no reserved ones.
@@ -147,7 +141,7 @@ def _keeping_cores(cluster: Cluster, request: Request, head: Assignment) -> Clus
         return cluster
     most = max((request.cpus_on_node(n) for n in request.node_counts(cluster.shape[1])), default=0)
     free = cluster.free.copy()
-    for node in head.nodes:
+    for node, _ in head:
         socket = sockets.gpu[node]
         free[node] &= (socket >= 0) & (sockets.free_cpus[node, np.maximum(socket, 0)] >= most)
     return replace(cluster, free=free)

@@ -11,7 +11,7 @@ from typing import Any
 
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.constraints import constrained
 from slurm_gpu_aware.placement.feasible import common_reason, enough_free
@@ -19,7 +19,7 @@ from slurm_gpu_aware.placement.policy import Policy, Reason
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.postponing import awaited, least_now, postponement
-from slurm_gpu_aware.planning.waiting import ExpectedEnds, Gpu, better_later
+from slurm_gpu_aware.planning.waiting import ExpectedEnds, better_later
 
 __all__ = ["Dispatcher", "PlacementFailedError", "shape_of"]
 

@@ -10,14 +10,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob, each_gpu
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.backfill import Shadow, reserve
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.postponing import awaited
 from slurm_gpu_aware.planning.preempt import can_preempt
 from slurm_gpu_aware.planning.timeline import Timeline, as_running, take
-from slurm_gpu_aware.planning.waiting import Gpu
 
 __all__ = ["Front", "front_of"]
 
@@ -67,20 +66,20 @@ def front_of(
     out.
     """
     after = cluster.copy()
-    running = list(cluster.running)
+    started: list[RunningJob] = []
     starts: dict[str, tuple[Request, float]] = {}
     free = int(after.free.sum())
     for request in ordered:
         found = dispatcher.could_place(request, after) if request.gpus <= free else None
         if found is not None:
             held = take(after, request, found)
-            running.append(as_running(request, found, now, held))
+            started.append(as_running(request, found, now, held))
             starts[request.job_id] = request, _until_end(request, found, cluster, now, gone)
             free -= request.gpus
             continue
         if can_preempt(request):
             return Front(starts, request, None, True)
-        shadow = reserve(request, after, Timeline(running, now), dispatcher)
+        shadow = reserve(request, after, Timeline(cluster.running, now, started), dispatcher)
         if shadow is not None:
             return Front(starts, request, shadow, False)
     return Front(starts, None, None, False)
@@ -96,6 +95,6 @@ def _until_end(
     if (wait := request.postponed) is None:
         return here.slowdown
     gpus = awaited(request, wait, cluster)
-    left = all((node, slot) not in gone for node, slots in gpus for slot in slots)
+    left = not any(gpu in gone for gpu in each_gpu(gpus))
     there = (wait.end_s - now) / request.expected_s
     return min(here.slowdown, there) if gpus and left else here.slowdown

@@ -65,7 +65,7 @@ def _at(
 ) -> Assignment | None:
     """The job on the GPUs of its move, else on the best that are free; None: nowhere."""
     only = np.zeros_like(cluster.free)
-    for node, slots in zip(target.nodes, target.slots, strict=True):
+    for node, slots in target.gpus:
         only[node, list(slots)] = True
     there = dispatcher.could_place(request, replace(cluster, free=cluster.free & only))
     if there is not None:

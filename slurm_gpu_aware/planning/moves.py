@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob, each_gpu
 from slurm_gpu_aware.model.move_settings import RATE_S, MoveSettings
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import predicted_slowdown, set_words
@@ -39,7 +39,7 @@ from slurm_gpu_aware.planning.timeline import (
     left_behind,
     take,
 )
-from slurm_gpu_aware.planning.waiting import Gpu, expected_ends
+from slurm_gpu_aware.planning.waiting import expected_ends
 from slurm_gpu_aware.time_text import duration
 
 __all__ = ["Movable", "Move", "begun", "may_move", "plan_moves"]
@@ -296,6 +296,5 @@ def _moved(cluster: Cluster, move: Move, now: float) -> Cluster:
 
 
 def _gpus(assignment: Assignment) -> set[tuple[int, int]]:
-    """(node, slot) of every GPU."""
-    chosen = zip(assignment.nodes, assignment.slots, strict=True)
-    return {(node, slot) for node, slots in chosen for slot in slots}
+    """Every GPU."""
+    return set(each_gpu(assignment.gpus))

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.model.running_jobs import RunningJobs
 from slurm_gpu_aware.placement.account import set_words
@@ -49,7 +49,6 @@ from slurm_gpu_aware.planning.timeline import (
     left_behind,
     take,
 )
-from slurm_gpu_aware.planning.waiting import Gpu
 from slurm_gpu_aware.time_text import duration
 
 __all__ = ["plan_round"]
@@ -287,8 +286,7 @@ class _Round:
         why = self.dispatcher.why_not(head, self.cluster).text
         reason = f"{'postponed' if postponed else 'next in line'}: {why}"
         if shadow is not None:
-            where = shadow.assignment
-            names = set_words(self.cluster.nodes, where.nodes, where.slots)
+            names = set_words(self.cluster.nodes, *zip(*shadow.gpus, strict=True))
             latest = (
                 f"in {duration(shadow.start_s - self.now)} at the latest"
                 if math.isfinite(shadow.start_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple, Self
 
@@ -11,14 +11,14 @@ import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.cluster import Cluster, Gpus, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.running_jobs import RunningJobs
 from slurm_gpu_aware.placement.feasible import allowed_nodes, node_demand
 from slurm_gpu_aware.placement.least import least_largest
 from slurm_gpu_aware.placement.shapes import splits
 
-__all__ = ["NodeShare", "Timeline", "as_running", "keep_least", "left_behind", "take"]
+__all__ = ["NodeShare", "Timeline", "as_running", "hold", "keep_least", "left_behind", "take"]
 
 
 class NodeShare(NamedTuple):
@@ -37,12 +37,17 @@ def take(cluster: Cluster, request: Request, assignment: Assignment) -> Mapping[
 
     Raises ValueError if a GPU is not free.
     """
+    return hold(cluster, request, assignment.gpus, exact=assignment.exact)
+
+
+def hold(cluster: Cluster, request: Request, gpus: Gpus, *, exact: bool) -> Mapping[int, NodeShare]:
+    """Mark GPUs and the CPUs and memory of a request as held, as :func:`take` does."""
     held = {}
-    for node, slots in zip(assignment.nodes, assignment.slots, strict=True):
-        share = NodeShare(*node_demand(request, len(assignment.nodes), len(slots)))
+    for node, slots in gpus:
+        share = NodeShare(*node_demand(request, len(gpus), len(slots)))
         if cluster.sockets is not None:
             possible = slots
-            if not assignment.exact and cluster.indexed[node]:
+            if not exact and cluster.indexed[node]:
                 # Until the job starts, Slurm may take any free GPU of the node.
                 possible = tuple(np.flatnonzero(cluster.free[node]).tolist())
                 share = share._replace(unsure=tuple(s for s in possible if s not in slots))
@@ -75,7 +80,7 @@ def as_running(
     """Return the running job of an assignment made now; ``held``: the result of :func:`take`."""
     return RunningJob(
         job_id=request.job_id,
-        gpus=tuple(zip(assignment.nodes, assignment.slots, strict=True)),
+        gpus=assignment.gpus,
         end_s=now + request.time_limit_s,
         start_s=now,
         expected_end_s=now + min(request.expected_s * assignment.slowdown, request.time_limit_s),
@@ -182,12 +187,12 @@ class Timeline:
     @cached_property
     def _shares(self) -> _Rows:
         """(node, CPUs, memory) of each job's nodes."""
-        return _Rows.of(self._holding, _shares_of, self.now)
+        return _Rows.of([(job.end_s, _shares_of(job)) for job in self._holding], self.now)
 
     @cached_property
     def _sockets(self) -> _Rows:
         """(node, socket, CPUs)."""
-        return _Rows.of(self._holding, _cores_of, self.now)
+        return _Rows.of([(job.end_s, _cores_of(job)) for job in self._holding], self.now)
 
 
 def _shares_of(job: RunningJob) -> list[tuple[int, int, int]]:
@@ -207,16 +212,11 @@ class _Rows(NamedTuple):
     end: FloatArray
 
     @classmethod
-    def of(
-        cls,
-        jobs: Sequence[RunningJob],
-        rows: Callable[[RunningJob], list[tuple[int, int, int]]],
-        now: float,
-    ) -> Self:
-        """The rows of all jobs."""
-        found = [(row, max(job.end_s, now)) for job in jobs for row in rows(job)]
-        numbers = np.array([row for row, _ in found], dtype=np.int64).reshape(-1, 3)
-        return cls(numbers, np.array([end for _, end in found], dtype=np.float64))
+    def of(cls, parts: Iterable[tuple[float, list[tuple[int, int, int]]]], now: float) -> Self:
+        """The rows of all jobs; ``parts``: end and rows of each."""
+        found = [(max(end_s, now), row) for end_s, rows in parts for row in rows]
+        numbers = np.array([row for _, row in found], dtype=np.int64).reshape(-1, 3)
+        return cls(numbers, np.array([end_s for end_s, _ in found], dtype=np.float64))
 
     def by(self, time_s: float) -> IntArray:
         """(3, n) rows that have ended by then, as columns."""

@@ -43,7 +43,7 @@ class Shortage:
     ) -> Shortage:
         """``needed``: jobs without which the job fits; all must end if the reason is not known."""
         shortage = cls()
-        for node, slots in zip(assignment.nodes, assignment.slots, strict=True):
+        for node, slots in assignment.gpus:
             cpus, memory = node_demand(request, len(assignment.nodes), len(slots))
             if request.whole_node:
                 slots = tuple(np.flatnonzero(cluster.exists[node]).tolist())

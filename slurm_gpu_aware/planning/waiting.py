@@ -24,7 +24,7 @@ import numpy as np
 
 from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.running_jobs import RunningJobs
 from slurm_gpu_aware.placement.feasible import allowed_nodes
@@ -32,14 +32,11 @@ from slurm_gpu_aware.placement.least import LeastSlowdown
 from slurm_gpu_aware.placement.masks import mask_type, unpack
 from slurm_gpu_aware.placement.policy import Policy
 
-__all__ = ["ExpectedEnds", "Gpu", "Later", "better_later", "expected_ends"]
+__all__ = ["ExpectedEnds", "Later", "better_later", "expected_ends"]
 
 _MOST_ENDS = 40
 _MOST_TRIALS = 4  # placements at later times for one decision
 _LEAST_REST = 0.05  # of its expected run time: what an overdue job is expected to run on
-
-Gpu = tuple[int, int]
-"""(node, slot)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -338,5 +335,4 @@ class _Search:
 
 def _frees_up(found: Assignment, cluster: Cluster) -> bool:
     """Say whether a set has a GPU that is not free now."""
-    pairs = zip(found.nodes, found.slots, strict=True)
-    return any(not cluster.free[node, list(slots)].all() for node, slots in pairs)
+    return any(not cluster.free[node, list(slots)].all() for node, slots in found.gpus)

@@ -72,8 +72,7 @@ class ActiveJob:
 
     def gpus(self) -> Gpus:
         """The GPUs that it holds; empty while it waits."""
-        placed = self.placed
-        return () if placed is None else tuple(zip(placed.nodes, placed.slots, strict=True))
+        return () if self.placed is None else self.placed.gpus
 
     @property
     def finished(self) -> bool:

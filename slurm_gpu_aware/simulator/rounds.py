@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from slurm_gpu_aware.model.cluster import each_gpu
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning import Plan, PlanSettings
@@ -61,7 +62,6 @@ class Rounds:
         """Jobs may wait for GPUs that become free later."""
         self._patient = settings.backfill or policy.may_postpone
         """Jobs may overtake one that lacks GPUs, or accept a worse set later."""
-        self._patient |= self._weighs and settings.moves is not None  # planned at arrivals, too
 
     def wait(self, active: ActiveJob) -> None:
         self.waiting[active.position] = active
@@ -122,9 +122,8 @@ class Rounds:
             plan = self._plan(want, keep | {a.position for a in staying}, backfill=False)
             if _all_placed(plan, want):
                 break
-        chosen = (zip(a.nodes, a.slots, strict=True) for a in plan.assignments)
-        taken = {gpu for gpus in chosen for gpu in _single(gpus)}
-        keep |= {a.position for a in tail if taken.isdisjoint(_single(a.gpus()))}
+        taken = {gpu for a in plan.assignments for gpu in each_gpu(a.gpus)}
+        keep |= {a.position for a in tail if taken.isdisjoint(each_gpu(a.gpus()))}
         if not self.settings.backfill:
             return Round(plan, keep, want)
         placed = {a.job_id for a in plan.assignments}
@@ -216,8 +215,3 @@ def _all_placed(plan: Plan, wanted: list[ActiveJob]) -> bool:
     served = {assignment.job_id for assignment in plan.assignments}
     served |= {waiting.job_id for waiting in plan.waiting if waiting.postponed}
     return all(active.job.job_id in served for active in wanted)
-
-
-def _single(gpus: Iterable[tuple[int, tuple[int, ...]]]) -> set[tuple[int, int]]:
-    """(node, slot) of every GPU."""
-    return {(node, slot) for node, slots in gpus for slot in slots}

@@ -15,6 +15,7 @@ from small_machines import brute_agg, brute_bottleneck, brute_preserved, machine
 from small_oracle import assert_best, chosen_of, relabelled
 
 from slurm_gpu_aware.filter_rules import PATTERNS
+from slurm_gpu_aware.model.cluster import each_gpu
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.placement.selection.links import graph_of
 from slurm_gpu_aware.topology.patterns import parse_pattern
@@ -192,7 +193,7 @@ def test_no_gpu_twice_or_busy_exactly_those_asked_for_and_a_full_account(case, p
         assert list(slots) == sorted(set(slots))
         assert cluster.free[node, list(slots)].all()
     if not request.whole_node:
-        assert got.gpus == request.gpus
+        assert len(each_gpu(got.gpus)) == request.gpus
     assert got.policy == policy
     assert json.loads(json.dumps(got.why)) == got.why
     assert got.why["summary"]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from small_clusters import all_sets, clusters, cost, level_index, requests
 from small_oracle import assert_best, chosen_of, relabelled
 
+from slurm_gpu_aware.model.cluster import each_gpu
 from slurm_gpu_aware.placement.account import predicted_slowdown
 from slurm_gpu_aware.placement.feasible import enough_free
 from slurm_gpu_aware.placement.policies.pal import best_cell
@@ -115,7 +116,7 @@ def test_what_is_given_is_among_all_sets(name, case):
     if bool(cluster.indexed[list(got.nodes)].all()) or request.whole_node:
         assert chosen_of(got) in sets
     if not request.whole_node:
-        assert got.gpus == request.gpus
+        assert len(each_gpu(got.gpus)) == request.gpus
     assert got.nodes == tuple(sorted(set(got.nodes)))
     for node, slots in chosen_of(got):
         assert cluster.free[node, list(slots)].all()

@@ -135,9 +135,9 @@ def test_a_plan_without_reasons_decides_the_same(name, backfill, situation):
     cluster, queue = situation
     rules = PlanSettings(policy=name, backfill=backfill)
     plan = plan_round(queue, cluster, rules, NOW)
-    never = {w.job_id for w in plan.waiting if w.infeasible}
-    queue = [request for request in queue if request.job_id not in never]
-    plan = plan_round(queue, cluster, rules, NOW)
+    while never := {w.job_id for w in plan.waiting if w.infeasible}:
+        queue = [request for request in queue if request.job_id not in never]
+        plan = plan_round(queue, cluster, rules, NOW)
     bare = plan_round(queue, cluster, rules, NOW, explain=False)
     assert bare.assignments == plan.assignments
     assert [(w.job_id, w.postponement) for w in bare.waiting] == [

@@ -119,8 +119,7 @@ class Eft(Policy):
         else:
             return None
         if beside is not None:
-            pairs = zip(found.nodes, found.slots, strict=True)
-            worst = max(float(beside[node, list(slots)].max()) for node, slots in pairs)
+            worst = max(float(beside[node, list(slots)].max()) for node, slots in found.gpus)
             why = {**found.why, "interference": round(worst, 4)}
             found = replace(found, slowdown=found.slowdown * worst, why=why)
         return found

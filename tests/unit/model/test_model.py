@@ -5,7 +5,7 @@ import pytest
 
 from slurm_gpu_aware.errors import AwareError, SourceError
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.cluster import Cluster, each_gpu
 from slurm_gpu_aware.model.request import Request
 
 
@@ -79,9 +79,10 @@ def test_a_request_has_as_many_gpus_as_a_comment_can_say(gpus):
         Request("1", gpus=gpus)
 
 
-def test_an_assignment_counts_its_gpus():
-    found = Assignment("1", (0, 2), ((0, 1), (0, 1)), "pal", 1.0, "cluster", 1.5)
-    assert found.gpus == 4
+def test_an_assignment_names_its_gpus_by_node():
+    found = Assignment("1", (0, 2), ((0, 1), (3,)), "pal", 1.0, "cluster", 1.5)
+    assert found.gpus == ((0, (0, 1)), (2, (3,)))
+    assert each_gpu(found.gpus) == ((0, 0), (0, 1), (2, 3))
 
 
 def test_an_error_tells_its_cause_in_one_line():
