@@ -13,6 +13,7 @@ from small_clusters import all_sets, clusters, cost, level_index, requests
 from small_oracle import chosen_of
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.feasible import node_demand
 from slurm_gpu_aware.placement.registry import make_policy
@@ -190,6 +191,12 @@ def streams(draw):
     return Trace.of("stream", jobs), Cluster.uniform(2, 3, scores=scores, same_indices=False)
 
 
+RESTLESS = MoveSettings(
+    margin_s=0.0, first_s=0.0, last_s=0.0, again_s=0.0, per_round=9, per_hour=10**6
+)
+"""Running jobs move for any gain, at any time."""
+
+
 class Watched(Simulator):
     """A simulator that checks each postponement against the cap."""
 
@@ -207,11 +214,12 @@ class Watched(Simulator):
 @pytest.mark.parametrize("backfill", [False, True])
 @pytest.mark.parametrize("round_s", [None, 60.0])
 @settings(max_examples=40, deadline=None)
-@given(streams(), st.sampled_from(["exact", "history", "limit"]))
-def test_no_stream_holds_a_job_longer_than_its_cap(backfill, round_s, stream, estimate):
+@given(streams(), st.sampled_from(["exact", "history", "limit"]), st.sampled_from([None, RESTLESS]))
+def test_no_stream_holds_a_job_longer_than_its_cap(backfill, round_s, stream, estimate, moves):
     """All jobs start, and none waits by choice for a start beyond its cap, however often."""
     trace, cluster = stream
     given = SimSettings(policy="eft", backfill=backfill, round_s=round_s, estimate=estimate)
+    given = replace(given, moves=moves, migration_s=1.0)
     result = Watched(trace, cluster, given).run()
     assert np.isfinite(result.start_s).all()
 
