@@ -1,6 +1,6 @@
 """Gain of eft over packed placement, beside sticky PAL: Sia-Philly and Synergy-like traces.
 
-python benchmarks/reproduce/eft.py [--quick] [--write]    about 50 minutes on 2 idle cores
+python benchmarks/reproduce/eft.py [--quick] [--write]    about an hour on 2 idle cores
 
 Without backfill and with EASY backfill; scores are single runs of Longhorn, and medians over the
 runs of a GPU of Longhorn and of Frontera.
