@@ -74,7 +74,7 @@ def busy(jobs: int, gpus: int) -> Trace:
     return poisson_trace(jobs, LOAD * gpus / work_s * 3600, seed=1)
 
 
-def backfill(policies: Sequence[str], jobs: int = 4000, gpus: int = 2000) -> None:
+def backfill(policies: Sequence[str], jobs: int = 8000, gpus: int = 2000) -> None:
     """CPU time with EASY as a multiple of the time without: long queues, planned at each event."""
     cluster, truth = scored(gpus // 4, same_indices=True)
     trace = busy(jobs, gpus)
