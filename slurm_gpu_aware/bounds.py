@@ -36,7 +36,7 @@ def check_time_ms(value_ms: float) -> float:
     """Return a measured time in ms; raise ValueError if it is out of bounds."""
     if not MIN_TIME_MS <= value_ms <= MAX_TIME_MS:  # refuses NaN, too
         bounds = f"{MIN_TIME_MS:g} to {MAX_TIME_MS:g} ms"
-        raise ValueError(f"value_ms must be a time of {bounds}, not {value_ms!r}")
+        raise ValueError(f"value_ms must be a time of {bounds}, not {quoted(value_ms)}")
     return value_ms
 
 

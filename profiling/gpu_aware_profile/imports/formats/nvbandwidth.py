@@ -65,7 +65,8 @@ class Nvbandwidth:
         if source.content is not None:
             root = source.content["nvbandwidth"]
             listed = root.get("GPU Device list")
-            lines = [one for one in listed if isinstance(one, str)] if listed else []
+            lines = listed if isinstance(listed, list) else []
+            lines = [one for one in lines if isinstance(one, str)]
             host, tests = None, list(_json_tests(root))
         else:
             lines = source.text.split("\n")

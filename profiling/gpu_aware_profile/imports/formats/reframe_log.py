@@ -38,6 +38,8 @@ class ReframeLog:
         columns = [name[: -len(_VALUE)] for name in names if name.endswith(_VALUE)]
         if not columns:
             raise SourceError(f"{source.name}: no field NAME_value in the first line: no header")
+        if "perf_var" in names and "perf_value" not in names:
+            raise SourceError(f"{source.name}: the field perf_var needs perf_value")
         if len(set(names)) < len(names):
             raise SourceError(f"{source.name}: a field occurs twice in the first line")
         results: list[reframe.TestResult] = []

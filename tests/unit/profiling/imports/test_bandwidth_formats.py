@@ -164,6 +164,14 @@ def test_an_unknown_gpu_or_a_missing_list_is_refused(store_path: Path, run_impor
     )
 
 
+@pytest.mark.parametrize("listed", [5, True, {"0": 1}, "0: x (0000:01:00)"])
+def test_a_list_of_devices_that_is_none_is_refused(run_import: Call, listed: object) -> None:
+    text = json.dumps({"nvbandwidth": {"GPU Device list": listed}})
+    done = run_import("-", text=text)
+    assert done.exit_code == 1
+    assert "no list of devices" in done.output
+
+
 def test_a_node_with_bits_for_bytes_is_refused(store_path: Path, run_import: Call) -> None:
     assert run_import("-", text=nvbandwidth_text()).exit_code == 0
     rows = "n2,0,1,112,112,\nn2,0,2,110,112,\nn2,1,2,110,112,\n"

@@ -314,6 +314,12 @@ def test_gpus_are_named_by_pci_address_too(store_path: Path, run_import: Call) -
         assert why in bad.stderr
 
 
+def test_a_perflog_whose_lines_have_a_variable_and_no_value_is_refused(run_import: Call) -> None:
+    done = run_import("--class", "A", "-", text="gemm_value|perf_var\n1|gemm\n")
+    assert done.exit_code == 1
+    assert "the field perf_var needs perf_value" in done.output
+
+
 def test_the_format_is_checked_if_it_is_given(run_import: Call) -> None:
     assert (
         "not a file of the format dcgm-diag"

@@ -49,6 +49,7 @@ if does == "hostile":
                  '{"rank": 0, "class": "A", "times_ms": [1, -1, 1, 1, 1]}',
                  '{"rank": 1, "class": "A", "times_ms": [true, 1, 1, 1, 1]}',
                  '{"rank": 0, "class": "B", "times_ms": "' + "9" * 20000 + '"}', "[" * 9000,
+                 '{"rank": 1, "class": "B", "times_ms": [1' + "0" * 400 + ', 1, 1, 1, 1]}',
                  '{"rank": "0", "class": "B", "times_ms": [1, 1, 1, 1, 1]}'):
         print(line)
     sys.exit(0)
