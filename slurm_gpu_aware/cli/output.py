@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-__all__ = ["clean", "json_option", "pairs", "paragraph", "place_text", "print_json", "say"]
-__all__ += ["some", "table"]
+__all__ = ["clean", "json_option", "json_text", "pairs", "paragraph", "place_text"]
+__all__ += ["print_json", "say", "some", "table", "visible"]
 
 _MAX_WIDTH = 100
 _MIN_WIDTH = 60
@@ -21,12 +21,20 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON i
 
 def say(text: str) -> None:
     """Print a message on stderr."""
-    click.echo(text, err=True)
+    click.echo(visible(text), err=True)
 
 
 def print_json(value: Any) -> None:
     """Print ``value`` as indented JSON on stdout."""
-    click.echo(json.dumps(value, indent=2, default=str, ensure_ascii=False))
+    click.echo(json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """``value`` as indented JSON; characters that a terminal does not print are escaped."""
+    text = json.dumps(value, indent=2, default=str, ensure_ascii=False)
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def width() -> int:
@@ -38,6 +46,11 @@ def clean(value: object) -> str:
     """Text of a cell without control characters, because users' input may contain them."""
     text = "-" if value is None or value == "" else str(value)
     return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def visible(text: str) -> str:
+    """Lines without control characters, because they may quote what other hosts say."""
+    return "\n".join(clean(line) if line else "" for line in text.split("\n"))
 
 
 def table(

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from slurm_gpu_aware.cli.entry import INTERRUPTED
-from slurm_gpu_aware.cli.output import clean
+from slurm_gpu_aware.cli.output import visible
 from slurm_gpu_aware.errors import AwareError
 
 __all__ = ["LateGroup", "run"]
@@ -59,7 +59,7 @@ class LateGroup(click.Group):
 def _brief(sentence: str) -> str:
     """The text of an error, safe for a terminal: it may quote long or unprintable input."""
     words = _LONG_WORD.sub(r"\1...", sentence)
-    text = "\n".join(clean(line) if line else "" for line in words.split("\n"))
+    text = visible(words)
     return text if len(text) <= _MOST else f"{text[:_MOST]}..."
 
 

@@ -117,7 +117,7 @@ def _gpu(entry: JsonObject) -> GpuRecord:
     return GpuRecord(
         uuid=entry.maybe(entry.text, "uuid"),
         name=entry.maybe(entry.text, "name"),
-        model=entry.maybe(entry.text, "model"),
+        model=_model(entry),
         pci=entry.maybe(entry.text, "pci"),
         numa=entry.maybe(entry.whole, "numa", -1),
         cpus=entry.maybe(entry.text, "cpus"),
@@ -133,6 +133,11 @@ def _gpu(entry: JsonObject) -> GpuRecord:
         nvlinks=entry.maybe(entry.whole, "nvlinks", 0, 99),
         nvswitch_links=entry.maybe(entry.whole, "nvswitch_links", 0, 99),
     )
+
+
+def _model(entry: JsonObject) -> str | None:
+    model = entry.maybe(entry.text, "model")
+    return None if model is None else check_name("model", model)
 
 
 def _nvlink_version(entry: JsonObject) -> str | None:

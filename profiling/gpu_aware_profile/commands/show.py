@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ from gpu_aware_profile.tables import (
     timing_records,
     write_csv,
 )
-from slurm_gpu_aware.cli.output import json_option, print_json, say, table
+from slurm_gpu_aware.cli.output import json_option, json_text, print_json, say, table
 from slurm_gpu_aware.config.settings import Config, StoreConfig
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.profile import GpuScore
@@ -241,7 +240,7 @@ def export(path: Path, config: Config, file: IO[str], only_levels: bool, as_json
         if only_levels:
             write_csv(file, records(level_times(store), LEVEL_TIME), LEVEL_TIME)
         elif as_json:
-            file.write(json.dumps(everything(store), indent=2, ensure_ascii=False) + "\n")
+            file.write(json_text(everything(store)) + "\n")
         else:
             write_csv(file, timing_records(store), TIMING_COLUMNS)
 

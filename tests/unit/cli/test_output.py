@@ -1,10 +1,12 @@
 """Tables fit, text from outside cannot steer a terminal."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu_aware.cli.output import clean, table
+from slurm_gpu_aware.cli.output import clean, json_text, table, visible
 from slurm_gpu_aware.time_text import duration, stamp
 
 
@@ -29,6 +31,14 @@ def test_nothing_is_shown_as_a_dash():
 @given(st.text())
 def test_no_control_character_reaches_the_terminal(text: str):
     assert all(c.isprintable() for c in clean(text))
+    assert all(c.isprintable() for c in visible(text).replace("\n", ""))
+
+
+@given(st.dictionaries(st.text(), st.text() | st.floats(allow_nan=False)))
+def test_json_is_safe_for_a_terminal_and_unchanged(value: dict[str, str | float]):
+    text = json_text(value)
+    assert text.replace("\n", "").isprintable()
+    assert json.loads(text) == value
 
 
 @pytest.mark.parametrize(

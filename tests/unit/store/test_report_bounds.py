@@ -62,3 +62,12 @@ def test_reports_with_ever_new_classes_are_refused_by_name(store: Store) -> None
     assert len(classes_of_gpu(store, "n1", 0)) == MAX_CLASSES
     rows = store.query("SELECT max(taken_at_unix) FROM timings")
     assert rows[0][0] == 2.0
+
+
+@pytest.mark.parametrize("model", ["$\\frac{", "a b", "\x1b[2J", "", "x" * 256, "<b>"])
+def test_a_model_is_a_name(model: str) -> None:
+    """Pictures, sentences and node features contain it."""
+    raw = timed("A")
+    raw["gpus"][0]["model"] = model
+    with pytest.raises(SourceError, match="is not a model name"):
+        parse_report(raw)

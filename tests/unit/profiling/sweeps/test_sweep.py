@@ -427,3 +427,27 @@ def test_a_report_that_the_store_refuses_fails_its_node(error):
     running = Sweep("s1", refuse)
     refused = running._ingested(Outcome("n1", "done", took_s=2.0), {})
     assert refused == Outcome("n1", "failed", "no", took_s=2.0)
+
+
+STEERING = "\x1b]0;owned\x07\x1b[2J\x9b2J\u202e\rn1: done"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"gpus": [], "errors": [{"index": None, "call": STEERING, "error": STEERING}]},
+        {"node": f"n1{STEERING}"},
+        {"gpus": [{"index": 0, "model": STEERING}]},
+        {"gpus": [{"index": 0}], "errors": [{"index": 0, "call": STEERING, "error": STEERING}]},
+    ],
+)
+def test_no_report_steers_the_terminal(cluster, raw):
+    report = {"schema": "gpu-aware-probe/2", "node": "n1", "taken_at": time.time(), **raw}
+    (cluster.folder / "hostile").write_text(json.dumps(report))
+    code = 0 if raw.get("gpus") else 1
+    text = f"#!/bin/sh\ncat {cluster.folder}/hostile\necho '{STEERING}' >&2\nexit {code}\n"
+    cluster._program("profile", text)
+    for words in (cluster.argv("--node", "n1"), [*cluster.argv()[:4], "show", "--json"]):
+        done = subprocess.run(words, env=cluster.env, capture_output=True, text=True, timeout=120)
+        assert "Traceback" not in done.stderr
+        assert (done.stdout + done.stderr).replace("\n", "").isprintable()
