@@ -65,7 +65,6 @@ class ClockLocks:
         self._notes = notes
         self._faults = faults
         self._methods: dict[int, str] = {}
-        self._taken = {index: note.job_id for index, note in notes.all().items()}
 
     def lock(self, asked_mhz: Mapping[int, int]) -> dict[int, int]:
         """Lock GPUs; return GPU -> clock of those that are locked. Units: MHz.
@@ -85,11 +84,12 @@ class ClockLocks:
 
     def _noted(self, indices: Sequence[int]) -> list[int]:
         """The GPUs that may be locked, after noting that they are."""
+        self.give_up()
+        taken = self._notes.all()
         free = []
         for index in indices:
-            if index in self._taken:
-                job = f"its clock is locked for job {self._taken[index]}"
-                self._fault(index, "lock", job)
+            if index in taken and index not in self._methods:
+                self._fault(index, "lock", f"its clock is locked for job {taken[index].job_id}")
                 continue
             try:
                 self._notes.write(index, Note(NO_JOB, self._methods.get(index, ""), ended=True))
@@ -100,8 +100,21 @@ class ClockLocks:
             free.append(index)
         return free
 
+    def give_up(self) -> set[int]:
+        """Leave GPUs to jobs whose prolog has locked or reset them since; return these GPUs."""
+        noted = self._notes.all()
+        given = {i for i in self._methods if i not in noted or noted[i].job_id != NO_JOB}
+        for index in sorted(given):
+            del self._methods[index]
+            if index in noted:
+                self._fault(index, "lock", f"its clock is locked for job {noted[index].job_id}")
+            else:
+                self._fault(index, "lock", "a job that has ended reset its clock")
+        return given
+
     def reset(self) -> None:
         """Undo all locks; one that cannot be undone stays noted, and is a fault."""
+        self.give_up()
         if not self._methods:
             return
         for result in reset_clocks(self._methods, DRIVER_LIMIT_S):
@@ -149,5 +162,7 @@ def sweep_clocks(
                 break
             asked = {index: mhz[number] for index, mhz in steps.items() if number < len(mhz)}
             if locked := locks.lock(asked):
-                rows += measure(locked)
+                measured = measure(locked)
+                given = locks.give_up()
+                rows += [row for row in measured if row["index"] not in given]
     return rows

@@ -157,6 +157,42 @@ def test_neither_probe_nor_hook_resets_the_clocks_of_a_sweep_that_runs(node):
     assert node.is_as_before()
 
 
+def test_the_clock_of_a_job_that_starts_during_a_sweep_is_its_own(node):
+    wait = node.folder / "go"
+    code = (
+        "import os, pathlib, time\n"
+        f"locked = pathlib.Path({str(node.state / 'gpu0.locked_clocks')!r})\n"
+        f"go = pathlib.Path({str(wait)!r})\n"
+        "while locked.exists() and not go.exists():\n"
+        f"    pathlib.Path({str(node.folder / 'hangs')!r}).write_text(str(os.getpid()))\n"
+        "    time.sleep(0.05)\n"
+        "print(5)\n"
+    )
+    bench = ["--bench", shlex.join([sys.executable, "-c", code]), "--bench-class", "A"]
+    process = node.begin(*SWEEP, *bench)
+    wait_for_hang(node, process)
+    node.run(
+        *["slurm_gpu_aware.clocks", "prolog"],
+        SLURM_JOB_ID="4711",
+        SLURMD_NODENAME="n1",
+        SLURM_JOB_GPUS="1",
+        SLURM_JOB_EXTRA="freq=900",
+    )
+    of_job = node.set_to(1, "locked_clocks")
+    wait.touch()
+    out, _ = process.communicate(timeout=60)
+    report = json.loads(out)
+    assert node.set_to(1, "locked_clocks") == of_job
+    assert node.notes() == ["gpu1"]
+    fault = {"index": 1, "call": "lock", "error": "its clock is locked for job 4711"}
+    assert fault in report["errors"]
+    clocks = [row["clock_mhz"] for row in report["timings"] if row["index"] == 1]
+    assert clocks == [0]
+    assert [row["index"] for row in report["timings"] if row["clock_mhz"]] == [0, 2, 3] * 3
+    node.run("slurm_gpu_aware.clocks", "epilog", SLURM_JOB_ID="4711", SLURMD_NODENAME="n1")
+    assert node.is_as_before()
+
+
 def test_a_clock_that_cannot_be_reset_is_a_fault_until_it_can(node):
     machines.add_fault(node.state, "nvmlDeviceResetGpuLockedClocks", minor=1, error="UNKNOWN")
     report = node.probe(*SWEEP, "--class", "A")
