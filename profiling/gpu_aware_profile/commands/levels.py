@@ -15,6 +15,7 @@ import click
 
 from gpu_aware_profile.cli import PARTLY, store_options
 from gpu_aware_profile.levels.level_plan import LevelRun, PlanNode, level_plan
+from gpu_aware_profile.sweeps.sweep_progress import new_id
 from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.cli.options import Number
 from slurm_gpu_aware.cli.output import json_option, print_json, say, table
@@ -146,7 +147,7 @@ def levels(
         _print_plan(plan, as_json=as_json)
         return
     runs = LevelRuns(
-        time.strftime("%Y%m%dT%H%M%S"),
+        new_id(),
         sizes,
         command=given["command"],
         run_s=given["time_limit"],

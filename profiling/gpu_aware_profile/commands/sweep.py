@@ -18,7 +18,7 @@ from gpu_aware_profile.commands.bench_options import bench_arguments, bench_opti
 from gpu_aware_profile.sweeps.sweep import BACKGROUND, Sweep
 from gpu_aware_profile.sweeps.sweep_output import Found, print_found, shown
 from gpu_aware_profile.sweeps.sweep_plan import Plan, fresh_plan, resumed_plan
-from gpu_aware_profile.sweeps.sweep_progress import SweepProgress
+from gpu_aware_profile.sweeps.sweep_progress import SweepProgress, new_id
 from slurm_gpu_aware.cli.options import Number
 from slurm_gpu_aware.cli.output import json_option, say
 from slurm_gpu_aware.config.settings import Config
@@ -133,9 +133,9 @@ def sweep(
       gpu-aware-profile sweep --jobs 32 --srun-option=--account=ops
       gpu-aware-profile sweep --older-than 7 --idle-only --background --budget 3600
       gpu-aware-profile sweep --on-slow 'mail -s "slow GPUs" ops@example.org'
-      gpu-aware-profile sweep --resume 20260102T030405
+      gpu-aware-profile sweep --resume 20260102T030405.4711
     """
-    progress = SweepProgress(path.parent / "sweeps", resume or time.strftime("%Y%m%dT%H%M%S"))
+    progress = SweepProgress(path.parent / "sweeps", resume or new_id())
     unfinished = progress.unfinished()
     if resume is not None:
         if resume not in unfinished:

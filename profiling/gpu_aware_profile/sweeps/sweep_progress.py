@@ -1,24 +1,35 @@
 """Progress of a sweep on disk, for resuming it.
 
-A sweep has a folder with ``scope.json`` and one empty file per node that is done.
+A sweep has a folder with ``scope.json`` and one empty file per node that is done. Root may write
+them where others can write, too (``--store``): it follows no link and uses no folder of others.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from slurm_gpu_aware.errors import SourceError
 
-__all__ = ["SweepProgress"]
+__all__ = ["SweepProgress", "new_id"]
 
 _SCOPE = "scope.json"
+_FRESH = ".scope.new"
+_DONE = ".done"
 _KEPT = 20
 """Unfinished sweeps; an older one cannot be resumed."""
+
+
+def new_id() -> str:
+    """An id of a sweep, or of the jobs of a measurement, that no other process of this host has."""
+    return f"{time.strftime('%Y%m%dT%H%M%S')}.{os.getpid()}"
 
 
 @dataclass
@@ -53,47 +64,74 @@ class SweepProgress:
 
     def done(self) -> set[str]:
         """Nodes that are done."""
-        return {file.name.removesuffix(".done") for file in self.folder.glob("*.done")}
+        return {file.name.removesuffix(_DONE) for file in self.folder.glob(f"*{_DONE}")}
 
     def begin(self, nodes: Sequence[str], options: Mapping[str, Any]) -> None:
         """Make the folder and write the scope; delete the notes of old sweeps. Raises SourceError.
 
         As root, the owner of the store's folder becomes the owner and may resume the sweep.
         """
-        file = self.folder / _SCOPE
         others = [name for name in self.unfinished() if name != self.sweep_id]
         try:
             for name in others[: -_KEPT + 1]:
                 SweepProgress(self.root, name).finish()
             self.folder.mkdir(parents=True, exist_ok=True)
-            fresh = file.with_name(".scope.new")
-            fresh.write_text(json.dumps({"nodes": nodes, "options": options}), encoding="utf-8")
-            fresh.replace(file)
-            if os.geteuid() == 0:
-                owner = self.root.parent.stat()
-                for path in (self.root, self.folder, file):
-                    os.chown(path, owner.st_uid, owner.st_gid)
+            with self._opened() as (root, folder):
+                with suppress(FileNotFoundError):
+                    os.unlink(_FRESH, dir_fd=folder)
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                with open(os.open(_FRESH, flags, 0o644, dir_fd=folder), "w") as stream:
+                    stream.write(json.dumps({"nodes": nodes, "options": options}))
+                    if os.geteuid() == 0:
+                        owner = self.root.parent.stat()
+                        for handle in (root, folder, stream.fileno()):
+                            os.fchown(handle, owner.st_uid, owner.st_gid)
+                os.rename(_FRESH, _SCOPE, src_dir_fd=folder, dst_dir_fd=folder)
         except OSError as exc:
             raise SourceError(f"{self.folder}: cannot be made: {exc.strerror}") from None
 
     def note(self, node: str) -> None:
         """Record a node as done, after the ingest of its report. Raises SourceError."""
-        file = self.folder / f"{node}.done"
+        name = f"{node}{_DONE}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            file.touch()
+            with self._opened() as (_, folder):
+                os.close(os.open(name, flags, 0o644, dir_fd=folder))
         except OSError as exc:
-            raise SourceError(f"{file}: cannot be made: {exc.strerror}") from None
+            raise SourceError(f"{self.folder / name}: cannot be made: {exc.strerror}") from None
 
     def finish(self) -> None:
-        """Delete the folder of a complete sweep."""
-        for file in (*self.folder.glob("*.done"), self.folder / _SCOPE):
-            file.unlink(missing_ok=True)
-        self.folder.rmdir()
+        """Delete the folder of a complete sweep, unless another process has. Raises OSError."""
+        with suppress(FileNotFoundError), self._opened() as (root, folder):
+            for name in os.listdir(folder):
+                if name.endswith(_DONE) or name in (_SCOPE, _FRESH):
+                    os.unlink(name, dir_fd=folder)
+            os.rmdir(self.sweep_id, dir_fd=root)
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[int, int]]:
+        """File descriptors of `root` and `folder`. Raises OSError, also for a folder of others."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        root = os.open(self.root, flags)
+        try:
+            folder = os.open(self.sweep_id, flags, dir_fd=root)
+            try:
+                trusted = {0, os.geteuid(), self.root.parent.stat().st_uid}
+                if not trusted >= {os.fstat(root).st_uid, os.fstat(folder).st_uid}:
+                    raise PermissionError(errno.EPERM, "it belongs to another user")
+                yield root, folder
+            finally:
+                os.close(folder)
+        finally:
+            os.close(root)
 
     def unfinished(self) -> list[str]:
         """Ids of sweeps that can be resumed, oldest first."""
-        folders = [file.parent for file in self.root.glob(f"*/{_SCOPE}")]
-        return [f.name for f in sorted(folders, key=lambda f: f.stat().st_mtime)]
+        begun: list[tuple[float, str]] = []
+        for file in self.root.glob(f"*/{_SCOPE}"):
+            with suppress(FileNotFoundError):  # another sweep has just ended
+                begun.append((file.parent.stat().st_mtime, file.parent.name))
+        return [name for _, name in sorted(begun)]
 
 
 def _option(value: object) -> object:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from itertools import permutations
 
 import pytest
@@ -19,7 +20,7 @@ from fake_nvml import build_library, machines
 
 from gpu_aware_profile.sweeps.gpu_nodes import Outcome, Target, gpu_nodes, parse_sinfo
 from gpu_aware_profile.sweeps.sweep import Sweep
-from gpu_aware_profile.sweeps.sweep_progress import SweepProgress
+from gpu_aware_profile.sweeps.sweep_progress import SweepProgress, new_id
 from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.model.interconnect import ALL_REDUCE
 from slurm_gpu_aware.store.database import open_store, publish
@@ -417,6 +418,48 @@ def test_root_leaves_the_notes_to_the_owner_of_the_store(tmp_path):
     assert [(f.stat().st_uid, f.stat().st_gid) for f in (notes.root, notes.folder)] == [
         (4711, 4712)
     ] * 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize(
+    "link", ["sweeps", "sweeps/s1", "sweeps/s1/.scope.new", "sweeps/s1/n1.done"]
+)
+def test_root_follows_no_link_of_others(tmp_path, link):
+    store, others = tmp_path / "store", tmp_path / "others"
+    for folder in (store, others, others / "s1"):
+        folder.mkdir()
+    os.chown(store, 4711, 4712)
+    precious = [others / "s1" / "n1.done", others / "s1" / "scope.json", others / "secret"]
+    for file in precious:
+        file.write_text("precious")
+    link = store / link
+    link.parent.mkdir(parents=True, exist_ok=True)
+    targets = {"sweeps": others, "s1": others / "s1"}
+    link.symlink_to(targets.get(link.name, others / "secret"))
+    notes = SweepProgress(store / "sweeps", "s1")
+    for act in (lambda: notes.begin(("n1",), {}), lambda: notes.note("n1"), notes.finish):
+        with suppress(SourceError, OSError):
+            act()
+    assert [(f.read_text(), f.stat().st_uid) for f in precious] == [("precious", 0)] * 3
+    assert others.stat().st_uid == (others / "s1").stat().st_uid == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
+def test_root_uses_no_folder_of_another_user(tmp_path):
+    notes = SweepProgress(tmp_path / "sweeps", "s1")
+    notes.root.mkdir()
+    os.chown(notes.root, 4711, 4712)
+    with pytest.raises(SourceError, match="it belongs to another user"):
+        notes.begin((), {})
+
+
+def test_sweeps_of_one_second_have_folders_of_their_own_and_may_end_together(tmp_path):
+    assert new_id().endswith(f".{os.getpid()}")
+    first, again = (SweepProgress(tmp_path / "sweeps", "s1") for _ in range(2))
+    first.begin(("n1",), {})
+    first.finish()
+    again.finish()
+    assert again.unfinished() == []
 
 
 @pytest.mark.parametrize("error", [SourceError, StoreError])
