@@ -1,8 +1,8 @@
 """Runs of an application under Nsight Compute, or beside DCGM, which counts its utilisation.
 
 The application runs without a shell, in a process group of its own, which ends with it: at the time
-limit, on Ctrl-C, and when the tool fails, nothing is left running. What the application prints goes
-to stderr.
+limit, on SIGINT, SIGTERM and SIGHUP, and when the tool fails, nothing is left running. What the
+application prints goes to stderr.
 """
 
 from __future__ import annotations
@@ -72,11 +72,30 @@ def counted(
         The tool cannot be run, may not read the counters, or counted nothing; or the command
         failed, or ran longer than ``limit_s``. The message is one sentence.
     """
-    with tempfile.TemporaryDirectory(prefix="gpu-aware-classify-") as folder:
+    with _ended_by_signals(), tempfile.TemporaryDirectory(prefix="gpu-aware-classify-") as folder:
         output = Path(folder) / "counters"
         if tool == "ncu":
             return _ncu(command, output, kernels, limit_s)
         return _dcgm(command, output, gpus, limit_s)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """The first SIGTERM or SIGHUP raises KeyboardInterrupt; more do not disturb the clearing up."""
+    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]
+
+    def interrupt(number: int, frame: object) -> None:
+        for one in numbers:
+            signal.signal(one, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in numbers:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _ncu(command: Sequence[str], output: Path, kernels: int, limit_s: float) -> Utilisation:

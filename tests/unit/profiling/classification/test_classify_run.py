@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import click.testing
@@ -293,3 +296,30 @@ def test_one_user_keeps_a_bounded_number_of_names(tmp_path: Path) -> None:
     assert kept[0] == SavedClass("bob", "a", "A", 0.0)
     assert kept[-1] == SavedClass("ada", "n5", "C", 2000.0)
     assert kept[1].name == "n3"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_nothing_running(tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "ncu").write_text('#!/bin/sh\necho $$ > "$PIDS"\nexec sleep 600\n')
+    (tmp_path / "ncu").chmod(0o755)
+    (tmp_path / "centres.csv").write_text(CENTRES)
+    pids = tmp_path / "pids"
+    env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PIDS": str(pids)}
+    env |= {"TMPDIR": str(tmp_path), "GPU_AWARE_CONFIG": str(tmp_path / "none.toml")}
+    (tmp_path / "none.toml").write_text("")
+    words = ["classify", "--tool", "ncu", "--centres", str(tmp_path / "centres.csv"), "--run", "x"]
+    program = [sys.executable, "-m", "gpu_aware_profile.cli", *words]
+    with subprocess.Popen(program, env=env, stderr=subprocess.PIPE, text=True) as process:
+        ends = time.monotonic() + 40
+        while not (pids.exists() and pids.read_text()):
+            assert process.poll() is None
+            assert time.monotonic() < ends
+            time.sleep(0.05)
+        for _ in range(2):
+            process.send_signal(number)
+            time.sleep(0.1)
+        assert process.wait(30) == 130
+        assert "Traceback" not in (process.stderr.read() if process.stderr else "")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pids.read_text()), 0)
+    assert not list(tmp_path.glob("gpu-aware-classify-*"))
