@@ -72,10 +72,9 @@ class CommandTiming:
 
         The whole run is the measured window, because where its warm-up ends is not known.
         """
-        with control.window(), self._child(run, control.stopped) as child:
-            for _ in child.lines():
-                pass
-        number = self.number(child.output)
+        with control.window():
+            output = self._output(run, control.stopped)
+        number = self.number(output)
         try:
             value_ms = check_time_ms(UNITS[self._unit](number))
         except (ValueError, ZeroDivisionError):
@@ -83,18 +82,21 @@ class CommandTiming:
         self._accompany(run, control.company())
         return Reading(value_ms)
 
-    def _child(self, run: RunSpec, stopped: threading.Event) -> Child:
-        return Child(
+    def _output(self, run: RunSpec, stopped: threading.Event) -> str:
+        """The end of the program's output. Its input is empty."""
+        with Child(
             self._argv, run.environment, limit_s=self._limit_s, stopped=stopped, merged=True
-        )
+        ) as child:
+            child.close_input()
+            for _ in child.lines():
+                pass
+        return child.output
 
     def _accompany(self, run: RunSpec, others_done: threading.Event) -> None:
         """Run the program again, so that the others have loaded neighbours to their end."""
         with suppress(SourceError):
             while not others_done.is_set():
-                with self._child(run, others_done) as child:
-                    for _ in child.lines():
-                        pass
+                self._output(run, others_done)
 
     def number(self, output: str) -> float:
         """The number of an output. Raises SourceError that quotes the end of it."""

@@ -97,6 +97,11 @@ def test_no_shell_reads_the_command():
     assert measured(shlex.join(["sh", "-c", "echo $((6 * 7))"])) == 42.0
 
 
+def test_a_program_that_reads_its_input_finds_it_empty():
+    code = "import sys; print(sys.stdin.read() == '', 5)"
+    assert measured(python(code), r"True (\d+)", limit_s=15.0) == 5.0
+
+
 def test_a_flood_of_output_is_bounded_and_its_end_counts():
     code = (
         "import sys\nfor _ in range(500): sys.stdout.write('1' * 65536)\nprint('\\n\\x00\\xff 3.5')"
