@@ -80,8 +80,11 @@ class _Control:
         self.stopped = stopped
 
     def warm_up(self) -> None:
-        ends = time.monotonic() + self._warm_up_s
-        while not (self._telemetry.steady() or self.stopped.is_set() or time.monotonic() > ends):
+        began = time.monotonic()  # before, the GPU was idle, whose temperature is steady, too
+        ends = began + self._warm_up_s
+        while not (
+            self._telemetry.steady(began) or self.stopped.is_set() or time.monotonic() > ends
+        ):
             self.stopped.wait(PERIOD_S)
         self._arrive("warm").wait()
 

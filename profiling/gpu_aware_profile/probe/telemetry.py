@@ -139,14 +139,17 @@ class Telemetry:
         if not answered:
             self.fault = NoAnswerError("telemetry")
 
-    def steady(self) -> bool:
-        """Whether the GPU is in thermal equilibrium; True if it has no thermometer."""
+    def steady(self, since: float) -> bool:
+        """Whether the GPU is in thermal equilibrium with the load that it has since then.
+
+        True if it has no thermometer. ``since``: by the clock. Units: s.
+        """
         with self._changed:
             seen = list(self._temperatures)
-        if not seen:
+        if not seen or self.fault is not None:
             return self._sampled or self.fault is not None
         newest = seen[-1][0]
-        if newest - seen[0][0] < _STEADY_S:
+        if newest - max(seen[0][0], since) < _STEADY_S:
             return False
         recent = [celsius for at, celsius in seen if at >= newest - _STEADY_S]
         return max(recent) - min(recent) <= _STEADY_C

@@ -234,13 +234,29 @@ def test_the_warm_up_ends_when_the_temperature_stays():
     steady = []
     for _ in rising:
         telemetry.take()
-        steady.append(telemetry.steady())
+        steady.append(telemetry.steady(0.0))
     assert steady.index(True) == 15  # since 10 s it is at 60
     assert all(steady[15:])
 
 
+def test_the_temperature_of_the_idle_gpu_is_not_taken_for_that_of_the_warm_one():
+    telemetry = thermometer(iter([30] * 15 + [30 + 4 * t for t in range(1, 8)] + [58] * 8))
+    steady = []
+    for _ in range(30):
+        telemetry.take()
+        steady.append(telemetry.steady(14.0))  # its work begins at 14 s
+    assert steady.index(True) == 26  # since 21 s it is at 58
+
+
+def test_a_gpu_that_is_lost_is_not_warmed_up():
+    telemetry = thermometer(iter([40, 50]))
+    telemetry.take()
+    telemetry.fault = DeviceError("nvmlDeviceGetX", "GPU is lost", lost=True)
+    assert telemetry.steady(0.0)
+
+
 def test_a_gpu_without_a_thermometer_is_warm_at_once():
     telemetry = thermometer(iter([None]))
-    assert not telemetry.steady()
+    assert not telemetry.steady(0.0)
     telemetry.take()
-    assert telemetry.steady()
+    assert telemetry.steady(0.0)
