@@ -18,6 +18,7 @@ import click
 
 from gpu_aware_profile.cli import links_options
 from gpu_aware_profile.commands.bench_options import bench_options, bench_timing
+from gpu_aware_profile.commands.clock_options import check_clocks, clock_options
 from slurm_gpu_aware.cli.entry import INTERRUPTED
 from slurm_gpu_aware.cli.options import Number
 from slurm_gpu_aware.cli.output import json_option, say
@@ -28,25 +29,6 @@ if TYPE_CHECKING:
     from gpu_aware_profile.probe.node import Wanted
 
 __all__ = ["node"]
-
-_ALL_CLOCKS = 1 << 16
-
-
-class _ClockCount(click.ParamType[int]):
-    """A number of clocks; ``all`` is more than any GPU has."""
-
-    name = "count"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number; fail with one sentence."""
-        if value == "all":
-            return _ALL_CLOCKS
-        if isinstance(value, int):
-            return value
-        if value.isascii() and value.isdecimal() and 0 < int(value) < _ALL_CLOCKS:
-            return int(value)
-        return self.fail(f"{value!r} is not a number of clocks, or all", param, ctx)
-
 
 @click.command()
 @click.option("--backend", metavar="NAME", help="Timing backend. Default: one that works here.")
@@ -66,22 +48,10 @@ class _ClockCount(click.ParamType[int]):
     help="Measure all GPUs of the node at the same time, too (default), or not.",
 )
 @links_options
-@click.option(
-    "--clocks",
-    type=_ClockCount(),
-    default=0,
-    metavar="N|all",
-    help="Measure at N supported SM clocks besides, the highest and the lowest included; needs"
-    " --allow-clock-changes.",
-)
-@click.option(
-    "--allow-clock-changes",
-    is_flag=True,
-    help="Lock clocks for --clocks, as root, and reset them at the end.",
-)
+@clock_options
 @click.option(
     "--warm-up",
-    type=Number(0, 3600),
+    type=Number(0, 120),
     default=30.0,
     show_default=True,
     metavar="S",
@@ -174,8 +144,7 @@ def _check_usage(backend: str | None, no_timings: bool, given: Mapping[str, Any]
     """Raise UsageError for options that exclude or need each other."""
     if given["bench"] is not None and (no_timings or given["classes"] or backend is not None):
         raise click.UsageError("--bench excludes --backend, --class and --no-timings")
-    if given["clocks"] and not given["allow_clock_changes"]:
-        raise click.UsageError("--clocks locks clocks of GPUs, which needs --allow-clock-changes")
+    check_clocks(given)
     if given["clocks"] and no_timings:
         raise click.UsageError("--clocks excludes --no-timings")
 

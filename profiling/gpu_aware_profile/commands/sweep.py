@@ -15,6 +15,7 @@ import click
 
 from gpu_aware_profile.cli import PARTLY, links_options, store_options
 from gpu_aware_profile.commands.bench_options import bench_arguments, bench_options
+from gpu_aware_profile.commands.clock_options import check_clocks, clock_arguments, clock_options
 from gpu_aware_profile.sweeps.sweep import BACKGROUND, Sweep
 from gpu_aware_profile.sweeps.sweep_output import Found, print_found, shown
 from gpu_aware_profile.sweeps.sweep_plan import Plan, fresh_plan, resumed_plan
@@ -90,6 +91,7 @@ _ALARM_SINCE_S = 30 * 86_400.0
     show_default=True,
     help="Runs per GPU and class.",
 )
+@clock_options
 @links_options
 @click.option(
     "--srun-option", multiple=True, metavar="OPTION", help="Option for srun, such as --account=x."
@@ -142,6 +144,7 @@ def sweep(
             listed = ", ".join(unfinished) or "none"
             raise SourceError(f"no unfinished sweep {resume!r}; unfinished: {listed}")
         given = _as_before(context, progress.scope()[1], given)
+    check_clocks(given)
     _check_alarm(given["on_slow"])
     done = progress.done()
     if resume is None:
@@ -294,7 +297,7 @@ def _sweep(sweep_id: str, store: Store, config: Config, given: Mapping[str, Any]
     arguments = [f"--runs={given['runs']}", f"--time-limit={0.8 * given['time_limit']:g}"]
     arguments += [f"--class={name}" for name in given["classes"]]
     arguments += [f"--backend={given['backend']}"] if given["backend"] else []
-    arguments += bench_arguments(given)
+    arguments += bench_arguments(given) + clock_arguments(given)
     arguments += ["--links", f"--links-time={given['links_time']:g}"] if given["links"] else []
     options: list[str] = []
     if given["background"]:

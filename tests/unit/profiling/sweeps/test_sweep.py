@@ -115,6 +115,29 @@ def test_a_sweep_measures_with_a_program_of_the_site(cluster):
         assert store.query("SELECT count(*) AS n FROM timings")[0]["n"] == 4 * 2 * 2
 
 
+def test_a_sweep_stores_times_and_power_at_several_clocks(cluster):
+    machine = json.loads((cluster.folder / "n2.json").read_text())
+    (cluster.folder / "n2.json").write_text(json.dumps(machine | {"unprivileged_clocks": True}))
+    conf = cluster.folder / "clock.conf"
+    conf.write_text(f"spool = {cluster.folder}/spool\nlocks = {cluster.folder}/locks\n")
+    cluster.env["GPU_AWARE_CLOCK_CONFIG"] = str(conf)
+    wanted = ["--node", "n2", "--class", "A", "--runs", "1", "--clocks", "3"]
+    assert "needs --allow-clock-changes" in cluster.sweep(*wanted, code=2).stderr
+    done = cluster.sweep(*wanted, "--allow-clock-changes")
+    assert states(done) == {"n2": "done"}
+    with open_store(cluster.store, readonly=True) as store:
+        rows = store.query(
+            "SELECT clock_mhz, value_ms, power_w FROM timings"
+            " WHERE slot = 0 AND neighbours = 'idle' ORDER BY clock_mhz"
+        )
+    clocks, times, powers = zip(*map(tuple, rows), strict=True)
+    supported = machine["clocks"]["graphics_mhz"]
+    assert clocks[0] == 0
+    assert (clocks[1], clocks[3]) == (min(supported), max(supported))
+    assert times[1] > times[2] > times[3]
+    assert powers[1] < powers[2] < powers[3]
+
+
 @pytest.mark.parametrize(
     ("does", "reason"),
     [
