@@ -22,15 +22,18 @@ from slurm_gpu_aware.model.penalties import (
 )
 from slurm_gpu_aware.model.profile import Fault, GpuScore
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.history import newest_runs
+from slurm_gpu_aware.store.history import newest_run_records, newest_runs, node_records
 from slurm_gpu_aware.store.interconnect import newest_bandwidths, newest_collectives, nics_of
 from slurm_gpu_aware.store.measurements import level_times
 from slurm_gpu_aware.store.profiles import load_profile, score_rows
 from slurm_gpu_aware.time_text import duration
 
 __all__ = [
+    "CHANGE",
     "LEVEL_TIME",
+    "OUTLIER",
     "SCORE",
+    "SHIFT",
     "Record",
     "everything",
     "fault_records",
@@ -53,7 +56,13 @@ SCORE = (
     *("gpu", "node", "class", "value_ms", "pm_score", "score", "bin", "outlier"),
     *("model", "uuid", "taken_at"),
 )
-"""Names of the values of a `LevelTime` and a `GpuScore`."""
+OUTLIER = ("node", "gpu", "class", "model", "ratio")
+CHANGE = (
+    *("node", "gpu", "class", "model", "before", "now", "rise", "threshold", "runs"),
+    *("before_at", "now_at"),
+)
+SHIFT = ("class", "model", "gpus", "ratio")
+"""Names of the values of a `LevelTime`, `GpuScore`, `Outlier`, `Change`, and `Shift`."""
 _ATTRIBUTES = {"gpu": "slot", "class": "app_class", "pm_score": "raw", "score": "binned"}
 """Name in the output -> attribute, if they differ."""
 _OUTLIER_WORDS = ("", "outlier", "own score")
@@ -81,11 +90,11 @@ def timing_records(store: Store) -> list[Record]:
 
 
 def everything(store: Store) -> Record:
-    """The whole profile, JSON-able: GPUs, NICs, links, timings, scores, times per level."""
+    """The whole profile, JSON-able: GPUs, NICs, links, timings, runs, scores, times per level."""
     profile = load_profile(store)
     return {
         "schema": "gpu-aware-profile/1",
-        "nodes": [{"node": n, "taken_at": at} for n, at in profile.taken_at.items()],
+        "nodes": node_records(store),
         "gpus": [{"node": n, "gpu": i, **asdict(g)} for (n, i), g in profile.gpus.items()],
         "links": [
             {"node": n, "a": k.a, "b": k.b, "class": k.link_class, "gbps": k.gbps}
@@ -102,6 +111,7 @@ def everything(store: Store) -> Record:
             one._asdict() for name in OPERATIONS for one in newest_collectives(store, name)
         ],
         "timings": timing_records(store),
+        "runs": newest_run_records(store),
         "scores": records(score_rows(store), SCORE),
         "level_times": records(level_times(store), LEVEL_TIME),
     }

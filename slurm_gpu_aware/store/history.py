@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
+from typing import Any
 
 from slurm_gpu_aware.model.history import Alarm, Pair
-from slurm_gpu_aware.model.profile import IDLE, GpuTiming
+from slurm_gpu_aware.model.profile import IDLE, GpuTiming, RunConditions
 from slurm_gpu_aware.store.database import Store
 
 __all__ = [
-    *("alarms", "classes_of_gpu", "measured_pairs", "newest_runs", "probed_at", "prune"),
-    "put_alarms",
+    *("alarms", "classes_of_gpu", "measured_pairs", "newest_run_records", "newest_runs"),
+    *("node_records", "probed_at", "prune", "put_alarms"),
 ]
 
 _AS_JOBS = f"neighbours = '{IDLE}' AND clock_mhz = 0"
@@ -59,6 +60,27 @@ def newest_runs(store: Store, neighbours: str = IDLE) -> list[GpuTiming]:
         (neighbours,),
     )
     return [GpuTiming(*row) for row in rows]
+
+
+def newest_run_records(store: Store) -> list[dict[str, Any]]:
+    """The newest runs of each GPU, class, neighbours and locked clock, with their conditions."""
+    fields = ", ".join(RunConditions._fields)
+    rows = store.query(
+        "SELECT node, slot AS gpu, class, taken_at_unix AS taken_at, run, value_ms, source,"  # noqa: S608
+        f" {fields} FROM (SELECT *, max(taken_at_unix) OVER kinds AS newest FROM timings"
+        "  WINDOW kinds AS (PARTITION BY node, slot, class, neighbours, clock_mhz))"
+        " WHERE taken_at_unix = newest"
+        " ORDER BY node, slot, class, neighbours, clock_mhz, run"
+    )
+    return [dict(row) for row in rows]
+
+
+def node_records(store: Store) -> list[dict[str, Any]]:
+    """The nodes: Unix time of the newest measurement, versions of driver and CUDA."""
+    rows = store.query(
+        "SELECT node, taken_at_unix AS taken_at, driver, cuda FROM nodes ORDER BY node"
+    )
+    return [dict(row) for row in rows]
 
 
 def measured_pairs(store: Store, since: float) -> list[Pair]:

@@ -52,7 +52,7 @@ PROFILING_ALLOWED = {
     "tables": set(),
     "store_writer": set(),
     "report": {"tables"},
-    "sweeps": {"report"},
+    "sweeps": {"report", "tables"},
     "levels": {"backends", "kernels", "sweeps"},
     "imports": {"store_writer"},
     "cli": {"store_writer"},

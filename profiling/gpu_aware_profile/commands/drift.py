@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from gpu_aware_profile.cli import PARTLY, store_options
+from gpu_aware_profile.tables import CHANGE, SHIFT, records
 from slurm_gpu_aware.cli.output import json_option, print_json, say
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.store.reading import open_for_reading
@@ -61,7 +62,6 @@ def drift(
       gpu-aware-profile drift --since 7d --json
     """
     from gpu_aware_profile.report.drifting import (  # imports NumPy
-        change_records,
         drift_sentences,
         drift_table,
         stored_drift,
@@ -75,12 +75,12 @@ def drift(
     if as_json:
         answer = {
             "store": str(path),
-            "since": now - since_s,
+            "since_at": now - since_s,
             "compared": compared,
-            "slower": change_records(found.slower),
-            "unconfirmed": change_records(found.unconfirmed),
+            "slower": records(found.slower, CHANGE),
+            "unconfirmed": records(found.unconfirmed, CHANGE),
             "unjudged": len(found.unjudged),
-            "shifts": [shift._asdict() for shift in found.shifts],
+            "shifts": records(found.shifts, SHIFT),
         }
         print_json(answer)
     elif found.slower:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["node"]
 
+
 @click.command()
 @click.option("--backend", metavar="NAME", help="Timing backend. Default: one that works here.")
 @click.option("--no-timings", is_flag=True, help="Report identity, links and clocks only.")

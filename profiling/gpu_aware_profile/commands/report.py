@@ -81,17 +81,19 @@ def report(
         summary = summarise(score_rows(store))
     if not found.rows:
         raise SourceError("no scores yet: 'gpu-aware-profile sweep' or 'import' first")
+    pictures, without = {}, ""
+    with tempfile.TemporaryDirectory() as temporary:
+        try:
+            files = _drawn(found, folder or Path(temporary))
+            pictures = {file.stem: file.read_bytes() for file in files}
+        except SourceError as exc:
+            if folder is not None:
+                raise
+            without = str(exc)
     if folder is not None:
-        written = _drawn(found, folder)
-        say(f"wrote {len(written)} pictures to {folder}")
+        say(f"wrote {len(pictures)} pictures to {folder}")
     if html is None:
         return
-    pictures, without = {}, ""
-    with tempfile.TemporaryDirectory() as name:
-        try:
-            pictures = {file.stem: file.read_bytes() for file in _drawn(found, Path(name))}
-        except SourceError as exc:
-            without = str(exc)
     text = page(found, summary, pictures, now, worst, without=without)
     try:
         html.write_text(text, encoding="utf-8")

@@ -227,7 +227,8 @@ def export(path: Path, config: Config, file: IO[str], only_levels: bool, as_json
     """Export the newest timings as CSV for import (default: to stdout).
 
     --levels exports the times per locality level, also for import. --json exports the whole
-    profile: GPUs, NICs, links, bandwidths, timings, scores and times per level.
+    profile: GPUs, NICs, links, bandwidths, timings, the runs with clocks, power and temperature,
+    scores and times per level.
 
     \b
       gpu-aware-profile export timings.csv

@@ -108,9 +108,9 @@ class NodeTopology:
             [name, *row] for name, row in zip(names, self.matrix(), strict=True)
         ]
         for row, gpu in zip(rows, self.gpus.values(), strict=False):
-            row += [gpu.cpus, gpu.numa]
+            row += [gpu.cpus, _known(gpu.numa)]
         for row, nic in zip(rows[len(self.gpus) :], self.nics, strict=True):
-            row += [None, nic.numa]
+            row += [None, _known(nic.numa)]
         # Not `table`: a long row must not wrap, as nvidia-smi's does not.
         cells: list[list[object]] = [["", *names, "CPU Affinity", "NUMA Affinity"], *rows]
         texts = [[clean(cell) if cell != "" else "" for cell in row] for row in cells]
@@ -162,6 +162,11 @@ class NodeTopology:
             "\nUnits: GB/s; nominal: one direction. Of median: the slower direction over the median"
             "\nof such links of this GPU model on all nodes."
         )
+
+
+def _known(numa: int | None) -> int | None:
+    """The NUMA node; None: the machine has only one, and Linux says -1."""
+    return None if numa is None or numa < 0 else numa
 
 
 def _slower(pair: PairBandwidth | None) -> float | None:

@@ -37,6 +37,7 @@ def show_report(report: Mapping[str, Any]) -> None:
     headers = ["GPU", "name", "PCI", "NUMA", "MHz", "W", *(f"{name} ms" for name in names)]
     click.echo(table(headers, rows, right=headers[3:]))
     _show_kernels(report)
+    _show_clocks(report)
     if report["links"]:
         links = [[f"{k['a']} - {k['b']}", k["class"], k["gbps"]] for k in report["links"]]
         click.echo()
@@ -55,6 +56,22 @@ def show_report(report: Mapping[str, Any]) -> None:
     for fault in report["errors"]:
         where = "" if fault["index"] is None else f"GPU {fault['index']}: "
         say(f"{where}{fault['call']}: {fault['error']}")
+
+
+def _show_clocks(report: Mapping[str, Any]) -> None:
+    """Time, power and energy at each locked clock."""
+    rows = [
+        [
+            *(timing["index"], timing["class"], timing["clock_mhz"], timing["sm_mhz"]),
+            *(f"{timing['value_ms']:.4g}", timing["power_w"], timing["energy_j"]),
+        ]
+        for timing in report["timings"]
+        if timing["clock_mhz"]
+    ]
+    if rows:
+        headers = ["GPU", "class", "locked", "MHz", "ms", "W", "J"]
+        click.echo()
+        click.echo(table(headers, rows, right=headers[2:]))
 
 
 def _show_kernels(report: Mapping[str, Any]) -> None:

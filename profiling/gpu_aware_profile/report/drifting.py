@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 
-from gpu_aware_profile.tables import Record
 from slurm_gpu_aware.cli.output import table
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.model.profile import gpu_names
@@ -15,7 +13,7 @@ from slurm_gpu_aware.store.measurements import unseen_gpus
 from slurm_gpu_aware.time_text import duration
 from slurm_gpu_aware.variability.drift import FEWEST_RUNS, Change, Drift, drift
 
-__all__ = ["change_records", "drift_sentences", "drift_table", "stored_drift"]
+__all__ = ["drift_sentences", "drift_table", "stored_drift"]
 
 
 def stored_drift(store: Store, config: Config, since: float) -> Drift:
@@ -24,14 +22,6 @@ def stored_drift(store: Store, config: Config, since: float) -> Drift:
     unseen = unseen_gpus(store, (pair[:2] for pair in pairs))
     seen = (pair for pair in pairs if pair[:2] not in unseen)
     return drift(seen, least=config.profiling.slower_percent / 100.0)
-
-
-def change_records(changes: Iterable[Change]) -> list[Record]:
-    """One flat record per change; ratios and Unix times."""
-    return [
-        {"gpu": own.pop("slot"), "class": own.pop("app_class"), **own}
-        for own in (asdict(change) for change in changes)
-    ]
 
 
 def drift_table(changes: Sequence[Change], now: float) -> str:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 from collections.abc import Sequence
 
-from gpu_aware_profile.report.drifting import change_records
+from gpu_aware_profile.tables import CHANGE, records
 from slurm_gpu_aware.slurm.commands import clean_environment
 from slurm_gpu_aware.slurm.hostlist import hostlist
 from slurm_gpu_aware.store.database import Store
@@ -68,7 +68,7 @@ def _run(argv: Sequence[str], slow: Sequence[Change]) -> str:
             argv, stdin=subprocess.PIPE, stdout=2, env=environment, text=True, process_group=0
         ) as process:
             try:
-                process.communicate(json.dumps({"gpus": change_records(slow)}), timeout=_LIMIT_S)
+                process.communicate(json.dumps({"gpus": records(slow, CHANGE)}), timeout=_LIMIT_S)
             except subprocess.TimeoutExpired:
                 return f"it did not end within {_LIMIT_S:g} s"
             finally:

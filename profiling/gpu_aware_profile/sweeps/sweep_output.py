@@ -11,6 +11,7 @@ import click
 
 from gpu_aware_profile.sweeps.gpu_nodes import Outcome, Target
 from gpu_aware_profile.sweeps.sweep import Sweep
+from gpu_aware_profile.tables import CHANGE, OUTLIER, records
 from slurm_gpu_aware.cli.output import print_json, say, table
 from slurm_gpu_aware.model.profile import gpu_names
 from slurm_gpu_aware.slurm.hostlist import hostlist
@@ -75,7 +76,6 @@ def _line(outcome: Outcome) -> str:
 
 
 def print_found(sweep_id: str, found: Found, *, complete: bool, as_json: bool) -> None:
-    from gpu_aware_profile.report.drifting import change_records  # imports NumPy
     from slurm_gpu_aware.variability.outliers import outlier_sentences
 
     outcomes = sorted(found.outcomes, key=lambda outcome: outcome.node)
@@ -85,9 +85,9 @@ def print_found(sweep_id: str, found: Found, *, complete: bool, as_json: bool) -
             "complete": complete,
             "scored": found.scored,
             "nodes": [vars(outcome) for outcome in outcomes],
-            "outliers": [one._asdict() for one in found.far],
-            "slower": change_records(found.slower),
-            "reported": change_records(found.reported),
+            "outliers": records(found.far, OUTLIER),
+            "slower": records(found.slower, CHANGE),
+            "reported": records(found.reported, CHANGE),
         }
         print_json(answer)
     else:

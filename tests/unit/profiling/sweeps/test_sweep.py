@@ -21,6 +21,7 @@ from fake_nvml import build_library, machines
 from gpu_aware_profile.sweeps.gpu_nodes import Outcome, Target, gpu_nodes, parse_sinfo
 from gpu_aware_profile.sweeps.sweep import Sweep
 from gpu_aware_profile.sweeps.sweep_progress import SweepProgress, new_id
+from gpu_aware_profile.tables import everything
 from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.model.interconnect import ALL_REDUCE
 from slurm_gpu_aware.store.database import open_store, publish
@@ -82,7 +83,7 @@ def test_a_slow_gpu_is_stored_as_measured_and_named(cluster):
     done = cluster.sweep("--class", "A")
     assert states(done) == dict.fromkeys(["n1", "n2", "n3"], "done")
     (outlier,) = json.loads(done.stdout)["outliers"]
-    assert (outlier["node"], outlier["slot"], outlier["app_class"]) == ("n2", 1, "A")
+    assert (outlier["node"], outlier["gpu"], outlier["class"]) == ("n2", 1, "A")
     assert 2.5 < outlier["ratio"] < 3.5
     assert "stored as measured: class A: n2:1 takes " in done.stderr
     with open_store(cluster.store, readonly=True) as store:
@@ -126,16 +127,22 @@ def test_a_sweep_stores_times_and_power_at_several_clocks(cluster):
     done = cluster.sweep(*wanted, "--allow-clock-changes")
     assert states(done) == {"n2": "done"}
     with open_store(cluster.store, readonly=True) as store:
-        rows = store.query(
-            "SELECT clock_mhz, value_ms, power_w FROM timings"
-            " WHERE slot = 0 AND neighbours = 'idle' ORDER BY clock_mhz"
-        )
-    clocks, times, powers = zip(*map(tuple, rows), strict=True)
+        profile = everything(store)
+    assert profile["nodes"][0]["driver"] == machine["driver"]
+    runs = [r for r in profile["runs"] if (r["gpu"], r["neighbours"]) == (0, "idle")]
+    clocks, times, powers = (
+        [run[name] for run in runs] for name in ("clock_mhz", "value_ms", "power_w")
+    )
     supported = machine["clocks"]["graphics_mhz"]
     assert clocks[0] == 0
     assert (clocks[1], clocks[3]) == (min(supported), max(supported))
     assert times[1] > times[2] > times[3]
     assert powers[1] < powers[2] < powers[3]
+    probe = [str(cluster.bin / "profile"), "node", *wanted[2:], "--allow-clock-changes"]
+    environment = cluster.env | {"FAKE_NVML_MACHINE": str(cluster.folder / "n2.json")}
+    shown = subprocess.run(probe, env=environment, capture_output=True, text=True, timeout=60)
+    lines = [line.split()[:3] for line in shown.stdout.splitlines()]
+    assert all(["0", "A", str(mhz)] in lines for mhz in clocks[1:])
 
 
 @pytest.mark.parametrize(
