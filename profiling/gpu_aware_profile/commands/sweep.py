@@ -45,10 +45,10 @@ _ALARM_SINCE_S = 30 * 86_400.0
 @click.option(
     "--time-limit",
     type=Number(1, 10**7),
-    default=900.0,
+    default=7200.0,
     show_default=True,
     metavar="S",
-    help="Time limit of the probe of a node, in seconds.",
+    help="Time limit of the probe of a node, in seconds; no run begins after 80% of it.",
 )
 @click.option(
     "--wait",

@@ -44,7 +44,7 @@ class Sweep:
     """Further arguments of ``node``."""
     concurrency: int = 8
     """Nodes at a time."""
-    probe_s: float = 900.0
+    probe_s: float = 7200.0
     """Time limit of one probe."""
     queue_s: float = 300.0
     """A node that is not free within this time is skipped."""

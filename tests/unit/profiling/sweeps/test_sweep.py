@@ -96,7 +96,7 @@ def test_srun_is_asked_for_a_whole_node_that_our_filter_leaves_alone(cluster):
     words = (cluster.folder / "srun.log").read_text().split()
     for word in (
         *["--exclusive", "--gres=gpu:4", "-N1", "--comment=place=off", "--immediate=300"],
-        *["--time=15", "--account=ops", "--runs=3", "--time-limit=720", "--class=A", "--json"],
+        *["--time=120", "--account=ops", "--runs=3", "--time-limit=5760", "--class=A", "--json"],
     ):
         assert word in words
     assert words[words.index("-p") + 1] == "gpu"
