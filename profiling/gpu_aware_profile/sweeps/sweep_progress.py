@@ -88,6 +88,9 @@ class SweepProgress:
                             os.fchown(handle, owner.st_uid, owner.st_gid)
                 os.rename(_FRESH, _SCOPE, src_dir_fd=folder, dst_dir_fd=folder)
         except OSError as exc:
+            with suppress(OSError), self._opened() as (root, folder):
+                os.unlink(_FRESH, dir_fd=folder)
+                os.rmdir(self.sweep_id, dir_fd=root)  # unless it is resumed
             raise SourceError(f"{self.folder}: cannot be made: {exc.strerror}") from None
 
     def note(self, node: str) -> None:

@@ -3,6 +3,7 @@
 The fake srun really runs the probe, on the fake GPUs of the node that was asked for.
 """
 
+import errno
 import json
 import os
 import pwd
@@ -438,6 +439,23 @@ def test_notes_that_cannot_be_written_are_an_error_of_ours(tmp_path):
     (tmp_path / "sweeps").write_text("a file where the folder should be")
     with pytest.raises(SourceError, match="cannot be made"):
         SweepProgress(tmp_path / "sweeps", "s1").begin((), {})
+
+
+def test_a_full_disk_leaves_no_folder_and_keeps_what_a_sweep_noted(tmp_path, monkeypatch):
+    notes, new = (SweepProgress(tmp_path / "sweeps", name) for name in ("s1", "s2"))
+    notes.begin(("n1", "n2"), {})
+    notes.note("n1")
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "rename", full)
+    for one in (notes, new):
+        with pytest.raises(SourceError, match="No space left"):
+            one.begin(("n1", "n2"), {})
+    assert not new.folder.exists()
+    assert (notes.done(), notes.scope()[0]) == ({"n1"}, ("n1", "n2"))
+    assert sorted(file.name for file in notes.folder.iterdir()) == ["n1.done", "scope.json"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
