@@ -20,7 +20,7 @@ from slurm_gpu_aware.model.penalties import LevelTime
 from slurm_gpu_aware.names import PROBE_JOB
 from slurm_gpu_aware.slurm.commands import run_command
 
-__all__ = ["LevelOutcome", "LevelRuns", "comparable"]
+__all__ = ["GroupId", "LevelOutcome", "LevelRuns", "comparable"]
 
 _GRACE_S = 30.0
 """For Slurm to start and end a job, beyond the two limits."""
@@ -94,7 +94,7 @@ class LevelRuns:
                 run_command(["scancel", "--me", f"--name={self._job_name(number)}"], 20.0)
 
         try:
-            ended = run_srun(self.argv(run, number), limit_s, self.stopped, cancel, _reply)
+            ended = run_srun(self.argv(run, number), limit_s, self.stopped, cancel, GroupId())
         except subprocess.TimeoutExpired:
             reason = f"no end within {limit_s:g} s; its job was cancelled"
             return LevelOutcome(run, reasons=(reason,))
@@ -123,14 +123,21 @@ def _objects(output: str) -> Iterator[dict[str, Any]]:
                     yield value
 
 
-def _reply(output: bytearray) -> bytes:
-    """The id of the group for all ranks, once rank 0 has printed it."""
-    whole = bytes(output[: output.rfind(b"\n") + 1]).decode(errors="replace")
-    for value in _objects(whole):
-        unique_id = value.get("id")
-        if isinstance(unique_id, str) and UNIQUE_ID.match(unique_id):
-            return f"{unique_id}\n".encode()
-    return b""
+class GroupId:
+    """Reply of a run: the id of the group for all ranks, once rank 0 has printed it."""
+
+    def __init__(self) -> None:
+        self._read = 0
+
+    def __call__(self, output: bytearray) -> bytes:
+        """Look at the whole lines that are new in ``output``; empty: the id is not there yet."""
+        end = output.rfind(b"\n") + 1
+        new, self._read = bytes(output[self._read : end]), end
+        for value in _objects(new.decode(errors="replace")):
+            unique_id = value.get("id")
+            if isinstance(unique_id, str) and UNIQUE_ID.match(unique_id):
+                return f"{unique_id}\n".encode()
+        return b""
 
 
 def _times(

@@ -21,7 +21,7 @@ from store_samples import ingest, report
 
 from gpu_aware_profile.cli import cli
 from gpu_aware_profile.levels.level_plan import LevelRun, PlanNode
-from gpu_aware_profile.levels.level_runs import LevelRuns, comparable
+from gpu_aware_profile.levels.level_runs import GroupId, LevelRuns, comparable
 from slurm_gpu_aware.model.penalties import LevelTime
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.measurements import level_times
@@ -271,6 +271,19 @@ def test_a_rank_says_that_levels_starts_it(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("SLURM_NTASKS", "2")
     monkeypatch.setenv("SLURM_LOCALID", "1")
     assert "starts it" in CliRunner().invoke(cli, ["level-step", *options]).stderr
+
+
+def test_each_line_before_the_id_of_the_group_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    loads = json.loads
+    monkeypatch.setattr(json, "loads", lambda text: read.append(text) or loads(text))
+    reply, output = GroupId(), bytearray()
+    for number in range(100):
+        output += b'{"a": %d}\n{"id": "0' % number
+        assert reply(output) == b""
+        del output[-len(b'{"id": "0') :]
+    assert len(read) == 100
+    assert reply(output + b'{"id": "0a1b"}\n') == b"0a1b\n"
 
 
 def test_only_what_can_be_compared_is_stored() -> None:
