@@ -76,8 +76,10 @@ def test_make_targets_exist(page: Path):
 def test_every_command_is_documented():
     text = (DOCS / "cli.md").read_text()
     for program, group in GROUPS.items():
-        for word in group.list_commands(click.Context(group)):
-            assert f"\n### {program} {word}\n" in text
+        context = click.Context(group)
+        for word in group.list_commands(context):
+            hidden = group.get_command(context, word).hidden
+            assert (f"\n### {program} {word}\n" in text) is not hidden
 
 
 def test_generated_pages_are_current():

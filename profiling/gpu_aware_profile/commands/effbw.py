@@ -177,7 +177,7 @@ def _warnings(answer: dict[str, Any]) -> list[str]:
 
 
 def _text(fit: dict[str, Any]) -> str:
-    rows = [[term, f"{value:.6g}"] for term, value in fit["coefficients"].items()]
+    rows = [[term, f"{value + 0.0:.6g}"] for term, value in fit["coefficients"].items()]
     mean, published = f"{fit['mae_gbps']:.3g}", f"{fit['published_mae_gbps']:.3g}"
     errors = pairs(
         {

@@ -301,7 +301,7 @@ def _stored(
         click.echo(penalty_table(penalties))
 
 
-@click.command("level-step")
+@click.command("level-step", hidden=True)
 @click.option("--level", required=True, metavar="NAME", help="Level of the run.")
 @click.option("--gpus", required=True, metavar="0,2", help="GPU of each rank of a node.")
 @click.option(
