@@ -47,11 +47,18 @@ class SweepProgress:
     def scope(self) -> tuple[tuple[str, ...], dict[str, Any]]:
         """All nodes of the sweep, reachable or not, and its options by the command's parameters.
 
-        Raises SourceError if the file is missing or damaged.
+        The options name programs to run, so a file of another user (root excepted) is refused.
+        Raises SourceError, also if the file is missing or damaged.
         """
         file = self.folder / _SCOPE
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            raw = json.loads(file.read_text(encoding="utf-8"))
+            with self._opened() as (_, folder):
+                stream = open(os.open(_SCOPE, flags, dir_fd=folder), encoding="utf-8")  # noqa: SIM115
+            with stream:
+                if os.fstat(stream.fileno()).st_uid not in {0, os.geteuid()}:
+                    raise SourceError(f"{file}: another user began this sweep, and must resume it")
+                raw = json.load(stream)
             nodes, options = raw["nodes"], raw["options"]
             if not all(isinstance(node, str) for node in nodes):
                 raise TypeError
@@ -84,7 +91,7 @@ class SweepProgress:
                     stream.write(json.dumps({"nodes": nodes, "options": options}))
                     if os.geteuid() == 0:
                         owner = self.root.parent.stat()
-                        for handle in (root, folder, stream.fileno()):
+                        for handle in (root, folder):
                             os.fchown(handle, owner.st_uid, owner.st_gid)
                 os.rename(_FRESH, _SCOPE, src_dir_fd=folder, dst_dir_fd=folder)
         except OSError as exc:

@@ -327,7 +327,8 @@ def test_the_first_sweep_of_root_makes_the_store_for_slurm_user(cluster):
     number = pwd.getpwnam("nobody").pw_uid
     owners = {path.name: path.stat().st_uid for path in (lib, *lib.rglob("*"))}
     assert owners.pop("n1.done") == 0  # empty, and the owner of its folder can remove it
-    assert {"lib", "store.db", "sweeps", "scope.json"} <= owners.keys()
+    assert owners.pop("scope.json") == 0  # so that root knows it as its own
+    assert {"lib", "store.db", "sweeps"} <= owners.keys()
     assert {owners[name] for name in owners if name != "n3.done"} == {number}
 
 
@@ -490,6 +491,20 @@ def test_root_follows_no_link_of_others(tmp_path, link):
             act()
     assert [(f.read_text(), f.stat().st_uid) for f in precious] == [("precious", 0)] * 3
     assert others.stat().st_uid == (others / "s1").stat().st_uid == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
+def test_root_runs_no_command_that_another_user_wrote(tmp_path):
+    os.chown(tmp_path, 4711, 4712)
+    notes = SweepProgress(tmp_path / "sweeps", "s1")
+    notes.begin(("n1",), {"on_slow": "mail root"})
+    assert notes.scope() == (("n1",), {"on_slow": "mail root"})
+    scope = notes.folder / "scope.json"
+    scope.unlink()  # the folder is the other user's
+    scope.write_text(json.dumps({"nodes": ["n1"], "options": {"on_slow": "sh -c evil"}}))
+    os.chown(scope, 4711, 4712)
+    with pytest.raises(SourceError, match="another user began this sweep, and must resume it"):
+        notes.scope()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
