@@ -309,17 +309,26 @@ def test_a_signal_leaves_nothing_running(tmp_path: Path, number: signal.Signals)
     (tmp_path / "none.toml").write_text("")
     words = ["classify", "--tool", "ncu", "--centres", str(tmp_path / "centres.csv"), "--run", "x"]
     program = [sys.executable, "-m", "gpu_aware_profile.cli", *words]
-    with subprocess.Popen(program, env=env, stderr=subprocess.PIPE, text=True) as process:
-        ends = time.monotonic() + 40
-        while not (pids.exists() and pids.read_text()):
-            assert process.poll() is None
-            assert time.monotonic() < ends
-            time.sleep(0.05)
-        for _ in range(2):
-            process.send_signal(number)
-            time.sleep(0.1)
-        assert process.wait(30) == 130
-        assert "Traceback" not in (process.stderr.read() if process.stderr else "")
+    with subprocess.Popen(
+        program,
+        env=env,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # nohup ignores SIGHUP
+    ) as process:
+        try:
+            ends = time.monotonic() + 40
+            while not (pids.exists() and pids.read_text()):
+                assert process.poll() is None
+                assert time.monotonic() < ends
+                time.sleep(0.05)
+            for _ in range(2):
+                process.send_signal(number)
+                time.sleep(0.1)
+            assert process.wait(30) == 130
+            assert "Traceback" not in (process.stderr.read() if process.stderr else "")
+        finally:
+            process.kill()
     with pytest.raises(ProcessLookupError):
         os.kill(int(pids.read_text()), 0)
     assert not list(tmp_path.glob("gpu-aware-classify-*"))
