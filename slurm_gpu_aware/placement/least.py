@@ -11,7 +11,8 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.level_views import level_views
+from slurm_gpu_aware.placement.level_views import LevelView, level_views
+from slurm_gpu_aware.placement.masks import unpack
 from slurm_gpu_aware.placement.score_table import ScoreTable, score_table
 from slurm_gpu_aware.placement.shapes import Split, splits
 
@@ -31,6 +32,8 @@ class LeastSlowdown:
     """Least L of a set on one node; inf if the request needs several."""
     beyond: float
     """Least L of a set over several nodes; inf if the request does not allow any."""
+    inner: tuple[LevelView, ...] = ()
+    """Levels of sets on one node; of those inside a node only the ones with a lower L."""
 
     @classmethod
     def of(cls, request: Request, cluster: Cluster) -> LeastSlowdown:
@@ -39,12 +42,17 @@ class LeastSlowdown:
         choices = splits(request, cluster)
         alone = any(split.nodes == 1 for split in choices)
         several = any(split.nodes != 1 for split in choices)
-        for level in level_views(cluster, request.app_class):
+        views = level_views(cluster, request.app_class)
+        for level in views:
             if level.one_node and alone:
                 inside = min(inside, level.penalty)
             elif not level.one_node and several:
                 beyond = min(beyond, level.penalty)
-        return cls(request.gpus, score_table(cluster, request.app_class), choices, inside, beyond)
+        inner = tuple(level for level in views if level.one_node and alone)
+        whole = min((one.penalty for one in inner if one.domains is None), default=math.inf)
+        inner = tuple(one for one in inner if one.domains is None or one.penalty < whole)
+        table = score_table(cluster, request.app_class)
+        return cls(request.gpus, table, choices, inside, beyond, inner)
 
     @property
     def across(self) -> float:
@@ -59,9 +67,19 @@ class LeastSlowdown:
     def on_nodes(self, nodes: IntArray, free: BoolArray) -> FloatArray:
         """(R,) bounds for sets on one node each; inf where too few GPUs are free.
 
-        ``nodes``: (R,); ``free``: (R, W) GPUs of these nodes.
+        They are exact but for CPUs, memory and sockets that a request asks for. ``nodes``: (R,);
+        ``free``: (R, W) GPUs of these nodes.
         """
-        return self.inside * self._worst(nodes, free, self.gpus)
+        bound = np.full(len(nodes), math.inf)
+        for level in self.inner:
+            domains = [free]
+            if level.domains is not None:
+                masks = level.domains[nodes].T
+                domains = [free & unpack(mask, free.shape[1]) for mask in masks]
+            for inside in domains:
+                worst = level.penalty * self._worst(nodes, inside, self.gpus)
+                np.minimum(bound, worst, out=bound)
+        return bound
 
     def among(self, free: BoolArray) -> float:
         """Bound for the sets of these (N, W) GPUs; inf: too few."""

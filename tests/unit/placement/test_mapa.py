@@ -297,8 +297,8 @@ def test_machines_of_more_than_16_gpus():
         assert not set(kept.slots[0]) & {3, 9, 12, 17}
         assert "cut" in kept.why
         assert ("cut" in got.why) == (not busy)
-    assert place("mapa-greedy", 18, graph=graph).gpus == 18
-    assert place("mapa-topo-aware", 4, graph=graph).gpus == 4
+    assert len(place("mapa-greedy", 18, graph=graph).slots[0]) == 18
+    assert len(place("mapa-topo-aware", 4, graph=graph).slots[0]) == 4
 
 
 def test_wide_nodes_of_64_slots():

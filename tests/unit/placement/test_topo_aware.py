@@ -124,7 +124,7 @@ def test_a_job_that_asks_for_bandwidth_stays_off_the_network():
     assert len(found.nodes) == 4
     apart = {**need, "network_gbps": 25.0, "anti_collocation": True}
     assert len(place(cluster, 2, options=apart).nodes) == 2
-    assert place(cluster, 1, options=need).gpus == 1
+    assert len(place(cluster, 1, options=need).slots[0]) == 1
 
 
 WIDE_NETWORK = {"min_bandwidth_gbps": 20.0, "network_gbps": 25.0}
