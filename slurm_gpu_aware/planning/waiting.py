@@ -286,7 +286,8 @@ class _Search:
     def on_changed_nodes(self) -> None:
         """Try the steps at which a one-node set may end the job sooner, the most promising first.
 
-        That is exact if the bounds are, as they are without limits by CPUs, memory or links.
+        That is exact if the policy's sets reach their bounds, as they do without limits by CPUs,
+        memory or links, and without a price for broken-up nodes.
         """
         bound = math.inf
         promising = []
