@@ -102,12 +102,7 @@ def _pair(entry: JsonObject, gpus: Slots, seen: Collection[tuple[int, int]]) -> 
 
 
 def _class(entry: JsonObject) -> str:
-    kind = entry.text("class")
-    if not _LINK.match(kind):
-        raise ValueError(
-            f"{entry.at('class')}: {quoted(kind)} is not NVn, PIX, PXB, PHB, NODE or SYS"
-        )
-    return kind
+    return _matching(_LINK, entry, "class", "NVn, PIX, PXB, PHB, NODE or SYS")
 
 
 def _matching(pattern: re.Pattern[str], entry: JsonObject, key: str, what: str) -> str:

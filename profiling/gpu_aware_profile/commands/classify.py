@@ -85,7 +85,7 @@ _GPUS = "0123456789,"
 @click.option(
     "--save", is_flag=True, help="Store the class for --name: jobs with class=auto get it."
 )
-@click.option("--user", metavar="NAME", help="User for whom --save stores. Default: you.")
+@click.option("--user", metavar="NAME", help="User that --save stores the class of. Default: you.")
 @json_option
 def classify(
     path: Path,

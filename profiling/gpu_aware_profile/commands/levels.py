@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpu_aware_profile.cli import PARTLY, store_options
+from gpu_aware_profile.commands.slurm_runs import srun_options, stopped_by_signals
 from gpu_aware_profile.levels.level_plan import LevelRun, PlanNode, level_plan
 from gpu_aware_profile.sweeps.sweep_progress import new_id
 from slurm_gpu_aware.bounds import quoted
@@ -100,16 +98,7 @@ def _messages(unit: int) -> Callable[..., dict[str, int]]:
     metavar="S",
     help="Seconds to wait for busy nodes before a run is left out.",
 )
-@click.option(
-    "--srun-option", multiple=True, metavar="OPTION", help="Option for srun, such as --account=x."
-)
-@click.option(
-    "--command",
-    default="gpu-aware-profile",
-    show_default=True,
-    metavar="PATH",
-    help="Path of this program on the nodes.",
-)
+@srun_options
 @click.option("--plan", "only_plan", is_flag=True, help="Only print the runs.")
 @json_option
 @click.pass_context
@@ -219,26 +208,12 @@ def _models(profile: Profile) -> dict[str, str]:
 def _measured(runs: LevelRuns, plan: Sequence[LevelRun]) -> list[LevelOutcome]:
     """Run the plan, and say how it goes."""
     outcomes = []
-    with _stopped_by_signals(runs.stopped):
+    with stopped_by_signals(runs.stopped.set):
         for number, outcome in enumerate(runs.run(plan), 1):
             outcomes.append(outcome)
             what = f"[{number}/{len(plan)}] {_words(outcome.run)}"
             say("\n".join(f"{what}: {text}" for text in outcome.reasons or ("done",)))
     return outcomes
-
-
-@contextmanager
-def _stopped_by_signals(stopped: Event) -> Iterator[None]:
-    """SIGINT and SIGTERM, however many, cancel the running job; then raise KeyboardInterrupt."""
-    before = {
-        number: signal.signal(number, lambda *_: stopped.set())
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    yield
-    if stopped.is_set():
-        raise KeyboardInterrupt
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 def _words(run: LevelRun) -> str:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import shlex
-import signal
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import click
 from gpu_aware_profile.cli import PARTLY, links_options, store_options
 from gpu_aware_profile.commands.bench_options import bench_arguments, bench_options
 from gpu_aware_profile.commands.clock_options import check_clocks, clock_arguments, clock_options
+from gpu_aware_profile.commands.slurm_runs import srun_options, stopped_by_signals
 from gpu_aware_profile.sweeps.sweep import BACKGROUND, Sweep
 from gpu_aware_profile.sweeps.sweep_output import Found, print_found, shown
 from gpu_aware_profile.sweeps.sweep_plan import Plan, fresh_plan, resumed_plan
@@ -93,16 +92,7 @@ _ALARM_SINCE_S = 30 * 86_400.0
 )
 @clock_options
 @links_options
-@click.option(
-    "--srun-option", multiple=True, metavar="OPTION", help="Option for srun, such as --account=x."
-)
-@click.option(
-    "--command",
-    default="gpu-aware-profile",
-    show_default=True,
-    metavar="PATH",
-    help="Path of this program on the nodes.",
-)
+@srun_options
 @json_option
 @click.pass_context
 def sweep(
@@ -204,7 +194,7 @@ def _probe(
     with store_writer.writable_store(path, config) as store:
         running = _sweep(progress.sweep_id, store, config, given)
         progress.begin(plan.whole, given)
-        with _stopped_by_signals(running, again):
+        with stopped_by_signals(running.stop, f"resume with: {again}"):
             try:
                 for outcome in shown(running, plan.targets):
                     found.outcomes.append(outcome)
@@ -256,27 +246,6 @@ def _drifted(found: Found, store: Store, config: Config, command: str | None) ->
     if failure:
         say(f"--on-slow failed, the next sweep tries again: {failure}")
     found.reported = () if failure else tuple(new)
-
-
-@contextmanager
-def _stopped_by_signals(running: Sweep, again: str) -> Iterator[None]:
-    """SIGINT and SIGTERM, however many, stop the sweep; then raise KeyboardInterrupt.
-
-    As an exception, a second one would end the cancelling of the probes that the first began.
-    """
-    numbers = []
-
-    def stop(number: int, frame: object) -> None:
-        numbers.append(number)
-        running.stop()
-
-    before = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    if numbers:
-        say(f"resume with: {again}")
-        raise KeyboardInterrupt
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 def _as_before(
