@@ -9,6 +9,7 @@ from typing import Any
 
 from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
+from slurm_gpu_aware.model.size_table import SizeTable
 
 __all__ = ["NodeGroups", "Request"]
 
@@ -62,6 +63,10 @@ class Request:
     clock: str | int | None = None
     """``auto``, ``max``, MHz, or None (class default)."""
     performance_model: str | None = None
+    sizes: tuple[int, ...] = ()
+    """GPU counts that a moldable job may get, ascending, ``gpus`` among them; empty: only it."""
+    table: SizeTable | None = None
+    """Time and power by GPU count and clock; None: no performance model is known."""
     application: str | None = None
     """Name in an interference profile (``topo-aware``); None: not known."""
     gpu_model: str | None = None

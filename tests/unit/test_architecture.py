@@ -75,7 +75,7 @@ def modules(room, root=ROOT):
     package = root / room
     if package.is_dir():
         return sorted(package.rglob("*.py"))
-    return [path for path in [root / f"{room}.py"] if path.exists()]  # energy, sizing: to come
+    return [path for path in [root / f"{room}.py"] if path.exists()]
 
 
 def imported(path):

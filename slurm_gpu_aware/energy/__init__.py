@@ -1,0 +1,1 @@
+"""Performance models: time, power and energy of an iteration against GPU count and clock."""

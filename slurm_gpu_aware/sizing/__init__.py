@@ -1,0 +1,1 @@
+"""Sizing: how many GPUs a job gets, and at which clock."""
