@@ -6,6 +6,7 @@ __all__ = [
     "INDEX_TYPES",
     "NODE_NAME",
     "PROBE_JOB",
+    "PROBE_TIME_LIMIT",
     "ROLLOUT_HOLD",
     "index_type",
     "is_name",
@@ -15,6 +16,8 @@ __all__ = [
 
 NODE_NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,254}"
 """Pattern of a node name that may be passed to a command."""
+PROBE_TIME_LIMIT = "time limit"
+"""Fault of a probe that left out runs because its time was over."""
 PROBE_JOB = "gpu-aware-probe."
 """Start of the job names of a sweep's probes."""
 ROLLOUT_HOLD = "gpuaware_rollout"

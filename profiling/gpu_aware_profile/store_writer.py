@@ -75,6 +75,9 @@ def recompute_scores(
 ) -> int:
     """Recompute PM scores and bins from the newest timings; return the number of scores.
 
+    A GPU that is faster than its model allows (an outlier on the fast side) has no score, so that
+    a broken measurement, or a node that lies, attracts no jobs.
+
     Parameters
     ----------
     classes : the site's classes; scores of other classes are deleted. None: all classes with
@@ -85,7 +88,9 @@ def recompute_scores(
     timings = newest_timings(store)
     chosen = reference or score_reference(store) or "model"
     unseen = unseen_gpus(store, (timing[:2] for timing in timings))
-    scores = scores_of_gpus(timings, classes, unseen=unseen, reference=chosen)
+    fast = {(o.node, o.slot, o.app_class) for o in outliers(timings, unseen) if o.ratio < 1.0}
+    sound = [timing for timing in timings if timing[:3] not in fast]
+    scores = scores_of_gpus(sound, classes, unseen=unseen, reference=chosen)
     put_scores(store, scores, reference)
     return len(scores)
 

@@ -114,10 +114,10 @@ def sweep(
     reported and skipped; then the exit code is 3, and the sweep may be resumed for these nodes.
     --resume uses the nodes and options of the sweep, except for options that are given again.
 
-    A GPU with a time below half or above twice the median of its model is reported, and its time is
-    stored as measured. So are GPUs that became slower in the last 30 days (see 'drift'). CMD of
-    --on-slow hears of each of them once: on stdin as JSON, and in $GPU_AWARE_SLOW_GPUS, _NODES and
-    _REASON.
+    A GPU with a time below half or above twice the median of its model is reported; one below half
+    gets no score, as no GPU is that fast. GPUs that became slower in the last 30 days are reported,
+    too (see 'drift'). CMD of --on-slow hears of each of them once: on stdin as JSON, and in
+    $GPU_AWARE_SLOW_GPUS, _NODES and _REASON.
 
     \b
     Examples:

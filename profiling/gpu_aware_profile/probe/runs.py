@@ -23,6 +23,7 @@ from gpu_aware_profile.devices.driver import (
 from gpu_aware_profile.probe.telemetry import PERIOD_S, Telemetry
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.profile import IDLE, LOADED
+from slurm_gpu_aware.names import PROBE_TIME_LIMIT
 
 __all__ = ["Measurement", "ReadableGpu", "fault"]
 
@@ -159,7 +160,7 @@ class Measurement:
         if not healthy or self.stopped.is_set():
             return []
         if time.monotonic() > self.ends:
-            self._note({"index": None, "call": "time limit", "error": "it left out some runs"})
+            self._note({"index": None, "call": PROBE_TIME_LIMIT, "error": "it left out some runs"})
             return []
         names = ", ".join(str(gpu.index) for gpu in healthy)
         self.progress(f"GPU {names}: class {app_class}, {neighbours}, run {number + 1}")

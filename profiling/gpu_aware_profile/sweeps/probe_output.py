@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-from gpu_aware_profile.sweeps.gpu_nodes import Outcome
+from gpu_aware_profile.sweeps.gpu_nodes import Outcome, Target
 from gpu_aware_profile.sweeps.srun import Ended
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.names import PROBE_TIME_LIMIT
 from slurm_gpu_aware.store.report import ProbeReport, parse_report
 from slurm_gpu_aware.text_file import parse_json
 from slurm_gpu_aware.time_text import duration
@@ -21,15 +22,16 @@ _MOST_SKEW_S = 3600.0
 """A node whose clock differs more would have measurements that are always, or never, the newest."""
 
 
-def read_probe(ended: Ended, node: str, now: float) -> tuple[Outcome, ProbeReport | None]:
+def read_probe(ended: Ended, target: Target, now: float) -> tuple[Outcome, ProbeReport | None]:
     """The outcome of a node, and what to store. Raises SourceError for a report that is wrong.
 
     A probe that was ended early prints what it measured until then: that is stored, but the node
     is not done. ``now``: Unix time.
     """
+    node = target.node
     taken = _TAKEN.search(ended.err) is not None
     try:
-        report = _report(ended.out, node, now)
+        report = _report(ended.out, target, now)
     except SourceError:
         if not taken:
             raise
@@ -41,6 +43,8 @@ def read_probe(ended: Ended, node: str, now: float) -> tuple[Outcome, ProbeRepor
             state, reason = "preempted", f"{_PREEMPTED} before all was measured"
         elif ended.code != 0:
             state, reason = "failed", f"ended with {ended.code} before all was measured"
+        elif any(fault.call == PROBE_TIME_LIMIT for fault in report.faults):
+            state, reason = "timeout", "its time was over before all was measured"
         return Outcome(node, state, reason, *counts), report
     if taken:
         return Outcome(node, "preempted", _PREEMPTED), None
@@ -52,7 +56,7 @@ def read_probe(ended: Ended, node: str, now: float) -> tuple[Outcome, ProbeRepor
     raise SourceError(said.removeprefix("srun: ")[:200] or f"srun ended with {ended.code}")
 
 
-def _report(text: str, node: str, now: float) -> ProbeReport | None:
+def _report(text: str, target: Target, now: float) -> ProbeReport | None:
     """The report in the last line; task prologs may print before it. Raises SourceError."""
     last = text.strip().rpartition("\n")[2]
     if not last.lstrip().startswith("{"):
@@ -60,8 +64,10 @@ def _report(text: str, node: str, now: float) -> ProbeReport | None:
     if len(last) > _MAX_REPORT:
         raise SourceError(f"the report has {len(last)} characters")
     report = parse_report(parse_json(last, "the report"))
-    if report.node != node:
+    if report.node != target.node:
         raise SourceError(f"the report is of node {report.node!r}")
+    if len(report.gpus) > target.gpus:
+        raise SourceError(f"the report has {len(report.gpus)} GPUs, Slurm has {target.gpus} there")
     skew_s = report.taken_at - now
     if abs(skew_s) > _MOST_SKEW_S:
         where = "ahead of" if skew_s > 0 else "behind"

@@ -144,7 +144,7 @@ class Sweep:
         state = "failed"
         try:
             ended = self._srun(target, queue_s, limit_s)
-            outcome, report = read_probe(ended, target.node, time.time())
+            outcome, report = read_probe(ended, target, time.time())
             return replace(outcome, took_s=time.monotonic() - started), report
         except subprocess.TimeoutExpired:
             state = "timeout"

@@ -100,8 +100,10 @@ def print_found(sweep_id: str, found: Found, *, complete: bool, as_json: bool) -
     done = [outcome for outcome in outcomes if outcome.state == "done"]
     if done and not any(outcome.timings for outcome in done):
         say("no times were measured: they need the extra 'gpu' on the nodes, --bench, or an import")
-    for sentence in outlier_sentences(found.far):
+    for sentence in outlier_sentences([one for one in found.far if one.ratio > 1.0]):
         say(f"stored as measured: {sentence}")
+    for sentence in outlier_sentences([one for one in found.far if one.ratio < 1.0]):
+        say(f"no score, too fast to be true: {sentence}")
     if found.slower:
         names = gpu_names(dict.fromkeys((c.node, c.slot) for c in found.slower))
         say(f"became slower: {names} ('gpu-aware-profile drift' says how much)")

@@ -92,6 +92,36 @@ def test_a_slow_gpu_is_stored_as_measured_and_named(cluster):
     assert score == pytest.approx(outlier["ratio"], rel=0.05)  # that is over the other nodes
 
 
+def test_a_gpu_too_fast_to_be_true_gets_no_score(cluster):
+    state = cluster.folder / "n2.state"
+    state.mkdir()
+    (state / "override.json").write_text(json.dumps({"slowness": {"1": {"A": 0.2}}}))
+    done = cluster.sweep("--class", "A")
+    assert "no score, too fast to be true: class A: n2:1 takes 0.2" in done.stderr
+    with open_store(cluster.store, readonly=True) as store:
+        profile = load_profile(store)
+    assert ("n2", 1) not in profile.raw_scores["A"]
+    assert len(profile.raw_scores["A"]) == 11
+
+
+def test_a_node_that_reports_more_gpus_than_slurm_has_is_refused(cluster):
+    cluster.sinfo("n1|gpu*|idle|gpu:2|infinite", f"n2|gpu*|idle|{GRES}|infinite")
+    done = cluster.sweep(code=3)
+    assert states(done) == {"n1": "failed", "n2": "done"}
+    assert "the report has 4 GPUs, Slurm has 2 there" in done.stdout
+    with open_store(cluster.store, readonly=True) as store:
+        assert {node for node, _ in load_profile(store).gpus} == {"n2"}
+
+
+def test_a_node_whose_time_is_over_is_stored_and_not_done(cluster):
+    program = ["--bench", "sh -c 'sleep 0.3; echo 1'", "--bench-class", "A"]
+    done = cluster.sweep("--node", "n1", "--time-limit", "1", "--runs", "9", *program, code=3)
+    assert states(done) == {"n1": "timeout"}
+    assert "its time was over before all was measured" in done.stdout
+    with open_store(cluster.store, readonly=True) as store:
+        assert load_profile(store).gpus
+
+
 def test_srun_is_asked_for_a_whole_node_that_our_filter_leaves_alone(cluster):
     cluster.sweep("--node", "n2", "--srun-option=--account=ops", "--runs", "3", "--class", "A")
     words = (cluster.folder / "srun.log").read_text().split()
