@@ -37,3 +37,17 @@ class SizeTable:
         for name, axis in (("gpus", self.gpus), ("clocks_mhz", self.clocks_mhz)):
             if axis[0] < 1 or np.any(np.diff(axis) <= 0):
                 raise ValueError(f"{name} must be positive and ascending")
+
+    def row(self, gpus: int) -> int | None:
+        """Row of a number of GPUs; None: the table does not have it."""
+        found = int(np.searchsorted(self.gpus, gpus))
+        return found if found < len(self.gpus) and self.gpus[found] == gpus else None
+
+    def column(self, clock_mhz: int | None) -> int:
+        """Column of the nearest SM clock; None, the default clock: the highest one.
+
+        Without a lock a GPU runs at the highest clock that its power limit allows.
+        """
+        if clock_mhz is None:
+            return len(self.clocks_mhz) - 1
+        return int(np.argmin(np.abs(self.clocks_mhz - clock_mhz)))
