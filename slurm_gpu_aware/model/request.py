@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slurm_gpu_aware.bounds import MAX_GPUS
@@ -65,6 +65,9 @@ class Request:
     performance_model: str | None = None
     sizes: tuple[int, ...] = ()
     """GPU counts that a moldable job may get, ascending, ``gpus`` among them; empty: only it."""
+    task_per_gpu: bool = False
+    """A moldable job has one task, or a fixed number of them, for each GPU; else its tasks, and so
+    its CPUs, are the same for all sizes."""
     table: SizeTable | None = None
     """Time and power by GPU count and clock; None: no performance model is known."""
     application: str | None = None
@@ -122,6 +125,25 @@ class Request:
             raise ValueError(f"job {self.job_id}: gpus must be 1 to {MAX_GPUS}, not {self.gpus}")
         if self.min_nodes < 1:
             raise ValueError(f"job {self.job_id}: min_nodes must be at least 1")
+
+    def resized(self, gpus: int) -> Request:
+        """The request with another of its ``sizes``.
+
+        Where the request fixes the GPUs of each node, the nodes stay and their GPUs change. CPUs
+        and memory per GPU follow, and with ``task_per_gpu`` the CPUs of the tasks. Estimate and
+        time limit stay. Raises ValueError for a count that is not one of its sizes.
+        """
+        if gpus == self.gpus:
+            return self
+        if gpus not in self.sizes:
+            raise ValueError(f"job {self.job_id}: {gpus} GPUs, not one of its sizes {self.sizes}")
+        per_node = self.gpus_per_node
+        return replace(
+            self,
+            gpus=gpus,
+            gpus_per_node=None if per_node is None else gpus * per_node // self.gpus,
+            cpus=-(-self.cpus * gpus // self.gpus) if self.task_per_gpu else self.cpus,
+        )
 
     def node_counts(self, slots_per_node: int) -> tuple[int, ...]:
         """Node counts of even splits that this request allows, fewest first.

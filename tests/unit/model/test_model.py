@@ -79,6 +79,30 @@ def test_a_request_has_as_many_gpus_as_a_comment_can_say(gpus):
         Request("1", gpus=gpus)
 
 
+def test_a_resized_request_keeps_its_nodes_and_its_single_task():
+    request = Request("1", 4, min_nodes=2, gpus_per_node=2, cpus=16, sizes=(2, 4, 8))
+    larger = request.resized(8)
+    assert (larger.gpus, larger.gpus_per_node, larger.cpus) == (8, 4, 16)
+    assert larger.node_counts(4) == (2,)
+    assert (larger.resized(2).gpus_per_node, larger.resized(4).gpus_per_node) == (1, 2)
+
+
+def test_a_task_for_each_gpu_brings_its_cpus():
+    request = Request("1", 2, cpus=6, memory_mb_per_cpu=100, sizes=(1, 2, 8), task_per_gpu=True)
+    assert request.resized(1).cpus == 3
+    assert (request.resized(8).cpus, request.resized(8).resized(2).cpus) == (24, 6)
+    assert request.resized(8).memory_on_node(2) == 1200
+    per_gpu = Request("1", 2, cpus_per_gpu=3, sizes=(2, 4))
+    assert per_gpu.resized(4).total_cpus == 12
+
+
+def test_only_a_size_of_the_request_can_be_had():
+    request = Request("1", 2, sizes=(1, 2, 4))
+    assert request.resized(2) is request
+    with pytest.raises(ValueError, match="3 GPUs, not one of its sizes"):
+        request.resized(3)
+
+
 def test_an_assignment_names_its_gpus_by_node():
     found = Assignment("1", (0, 2), ((0, 1), (3,)), "pal", 1.0, "cluster", 1.5)
     assert found.gpus == ((0, (0, 1)), (2, (3,)))
