@@ -142,13 +142,17 @@ def as_json(inputs: Inputs, seeds: Sequence[Sequence[Result]]) -> dict[str, Any]
 
 
 _COLUMNS = ("avg_jct_s", "p99_jct_s", "avg_wait_s", "avg_slowdown", "makespan_s", "utilization")
-_FORMATS = {"avg_slowdown": "{:.3f}", "utilization": "{:.0%}"}
+_FORMATS = {"avg_slowdown": "{:.3f}", "utilization": "{:.0%}", "energy_kwh": "{:.1f}"}
 
 
 def table_text(output: dict[str, Any]) -> str:
     """The numbers as a table; the last column compares policies, but no record, with the first."""
     first = next(run for run in output["runs"] if run["policy"] != RECORDED)
     headers = ["policy", "ended", "avg JCT", "p99 JCT", "avg wait", "slowdown", "makespan", "GPUs"]
+    columns: tuple[str, ...] = _COLUMNS
+    if any(run["energy_kwh"] is not None for run in output["runs"]):
+        headers.append("kWh")
+        columns = (*_COLUMNS, "energy_kwh")
     headers.append(f"JCT vs {first['policy']}")
     rows, below, paired = [], "", list[str]()
     common = output["compared_jobs"]
@@ -157,13 +161,13 @@ def table_text(output: dict[str, Any]) -> str:
         if run["policy"] == RECORDED:
             ratio = None
             below = f"\n\n{paragraph(calibration(run, first))}" if common else ""
-        values = [_cell(key, run[key]) for key in _COLUMNS]
+        values = [_cell(key, run[key]) for key in columns]
         against = "" if ratio is None else f"{100 * (ratio - 1):+.1f}%"
         rows.append((run["policy"], f"{run['jobs']:g}", *values, against))
         if run["each_job"] is not None:
             paired.append(_each_job(run, first["policy"]))
         if output["seeds"] > 1 and run["policy"] != RECORDED:
-            rows.append(_range_row(run))
+            rows.append(_range_row(run, columns))
     what = f"{output['trace']} on {output['cluster']}; variability: {output['site']['variability']}"
     head = paragraph(what)
     if any(run["jobs"] != common for run in output["runs"]):
@@ -176,10 +180,10 @@ def table_text(output: dict[str, Any]) -> str:
     return f"{head}\n\n{table(headers, rows, right=headers[1:])}{below}"
 
 
-def _range_row(run: Mapping[str, Any]) -> tuple[str, ...]:
+def _range_row(run: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
     """Lowest and highest of the seeds, below a policy's means."""
     cells = []
-    for key in ("jobs", *_COLUMNS):
+    for key in ("jobs", *columns):
         low, high = run["range"].get(key) or (None, None)
         words = ("" if low == high else f"{_cell(key, low)}..{_cell(key, high)}") if low else ""
         cells.append(words if key != "jobs" else "")

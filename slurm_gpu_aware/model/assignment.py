@@ -39,6 +39,11 @@ class Assignment:
     sets ``summary`` (one sentence)."""
 
     @property
+    def size(self) -> int:
+        """Number of GPUs."""
+        return sum(map(len, self.slots))
+
+    @property
     def gpus(self) -> Gpus:
         """(node, slots) pairs."""
         return tuple(zip(self.nodes, self.slots, strict=True))

@@ -55,6 +55,17 @@ class ActiveJob:
     """It ended at its time limit, with work left."""
     preemptions: int = 0
     migrations: int = 0
+    size: int = 0
+    """GPUs that it holds, or asks for while it waits."""
+    clock_mhz: int | None = None
+    """SM clock of its GPUs; None: the default clock."""
+    stretch: float = 1.0
+    """Time at its present size and clock / time at the size of the trace and the default clock."""
+    energy_j: float = 0.0
+    """Energy of its GPUs up to ``metered_s``."""
+    above_idle_w: float = 0.0
+    """Power that its GPUs draw beyond that of idle ones while it makes progress."""
+    metered_s: float = 0.0
     moved_s: float | None = None
     """When it last moved (``SimSettings.moves``); None: never."""
     placed_s: float = math.nan
@@ -83,7 +94,7 @@ class ActiveJob:
         """Credit the progress made since the last credit."""
         held = now - self.since_s
         self.run_s += held
-        self.service_gpu_s += held * self.job.gpus
+        self.service_gpu_s += held * self.size
         if now > self.resume_s:
             self.done_s += (now - self.resume_s) / self.slowdown
             self.resume_s = now

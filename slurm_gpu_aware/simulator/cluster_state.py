@@ -14,6 +14,7 @@ from slurm_gpu_aware.simulator.active import ActiveJob, EventClock
 from slurm_gpu_aware.simulator.estimates import Estimates
 from slurm_gpu_aware.simulator.holders import Holders
 from slurm_gpu_aware.simulator.physics import Physics
+from slurm_gpu_aware.simulator.power_meter import PowerMeter
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import TraceJob
 from slurm_gpu_aware.topology.distances import with_known_sockets
@@ -46,6 +47,8 @@ class ClusterState:
         self.background: dict[str, list[RunningJob]] = {}
         """Id of a background job -> GPUs that it holds."""
         self.background_gpus = 0
+        self.meter: PowerMeter | None = None
+        """Set if the power of every job is known."""
         self.interferes = settings.interference is not None
         self.estimates = Estimates()
         self._holders = Holders(self.idle.shape)
@@ -63,10 +66,15 @@ class ClusterState:
         active.placed, active.placed_s, active.done_before_s = assignment, now, active.done_s
         active.since_s, active.resume_s = now, now + cost_s
         active.limit_end_s = now + cost_s + active.request.time_limit_s
+        active.size = assignment.size
+        active.clock_mhz = assignment.clock_mhz
         self._change(active.gpus(), free=False)
         self.running[active.position] = active
         self._unlisted.add(active.position)
         active.alone = self.physics.slowdown(active.job, assignment.nodes, assignment.slots)
+        active.stretch, power_w = self._stretch(active)
+        if self.meter is not None:
+            self.meter.enter(active, now, power_w)
         if self.interferes:
             self._neighbours_changed(active, gone=False)
         else:
@@ -74,11 +82,13 @@ class ClusterState:
         if self.settings.order == "las":
             left = self.settings.las_threshold_gpu_s - active.service_gpu_s
             if left > 0:
-                self.clock.crossings.add(now + left / active.job.gpus, active)
+                self.clock.crossings.add(now + left / active.size, active)
 
     def leave(self, active: ActiveJob) -> None:
         """Take a job off its GPUs."""
         active.credit(self.clock.now)
+        if self.meter is not None:
+            self.meter.leave(active, self.clock.now)
         self._change(active.gpus(), free=True)
         active.version += 1
         del self.running[active.position]
@@ -88,6 +98,25 @@ class ClusterState:
             self._neighbours_changed(active, gone=True)
         active.last, active.placed, active.holder = active.placed, None, None
         active.placed_s = math.nan
+        active.size = active.request.gpus
+
+    def set_clock(self, active: ActiveJob, clock_mhz: int | None) -> None:
+        """Change the clock of a running job."""
+        if clock_mhz == active.clock_mhz:
+            return
+        active.credit(self.clock.now)
+        active.clock_mhz = clock_mhz
+        active.stretch, power_w = self._stretch(active)
+        if self.meter is not None:
+            self.meter.change(active, self.clock.now, power_w)
+        self._holders.discard(active.position)
+        self._unlisted.add(active.position)
+        active.holder = None
+        self._set_pace(active)
+
+    def _stretch(self, active: ActiveJob) -> tuple[float, float]:
+        """`Physics.stretch` of a running job."""
+        return self.physics.stretch(active.job, active.size, active.clock_mhz)
 
     def hold(self, job: RunningJob) -> None:
         """Give a background job free GPUs in addition to those that it holds."""
@@ -158,7 +187,7 @@ class ClusterState:
 
     def _set_pace(self, active: ActiveJob) -> None:
         """Set slowdown and end of a running job."""
-        pace = active.alone
+        pace = active.alone * active.stretch
         if self.interferes:
             sharing = (self._sharing.get(socket, set()) for socket in self._sockets(active))
             beside = set().union(*sharing) - {active.position}

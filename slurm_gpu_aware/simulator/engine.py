@@ -11,6 +11,8 @@
   next round.
 - The planner sees binned scores; the jobs run at per-GPU scores (``truth``).
 - Background jobs hold GPUs at their recorded times and precede all others.
+- A job with a size table runs at the pace that the table has for its GPU count and clock, and its
+  energy is metered (``power_meter``).
 - With interference the pace of a job changes whenever a neighbour starts or ends.
 """
 
@@ -27,6 +29,7 @@ from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.registry import make_policy, option_names
 from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.planning.prefix import id_key
@@ -35,6 +38,7 @@ from slurm_gpu_aware.simulator.cluster_state import BackgroundJobs, ClusterState
 from slurm_gpu_aware.simulator.estimates import Estimates, estimate_of
 from slurm_gpu_aware.simulator.moving import Moving
 from slurm_gpu_aware.simulator.physics import Physics
+from slurm_gpu_aware.simulator.power_meter import Energy, PowerMeter
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.rounds import Round, Rounds
 from slurm_gpu_aware.simulator.settings import LIMIT_MARGIN, SimSettings
@@ -79,6 +83,8 @@ class Simulator:
         self.state = ClusterState(cluster, settings, physics, self.clock)
         self.state.estimates = Estimates(estimate_of(settings, trace))
         self.rounds = Rounds(settings, self.state)
+        if settings.power is not None and _all_known(trace):
+            self.state.meter = PowerMeter(self.state.total, settings.power.idle_w)
         self.moving = None if settings.moves is None else Moving(self.rounds, settings.moves)
         self.background = BackgroundJobs(trace.background, self.state)
         self.fitting: dict[object, bool] = {}
@@ -140,7 +146,8 @@ class Simulator:
         jobs, now = self.trace.jobs, self.clock.now
         while len(self.jobs) < len(jobs) and jobs[len(self.jobs)].submit_s <= now:
             job = jobs[len(self.jobs)]
-            active = ActiveJob(len(self.jobs), job, self._request(job), id_key(job.job_id))
+            request, turn = self._request(job), id_key(job.job_id)
+            active = ActiveJob(len(self.jobs), job, request, turn, size=job.gpus)
             self.jobs.append(active)
             if self._fits(active.request):
                 self.rounds.wait(active)
@@ -152,6 +159,8 @@ class Simulator:
     def _fits(self, request: Request) -> bool:
         """Whether the policy can place the request on the idle cluster."""
         request = self.policy.relaxed(request)
+        if request.sizes:
+            request = replace(request, gpus=request.sizes[0])
         key = shape_of(request)
         if key not in self.fitting:
             self.fitting[key] = self.policy.place(request, self.state.idle) is not None
@@ -163,6 +172,8 @@ class Simulator:
             gpus=job.gpus,
             min_nodes=job.nodes or 1,
             max_nodes=job.nodes,
+            sizes=job.sizes,
+            table=self._known_table(job),
             app_class=job.app_class,
             bandwidth_sensitive=job.bandwidth_sensitive,
             pattern=job.pattern,
@@ -171,6 +182,11 @@ class Simulator:
             application=job.model if self.rounds.profiled else None,
             options={k: v for k, v in job.options.items() if k in self.known_options},
         )
+
+    def _known_table(self, job: TraceJob) -> SizeTable | None:
+        """The job's size table as the planner knows it."""
+        power = self.settings.power
+        return None if power is None else power.known.get(job.model or "", job.table)
 
     def _limit_s(self, job: TraceJob) -> float:
         """Time limit of a job in seconds; inf: none."""
@@ -184,7 +200,7 @@ class Simulator:
         key = (job.app_class, job.gpus, job.pattern, share)
         if key not in self.worst:
             self.worst[key] = self.physics.worst(job)
-        longest = LIMIT_MARGIN * self.worst[key] * job.duration_s
+        longest = LIMIT_MARGIN * self.worst[key] * self.physics.longest(job)
         return max(longest, limit if given else self.settings.limit_factor * job.duration_s)
 
     def _end_jobs(self) -> None:
@@ -284,6 +300,12 @@ class Simulator:
                 }
             )
 
+    def _energy(self) -> Energy | None:
+        """What the meter has read; None: the power of a job is not known."""
+        if (power := self.settings.power) is None or self.state.meter is None:
+            return None
+        return self.state.meter.read(self.jobs, power.limit_w(self.state.total))
+
     def _result(self) -> Result:
         self.used.append((self.clock.now, self.state.used))
 
@@ -307,7 +329,13 @@ class Simulator:
             fragmented_gpu_s=self.fragmented,
             placement_ms=np.array(self.placement_ms),
             placements=self.placements,
+            energy=self._energy(),
         )
+
+
+def _all_known(trace: Trace) -> bool:
+    """Whether the power of every job of the trace is known."""
+    return not trace.background and all(job.table is not None for job in trace.jobs)
 
 
 def simulate(trace: Trace, cluster: Cluster, settings: SimSettings, **more: Any) -> Result:

@@ -58,6 +58,9 @@ class Estimates:
         else:
             slowdown, kind = _slowdown(active), _kind(active)
             started = active.placed_s - active.done_before_s * slowdown
+            if active.job.table is not None:  # its pace changes with its clock
+                active.credit(now)
+                started = now - active.done_s * slowdown
             end_s = expected_end_s(self.history, kind, slowdown, started, active.limit_end_s, now)
         active.holder = replace(holder, expected_end_s=end_s)
         return active.holder
@@ -66,6 +69,9 @@ class Estimates:
         """Add the run of a job that ends now, while it still holds its GPUs."""
         if self.kind == "history":
             work = active.done_before_s + (now - active.placed_s) / _slowdown(active)
+            if active.job.table is not None:
+                active.credit(now)
+                work = active.done_s
             cut_off = active.job.timed_out or now >= active.limit_end_s
             self.history.add(_kind(active), work, cut_off=cut_off)
 
@@ -86,5 +92,5 @@ def _kind_of(job: TraceJob, time_limit_s: float) -> JobKind:
 
 
 def _slowdown(active: ActiveJob) -> float:
-    """Predicted slowdown of its placement."""
-    return 1.0 if active.placed is None else active.placed.slowdown
+    """Predicted slowdown of its placement, at its size and clock."""
+    return 1.0 if active.placed is None else active.placed.slowdown * active.stretch

@@ -40,6 +40,9 @@ class SavedRun:
     """``_NUMBERS`` of these jobs."""
     used_s: FloatArray
     used_gpus: FloatArray
+    power_s: FloatArray
+    """Times at which the power changed; empty: it is not known."""
+    power_w: FloatArray
 
 
 def save_results(folder: Path, head: Mapping[str, Any], results: Sequence[Result]) -> None:
@@ -57,6 +60,11 @@ def save_results(folder: Path, head: Mapping[str, Any], results: Sequence[Result
             used = zip(result.used_s[changed].tolist(), result.used_gpus[changed], strict=True)
             rows = ((f"{time:.3f}", gpus) for time, gpus in used)
             _write(folder / f"gpus-{name}.csv", [("time_s", "gpus_in_use"), *rows])
+            if (energy := result.energy) is not None:
+                entry["files"]["power"] = f"power-{name}.csv"
+                drawn = zip(energy.at_s.tolist(), energy.power_w.tolist(), strict=True)
+                rows = ((f"{time:.3f}", f"{watts:.1f}") for time, watts in drawn)
+                _write(folder / f"power-{name}.csv", [("time_s", "power_w"), *rows])
         (folder / _SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     except OSError as exc:
         raise SourceError(f"{folder}: cannot be written: {exc.strerror}") from None
@@ -79,7 +87,8 @@ def _write(path: Path, rows: Iterable[Sequence[object]]) -> None:
 def _job_rows(result: Result, compared: Mask) -> Iterator[Sequence[object]]:
     """Every job, with empty times if it did not end; ``compared``: it ended in every run."""
     reasons = dict(result.infeasible)
-    yield [*_COLUMNS, "compared", "infeasible"]
+    energy = None if result.energy is None else result.energy.job_kwh
+    yield [*_COLUMNS, "compared", "infeasible", *([] if energy is None else ["energy_kwh"])]
     for i, job in enumerate(result.trace.jobs):
         start, end = float(result.start_s[i]), float(result.end_s[i])
         times = [""] * 6
@@ -89,7 +98,8 @@ def _job_rows(result: Result, compared: Mask) -> Iterator[Sequence[object]]:
             times = [*(f"{s:.3f}" for s in seconds), f"{run / job.duration_s:.5f}"]
         row = [job.job_id, f"{job.submit_s:.3f}", job.gpus, *times, job.app_class, job.model]
         counts = (int(getattr(result, name)[i]) for name in _COUNTS)
-        yield [*row, *counts, job.user, int(compared[i]), reasons.get(job.job_id)]
+        row += [*counts, job.user, int(compared[i]), reasons.get(job.job_id)]
+        yield row if energy is None else [*row, f"{energy[i]:.6f}"]
 
 
 def load_results(folder: Path) -> tuple[dict[str, Any], list[SavedRun]]:
@@ -117,8 +127,9 @@ def damaged(folder: Path, exc: Exception) -> SourceError:
 
 
 def _load_run(folder: Path, entry: Mapping[str, Any]) -> SavedRun:
-    files = (folder / Path(entry["files"][name]).name for name in ("jobs", "gpus"))
-    jobs, used = (_rows_of(file) for file in files)
+    files = {kind: folder / Path(name).name for kind, name in entry["files"].items()}
+    jobs, used = (_rows_of(files[kind]) for kind in ("jobs", "gpus"))
+    power = _rows_of(files["power"]) if "power" in files else []
     rows = [row for row in jobs if row["compared"] == "1"]
     return SavedRun(
         label=str(entry["policy"]),
@@ -126,6 +137,8 @@ def _load_run(folder: Path, entry: Mapping[str, Any]) -> SavedRun:
         columns={name: np.array([_finite(row[name]) for row in rows]) for name in _NUMBERS},
         used_s=np.array([_finite(row["time_s"]) for row in used]),
         used_gpus=np.array([_finite(row["gpus_in_use"]) for row in used]),
+        power_s=np.array([_finite(row["time_s"]) for row in power]),
+        power_w=np.array([_finite(row["power_w"]) for row in power]),
     )
 
 

@@ -15,6 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
@@ -36,6 +37,8 @@ class Physics:
     def __init__(self, cluster: Cluster, settings: SimSettings) -> None:
         self.cluster = cluster
         self.settings = settings
+        self._widest = int(cluster.exists.sum(axis=1).max())
+        """GPUs of the largest node."""
         self._plain = replace(cluster, indexed=np.zeros(len(cluster.nodes), dtype=np.bool_))
         """The cluster without GPU indices."""
 
@@ -46,7 +49,33 @@ class Physics:
         score, _, both = predicted_slowdown(self.cluster, job.app_class, nodes, slots)
         graph = self._graph(job, nodes)
         ratio = 1.0 if graph is None else bandwidth_ratio(graph, slots[0], job.pattern)
-        return self._product(job, score, both / score, ratio)
+        locality = both / score
+        if job.table is not None and len(nodes) <= -(-sum(map(len, slots)) // self._widest):
+            locality = 1.0  # the table's time is that on the fewest nodes
+        return self._product(job, score, locality, ratio)
+
+    def stretch(self, job: TraceJob, gpus: int, clock_mhz: int | None) -> tuple[float, float]:
+        """Relative time and power of a job by its table.
+
+        Returns the time of ``gpus`` GPUs at a clock / that of its size in the trace at the default
+        clock, and the power of all its GPUs, W. Without a table: 1 and 0. Raises SourceError if
+        the table does not have them.
+        """
+        table = job.table
+        if table is None:
+            return 1.0, 0.0
+        row, base = table.row(gpus), table.row(job.gpus)
+        column = table.column(clock_mhz)
+        if row is not None and base is not None:
+            time = float(table.time_s[row, column] / table.time_s[base, table.column(None)])
+            power = float(table.power_w[row, column])
+            if 0.0 < time < math.inf and 0.0 <= power < math.inf:
+                return time, power
+        clock = "the default clock" if clock_mhz is None else f"{clock_mhz} MHz"
+        raise SourceError(
+            f"job {job.job_id}: its size table has no time and power for {gpus} GPUs at {clock} and"
+            f" {job.gpus} at the default clock"
+        )
 
     def expected(self, job: TraceJob, nodes: Sequence[int]) -> float:
         """Expected slowdown of ``job`` if every set of GPUs on these nodes is equally likely.
@@ -79,6 +108,15 @@ class Physics:
         if profile is None:
             return max(across, inside)
         return max(across, inside) * (1.0 + (self.cluster.shape[1] - 1) * (profile.worst - 1.0))
+
+    def longest(self, job: TraceJob) -> float:
+        """Time of the job's work at slowdown 1 in the slowest of its sizes and clocks."""
+        if (table := job.table) is None:
+            return job.duration_s
+        self.stretch(job, job.gpus, None)  # raises without a time of reference
+        rows = [row for gpus in job.sizes or (job.gpus,) if (row := table.row(gpus)) is not None]
+        times = table.time_s[rows] / table.time_s[table.row(job.gpus), table.column(None)]
+        return job.duration_s * float(np.nanmax(times))
 
     def interference(self, job: TraceJob, others: Sequence[TraceJob]) -> float:
         """Slowdown >= 1 of ``job`` beside ``others`` (Amaral et al., SC'17, section 3.2).

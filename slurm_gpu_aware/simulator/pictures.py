@@ -10,9 +10,9 @@ import numpy as np
 
 from slurm_gpu_aware.simulator.files import SavedRun
 from slurm_gpu_aware.simulator.history import RECORDED
-from slurm_gpu_aware.simulator.result import used_gpu_s
+from slurm_gpu_aware.simulator.step_function import area_until
 
-__all__ = ["PICTURES", "draw_picture", "line_look", "time_unit"]
+__all__ = ["PICTURES", "POWER_PICTURE", "Picture", "draw_picture", "line_look", "time_unit"]
 
 _DASHES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
@@ -150,7 +150,7 @@ def _gpus_over_time(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) 
     edges = np.linspace(0, max(end - begin, 1.0), 2 * _BINS + 1)
     highest = 0.0
     for number, run in enumerate(runs):
-        busy = used_gpu_s(run.used_s, run.used_gpus, begin + edges)
+        busy = area_until(run.used_s, run.used_gpus, begin + edges)
         mean = np.diff(busy) / np.diff(edges)
         _line(ax, number, (edges[1:] + edges[:-1]) / 2 / size, mean, run.label)
         highest = max(highest, float(mean.max()))
@@ -164,6 +164,22 @@ def _gpus_over_time(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) 
     ax.set_ylim(0, max(total, highest) * 1.12)
     ax.yaxis.get_major_locator().set_params(integer=True)
     _decorate(ax, "GPUs in use", f"time after the first submission, {name}", "GPUs")
+
+
+def _power_over_time(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) -> None:
+    begin, end = _span(runs)
+    size, name = time_unit(end - begin)
+    edges = np.linspace(0, max(end - begin, 1.0), 2 * _BINS + 1)
+    for number, run in enumerate(runs):
+        if len(run.power_s):
+            mean = np.diff(area_until(run.power_s, run.power_w, begin + edges)) / np.diff(edges)
+            _line(ax, number, (edges[1:] + edges[:-1]) / 2 / size, mean / 1e3, run.label)
+    limits = {run["power_limit_w"] for run in head["runs"]} - {None}
+    for limit in sorted(limits):
+        ax.axhline(limit / 1e3, color="black", linewidth=0.8)
+    ax.set_xlim(left=0)
+    ax.set_ylim(bottom=0)
+    _decorate(ax, "Power of all GPUs", f"time after the first submission, {name}", "power, kW")
 
 
 def _slowdown_per_class(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) -> None:
@@ -222,6 +238,10 @@ _ABOUT_USE = (
     "Averages per interval from the first submission to the last end, of all jobs of a run and of "
     "background jobs. A policy that ends earlier does the same work in less time."
 )
+_ABOUT_POWER = (
+    "Averages per interval by the size tables of the jobs, idle GPUs included. A horizontal "
+    "line is a limit."
+)
 _ABOUT_WAIT = "Average wait of the jobs submitted in each interval, from the first submission on."
 _ABOUT_BOXES = "The same numbers as boxes; values outside the whiskers are not drawn."
 _ABOUT_RATIO = (
@@ -230,7 +250,8 @@ _ABOUT_RATIO = (
 )
 _ABOUT_JCT = "From submission to end. A curve further left is better."
 _ABOUT_SLOWDOWN = "Time on GPUs / duration in the trace; 1 is the median GPU inside one node."
-PICTURES: tuple[tuple[str, str, str, Draw], ...] = (
+Picture = tuple[str, str, str, Draw]
+PICTURES: tuple[Picture, ...] = (
     ("jct-cdf", "How long jobs took", _ABOUT_JCT, _jct_cdf),
     ("jct-boxes", "Completion time per policy", _ABOUT_BOXES, _boxes),
     ("jct-ratio", "Which jobs gain and which lose", _ABOUT_RATIO, _each_job),
@@ -239,3 +260,5 @@ PICTURES: tuple[tuple[str, str, str, Draw], ...] = (
     ("slowdown", "Slowdown per class", _ABOUT_SLOWDOWN, _slowdown_per_class),
 )
 """File's name, title, explanation, function that draws."""
+POWER_PICTURE: Picture = ("power", "Power over time", _ABOUT_POWER, _power_over_time)
+"""The same, where the power of a run is known."""

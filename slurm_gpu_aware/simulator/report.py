@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.simulator.files import DAMAGE, damaged, load_results
+from slurm_gpu_aware.simulator.files import DAMAGE, SavedRun, damaged, load_results
 from slurm_gpu_aware.simulator.history import BASELINE, RECORDED
-from slurm_gpu_aware.simulator.pictures import PICTURES, draw_picture
+from slurm_gpu_aware.simulator.pictures import PICTURES, POWER_PICTURE, Picture, draw_picture
+from slurm_gpu_aware.simulator.power_meter import ENERGY_KEYS
 from slurm_gpu_aware.simulator.uncertainty import as_good
 from slurm_gpu_aware.time_text import duration
 
@@ -32,7 +33,7 @@ def write_report(folder: Path) -> tuple[list[Path], list[str]]:
     try:
         pictures = [
             (title, text, draw_picture(folder / f"{name}.png", draw, runs, head))
-            for name, title, text, draw in PICTURES
+            for name, title, text, draw in (*PICTURES, *_power_pictures(runs))
         ]
         page = folder / "report.html"
         page.write_text(page_text(head, pictures), encoding="utf-8")
@@ -41,6 +42,10 @@ def write_report(folder: Path) -> tuple[list[Path], list[str]]:
         raise SourceError(f"{folder}: cannot be written: {exc.strerror}") from None
     except DAMAGE as exc:
         raise damaged(folder, exc) from None
+
+
+def _power_pictures(runs: Sequence[SavedRun]) -> list[Picture]:
+    return [POWER_PICTURE] if any(len(run.power_s) for run in runs) else []
 
 
 def plain_summary(head: Mapping[str, Any]) -> list[str]:
@@ -150,6 +155,10 @@ _COLUMNS = (
     ("makespan", "makespan_s", "time"),
     ("GPUs in use", "utilization", "{:.0%}"),
     ("fragmentation", "fragmentation", "{:.1%}"),
+    ("energy, kWh", "energy_kwh", "{:.1f}"),
+    ("of it idle GPUs", "idle_energy_kwh", "{:.1f}"),
+    ("peak power, W", "peak_power_w", "{:.0f}"),
+    ("power limit, W", "power_limit_w", "{:.0f}"),
     ("round, ms, median", "median", "{:.2f}"),
     ("round, ms, max", "max", "{:.1f}"),
 )
@@ -185,11 +194,17 @@ def _cell(run: Mapping[str, Any], key: str, form: str) -> str:
     return f"<td>{text}</td>"
 
 
+def _known(runs: Sequence[Mapping[str, Any]], key: str) -> bool:
+    """Whether a run has this number of its energy."""
+    return any(run.get(key) is not None for run in runs)
+
+
 def page_text(head: Mapping[str, Any], pictures: Sequence[tuple[str, str, Path]]) -> str:
     """The page in HTML with the pictures embedded; ``pictures``: (title, explanation, PNG file)."""
-    headers = "".join(f"<th>{name}</th>" for name, _, _ in _COLUMNS)
+    columns = [c for c in _COLUMNS if c[1] not in ENERGY_KEYS or _known(head["runs"], c[1])]
+    headers = "".join(f"<th>{name}</th>" for name, _, _ in columns)
     rows = "".join(
-        "<tr>" + "".join(_cell(run, key, form) for _, key, form in _COLUMNS) + "</tr>"
+        "<tr>" + "".join(_cell(run, key, form) for _, key, form in columns) + "</tr>"
         for run in head["runs"]
     )
     figures = "".join(

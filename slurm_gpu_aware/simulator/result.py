@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
+from slurm_gpu_aware.simulator.power_meter import ENERGY_KEYS, Energy
 from slurm_gpu_aware.simulator.settings import SimSettings
+from slurm_gpu_aware.simulator.step_function import area_until
 from slurm_gpu_aware.simulator.trace import Trace
 
-__all__ = ["Mask", "Result", "compared", "ended_in_all", "used_gpu_s"]
+__all__ = ["Mask", "Result", "compared", "ended_in_all"]
 
 Mask = BoolArray
 """(jobs,) True for the jobs that count."""
@@ -48,6 +49,8 @@ class Result:
     """Integral over time of free GPUs on nodes that are partly used; None: not known."""
     placement_ms: FloatArray
     """Time of each round's planning; empty without a timer."""
+    energy: Energy | None = None
+    """Energy and power over time; None: the power of a job, or of the GPUs, is not known."""
     placements: list[dict[str, Any]] = field(default_factory=list)
     """Every start, in order: job_id, at_s, nodes, slots, slowdown; empty unless requested."""
     recorded: bool = False
@@ -57,6 +60,12 @@ class Result:
     def done(self) -> Mask:
         """(jobs,) True for jobs that ended with their work done."""
         return np.isfinite(self.end_s) & ~self.killed
+
+    def _energy(self) -> dict[str, Any]:
+        """Energy from the first submission to the last end, of all jobs; None: not known."""
+        if self.energy is None or not self.done.any():
+            return dict.fromkeys(ENERGY_KEYS)
+        return self.energy.summary(*self._span(None))
 
     def _of_trace(self, column: str) -> FloatArray:
         return np.array([getattr(job, column) for job in self.trace.jobs], dtype=np.float64)
@@ -93,7 +102,7 @@ class Result:
         begin, end = self._span(among)
         if len(self.used_s) < 2 or end <= begin:
             return 0.0
-        busy = used_gpu_s(self.used_s, self.used_gpus, np.array([begin, end]))
+        busy = area_until(self.used_s, self.used_gpus, np.array([begin, end]))
         used = float(busy[1] - busy[0]) / (self.total_gpus * (end - begin))
         return used if used < 1.0 + 1e-9 else None
 
@@ -119,15 +128,9 @@ class Result:
             "fragmentation": None if idle is None else idle / whole if whole else 0.0,
             "preemptions": int(self.preemptions.sum()),
             "migrations": int(self.migrations.sum()),
+            **self._energy(),
             "placement_ms": {how: _statistic(self.placement_ms, how) for how in ("median", "max")},
         }
-
-
-def used_gpu_s(used_s: FloatArray, used_gpus: npt.ArrayLike, at: FloatArray) -> FloatArray:
-    """GPU seconds in use from the first time in ``used_s`` up to each time in ``at``."""
-    times = np.append(used_s, max(at.max(), used_s[-1]))  # some jobs may still hold GPUs
-    area = np.concatenate([[0.0], np.cumsum(np.diff(times) * used_gpus)])
-    return np.asarray(np.interp(at, times, area))
 
 
 def _statistic(values: FloatArray, how: str) -> float | None:

@@ -99,7 +99,7 @@ class Rounds:
         ordered = [*state.running.values(), *self.waiting.values()]
         ordered.sort(key=self._place)
         room = state.total - state.background_gpus
-        prefix = guaranteed_prefix([a.job.gpus for a in ordered], room)
+        prefix = guaranteed_prefix([a.size for a in ordered], room)
         first, rest = ordered[:prefix], ordered[prefix:]
         if settings.sticky:
             return self._sticky(first, rest)
@@ -135,11 +135,11 @@ class Rounds:
 
     def _fewer(self, tail: list[ActiveJob], want: list[ActiveJob]) -> Iterator[list[ActiveJob]]:
         """Ever shorter prefixes of ``tail``; the first omits the GPUs that ``want`` lacks."""
-        lacking = sum(a.job.gpus for a in want) - self.state.free
+        lacking = sum(a.size for a in want) - self.state.free
         go = 0
         while go < len(tail) and (lacking > 0 or not go):
             go += 1
-            lacking -= tail[-go].job.gpus
+            lacking -= tail[-go].size
         while go < len(tail):
             yield tail[:-go]
             go *= 2
@@ -186,7 +186,7 @@ class Rounds:
         beyond = 1 + (self.settings.backfill_depth if self.settings.backfill else 0)
         for *_, position in self._line:
             active = self.waiting[position]
-            room -= active.job.gpus
+            room -= active.size
             beyond -= room < 0
             if beyond < 0:
                 return

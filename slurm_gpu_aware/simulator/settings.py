@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.move_settings import MoveSettings
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.drb.interference import SCOPES, InterferenceProfile
 from slurm_gpu_aware.placement.registry import DEFAULT
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.simulator.communication import SHARES
 
-__all__ = ["LIMIT_MARGIN", "MEASURED_SHARE", "ORDERS", "OVERRUNS", "SimSettings", "parse_policy"]
+__all__ = [
+    "LIMIT_MARGIN",
+    "MEASURED_SHARE",
+    "ORDERS",
+    "OVERRUNS",
+    "PowerSettings",
+    "SimSettings",
+    "parse_policy",
+]
 
 MEASURED_SHARE = SHARES["alexnet"]
 """Communication share for applications without a measured one."""
@@ -39,6 +49,30 @@ ESTIMATES: Mapping[str, str] = {
 }
 """What the planner knows of run times."""
 _MODES = ("sticky", "non-sticky", "moves")
+
+
+@dataclass(frozen=True)
+class PowerSettings:
+    """Power of the GPUs, which are all of one model, and of the site."""
+
+    idle_w: float
+    """Power of a GPU without a job."""
+    max_w: float
+    """Power limit of a GPU."""
+    eta: float = math.inf
+    """Limit of the site as a share of the power limits of all GPUs; inf: none."""
+    known: Mapping[str, SizeTable] = field(default_factory=dict)
+    """Application -> its size table as the planner knows it; others: the jobs' own."""
+
+    def limit_w(self, gpus: int) -> float:
+        """Limit of a site with so many GPUs; inf: none."""
+        return self.eta * gpus * self.max_w
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.idle_w <= self.max_w < math.inf:
+            raise PolicyError(f"power of a GPU: {self.idle_w:g} W idle, limit {self.max_w:g} W")
+        if not self.eta > 0.0:
+            raise PolicyError(f"eta is {self.eta:g}, expected a share above 0")
 
 
 @dataclass(frozen=True)
@@ -83,6 +117,8 @@ class SimSettings:
     jobs without their own. None: bandwidth does not affect run times."""
     interference: InterferenceProfile | None = None
     """Measured slowdown of pairs of jobs; None: no interference."""
+    power: PowerSettings | None = None
+    """Power of the GPUs, for the energy of jobs with a size table; None: energy is not known."""
     interference_scope: str = "socket"
     """What jobs share that slow each other, one of ``drb.interference.SCOPES``."""
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from slurm_gpu_aware.bounds import MAX_GPUS, MAX_NODES, MAX_TIME_S, MIN_RUN_S, quoted
 from slurm_gpu_aware.errors import RequestError, SourceError
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.text_file import BadRow, Row, read_table
 from slurm_gpu_aware.topology.patterns import parse_pattern
 
@@ -50,6 +51,13 @@ class TraceJob:
     recorded_nodes: tuple[str, ...] = ()
     recorded_slots: tuple[int, ...] = ()
     """GPU indices that it held on each node; empty: not recorded."""
+    sizes: tuple[int, ...] = ()
+    """GPU counts that the job may get, ascending, ``gpus`` among them; empty: only it."""
+    elastic: bool = False
+    """Its size may change while it runs, by a restart."""
+    table: SizeTable | None = None
+    """Time and power by size and clock, as they are; None: not known. ``duration_s`` is the work at
+    ``gpus`` and the default clock, on the fewest nodes that have so many."""
     options: Mapping[str, object] = field(default_factory=dict)
     """Passed to the policy with the request (``minimal_utility``, ``profile``, ...)."""
 
