@@ -1,0 +1,76 @@
+"""Clocks by marginal return: which jobs get a faster clock for the power that is left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_gpu_aware.model.arrays import IntArray
+from slurm_gpu_aware.sizing.allocation import SizingJob
+from slurm_gpu_aware.sizing.ladder import Ladder
+from slurm_gpu_aware.sizing.menu import gathered
+
+__all__ = ["Clocks", "lowest_clocks_first", "raised_clocks"]
+
+
+@dataclass(frozen=True, eq=False)
+class Clocks:
+    """Clocks of the jobs that have GPUs."""
+
+    ladders: Mapping[int, Ladder]
+    """Index of the job -> its clocks at its size."""
+    rungs: IntArray
+    """(J,) rung of each job; 0 for one without GPUs."""
+    left_mw: int
+    """Power that is left."""
+    complete: bool
+    """The power was enough for all steps."""
+
+    def time_s(self, jobs: Sequence[SizingJob]) -> float:
+        """Time of the work that is left, summed over the jobs whose time is known."""
+        return sum(
+            jobs[i].work * t
+            for i, ladder in self.ladders.items()
+            if (t := float(ladder.time_s[self.rungs[i]])) == t
+        )
+
+
+def lowest_clocks_first(
+    jobs: Sequence[SizingJob], ladders: Mapping[int, Ladder], power_mw: int
+) -> Clocks:
+    """Clocks from the lowest up to the most efficient ones, as far as the power goes."""
+    start = np.zeros(len(jobs), dtype=np.int64)
+    left = power_mw - sum(int(ladder.power_mw[0]) for ladder in ladders.values())
+    return _raised(jobs, Clocks(ladders, start, left, complete=False), above=False)
+
+
+def raised_clocks(jobs: Sequence[SizingJob], ladders: Mapping[int, Ladder], left_mw: int) -> Clocks:
+    """Clocks above the most efficient ones, as far as the power that is left goes."""
+    start = np.zeros(len(jobs), dtype=np.int64)
+    for i, ladder in ladders.items():
+        start[i] = ladder.efficient
+    return _raised(jobs, Clocks(ladders, start, left_mw, complete=False), above=True)
+
+
+def _raised(jobs: Sequence[SizingJob], clocks: Clocks, *, above: bool) -> Clocks:
+    """Take steps by return until one does not fit; of that one, the part that does."""
+    ladders = clocks.ladders
+    owner, to, gain, cost = gathered(
+        {i: ladder.above if above else ladder.below for i, ladder in ladders.items()}, jobs
+    )
+    order = np.argsort(-gain / cost, kind="stable")
+    spent = np.cumsum(cost[order])
+    taken = int(np.searchsorted(spent, clocks.left_mw, side="right"))
+    rungs = clocks.rungs.copy()
+    rungs[owner[order[:taken]]] = to[order[:taken]]
+    left = clocks.left_mw - (int(spent[taken - 1]) if taken else 0)
+    complete = left >= 0 and taken == len(order)
+    if left > 0 and not complete:
+        job = int(owner[order[taken]])
+        power_mw = ladders[job].power_mw
+        now = int(power_mw[rungs[job]])
+        rungs[job] = np.searchsorted(power_mw, now + left, side="right") - 1
+        left -= int(power_mw[rungs[job]]) - now
+    return Clocks(ladders, rungs, left, complete)

@@ -1,0 +1,143 @@
+"""Menus: the sizes that are worth having, per job, and the sequence of steps from GPU to GPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
+from slurm_gpu_aware.sizing.allocation import SizingJob
+from slurm_gpu_aware.sizing.ladder import Ladder, Steps, clock_ladder, least_ladder, steps
+
+__all__ = ["GpuSteps", "Menu", "gathered", "gpu_steps", "menus"]
+
+
+@dataclass(frozen=True, eq=False)
+class Menu:
+    """Sizes of a job, each faster than the smaller ones, all at their most efficient clocks."""
+
+    sizes: tuple[int, ...]
+    ladders: tuple[Ladder, ...]
+    """Clocks of each size."""
+    growth: Steps
+    """Steps from the least size up; a rung is an index of ``sizes``. Costs are without the power
+    that the GPUs would draw idle."""
+    first_mw: int
+    """Cost of the least size."""
+    first_j: float
+    """Energy of a unit of work at the least size; inf: not known."""
+
+
+@dataclass(frozen=True, eq=False)
+class GpuSteps:
+    """Steps that give GPUs, in their order; it does not depend on any power limit."""
+
+    job: IntArray
+    """(K,) index of the job."""
+    size: IntArray
+    """(K,) index of its new size in its menu."""
+    spent_mw: IntArray
+    """(K,) power after the step, less that before the first one."""
+    gpus: IntArray
+    """(K,) GPUs in use after the step."""
+    first: int
+    """The first so many steps start a job, the others let one grow."""
+
+    def sizes_after(self, count: int) -> dict[int, int]:
+        """Job -> index of its size after the first ``count`` steps."""
+        return dict(zip(self.job[:count].tolist(), self.size[:count].tolist(), strict=True))
+
+    def spent_after(self, count: int) -> int:
+        """Power of the first ``count`` steps, mW."""
+        return int(self.spent_mw[count - 1]) if count else 0
+
+
+def menus(jobs: Sequence[SizingJob], idle_mw: int) -> list[Menu]:
+    """Menu of each job; jobs that have the same table and choice share one."""
+    known: dict[object, Menu] = {}
+    found = []
+    for job in jobs:
+        key = (id(job.table), job.sizes, job.clocks_mhz, job.max_w)
+        if key not in known:
+            known[key] = _menu(job, idle_mw)
+        found.append(known[key])
+    return found
+
+
+def _menu(job: SizingJob, idle_mw: int) -> Menu:
+    sizes, ladders = [job.sizes[0]], [least_ladder(job)]
+    for gpus in job.sizes[1:]:
+        ladder = clock_ladder(job, gpus)
+        if ladder is not None and ladder.efficient_s < ladders[-1].efficient_s:
+            sizes.append(gpus)
+            ladders.append(ladder)
+    times = np.array([ladder.efficient_s for ladder in ladders])
+    power = [
+        ladder.efficient_mw - gpus * idle_mw for gpus, ladder in zip(sizes, ladders, strict=True)
+    ]
+    growth = steps(times, np.array(power), 0, len(sizes) - 1)
+    energy = ladders[0].efficient_s * ladders[0].efficient_mw / 1000
+    first_j = energy if math.isfinite(energy) else math.inf
+    return Menu(tuple(sizes), tuple(ladders), growth, power[0], first_j)
+
+
+def gpu_steps(jobs: Sequence[SizingJob], offers: Sequence[Menu], gpus: int) -> GpuSteps:
+    """First GPUs of the waiting jobs, then more GPUs by return, as far as ``gpus`` go.
+
+    Jobs that must run have their least size already. First come steps that shorten a job at no
+    cost, by time, then the others by time per power. A job whose step does not fit in the free
+    GPUs stays as it is, and later ones are tried.
+    """
+    in_use = sum(job.sizes[0] for job in jobs if job.must_run)
+    taken: list[tuple[int, int, int, int]] = []
+    spent = 0
+    placed = [i for i, job in enumerate(jobs) if job.must_run]
+    waiting = [i for i, job in enumerate(jobs) if not job.must_run]
+    for i in sorted(waiting, key=lambda i: (jobs[i].order, offers[i].first_j)):
+        if in_use + jobs[i].sizes[0] <= gpus:
+            in_use += jobs[i].sizes[0]
+            spent += offers[i].first_mw
+            taken.append((i, 0, spent, in_use))
+            placed.append(i)
+    first = len(taken)
+    size = dict.fromkeys(placed, 0)
+    owner, to, cost = _by_return(jobs, offers, sorted(placed))
+    for i, rung, more_mw in zip(owner.tolist(), to.tolist(), cost.tolist(), strict=True):
+        if i in size:
+            more = offers[i].sizes[rung] - offers[i].sizes[size[i]]
+            if in_use + more > gpus:
+                del size[i]
+                continue
+            in_use, spent, size[i] = in_use + more, spent + more_mw, rung
+            taken.append((i, rung, spent, in_use))
+    job, to_size, spent_mw, gpus_after = np.array(taken, dtype=np.int64).reshape(-1, 4).T
+    return GpuSteps(job, to_size, spent_mw, gpus_after, first)
+
+
+def _by_return(
+    jobs: Sequence[SizingJob], offers: Sequence[Menu], placed: Sequence[int]
+) -> tuple[IntArray, IntArray, IntArray]:
+    """(job, rung, cost) of all growth steps, best return first; steps of a job keep their order."""
+    owner, to, gain, cost = gathered({i: offers[i].growth for i in placed}, jobs)
+    paid = cost > 0
+    returns = np.divide(gain, cost, out=gain.copy(), where=paid)
+    order = np.lexsort((-returns, paid))
+    return owner[order], to[order], cost[order]
+
+
+def gathered(
+    of: dict[int, Steps], jobs: Sequence[SizingJob]
+) -> tuple[IntArray, IntArray, FloatArray, IntArray]:
+    """(job, rung, gain in the work left, cost) of all steps of some jobs, in the order given."""
+    if not of:
+        none = np.empty(0, dtype=np.int64)
+        return none, none, np.empty(0), none
+    counts = [len(s.to) for s in of.values()]
+    owner = np.repeat(np.fromiter(of, dtype=np.int64), counts)
+    work = np.repeat(np.array([jobs[i].work for i in of]), counts)
+    gain = np.concatenate([s.gain for s in of.values()]) * work
+    to = np.concatenate([s.to for s in of.values()])
+    return owner, to, gain, np.concatenate([s.cost for s in of.values()])
