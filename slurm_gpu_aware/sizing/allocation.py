@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu_aware.model.size_table import SizeTable
+from slurm_gpu_aware.sizing.buddy import idle_nodes
 
-__all__ = ["Allocation", "Sized", "SizingJob", "power_limit_w"]
+__all__ = ["Allocation", "Sized", "SizingJob", "allocation", "power_limit_w", "sized_at"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +41,11 @@ class SizingJob:
             raise ValueError(f"job {self.job_id}: sizes must be positive and ascending")
         if not (0 <= self.work < math.inf and self.max_w >= 0):
             raise ValueError(f"job {self.job_id}: work and max_w must be finite and not negative")
+
+    @property
+    def own_clock_mhz(self) -> int | None:
+        """Its clock where no clock is chosen: the fixed one, or None, the default clock."""
+        return self.clocks_mhz[0] if self.clocks_mhz and len(self.clocks_mhz) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,38 @@ class Allocation:
     idle_gpus: int
     idle_nodes: int
     """Nodes without a job if jobs are packed: candidates for power saving."""
+
+
+def allocation(
+    jobs: Sequence[SizingJob],
+    sized: Sequence[Sized],
+    gpus: int,
+    idle_w: float,
+    gpus_per_node: int,
+) -> Allocation:
+    """Allocation of what each of the jobs gets, on a cluster of ``gpus`` GPUs."""
+    sizes = [one.gpus for one in sized]
+    idle = gpus - sum(sizes)
+    return Allocation(
+        {job.job_id: one for job, one in zip(jobs, sized, strict=True)},
+        math.fsum(one.power_w for one in sized) + idle * idle_w,
+        idle,
+        idle_nodes(sizes, gpus, gpus_per_node),
+    )
+
+
+def sized_at(job: SizingJob, gpus: int, clock_mhz: int | None) -> Sized:
+    """A job at one size and clock; of which nothing is known, with its ``max_w``."""
+    row = job.table.row(gpus) if job.table is not None else None
+    if job.table is not None and row is not None:
+        column = job.table.column(clock_mhz)
+        time_s, power_w = (
+            float(job.table.time_s[row, column]),
+            float(job.table.power_w[row, column]),
+        )
+        if 0 < time_s < math.inf and 0 < power_w < math.inf:
+            return Sized(gpus, clock_mhz, time_s, power_w)
+    return Sized(gpus, clock_mhz, math.nan, job.max_w / job.sizes[0] * gpus)
 
 
 def power_limit_w(eta: float, gpus: int, max_w: float) -> float:

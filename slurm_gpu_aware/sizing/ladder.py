@@ -108,9 +108,8 @@ def least_ladder(job: SizingJob) -> Ladder:
     ladder = clock_ladder(job, job.sizes[0])
     if ladder is not None:
         return ladder
-    fixed = job.clocks_mhz is not None and len(job.clocks_mhz) == 1
-    clock = job.clocks_mhz[0] if job.clocks_mhz is not None and fixed else None
-    return _ladder((clock,), np.array([np.nan]), np.array([milliwatts(job.max_w)]))
+    power_mw = np.array([milliwatts(job.max_w)])
+    return _ladder((job.own_clock_mhz,), np.array([np.nan]), power_mw)
 
 
 def _known(job: SizingJob, gpus: int) -> tuple[list[int | None], FloatArray, IntArray] | None:

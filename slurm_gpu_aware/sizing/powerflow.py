@@ -13,8 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slurm_gpu_aware.sizing.allocation import Allocation, Sized, SizingJob
-from slurm_gpu_aware.sizing.buddy import idle_nodes
+from slurm_gpu_aware.sizing.allocation import Allocation, Sized, SizingJob, allocation
 from slurm_gpu_aware.sizing.clocks import Clocks, lowest_clocks_first, raised_clocks
 from slurm_gpu_aware.sizing.ladder import milliwatts
 from slurm_gpu_aware.sizing.menu import GpuSteps, gpu_steps, menus
@@ -81,17 +80,14 @@ def allocate(
             tried = raised_clocks(jobs, ladders, power_mw)
             if (time_s := tried.time_s(jobs)) < least_s:
                 least_s, clocks, size = time_s, tried, grown
-    gpus_of = {i: offers[i].sizes[n] for i, n in size.items()}
     startable = set(sequence.job[: sequence.first].tolist())
-    sized = {
-        job.job_id: _sized(clocks, i, gpus_of[i])
+    sized = [
+        _sized(clocks, i, offers[i].sizes[size[i]])
         if i in size
         else Sized(0, waits_for="power" if i in startable else "GPUs")
-        for i, job in enumerate(jobs)
-    }
-    idle = gpus - sum(gpus_of.values())
-    total = math.fsum(job.power_w for job in sized.values()) + idle * idle_w
-    return Allocation(sized, total, idle, idle_nodes(list(gpus_of.values()), gpus, gpus_per_node))
+        for i in range(len(jobs))
+    ]
+    return allocation(jobs, sized, gpus, idle_w, gpus_per_node)
 
 
 def _numbers(sequence: GpuSteps, fits: int, block: int) -> list[tuple[int, bool]]:

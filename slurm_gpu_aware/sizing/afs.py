@@ -1,0 +1,86 @@
+"""AFS: GPUs of all jobs anew by throughput, at default clocks (Hwang et al., NSDI'21, AFS-L)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from slurm_gpu_aware.sizing.allocation import Allocation, Sized, SizingJob, allocation, sized_at
+from slurm_gpu_aware.sizing.as_asked import first_gpus
+
+__all__ = ["afs"]
+
+
+def afs(
+    jobs: Sequence[SizingJob],
+    gpus: int,
+    limit_w: float = math.inf,
+    *,
+    idle_w: float = 0.0,
+    gpus_per_node: int = 1,
+) -> Allocation:
+    """Shortest jobs first, then GPUs one step after another to the job that AFS-L prefers.
+
+    Parameters as of `powerflow.allocate`. Of a job that ends sooner, with throughput p, and one
+    that ends later, with q, the first gets the step if (p' - p) / p >= (q' - q) / q'; then the sum
+    of both completion times is smaller if the later job gets the GPUs of the first one when that
+    ends. Steps of several GPUs count per GPU. Growth stops at the limit. Time: O(jobs x steps).
+    """
+    offers = [sized_at(job, job.sizes[0], job.own_clock_mhz) for job in jobs]
+    shortest = [
+        replace(job, order=job.work * offer.time_s if offer.time_s > 0 else math.inf)
+        for job, offer in zip(jobs, offers, strict=True)
+    ]
+    spare_w = limit_w - gpus * idle_w
+    sized = first_gpus(shortest, offers, gpus, spare_w, idle_w)
+    free = gpus - sum(one.gpus for one in sized)
+    spare_w -= sum(one.power_w - one.gpus * idle_w for one in sized)
+    steps = {i: step for i, one in enumerate(sized) if (step := _step(jobs[i], one))}
+    if any(one.waits_for == "power" for one in sized):
+        steps = {}
+    while steps := {i: step for i, step in steps.items() if step.gpus <= free}:
+        i = _preferred(steps)
+        step = steps.pop(i)
+        if (more_w := step.to.power_w - sized[i].power_w - step.gpus * idle_w) > spare_w:
+            break
+        free, spare_w, sized[i] = free - step.gpus, spare_w - more_w, step.to
+        if later := _step(jobs[i], step.to):
+            steps[i] = later
+    return allocation(jobs, sized, gpus, idle_w, gpus_per_node)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The next larger size of a job that makes it faster."""
+
+    to: Sized
+    gpus: int
+    """GPUs added."""
+    length_s: float
+    """Time of the work that is left, before the step."""
+    speedup: float
+    """Throughput after the step over that before it."""
+
+
+def _step(job: SizingJob, now: Sized) -> _Step | None:
+    """The next step of a job; None: none is known to make it faster, or it waits."""
+    for size in job.sizes:
+        if size > now.gpus > 0:
+            to = sized_at(job, size, now.clock_mhz)
+            if to.time_s < now.time_s:
+                speedup = now.time_s / to.time_s
+                return _Step(to, size - now.gpus, job.work * now.time_s, speedup)
+    return None
+
+
+def _preferred(steps: Mapping[int, _Step]) -> int:
+    """The job that AFS-L prefers: the winner of comparisons in the order of the jobs."""
+    order = iter(sorted(steps))
+    best = next(order)
+    for i in order:
+        first, last = (best, i) if steps[best].length_s <= steps[i].length_s else (i, best)
+        a, b = steps[first], steps[last]
+        gain_first, gain_last = a.speedup - 1, 1 - 1 / b.speedup
+        best = last if gain_last / b.gpus > gain_first / a.gpus else first
+    return best
