@@ -1,0 +1,178 @@
+"""Fit of a performance model to measured samples, and its error on held-out ones.
+
+Times and powers are fitted together, because the clock that the power limit lets a GPU keep shows
+in both. Errors are those of predictions for conditions that the fit has not seen: single
+coefficients are not identifiable from such data, predictions are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from slurm_gpu_aware.bounds import MAX_GPUS, MAX_MHZ
+from slurm_gpu_aware.energy.least_squares import fit_coefficients
+from slurm_gpu_aware.energy.performance_model import MeasuredRange, PerformanceModel, Quality
+from slurm_gpu_aware.energy.power import PowerParameters, gpu_power
+from slurm_gpu_aware.energy.priors import Prior, power_coefficients, throughput_coefficients
+from slurm_gpu_aware.energy.throughput import (
+    Conditions,
+    ThroughputParameters,
+    iteration_times,
+)
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
+from slurm_gpu_aware.model.performance_sample import PerformanceSample
+
+__all__ = ["conditions_of", "fit_model", "held_out", "is_usable", "merged"]
+
+_FOLDS = 10
+_TESTABLE = 3
+"""Conditions below which nothing can be held out."""
+_LEAST_S, _MOST_S = 1e-9, 1e9
+_MOST_W = 1e9
+
+
+def fit_model(
+    samples: Sequence[PerformanceSample],
+    prior: Prior,
+    reference_mhz: float,
+    *,
+    name: str,
+    gpu_model: str,
+) -> PerformanceModel:
+    """Fit a model to the samples of one application or class on one GPU model.
+
+    ``reference_mhz``: the clock at which a GPU runs by default (its maximum). Samples that are not
+    usable are left out. Raises ValueError if none is left.
+    """
+    usable = merged([s for s in samples if is_usable(s)])
+    if not usable:
+        raise ValueError(f"{name} on {gpu_model}: no usable sample")
+    throughput, power = _fit(usable, prior, reference_mhz)
+    measured = _range(usable, prior)
+    quality = held_out(usable, prior, reference_mhz)
+    return PerformanceModel(name, gpu_model, throughput, power, quality, measured)
+
+
+def is_usable(sample: PerformanceSample) -> bool:
+    """Whether all values are finite and within bounds; a comparison with NaN is false."""
+    s = sample
+    return (
+        1 <= s.nodes <= s.gpus <= MAX_GPUS
+        and 1e-9 <= s.batch_size <= 1e12
+        and 1.0 <= s.clock_mhz <= MAX_MHZ
+        and _LEAST_S <= s.time_s <= _MOST_S
+        and (s.power_w is None or 1e-3 <= s.power_w <= _MOST_W)
+    )
+
+
+def merged(samples: Sequence[PerformanceSample]) -> list[PerformanceSample]:
+    """One sample per condition, sorted: the medians of its times and of its powers."""
+    of: dict[tuple[float, ...], list[PerformanceSample]] = {}
+    for sample in samples:
+        of.setdefault(sample[:4], []).append(sample)
+    result = []
+    for key in sorted(of):
+        powers = [s.power_w for s in of[key] if s.power_w is not None]
+        time = float(np.median([s.time_s for s in of[key]]))
+        power = float(np.median(powers)) if powers else None
+        result.append(of[key][0]._replace(time_s=time, power_w=power))
+    return result
+
+
+def conditions_of(samples: Sequence[PerformanceSample]) -> Conditions:
+    """The conditions of one or more samples, arrays of shape (len(samples),)."""
+    gpus, nodes, batch_size, clock_mhz = np.array([s[:4] for s in samples], dtype=np.float64).T
+    return Conditions(gpus, nodes, batch_size, clock_mhz)
+
+
+def _fit(
+    samples: Sequence[PerformanceSample],
+    prior: Prior,
+    reference_mhz: float,
+) -> tuple[ThroughputParameters, PowerParameters]:
+    at = conditions_of(samples)
+    log_times = np.log([s.time_s for s in samples])
+    powered, log_powers = _powers(samples)
+    batch = float(np.median(at.batch_size))
+    of_time = throughput_coefficients(samples, prior)
+    of_power = power_coefficients(samples, prior, reference_mhz)
+
+    coefficients = [*of_time, *(of_power if len(powered) else ())]
+
+    def parts(values: Mapping[str, Any]) -> tuple[ThroughputParameters, PowerParameters]:
+        all_values = {c.name: c.prior for c in of_power} | dict(values)
+        time, watts = ({c.name: all_values[c.name] for c in own} for own in (of_time, of_power))
+        return (
+            ThroughputParameters(**time, reference_mhz=reference_mhz),
+            PowerParameters(**watts, reference_batch=batch),
+        )
+
+    def log_errors(values: Mapping[str, FloatArray]) -> FloatArray:
+        throughput, power = parts(values)
+        times = iteration_times(throughput, at)
+        errors = np.log(times.total) - log_times
+        if not len(powered):
+            return errors
+        watts = gpu_power(power, times, at.batch_size)
+        return np.hstack((errors, np.log(watts[:, powered]) - log_powers))
+
+    return parts(fit_coefficients(log_errors, coefficients))
+
+
+def _powers(samples: Sequence[PerformanceSample]) -> tuple[IntArray, FloatArray]:
+    """Positions of the samples with power, and the logarithms of the W of each of their GPUs."""
+    found = [(i, s.power_w / s.gpus) for i, s in enumerate(samples) if s.power_w is not None]
+    positions = np.array([i for i, _ in found], dtype=np.int64)
+    return positions, np.log(np.array([watts for _, watts in found], dtype=np.float64))
+
+
+def _range(samples: Sequence[PerformanceSample], prior: Prior) -> MeasuredRange:
+    at = conditions_of(samples)
+    lows = [float(at.clock_mhz.min()), *([] if prior.low_mhz is None else [prior.low_mhz])]
+    return MeasuredRange(
+        least_gpus=int(at.gpus.min()),
+        most_gpus=int(at.gpus.max()),
+        low_mhz=min(lows),
+        high_mhz=float(at.clock_mhz.max()),
+        batch_size=float(np.median(at.batch_size)),
+        global_batch=float(np.median(at.batch_size * at.gpus)),
+    )
+
+
+def held_out(
+    samples: Sequence[PerformanceSample], prior: Prior, reference_mhz: float, folds: int = _FOLDS
+) -> Quality:
+    """Errors on samples that are left out of their own fit, one of at most ``folds`` fits.
+
+    ``samples``: one per condition (`merged`), sorted; neighbours are left out of different fits.
+    """
+    with_power = sum(s.power_w is not None for s in samples)
+    if len(samples) < _TESTABLE:
+        return Quality(len(samples), with_power)
+    time, power = [], []  # predicted / measured
+    folds = min(folds, len(samples))
+    for fold in range(folds):
+        own = samples[fold::folds]
+        rest = [s for i, s in enumerate(samples) if i % folds != fold]
+        throughput, watts_of = _fit(rest, prior, reference_mhz)
+        at = conditions_of(own)
+        times = iteration_times(throughput, at)
+        watts = at.gpus * gpu_power(watts_of, times, at.batch_size)
+        time += [t / s.time_s for t, s in zip(times.total, own, strict=True)]
+        power += [
+            np.nan if s.power_w is None else w / s.power_w for w, s in zip(watts, own, strict=True)
+        ]
+    return Quality(len(samples), with_power, *_errors(np.array(time), np.array(power)))
+
+
+def _errors(time: FloatArray, power: FloatArray) -> tuple[float, float | None, float | None]:
+    """Mean absolute relative error of time, power, energy; arguments: predicted / measured."""
+    measured = np.isfinite(power)
+    of_time = float(np.abs(time - 1.0).mean())
+    if measured.sum() < _TESTABLE:
+        return of_time, None, None
+    power, energy = power[measured], (time * power)[measured]
+    return of_time, float(np.abs(power - 1.0).mean()), float(np.abs(energy - 1.0).mean())

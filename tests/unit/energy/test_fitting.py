@@ -1,0 +1,174 @@
+"""Fits of performance models: recovery, few samples, bad samples."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from energy_samples import (
+    CLOCKS,
+    REFERENCE_MHZ,
+    grid,
+    power,
+    samples_of,
+    throughput,
+    true_model,
+)
+
+from slurm_gpu_aware.energy.fitting import conditions_of, fit_model, held_out, is_usable, merged
+from slurm_gpu_aware.energy.priors import Prior, prior_from, prior_of
+from slurm_gpu_aware.model.performance_sample import PerformanceSample
+
+
+def fitted(samples, prior=None, name="bert", reference=REFERENCE_MHZ):
+    return fit_model(
+        samples, prior or prior_of(None, "a100"), reference, name=name, gpu_model="a100"
+    )
+
+
+def worst(model, truth, conditions):
+    """Largest relative error of time and of power."""
+    at = conditions_of(samples_of(truth, conditions))
+    found, wanted = model.predict(at), truth.predict(at)
+    return [float(np.abs(a / b - 1).max()) for a, b in zip(found, wanted, strict=True)]
+
+
+def test_predictions_of_a_known_model_are_recovered():
+    truth = true_model()
+    model = fitted(samples_of(truth, grid()))
+    unseen = grid(clocks=(800.0, 1050.0, 1300.0), batches=(16.0, 48.0))
+    time, watts = worst(model, truth, unseen)
+    assert time < 0.02
+    assert watts < 0.02
+    assert max(model.quality.time_error, model.quality.power_error) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("of_time", "of_power"),
+    [
+        (throughput(grad_clock_share=0.1, io_s=0.4), power(slope=2.0)),
+        (throughput(gamma1=1.0, gamma2=1.0), power(static_w=200.0, grad_w=50.0)),
+        (throughput(sustained=0.9), power(knee=0.6)),
+    ],
+)
+def test_a_curve_over_the_clock_is_recovered_within_the_noise(of_time, of_power):
+    truth = true_model(of_time, of_power)
+    conditions = [(1, 1, 32.0, float(f)) for f in CLOCKS]
+    model = fitted(samples_of(truth, conditions, noise=0.01))
+    assert max(worst(model, truth, conditions)) < 0.03
+    assert model.quality.time_error < 0.02
+    assert model.quality.power_error < 0.02
+
+
+def test_an_outlier_does_not_bend_the_curve():
+    truth = true_model()
+    conditions = [(1, 1, 32.0, float(f)) for f in CLOCKS]
+    samples = samples_of(truth, conditions)
+    samples[4] = samples[4]._replace(time_s=3 * samples[4].time_s)
+    model = fitted(samples)
+    good = [c for i, c in enumerate(conditions) if i != 4]
+    assert worst(model, truth, good)[0] < 0.02
+
+
+def test_one_sample_is_reproduced_and_the_rest_is_prior_and_says_so():
+    model = fitted([PerformanceSample(1, 1, 1.0, 1400.0, 2.0, 250.0)])
+    time_s, watts = model.predict(conditions_of([PerformanceSample(1, 1, 1.0, 1400.0, 2.0)]))
+    assert time_s[0] == pytest.approx(2.0, rel=0.01)
+    assert watts[0] == pytest.approx(250.0, rel=0.01)
+    assert model.quality.time_error is None
+    assert model.confidence() == "time not tested, power not tested (1 condition)"
+    assert not model.knows_clock(1399.0)
+    assert model.knows_gpus(1)
+    assert not model.knows_gpus(2)
+
+
+def test_without_power_the_gpu_model_gives_it():
+    model = fitted([PerformanceSample(1, 1, 1.0, 1400.0, 2.0)])
+    assert model.quality.power_samples == 0
+    assert "power not measured" in model.confidence()
+    watts = model.predict(conditions_of([PerformanceSample(1, 1, 1.0, 1400.0, 2.0)]))[1][0]
+    assert 200 < watts < 420
+
+
+def test_an_application_at_one_clock_takes_the_curve_of_its_class():
+    compute, memory = true_model(), true_model(throughput(grad_clock_share=0.05, io_s=0.4))
+    one = [PerformanceSample(1, 1, 32.0, REFERENCE_MHZ, 1.0, 300.0)]
+    low = conditions_of([PerformanceSample(1, 1, 32.0, 700.0, 1.0)])
+    times = []
+    for truth in (compute, memory):
+        base = fitted(samples_of(truth, [(1, 1, 32.0, float(f)) for f in CLOCKS]))
+        model = fitted(one, prior_from(base))
+        assert model.knows_clock(700.0)
+        times.append(model.predict(low)[0][0])
+    assert times[0] > 1.5
+    assert times[1] < 1.3
+
+
+def test_flat_times_are_fitted_flat():
+    samples = [PerformanceSample(1, 1, 1.0, float(f), 1.0, 100.0) for f in CLOCKS]
+    model = fitted(samples)
+    time_s, watts = model.predict(conditions_of(samples))
+    assert np.abs(time_s - 1.0).max() < 0.05
+    assert np.abs(watts - 100.0).max() < 10.0
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"time_s": math.nan},
+        {"time_s": 0.0},
+        {"time_s": math.inf},
+        {"power_w": math.nan},
+        {"power_w": -5.0},
+        {"clock_mhz": math.nan},
+        {"clock_mhz": 0.0},
+        {"batch_size": 0.0},
+        {"gpus": 0},
+        {"nodes": 2},
+    ],
+)
+def test_unusable_samples_are_left_out(bad):
+    good = PerformanceSample(1, 1, 1.0, 1400.0, 2.0, 250.0)
+    assert is_usable(good)
+    wrong = good._replace(**bad)
+    assert not is_usable(wrong)
+    assert fitted([good, wrong]).quality.time_samples == 1
+    with pytest.raises(ValueError, match="bert on a100: no usable sample"):
+        fitted([wrong])
+
+
+def test_extreme_but_usable_samples_give_a_finite_model():
+    samples = [
+        PerformanceSample(1, 1, 1e-9, 1.0, 1e-9, 1e-3),
+        PerformanceSample(99_999, 99_999, 1e12, 100_000.0, 1e9, 1e9),
+        PerformanceSample(2, 1, 1.0, 1000.0, 1.0),
+        PerformanceSample(4, 2, 1.0, 1000.0, 1.0),
+    ]
+    model = fitted(samples)
+    for array in model.predict(conditions_of(samples)):
+        assert np.isfinite(array).all()
+        assert (array > 0).all()
+
+
+def test_runs_of_one_condition_are_one_sample_with_their_medians():
+    runs = [PerformanceSample(1, 1, 1.0, 900.0, t, w) for t, w in ((1, 90), (2, None), (9, 110))]
+    assert merged(runs) == [PerformanceSample(1, 1, 1.0, 900.0, 2.0, 100.0)]
+
+
+def test_held_out_errors_are_those_of_unseen_samples():
+    """A wild sample is predicted from the others, so it counts with its whole error."""
+    samples = samples_of(true_model(), [(1, 1, 32.0, float(f)) for f in CLOCKS])
+    prior = prior_of(None, "a100")
+    clean = held_out(samples, prior, REFERENCE_MHZ)
+    samples[7] = samples[7]._replace(time_s=2 * samples[7].time_s)
+    wild = held_out(samples, prior, REFERENCE_MHZ)
+    assert clean.time_error < 0.005
+    assert wild.time_error == pytest.approx(0.5 / len(samples), rel=0.3)
+
+
+def test_a_wider_prior_gives_way_to_measurements():
+    truth = true_model(throughput(grad_clock_share=0.1))
+    samples = samples_of(truth, [(1, 1, 32.0, float(f)) for f in CLOCKS])
+    wrong = Prior(0.95, 0.2, 0.6, 1.0, 0.1)
+    model = fitted(samples, replace(wrong, static_share=0.6))
+    assert max(worst(model, truth, [(1, 1, 32.0, float(f)) for f in CLOCKS])) < 0.02

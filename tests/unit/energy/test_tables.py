@@ -1,0 +1,110 @@
+"""Size tables and the frontier of energy and time."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from energy_samples import CLOCKS, true_model
+
+from slurm_gpu_aware.energy.fitting import conditions_of
+from slurm_gpu_aware.energy.frontier import at_most_slower, efficient_point, frontier, points
+from slurm_gpu_aware.energy.tables import size_table
+from slurm_gpu_aware.model.performance_sample import PerformanceSample
+from slurm_gpu_aware.model.size_table import SizeTable
+
+
+def test_all_sizes_do_the_same_work_on_as_few_nodes_as_hold_them():
+    model = true_model()
+    table = size_table(model, (1, 4, 8, 16), (700, 1400), gpus_per_node=8, batch_size=64)
+    for row, (gpus, nodes) in enumerate(((1, 1), (4, 1), (8, 1), (16, 2))):
+        for column, clock in enumerate((700.0, 1400.0)):
+            at = conditions_of([PerformanceSample(gpus, nodes, 64 / gpus, clock, 1.0)])
+            time_s, each_w = model.predict(at)
+            assert table.time_s[row, column] == pytest.approx(time_s[0])
+            assert table.power_w[row, column] == pytest.approx(gpus * each_w[0])
+
+
+def test_without_a_batch_size_the_work_is_the_measured_one():
+    model = true_model()
+    wanted = size_table(model, (2, 4), (1400,), 8, batch_size=model.measured.global_batch)
+    assert (size_table(model, (2, 4), (1400,), 8).time_s == wanted.time_s).all()
+
+
+def test_a_model_of_one_gpu_count_keeps_the_work_of_each_gpu():
+    model = true_model()
+    model = replace(model, measured=replace(model.measured, most_gpus=1, least_gpus=1))
+    table = size_table(model, (8,), (1400,), 8)
+    at = conditions_of([PerformanceSample(8, 1, model.measured.batch_size, 1400.0, 1.0)])
+    assert table.time_s[0, 0] == pytest.approx(model.predict(at)[0][0])
+
+
+def test_what_was_not_measured_is_not_known():
+    table = size_table(true_model(), (2, 64, 128), (400, 700, 1400), 8)
+    known = np.isfinite(table.time_s)
+    assert known.tolist() == [[False, True, True], [False, True, True], [False, False, False]]
+    assert (known == np.isfinite(table.power_w)).all()
+
+
+def test_the_least_size_and_the_highest_clock_are_always_known():
+    table = size_table(true_model(), (128, 256), (300, 400), 8)
+    assert np.isfinite(table.time_s).tolist() == [[False, True], [False, False]]
+
+
+def test_the_source_names_model_and_quality():
+    source = size_table(true_model(), (1,), (1400,), 8).source
+    assert source == "bert on a100: time within 1.0%, power within 2.0% (10 conditions)"
+
+
+def curve(times, watts, clocks=None):
+    clocks = clocks or range(100, 100 * len(times) + 1, 100)
+    return points(
+        SizeTable(
+            np.array([1]),
+            np.array(list(clocks)),
+            np.array([times], float),
+            np.array([watts], float),
+        )
+    )
+
+
+def test_frontier_by_brute_force():
+    rng = np.random.default_rng(3)
+    for _ in range(50):
+        known = curve(rng.integers(1, 6, 8), rng.integers(1, 6, 8))
+        kept = frontier(known)
+        for p in known:
+            beaten = any(
+                q.time_s <= p.time_s
+                and q.energy_j <= p.energy_j
+                and (q.time_s, q.energy_j) != (p.time_s, p.energy_j)
+                for q in known
+            )
+            same = any((q.time_s, q.energy_j) == (p.time_s, p.energy_j) for q in kept)
+            assert same != beaten
+        assert all(a.time_s < b.time_s and a.energy_j > b.energy_j for a, b in pairwise(kept))
+
+
+def test_efficient_clock_and_the_best_one_within_a_slowdown():
+    known = curve([4.0, 2.0, 1.5, 1.4], [100, 120, 150, 300])  # 400, 240, 225, 420 J
+    assert efficient_point(known).clock_mhz == 300
+    assert at_most_slower(known, 0.0).clock_mhz == 400
+    assert at_most_slower(known, 0.1).clock_mhz == 300
+    assert at_most_slower(known, 5.0).clock_mhz == 300
+
+
+def test_unknown_points_are_left_out():
+    known = curve([np.nan, 2.0, 1.0, 1.0], [100, np.nan, 150, -1.0])
+    assert [p.clock_mhz for p in known] == [300]
+    assert efficient_point([]) is None
+    assert at_most_slower([], 0.1) is None
+    assert frontier([]) == []
+
+
+def test_a_compute_bound_model_saves_energy_below_the_highest_clock():
+    table = size_table(true_model(), (1,), CLOCKS, 8, batch_size=32)
+    known = points(table)
+    best = efficient_point(known)
+    assert 700 <= best.clock_mhz < 1400
+    assert best.energy_j < 0.9 * known[-1].energy_j
+    assert best in frontier(known)
