@@ -35,6 +35,7 @@ from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.planning.prefix import id_key
 from slurm_gpu_aware.simulator.active import ActiveJob, EventClock, same_gpus
 from slurm_gpu_aware.simulator.cluster_state import BackgroundJobs, ClusterState
+from slurm_gpu_aware.simulator.elastic import ElasticRounds, zeus_clock
 from slurm_gpu_aware.simulator.estimates import Estimates, estimate_of
 from slurm_gpu_aware.simulator.moving import Moving
 from slurm_gpu_aware.simulator.physics import Physics
@@ -82,7 +83,7 @@ class Simulator:
         self.clock = EventClock(settings.round_s)
         self.state = ClusterState(cluster, settings, physics, self.clock)
         self.state.estimates = Estimates(estimate_of(settings, trace))
-        self.rounds = Rounds(settings, self.state)
+        self.rounds = self._rounds()
         if settings.power is not None and _all_known(trace):
             self.state.meter = PowerMeter(self.state.total, settings.power.idle_w)
         self.moving = None if settings.moves is None else Moving(self.rounds, settings.moves)
@@ -100,6 +101,12 @@ class Simulator:
         self.fragmented = 0.0
         self.placement_ms: list[float] = []
         self.placements: list[dict[str, Any]] = []
+
+    def _rounds(self) -> Rounds:
+        power = self.settings.power
+        if power is None or not self.settings.anew:
+            return Rounds(self.settings, self.state)
+        return ElasticRounds(self.settings, power, self.state)
 
     def run(self) -> Result:
         """Advance from event to event until every job has ended or is infeasible."""
@@ -172,7 +179,7 @@ class Simulator:
             gpus=job.gpus,
             min_nodes=job.nodes or 1,
             max_nodes=job.nodes,
-            sizes=job.sizes,
+            sizes=() if self.settings.sizing in ("as-asked", "zeus") else job.sizes,
             table=self._known_table(job),
             app_class=job.app_class,
             bandwidth_sensitive=job.bandwidth_sensitive,
@@ -279,6 +286,9 @@ class Simulator:
                 active.preemptions += position not in moving
         for active, assignment in moves:
             self._start(active, assignment)
+        for position, clock_mhz in due.clocks.items():
+            if position in self.state.running:
+                self.state.set_clock(self.state.running[position], clock_mhz)
 
     def _start(self, active: ActiveJob, assignment: Assignment) -> None:
         cost = 0.0 if active.last is None else self.settings.migration_s
@@ -286,6 +296,9 @@ class Simulator:
             active.start_s = self.clock.now
         else:
             active.migrations += not same_gpus(active.last, assignment)
+        power = self.settings.power
+        if power is not None and self.settings.sizing == "zeus":
+            assignment = replace(assignment, clock_mhz=zeus_clock(active.request, power))
         self.rounds.stop_waiting(active)
         self.state.enter(active, assignment, cost)
         if self.keep_placements:

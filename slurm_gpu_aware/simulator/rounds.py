@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -32,6 +32,8 @@ class Round(NamedTuple):
     """Positions of the running jobs that keep their GPUs; None: all. Others may lose theirs."""
     queue: list[ActiveJob]
     """The jobs to place."""
+    clocks: Mapping[int, int | None] = {}
+    """Position of a running job -> its SM clock, if that may change; None: the default clock."""
 
 
 class Rounds:
@@ -51,7 +53,7 @@ class Rounds:
             backfill_depth=settings.backfill_depth,
         )
         self._key = order_key(settings)
-        self._lined = settings.sticky and not settings.preemptive
+        self._lined = settings.sticky and not settings.preemptive and not settings.anew
         """The order of the waiting jobs is fixed, so the queue is kept sorted."""
         self._line: list[Place] = []
         """Keys of the waiting jobs, sorted; unused if they change with time."""

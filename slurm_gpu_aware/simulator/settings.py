@@ -14,12 +14,14 @@ from slurm_gpu_aware.placement.drb.interference import SCOPES, InterferenceProfi
 from slurm_gpu_aware.placement.registry import DEFAULT
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.simulator.communication import SHARES
+from slurm_gpu_aware.sizing.allocation import power_limit_w
 
 __all__ = [
     "LIMIT_MARGIN",
     "MEASURED_SHARE",
     "ORDERS",
     "OVERRUNS",
+    "SIZINGS",
     "PowerSettings",
     "SimSettings",
     "parse_policy",
@@ -48,7 +50,17 @@ ESTIMATES: Mapping[str, str] = {
     "exact": "the work itself, which no selector knows; for research",
 }
 """What the planner knows of run times."""
-_MODES = ("sticky", "non-sticky", "moves")
+SIZINGS: Mapping[str, str] = {
+    "round": "sizes and clocks of the planner's round, as live",
+    "as-asked": "sizes as asked, default clocks",
+    "zeus": "sizes as asked, the clock with the least energy (Zeus)",
+    "powerflow": "sizes and clocks of all jobs anew in each round (PowerFlow, Algorithm 1)",
+    "afs": "sizes of all jobs anew in each round, default clocks (AFS)",
+}
+"""What decides on GPU counts and clocks of jobs with a size table."""
+ANEW = ("powerflow", "afs")
+"""Those that size running jobs, too: these restart."""
+_MODES = ("sticky", "non-sticky", "moves", *(s for s in SIZINGS if s != "round"))
 
 
 @dataclass(frozen=True)
@@ -66,7 +78,7 @@ class PowerSettings:
 
     def limit_w(self, gpus: int) -> float:
         """Limit of a site with so many GPUs; inf: none."""
-        return self.eta * gpus * self.max_w
+        return power_limit_w(self.eta, gpus, self.max_w)
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.idle_w <= self.max_w < math.inf:
@@ -117,6 +129,8 @@ class SimSettings:
     jobs without their own. None: bandwidth does not affect run times."""
     interference: InterferenceProfile | None = None
     """Measured slowdown of pairs of jobs; None: no interference."""
+    sizing: str = "round"
+    """A key of :data:`SIZINGS`; other than ``round`` it needs ``power``."""
     power: PowerSettings | None = None
     """Power of the GPUs, for the energy of jobs with a size table; None: energy is not known."""
     interference_scope: str = "socket"
@@ -137,6 +151,16 @@ class SimSettings:
         if self.moves is not None and not self.sticky:
             raise PolicyError("every round of a non-sticky policy places all jobs: no moves beside")
 
+        if self.sizing not in SIZINGS:
+            raise PolicyError(f"unknown sizing {self.sizing!r}; known: {', '.join(SIZINGS)}")
+        if self.sizing != "round" and self.power is None:
+            raise PolicyError(f"{self.sizing} needs the power of the GPUs and size tables of jobs")
+
+    @property
+    def anew(self) -> bool:
+        """Whether each round sizes and places all jobs."""
+        return self.sizing in ANEW
+
     @property
     def preemptive(self) -> bool:
         """Whether the order can take GPUs from a running job."""
@@ -145,6 +169,8 @@ class SimSettings:
     @property
     def label(self) -> str:
         """``pal``, ``pal:moves`` or ``pal:non-sticky``, as :func:`parse_policy` reads it."""
+        if self.sizing != "round":
+            return f"{self.policy}:{self.sizing}"
         if not self.sticky:
             return f"{self.policy}:non-sticky"
         return self.policy if self.moves is None else f"{self.policy}:moves"
@@ -162,5 +188,7 @@ def parse_policy(text: str, base: SimSettings, moves: MoveSettings | None = None
     if mode not in _MODES:
         modes = f"{', '.join(f'NAME:{m}' for m in _MODES[:-1])} or NAME:{_MODES[-1]}"
         raise PolicyError(f"policy {text!r}: expected NAME, {modes}")
+    if mode in SIZINGS:
+        return replace(base, policy=name, sizing=mode)
     moving = (moves or MoveSettings()) if mode == "moves" else None
     return replace(base, policy=name, sticky=mode != "non-sticky", moves=moving)

@@ -37,7 +37,7 @@ ALLOWED = {
     "store": MODEL | {"config"},
     "selector": CORE_BELOW
     | {"config", "slurm", "gate", "admission", "planning", "placement", "store"},
-    "simulator": CORE_BELOW | {"slurm", "planning", "placement"},
+    "simulator": CORE_BELOW | {"slurm", "planning", "placement", "sizing"},
     "clocks": SHARED | {"slurm"},
     "deploy": MODEL | {"config", "slurm", "gate", "store"},
 }

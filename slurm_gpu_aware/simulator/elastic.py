@@ -1,0 +1,131 @@
+"""Rounds that size all jobs anew, waiting and running, as published elastic schedulers do.
+
+A running job whose number of GPUs stays keeps its GPUs, at another clock if so decided; one whose
+number changes restarts. Jobs are placed largest first, which fits powers of two on nodes of a power
+of two (buddy allocation). If the GPUs that the others keep do not leave whole nodes, all jobs are
+placed anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning import Plan
+from slurm_gpu_aware.planning.round import plan_round
+from slurm_gpu_aware.simulator.active import ActiveJob
+from slurm_gpu_aware.simulator.cluster_state import ClusterState
+from slurm_gpu_aware.simulator.rounds import Round, Rounds
+from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings
+from slurm_gpu_aware.sizing.afs import afs
+from slurm_gpu_aware.sizing.allocation import Allocation, Sized, SizingJob
+from slurm_gpu_aware.sizing.powerflow import allocate
+from slurm_gpu_aware.sizing.zeus import zeus
+
+__all__ = ["ElasticRounds", "zeus_clock"]
+
+
+_SIZERS: Mapping[str, Callable[..., Allocation]] = {
+    "powerflow": partial(allocate, whole_nodes=True),
+    "afs": afs,
+}
+"""One for each of ``settings.ANEW``."""
+
+
+def zeus_clock(request: Request, power: PowerSettings) -> int | None:
+    """The SM clock that Zeus chooses for a job at its size; None: the default clock."""
+    job = SizingJob(
+        request.job_id, (request.gpus,), request.gpus * power.max_w, request.table, must_run=True
+    )
+    return zeus([job], request.gpus).jobs[request.job_id].clock_mhz
+
+
+class ElasticRounds(Rounds):
+    """Rounds of ``SimSettings.anew``."""
+
+    def __init__(self, settings: SimSettings, power: PowerSettings, state: ClusterState) -> None:
+        super().__init__(settings, state)
+        self.power = power
+        self.placing = replace(self.plan_settings, classes=(), backfill=True)
+        """Jobs are placed in the order of the list, and one without a place holds up no other."""
+
+    def next(self) -> Round | None:
+        """Size all jobs and place those that start or change; None if there is no job."""
+        jobs = [*self.state.running.values(), *self.waiting.values()]
+        if not jobs:
+            return None
+        jobs.sort(key=self._place)
+        for active in jobs:
+            if active.placed is not None:
+                active.credit(self.state.clock.now)
+            self.state.estimates.refresh(active)
+        sized = self._sized(jobs)
+        stay = {
+            active.position
+            for active in self.state.running.values()
+            if sized[active.job.job_id].gpus == active.size
+        }
+        served = [active for active in jobs if sized[active.job.job_id].gpus]
+        served.sort(key=lambda active: -sized[active.job.job_id].gpus)  # stable
+        queue = [active for active in served if active.position not in stay]
+        plan = self._placed(queue, sized, stay)
+        if plan.waiting and stay:
+            queue, stay = served, set()
+            plan = self._placed(queue, sized, stay)
+        clocks = {active.position: sized[active.job.job_id].clock_mhz for active in served}
+        return Round(plan, stay, queue, clocks)
+
+    def _sized(self, jobs: list[ActiveJob]) -> Mapping[str, Sized]:
+        gpus = self.state.total - self.state.background_gpus
+        wanted = [self._sizing_job(active) for active in jobs]
+        found = _SIZERS[self.settings.sizing](
+            wanted,
+            gpus,
+            self.power.limit_w(gpus),
+            idle_w=self.power.idle_w,
+            gpus_per_node=self.state.idle.shape[1],
+        )
+        return found.jobs
+
+    def _sizing_job(self, active: ActiveJob) -> SizingJob:
+        request = active.request
+        fixed = active.placed is not None and not active.job.elastic
+        sizes = (active.size,) if fixed else request.sizes or (request.gpus,)
+        return SizingJob(
+            request.job_id,
+            sizes,
+            sizes[0] * self.power.max_w,
+            request.table,
+            work=self._work(active),
+            must_run=fixed,
+        )
+
+    def _work(self, active: ActiveJob) -> float:
+        """Iterations that are left if the run time is estimated; else of a second of work."""
+        request, table = active.request, active.request.table
+        row = None if table is None else table.row(request.gpus)
+        if table is None or row is None:
+            return 1.0
+        seconds = 1.0 if self.state.estimates.kind == "limit" else request.expected_s
+        return seconds / float(table.time_s[row, table.column(None)])
+
+    def _placed(self, queue: list[ActiveJob], sized: Mapping[str, Sized], keep: set[int]) -> Plan:
+        """The plan of a queue beside the jobs that keep their GPUs, with sizes and clocks."""
+        if not queue:
+            return Plan((), ())
+        requests: list[Request] = []
+        for place, active in enumerate(queue):
+            request = active.request.resized(sized[active.job.job_id].gpus)
+            requests.append(replace(request, sizes=(), table=None, priority=float(-place)))
+        plan = plan_round(
+            requests,
+            self.state.view(keep, with_holders=False),
+            self.placing,
+            self.state.clock.now,
+            policy_options={self.settings.policy: self.settings.policy_options},
+            explain=False,
+        )
+        assignments = (replace(a, clock_mhz=sized[a.job_id].clock_mhz) for a in plan.assignments)
+        return replace(plan, assignments=tuple(assignments))

@@ -1,0 +1,130 @@
+"""Rounds that size all jobs anew: what the sizing says is what runs, and no limit is exceeded."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small_traces import FLAT, random_trace
+
+from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.size_table import SizeTable
+from slurm_gpu_aware.simulator.engine import simulate
+from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings, parse_policy
+from slurm_gpu_aware.simulator.step_function import area_until
+from slurm_gpu_aware.simulator.trace import Trace, TraceJob
+from slurm_gpu_aware.sizing.allocation import SizingJob
+from slurm_gpu_aware.sizing.powerflow import allocate
+
+IDLE_W, MAX_W = 50.0, 400.0
+POWER = PowerSettings(idle_w=IDLE_W, max_w=MAX_W)
+SIZES = np.array([1, 2, 4, 8])
+CLOCKS = np.array([600, 900, 1200, 1410])
+
+
+def table(parallel):
+    """Amdahl's law; time falls with the clock, power rises with its cube above 900 MHz."""
+    time_s = (1 - parallel + parallel / SIZES)[:, None] * (1410 / CLOCKS) ** 0.8
+    each_w = 80 + 0.1 * CLOCKS + 170 * np.maximum(CLOCKS - 900, 0) ** 3 / 510**3
+    return SizeTable(SIZES, CLOCKS, time_s, SIZES[:, None] * each_w)
+
+
+TABLES = {name: table(share) for name, share in (("a", 0.99), ("b", 0.9), ("c", 0.6))}
+
+
+def moldable(seed, *, elastic=True):
+    names = sorted(TABLES)
+    trace = random_trace(seed, sizes=(1, 2, 4, 8))
+    jobs = (
+        replace(
+            job,
+            model=(name := names[i % 3]),
+            table=TABLES[name],
+            sizes=(1, 2, 4, 8),
+            elastic=elastic,
+        )
+        for i, job in enumerate(trace.jobs)
+    )
+    return replace(trace, jobs=tuple(jobs))
+
+
+def run(trace, cluster=FLAT, **settings):
+    base = SimSettings(policy="packed", estimate="exact", overrun="extend", power=POWER)
+    return simulate(trace, cluster, replace(base, **settings), keep_placements=True)
+
+
+@pytest.mark.parametrize("sizing", ["powerflow", "afs"])
+@pytest.mark.parametrize("eta", [0.45, 0.7, np.inf])
+@pytest.mark.parametrize("round_s", [None, 120.0])
+def test_all_work_is_done_and_the_power_stays_below_the_limit(sizing, eta, round_s):
+    trace = moldable(1)
+    result = run(trace, sizing=sizing, power=replace(POWER, eta=eta), round_s=round_s)
+    assert result.done.all()
+    assert (result.used_gpus <= 16).all()
+    np.testing.assert_allclose(result.done_s, [job.duration_s for job in trace.jobs], rtol=1e-9)
+    assert result.energy.power_w.max() <= eta * 16 * MAX_W + 1e-6
+    end = float(result.end_s.max())
+    held = float(area_until(result.used_s, result.used_gpus, np.array([end]))[0])
+    total = result.energy.job_j.sum() + IDLE_W * (16 * end - held)
+    assert result.energy.total_j(0.0, end) == pytest.approx(total, rel=1e-9)
+
+
+@pytest.mark.parametrize("eta", [0.4, 0.6, 0.9, np.inf])
+def test_jobs_of_one_round_get_what_the_allocator_gives_them(eta):
+    jobs = [
+        TraceJob(str(i), 0.0, 1, 100.0 + 50 * i, model=n, sizes=(1, 2, 4, 8), table=TABLES[n])
+        for i, n in enumerate("abcab")
+    ]
+    power = replace(POWER, eta=eta)
+    result = run(Trace.of("t", jobs), sizing="powerflow", power=power)
+    wanted = [
+        SizingJob(j.job_id, j.sizes, MAX_W, j.table, work=j.duration_s / j.table.time_s[0, -1])
+        for j in jobs
+    ]
+    found = allocate(wanted, 16, eta * 16 * MAX_W, idle_w=IDLE_W, gpus_per_node=4, whole_nodes=True)
+    first = {p["job_id"]: sum(map(len, p["slots"])) for p in result.placements if not p["at_s"]}
+    assert first == {name: one.gpus for name, one in found.jobs.items() if one.gpus}
+    assert result.energy.power_w[0] == pytest.approx(found.power_w)
+
+
+def test_a_job_grows_when_gpus_become_free_and_pays_a_restart_for_it():
+    """Alone, a job of 1000 s takes all of its 8 GPUs; on 4 GPUs beside another until that ends."""
+    one = Cluster.uniform(1, 8)
+    jobs = [
+        TraceJob(n, 0.0, 1, d, model="a", sizes=(1, 2, 4, 8), elastic=True, table=TABLES["a"])
+        for n, d in (("long", 10_000.0), ("short", 1000.0))
+    ]
+    result = run(Trace.of("t", jobs), one, sizing="powerflow", migration_s=60.0)
+    pace = [0.01 + 0.99 / 4, 0.01 + 0.99 / 8]
+    short_end = 1000 * pace[0]
+    assert result.end_s[1] == pytest.approx(short_end)
+    done = short_end / pace[0]
+    assert result.end_s[0] == pytest.approx(short_end + 60 + (10_000 - done) * pace[1])
+    assert result.migrations.tolist() == [1, 0]
+
+
+def test_a_job_that_is_not_elastic_keeps_its_size():
+    result = run(moldable(2, elastic=False), sizing="powerflow", power=replace(POWER, eta=0.6))
+    assert result.done.all()
+    sizes = {}
+    for placed in result.placements:
+        sizes.setdefault(placed["job_id"], set()).add(sum(map(len, placed["slots"])))
+    assert all(len(each) == 1 for each in sizes.values())
+    assert {size for each in sizes.values() for size in each} > {1}
+
+
+def test_zeus_keeps_sizes_and_lowers_clocks():
+    asked = run(moldable(3), sizing="as-asked")
+    zeus = run(moldable(3), sizing="zeus")
+    assert [p["job_id"] for p in asked.placements] == [p["job_id"] for p in zeus.placements]
+    assert zeus.energy.job_j.sum() < 0.95 * asked.energy.job_j.sum()
+    assert (zeus.run_s > asked.run_s).all()
+
+
+def test_sizing_needs_the_power_of_gpus():
+    with pytest.raises(PolicyError, match="afs needs"):
+        parse_policy("packed:afs", SimSettings())
+    settings = parse_policy("packed:afs", SimSettings(power=POWER))
+    assert settings.label == "packed:afs"
+    with pytest.raises(PolicyError, match="unknown sizing"):
+        SimSettings(sizing="other", power=POWER)
