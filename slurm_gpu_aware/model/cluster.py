@@ -27,6 +27,8 @@ Gpus = tuple[tuple[int, tuple[int, ...]], ...]
 """(node index, slots) pairs."""
 PLENTY_CPUS, PLENTY_MB = 1 << 20, 1 << 40
 """CPUs and memory (MB) of a node where they are not counted."""
+POWER_W = 1e-6
+"""Rounding of sums of power."""
 
 
 def each_gpu(gpus: Gpus) -> tuple[Gpu, ...]:
@@ -130,6 +132,10 @@ class RunningJob:
     """Preemption only suspends the job."""
     expected_end_s: float | None = None
     """Expected end on the same clock, at most ``end_s``; None: ``end_s``."""
+    power_w: float = 0.0
+    """Power above that of idle GPUs, which its end frees; it counts under a power limit only."""
+    power_is_ours: bool = True
+    """That power is of a job that the planner started."""
 
     @cached_property
     def each_gpu(self) -> tuple[Gpu, ...]:
@@ -200,6 +206,9 @@ class Cluster:
     """(N,): powered down until a job is placed there; None: no node sleeps."""
     preemption: PreemptionOrder = PreemptionOrder()
     """Slurm's order of preemption."""
+    power_w: FloatArray | None = None
+    """(2,) power that the site's limit leaves for more jobs, and power that jobs of ours draw above
+    that of idle GPUs; None: there is no limit."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -221,7 +230,23 @@ class Cluster:
             free_memory_mb=self.free_memory_mb.copy(),
             sockets=None if self.sockets is None else self.sockets.copy(),
             asleep=None if self.asleep is None else self.asleep.copy(),
+            power_w=None if self.power_w is None else self.power_w.copy(),
         )
+
+    def has_power(self, power_w: float) -> bool:
+        """Say whether a job with this power may start: the limit leaves it, or the job is alone.
+
+        A job that the limit would never let start starts when no other job of ours runs.
+        """
+        if self.power_w is None:
+            return True
+        left_w, ours_w = self.power_w.tolist()
+        return bool(left_w >= power_w - POWER_W or ours_w <= POWER_W)
+
+    def draw(self, power_w: float, *, ours: bool = True) -> None:
+        """Mark power as used, in place; negative: as free."""
+        if self.power_w is not None:
+            self.power_w[:] += (-power_w, power_w if ours else 0.0)
 
     def take(
         self,

@@ -70,6 +70,8 @@ class Request:
     its CPUs, are the same for all sizes."""
     table: SizeTable | None = None
     """Time and power by GPU count and clock; None: no performance model is known."""
+    power_w: float = 0.0
+    """Power above that of idle GPUs that the job needs at least; a round under a limit sets it."""
     application: str | None = None
     """Name in an interference profile (``topo-aware``); None: not known."""
     gpu_model: str | None = None

@@ -59,6 +59,9 @@ def reserve(
         rest = Timeline(ended, wait.start_s).at(cluster, math.inf)
         for node, slots in gpus:
             rest.free[node, list(slots)] = True  # also if a job there is late
+        if cluster.power_w is not None and rest.power_w is not None:
+            gone = [end.job for end in dispatcher.ends.until(wait.start_s)]
+            rest.power_w[:] = Timeline(gone, 0.0).at(cluster, math.inf).power_w
         hold(rest, head, gpus, exact=exact)
         return Shadow(wait.start_s, gpus, rest, head.bound)
 
@@ -127,6 +130,7 @@ class BackfillRoom:
                     self.shadow.rest.take(
                         node, slots, share.cpus, share.memory_mb, share.socket_cpus
                     )
+                self.shadow.rest.draw(request.power_w)
             keep_least(self.outside, self.now, self.shadow.rest, list(assignment.nodes))
         return held
 

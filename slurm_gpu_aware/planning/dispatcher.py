@@ -28,7 +28,7 @@ _SHAPE = attrgetter(
     *("gpus", "min_nodes", "max_nodes", "gpus_per_node", "required", "node_groups", "whole_node"),
     *("app_class", "bandwidth_sensitive", "pattern", "policy", "gpu_model"),
     *("bound", "several_sockets", "fills_sockets", "gpus_per_socket", "cpus", "cpus_per_gpu"),
-    *("memory_mb_per_node", "memory_mb_per_cpu", "memory_mb_per_gpu"),
+    *("memory_mb_per_node", "memory_mb_per_cpu", "memory_mb_per_gpu", "power_w"),
 )
 
 
@@ -72,7 +72,7 @@ class Dispatcher:
             wait = self._wait(aged, cluster, policy)
             if wait is not None and self._keeps(wait, aged, least_now(aged, cluster), policy):
                 return wait  # by a bound, which spares a search
-            here = policy.place(aged, cluster) if enough_free(aged, cluster) else None
+            here = policy.place(aged, cluster) if _enough(aged, cluster) else None
             if here is None:
                 return None
             if wait is not None and self._keeps(wait, aged, here.slowdown, policy):
@@ -108,7 +108,7 @@ class Dispatcher:
         """Place now; None also if the policy fails."""
         try:
             policy = self._policy(request)
-            if not enough_free(request, cluster):
+            if not _enough(request, cluster):
                 return None
             return policy.place(self._aged(request, policy), cluster)
         except PolicyError:
@@ -132,10 +132,18 @@ class Dispatcher:
         except PolicyError:
             return False
 
+    def only_lacks_power(self, request: Request, cluster: Cluster) -> bool:
+        """Say whether a job would have a place but for the power limit."""
+        if cluster.has_power(request.power_w):
+            return False
+        return self.could_place(request, replace(cluster, power_w=None)) is not None
+
     def why_not(self, request: Request, cluster: Cluster) -> Reason:
         """Return the reason why the job's policy gives the job no place."""
         try:
             policy = self._policy(request)
+            if self.only_lacks_power(request, cluster):
+                return Reason(f"waits for power: {_power_words(request, cluster)}")
             return policy.why_not(self._aged(request, policy), cluster)
         except Exception:  # a missing reason must not stop the round
             log.exception("job %s: its policy cannot say why it has no place", request.job_id)
@@ -154,6 +162,16 @@ class Dispatcher:
         if not policy.may_postpone:
             return request
         return replace(request, waited_s=max(0.0, self.now - request.submit_s))
+
+
+def _enough(request: Request, cluster: Cluster) -> bool:
+    """Say whether power and GPUs are enough, without any other rule."""
+    return cluster.has_power(request.power_w) and enough_free(request, cluster)
+
+
+def _power_words(request: Request, cluster: Cluster) -> str:
+    left = 0.0 if cluster.power_w is None else max(0.0, float(cluster.power_w[0]))
+    return f"it needs {request.power_w:.0f} W, and the limit leaves {left:.0f} W"
 
 
 def shape_of(request: Request) -> object:

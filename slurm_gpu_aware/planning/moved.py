@@ -10,9 +10,11 @@ import numpy as np
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.power import PowerState
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.plan import PlanSettings
+from slurm_gpu_aware.planning.power_budget import PowerBudget
 from slurm_gpu_aware.planning.timeline import as_running, take
 
 __all__ = ["place_moved"]
@@ -28,6 +30,7 @@ def place_moved(
     now: float,
     *,
     policy_options: Mapping[str, Mapping[str, Any]] | None = None,
+    power: PowerState | None = None,
 ) -> tuple[tuple[Assignment, ...], list[Request], Cluster]:
     """Place the jobs of a queue that are on a move, before all others.
 
@@ -39,9 +42,11 @@ def place_moved(
     Parameters
     ----------
     targets : job ID -> the assignment of its `Move`.
+    power : as of `plan_round`. A job that lacks power goes to the front of the queue, too.
     """
     dispatcher = Dispatcher(settings, policy_options, now)
-    cluster = cluster.copy()
+    budget = PowerBudget.of(cluster, settings, power)
+    cluster = (cluster if budget is None else budget.cluster).copy()
     running = list(cluster.running)
     placed: list[Assignment] = []
     rest: list[Request] = []
@@ -50,14 +55,17 @@ def place_moved(
         if target is None:
             rest.append(request)
             continue
+        clock_mhz = settings.clock_mhz(request)
+        if budget is not None:
+            clock_mhz, request = budget.clock_mhz(request), budget.needing(request)
         chosen = _at(target, request, cluster, dispatcher)
         if chosen is None:
             rest.append(replace(request, priority=_FIRST + request.priority))
             continue
         held = take(cluster, request, chosen)
         running.append(as_running(request, chosen, now, held))
-        placed.append(replace(chosen, clock_mhz=settings.clock_mhz(request)))
-    return tuple(placed), rest, replace(cluster, running=tuple(running))
+        placed.append(replace(chosen, clock_mhz=clock_mhz))
+    return tuple(placed), rest, replace(cluster, running=tuple(running), power_w=None)
 
 
 def _at(

@@ -28,6 +28,12 @@ class PlanSettings:
     """EASY backfill behind the first job that does not fit."""
     backfill_depth: int = 1000
     """Most jobs behind the head that backfill tries."""
+    auto_clocks: bool = False
+    """Under a power limit a round chooses the clock of requests that name none, too."""
+
+    def chooses_clock(self, request: Request) -> bool:
+        """Say whether a round under a power limit may choose the clock of a request."""
+        return request.clock == "auto" or (request.clock is None and self.auto_clocks)
 
     def clock_mhz(self, request: Request) -> int | None:
         """Return the SM clock to lock for a request, MHz; None: the default clock.
@@ -66,8 +72,40 @@ class Waiting:
 
 
 @dataclass(frozen=True)
+class ClockChange:
+    """A new SM clock for all GPUs of a running job."""
+
+    job_id: str
+    clock_mhz: int | None
+    """None: the default clock."""
+    before_mhz: int | None
+    power_w: float
+    """Power of the job at the new clock."""
+
+
+@dataclass(frozen=True)
+class PlannedPower:
+    """Power of the site after a round, as its models predict it. Units: W."""
+
+    limit_w: float
+    planned_w: float
+    """All GPUs, idle ones included."""
+    now_w: float
+    """The same with the present clocks of running jobs and without the jobs that start."""
+    unmet: bool = False
+    """The limit cannot be met: idle GPUs and running jobs at their lowest clocks exceed it."""
+
+
+@dataclass(frozen=True)
 class Plan:
-    """Outcome of a round. Every request of the queue is in exactly one of the two lists."""
+    """Outcome of a round. Every request of the queue is in exactly one of the first two lists."""
 
     assignments: tuple[Assignment, ...]
     waiting: tuple[Waiting, ...]
+    clocks: tuple[ClockChange, ...] = ()
+    """New clocks of running jobs: first those that save power, then those that take it."""
+    after_lowering: frozenset[str] = frozenset()
+    """Jobs of ``assignments`` and ``clocks`` whose power is free only when the clocks that save
+    power have been set."""
+    power: PlannedPower | None = None
+    """None: there is no power limit."""

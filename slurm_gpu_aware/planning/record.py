@@ -21,7 +21,9 @@ from slurm_gpu_aware.model.cluster import (
 )
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.penalties import Penalty
+from slurm_gpu_aware.model.power import PoweredJob, PowerState
 from slurm_gpu_aware.model.request import NodeGroups, Postponement, Request
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.round import plan_round
@@ -30,6 +32,8 @@ __all__ = ["Difference", "RecordedRound", "read_round", "record_round", "replay"
 
 Placed = dict[str, tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]]
 """Job -> node names, and slots on each node."""
+Clocks = dict[str, int | None]
+"""Job that starts, or running job with a new clock -> SM clock, MHz; None: the default clock."""
 _DEFAULT = {f.name: getattr(Request("", 1), f.name) for f in fields(Request)}
 _ARRAYS = ("exists", "free", "indexed", "asleep", "free_cpus", "free_memory_mb", "cpus")
 _TRUTHS = ("exists", "free", "indexed", "asleep", "quiet")
@@ -46,6 +50,8 @@ class RecordedRound:
     now: float
     placed: Placed
     policy_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    power: PowerState | None = None
+    clocks: Clocks = field(default_factory=dict)
 
 
 def record_round(
@@ -55,20 +61,25 @@ def record_round(
     now: float,
     plan: Plan,
     policy_options: Mapping[str, Mapping[str, Any]] | None = None,
+    power: PowerState | None = None,
 ) -> dict[str, Any]:
     """Plain values of a round, with the ``policy_options`` of the policies that the queue uses."""
     used = {request.policy or settings.policy for request in queue}
     given = (policy_options or {}).items()
     masks: dict[bytes, int] = {}
     groups: dict[NodeGroups, int] = {}
+    tables: dict[SizeTable, int] = {}
     return {
         "now": now,
         "settings": asdict(settings),
         "policy_options": {name: _options(options) for name, options in given if name in used},
-        "queue": [_request(request, masks, groups) for request in queue],
+        "queue": [_request(request, masks, groups, tables) for request in queue],
         "eligible": [np.flatnonzero(np.frombuffer(m, dtype=np.bool_)).tolist() for m in masks],
         "node_groups": [[one.name, one.of.tolist()] for one in groups],
         "cluster": _cluster(cluster),
+        "power": None if power is None else _power(power, tables),
+        "tables": [_plain(table) for table in tables],
+        "clocks": _clocks(plan),
         "placed": {
             a.job_id: [[cluster.nodes[n] for n in a.nodes], _plain(a.slots)]
             for a in plan.assignments
@@ -102,23 +113,46 @@ def _options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _request(
-    request: Request, masks: dict[bytes, int], groups: dict[NodeGroups, int]
+    request: Request,
+    masks: dict[bytes, int],
+    groups: dict[NodeGroups, int],
+    tables: dict[SizeTable, int],
 ) -> dict[str, Any]:
-    """Fields that differ from their default; eligible nodes and groups by number."""
+    """Fields that differ from their default; eligible nodes, groups and tables by number."""
     values = {name: getattr(request, name) for name in _DEFAULT}
     if (mask := values.pop("eligible")) is not None:
         mask = masks.setdefault(mask.astype(np.bool_).tobytes(), len(masks))
     if (group := values.pop("node_groups")) is not None:
         group = groups.setdefault(group, len(groups))
-    values |= {"eligible": mask, "node_groups": group}
+    if (table := values.pop("table")) is not None:
+        table = tables.setdefault(table, len(tables))
+    values |= {"eligible": mask, "node_groups": group, "table": table}
     given = {n: v for n, v in values.items() if n in ("job_id", "gpus") or v != _DEFAULT[n]}
     return {name: _plain(value) for name, value in given.items()}
+
+
+def _power(power: PowerState, tables: dict[SizeTable, int]) -> dict[str, Any]:
+    """The power state; tables by number."""
+    running = {}
+    for job_id, job in power.running.items():
+        row = {f.name: getattr(job, f.name) for f in fields(job)}
+        if job.table is not None:
+            row["table"] = tables.setdefault(job.table, len(tables))
+        running[job_id] = row
+    arrays = {"max_w": power.max_w.tolist(), "idle_w": power.idle_w.tolist()}
+    return {**arrays, "limit_w": power.limit_w, "running": running}
+
+
+def _clocks(plan: Plan) -> Clocks:
+    changes = {change.job_id: change.clock_mhz for change in plan.clocks}
+    return {a.job_id: a.clock_mhz for a in plan.assignments} | changes
 
 
 def _cluster(cluster: Cluster) -> dict[str, Any]:
     kinds = list(dict.fromkeys(g for g in cluster.graphs if g is not None))
     number = {graph: i for i, graph in enumerate(kinds)}
     values = {f.name: getattr(cluster, f.name) for f in fields(cluster)}
+    del values["power_w"]  # a round under a limit finds it
     values |= {
         "levels": tuple(tuple(getattr(one, f.name) for f in fields(one)) for one in cluster.levels),
         "kinds": tuple((graph.gbps, graph.classes, graph.groups) for graph in kinds),
@@ -137,14 +171,17 @@ def read_round(content: Mapping[str, Any]) -> RecordedRound:
             NodeGroups(np.array(of, dtype=np.int64), str(name))
             for name, of in content["node_groups"]
         ]
-        options = content["policy_options"]
+        options, power = content["policy_options"], content.get("power")
+        tables = [_read_table(row) for row in content.get("tables", ())]
         settings = content["settings"]
         return RecordedRound(
-            queue=tuple(_read_request(row, masks, groups) for row in content["queue"]),
+            queue=tuple(_read_request(row, masks, groups, tables) for row in content["queue"]),
             cluster=cluster,
             settings=PlanSettings(**{**settings, "classes": tuple(settings["classes"])}),
             now=float(content["now"]),
             policy_options={name: _read_options(row) for name, row in options.items()},
+            power=None if power is None else _read_power(power, tables),
+            clocks=dict(content.get("clocks", {})),
             placed={
                 job: (tuple(nodes), tuple(map(tuple, slots)))
                 for job, (nodes, slots) in content["placed"].items()
@@ -166,9 +203,14 @@ def _read_options(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_request(
-    row: Mapping[str, Any], masks: Sequence[Any], groups: Sequence[NodeGroups]
+    row: Mapping[str, Any],
+    masks: Sequence[Any],
+    groups: Sequence[NodeGroups],
+    tables: Sequence[SizeTable],
 ) -> Request:
     read: dict[str, Any] = {
+        "table": tables.__getitem__,
+        "sizes": tuple,
         "eligible": masks.__getitem__,
         "node_groups": groups.__getitem__,
         "required": tuple,
@@ -182,6 +224,21 @@ def _read_request(
 def _read_wait(row: Mapping[str, Any]) -> Postponement:
     gpus = tuple((str(node), tuple(slots)) for node, slots in row["gpus"])
     return Postponement(**{**row, "gpus": gpus})
+
+
+def _read_table(row: Mapping[str, Any]) -> SizeTable:
+    sizes, clocks = (np.array(row[name], dtype=np.int64) for name in ("gpus", "clocks_mhz"))
+    time_s, power_w = (np.array(row[name], dtype=np.float64) for name in ("time_s", "power_w"))
+    return SizeTable(sizes, clocks, time_s, power_w, str(row["source"]))
+
+
+def _read_power(row: Mapping[str, Any], tables: Sequence[SizeTable]) -> PowerState:
+    running = {}
+    for job_id, job in row["running"].items():
+        table = None if job["table"] is None else tables[job["table"]]
+        running[job_id] = PoweredJob(**{**job, "table": table})
+    max_w, idle_w = (np.array(row[name], dtype=np.float64) for name in ("max_w", "idle_w"))
+    return PowerState(max_w, idle_w, float(row["limit_w"]), running)
 
 
 def _read_cluster(row: Mapping[str, Any]) -> Cluster:
@@ -225,26 +282,37 @@ def _read_level(
 
 @dataclass(frozen=True)
 class Difference:
-    """A job with another placement in the replay; a placement of None: it waits."""
+    """A job with another placement or clock in the replay; a placement of None: it waits."""
 
     now: float
     job_id: str
     then: object
-    """(node names, slots) in the recorded round."""
+    """(node names, slots), or the clock, in the recorded round."""
     again: object
 
 
 def replay(recorded: RecordedRound) -> list[Difference]:
-    """Plan a round as the simulator does; return every job with another placement."""
+    """Plan a round as the simulator does; return every job with another placement or clock."""
     cluster, now, options = recorded.cluster, recorded.now, recorded.policy_options
-    plan = plan_round(recorded.queue, cluster, recorded.settings, now, policy_options=options)
+    plan = plan_round(
+        recorded.queue,
+        cluster,
+        recorded.settings,
+        now,
+        policy_options=options,
+        power=recorded.power,
+    )
     again: Placed = {
         a.job_id: (tuple(cluster.nodes[n] for n in a.nodes), a.slots) for a in plan.assignments
     }
+    pairs: list[tuple[Mapping[str, object], Mapping[str, object]]] = [(recorded.placed, again)]
+    if recorded.clocks:
+        pairs.append((recorded.clocks, _clocks(plan)))
     return [
-        Difference(now, job, recorded.placed.get(job), again.get(job))
-        for job in sorted(recorded.placed.keys() | again.keys())
-        if recorded.placed.get(job) != again.get(job)
+        Difference(now, job, then.get(job), there.get(job))
+        for then, there in pairs
+        for job in sorted(then.keys() | there.keys())
+        if then.get(job) != there.get(job)
     ]
 
 

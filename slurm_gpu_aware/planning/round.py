@@ -6,6 +6,8 @@
    otherwise it gets a shadow reservation.
 4. Behind the head only jobs that do not delay the head start (EASY backfill).
 
+5. What is left goes to growth: more GPUs of moldable jobs, then clocks (`sizing`).
+
 An infeasible job, which could not start even on the idle cluster, blocks no other job.
 
 A policy may let a job wait although GPUs that fit are free (``topo-aware-p``). Such a *postponed*
@@ -25,6 +27,7 @@ import numpy as np
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob
+from slurm_gpu_aware.model.power import PowerState
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.model.running_jobs import RunningJobs
 from slurm_gpu_aware.placement.account import set_words
@@ -33,6 +36,7 @@ from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve
 from slurm_gpu_aware.planning.dispatcher import Dispatcher, PlacementFailedError, shape_of
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
 from slurm_gpu_aware.planning.postponing import row_of
+from slurm_gpu_aware.planning.power_budget import PowerBudget, with_least_sizes
 from slurm_gpu_aware.planning.preempt import can_preempt, plan_preemption
 from slurm_gpu_aware.planning.prefix import (
     Trial,
@@ -41,6 +45,7 @@ from slurm_gpu_aware.planning.prefix import (
     guaranteed_prefix,
     in_slurm_order,
 )
+from slurm_gpu_aware.planning.sizing import Started, sized
 from slurm_gpu_aware.planning.timeline import (
     NodeShare,
     Timeline,
@@ -65,6 +70,7 @@ def plan_round(
     *,
     policy_options: Mapping[str, Mapping[str, Any]] | None = None,
     explain: bool = True,
+    power: PowerState | None = None,
 ) -> Plan:
     """Plan one round.
 
@@ -78,10 +84,20 @@ def plan_round(
     policy_options : options per policy name; a request's own options override them.
     explain : find the reasons of jobs that wait, and infeasible ones. A simulation, in which all
         jobs fit on the idle cluster, asks for neither: that takes longer than the decisions.
+    power : limit and consumers of power; None: there is no limit, and no clock changes.
     """
     cluster = replace(cluster, running=RunningJobs.of(cluster.running))
+    moldable = any(request.sizes for request in queue)
+    if moldable:
+        queue = with_least_sizes(queue)
+    budget = PowerBudget.of(cluster, settings, power)
+    if budget is not None:
+        cluster, queue = budget.cluster, [budget.needing(request) for request in queue]
     dispatcher = Dispatcher(settings, policy_options, now, cluster.running)
-    return _Round(cluster, settings, now, dispatcher, explain).plan(in_slurm_order(queue))
+    grows = moldable or budget is not None
+    one = _Round(cluster, settings, now, dispatcher, explain, reserves=grows)
+    plan = one.plan(in_slurm_order(queue))
+    return sized(plan, one.placed, one.spare, dispatcher, budget, power) if grows else plan
 
 
 class _Round:
@@ -94,12 +110,19 @@ class _Round:
         now: float,
         dispatcher: Dispatcher,
         explain: bool,
+        *,
+        reserves: bool,
     ) -> None:
+        """``reserves``: the head gets a reservation in any case."""
         self.settings = settings
         self.now = now
         self.dispatcher = dispatcher
         self.explain = explain
+        self.reserves = reserves or explain or settings.backfill
         self.cluster = cluster.copy()
+        self.spare = self.cluster
+        """What no waiting job can use, now and when the head starts."""
+        self.placed: list[Started] = []
         self.snapshot = cluster
         self.running = RunningJobs.of(cluster.running)
         """The jobs of the snapshot that are not preempted."""
@@ -186,13 +209,15 @@ class _Round:
     def _preempt(self, request: Request) -> bool:
         if not can_preempt(request) or self.dispatcher.postponed(request, self.cluster):
             return False
+        if self.dispatcher.only_lacks_power(request, self.cluster):
+            return False  # Slurm preempts for GPUs only
         placed = {assignment.job_id for assignment in self.assignments}
         jobs = (*self.running, *self.started)
         others = [job for job in jobs if job.job_id not in placed]
         # The victims of GPUs that Slurm itself chooses are not known.
         named = replace(request, several_sockets=None) if request.bound else request
         preemption = plan_preemption(named, self.cluster, others, self.dispatcher)
-        if preemption is None:
+        if preemption is None or not preemption.after.has_power(request.power_w):
             return False
         names = tuple(sorted(job.job_id for job in preemption.open_to(request, others)))
         preempted = ", ".join(names)
@@ -223,7 +248,9 @@ class _Round:
         self.dispatcher.ends.start(job)
         if gpus := tuple((node, share.unsure) for node, share in held.items() if share.unsure):
             self.started.append(RunningJob("(by Slurm)", gpus, self.now))
-        self.assignments.append(replace(assignment, clock_mhz=self.settings.clock_mhz(request)))
+        chosen = replace(assignment, clock_mhz=self.settings.clock_mhz(request))
+        self.assignments.append(chosen)
+        self.placed.append(Started(request, chosen, job))
         answer, after = self._results.get(id(request), (None, None))
         self._results = after if after and isinstance(answer, Assignment) else TrialResults()
 
@@ -252,25 +279,27 @@ class _Round:
         holding = RunningJobs.of(self.snapshot.running).beside_gpus
         ended = Timeline(holding, self.now).at(self.snapshot, math.inf)
         idle = None if ended.sockets is None else ended.sockets.idle()
-        return replace(ended, free=ended.exists.copy(), sockets=idle)
+        return replace(ended, free=ended.exists.copy(), sockets=idle, power_w=None)
 
     def _behind_head(self, head: Request, behind: list[Request], wait: Postponement | None) -> None:
         shadow = None
-        if self.explain or self.settings.backfill or wait is not None:
+        if self.reserves or wait is not None:
             timeline = Timeline(self.running, self.now, self.started)
             shadow = reserve(head, self.cluster, timeline, self.dispatcher, wait)
         if wait is not None:
             self._postpone(head, wait, f"{wait.reason}; reserved for it")
         else:
             self._wait_as_head(head, shadow)
+        room = BackfillRoom(self.cluster, shadow)
+        self.spare = room.outside
         depth, why = 0, f"waits for its turn behind job {head.job_id}"
         if self.settings.backfill:
             depth = self.settings.backfill_depth
             why = f"waits behind job {head.job_id}, beyond the depth of backfill"
-            self._backfill(head, BackfillRoom(self.cluster, shadow), behind[:depth])
+            self._backfill(head, room, behind[:depth])
         elif wait is not None:  # a job that waits by its own choice holds up no other
             depth = len(behind)
-            self._backfill(head, BackfillRoom(self.cluster, shadow), behind, strict=True)
+            self._backfill(head, room, behind, strict=True)
         for request in behind[depth:]:
             self._wait(request, why)
 
@@ -340,9 +369,10 @@ class _Round:
 
     def _why_behind(self, head: Request, room: BackfillRoom, request: Request, short: bool) -> str:
         if not short and self.dispatcher.try_place(request, room.now) is not None:
+            what = "these GPUs" if room.outside.has_power(request.power_w) else "this power"
             return (
                 f"would fit now, but its time limit reaches past the start of job {head.job_id}, "
-                "which comes first and has these GPUs reserved"
+                f"which comes first and has {what} reserved"
             )
         return f"behind job {head.job_id}: {self.dispatcher.why_not(request, room.now).text}"
 

@@ -56,6 +56,7 @@ def hold(cluster: Cluster, request: Request, gpus: Gpus, *, exact: bool) -> Mapp
         if share.unsure:
             cluster.free[node, list(share.unsure)] = False
         held[node] = share
+    cluster.draw(request.power_w)
     return held
 
 
@@ -90,6 +91,7 @@ def as_running(
         socket_cpus={n: share.socket_cpus for n, share in held.items() if share.socket_cpus},
         app_class=request.app_class,
         application=request.application,
+        power_w=request.power_w,
     )
 
 
@@ -98,6 +100,9 @@ def keep_least(target: Cluster, one: Cluster, other: Cluster, rows: list[int] | 
     target.free[rows] = one.free[rows] & other.free[rows]
     target.free_cpus[rows] = np.minimum(one.free_cpus[rows], other.free_cpus[rows])
     target.free_memory_mb[rows] = np.minimum(one.free_memory_mb[rows], other.free_memory_mb[rows])
+    if target.power_w is not None and one.power_w is not None and other.power_w is not None:
+        (left, ours), (left_too, ours_too) = one.power_w.tolist(), other.power_w.tolist()
+        target.power_w[:] = min(left, left_too), max(ours, ours_too)
     if (own := target.sockets) and (first := one.sockets) and (second := other.sockets):
         own.free_cpus[rows] = np.minimum(first.free_cpus[rows], second.free_cpus[rows])
         own.quiet[rows] = first.quiet[rows] & second.quiet[rows]
@@ -108,6 +113,9 @@ def left_behind(here: Cluster, after: Cluster, name: str, end_s: float) -> Runni
     node, slot = np.nonzero(after.free & ~here.free)
     cpus = after.free_cpus - here.free_cpus
     memory = after.free_memory_mb - here.free_memory_mb
+    power_w = 0.0
+    if after.power_w is not None and here.power_w is not None:
+        power_w = float(after.power_w[0] - here.power_w[0])
     more = np.zeros((len(cpus), 1), dtype=np.int64)
     if after.sockets is not None and here.sockets is not None:
         more = after.sockets.free_cpus - here.sockets.free_cpus
@@ -118,6 +126,7 @@ def left_behind(here: Cluster, after: Cluster, name: str, end_s: float) -> Runni
         cpus={int(n): int(cpus[n]) for n in np.flatnonzero(cpus)},
         memory_mb={int(n): int(memory[n]) for n in np.flatnonzero(memory)},
         socket_cpus={int(n): tuple(more[n].tolist()) for n in np.flatnonzero(more.any(axis=1))},
+        power_w=power_w,
     )
 
 
@@ -154,6 +163,10 @@ class Timeline:
             node, socket, cpus = self._sockets.by(time_s)
             np.add.at(later.sockets.free_cpus, (node, socket), cpus)
             later.sockets.quiet[:] = True  # all placed jobs have started by then
+        if later.power_w is not None:
+            ends, power_w, ours_w = self._powers
+            left, ours = float(power_w[ends <= time_s].sum()), float(ours_w[ends <= time_s].sum())
+            later.power_w[:] += (left, -ours)
         return later
 
     def earliest(self, request: Request, cluster: Cluster) -> float:
@@ -183,6 +196,16 @@ class Timeline:
     def _holding(self) -> list[RunningJob]:
         """Jobs that hold CPUs or memory."""
         return [*self._running.beside_gpus, *(job for job in self._started if job.beside_gpus)]
+
+    @cached_property
+    def _powers(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """(J,) end of each job, its power, and its power if it is of a job of ours."""
+        rows = [
+            (job.end_s, job.power_w, job.power_w if job.power_is_ours else 0.0)
+            for job in (*self._running, *self._started)
+        ]
+        ends, powers, ours = np.array(rows, dtype=np.float64).reshape(-1, 3).T
+        return np.maximum(ends, self.now), powers, ours
 
     @cached_property
     def _shares(self) -> _Rows:

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.power import PoweredJob, PowerState
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning import PlanSettings
 from slurm_gpu_aware.planning.moved import place_moved
@@ -57,3 +58,23 @@ def test_what_its_request_forbids_since_then_is_not_taken():
     bound = replace(FIRST, eligible=np.array([False, False, True]))
     (placed,), _, _ = place_moved({"1": target(1)}, [bound], cluster, PAL, 0.0)
     assert placed.nodes == (2,)
+
+
+def test_under_a_power_limit_it_starts_only_if_there_is_power_for_it():
+    shape = (3, 1)
+
+    def placed_at(limit_w):
+        power = PowerState(np.full(shape, 300.0), np.full(shape, 50.0), limit_w)
+        cluster = Cluster.uniform(3, 1, scores=SCORES)
+        cluster.take(0, (0,))
+        other = RunningJob("other", ((0, (0,)),), np.inf)
+        cluster = replace(cluster, running=(other,))
+        power = replace(power, running={"other": PoweredJob(1, 300.0)})
+        return place_moved({"1": target(1)}, [FIRST], cluster, PAL, 0.0, power=power)
+
+    placed, rest, after = placed_at(649.0)  # 150 W idle, 250 W above it for each job
+    assert not placed
+    assert rest[0].priority > FIRST.priority
+    (placed,), _, after = placed_at(650.0)
+    assert placed.nodes == (1,)
+    assert after.running[-1].power_w == 250.0
