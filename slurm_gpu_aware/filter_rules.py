@@ -66,6 +66,11 @@ SENTENCES = {
     f" ours; to say more than these, write for example 'my text {COMMENT_MARK}%s'; {_LISTED}",
     "stays": "gpu-aware: move=%s has no effect: only a batch job that Slurm may requeue, and no"
     " array, is moved",
+    "gpus_outside": "gpu-aware: gpus=%s does not hold the %d GPUs that Slurm's options ask for;"
+    " valid: a number or range with %d in it",
+    "gpus_fixed": "gpu-aware: gpus=%s: the number of GPUs cannot change with %s; valid: %s",
+    "gpus_late": "gpu-aware: gpus=%s must be there at submission; cancel the job and submit it"
+    " again",
 }
 """Refusals of what is ours, and the hint on a comment that only looks like it."""
 
@@ -106,6 +111,7 @@ RECORD_KEYS = (
     ("env", "environment"),
     ("ac", "admin_comment"),
     ("lf", "left"),
+    ("rs", "resizable"),
 )
 """(key, field of `gate.admin_comment.OriginalRequest`), in the order of the record."""
 
@@ -138,6 +144,10 @@ TYPED_ENVIRONMENT = (
     "SLURM_STEP_GRES",
 )
 """Variables of a batch job from which srun takes GPUs, with a GPU type if sbatch was given one."""
+
+SIZED_ENVIRONMENT = ("SLURM_GPUS", "SLURM_GPUS_PER_NODE")
+"""Variables of a batch job by which srun asks for a number of GPUs. With gpus=MIN-MAX they are
+empty, which srun takes as not given."""
 
 
 def in_holding_pool(reservation: str | None) -> bool:

@@ -28,6 +28,7 @@ local unsupported = dofile(here .. "gpu_aware_unsupported.lua")
 local request = dofile(here .. "gpu_aware_request.lua")
 local rules = dofile(here .. "gpu_aware_rules.lua")
 local settings = dofile(here .. "gpu_aware_settings.lua")
+local sizes = dofile(here .. "gpu_aware_sizes.lua")
 local number32 = base.number32
 local text_of = base.text_of
 
@@ -93,7 +94,7 @@ local function decide_submit(job, part_list, uid, conf)
         variable = text_of(job.environment[comment.variable])
         hints, sentence = comment.parse_environment(variable, conf)
     end
-    sentence = sentence or request.gpus_sentence(hints, parts[1], job)
+    sentence = sentence or sizes.outside(hints, parts[1], job)
     if sentence then
         return { refuse = true, text = sentence }
     end
@@ -106,6 +107,10 @@ local function decide_submit(job, part_list, uid, conf)
     if reason or is_test then -- Slurm tests at once where the job can start, with closed gate
         return left(reason and unsupported.sentence(reason, job, parts, conf) or hint)
     end
+    local tasks, fixed = sizes.rule(hints, parts[1], job, conf)
+    if fixed then
+        return { refuse = true, text = fixed }
+    end
     local new, environment, model = {}, {}, nil
     if parts[1].type then
         model = parts[1].type:lower()
@@ -115,8 +120,11 @@ local function decide_submit(job, part_list, uid, conf)
             return left(unsupported.sentence(reason, job, parts, conf))
         end
     end
+    for name, value in pairs(tasks and sizes.environment(job) or {}) do
+        environment[name] = value
+    end
     new.begin_time = defer.begin_time(job, conf)
-    new.admin_comment = request.admin_comment(job, new, model, variable)
+    new.admin_comment = request.admin_comment(job, new, model, variable, tasks)
     if not new.admin_comment then
         return left(unsupported.sentence("a request too long to be recorded", job, parts, conf))
     end

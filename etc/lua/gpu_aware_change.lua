@@ -20,6 +20,7 @@ local forbidden = dofile(here .. "gpu_aware_forbidden.lua")
 local request = dofile(here .. "gpu_aware_request.lua")
 local rules = dofile(here .. "gpu_aware_rules.lua")
 local settings = dofile(here .. "gpu_aware_settings.lua")
+local sizes = dofile(here .. "gpu_aware_sizes.lua")
 local unsupported = dofile(here .. "gpu_aware_unsupported.lua")
 local text_of = base.text_of
 
@@ -247,7 +248,10 @@ local function decide(job, record, part_list, conf)
         hints = comment.parse_environment(original.environment, conf)
     end
     local parts, besides = request.gpu_request(view)
-    sentence = says and sentence or parts[1] and request.gpus_sentence(hints, parts[1], view)
+    sentence = says and sentence or parts[1] and sizes.outside(hints, parts[1], view)
+    if not sentence and says and not original.resizable then
+        sentence = sizes.too_late(hints) -- its environment still has the number
+    end
     if sentence then
         return { refuse = true, text = sentence }
     elseif not changes(given) and not (hints and says and hints.place == "off") then
@@ -255,7 +259,7 @@ local function decide(job, record, part_list, conf)
     elseif (text_of(view.licenses) or ""):find("|", 1, true) then
         return { refuse = true, text = "gpu-aware: licences with | do not go with the gate" .. AGAIN }
     end
-    local new, reason, model = {}, nil, nil
+    local new, reason, model, tasks = {}, nil, nil, nil
     if not parts[1] then
         -- Slurm clears the text of the request and keeps the GPUs it has read from it.
         reason = "an update cleared its GPU request, but Slurm may keep the GPUs"
@@ -264,11 +268,18 @@ local function decide(job, record, part_list, conf)
     else
         reason = unsupported.reason(view, parts, besides, hints, conf)
     end
+    if not reason and original.resizable then
+        local _, fixed = sizes.rule(hints, parts[1], view, conf)
+        if fixed then
+            return { refuse = true, text = fixed }
+        end
+        tasks = sizes.tasks_with(parts[1], view, conf)
+    end
     if not reason then
         model, reason = set_model(view, given, original, parts, new)
     end
     view.left, new.begin_time = reason, tonumber(original.begin_s)
-    local text = request.admin_comment(view, new, model, original.environment)
+    local text = request.admin_comment(view, new, model, original.environment, tasks)
     new.begin_time = nil
     if given.extra then
         own = text_of(job.extra)

@@ -143,24 +143,6 @@ function R.without_model(constraint, model)
     return own
 end
 
---- gpus=MIN-MAX must contain the number of Slurm's options: the job's GPUs if the selector is down.
-function R.gpus_sentence(hints, part, job)
-    local range = hints and hints.gpus
-    local total = range and R.shape(job, part).total
-    if not total or (range[1] <= total and total <= range[2]) then
-        return nil
-    end
-    local text = range[1] == range[2] and string.format("%d", range[1])
-        or string.format("%d-%d", range[1], range[2])
-    return string.format(
-        "gpu-aware: gpus=%s does not hold the %d GPUs that Slurm's options ask for;"
-            .. " valid: a number or range with %d in it",
-        text,
-        total,
-        total
-    )
-end
-
 -- Parking ----------------------------------------------------------------------------------------
 
 local function percent(text)
@@ -172,7 +154,8 @@ local function percent(text)
 end
 
 --- The AdminComment of a job (slurm_gpu_aware/gate/admin_comment.py reads it); nil: too long.
-function R.admin_comment(job, new, model, variable)
+--- `tasks`: what becomes of its tasks with another number of GPUs (gpu_aware_sizes.lua).
+function R.admin_comment(job, new, model, variable, tasks)
     local least, most = number32(job.min_nodes), number32(job.max_nodes)
     most = most and most > 0 and most or nil
     local nodes = (least or most) and string.format("%d", least or 1)
@@ -195,6 +178,7 @@ function R.admin_comment(job, new, model, variable)
         interactive = text_of(job.script) and "" or "1",
         begin_s = new.begin_time or "",
         environment = variable or "",
+        resizable = tasks or "",
         admin_comment = base.is_record(job.admin_comment) and "" or text_of(job.admin_comment) or "",
     }
     local entries, bytes = {}, 0

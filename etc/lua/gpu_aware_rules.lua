@@ -37,6 +37,9 @@ return {
         foreign = "gpu-aware: GPU_AWARE=%s is not a list of key=value; valid keys: class, bw, pattern, gpus, freq, model, move, place",
         hint = "gpu-aware: the comment is not read, because not all of it is key=value with keys of ours; to say more than these, write for example 'my text gpu:%s'; valid keys: class, bw, pattern, gpus, freq, model, move, place",
         stays = "gpu-aware: move=%s has no effect: only a batch job that Slurm may requeue, and no array, is moved",
+        gpus_outside = "gpu-aware: gpus=%s does not hold the %d GPUs that Slurm's options ask for; valid: a number or range with %d in it",
+        gpus_fixed = "gpu-aware: gpus=%s: the number of GPUs cannot change with %s; valid: %s",
+        gpus_late = "gpu-aware: gpus=%s must be there at submission; cancel the job and submit it again",
     },
     record = "gpuaware/",
     record_version = "gpuaware/1;",
@@ -71,6 +74,7 @@ return {
         { "env", "environment" },
         { "ac", "admin_comment" },
         { "lf", "left" },
+        { "rs", "resizable" },
     },
     sockets_per_node = "--sockets-per-node (-B)",
     unsupported_bounds = {
@@ -95,4 +99,5 @@ return {
         "SLURM_GRES",
         "SLURM_STEP_GRES",
     },
+    sized_environment = { "SLURM_GPUS", "SLURM_GPUS_PER_NODE" },
 }

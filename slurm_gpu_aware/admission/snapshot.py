@@ -18,6 +18,7 @@ from slurm_gpu_aware.gate.admin_comment import parse
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.index_types import bound_slots, gpu_slots
 from slurm_gpu_aware.gate.request_forms import gpus_per_node
+from slurm_gpu_aware.gate.resizing import as_shown
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.class_history import ClassHistory
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
@@ -277,7 +278,7 @@ def hold_of(
     job, original = gated.job, gated.original
     nodes = len(job.req_nodes)
     slots = bound_slots(job) or ()
-    gpus = len(slots) or gpus_per_node(original, nodes)
+    gpus = len(slots) or gpus_per_node(as_shown(job, original), nodes)
     cpus, memory_mb = least_with_gpus(job, original, slurm, partitions)
     return Hold(
         job_id=job.id,

@@ -24,6 +24,7 @@ from slurm_gpu_aware.admission.fitting import (
     needs_both_kinds,
     required_groups,
 )
+from slurm_gpu_aware.admission.moldable import cpus_of, moldable
 from slurm_gpu_aware.config.settings import DEFAULT_KINDS, Config
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.filter_rules import SOCKETS_PER_NODE
@@ -220,7 +221,7 @@ def _request(entry: QueueEntry) -> Request:
         eligible=eligible,
         required=required,
         whole_node=original.exclusive or job.exclusive or partition.exclusive,
-        cpus=max(1, job.cpus) if original.cpus_per_tres is None else 1,
+        cpus=cpus_of(entry) if original.cpus_per_tres is None else 1,
         cpus_per_gpu=per_gpu.cpus or 0,
         memory_mb_per_node=node_mb,
         memory_mb_per_cpu=cpu_mb,
@@ -235,7 +236,8 @@ def _request(entry: QueueEntry) -> Request:
     )
     if (node_groups := required_groups(request, entry)) is not None:
         request = replace(request, node_groups=node_groups)
-    return bind(_step_fits(request, entry, per_gpu), entry)
+    request = bind(_step_fits(request, entry, per_gpu), entry)
+    return moldable(request, entry, hints.gpus, allowed) if hints.gpus is not None else request
 
 
 def _step_fits(request: Request, entry: QueueEntry, per_gpu: GpuDefaults) -> Request:

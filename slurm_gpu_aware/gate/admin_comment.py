@@ -104,6 +104,9 @@ class OriginalRequest:
     """AdminComment that a script of the site set before."""
     left: str | None = None
     """Why the job is left to Slurm since its owner changed it; None: it is not."""
+    resizable: str | None = None
+    """What becomes of its tasks if it gets another number of GPUs: ``gpus``: as many more or fewer,
+    ``nodes``: they stay. None: it must not."""
 
 
 _KEYS = dict(rules.RECORD_KEYS)

@@ -124,6 +124,8 @@ class Binding:
     clock_mhz: int | None = None
     cpus_per_gpu: int | None = None
     """CPUs with each GPU if ``DefCpuPerGPU`` applies to the job; None: it does not."""
+    gpus: int | None = None
+    """GPUs in total, if the job may get another number than it asks for (`gate.resizing`)."""
     direct: bool = False
     """A direct ``srun`` may have made the job: its step repeats what stands in TresPerNode."""
 
@@ -281,6 +283,8 @@ def restored_fields(job: SlurmJob, original: OriginalRequest, *, marked: bool) -
     if original.ntasks_per_tres is not None and job.ntasks_per_node != original.ntasks_per_node:
         fields.append(("TasksPerNode", str(original.ntasks_per_node or 0)))
         fields += kept_tasks(original)
+    elif bound and original.resizable == "gpus" and job.tasks != (original.num_tasks or job.tasks):
+        fields.append(("NumTasks", str(original.num_tasks)))
     if (original.cpus_per_tres is not None and job.cpus_per_tres is None) or (
         bound and original.cpus_per_task is None and (job.cpus_per_task or 1) > 1
     ):

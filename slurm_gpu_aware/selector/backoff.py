@@ -45,6 +45,10 @@ class Backoff:
         """Whether the job could not start at an earlier place, and nothing else blocked it."""
         return job_id in self._waits and self._waits[job_id].misplaced
 
+    def failed(self, job_id: str) -> bool:
+        """Whether the job could not start where it was placed."""
+        return job_id in self._waits
+
     def punish(self, job_id: str, *, blocked: bool = False, misplaced: bool = False) -> float:
         """Hold a job back once more; return for how many seconds.
 

@@ -261,6 +261,8 @@ class Candidates:
             # Only Slurm knows all that it checks, and no job may wait longer because of us.
             why = "bound to the sockets of its GPUs, it did not start where it was placed"
             raise CannotPlanError(why, leave=True)
+        if request.sizes and self.backoff.failed(job_id):
+            request = replace(request, sizes=())  # a limit may allow only what its options say
         cpus = default_cpus(job, request, self.context)
         estimate = self.estimates.of(job, request)
         if estimate is not None and estimate.runs:

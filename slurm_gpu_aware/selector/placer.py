@@ -19,7 +19,8 @@ from slurm_gpu_aware.gate.admin_comment import marked, unmarked
 from slurm_gpu_aware.gate.extra_field import extra_with_clock
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs, task_number
 from slurm_gpu_aware.gate.holding_pool import leave_pool_fields
-from slurm_gpu_aware.gate.request_forms import Binding, Fields, differences, placed_fields
+from slurm_gpu_aware.gate.request_forms import Binding, Fields, differences
+from slurm_gpu_aware.gate.resizing import bound_fields
 from slurm_gpu_aware.gate.restore import open_fields, read_jobs, restore
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.job_phase import JobPhase
@@ -112,7 +113,8 @@ class Placer:
             raise ValueError("Slurm takes no different GPU indices on the nodes of one job")
         gated = candidate.gated
         direct = gated.original.interactive and gated.job.submitted_with != "salloc"
-        binding = Binding(names, slots, assignment.clock_mhz, candidate.default_cpus, direct)
+        gpus = sum(map(len, assignment.slots)) if candidate.request.sizes else None
+        binding = Binding(names, slots, assignment.clock_mhz, candidate.default_cpus, gpus, direct)
         state = placed_text(names, slots, assignment.score)
         fields = self._fields(candidate.gated, binding, now, state)
         # An update that cannot be sent raises here, before any job of the round is bound.
@@ -133,7 +135,7 @@ class Placer:
 
     def _fields(self, gated: GatedJob, binding: Binding, now: float, state: str) -> Fields:
         job, original = gated.job, gated.original
-        fields = placed_fields(original, binding) + leave_pool_fields(job)
+        fields = bound_fields(original, binding) + leave_pool_fields(job)
         if binding.clock_mhz is None and job.tres_freq != original.tres_freq:
             fields += (("TresFreq", original.tres_freq or ""),)
         extra = extra_with_clock(job.extra, binding.clock_mhz, binding.slots)

@@ -290,6 +290,7 @@ def test_in_any_job_what_is_ours_is_refused(
         ({"comment": "run 7 gpu:bw=no"}, "high, low"),
         ({"comment": "gpus=4-8"}, "the 2 GPUs"),
         ({"comment": "gpus=2-4", "tres_per_node": "gres/gpu:1"}, "the 1 GPUs"),
+        ({"comment": "gpus=2-4"}, "gpus=2-4 must be there at submission"),
         ({"licenses": "a|b"}, "licences with |"),
         ({"req_nodes": "n," * 600}, "too long"),
     ],
@@ -300,7 +301,7 @@ def test_a_wrong_change_is_refused(
     out = filter_.modify(record, ALICE, **change)
     assert (out.rc, out.written) == (ERROR, [])
     assert hint in out.messages[0]
-    assert filter_.modify(record, comment="gpus=2-4").rc == SUCCESS
+    assert filter_.modify(record, comment="gpus=2").rc == SUCCESS
 
 
 def test_an_orphan_cannot_be_changed(filter_: Filter) -> None:

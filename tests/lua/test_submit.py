@@ -215,7 +215,7 @@ PARKED: list[tuple[str, dict[str, Any], OriginalRequest]] = [
     (
         "comment of ours",
         {**NODE, "comment": "class=A,gpus=1-4"},
-        OriginalRequest(tres_per_node="gres/gpu:2"),
+        OriginalRequest(tres_per_node="gres/gpu:2", resizable="nodes"),
     ),
 ]
 

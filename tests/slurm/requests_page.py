@@ -48,6 +48,11 @@ FORMS = (
     ),
     ("`--ntasks-per-gpu`", "the tasks of each node, their number, and the CPUs for them"),
     ("`--cpus-per-gpu`, `DefCpuPerGPU`", "the same CPUs as CPUs of each task"),
+    (
+        "`gpus=MIN-MAX` of the comment",
+        "for [another number of GPUs](../comment.md#another-number-of-gpus) the tasks and CPUs, too"
+        " (`slurm_gpu_aware/gate/resizing.py`)",
+    ),
     ("a GPU model (`gpu:v100:2`)", "a node feature"),
     (
         "`--exclusive`, nodes that are not indexed",

@@ -314,3 +314,11 @@ def test_gpus_of_each_socket_that_are_left_to_slurm(
 def test_sockets_without_gpus_of_each_are_left_to_slurm() -> None:
     record = job(enforce_binding=None, unsupported=(SOCKETS_PER_NODE,))
     assert SOCKETS_PER_NODE in left(record, asked(), site(node("n1")))
+
+
+def test_a_bound_job_keeps_its_number_of_gpus() -> None:
+    """Whether Slurm would take another number on the sockets is not known."""
+    original = asked("gpu:2", resizable="nodes", min_cpus=1)
+    for binding, sizes in ((True, ()), (False, (1, 2, 4))):
+        record = job(comment="gpus=1-4", enforce_binding=binding)
+        assert request_of(record, original, site(node("n1"))).sizes == sizes
