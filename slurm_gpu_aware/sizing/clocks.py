@@ -24,7 +24,7 @@ class Clocks:
     rungs: IntArray
     """(J,) rung of each job; 0 for one without GPUs."""
     left_mw: int
-    """Power that is left."""
+    """Power that whole steps leave."""
     complete: bool
     """The power was enough for all steps."""
 
@@ -72,5 +72,4 @@ def _raised(jobs: Sequence[SizingJob], clocks: Clocks, *, above: bool) -> Clocks
         power_mw = ladders[job].power_mw
         now = int(power_mw[rungs[job]])
         rungs[job] = np.searchsorted(power_mw, now + left, side="right") - 1
-        left -= int(power_mw[rungs[job]]) - now
     return Clocks(ladders, rungs, left, complete)

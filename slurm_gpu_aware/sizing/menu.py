@@ -22,11 +22,10 @@ class Menu:
     sizes: tuple[int, ...]
     ladders: tuple[Ladder, ...]
     """Clocks of each size."""
+    power_mw: IntArray
+    """(S,) power of each size, without that of its GPUs when idle."""
     growth: Steps
-    """Steps from the least size up; a rung is an index of ``sizes``. Costs are without the power
-    that the GPUs would draw idle."""
-    first_mw: int
-    """Cost of the least size."""
+    """Steps from the least size up; a rung is an index of ``sizes``."""
     first_j: float
     """Energy of a unit of work at the least size; inf: not known."""
 
@@ -75,21 +74,19 @@ def _menu(job: SizingJob, idle_mw: int) -> Menu:
             sizes.append(gpus)
             ladders.append(ladder)
     times = np.array([ladder.efficient_s for ladder in ladders])
-    power = [
-        ladder.efficient_mw - gpus * idle_mw for gpus, ladder in zip(sizes, ladders, strict=True)
-    ]
-    growth = steps(times, np.array(power), 0, len(sizes) - 1)
+    power_mw = np.array([ladder.efficient_mw for ladder in ladders]) - idle_mw * np.array(sizes)
+    growth = steps(times, power_mw, 0, len(sizes) - 1)
     energy = ladders[0].efficient_s * ladders[0].efficient_mw / 1000
     first_j = energy if math.isfinite(energy) else math.inf
-    return Menu(tuple(sizes), tuple(ladders), growth, power[0], first_j)
+    return Menu(tuple(sizes), tuple(ladders), power_mw, growth, first_j)
 
 
 def gpu_steps(jobs: Sequence[SizingJob], offers: Sequence[Menu], gpus: int) -> GpuSteps:
     """First GPUs of the waiting jobs, then more GPUs by return, as far as ``gpus`` go.
 
     Jobs that must run have their least size already. First come steps that shorten a job at no
-    cost, by time, then the others by time per power. A job whose step does not fit in the free
-    GPUs stays as it is, and later ones are tried.
+    cost, by time, then the others by time per power. Of a step for which GPUs are
+    missing, the part is taken for which there are enough.
     """
     in_use = sum(job.sizes[0] for job in jobs if job.must_run)
     taken: list[tuple[int, int, int, int]] = []
@@ -99,19 +96,20 @@ def gpu_steps(jobs: Sequence[SizingJob], offers: Sequence[Menu], gpus: int) -> G
     for i in sorted(waiting, key=lambda i: (jobs[i].order, offers[i].first_j)):
         if in_use + jobs[i].sizes[0] <= gpus:
             in_use += jobs[i].sizes[0]
-            spent += offers[i].first_mw
+            spent += int(offers[i].power_mw[0])
             taken.append((i, 0, spent, in_use))
             placed.append(i)
     first = len(taken)
     size = dict.fromkeys(placed, 0)
-    owner, to, cost = _by_return(jobs, offers, sorted(placed))
-    for i, rung, more_mw in zip(owner.tolist(), to.tolist(), cost.tolist(), strict=True):
-        if i in size:
-            more = offers[i].sizes[rung] - offers[i].sizes[size[i]]
-            if in_use + more > gpus:
-                del size[i]
-                continue
-            in_use, spent, size[i] = in_use + more, spent + more_mw, rung
+    owner, to = _by_return(jobs, offers, sorted(placed))
+    for i, rung in zip(owner.tolist(), to.tolist(), strict=True):
+        held = offers[i].sizes[size[i]]
+        while rung > size[i] and in_use + offers[i].sizes[rung] - held > gpus:
+            rung -= 1
+        if rung > size[i]:
+            in_use += offers[i].sizes[rung] - held
+            spent += int(offers[i].power_mw[rung] - offers[i].power_mw[size[i]])
+            size[i] = rung
             taken.append((i, rung, spent, in_use))
     job, to_size, spent_mw, gpus_after = np.array(taken, dtype=np.int64).reshape(-1, 4).T
     return GpuSteps(job, to_size, spent_mw, gpus_after, first)
@@ -119,13 +117,13 @@ def gpu_steps(jobs: Sequence[SizingJob], offers: Sequence[Menu], gpus: int) -> G
 
 def _by_return(
     jobs: Sequence[SizingJob], offers: Sequence[Menu], placed: Sequence[int]
-) -> tuple[IntArray, IntArray, IntArray]:
-    """(job, rung, cost) of all growth steps, best return first; steps of a job keep their order."""
+) -> tuple[IntArray, IntArray]:
+    """(job, rung) of all growth steps, best return first; steps of a job keep their order."""
     owner, to, gain, cost = gathered({i: offers[i].growth for i in placed}, jobs)
     paid = cost > 0
     returns = np.divide(gain, cost, out=gain.copy(), where=paid)
     order = np.lexsort((-returns, paid))
-    return owner[order], to[order], cost[order]
+    return owner[order], to[order]
 
 
 def gathered(

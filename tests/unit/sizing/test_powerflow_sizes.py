@@ -42,6 +42,18 @@ def test_the_smallest_energy_starts_first_where_the_order_is_equal():
     assert [j.gpus for j in found.jobs.values()] == [0, 1]
 
 
+def test_a_step_at_no_cost_comes_first_however_little_it_brings():
+    free = table([[10] * 3, [9.999] * 3], [[200] * 3, [200] * 3])
+    dear = table([[10] * 3, [1] * 3], [[200] * 3, [200.001] * 3])
+    found = allocate([job("1", (1, 2), dear), job("2", (1, 2), free)], 3)
+    assert [j.gpus for j in found.jobs.values()] == [1, 2]
+
+
+def test_a_step_that_brings_nothing_is_part_of_the_next_one():
+    late = table([[10] * 3, [11] * 3, [2] * 3], [[100] * 3, [200] * 3, [400] * 3])
+    assert [allocate([job("1", of=late)], n).jobs["1"].gpus for n in (2, 3, 4)] == [1, 1, 4]
+
+
 def test_a_running_job_is_slowed_down_and_never_stopped():
     running = job("1", (1,), table([[15, 13, 10]], [[90, 100, 200]]), must_run=True)
     slow, over = allocate([running], 1, 95), allocate([running], 1, 10)
