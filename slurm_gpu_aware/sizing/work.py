@@ -1,0 +1,126 @@
+"""Distribution of the work of a job that may end before its last epoch (STS, section III)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from slurm_gpu_aware.model.arrays import FloatArray
+from slurm_gpu_aware.sizing.work_shapes import Beta, Pieces, Shape, Weibull
+
+__all__ = ["WorkDistribution", "beta", "empirical", "piecewise", "uniform", "weibull"]
+
+
+@dataclass(frozen=True, eq=False)
+class WorkDistribution:
+    """P(W > w) given that W > done: ``factor * S(w) + offset`` below ``most``, and 0 from there.
+
+    Truncation, an atom at the most work and the condition on work done all keep this form, so that
+    they can be combined in any order. Work is in any unit, for instance epochs.
+    """
+
+    shape: Shape
+    factor: float
+    offset: float
+    done: float
+    most: float
+
+    def survival(self, work: FloatArray) -> FloatArray:
+        """P(W > w), for w >= done."""
+        inside = self.factor * self.shape.survival(work) + self.offset
+        return np.where(work < self.most, inside.clip(0, 1), 0.0)
+
+    def inverse(self, level: FloatArray) -> FloatArray:
+        """Greatest work w from done to most with P(W > w') >= level for all w' below w.
+
+        Above every level that is reached: done.
+        """
+        if self.factor == 0:
+            return np.where(level <= self.offset, self.most, self.done)
+        found = self.shape.inverse((level - self.offset) / self.factor)
+        return np.where(level > 1, self.done, found.clip(self.done, self.most))
+
+    def integral(self, work: FloatArray) -> FloatArray:
+        """Integral of P(W > w) from done to some work that is at most ``most``.
+
+        Up to ``most``: the mean of the work left.
+        """
+        start = self.shape.integral(np.array([self.done]))
+        area = self.factor * (self.shape.integral(work) - start)
+        return area + self.offset * (work - self.done)
+
+    @property
+    def mean_left(self) -> float:
+        """Mean of the work that is left."""
+        return float(self.integral(np.array([self.most]))[0])
+
+    def given(self, done: float) -> WorkDistribution:
+        """Distribution of a job that has done this much work and goes on.
+
+        A job that has outlived every case known is expected to do all the work. ValueError: done is
+        below what was done, or not below the most work.
+        """
+        if not self.done <= done < self.most:
+            raise ValueError(f"work done must be from {self.done} to below {self.most}: {done}")
+        left = float(self.survival(np.array([done]))[0])
+        if left <= 0:
+            return replace(self, factor=0.0, offset=1.0, done=done)
+        return replace(self, factor=self.factor / left, offset=self.offset / left, done=done)
+
+    def with_atom(self, share: float) -> WorkDistribution:
+        """The same with a further probability that all the work is done."""
+        if not 0 <= share <= 1:
+            raise ValueError(f"a probability is from 0 to 1, not {share}")
+        kept = 1 - share
+        return replace(self, factor=kept * self.factor, offset=kept * self.offset + share)
+
+
+def _truncated(shape: Shape, most: float) -> WorkDistribution:
+    """Distribution of W given that W <= most."""
+    if not 0 < most < np.inf:
+        raise ValueError(f"the most work must be positive and finite, not {most}")
+    beyond = float(shape.survival(np.array([most]))[0])
+    return WorkDistribution(shape, 1 / (1 - beyond), -beyond / (1 - beyond), 0.0, most)
+
+
+def uniform(most: float) -> WorkDistribution:
+    """All work from 0 to ``most`` alike."""
+    return piecewise([0.0, most], [1.0, 0.0])
+
+
+def weibull(most: float, scale: float, shape: float = 1.0) -> WorkDistribution:
+    """Weibull, of shape 1 exponential with mean ``scale``, truncated at ``most``."""
+    return _truncated(Weibull(scale, shape), most)
+
+
+def beta(most: float, a: float, b: float) -> WorkDistribution:
+    """W / most has the distribution Beta(a, b)."""
+    return _truncated(Beta(a, b, most), most)
+
+
+def piecewise(work: Sequence[float], survival: Sequence[float]) -> WorkDistribution:
+    """P(W > w) by straight pieces between points, from work 0 to the most; equal works: a jump."""
+    points = Pieces(np.array(work, dtype=float), np.array(survival, dtype=float))
+    return WorkDistribution(points, 1.0, 0.0, 0.0, float(points.work[-1]))
+
+
+def empirical(
+    cases: Sequence[float], most: float, weights: Sequence[float] | None = None
+) -> WorkDistribution:
+    """The cases seen, all alike or weighted, up to ``most``; what is above it counts as ``most``.
+
+    A discrete distribution is the cases with their probabilities. ValueError: there is no case.
+    """
+    counts = np.ones(len(cases)) if weights is None else np.array(weights, dtype=float)
+    if not len(cases) == len(counts) > 0 or np.any(counts < 0) or counts.sum() <= 0:
+        raise ValueError("cases are needed, and weights must not be negative")
+    values, place = np.unique(np.minimum(cases, most).astype(float), return_inverse=True)
+    share = np.bincount(place, counts, len(values)) / counts.sum()
+    after = (1 - np.cumsum(share)).clip(0, 1)
+    before = np.concatenate(([1.0], after[:-1]))
+    work = np.concatenate(([0.0], np.repeat(values, 2), [most]))
+    after[-1] = 0.0
+    level = np.concatenate(([1.0], np.column_stack((before, after)).ravel(), [0.0]))
+    return WorkDistribution(Pieces(work, level), 1.0, 0.0, 0.0, float(most))
