@@ -61,6 +61,8 @@ class ActiveJob:
     """SM clock of its GPUs; None: the default clock."""
     stretch: float = 1.0
     """Time at its present size and clock / time at the size of the trace and the default clock."""
+    least_stretch: float = 1.0
+    """The same at the size that it asks for, its least one."""
     energy_j: float = 0.0
     """Energy of its GPUs up to ``metered_s``."""
     above_idle_w: float = 0.0

@@ -154,7 +154,10 @@ class Simulator:
         while len(self.jobs) < len(jobs) and jobs[len(self.jobs)].submit_s <= now:
             job = jobs[len(self.jobs)]
             request, turn = self._request(job), id_key(job.job_id)
-            active = ActiveJob(len(self.jobs), job, request, turn, size=job.gpus)
+            least = self.physics.stretch(job, request.gpus, None)[0]
+            active = ActiveJob(
+                len(self.jobs), job, request, turn, size=request.gpus, least_stretch=least
+            )
             self.jobs.append(active)
             if self._fits(active.request):
                 self.rounds.wait(active)
@@ -166,20 +169,19 @@ class Simulator:
     def _fits(self, request: Request) -> bool:
         """Whether the policy can place the request on the idle cluster."""
         request = self.policy.relaxed(request)
-        if request.sizes:
-            request = replace(request, gpus=request.sizes[0])
         key = shape_of(request)
         if key not in self.fitting:
             self.fitting[key] = self.policy.place(request, self.state.idle) is not None
         return self.fitting[key]
 
     def _request(self, job: TraceJob) -> Request:
+        sizes = () if self.settings.sizing in ("as-asked", "zeus") else job.sizes
         return Request(
             job_id=job.job_id,
-            gpus=job.gpus,
+            gpus=sizes[0] if sizes else job.gpus,
             min_nodes=job.nodes or 1,
             max_nodes=job.nodes,
-            sizes=() if self.settings.sizing in ("as-asked", "zeus") else job.sizes,
+            sizes=sizes,
             table=self._known_table(job),
             app_class=job.app_class,
             bandwidth_sensitive=job.bandwidth_sensitive,

@@ -43,7 +43,7 @@ class Estimates:
             left = self.history.estimate(_kind(active), active.done_s).seconds - active.done_s
         else:
             return
-        left = max(left, _LEAST_S)
+        left = max(left * active.least_stretch, _LEAST_S)
         if left != active.request.estimate_s:
             active.request = replace(active.request, estimate_s=left)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+
 from slurm_gpu_aware.model.cluster import each_gpu
+from slurm_gpu_aware.model.power import PoweredJob, PowerState
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning import Plan, PlanSettings
@@ -51,7 +55,10 @@ class Rounds:
             classes=settings.classes,
             backfill=settings.backfill,
             backfill_depth=settings.backfill_depth,
+            auto_clocks=True,
         )
+        self.limited = settings.power is not None and math.isfinite(settings.power.eta)
+        """Rounds keep a power limit, so clocks of running jobs may change in each of them."""
         self._key = order_key(settings)
         self._lined = settings.sticky and not settings.preemptive and not settings.anew
         """The order of the waiting jobs is fixed, so the queue is kept sorted."""
@@ -93,9 +100,10 @@ class Rounds:
         settings, state = self.settings, self.state
         if self._lined:
             queue = list(self._head_of_line())
-            if not queue or (self.blocked is not None and not self._patient):
+            settled = not queue or (self.blocked is not None and not self._patient)
+            if settled and not (self.limited and self.state.running):
                 return None
-            return Round(self._plan(queue, None), None, queue)
+            return self._round(self._plan(queue, None), None, queue)
         for active in state.running.values():
             active.credit(state.clock.now)
         ordered = [*state.running.values(), *self.waiting.values()]
@@ -106,7 +114,7 @@ class Rounds:
         if settings.sticky:
             return self._sticky(first, rest)
         queue = [*first, *rest] if settings.backfill else first
-        return Round(self._plan(queue, set()), set(), queue) if queue else None
+        return self._round(self._plan(queue, set()), set(), queue) if queue else None
 
     def _sticky(self, first: list[ActiveJob], rest: list[ActiveJob]) -> Round | None:
         """Running jobs of ``rest`` lose their GPUs only if the prefix does not fit beside them."""
@@ -119,7 +127,7 @@ class Rounds:
         beside = keep | {a.position for a in tail}
         plan = self._plan([*want, *late], beside)
         if not tail or _all_placed(plan, want):
-            return Round(plan, beside, [*want, *late])
+            return self._round(plan, beside, [*want, *late])
         for staying in self._fewer(tail, want):
             plan = self._plan(want, keep | {a.position for a in staying}, backfill=False)
             if _all_placed(plan, want):
@@ -127,13 +135,13 @@ class Rounds:
         taken = {gpu for a in plan.assignments for gpu in each_gpu(a.gpus)}
         keep |= {a.position for a in tail if taken.isdisjoint(each_gpu(a.gpus()))}
         if not self.settings.backfill:
-            return Round(plan, keep, want)
+            return self._round(plan, keep, want)
         placed = {a.job_id for a in plan.assignments}
         behind = [a for a in want if a.job.job_id not in placed]
         behind += [a for a in rest if a.position not in keep]
         more = self._plan(behind, keep, given=(want, plan))
-        both = Plan((*plan.assignments, *more.assignments), more.waiting)
-        return Round(both, keep, [*(a for a in want if a.job.job_id in placed), *behind])
+        both = replace(more, assignments=(*plan.assignments, *more.assignments))
+        return self._round(both, keep, [*(a for a in want if a.job.job_id in placed), *behind])
 
     def _fewer(self, tail: list[ActiveJob], want: list[ActiveJob]) -> Iterator[list[ActiveJob]]:
         """Ever shorter prefixes of ``tail``; the first omits the GPUs that ``want`` lacks."""
@@ -156,7 +164,7 @@ class Rounds:
         given: tuple[list[ActiveJob], Plan] | None = None,
     ) -> Plan:
         """Plan ``queue`` beside ``keep`` (None: all); ``given``: an earlier part of this round."""
-        holders = self.settings.backfill or self.profiled or self._weighs
+        holders = self.settings.backfill or self.profiled or self._weighs or self.limited
         shown, now = self.state.view(keep, with_holders=holders), self.state.clock.now
         if given is not None:
             requests = {a.job.job_id: a.request for a in given[0]}
@@ -176,7 +184,39 @@ class Rounds:
             now,
             policy_options={self.settings.policy: self.settings.policy_options},
             explain=False,
+            power=self._power_state(keep),
         )
+
+    def _power_state(self, keep: set[int] | None) -> PowerState | None:
+        """What a round knows of power; None: there is no limit. ``keep``: as of :meth:`_plan`."""
+        power, running = self.settings.power, self.state.running
+        if power is None or not self.limited or self.settings.sizing != "round":
+            return None
+        there = self.state.idle.exists
+        return PowerState(
+            max_w=np.where(there, power.max_w, 0.0),
+            idle_w=np.where(there, power.idle_w, 0.0),
+            limit_w=power.limit_w(self.state.total),
+            running={
+                (active := running[position]).job.job_id: PoweredJob(
+                    active.size,
+                    active.size * power.max_w,
+                    active.request.table,
+                    active.clock_mhz,
+                    adjustable=active.request.table is not None,
+                )
+                for position in (running if keep is None else keep)
+            },
+        )
+
+    def _round(self, plan: Plan, keep: set[int] | None, queue: list[ActiveJob]) -> Round:
+        """The outcome with the clocks of running jobs that a plan changes."""
+        if not plan.clocks:
+            return Round(plan, keep, queue)
+        new = {change.job_id: change.clock_mhz for change in plan.clocks}
+        running = self.state.running.values()
+        clocks = {a.position: new[a.job.job_id] for a in running if a.job.job_id in new}
+        return Round(plan, keep, queue, clocks)
 
     def _place(self, active: ActiveJob) -> Place:
         """Sort key of a job in the queue, with ties broken as in ``planning``."""

@@ -4,48 +4,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_traces import FLAT, random_trace
+from small_sizes import IDLE_W, MAX_W, POWER, TABLES, moldable
+from small_traces import FLAT
 
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.simulator.engine import simulate
-from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings, parse_policy
+from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.step_function import area_until
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.sizing.allocation import SizingJob
 from slurm_gpu_aware.sizing.powerflow import allocate
-
-IDLE_W, MAX_W = 50.0, 400.0
-POWER = PowerSettings(idle_w=IDLE_W, max_w=MAX_W)
-SIZES = np.array([1, 2, 4, 8])
-CLOCKS = np.array([600, 900, 1200, 1410])
-
-
-def table(parallel):
-    """Amdahl's law; time falls with the clock, power rises with its cube above 900 MHz."""
-    time_s = (1 - parallel + parallel / SIZES)[:, None] * (1410 / CLOCKS) ** 0.8
-    each_w = 80 + 0.1 * CLOCKS + 170 * np.maximum(CLOCKS - 900, 0) ** 3 / 510**3
-    return SizeTable(SIZES, CLOCKS, time_s, SIZES[:, None] * each_w)
-
-
-TABLES = {name: table(share) for name, share in (("a", 0.99), ("b", 0.9), ("c", 0.6))}
-
-
-def moldable(seed, *, elastic=True):
-    names = sorted(TABLES)
-    trace = random_trace(seed, sizes=(1, 2, 4, 8))
-    jobs = (
-        replace(
-            job,
-            model=(name := names[i % 3]),
-            table=TABLES[name],
-            sizes=(1, 2, 4, 8),
-            elastic=elastic,
-        )
-        for i, job in enumerate(trace.jobs)
-    )
-    return replace(trace, jobs=tuple(jobs))
 
 
 def run(trace, cluster=FLAT, **settings):
@@ -84,7 +53,7 @@ def test_jobs_of_one_round_get_what_the_allocator_gives_them(eta):
     found = allocate(wanted, 16, eta * 16 * MAX_W, idle_w=IDLE_W, gpus_per_node=4, whole_nodes=True)
     first = {p["job_id"]: sum(map(len, p["slots"])) for p in result.placements if not p["at_s"]}
     assert first == {name: one.gpus for name, one in found.jobs.items() if one.gpus}
-    assert result.energy.power_w[0] == pytest.approx(found.power_w)
+    assert result.energy.power_w[0] == pytest.approx(found.power_w, abs=0.01)
 
 
 def test_a_job_grows_when_gpus_become_free_and_pays_a_restart_for_it():
