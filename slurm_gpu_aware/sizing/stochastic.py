@@ -66,7 +66,7 @@ def optimum(work: WorkDistribution, speeds: Speeds, time_left: float) -> GrowthP
     count = len(speeds.gpus)
     if amount * speeds.unit_time[-1] > time_left * (1 - TIGHT):
         changes = np.full(count - 1, work.done)
-    elif amount * speeds.unit_time[0] <= time_left:
+    elif amount * speeds.unit_time[0] <= time_left * (1 + TIGHT):
         changes = np.full(count - 1, work.most)
     else:
         changes = _changes(work, speeds, time_left)
@@ -98,7 +98,8 @@ def _changes(work: WorkDistribution, speeds: Speeds, time_left: float) -> FloatA
         if short > 0:
             low, ends[0] = float(prices[short - 1]), tried[short - 1]
             times[0] = float(took[short - 1])
-    share = (target - times[1]) / (times[0] - times[1])
+    longer = times[0] - times[1]
+    share = min((target - times[1]) / longer, 1.0) if longer > 0 else 0.0
     changes: FloatArray = ends[1] + share * (ends[0] - ends[1])
     return changes
 
