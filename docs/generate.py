@@ -50,6 +50,7 @@ Written by `docs/generate.py` from the commands themselves; do not edit.
 | --- | --- |
 | `gpu-aware explain`, `gpu-aware queue`, `gpu-aware status`, `gpu-aware place` | everybody |
 | `gpu-aware simulate`, `gpu-aware report` | everybody; of the history what `sacct` shows |
+| `gpu-aware models` | administrators: performance models; `show` and `plot` everybody |
 | `gpu-aware tune` | administrators: compare policies on the site's jobs |
 | `gpu-aware setup`, `gpu-aware doctor`, `gpu-aware release`, `gpu-aware selectd` | administrators |
 | `gpu-aware-profile` | administrators: measure GPUs, show, import and export |

@@ -16,6 +16,7 @@ __all__ = ["cli", "main"]
 _COMMANDS = {
     "doctor": "operation:doctor",
     "explain": "explain:command",
+    "models": "models:models",
     "place": "place:command",
     "queue": "state:queue",
     "release": "operation:release",

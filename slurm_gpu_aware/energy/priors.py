@@ -53,9 +53,9 @@ _SHAPES = {
 """GPU model -> knee, slope, W."""
 
 
-def prior_of(app_class: str | None, gpu_model: str) -> Prior:
-    """The prior of a class on a GPU model; either may be unknown."""
-    share = _CLASS_SHARES.get(app_class or "")
+def prior_of(app_class: str, gpu_model: str) -> Prior:
+    """The prior of a class on a GPU model; either may be empty (not known)."""
+    share = _CLASS_SHARES.get(app_class)
     known = next((v for k, v in _SHAPES.items() if k in gpu_model.lower()), None)
     knee, slope, watts = known or (0.65, 1.0, 250.0)
     return Prior(

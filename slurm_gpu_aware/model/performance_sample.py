@@ -1,10 +1,15 @@
-"""Performance sample: one measured time and power of an application on some GPUs."""
+"""Performance samples: measured times and powers of applications and classes."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["PerformanceSample"]
+__all__ = ["APPLICATION", "CLASS", "NOT_LOCKED", "NamedSample", "PerformanceSample"]
+
+APPLICATION, CLASS = "application", "class"
+"""What a performance model is of."""
+NOT_LOCKED = 0.0
+"""Clock of a sample that was taken without a locked clock."""
 
 
 class PerformanceSample(NamedTuple):
@@ -15,8 +20,21 @@ class PerformanceSample(NamedTuple):
     batch_size: float
     """Samples that each GPU processes in one iteration; 1.0 where the work has no batch."""
     clock_mhz: float
-    """SM clock."""
+    """SM clock; ``NOT_LOCKED``: the default clock."""
     time_s: float
     """Time of one iteration."""
     power_w: float | None = None
     """Mean power of all GPUs together during the iteration; None: not measured."""
+
+
+class NamedSample(NamedTuple):
+    """A sample of an application or class on a GPU model."""
+
+    name: str
+    gpu_model: str
+    """Empty: not known."""
+    taken_at: float
+    """Unix time."""
+    sample: PerformanceSample
+    app_class: str = ""
+    """Class of the application; empty: not known."""

@@ -10,7 +10,7 @@ __all__ = ["APPLICATION_ID", "CREATE", "VERSION"]
 
 APPLICATION_ID = 0x47505541
 """Marks an SQLite file as a store of ours ("GPUA")."""
-VERSION = 5
+VERSION = 6
 """Version of the schema, raised with every change of it."""
 
 CREATE = f"""
@@ -139,6 +139,28 @@ CREATE TABLE IF NOT EXISTS job_classes (
   user TEXT NOT NULL, name TEXT NOT NULL,  -- of the job
   class TEXT NOT NULL, saved_at_unix REAL NOT NULL,
   PRIMARY KEY (user, name)
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS model_samples (
+  application TEXT NOT NULL, gpu_model TEXT NOT NULL,
+  class TEXT NOT NULL,          -- of the application; '': not known
+  taken_at_unix REAL NOT NULL,
+  gpus INTEGER NOT NULL, nodes INTEGER NOT NULL,
+  batch_size REAL NOT NULL,     -- samples of each GPU in one iteration
+  clock_mhz REAL NOT NULL,      -- SM clock; 0: not locked
+  run INTEGER NOT NULL,         -- several values of one moment are counted from 0
+  time_s REAL NOT NULL CHECK (time_s > 0),
+  power_w REAL CHECK (power_w > 0),  -- of all GPUs together
+  source TEXT NOT NULL,         -- 'import' or 'job'
+  PRIMARY KEY (application, gpu_model, taken_at_unix, gpus, nodes, batch_size, clock_mhz, run)
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS models (
+  kind TEXT NOT NULL,           -- 'application' or 'class'
+  name TEXT NOT NULL, gpu_model TEXT NOT NULL,
+  fitted_at_unix REAL NOT NULL,
+  content TEXT NOT NULL,        -- JSON of energy.performance_model
+  PRIMARY KEY (kind, name, gpu_model)
 ) STRICT;
 
 CREATE TABLE IF NOT EXISTS decisions (

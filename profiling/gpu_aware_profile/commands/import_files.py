@@ -84,6 +84,10 @@ def import_command(
     The optional column model is the GPU model. The stored level times of these classes are
     replaced.
 
+    A file with the columns application,gpu_model,gpus,time_s has times of iterations of named
+    applications, for 'gpu-aware models fit'. Optional columns: nodes (1), batch_size (of a GPU, 1),
+    clock_mhz (empty: not locked), power_w (of all GPUs together), class, taken_at.
+
     \b
       gpu-aware-profile import timings.csv
       gpu-aware-profile import resnet.csv --class A --skip-bad

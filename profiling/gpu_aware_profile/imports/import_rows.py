@@ -32,6 +32,7 @@ class Kind(Enum):
     LEVEL_TIMES = ("class", "level", "value_ms")
     PAIRS = ("node", "a", "b", "ab_gbps", "ba_gbps", "both_gbps")
     COLLECTIVES = ("node", "gpus", "operation", "gbps")
+    SAMPLES = ("application", "gpu_model", "gpus", "time_s")
 
 
 def kind_of(table: Table, app_class: str | None) -> Kind:
@@ -40,16 +41,20 @@ def kind_of(table: Table, app_class: str | None) -> Kind:
     ``app_class``: class of every row of a file without a column ``class``.
     """
     kind, hint = Kind.TIMES, " (or class,level,value_ms: times per locality level)"
-    marks = {Kind.LEVEL_TIMES: "level", Kind.PAIRS: "ab_gbps", Kind.COLLECTIVES: "operation"}
+    marks = {
+        Kind.LEVEL_TIMES: "level",
+        Kind.PAIRS: "ab_gbps",
+        Kind.COLLECTIVES: "operation",
+        Kind.SAMPLES: "application",
+    }
     for other, column in marks.items():
         if column in table.columns and "gpu" not in table.columns:
             kind, hint = other, ""
     columns: Sequence[str] = kind.value
     if app_class is not None:
         if "class" in table.columns or "class" not in columns:
-            what = (
-                "the file has a column class" if "class" in columns else "bandwidths have no class"
-            )
+            own = "class" in table.columns
+            what = "the file has a column class" if own else "only times are of a class"
             raise SourceError(f"{table.name}: {what}; leave --class out")
         columns = [column for column in columns if column != "class"]
     elif set(columns) - set(table.columns) == {"class"}:

@@ -16,6 +16,7 @@ from gpu_aware_profile.imports.import_bandwidths import (
     read_pairs,
 )
 from gpu_aware_profile.imports.import_rows import Kind, kind_of, read_levels, read_timings
+from gpu_aware_profile.imports.import_samples import read_samples
 from gpu_aware_profile.imports.known_gpus import known_gpus
 from gpu_aware_profile.store_writer import recompute_scores, stored_outliers, writable_store
 from slurm_gpu_aware.cli.output import paragraph, say
@@ -26,6 +27,7 @@ from slurm_gpu_aware.model.profile import gpu_names
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.interconnect import put_bandwidths, put_collectives
 from slurm_gpu_aware.store.measurements import Run, put_level_times, put_timings, unseen_gpus
+from slurm_gpu_aware.store.models import put_samples
 from slurm_gpu_aware.text_file import BadRow, Table
 from slurm_gpu_aware.variability.outliers import (
     RATE_UNITS,
@@ -77,6 +79,8 @@ class Import:
             return not self._timings(rate)
         if kind is Kind.LEVEL_TIMES:
             return not self._levels()
+        if kind is Kind.SAMPLES:
+            return not self._samples()
         return not (self._pairs() if kind is Kind.PAIRS else self._collectives())
 
     def _timings(self, rate: str | None) -> int:
@@ -138,6 +142,16 @@ class Import:
             put_collectives(store, good, source="import")
             self._refuse_far(bandwidth_sentences(new_outliers(before, far_collectives(store))))
         say(f"imported bandwidths of {len(good)} collective{_s(good)} into {self.path}")
+        return bad
+
+    def _samples(self) -> int:
+        classes = self.config.site.classes
+        good, bad = self._rows(lambda table: read_samples(table, classes, self.taken_at, self.now))
+        with writable_store(self.path, self.config) as store:
+            put_samples(store, good, source="import")
+        names = sorted({sample.name for sample in good})
+        what = f"{len(good)} sample{_s(good)} of {len(names)} application{_s(names)}"
+        say(f"imported {what} into {self.path}; 'gpu-aware models fit' uses them")
         return bad
 
     def _levels(self) -> int:

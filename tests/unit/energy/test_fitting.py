@@ -21,9 +21,7 @@ from slurm_gpu_aware.model.performance_sample import PerformanceSample
 
 
 def fitted(samples, prior=None, name="bert", reference=REFERENCE_MHZ):
-    return fit_model(
-        samples, prior or prior_of(None, "a100"), reference, name=name, gpu_model="a100"
-    )
+    return fit_model(samples, prior or prior_of("", "a100"), reference, name=name, gpu_model="a100")
 
 
 def worst(model, truth, conditions):
@@ -158,7 +156,7 @@ def test_runs_of_one_condition_are_one_sample_with_their_medians():
 def test_held_out_errors_are_those_of_unseen_samples():
     """A wild sample is predicted from the others, so it counts with its whole error."""
     samples = samples_of(true_model(), [(1, 1, 32.0, float(f)) for f in CLOCKS])
-    prior = prior_of(None, "a100")
+    prior = prior_of("", "a100")
     clean = held_out(samples, prior, REFERENCE_MHZ)
     samples[7] = samples[7]._replace(time_s=2 * samples[7].time_s)
     wild = held_out(samples, prior, REFERENCE_MHZ)

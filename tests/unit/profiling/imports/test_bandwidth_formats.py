@@ -159,7 +159,7 @@ def test_an_unknown_gpu_or_a_missing_list_is_refused(store_path: Path, run_impor
     single = run_import("-", text=nvbandwidth_text().replace("device_to_device", "multinode"))
     assert "no bandwidth between two GPUs" in single.stderr
     assert (
-        "bandwidths have no class; leave --class out"
+        "only times are of a class; leave --class out"
         in run_import("-", "--class", "A", text=nvbandwidth_text()).stderr
     )
 

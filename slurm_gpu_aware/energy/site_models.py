@@ -1,0 +1,91 @@
+"""Models of a site: of each class, and of each application with samples, per GPU model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from slurm_gpu_aware.energy.fitting import fit_model, is_usable
+from slurm_gpu_aware.energy.performance_model import PerformanceModel
+from slurm_gpu_aware.energy.priors import Prior, prior_from, prior_of
+from slurm_gpu_aware.model.performance_sample import (
+    APPLICATION,
+    CLASS,
+    NOT_LOCKED,
+    NamedSample,
+    PerformanceSample,
+)
+
+__all__ = ["SiteFit", "fit_site"]
+
+_Key = tuple[str, str]
+
+
+class SiteFit(NamedTuple):
+    """A fit, or the reason why there is none."""
+
+    kind: str
+    name: str
+    gpu_model: str
+    model: PerformanceModel | None
+    reason: str = ""
+
+
+def fit_site(
+    class_samples: Sequence[NamedSample],
+    application_samples: Sequence[NamedSample],
+    default_mhz: Mapping[str, int],
+) -> Iterator[SiteFit]:
+    """Fit every model; classes come first: that of an application's class is its prior.
+
+    ``default_mhz``: GPU model -> clock at which it runs by default, where it is known.
+    """
+    of_class: dict[_Key, PerformanceModel] = {}
+    for kind, samples in ((CLASS, class_samples), (APPLICATION, application_samples)):
+        for (name, gpu_model), own in _by_name(samples).items():
+            app_class = name if kind == CLASS else _newest_class(own)
+            base = of_class.get((app_class, gpu_model))
+            prior = prior_of(app_class, gpu_model) if base is None else prior_from(base)
+            bare = [one.sample for one in own]
+            fit = _fit(kind, (name, gpu_model), bare, prior, default_mhz.get(gpu_model))
+            if kind == CLASS and fit.model is not None:
+                of_class[name, gpu_model] = fit.model
+            yield fit
+
+
+def _fit(
+    kind: str,
+    key: _Key,
+    samples: Sequence[PerformanceSample],
+    prior: Prior,
+    default_mhz: int | None,
+) -> SiteFit:
+    locked = [s.clock_mhz for s in samples if s.clock_mhz > 0]
+    reference = max([float(default_mhz or 0), *locked])
+    if reference <= 0:
+        return SiteFit(kind, *key, None, "no clock is known: no sweep has seen this GPU model")
+    usable = [s for s in (_at_clock(s, reference) for s in samples) if is_usable(s)]
+    if not usable:
+        return SiteFit(kind, *key, None, "no usable sample")
+    if kind == CLASS and len({s.clock_mhz for s in usable}) == 1:
+        return SiteFit(kind, *key, None, "measured at one clock only")
+    model = fit_model(usable, prior, reference, name=key[0], gpu_model=key[1])
+    return SiteFit(kind, *key, model)
+
+
+def _at_clock(sample: PerformanceSample, default_mhz: float) -> PerformanceSample:
+    """The sample; one without a locked clock ran at the default clock."""
+    return sample._replace(clock_mhz=default_mhz) if sample.clock_mhz == NOT_LOCKED else sample
+
+
+def _newest_class(samples: Sequence[NamedSample]) -> str:
+    """The class that the newest sample with one names; empty: none does."""
+    named = [one for one in samples if one.app_class]
+    return max(named, key=lambda one: one.taken_at).app_class if named else ""
+
+
+def _by_name(samples: Sequence[NamedSample]) -> dict[_Key, list[NamedSample]]:
+    found: dict[_Key, list[NamedSample]] = {}
+    for one in samples:
+        found.setdefault((one.name, one.gpu_model), []).append(one)
+    return found

@@ -1,0 +1,54 @@
+"""Performance models of the store, read once: lookup by application, else class, and GPU model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from slurm_gpu_aware.energy.performance_model import PerformanceModel, model_from_values
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.model.performance_sample import APPLICATION, CLASS
+from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.models import ModelRow, model_rows
+from slurm_gpu_aware.text_file import parse_json
+
+__all__ = ["PerformanceModels", "read_models"]
+
+
+@dataclass(frozen=True)
+class PerformanceModels:
+    """Models of a site."""
+
+    rows: Mapping[tuple[str, str, str], tuple[ModelRow, PerformanceModel]]
+    """(kind, name, GPU model) -> row and model."""
+    unreadable: tuple[str, ...] = ()
+    """A sentence for each row that is no model."""
+
+    def of(
+        self, application: str | None, app_class: str, gpu_model: str
+    ) -> PerformanceModel | None:
+        """The model of the application on this GPU model, else that of the class; None: neither."""
+        for key in ((APPLICATION, application or "", gpu_model), (CLASS, app_class, gpu_model)):
+            if key in self.rows:
+                return self.rows[key][1]
+        return None
+
+    def __iter__(self) -> Iterator[tuple[ModelRow, PerformanceModel]]:
+        return iter(self.rows.values())
+
+
+def read_models(store: Store) -> PerformanceModels:
+    """All models of the store; a row that is not valid is left out. Raises StoreError."""
+    rows: dict[tuple[str, str, str], tuple[ModelRow, PerformanceModel]] = {}
+    unreadable = []
+    for row in model_rows(store):
+        try:
+            model = model_from_values(parse_json(row.content, "content"))
+        except (SourceError, ValueError) as exc:
+            unreadable.append(
+                f"the model of {row.kind} {row.name} on {row.gpu_model} is not valid ({exc});"
+                " 'gpu-aware models fit' writes it anew"
+            )
+        else:
+            rows[row[:3]] = (row, model)
+    return PerformanceModels(rows, tuple(unreadable))

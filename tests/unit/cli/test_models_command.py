@@ -1,0 +1,172 @@
+"""models: fit, show and plot, and rows of the store that are none."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import click.testing
+import pytest
+from store_samples import ingest, report
+
+from slurm_gpu_aware.cli.main import cli
+from slurm_gpu_aware.model.performance_sample import NamedSample, PerformanceSample
+from slurm_gpu_aware.model.profile import RunConditions
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.measurements import Run, add_runs
+from slurm_gpu_aware.store.models import put_samples
+
+CLOCKS = (900, 1000, 1100, 1200, 1312, 1400, 1530)
+
+
+def watts(clock: float) -> float:
+    volts = max(1.0, 0.3 + 0.7 * clock / 1000)
+    return 60.0 * volts + 0.12 * volts**2 * clock
+
+
+def swept(slot: int) -> list[Run]:
+    """Class A: compute bound, 10 ms at 1530 MHz."""
+    return [
+        Run("n1", slot, "A", 5.0, 10.0 * 1530 / f, RunConditions(clock_mhz=f, power_w=watts(f)))
+        for f in CLOCKS
+    ]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A store with a sweep of clocks of class A, and one application."""
+    sample = PerformanceSample(2, 1, 8.0, 1530.0, 0.3, 400.0)
+    first = report("n1")
+    for gpu in first["gpus"]:
+        gpu["clocks_mhz"] = sorted(CLOCKS, reverse=True)
+    with open_store(tmp_path / "store.db") as store:
+        ingest(store, first)
+        add_runs(store, swept(0) + swept(1), source="probe")
+        put_samples(store, [NamedSample("bert", "v100", 5.0, sample, "A")], source="import")
+    file = tmp_path / "config.toml"
+    file.write_text(f'[store]\npath = "{tmp_path}/store.db"\n')
+    return file
+
+
+def models(config: Path, *args: str) -> click.testing.Result:
+    return click.testing.CliRunner().invoke(cli, ["--config", str(config), "models", *args])
+
+
+@pytest.fixture
+def fitted(config: Path) -> Path:
+    done = models(config, "fit")
+    assert done.exit_code == 0, done.stderr
+    assert "fitted 1 model of classes and 1 of applications" in done.stderr
+    return config
+
+
+def shown(config: Path, *args: str) -> list[dict]:
+    done = models(config, "show", "--json", *args)
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_least_energy_is_that_of_the_measured_curve(fitted: Path):
+    (found,) = shown(fitted, "A")
+    energies = {f: watts(f) / f for f in CLOCKS}
+    best = min(energies, key=energies.__getitem__)
+    assert found["most_efficient"]["clock_mhz"] == best
+    saved = 1 - energies[best] / energies[1530]
+    assert found["most_efficient"]["energy_saved"] == pytest.approx(saved, abs=0.03)
+    assert found["most_efficient"]["slowdown"] == pytest.approx(1530 / best - 1, abs=0.03)
+    assert found["quality"]["time_error"] < 0.02
+    assert found["default"]["clock_mhz"] == 1530
+    assert found["frontier"][0]["clock_mhz"] == 1530
+
+
+def test_the_best_clock_within_a_slowdown(fitted: Path):
+    for percent in (0, 5, 10, 40):
+        (found,) = shown(fitted, "A", "--slowdown", str(percent))
+        assert found["within_slowdown"]["slowdown"] <= percent / 100 + 1e-9
+        assert found["within_slowdown"]["energy_saved"] >= 0
+
+
+def test_an_application_at_one_clock_has_the_clocks_of_its_class(fitted: Path):
+    (found,) = shown(fitted, "bert")
+    assert found["gpus"] == 2
+    assert found["quality"]["time_error"] is None
+    assert found["most_efficient"]["clock_mhz"] < 1530
+    assert found["default"]["power_w"] == pytest.approx(400.0, rel=0.02)
+
+
+def test_the_tables(fitted: Path):
+    text = models(fitted, "show").stdout
+    assert "class A" in text
+    assert "application bert" in text
+    assert "within 10%" in text
+    text = models(fitted, "show", "A").stdout
+    assert "least energy" in text
+    assert "1530 MHz" in text
+    assert "900 to 1530 MHz" in text
+
+
+def test_the_picture(fitted: Path, tmp_path: Path):
+    pytest.importorskip("matplotlib")
+    done = models(fitted, "plot", "A", str(tmp_path / "a.png"))
+    assert done.exit_code == 0, done.stderr
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert models(fitted, "plot", "A", str(tmp_path / "no" / "a.png")).exit_code == 1
+
+
+def test_without_models_and_with_a_wrong_name(config: Path, fitted: Path):
+    done = models(fitted, "show", "gpt2")
+    assert done.exit_code == 1
+    assert "no model of 'gpt2'; known: A, bert" in done.stderr
+
+
+def test_nothing_to_fit(tmp_path: Path):
+    file = tmp_path / "config.toml"
+    file.write_text(f'[store]\npath = "{tmp_path}/store.db"\n')
+    with open_store(tmp_path / "store.db"):
+        pass
+    done = models(file, "fit")
+    assert done.exit_code == 1
+    assert "nothing to fit" in done.stderr
+    assert "'gpu-aware models fit' makes them" in models(file, "show").stderr
+
+
+HOSTILE = [
+    ("UPDATE models SET content = ?", "{"),
+    ("UPDATE models SET content = replace(content, '\"io_s\"', ?)", '"x"'),
+    ("UPDATE models SET name = ?", "\x1b[31m$x^{2}$"),
+    ("UPDATE models SET gpu_model = ?", "\n" * 10),
+]
+
+
+@pytest.mark.parametrize(("statement", "value"), HOSTILE)
+def test_hostile_models_stop_nothing(fitted: Path, tmp_path: Path, statement: str, value: str):
+    with sqlite3.connect(tmp_path / "store.db") as connection:
+        connection.execute(statement, (value,))
+    for args in (["show"], ["show", "A"], ["plot", "A", str(tmp_path / "a.png")], ["fit"]):
+        done = models(fitted, *args)
+        assert done.exception is None or isinstance(done.exception, SystemExit)
+        assert "\x1b" not in done.output
+
+
+def test_a_model_of_the_largest_numbers_stops_nothing(fitted: Path, tmp_path: Path):
+    with sqlite3.connect(tmp_path / "store.db") as connection:
+        rows = connection.execute("SELECT kind, content FROM models").fetchall()
+        for kind, content in rows:
+            values = json.loads(content)
+            for part in ("throughput", "power"):
+                for name in values[part]:
+                    if name.endswith(("_s", "_w", "slope", "knee")):
+                        values[part][name] = 1e12
+            connection.execute(
+                "UPDATE models SET content = ? WHERE kind = ?", (json.dumps(values), kind)
+            )
+    assert len(shown(fitted)) == 2
+    assert models(fitted, "show").exit_code == 0
+
+
+def test_hostile_samples_stop_nothing(config: Path, tmp_path: Path):
+    with sqlite3.connect(tmp_path / "store.db") as connection:
+        connection.execute("UPDATE model_samples SET time_s = 1e300, batch_size = -1, gpus = 0")
+        connection.execute("UPDATE timings SET power_w = -1 WHERE clock_mhz = 900")
+    done = models(config, "fit")
+    assert done.exit_code == 0, done.stderr
+    assert "no model of application bert on v100: no usable sample" in done.stderr

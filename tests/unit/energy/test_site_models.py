@@ -1,0 +1,71 @@
+"""Models of a site: which are fitted, from what, and why some are not."""
+
+import pytest
+from energy_samples import CLOCKS, REFERENCE_MHZ, samples_of, throughput, true_model
+
+from slurm_gpu_aware.energy.fitting import conditions_of
+from slurm_gpu_aware.energy.site_models import fit_site
+from slurm_gpu_aware.model.performance_sample import NOT_LOCKED, NamedSample, PerformanceSample
+
+MEMORY_BOUND = throughput(grad_clock_share=0.05, io_s=0.4)
+
+
+def swept(name="A", truth=None, gpu_model="a100", clocks=CLOCKS[::3]):
+    conditions = [(1, 1, 32.0, float(f)) for f in clocks]
+    return [
+        NamedSample(name, gpu_model, 1.0, s) for s in samples_of(truth or true_model(), conditions)
+    ]
+
+
+def of_application(clock=NOT_LOCKED, app_class="", **more):
+    sample = PerformanceSample(1, 1, 32.0, clock, 1.0, 250.0)
+    return NamedSample("bert", "a100", 1.0, sample, app_class, **more)
+
+
+def test_classes_and_applications_get_models():
+    found = list(fit_site(swept(), [of_application()], {"a100": 1410}))
+    assert [(f.kind, f.name, f.gpu_model) for f in found] == [
+        ("class", "A", "a100"),
+        ("application", "bert", "a100"),
+    ]
+    assert {f.model.throughput.reference_mhz for f in found} == {1410.0}
+    assert found[0].model.quality.time_error < 0.02
+
+
+def test_the_class_that_the_newest_sample_names_is_the_prior():
+    low = conditions_of([PerformanceSample(1, 1, 32.0, 700.0, 1.0)])
+    classes = swept("A") + swept("C", true_model(MEMORY_BOUND))
+    newest = of_application(app_class="C")._replace(taken_at=9.0)
+    times = {}
+    for app_class, samples in (
+        ("A", [of_application(app_class="A"), of_application()]),
+        ("C", [newest, of_application(app_class="A")]),
+    ):
+        *_, last = fit_site(classes, samples, {"a100": 1400})
+        times[app_class] = last.model.predict(low)[0][0]
+        assert last.model.knows_clock(700.0)
+    assert times["A"] > 1.5 > 1.35 > times["C"]
+
+
+def test_an_unlocked_sample_ran_at_the_default_clock():
+    (fit,) = fit_site([], [of_application()], {"a100": 1350})
+    assert fit.model.measured.high_mhz == 1350.0
+    (fit,) = fit_site([], [of_application(), of_application(REFERENCE_MHZ)], {})
+    assert fit.model.throughput.reference_mhz == REFERENCE_MHZ
+
+
+@pytest.mark.parametrize(
+    ("classes", "applications", "reason"),
+    [
+        ([], [of_application()], "no clock is known: no sweep has seen this GPU model"),
+        (swept(clocks=[1000]), [], "measured at one clock only"),
+        (
+            [s._replace(sample=s.sample._replace(time_s=-1.0)) for s in swept()],
+            [],
+            "no usable sample",
+        ),
+    ],
+)
+def test_what_cannot_be_fitted_has_a_reason(classes, applications, reason):
+    (fit,) = fit_site(classes, applications, {})
+    assert (fit.model, fit.reason) == (None, reason)

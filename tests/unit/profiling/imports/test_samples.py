@@ -1,0 +1,87 @@
+"""Import of times of applications for performance models."""
+
+from pathlib import Path
+
+import click.testing
+import pytest
+
+from gpu_aware_profile.cli import cli
+from slurm_gpu_aware.model.performance_sample import NOT_LOCKED, NamedSample, PerformanceSample
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.models import application_samples
+
+HEAD = "application,gpu_model,gpus,nodes,batch_size,clock_mhz,time_s,power_w,class,taken_at\n"
+GOOD = "bert,a100,16,2,8,1200,0.25,4000,A,1000\n"
+
+
+@pytest.fixture
+def run_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    config = tmp_path / "config.toml"
+    config.write_text(f'[store]\npath = "{tmp_path}/store.db"\n')
+    monkeypatch.setenv("GPU_AWARE_CONFIG", str(config))
+    return lambda text, *args: click.testing.CliRunner().invoke(
+        cli, ["import", "-", *args], input=text
+    )
+
+
+def stored(tmp_path: Path) -> list[NamedSample]:
+    with open_store(tmp_path / "store.db") as store:
+        return application_samples(store)
+
+
+def test_all_columns(tmp_path: Path, run_import):
+    done = run_import(HEAD + GOOD + "gpt2,a100,1,,,,0.5,,,\n", "--taken-at", "77")
+    assert done.exit_code == 0, done.output
+    assert "imported 2 samples of 2 applications" in done.stderr
+    assert stored(tmp_path) == [
+        NamedSample("bert", "a100", 77.0, PerformanceSample(16, 2, 8.0, 1200.0, 0.25, 4000.0), "A"),
+        NamedSample("gpt2", "a100", 77.0, PerformanceSample(1, 1, 1.0, NOT_LOCKED, 0.5)),
+    ]
+
+
+def test_the_required_columns_are_enough(tmp_path: Path, run_import):
+    done = run_import("application,gpu_model,gpus,time_s\nbert,a100,2,0.5\n")
+    assert done.exit_code == 0, done.output
+    (sample,) = stored(tmp_path)
+    assert sample.sample == PerformanceSample(2, 1, 1.0, NOT_LOCKED, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "reason"),
+    [
+        ("application", "", "application is empty"),
+        ("application", "a b", "application 'a b' is not a valid name"),
+        ("application", "x" * 65, "is not a valid name"),
+        ("gpu_model", "A100", "gpu_model 'A100' is not a valid name"),
+        ("gpus", "0", "gpus is 0: expected 1 to 99999"),
+        ("gpus", "1.5", "not a whole number"),
+        ("nodes", "17", "nodes is 17: more than the 16 GPUs"),
+        ("batch_size", "0", "batch_size is 0"),
+        ("batch_size", "nan", "not a finite number"),
+        ("clock_mhz", "1e9", "clock_mhz is 1e+09"),
+        ("time_s", "-1", "must be a time of"),
+        ("time_s", "", "time_s is empty"),
+        ("power_w", "0", "power_w is 0"),
+        ("class", "Z", "class 'Z' is not one of A, B, C"),
+        ("taken_at", "1e300", "not a past time"),
+    ],
+)
+def test_one_bad_row_stores_nothing(tmp_path: Path, run_import, column, cell, reason):
+    cells = dict(zip(HEAD.strip().split(","), GOOD.strip().split(","), strict=True)) | {
+        column: cell
+    }
+    done = run_import(HEAD + GOOD + ",".join(cells.values()) + "\n")
+    assert done.exit_code == 1
+    assert f"line 3: {reason}" in done.stderr or reason in done.stderr
+    assert not (tmp_path / "store.db").exists() or stored(tmp_path) == []
+
+
+def test_good_rows_are_kept_if_asked(tmp_path: Path, run_import):
+    done = run_import(HEAD + GOOD + "bert,a100,0,1,8,1200,0.25,4000,A,1000\n", "--skip-bad")
+    assert done.exit_code == 3
+    assert len(stored(tmp_path)) == 1
+
+
+def test_a_class_for_all_rows_is_refused(run_import):
+    done = run_import("application,gpu_model,gpus,time_s\nbert,a100,2,0.5\n", "--class", "A")
+    assert "only times are of a class; leave --class out" in done.stderr

@@ -1,0 +1,55 @@
+"""Performance models of the store: lookup, and rows that are none."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu_aware.energy.fitting import fit_model
+from slurm_gpu_aware.energy.priors import prior_of
+from slurm_gpu_aware.model.performance_sample import PerformanceSample
+from slurm_gpu_aware.selector.performance_models import read_models
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.models import ModelRow, put_models
+
+MODEL = fit_model(
+    [PerformanceSample(1, 1, 1.0, 1400.0, 1.0, 200.0)],
+    prior_of("A", "a100"),
+    1400.0,
+    name="A",
+    gpu_model="a100",
+)
+
+
+def row(kind="class", name="A", gpu_model="a100", content=None) -> ModelRow:
+    values = replace(MODEL, name=name, gpu_model=gpu_model).values()
+    return ModelRow(kind, name, gpu_model, 1.0, json.dumps(values) if content is None else content)
+
+
+@pytest.fixture
+def read(tmp_path: Path):
+    def models(*rows: ModelRow):
+        with open_store(tmp_path / "store.db") as store:
+            put_models(store, rows)
+            return read_models(store)
+
+    return models
+
+
+def test_the_application_comes_before_the_class(read):
+    found = read(row(), row("application", "bert"), row("application", "A", "v100"))
+    assert found.of("bert", "A", "a100").name == "bert"
+    assert found.of("gpt2", "A", "a100").name == "A"
+    assert found.of(None, "A", "a100").name == "A"
+    assert found.of(None, "A", "v100") is None
+    assert found.of("bert", "B", "v100") is None
+    assert len(list(found)) == 3
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"format": 1}', "[" * 100_000])
+def test_a_row_that_is_no_model_is_left_out_and_named(read, content):
+    found = read(row(name="B", content=content), row())
+    assert [kept.name for kept, _ in found] == ["A"]
+    (sentence,) = found.unreadable
+    assert "the model of class B on a100 is not valid" in sentence

@@ -1,0 +1,107 @@
+"""Performance models and their samples in the store."""
+
+from pathlib import Path
+
+import pytest
+from store_samples import ingest, report
+
+from slurm_gpu_aware.errors import StoreError
+from slurm_gpu_aware.model.performance_sample import NamedSample, PerformanceSample
+from slurm_gpu_aware.model.profile import LOADED, RunConditions
+from slurm_gpu_aware.store import models
+from slurm_gpu_aware.store.database import Store, open_store
+from slurm_gpu_aware.store.measurements import Run, add_runs
+
+
+@pytest.fixture
+def store(tmp_path: Path):
+    with open_store(tmp_path / "store.db") as store:
+        yield store
+
+
+def sample(name="bert", taken_at=100.0, time_s=1.0, power_w=None, **conditions) -> NamedSample:
+    values = {"gpus": 1, "nodes": 1, "batch_size": 8.0, "clock_mhz": 1200.0, **conditions}
+    return NamedSample(
+        name, "v100", taken_at, PerformanceSample(**values, time_s=time_s, power_w=power_w), "A"
+    )
+
+
+def test_samples_in_and_out(store: Store):
+    given = [sample(), sample(time_s=1.1, power_w=90.0), sample(gpus=4, nodes=2), sample("gpt2")]
+    models.put_samples(store, given, source="import")
+    assert models.application_samples(store) == given
+
+
+def test_the_same_moment_and_conditions_are_replaced(store: Store):
+    models.put_samples(store, [sample(), sample(time_s=1.1), sample(gpus=2)], source="import")
+    models.put_samples(store, [sample(time_s=5.0), sample(taken_at=200.0)], source="job")
+    found = [
+        (s.taken_at, s.sample.gpus, s.sample.time_s) for s in models.application_samples(store)
+    ]
+    assert found == [(100.0, 1, 5.0), (100.0, 2, 1.0), (200.0, 1, 1.0)]
+
+
+def test_the_oldest_samples_go(store: Store, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(models, "MAX_SAMPLES", 3)
+    models.put_samples(store, [sample("gpt2", 1.0)], source="import")
+    models.put_samples(store, [sample(taken_at=float(t)) for t in range(5)], source="import")
+    found = [(s.name, s.taken_at) for s in models.application_samples(store)]
+    assert found == [("bert", 2.0), ("bert", 3.0), ("bert", 4.0), ("gpt2", 1.0)]
+
+
+def test_too_many_applications_store_nothing(store: Store, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(models, "MAX_APPLICATIONS", 2)
+    models.put_samples(store, [sample("a"), sample("b")], source="import")
+    with pytest.raises(StoreError, match="at most 2 may"):
+        models.put_samples(store, [sample("b", time_s=9.0), sample("c")], source="import")
+    assert [(s.name, s.sample.time_s) for s in models.application_samples(store)] == [
+        ("a", 1.0),
+        ("b", 1.0),
+    ]
+
+
+def run(slot: int, taken_at: float, value_ms: float, **conditions) -> Run:
+    return Run("n1", slot, "A", taken_at, value_ms, RunConditions(**conditions))
+
+
+def test_class_samples_are_the_newest_runs_at_locked_clocks(store: Store):
+    ingest(store, report("n1"))
+    runs = [
+        run(0, 1.0, 200.0, clock_mhz=1000, power_w=80.0),
+        run(0, 2.0, 100.0, clock_mhz=1000, power_w=90.0),
+        run(0, 1.0, 70.0, clock_mhz=1400, energy_j=7.0),
+        run(1, 1.0, 110.0, clock_mhz=1000),
+        run(1, 1.0, 500.0, clock_mhz=1000, neighbours=LOADED),
+        run(1, 3.0, 60.0),
+    ]
+    add_runs(store, runs, source="probe")
+    found = [
+        (s.name, s.gpu_model, s.sample.clock_mhz, s.sample.time_s, s.sample.power_w)
+        for s in models.class_samples(store)
+    ]
+    assert found == [
+        ("A", "v100", 1000.0, 0.1, 90.0),
+        ("A", "v100", 1000.0, 0.11, None),
+        ("A", "v100", 1400.0, 0.07, pytest.approx(100.0)),
+    ]
+
+
+def test_gpu_kinds_have_the_clocks_that_all_gpus_support(store: Store):
+    ingest(store, report("n1"))
+    other = report("n2", times={0: 100.0, 1: 100.0})
+    other["gpus"][0]["clocks_mhz"] = [1530, 1400, 135]
+    ingest(store, other)
+    assert models.gpu_kinds(store) == {"v100": models.GpuKind((135, 1530), 1530, 4)}
+    assert models.GpuKind() == models.GpuKind((), None, 8)
+
+
+def test_models_are_replaced_as_a_whole(store: Store):
+    old = models.ModelRow("class", "A", "v100", 1.0, "{}")
+    models.put_models(store, [old])
+    assert models.model_rows(store) == [old]
+    new = [
+        models.ModelRow("class", "B", "v100", 2.0, "{}"),
+        models.ModelRow("application", "bert", "v100", 2.0, "{}"),
+    ]
+    models.put_models(store, new)
+    assert models.model_rows(store) == new[::-1]
