@@ -32,10 +32,13 @@ __all__ += ["with_least_sizes"]
 
 
 def with_least_sizes(queue: Sequence[Request]) -> list[Request]:
-    """The queue with every moldable job at its least number of GPUs."""
+    """The queue with every moldable job at its least number of GPUs.
+
+    A job without a table keeps its number: nothing says that it would ever get more.
+    """
     return [
         request.resized(request.sizes[0])
-        if request.sizes and request.gpus != request.sizes[0]
+        if request.sizes and request.table is not None
         else request
         for request in queue
     ]

@@ -72,9 +72,9 @@ def test_a_moldable_job_doubles_on_gpus_that_no_job_can_use():
     assert sizes(plan_of(queue[:1], Cluster.uniform(1, 4))) == {"0": 4}
 
 
-def test_without_a_table_a_moldable_job_does_not_grow():
-    queue = [job(0, 2, sizes=(1, 2), table=None)]
-    assert sizes(plan_of(queue, Cluster.uniform(1, 4))) == {"0": 1}
+def test_without_a_table_a_moldable_job_keeps_its_number():
+    queue = [job(0, 2, sizes=(1, 2, 4), table=None)]
+    assert sizes(plan_of(queue, Cluster.uniform(1, 4))) == {"0": 2}
 
 
 def test_growth_leaves_the_gpus_that_are_reserved_for_the_head():
