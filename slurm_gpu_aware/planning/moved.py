@@ -34,8 +34,8 @@ def place_moved(
 ) -> tuple[tuple[Assignment, ...], list[Request], Cluster]:
     """Place the jobs of a queue that are on a move, before all others.
 
-    Each gets the GPUs that were chosen for it, or if these are not free the best that are now. One
-    that fits nowhere goes to the front of the queue.
+    Each gets the GPUs that were chosen for it, or if these are not free as many of the best that
+    are now. One that fits nowhere goes to the front of the queue.
 
     Returns the assignments, the rest of the queue, and the cluster for it.
 
@@ -58,7 +58,9 @@ def place_moved(
         clock_mhz = settings.clock_mhz(request)
         if budget is not None:
             clock_mhz, request = budget.clock_mhz(request), budget.needing(request)
-        chosen = _at(target, request, cluster, dispatcher)
+        gpus = sum(map(len, target.slots))
+        sized = request.resized(gpus) if gpus in request.sizes else request
+        chosen = _at(target, sized, cluster, dispatcher)
         if chosen is None:
             rest.append(replace(request, priority=_FIRST + request.priority))
             continue

@@ -10,6 +10,10 @@ leaves, and a move is allowed only if
 - the first that does not fit can start no later than before (EASY's promise), and
 - it saves more GPU time than the jobs at the front lose by it.
 
+A moldable job with a size table may grow by a move: its remaining time then shrinks in the ratio of
+the times of the two sizes, too. It grows only while every waiting job fits, and never shrinks: what
+it gives back would end other jobs sooner, but not itself.
+
 With ``sticky`` False the movable jobs are placed anew in every round, as PAL's non-sticky mode
 does, and each job that finds faster GPUs moves, whatever its restart and the waiting jobs lose.
 """
@@ -79,6 +83,17 @@ class Move:
     def job_id(self) -> str:
         """Slurm's job ID."""
         return self.assignment.job_id
+
+    @property
+    def request(self) -> Request:
+        """Its request with the number of its new GPUs."""
+        request = self.of.request
+        return request.resized(_count(self.assignment)) if request.sizes else request
+
+    @property
+    def grows(self) -> bool:
+        """Whether it gets more GPUs than it has."""
+        return self.request.gpus > self.of.request.gpus
 
 
 def may_move(candidate: Movable, remaining_s: float, moves: MoveSettings, now: float) -> bool:
@@ -188,7 +203,7 @@ class _Moves:
 
     def _takes_from(self, before: Front, then: Front, move: Move) -> bool:
         """Say whether a move takes a start, a reservation or GPU time from the waiting jobs."""
-        if before.preempts or not then.keeps(before):
+        if before.preempts or not then.keeps(before) or (move.grows and before.head is not None):
             return True
         saves_gpu_s = move.saves_s * move.of.request.gpus
         return self.moves.sticky and then.loses_gpu_s(before) > saves_gpu_s
@@ -200,10 +215,12 @@ class _Moves:
         hopeful.sort(key=lambda entry: -entry[0])
         found = []
         for _, one in hopeful[:_TRIED]:
-            target = self._target(one, self._without([one]))
-            move = None if target is None else self._move(one, target, one.restart_s)
-            if move is not None and move.saves_s > self.moves.margin_s:
-                found.append(move)
+            without = self._without([one])
+            targets = (self._target(one, without, size) for size in _sizes(one.request))
+            moves = [self._move(one, t, one.restart_s) for t in targets if t is not None]
+            best_one = max(filter(None, moves), key=lambda move: move.saves_s, default=None)
+            if best_one is not None and best_one.saves_s > self.moves.margin_s:
+                found.append(best_one)
         return found
 
     def anew(self, able: Sequence[Movable], classes: Sequence[str]) -> list[Move]:
@@ -239,8 +256,9 @@ class _Moves:
             fastest = np.min(scores, where=self.cluster.free, initial=math.inf)
             self._fastest[app_class] = float(fastest)
         own = min(float(scores[node, list(slots)].min()) for node, slots in one.job.gpus)
-        there = min(own, self._fastest[app_class])
-        return self.remaining[one.request.job_id] * (1 - there / self._present(one)) - one.restart_s
+        there = min(own, self._fastest[app_class]) / self._present(one)
+        ratio = min(_time_ratio(one.request, size) for size in _sizes(one.request))
+        return self.remaining[one.request.job_id] * (1 - there * ratio) - one.restart_s
 
     def _present(self, one: Movable) -> float:
         """Predicted slowdown on the GPUs that the job holds."""
@@ -251,10 +269,15 @@ class _Moves:
             self._slowdowns[job_id] = found[2]
         return self._slowdowns[job_id]
 
-    def _target(self, one: Movable, cluster: Cluster) -> Assignment | None:
-        """The GPUs that the job's policy chooses now; None: none, or Slurm would choose them."""
+    def _target(self, one: Movable, cluster: Cluster, gpus: int | None = None) -> Assignment | None:
+        """The GPUs that the job's policy chooses now; None: none, or Slurm would choose them.
+
+        ``gpus``: one of its sizes; None: as many as it has.
+        """
         left_s = self.remaining[one.request.job_id] / self._present(one)
-        request = replace(one.request, estimate_s=left_s)
+        request = one.request if gpus is None else one.request.resized(gpus)
+        left_s *= _time_ratio(one.request, request.gpus)
+        request = replace(request, estimate_s=left_s)
         target = self.dispatcher.could_place(request, cluster)
         return target if target is not None and (target.exact or request.whole_node) else None
 
@@ -264,13 +287,16 @@ class _Moves:
         if _gpus(target) == set(one.job.each_gpu):
             return None
         present, remaining_s = self._present(one), self.remaining[one.request.job_id]
-        saves_s = remaining_s * (1 - target.slowdown / present) - restart_s
+        gpus = _count(target)
+        ratio = _time_ratio(one.request, gpus) if one.request.sizes else 1.0
+        saves_s = remaining_s * (1 - ratio * target.slowdown / present) - restart_s
         names = self.cluster.nodes
         here = set_words(names, nodes, slots)
         there = set_words(names, target.nodes, target.slots)
+        faster = "" if ratio == 1.0 else f", {1 / ratio:.2f} times as fast by their number"
         summary = (
-            f"moved from {here} (slowdown {present:.2f}) to {there} ({target.slowdown:.2f}),"
-            f" which saves {duration(saves_s)} of the {duration(remaining_s)} that it still needed"
+            f"moved from {here} (slowdown {present:.2f}) to {there}"
+            f" ({target.slowdown:.2f}{faster}), which saves {duration(saves_s)} of the {duration(remaining_s)} that it still needed"
         )
         if one.restart_s and restart_s:
             summary += f", with {duration(restart_s)} for the restart"
@@ -281,6 +307,8 @@ class _Moves:
             "remaining_s": round(remaining_s, 1),
             "restart_s": restart_s,
         }
+        if ratio != 1.0:
+            moved |= {"gpus": gpus, "gpus_before": one.request.gpus, "time_ratio": round(ratio, 4)}
         why = {**target.why, "summary": summary, "moved": moved}
         return Move(one, replace(target, why=why), present, remaining_s, saves_s)
 
@@ -289,10 +317,35 @@ def _moved(cluster: Cluster, move: Move, now: float) -> Cluster:
     """The cluster with the job on its new GPUs, and the old ones free."""
     one, target = move.of, move.assignment
     after = Timeline([one.job], now).at(cluster, math.inf)
-    held = take(after, one.request, target)
-    job = as_running(one.request, target, now, held)
+    held = take(after, move.request, target)
+    job = as_running(move.request, target, now, held)
     others = (other for other in cluster.running if other is not one.job)
     return replace(after, running=(*others, job))
+
+
+def _sizes(request: Request) -> tuple[int, ...]:
+    """GPU counts that a job may get by a move: its own, and larger ones that its table knows."""
+    larger = (n for n in request.sizes if n > request.gpus and _time_ratio(request, n) < 1.0)
+    return (request.gpus, *larger)
+
+
+def _time_ratio(request: Request, gpus: int) -> float:
+    """Time of the work with ``gpus`` GPUs / that with its own, at the default clock.
+
+    1 if a time is not known.
+    """
+    table = request.table
+    if table is None or gpus == request.gpus:
+        return 1.0
+    rows = table.row(request.gpus), table.row(gpus)
+    if rows[0] is None or rows[1] is None:
+        return 1.0
+    ratio = float(table.time_s[rows[1], -1] / table.time_s[rows[0], -1])
+    return ratio if 0 < ratio < math.inf else 1.0
+
+
+def _count(assignment: Assignment) -> int:
+    return sum(map(len, assignment.slots))
 
 
 def _gpus(assignment: Assignment) -> set[tuple[int, int]]:

@@ -123,8 +123,10 @@ class Mover:
             except CannotPlanError as exc:
                 log.debug("job %s is not moved: %s", job.job_id, exc.reason)
                 continue
-            if request.bound or sum(len(slots) for _, slots in job.gpus) != request.gpus:
+            held = sum(len(slots) for _, slots in job.gpus)
+            if request.bound or held not in (request.gpus, *request.sizes):
                 continue
+            request = request.resized(held)
             if (ends_s := self.under_way.ends_s.get(job.job_id)) is not None:
                 # Its limit and its estimate count anew from the restart, its work does not.
                 known_s = job.end_s if job.expected_end_s is None else job.expected_end_s
@@ -151,7 +153,7 @@ class Mover:
 
     def _begin(self, gated: GatedJob, move: Move, nodes: Sequence[str], now: float) -> None:
         target, limit_s = move.assignment, gated.job.time_limit_s
-        demand = node_demand(move.of.request, len(target.nodes), len(target.slots[0]))
+        demand = node_demand(move.request, len(target.nodes), len(target.slots[0]))
         begun = UnderWay(
             restarts=gated.job.restarts,
             nodes=[nodes[i] for i in target.nodes],

@@ -9,11 +9,19 @@ from hypothesis import strategies as st
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning import PlanSettings, plan_round
 from slurm_gpu_aware.planning.moves import Movable, begun, may_move, plan_moves
 
 NOW = 50_000.0
 NODES, WIDTH = 4, 3
+
+
+def table(exponent):
+    """Times that fall, or with an exponent below 0 rise, with the number of GPUs."""
+    gpus = np.arange(1, NODES * WIDTH + 1)
+    times = (1.0 / gpus**exponent)[:, None]
+    return SizeTable(gpus, np.array([1000]), times, np.full_like(times, 100.0))
 
 
 @st.composite
@@ -44,6 +52,9 @@ def sites(draw):
         running.append(job)
         if draw(st.booleans()):
             request = Request(str(number), len(slots), app_class="A", time_limit_s=40_000.0)
+            if draw(st.booleans()):
+                sizes = tuple(sorted({1, 2, 4, len(slots)}))
+                request = replace(request, sizes=sizes, table=table(draw(st.floats(-0.2, 1.0))))
             ago = draw(st.none() | times)
             moved = None if ago is None else NOW - ago
             movable.append(Movable(request, job, draw(st.floats(0.0, 900.0)), moved))
@@ -83,12 +94,20 @@ def test_moves_keep_all_rules(site, sticky, per_round, per_hour, ago, policy):
         chosen = {
             (n, s) for n, slots in zip(target.nodes, target.slots, strict=True) for s in slots
         }
-        assert len(chosen) == one.request.gpus
+        ratio = 1.0
+        if len(chosen) != one.request.gpus:
+            assert len(chosen) > one.request.gpus
+            assert sticky
+            assert len(chosen) in one.request.sizes
+            ratio = (
+                one.request.table.time_s[len(chosen) - 1] / one.request.table.time_s[len(own) - 1]
+            )
+            idle_queue(queue, settings, cluster)
         assert chosen != own
         assert all(gpu in own or cluster.free[gpu] for gpu in chosen)
-        assert target.slowdown < move.slowdown
+        assert ratio * target.slowdown < move.slowdown
         cost = one.restart_s + moves.margin_s if sticky else 0.0
-        gain = move.remaining_s * (1 - target.slowdown / move.slowdown)
+        gain = move.remaining_s * (1 - ratio * target.slowdown / move.slowdown)
         assert gain > cost
         nodes += {n for n, _ in own | chosen}
     assert len(nodes) == len(set(nodes))
@@ -110,6 +129,12 @@ def after(cluster, moves):
         end_s = NOW + move.of.request.time_limit_s
         running[move.job_id] = replace(running[move.job_id], gpus=gpus, end_s=end_s)
     return replace(later, running=tuple(running.values()))
+
+
+def idle_queue(queue, settings, cluster):
+    """Every job that can ever start does so now."""
+    plan = plan_round(queue, cluster, settings, NOW)
+    assert all(waiting.infeasible for waiting in plan.waiting)
 
 
 def keep_their_turn(queue, settings, before, later):

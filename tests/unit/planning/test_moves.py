@@ -9,6 +9,7 @@ import pytest
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.model.request import Postponement, Request
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning import PlanSettings, plan_round
 from slurm_gpu_aware.planning.moves import Movable, begun, plan_moves
 
@@ -238,3 +239,66 @@ def test_non_sticky_waits_for_gpus_that_another_job_still_holds():
     one, two = movable(other, "1"), movable(other, "2")
     two = replace(two, request=replace(two.request, app_class="B"))
     assert moves_of(other, [one, two], moves=NON_STICKY) == ()
+
+
+TABLE = SizeTable(
+    gpus=np.array([1, 2, 4]),
+    clocks_mhz=np.array([900, 1200]),
+    time_s=np.array([[1.2, 1.0], [0.7, 0.6], [0.5, 0.4]]),
+    power_w=np.full((3, 2), 100.0),
+)
+
+
+def moldable(cluster, *, table=TABLE, sizes=(1, 2, 4), **more):
+    one = movable(cluster, **more)
+    return replace(one, request=replace(one.request, sizes=sizes, table=table))
+
+
+def test_a_moldable_job_grows_when_that_saves_more_than_the_restart():
+    cluster = site([[1.0] * 4], {"1": [(0, (0,))]})
+    (move,) = moves_of(cluster, [moldable(cluster, restart_s=90.0)])
+    assert move.assignment.slots == ((0, 1, 2, 3),)
+    assert (move.request.gpus, move.grows) == (4, True)
+    assert move.saves_s == pytest.approx(10_000.0 * (1 - 0.4) - 90.0)
+    assert move.assignment.why["moved"]["gpus"] == 4
+    assert "2.50 times as fast by their number" in move.assignment.why["summary"]
+    held = [job.gpus for job in begun(cluster, [move], NOW).running]
+    assert ((0, (0, 1, 2, 3)),) in held
+    assert moves_of(cluster, [moldable(cluster, left_s=601.0, restart_s=61.0)]) == ()
+
+
+def test_a_job_grows_to_the_size_that_saves_most_where_it_lies():
+    # On the slow GPUs 2 and 3 four GPUs would be slower than the two fast ones.
+    cluster = site([[1.0, 1.0, 2.0, 2.0]], {"1": [(0, (0,))]})
+    (move,) = moves_of(cluster, [moldable(cluster)])
+    assert move.assignment.slots == ((0, 1),)
+
+
+@pytest.mark.parametrize("more", [{"sizes": ()}, {"table": None}, {"sizes": (1,)}])
+def test_without_a_range_or_a_table_a_job_does_not_grow(more):
+    cluster = site([[1.0] * 4], {"1": [(0, (0,))]})
+    assert moves_of(cluster, [moldable(cluster, **more)]) == ()
+
+
+def test_a_job_never_shrinks():
+    cluster = site([[1.0] * 4], {"1": [(0, (0, 1, 2, 3))]})
+    slower_with_more = replace(TABLE, time_s=TABLE.time_s[::-1].copy())
+    assert moves_of(cluster, [moldable(cluster, table=slower_with_more)]) == ()
+
+
+@pytest.mark.parametrize(
+    ("queue", "count"),
+    [
+        ((), 4),
+        ((waiting(1),), 2),  # it fits beside two GPUs, not beside four
+        ((waiting(1), replace(waiting(2), job_id="8")), 1),
+        ((waiting(5),), 4),  # infeasible here
+        ((waiting(4),), 1),  # it waits for all four
+        ((waiting(1), replace(waiting(4), job_id="8")), 1),
+    ],
+)
+def test_a_job_grows_only_while_every_waiting_job_starts(queue, count):
+    cluster = site([[1.0] * 4], {"1": [(0, (0,))]})
+    jobs = [moldable(cluster, sizes=(1, 2)), moldable(cluster)]
+    found = {move.request.gpus for job in jobs for move in moves_of(cluster, [job], queue)}
+    assert max(found, default=1) == count
