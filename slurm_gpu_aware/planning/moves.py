@@ -296,7 +296,8 @@ class _Moves:
         faster = "" if ratio == 1.0 else f", {1 / ratio:.2f} times as fast by their number"
         summary = (
             f"moved from {here} (slowdown {present:.2f}) to {there}"
-            f" ({target.slowdown:.2f}{faster}), which saves {duration(saves_s)} of the {duration(remaining_s)} that it still needed"
+            f" ({target.slowdown:.2f}{faster}), which saves {duration(saves_s)} of the"
+            f" {duration(remaining_s)} that it still needed"
         )
         if one.restart_s and restart_s:
             summary += f", with {duration(restart_s)} for the restart"
