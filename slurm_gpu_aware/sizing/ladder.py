@@ -71,9 +71,9 @@ def steps(time_s: FloatArray, power_mw: IntArray, first: int, last: int) -> Step
     A step's return is time per power; it is infinite at no cost.
     """
     found: list[tuple[int, float, int]] = []
-    for rung in range(first + 1, last + 1):
-        gain = float(time_s[rung - 1] - time_s[rung])
-        cost = int(power_mw[rung] - power_mw[rung - 1])
+    some = slice(first, last + 1)
+    between = zip((-np.diff(time_s[some])).tolist(), np.diff(power_mw[some]).tolist(), strict=True)
+    for rung, (gain, cost) in enumerate(between, start=first + 1):
         while found and (cost <= 0 or found[-1][1] * cost < gain * found[-1][2]):
             _, gain_before, cost_before = found.pop()
             gain, cost = gain + gain_before, cost + cost_before
@@ -128,7 +128,7 @@ def _known(job: SizingJob, gpus: int) -> tuple[list[int | None], FloatArray, Int
     good = np.isfinite(time_s) & np.isfinite(power_w) & (time_s > 0) & (power_w > 0)
     if not good.any():
         return None
-    power_mw = np.array([milliwatts(w) for w in power_w[good]])
+    power_mw = np.ceil(1000 * np.minimum(power_w[good], MOST_W)).astype(np.int64)
     return [clocks[i] for i in np.flatnonzero(good)], time_s[good], power_mw
 
 

@@ -24,6 +24,8 @@ NAMES = (
     "topo_jobs",
     "when_it_pays",
     "convert",
+    "algorithm1",
+    "powerflow_sizes",
 )
 
 
@@ -102,6 +104,14 @@ def test_topology_aware_on_synthetic_data(scripts, partial):
     assert "synthetic data of the same shape" in text
     assert "synthetic-6: 6 jobs, 2 machines" in text
     assert "made up" in text
+
+
+def test_powerflow_against_exhaustive_search(scripts):
+    text = scripts.powerflow_sizes.section(12)
+    for row in ("`sizing/powerflow.py`", "Algorithm 1, gain divided by energy"):
+        assert text.count(f"| {row} | ") == 2
+    assert "nan" not in text
+    assert "-" not in text.replace("---", "").replace("--:", "")  # nothing is below the optimum
 
 
 ALIBABA = "job_id,submit_s,start_s,end_s,duration_s,num_gpu,gpu_milli,gpu_spec,qos,phase"
