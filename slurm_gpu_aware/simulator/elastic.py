@@ -22,9 +22,8 @@ from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings
 from slurm_gpu_aware.sizing.afs import afs
 from slurm_gpu_aware.sizing.allocation import Allocation, Sized, SizingJob
 from slurm_gpu_aware.sizing.powerflow import allocate
-from slurm_gpu_aware.sizing.zeus import zeus
 
-__all__ = ["ElasticRounds", "zeus_clock"]
+__all__ = ["ElasticRounds"]
 
 
 _SIZERS: Mapping[str, Callable[..., Allocation]] = {
@@ -32,14 +31,6 @@ _SIZERS: Mapping[str, Callable[..., Allocation]] = {
     "afs": afs,
 }
 """One for each of ``settings.ANEW``."""
-
-
-def zeus_clock(request: Request, power: PowerSettings) -> int | None:
-    """The SM clock that Zeus chooses for a job at its size; None: the default clock."""
-    job = SizingJob(
-        request.job_id, (request.gpus,), request.gpus * power.max_w, request.table, must_run=True
-    )
-    return zeus([job], request.gpus).jobs[request.job_id].clock_mhz
 
 
 class ElasticRounds(Rounds):

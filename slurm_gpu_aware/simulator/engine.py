@@ -35,7 +35,7 @@ from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.planning.prefix import id_key
 from slurm_gpu_aware.simulator.active import ActiveJob, EventClock, same_gpus
 from slurm_gpu_aware.simulator.cluster_state import BackgroundJobs, ClusterState
-from slurm_gpu_aware.simulator.elastic import ElasticRounds, zeus_clock
+from slurm_gpu_aware.simulator.elastic import ElasticRounds
 from slurm_gpu_aware.simulator.estimates import Estimates, estimate_of
 from slurm_gpu_aware.simulator.moving import Moving
 from slurm_gpu_aware.simulator.physics import Physics
@@ -44,6 +44,7 @@ from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.rounds import Round, Rounds
 from slurm_gpu_aware.simulator.settings import LIMIT_MARGIN, SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
+from slurm_gpu_aware.sizing.zeus import zeus_clock
 
 __all__ = ["Simulator", "simulate"]
 
@@ -298,9 +299,10 @@ class Simulator:
             active.start_s = self.clock.now
         else:
             active.migrations += not same_gpus(active.last, assignment)
-        power = self.settings.power
-        if power is not None and self.settings.sizing == "zeus":
-            assignment = replace(assignment, clock_mhz=zeus_clock(active.request, power))
+        power, request = self.settings.power, active.request
+        if power is not None and self.settings.sizing == "zeus" and request.table is not None:
+            clock_mhz = zeus_clock(request.table, request.gpus, request.gpus * power.max_w)
+            assignment = replace(assignment, clock_mhz=clock_mhz)
         self.rounds.stop_waiting(active)
         self.state.enter(active, assignment, cost)
         if self.keep_placements:

@@ -53,7 +53,7 @@ ESTIMATES: Mapping[str, str] = {
 SIZINGS: Mapping[str, str] = {
     "round": "sizes and clocks of the planner's round, as live",
     "as-asked": "sizes as asked, default clocks",
-    "zeus": "sizes as asked, the clock with the least energy (Zeus)",
+    "zeus": "sizes as asked, each job at its best clock by energy and time (Zeus)",
     "powerflow": "sizes and clocks of all jobs anew in each round (PowerFlow, Algorithm 1)",
     "afs": "sizes of all jobs anew in each round, default clocks (AFS)",
 }

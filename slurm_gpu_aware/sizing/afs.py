@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slurm_gpu_aware.sizing.allocation import Allocation, Sized, SizingJob, allocation, sized_at
-from slurm_gpu_aware.sizing.as_asked import first_gpus
 
 __all__ = ["afs"]
 
@@ -33,7 +32,7 @@ def afs(
         for job, offer in zip(jobs, offers, strict=True)
     ]
     spare_w = limit_w - gpus * idle_w
-    sized = first_gpus(shortest, offers, gpus, spare_w, idle_w)
+    sized = _first_gpus(shortest, offers, gpus, spare_w, idle_w)
     free = gpus - sum(one.gpus for one in sized)
     spare_w -= sum(one.power_w - one.gpus * idle_w for one in sized)
     steps = {i: step for i, one in enumerate(sized) if (step := _step(jobs[i], one))}
@@ -48,6 +47,35 @@ def afs(
         if later := _step(jobs[i], step.to):
             steps[i] = later
     return allocation(jobs, sized, gpus, idle_w, gpus_per_node)
+
+
+def _first_gpus(
+    jobs: Sequence[SizingJob],
+    offers: Sequence[Sized],
+    gpus: int,
+    spare_w: float,
+    idle_w: float,
+) -> list[Sized]:
+    """What each job gets if it gets its offer or waits, in the order of the jobs.
+
+    ``spare_w``: power above that of idle GPUs. A job without enough GPUs is left out; at the first
+    one without enough power all later ones wait, as in `powerflow.allocate`. Jobs that must run
+    come first.
+    """
+    found = list(offers)
+    waits_for = ""
+    for i in sorted(range(len(jobs)), key=lambda i: (not jobs[i].must_run, jobs[i].order)):
+        more_w = offers[i].power_w - offers[i].gpus * idle_w
+        if not jobs[i].must_run:
+            fits = offers[i].gpus <= gpus
+            if fits and more_w > spare_w:
+                waits_for = "power"
+            if waits_for or not fits:
+                found[i] = Sized(0, waits_for="GPUs" if not fits else waits_for)
+                continue
+        gpus -= offers[i].gpus
+        spare_w -= more_w
+    return found
 
 
 @dataclass(frozen=True)

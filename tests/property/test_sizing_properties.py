@@ -11,10 +11,8 @@ from small_sizing import CLOCKS, GPUS, model_table, optimum_s, random_table, siz
 
 from slurm_gpu_aware.sizing.afs import afs
 from slurm_gpu_aware.sizing.allocation import SizingJob
-from slurm_gpu_aware.sizing.as_asked import as_asked
 from slurm_gpu_aware.sizing.buddy import idle_nodes, pack
 from slurm_gpu_aware.sizing.powerflow import allocate
-from slurm_gpu_aware.sizing.zeus import zeus
 
 LIMITS = st.one_of(st.floats(0, 4000), st.just(math.inf))
 IDLE = st.sampled_from([0.0, 25.5, 60.0])
@@ -165,10 +163,10 @@ def test_close_to_the_best_of_all_sizes_and_clocks():
     assert np.mean(gaps) < 0.02
 
 
-@given(sizing_jobs(), st.integers(0, 12), LIMITS, IDLE, st.sampled_from([afs, as_asked, zeus]))
-def test_baselines_keep_the_limit_too(jobs, more, limit_w, idle_w, sizing):
+@given(sizing_jobs(), st.integers(0, 12), LIMITS, IDLE)
+def test_afs_keeps_the_limit_too(jobs, more, limit_w, idle_w):
     gpus = gpus_for(jobs, more)
-    found = sizing(jobs, gpus, limit_w, idle_w=idle_w, gpus_per_node=4)
+    found = afs(jobs, gpus, limit_w, idle_w=idle_w, gpus_per_node=4)
     if found.power_w > limit_w + 1e-6:
         assert all(found.jobs[j.job_id].gpus == (j.must_run and j.sizes[0]) for j in jobs)
     assert found.idle_gpus == gpus - sum(one.gpus for one in found.jobs.values()) >= 0

@@ -1,4 +1,4 @@
-"""Sizing baselines: sizes as asked, Zeus, AFS."""
+"""Sizing baselines: AFS and Zeus."""
 
 import numpy as np
 import pytest
@@ -7,54 +7,40 @@ from hypothesis import strategies as st
 from size_samples import ONE_GPU, SCALES, job, table
 
 from slurm_gpu_aware.sizing.afs import afs
-from slurm_gpu_aware.sizing.as_asked import as_asked
-from slurm_gpu_aware.sizing.zeus import zeus
-
-BASELINES = pytest.mark.parametrize("sizing", [afs, as_asked, zeus])
+from slurm_gpu_aware.sizing.zeus import zeus_clock
 
 
-@BASELINES
-def test_a_limit_makes_the_last_jobs_wait(sizing):
+def test_a_limit_makes_the_last_jobs_wait():
     jobs = [job(str(i), (1,), ONE_GPU, order=i, clocks_mhz=(1000,)) for i in range(3)]
-    found = sizing(jobs, 4, 250 + 20, idle_w=10, gpus_per_node=2)
+    found = afs(jobs, 4, 250 + 20, idle_w=10, gpus_per_node=2)
     assert [(j.gpus, j.waits_for) for j in found.jobs.values()] == [(1, ""), (1, ""), (0, "power")]
     assert (found.power_w, found.idle_gpus, found.idle_nodes) == (220, 2, 1)
 
 
-@BASELINES
-def test_a_job_that_is_too_wide_is_left_out(sizing):
-    found = sizing([job("1", (4,)), job("2", (2,), order=1)], 3)
+def test_a_job_that_is_too_wide_is_left_out():
+    found = afs([job("1", (4,)), job("2", (2,), order=1)], 3)
     assert [(j.gpus, j.waits_for) for j in found.jobs.values()] == [(0, "GPUs"), (2, "")]
 
 
-@BASELINES
-def test_a_running_job_stays_whatever_the_limit(sizing):
-    found = sizing([job("1", (1,), ONE_GPU), job("2", (2,), must_run=True)], 4, 5)
+def test_a_running_job_stays_whatever_the_limit():
+    found = afs([job("1", (1,), ONE_GPU), job("2", (2,), must_run=True)], 4, 5)
     assert [j.gpus for j in found.jobs.values()] == [0, 2]
 
 
-@BASELINES
-def test_a_job_without_a_table_counts_with_its_power_limits(sizing):
-    found = sizing([job("1", (2, 4), None, max_w=600, clocks_mhz=())], 8)
+def test_a_job_without_a_table_counts_with_its_power_limits():
+    found = afs([job("1", (2, 4), None, max_w=600, clocks_mhz=())], 8)
     assert (found.jobs["1"].gpus, found.jobs["1"].clock_mhz, found.power_w) == (2, None, 600)
-
-
-def test_as_asked_runs_at_the_default_clock():
-    (one,) = as_asked([job("1", (2, 4))], 8).jobs.values()
-    assert (one.gpus, one.clock_mhz, one.time_s, one.power_w) == (2, None, 5, 400)
 
 
 @pytest.mark.parametrize(("eta", "clock"), [(0.0, 1400), (0.5, 1200), (1.0, 1000)])
 def test_zeus_weighs_energy_against_time(eta, clock):
-    (one,) = zeus([job("1", (1,))], 8, eta=eta).jobs.values()
-    assert one.clock_mhz == clock
+    assert zeus_clock(ONE_GPU, 1, 300, eta) == clock
 
 
-def test_zeus_keeps_a_fixed_clock_and_passes_over_what_is_not_known():
-    (fixed,) = zeus([job("1", (1,), clocks_mhz=(1200,))], 8, eta=1.0).jobs.values()
-    holes = table([[np.nan, 11, 10]], [[100, 130, -1]])
-    (known,) = zeus([job("1", (1,), holes)], 8).jobs.values()
-    assert (fixed.clock_mhz, known.clock_mhz) == (1200, 1200)
+def test_zeus_passes_over_what_is_not_known():
+    assert zeus_clock(table([[np.nan, 11, 10]], [[100, 130, -1]]), 1, 300) == 1200
+    assert zeus_clock(table([[np.nan] * 3], [[100] * 3]), 1, 300) is None
+    assert zeus_clock(ONE_GPU, 2, 600) is None
 
 
 def test_afs_starts_the_shortest_jobs_and_grows_the_shorter_of_equals():
