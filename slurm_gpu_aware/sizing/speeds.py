@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,7 +11,7 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.size_table import SizeTable
 
-__all__ = ["Speeds", "node_power", "speeds_of"]
+__all__ = ["Speeds", "least_share", "node_power", "speeds_of"]
 
 
 def node_power(gpus: FloatArray, width: int, on_w: float, idle_w: float = 0.0) -> FloatArray:
@@ -98,7 +99,7 @@ class Speeds:
     def with_share(self, share: float, inflation: float) -> Speeds:
         """The same and a share of one GPU, on which a job takes ``inflation`` times as long.
 
-        The least size must be one GPU. Its power is the share of the power of one GPU.
+        The least size must be one GPU. Power: the share of that of one GPU.
         """
         if self.gpus[0] != 1 or not 0 < share < 1 < inflation:
             raise ValueError("a share below 1 is slower than one GPU, which must be a size")
@@ -107,6 +108,11 @@ class Speeds:
             np.concatenate(([self.speed[0] / inflation], self.speed)),
             np.concatenate(([share * self.power[0]], self.power)),
         )
+
+
+def least_share(memory_gb: float, gpu_memory_gb: float, shares: Sequence[float]) -> float | None:
+    """The least of some shares of a GPU whose part of its memory is enough; None: none is."""
+    return min((share for share in shares if memory_gb <= share * gpu_memory_gb), default=None)
 
 
 def speeds_of(table: SizeTable, clock_mhz: int | None = None) -> Speeds | None:

@@ -11,6 +11,7 @@ IV and Algorithm 1, corrected).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,7 @@ from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.sizing.speeds import Speeds
 from slurm_gpu_aware.sizing.work import WorkDistribution
 
-__all__ = ["GrowthPlan", "optimum"]
+__all__ = ["GrowthPlan", "best_constant", "optimum"]
 
 GRID = np.linspace(0.0, 1.0, 33)[1:-1]
 """Prices tried at a time."""
@@ -39,21 +40,24 @@ class GrowthPlan:
     """Sizes in use, ascending."""
     until: tuple[float, ...]
     """Work done when the job leaves that size; the last one: all of it."""
-    growth_time: float
-    """Time from now to the first growth, or to the end at the latest."""
+    leaves: tuple[float, ...]
+    """Time from now until then."""
     cost: float
     """Expected cost, from now on."""
-    longest: float
-    """Time to the end if all the work is to be done."""
     late: float
     """Time by which that is late; 0: the due date is always met."""
     in_time: float
     """Probability of the due date."""
 
     @property
-    def grows(self) -> bool:
-        """It gets more GPUs unless it ends before."""
-        return len(self.gpus) > 1
+    def longest(self) -> float:
+        """Time to the end if all the work is to be done."""
+        return self.leaves[-1]
+
+    def growth_time(self, gpus: float) -> float:
+        """Time from now until a job of this size should grow; inf: never, or not in the plan."""
+        times = zip(self.gpus[:-1], self.leaves, strict=False)
+        return next((time for size, time in times if size == gpus), math.inf)
 
 
 def optimum(work: WorkDistribution, speeds: Speeds, time_left: float) -> GrowthPlan:
@@ -71,6 +75,16 @@ def optimum(work: WorkDistribution, speeds: Speeds, time_left: float) -> GrowthP
     else:
         changes = _changes(work, speeds, time_left)
     return _plan(work, speeds, changes, time_left)
+
+
+def best_constant(work: WorkDistribution, speeds: Speeds, time_left: float) -> GrowthPlan:
+    """The cheapest size that meets the due date without growth; if none does, the fastest."""
+    longest = (work.most - work.done) * speeds.unit_time
+    in_time = np.flatnonzero(longest <= time_left * (1 + TIGHT))
+    best = in_time[np.argmin(speeds.unit_cost[in_time])] if len(in_time) else len(longest) - 1
+    one = slice(best, best + 1)
+    alone = Speeds(speeds.gpus[one], speeds.speed[one], speeds.power[one])
+    return _plan(work, alone, np.empty(0), time_left)
 
 
 def _changes(work: WorkDistribution, speeds: Speeds, time_left: float) -> FloatArray:
@@ -122,9 +136,8 @@ def _plan(
     return GrowthPlan(
         tuple(speeds.gpus[used].tolist()),
         tuple(bounds[used + 1].tolist()),
-        float(amounts[used[0]] * speeds.unit_time[used[0]]),
+        tuple(np.cumsum(amounts * speeds.unit_time)[used].tolist()),
         float(expected @ speeds.unit_cost),
-        longest,
         late,
         in_time,
     )

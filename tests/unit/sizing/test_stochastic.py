@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from size_samples import SCALES
 
 from slurm_gpu_aware.model.size_table import SizeTable
-from slurm_gpu_aware.sizing.speeds import Speeds, node_power, speeds_of
-from slurm_gpu_aware.sizing.stochastic import optimum
+from slurm_gpu_aware.sizing.speeds import Speeds, least_share, node_power, speeds_of
+from slurm_gpu_aware.sizing.stochastic import best_constant, optimum
 from slurm_gpu_aware.sizing.work import beta, empirical, uniform, weibull
 
 ROOT = Path(__file__).parents[3]
@@ -59,10 +59,13 @@ def test_solved_examples():
         assert plan.late == 0
         assert plan.cost == pytest.approx(answer["objective"], rel=1e-9), case["id"]
         assert plan.longest == pytest.approx(answer["worst_case_time"])
+        constant = best_constant(work, speeds, case["deadline"])
+        cheapest = case["baselines"]["cheapest_feasible_constant"]["objective"]
+        assert constant.cost == pytest.approx(cheapest)
         assert plan.gpus == tuple(case["gpus"][k - 1] for k in answer["used_speeds"])
         used = [*answer["x"], work.most][-len(plan.until) :]
         assert plan.until == pytest.approx(used, abs=1e-4 * work.most)
-        assert plan.growth_time == pytest.approx(answer["first_change"]["after_time"], rel=1e-4)
+        assert plan.leaves[0] == pytest.approx(answer["first_change"]["after_time"], rel=1e-4)
 
 
 @settings(max_examples=60)
@@ -152,7 +155,7 @@ def test_a_restart_agrees_with_the_plan_when_nothing_was_learnt(work, speeds, sh
 
 def test_with_all_the_time_a_job_takes_the_cheapest_size():
     plan = optimum(uniform(100), speeds_like(4), 1000)
-    assert (plan.gpus, plan.until, plan.growth_time, plan.grows) == ((1,), (100,), 50, False)
+    assert (plan.gpus, plan.until, plan.leaves) == ((1,), (100,), (50,))
 
 
 def test_a_job_that_always_does_all_its_work_mixes_two_sizes():
@@ -161,6 +164,22 @@ def test_a_job_that_always_does_all_its_work_mixes_two_sizes():
     plan = optimum(empirical([100], 100), speeds, left)
     assert len(plan.gpus) == 2
     assert plan.longest == pytest.approx(left)
+
+
+def test_the_time_of_the_next_growth():
+    plan = optimum(uniform(100), speeds_like(4), 25)
+    assert [plan.growth_time(gpus) for gpus in plan.gpus] == [*plan.leaves[:-1], np.inf]
+    assert plan.growth_time(0.5) == np.inf
+
+
+def test_a_job_that_may_not_grow_gets_the_cheapest_size_that_is_in_time():
+    assert best_constant(uniform(100), speeds_like(4), 30).gpus == (3,)
+    late = best_constant(uniform(100), speeds_like(4), 10)
+    assert (late.gpus, late.late > 0, 0 < late.in_time < 1) == ((4,), True, True)
+
+
+def test_the_least_share_of_a_gpu_with_enough_memory():
+    assert [least_share(gb, 24, (0.5, 0.25)) for gb in (6, 7, 12, 13)] == [0.25, 0.5, 0.5, None]
 
 
 def test_dominated_sizes_are_taken_out():

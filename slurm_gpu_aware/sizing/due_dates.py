@@ -1,0 +1,243 @@
+"""Stochastic scheduler: GPUs of all jobs with due dates at one time (STS, Algorithms 2 and 3).
+
+Jobs come in the order of their pressure. Each gets the size and the GPU model at which it is
+expected to cost least, on the node of that model that it fills best. Where that is not free, it
+gets the cheapest of what is free, or waits, whichever is expected to cost less. A job never gets
+fewer GPUs than it has, and jobs that may not be moved stay as they are.
+
+The paper leaves open what a second choice is and when a job is postponed. Here both follow from one
+rule: the cost of some size until the next decision, and of the optimum from there. Waiting is the
+size 0, at which being late costs more (rho in the paper).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_gpu_aware.sizing.free_gpus import DueNode, FreeGpus, Share
+from slurm_gpu_aware.sizing.speeds import Speeds
+from slurm_gpu_aware.sizing.stochastic import GrowthPlan, best_constant, optimum
+from slurm_gpu_aware.sizing.work import WorkDistribution
+
+__all__ = ["Decision", "DueJob", "Given", "decide"]
+
+AT_ONCE = 1e-6
+"""Share of its longest time in which a job leaves a size that it then does not get at all."""
+
+
+@dataclass(frozen=True, eq=False)
+class DueJob:
+    """A job with a due date. Times, costs and work are in any units, the same for all jobs."""
+
+    job_id: str
+    due: float
+    """Time by which it should end."""
+    late_cost: float
+    """Cost of a unit of time that it ends late."""
+    work: WorkDistribution
+    """Given what is done."""
+    speeds: Mapping[str, Speeds]
+    """GPU model -> sizes on one node of that model."""
+    held: Share | None = None
+    """What it runs on."""
+    movable: bool = True
+    """It may be stopped and started elsewhere, or with more GPUs."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a job gets, and its plan from now on."""
+
+    share: Share
+    plan: GrowthPlan | None
+    """It may begin with more GPUs than were free. None: a running job whose speeds are unknown."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What all jobs get."""
+
+    jobs: Mapping[str, Given]
+    """Those that run, in the order of pressure."""
+    waiting: tuple[str, ...]
+    """Those that do not, in the order of pressure."""
+    wake: float
+    """Time at which the first job should grow; inf: none should."""
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """A plan on a GPU model, and all its cost."""
+
+    cost: float
+    model: str
+    size: float
+    plan: GrowthPlan
+
+
+def decide(
+    jobs: Sequence[DueJob],
+    nodes: Sequence[DueNode],
+    now: float,
+    period: float,
+    late_factor: float = 2.0,
+) -> Decision:
+    """GPUs of each job from now on.
+
+    Parameters
+    ----------
+    period : time to the next decision, as far as known.
+    late_factor : being late counts so many times for a job that waits (rho, above 1).
+
+    ValueError: jobs hold GPUs that the nodes do not have.
+    """
+    return _Round(nodes, now, period, late_factor).decide(jobs)
+
+
+class _Round:
+    """One decision, job by job."""
+
+    def __init__(
+        self, nodes: Sequence[DueNode], now: float, period: float, late_factor: float
+    ) -> None:
+        self.free = FreeGpus(nodes)
+        self.nodes = nodes
+        self.models = {node.model for node in nodes}
+        self.now, self.period, self.late_factor = now, period, late_factor
+
+    def decide(self, jobs: Sequence[DueJob]) -> Decision:
+        for job in jobs:
+            if job.held is not None:
+                self.free.take(job.held)
+        ordered = sorted(jobs, key=self._pressure, reverse=True)
+        given: dict[str, Given] = {}
+        for job in ordered:
+            found = self._start(job) if job.held is None else self._go_on(job, job.held)
+            if found is not None:
+                given[job.job_id] = found
+        for job in ordered:
+            if job.movable and job.job_id in given:
+                given[job.job_id] = self._again(job, given[job.job_id])
+        waiting = tuple(job.job_id for job in ordered if job.job_id not in given)
+        growth = (one.plan.growth_time(one.share.gpus) for one in given.values() if one.plan)
+        return Decision(given, waiting, self.now + min(growth, default=math.inf))
+
+    def _pressure(self, job: DueJob) -> float:
+        """Time by which it is late at best, with all its work (equation 27)."""
+        amount = job.work.most - job.work.done
+        least = min((float(s.unit_time[-1]) for s in job.speeds.values()), default=math.inf)
+        return self.now + amount * least - job.due
+
+    def _start(self, job: DueJob) -> Given | None:
+        """What a job gets that does not run; None: it waits."""
+        if not self.free.any or not (choices := self._choices(job, job.speeds)):
+            return None
+        share = self.free.best_fit(choices[0].model, choices[0].size)
+        if share is not None:
+            self.free.take(share)
+            return Given(share, choices[0].plan)
+        best, cost = None, self._cost_of_waiting(job)
+        for second in self._second_choices(job, choices):
+            if second[0] <= cost:
+                cost, best = second[0], second[1]
+        if best is not None:
+            self.free.take(best.share)
+        return best
+
+    def _go_on(self, job: DueJob, held: Share) -> Given:
+        """What a running job gets: more GPUs if its plan says so, on its own node if it can."""
+        own_model = self.nodes[held.node].model
+        kept = {m: s for m in job.speeds if (s := job.speeds[m].at_least(held.gpus)) is not None}
+        own = self._choices(job, {own_model: kept.pop(own_model)}) if own_model in kept else []
+        if not own:
+            return Given(held, None)
+        if not job.movable or own[0].size <= held.gpus:
+            return Given(held, own[0].plan)
+        self.free.give_back(held)
+        found = self.free.on_node(held.node, own[0].size)
+        best = Given(found or held, own[0].plan)
+        if found is None:
+            for choice in sorted(own + self._choices(job, kept), key=lambda c: c.cost):
+                found = self.free.best_fit(choice.model, choice.size)
+                if found is not None:
+                    best = Given(found, choice.plan)
+                    break
+        self.free.take(best.share)
+        return best
+
+    def _again(self, job: DueJob, given: Given) -> Given:
+        """Idle GPUs for a job that has fewer than planned, and no move that is needless by now."""
+        share, plan = given.share, given.plan
+        self.free.give_back(share)
+        if job.held is not None and job.held.node != share.node:
+            alike = self.nodes[job.held.node].model == self.nodes[share.node].model
+            share = (self.free.on_node(job.held.node, share.gpus) if alike else None) or share
+        if plan is not None and (size := _first_size(plan)) > share.gpus:
+            share = self.free.on_node(share.node, size) or share
+        self.free.take(share)
+        return Given(share, plan)
+
+    def _choices(
+        self, job: DueJob, speeds: Mapping[str, Speeds], later: float = 0.0
+    ) -> list[_Choice]:
+        """The best plan on each GPU model, some time later, cheapest first."""
+        found = [
+            self._choice(job, model, some, job.work, later)
+            for model, some in speeds.items()
+            if model in self.models
+        ]
+        return sorted(found, key=lambda choice: choice.cost)
+
+    def _choice(
+        self, job: DueJob, model: str, speeds: Speeds, work: WorkDistribution, later: float
+    ) -> _Choice:
+        best = optimum if job.movable else best_constant
+        plan = best(work, speeds, job.due - self.now - later)
+        return _Choice(plan.cost + job.late_cost * plan.late, model, _first_size(plan), plan)
+
+    def _cost_of_waiting(self, job: DueJob) -> float:
+        """Cost if the job waits for a period and gets its best plan then."""
+        more = (self.late_factor - 1) * job.late_cost
+        later = self._choices(job, job.speeds, self.period)
+        return min(choice.cost + more * choice.plan.late for choice in later)
+
+    def _second_choices(
+        self, job: DueJob, choices: Sequence[_Choice]
+    ) -> Iterator[tuple[float, Given]]:
+        """(cost, what the job gets): the plans that can start, and the next smaller sizes."""
+        for choice in choices:
+            share = self.free.best_fit(choice.model, choice.size)
+            if share is not None:
+                yield choice.cost, Given(share, choice.plan)
+                continue
+            sizes = job.speeds[choice.model].gpus
+            for size in sizes[sizes < choice.size][::-1].tolist():
+                if (share := self.free.best_fit(choice.model, size)) is not None:
+                    yield self._cost_from(job, choice, size), Given(share, choice.plan)
+                    break
+
+    def _cost_from(self, job: DueJob, choice: _Choice, size: float) -> float:
+        """Cost of a size for a period, or to the end, and of the optimum from there."""
+        speeds = job.speeds[choice.model]
+        k = int(np.searchsorted(speeds.gpus, size))
+        done = job.work.done + self.period * float(speeds.speed[k])
+        if not job.movable or done >= job.work.most:
+            longest = (job.work.most - job.work.done) * float(speeds.unit_time[k])
+            late = max(self.now + longest - job.due, 0.0)
+            return job.work.mean_left * float(speeds.unit_cost[k]) + job.late_cost * late
+        at = np.array([done])
+        ends_later = float(job.work.survival(at)[0])
+        kept = speeds.at_least(size) or speeds
+        then = self._choice(job, choice.model, kept, job.work.given(done), self.period).plan
+        now = float(job.work.integral(at)[0]) * float(speeds.unit_cost[k])
+        return now + ends_later * then.cost + job.late_cost * then.late
+
+
+def _first_size(plan: GrowthPlan) -> float:
+    """The size that a plan begins with."""
+    at_once = len(plan.gpus) > 1 and plan.leaves[0] <= AT_ONCE * plan.longest
+    return plan.gpus[1] if at_once else plan.gpus[0]

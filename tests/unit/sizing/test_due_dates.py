@@ -1,0 +1,231 @@
+"""Scheduler of jobs with due dates: order, models, best fit, waiting, shares, growth."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from due_samples import any_work, speeds_like, speeds_of_any_kind
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu_aware.sizing.due_dates import DueJob, decide
+from slurm_gpu_aware.sizing.free_gpus import DueNode, FreeGpus, Share
+from slurm_gpu_aware.sizing.work import empirical, uniform
+
+OLD = speeds_like(4, base=1.0, on_w=1.0)
+NEW = replace(OLD, speed=4 * OLD.speed, power=6 * OLD.power)
+"""Four times as fast, and half as dear again for the same work."""
+BOTH = {"old": OLD, "new": NEW}
+
+
+def job(name="1", due=1000.0, *, speeds=BOTH, work=None, late_cost=10.0, **more):
+    return DueJob(name, due, late_cost, work or uniform(100), speeds, **more)
+
+
+def nodes(old=1, new=0, gpus=4):
+    return [DueNode("old", gpus)] * old + [DueNode("new", gpus)] * new
+
+
+def shares(decision):
+    return {name: given.share for name, given in decision.jobs.items()}
+
+
+def test_with_time_a_job_gets_the_cheapest_size_of_the_cheapest_model():
+    found = decide([job()], nodes(1, 1), 0, 1)
+    assert shares(found) == {"1": Share(0, 1)}
+    assert (found.waiting, found.wake) == ((), math.inf)
+
+
+def test_a_due_date_that_only_the_fast_model_meets():
+    assert shares(decide([job(due=26)], nodes(1, 1), 0, 1)) == {"1": Share(1, 1)}
+
+
+def test_it_wakes_when_the_first_job_grows():
+    found = decide([job(due=60), job("2", due=1000)], nodes(2), 100 - 100, 1)
+    (leaves, *_) = found.jobs["1"].plan.leaves
+    assert found.wake == leaves < 60
+
+
+def test_jobs_under_pressure_come_first():
+    jobs = [job("late", 500), job("soon", 90), job("over", -5)]
+    found = decide(jobs, nodes(1, 0, 1), 0, 1)
+    assert list(found.jobs) == ["over"]
+    assert found.waiting == ("soon", "late")
+
+
+def test_jobs_fill_used_nodes_first():
+    held = [job("a", held=Share(1, 2)), job("b", held=Share(2, 1))]
+    found = decide([*held, job("1"), job("2"), job("3")], nodes(3), 0, 1)
+    assert [shares(found)[name].node for name in "123"] == [1, 1, 2]
+
+
+def test_a_job_with_time_waits_for_the_cheap_model():
+    held = job("a", speeds={"old": OLD}, held=Share(0, 4), movable=False)
+    cheap = decide([held, job("1", due=500)], nodes(1, 1), 0, 1)
+    assert cheap.waiting == ("1",)
+    pressed = decide([held, job("1", due=50)], nodes(1, 1), 0, 20)
+    assert shares(pressed)["1"].node == 1
+
+
+def test_a_job_starts_on_fewer_gpus_than_it_should_have():
+    held = job("a", held=Share(0, 2), movable=False)
+    work = empirical([100], 100)
+    found = decide([held, job("1", due=38, work=work)], nodes(1), 0, 1)
+    assert found.jobs["1"].plan.gpus[0] > 2
+    assert shares(found)["1"] == Share(0, 2)
+
+
+def test_a_running_job_grows_on_its_own_node():
+    found = decide([job(due=38, held=Share(1, 1))], nodes(2), 0, 1)
+    assert shares(found)["1"].node == 1
+    assert shares(found)["1"].gpus > 1
+
+
+def test_a_running_job_moves_only_to_grow():
+    full = job("a", held=Share(0, 3), movable=False)
+    grown = decide([full, job(due=38, held=Share(0, 1))], nodes(2), 0, 1)
+    assert shares(grown)["1"].node == 1
+    enough = decide([full, job(due=1000, held=Share(0, 1))], nodes(2), 0, 1)
+    assert shares(enough)["1"] == Share(0, 1)
+
+
+def test_a_job_that_need_not_move_any_more_stays():
+    """The first one leaves its node after the second has left it: room for the second."""
+    first = job("1", due=30, held=Share(0, 1), speeds={"old": OLD})
+    second = job("2", due=44, held=Share(0, 3), speeds={"old": OLD})
+    found = decide([first, second], nodes(3), 0, 1)
+    assert shares(found)["1"].gpus == 4
+    assert shares(found)["2"].node == 0
+
+
+def test_a_job_that_may_not_be_moved_stays_as_it_is():
+    found = decide([job(due=1, held=Share(0, 1), movable=False)], nodes(2), 0, 1)
+    assert shares(found) == {"1": Share(0, 1)}
+    assert found.wake == math.inf
+
+
+def test_a_job_that_may_not_be_moved_starts_with_all_it_needs():
+    found = decide([job(due=60, movable=False, speeds={"old": OLD})], nodes(2), 0, 1)
+    assert shares(found) == {"1": Share(0, 3)}
+    assert found.wake == math.inf
+
+
+def test_a_job_on_a_model_of_which_nothing_is_known_keeps_its_gpus():
+    found = decide([job(speeds={"new": NEW}, held=Share(0, 1))], nodes(1, 1), 0, 1)
+    assert (shares(found), found.jobs["1"].plan) == ({"1": Share(0, 1)}, None)
+
+
+def test_a_job_for_models_that_are_not_here_waits():
+    assert decide([job(speeds={"new": NEW})], nodes(), 0, 1).waiting == ("1",)
+
+
+def test_shares_fill_a_gpu_before_the_next_one():
+    shared = {"old": OLD.with_share(0.5, 1.1)}
+    jobs = [job(name, speeds=shared) for name in "123"]
+    found = decide(jobs, nodes(1, 0, 2), 0, 1)
+    assert [shares(found)[name] for name in "123"] == [
+        Share(0, 0.5, 0),
+        Share(0, 0.5, 0),
+        Share(0, 0.5, 1),
+    ]
+    none_left = decide([*jobs, job("4", due=50)], nodes(1, 0, 1), 0, 1)
+    assert len(none_left.jobs) == 1
+
+
+def test_a_share_grows_to_its_whole_gpu_when_it_is_alone_on_it():
+    shared = {"old": speeds_like(1, base=1.0, on_w=1.0).with_share(0.5, 1.1)}
+    running = job(due=100, speeds=shared, held=Share(0, 0.5, 0))
+    assert shares(decide([running], nodes(1, 0, 1), 0, 1)) == {"1": Share(0, 1)}
+    other = job("2", speeds=shared, held=Share(0, 0.5, 0))
+    assert shares(decide([running, other], nodes(1, 0, 1), 0, 1))["1"] == running.held
+
+
+def test_gpus_that_are_not_there_cannot_be_held():
+    with pytest.raises(ValueError, match="not as many"):
+        decide([job(held=Share(0, 5))], nodes(), 0, 1)
+    halves = [job(str(i), held=Share(0, 0.75, 0)) for i in range(2)]
+    with pytest.raises(ValueError, match="shared out"):
+        decide(halves, nodes(), 0, 1)
+
+
+MODELS = ("old", "new")
+
+
+@st.composite
+def cases(draw):
+    """Nodes, and jobs of which some run."""
+    here = draw(
+        st.lists(st.builds(DueNode, st.sampled_from(MODELS), st.integers(1, 8)), min_size=1)
+    )
+    free, jobs = FreeGpus(here), []
+    for n in range(draw(st.integers(1, 8))):
+        speeds = {
+            model: draw(speeds_of_any_kind())
+            for model in draw(st.lists(st.sampled_from(MODELS), unique=True, min_size=1))
+        }
+        if draw(st.booleans()):
+            speeds = {
+                m: s.with_share(0.25, 1.1) if s.gpus[0] == 1 else s for m, s in speeds.items()
+            }
+        work = draw(any_work)
+        work = work.given(draw(st.floats(0, 0.9)) * work.most)
+        held = None
+        if draw(st.booleans()):
+            size = draw(st.sampled_from([0.25, 1, 2, 3]))
+            held = free.on_node(draw(st.integers(0, len(here) - 1)), size)
+            if held is not None:
+                free.take(held)
+        due, movable = draw(st.floats(-50, 300)), draw(st.booleans())
+        jobs.append(DueJob(str(n), due, draw(st.floats(0, 100)), work, speeds, held, movable))
+    return jobs, here
+
+
+@given(cases(), st.floats(0.1, 100))
+def test_what_every_decision_is(case, period):
+    jobs, here = case
+    found = decide(jobs, here, 0.0, period)
+    assert sorted([*found.jobs, *found.waiting]) == sorted(job.job_id for job in jobs)
+    assert found.wake > 0
+    free = FreeGpus(here)
+    for one in found.jobs.values():
+        free.take(one.share)
+    by_name = {job.job_id: job for job in jobs}
+    for name, one in found.jobs.items():
+        own, model = by_name[name], here[one.share.node].model
+        if own.held is not None:
+            assert one.share.gpus >= own.held.gpus
+            assert own.movable or one.share == own.held
+            assert one.share.node == own.held.node or one.share.gpus > own.held.gpus
+        if one.share != own.held:
+            assert one.share.gpus in own.speeds[model].gpus
+    assert not any(by_name[name].held for name in found.waiting)
+
+
+@given(cases())
+def test_pressed_jobs_never_leave_a_free_node(case):
+    """A job that is late already gets something of a model it knows, if that has free GPUs."""
+    jobs, here = case
+    jobs = [replace(job, due=-1e6, late_cost=100.0) for job in jobs]
+    found = decide(jobs, here, 0.0, 1.0)
+    free = FreeGpus(here)
+    for one in found.jobs.values():
+        free.take(one.share)
+    by_name = {job.job_id: job for job in jobs}
+    for name in found.waiting:
+        for model, speeds in by_name[name].speeds.items():
+            assert all(free.best_fit(model, size) is None for size in speeds.gpus)
+
+
+def test_free_gpus_come_back():
+    free = FreeGpus(nodes(1))
+    for share in (Share(0, 2), Share(0, 0.25, 0), Share(0, 0.75, 0)):
+        free.take(share)
+    assert (free.whole, free.left[0].keys()) == ([1], {0})
+    assert free.left[0][0] == pytest.approx(0)
+    for share in (Share(0, 0.25, 0), Share(0, 2), Share(0, 0.75, 0)):
+        free.give_back(share)
+    assert (free.whole, free.left) == ([4], [{}])
+    assert free.any
+    assert not FreeGpus([DueNode("old", 0)]).any
+    assert np.all([free.on_node(0, size) for size in (0.5, 1, 4)])
