@@ -21,6 +21,7 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import POWER_W, Cluster, RunningJob
 from slurm_gpu_aware.model.power import PoweredJob, PowerState
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.plan import ClockChange, Plan, PlannedPower
 from slurm_gpu_aware.planning.power_budget import PowerBudget, clock_choices, present_w
@@ -30,9 +31,6 @@ from slurm_gpu_aware.sizing.allocation import Sized, SizingJob
 from slurm_gpu_aware.sizing.powerflow import allocate
 
 __all__ = ["Started", "sized"]
-
-_UNKNOWN_S = 86400.0
-"""Run time of a job without an estimate and a limit."""
 
 
 @dataclass(frozen=True)
@@ -159,18 +157,14 @@ class _Sizing:
             0.0 if self.budget is None else self.budget.most_w(request),
             request.table,
             clock_choices(request, settings),
-            _work(request),
+            _own_time(request.table, request.gpus),
             must_run=True,
         )
 
     def _running_job(self, job: RunningJob) -> SizingJob:
         known = self.running[job.job_id]
-        table, now = known.table, self.dispatcher.now
-        assert table is not None  # noqa: S101 - of `adjustable`
-        left_s = job.until_s - now
-        row, work = table.row(known.gpus), 1.0
-        if row is not None:
-            work = _units(left_s, float(table.time_s[row, table.column(known.clock_mhz)]))
+        table = known.table
+        work = _own_time(table, known.gpus)
         return SizingJob(job.job_id, (known.gpus,), known.max_w, table, None, work, must_run=True)
 
     def clocked(
@@ -255,17 +249,12 @@ def _faster(one: Started, request: Request, found: Assignment) -> bool:
     return after * found.slowdown < before * one.assignment.slowdown
 
 
-def _work(request: Request) -> float:
-    """Iterations of a job that starts, from its expected run time."""
-    table = request.table
-    row = None if table is None else table.row(request.gpus)
-    if table is None or row is None:
-        return 1.0
-    return _units(request.expected_s, float(table.time_s[row, -1]))
+def _own_time(table: SizeTable | None, gpus: int) -> float:
+    """Iterations in a second at the default clock: a step counts by its share of the job's time.
 
-
-def _units(run_s: float, time_s: float) -> float:
-    """Iterations of ``time_s`` in a run time; 1 if the time is not known."""
-    if not 0 < time_s < math.inf:
-        return 1.0
-    return max(run_s if run_s < math.inf else _UNKNOWN_S, 0.0) / time_s
+    So two steps that save a tenth of a long job and of a short one count alike, as in PowerFlow's
+    eq. 20: the power of the long one would be gone for longer.
+    """
+    row = None if table is None else table.row(gpus)
+    time_s = math.nan if table is None or row is None else float(table.time_s[row, -1])
+    return 1.0 / time_s if 0 < time_s < math.inf else 1.0

@@ -94,12 +94,13 @@ class ElasticRounds(Rounds):
         )
 
     def _work(self, active: ActiveJob) -> float:
-        """Iterations that are left if the run time is estimated; else of a second of work."""
+        """Iterations that are left, for AFS; PowerFlow counts gains as shares of a job's time."""
         request, table = active.request, active.request.table
         row = None if table is None else table.row(request.gpus)
         if table is None or row is None:
             return 1.0
-        seconds = 1.0 if self.state.estimates.kind == "limit" else request.expected_s
+        known = self.settings.sizing == "afs" and self.state.estimates.kind != "limit"
+        seconds = request.expected_s if known else 1.0
         return seconds / float(table.time_s[row, table.column(None)])
 
     def _placed(self, queue: list[ActiveJob], sized: Mapping[str, Sized], keep: set[int]) -> Plan:

@@ -47,8 +47,7 @@ def test_jobs_of_one_round_get_what_the_allocator_gives_them(eta):
     power = replace(POWER, eta=eta)
     result = run(Trace.of("t", jobs), sizing="powerflow", power=power)
     wanted = [
-        SizingJob(j.job_id, j.sizes, MAX_W, j.table, work=j.duration_s / j.table.time_s[0, -1])
-        for j in jobs
+        SizingJob(j.job_id, j.sizes, MAX_W, j.table, work=1.0 / j.table.time_s[0, -1]) for j in jobs
     ]
     found = allocate(wanted, 16, eta * 16 * MAX_W, idle_w=IDLE_W, gpus_per_node=4, whole_nodes=True)
     first = {p["job_id"]: sum(map(len, p["slots"])) for p in result.placements if not p["at_s"]}
