@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "INDEX_TYPES",
+    "MARKS",
     "NODE_NAME",
     "PROBE_JOB",
     "PROBE_TIME_LIMIT",
@@ -16,6 +17,8 @@ __all__ = [
 
 NODE_NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,254}"
 """Pattern of a node name that may be passed to a command."""
+MARKS = "GPU_AWARE_MARKS"
+"""Variable with the file to which a measured job appends one byte per iteration."""
 PROBE_TIME_LIMIT = "time limit"
 """Fault of a probe that left out runs because its time was over."""
 PROBE_JOB = "gpu-aware-probe."

@@ -37,6 +37,7 @@ _ELSEWHERE = {
     "forget": "gpu_aware_profile.commands.forget:forget",
     "fit-effbw": "gpu_aware_profile.commands.effbw:fit_effbw",
     "import": "gpu_aware_profile.commands.import_files:import_command",
+    "job": "gpu_aware_profile.commands.job:job",
     "levels": "gpu_aware_profile.commands.levels:levels",
     "level-step": "gpu_aware_profile.commands.levels:level_step",
     "pattern": "gpu_aware_profile.commands.pattern:pattern",

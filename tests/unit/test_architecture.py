@@ -46,6 +46,7 @@ PROFILING_ALLOWED = {
     "devices": set(),
     "backends": set(),
     "classification": set(),
+    "job": {"devices"},
     "kernels": {"backends"},
     "links": {"backends", "devices"},
     "probe": {"backends", "devices", "links"},

@@ -1,0 +1,120 @@
+"""``gpu-aware-profile job``: runs a job's program, and measures it for a performance model."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from slurm_gpu_aware.bounds import MAX_GPUS
+from slurm_gpu_aware.cli.options import Number
+from slurm_gpu_aware.cli.output import say
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.names import is_name
+
+if TYPE_CHECKING:
+    from gpu_aware_profile.job.own_gpus import Allocation
+    from gpu_aware_profile.job.watch import Watched
+
+__all__ = ["job"]
+
+COLUMNS: tuple[str, ...] = ("application", "gpu_model", "gpus", "nodes", "batch_size", "clock_mhz")
+COLUMNS += ("time_s", "power_w")
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.option(
+    "--model", "name", required=True, metavar="NAME", help="Name of the performance model."
+)
+@click.option(
+    "--batch-size",
+    type=Number(1, 10**9),
+    default=1.0,
+    metavar="N",
+    help="Samples that each GPU processes in an iteration.",
+)
+@click.option(
+    "--slice",
+    "length_s",
+    type=Number(1, 86_400),
+    default=10.0,
+    show_default=True,
+    metavar="S",
+    help="Least length of a slice, in seconds.",
+)
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="CSV to write. Default: gpu-aware-job-JOBID.csv in this folder.",
+)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def job(
+    name: str, batch_size: float, length_s: float, out: Path | None, command: tuple[str, ...]
+) -> None:
+    """Run the program of a job, and measure time, power and energy of its iterations.
+
+    COMMAND runs as it would without us: signals, output and exit code are its own. The program
+    marks the end of each iteration by appending one byte to the file named in $GPU_AWARE_MARKS.
+    Without marks its power is measured, but not its time. Of several tasks the first one marks and
+    is measured, with all GPUs of the job on its node.
+
+    The file has one row per SM clock, and is written anew after each slice. An operator makes a
+    model of it with 'gpu-aware models import FILE' and 'gpu-aware models fit'.
+
+    \b
+    Examples:
+      srun gpu-aware-profile job --model resnet50 --batch-size 64 -- python train.py
+      # in train.py, at the end of an iteration:
+      with open(os.environ["GPU_AWARE_MARKS"], "ab") as marks: marks.write(b".")
+    """
+    from gpu_aware_profile.job.own_gpus import allocation
+    from gpu_aware_profile.job.watch import run_watched
+
+    if not is_name(name):
+        raise click.UsageError(f"--model: {name[:40]!r} is not a name")
+    if os.environ.get("SLURM_PROCID", "0") != "0":
+        _become(command)
+    try:
+        own = allocation(os.environ)
+    except SourceError as exc:
+        say(f"the job runs, but is not measured: {exc}")
+        _become(command)
+    file = (out or Path(f"gpu-aware-job-{own.job_id}.csv")).absolute()
+    run_watched(command, own.gpus, length_s, partial(_keep, file, name, batch_size, own), say)
+
+
+def _become(command: Sequence[str]) -> None:
+    """Raises SourceError if the program cannot be run."""
+    try:
+        os.execvp(command[0], list(command))  # noqa: S606
+    except OSError as exc:
+        raise SourceError(f"{command[0]}: cannot be run: {exc.strerror}") from None
+
+
+def _keep(file: Path, name: str, batch_size: float, own: Allocation, seen: Watched) -> None:
+    """Write what was measured so far; the power is that of all GPUs of the job."""
+    from gpu_aware_profile.job.slices import by_clock
+
+    if len(seen.models) != 1:
+        raise SourceError(f"GPUs of several models: {', '.join(sorted(seen.models))}")
+    share = min(own.total, MAX_GPUS) / len(own.gpus)
+    rows = [
+        (
+            *(name, *seen.models, own.total, own.nodes, f"{batch_size:g}", at.clock_mhz),
+            "" if at.time_s is None else f"{at.time_s:.6g}",
+            "" if at.power_w is None else f"{at.power_w * share:.6g}",
+        )
+        for at in by_clock(seen.slices)
+    ]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([COLUMNS, *rows])
+    made = file.with_name(f".{file.name}.new")
+    made.write_text(text.getvalue())
+    made.replace(file)

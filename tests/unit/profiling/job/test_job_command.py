@@ -1,0 +1,134 @@
+"""``gpu-aware-profile job`` on fake GPUs, beside a Slurm in memory."""
+
+import csv
+import getpass
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from fake_nvml import FakeNode, build_library
+from memory_slurm import job_record, opened
+from slurm_folder import RUNNER
+
+ITERATIONS = """
+import os, sys, time
+for _ in range(int(sys.argv[1])):
+    time.sleep(0.1)
+    if "GPU_AWARE_MARKS" in os.environ:
+        with open(os.environ["GPU_AWARE_MARKS"], "ab") as marks:
+            marks.write(b".")
+print("done")
+sys.exit(7)
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return build_library(tmp_path_factory.mktemp("nvml"))
+
+
+class JobNode:
+    """Node n1 of a Slurm in memory, on which job 7 holds GPUs 1 and 2."""
+
+    def __init__(self, library, folder):
+        self.folder = folder
+        self.fake = FakeNode(library, folder)
+        self.slurm = folder / "slurm"
+        self.slurm.mkdir()
+        self.holds()
+
+    def holds(self, **fields):
+        usual = {"state": "RUNNING", "user_name": getpass.getuser(), "nodes": "n1"}
+        usual |= {"slots": [1, 2], "gres_total": "gpu:g1:1,gpu:g2:1", "start_time": 1000}
+        with opened(self.slurm) as state:
+            state["jobs"] = [job_record(**usual | fields)]
+
+    def run(self, *words, **env):
+        argv = [sys.executable, str(RUNNER), str(self.slurm), "gpu-aware-profile", "job", *words]
+        job = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1", "SLURM_PROCID": "0"}
+        job |= {"TMPDIR": str(self.folder)}
+        return subprocess.run(
+            argv,
+            env={**self.fake.env, **job, **env},
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    def rows(self):
+        with (self.folder / "gpu-aware-job-7.csv").open() as file:
+            return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def node(library, tmp_path):
+    return JobNode(library, tmp_path)
+
+
+def program(iterations):
+    return ["--", sys.executable, "-c", ITERATIONS, str(iterations)]
+
+
+def test_a_program_runs_as_usual_and_is_measured(node):
+    done = node.run("--model", "resnet50", "--batch-size", "64", "--slice", "1", *program(40))
+    assert (done.returncode, done.stdout, done.stderr) == (7, "done\n", "")
+    (row,) = node.rows()
+    assert (row["application"], row["gpus"], row["nodes"]) == ("resnet50", "2", "1")
+    assert row["batch_size"] == "64"
+    assert float(row["time_s"]) == pytest.approx(0.1, rel=0.15)
+    assert float(row["power_w"]) > 2 * 30.0  # both of its GPUs, and no other
+    assert float(row["power_w"]) < 2 * 310.0
+    until = time.monotonic() + 10
+    while list(node.folder.glob("gpu-aware-job-*/marks")) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert list(node.folder.glob("gpu-aware-job-*/marks")) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"user_name": "mallory"}, "job 7 belongs to mallory"),
+        ({"state": "COMPLETING"}, "job 7 is not running"),
+        ({"nodes": "n2"}, "job 7 holds no GPU on n1"),
+    ],
+)
+def test_only_gpus_of_an_own_job_are_measured(node, fields, why):
+    node.holds(**fields)
+    done = node.run("--model", "m", "--slice", "1", *program(1))
+    assert (done.returncode, done.stdout) == (7, "done\n"), done.stderr
+    assert f"the job runs, but is not measured: {why}" in done.stderr
+    assert not (node.folder / "gpu-aware-job-7.csv").exists()
+
+
+def test_no_job_at_all_runs_the_program(node):
+    done = node.run("--model", "m", *program(1), SLURM_JOB_ID="")
+    assert (done.returncode, done.stdout) == (7, "done\n"), done.stderr
+    assert "this is no job of Slurm" in done.stderr
+
+
+def test_of_several_tasks_only_the_first_is_measured(node):
+    done = node.run("--model", "m", "--slice", "1", *program(15), SLURM_PROCID="1")
+    assert (done.returncode, done.stdout, done.stderr) == (7, "done\n", "")
+    assert not (node.folder / "gpu-aware-job-7.csv").exists()
+
+
+def test_a_program_that_cannot_be_run_is_named(node):
+    done = node.run("--model", "m", "--", "./nothing")
+    assert done.returncode == 1
+    assert "./nothing: cannot be run: No such file or directory" in done.stderr
+
+
+def test_a_folder_that_is_read_only_does_not_end_the_job(node):
+    done = node.run("--model", "m", "--slice", "1", "--out", "/proc/none/x.csv", *program(25))
+    assert (done.returncode, done.stdout) == (7, "done\n"), done.stderr
+    assert "the job goes on, but is not measured" in done.stderr
+
+
+def test_a_lost_driver_does_not_end_the_job(node):
+    done = node.run(
+        "--model", "m", "--slice", "1", *program(3), LD_LIBRARY_PATH=os.fspath(node.folder)
+    )
+    assert (done.returncode, done.stdout) == (7, "done\n"), done.stderr
