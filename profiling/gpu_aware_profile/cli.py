@@ -29,6 +29,7 @@ PARTLY = 3
 """Exit code: import skipped bad rows, a sweep is not complete, or GPUs became slower."""
 
 _ELSEWHERE = {
+    "collect": "gpu_aware_profile.commands.collect:collect",
     "export": "gpu_aware_profile.commands.show:export",
     "report": "gpu_aware_profile.commands.report:report",
     "drift": "gpu_aware_profile.commands.drift:drift",

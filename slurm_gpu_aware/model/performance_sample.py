@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["APPLICATION", "CLASS", "NOT_LOCKED", "NamedSample", "PerformanceSample"]
+__all__ = ["APPLICATION", "CLASS", "NOT_LOCKED", "NamedSample", "PerformanceSample", "own_name"]
 
 APPLICATION, CLASS = "application", "class"
 """What a performance model is of."""
@@ -38,3 +38,8 @@ class NamedSample(NamedTuple):
     sample: PerformanceSample
     app_class: str = ""
     """Class of the application; empty: not known."""
+
+
+def own_name(user: str, application: str) -> str:
+    """Name of an application that a user has measured: other users' jobs do not look it up."""
+    return f"{user}.{application}"

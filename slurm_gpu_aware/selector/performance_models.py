@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from slurm_gpu_aware.energy.performance_model import PerformanceModel, model_from_values
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.model.performance_sample import APPLICATION, CLASS
+from slurm_gpu_aware.model.performance_sample import APPLICATION, CLASS, own_name
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.models import ModelRow, model_rows
 from slurm_gpu_aware.text_file import parse_json
@@ -25,13 +25,16 @@ class PerformanceModels:
     """A sentence for each row that is no model."""
 
     def of(
-        self, application: str | None, app_class: str, gpu_model: str
+        self, application: str | None, app_class: str, gpu_model: str, user: str = ""
     ) -> PerformanceModel | None:
-        """The model of the application on this GPU model, else that of the class; None: neither."""
-        for key in ((APPLICATION, application or "", gpu_model), (CLASS, app_class, gpu_model)):
-            if key in self.rows:
-                return self.rows[key][1]
-        return None
+        """The model of an application on a GPU model, else that of the class; None: neither.
+
+        What ``user`` has measured precedes what the site knows under the same name.
+        """
+        named = application or ""
+        keys = [(APPLICATION, own_name(user, named)), (APPLICATION, named), (CLASS, app_class)]
+        found = (self.rows.get((*key, gpu_model)) for key in keys)
+        return next((one[1] for one in found if one is not None), None)
 
     def __iter__(self) -> Iterator[tuple[ModelRow, PerformanceModel]]:
         return iter(self.rows.values())

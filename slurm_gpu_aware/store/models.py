@@ -13,7 +13,14 @@ from slurm_gpu_aware.model.profile import IDLE
 from slurm_gpu_aware.store.database import Store
 
 __all__ = [
-    *("MAX_APPLICATIONS", "MAX_SAMPLES", "GpuKind", "ModelRow", "application_samples"),
+    *(
+        "MAX_APPLICATIONS",
+        "MAX_SAMPLES",
+        "GpuKind",
+        "ModelRow",
+        "application_pairs",
+        "application_samples",
+    ),
     *("class_samples", "gpu_kinds", "model_rows", "put_models", "put_samples"),
 ]
 
@@ -95,6 +102,12 @@ def application_samples(store: Store) -> list[NamedSample]:
     return [
         NamedSample(row[0], row[1], row[2], PerformanceSample(*row[3:9]), row[9]) for row in rows
     ]
+
+
+def application_pairs(store: Store) -> list[tuple[str, str]]:
+    """(application, GPU model) of all samples."""
+    rows = store.query("SELECT DISTINCT application, gpu_model FROM model_samples")
+    return [(row[0], row[1]) for row in rows]
 
 
 def class_samples(store: Store) -> list[NamedSample]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import os
 from collections.abc import Sequence
 from functools import partial
@@ -12,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.cli.options import Number
 from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.names import is_name
+from slurm_gpu_aware.names import MARKS, is_name
+from slurm_gpu_aware.text_file import replaced_file
 
 if TYPE_CHECKING:
     from gpu_aware_profile.job.own_gpus import Allocation
@@ -24,8 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["job"]
 
-COLUMNS: tuple[str, ...] = ("application", "gpu_model", "gpus", "nodes", "batch_size", "clock_mhz")
-COLUMNS += ("time_s", "power_w")
+_COLUMNS = ["application", "batch_size", "class", "gpu_model", "gpus", "nodes", "clock_mhz"]
+_COLUMNS += ["time_s", "power_w"]
+_PATIENCE = 6
+"""Slices without a mark after which the user is told."""
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -39,6 +40,7 @@ COLUMNS += ("time_s", "power_w")
     metavar="N",
     help="Samples that each GPU processes in an iteration.",
 )
+@click.option("--class", "app_class", default="", metavar="NAME", help="Class of the program.")
 @click.option(
     "--slice",
     "length_s",
@@ -50,13 +52,19 @@ COLUMNS += ("time_s", "power_w")
 )
 @click.option(
     "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="CSV to write. Default: gpu-aware-job-JOBID.csv in this folder.",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    metavar="PATH",
+    help="CSV to write, or the folder of gpu-aware-job-JOBID.csv. Default: this folder.",
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def job(
-    name: str, batch_size: float, length_s: float, out: Path | None, command: tuple[str, ...]
+    name: str,
+    batch_size: float,
+    app_class: str,
+    length_s: float,
+    out: Path,
+    command: tuple[str, ...],
 ) -> None:
     """Run the program of a job, and measure time, power and energy of its iterations.
 
@@ -65,8 +73,9 @@ def job(
     Without marks its power is measured, but not its time. Of several tasks the first one marks and
     is measured, with all GPUs of the job on its node.
 
-    The file has one row per SM clock, and is written anew after each slice. An operator makes a
-    model of it with 'gpu-aware models import FILE' and 'gpu-aware models fit'.
+    The file has one row per SM clock, and is written anew after each slice. In the folder that the
+    site collects (see 'collect') it becomes a model for your own jobs with model=NAME; an operator
+    can also import it for all users.
 
     \b
     Examples:
@@ -86,8 +95,9 @@ def job(
     except SourceError as exc:
         say(f"the job runs, but is not measured: {exc}")
         _become(command)
-    file = (out or Path(f"gpu-aware-job-{own.job_id}.csv")).absolute()
-    run_watched(command, own.gpus, length_s, partial(_keep, file, name, batch_size, own), say)
+    file = (out / f"gpu-aware-job-{own.job_id}.csv" if out.is_dir() else out).absolute()
+    labels = (name, f"{batch_size:g}", app_class)
+    run_watched(command, own.gpus, length_s, partial(_keep, file, labels, own), say)
 
 
 def _become(command: Sequence[str]) -> None:
@@ -98,23 +108,27 @@ def _become(command: Sequence[str]) -> None:
         raise SourceError(f"{command[0]}: cannot be run: {exc.strerror}") from None
 
 
-def _keep(file: Path, name: str, batch_size: float, own: Allocation, seen: Watched) -> None:
-    """Write what was measured so far; the power is that of all GPUs of the job."""
+def _keep(file: Path, labels: Sequence[str], own: Allocation, seen: Watched) -> None:
+    """Write what was measured so far; the power is that of all GPUs of the job.
+
+    ``labels``: application, batch size, class.
+    """
     from gpu_aware_profile.job.slices import by_clock
 
     if len(seen.models) != 1:
         raise SourceError(f"GPUs of several models: {', '.join(sorted(seen.models))}")
-    share = min(own.total, MAX_GPUS) / len(own.gpus)
+    found = by_clock(seen.slices)
+    if len(seen.slices) == _PATIENCE and not any(at.iterations for at in found):
+        say(f"no iteration was marked yet (a byte in ${MARKS}): power is measured, but no time")
+    share = own.total / len(own.gpus)
     rows = [
-        (
-            *(name, *seen.models, own.total, own.nodes, f"{batch_size:g}", at.clock_mhz),
+        [
+            *(*labels, *seen.models, own.total, own.nodes, at.clock_mhz),
             "" if at.time_s is None else f"{at.time_s:.6g}",
             "" if at.power_w is None else f"{at.power_w * share:.6g}",
-        )
-        for at in by_clock(seen.slices)
+        ]
+        for at in found
     ]
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([COLUMNS, *rows])
-    made = file.with_name(f".{file.name}.new")
-    made.write_text(text.getvalue())
-    made.replace(file)
+    with replaced_file(file) as stream:
+        os.fchmod(stream.fileno(), 0o644)
+        csv.writer(stream, lineterminator="\n").writerows([_COLUMNS, *rows])

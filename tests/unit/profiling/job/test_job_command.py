@@ -73,11 +73,12 @@ def program(iterations):
 
 
 def test_a_program_runs_as_usual_and_is_measured(node):
-    done = node.run("--model", "resnet50", "--batch-size", "64", "--slice", "1", *program(40))
+    labels = ["--model", "resnet50", "--batch-size", "64", "--class", "A"]
+    done = node.run(*labels, "--slice", "1", *program(40))
     assert (done.returncode, done.stdout, done.stderr) == (7, "done\n", "")
     (row,) = node.rows()
     assert (row["application"], row["gpus"], row["nodes"]) == ("resnet50", "2", "1")
-    assert row["batch_size"] == "64"
+    assert (row["batch_size"], row["class"]) == ("64", "A")
     assert float(row["time_s"]) == pytest.approx(0.1, rel=0.15)
     assert float(row["power_w"]) > 2 * 30.0  # both of its GPUs, and no other
     assert float(row["power_w"]) < 2 * 310.0

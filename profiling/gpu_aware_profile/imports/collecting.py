@@ -1,0 +1,128 @@
+"""Records that measured jobs left in a folder: each user's rows, under the user's name.
+
+The folder is shared by all users (mode 1733), so a file in it is trusted for one thing only: who
+owns it. Rows of ada's files for ``resnet50`` are stored as ``ada.resnet50``, which only ada's jobs
+look up, so that no user changes what another one's jobs get.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from gpu_aware_profile.imports.import_samples import read_samples
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.filter_rules import MAX_NAME, MODEL
+from slurm_gpu_aware.model.performance_sample import NamedSample, own_name
+from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.models import MAX_APPLICATIONS, application_pairs, put_samples
+from slurm_gpu_aware.text_file import decoded, read_table
+
+__all__ = ["Collected", "collect"]
+
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}\.csv\Z")
+_NAME = re.compile(rf"{MODEL}\Z")
+_MOST_BYTES = 1 << 16
+_MOST_FILES = 10_000
+"""Of one call; the others are for the next one."""
+_MOST_PAIRS = 20
+"""Pairs of application and GPU model of one user."""
+_SETTLED_S = 300.0
+"""A job that runs writes its file anew; one that has not changed for this long is complete."""
+
+
+class Collected(NamedTuple):
+    """What became of the files."""
+
+    stored: int
+    """Rows."""
+    refused: tuple[str, ...]
+    """A sentence for each file that was deleted unread, or in part."""
+
+
+def collect(store: Store, folder: Path, classes: Sequence[str], now: float) -> Collected:
+    """Store the rows of all files, and delete these. ``now``: Unix time.
+
+    Raises SourceError if the folder cannot be read, StoreError if the store refuses.
+    """
+    stored, refused = 0, []
+    for name in _names(folder):
+        file = folder / name
+        try:
+            owner, text, at = _opened(file)
+            if 0.0 <= now - at < _SETTLED_S:
+                continue
+            samples = _samples(name, owner, text, classes, min(at, now), now)
+            _check_number(store, owner, {(one.name, one.gpu_model) for one in samples})
+            put_samples(store, samples, source="job")
+            stored += len(samples)
+        except SourceError as exc:
+            refused.append(str(exc))
+        with suppress(OSError):
+            file.unlink()
+    return Collected(stored, tuple(refused))
+
+
+def _names(folder: Path) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(
+                entry.name for entry, _ in zip(entries, range(_MOST_FILES), strict=False)
+            )
+    except OSError as exc:
+        raise SourceError(f"{folder}: cannot be read: {exc.strerror}") from None
+    return (name for name in names if _FILE.match(name))
+
+
+def _opened(file: Path) -> tuple[str, str, float]:
+    """(owner, text, time of the last change) of a file that a user wrote. Raises SourceError."""
+    try:
+        number = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(number, "rb") as stream:
+            known = os.fstat(number)
+            if not stat.S_ISREG(known.st_mode) or known.st_nlink != 1:
+                raise SourceError(f"{file.name}: not a plain file")
+            data = stream.read(_MOST_BYTES + 1)
+    except OSError as exc:
+        raise SourceError(f"{file.name}: cannot be read: {exc.strerror}") from None
+    if len(data) > _MOST_BYTES:
+        raise SourceError(f"{file.name}: larger than {_MOST_BYTES >> 10} KiB")
+    return _user(known.st_uid), decoded(data, file.name), known.st_mtime
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
+def _samples(
+    name: str, owner: str, text: str, classes: Sequence[str], at: float, now: float
+) -> list[NamedSample]:
+    """The rows under the owner's names. Raises SourceError if one is wrong."""
+    samples, bad = read_samples(read_table(name, text), classes, at, now)
+    if bad:
+        raise SourceError(f"{name}: line {bad[0].line}: {bad[0].reason}")
+    found = [one._replace(name=own_name(owner, one.name)) for one in samples]
+    for one in found:
+        if len(one.name) > MAX_NAME or not _NAME.match(one.name):
+            raise SourceError(f"{name}: {one.name[:MAX_NAME]!r} is not a valid name")
+    return found
+
+
+def _check_number(store: Store, owner: str, pairs: set[tuple[str, str]]) -> None:
+    known = set(application_pairs(store))
+    own = {pair for pair in known if pair[0].startswith(own_name(owner, ""))}
+    for what, number, most in (
+        (owner, len(own | pairs), _MOST_PAIRS),
+        ("all users", len(known | pairs), MAX_APPLICATIONS),
+    ):
+        if number > most:
+            raise SourceError(f"more than {most} applications of {what} would be stored")

@@ -1,0 +1,99 @@
+"""Records in a folder that all users may write to."""
+
+import os
+import time
+
+import pytest
+
+from gpu_aware_profile.imports import collecting
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.models import application_pairs, application_samples
+
+HEADER = "application,gpu_model,gpus,nodes,clock_mhz,time_s,power_w\n"
+ROW = "resnet50,v100,2,1,1380,0.25,400\n"
+OLD_S = 1000.0
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = tmp_path / "records"
+    made.mkdir()
+    made.chmod(0o1733)
+    return made
+
+
+@pytest.fixture
+def store(tmp_path):
+    with open_store(tmp_path / "store.db") as one:
+        yield one
+
+
+def leave(folder, text=HEADER + ROW, name="gpu-aware-job-7.csv", age_s=OLD_S):
+    file = folder / name
+    file.write_text(text)
+    os.utime(file, (time.time() - age_s,) * 2)
+    return file
+
+
+def collect(store, folder):
+    return collecting.collect(store, folder, ("A", "B", "C"), time.time())
+
+
+def test_rows_are_stored_under_their_owners_name(store, folder, monkeypatch):
+    monkeypatch.setattr(collecting, "_user", lambda number: "ada")
+    file = leave(folder)
+    assert collect(store, folder) == (1, ())
+    (one,) = application_samples(store)
+    assert (one.name, one.sample.clock_mhz, one.sample.time_s) == ("ada.resnet50", 1380.0, 0.25)
+    assert one.taken_at == pytest.approx(time.time() - OLD_S, abs=60)
+    assert not file.exists()
+
+
+def test_a_job_that_may_run_keeps_its_file(store, folder):
+    file = leave(folder, age_s=10.0)
+    assert collect(store, folder) == (0, ())
+    assert file.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (HEADER + ROW.replace("0.25", "-1"), "line 2"),
+        (HEADER + ROW.replace("0.25", ""), "line 2"),
+        (HEADER + "x" * (1 << 16), "larger than 64 KiB"),
+        (HEADER + ROW.replace("resnet50", "r" * 64), "not a valid name"),
+        (HEADER + "".join(ROW.replace("resnet50", f"r{k}") for k in range(21)), "more than 20"),
+    ],
+)
+def test_a_wrong_file_is_named_and_deleted_and_stores_nothing(store, folder, text, why):
+    bad, good = leave(folder, text, "a.csv"), leave(folder, name="b.csv")
+    found = collect(store, folder)
+    assert found.stored == 1
+    (sentence,) = found.refused
+    assert why in sentence
+    assert len(sentence) < 400
+    assert not bad.exists()
+    assert not good.exists()
+    assert len(application_pairs(store)) == 1
+
+
+def test_no_link_pipe_or_second_name_is_read(store, folder, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text(HEADER + ROW)
+    (folder / "link.csv").symlink_to(secret)
+    (folder / "hard.csv").hardlink_to(secret)
+    os.mkfifo(folder / "pipe.csv")
+    (folder / "sub.csv").mkdir()
+    (folder / "other.txt").write_text("x")
+    found = collect(store, folder)
+    assert found.stored == 0
+    assert len(found.refused) == 4
+    assert secret.exists()
+    assert (folder / "other.txt").exists()
+    assert application_samples(store) == []
+
+
+def test_a_folder_that_cannot_be_read_is_an_error(store, tmp_path):
+    with pytest.raises(SourceError, match="cannot be read"):
+        collect(store, tmp_path / "none")
