@@ -100,17 +100,17 @@ def allocation(
 
 
 def sized_at(job: SizingJob, gpus: int, clock_mhz: int | None) -> Sized:
-    """A job at one size and clock; of which nothing is known, with its ``max_w``."""
-    row = job.table.row(gpus) if job.table is not None else None
-    if job.table is not None and row is not None:
-        column = job.table.column(clock_mhz)
-        time_s, power_w = (
-            float(job.table.time_s[row, column]),
-            float(job.table.power_w[row, column]),
-        )
-        if 0 < time_s < math.inf and 0 < power_w < math.inf:
-            return Sized(gpus, clock_mhz, time_s, power_w)
-    return Sized(gpus, clock_mhz, math.nan, job.max_w / job.sizes[0] * gpus)
+    """A job at one size and clock; its power is its ``max_w`` where the table does not say."""
+    time_s, power_w = math.nan, math.nan
+    if job.table is not None and (row := job.table.row(gpus)) is not None:
+        cell = row, job.table.column(clock_mhz)
+        time_s, power_w = float(job.table.time_s[cell]), float(job.table.power_w[cell])
+    return Sized(
+        gpus,
+        clock_mhz,
+        time_s if 0 < time_s < math.inf else math.nan,
+        power_w if 0 < power_w < math.inf else job.max_w / job.sizes[0] * gpus,
+    )
 
 
 def power_limit_w(eta: float, gpus: int, max_w: float) -> float:

@@ -23,7 +23,7 @@ class Clocks:
     """Index of the job -> its clocks at its size."""
     rungs: IntArray
     """(J,) rung of each job; 0 for one without GPUs."""
-    left_mw: int
+    left_uw: int
     """Power that whole steps leave."""
     complete: bool
     """The power was enough for all steps."""
@@ -38,20 +38,20 @@ class Clocks:
 
 
 def lowest_clocks_first(
-    jobs: Sequence[SizingJob], ladders: Mapping[int, Ladder], power_mw: int
+    jobs: Sequence[SizingJob], ladders: Mapping[int, Ladder], power_uw: int
 ) -> Clocks:
     """Clocks from the lowest up to the most efficient ones, as far as the power goes."""
     start = np.zeros(len(jobs), dtype=np.int64)
-    left = power_mw - sum(int(ladder.power_mw[0]) for ladder in ladders.values())
+    left = power_uw - sum(int(ladder.power_uw[0]) for ladder in ladders.values())
     return _raised(jobs, Clocks(ladders, start, left, complete=False), above=False)
 
 
-def raised_clocks(jobs: Sequence[SizingJob], ladders: Mapping[int, Ladder], left_mw: int) -> Clocks:
+def raised_clocks(jobs: Sequence[SizingJob], ladders: Mapping[int, Ladder], left_uw: int) -> Clocks:
     """Clocks above the most efficient ones, as far as the power that is left goes."""
     start = np.zeros(len(jobs), dtype=np.int64)
     for i, ladder in ladders.items():
         start[i] = ladder.efficient
-    return _raised(jobs, Clocks(ladders, start, left_mw, complete=False), above=True)
+    return _raised(jobs, Clocks(ladders, start, left_uw, complete=False), above=True)
 
 
 def _raised(jobs: Sequence[SizingJob], clocks: Clocks, *, above: bool) -> Clocks:
@@ -62,14 +62,14 @@ def _raised(jobs: Sequence[SizingJob], clocks: Clocks, *, above: bool) -> Clocks
     )
     order = np.argsort(-gain / cost, kind="stable")
     spent = np.cumsum(cost[order])
-    taken = int(np.searchsorted(spent, clocks.left_mw, side="right"))
+    taken = int(np.searchsorted(spent, clocks.left_uw, side="right"))
     rungs = clocks.rungs.copy()
     rungs[owner[order[:taken]]] = to[order[:taken]]
-    left = clocks.left_mw - (int(spent[taken - 1]) if taken else 0)
+    left = clocks.left_uw - (int(spent[taken - 1]) if taken else 0)
     complete = left >= 0 and taken == len(order)
     if left > 0 and not complete:
         job = int(owner[order[taken]])
-        power_mw = ladders[job].power_mw
-        now = int(power_mw[rungs[job]])
-        rungs[job] = np.searchsorted(power_mw, now + left, side="right") - 1
+        power_uw = ladders[job].power_uw
+        now = int(power_uw[rungs[job]])
+        rungs[job] = np.searchsorted(power_uw, now + left, side="right") - 1
     return Clocks(ladders, rungs, left, complete)

@@ -8,17 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
-from slurm_gpu_aware.sizing.allocation import SizingJob
+from slurm_gpu_aware.sizing.allocation import SizingJob, sized_at
 
-__all__ = ["Ladder", "Steps", "clock_ladder", "least_ladder", "milliwatts", "steps"]
+__all__ = ["MICRO", "Ladder", "Steps", "clock_ladder", "least_ladder", "microwatts", "steps"]
 
-MOST_W = 1e9
+MICRO = 1_000_000
+MOST_W = 1e8
 """Power above this is taken as this: sums of it stay exact."""
 
 
-def milliwatts(power_w: float) -> int:
-    """Whole milliwatts, rounded up: sums of them are exact and never below the true power."""
-    return math.ceil(1000 * min(power_w, MOST_W))
+def microwatts(power_w: float) -> int:
+    """Whole microwatts, rounded up: sums of them are exact and never below the true power."""
+    return math.ceil(MICRO * min(power_w, MOST_W))
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +35,7 @@ class Steps:
     gain: FloatArray
     """(M,) time saved of a unit of work, s; positive."""
     cost: IntArray
-    """(M,) power added, mW; 0 or less: the step costs nothing."""
+    """(M,) power added, µW; 0 or less: the step costs nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +46,7 @@ class Ladder:
     """(R,) SM clocks; None: the default clock."""
     time_s: FloatArray
     """(R,) falling; NaN, in a ladder of one rung: not known."""
-    power_mw: IntArray
+    power_uw: IntArray
     """(R,) rising."""
     efficient: int
     """Rung with the least energy of a unit of work."""
@@ -60,19 +61,19 @@ class Ladder:
         return float(self.time_s[self.efficient])
 
     @property
-    def efficient_mw(self) -> int:
+    def efficient_uw(self) -> int:
         """Power at the efficient clock."""
-        return int(self.power_mw[self.efficient])
+        return int(self.power_uw[self.efficient])
 
 
-def steps(time_s: FloatArray, power_mw: IntArray, first: int, last: int) -> Steps:
+def steps(time_s: FloatArray, power_uw: IntArray, first: int, last: int) -> Steps:
     """Steps from rung ``first`` to rung ``last``; ``time_s`` falls.
 
     A step's return is time per power; it is infinite at no cost.
     """
     found: list[tuple[int, float, int]] = []
     some = slice(first, last + 1)
-    between = zip((-np.diff(time_s[some])).tolist(), np.diff(power_mw[some]).tolist(), strict=True)
+    between = zip((-np.diff(time_s[some])).tolist(), np.diff(power_uw[some]).tolist(), strict=True)
     for rung, (gain, cost) in enumerate(between, start=first + 1):
         while found and (cost <= 0 or found[-1][1] * cost < gain * found[-1][2]):
             _, gain_before, cost_before = found.pop()
@@ -93,23 +94,23 @@ def clock_ladder(job: SizingJob, gpus: int) -> Ladder | None:
     known = _known(job, gpus)
     if known is None:
         return None
-    clocks, time_s, power_mw = known
-    energy = time_s * power_mw
-    worth = (energy <= energy[-1]) | (power_mw < power_mw[np.argmin(energy)])
-    order = np.lexsort((time_s, power_mw))
+    clocks, time_s, power_uw = known
+    energy = time_s * power_uw
+    worth = (energy <= energy[-1]) | (power_uw < power_uw[np.argmin(energy)])
+    order = np.lexsort((time_s, power_uw))
     order = order[worth[order]]
     fastest = np.minimum.accumulate(np.concatenate(([np.inf], time_s[order][:-1])))
     order = order[time_s[order] < fastest]
-    return _ladder(tuple(clocks[i] for i in order), time_s[order], power_mw[order])
+    return _ladder(tuple(clocks[i] for i in order), time_s[order], power_uw[order])
 
 
 def least_ladder(job: SizingJob) -> Ladder:
-    """Ladder of a job's least size; of which nothing is known, one rung with its ``max_w``."""
+    """Ladder of a job's least size; of which no time is known, one rung, its own clock."""
     ladder = clock_ladder(job, job.sizes[0])
     if ladder is not None:
         return ladder
-    power_mw = np.array([milliwatts(job.max_w)])
-    return _ladder((job.own_clock_mhz,), np.array([np.nan]), power_mw)
+    own = sized_at(job, job.sizes[0], job.own_clock_mhz)
+    return _ladder((own.clock_mhz,), np.array([np.nan]), np.array([microwatts(own.power_w)]))
 
 
 def _known(job: SizingJob, gpus: int) -> tuple[list[int | None], FloatArray, IntArray] | None:
@@ -128,13 +129,13 @@ def _known(job: SizingJob, gpus: int) -> tuple[list[int | None], FloatArray, Int
     good = np.isfinite(time_s) & np.isfinite(power_w) & (time_s > 0) & (power_w > 0)
     if not good.any():
         return None
-    power_mw = np.ceil(1000 * np.minimum(power_w[good], MOST_W)).astype(np.int64)
-    return [clocks[i] for i in np.flatnonzero(good)], time_s[good], power_mw
+    power_uw = np.ceil(MICRO * np.minimum(power_w[good], MOST_W)).astype(np.int64)
+    return [clocks[i] for i in np.flatnonzero(good)], time_s[good], power_uw
 
 
-def _ladder(clocks: tuple[int | None, ...], time_s: FloatArray, power_mw: IntArray) -> Ladder:
-    energy = time_s * power_mw
+def _ladder(clocks: tuple[int | None, ...], time_s: FloatArray, power_uw: IntArray) -> Ladder:
+    energy = time_s * power_uw
     efficient = 0 if len(clocks) == 1 else int(np.argmin(energy))
-    below = steps(time_s, power_mw, 0, efficient)
-    above = steps(time_s, power_mw, efficient, len(clocks) - 1)
-    return Ladder(clocks, time_s, power_mw, efficient, below, above)
+    below = steps(time_s, power_uw, 0, efficient)
+    above = steps(time_s, power_uw, efficient, len(clocks) - 1)
+    return Ladder(clocks, time_s, power_uw, efficient, below, above)

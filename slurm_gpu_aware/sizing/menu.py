@@ -10,7 +10,7 @@ import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.sizing.allocation import SizingJob
-from slurm_gpu_aware.sizing.ladder import Ladder, Steps, clock_ladder, least_ladder, steps
+from slurm_gpu_aware.sizing.ladder import MICRO, Ladder, Steps, clock_ladder, least_ladder, steps
 
 __all__ = ["GpuSteps", "Menu", "gathered", "gpu_steps", "menus"]
 
@@ -22,7 +22,7 @@ class Menu:
     sizes: tuple[int, ...]
     ladders: tuple[Ladder, ...]
     """Clocks of each size."""
-    power_mw: IntArray
+    power_uw: IntArray
     """(S,) power of each size, without that of its GPUs when idle."""
     growth: Steps
     """Steps from the least size up; a rung is an index of ``sizes``."""
@@ -38,7 +38,7 @@ class GpuSteps:
     """(K,) index of the job."""
     size: IntArray
     """(K,) index of its new size in its menu."""
-    spent_mw: IntArray
+    spent_uw: IntArray
     """(K,) power after the step, less that before the first one."""
     gpus: IntArray
     """(K,) GPUs in use after the step."""
@@ -50,23 +50,23 @@ class GpuSteps:
         return dict(zip(self.job[:count].tolist(), self.size[:count].tolist(), strict=True))
 
     def spent_after(self, count: int) -> int:
-        """Power of the first ``count`` steps, mW."""
-        return int(self.spent_mw[count - 1]) if count else 0
+        """Power of the first ``count`` steps, µW."""
+        return int(self.spent_uw[count - 1]) if count else 0
 
 
-def menus(jobs: Sequence[SizingJob], idle_mw: int) -> list[Menu]:
+def menus(jobs: Sequence[SizingJob], idle_uw: int) -> list[Menu]:
     """Menu of each job; jobs that have the same table and choice share one."""
     known: dict[object, Menu] = {}
     found = []
     for job in jobs:
         key = (id(job.table), job.sizes, job.clocks_mhz, job.max_w)
         if key not in known:
-            known[key] = _menu(job, idle_mw)
+            known[key] = _menu(job, idle_uw)
         found.append(known[key])
     return found
 
 
-def _menu(job: SizingJob, idle_mw: int) -> Menu:
+def _menu(job: SizingJob, idle_uw: int) -> Menu:
     sizes, ladders = [job.sizes[0]], [least_ladder(job)]
     for gpus in job.sizes[1:]:
         ladder = clock_ladder(job, gpus)
@@ -74,11 +74,11 @@ def _menu(job: SizingJob, idle_mw: int) -> Menu:
             sizes.append(gpus)
             ladders.append(ladder)
     times = np.array([ladder.efficient_s for ladder in ladders])
-    power_mw = np.array([ladder.efficient_mw for ladder in ladders]) - idle_mw * np.array(sizes)
-    growth = steps(times, power_mw, 0, len(sizes) - 1)
-    energy = ladders[0].efficient_s * ladders[0].efficient_mw / 1000
+    power_uw = np.array([ladder.efficient_uw for ladder in ladders]) - idle_uw * np.array(sizes)
+    growth = steps(times, power_uw, 0, len(sizes) - 1)
+    energy = ladders[0].efficient_s * ladders[0].efficient_uw / MICRO
     first_j = energy if math.isfinite(energy) else math.inf
-    return Menu(tuple(sizes), tuple(ladders), power_mw, growth, first_j)
+    return Menu(tuple(sizes), tuple(ladders), power_uw, growth, first_j)
 
 
 def gpu_steps(jobs: Sequence[SizingJob], offers: Sequence[Menu], gpus: int) -> GpuSteps:
@@ -96,7 +96,7 @@ def gpu_steps(jobs: Sequence[SizingJob], offers: Sequence[Menu], gpus: int) -> G
     for i in sorted(waiting, key=lambda i: (jobs[i].order, offers[i].first_j)):
         if in_use + jobs[i].sizes[0] <= gpus:
             in_use += jobs[i].sizes[0]
-            spent += int(offers[i].power_mw[0])
+            spent += int(offers[i].power_uw[0])
             taken.append((i, 0, spent, in_use))
             placed.append(i)
     first = len(taken)
@@ -108,11 +108,11 @@ def gpu_steps(jobs: Sequence[SizingJob], offers: Sequence[Menu], gpus: int) -> G
             rung -= 1
         if rung > size[i]:
             in_use += offers[i].sizes[rung] - held
-            spent += int(offers[i].power_mw[rung] - offers[i].power_mw[size[i]])
+            spent += int(offers[i].power_uw[rung] - offers[i].power_uw[size[i]])
             size[i] = rung
             taken.append((i, rung, spent, in_use))
-    job, to_size, spent_mw, gpus_after = np.array(taken, dtype=np.int64).reshape(-1, 4).T
-    return GpuSteps(job, to_size, spent_mw, gpus_after, first)
+    job, to_size, spent_uw, gpus_after = np.array(taken, dtype=np.int64).reshape(-1, 4).T
+    return GpuSteps(job, to_size, spent_uw, gpus_after, first)
 
 
 def _by_return(

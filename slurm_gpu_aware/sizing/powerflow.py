@@ -15,12 +15,12 @@ import numpy as np
 
 from slurm_gpu_aware.sizing.allocation import Allocation, Sized, SizingJob, allocation
 from slurm_gpu_aware.sizing.clocks import Clocks, lowest_clocks_first, raised_clocks
-from slurm_gpu_aware.sizing.ladder import milliwatts
+from slurm_gpu_aware.sizing.ladder import MICRO, microwatts
 from slurm_gpu_aware.sizing.menu import GpuSteps, gpu_steps, menus
 
 __all__ = ["allocate"]
 
-NO_LIMIT_MW = 1 << 62
+NO_LIMIT_UW = 1 << 62
 TRIED_ALL = 64
 """Up to this many growth steps, clocks are tried after each number of them."""
 TRIED = 8
@@ -61,23 +61,23 @@ def allocate(
     A sort takes the place of the paper's heaps: returns of a job only fall (`ladder.Steps`), so
     that both take the steps in the same order.
     """
-    idle_mw = milliwatts(idle_w)
-    offers = menus(jobs, idle_mw)
+    idle_uw = microwatts(idle_w)
+    offers = menus(jobs, idle_uw)
     sequence = gpu_steps(jobs, offers, gpus)
     running = {i: offers[i].ladders[0] for i, job in enumerate(jobs) if job.must_run}
-    budget = NO_LIMIT_MW if limit_w >= NO_LIMIT_MW / 1000 else math.floor(1000 * limit_w)
+    budget = NO_LIMIT_UW if limit_w >= NO_LIMIT_UW / MICRO else math.floor(MICRO * limit_w)
     unused = gpus - sum(jobs[i].sizes[0] for i in running)
-    clocks = lowest_clocks_first(jobs, running, budget - unused * idle_mw)
+    clocks = lowest_clocks_first(jobs, running, budget - unused * idle_uw)
     size = dict.fromkeys(running, 0)
     if clocks.complete:
-        left = clocks.left_mw
-        fits = int(np.argmax(np.append(sequence.spent_mw > left, True)))
+        left = clocks.left_uw
+        fits = int(np.argmax(np.append(sequence.spent_uw > left, True)))
         least_s = math.inf
         for count, raises in _numbers(sequence, fits, gpus_per_node if whole_nodes else 1):
             grown = dict.fromkeys(running, 0) | sequence.sizes_after(count)
             ladders = {i: offers[i].ladders[n] for i, n in grown.items()}
-            power_mw = left - sequence.spent_after(count) if raises else 0
-            tried = raised_clocks(jobs, ladders, power_mw)
+            power_uw = left - sequence.spent_after(count) if raises else 0
+            tried = raised_clocks(jobs, ladders, power_uw)
             if (time_s := tried.time_s(jobs)) < least_s:
                 least_s, clocks, size = time_s, tried, grown
     startable = set(sequence.job[: sequence.first].tolist())
@@ -114,5 +114,5 @@ def _sized(clocks: Clocks, job: int, gpus: int) -> Sized:
         gpus,
         ladder.clocks_mhz[rung],
         float(ladder.time_s[rung]),
-        int(ladder.power_mw[rung]) / 1000,
+        int(ladder.power_uw[rung]) / MICRO,
     )

@@ -88,8 +88,7 @@ def drawn(table, gpus, clock_mhz):
     if row is None:
         return gpus * MOST_W
     column = len(CLOCKS) - 1 if clock_mhz is None else int(np.argmin(abs(CLOCKS - clock_mhz)))
-    known = np.isfinite(table.time_s[row, column])
-    return float(table.power_w[row, column]) if known else gpus * MOST_W
+    return float(table.power_w[row, column])
 
 
 def power_after(cluster, queue, state, plan):
