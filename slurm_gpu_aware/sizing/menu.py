@@ -85,8 +85,8 @@ def gpu_steps(jobs: Sequence[SizingJob], offers: Sequence[Menu], gpus: int) -> G
     """First GPUs of the waiting jobs, then more GPUs by return, as far as ``gpus`` go.
 
     Jobs that must run have their least size already. First come steps that shorten a job at no
-    cost, by time, then the others by time per power. Of a step for which GPUs are
-    missing, the part is taken for which there are enough.
+    cost, by time, then the others by time per power. Of a step for which GPUs are missing, the part
+    is taken for which there are enough.
     """
     in_use = sum(job.sizes[0] for job in jobs if job.must_run)
     taken: list[tuple[int, int, int, int]] = []
