@@ -86,6 +86,8 @@ class Node:
             "SLURM_JOB_ID": "17",
             "SLURM_JOB_GPUS": "3",
         }
+        self.accounts = folder / "accounts.conf"
+        self.accounts.write_text(conf.read_text() + f"accounts={folder}/accounts\n")
         self.clock = folder / "state" / "gpu3.locked_clocks"
         (folder / "gres.conf").write_text(
             "".join(f"NodeName=n[1-4] Name=gpu Type=g{i} File=/dev/nvidia{i}\n" for i in range(4))
@@ -117,6 +119,9 @@ def measure(node: Node, turns: int) -> dict[str, list[Taken]]:
         }
         if not node.clock.exists():
             sys.exit("the prolog set no clock")
+        energy = {"GPU_AWARE_CLOCK_CONFIG": str(node.accounts), "SLURM_JOB_EXTRA": "freq=0@2"}
+        found["prolog, energy account"] = node.hook("prolog", **OTHER, **energy)
+        found["epilog, energy account"] = node.hook("epilog", **OTHER, **energy)
         found["another job's prolog"] = node.hook("prolog", **OTHER)
         found["another job's epilog"] = node.hook("epilog", **OTHER)
         found["epilog, clock reset"] = node.hook("epilog", **ASKED)

@@ -1,4 +1,4 @@
-"""Texts on estimates of run times, and ``gpu-aware report`` without a folder: how good they are."""
+"""Texts on estimates of run times, and ``gpu-aware report`` without a folder: what jobs took."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
+from slurm_gpu_aware.cli.energy_text import energy_table
 from slurm_gpu_aware.cli.options import Context
 from slurm_gpu_aware.cli.output import paragraph, print_json, say, table
 from slurm_gpu_aware.time_text import duration
 
-__all__ = ["estimate_text", "report_estimates"]
+__all__ = ["estimate_text", "report_site"]
 
 _SOURCES = {
     "name": "same user and name",
@@ -55,19 +56,24 @@ def _about(seconds: float) -> str:
     return duration(max(1.0, round(seconds / step) * step))
 
 
-def report_estimates(context: Context, days: int, *, as_json: bool) -> None:
-    """Print how long jobs ran against what was expected when they were placed."""
+def report_site(context: Context, days: int, *, as_json: bool) -> None:
+    """Print how long jobs ran against what was expected, and what energy they took."""
+    from slurm_gpu_aware.selector.energy_accounts import KINDS, energy_rows
     from slurm_gpu_aware.selector.estimate_quality import quality
     from slurm_gpu_aware.selector.job_answers import open_reader
 
     with open_reader(context.config()) as reader:
         decisions = reader.ledger.ended_decisions(time.time() - 86_400.0 * days, _MOST)
+        first = min((decision.submitted_at for decision in decisions), default=time.time())
+        events = reader.ledger.events_since(KINDS, first)
         note = reader.note()
-    rows = quality(decisions)
+    rows, energy = quality(decisions), energy_rows(decisions, events)
     if as_json:
-        print_json({"days": days, "estimates": rows})
+        print_json({"days": days, "estimates": rows, "energy": energy})
         return
     click.echo(_text(rows, days))
+    if energy:
+        click.echo(f"\n{energy_table(energy, days)}")
     if note:
         say(note)
 

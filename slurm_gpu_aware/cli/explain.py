@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from slurm_gpu_aware.cli.energy_text import energy_text
 from slurm_gpu_aware.cli.estimates import estimate_text
 from slurm_gpu_aware.cli.options import Context, pass_context
 from slurm_gpu_aware.cli.output import (
@@ -105,6 +106,8 @@ def explain_text(answer: Mapping[str, Any]) -> str:
     blocks = [f"Job {answer['job_id']}: {'ended' if over else _STATES.get(state, state)}"]
     if about := _about(answer):
         blocks.append("\n".join(paragraph(sentence) for sentence in about))
+    if energy := energy_text(answer.get("energy")):
+        blocks.append(pairs([("energy", energy)]))
     void = state in (JobPhase.WAITING, JobPhase.LEFT)
     if decisions:  # the request of a void placement is still valid
         newest = decisions[-1]

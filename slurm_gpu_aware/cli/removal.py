@@ -126,9 +126,10 @@ def _end(done: Removed, remains: Mapping[str, Sequence[str]]) -> None:
 
 def _node_folders(site: Site) -> list[Path]:
     """Folders of prolog and epilog on the compute nodes, as far as this host knows."""
-    spool, locks, _ = clock_conf.read_clock_conf()
-    known = {clock_conf.SPOOL: Path(spool).parent, clock_conf.LOCKS: Path(locks).parent}
-    named = [known.get(folder, Path(folder)) for folder in (spool, locks)]
+    conf = clock_conf.read_clock_conf()
+    usual = (clock_conf.SPOOL, clock_conf.LOCKS, clock_conf.ACCOUNTS)
+    folders = dict.fromkeys(filter(None, (conf.spool, conf.locks, conf.accounts, conf.orders)))
+    named = [Path(folder).parent if folder in usual else Path(folder) for folder in folders]
     return [clock_conf_path(site.config).parent, *named]
 
 

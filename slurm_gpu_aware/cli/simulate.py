@@ -184,13 +184,14 @@ def simulate(context: Context, /, **given: Any) -> None:
 @json_option
 @pass_context
 def report(context: Context, folder: Path | None, days: int, as_json: bool) -> None:
-    """Draw the results of 'gpu-aware simulate --out DIR'; without DIR, compare run times.
+    """Draw the results of 'gpu-aware simulate --out DIR'; without DIR, report on this site's jobs.
 
     With DIR: a self-contained page and its pictures. Needs matplotlib (the extra 'plots': pip
     install '.[plots]' in the source folder).
 
     Without DIR: how long this site's jobs ran, against the time that was expected from earlier runs
-    when they were placed.
+    when they were placed; and the energy of their GPUs by user and class, where prolog and epilog
+    keep accounts of it.
 
     \b
     Examples:
@@ -199,9 +200,9 @@ def report(context: Context, folder: Path | None, days: int, as_json: bool) -> N
       gpu-aware report results --json
     """
     if folder is None:
-        from slurm_gpu_aware.cli.estimates import report_estimates
+        from slurm_gpu_aware.cli.estimates import report_site
 
-        report_estimates(context, days, as_json=as_json)
+        report_site(context, days, as_json=as_json)
         return
     try:
         import matplotlib  # noqa: F401

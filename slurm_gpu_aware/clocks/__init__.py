@@ -3,7 +3,8 @@
 Slurm's prolog and epilog run it as root, for sites whose slurmd cannot set clocks (no NVML).
 
 - `program`: the command; `hooks`: what prolog and epilog do; `job`: what Slurm tells them
-- `notes`: what is locked; `records`: what happened; `clock_conf`, beside the rooms: where both
+- `notes`: what is locked; `accounts`: which job holds each GPU, and its energy; `records`: what
+  happened; `clock_conf`, beside the rooms: where they lie
 - `driver`: calls with a time limit, through `nvml`; `node`: what else the node says
 
 Each job waits for it, so it imports no module of Python that takes milliseconds (``re``, ``json``,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
-__all__ = ["Result", "lock_clocks", "reset_clocks"]
+__all__ = ["Meter", "Result", "lock_clocks", "read_meters", "reset_clocks"]
 
 _NO_GPU = -1
 _SIGKILL = 9  # the module ``signal`` takes milliseconds to import
@@ -50,6 +50,24 @@ class Result:
         return "\t".join(" ".join(str(field).split()) for field in fields).encode() + b"\n"
 
 
+class Meter:
+    """Meters of one GPU: energy since its driver was loaded, power now; None: not known."""
+
+    def __init__(
+        self,
+        index: int,
+        uuid: str = "",
+        energy_mj: int | None = None,
+        power_mw: int | None = None,
+        error: str = "",
+    ) -> None:
+        self.index = index
+        self.uuid = uuid
+        self.energy_mj = energy_mj
+        self.power_mw = power_mw
+        self.error = error
+
+
 def lock_clocks(indices: Sequence[int], asked_mhz: int, limit_s: float) -> list[Result]:
     """Lock GPUs (by minor number) at the supported clock nearest to ``asked_mhz``.
 
@@ -66,6 +84,20 @@ def reset_clocks(
     ``methods``: index -> how it was set. Empty, not known: both ways are undone.
     """
     return _in_child(lambda nvml: nvml.reset(methods, every), methods, limit_s)
+
+
+def read_meters(indices: Sequence[int], limit_s: float, *, every: bool = False) -> list[Meter]:
+    """Read energy and power of GPUs; one per index, and (``every``) per other GPU that answers."""
+    found = _in_child(lambda nvml: nvml.meters(indices, every), indices, limit_s)
+    return [_meter(result) for result in found]
+
+
+def _meter(result: Result) -> Meter:
+    """A reading travels as a result: the UUID as its method, the numbers as its call."""
+    if result.error:
+        return Meter(result.index, error=result.error)
+    numbers = [None if word == "-" else int(word) for word in result.call.split()]
+    return Meter(result.index, result.method, numbers[0], numbers[1])
 
 
 def _in_child(

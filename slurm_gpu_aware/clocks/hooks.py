@@ -5,12 +5,16 @@ otherwise in ``SLURM_JOB_GPUS``; no call to slurmctld is made.
 
 A prolog notes the lock (one small file per GPU), locks the clock, and records what happened, so
 that nothing is left locked whenever it is cut off. The epilog resets what is noted for its job;
-what it could not reset, the next hook does. Neither ever fails a job: what goes wrong is one JSON
-line in the spool (and a line in syslog), and the job runs at the default clock.
+what it could not reset, the next hook does. Beside that they keep the accounts of the job's GPUs
+(`accounts`), where the site has a folder for them, and record the job's energy.
+
+Neither ever fails a job: what goes wrong is one JSON line in the spool (and a line in syslog), and
+the job runs at the default clock.
 """
 
 from __future__ import annotations
 
+from slurm_gpu_aware.clocks.accounts import Accounts
 from slurm_gpu_aware.clocks.driver import Result, lock_clocks, reset_clocks
 from slurm_gpu_aware.clocks.job import Job, parse_extra, parse_gpus
 from slurm_gpu_aware.clocks.node import NodeGres, agreed_gpus, has_step
@@ -30,6 +34,8 @@ DRIVER_LIMIT_S = 10.0
 """Time limit of all driver calls of a step."""
 MAKE_UP_LIMIT_S = 3.0
 """Time limit of the driver calls for GPUs of ended jobs."""
+METER_LIMIT_S = 3.0
+"""Time limit of the driver calls that read energy."""
 AGAIN_S = 60.0
 """A GPU that could not be reset then is tried again by hooks of other jobs after this time."""
 ALONE_S = 2.0
@@ -39,16 +45,22 @@ TOGETHER_S = 5.0
 
 
 class Hook:
-    """One run on a node, at a time in Unix seconds; ``records`` are what happened."""
+    """One run on a node, at a time in Unix seconds; ``records`` are what happened.
 
-    def __init__(self, env: Mapping[str, str], notes: Notes, at: float) -> None:
+    ``accounts``: None where the site keeps none.
+    """
+
+    def __init__(
+        self, env: Mapping[str, str], notes: Notes, at: float, accounts: Accounts | None = None
+    ) -> None:
         self._job = Job(env)
         self._notes = notes
+        self._accounts = accounts
         self._at = at
         self.records: list[Record] = []
 
     def prolog(self) -> None:
-        """Lock the clocks that the job asks for.
+        """Lock the clocks that the job asks for, and open the accounts of its GPUs.
 
         What is left of jobs that have ended is reset first, also for a job that asks for no clock.
         A note of another job on one of its GPUs means that an epilog never ran: that GPU is reset,
@@ -77,9 +89,10 @@ class Hook:
             self._undo(stale, DRIVER_LIMIT_S)
             if asked_mhz is not None and indices:
                 self._lock(asked_mhz, indices)
+            self._open_accounts(asked_mhz, indices)
 
     def epilog(self) -> None:
-        """Reset the clocks that were locked for this job.
+        """Close the accounts of this job, and reset the clocks that were locked for it.
 
         Its notes are marked first, so that a clock which cannot be reset now, by this hook or
         because it is cut off, is reset by the next hook of any job on this node. Those that were
@@ -87,6 +100,7 @@ class Hook:
         """
         self.make_up()
         with self._notes.together(TOGETHER_S):
+            self._close_accounts()
             own = {
                 index: note
                 for index, note in self._notes.all().items()
@@ -104,23 +118,49 @@ class Hook:
         """
         methods = {index: note.method for index, note in self._notes.all().items()}
         self._undo(methods, DRIVER_LIMIT_S, every=every)
+        if self._accounts is not None:
+            for index in self._accounts.words():
+                self._accounts.forget(index)
+
+    def _open_accounts(self, asked_mhz: int | None, indices: Sequence[int]) -> None:
+        """Open accounts if all GPUs of the job are known, and it shares none."""
+        job = self._job
+        if self._accounts is None or not indices:
+            return
+        gres = NodeGres(job.slurm_conf, job.node)
+        if gres.shared() or (parse_extra(job.extra) is None and gres.indexed()):
+            return
+        try:
+            self._accounts.open(job, indices, asked_mhz or 0, self._at, METER_LIMIT_S)
+        except OSError as exc:
+            why = f"{self._accounts.folder}: cannot be written: {exc.strerror}"
+            self._record("energy", gpus=indices, energy_j=None, error=why)
+
+    def _close_accounts(self) -> None:
+        if self._accounts is not None:
+            closed = self._accounts.close(self._job.id, METER_LIMIT_S, self._at)
+            if closed:
+                self._record("energy", **closed)
 
     def _wanted(self) -> tuple[int | None, list[int]]:
-        """The clock in MHz and the GPUs of the job. Raises ValueError for nonsense."""
+        """Clock in MHz (None: default) and GPUs of the job. Raises ValueError for nonsense."""
         job = self._job
         asked, seen = parse_extra(job.extra), parse_gpus(job.gpus)
         if asked is None:
             return None, seen
-        gres = NodeGres(job.slurm_conf, job.node)
-        if seen and gres.shared():
-            raise ValueError("no clock is set on a node with shards or MPS: jobs share its GPUs")
         mhz, gpus = asked
-        return mhz, agreed_gpus(seen, gpus, job.extra, gres)
+        gres = NodeGres(job.slurm_conf, job.node)
+        if mhz and seen and gres.shared():
+            raise ValueError("no clock is set on a node with shards or MPS: jobs share its GPUs")
+        return mhz or None, agreed_gpus(seen, gpus, job.extra, gres)
 
     def _foreign(self, indices: Sequence[int], noted: Mapping[int, Note]) -> dict[int, str]:
-        """GPU -> other job that runs here and has locked it, where Slurm does not name the GPU."""
+        """GPU -> other job that runs here and holds it, where Slurm does not name the GPU."""
         seen = parse_gpus(self._job.gpus)
-        holders = {i: noted[i].job_id for i in indices if i in noted and i not in seen}
+        of_job = {i: note.job_id for i, note in noted.items()}
+        if self._accounts is not None:
+            of_job = {i: account.job_id for i, account in self._accounts.all().items()} | of_job
+        holders = {i: of_job[i] for i in indices if i in of_job and i not in seen}
         alive = {job_id for job_id in set(holders.values()) - {self._job.id} if has_step(job_id)}
         return {i: job_id for i, job_id in holders.items() if job_id in alive}
 

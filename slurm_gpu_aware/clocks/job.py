@@ -36,8 +36,9 @@ class Job:
 def parse_extra(text: str) -> tuple[int, list[int] | None] | None:
     """(MHz, GPU indices on each node) of ``freq=MHZ`` or ``freq=MHZ@0+3`` in a list with commas.
 
-    Indices None: those of ``SLURM_JOB_GPUS``, which has only the GPUs of the job's last type
-    (24.11). Returns None without such an item. Raises ValueError if it is malformed or twice there.
+    ``freq=0@0+3`` names the GPUs of a job at the default clock. Indices None: those of
+    ``SLURM_JOB_GPUS``, which has only the GPUs of the job's last type (24.11). Returns None without
+    such an item. Raises ValueError if it is malformed or twice there.
     """
     found = [item.strip() for item in text.split(",") if item.strip().startswith("freq=")]
     if not found:
@@ -48,8 +49,7 @@ def parse_extra(text: str) -> tuple[int, list[int] | None] | None:
     indices = gpus.split("+") if at else []
     if (
         not _is_number(mhz, 5)
-        or len(mhz) == 1
-        or mhz[0] == "0"
+        or not ((mhz == "0" and at) or (len(mhz) > 1 and mhz[0] != "0"))
         or not all(_is_number(index, 4) for index in indices)
     ):
         raise ValueError(f"{found[0][:40]!r} is not freq=MHZ or freq=MHZ@INDEX+INDEX")

@@ -43,11 +43,19 @@ class NodeGres:
 
     def names_all(self) -> bool:
         """Whether SLURM_JOB_GPUS holds all GPUs of a job; False: not known (AutoDetect)."""
-        lines = [(line, slot_of(line.get("type")) is not None) for line in self._named("gpu")]
+        lines = self._gpu_lines()
         if all(indexed for _, indexed in lines):
             return False  # whichever are this node's, without reading host lists
         ours = [indexed for line, indexed in lines if _is_for(line, self._node)]
         return bool(ours) and not any(ours)
+
+    def indexed(self) -> bool:
+        """Whether each GPU of the node is a type of its own."""
+        return any(indexed and _is_for(line, self._node) for line, indexed in self._gpu_lines())
+
+    def _gpu_lines(self) -> list[tuple[dict[str, str], bool]]:
+        """Lines of GPUs, and whether their type names one GPU of a node."""
+        return [(line, slot_of(line.get("type")) is not None) for line in self._named("gpu")]
 
     def _named(self, *names: str) -> Iterator[dict[str, str]]:
         return (line for line in self._lines if line.get("name", "").lower() in names)

@@ -7,21 +7,12 @@ try; ``-`` where it is not known.
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import os
-import stat
-import time
-
-from slurm_gpu_aware.lockfile import open_lock
+from slurm_gpu_aware.clocks.note_folder import NoteFolder
 
 __all__ = ["NO_JOB", "Note", "Notes"]
 
 NO_JOB = "0"
 """Job of a note that cannot be read."""
-_LOCK = ".lock"
-_LONGEST = 200
-"""Bytes of a note."""
 
 
 class Note:
@@ -39,139 +30,32 @@ class Note:
         """When a hook of another job tried to reset it, in vain. Units: Unix seconds."""
 
 
-class Notes:
-    """The notes of a node, in a folder of their own that only their owner (root) can enter.
+class Notes(NoteFolder):
+    """The notes of a node.
 
-    Each is written in one step. GPUs belong to one job at a time, so no two hooks write one file;
-    only a hook that looks after what other jobs left behind must be :meth:`alone`.
+    GPUs belong to one job at a time, so no two hooks write one note; only a hook that looks after
+    what other jobs left behind must be :meth:`alone`, and so must the agent.
     """
-
-    def __init__(self, folder: str) -> None:
-        """Make the folder, or take others' rights from it. If that fails, :meth:`write` says so."""
-        self.folder = folder
-        self._fd: int | None = None
-        self._lock: int | None = None
-        self._wrong: OSError | None = None
-        try:
-            self._fd = _own_folder(folder)
-            self._lock = open_lock(_LOCK, dir_fd=self._fd)
-        except OSError as exc:
-            self._wrong = exc
 
     def write(self, index: int, note: Note) -> None:
         """Note a lock: before it is made, and again when it is known how. Raises OSError."""
-        if self._wrong is not None:
-            raise self._wrong
         state = "ended" if note.ended else "running"
-        line = f"{note.job_id} {state} {note.method or '-'} {note.tried_at or '-'}\n"
-        temporary = f".gpu{index}.{os.getpid()}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        handle = os.open(temporary, flags, 0o600, dir_fd=self._fd)
-        try:
-            os.write(handle, line.encode())
-        finally:
-            os.close(handle)
-        os.replace(temporary, f"gpu{index}", src_dir_fd=self._fd, dst_dir_fd=self._fd)
-
-    def forget(self, index: int) -> None:
-        """Drop a note, if there is one."""
-        if self._fd is not None:
-            try:
-                os.unlink(f"gpu{index}", dir_fd=self._fd)
-            except OSError:
-                pass
+        self.put(index, f"{note.job_id} {state} {note.method or '-'} {note.tried_at or '-'}")
 
     def all(self) -> dict[int, Note]:
         """GPU index -> its note."""
-        if self._fd is None:
-            return {}
-        found: dict[int, Note] = {}
-        for name in os.listdir(self._fd):
-            digits = name.removeprefix("gpu")
-            if digits != name and digits.isascii() and digits.isdecimal():
-                found[int(digits)] = self._read(name)
-        return found
-
-    def _read(self, name: str) -> Note:
-        """One that cannot be read belongs to no job: any hook resets that GPU."""
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        try:
-            handle = os.open(name, flags, dir_fd=self._fd)
-            try:
-                text = os.read(handle, _LONGEST)
-            finally:
-                os.close(handle)
-            job_id, state, method, tried_at = text.decode("ascii").split()
-            return Note(
-                job_id,
-                method if method in ("locked", "application") else "",
-                state != "running",
-                None if tried_at == "-" else float(tried_at),
-            )
-        except (OSError, ValueError):
-            return Note(NO_JOB, ended=True)
-
-    def alone(self, wait_s: float) -> Held:
-        """While no other hook is at work here; False: some were, for as long as we waited."""
-        return Held(self._lock, fcntl.LOCK_EX, wait_s)
-
-    def together(self, wait_s: float) -> Held:
-        """While no hook is :meth:`alone`; False: one was, for as long as we waited."""
-        return Held(self._lock, fcntl.LOCK_SH, wait_s)
+        return {index: _note(words) for index, words in self.words().items()}
 
 
-class Held:
-    """A lock for a ``with`` block; the value of the block says whether the lock was got.
-
-    Without a lock file (None), or on a file system without locks, nothing is held off.
-    """
-
-    def __init__(self, handle: int | None, kind: int, wait_s: float) -> None:
-        self._handle = handle
-        self._kind = kind
-        self._wait_s = wait_s
-
-    def __enter__(self) -> bool:
-        end = time.monotonic() + self._wait_s
-        while self._handle is not None:
-            try:
-                fcntl.flock(self._handle, self._kind | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    return False
-                time.sleep(0.02)
-            except OSError:
-                break
-        return True
-
-    def __exit__(self, *_: object) -> None:
-        # By hand: a child that hangs in the driver has this handle, too.
-        if self._handle is not None:
-            try:
-                fcntl.flock(self._handle, fcntl.LOCK_UN)
-            except OSError:
-                pass
-
-
-def _own_folder(path: str) -> int:
-    """Make a folder, or mend one, so that it is ours and 0700; return its file descriptor.
-
-    Raises OSError, also for a folder that holds other files, which others may need.
-    """
-    os.makedirs(path, mode=0o700, exist_ok=True)
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    folder = os.open(path, flags)
+def _note(words: list[str]) -> Note:
+    """One that cannot be read belongs to no job: any hook resets that GPU."""
     try:
-        status = os.fstat(folder)
-        ours = status.st_uid == os.geteuid()
-        if not ours or stat.S_IMODE(status.st_mode) != 0o700:
-            if not all(name.startswith(("gpu", ".gpu", _LOCK)) for name in os.listdir(folder)):
-                raise PermissionError(errno.EPERM, "holds files of others; it takes one of its own")
-            if not ours:
-                os.fchown(folder, os.geteuid(), -1)
-            os.fchmod(folder, 0o700)
-    except BaseException:
-        os.close(folder)
-        raise
-    return folder
+        job_id, state, method, tried_at = words
+        return Note(
+            job_id,
+            method if method in ("locked", "application") else "",
+            state != "running",
+            None if tried_at == "-" else float(tried_at),
+        )
+    except ValueError:
+        return Note(NO_JOB, ended=True)

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-__all__ = ["lock", "nearest_clock", "reset"]
+__all__ = ["lock", "meters", "nearest_clock", "reset"]
 
 LIBRARY = "libnvidia-ml.so.1"
 _UNSUPPORTED = (3, 13, 26)
@@ -32,6 +32,11 @@ def lock(indices: Collection[int], asked_mhz: int) -> Iterator[Result]:
 def reset(methods: Mapping[int, str], every: bool) -> Iterator[Result]:
     """Undo the ways by which GPUs were set; ``every``: on the others both."""
     return _each(methods, lambda gpu: _reset(gpu, methods.get(gpu.minor, "")), every)
+
+
+def meters(indices: Collection[int], every: bool) -> Iterator[Result]:
+    """UUID (method), energy in mJ and power in mW (call) of GPUs; ``-`` for what one lacks."""
+    return _each(indices, _meter, every)
 
 
 def _each(
@@ -90,6 +95,26 @@ def _reset(gpu: Gpu, method: str) -> Result:
                 if not exc.unsupported:
                     raise
     return Result(gpu.minor)
+
+
+def _meter(gpu: Gpu) -> Result:
+    """GPUs before Volta have no counter; that of one in parts counts for several jobs."""
+    uuid = ctypes.create_string_buffer(96)
+    gpu.call("nvmlDeviceGetUUID", uuid, ctypes.c_uint(len(uuid)))
+    energy, power = ctypes.c_ulonglong(), ctypes.c_uint()
+    calls = {"nvmlDeviceGetTotalEnergyConsumption": energy, "nvmlDeviceGetPowerUsage": power}
+    words = []
+    for name, value in calls.items():
+        try:
+            gpu.call(name, ctypes.byref(value))
+            words.append(str(value.value))
+        except NvmlError as exc:
+            if not exc.unsupported:
+                raise
+            words.append("-")
+    if gpu.has_mig():
+        words[0] = "-"
+    return Result(gpu.minor, 0, uuid.value.decode(errors="replace"), " ".join(words))
 
 
 class NvmlError(Exception):

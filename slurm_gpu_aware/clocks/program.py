@@ -7,6 +7,7 @@ import sys
 import time
 
 from slurm_gpu_aware.clock_conf import read_clock_conf
+from slurm_gpu_aware.clocks.accounts import Accounts
 from slurm_gpu_aware.clocks.hooks import Hook
 from slurm_gpu_aware.clocks.notes import NO_JOB, Notes
 from slurm_gpu_aware.clocks.records import spool, syslog, to_json
@@ -19,8 +20,8 @@ __all__ = ["main"]
 
 USAGE = """usage: gpu-aware-clock prolog | epilog | reset-all [--every]
 
-  prolog     lock the clocks that the job of this environment asks for
-  epilog     reset the clocks that were locked for it
+  prolog     lock the clocks that the job of this environment asks for; open its energy account
+  epilog     close its account; reset the clocks that were locked for it
   reset-all  at the start of a node: reset what a crash left locked; --every: all GPUs
 Exit code 0 whatever happens to a clock (see the spool), 2 for wrong usage."""
 
@@ -36,12 +37,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     said: list[str] = []
     try:
-        folder, locks, complaint = read_clock_conf()
-        said += [complaint] if complaint else []
-        notes, env = Notes(locks), dict(os.environ)
+        conf = read_clock_conf()
+        said += [conf.complaint] if conf.complaint else []
+        notes, env = Notes(conf.locks), dict(os.environ)
+        accounts = Accounts(conf.accounts) if conf.accounts else None
         if words[0] == "reset-all":
             env["SLURM_JOB_ID"] = NO_JOB
-        hook = Hook(env, notes, time.time())
+        hook = Hook(env, notes, time.time(), accounts)
         if words[0] == "prolog":
             hook.prolog()
         elif words[0] == "epilog":
@@ -49,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             hook.reset_all(every="--every" in words)
         said += [to_json(record) for record in hook.records]
-        spool(folder, hook.records, notes)
+        spool(conf.spool, hook.records, notes)
     except Exception as exc:  # a hook that raises would drain the node
         said.append(f"{words[0]}: {type(exc).__name__}: {exc}")
     try:

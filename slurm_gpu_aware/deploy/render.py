@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from slurm_gpu_aware import filter_rules as rules
+from slurm_gpu_aware.clock_conf import ACCOUNTS
 from slurm_gpu_aware.config.settings import DEFAULT_PATH, Config
 from slurm_gpu_aware.deploy.site_scripts import hook_line
 from slurm_gpu_aware.errors import ConfigError
@@ -196,7 +197,7 @@ def _merged(have: str | None, ours: Mapping[str, str], *, replacing: bool) -> st
 
 
 def clock_conf(command: Path) -> str:
-    """``clock.conf`` of the compute nodes: program and folders of prolog and epilog."""
+    """``clock.conf`` of the compute nodes: program and folders of prolog, epilog and agent."""
     return (
         "# Read by Slurm's prolog and epilog on compute nodes: gpu-aware-clock.\n"
         f"command = {command}\n"
@@ -204,6 +205,9 @@ def clock_conf(command: Path) -> str:
         "# spool = /var/spool/slurm-gpu-aware/clocks\n"
         "# Folder of the notes of locked GPUs: local to the node, for root and these files only.\n"
         "# locks = /var/lib/slurm-gpu-aware/clock-locks\n"
+        "# Folder of the accounts of jobs' GPUs, for their energy: local to the node. Without\n"
+        "# this line no energy is known, and jobs without a clock start some ms earlier.\n"
+        f"accounts = {ACCOUNTS}\n"
     )
 
 

@@ -22,14 +22,15 @@ def extra_with_clock(
     """The job's Extra with ``freq=MHZ@SLOT+SLOT`` among its comma-separated items, or without it.
 
     The slots are named because SLURM_JOB_GPUS in the prolog of Slurm 24.11 holds only the GPUs of
-    the job's last GRES type; without slots (plain nodes) it uses that variable. The record of an
-    owner's change is dropped. None if an update cannot carry the user's own items.
+    the job's last GRES type; without slots (plain nodes) it uses that variable. MHZ 0 with slots is
+    the default clock: the prolog must know a job's GPUs for the account of their energy, too. The
+    record of an owner's change is dropped. None if an update cannot carry the user's own items.
     """
     extra = (extra or "").removesuffix(noted_record(extra) or "")
     items = [i for i in extra.split(",") if i and not i.strip().startswith(rules.EXTRA_CLOCK)]
-    if clock_mhz is not None:
+    if clock_mhz is not None or slots:
         where = "@" + "+".join(map(str, slots)) if slots else ""
-        items.append(f"{rules.EXTRA_CLOCK}{clock_mhz}{where}")
+        items.append(f"{rules.EXTRA_CLOCK}{clock_mhz or 0}{where}")
     text = ",".join(items)
     try:
         JobUpdate("1", (("Extra", text),))

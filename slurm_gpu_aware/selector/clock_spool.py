@@ -1,4 +1,4 @@
-"""Clock spool: the records of prologs and epilogs about clocks, moved into the ledger."""
+"""Clock spool: the records of the nodes about clocks and energy, moved into the ledger."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["ClockSpool"]
 log = logging.getLogger(__name__)
 
 _JOB = re.compile(r"[1-9][0-9]{0,11}\Z")
-_KINDS = frozenset({"clock_set", "clock_failed"})
-_KEYS = ("node", "gpus", "asked_mhz", "mhz", "call", "error")
+_KINDS = frozenset({"clock_set", "clock_failed", "energy"})
+_KEYS = ("node", "gpus", "asked_mhz", "mhz", "call", "error", "restarts", "seconds", "energy_j")
 _MOST = 1 << 20  # bytes read from one file at a time
 _HEAD = 256  # bytes at the start of a file that identify it
 _LATEST = 1 << 33  # bound of times in seconds, frequencies and GPU indices

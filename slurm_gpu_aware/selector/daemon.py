@@ -89,10 +89,10 @@ class Selector:
         self._sees_job_ends = "end" in files
         self._events = Events(files)
         self._start_fresh()
-        spool, _, complaint = read_clock_conf()
-        if complaint is not None:
-            log.warning("%s", complaint)
-        self._clocks = ClockSpool(Path(spool), config.store.path.parent / "clocks.offsets")
+        conf = read_clock_conf()
+        if conf.complaint is not None:
+            log.warning("%s", conf.complaint)
+        self._clocks = ClockSpool(Path(conf.spool), config.store.path.parent / "clocks.offsets")
         self._stopping = False
 
     def _start_fresh(self) -> None:

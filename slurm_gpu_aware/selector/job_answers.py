@@ -16,6 +16,7 @@ from slurm_gpu_aware.gate.gated_job import gated_job, has_task
 from slurm_gpu_aware.gate.licence_gate import gate_state, selector_silence
 from slurm_gpu_aware.gate.typed_requests import gpu_types, type_sentence
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
+from slurm_gpu_aware.selector.energy_accounts import job_energy
 from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.slurm.records import ENDED, SlurmJob
 from slurm_gpu_aware.store.database import Store
@@ -194,6 +195,7 @@ def _look_up(reader: Reader, job_id: str) -> dict[str, Any]:
     )
     tasks = [str(row["job_id"]) for row in rows] if not decisions else []
     state = _state(decisions, events, waiting)
+    energy = job_energy(events)
     return {
         "job_id": job_id,
         "state": "array" if tasks and not waiting else state,
@@ -201,6 +203,7 @@ def _look_up(reader: Reader, job_id: str) -> dict[str, Any]:
         "waiting_as_of": rounds[0].started_at if rounds and waiting else None,
         "decisions": [asdict(d) for d in decisions],
         "events": [event_json(e) for e in events],
+        "energy": energy.to_json() if energy is not None else None,
         "tasks": tasks,
         "slurm": None,
         "selector_away": None,

@@ -39,17 +39,17 @@ def clock_steps(supported_mhz: Sequence[int], wanted: int) -> list[int]:
 
 def reset_left_behind(node: str) -> Faults:
     """Reset clocks that a sweep or a job which has ended left locked; return what failed."""
-    folder, locks, _ = read_clock_conf()
-    if not os.path.isdir(locks):
+    conf = read_clock_conf()
+    if not os.path.isdir(conf.locks):
         return []
-    notes = Notes(locks)
+    notes = Notes(conf.locks)
     try:
         hook = Hook({"SLURM_JOB_ID": NO_JOB, "SLURMD_NODENAME": node}, notes, time.time())
     except ValueError as exc:
         return [{"index": None, "call": "clocks", "error": str(exc)}]
     hook.make_up()
     with suppress(OSError):  # a record that is lost costs less than the probe
-        spool(folder, hook.records, notes)
+        spool(conf.spool, hook.records, notes)
     return [
         {"index": index, "call": str(record["call"]), "error": str(record["error"])}
         for record in hook.records
@@ -133,7 +133,7 @@ class ClockLocks:
 @contextmanager
 def _locked_clocks(faults: Faults) -> Iterator[ClockLocks]:
     """Locks that are reset at the end of the block. Raises SourceError."""
-    _, folder, _ = read_clock_conf()
+    folder = read_clock_conf().locks
     notes = Notes(folder)
     with notes.together(TOGETHER_S) as held:
         if not held:

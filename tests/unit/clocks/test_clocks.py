@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from clock_hooks import HOOKS, Hooks, gres_conf
 from fake_nvml import ROOT, FakeNode, build_library, machines
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,87 +20,10 @@ from slurm_gpu_aware.clocks.notes import NO_JOB, Note, Notes
 from slurm_gpu_aware.clocks.nvml import nearest_clock
 from slurm_gpu_aware.clocks.records import to_json
 
-HOOKS = {kind: ROOT / "etc" / f"{kind}.d" / "50-gpu-aware" for kind in ("prolog", "epilog")}
-
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
     return build_library(tmp_path_factory.mktemp("nvml"))
-
-
-class Hooks:
-    """Slurm's side: runs the hook scripts as slurmd would, with its variables."""
-
-    def __init__(self, node, folder):
-        self.node = node
-        self.spool = folder / "spool"
-        self.locks = folder / "locks"
-        self.calls = folder / "calls"
-        self.program = self.script("gpu-aware-clock", "-m slurm_gpu_aware.clocks")
-        self.conf = folder / "clock.conf"
-        self.conf.write_text(
-            f"# paths of this test\nspool = {self.spool}\n\nlocks={self.locks}\n"
-            f"command = {self.program}\n"
-        )
-
-    def script(self, name, options):
-        """A script in bin/ that counts its calls and starts Python."""
-        file = self.node.folder / "bin" / name
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(
-            f'#!/bin/sh\necho {name} >> {self.calls}\nexec {sys.executable} {options} "$@"\n'
-        )
-        file.chmod(0o755)
-        return file
-
-    def run(self, kind, job, gpus="", extra="", **env):
-        done = subprocess.run(
-            [HOOKS[kind]],
-            env={
-                **self.node.env,
-                "GPU_AWARE_CLOCK_CONFIG": str(self.conf),
-                "SLURMD_NODENAME": "n1",
-                "SLURM_JOB_ID": str(job),
-                "SLURM_JOB_GPUS": gpus,
-                "SLURM_JOB_EXTRA": extra,
-                **env,
-            },
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert (done.returncode, done.stdout) == (0, "")
-
-    def command(self, *words, **env):
-        return self.node.run(
-            "slurm_gpu_aware.clocks",
-            *words,
-            GPU_AWARE_CLOCK_CONFIG=str(self.conf),
-            SLURMD_NODENAME="n1",
-            **env,
-        )
-
-    def records(self):
-        file = self.spool / "n1.jsonl"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-    def events(self):
-        return [(r["event"], r["job_id"], r["gpus"]) for r in self.records()]
-
-    def started(self):
-        """By which script the hooks started Python, each time."""
-        return self.calls.read_text().split() if self.calls.exists() else []
-
-    def notes(self):
-        """The notes' files, without the lock."""
-        return sorted(file.name for file in self.locks.iterdir() if file.name != ".lock")
-
-    def locked(self):
-        return {
-            k: int(self.node.set_to(k, "locked_clocks")[1])
-            for k in range(4)
-            if self.node.set_to(k, "locked_clocks")
-        }
 
 
 @pytest.fixture
@@ -147,11 +71,6 @@ def test_several_gpus_named_by_slurm_are_all_of_the_job(hooks):
     hooks.run("prolog", 17, "0,1", "freq=900@0+1+2+3")
     assert hooks.locked() == {}
     assert "does not agree with GPUs 0,1" in hooks.records()[0]["error"]
-
-
-def gres_conf(folder, *lines):
-    (folder / "gres.conf").write_text("# of the site\n" + "\n".join(lines) + "\n")
-    return str(folder / "slurm.conf")
 
 
 @pytest.mark.parametrize(
@@ -635,11 +554,9 @@ def test_of_two_equally_near_clocks_the_lower():
 def test_config_defaults_and_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("GPU_AWARE_CLOCK_SPOOL", "/elsewhere")
     monkeypatch.setenv("GPU_AWARE_CLOCK_CONFIG", str(tmp_path / "absent"))
-    assert read_clock_conf() == (
-        "/elsewhere",
-        "/var/lib/slurm-gpu-aware/clock-locks",
-        None,
-    )
+    conf = read_clock_conf()
+    assert (conf.spool, conf.locks) == ("/elsewhere", "/var/lib/slurm-gpu-aware/clock-locks")
+    assert (conf.accounts, conf.orders, conf.complaint) == ("", "", None)
 
 
 def test_a_note_that_cannot_be_read_belongs_to_no_job_and_may_go(tmp_path):

@@ -88,6 +88,20 @@ def test_values_are_kept_short_and_plain(spool: Path) -> None:
     assert found == {"error": "x" * 200, "node": "dict", "gpus": [1], "mhz": "int"}
 
 
+def test_the_energy_of_a_job_comes_into_the_ledger(spool: Path) -> None:
+    record = {**GOOD, "event": "energy", "restarts": 2, "seconds": 61.5, "energy_j": 1e4}
+    del record["mhz"]
+    write(spool, json.dumps(record))
+    (found,) = collect(spool)
+    assert found == {
+        "node": "n1",
+        "gpus": [0, 2],
+        "restarts": 2,
+        "seconds": 61.5,
+        "energy_j": 1e4,
+    }
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_a_file_of_another_user_is_not_read(spool: Path) -> None:
     write(spool, json.dumps(GOOD))

@@ -1,0 +1,151 @@
+"""Accounts of a node's GPUs: which job holds each, since when, and its energy counter then.
+
+A prolog opens the accounts of its job's GPUs and its epilog closes them. One small file per GPU, so
+that the next job on a GPU replaces an account that no epilog closed.
+"""
+
+from __future__ import annotations
+
+from slurm_gpu_aware.clocks.driver import read_meters
+from slurm_gpu_aware.clocks.note_folder import NoteFolder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slurm_gpu_aware.clocks.driver import Meter
+    from slurm_gpu_aware.clocks.job import Job
+
+__all__ = ["Account", "Accounts", "used_mj"]
+
+MOST_W = 5000.0
+"""A mean power above this is no GPU's: its counter was set anew, or another GPU answers."""
+_BOOT = "/proc/sys/kernel/random/boot_id"
+
+
+class Account:
+    """Account of a GPU that a job holds.
+
+    ``restarts``: Slurm's count of the job's restarts. ``asked_mhz``: clock of the prolog, 0 for the
+    default one. ``energy_mj``: NVML's counter at the start; None: not known.
+    """
+
+    def __init__(
+        self,
+        job_id: str,
+        restarts: int,
+        asked_mhz: int,
+        at: float,
+        boot: str,
+        uuid: str,
+        energy_mj: int | None,
+    ) -> None:
+        self.job_id = job_id
+        self.restarts = restarts
+        self.asked_mhz = asked_mhz
+        self.at = at
+        self.boot = boot
+        self.uuid = uuid
+        self.energy_mj = energy_mj
+        self.set_mhz: int | None = None
+        """Clock that the agent set since, 0 for the default one; None: none."""
+
+    def line(self) -> str:
+        """The file's line: the job first, for the epilog script; ``-`` for what is not known."""
+        energy = "-" if self.energy_mj is None else self.energy_mj
+        mhz = "-" if self.set_mhz is None else self.set_mhz
+        uuid = "".join(self.uuid.split()) or "-"
+        start = f"{self.job_id} {self.restarts} {self.asked_mhz} {self.at} {self.boot}"
+        return f"{start} {uuid} {energy} {mhz}"
+
+
+class Accounts(NoteFolder):
+    """The accounts of a node."""
+
+    def all(self) -> dict[int, Account]:
+        """GPU index -> its account; those that cannot be read are left out."""
+        found = {index: _account(words) for index, words in self.words().items()}
+        return {index: account for index, account in found.items() if account is not None}
+
+    def of_job(self, job_id: str) -> dict[int, Account]:
+        """GPU index -> account of a job."""
+        return {index: a for index, a in self.all().items() if a.job_id == job_id}
+
+    def open(
+        self, job: Job, indices: Sequence[int], asked_mhz: int, at: float, limit_s: float
+    ) -> None:
+        """Open the accounts of a job, also of GPUs whose counter cannot be read. Raises OSError."""
+        start = (job.id, job.restarts, asked_mhz, at, boot_id())
+        for meter in read_meters(indices, limit_s):
+            self.put(meter.index, Account(*start, meter.uuid, meter.energy_mj).line())
+
+    def close(self, job_id: str, limit_s: float, at: float) -> dict[str, object]:
+        """Close the accounts of a job; return what a record says of them, empty without any.
+
+        ``restarts``, ``gpus``, ``seconds``, and ``energy_j`` of all of them; None, with an
+        ``error``, if that of one is not known.
+        """
+        opened = self.of_job(job_id)
+        if not opened:
+            return {}
+        for index in opened:  # first: from now on the agent leaves these GPUs alone
+            self.forget(index)
+        seconds = round(max(0.0, at - min(account.at for account in opened.values())), 3)
+        said: dict[str, object] = {
+            "restarts": max(account.restarts for account in opened.values()),
+            "gpus": sorted(opened),
+            "seconds": seconds,
+            "energy_j": None,
+        }
+        total, boot = 0, boot_id()
+        for meter in read_meters(sorted(opened), limit_s):
+            try:
+                total += used_mj(opened[meter.index], meter, boot, at)
+            except ValueError as exc:
+                return said | {"error": f"GPU {meter.index}: {exc}"}
+        return said | {"energy_j": total / 1e3}
+
+
+def used_mj(start: Account, meter: Meter, boot: str, at: float) -> int:
+    """Energy of a GPU since its account was opened. Raises ValueError if it is not known.
+
+    NVML counts since the driver was loaded, so a counter that fell began anew.
+    """
+    if start.energy_mj is None:
+        raise ValueError("its energy was not known at the start")
+    if meter.energy_mj is None:
+        raise ValueError(meter.error or "its energy is not known")
+    if (start.boot, start.uuid) != (boot, meter.uuid):
+        raise ValueError("the node or the GPU is not the same as at the start")
+    used = meter.energy_mj - start.energy_mj
+    # A second more: the counter is written every 20 to 100 ms, and clocks of nodes are adjusted.
+    if used < 0 or used > 1e3 * MOST_W * (max(0.0, at - start.at) + 1.0):
+        raise ValueError("its energy counter was reset")
+    return used
+
+
+def boot_id() -> str:
+    """Number of the node's boot; ``-`` if it is not known."""
+    try:
+        with open(_BOOT, encoding="ascii") as stream:
+            return stream.read(64).strip() or "-"
+    except (OSError, ValueError):
+        return "-"
+
+
+def _account(words: list[str]) -> Account | None:
+    try:
+        job_id, restarts, asked_mhz, at, boot, uuid, energy, mhz = words
+        account = Account(
+            job_id,
+            int(restarts),
+            int(asked_mhz),
+            float(at),
+            boot,
+            "" if uuid == "-" else uuid,
+            None if energy == "-" else int(energy),
+        )
+        account.set_mhz = None if mhz == "-" else int(mhz)
+    except ValueError:
+        return None
+    return account

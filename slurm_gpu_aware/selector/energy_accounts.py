@@ -1,0 +1,125 @@
+"""Energy of jobs: what the epilogs of all their nodes and runs recorded, added up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_gpu_aware.store.ledger import Decision, Event
+
+__all__ = ["KINDS", "JobEnergy", "energy_rows", "job_energy"]
+
+KINDS = ("started", "energy")
+"""Kinds of the events that tell a job's energy."""
+_KWH_J = 3.6e6
+
+
+@dataclass(frozen=True)
+class JobEnergy:
+    """Energy of a job's GPUs over all its runs that have ended."""
+
+    energy_j: float
+    """Of the nodes that know theirs."""
+    gpu_s: float
+    """GPU seconds of these nodes."""
+    runs: int
+    unknown: tuple[str, ...] = ()
+    """Why ``energy_j`` is not all of it; empty: it is."""
+
+    @property
+    def mean_w(self) -> float | None:
+        """Mean power of a GPU; None: no time was measured."""
+        return self.energy_j / self.gpu_s if self.gpu_s > 0 else None
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values; units J, s, W."""
+        return {
+            "energy_j": self.energy_j,
+            "gpu_s": self.gpu_s,
+            "mean_w_per_gpu": self.mean_w,
+            "runs": self.runs,
+            "unknown": list(self.unknown),
+        }
+
+
+def job_energy(events: Iterable[Event]) -> JobEnergy | None:
+    """Energy of a job by its events; None: no node recorded any.
+
+    A record that was written twice counts once. A node that a started run used, and that recorded
+    nothing while others did, makes the sum incomplete.
+    """
+    used: dict[tuple[int, str], tuple[float, float]] = {}
+    nodes_of: dict[int, set[str]] = {}
+    why: dict[tuple[int, str], str] = {}
+    for event in events:
+        run, gpus = _whole(event.detail.get("restarts")), event.detail.get("gpus")
+        if event.kind == "started" and isinstance(gpus, Mapping):
+            nodes_of[run] = set(map(str, gpus))
+        elif event.kind == "energy" and isinstance(gpus, list):
+            at = (run, str(event.detail.get("node")))
+            joules, seconds = (_amount(event.detail.get(k)) for k in ("energy_j", "seconds"))
+            if joules is None or seconds is None:
+                why[at] = f"{at[1]}: {event.detail.get('error') or 'it is not known'}"
+            else:
+                used[at] = (joules, seconds * len(gpus))
+    runs = {run for run, _ in (*used, *why)}
+    if not runs:
+        return None
+    for run in runs:
+        for node in nodes_of.get(run, set()) - {node for r, node in (*used, *why) if r == run}:
+            why[run, node] = f"{node}: its epilog recorded nothing"
+    unknown = [text for at, text in sorted(why.items()) if at not in used]
+    joules, gpu_s = (sum(one[i] for one in used.values()) for i in (0, 1))
+    return JobEnergy(joules, gpu_s, len(runs), tuple(dict.fromkeys(unknown)))
+
+
+def energy_rows(decisions: Iterable[Decision], events: Iterable[Event]) -> list[dict[str, Any]]:
+    """Energy of ended jobs by user and by class; empty: that of no job is known.
+
+    ``by``, ``name``, ``jobs``, ``measured`` (jobs with a complete account: only these count),
+    ``gpu_hours``, ``kwh``, ``mean_w`` per GPU.
+    """
+    events_of: dict[str, list[Event]] = {}
+    for event in events:
+        events_of.setdefault(event.job_id, []).append(event)
+    groups: dict[tuple[str, str], list[JobEnergy | None]] = {}
+    last = {decision.job_id: decision for decision in decisions}
+    for job_id, decision in last.items():
+        energy = job_energy(events_of.get(job_id, ()))
+        whole = None if energy is None or energy.unknown else energy
+        kind = str(decision.asked.get("class") or "none")
+        for group in (("user", decision.user), ("class", kind), ("all", "")):
+            groups.setdefault(group, []).append(whole)
+    rows = [_row(*group, groups[group]) for group in sorted(groups, key=_order)]
+    return rows if rows and rows[-1]["measured"] else []
+
+
+def _order(group: tuple[str, str]) -> tuple[int, str]:
+    return ("user", "class", "all").index(group[0]), group[1]
+
+
+def _row(by: str, name: str, found: Sequence[JobEnergy | None]) -> dict[str, Any]:
+    known = [energy for energy in found if energy is not None]
+    joules, gpu_s = sum(e.energy_j for e in known), sum(e.gpu_s for e in known)
+    return {
+        "by": by,
+        "name": name,
+        "jobs": len(found),
+        "measured": len(known),
+        "gpu_hours": gpu_s / 3600.0,
+        "kwh": joules / _KWH_J,
+        "mean_w": joules / gpu_s if gpu_s > 0 else None,
+    }
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def _amount(value: object) -> float | None:
+    """A finite number from 0 on; nodes write the records."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) and value >= 0 else None

@@ -1,0 +1,165 @@
+"""Energy accounts: prolog and epilog read the counters of a job's own GPUs, on fake GPUs."""
+
+import json
+import time
+
+import pytest
+from clock_hooks import Hooks, gres_conf
+from fake_nvml import FakeNode, build_library, machines
+
+from slurm_gpu_aware.clocks.accounts import Account, Accounts, used_mj
+from slurm_gpu_aware.clocks.driver import Meter
+
+IDLE_W = 40.0
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return build_library(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def hooks(library, tmp_path):
+    node = FakeNode(library, tmp_path, nvml_order=[2, 0, 3, 1])
+    content = json.loads(node.machine.read_text())
+    content |= {"power_idle_w": IDLE_W, "power_limit_w": 300}
+    machines.write_json(node.machine, content)
+    return Hooks(node, tmp_path, accounts=True)
+
+
+def accounts(hooks):
+    return sorted(f.name for f in hooks.accounts.iterdir() if f.name != ".lock")
+
+
+def energies(hooks):
+    return [r for r in hooks.records() if r["event"] == "energy"]
+
+
+def load(hooks, gpu, percent):
+    hooks.node.state.mkdir(exist_ok=True)
+    (hooks.node.state / f"gpu{gpu}.load").write_text(f"{percent}\n")
+
+
+def test_the_energy_of_a_job_without_a_clock_is_recorded(hooks):
+    hooks.run("prolog", 17, "0,3")
+    load(hooks, 1, 100)  # of another job
+    time.sleep(0.5)
+    hooks.run("epilog", 17, "0,3", SLURM_JOB_RESTART_COUNT="1")
+    (record,) = energies(hooks)
+    assert (record["job_id"], record["restarts"], record["gpus"]) == ("17", 0, [0, 3])
+    assert record["seconds"] >= 0.5
+    # A reading is some ms after its hook's start.
+    assert record["energy_j"] == pytest.approx(2 * IDLE_W * record["seconds"], rel=0.3)
+    assert (accounts(hooks), hooks.locked()) == ([], {})
+
+
+def test_a_job_at_full_load_takes_more(hooks):
+    load(hooks, 2, 100)
+    hooks.run("prolog", 17, "2", "freq=900")
+    time.sleep(0.3)
+    hooks.run("epilog", 17, "2")
+    (record,) = energies(hooks)
+    clock = 900 / json.loads(hooks.node.machine.read_text())["clocks"]["graphics_mhz"][0]
+    power = IDLE_W + (300 - IDLE_W) * clock**3
+    assert record["energy_j"] == pytest.approx(power * record["seconds"], rel=0.3)
+    assert [r["event"] for r in hooks.records()] == ["clock_set", "energy", "clock_reset"]
+
+
+def test_on_an_indexed_node_the_gpus_come_from_extra(hooks):
+    conf = gres_conf(hooks.node.folder, "NodeName=n1 Name=gpu Type=g1 File=/dev/nvidia1")
+    hooks.run("prolog", 17, "3", "freq=0@1+3", SLURM_CONF=conf)
+    assert (accounts(hooks), hooks.locked()) == (["gpu1", "gpu3"], {})
+    hooks.run("epilog", 17, "3", "freq=0@1+3", SLURM_CONF=conf)
+    hooks.run("prolog", 18, "3", SLURM_CONF=conf)  # which other GPUs it has is not known
+    hooks.run("epilog", 18, "3", SLURM_CONF=conf)
+    assert [(r["job_id"], r["gpus"]) for r in energies(hooks)] == [("17", [1, 3])]
+
+
+def test_gpus_that_jobs_share_have_no_account(hooks):
+    conf = gres_conf(hooks.node.folder, "NodeName=n1 Name=shard Count=8")
+    hooks.run("prolog", 17, "3", SLURM_CONF=conf)
+    assert accounts(hooks) == []
+
+
+def test_indices_that_slurm_contradicts_open_no_account(hooks):
+    hooks.run("prolog", 17, "2", "freq=0@1+3")
+    assert accounts(hooks) == []
+
+
+def test_a_driver_that_was_loaded_anew_makes_the_energy_unknown(hooks):
+    hooks.run("prolog", 16, "0", "freq=900")  # now the fake driver keeps the counter in a file
+    hooks.run("epilog", 16, "0")
+    hooks.run("prolog", 17, "0,1")
+    now_ms = time.clock_gettime(time.CLOCK_BOOTTIME) * 1e3
+    (hooks.node.state / "gpu0.energy").write_text(f"0 {now_ms:.0f}\n")
+    hooks.run("epilog", 17, "0,1")
+    record = energies(hooks)[-1]
+    assert (record["energy_j"], record["error"]) == (None, "GPU 0: its energy counter was reset")
+    assert record["gpus"] == [0, 1]
+
+
+def test_gpus_without_a_counter_leave_the_energy_unknown(hooks):
+    call = "nvmlDeviceGetTotalEnergyConsumption"
+    machines.add_fault(hooks.node.state, call, error="NOT_SUPPORTED")
+    hooks.run("prolog", 17, "0")
+    hooks.run("epilog", 17, "0")
+    (record,) = energies(hooks)
+    assert record["energy_j"] is None
+    assert "not known at the start" in record["error"]
+
+
+def test_an_epilog_that_never_ran_costs_no_other_job_its_account(hooks):
+    hooks.run("prolog", 17, "0,1")
+    hooks.run("prolog", 18, "1")
+    hooks.run("epilog", 18, "1")
+    assert [(r["job_id"], r["gpus"]) for r in energies(hooks)] == [("18", [1])]
+    hooks.command("reset-all")
+    assert accounts(hooks) == []
+
+
+def test_jobs_beside_one_with_an_account_start_no_python_in_the_epilog(hooks):
+    hooks.run("prolog", 17, "0")
+    before = len(hooks.started())
+    hooks.run("epilog", 18, "")
+    assert len(hooks.started()) == before
+
+
+def test_an_account_that_cannot_be_written_is_told_and_the_job_runs(hooks):
+    hooks.accounts.write_text("a file where the folder should be")
+    hooks.run("prolog", 17, "0", "freq=900")
+    assert hooks.locked() == {0: 900}
+    (record,) = energies(hooks)
+    assert str(hooks.accounts) in record["error"]
+
+
+def account(**values):
+    usual = {"job_id": "17", "restarts": 0, "asked_mhz": 0, "at": 100.0, "boot": "b"}
+    return Account(**{**usual, "uuid": "GPU-1", "energy_mj": 5000, **values})
+
+
+@pytest.mark.parametrize(
+    ("start", "meter", "boot", "why"),
+    [
+        ({"energy_mj": None}, {}, "b", "at the start"),
+        ({}, {"energy_mj": None, "error": "GPU is lost"}, "b", "GPU is lost"),
+        ({}, {"energy_mj": 4999}, "b", "reset"),
+        ({}, {"energy_mj": 5000 + 56_000_000}, "b", "reset"),
+        ({}, {}, "c", "not the same"),
+        ({}, {"uuid": "GPU-2"}, "b", "not the same"),
+    ],
+)
+def test_what_makes_an_energy_unknown(start, meter, boot, why):
+    end = Meter(0, **{"uuid": "GPU-1", "energy_mj": 6000, **meter})
+    with pytest.raises(ValueError, match=why):
+        used_mj(account(**start), end, boot, 110.0)
+    assert used_mj(account(), Meter(0, "GPU-1", 6000), "b", 110.0) == 1000
+
+
+def test_an_account_outlives_its_file(tmp_path):
+    kept = Accounts(str(tmp_path))
+    first, second = account(), account(job_id="18", uuid="", energy_mj=None, asked_mhz=900)
+    second.set_mhz = 0
+    kept.put(0, first.line())
+    kept.put(3, second.line())
+    kept.put(4, "nonsense")
+    assert {i: vars(a) for i, a in kept.all().items()} == {0: vars(first), 3: vars(second)}

@@ -1,0 +1,78 @@
+"""Energy of jobs from the records of their nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from store_samples import decision
+
+from slurm_gpu_aware.selector.energy_accounts import energy_rows, job_energy
+from slurm_gpu_aware.store.ledger import Event
+
+
+def energy(node: str, joules: float | None, *, run: int = 0, **detail: Any) -> Event:
+    usual = {"node": node, "restarts": run, "gpus": [0, 1], "seconds": 10.0, "energy_j": joules}
+    return Event("7", "energy", {**usual, **detail}, 100.0)
+
+
+def started(*nodes: str, run: int = 0) -> Event:
+    detail = {"restarts": run, "gpus": {node: [0, 1] for node in nodes}}
+    return Event("7", "started", detail, 90.0)
+
+
+def test_nodes_and_runs_are_added_up() -> None:
+    events = [
+        started("n1", "n2"),
+        energy("n1", 100.0),
+        energy("n2", 200.0),
+        started("n3", run=1),
+        energy("n3", 700.0, run=1),
+        energy("n3", 700.0, run=1),  # written twice
+    ]
+    found = job_energy(events)
+    assert found is not None
+    assert (found.energy_j, found.gpu_s, found.runs, found.unknown) == (1000.0, 60.0, 2, ())
+    assert found.mean_w == pytest.approx(1000 / 60)
+
+
+def test_without_a_record_there_is_no_account() -> None:
+    assert job_energy([started("n1")]) is None
+    assert job_energy([]) is None
+
+
+def test_what_is_not_known_is_told() -> None:
+    lost = job_energy([started("n1", "n2"), energy("n1", 100.0)])
+    assert lost is not None
+    assert lost.unknown == ("n2: its epilog recorded nothing",)
+    reset = job_energy([energy("n1", None, error="GPU 0: reset"), energy("n2", 5.0)])
+    assert reset is not None
+    assert (reset.energy_j, reset.unknown) == (5.0, ("n1: GPU 0: reset",))
+
+
+@pytest.mark.parametrize("bad", [-1.0, float("nan"), True, "much", 1e999])
+def test_amounts_that_a_node_made_up_count_as_not_known(bad: Any) -> None:
+    found = job_energy([energy("n1", bad)])
+    assert found is not None
+    assert (found.energy_j, found.mean_w, len(found.unknown)) == (0.0, None, 1)
+
+
+def test_rows_by_user_and_class_count_complete_accounts_only() -> None:
+    jobs = [
+        decision("7", user="alice", asked={"class": "A"}),
+        decision("8", user="alice", asked={"class": "B"}),
+        decision("9", user="bob", asked={}),
+    ]
+    whole = energy("n1", 7.2e6)
+    part = Event("8", "energy", {**energy("n1", None).detail}, 100.0)
+    rows = {(r["by"], r["name"]): r for r in energy_rows(jobs, [whole, part])}
+    assert list(rows) == [
+        *(("user", "alice"), ("user", "bob")),
+        *(("class", "A"), ("class", "B"), ("class", "none"), ("all", "")),
+    ]
+    alice = rows["user", "alice"]
+    assert (alice["jobs"], alice["measured"], alice["kwh"]) == (2, 1, 2.0)
+    assert alice["gpu_hours"] == pytest.approx(20 / 3600)
+    assert rows["class", "B"]["mean_w"] is None
+    assert rows["all", ""]["jobs"] == 3
+    assert energy_rows(jobs, [part]) == []
