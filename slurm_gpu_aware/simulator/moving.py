@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from zlib import crc32
 
 from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.move_settings import RATE_S, MoveSettings
-from slurm_gpu_aware.planning.moves import Movable, plan_moves
+from slurm_gpu_aware.planning.moves import Movable, Move, plan_moves
+from slurm_gpu_aware.planning.power_budget import PowerBudget
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.rounds import Rounds
 
@@ -33,19 +36,37 @@ class Moving:
         movable = list(self._movable())
         if not movable:
             return []
+        view = self.state.view(None, with_holders=True)
         found = plan_moves(
             movable,
             self.rounds.in_turn(),
-            self.state.view(None, with_holders=True),
+            view,
             self.rounds.plan_settings,
             self.moves,
             now,
             recent=self._recent,
             policy_options={self.settings.policy: self.settings.policy_options},
         )
-        self._recent.extend(now for _ in found)
+        moves = self._within_power(found, view)
+        self._recent.extend(now for _ in moves)
         by_id = {active.job.job_id: active for active in self.state.running.values()}
-        return [(by_id[move.job_id], move.assignment) for move in found]
+        return [(by_id[move.job_id], move.assignment) for move in moves]
+
+    def _within_power(self, moves: Sequence[Move], view: Cluster) -> list[Move]:
+        """The moves for which the power limit leaves enough, at efficient clocks."""
+        settings, power = self.rounds.plan_settings, self.rounds.power_state(None)
+        budget = PowerBudget.of(view, settings, power)
+        if budget is None or budget.cluster.power_w is None:
+            return list(moves)
+        left_w = float(budget.cluster.power_w[0])
+        drawn = {job.job_id: job.power_w for job in budget.cluster.running}
+        kept = []
+        for move in moves:
+            more_w = budget.needing(move.request).power_w - drawn[move.job_id]
+            if more_w <= max(left_w, 0.0):
+                left_w -= more_w
+                kept.append(move)
+        return kept
 
     def _movable(self) -> Iterator[Movable]:
         now, share = self.state.clock.now, self.settings.movable_share
@@ -53,7 +74,11 @@ class Moving:
             if now - active.placed_s < self.moves.first_s or not _drawn(active, share):
                 continue
             job = self.state.estimates.holder(active, now)
-            yield Movable(active.request, job, self.settings.migration_s, active.moved_s)
+            request = active.request
+            if request.sizes:
+                request = request.resized(active.size)
+                request = request if active.job.elastic else replace(request, sizes=())
+            yield Movable(request, job, self.settings.migration_s, active.moved_s)
 
 
 def _drawn(active: ActiveJob, share: float) -> bool:

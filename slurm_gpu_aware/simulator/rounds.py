@@ -184,11 +184,14 @@ class Rounds:
             now,
             policy_options={self.settings.policy: self.settings.policy_options},
             explain=False,
-            power=self._power_state(keep),
+            power=self.power_state(keep),
         )
 
-    def _power_state(self, keep: set[int] | None) -> PowerState | None:
-        """What a round knows of power; None: there is no limit. ``keep``: as of :meth:`_plan`."""
+    def power_state(self, keep: set[int] | None) -> PowerState | None:
+        """What a round knows of power; None: there is no limit.
+
+        ``keep``: positions of the running jobs that count; None: all.
+        """
         power, running = self.settings.power, self.state.running
         if power is None or not self.limited or self.settings.sizing != "round":
             return None
