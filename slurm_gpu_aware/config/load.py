@@ -18,11 +18,13 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from slurm_gpu_aware.bounds import MAX_PENALTY, quoted
+from slurm_gpu_aware.config.power_limit import schedule_faults
 from slurm_gpu_aware.config.settings import (
     DEFAULT_KINDS,
     DEFAULT_PATH,
     Config,
     PlacementConfig,
+    PowerConfig,
     TuneConfig,
 )
 from slurm_gpu_aware.errors import ConfigError, RequestError
@@ -74,6 +76,7 @@ def load_config(path: Path | str | None = None, *, known_policies: tuple[str, ..
             _gate_and_times(config),
             _tune(config.tune),
             _moves(config),
+            _power(config.power),
             _measurements(config),
             policies,
         )
@@ -226,6 +229,21 @@ def _moves(config: Config) -> Rules:
     for name, entry in config.classes.items():
         sound = entry.restart_s is None or entry.restart_s >= 0
         yield sound, f"classes.{name}.restart_s", "must be at least 0"
+
+
+def _power(power: PowerConfig) -> Rules:
+    watts, eta = power.power_budget_watts, power.eta
+    yield watts is None or watts > 0, "power.power_budget_watts", "must be more than 0"
+    yield eta is None or 0 < eta <= 1, "power.eta", "must be more than 0 and at most 1"
+    yield watts is None or eta is None, "power.eta", "power_budget_watts is set, too: keep one"
+    sound = power.clocks in ("auto", "default")
+    yield sound, "power.clocks", f"{quoted(power.clocks)} is not auto or default"
+    yield 0 <= power.margin < 1, "power.margin", "must be from 0 to less than 1"
+    yield power.gpu_watts > 0, "power.gpu_watts", "must be more than 0"
+    wrong = f"must be from 0 to less than power.gpu_watts ({power.gpu_watts:g})"
+    yield 0 <= power.idle_watts < power.gpu_watts, "power.idle_watts", wrong
+    for span, wrong in schedule_faults(power.schedule).items():
+        yield False, f"power.schedule.{span}", wrong
 
 
 def _measurements(config: Config) -> Rules:

@@ -19,6 +19,7 @@ __all__ = [
     "GateConfig",
     "MovesConfig",
     "PlacementConfig",
+    "PowerConfig",
     "TuneConfig",
 ]
 
@@ -107,6 +108,26 @@ class MovesConfig(MoveSettings):
     enabled: bool = False
     restart_s: float = 60.0
     """Time that a restart takes: checkpoint, requeue, start, restore."""
+
+
+@dataclass(frozen=True)
+class PowerConfig:
+    """``[power]``: a limit for the power of all GPUs together."""
+
+    power_budget_watts: float | None = None
+    """The limit, idle GPUs included; absent, as ``eta`` is: there is none."""
+    eta: float | None = None
+    """The limit as a share of what all GPUs may draw by their power limits."""
+    schedule: Mapping[str, str] = field(default_factory=dict)
+    """Time of day (``22:00-06:00``) -> limit at that time (`power_limit.parse_limit`)."""
+    clocks: str = "default"
+    """``auto``: under a limit a job that names no clock gets the one that the planner chooses."""
+    margin: float = 0.05
+    """Share of the limit that is kept free, for what models do not foresee."""
+    idle_watts: float = 60.0
+    """Power of a GPU without a job."""
+    gpu_watts: float = 400.0
+    """Power limit of a GPU that no sweep has read."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +239,7 @@ class Config:
     policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Policy -> its options as in the file; the policy checks them."""
     moves: MovesConfig = field(default_factory=MovesConfig)
+    power: PowerConfig = field(default_factory=PowerConfig)
     gate: GateConfig = field(default_factory=GateConfig)
     estimates: EstimatesConfig = field(default_factory=EstimatesConfig)
     selector: SelectorConfig = field(default_factory=SelectorConfig)

@@ -6,19 +6,16 @@ must belong to root or to the owner of its folder (SlurmUser), and no other may 
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from slurm_gpu_aware.bounds import MAX_TIME_S, quoted
+from slurm_gpu_aware.config.owned_file import read_owned, write_owned
 from slurm_gpu_aware.config.settings import Config, TuneConfig
 from slurm_gpu_aware.errors import ConfigError, SourceError
-from slurm_gpu_aware.text_file import decoded, parse_json, replaced_file
 from slurm_gpu_aware.time_text import stamp
 
 __all__ = [
@@ -28,7 +25,6 @@ __all__ = [
 
 FILE = "tuned.json"
 """Name of the file, in the folder of the store."""
-_MOST_BYTES = 4096
 _NAME = re.compile("[a-z0-9_+-]{1,40}")
 _NUMBERS = {"set_at": MAX_TIME_S, "gain_percent": 1e6, "low_percent": 1e6, "high_percent": 1e6}
 """Number of the file -> limit of its absolute value."""
@@ -74,14 +70,7 @@ def tuned_path(config: Config) -> Path:
 
 def write_tuned(config: Config, tuned: Tuned) -> None:
     """Replace the file atomically. Raises SourceError."""
-    path = tuned_path(config)
-    text = json.dumps(asdict(tuned), indent=2, allow_nan=False) + "\n"
-    try:
-        with replaced_file(path) as stream:
-            stream.write(text)
-            os.fchmod(stream.fileno(), 0o644)  # also with a strict umask: every user may read it
-    except OSError as exc:
-        raise SourceError(f"{path}: cannot be written: {exc.strerror}") from None
+    write_owned(tuned_path(config), asdict(tuned))
 
 
 def with_tuned(config: Config, tuned: Tuned | None) -> Config:
@@ -120,7 +109,7 @@ def read_tuned(config: Config) -> Tuned | None:
         return None
     path = tuned_path(config)
     try:
-        tuned = _parsed(_trusted(path))
+        tuned = _parsed(read_owned(path))
     except FileNotFoundError:
         return None
     except OSError as exc:
@@ -133,23 +122,6 @@ def read_tuned(config: Config) -> Tuned | None:
     if wrong is not None:
         raise ConfigError(f"{path}: {wrong}")
     return tuned
-
-
-def _trusted(path: Path) -> Any:
-    """JSON value of the file. Raises OSError, SourceError, and ValueError if it is not safe."""
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(handle, "rb") as stream:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-            raise ValueError("not a plain file with one name")
-        if status.st_uid not in (0, path.parent.stat().st_uid):
-            raise ValueError("belongs to neither root nor the owner of its folder")
-        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise ValueError("others than its owner may write it")
-        data = stream.read(_MOST_BYTES + 1)
-    if len(data) > _MOST_BYTES:
-        raise ValueError(f"larger than {_MOST_BYTES} bytes")
-    return parse_json(decoded(data, path), path)
 
 
 def _parsed(content: Any) -> Tuned:

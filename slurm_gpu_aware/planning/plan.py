@@ -31,9 +31,9 @@ class PlanSettings:
     auto_clocks: bool = False
     """Under a power limit a round chooses the clock of requests that name none, too."""
 
-    def chooses_clock(self, request: Request) -> bool:
-        """Say whether a round under a power limit may choose the clock of a request."""
-        return request.clock == "auto" or (request.clock is None and self.auto_clocks)
+    def frees_clock(self, asked: str | int | None) -> bool:
+        """Say whether a round under a power limit may choose the clock; ``asked``: ``freq``."""
+        return asked == "auto" or (asked is None and self.auto_clocks)
 
     def clock_mhz(self, request: Request) -> int | None:
         """Return the SM clock to lock for a request, MHz; None: the default clock.

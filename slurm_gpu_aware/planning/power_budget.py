@@ -46,7 +46,7 @@ def with_least_sizes(queue: Sequence[Request]) -> list[Request]:
 
 def clock_choices(request: Request, settings: PlanSettings) -> tuple[int, ...] | None:
     """SM clocks that a request may get; None: the planner chooses; (): the default clock."""
-    if request.table is not None and settings.chooses_clock(request):
+    if request.table is not None and settings.frees_clock(request.clock):
         return None
     clock_mhz = settings.clock_mhz(request)
     return () if clock_mhz is None else (clock_mhz,)

@@ -84,7 +84,7 @@ def with_account(request: Request, assignment: Assignment, settings: PlanSetting
         request.gpus,
         assignment.clock_mhz,
         more_gpus=next((size for size in request.sizes if size > request.gpus), None),
-        free_clock=settings.chooses_clock(request),
+        free_clock=settings.frees_clock(request.clock),
     )
     if account is None:
         return assignment

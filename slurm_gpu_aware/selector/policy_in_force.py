@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
+from slurm_gpu_aware.config.owned_file import identity_of
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.config.tuned import Tuned, read_tuned, tuned_path, with_tuned
 from slurm_gpu_aware.errors import ConfigError
@@ -39,23 +38,15 @@ class PolicyInForce:
     def __init__(self, config: Config) -> None:
         """Raises ConfigError for wrong options in the configuration."""
         self._config = config
-        self._file_seen = self._file_now()
+        self._file_seen = identity_of(tuned_path(self._config))
         self._take()
 
     def refresh(self) -> None:
         """Read tune's file if it has changed."""
-        seen = self._file_now()
+        seen = identity_of(tuned_path(self._config))
         if seen != self._file_seen:
             self._file_seen = seen
             self._take()
-
-    def _file_now(self) -> tuple[int, ...] | None:
-        """What changes with the file's content, owner or mode; None: there is none."""
-        try:
-            status = os.lstat(tuned_path(self._config))
-        except OSError:
-            return None
-        return (status.st_ino, status.st_ctime_ns, status.st_size)
 
     def _take(self) -> None:
         tuned, self.words = tuned_in_force(self._config)
@@ -70,4 +61,5 @@ class PolicyInForce:
             class_clock_mhz={name: mhz for name, mhz in clocks.items() if mhz is not None},
             max_clock_mhz=placement.max_clock_mhz,
             backfill=placement.backfill,
+            auto_clocks=config.power.clocks == "auto",
         )

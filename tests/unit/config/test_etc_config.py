@@ -25,17 +25,20 @@ def test_every_key_is_there_and_explained():
         value = getattr(Config(), section.name)
         assert f"[{section.name}]" in text
         wanted |= {f.name for f in dataclasses.fields(value)}
-    wanted -= {"defaults", "levels", "ranges"}  # sections of their own
+    wanted -= {"defaults", "levels", "ranges", "schedule"}  # sections of their own
     for kind in DEFAULT_KINDS:
         assert f"[site.defaults.{kind}]" in text
     assert "[placement.levels]" in text
+    assert "[power.schedule]" in text
     wanted |= set(LEVELS)
     assert wanted - set(_KEY.findall(text)) == set()
 
 
 def test_the_commented_examples_are_valid(tmp_path: Path):
-    """Every example that is commented out can be switched on as it stands."""
-    lines = [re.sub(r"^# ((?:[a-z_]+ = |\[).*)", r"\1", x) for x in FILE.read_text().splitlines()]
+    """Every example that is commented out can be switched on as it stands, one limit of power."""
+    example = re.compile(r"^# ((?:[a-z_]+ = |\[|\"[0-9]).*)")
+    lines = [example.sub(r"\1", line) for line in FILE.read_text().splitlines()]
+    lines.remove("eta = 0.8")
     active = tmp_path / "config.toml"
     active.write_text("\n".join(lines))
     config = load_config(active)
@@ -46,3 +49,5 @@ def test_the_commented_examples_are_valid(tmp_path: Path):
     assert config.site.defaults["partition"] == {"train": "class=A"}
     assert set(config.policies["topo-aware"]) == {"weights", "interference"}
     assert config.events.jobcomp_file is not None
+    assert config.power.power_budget_watts == 20_000
+    assert config.power.schedule == {"17:00-20:00": "eta=0.6"}

@@ -1,0 +1,57 @@
+"""Small JSON files of the admin beside the store: written whole, read only if they can be trusted.
+
+A file must belong to root or to the owner of its folder (SlurmUser), and no other may write it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.text_file import decoded, parse_json, replaced_file
+
+__all__ = ["identity_of", "read_owned", "write_owned"]
+
+_MOST_BYTES = 4096
+
+
+def write_owned(path: Path, content: Mapping[str, Any]) -> None:
+    """Replace the file atomically. Raises SourceError."""
+    text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+    try:
+        with replaced_file(path) as stream:
+            stream.write(text)
+            os.fchmod(stream.fileno(), 0o644)  # also with a strict umask: every user may read it
+    except OSError as exc:
+        raise SourceError(f"{path}: cannot be written: {exc.strerror}") from None
+
+
+def read_owned(path: Path) -> Any:
+    """JSON value of the file. Raises OSError, SourceError, and ValueError if it is not safe."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(handle, "rb") as stream:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+            raise ValueError("not a plain file with one name")
+        if status.st_uid not in (0, path.parent.stat().st_uid):
+            raise ValueError("belongs to neither root nor the owner of its folder")
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise ValueError("others than its owner may write it")
+        data = stream.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise ValueError(f"larger than {_MOST_BYTES} bytes")
+    return parse_json(decoded(data, path), path)
+
+
+def identity_of(path: Path) -> tuple[int, ...] | None:
+    """What changes with the file's content, owner or mode; None: there is none."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return (status.st_ino, status.st_ctime_ns, status.st_size)
