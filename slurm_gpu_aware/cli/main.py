@@ -18,6 +18,7 @@ _COMMANDS = {
     "explain": "explain:command",
     "models": "models:models",
     "place": "place:command",
+    "power": "power:power",
     "queue": "state:queue",
     "release": "operation:release",
     "report": "simulate:report",

@@ -181,9 +181,18 @@ def simulate(context: Context, /, **given: Any) -> None:
 @click.option(
     "--days", type=click.IntRange(1, 36_500), default=30, help="Without DIR: jobs that ended then."
 )
+@click.option(
+    "--power",
+    "power_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Without DIR: draw planned and measured power over these days into FILE (.png, .svg).",
+)
 @json_option
 @pass_context
-def report(context: Context, folder: Path | None, days: int, as_json: bool) -> None:
+def report(
+    context: Context, folder: Path | None, days: int, power_file: Path | None, as_json: bool
+) -> None:
     """Draw the results of 'gpu-aware simulate --out DIR'; without DIR, report on this site's jobs.
 
     With DIR: a self-contained page and its pictures. Needs matplotlib (the extra 'plots': pip
@@ -196,9 +205,17 @@ def report(context: Context, folder: Path | None, days: int, as_json: bool) -> N
     \b
     Examples:
       gpu-aware report --days 90
+      gpu-aware report --days 2 --power power.png
       gpu-aware simulate --what-if --out results && gpu-aware report results
       gpu-aware report results --json
     """
+    if power_file is not None:
+        if folder is not None:
+            raise RequestError("--power: draws the site's power, not that of a simulation in DIR")
+        from slurm_gpu_aware.cli.power import report_power
+
+        report_power(context, days, power_file, as_json=as_json)
+        return
     if folder is None:
         from slurm_gpu_aware.cli.estimates import report_site
 

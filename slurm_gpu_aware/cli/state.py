@@ -21,6 +21,7 @@ from slurm_gpu_aware.cli.output import (
     say,
     table,
 )
+from slurm_gpu_aware.cli.power import last_reading, power_line
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION
 from slurm_gpu_aware.time_text import duration, stamp
@@ -175,6 +176,7 @@ def status(context: Context, count: int, as_json: bool) -> None:
     with open_reader(config) as reader:
         answer = _from_store(reader, max(1, count))
         answer["policy"] = value_of(reader.store, POLICY) or config.placement.policy
+        answer["power"] = last_reading(reader.store)
         decisions = reader.ledger.open_decisions()
         note = reader.note()
     jobs, gate = None, None
@@ -234,6 +236,7 @@ def _status_text(answer: Mapping[str, Any], now: float, config: Config) -> str:
         ("parked", parked + (f", {pooled} of them in the holding pool" if pooled else "")),
         ("placed", ", ".join(f"{n} {state}" for state, n in answer["placed"].items() if n) or "0"),
         ("policy", answer["policy"]),
+        ("power", power_line(answer["power"])),
         ("profile", _profile_text(answer["profile"], now)),
     ]
     if not rounds:

@@ -188,6 +188,8 @@ class _Sizing:
         changes.sort(key=lambda change: change.power_w > present[change.job_id])
         more = drawn | {c.job_id: c.power_w - present[c.job_id] for c in changes}
         now_w = sum(present.values()) - idle_w
+        if unmet := planned_w > power.limit_w + POWER_W:
+            placed = [_over_limit(one, planned_w, power.limit_w) for one in placed]
         return replace(
             plan,
             assignments=tuple(placed),
@@ -197,7 +199,7 @@ class _Sizing:
                 power.limit_w,
                 planned_w,
                 budget.base_w + now_w,
-                unmet=planned_w > power.limit_w + POWER_W,
+                unmet=unmet,
             ),
         )
 
@@ -211,6 +213,16 @@ class _Sizing:
         if clock_choices(request, self.dispatcher.settings) is None and got.clock_mhz is not None:
             assignment = replace(assignment, clock_mhz=got.clock_mhz)
         return with_account(request, assignment, self.dispatcher.settings)
+
+
+def _over_limit(assignment: Assignment, planned_w: float, limit_w: float) -> Assignment:
+    """The assignment of a job that starts although the limit cannot be met, and says so."""
+    text = (
+        f"the power limit of {limit_w:.0f} W cannot be met: with this job alone {planned_w:.0f} W"
+        " are planned"
+    )
+    summary = "; ".join(filter(None, [assignment.why.get("summary"), text]))
+    return replace(assignment, why={**assignment.why, "over_limit": text, "summary": summary})
 
 
 def _after_lowering(more: Mapping[str, float], room_w: float) -> frozenset[str]:

@@ -200,7 +200,7 @@ class Candidates:
                 order.waits(candidate.gated.job, unsplit=candidate.unsplit)
         assignments = tuple(a for a in plan.assignments if a.job_id not in blocked)
         later = tuple(Waiting(job_id, _EARLIER_TASK) for job_id in blocked & chosen)
-        return Plan(assignments, plan.waiting + later)
+        return replace(plan, assignments=assignments, waiting=plan.waiting + later)
 
     def placeable(
         self, assignments: Sequence[Assignment]

@@ -20,7 +20,14 @@ log = logging.getLogger(__name__)
 
 _JOB = re.compile(r"[1-9][0-9]{0,11}\Z")
 _KINDS = frozenset({"clock_set", "clock_failed", "energy"})
-_KEYS = ("node", "gpus", "asked_mhz", "mhz", "call", "error", "restarts", "seconds", "energy_j")
+_POWER = "node_power"
+"""Kind of a record of all GPUs of a node, of no job; it does not go into the ledger."""
+_KEYS = (
+    *("node", "gpus", "asked_mhz", "mhz", "call", "error", "seq", "during", "power_w"),
+    *("restarts", "seconds", "energy_j"),
+)
+Heard = Callable[[str, str, Mapping[str, Any], float], object]
+"""(job id, kind, detail, time) of a record."""
 _MOST = 1 << 20  # bytes read from one file at a time
 _HEAD = 256  # bytes at the start of a file that identify it
 _LATEST = 1 << 33  # bound of times in seconds, frequencies and GPU indices
@@ -41,15 +48,17 @@ class ClockSpool:
         self._note = note
         self._offsets = self._read_note()
 
-    def collect(self, ledger: LedgerWriter, id_of: Callable[[int], str]) -> None:
-        """Write new records to the ledger. ``id_of``: Slurm's number to job id."""
+    def collect(self, ledger: LedgerWriter, id_of: Callable[[int], str], heard: Heard) -> None:
+        """Write new records to the ledger, and tell them. ``id_of``: Slurm's number to job id."""
         before = dict(self._offsets)
         for name in self._names():
             for record in map(_record, self._new_lines(name)):
                 if record is not None:
-                    job_id = id_of(int(record.pop("job_id")))
-                    kind, at = record.pop("event"), record.pop("at")
-                    ledger.event(job_id, kind, record, at)
+                    number, kind, at = (record.pop(key) for key in ("job_id", "event", "at"))
+                    job_id = "" if kind == _POWER else id_of(int(number))
+                    if kind != _POWER:
+                        ledger.event(job_id, kind, record, at)
+                    heard(job_id, kind, record, at)
         if self._offsets != before:
             self._write_note()
 
@@ -124,15 +133,16 @@ def _record(line: bytes) -> dict[str, Any] | None:
         raw = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(raw, Mapping) or raw.get("event") not in _KINDS:
+    if not isinstance(raw, Mapping) or raw.get("event") not in _KINDS | {_POWER}:
         return None
     at = raw.get("at")
     if isinstance(at, bool) or not isinstance(at, int | float) or not 0 < at < _LATEST:
         return None
-    if not _JOB.match(str(raw.get("job_id", ""))):
+    job = raw.get("job_id", "")
+    if raw["event"] != _POWER and not _JOB.match(str(job)):
         return None
     detail = {key: _plain(raw[key]) for key in _KEYS if key in raw}
-    return {"event": raw["event"], "at": float(at), "job_id": raw["job_id"], **detail}
+    return {"event": raw["event"], "at": float(at), "job_id": job, **detail}
 
 
 def _plain(value: Any) -> object:

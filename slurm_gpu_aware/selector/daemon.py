@@ -28,6 +28,7 @@ from slurm_gpu_aware.selector.heartbeat import Heartbeat
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Outcome, Rounds
+from slurm_gpu_aware.selector.site_power import PowerReading, reading_text
 from slurm_gpu_aware.selector.standby import CALL_S, WAIT_S, Standby
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.store.ledger import RoundRecord
@@ -46,6 +47,7 @@ _SHORT_S = 0.25  # a shorter round costs mostly our time, not slurmctld's
 _POLL_S = 0.25  # least pause between two rounds while jobs wait and no file tells of a job's end
 _FAILED_S = 2.0  # pause after a round that failed
 _RECORD_S = 5.0  # least time between two recorded rounds that place nothing
+_POWER_S = 60.0  # longest time between two records of power under a limit
 _SHOWN_WAITING = 200
 _PRUNE_S = 3600.0
 GC_OBJECTS = 50_000
@@ -88,8 +90,9 @@ class Selector:
             files["end"] = config.events.jobcomp_file
         self._sees_job_ends = "end" in files
         self._events = Events(files)
-        self._start_fresh()
         conf = read_clock_conf()
+        self._orders = Path(conf.orders) if conf.orders else None
+        self._start_fresh()
         if conf.complaint is not None:
             log.warning("%s", conf.complaint)
         self._clocks = ClockSpool(Path(conf.spool), config.store.path.parent / "clocks.offsets")
@@ -108,6 +111,7 @@ class Selector:
             wake=self._events.wake,
             check_holder=self._heartbeat.check,
             pool=pool,
+            orders=self._orders,
         )
         self._repeats: tuple[float, ...] = ()
         self._failed = False
@@ -116,6 +120,8 @@ class Selector:
         self._freed = -float("inf")
         self._finished = -float("inf")
         self._last_waiting: object = None
+        self._last_power: object = "unknown"
+        self._power_at = -float("inf")
         self._outcome = Outcome()
 
     def loop(self) -> int:
@@ -216,7 +222,7 @@ class Selector:
             waits.append(max(_POLL_S, 9 * outcome.took_s))
         if outcome.untried or (outcome.blocked and time.monotonic() - self._freed < _FREED_S):
             waits.append(max(_LIMIT_S, 3 * outcome.took_s))
-        if self._rounds.mover.under_way.jobs:
+        if self._rounds.mover.under_way.jobs or self._rounds.power.awaited:
             waits.append(max(_LIMIT_S, 3 * outcome.took_s))
         if self._repeats:
             waits.append(max(self._repeats[0], outcome.took_s))
@@ -249,6 +255,8 @@ class Selector:
             self._freed = time.monotonic()
         started = time.time()
         self._failed = True
+        if self._rounds.power.awaited:
+            self._collect_clocks()
         try:
             self._outcome = self._rounds.run()
         except SourceError as exc:
@@ -267,15 +275,31 @@ class Selector:
         except Exception:
             log.exception("the round cannot be written to the ledger; the selector goes on")
 
+    def _collect_clocks(self) -> None:
+        """Take the new records of the nodes."""
+        ids = self._rounds.ids
+        heard = self._rounds.power.heard
+        self._clocks.collect(self._ledger, lambda raw: ids.get(raw, str(raw)), heard)
+
+    def _power_due(self, power: PowerReading | None) -> bool:
+        """Say whether power is recorded again: a change, or now and then while there is a limit."""
+        changed = _kept(power) != self._last_power
+        due = changed or (power is not None and time.monotonic() - self._power_at >= _POWER_S)
+        if due:
+            self._last_power, self._power_at = _kept(power), time.monotonic()
+            self._ledger.power(reading_text(power))
+        return due and power is not None
+
     def _record(self, trigger: str, started: float) -> None:
         while not self._heartbeat.created.empty():
             detail = {"reservation": self._config.gate.reservation}
             self._ledger.event("", "gate_created", detail, self._heartbeat.created.get())
-        self._clocks.collect(self._ledger, lambda raw: self._rounds.ids.get(raw, str(raw)))
-        outcome = self._outcome
+        self._collect_clocks()
+        outcome, power = self._outcome, self._rounds.power.reading()
+        power_due = self._power_due(power)
         due = time.monotonic() - self._recorded >= _RECORD_S
         shown = [(w["job_id"], w["reason"]) for w in outcome.waiting]
-        if outcome.placed or (due and shown != self._last_waiting):
+        if outcome.placed or (due and shown != self._last_waiting) or power_due:
             self._recorded = time.monotonic()
             self._last_waiting = shown
             record = RoundRecord(
@@ -285,6 +309,9 @@ class Selector:
                 placed=len(outcome.placed),
                 waiting=len(outcome.waiting),
                 trigger=trigger,
+                limit_w=None if power is None else power.limit_w,
+                planned_w=None if power is None else power.planned_w,
+                measured_w=None if power is None else power.all_measured_w,
                 detail={"waiting": outcome.waiting[:_SHOWN_WAITING]},
             )
             self._ledger.round(record)
@@ -295,3 +322,8 @@ class Selector:
             days, now = self._config.store.ledger_days, time.time()
             self._ledger.prune(now - _PRUNE_S, now - 86400.0 * days if days else None)
         self._ledger.publish(beside=True)
+
+
+def _kept(power: PowerReading | None) -> object:
+    """What of a reading is recorded at once when it changes; the measured power is not."""
+    return power and (power.limit, power.limit_w, power.planned_w, power.keeps_clock)

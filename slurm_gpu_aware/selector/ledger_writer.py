@@ -20,13 +20,14 @@ from typing import Any, TypeVar
 
 from slurm_gpu_aware.errors import StoreBusyError, StoreError
 from slurm_gpu_aware.model.profile import Profile
+from slurm_gpu_aware.selector.performance_models import PerformanceModels, read_models
 from slurm_gpu_aware.store import database
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.job_classes import SavedClass, saved_classes
 from slurm_gpu_aware.store.ledger import Decision, Event, GivenRow, Ledger, RoundRecord
 from slurm_gpu_aware.store.ownership import published_path
 from slurm_gpu_aware.store.profiles import load_profile
-from slurm_gpu_aware.store.settings_table import POLICY, put_value
+from slurm_gpu_aware.store.settings_table import POLICY, POWER, put_value
 from slurm_gpu_aware.store.shared_copy import SharedCopy
 
 __all__ = ["Entry", "LedgerWriter"]
@@ -74,6 +75,8 @@ class LedgerWriter:
         self._profile: Profile | None = None
         self._saved: list[SavedClass] = []
         self._profile_read = -math.inf
+        self._models: PerformanceModels | None = None
+        self._models_read = math.nan
         self._published = -math.inf
         self._publish_s = _PUBLISH_S
         self._snapshot_due = -math.inf
@@ -140,6 +143,10 @@ class LedgerWriter:
         """Write the policy in force, for ``gpu-aware status``."""
         self._write(lambda store: put_value(store, POLICY, words))
 
+    def power(self, text: str) -> None:
+        """Write the power of the site, for ``gpu-aware status``."""
+        self._write(lambda store: put_value(store, POWER, text))
+
     def snapshot(self, at: float, content: Callable[[], Mapping[str, Any]]) -> None:
         """Write a whole round for ``planning.record``, in at most a fiftieth of the time."""
         started = self._clock()
@@ -163,15 +170,25 @@ class LedgerWriter:
         """Classes that users gave their jobs, oldest first; none if the store cannot be used."""
         return self._rows(lambda store: Ledger(store).given_classes(_MOST_CLASSES))
 
+    def models(self) -> PerformanceModels | None:
+        """The performance models; read again when the profile is. None: there are none."""
+        if self._models_read != self._profile_read:
+            self._models_read = self._profile_read
+            self._models = self._do(read_models, self._models)
+        return self._models
+
     def saved_classes(self) -> list[SavedClass]:
         """Classes that were stored for users' job names; read again when the profile is."""
         self.profile()
         return self._saved
 
+    def events(self, job_id: str) -> list[Event]:
+        """All events of a job, oldest first; none if the store cannot be used."""
+        return self._rows(lambda store: Ledger(store).events(job_id))
+
     def first_event(self, job_id: str, kind: str) -> Event | None:
         """The oldest event of a kind of a job; None: none, or the store cannot be used."""
-        events = self._rows(lambda store: Ledger(store).events(job_id))
-        return next((event for event in events if event.kind == kind), None)
+        return next((event for event in self.events(job_id) if event.kind == kind), None)
 
     def last_event(self, job_id: str) -> Event | None:
         """The newest event of a job; None: none, or the store cannot be used."""

@@ -229,6 +229,7 @@ def _decision(
         "pattern": request.pattern,
         "policy": request.policy,
         "freq": request.clock,
+        "model": request.performance_model,
         "exclusive": request.whole_node,
         "comment": job.comment,
         "name": job.name[:MAX_JOB_NAME],

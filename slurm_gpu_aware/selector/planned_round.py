@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.power import PowerState
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 
@@ -23,11 +24,11 @@ class PlannedRound:
     now: float
     plan: Plan
     options: Mapping[str, Mapping[str, Any]]
+    power: PowerState | None = None
 
     def record(self) -> Mapping[str, Any]:
         """Plain values, for replay."""
         from slurm_gpu_aware.planning.record import record_round
 
-        return record_round(
-            self.queue, self.cluster, self.settings, self.now, self.plan, self.options
-        )
+        given = self.queue, self.cluster, self.settings, self.now, self.plan, self.options
+        return record_round(*given, power=self.power)

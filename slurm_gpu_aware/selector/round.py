@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from slurm_gpu_aware.admission.snapshot import is_usable
@@ -14,8 +15,8 @@ from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs
 from slurm_gpu_aware.gate.owner_change import is_changed, settle_changes
 from slurm_gpu_aware.gate.restore import restore
 from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.planning.moves import Move
-from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.candidates import Candidates, Licences, queue_order
 from slurm_gpu_aware.selector.estimates import Estimates
@@ -30,6 +31,7 @@ from slurm_gpu_aware.selector.placer import Placer
 from slurm_gpu_aware.selector.planned_round import PlannedRound
 from slurm_gpu_aware.selector.policy_in_force import PolicyInForce
 from slurm_gpu_aware.selector.postponements import Postponements
+from slurm_gpu_aware.selector.site_power import SitePower
 from slurm_gpu_aware.selector.site_reader import SiteReader
 from slurm_gpu_aware.selector.start_monitor import StartMonitor
 from slurm_gpu_aware.slurm.client import SlurmClient
@@ -89,12 +91,14 @@ class Rounds:
         wake: Callable[[], object] = lambda: None,
         check_holder: Callable[[], object] = lambda: None,
         pool: HoldingPool | None = None,
+        orders: Path | None = None,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
         """``wake`` starts another round because GPUs have become free.
 
-        ``check_holder`` raises SourceError if another selector has taken the gate.
+        ``check_holder`` raises SourceError if another selector has taken the gate. ``orders``:
+        folder of the orders for clock agents, if the site has them.
         """
         self._check_holder = check_holder
         self._client, self._config, self._ledger = client, config, ledger
@@ -119,6 +123,7 @@ class Rounds:
         on_release = self.start_monitor.add
         self._placer = Placer(client, config.gate, self.tracker, timer, clock, on_release)
         self.policy = PolicyInForce(config)
+        self.power = SitePower(config, self.tracker, clock, orders)
         self._policy_noted: str | None = None
         self._postponements = Postponements(ledger)
         self._site = SiteReader(client, config, clock, timer)
@@ -141,6 +146,7 @@ class Rounds:
         self.tracker.load()
         self._classes.load()
         self.mover.load(self._clock())
+        self.power.load()
 
     def run(self) -> Outcome:
         """Run a round. Raises SourceError if Slurm does not answer."""
@@ -158,7 +164,7 @@ class Rounds:
         ungated = [job for job in pending if job.raw_id not in gated]
         self._pool.free([*ungated, *stranded(parked, view.split)], view.split)
         outcome.queued = len(view.parked)
-        if view.parked or view.released or self.mover.looks(view.gated):
+        if view.parked or view.released or self.power.looks() or self.mover.looks(view.gated):
             self._plan_and_place(view, outcome)
         else:
             self.start_monitor.watch((), frozenset())
@@ -246,10 +252,12 @@ class Rounds:
         leave = candidates.leave
         outcome.blocked, outcome.waiting = candidates.blocked, candidates.waiting
         began = self._timer()
-        moved, moves, planned = self._plan(candidates, view)
+        moved, moves, planned = self._plan(candidates, view, profile)
         planning_s = self._timer() - began
-        plan = Plan((*moved, *planned.plan.assignments), planned.plan.waiting)
+        plan = replace(planned.plan, assignments=(*moved, *planned.plan.assignments))
         plan = candidates.in_task_order(plan)
+        if view.gate_held:
+            plan = self.power.carry_out(plan, context.cluster, self.policy.settings)
         if view.complete:
             leave += infeasible(plan.waiting, candidates.to_plan, view.parked, context.cluster)
         given_up = {job.job.raw_id for job, _ in leave}
@@ -276,6 +284,7 @@ class Rounds:
             outcome.placed, failed = self._placer.place(
                 assignments, candidates.to_plan, nodes, planning_s
             )
+            self.power.placed(outcome.placed, plan, candidates.to_plan)
             outcome.planned = planned.record
             for job_id, why in failed.items():
                 self._backoff.punish(job_id)
@@ -313,7 +322,7 @@ class Rounds:
         return self._gate_held_until() - now > margin_s
 
     def _plan(
-        self, candidates: Candidates, view: _View
+        self, candidates: Candidates, view: _View, profile: Profile | None
     ) -> tuple[Sequence[Assignment], Sequence[Move], PlannedRound]:
         """The jobs that are back from a move, the moves that begin, and the plan of the others."""
         from slurm_gpu_aware.planning.moved import place_moved
@@ -325,15 +334,18 @@ class Rounds:
         context = candidates.context
         cluster, now = context.cluster, context.now
         settings, options = self.policy.settings, self.policy.options
+        power = self.power.state(cluster, profile, settings)
+        queue = self.power.tabled(queue)
         moved: Sequence[Assignment] = ()
         if queue and (targets := self.mover.under_way.targets(cluster.nodes)):
             moved, queue, cluster = place_moved(
-                targets, queue, cluster, settings, now, policy_options=options
+                targets, queue, cluster, settings, now, policy_options=options, power=power
             )
         moves: Sequence[Move] = ()
         if view.complete:
             moves = self.mover.plan(view.gated, context, queue, cluster, self.policy)
             cluster = begun(cluster, moves, now)
-        plan = plan_round(queue, cluster, settings, now, policy_options=options)
+        plan = plan_round(queue, cluster, settings, now, policy_options=options, power=power)
+        plan = self.power.noted(plan, queue)
         self._postponements.note(plan)
-        return moved, moves, PlannedRound(queue, cluster, settings, now, plan, options)
+        return moved, moves, PlannedRound(queue, cluster, settings, now, plan, options, power)

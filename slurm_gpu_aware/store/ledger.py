@@ -109,6 +109,12 @@ class RoundRecord:
     trigger: str = "timer"
     """Cause of the round: submit, end, timer, ..."""
     detail: Mapping[str, Any] = field(default_factory=dict)
+    limit_w: float | None = None
+    """Power limit of all GPUs; None: there is none."""
+    planned_w: float | None = None
+    """Power of all GPUs after the round, as planned."""
+    measured_w: float | None = None
+    """Power of all GPUs as the nodes last reported it; None: not all report it."""
     id: int | None = None
 
 
@@ -259,6 +265,16 @@ class Ledger:
         )
         gpus_of = {str(row["job_id"]): json.loads(row["detail"]).get("gpus") for row in rows}
         return {job_id: gpus for job_id, gpus in gpus_of.items() if gpus}
+
+    def power(self, since_unix: float) -> list[tuple[float, float, float, float | None]]:
+        """(time, limit, planned and measured power) of the rounds under a limit, oldest first."""
+        rows = self._store.query(
+            "SELECT started_at_unix, limit_w, planned_w, measured_w FROM rounds"
+            " WHERE limit_w IS NOT NULL AND planned_w IS NOT NULL AND started_at_unix >= ?"
+            " ORDER BY id",
+            (since_unix,),
+        )
+        return [(row[0], row[1], row[2], row[3]) for row in rows]
 
     def last_rounds(self, limit: int = 20) -> list[RoundRecord]:
         """The newest rounds, newest first."""

@@ -10,7 +10,7 @@ __all__ = ["APPLICATION_ID", "CREATE", "VERSION"]
 
 APPLICATION_ID = 0x47505541
 """Marks an SQLite file as a store of ours ("GPUA")."""
-VERSION = 6
+VERSION = 7
 """Version of the schema, raised with every change of it."""
 
 CREATE = f"""
@@ -190,6 +190,7 @@ CREATE TABLE IF NOT EXISTS rounds (
   id INTEGER PRIMARY KEY,
   started_at_unix REAL NOT NULL, took_ms REAL NOT NULL, trigger TEXT NOT NULL,
   queued INTEGER NOT NULL, placed INTEGER NOT NULL, waiting INTEGER NOT NULL,
+  limit_w REAL, planned_w REAL, measured_w REAL,  -- power of all GPUs; NULL: no limit, not measured
   detail TEXT NOT NULL
 ) STRICT;
 CREATE INDEX IF NOT EXISTS rounds_time ON rounds(started_at_unix);

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from slurm_gpu_aware.store.database import Store
 
-__all__ = ["CLASS_CENTRES", "POLICY", "SCORE_REFERENCE", "put_value", "value_of"]
+__all__ = ["CLASS_CENTRES", "POLICY", "POWER", "SCORE_REFERENCE", "put_value", "value_of"]
 
 CLASS_CENTRES = "class_centres"
 """Centres of the site's application classes, JSON."""
 POLICY = "policy"
 """The policy of the selector's last round, in words."""
+POWER = "power"
+"""Power of the site after the selector's last round, JSON (`selector.site_power.PowerReading`)."""
 SCORE_REFERENCE = "score_reference"
 """What scores are relative to, see ``variability.scores``."""
 

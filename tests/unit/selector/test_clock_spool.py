@@ -46,7 +46,7 @@ def append(
 def collect(spool: Path) -> list[dict[str, object]]:
     """Read what is new with a fresh reader; return all that the ledger has of job 7."""
     writer = LedgerWriter(spool.parent / "store.db")
-    ClockSpool(spool, spool.parent / "offsets").collect(writer, str)
+    ClockSpool(spool, spool.parent / "offsets").collect(writer, str, lambda *_: None)
     writer.close()
     with open_store(spool.parent / "store.db", readonly=True) as store:
         return [dict(event.detail) for event in Ledger(store).events("7")]

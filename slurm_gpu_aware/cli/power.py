@@ -1,0 +1,156 @@
+"""``gpu-aware power``: the limit for the power of all GPUs, set and shown."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from slurm_gpu_aware.cli.options import Context, pass_context
+from slurm_gpu_aware.cli.output import json_option, pairs, print_json, say, table
+from slurm_gpu_aware.errors import RequestError
+from slurm_gpu_aware.time_text import stamp
+
+__all__ = ["last_reading", "power", "power_line", "report_power"]
+
+
+@click.group("power")
+def power() -> None:
+    """Set or show the limit for the power of all GPUs of the site together."""
+
+
+@power.command("set")
+@click.argument("limit", metavar="WATTS|eta=X|off")
+@click.option(
+    "--until",
+    metavar="TIME",
+    help="End of it: a time of day (18:30, the next one) or a duration (90min, 8h, 2d).",
+)
+@pass_context
+def set_limit(context: Context, limit: str, until: str | None) -> None:
+    """Set the power limit, instead of the one of the configuration and its schedule.
+
+    Run it on the controller as root or SlurmUser. WATTS counts all GPUs, idle ones too; eta is a
+    share of what all GPUs may draw by their power limits. The selector takes it in its next round.
+    'auto' ends what was set: the configuration counts again.
+
+    \b
+    Examples:
+      gpu-aware power set 18000
+      gpu-aware power set eta=0.7 --until 06:00
+      gpu-aware power set off --until 8h
+      gpu-aware power set auto
+    """
+    from slurm_gpu_aware.config.power_limit import (
+        SetLimit,
+        limit_in_force,
+        parse_limit,
+        parse_until,
+        unset_limit,
+        write_set_limit,
+    )
+
+    config, now = context.config(), time.time()
+    if limit == "auto":
+        if until is not None:
+            raise RequestError("--until: 'auto' has no end")
+        unset_limit(config)
+    else:
+        try:
+            parse_limit(limit)
+            until_s = None if until is None else parse_until(until, now)
+        except ValueError as exc:
+            raise RequestError(str(exc)) from None
+        write_set_limit(config, SetLimit(limit, now, until_s))
+    say(f"power limit: {limit_in_force(config, now).words}")
+
+
+@power.command("show")
+@json_option
+@pass_context
+def show(context: Context, as_json: bool) -> None:
+    """Show the limit in force, planned and measured power, and jobs that keep their clocks.
+
+    Every user may run it.
+
+    \b
+    Examples:
+      gpu-aware power show
+      gpu-aware power show --json
+    """
+    from slurm_gpu_aware.config.power_limit import limit_in_force
+    from slurm_gpu_aware.selector.job_answers import open_reader
+
+    config, now = context.config(), time.time()
+    with open_reader(config) as reader:
+        reading = last_reading(reader.store)
+        samples = reader.ledger.power(now - 86_400)
+        note = reader.note()
+    held = limit_in_force(config, now)
+    schedule = dict(config.power.schedule)
+    if as_json:
+        rows = [dict(zip(("at", *_SAMPLE), sample, strict=True)) for sample in samples]
+        print_json({"limit": held.words, "schedule": schedule, "last": reading, "day": rows})
+        return
+    entries: list[tuple[str, object]] = [("limit", held.words)]
+    entries += [("schedule", f"{limit} at {span}") for span, limit in schedule.items()]
+    entries.append(("power", power_line(reading)))
+    click.echo(pairs(entries))
+    if reading is not None and reading["keeps_clock"]:
+        rows_of = sorted(reading["keeps_clock"].items())
+        click.echo("\n" + table(["job", "keeps its clock because"], rows_of))
+    if samples:
+        peak = max(samples, key=lambda sample: sample[2])
+        say(f"highest planned power of the last day: {peak[2]:.0f} W at {stamp(peak[0])}")
+    if note:
+        say(note)
+
+
+def report_power(context: Context, days: int, path: Path, *, as_json: bool) -> None:
+    """Draw planned and measured power of the last days. Raises RequestError, SourceError."""
+    from slurm_gpu_aware.cli.power_picture import draw_power
+    from slurm_gpu_aware.selector.job_answers import open_reader
+
+    with open_reader(context.config()) as reader:
+        samples = reader.ledger.power(time.time() - 86_400.0 * days)
+    draw_power(path, samples)
+    if as_json:
+        print_json({"file": str(path), "days": days, "rounds": len(samples)})
+    else:
+        say(f"wrote {path}: {len(samples)} rounds under a power limit")
+
+
+_SAMPLE = ("limit_w", "planned_w", "measured_w")
+
+
+def last_reading(store: Any) -> dict[str, Any] | None:
+    """Power after the selector's last round; None: there was no limit."""
+    import json
+
+    from slurm_gpu_aware.store.settings_table import POWER, value_of
+
+    text = value_of(store, POWER)
+    found: dict[str, Any] | None = None if text is None else json.loads(text)
+    return found
+
+
+def power_line(reading: Mapping[str, Any] | None) -> str:
+    """``planned 812 W of 1000 W, measured 790 W``; the limit of the last round."""
+    if reading is None:
+        return "no limit"
+    text = f"planned {reading['planned_w']:.0f} W of {reading['limit_w']:.0f} W, "
+    if reading["measured_w"] is None:
+        text += "not measured"
+    else:
+        text += f"measured {reading['measured_w']:.0f} W"
+        if reading["measured_gpus"] < reading["gpus"]:
+            text += f" on {reading['measured_gpus']} of {reading['gpus']} GPUs"
+    if reading["unmet"]:
+        text += "; the limit cannot be met: what runs needs more"
+    if count := len(reading["keeps_clock"]):
+        text += f"; {count} {'job keeps its' if count == 1 else 'jobs keep their'} clock"
+        text += ": gpu-aware power show"
+    return text

@@ -1,0 +1,126 @@
+"""Size tables of jobs: the performance models of the store, at the sizes and clocks of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from slurm_gpu_aware.energy.performance_model import PerformanceModel
+from slurm_gpu_aware.energy.tables import size_table
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.profile import Profile
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import SizeTable
+from slurm_gpu_aware.placement.feasible import allowed_nodes
+from slurm_gpu_aware.selector.performance_models import PerformanceModels
+
+__all__ = ["JobTables"]
+
+_MOST_KEPT = 10_000
+
+
+class JobTables:
+    """The tables of one round; jobs of one application, GPU model and choice of sizes share one."""
+
+    def __init__(self) -> None:
+        self._models: PerformanceModels | None = None
+        self._profile: Profile | None = None
+        self._cluster: Cluster | None = None
+        self._clocks: dict[str, tuple[int, ...]] = {}
+        self._gpu_models: dict[object, str | None] = {}
+        self._widths: dict[str, int] = {}
+        self._tables: dict[tuple[int, str, tuple[int, ...], int], SizeTable] = {}
+        self._kept: dict[int, PerformanceModel] = {}
+
+    def renew(
+        self, models: PerformanceModels | None, profile: Profile | None, cluster: Cluster
+    ) -> None:
+        """Take the models and the profile of a round, and its snapshot."""
+        if models is not self._models or profile is not self._profile or self._full:
+            self._models, self._profile = models, profile
+            self._clocks, self._tables, self._kept = {}, {}, {}
+        self._cluster = cluster
+        self._gpu_models = {}
+        counts = cluster.exists.sum(axis=1).tolist()
+        self._widths = {}
+        for model, count in zip(cluster.model, counts, strict=True):
+            self._widths[model or ""] = max(count, self._widths.get(model or "", 1))
+
+    @property
+    def _full(self) -> bool:
+        return len(self._tables) > _MOST_KEPT
+
+    def tabled(self, request: Request) -> Request:
+        """The request with its table, if a model is known for the GPUs that it may get."""
+        gpu_model = self.gpu_model(request)
+        if gpu_model is None:
+            return request
+        sizes = request.sizes or (request.gpus,)
+        table = self.table(request.performance_model, request.app_class, gpu_model, sizes)
+        return request if table is None else replace(request, table=table)
+
+    def why_none(self, request: Request) -> str | None:
+        """Why a job that names a performance model has no table of it; None: it has, or names none.
+
+        A class's model takes the place of a missing one.
+        """
+        name, gpu_model = request.performance_model, self.gpu_model(request)
+        if name is None:
+            return None
+        if gpu_model is None:
+            return f"model {name} is not used: the job may get GPUs of several models"
+        found = self._model(name, request.app_class, gpu_model)
+        if found is not None and found.name == name:
+            return None
+        instead = (
+            "the limits of its GPUs count" if found is None else f"that of {found.name} counts"
+        )
+        return f"no performance model {name} for {gpu_model} is in the store; {instead}"
+
+    def table(
+        self, name: str | None, app_class: str, gpu_model: str, sizes: Sequence[int]
+    ) -> SizeTable | None:
+        """The table of an application, or else of its class, on a GPU model; None: no model."""
+        model = self._model(name, app_class, gpu_model)
+        clocks = self._clocks_of(gpu_model)
+        if model is None or not clocks:
+            return None
+        width = self._widths.get(gpu_model, 1)
+        key = id(model), gpu_model, tuple(sizes), width
+        if key not in self._tables:
+            self._kept[id(model)] = model
+            self._tables[key] = size_table(model, sizes, clocks, width)
+        return self._tables[key]
+
+    def gpu_model(self, request: Request) -> str | None:
+        """The model of all GPUs that a request may get; None: several, or not known."""
+        assert self._cluster is not None  # noqa: S101 - after `renew`
+        key = request.gpu_model, id(request.eligible)
+        if key not in self._gpu_models:
+            allowed = allowed_nodes(request, self._cluster)
+            usable = np.asarray(self._cluster.exists.any(axis=1))
+            rows = np.flatnonzero(usable if allowed is None else usable & allowed).tolist()
+            self._gpu_models[key] = _only(self._cluster.model[row] for row in rows)
+        return self._gpu_models[key]
+
+    def _model(self, name: str | None, app_class: str, gpu_model: str) -> PerformanceModel | None:
+        return None if self._models is None else self._models.of(name, app_class, gpu_model)
+
+    def _clocks_of(self, gpu_model: str) -> tuple[int, ...]:
+        """Clocks that all GPUs of a model support, ascending; empty: not known."""
+        if not self._clocks and self._profile is not None:
+            common: dict[str, set[int]] = {}
+            for record in self._profile.gpus.values():
+                if record.clocks_mhz:
+                    own = set(record.clocks_mhz)
+                    common[record.model or ""] = common.get(record.model or "", own) & own
+            self._clocks = {model: tuple(sorted(own)) for model, own in common.items()}
+        return self._clocks.get(gpu_model, ())
+
+
+def _only(values: Iterable[str | None]) -> str | None:
+    """The value, if all are equal."""
+    found = set(values)
+    return found.pop() if len(found) == 1 else None

@@ -1,0 +1,320 @@
+"""Power of the site: the limit in force, the power state of a round, and the orders of its plan."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slurm_gpu_aware.config.power_limit import OFF, LimitInForce, limit_in_force
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.model.arrays import FloatArray
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.job_phase import JobPhase
+from slurm_gpu_aware.model.power import PoweredJob, PowerState
+from slurm_gpu_aware.model.profile import Profile
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning.plan import Plan, PlannedPower, PlanSettings, Waiting
+from slurm_gpu_aware.selector.candidates import Candidate
+from slurm_gpu_aware.selector.clock_orders import ClockOrders, Order
+from slurm_gpu_aware.selector.job_clocks import JobClocks
+from slurm_gpu_aware.selector.job_tables import JobTables
+from slurm_gpu_aware.selector.job_tracker import JobTracker
+from slurm_gpu_aware.store.ledger import Decision
+
+__all__ = ["PowerReading", "SitePower", "reading_text"]
+
+log = logging.getLogger(__name__)
+
+_RECORDS = ("clock_set", "clock_failed")
+LOWERING = "waits for power: the clocks of running jobs are being lowered for it"
+_MEASURED_S = 120.0
+"""Age at which what a node has measured no longer counts."""
+_RENEW_S = 100.0
+"""Longest time between two rounds while orders are out, so that they do not expire."""
+
+
+@dataclass(frozen=True)
+class PowerReading:
+    """Power of the site after a round. Units: W."""
+
+    limit: str
+    """The limit and where it comes from, in words."""
+    limit_w: float
+    planned_w: float
+    unmet: bool
+    measured_w: float | None
+    """None: no node reports it."""
+    measured_gpus: int
+    gpus: int
+    keeps_clock: Mapping[str, str]
+    """Job -> why its clock is not changed."""
+
+    @property
+    def all_measured_w(self) -> float | None:
+        """The measured power of all GPUs; None: some are not reported."""
+        return self.measured_w if self.measured_gpus >= self.gpus else None
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What the ledger says of a job of ours that holds GPUs."""
+
+    app_class: str
+    performance_model: str | None
+    freq: str | int | None
+
+    @classmethod
+    def of(cls, asked: Mapping[str, Any]) -> _Known:
+        return cls(str(asked.get("class")), asked.get("model"), asked.get("freq"))
+
+
+class SitePower:
+    """Keeps the power limit over the rounds of a selector."""
+
+    def __init__(
+        self,
+        config: Config,
+        tracker: JobTracker,
+        clock: Callable[[], float],
+        orders: Path | None,
+    ) -> None:
+        """``orders``: folder of the orders for clock agents; None: clocks of running jobs stay."""
+        self._config, self._tracker, self._clock = config, tracker, clock
+        self._orders = None if orders is None else ClockOrders(orders)
+        self.tables = JobTables()
+        self._clocks = JobClocks()
+        self._known: dict[str, _Known] = {}
+        self._measured: dict[str, tuple[float, float, int]] = {}
+        """Node -> time, power and number of GPUs."""
+        self.limit = LimitInForce(limit_in_force(config, clock()).limit, "")
+        self._seen: object = None
+        self._planned_at = -math.inf
+        self._limit_w = math.inf
+        self._loaded = False
+        self._planned: PlannedPower | None = None
+        self._gpus = 0
+
+    def load(self) -> None:
+        """Take up what a previous selector left in the ledger."""
+        ledger = self._tracker.ledger
+        for decision in ledger.open_decisions():
+            self._take(decision)
+            for event in ledger.events(decision.job_id):
+                if event.kind in _RECORDS and event.at >= decision.decided_at:
+                    self._clocks.heard(decision.job_id, event.kind, event.detail)
+
+    def _load_orders(self, now: float) -> None:
+        """Take up what it left in the orders, when Slurm's numbers of the jobs are known."""
+        if self._orders is None or self._loaded:
+            return
+        self._loaded = True
+        self._orders.load()
+        names = {t.raw_id: job_id for job_id, t in self._tracker.placed.items()}
+        for node, (seq, orders) in self._orders.ordered().items():
+            for order in orders:
+                job_id = names.get(order.job)
+                if job_id is not None and job_id in self._known:
+                    self._clocks.order(job_id, node, order.mhz or None, seq, now)
+
+    def _take(self, decision: Decision) -> None:
+        self._known[decision.job_id] = _Known.of(decision.asked)
+        self._clocks.start(decision.job_id, decision.clock_mhz, decision.nodes)
+
+    def heard(self, job_id: str, kind: str, detail: Mapping[str, Any], at: float) -> None:
+        """Take a record of a node: a clock that was set or refused, or its measured power."""
+        if kind != "node_power":
+            self._clocks.heard(job_id, kind, detail)
+            return
+        node, power_w, gpus = (detail.get(name) for name in ("node", "power_w", "gpus"))
+        if isinstance(node, str) and isinstance(power_w, int | float) and isinstance(gpus, int):
+            self._measured[node] = at, float(power_w), gpus
+
+    def looks(self) -> bool:
+        """Whether a round is due for clocks, even if no job waits."""
+        now = self._clock()
+        self.limit = limit_in_force(self._config, now)
+        if not self._known:
+            return False
+        changed = self._seen != (self.limit.limit, frozenset(self._known))
+        renews = self._orders is not None and now - self._planned_at > _RENEW_S
+        return changed or renews or self._clocks.awaited
+
+    @property
+    def awaited(self) -> bool:
+        """Whether an agent has not answered yet."""
+        return self._clocks.awaited
+
+    def state(
+        self, cluster: Cluster, profile: Profile | None, settings: PlanSettings
+    ) -> PowerState | None:
+        """The power state of a round; None: no limit is in force."""
+        now = self._clock()
+        self.limit = limit_in_force(self._config, now)
+        ledger, placed = self._tracker.ledger, self._tracker.placed
+        self._known = {job_id: known for job_id, known in self._known.items() if job_id in placed}
+        self._clocks.keep(self._known)
+        self._load_orders(now)
+        self._seen, self._planned_at = (self.limit.limit, frozenset(self._known)), now
+        for job_id, node in self._clocks.silent(now).items():
+            detail = {"node": node, "call": "orders", "error": self._clocks.refused(job_id)}
+            ledger.event(job_id, "clock_failed", detail, now)
+        self.tables.renew(ledger.models(), profile, cluster)
+        if self.limit.limit == OFF:
+            return None
+        max_w = self._max_w(cluster, profile)
+        self._limit_w = self.limit.limit.watts_of(float(max_w.sum()))
+        idle_w = np.where(max_w > 0, self._config.power.idle_watts, 0.0)
+        running = {
+            job.job_id: self._powered(job, cluster, max_w, settings)
+            for job in cluster.running
+            if job.job_id in self._known
+        }
+        usable_w = self._limit_w * (1.0 - self._config.power.margin)
+        return PowerState(max_w, np.minimum(idle_w, max_w), usable_w, running)
+
+    def tabled(self, queue: Sequence[Request]) -> list[Request]:
+        """The queue with the tables that a round may use."""
+        if self.limit.limit == OFF and not any(request.sizes for request in queue):
+            return list(queue)
+        return [self.tables.tabled(request) for request in queue]
+
+    def noted(self, plan: Plan, queue: Sequence[Request]) -> Plan:
+        """The plan with a note on each job whose performance model is missing."""
+        missing = {
+            request.job_id: why
+            for request in queue
+            if request.performance_model is not None and (why := self.tables.why_none(request))
+        }
+        if not missing:
+            return plan
+        assignments = tuple(
+            replace(a, why={**a.why, "model": missing[a.job_id]}) if a.job_id in missing else a
+            for a in plan.assignments
+        )
+        return replace(plan, assignments=assignments)
+
+    def _max_w(self, cluster: Cluster, profile: Profile | None) -> FloatArray:
+        """(N, W) power limits of the GPUs that are usable or that a job holds."""
+        max_w = np.full(cluster.shape, self._config.power.gpu_watts)
+        for row, node in enumerate(cluster.nodes if profile is not None else ()):
+            for slot in range(cluster.shape[1]):
+                record = profile.gpus.get((node, slot)) if profile is not None else None
+                if record is not None and record.power_limit_w:
+                    max_w[row, slot] = record.power_limit_w
+        there = cluster.exists.copy()
+        for job in cluster.running:
+            for node_row, slots in job.gpus:
+                there[node_row, list(slots)] = True
+        return np.where(there, max_w, 0.0)
+
+    def _powered(
+        self, job: RunningJob, cluster: Cluster, max_w: FloatArray, settings: PlanSettings
+    ) -> PoweredJob:
+        known, gpus = self._known[job.job_id], len(job.each_gpu)
+        models = {cluster.model[node] for node, _ in job.gpus}
+        model = models.pop() if len(models) == 1 else None
+        table = None
+        if model is not None:
+            table = self.tables.table(known.performance_model, known.app_class, model, (gpus,))
+        return PoweredJob(
+            gpus,
+            float(sum(max_w[gpu] for gpu in job.each_gpu)),
+            table,
+            self._clocks.present(job.job_id),
+            adjustable=self._adjustable(job.job_id, settings),
+        )
+
+    def _adjustable(self, job_id: str, settings: PlanSettings) -> bool:
+        tracked = self._tracker.placed[job_id]
+        return (
+            self._orders is not None
+            and tracked.phase is JobPhase.STARTED
+            and tracked.raw_id is not None
+            and settings.frees_clock(self._known[job_id].freq)
+            and not self._clocks.refused(job_id)
+        )
+
+    def carry_out(self, plan: Plan, cluster: Cluster, settings: PlanSettings) -> Plan:
+        """Order the clocks of a plan; return it without the jobs that wait for lowered clocks."""
+        self._order(plan, cluster, settings)
+        self._planned, self._gpus = plan.power, int(cluster.exists.sum())
+        later = [a.job_id for a in plan.assignments if a.job_id in plan.after_lowering]
+        if not later:
+            return plan
+        return replace(
+            plan,
+            assignments=tuple(a for a in plan.assignments if a.job_id not in later),
+            waiting=plan.waiting + tuple(Waiting(job_id, LOWERING) for job_id in later),
+        )
+
+    def _order(self, plan: Plan, cluster: Cluster, settings: PlanSettings) -> None:
+        """Write the orders for all running jobs whose clock may be chosen."""
+        if self._orders is None:
+            return
+        now = self._clock()
+        new = {c.job_id: c.clock_mhz for c in plan.clocks if c.job_id not in plan.after_lowering}
+        wanted: dict[str, list[Order]] = {}
+        clocks: list[tuple[str, str, int | None]] = []
+        for job in cluster.running:
+            job_id = job.job_id
+            if job_id not in self._known or not settings.frees_clock(self._known[job_id].freq):
+                continue
+            tracked = self._tracker.placed[job_id]
+            if tracked.phase is not JobPhase.STARTED or tracked.raw_id is None:
+                continue
+            keeps = new.get(job_id, self._clocks.wanted(job_id))
+            if plan.power is None and not self._clocks.refused(job_id):
+                keeps = None  # without a limit no clock is kept down
+            for row, slots in job.gpus:
+                order = Order(tracked.raw_id, keeps or 0, tuple(sorted(slots)))
+                wanted.setdefault(cluster.nodes[row], []).append(order)
+                clocks.append((job_id, cluster.nodes[row], keeps))
+        written = self._orders.write(wanted, now)
+        for job_id, node, clock in clocks:
+            if node in written:
+                self._clocks.order(job_id, node, clock, written[node], now)
+
+    def reading(self) -> PowerReading | None:
+        """Power after the last round; None: there was no limit."""
+        planned = self._planned
+        if planned is None:
+            return None
+        now = self._clock()
+        fresh = [one for at, *one in self._measured.values() if now - at <= _MEASURED_S]
+        refused = {job_id: self._clocks.refused(job_id) for job_id in self._known}
+        return PowerReading(
+            self.limit.words,
+            round(self._limit_w, 1),
+            round(planned.planned_w, 1),
+            planned.planned_w > self._limit_w,
+            round(sum(power_w for power_w, _ in fresh), 1) if fresh else None,
+            int(sum(gpus for _, gpus in fresh)),
+            self._gpus,
+            {job_id: why for job_id, why in refused.items() if why},
+        )
+
+    def placed(
+        self, job_ids: Iterable[str], plan: Plan, candidates: Mapping[str, Candidate]
+    ) -> None:
+        """Take the jobs that a round has released."""
+        released = set(job_ids)
+        for one in plan.assignments:
+            if one.job_id in released and one.job_id in self._tracker.placed:
+                request = candidates[one.job_id].request
+                self._known[one.job_id] = _Known(
+                    request.app_class, request.performance_model, request.clock
+                )
+                nodes = self._tracker.placed[one.job_id].nodes
+                self._clocks.start(one.job_id, one.clock_mhz, nodes)
+
+
+def reading_text(reading: PowerReading | None) -> str:
+    """The reading as JSON, for ``gpu-aware status``; ``null`` without a limit."""
+    return json.dumps(None if reading is None else asdict(reading))

@@ -1,0 +1,277 @@
+"""A power limit over rounds of the selector: each round is a selector of its own, as if killed."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from slurm_folder import SlurmFolder, parked
+from store_samples import ingest, report
+
+from slurm_gpu_aware.cli.main import cli
+from slurm_gpu_aware.energy.tables import size_table
+from slurm_gpu_aware.model.profile import RunConditions
+from slurm_gpu_aware.selector.clock_orders import parse_orders
+from slurm_gpu_aware.selector.performance_models import read_models
+from slurm_gpu_aware.selector.site_power import LOWERING
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.ledger import Ledger
+from slurm_gpu_aware.store.measurements import Run, add_runs
+
+NODES = ["n1", "n2"]
+CLOCKS = (900, 1000, 1100, 1200, 1312, 1400, 1530)
+IDLE_W = 8 * 50.0
+
+
+def watts(clock: float) -> float:
+    volts = max(1.0, 0.3 + 0.7 * clock / 1000)
+    return 60.0 * volts + 0.12 * volts**2 * clock
+
+
+@pytest.fixture
+def site(slurm: SlurmFolder) -> SlurmFolder:
+    """Class A has a model on the 8 GPUs of n1 and n2; clock agents work."""
+    folder = slurm.config.parent
+    (folder / "clock.conf").write_text(f"orders = {folder}/orders\nspool = {folder}/clocks\n")
+    (folder / "clocks").mkdir()
+    with open_store(slurm.store) as store:
+        for node in NODES:
+            raw = report(node)
+            for gpu in raw["gpus"]:
+                gpu["clocks_mhz"] = sorted(CLOCKS, reverse=True)
+            ingest(store, raw)
+            runs = [
+                Run(
+                    node, 0, "A", 5.0, 10.0 * 1530 / f, RunConditions(clock_mhz=f, power_w=watts(f))
+                )
+                for f in CLOCKS
+            ]
+            add_runs(store, runs, source="probe")
+    done = CliRunner().invoke(cli, ["--config", str(slurm.config), "models", "fit"])
+    assert done.exit_code == 0, done.stderr
+    return slurm
+
+
+def table(site: SlurmFolder) -> Any:
+    """What the model says of 2 GPUs."""
+    with open_store(site.store, readonly=True) as store:
+        model = read_models(store).of(None, "A", "v100")
+    assert model is not None
+    return size_table(model, (2,), CLOCKS, 4)
+
+
+def limit(site: SlurmFolder, watts: float) -> None:
+    with site.config.open("a") as config:
+        config.write(
+            f'[power]\npower_budget_watts = {watts}\nclocks = "auto"\nmargin = 0.0\n'
+            "idle_watts = 50.0\n"
+        )
+
+
+def job(job_id: str, **fields: Any) -> dict[str, Any]:
+    return parked(job_id, **{"comment": "class=A", **fields})
+
+
+def orders(site: SlurmFolder) -> dict[str, tuple[int, list[str]]]:
+    """Node -> sequence number and lines of its file."""
+    found = {}
+    for path in (site.config.parent / "orders").glob("*.orders"):
+        seq, until, lines = parse_orders(path.read_text())
+        assert until > time.time() + 300
+        found[path.name.removesuffix(".orders")] = seq, [str(order) for order in lines]
+    return found
+
+
+def answer(site: SlurmFolder, node: str, event: str = "clock_set", **detail: Any) -> None:
+    """A record of the agent on a node."""
+    record = {"event": event, "at": time.time(), "node": node, **detail}
+    with (site.config.parent / "clocks" / f"{node}.jsonl").open("a") as spool:
+        spool.write(json.dumps(record) + "\n")
+
+
+def show(site: SlurmFolder) -> dict[str, Any]:
+    done = CliRunner().invoke(cli, ["--config", str(site.config), "power", "show", "--json"])
+    assert done.exit_code == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def reasons(site: SlurmFolder) -> dict[str, str]:
+    with open_store(site.store, readonly=True) as store:
+        (last,) = Ledger(store).last_rounds(1)
+    return {entry["job_id"]: entry["reason"] for entry in last.detail["waiting"]}
+
+
+def efficient_w(site: SlurmFolder) -> float:
+    """Power of 2 GPUs at the most efficient clock, above that of idle ones."""
+    sizes = table(site)
+    best = int(np.argmin(sizes.time_s[0] * sizes.power_w[0]))
+    return float(sizes.power_w[0, best]) - 2 * 50.0
+
+
+def running_clock(site: SlurmFolder, job_id: str) -> int | None:
+    return site.ledger(job_id)[-1].clock_mhz
+
+
+def test_a_job_waits_for_power_and_status_shows_it(site: SlurmFolder) -> None:
+    limit(site, IDLE_W + 1.5 * efficient_w(site))
+    site.write([job("7"), job("8")], NODES)
+    assert site.round(2) == 0, site.said
+    assert site.jobs["7"]["state"] == "RUNNING"
+    assert site.jobs["8"]["state"] == "PENDING"
+    assert "waits for power: it needs" in reasons(site)["8"]
+    clock = running_clock(site, "7")
+    assert clock is not None
+    assert f"freq={clock}@" in site.jobs["7"]["extra"]
+    shown = show(site)
+    planned = float(table(site).power_w[0, CLOCKS.index(clock)]) - 100.0 + IDLE_W
+    assert shown["last"]["planned_w"] == pytest.approx(planned, abs=0.2)
+    assert shown["last"]["planned_w"] <= shown["last"]["limit_w"]
+    assert shown["last"]["measured_w"] is None
+    assert shown["day"][-1]["planned_w"] == shown["last"]["planned_w"]
+    status = CliRunner().invoke(cli, ["--config", str(site.config), "status"])
+    assert f"planned {planned:.0f} W of {shown['last']['limit_w']:.0f} W" in status.stdout
+
+
+def start_one(site: SlurmFolder) -> tuple[str, str]:
+    """Job 7 runs at a high clock, then job 8 comes; return node and line of job 7."""
+    limit(site, IDLE_W + 2.2 * efficient_w(site))
+    site.write([job("7")], NODES)
+    assert site.round(2) == 0, site.said
+    (node,) = site.jobs["7"]["nodes"].split(",")
+    slots = site.ledger("7")[-1].slots[0]
+    gpus = "+".join(map(str, slots))
+    site.write([*site.jobs.values(), job("8")], NODES)
+    return node, gpus
+
+
+def test_a_start_waits_until_a_running_clock_has_fallen(site: SlurmFolder) -> None:
+    node, gpus = start_one(site)
+    high = running_clock(site, "7")
+    assert site.round() == 0, site.said
+    assert site.jobs["8"]["state"] == "PENDING"
+    assert reasons(site)["8"] == LOWERING
+    seq, (line,) = orders(site)[node]
+    low = int(line.split()[1])
+    assert line == f"7 {low} {gpus}"
+    assert high is None or low < high
+    # Without an answer nothing goes on, whichever selector looks.
+    assert site.round(2) == 0, site.said
+    assert site.jobs["8"]["state"] == "PENDING"
+    assert orders(site)[node] == (seq, [line])
+    # An answer to an older order is none.
+    answer(site, node, job_id=7, mhz=high or 0, gpus=[0, 1], seq=seq - 1)
+    assert site.round(2) == 0, site.said
+    assert site.jobs["8"]["state"] == "PENDING"
+    answer(site, node, job_id=7, mhz=low, gpus=[0, 1], seq=seq)
+    assert site.round(2) == 0, site.said
+    assert site.jobs["8"]["state"] == "RUNNING", site.said
+    assert show(site)["last"]["planned_w"] <= show(site)["last"]["limit_w"]
+
+
+def test_a_clock_that_is_refused_keeps_its_power_and_the_job_waits(site: SlurmFolder) -> None:
+    node, _ = start_one(site)
+    assert site.round() == 0, site.said
+    seq, _ = orders(site)[node]
+    answer(site, node, "clock_failed", job_id=7, call="lock", error="Not Supported", seq=seq)
+    assert site.round(2) == 0, site.said
+    assert site.jobs["8"]["state"] == "PENDING"
+    assert "waits for power: it needs" in reasons(site)["8"]
+    assert show(site)["last"]["keeps_clock"] == {"7": "Not Supported"}
+    done = CliRunner().invoke(cli, ["--config", str(site.config), "explain", "7"])
+    assert "Not Supported" in done.stdout
+    # When job 7 has ended, 8 starts.
+    site.change("7", state="COMPLETED", nodes="")
+    assert site.round(2) == 0, site.said
+    assert site.jobs["8"]["state"] == "RUNNING"
+
+
+def test_without_a_limit_running_clocks_go_back_to_the_default(site: SlurmFolder) -> None:
+    node, gpus = start_one(site)
+    assert site.round() == 0, site.said
+    before, _ = orders(site)[node]
+    done = CliRunner().invoke(cli, ["--config", str(site.config), "power", "set", "off"])
+    assert done.exit_code == 0, done.stderr
+    assert site.round(2) == 0, site.said
+    assert site.jobs["8"]["state"] == "RUNNING"
+    seq, (line, *_) = orders(site)[node]
+    assert line == f"7 0 {gpus}"
+    assert seq > before
+    assert show(site)["last"] is None
+    done = CliRunner().invoke(cli, ["--config", str(site.config), "power", "set", "auto"])
+    assert done.exit_code == 0, done.stderr
+    assert "as configured" in done.stderr
+
+
+def test_a_missing_model_is_said_and_the_job_runs(site: SlurmFolder) -> None:
+    limit(site, 5000.0)
+    site.write([job("7", comment="class=A,model=nothing"), job("8", comment="class=B")], NODES)
+    assert site.round(2) == 0, site.said
+    assert site.jobs["7"]["state"] == site.jobs["8"]["state"] == "RUNNING"
+    assert site.ledger("7")[-1].why["model"] == (
+        "no performance model nothing for v100 is in the store; that of A counts"
+    )
+    # Job 8 has no model: it counts with the limits of its GPUs, 300 W each.
+    clock = running_clock(site, "7")
+    column = len(CLOCKS) - 1 if clock is None else CLOCKS.index(clock)
+    planned = float(table(site).power_w[0, column]) - 100 + 2 * 250 + IDLE_W
+    assert show(site)["last"]["planned_w"] == pytest.approx(planned, abs=0.2)
+
+
+def test_a_job_that_exceeds_the_limit_runs_alone_and_says_so(site: SlurmFolder) -> None:
+    limit(site, IDLE_W + 10.0)
+    site.write([job("7"), job("8")], NODES)
+    assert site.round(2) == 0, site.said
+    states = {site.jobs[i]["state"] for i in ("7", "8")}
+    assert states == {"RUNNING", "PENDING"}
+    assert show(site)["last"]["unmet"]
+    started = next(i for i in ("7", "8") if site.jobs[i]["state"] == "RUNNING")
+    why = site.ledger(started)[-1].why
+    assert "cannot be met" in why["summary"]
+    assert running_clock(site, started) == CLOCKS[0]
+
+
+def test_measured_power_of_all_nodes_is_shown_and_recorded(site: SlurmFolder) -> None:
+    limit(site, 3000.0)
+    site.write([job("7")], NODES)
+    assert site.round() == 0, site.said
+    for node, power_w in (("n1", 210.5), ("n2", 300.0)):
+        answer(site, node, "node_power", power_w=power_w, gpus=4)
+    site.write([*site.jobs.values(), job("8")], NODES)
+    assert site.round() == 0, site.said
+    last = show(site)
+    assert (last["last"]["measured_w"], last["last"]["measured_gpus"]) == (510.5, 8)
+    assert last["day"][-1]["measured_w"] == 510.5
+    picture = site.config.parent / "power.png"
+    arguments = ["--config", str(site.config), "report", "--power", str(picture)]
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 0, done.stderr
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    done = CliRunner().invoke(cli, [*arguments, "results"])
+    assert done.exit_code != 0
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("call", range(1, 5))
+def test_a_selector_killed_between_lowering_and_start_goes_on(
+    site: SlurmFolder, call: int, before: bool
+) -> None:
+    node, _ = start_one(site)
+    site.round(kill_at=call, before=before)
+    for _ in range(3):
+        assert site.round(2) == 0, site.said
+        for name, (seq, lines) in orders(site).items():
+            for line in lines:
+                number, mhz, _ = line.split()
+                answer(site, name, job_id=int(number), mhz=int(mhz), gpus=[0], seq=seq)
+    assert site.jobs["8"]["state"] == "RUNNING", site.said
+    assert node in orders(site)
+    last = show(site)["last"]
+    assert last["planned_w"] <= last["limit_w"]
+    paths = list(Path(site.config.parent / "orders").iterdir())
+    assert all(path.name.endswith(".orders") for path in paths)
