@@ -29,9 +29,9 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 _HELP = {
-    "--policy": "Policy to simulate; repeatable. MODE is sticky, non-sticky or moves. Ratios refer "
-    "to the first. Default: lowest-index, which places as Slurm does, and the site's policy. "
-    "--what-if always has lowest-index first.",
+    "--policy": "Policy to simulate; repeatable. MODE is sticky, non-sticky or moves; with --eta "
+    "also as-asked, zeus, powerflow or afs. Ratios refer to the first. Default: lowest-index, as "
+    "Slurm places, and the site's policy. --what-if always has lowest-index first.",
     "--order": "Order of the queue: fifo, las, srtf, priority, edf. Default: fifo; priority, as "
     "Slurm recorded it, for --what-if.",
     "--round": "Plan at multiples of S seconds (PAL: 300). Default: at every arrival and end.",
@@ -43,6 +43,9 @@ _HELP = {
     "long enough for the slowest GPUs.",
     "--estimate": "What the planner knows of run times: history, from runs that have ended so far; "
     "limit; exact, for research. Default: history for a trace with users, else limit.",
+    "--eta": "Power limits to run each policy with, as shares of the power limits of all GPUs: "
+    "none,0.8,0.6. Jobs get time, power and energy from the store's models ('gpu-aware models').",
+    "--gpu-model": "GPU model of all nodes, for --eta. Default: that of the store's cluster.",
     "--movable": "Share of the jobs that allow moves, for NAME:moves.",
     "--nodes": "Simulate N equal nodes, not the store's cluster.",
     "--gpus-per-node": "GPUs of each.",
@@ -88,6 +91,8 @@ def _option(name: str, *others: str, **details: Any) -> Callable[[_Command], _Co
 @_option("--migration", "migration_s", type=SECONDS, default=60.0, metavar="S")
 @_option("--overrun", default="kill", metavar="RULE")
 @_option("--estimate", metavar="KIND")
+@_option("--eta", metavar="SHARES")
+@_option("--gpu-model", metavar="NAME")
 @_option("--movable", type=Number(0, 1), default=1.0, metavar="SHARE")
 @_option("--nodes", type=NODES, metavar="N")
 @_option("--gpus-per-node", type=click.IntRange(1, MAX_GPUS_PER_NODE), metavar="G")
@@ -117,9 +122,9 @@ def simulate(context: Context, /, **given: Any) -> None:
     """Run a trace through the live planner on a virtual clock, one run per policy.
 
     TRACE is a CSV (job_id, submit_s, gpus, duration_s; optional class, model, nodes,
-    time_limit_s, deadline_s, bw, pattern, priority, user, name, account) or sacct output. The
-    cluster is the store's unless --nodes is given. Bad rows are reported on stderr with their line
-    numbers.
+    time_limit_s, deadline_s, bw, pattern, priority, sizes, move, user, name, account) or sacct
+    output. The cluster is the store's unless --nodes is given. Bad rows are reported on stderr with
+    their line numbers.
 
     \b
     Examples:

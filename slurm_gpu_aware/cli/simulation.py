@@ -9,6 +9,7 @@ from typing import Any
 
 from slurm_gpu_aware.cli.cluster_options import stored_cluster
 from slurm_gpu_aware.cli.output import say
+from slurm_gpu_aware.cli.simulated_power import simulated_power
 from slurm_gpu_aware.config.settings import Config, PlacementConfig
 from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.placement.registry import make_policy, option_names
@@ -111,9 +112,17 @@ def gather(config: Config, given: Given, source: Trace | None = None) -> Inputs:
     if given["interference_scope"]:
         offered["interference_scope"] = given["interference_scope"]
     site_options = policy_options(config)
+    site = _site(config, given)
+    power = None
+    if given["eta"] is not None:
+        power, trace = simulated_power(
+            config, trace, site.cluster, given["eta"], given["gpu_model"]
+        )
+        base = replace(base, power=power.gpus)
     modes = [parse_policy(name, base, config.moves) for name in names]
     settings = tuple(with_options(mode, site_options, offered) for mode in modes)
-    site = _site(config, given)
+    if power is not None:
+        settings = power.swept(settings)
     if given["nodes"] is None and any(job.recorded_nodes for job in trace.jobs):
         with open_for_reading(config.store) as store:
             trace = with_slots(trace, Ledger(store).gpus_given())

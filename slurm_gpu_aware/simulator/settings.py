@@ -168,7 +168,13 @@ class SimSettings:
 
     @property
     def label(self) -> str:
-        """``pal``, ``pal:moves`` or ``pal:non-sticky``, as :func:`parse_policy` reads it."""
+        """``pal``, ``pal:moves`` or ``pal:non-sticky``; with a power limit ``pal eta=0.6``."""
+        limit = math.inf if self.power is None else self.power.eta
+        return self._mode if limit == math.inf else f"{self._mode} eta={limit:g}"
+
+    @property
+    def _mode(self) -> str:
+        """Policy and mode, as :func:`parse_policy` reads them."""
         if self.sizing != "round":
             return f"{self.policy}:{self.sizing}"
         if not self.sticky:

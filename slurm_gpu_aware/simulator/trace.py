@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -132,6 +133,28 @@ def _flag(row: Row, column: str) -> bool:
     return text in ("1", "true", "high")
 
 
+def _range(row: Row, column: str) -> tuple[int, int]:
+    """Least and most GPUs of ``2-8``."""
+    match = re.fullmatch("([0-9]{1,9})-([0-9]{1,9})", row.cells[column])
+    if match is None or not 1 <= int(match[1]) <= int(match[2]) <= MAX_GPUS:
+        raise ValueError(f"{column} is {quoted(row.cells[column])}: expected MIN-MAX, such as 1-8")
+    return int(match[1]), int(match[2])
+
+
+def _may_move(row: Row, column: str) -> bool:
+    if row.cells[column] not in ("ok", "no"):
+        raise ValueError(f"{column} is {quoted(row.cells[column])}: expected ok or no")
+    return row.cells[column] == "ok"
+
+
+def _doubling(gpus: int, least: int, most: int) -> tuple[int, ...]:
+    """GPU counts in ``least`` .. ``most``: ``gpus``, and powers of two, as live."""
+    if not least <= gpus <= most:
+        raise ValueError(f"sizes is {least}-{most}: expected a range with the job's {gpus} GPUs")
+    powers = (1 << k for k in range(most.bit_length()))
+    return tuple(sorted({gpus, *(n for n in powers if least <= n <= most)}))
+
+
 _REQUIRED: Mapping[str, Callable[[Row, str], object]] = {
     "job_id": Row.text,
     "submit_s": Row.number,
@@ -147,6 +170,8 @@ _OPTIONAL: Mapping[str, tuple[str, Callable[[Row, str], object]]] = {
     "bw": ("bandwidth_sensitive", _flag),
     "pattern": ("pattern", Row.text),
     "priority": ("priority", Row.number),
+    "sizes": ("sizes", _range),
+    "move": ("elastic", _may_move),
     "user": ("user", Row.text),
     "name": ("name", Row.text),
     "vc": ("account", Row.text),  # virtual cluster, in traces of Philly
@@ -164,9 +189,9 @@ def read_csv(
     """Read a trace from a file, or from ``text`` if given (then ``source`` is only its name).
 
     Columns: job_id, submit_s, gpus, duration_s; optional: class (or ``class_column``), model,
-    nodes, time_limit_s, deadline_s, bw (high, low), pattern, priority, user, name, account (or
-    vc). Other columns are ignored. An empty optional cell means the default. Raises SourceError if
-    the file cannot be read, is not CSV, or lacks a required column.
+    nodes, time_limit_s, deadline_s, bw (high, low), pattern, priority, sizes (MIN-MAX), move (ok,
+    no), user, name, account (or vc). Other columns are ignored. An empty optional cell means the
+    default. Raises SourceError if the file cannot be read, is not CSV, or lacks a required column.
     """
     table = read_table(source, text)
     no_times = {*_REQUIRED} - {*table.columns} == {"duration_s"}
@@ -182,6 +207,8 @@ def read_csv(
         for column, (target, read) in optional.items():
             if row.cells[column]:
                 values[target] = read(row, column)
+        if "sizes" in values:
+            values["sizes"] = _doubling(Row.count(row, "gpus"), *_range(row, "sizes"))
         return row.line, checked(TraceJob(**values))  # type: ignore[arg-type]
 
     parsed, bad = table.parse(job)

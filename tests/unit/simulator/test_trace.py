@@ -442,3 +442,28 @@ def test_policies_are_named_with_or_without_stickiness():
         parse_policy("pal:often", base)
     with pytest.raises(PolicyError, match="unknown order"):
         SimSettings(order="lifo")
+
+
+def test_a_range_of_sizes_is_that_of_the_job_and_powers_of_two():
+    """And a job that allows moves may be sized anew while it runs."""
+    text = (
+        "job_id,submit_s,gpus,duration_s,sizes,move\na,0,3,10,2-8,ok\nb,0,1,10,,\nc,0,4,10,4-4,no\n"
+    )
+    jobs = read_csv("t", text=text).jobs
+    assert [(job.sizes, job.elastic) for job in jobs] == [
+        ((2, 3, 4, 8), True),
+        ((), False),
+        ((4,), False),
+    ]
+
+
+@pytest.mark.parametrize("cell", ["4", "4-", "8-2", "0-4", "2-4x", "2-" + "9" * 12, "2-3"])
+def test_a_range_without_the_jobs_gpus_is_a_bad_row(cell):
+    text = f"job_id,submit_s,gpus,duration_s,sizes\na,0,4,10,{cell}\n"
+    (bad,) = read_csv("t", text=text).bad_rows
+    assert "sizes is" in bad.reason
+
+
+def test_a_move_is_ok_or_no():
+    text = "job_id,submit_s,gpus,duration_s,move\na,0,4,10,yes\n"
+    assert "expected ok or no" in read_csv("t", text=text).bad_rows[0].reason

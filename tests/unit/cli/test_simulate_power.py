@@ -1,0 +1,104 @@
+"""``gpu-aware simulate --eta``: size tables from the store, a sweep of limits, energy."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from store_samples import ingest, report
+
+from slurm_gpu_aware.cli.main import cli
+from slurm_gpu_aware.model.profile import RunConditions
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.measurements import Run, add_runs
+
+CLOCKS = (900, 1000, 1100, 1200, 1312, 1400, 1530)
+
+
+def watts(clock):
+    volts = max(1.0, 0.3 + 0.7 * clock / 1000)
+    return 60.0 * volts + 0.08 * volts**2 * clock
+
+
+def run(config, *args):
+    return CliRunner().invoke(cli, ["--config", str(config), *args])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A store with a fitted model of class A on v100, and a trace of such jobs."""
+    folder: Path = tmp_path_factory.mktemp("site")
+    first = report("n1")
+    for gpu in first["gpus"]:
+        gpu["clocks_mhz"] = sorted(CLOCKS, reverse=True)
+        gpu["power_limit_w"] = 300.0
+    with open_store(folder / "store.db") as store:
+        ingest(store, first)
+        runs = [
+            Run("n1", 0, "A", 5.0, 10.0 * 1530 / f, RunConditions(clock_mhz=f, power_w=watts(f)))
+            for f in CLOCKS
+        ]
+        add_runs(store, runs, source="probe")
+    config = folder / "config.toml"
+    config.write_text(f'[store]\npath = "{folder}/store.db"\n')
+    assert run(config, "models", "fit").exit_code == 0
+    rows = "".join(f"{i},{40 * i},1,600,A,1-4\n" for i in range(20))
+    (folder / "trace.csv").write_text(f"job_id,submit_s,gpus,duration_s,class,sizes\n{rows}")
+    return config
+
+
+def simulated(site, *args):
+    trace = str(site.parent / "trace.csv")
+    nodes = ("--nodes", "2", "--gpus-per-node", "4", "--gpu-model", "v100", "--processes", "1")
+    return run(site, "simulate", trace, *nodes, "--overrun", "extend", *args)
+
+
+def test_a_lower_limit_needs_less_energy_and_more_time(site):
+    done = simulated(site, "-p", "packed", "--eta", "none,0.7,0.5", "--json")
+    assert done.exit_code == 0, done.stderr
+    runs = json.loads(done.stdout)["runs"]
+    assert [r["policy"] for r in runs] == ["packed", "packed eta=0.7", "packed eta=0.5"]
+    assert [r["power_limit_w"] for r in runs] == [None, 0.7 * 8 * 300, 0.5 * 8 * 300]
+    for one, lower in pairwise(runs):
+        assert lower["avg_jct_s"] > one["avg_jct_s"]
+        assert lower["energy_kwh"] < one["energy_kwh"]
+        assert lower["peak_power_w"] <= lower["power_limit_w"] + 0.01
+    assert "kWh" in simulated(site, "-p", "packed", "--eta", "none").stdout
+
+
+def test_published_schedulers_are_modes(site):
+    done = simulated(site, "-p", "packed:as-asked", "-p", "packed:zeus", "--eta", "none", "--json")
+    assert done.exit_code == 0, done.stderr
+    asked, zeus = json.loads(done.stdout)["runs"]
+    assert zeus["energy_kwh"] - zeus["idle_energy_kwh"] < 0.95 * (
+        asked["energy_kwh"] - asked["idle_energy_kwh"]
+    )
+    failed = simulated(site, "-p", "packed:zeus")
+    assert failed.exit_code != 0
+    assert "zeus needs" in failed.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--eta", "2"), "--eta '2'"),
+        (("--eta", "0.5,x"), "--eta 'x'"),
+        (("--eta", "0"), "--eta '0'"),
+        (("--eta", "none", "--gpu-model", "h100"), "no GPU of model 'h100'"),
+    ],
+)
+def test_a_wrong_limit_or_model_is_one_sentence(site, args, words):
+    done = simulated(site, "-p", "packed", *args)
+    assert done.exit_code != 0
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_jobs_without_a_model_are_told_and_their_energy_is_not_known(site):
+    (site.parent / "other.csv").write_text("job_id,submit_s,gpus,duration_s,class\n1,0,1,60,B\n")
+    args = ("--nodes", "1", "--gpus-per-node", "4", "--gpu-model", "v100", "--eta", "0.5", "--json")
+    done = run(site, "simulate", str(site.parent / "other.csv"), "-p", "packed", *args)
+    assert done.exit_code == 0, done.stderr
+    assert "no performance model of class B for v100: 1 job counts" in done.stderr
+    assert json.loads(done.stdout)["runs"][0]["energy_kwh"] is None
