@@ -45,11 +45,11 @@ def test_the_folder_has_power_and_energy_where_they_are_known(folder):
     first = known.columns["submit_s"].min() * 16 * 50.0
     assert (area - first) / 3.6e6 == pytest.approx(head["runs"][0]["energy_kwh"], rel=1e-4)
     assert len(unknown.power_s) == 0
-    rows = list(csv.DictReader((folder / "jobs-eft.csv").open()))
+    rows = list(csv.DictReader((folder / "jobs-eft_eta_0.75.csv").open()))
     energy = sum(float(row["energy_kwh"]) for row in rows)
     run = head["runs"][0]
     assert energy == pytest.approx(run["energy_kwh"] - run["idle_energy_kwh"], rel=1e-4)
-    assert "energy_kwh" not in (folder / "jobs-eft-2.csv").read_text()
+    assert "energy_kwh" not in (folder / "jobs-eft.csv").read_text()
 
 
 def test_the_page_draws_power_only_if_it_is_known(folder, tmp_path):
