@@ -7,6 +7,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
@@ -14,24 +15,40 @@ from zlib import crc32
 
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 
-__all__ = ["ClockSpool"]
+__all__ = ["AgentReport", "ClockSpool"]
 
 log = logging.getLogger(__name__)
 
 _JOB = re.compile(r"[1-9][0-9]{0,11}\Z")
 _KINDS = frozenset({"clock_set", "clock_failed", "energy"})
-_POWER = "node_power"
-"""Kind of a record of all GPUs of a node, of no job; it does not go into the ledger."""
+_AGENT = "agent"
 _KEYS = (
-    *("node", "gpus", "asked_mhz", "mhz", "call", "error", "seq", "during", "power_w"),
+    *("node", "gpus", "asked_mhz", "mhz", "seq", "call", "error", "during"),
     *("restarts", "seconds", "energy_j"),
 )
-Heard = Callable[[str, str, Mapping[str, Any], float], object]
-"""(job id, kind, detail, time) of a record."""
+Heard = Callable[[str, str, Mapping[str, Any]], object]
+"""(job id, kind, detail) of a record."""
 _MOST = 1 << 20  # bytes read from one file at a time
 _HEAD = 256  # bytes at the start of a file that identify it
 _LATEST = 1 << 33  # bound of times in seconds, frequencies and GPU indices
+_MOST_SEQ = 10**16
 _LONGEST = 200
+
+
+@dataclass(frozen=True)
+class AgentReport:
+    """What the agent of a node (``gpu-aware clockd``) said last."""
+
+    at: float
+    """Unix seconds."""
+    seq: int
+    """Number of the orders that it has carried out; 0: of none. GPUs may have refused a clock."""
+    clocks_mhz: Mapping[int, int] = field(default_factory=dict)
+    """GPU index -> the clock that is set as ordered; 0: the default clock."""
+    power_w: Mapping[int, float] = field(default_factory=dict)
+    """GPU index -> its power then."""
+    trouble: str = ""
+    """Why it obeys no orders; empty: it does, or there are none."""
 
 
 class ClockSpool:
@@ -47,18 +64,24 @@ class ClockSpool:
         self._folder = folder
         self._note = note
         self._offsets = self._read_note()
+        self.agents: dict[str, AgentReport] = {}
+        """Node -> the newest report of its agent, since this process started."""
 
     def collect(self, ledger: LedgerWriter, id_of: Callable[[int], str], heard: Heard) -> None:
         """Write new records to the ledger, and tell them. ``id_of``: Slurm's number to job id."""
         before = dict(self._offsets)
         for name in self._names():
-            for record in map(_record, self._new_lines(name)):
+            for line in self._new_lines(name):
+                raw = _parsed(line)
+                report = _report(raw)
+                if report is not None:
+                    self.agents[name.removesuffix(".jsonl")] = report
+                record = _record(raw)
                 if record is not None:
-                    number, kind, at = (record.pop(key) for key in ("job_id", "event", "at"))
-                    job_id = "" if kind == _POWER else id_of(int(number))
-                    if kind != _POWER:
-                        ledger.event(job_id, kind, record, at)
-                    heard(job_id, kind, record, at)
+                    job_id = id_of(int(record.pop("job_id")))
+                    kind, at = record.pop("event"), record.pop("at")
+                    ledger.event(job_id, kind, record, at)
+                    heard(job_id, kind, record)
         if self._offsets != before:
             self._write_note()
 
@@ -127,22 +150,54 @@ class ClockSpool:
             log.warning("%s: cannot be written: %s", self._note, exc.strerror)
 
 
-def _record(line: bytes) -> dict[str, Any] | None:
-    """A record that the ledger takes; None for anything else."""
+def _parsed(line: bytes) -> Mapping[str, Any]:
+    """A line's object; empty for anything that is no record with a time."""
     try:
         raw = json.loads(line)
     except (ValueError, RecursionError):
-        return None
-    if not isinstance(raw, Mapping) or raw.get("event") not in _KINDS | {_POWER}:
-        return None
+        return {}
+    if not isinstance(raw, Mapping) or not isinstance(raw.get("event"), str):
+        return {}
     at = raw.get("at")
     if isinstance(at, bool) or not isinstance(at, int | float) or not 0 < at < _LATEST:
+        return {}
+    return raw
+
+
+def _report(raw: Mapping[str, Any]) -> AgentReport | None:
+    """The report of an agent; None for anything else."""
+    if raw.get("event") != _AGENT or not _is_count(raw.get("seq"), _MOST_SEQ):
         return None
-    job = raw.get("job_id", "")
-    if raw["event"] != _POWER and not _JOB.match(str(job)):
+    power = _by_gpu(raw.get("gpus"), raw.get("power_w"))
+    clocks = _by_gpu(raw.get("clock_gpus"), raw.get("clock_mhz"))
+    if power is None or clocks is None:
+        return None
+    trouble = _plain(raw.get("error", ""))
+    whole = {gpu: int(mhz) for gpu, mhz in clocks.items()}
+    return AgentReport(float(raw["at"]), raw["seq"], whole, power, str(trouble or ""))
+
+
+def _by_gpu(gpus: Any, values: Any) -> dict[int, float] | None:
+    """Parallel lists as a mapping; None if they are none."""
+    if not isinstance(gpus, list) or not isinstance(values, list) or len(gpus) != len(values):
+        return None
+    if len(gpus) > _LONGEST or not all(_is_count(gpu, _LATEST) for gpu in gpus):
+        return None
+    if not all(type(value) in (int, float) and 0 <= value < _LATEST for value in values):
+        return None
+    return dict(zip(gpus, map(float, values), strict=True))
+
+
+def _is_count(value: Any, most: int) -> bool:
+    return type(value) is int and 0 <= value < most
+
+
+def _record(raw: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A record that the ledger takes; None for anything else."""
+    if raw.get("event") not in _KINDS or not _JOB.match(str(raw.get("job_id", ""))):
         return None
     detail = {key: _plain(raw[key]) for key in _KEYS if key in raw}
-    return {"event": raw["event"], "at": float(at), "job_id": job, **detail}
+    return {"event": raw["event"], "at": float(raw["at"]), "job_id": raw["job_id"], **detail}
 
 
 def _plain(value: Any) -> object:
@@ -153,6 +208,8 @@ def _plain(value: Any) -> object:
         return value[:_LONGEST]
     if type(value) in (int, float) and abs(value) < _LATEST:
         return value
+    if type(value) is int and 0 <= value < _MOST_SEQ:
+        return value  # a number of orders
     if isinstance(value, list) and len(value) <= _LONGEST:
         return [v for v in value if isinstance(v, int) and 0 <= v < _LATEST]
     return type(value).__name__

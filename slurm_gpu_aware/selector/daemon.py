@@ -280,6 +280,7 @@ class Selector:
         ids = self._rounds.ids
         heard = self._rounds.power.heard
         self._clocks.collect(self._ledger, lambda raw: ids.get(raw, str(raw)), heard)
+        self._rounds.power.reported(self._clocks.agents)
 
     def _power_due(self, power: PowerReading | None) -> bool:
         """Say whether power is recorded again: a change, or now and then while there is a limit."""

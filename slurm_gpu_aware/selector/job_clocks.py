@@ -1,6 +1,6 @@
 """Clocks of running jobs: what was set, what is ordered, and what a job may draw until it is set.
 
-An order counts as carried out when the agent's record with its sequence number has come. Until then
+An order counts as carried out when a record or report of the agent names its number. Until then
 a job may run at the old clock or at the new one, and counts with the higher of both. A clock that a
 GPU refuses, and an agent that does not answer, end the changes of that job.
 """
@@ -73,6 +73,14 @@ class JobClocks:
             if seq is None:
                 job.on[node] = None  # the prolog could not lock it
             job.ordered.pop(node, None)
+
+    def carried_out(self, node: str, seq: int) -> None:
+        """Take a report of an agent: it has carried out the orders up to this number."""
+        for job in self._jobs.values():
+            order = job.ordered.get(node)
+            if order is not None and order.seq <= seq:
+                job.on[node] = order.clock
+                del job.ordered[node]
 
     def order(self, job_id: str, node: str, clock: Clock, seq: int, at: float) -> None:
         """Note an order that was written for a node; the same one again changes nothing."""

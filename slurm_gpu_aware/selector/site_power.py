@@ -23,6 +23,7 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan, PlannedPower, PlanSettings, Waiting
 from slurm_gpu_aware.selector.candidates import Candidate
 from slurm_gpu_aware.selector.clock_orders import ClockOrders, Order
+from slurm_gpu_aware.selector.clock_spool import AgentReport
 from slurm_gpu_aware.selector.job_clocks import JobClocks
 from slurm_gpu_aware.selector.job_tables import JobTables
 from slurm_gpu_aware.selector.job_tracker import JobTracker
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 
 _RECORDS = ("clock_set", "clock_failed")
 LOWERING = "waits for power: the clocks of running jobs are being lowered for it"
-_MEASURED_S = 120.0
+_MEASURED_S = 150.0
 """Age at which what a node has measured no longer counts."""
 _RENEW_S = 100.0
 """Longest time between two rounds while orders are out, so that they do not expire."""
@@ -91,8 +92,7 @@ class SitePower:
         self.tables = JobTables()
         self._clocks = JobClocks()
         self._known: dict[str, _Known] = {}
-        self._measured: dict[str, tuple[float, float, int]] = {}
-        """Node -> time, power and number of GPUs."""
+        self._agents: Mapping[str, AgentReport] = {}
         self.limit = LimitInForce(limit_in_force(config, clock()).limit, "")
         self._seen: object = None
         self._planned_at = -math.inf
@@ -127,14 +127,15 @@ class SitePower:
         self._known[decision.job_id] = _Known.of(decision.asked)
         self._clocks.start(decision.job_id, decision.clock_mhz, decision.nodes)
 
-    def heard(self, job_id: str, kind: str, detail: Mapping[str, Any], at: float) -> None:
-        """Take a record of a node: a clock that was set or refused, or its measured power."""
-        if kind != "node_power":
-            self._clocks.heard(job_id, kind, detail)
-            return
-        node, power_w, gpus = (detail.get(name) for name in ("node", "power_w", "gpus"))
-        if isinstance(node, str) and isinstance(power_w, int | float) and isinstance(gpus, int):
-            self._measured[node] = at, float(power_w), gpus
+    def heard(self, job_id: str, kind: str, detail: Mapping[str, Any]) -> None:
+        """Take a record of a node: a clock that was set or refused."""
+        self._clocks.heard(job_id, kind, detail)
+
+    def reported(self, agents: Mapping[str, AgentReport]) -> None:
+        """Take the newest reports of the clock agents."""
+        self._agents = agents
+        for node, report in agents.items():
+            self._clocks.carried_out(node, report.seq)
 
     def looks(self) -> bool:
         """Whether a round is due for clocks, even if no job waits."""
@@ -287,15 +288,20 @@ class SitePower:
         if planned is None:
             return None
         now = self._clock()
-        fresh = [one for at, *one in self._measured.values() if now - at <= _MEASURED_S]
+        fresh = [
+            power_w
+            for report in self._agents.values()
+            if now - report.at <= _MEASURED_S
+            for power_w in report.power_w.values()
+        ]
         refused = {job_id: self._clocks.refused(job_id) for job_id in self._known}
         return PowerReading(
             self.limit.words,
             round(self._limit_w, 1),
             round(planned.planned_w, 1),
             planned.planned_w > self._limit_w,
-            round(sum(power_w for power_w, _ in fresh), 1) if fresh else None,
-            int(sum(gpus for _, gpus in fresh)),
+            round(sum(fresh), 1) if fresh else None,
+            len(fresh),
             self._gpus,
             {job_id: why for job_id, why in refused.items() if why},
         )

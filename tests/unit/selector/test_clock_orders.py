@@ -108,6 +108,17 @@ def test_until_all_nodes_have_answered_the_higher_clock_counts() -> None:
     assert (found.present("7"), found.awaited) == (None, False)
 
 
+def test_a_report_of_an_agent_answers_all_orders_up_to_its_number() -> None:
+    found = clocks()
+    found.order("7", "n1", 900, 5, NOW)
+    found.order("7", "n2", 900, 9, NOW)
+    found.carried_out("n1", 4)
+    assert found.present("7") == 1200
+    found.carried_out("n1", 6)
+    found.carried_out("n2", 9)
+    assert (found.present("7"), found.awaited) == (900, False)
+
+
 def test_an_order_that_was_replaced_may_have_been_carried_out() -> None:
     found = clocks(900)
     found.order("7", "n1", 1400, 5, NOW)

@@ -14,7 +14,7 @@ from slurm_gpu_aware.clocks import records as clock_records
 from slurm_gpu_aware.clocks.job import Record
 from slurm_gpu_aware.clocks.notes import Notes
 from slurm_gpu_aware.selector import clock_spool
-from slurm_gpu_aware.selector.clock_spool import ClockSpool
+from slurm_gpu_aware.selector.clock_spool import AgentReport, ClockSpool
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
@@ -100,6 +100,53 @@ def test_the_energy_of_a_job_comes_into_the_ledger(spool: Path) -> None:
         "seconds": 61.5,
         "energy_j": 1e4,
     }
+
+
+AGENT = {
+    "event": "agent",
+    "at": 1.79e9,
+    "job_id": "0",
+    "node": "n1",
+    "seq": 1_790_000_000_123,
+    "gpus": [0, 1],
+    "power_w": [61.5, 40],
+    "clock_gpus": [1],
+    "clock_mhz": [900],
+    "error": "",
+}
+
+
+def agents(spool: Path) -> dict[str, AgentReport]:
+    writer = LedgerWriter(spool.parent / "store.db")
+    reader = ClockSpool(spool, spool.parent / "offsets")
+    reader.collect(writer, str, lambda *_: None)
+    writer.close()
+    return reader.agents
+
+
+def test_the_newest_report_of_an_agent_is_kept_and_not_written_to_the_ledger(spool: Path) -> None:
+    write(spool, json.dumps({**AGENT, "seq": 1}), json.dumps(AGENT))
+    power = {0: 61.5, 1: 40.0}
+    assert agents(spool) == {"n1": AgentReport(1.79e9, 1_790_000_000_123, {1: 900}, power)}
+    assert collect(spool) == []
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *({"seq": -1}, {"seq": True}, {"seq": 10**16}, {"seq": "5"}, {"power_w": [1.0]}),
+        *({"gpus": [0, -1]}, {"gpus": None}, {"power_w": [1e400, 2]}, {"power_w": ["a", 2]}),
+        *({"clock_gpus": [1] * 999, "clock_mhz": [1] * 999}, {"clock_mhz": [-5]}, {"at": None}),
+    ],
+)
+def test_a_report_that_no_agent_writes_is_skipped(spool: Path, odd: dict[str, object]) -> None:
+    write(spool, json.dumps({**AGENT, **odd}))
+    assert agents(spool) == {}
+
+
+def test_a_clock_that_was_ordered_keeps_the_number_of_its_orders(spool: Path) -> None:
+    write(spool, json.dumps({**GOOD, "seq": 1_790_000_000_123}))
+    assert collect(spool)[0]["seq"] == 1_790_000_000_123
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

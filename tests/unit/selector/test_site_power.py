@@ -241,7 +241,9 @@ def test_measured_power_of_all_nodes_is_shown_and_recorded(site: SlurmFolder) ->
     site.write([job("7")], NODES)
     assert site.round() == 0, site.said
     for node, power_w in (("n1", 210.5), ("n2", 300.0)):
-        answer(site, node, "node_power", power_w=power_w, gpus=4)
+        values = [power_w / 4] * 4
+        report = {"gpus": [0, 1, 2, 3], "power_w": values, "clock_gpus": [], "clock_mhz": []}
+        answer(site, node, "agent", job_id=0, seq=1, error="", **report)
     site.write([*site.jobs.values(), job("8")], NODES)
     assert site.round() == 0, site.said
     last = show(site)
