@@ -27,8 +27,6 @@ from slurm_gpu_aware.store.reading import open_for_reading
 __all__ = ["SimulatedPower", "parse_etas", "simulated_power"]
 
 _NO_LIMIT = "none"
-_IDLE_W = 60.0
-"""Power of a GPU without a job; no sweep reads it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +80,7 @@ def simulated_power(
     for name, count in sorted(found.lacking.items()):
         them = counted(count, "job counts with its", "jobs count with their")
         say(f"{trace.name}: no performance model of {name} for {model}: {them} GPUs' limits")
-    power = PowerSettings(idle_w=min(_IDLE_W, limit_w), max_w=limit_w)
+    power = PowerSettings(idle_w=min(config.power.idle_watts, limit_w), max_w=limit_w)
     return SimulatedPower(power, parse_etas(etas)), replace(trace, jobs=jobs)
 
 

@@ -41,7 +41,8 @@ def site(tmp_path_factory):
         ]
         add_runs(store, runs, source="probe")
     config = folder / "config.toml"
-    config.write_text(f'[store]\npath = "{folder}/store.db"\n')
+    text = f'[store]\npath = "{folder}/store.db"\n[power]\nidle_watts = 30\n'
+    config.write_text(text)
     assert run(config, "models", "fit").exit_code == 0
     rows = "".join(f"{i},{40 * i},1,600,A,1-4\n" for i in range(20))
     (folder / "trace.csv").write_text(f"job_id,submit_s,gpus,duration_s,class,sizes\n{rows}")

@@ -25,8 +25,10 @@ def run(trace, **settings):
 
 
 @pytest.mark.parametrize("eta", LIMITS)
-@pytest.mark.parametrize(("order", "backfill"), [("fifo", False), ("fifo", True), ("las", False)])
-@pytest.mark.parametrize("round_s", [None, 120.0])
+@pytest.mark.parametrize(
+    ("order", "backfill", "round_s"),
+    [("fifo", False, None), ("fifo", True, 120.0), ("las", False, 120.0)],
+)
 def test_all_jobs_end_and_the_power_stays_below_the_limit(eta, order, backfill, round_s):
     trace = moldable(1)
     power = replace(POWER, eta=eta)
