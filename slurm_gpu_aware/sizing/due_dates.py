@@ -3,7 +3,8 @@
 Jobs come in the order of their pressure. Each gets the size and the GPU model at which it is
 expected to cost least, on the node of that model that it fills best. Where that is not free, it
 gets the cheapest of what is free, or waits, whichever is expected to cost less. A job never gets
-fewer GPUs than it has, and jobs that may not be moved stay as they are.
+fewer GPUs than it has, and jobs that may not be moved stay as they are. A running job moves only to
+grow.
 
 The paper leaves open what a second choice is and when a job is postponed. Here both follow from one
 rule: the cost of some size until the next decision, and of the optimum from there. Waiting is the
@@ -140,12 +141,11 @@ class _Round:
         if share is not None:
             self.free.take(share)
             return Given(share, choices[0].plan)
-        best, cost = None, self._cost_of_waiting(job)
-        for second in self._second_choices(job, choices):
-            if second[0] <= cost:
-                cost, best = second[0], second[1]
-        if best is not None:
-            self.free.take(best.share)
+        seconds = self._second_choices(job, choices)
+        cost, best = min(seconds, key=lambda second: second[0], default=(math.inf, None))
+        if best is None or cost > self._cost_of_waiting(job):
+            return None
+        self.free.take(best.share)
         return best
 
     def _go_on(self, job: DueJob, held: Share) -> Given:
@@ -158,16 +158,24 @@ class _Round:
         if not job.movable or own[0].size <= held.gpus:
             return Given(held, own[0].plan)
         self.free.give_back(held)
-        found = self.free.on_node(held.node, own[0].size)
-        best = Given(found or held, own[0].plan)
-        if found is None:
-            for choice in sorted(own + self._choices(job, kept), key=lambda c: c.cost):
-                found = self.free.best_fit(choice.model, choice.size)
-                if found is not None:
-                    best = Given(found, choice.plan)
-                    break
+        best = self._grown(job, held, own[0], kept)
         self.free.take(best.share)
         return best
+
+    def _grown(self, job: DueJob, held: Share, own: _Choice, others: Mapping[str, Speeds]) -> Given:
+        """The size planned: on its own node, on another one, on another model; or what it holds.
+
+        A part of the growth is not worth having: it costs energy, leaves less for others, and the
+        end of another job may soon free the whole of it.
+        """
+        found = self.free.on_node(held.node, own.size)
+        if found is not None:
+            return Given(found, own.plan)
+        for choice in sorted([own, *self._choices(job, others)], key=lambda c: c.cost):
+            found = self.free.best_fit(choice.model, choice.size)
+            if found is not None:
+                return Given(found, choice.plan)
+        return Given(held, own.plan)
 
     def _again(self, job: DueJob, given: Given) -> Given:
         """Idle GPUs for a job that has fewer than planned, and no move that is needless by now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -47,11 +48,14 @@ class WorkDistribution:
 
         Up to ``most``: the mean of the work left.
         """
-        start = self.shape.integral(np.array([self.done]))
-        area = self.factor * (self.shape.integral(work) - start)
+        area = self.factor * (self.shape.integral(work) - self._area_done)
         return area + self.offset * (work - self.done)
 
-    @property
+    @cached_property
+    def _area_done(self) -> FloatArray:
+        return self.shape.integral(np.array([self.done]))
+
+    @cached_property
     def mean_left(self) -> float:
         """Mean of the work that is left."""
         return float(self.integral(np.array([self.most]))[0])

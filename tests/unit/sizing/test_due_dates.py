@@ -90,6 +90,14 @@ def test_a_running_job_moves_only_to_grow():
     assert shares(enough)["1"] == Share(0, 1)
 
 
+def test_a_job_grows_as_planned_or_not_at_all():
+    growing = job("1", due=30, held=Share(0, 1), speeds={"old": OLD}, work=empirical([100], 100))
+    fixed = job("2", held=Share(0, 1), movable=False)
+    found = decide([growing, fixed], nodes(1), 0, 1)
+    assert shares(found)["1"] == Share(0, 1)
+    assert found.jobs["1"].plan.gpus[0] == 4
+
+
 def test_a_job_that_need_not_move_any_more_stays():
     """The first one leaves its node after the second has left it: room for the second."""
     first = job("1", due=30, held=Share(0, 1), speeds={"old": OLD})

@@ -1,0 +1,181 @@
+"""Instances of the stochastic scheduler's experiment: clusters, jobs, arrivals, due dates."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from csv import DictReader
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from slurm_gpu_aware.sizing.free_gpus import DueNode
+from slurm_gpu_aware.sizing.speeds import Speeds, least_share
+from slurm_gpu_aware.sizing.work import WorkDistribution, empirical
+
+EPOCHS = "sts/epochs_to_target.csv"
+PARAMETERS = "sts/paper_parameters.json"
+PRICE = {"K80": 0.90, "M60": 1.14, "A100": 3.6725}
+"""Table III, $ per GPU and hour, linear in the number of GPUs."""
+SPEED = {"K80": 1.0, "M60": 1.35, "A100": 6.0}
+"""Of one GPU, over a K80; not in the paper."""
+SHARES = {
+    "K80": (24, ((0.25, 1.11), (0.5, 1.05))),
+    "M60": (16, ((0.25, 1.11), (0.5, 1.05))),
+    "A100": (80, ((0.1, 1.17), (0.15, 1.15))),
+}
+"""Table IV: memory in GB, and the shares with the most that each can inflate times."""
+WIDTH = 8
+JOBS_PER_NODE = 10
+EPSILON = 0.4
+EXPONENTIAL_S = 50_000.0
+"""Mean time between arrivals, times the number of nodes."""
+LATE_COST = (0.0254, 0.0444)
+"""$ per s."""
+MOST_EPOCHS = 100
+ARRIVALS = ("exponential", "poisson high", "poisson low")
+CLUSTERS = {"K80 and M60": ("K80", "M60"), "A100": ("A100",)}
+
+
+@dataclass(frozen=True)
+class Network:
+    """A kind of job."""
+
+    name: str
+    epoch_s: float
+    """Of an epoch on one K80; not in the paper."""
+    exponent: float
+    """Speed on k GPUs is k to this power; not in the paper."""
+    cases: tuple[float, ...]
+    """Epochs of earlier runs, at most 100."""
+
+
+@dataclass(frozen=True, eq=False)
+class Submitted:
+    """A job of an instance. Times in s, costs in $."""
+
+    submit_s: float
+    due_s: float
+    late_cost: float
+    work: WorkDistribution
+    speeds: Mapping[str, Speeds]
+    epochs: float
+    """What it really does."""
+
+
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """A cluster and its jobs, by time of submission."""
+
+    nodes: Sequence[DueNode]
+    jobs: Sequence[Submitted]
+    period_s: float
+    """Longest time between decisions while a job waits beside free GPUs (H; not in the paper)."""
+
+
+def paper_networks(better: float = 0.0) -> list[Network]:
+    """The four networks; their distributions have the shapes that the paper describes.
+
+    ``better``: added to the exponents.
+    """
+    rng = np.random.default_rng(0)
+    shapes = {
+        "AlexNet": (90.0, 0.35, 4.0, 1.6, 0.35),
+        "ResNet": (240.0, 0.6, 2.0, 4.5, 0.0),
+        "VGG16": (420.0, 0.45, 2.0, 4.0, 0.0),
+        "MobileNetV2": (150.0, 0.5, 5.0, 5.0, 0.0),
+    }
+    found = []
+    for name, (epoch_s, exponent, a, b, atom) in shapes.items():
+        cases = np.ceil(MOST_EPOCHS * rng.beta(a, b, 160))
+        cases[: int(atom * len(cases))] = MOST_EPOCHS
+        found.append(Network(name, epoch_s, exponent + better, tuple(cases.tolist())))
+    return found
+
+
+def measured_networks(file: Path) -> list[Network]:
+    """The same with real spread: epochs until a target that most runs of a model reach.
+
+    Runs that do not reach it do all the epochs. One target per model: the highest that two thirds
+    of the runs reach.
+    """
+    runs: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+    with file.open(encoding="utf-8", newline="") as lines:
+        for row in DictReader(lines):
+            reached = min(float(row["target_epoch"] or MOST_EPOCHS), float(MOST_EPOCHS))
+            runs[f"{row['dataset']} {row['model']}"][float(row["target_metric"])].append(reached)
+    own = paper_networks()
+    found = []
+    for n, (name, targets) in enumerate(sorted(runs.items())):
+        enough = [
+            target
+            for target, epochs in targets.items()
+            if len(epochs) >= 20 and np.mean(np.array(epochs) < MOST_EPOCHS) >= 2 / 3
+        ]
+        spread = max(enough, key=lambda t: float(np.std(targets[t])), default=None)
+        if spread is not None:
+            like = own[n % len(own)]
+            found.append(Network(name, like.epoch_s, like.exponent, tuple(targets[spread])))
+    return found
+
+
+def instance(
+    networks: Sequence[Network],
+    models: Sequence[str],
+    count: int,
+    arrivals: str,
+    rng: np.random.Generator,
+    *,
+    sharing: str = "",
+) -> Instance:
+    """An instance of ``count`` nodes. ``sharing``: ``on``; ``off`` has the same due dates only."""
+    nodes = [DueNode(models[n % len(models)], WIDTH) for n in range(count)]
+    jobs = [_job(networks, models, rng, sharing) for _ in range(JOBS_PER_NODE * count)]
+    least = [min(job.work.mean_left / s.speed[-1] for s in job.speeds.values()) for job in jobs]
+    gap_s = EXPONENTIAL_S / count
+    if arrivals != "exponential":
+        rate = EPSILON * count * WIDTH / float(np.mean(least))
+        gap_s = 1 / (rate if arrivals == "poisson high" else rate / 4)
+    at = np.cumsum(rng.exponential(gap_s, len(jobs)))
+    moved = [
+        Submitted(float(t), float(t) + job.due_s, job.late_cost, job.work, job.speeds, job.epochs)
+        for t, job in zip(at, jobs, strict=True)
+    ]
+    return Instance(nodes, moved, 0.1 * float(np.mean(least)))
+
+
+def _job(
+    networks: Sequence[Network], models: Sequence[str], rng: np.random.Generator, sharing: str
+) -> Submitted:
+    """A job that is submitted at 0."""
+    network = networks[int(rng.integers(len(networks)))]
+    gpus = np.arange(1.0, WIDTH + 1)
+    base = 1 / (network.epoch_s * rng.uniform(0.8, 1.25))
+    memory_gb = float(rng.uniform(2, 12))
+    speeds = {
+        model: Speeds(
+            gpus, base * SPEED[model] * gpus**network.exponent, PRICE[model] / 3600 * gpus
+        )
+        for model in models
+    }
+    times = [MOST_EPOCHS / s.speed for s in speeds.values()]
+    low, high = min(float(t[-1]) for t in times), max(float(t[0]) for t in times)
+    due = rng.uniform(low, min(3 * low, high) * (1.2 if sharing else 1.0))
+    inflations = {model: rng.random() for model in models}
+    if sharing == "on":
+        speeds = {m: _shared(s, m, memory_gb, inflations[m]) for m, s in speeds.items()}
+    epochs = float(rng.choice(network.cases))
+    late = float(rng.uniform(*LATE_COST))
+    work = empirical(network.cases, MOST_EPOCHS)
+    return Submitted(0.0, float(due), late, work, speeds, epochs)
+
+
+def _shared(speeds: Speeds, model: str, memory_gb: float, draw: float) -> Speeds:
+    """With the share of a GPU that has enough memory for the job, if one has."""
+    gpu_gb, table = SHARES[model]
+    most = dict(table)
+    share = least_share(memory_gb, gpu_gb, tuple(most))
+    if share is None:
+        return speeds
+    return speeds.with_share(share, 1.01 + draw * (most[share] - 1.01))

@@ -1,0 +1,125 @@
+"""Simulation of jobs with due dates under a scheduler, event by event."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from sts_instances import Instance, Submitted
+
+from slurm_gpu_aware.sizing.due_dates import DueJob, decide
+from slurm_gpu_aware.sizing.free_gpus import DueNode, Share
+
+Shares = Mapping[str, Share]
+Scheduler = Callable[[Sequence[DueJob], Sequence[DueNode], float, float], tuple[Shares, float]]
+"""(jobs, nodes, now, period) -> what each job gets, and the time at which to ask again."""
+ENDED = 1e-9
+LATE = 1e-6
+"""Share of the time from submission to due date that is rounding."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a scheduler made of an instance."""
+
+    energy: float
+    """$."""
+    tardiness: float
+    """$."""
+    late: float
+    """Share of the jobs."""
+    moves: int
+    lowered: int
+    """Times a running job got fewer GPUs, none included."""
+
+    @property
+    def total(self) -> float:
+        return self.energy + self.tardiness
+
+
+def sts(
+    jobs: Sequence[DueJob], nodes: Sequence[DueNode], now: float, period: float
+) -> tuple[Shares, float]:
+    """The stochastic scheduler."""
+    decision = decide(jobs, nodes, now, period)
+    return {name: given.share for name, given in decision.jobs.items()}, decision.wake
+
+
+class _Run:
+    """State of a simulation."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+        self.done: dict[int, float] = {}
+        """Of each job that is in the system."""
+        self.shares: dict[int, Share] = {}
+        self.energy = self.tardiness = 0.0
+        self.late = self.moves = self.lowered = 0
+
+    def rate(self, n: int) -> tuple[float, float]:
+        """(epochs per s, $ per s) of a running job."""
+        share = self.shares[n]
+        speeds = self.instance.jobs[n].speeds[self.instance.nodes[share.node].model]
+        k = int(np.searchsorted(speeds.gpus, share.gpus))
+        return float(speeds.speed[k]), float(speeds.power[k])
+
+    def next_end(self, now: float) -> float:
+        left = (
+            (self.instance.jobs[n].epochs - self.done[n]) / self.rate(n)[0] for n in self.shares
+        )
+        return now + max(min(left, default=math.inf), 0.0)
+
+    def advance(self, start: float, end: float) -> None:
+        """Let the jobs run, and end those that have done their work."""
+        for n in list(self.shares):
+            speed, power = self.rate(n)
+            job = self.instance.jobs[n]
+            self.energy += power * (end - start)
+            self.done[n] += speed * (end - start)
+            if self.done[n] >= job.epochs * (1 - ENDED):
+                del self.done[n], self.shares[n]
+                if (over := end - job.due_s) > LATE * (job.due_s - job.submit_s):
+                    self.tardiness += over * job.late_cost
+                    self.late += 1
+
+    def due_job(self, n: int, job: Submitted) -> DueJob:
+        work = job.work.given(self.done[n]) if self.done[n] > 0 else job.work
+        return DueJob(str(n), job.due_s, job.late_cost, work, job.speeds, self.shares.get(n))
+
+    def give(self, shares: Shares) -> None:
+        for n in self.done:
+            old, new = self.shares.get(n), shares.get(str(n))
+            self.lowered += old is not None and (new is None or new.gpus < old.gpus)
+            self.moves += old is not None and new is not None and new.node != old.node
+        self.shares = {int(name): share for name, share in shares.items()}
+
+
+def simulate(instance: Instance, scheduler: Scheduler) -> Outcome:
+    """Run an instance: a decision at each arrival, each end, and whenever the scheduler asks."""
+    state, now, arrived = _Run(instance), 0.0, 0
+    jobs = instance.jobs
+    while arrived < len(jobs) or state.done:
+        asked = now
+        while arrived < len(jobs) and jobs[arrived].submit_s <= now:
+            state.done[arrived] = 0.0
+            arrived += 1
+        wake = math.inf
+        if state.done:
+            present = [state.due_job(n, jobs[n]) for n in state.done]
+            shares, wake = scheduler(present, instance.nodes, now, instance.period_s)
+            state.give(shares)
+            if len(shares) < len(present):
+                wake = min(wake, now + instance.period_s)
+        arrival = jobs[arrived].submit_s if arrived < len(jobs) else math.inf
+        now = max(min(arrival, state.next_end(now), wake), asked)
+        state.advance(asked, now)
+    count = len(jobs)
+    return Outcome(
+        state.energy,
+        state.tardiness,
+        state.late / count,
+        state.moves,
+        state.lowered,
+    )
