@@ -15,6 +15,7 @@ from slurm_gpu_aware.errors import RequestError
 if TYPE_CHECKING:
     from slurm_gpu_aware.config.settings import Config
     from slurm_gpu_aware.model.cluster import Cluster
+    from slurm_gpu_aware.model.profile import Profile
     from slurm_gpu_aware.model.request import Request
     from slurm_gpu_aware.planning.answer import Answer
 
@@ -28,6 +29,11 @@ __all__ = ["command"]
 @click.option("--bw", type=click.Choice(["high", "low"]), help="Sensitivity to bandwidth.")
 @click.option("--pattern", default="ring", help="Communication pattern.")
 @click.option("--model", "gpu_model", help="Only nodes with this GPU model.")
+@click.option(
+    "--application",
+    metavar="NAME",
+    help="Performance model (model=NAME in a comment); default: that of the class.",
+)
 @click.option("--policy", help="Policy to ask; default: the site's.")
 @click.option("--compare", metavar="POLICY,...", help="Further policies to ask.")
 @click.option(
@@ -47,8 +53,10 @@ def command(context: Context, /, **given: Any) -> None:
     """Show where policies would place a job on the profiled cluster, all idle except for --busy.
 
     Shows locality level, worst score V, predicted slowdown, and the bandwidths inside nodes (GB/s):
-    AggBW and EffBW of the chosen GPUs, PreservedBW of those that stay free. Changes nothing. The
-    exit code is 1 if the first policy finds no place or postpones the job; the reason is printed.
+    AggBW and EffBW of the chosen GPUs, PreservedBW of those that stay free. If a performance model
+    is known (gpu-aware models), also the power at the most efficient clock, and what twice the GPUs
+    and the next clock would bring and cost. Changes nothing. The exit code is 1 if the first policy
+    finds no place or postpones the job; the reason is printed.
 
     \b
     Examples:
@@ -57,12 +65,15 @@ def command(context: Context, /, **given: Any) -> None:
     """
     from slurm_gpu_aware.cli.cluster_options import mark_busy
     from slurm_gpu_aware.planning.answer import ask_policy
+    from slurm_gpu_aware.planning.size_account import size_words
     from slurm_gpu_aware.selector.policy_in_force import config_in_force
     from slurm_gpu_aware.selector.policy_options import policy_options
 
     config = config_in_force(context.config(check_policies=True))
     request = _request(config, given)
-    cluster = mark_busy(_cluster(config, given["machine"], given["count"]), given["busy"])
+    cluster, profile = _cluster(config, given["machine"], given["count"])
+    size = None if profile is None else _size(config, request, cluster, profile)
+    cluster = mark_busy(cluster, given["busy"])
     compared = (name.strip() for name in (given["compare"] or "").split(","))
     names = dict.fromkeys([given["policy"] or config.placement.policy, *filter(None, compared)])
     options = policy_options(config)
@@ -73,9 +84,11 @@ def command(context: Context, /, **given: Any) -> None:
         "free": int(cluster.free.sum()),
     }
     if given["as_json"]:
-        print_json({"cluster": shape, "answers": [a.as_json() for a in answers]})
+        print_json({"cluster": shape, "answers": [a.as_json() for a in answers], "size": size})
     else:
         click.echo(_text(answers))
+        if size is not None:
+            click.echo("\n" + paragraph(f"{size['model']}: {size_words(size)}."))
     placed = [answer for answer in answers if answer.assignment is not None]
     if given["plot"] is not None and placed:
         from slurm_gpu_aware.cli.picture import draw
@@ -87,14 +100,42 @@ def command(context: Context, /, **given: Any) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _cluster(config: Config, machine: str | None, count: int) -> Cluster:
+def _cluster(config: Config, machine: str | None, count: int) -> tuple[Cluster, Profile | None]:
+    """The cluster, and the profile if it is the store's."""
     if machine is None:
         from slurm_gpu_aware.cli.cluster_options import stored_cluster
 
-        return stored_cluster(config)[0]
+        return stored_cluster(config)
     from slurm_gpu_aware.simulator.simulated_site import synthetic_site
 
-    return synthetic_site(count, machine_name=machine, penalties=config.placement.penalties).cluster
+    penalties = config.placement.penalties
+    return synthetic_site(count, machine_name=machine, penalties=penalties).cluster, None
+
+
+def _size(
+    config: Config, request: Request, cluster: Cluster, profile: Profile
+) -> dict[str, Any] | None:
+    """The account of size and clock at the most efficient clock; None: no model is known."""
+    from dataclasses import replace
+
+    from slurm_gpu_aware.planning.power_budget import efficient_clock
+    from slurm_gpu_aware.planning.size_account import size_account
+    from slurm_gpu_aware.selector.job_tables import JobTables
+    from slurm_gpu_aware.selector.performance_models import read_models
+    from slurm_gpu_aware.store.reading import open_for_reading
+
+    with open_for_reading(config.store) as store:
+        models = read_models(store)
+    tables = JobTables()
+    tables.renew(models, profile, cluster)
+    twice = 2 * request.gpus
+    request = tables.tabled(replace(request, sizes=(request.gpus, twice)))
+    if why := tables.why_none(request):
+        say(paragraph(f"{why}."))
+    if (sizes := request.table) is None:
+        return None
+    clock_mhz = efficient_clock(sizes, request.gpus)
+    return size_account(sizes, request.gpus, clock_mhz, more_gpus=twice, free_clock=True)
 
 
 def _request(config: Config, given: Mapping[str, Any]) -> Request:
@@ -120,6 +161,7 @@ def _request(config: Config, given: Mapping[str, Any]) -> Request:
         pattern=given["pattern"],
         gpu_model=given["gpu_model"],
         application=of_class.application,
+        performance_model=given["application"],
     )
 
 

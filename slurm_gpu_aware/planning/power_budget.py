@@ -27,7 +27,7 @@ from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.feasible import allowed_nodes
 from slurm_gpu_aware.planning.plan import PlanSettings
 
-__all__ = ["PowerBudget", "clock_choices", "least_w", "power_at", "present_w"]
+__all__ = ["PowerBudget", "clock_choices", "efficient_clock", "least_w", "power_at", "present_w"]
 __all__ += ["with_least_sizes"]
 
 
@@ -64,6 +64,13 @@ def power_at(table: SizeTable, gpus: int, clocks: tuple[int, ...] | None) -> flo
         return float(table.power_w[row, table.column(clocks[0] if clocks else None)])
     best = _efficient(table, row)
     return math.nan if best is None else float(table.power_w[row, best])
+
+
+def efficient_clock(table: SizeTable, gpus: int) -> int | None:
+    """SM clock with the least energy of an iteration, MHz; None: no energy is known."""
+    row = table.row(gpus)
+    best = None if row is None else _efficient(table, row)
+    return None if best is None else int(table.clocks_mhz[best])
 
 
 def _efficient(table: SizeTable, row: int) -> int | None:
@@ -118,12 +125,9 @@ class PowerBudget:
 
     def clock_mhz(self, request: Request) -> int | None:
         """SM clock with which `needing` counts, MHz; None: the default clock."""
-        table = request.table
-        row = None if table is None else table.row(request.gpus)
-        if table is None or row is None or clock_choices(request, self._settings) is not None:
+        if request.table is None or clock_choices(request, self._settings) is not None:
             return self._settings.clock_mhz(request)
-        best = _efficient(table, row)
-        return None if best is None else int(table.clocks_mhz[best])
+        return efficient_clock(request.table, request.gpus)
 
     def most_w(self, request: Request) -> float:
         """Sum of the power limits of its GPUs, whichever of those that it may get."""

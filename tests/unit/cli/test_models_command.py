@@ -170,3 +170,23 @@ def test_hostile_samples_stop_nothing(config: Path, tmp_path: Path):
     done = models(config, "fit")
     assert done.exit_code == 0, done.stderr
     assert "no model of application bert on v100: no usable sample" in done.stderr
+
+
+def test_place_says_what_a_step_of_size_and_clock_would_bring(fitted: Path) -> None:
+    arguments = ["--config", str(fitted), "place", "--gpus", "1", "--class", "A"]
+    done = click.testing.CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 0, done.stderr
+    text = " ".join(done.stdout.split())
+    assert "A on v100: " in text
+    assert ": 1 GPU at " in text
+    assert " MHz would end it " in text
+    assert " more energy." in text
+    done = click.testing.CliRunner().invoke(cli, [*arguments, "--json"])
+    size = json.loads(done.stdout)["size"]
+    assert size["gpus"] == 1
+    assert size["clock_mhz"] in CLOCKS
+    assert size["power_w"] == pytest.approx(watts(size["clock_mhz"]), rel=0.1)
+    done = click.testing.CliRunner().invoke(cli, [*arguments, "--application", "none"])
+    assert "no performance model none for v100 is in the store; that of A counts." in (
+        " ".join(done.stderr.split())
+    )

@@ -1,0 +1,151 @@
+"""A power limit on real Slurm: what it holds back starts when there is power for it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from cluster import NODES, OUTRUN, Cluster
+from site_files import kept
+from test_clocks_live import locked
+
+pytestmark = OUTRUN
+
+FILE = "/var/lib/slurm-gpu-aware/power.json"
+IDLE_W, GPU_W, MARGIN = 60.0, 400.0, 0.05
+GPUS = 4 * len(NODES)
+WAIT = "sleep 300"
+
+
+@pytest.fixture
+def limited(cluster: Cluster) -> Iterator[None]:
+    """The limit leaves power for three GPUs, whose power limits no sweep has read."""
+    with kept(cluster, FILE):
+        watts = (GPUS * IDLE_W + 3 * (GPU_W - IDLE_W)) / (1 - MARGIN)
+        cluster.sh("ctl", ["gpu-aware", "power", "set", str(round(watts + 1))])
+        yield
+
+
+def power(cluster: Cluster, user: str = "alice") -> dict[str, Any] | None:
+    """Power after the last round, as ``status`` shows it to a user."""
+    told = json.loads(cluster.sh("ctl", ["gpu-aware", "status", "--json"], user))
+    found: dict[str, Any] | None = told["power"]
+    return found
+
+
+def why(cluster: Cluster, job: str) -> str:
+    told = json.loads(cluster.sh("ctl", ["gpu-aware", "explain", job, "--json"]))
+    return str((told["waiting"] or {}).get("reason"))
+
+
+def planned(cluster: Cluster, gpus: int) -> bool:
+    """Whether the planned power is that of so many busy GPUs."""
+    found = power(cluster)
+    return found is not None and found["planned_w"] == GPUS * IDLE_W + gpus * (GPU_W - IDLE_W)
+
+
+def test_a_job_waits_for_power_and_starts_when_another_ends(
+    cluster: Cluster, limited: None
+) -> None:
+    first = cluster.submit("alice", ["--gres=gpu:2"], WAIT)
+    cluster.wait(first, "RUNNING")
+    second = cluster.submit("bob", ["--gres=gpu:2"], WAIT)
+    cluster.wait_until(
+        lambda: "waits for power: it needs 680 W" in why(cluster, second), 60, why(cluster, second)
+    )
+    assert cluster.job(second)["JobState"] == "PENDING"
+    cluster.wait_until(lambda: planned(cluster, 2), 60, lambda: str(power(cluster)))
+    cluster.sh("ctl", ["scancel", first])
+    cluster.wait(second, "RUNNING", 90)
+    cluster.wait_until(lambda: planned(cluster, 2), 60, lambda: str(power(cluster)))
+
+
+def test_without_a_limit_the_same_job_starts_at_once(cluster: Cluster, limited: None) -> None:
+    first = cluster.submit("alice", ["--gres=gpu:2"], WAIT)
+    cluster.wait(first, "RUNNING")
+    second = cluster.submit("bob", ["--gres=gpu:2"], WAIT)
+    cluster.wait_until(lambda: "waits for power" in why(cluster, second), 60, why(cluster, second))
+    cluster.sh("ctl", ["gpu-aware", "power", "set", "off", "--until", "1h"])
+    cluster.wait(second, "RUNNING", 60)
+
+
+def test_a_job_that_exceeds_the_limit_runs_alone(cluster: Cluster, limited: None) -> None:
+    small = cluster.submit("bob", ["--gres=gpu:1"], WAIT)
+    cluster.wait(small, "RUNNING")
+    large = cluster.submit("alice", ["--gres=gpu:4"], WAIT)
+    cluster.wait_until(lambda: "waits for power" in why(cluster, large), 60, why(cluster, large))
+    cluster.sh("ctl", ["scancel", small])
+    cluster.wait(large, "RUNNING", 90)
+    cluster.wait_until(
+        lambda: (power(cluster) or {}).get("unmet") is True, 60, lambda: str(power(cluster))
+    )
+    told = json.loads(cluster.sh("ctl", ["gpu-aware", "explain", large, "--json"]))
+    assert "cannot be met" in told["decisions"][-1]["why"]["summary"]
+
+
+def with_model(cluster: Cluster) -> None:
+    """Application bert: 1.9 times faster on twice the GPUs, and measured at some clocks."""
+    cluster.sh("ctl", ["gpu-aware-profile", "sweep"], timeout=180)
+    shown = cluster.sh("ctl", ["gpu-aware-profile", "show", "--json"])
+    found = re.search(r'"model": "([^"]+)"', shown)
+    assert found is not None, shown
+    model = found[1]
+    lines = ["application,gpu_model,gpus,batch_size,clock_mhz,time_s,power_w"]
+    for gpus in (1, 2, 4):
+        for clock in (900, 1005, 1200, 1350, 1530):
+            time_s = 0.1 * 1530 / clock / gpus**0.93
+            watts = gpus * (70 + 0.09 * clock + 1.6e-8 * clock**3)
+            lines.append(f"bert,{model},{gpus},{64 / gpus},{clock},{time_s},{watts}")
+    cluster.sh("ctl", "printf '%s\\n' " + " ".join(lines) + " >/tmp/samples.csv")
+    cluster.sh("ctl", ["gpu-aware-profile", "import", "/tmp/samples.csv"])
+    cluster.sh("ctl", ["gpu-aware", "models", "fit"], timeout=120)
+
+
+def decision(cluster: Cluster, job: str) -> dict[str, Any]:
+    told = json.loads(cluster.sh("ctl", ["gpu-aware", "explain", job, "--json"]))
+    newest: dict[str, Any] = told["decisions"][-1]
+    return newest
+
+
+def test_sizes_and_clocks_follow_the_limit(cluster: Cluster) -> None:
+    with kept(cluster, FILE):
+        with_model(cluster)
+        asked = ["--gpus=1", "--comment=gpus=1-4,model=bert,freq=auto"]
+        free = cluster.submit("alice", asked, WAIT)
+        cluster.wait(free, "RUNNING")
+        assert sum(map(len, cluster.gpus(free).values())) == 4
+        cluster.cancel_all()
+        # Power for little more than one GPU at its most efficient clock.
+        watts = (GPUS * IDLE_W + 160) / (1 - MARGIN)
+        cluster.sh("ctl", ["gpu-aware", "power", "set", str(round(watts))])
+        held = cluster.submit("alice", asked, WAIT)
+        cluster.wait(held, "RUNNING")
+        ((node, slots),) = cluster.gpus(held).items()
+        assert len(slots) == 1
+        chosen = decision(cluster, held)
+        assert chosen["why"]["power"]["more_gpus"]["gpus"] == 2
+        assert "would end it" in chosen["why"]["summary"]
+        cluster.wait_until(
+            lambda: locked(cluster).keys() == {(node, slots[0])}, 30, lambda: str(locked(cluster))
+        )
+        assert abs(locked(cluster)[node, slots[0]] - chosen["clock_mhz"]) <= 20
+        told = power(cluster)
+        assert told is not None
+        assert told["planned_w"] <= told["limit_w"]
+
+
+def test_a_moldable_job_without_a_model_gets_its_least_size(cluster: Cluster) -> None:
+    job = cluster.submit("alice", ["--gpus=1", "--comment=gpus=1-4"], WAIT)
+    cluster.wait(job, "RUNNING")
+    assert sum(map(len, cluster.gpus(job).values())) == 1
+
+
+@pytest.mark.parametrize("text", ["2kW", "eta=2", "-5", "0"])
+def test_a_wrong_limit_is_refused(cluster: Cluster, text: str) -> None:
+    out = cluster.sh("ctl", f"gpu-aware power set -- {text} 2>&1 || true")
+    assert "is not off, watts, or eta=X" in out
+    out = cluster.sh("ctl", "gpu-aware power set 500 2>&1 || true", user="alice")
+    assert "cannot be written" in out
