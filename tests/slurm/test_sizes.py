@@ -1,0 +1,161 @@
+"""gpus=MIN-MAX on a real Slurm: jobs run with another number of GPUs, and srun inside follows.
+
+A performance model of the application ``net`` says that each doubling of its GPUs almost halves
+its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from cluster import OUTRUN, Cluster, CommandFailed
+from site_files import CONFIG, kept
+from test_limits import WAIT, limit
+from test_moves import APPENDS, COUNTS, MOVES, await_event, await_requeue
+from test_way_of_a_job import NO_HISTORY, events, let_go
+
+__all__ = ["limit"]
+
+pytestmark = OUTRUN
+
+RANGE = "--comment=class=A,model=net,gpus=1-4"
+SEEN = """
+echo "batch $CUDA_VISIBLE_DEVICES"
+srun bash -c 'echo "plain $SLURM_NTASKS $SLURM_CPUS_ON_NODE $CUDA_VISIBLE_DEVICES"'
+srun -n1 -N1 --gres=gpu:1 bash -c 'echo "one $CUDA_VISIBLE_DEVICES"'
+echo "ended $?"
+"""
+ALL = "0,1,2,3"
+FORMS: dict[str, tuple[list[str], list[str]]] = {
+    # options: what each task of a plain srun sees with four GPUs on a node
+    "gres": (["--gres=gpu:1"], [f"1 1 {ALL}"]),
+    "gpus": (["--gpus=2"], [f"1 1 {ALL}"]),
+    "gpus-per-node": (["-N1", "--gpus-per-node=2"], [f"1 1 {ALL}"]),
+    "one task": (["--gpus=2", "-n1", "-c3"], [f"1 3 {ALL}"]),
+    "CPUs by GPU": (["--gres=gpu:2", "--cpus-per-gpu=2"], [f"1 8 {ALL}"]),
+    "memory by GPU": (["--gres=gpu:1", "--mem-per-gpu=100"], [f"1 1 {ALL}"]),
+    "a task per GPU": (["-N1", "-n2", "--gpus=2", "-c2"], 4 * [f"4 8 {ALL}"]),
+    "tasks with a GPU": (["-N1", "-n2", "--gpus-per-task=1"], [f"4 4 {i}" for i in range(4)]),
+    "tasks with a GPU and CPUs": (
+        ["-N1", "-n1", "--gpus-per-task=1", "--cpus-per-gpu=3"],
+        [f"4 12 {i}" for i in range(4)],
+    ),
+    "tasks by GPU": (["-N1", "--gpus=2", "--ntasks-per-gpu=1"], [f"4 4 {i}" for i in range(4)]),
+    "an array": (["--gres=gpu:2", "--array=3"], [f"1 1 {ALL}"]),
+}
+WRITTEN = ("NumNodes", "NumCPUs", "NumTasks", "CPUs/Task", "ReqTRES", "MinCPUsNode")
+WRITTEN += ("TresPerJob", "TresPerTask", "CpusPerTres", "NtasksPerN:B:S:C")
+"""Fields that another number of GPUs changes, and that do not name the GPUs."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def models(cluster: Cluster) -> Iterator[None]:
+    """The model of ``net``; jobs may be moved soon after their start."""
+    rows = ["application,gpu_model,gpus,nodes,batch_size,clock_mhz,time_s,power_w"]
+    for gpus in (1, 2, 4, 8):
+        for clock_mhz in (600, 900, 1200, 1500):
+            time_s = 0.1 * 1500 / clock_mhz / gpus + 0.001
+            power_w = gpus * (50 + clock_mhz / 10)
+            nodes = -(-gpus // 4)
+            rows.append(f"net,v100,{gpus},{nodes},{128 // gpus},{clock_mhz},{time_s},{power_w}")
+    with kept(cluster, CONFIG):
+        cluster.sh("ctl", f"cat >>{CONFIG}", stdin=MOVES + NO_HISTORY)
+        cluster.sh("ctl", ["gpu-aware-profile", "sweep"], "slurm", timeout=120)
+        text = "\n".join(rows)
+        cluster.sh("ctl", "cat >/tmp/net.csv && chmod 644 /tmp/net.csv", stdin=text)
+        cluster.sh("ctl", ["gpu-aware-profile", "import", "/tmp/net.csv"], "slurm")
+        cluster.sh("ctl", ["gpu-aware", "models", "fit"], "slurm")
+        cluster.kill("ctl", "selectd", "TERM")
+        yield
+        cluster.kill("ctl", "selectd", "TERM")
+
+
+def seen(cluster: Cluster, job_id: str, word: str) -> list[str]:
+    """Rest of the lines of a job's output that begin with a word."""
+    lines = cluster.output(job_id, "alice").splitlines()
+    return sorted(line.removeprefix(f"{word} ") for line in lines if line.startswith(f"{word} "))
+
+
+@pytest.mark.parametrize(("options", "tasks"), FORMS.values(), ids=FORMS)
+def test_srun_inside_follows_the_number(
+    cluster: Cluster, options: list[str], tasks: list[str]
+) -> None:
+    out = "--output=/shared/home/alice/slurm-%A.out"
+    job_id = cluster.submit("alice", [*options, out, RANGE], SEEN)
+    cluster.wait(job_id, "COMPLETED", 60)
+    assert seen(cluster, job_id, "batch") == [ALL]
+    assert seen(cluster, job_id, "plain") == tasks
+    assert seen(cluster, job_id, "ended") == ["0"]
+    assert [line.count(",") for line in seen(cluster, job_id, "one")] == [0]
+
+
+def test_tasks_go_to_as_many_nodes_as_their_gpus_need(cluster: Cluster) -> None:
+    comment = "--comment=class=A,model=net,gpus=2-8"
+    job_id = cluster.submit("alice", ["-n4", "--gpus-per-task=1", comment], SEEN)
+    cluster.wait(job_id, "COMPLETED", 60)
+    assert seen(cluster, job_id, "plain") == sorted(2 * [f"8 4 {i}" for i in range(4)])
+
+
+def test_a_larger_size_waits_for_no_one_and_takes_from_no_one(cluster: Cluster) -> None:
+    """Fifteen GPUs are held: the job starts on the one that is left."""
+    whole = cluster.submit("bob", ["-N3", "--gres=gpu:4"], WAIT)
+    three = cluster.submit("bob", ["--gres=gpu:3"], WAIT)
+    for job_id in (whole, three):
+        cluster.wait(job_id, "RUNNING", 60)
+    job_id = cluster.submit("alice", ["--gres=gpu:2", RANGE], SEEN)
+    cluster.wait(job_id, "COMPLETED", 60)
+    (gpus,) = seen(cluster, job_id, "batch")
+    assert gpus.count(",") == 0
+    for held in (whole, three):
+        let_go(cluster, "bob", held)
+        cluster.wait(held, "COMPLETED", 60)
+
+
+@pytest.mark.parametrize("name", ["a task per GPU", "tasks with a GPU and CPUs", "tasks by GPU"])
+def test_under_a_limit_the_own_number_is_restored(cluster: Cluster, limit: str, name: str) -> None:
+    """Slurm holds the larger job; what was changed for it is undone, and it starts as asked."""
+    options = [f"--qos={limit}", *FORMS[name][0]]
+    records = []
+    for comment in (RANGE, "--comment=class=A"):
+        job_id = cluster.submit("alice", [*options, comment], WAIT)
+        cluster.wait(job_id, "RUNNING", 90)
+        shown = cluster.job(job_id)
+        records.append({field: shown.get(field) for field in WRITTEN})
+        let_go(cluster, "alice", job_id)
+        cluster.wait(job_id, "COMPLETED", 60)
+        if comment == RANGE:
+            assert [kind for kind, _ in events(cluster, job_id)].count("released") == 2
+    assert records[0] == records[1]
+
+
+def test_a_range_that_srun_could_not_follow_is_refused(cluster: Cluster) -> None:
+    with pytest.raises(CommandFailed, match=r"cannot change with --exclusive; valid: gpus=2"):
+        cluster.submit("alice", ["--gres=gpu:2", "--exclusive", "--comment=gpus=1-4"], "true")
+    job_id = cluster.submit("alice", ["--gres=gpu:2", "--exclusive", "--comment=gpus=2"], "true")
+    cluster.wait(job_id, "COMPLETED", 60)
+
+
+def test_a_running_job_grows_when_gpus_become_free(cluster: Cluster) -> None:
+    """It saves its work, and goes on from there with four GPUs."""
+    held = [cluster.submit("bob", ["-N3", "--gres=gpu:4"], WAIT)]
+    held.append(cluster.submit("bob", ["--gres=gpu:3"], WAIT))
+    for job_id in held:
+        cluster.wait(job_id, "RUNNING", 60)
+    comment = "--comment=class=A,model=net,gpus=1-4,move=10s"
+    job_id = cluster.submit("alice", ["-n1", "--gpus-per-task=1", comment, *APPENDS], COUNTS)
+    cluster.wait(job_id, "RUNNING", 60)
+    assert sum(map(len, cluster.gpus(job_id).values())) == 1
+    for other in held:
+        let_go(cluster, "bob", other)
+    await_requeue(cluster, job_id)
+    cluster.wait(job_id, "RUNNING", 60)
+    assert sum(map(len, cluster.gpus(job_id).values())) == 4
+    assert cluster.job(job_id)["NumTasks"] == "4"
+    await_event(cluster, job_id, "moved")
+    cluster.wait_told(job_id, r"moved from n(.|\n)*by their\s+number")
+    cluster.sh("ctl", ["touch", f"/shared/home/alice/go-{job_id}"])
+    cluster.wait(job_id, "COMPLETED", 30)
+    lines = cluster.output(job_id, "alice").splitlines()
+    (saved,) = (line.split()[1] for line in lines if line.startswith("saved "))
+    assert any(line.startswith(f"run 1 from {saved} on") for line in lines)
