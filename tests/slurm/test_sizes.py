@@ -23,7 +23,7 @@ RANGE = "--comment=class=A,model=net,gpus=1-4"
 SEEN = """
 echo "batch $CUDA_VISIBLE_DEVICES"
 srun bash -c 'echo "plain $SLURM_NTASKS $SLURM_CPUS_ON_NODE $CUDA_VISIBLE_DEVICES"'
-srun -n1 -N1 --gres=gpu:1 bash -c 'echo "one $CUDA_VISIBLE_DEVICES"'
+srun -n1 -N1 --gpus=1 bash -c 'echo "one $CUDA_VISIBLE_DEVICES"'
 echo "ended $?"
 """
 ALL = "0,1,2,3"
