@@ -17,6 +17,7 @@ from slurm_gpu_aware.model.move_settings import RATE_S
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
 from slurm_gpu_aware.planning.moves import Movable, Move, plan_moves
+from slurm_gpu_aware.selector.job_tables import JobTables
 from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.selector.moves_under_way import MovesUnderWay, UnderWay
 from slurm_gpu_aware.selector.policy_in_force import PolicyInForce
@@ -64,8 +65,12 @@ class Mover:
         queue: Sequence[Request],
         cluster: Cluster,
         policy: PolicyInForce,
+        tables: JobTables | None,
     ) -> Sequence[Move]:
-        """The moves that precede the starts of a round; ``cluster``: its snapshot."""
+        """The moves that precede the starts of a round; ``cluster``: its snapshot.
+
+        ``tables``: None: no job grows.
+        """
         if not self._config.moves.enabled or self._timer() - self._looked < _LOOK_S:
             return ()
         self._looked = self._timer()
@@ -76,7 +81,7 @@ class Mover:
             return ()
         try:
             return plan_moves(
-                list(self._movable(jobs, context, cluster)),
+                list(self._movable(jobs, context, cluster, tables)),
                 queue,
                 cluster,
                 policy.settings,
@@ -112,7 +117,11 @@ class Mover:
         )
 
     def _movable(
-        self, jobs: Mapping[str, GatedJob], context: AdmissionContext, cluster: Cluster
+        self,
+        jobs: Mapping[str, GatedJob],
+        context: AdmissionContext,
+        cluster: Cluster,
+        tables: JobTables | None,
     ) -> Iterator[Movable]:
         for job in cluster.running:
             gated = jobs.get(job.job_id)
@@ -126,6 +135,8 @@ class Mover:
             held = sum(len(slots) for _, slots in job.gpus)
             if request.bound or held not in (request.gpus, *request.sizes):
                 continue
+            if tables is not None:
+                request = tables.tabled(request)
             request = request.resized(held)
             if (ends_s := self.under_way.ends_s.get(job.job_id)) is not None:
                 # Its limit and its estimate count anew from the restart, its work does not.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -343,7 +344,9 @@ class Rounds:
             )
         moves: Sequence[Move] = ()
         if view.complete:
-            moves = self.mover.plan(view.gated, context, queue, cluster, self.policy)
+            # A job that grows would need more power at once than the limit may leave.
+            tables = None if power is not None and power.limit_w < math.inf else self.power.tables
+            moves = self.mover.plan(view.gated, context, queue, cluster, self.policy, tables)
             cluster = begun(cluster, moves, now)
         plan = plan_round(queue, cluster, settings, now, policy_options=options, power=power)
         plan = self.power.noted(plan, queue)
