@@ -1,0 +1,119 @@
+"""Other numbers of GPUs over rounds of the selector: placing, and growth of running jobs."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from slurm_folder import SlurmFolder, parked
+from store_samples import ingest, report
+
+from slurm_gpu_aware.cli.main import cli
+from slurm_gpu_aware.model.performance_sample import NamedSample, PerformanceSample
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.ledger import Ledger
+from slurm_gpu_aware.store.models import put_samples
+
+NODES = ["n1", "n2"]
+NET = "class=A,model=net"
+PLACED = "gpuaware/1;tn=gres/gpu:2;mc=1;rs=nodes"
+TASKS = "gpuaware/1;tj=gres/gpu:2;nt=2;cpt=2;mc=4;rs=gpus"
+
+
+@pytest.fixture
+def site(slurm: SlurmFolder) -> SlurmFolder:
+    """``net`` has a model: each doubling of its GPUs almost halves its time."""
+    samples = [
+        PerformanceSample(n, -(-n // 4), 64 / n, clock, 100 / clock / n + 0.001, n * clock / 10)
+        for n in (1, 2, 4, 8)
+        for clock in (135.0, 1312.0, 1530.0)
+    ]
+    with open_store(slurm.store) as store:
+        for node in NODES:
+            ingest(store, report(node))
+        put_samples(
+            store, [NamedSample("net", "v100", 1000.0, one, "A") for one in samples], source="csv"
+        )
+    done = CliRunner().invoke(cli, ["--config", str(slurm.config), "models", "fit"])
+    assert done.exit_code == 0, done.stderr
+    return slurm
+
+
+def run(site: SlurmFolder, *jobs: dict[str, Any], rounds: int = 2) -> dict[str, Any]:
+    """Slurm's record of the first job after some rounds."""
+    site.write(list(jobs), NODES)
+    assert site.round(rounds) == 0, site.said
+    return site.jobs[str(jobs[0]["job_id"])]
+
+
+def gpus(job: dict[str, Any]) -> int:
+    return str(job["tres_per_node"]).count("gpu:g")
+
+
+def test_a_job_gets_more_gpus_on_an_idle_cluster(site: SlurmFolder) -> None:
+    job = run(site, parked(comment=f"{NET},gpus=1-4", admin_comment=PLACED))
+    assert (job["state"], gpus(job)) == ("RUNNING", 4)
+    (decided,) = site.ledger("7")
+    assert [len(slots) for slots in decided.slots] == [4]
+    assert decided.why["least_gpus"] == 1
+
+
+def test_its_tasks_and_cpus_follow(site: SlurmFolder) -> None:
+    total = {"tres_per_node": "", "tres_per_job": "gres/gpu:2", "num_tasks": 2, "num_cpus": 4}
+    job = run(site, parked(comment=f"{NET},gpus=1-4", admin_comment=TASKS, **total))
+    assert (job["num_tasks"], job["num_cpus"], gpus(job)) == (4, 8, 4)
+    assert job["tres_per_job"] in ("", None)
+
+
+@pytest.mark.parametrize(
+    ("comment", "record"),
+    [
+        (f"{NET},gpus=2", PLACED),
+        (NET, PLACED),
+        ("class=A,gpus=1-4", PLACED),  # no model
+        (f"{NET},gpus=1-4", PLACED.removesuffix(";rs=nodes")),
+        (f"{NET},gpus=1-4,place=packed", PLACED.replace("mc=1", "mc=1;ex=1")),
+    ],
+)
+def test_other_jobs_keep_the_number_of_their_options(
+    site: SlurmFolder, comment: str, record: str
+) -> None:
+    job = run(site, parked(comment=comment, admin_comment=record))
+    assert job["state"] == "RUNNING"
+    assert gpus(job) in (0, 2)  # 0: --exclusive, Slurm chooses
+
+
+def runs_on_one_gpu(site: SlurmFolder, more: str = "") -> None:
+    """Job 7 runs on the only free GPU, and then the others become free."""
+    with site.config.open("a") as config:
+        config.write(f"[moves]\nenabled = true\nfirst_s = 0.0\nlast_s = 0.0\n{more}")
+    others = [
+        parked(number, state="RUNNING", licenses="", admin_comment="", nodes=node, slots=slots)
+        for number, node, slots in (("8", "n1", [0, 1, 2]), ("9", "n2", [0, 1, 2, 3]))
+    ]
+    job = run(site, parked(comment=f"{NET},gpus=1-4,move=10s", admin_comment=PLACED), *others)
+    assert (job["state"], gpus(job)) == ("RUNNING", 1)
+    now = int(time.time())
+    site.change("7", start_time=now - 5_000, end_time=now + 30_000)
+    for number in ("8", "9"):
+        site.change(number, state="COMPLETED", nodes="")
+
+
+def test_a_running_job_grows_by_a_move(site: SlurmFolder) -> None:
+    runs_on_one_gpu(site)
+    assert site.round(4) == 0, site.said
+    job = site.jobs["7"]
+    assert (job["starts"], job["state"], gpus(job)) == (2, "RUNNING", 4)
+    _, second = site.ledger("7")
+    assert second.why["moved"]["gpus"] == 4
+    with open_store(site.store, readonly=True) as store:
+        (begun,) = (e for e in Ledger(store).events("7") if e.kind == "move_begun")
+    assert begun.detail["slots"] == [0, 1, 2, 3]
+
+
+def test_under_a_power_limit_no_running_job_grows(site: SlurmFolder) -> None:
+    runs_on_one_gpu(site, "[power]\npower_budget_watts = 100000\n")
+    assert site.round(4) == 0, site.said
+    assert (site.jobs["7"]["starts"], gpus(site.jobs["7"])) == (1, 1)
