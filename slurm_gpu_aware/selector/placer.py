@@ -220,6 +220,7 @@ def _decision(
     request, job, asked_class = candidate.request, candidate.gated.job, candidate.asked_class
     asked = {
         "gpus": request.gpus,
+        "gpus_range": f"{request.sizes[0]}-{request.sizes[-1]}" if request.sizes else None,
         "class": request.app_class,
         "class_from": asked_class.source if asked_class is not None else None,
         "min_nodes": request.min_nodes,

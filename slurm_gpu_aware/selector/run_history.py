@@ -189,11 +189,13 @@ def run_of(decision: Decision) -> Run | None:
     start, end, state = outcome.get("start_s"), decision.outcome_at, outcome.get("state")
     if not isinstance(start, int | float) or end is None or end <= start or state not in COUNTED:
         return None
+    sized = "gpus_range" in asked  # it may have run with another number than it asked for
+    gpus = sum(map(len, decision.slots)) if sized else int(asked.get("gpus") or 1)
     kind = JobKind(
         decision.user,
         str(asked.get("name") or ""),
         str(asked.get("account") or ""),
-        int(asked.get("gpus") or 1),
+        gpus,
         float(asked.get("time_limit_s") or math.inf),
     )
     work = (end - start) / (decision.slowdown or 1.0)

@@ -233,3 +233,11 @@ def test_switched_off_it_reads_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     site.reader.stop()
     assert not (tmp_path / "asked").exists()
     assert site.reader._thread is None
+
+
+def test_a_run_counts_with_the_gpus_that_it_had() -> None:
+    """A moldable job asked for 2 and got 4."""
+    asked = {"gpus": 2, "gpus_range": "1-8", "name": "train"}
+    run = run_of(ended("7", 100.0, asked=asked, slots=[[0, 1, 2, 3]]))
+    assert run is not None
+    assert run.kind.gpus == 4
