@@ -74,14 +74,18 @@ stops the start with a sentence that names file, key and reason. After a change 
 """
 
 
-def commands(group: click.Group, name: str) -> Iterator[str]:
+def commands(group: click.Group, name: str, above: click.Context | None = None) -> Iterator[str]:
     """Help of a group and of each of its commands as Markdown."""
+    word, mark = name.split()[-1], "##" if above is None else "###"
     settings = group.context_settings
-    context = click.Context(group, info_name=name, max_content_width=88, **settings)
-    yield f"\n## {name}\n\n```text\n{group.get_help(context)}\n```\n"
+    context = click.Context(group, info_name=word, parent=above, max_content_width=88, **settings)
+    yield f"\n{mark} {name}\n\n```text\n{group.get_help(context)}\n```\n"
     for word in group.list_commands(context):
         command = group.get_command(context, word)
         if command is None or command.hidden:
+            continue
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{name} {word}", context)
             continue
         inner = click.Context(command, info_name=word, parent=context, max_content_width=88)
         yield f"\n### {name} {word}\n\n```text\n{command.get_help(inner)}\n```\n"

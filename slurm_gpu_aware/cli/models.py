@@ -82,10 +82,11 @@ def fit(context: Context) -> None:
 def show(
     context: Context, name: str | None, gpus: int | None, slowdown: float, as_json: bool
 ) -> None:
-    """Show the models, with the clock that needs the least energy; of NAME also the frontier.
+    """Show the models and their most efficient clocks.
 
-    NAME is an application or a class. Energy and time are those of an iteration, against the
-    default clock. The frontier has the clocks that no other clock beats in energy and in time.
+    NAME is an application or a class; of one the frontier is shown, too: the clocks that no other
+    clock beats in energy and in time. Energy and time are those of an iteration, against the
+    default clock.
 
     \b
       gpu-aware models show
@@ -106,7 +107,7 @@ def show(
 @click.option("--gpus", type=GPUS, help="GPUs of the job. Default: the least measured count.")
 @pass_context
 def plot(context: Context, name: str, file: Path, gpus: int | None) -> None:
-    """Draw time, power and the energy/time frontier of NAME as a picture (PNG, SVG, PDF).
+    """Draw time, power and frontier of NAME as a picture (PNG, SVG, PDF).
 
     \b
       gpu-aware models plot bert bert.png

@@ -30,6 +30,8 @@ __all__ = ["conditions_of", "fit_model", "held_out", "is_usable", "merged"]
 _FOLDS = 10
 _TESTABLE = 3
 """Conditions below which nothing can be held out."""
+_WORST = 1e3
+"""Relative error of a prediction beyond which it does not matter how wrong it is."""
 _LEAST_S, _MOST_S = 1e-9, 1e9
 _MOST_W = 1e9
 
@@ -171,8 +173,11 @@ def held_out(
 def _errors(time: FloatArray, power: FloatArray) -> tuple[float, float | None, float | None]:
     """Mean absolute relative error of time, power, energy; arguments: predicted / measured."""
     measured = np.isfinite(power)
-    of_time = float(np.abs(time - 1.0).mean())
+    of_time = _mean_error(time)
     if measured.sum() < _TESTABLE:
         return of_time, None, None
-    power, energy = power[measured], (time * power)[measured]
-    return of_time, float(np.abs(power - 1.0).mean()), float(np.abs(energy - 1.0).mean())
+    return of_time, _mean_error(power[measured]), _mean_error((time * power)[measured])
+
+
+def _mean_error(ratio: FloatArray) -> float:
+    return float(np.minimum(np.abs(ratio - 1.0), _WORST).mean())

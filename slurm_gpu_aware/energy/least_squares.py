@@ -22,7 +22,8 @@ NOISE = 0.02
 _OUTLIER = 3.0
 """Residuals beyond this many usual errors or spreads count linearly."""
 _STARTS = 8
-_EVALUATIONS = 200
+_EVALUATIONS = 100
+_TOLERANCE = 1e-6
 _STEP = 1e-7
 
 
@@ -87,6 +88,7 @@ def fit_coefficients(
             loss="soft_l1",
             f_scale=_OUTLIER,
             x_scale=spread,
+            ftol=_TOLERANCE,
             max_nfev=_EVALUATIONS,
         )
         for one in starts

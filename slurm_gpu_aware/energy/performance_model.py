@@ -21,7 +21,7 @@ from slurm_gpu_aware.model.arrays import FloatArray
 __all__ = ["MeasuredRange", "PerformanceModel", "Quality", "model_from_values"]
 
 _FORMAT = 1
-_MOST = 1e12
+_MOST = 1e30
 _AT_LEAST_ONE = ("gamma1", "gamma2")
 _SHARES = ("grad_clock_share", "sync_clock_share", "sustained")
 _POSITIVE = ("reference_mhz", "reference_batch", "sustained", "batch_offset", "static_w")

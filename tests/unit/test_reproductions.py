@@ -26,6 +26,7 @@ NAMES = (
     "convert",
     "algorithm1",
     "powerflow_sizes",
+    "powerflow_models",
 )
 
 
@@ -81,6 +82,14 @@ def test_eft_on_synthetic_data(scripts, partial, monkeypatch):
     assert "(a part of the runs)" in text
     for row in ("Sia-Philly | eft:moves", "Sia-Philly, other times + EASY | pal", "Synergy-like"):
         assert f"| {row} | " in text
+    assert "nan" not in text
+
+
+def test_performance_models_on_synthetic_data(scripts):
+    text = scripts.powerflow_models.section(None)
+    assert "synthetic data of the same shape" in text
+    for words in ("| bert | 5 |", "| A100, energy | 1 |", "| 6 clocks |", "median error"):
+        assert words in text
     assert "nan" not in text
 
 
@@ -186,7 +195,7 @@ def test_every_remark_on_the_page_is_made_by_a_script():
     """Else it would not follow the numbers when these change."""
     page = (ROOT / "docs" / "internals" / "reproductions.md").read_text(encoding="utf-8")
     made = re.findall(r"<!-- (\w+): made by .*? -->.*?<!-- end -->", page, re.DOTALL)
-    assert made == ["pal", "eft", "mapa", "topo", "powerflow_sizes"]
+    assert made == ["pal", "eft", "mapa", "topo", "powerflow_sizes", "powerflow_models"]
     rest = re.sub(r"<!-- \w+: made by .*?<!-- end -->", "", page, flags=re.DOTALL)
     assert not re.search(r"\d", rest)
 

@@ -155,7 +155,7 @@ def test_a_model_of_the_largest_numbers_stops_nothing(fitted: Path, tmp_path: Pa
             for part in ("throughput", "power"):
                 for name in values[part]:
                     if name.endswith(("_s", "_w", "slope", "knee")):
-                        values[part][name] = 1e12
+                        values[part][name] = 1e30
             connection.execute(
                 "UPDATE models SET content = ? WHERE kind = ?", (json.dumps(values), kind)
             )

@@ -1,5 +1,6 @@
 """Fits of performance models: recovery, few samples, bad samples."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from energy_samples import (
 )
 
 from slurm_gpu_aware.energy.fitting import conditions_of, fit_model, held_out, is_usable, merged
+from slurm_gpu_aware.energy.performance_model import model_from_values
 from slurm_gpu_aware.energy.priors import Prior, prior_from, prior_of
 from slurm_gpu_aware.model.performance_sample import PerformanceSample
 
@@ -146,6 +148,7 @@ def test_extreme_but_usable_samples_give_a_finite_model():
     for array in model.predict(conditions_of(samples)):
         assert np.isfinite(array).all()
         assert (array > 0).all()
+    assert model_from_values(json.loads(json.dumps(model.values()))) == model
 
 
 def test_runs_of_one_condition_are_one_sample_with_their_medians():

@@ -1,0 +1,111 @@
+"""Models of published measurements, held out, against reference fits of the same equations."""
+
+import csv
+import os
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu_aware.energy.fitting import held_out, merged
+from slurm_gpu_aware.energy.priors import prior_of
+from slurm_gpu_aware.model.performance_sample import PerformanceSample
+
+SHARED = Path(
+    os.environ.get("GPU_AWARE_SHARED", Path(__file__).resolve().parents[3].parent / "shared")
+)
+SCALING = SHARED / "data" / "throughput" / "elasticflow.csv"
+STAGES = SHARED / "data" / "dvfs" / "dl_stage_frequency.csv"
+KERNELS = SHARED / "data" / "dvfs" / "kernels.csv"
+
+pytestmark = [
+    pytest.mark.shared,
+    pytest.mark.skipif(
+        not all(file.is_file() for file in (SCALING, STAGES, KERNELS)),
+        reason="measured data are not there",
+    ),
+]
+
+
+@cache
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+@pytest.mark.parametrize(
+    ("network", "reference"),
+    [
+        ("bert", 0.038),
+        ("deepspeech2", 0.064),
+        ("gpt2", 0.048),
+        ("inception3", 0.026),
+        ("resnet50", 0.035),
+        ("resnet50_cifar10", 0.038),
+        ("vgg16", 0.045),
+    ],
+)
+def test_times_on_1_to_64_gpus(network: str, reference: float):
+    samples = [
+        PerformanceSample(
+            int(row["gpus"]),
+            int(row["nodes"]),
+            float(row["local_bsz"]),
+            1410.0,
+            float(row["step_time_s"]),
+        )
+        for row in rows(SCALING)
+        if (row["gpu_type"], row["model"]) == ("A100", network)
+    ]
+    quality = held_out(merged(samples), prior_of("", "a100"), 1410.0)
+    assert quality.time_error <= reference
+
+
+@pytest.mark.parametrize(
+    ("gpu", "series", "time", "power"),
+    [
+        ("A100-SXM4-80GB", "gpt3-175b", 0.006, 0.009),
+        ("A100-SXM4-80GB", "bloom-176b", 0.006, 0.009),
+        ("A40", "gpt3-175b", 0.012, 0.007),
+    ],
+)
+def test_stages_of_training_over_the_clock(gpu: str, series: str, time: float, power: float):
+    samples = [
+        PerformanceSample(
+            1,
+            1,
+            1.0,
+            float(row["core_mhz"]),
+            float(row["time_s"]),
+            float(row["energy_j"]) / float(row["time_s"]),
+        )
+        for row in rows(STAGES)
+        if (row["gpu"], row["model"], row["pass"], row["independent"])
+        == (gpu, series, "forward", "1")
+    ]
+    quality = held_out(samples, prior_of("", gpu), max(s.clock_mhz for s in samples))
+    assert quality.time_error <= time
+    assert quality.power_error <= power
+    assert quality.energy_error <= 0.07
+
+
+@pytest.mark.parametrize("gpu", ["V100", "RTX8000"])
+@pytest.mark.parametrize("benchmark", ["matrixMul", "hotspot", "mergeSort"])
+def test_kernels_over_the_clock(gpu: str, benchmark: str):
+    samples = [
+        PerformanceSample(
+            1,
+            1,
+            1.0,
+            float(row["core_mhz"]),
+            float(row["time_ms"]) / 1e3,
+            float(row["avg_power_w"]),
+        )
+        for row in rows(KERNELS)
+        if (row["gpu"], row["suite"], row["benchmark"]) == (gpu, "real", benchmark)
+        and float(row["core_mhz"]) >= 705  # labels below are not to be trusted on V100
+    ]
+    quality = held_out(samples, prior_of("", gpu), max(s.clock_mhz for s in samples))
+    assert quality.time_error <= 0.06
+    assert quality.power_error <= 0.07
+    assert quality.energy_error <= 0.07
