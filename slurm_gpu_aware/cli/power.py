@@ -102,6 +102,9 @@ def show(context: Context, as_json: bool) -> None:
     if reading is not None and reading["keeps_clock"]:
         rows_of = sorted(reading["keeps_clock"].items())
         click.echo("\n" + table(["job", "keeps its clock because"], rows_of))
+    if reading is not None and reading["agents"]:
+        troubles = sorted(reading["agents"].items())
+        click.echo("\n" + table(["node", "its clock agent obeys no orders because"], troubles))
     if samples:
         peak = max(samples, key=lambda sample: sample[2])
         say(f"highest planned power of the last day: {peak[2]:.0f} W at {stamp(peak[0])}")

@@ -327,4 +327,7 @@ class Selector:
 
 def _kept(power: PowerReading | None) -> object:
     """What of a reading is recorded at once when it changes; the measured power is not."""
-    return power and (power.limit, power.limit_w, power.planned_w, power.keeps_clock)
+    return power and (
+        *(power.limit, power.limit_w, power.planned_w, power.keeps_clock),
+        power.agents,
+    )

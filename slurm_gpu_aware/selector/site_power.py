@@ -56,6 +56,8 @@ class PowerReading:
     gpus: int
     keeps_clock: Mapping[str, str]
     """Job -> why its clock is not changed."""
+    agents: Mapping[str, str]
+    """Node -> why its clock agent obeys no orders."""
 
     @property
     def all_measured_w(self) -> float | None:
@@ -304,6 +306,7 @@ class SitePower:
             len(fresh),
             self._gpus,
             {job_id: why for job_id, why in refused.items() if why},
+            {node: one.trouble for node, one in self._agents.items() if one.trouble},
         )
 
     def placed(

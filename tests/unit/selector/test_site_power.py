@@ -243,12 +243,13 @@ def test_measured_power_of_all_nodes_is_shown_and_recorded(site: SlurmFolder) ->
     for node, power_w in (("n1", 210.5), ("n2", 300.0)):
         values = [power_w / 4] * 4
         report = {"gpus": [0, 1, 2, 3], "power_w": values, "clock_gpus": [], "clock_mhz": []}
-        answer(site, node, "agent", job_id=0, seq=1, error="", **report)
+        answer(site, node, "agent", job_id=0, seq=1, error="no orders" * (node == "n2"), **report)
     site.write([*site.jobs.values(), job("8")], NODES)
     assert site.round() == 0, site.said
     last = show(site)
     assert (last["last"]["measured_w"], last["last"]["measured_gpus"]) == (510.5, 8)
     assert last["day"][-1]["measured_w"] == 510.5
+    assert last["last"]["agents"] == {"n2": "no orders"}
     picture = site.config.parent / "power.png"
     arguments = ["--config", str(site.config), "report", "--power", str(picture)]
     done = CliRunner().invoke(cli, arguments)
