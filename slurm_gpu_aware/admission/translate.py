@@ -217,6 +217,7 @@ def _request(entry: QueueEntry) -> Request:
         policy=hints.place if hints.place not in (None, "off") else None,
         clock=hints.freq,
         performance_model=hints.model,
+        user=job.user,
         application=defaults.application,
         eligible=eligible,
         required=required,

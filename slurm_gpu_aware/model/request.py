@@ -63,6 +63,8 @@ class Request:
     clock: str | int | None = None
     """``auto``, ``max``, MHz, or None (class default)."""
     performance_model: str | None = None
+    user: str = ""
+    """The job's owner, whose own measurements of the model come first; empty: not known."""
     sizes: tuple[int, ...] = ()
     """GPU counts that a moldable job may get, ascending, ``gpus`` among them; empty: only it."""
     task_per_gpu: bool = False

@@ -10,6 +10,7 @@ import numpy as np
 from slurm_gpu_aware.energy.performance_model import PerformanceModel
 from slurm_gpu_aware.energy.tables import size_table
 from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.performance_sample import own_name
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import SizeTable
@@ -58,7 +59,7 @@ class JobTables:
         if gpu_model is None:
             return request
         sizes = request.sizes or (request.gpus,)
-        table = self.table(request.performance_model, request.app_class, gpu_model, sizes)
+        table = self.table(self._model(request, gpu_model), gpu_model, sizes)
         return request if table is None else replace(request, table=table)
 
     def why_none(self, request: Request) -> str | None:
@@ -71,8 +72,8 @@ class JobTables:
             return None
         if gpu_model is None:
             return f"model {name} is not used: the job may get GPUs of several models"
-        found = self._model(name, request.app_class, gpu_model)
-        if found is not None and found.name == name:
+        found = self._model(request, gpu_model)
+        if found is not None and found.name in (name, own_name(request.user, name)):
             return None
         instead = (
             "the limits of its GPUs count" if found is None else f"that of {found.name} counts"
@@ -80,10 +81,9 @@ class JobTables:
         return f"no performance model {name} for {gpu_model} is in the store; {instead}"
 
     def table(
-        self, name: str | None, app_class: str, gpu_model: str, sizes: Sequence[int]
+        self, model: PerformanceModel | None, gpu_model: str, sizes: Sequence[int]
     ) -> SizeTable | None:
-        """The table of an application, or else of its class, on a GPU model; None: no model."""
-        model = self._model(name, app_class, gpu_model)
+        """The table of a performance model at some sizes; None: no model, or no clocks."""
         clocks = self._clocks_of(gpu_model)
         if model is None or not clocks:
             return None
@@ -105,8 +105,14 @@ class JobTables:
             self._gpu_models[key] = _only(self._cluster.model[row] for row in rows)
         return self._gpu_models[key]
 
-    def _model(self, name: str | None, app_class: str, gpu_model: str) -> PerformanceModel | None:
-        return None if self._models is None else self._models.of(name, app_class, gpu_model)
+    def model(
+        self, name: str | None, app_class: str, gpu_model: str, user: str
+    ) -> PerformanceModel | None:
+        """The model of an application, or else of its class; see `PerformanceModels.of`."""
+        return None if self._models is None else self._models.of(name, app_class, gpu_model, user)
+
+    def _model(self, request: Request, gpu_model: str) -> PerformanceModel | None:
+        return self.model(request.performance_model, request.app_class, gpu_model, request.user)
 
     def _clocks_of(self, gpu_model: str) -> tuple[int, ...]:
         """Clocks that all GPUs of a model support, ascending; empty: not known."""

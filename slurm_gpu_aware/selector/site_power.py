@@ -72,10 +72,11 @@ class _Known:
     app_class: str
     performance_model: str | None
     freq: str | int | None
+    user: str
 
     @classmethod
-    def of(cls, asked: Mapping[str, Any]) -> _Known:
-        return cls(str(asked.get("class")), asked.get("model"), asked.get("freq"))
+    def of(cls, asked: Mapping[str, Any], user: str) -> _Known:
+        return cls(str(asked.get("class")), asked.get("model"), asked.get("freq"), user)
 
 
 class SitePower:
@@ -126,7 +127,7 @@ class SitePower:
                     self._clocks.order(job_id, node, order.mhz or None, seq, now)
 
     def _take(self, decision: Decision) -> None:
-        self._known[decision.job_id] = _Known.of(decision.asked)
+        self._known[decision.job_id] = _Known.of(decision.asked, decision.user)
         self._clocks.start(decision.job_id, decision.clock_mhz, decision.nodes)
 
     def heard(self, job_id: str, kind: str, detail: Mapping[str, Any]) -> None:
@@ -225,7 +226,8 @@ class SitePower:
         model = models.pop() if len(models) == 1 else None
         table = None
         if model is not None:
-            table = self.tables.table(known.performance_model, known.app_class, model, (gpus,))
+            named = known.performance_model, known.app_class, model, known.user
+            table = self.tables.table(self.tables.model(*named), model, (gpus,))
         return PoweredJob(
             gpus,
             float(sum(max_w[gpu] for gpu in job.each_gpu)),
@@ -318,7 +320,7 @@ class SitePower:
             if one.job_id in released and one.job_id in self._tracker.placed:
                 request = candidates[one.job_id].request
                 self._known[one.job_id] = _Known(
-                    request.app_class, request.performance_model, request.clock
+                    request.app_class, request.performance_model, request.clock, request.user
                 )
                 nodes = self._tracker.placed[one.job_id].nodes
                 self._clocks.start(one.job_id, one.clock_mhz, nodes)

@@ -47,6 +47,13 @@ def test_the_application_comes_before_the_class(read):
     assert len(list(found)) == 3
 
 
+def test_what_a_user_has_measured_comes_first_for_that_user_only(read):
+    found = read(row("application", "bert"), row("application", "ada.bert"), row())
+    assert found.of("bert", "A", "a100", "ada").name == "ada.bert"
+    assert found.of("bert", "A", "a100", "bob").name == "bert"
+    assert found.of(None, "A", "a100", "ada").name == "A"
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"format": 1}', "[" * 100_000])
 def test_a_row_that_is_no_model_is_left_out_and_named(read, content):
     found = read(row(name="B", content=content), row())
