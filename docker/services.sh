@@ -21,6 +21,7 @@ lay_out() {
     for user in alice bob; do install -d -o "$user" -g "$user" "/shared/home/$user"; done
     if [ ! -e /etc/slurm/.ready ]; then
         install -d /etc/slurm/prolog.d /etc/slurm/epilog.d /etc/slurm/resv.d
+        install -d -o slurm -g slurm -m 755 /etc/slurm/gpu-aware-orders
         install -m 644 $etc/slurm.conf $etc/gres.conf $etc/cgroup.conf /etc/slurm/
         install -o slurm -g slurm -m 600 $etc/slurmdbd.conf /etc/slurm/
         [ "$kind" != pair ] || two_controllers
@@ -102,6 +103,7 @@ run_node() {
     # Clocks that a killed container left locked
     gpu-aware-clock reset-all --every >>"$logs/clocks.log" 2>&1
     keep slurmd slurmd -D &
+    keep clockd gpu-aware clockd &
 }
 
 case ${1:-} in

@@ -14,6 +14,7 @@ from slurm_gpu_aware.cli.run import LateGroup, run
 __all__ = ["cli", "main"]
 
 _COMMANDS = {
+    "clockd": "clockd:clockd",
     "doctor": "operation:doctor",
     "explain": "explain:command",
     "models": "models:models",

@@ -7,6 +7,10 @@ Slurm's prolog and epilog run it as root, for sites whose slurmd cannot set cloc
   happened; `clock_conf`, beside the rooms: where they lie
 - `driver`: calls with a time limit, through `nvml`; `node`: what else the node says
 
-Each job waits for it, so it imports no module of Python that takes milliseconds (``re``, ``json``,
-``dataclasses``, ``pathlib``, ``contextlib``, ``typing``), and ctypes only to call the driver.
+`agent` and `orders` are a program of its own, ``gpu-aware clockd``: it moves the clocks of running
+jobs as the selector orders.
+
+Each job waits for the hooks, so they import no module of Python that takes milliseconds (``re``,
+``json``, ``dataclasses``, ``pathlib``, ``contextlib``, ``typing``), and ctypes only to call the
+driver.
 """

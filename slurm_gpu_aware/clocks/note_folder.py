@@ -15,7 +15,10 @@ from slurm_gpu_aware.lockfile import open_lock
 
 __all__ = ["Held", "NoteFolder"]
 
+_GPU = "gpu"
 _LOCK = ".lock"
+_NAMES = (_GPU, f".{_GPU}", _LOCK, "orders", ".orders")
+"""Starts of the names of our files."""
 _LONGEST = 200
 """Bytes of a file."""
 
@@ -37,22 +40,26 @@ class NoteFolder:
 
     def put(self, index: int, line: str) -> None:
         """Write a GPU's file. Raises OSError."""
+        self.keep(f"{_GPU}{index}", line)
+
+    def keep(self, name: str, line: str) -> None:
+        """Write a file of another name. Raises OSError."""
         if self._wrong is not None:
             raise self._wrong
-        temporary = f".gpu{index}.{os.getpid()}"
+        temporary = f".{name}.{os.getpid()}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         handle = os.open(temporary, flags, 0o600, dir_fd=self._fd)
         try:
             os.write(handle, f"{line}\n".encode())
         finally:
             os.close(handle)
-        os.replace(temporary, f"gpu{index}", src_dir_fd=self._fd, dst_dir_fd=self._fd)
+        os.replace(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
 
     def forget(self, index: int) -> None:
         """Drop a GPU's file, if there is one."""
         if self._fd is not None:
             try:
-                os.unlink(f"gpu{index}", dir_fd=self._fd)
+                os.unlink(f"{_GPU}{index}", dir_fd=self._fd)
             except OSError:
                 pass
 
@@ -62,10 +69,15 @@ class NoteFolder:
             return {}
         found: dict[int, list[str]] = {}
         for name in os.listdir(self._fd):
-            digits = name.removeprefix("gpu")
+            digits = name.removeprefix(_GPU)
             if digits != name and digits.isascii() and digits.isdecimal():
                 found[int(digits)] = self._read(name)
         return found
+
+    def number(self, name: str) -> int:
+        """The number in a file of another name; 0: there is none."""
+        words = self._read(name) if self._fd is not None else []
+        return int(words[0]) if words and words[0].isdecimal() else 0
 
     def _read(self, name: str) -> list[str]:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -134,7 +146,7 @@ def _own_folder(path: str) -> int:
         status = os.fstat(folder)
         ours = status.st_uid == os.geteuid()
         if not ours or stat.S_IMODE(status.st_mode) != 0o700:
-            if not all(name.startswith(("gpu", ".gpu", _LOCK)) for name in os.listdir(folder)):
+            if not all(name.startswith(_NAMES) for name in os.listdir(folder)):
                 raise PermissionError(errno.EPERM, "holds files of others; it takes one of its own")
             if not ours:
                 os.fchown(folder, os.geteuid(), -1)

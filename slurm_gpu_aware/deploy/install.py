@@ -50,7 +50,7 @@ def for_output(site: Site, folder: Path) -> Plan:
         changes.append(Change(folder / "gres.conf", body))
     changes += [
         Change(folder / "slurm.conf.lines", text),
-        Change(folder / "clock.conf", render.clock_conf(_COMMANDS / "gpu-aware-clock")),
+        Change(folder / "clock.conf", render.clock_conf(_COMMANDS / "gpu-aware-clock", site.user)),
         *_own_files(site, folder, folder / "systemd"),
         _copy(_own_filter(), folder),
     ]
@@ -66,7 +66,7 @@ def in_place(site: Site) -> Plan:
     changes = _own_files(site, site.slurm_dir, site.unit_dir)
     clock = clock_conf_path(site.config)
     if not clock.exists():  # settings of the site are kept
-        changes.append(Change(clock, render.clock_conf(_COMMANDS / "gpu-aware-clock")))
+        changes.append(Change(clock, render.clock_conf(_COMMANDS / "gpu-aware-clock", site.user)))
     changes += _filter(site, notes)
     if site.config.setup.cli_filter:
         changes += _client_filter(site, notes)

@@ -196,7 +196,7 @@ def _merged(have: str | None, ours: Mapping[str, str], *, replacing: bool) -> st
     return ",".join([*(word for _, word in kept), *missing.values()])
 
 
-def clock_conf(command: Path) -> str:
+def clock_conf(command: Path, slurm_user: str) -> str:
     """``clock.conf`` of the compute nodes: program and folders of prolog, epilog and agent."""
     return (
         "# Read by Slurm's prolog and epilog on compute nodes: gpu-aware-clock.\n"
@@ -208,6 +208,11 @@ def clock_conf(command: Path) -> str:
         "# Folder of the accounts of jobs' GPUs, for their energy: local to the node. Without\n"
         "# this line no energy is known, and jobs without a clock start some ms earlier.\n"
         f"accounts = {ACCOUNTS}\n"
+        "# Folder of the orders for the clocks of running jobs, which the selector writes and the\n"
+        "# agent on the nodes (gpu-aware-clockd) obeys; on a file system that both see. Root or\n"
+        "# slurm_user owns it and all folders above, and no other user may write to one.\n"
+        "# orders = /etc/slurm/gpu-aware-orders\n"
+        f"slurm_user = {slurm_user}\n"
     )
 
 

@@ -254,6 +254,7 @@ def test_a_host_that_is_no_controller(cluster: Cluster, tmp_path: Path):
     assert code == 0
     skipped = {name for name, c in found.items() if c["status"] == "skipped"}
     local = {"selector", "store", "permissions", "profile", "policy", "coverage", "events"}
+    local.add("clockd")
     assert skipped == local | {"filter", "prolog, epilog", "files of nodes"}
     assert {found[name]["cure"] for name in skipped} == {"run doctor on the controller"}
     assert found["filter answers"]["status"] == found["gate"]["status"] == "ok"
@@ -386,6 +387,32 @@ def test_types_of_gpus(cluster: Cluster):
     found = cluster.doctor()[1]
     assert found["gres types"]["status"] == "ok"
     assert found["gres types"]["found"].endswith("unsupported (shards, MPS, MIG): n[2-3]")
+
+
+def test_agents_that_are_silent_or_obey_no_orders(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+):
+    assert "clockd" not in cluster.doctor()[1]  # clock.conf names no orders
+    conf, spool = cluster.root / "clock.conf", cluster.root / "clocks"
+    conf.write_text(f"orders = {cluster.root}/orders\nspool = {spool}\n")
+    monkeypatch.setenv("GPU_AWARE_CLOCK_CONFIG", str(conf))
+    spool.mkdir()
+
+    def say(node: str, age_s: float, error: str = "") -> None:
+        said = {"event": "agent", "at": time.time() - age_s, "seq": 1, "error": error}
+        other = {"event": "clock_set", "at": time.time(), "error": '"agent"'}
+        lines = [json.dumps(said), json.dumps(other), '{"event":"agent"']
+        (spool / f"{node}.jsonl").write_text("\n".join(lines) + "\n")
+
+    say("n1", 5.0)
+    found = cluster.doctor()[1]["clockd"]
+    assert (found["status"], "from n2" in found["found"]) == ("warning", True)
+    say("n2", 5.0, "orders 3 have expired")
+    assert "n2 obeys no orders: orders 3 have expired" in cluster.doctor()[1]["clockd"]["found"]
+    say("n2", 5.0)
+    assert cluster.doctor()[1]["clockd"]["status"] == "ok"
+    say("n1", 400.0)
+    assert "from n1" in cluster.doctor()[1]["clockd"]["found"]
 
 
 def test_a_node_that_was_never_profiled(cluster: Cluster):

@@ -1,0 +1,241 @@
+"""Agent of a node (``gpu-aware clockd``): moves the clocks of running jobs as orders say.
+
+It touches only GPUs that the ordered job holds by the prolog's accounts. Notes of a lock are
+written before it, so whatever is left when the agent dies, the job's epilog resets. Without valid
+orders each job gets back the clock that its prolog set.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from slurm_gpu_aware.clock_conf import ClockConf, conf_path
+from slurm_gpu_aware.clocks.accounts import Account, Accounts
+from slurm_gpu_aware.clocks.driver import Result, lock_clocks, read_meters, reset_clocks
+from slurm_gpu_aware.clocks.hooks import SCHEMA
+from slurm_gpu_aware.clocks.job import Record
+from slurm_gpu_aware.clocks.notes import NO_JOB, Note, Notes
+from slurm_gpu_aware.clocks.orders import OrderError, Orders, parse_orders, read_trusted
+from slurm_gpu_aware.clocks.records import spool
+
+__all__ = ["Agent"]
+
+DRIVER_LIMIT_S = 3.0
+"""Less than hooks wait for us (`hooks.TOGETHER_S`)."""
+WAIT_S = 0.5
+"""How long a turn waits for hooks at work; then it leaves the rest to the next turn."""
+AGAIN_S = 60.0
+"""A clock that a GPU refused is tried again after this time."""
+REPORT_S = 60.0
+"""The node's power is reported this often, and whenever new orders have been carried out."""
+_SEQ = "orders"
+Target = tuple[str, int]
+"""(job, MHz; 0: the default clock)."""
+
+
+class Agent:
+    """The agent of a node; :meth:`turn` does what is to be done now.
+
+    ``top``: the folder from which on orders and clock.conf must be out of others' reach.
+    """
+
+    def __init__(
+        self, conf: ClockConf, node: str, clock: Callable[[], float] = time.time, top: str = "/"
+    ) -> None:
+        self._conf, self._node, self._clock, self._top = conf, node, clock, top
+        self._notes = Notes(conf.locks)
+        self._accounts = Accounts(conf.accounts)
+        self._sure: dict[int, tuple[Target, float]] = {}
+        """Orders that this process has carried out, and when the GPU's account was opened.
+
+        What an earlier process did is not known.
+        """
+        self._failed: dict[tuple[int, Target], float] = {}
+        self._refused: set[tuple[str, str]] = set()
+        self._records: list[Record] = []
+        self._seq = 0
+        """Of the orders that were carried out last."""
+        self._reported: tuple[int, str] | None = None
+        self._reported_at = 0.0
+
+    def turn(self, *, stopping: bool = False) -> None:
+        """Carry out the orders that are valid now; ``stopping``: none are any more."""
+        orders, trouble = None, "the agent has stopped" if stopping else ""
+        if not stopping:
+            try:
+                orders = self._read()
+            except OrderError as exc:
+                trouble = str(exc)
+        done = self._carry_out(orders)
+        if orders is not None and done:
+            self._seq = orders.seq
+        now = self._clock()
+        late = not 0 <= now - self._reported_at < REPORT_S
+        if late or (self._seq, trouble) != self._reported:
+            self._report(trouble, now)
+        records, self._records = self._records, []
+        try:
+            spool(self._conf.spool, records, self._notes)
+        except OSError:
+            self._reported = None  # the next turn tells it again
+
+    def _read(self) -> Orders | None:
+        """The valid orders; None: there are none. Raises OrderError on any doubt."""
+        conf = self._conf
+        if not conf.orders:
+            return None
+        if conf.slurm_user and read_trusted(conf_path(), frozenset({0}), self._top) is None:
+            raise OrderError(f"{conf_path()}: is not there any more")
+        path = os.path.join(conf.orders, f"{self._node}.orders")
+        text = read_trusted(path, frozenset({0, _user(conf.slurm_user)}), self._top)
+        if text is None:
+            return None
+        now = self._clock()
+        orders = parse_orders(text, now)
+        last = self._accounts.number(_SEQ)
+        if orders.seq < last:
+            raise OrderError(f"orders {orders.seq} are older than {last}")
+        if orders.valid_until <= now:
+            raise OrderError(f"orders {orders.seq} have expired")
+        if orders.seq > last:
+            try:
+                self._accounts.keep(_SEQ, str(orders.seq))
+            except OSError as exc:
+                raise OrderError(f"{self._accounts.folder}: {exc.strerror}") from None
+        return orders
+
+    def _carry_out(self, orders: Orders | None) -> bool:
+        """Make the changes that are due, lower clocks first; False: hooks kept us from one."""
+        accounts = self._accounts.all()
+        wanted = self._wanted(orders, accounts)
+        self._sure = {
+            i: (target, opened)
+            for i, (target, opened) in self._sure.items()
+            if wanted.get(i) == target and accounts[i].at == opened
+        }
+        now = self._clock()
+        self._failed = {key: at for key, at in self._failed.items() if 0 <= now - at < AGAIN_S}
+        due: dict[tuple[bool, Target], list[int]] = {}
+        for index, account in accounts.items():
+            ordered = wanted.get(index)
+            goal = ordered or (account.job_id, account.asked_mhz)
+            as_left = account.set_mhz is None and goal[1] == account.asked_mhz
+            if not as_left and index not in self._sure and (index, goal) not in self._failed:
+                due.setdefault((ordered is not None, goal), []).append(index)
+        done = True
+        for is_order, goal in sorted(due, key=lambda d: (d[1][1] == 0, d[1][1], d)):
+            seq = orders.seq if orders is not None and is_order else None
+            done &= self._change(goal, due[is_order, goal], seq)
+        return done
+
+    def _wanted(self, orders: Orders | None, accounts: Mapping[int, Account]) -> dict[int, Target]:
+        """GPU -> ordered clock, of the orders whose job holds each of their GPUs."""
+        wanted: dict[int, Target] = {}
+        refused: set[tuple[str, str]] = set()
+        for order in orders.orders if orders is not None else ():
+            foreign = [
+                index
+                for index in order.gpus
+                if index not in accounts or accounts[index].job_id != order.job_id
+            ]
+            if not foreign:
+                wanted |= dict.fromkeys(order.gpus, (order.job_id, order.mhz))
+                continue
+            why = f"the job does not hold GPU {foreign[0]} of this node"
+            refused.add((order.job_id, why))
+            if (order.job_id, why) not in self._refused:
+                self._tell("clock_failed", order.job_id, gpus=foreign, call="order", error=why)
+        self._refused = refused
+        return wanted
+
+    def _change(self, goal: Target, indices: Sequence[int], seq: int | None) -> bool:
+        """Give GPUs of one job a clock; False: hooks are at work. ``seq`` None: not ordered."""
+        job_id, mhz = goal
+        with self._notes.alone(WAIT_S) as alone:
+            if not alone:
+                return False
+            held = self._accounts.of_job(job_id)  # an epilog may have closed them since
+            indices = [index for index in indices if index in held]
+            before = self._notes.all()
+            methods = {i: before[i].method if i in before else "" for i in indices}
+            try:
+                for index in indices:
+                    held[index].set_mhz = mhz
+                    self._accounts.put(index, held[index].line())
+                    self._notes.write(index, Note(job_id, methods[index]))
+            except OSError as exc:
+                why = f"cannot be noted: {exc.strerror}"
+                self._told([Result(i, call="note", error=why) for i in indices], goal, seq)
+                return True
+            if not indices:
+                return True
+            if mhz:
+                results = lock_clocks(indices, mhz, DRIVER_LIMIT_S)
+            else:
+                results = reset_clocks(methods, DRIVER_LIMIT_S)
+            for result in results:
+                if not result.error:
+                    self._settle(goal, result, held[result.index], ordered=seq is not None)
+        self._told(results, goal, seq)
+        return True
+
+    def _settle(self, goal: Target, result: Result, account: Account, *, ordered: bool) -> None:
+        """Note what has been done; what cannot be noted is done once more by the next agent."""
+        if result.mhz == 0:
+            self._notes.forget(result.index)
+        try:
+            if result.mhz:
+                self._notes.write(result.index, Note(goal[0], result.method))
+            if not ordered:
+                account.set_mhz = None
+                self._accounts.put(result.index, account.line())
+        except OSError:
+            pass
+        if ordered:
+            self._sure[result.index] = (goal, account.at)
+
+    def _told(self, results: Sequence[Result], goal: Target, seq: int | None) -> None:
+        """Record what was done, and what failed: its note stays, so that the epilog resets it."""
+        for mhz in sorted({result.mhz for result in results if not result.error}):
+            gpus = sorted(r.index for r in results if not r.error and r.mhz == mhz)
+            self._tell("clock_set", goal[0], gpus=gpus, asked_mhz=goal[1], mhz=mhz, seq=seq)
+        for result in results:
+            if result.error:
+                self._failed[result.index, goal] = self._clock()
+                why = {"call": result.call, "error": result.error}
+                detail = {"gpus": [result.index], "asked_mhz": goal[1], "seq": seq}
+                self._tell("clock_failed", goal[0], **detail, **why)
+
+    def _report(self, trouble: str, now: float) -> None:
+        """Tell which orders were carried out, the clocks that they set, and the node's power."""
+        self._reported, self._reported_at = (self._seq, trouble), now
+        meters = read_meters((), DRIVER_LIMIT_S, every=True)
+        watts = {m.index: round(m.power_mw / 1e3, 1) for m in meters if m.power_mw is not None}
+        clocks = {index: goal[1] for index, (goal, _) in sorted(self._sure.items())}
+        self._tell(
+            "agent",
+            NO_JOB,
+            seq=self._seq,
+            error=trouble[:200],
+            gpus=sorted(watts),
+            power_w=[watts[index] for index in sorted(watts)],
+            clock_gpus=list(clocks),
+            clock_mhz=list(clocks.values()),
+        )
+
+    def _tell(self, event: str, job_id: str, **detail: object) -> None:
+        head = {"schema": SCHEMA, "event": event, "at": self._clock(), "node": self._node}
+        self._records.append({**head, "job_id": job_id, **detail})
+
+
+def _user(name: str) -> int:
+    """User id of SlurmUser, by name or number; that of root for none. Raises OrderError."""
+    if not name or (name.isascii() and name.isdecimal() and len(name) < 10):
+        return int(name or 0)
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except (KeyError, ValueError):
+        raise OrderError(f"clock.conf: slurm_user {name[:40]!r} is no user") from None

@@ -1,0 +1,125 @@
+"""The agent on real Slurm: orders move the clocks of a running job's GPUs, and of no other's."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import Any
+
+from cluster import NODES, OUTRUN, Cluster
+
+pytestmark = OUTRUN
+
+ORDERS = "/etc/slurm/gpu-aware-orders"
+WAIT = "sleep 300"
+
+
+def locked(cluster: Cluster) -> dict[tuple[str, int], int]:
+    """(node, GPU) -> locked clock in MHz, as the fake driver keeps it."""
+    out = cluster.sh("ctl", "cd /shared/fakegpu && grep -H . */gpu*.locked_clocks || true")
+    found = re.findall(r"^(n\d)/gpu(\d)\.locked_clocks:(\d+) \d+$", out, flags=re.M)
+    return {(node, int(gpu)): int(mhz) for node, gpu, mhz in found}
+
+
+def order(
+    cluster: Cluster, node: str, *lines: str, valid_s: int = 300, owner: str = "slurm"
+) -> int:
+    """Write a node's orders as the selector does; return their number."""
+    seq = time.time_ns() // 1000
+    text = "\n".join([f"gpu-aware-orders/1 {seq} {int(time.time()) + valid_s}", *lines])
+    file = f"{ORDERS}/{node}.orders"
+    put = f"printf '%s\\n' '{text}' > {file}.new && chown {owner} {file}.new"
+    cluster.sh("ctl", f"{put} && mv {file}.new {file}")
+    return seq
+
+
+def reports(cluster: Cluster, node: str) -> list[dict[str, Any]]:
+    text = cluster.sh("ctl", f"grep '\"agent\"' /shared/gpu-aware/clocks/{node}.jsonl || true")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def carried_out(cluster: Cluster, node: str, seq: int) -> None:
+    cluster.wait_until(
+        lambda: any(report["seq"] == seq for report in reports(cluster, node)), 20, "the report"
+    )
+
+
+def running(cluster: Cluster, user: str, *options: str) -> tuple[str, str, tuple[int, ...]]:
+    """(job, node, its GPUs)."""
+    job = cluster.submit(user, list(options), WAIT)
+    cluster.wait(job, "RUNNING")
+    ((node, gpus),) = cluster.gpus(job).items()
+    return job, node, gpus
+
+
+def line(job: str, mhz: int, gpus: tuple[int, ...]) -> str:
+    return f"{job} {mhz} {'+'.join(map(str, gpus))}"
+
+
+def test_orders_move_the_clock_of_a_running_job_and_of_no_other(cluster: Cluster) -> None:
+    job, node, gpus = running(cluster, "alice", "--gres=gpu:2", "-w", "n1")
+    other, _, others = running(cluster, "bob", "--gres=gpu:1", "-w", "n1", "--comment=freq=1200")
+    (start,) = {mhz for (_, gpu), mhz in locked(cluster).items() if gpu in others}
+    bystander = {(node, gpu): start for gpu in others}
+    carried_out(cluster, node, order(cluster, node, line(job, 900, gpus)))
+    assert locked(cluster) == {(node, gpu): 900 for gpu in gpus} | bystander
+    carried_out(cluster, node, order(cluster, node, line(job, 600, gpus)))
+    assert locked(cluster) == {(node, gpu): 600 for gpu in gpus} | bystander
+    # A GPU of the other job, in the name of the first: the whole order is refused.
+    carried_out(cluster, node, order(cluster, node, line(job, 900, (*gpus, *others))))
+    assert locked(cluster) == bystander
+    carried_out(cluster, node, order(cluster, node, line(job, 900, gpus)))
+    cluster.sh("ctl", ["scancel", job])
+    cluster.wait_until(lambda: locked(cluster) == bystander, 20, lambda: str(locked(cluster)))
+    cluster.sh("ctl", ["scancel", other])
+    cluster.wait_until(lambda: locked(cluster) == {}, 20, lambda: str(locked(cluster)))
+    told = json.loads(cluster.sh("ctl", ["gpu-aware", "explain", job, "--json"]))
+    assert {event["detail"].get("mhz") for event in told["events"]} >= {900, 600}
+
+
+def test_on_doubt_and_when_the_agent_dies_clocks_go_back(cluster: Cluster) -> None:
+    job, node, gpus = running(cluster, "alice", "--gres=gpu:2", "-w", "n2")
+    moved = {(node, gpu): 900 for gpu in gpus}
+
+    def back_to(clocks: dict[tuple[str, int], int]) -> None:
+        cluster.wait_until(lambda: locked(cluster) == clocks, 20, lambda: str(locked(cluster)))
+
+    order(cluster, node, line(job, 900, gpus), valid_s=4)
+    back_to(moved)
+    back_to({})  # they expired
+    order(cluster, node, line(job, 900, gpus))
+    back_to(moved)
+    order(cluster, node, line(job, 900, gpus), owner="alice")
+    back_to({})
+    order(cluster, node, line(job, 900, gpus))
+    back_to(moved)
+    cluster.sh(node, "pkill -9 -f '[g]pu-aware clockd'")
+    cluster.sh("ctl", ["scancel", job])
+    back_to({})
+
+
+def test_a_job_without_a_clock_has_an_account_of_its_energy(cluster: Cluster) -> None:
+    job = cluster.submit("alice", ["--gres=gpu:3", "-N1"], "sleep 3")
+    cluster.wait(job, "COMPLETED")
+
+    def energy() -> dict[str, Any] | None:
+        told = json.loads(cluster.sh("ctl", ["gpu-aware", "explain", job, "--json"]))
+        return told["energy"]
+
+    cluster.wait_until(lambda: energy() is not None, 20, "the ledger knows")
+    found = energy()
+    assert found is not None
+    assert found["unknown"] == []
+    idle_w = 40.0
+    assert found["gpu_s"] > 9.0
+    assert abs(found["energy_j"] / found["gpu_s"] - idle_w) < 20.0
+
+
+def test_every_agent_reports_the_power_of_its_node(cluster: Cluster) -> None:
+    for node in NODES:
+        cluster.wait_until(lambda n=node: bool(reports(cluster, n)), 90, f"a report of {node}")
+        assert len(reports(cluster, node)[-1]["power_w"]) == 4
+    doctor = json.loads(cluster.sh("ctl", "gpu-aware doctor --json || true"))
+    (check,) = [check for check in doctor["checks"] if check["name"] == "clockd"]
+    assert check["status"] == "ok", check

@@ -1,0 +1,371 @@
+"""The agent of a node, on fake GPUs: whose clocks it moves, whom it obeys, what it leaves."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from clock_hooks import Hooks
+from fake_nvml import ROOT, FakeNode, build_library, machines
+
+from slurm_gpu_aware.clocks.orders import Order, OrderError, parse_orders, read_trusted
+
+HEAD = "gpu-aware-orders/1"
+AGENT = """
+import sys, time
+sys.path.insert(0, {root!r})
+from slurm_gpu_aware.clock_conf import read_clock_conf
+from slurm_gpu_aware.clocks import agent
+one = agent.Agent(read_clock_conf(), "n1", top={top!r})
+print("ready", flush=True)
+one.turn()
+while {forever}:
+    time.sleep(0.01)
+    one.turn()
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return build_library(tmp_path_factory.mktemp("nvml"))
+
+
+class Site(Hooks):
+    """A node with accounts, orders and an agent."""
+
+    def __init__(self, node, folder):
+        super().__init__(node, folder, accounts=True)
+        self.orders = folder / "orders"
+        self.orders.mkdir(mode=0o755)
+        folder.chmod(0o755)
+        self.conf.write_text(self.conf.read_text() + f"orders = {self.orders}\nslurm_user = 0\n")
+
+    def order(self, seq, *lines, valid_s=60):
+        self.put(f"{HEAD} {seq} {int(time.time() + valid_s)}\n" + "".join(f"{x}\n" for x in lines))
+
+    def put(self, text):
+        fresh = self.orders / "new"
+        fresh.write_text(text)
+        fresh.chmod(0o644)
+        fresh.replace(self.orders / "n1.orders")
+
+    def start(self, forever=True):
+        code = AGENT.format(root=str(ROOT), top=str(self.node.folder), forever=forever)
+        return subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**self.node.env, "GPU_AWARE_CLOCK_CONFIG": str(self.conf)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def turn(self):
+        with self.start(forever=False) as agent:
+            agent.stdout.read()
+        assert agent.returncode == 0
+
+    def said(self, event):
+        return [r for r in self.records() if r["event"] == event]
+
+
+@pytest.fixture
+def site(library, tmp_path):
+    return Site(FakeNode(library, tmp_path, nvml_order=[2, 0, 3, 1]), tmp_path)
+
+
+def test_orders_move_the_clocks_of_the_job_alone(site):
+    site.run("prolog", 17, "0,3")
+    site.run("prolog", 18, "1", "freq=1200")
+    site.order(5, "17 900 0+3")
+    site.turn()
+    assert site.locked() == {0: 900, 1: site.locked()[1], 3: 900}
+    (done,) = [r for r in site.said("clock_set") if r.get("seq") == 5]
+    assert (done["job_id"], done["gpus"], done["mhz"]) == ("17", [0, 3], 900)
+    report = site.said("agent")[-1]
+    assert (report["seq"], report["error"]) == (5, "")
+    assert dict(zip(report["clock_gpus"], report["clock_mhz"], strict=True)) == {0: 900, 3: 900}
+    assert report["gpus"] == [0, 1, 2, 3]
+    assert min(report["power_w"]) > 0
+    site.order(6, "17 0 0+3")
+    site.turn()
+    assert set(site.locked()) == {1}
+    site.order(7, "17 600 0+3")
+    site.turn()
+    site.run("epilog", 17, "0,3")
+    site.turn()
+    assert set(site.locked()) == {1}
+    assert site.notes() == ["gpu1"]
+
+
+def test_without_valid_orders_each_job_gets_its_prologs_clock_back(site):
+    site.run("prolog", 17, "0", "freq=1200")
+    site.run("prolog", 18, "1")
+    start = site.locked()[0]
+    for seq, doubt in enumerate(("expired", "unreadable", "gone", "not named", "old")):
+        site.order(10 * seq + 5, "17 900 0", "18 600 1")
+        site.turn()
+        assert site.locked() == {0: 900, 1: 600}, doubt
+        if doubt == "expired":
+            site.order(10 * seq + 6, "17 900 0", valid_s=-5)
+        elif doubt == "unreadable":
+            site.put("nonsense\n")
+        elif doubt == "gone":
+            (site.orders / "n1.orders").unlink()
+        elif doubt == "not named":
+            site.order(10 * seq + 6)
+        else:
+            site.order(1, "17 900 0", "18 600 1")
+        site.turn()
+        assert site.locked() == {0: start}, doubt
+    assert "older than 45" in site.said("agent")[-1]["error"]
+
+
+def test_a_gpu_of_another_job_or_of_none_is_not_touched(site):
+    site.run("prolog", 17, "0")
+    site.run("prolog", 18, "1")
+    site.order(5, "17 900 0+1", "19 900 2")
+    site.turn()
+    assert site.locked() == {}
+    told = [(r["job_id"], r["gpus"], r["call"]) for r in site.said("clock_failed")]
+    assert told == [("17", [1], "order"), ("19", [2], "order")]
+
+
+def test_a_gpu_that_refuses_a_clock_is_told_and_the_others_are_moved(site):
+    site.run("prolog", 17, "0,3")
+    machines.add_fault(site.node.state, "nvmlDeviceSetGpuLockedClocks", minor=3, error="UNKNOWN")
+    site.order(5, "17 900 0+3")
+    site.turn()
+    assert site.locked() == {0: 900}
+    (failed,) = site.said("clock_failed")
+    assert (failed["job_id"], failed["gpus"], failed["seq"]) == ("17", [3], 5)
+    report = site.said("agent")[-1]
+    assert (report["seq"], report["clock_gpus"]) == (5, [0])
+
+
+def test_an_agent_that_hooks_keep_waiting_comes_back_later(site):
+    site.run("prolog", 17, "0")
+    site.order(5, "17 900 0")
+    hold = (
+        "import sys, time; from slurm_gpu_aware.clocks.notes import Notes\n"
+        f"with Notes({str(site.locks)!r}).together(0):\n"
+        "    print('held', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", hold], stdout=subprocess.PIPE, text=True, env=site.node.env
+    ) as hook:
+        hook.stdout.readline()
+        site.turn()
+        assert site.locked() == {}
+        assert site.said("agent")[-1]["seq"] == 0
+        hook.kill()
+    site.turn()
+    assert site.locked() == {0: 900}
+
+
+def test_random_kills_leave_no_gpu_locked_after_the_epilog(site):
+    rng = random.Random(7)
+    for job in range(100, 112):
+        site.run("prolog", job, "0,2", rng.choice(["", "freq=1200"]))
+        site.order(job, f"{job} {rng.choice([600, 900])} 0+2")
+        with site.start() as agent:
+            agent.stdout.readline()
+            time.sleep(rng.uniform(0.0, 0.15))
+            if rng.random() < 0.5:
+                site.order(job, f"{job} 0 0+2")
+                time.sleep(rng.uniform(0.0, 0.1))
+            agent.send_signal(signal.SIGKILL)
+        site.run("epilog", job, "0,2")
+        time.sleep(0.05)  # a driver call that was under way ends
+        assert site.locked() == {}, job
+        assert site.notes() == []
+
+
+def test_a_new_agent_takes_over_what_a_killed_one_left(site):
+    site.run("prolog", 17, "0")
+    site.order(5, "17 900 0")
+    site.turn()
+    site.order(6)
+    site.turn()  # another process
+    assert site.locked() == {}
+
+
+def test_a_requeued_job_on_the_same_gpu_gets_its_order_again(site):
+    site.run("prolog", 17, "0")
+    site.order(5, "17 900 0")
+    with site.start() as agent:
+        agent.stdout.readline()
+        deadline = time.monotonic() + 10
+        while not site.locked() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        site.run("epilog", 17, "0")
+        site.run("prolog", 17, "0")
+        while not site.locked() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert site.locked() == {0: 900}
+        agent.kill()
+
+
+def test_the_command_gives_the_clocks_back_when_it_stops(site):
+    site.conf.write_text(site.conf.read_text().replace("orders =", "#"))
+    site.run("prolog", 17, "0")
+    (account,) = [f for f in site.accounts.iterdir() if f.name == "gpu0"]
+    account.write_text(account.read_text().rsplit(" ", 1)[0] + " 900\n")  # of an earlier agent
+    env = {**site.node.env, "GPU_AWARE_CLOCK_CONFIG": str(site.conf), "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "slurm_gpu_aware.cli.main", "clockd", "--node", "n1"]
+    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as agent:
+        assert "agent of n1" in agent.stderr.readline()
+        second = subprocess.run(
+            [*command, "--once"], env=env, capture_output=True, text=True, timeout=60
+        )
+        assert second.returncode == 1
+        assert "another clockd runs" in second.stderr
+        agent.send_signal(signal.SIGTERM)
+        agent.wait(30)
+    assert agent.returncode == 0
+    assert account.read_text().split()[-1] == "-"
+    assert site.said("agent")[-1]["error"] == "the agent has stopped"
+
+
+# -- Who may order ------------------------------------------------------------------------------
+
+
+GOOD = f"{HEAD} 5 1000\n17 900 0+3\n18 0 1\n"
+
+
+def test_orders_are_read():
+    found = parse_orders(GOOD.encode(), 900.0)
+    assert (found.seq, found.valid_until) == (5, 1000.0)
+    assert found.orders == (Order("17", 900, (0, 3)), Order("18", 0, (1,)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *["", "\n", GOOD[:-1], GOOD + "\n", GOOD.replace("\n", "\r\n"), GOOD + "\0"],
+        *[GOOD.replace("orders/1", "orders/2"), GOOD.replace(" 5 ", " 05 "), f"{HEAD} -5 1000\n"],
+        *[
+            f"{HEAD} 5 99999\n",
+            f"{HEAD} 5 1e9\n",
+            f"{HEAD} 5\n",
+            f"{HEAD} {9**20} 1000\n",
+        ],
+        *[GOOD + "17 900 2\n", GOOD + "19 900 3\n", GOOD + "19 900 2+2\n"],
+        *[GOOD + "19 90 2\n", GOOD + "19 0900 2\n", GOOD + "19 900 2,4\n", GOOD + "19 900\n"],
+        *[GOOD + "0 900 2\n", GOOD + "19 900 -1\n", GOOD + "19  900 2\n", GOOD + " 19 900 2\n"],
+        *[GOOD + "19 \u0669\u0669\u0669 2\n", GOOD + "x" * 70_000 + "\n"],
+        f"{HEAD} 5 1000\n" + "".join(f"{n} 900 {n}\n" for n in range(1, 1100)),
+    ],
+)
+def test_anything_else_is_refused(text):
+    with pytest.raises(OrderError):
+        parse_orders(text.encode(), 900.0)
+
+
+def test_random_bytes_are_refused():
+    rng = random.Random(3)
+    good = GOOD.encode()
+    for _ in range(2000):
+        at = rng.randrange(len(good))
+        bad = good[:at] + rng.randbytes(rng.randrange(1, 4)) + good[at + 1 :]
+        try:
+            found = parse_orders(bad, 900.0)
+        except OrderError:
+            continue
+        gpus = [gpu for order in found.orders for gpu in order.gpus]
+        assert len(gpus) == len(set(gpus))
+
+
+@pytest.fixture
+def tree(tmp_path):
+    folder = tmp_path / "shared" / "orders"
+    folder.mkdir(parents=True)
+    for one in (tmp_path, folder.parent, folder):
+        one.chmod(0o755)
+    file = folder / "n1.orders"
+    file.write_text(GOOD)
+    file.chmod(0o644)
+    return tmp_path, file
+
+
+ROOT_ONLY = frozenset({os.geteuid()})
+
+
+def test_a_file_out_of_others_reach_is_read(tree):
+    top, file = tree
+    assert read_trusted(str(file), ROOT_ONLY, str(top)) == GOOD.encode()
+    file.unlink()
+    assert read_trusted(str(file), ROOT_ONLY, str(top)) is None
+    assert read_trusted(str(top / "nowhere" / "n1.orders"), ROOT_ONLY, str(top)) is None
+
+
+def spoiled(how, file):
+    """Make the file one that somebody else could have written."""
+    if how == "file":
+        file.chmod(0o666)
+    elif how == "group":
+        file.chmod(0o664)
+    elif how == "folder":
+        file.parent.chmod(0o777)
+    elif how == "sticky":
+        file.parent.parent.chmod(0o1777)
+    elif how == "link":
+        file.rename(file.with_name("other"))
+        file.symlink_to("other")
+    elif how == "link above":
+        file.parent.rename(file.parent.with_name("other"))
+        file.parent.symlink_to("other")
+    elif how == "fifo":
+        file.unlink()
+        os.mkfifo(file, 0o644)
+    elif how == "owner":
+        os.chown(file, 1234, 1234)
+    else:
+        os.chown(file.parent, 1234, 1234)
+
+
+ROOT_NEEDED = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        *("file", "group", "folder", "sticky", "link", "link above", "fifo"),
+        *(pytest.param(how, marks=ROOT_NEEDED) for how in ("owner", "owner above")),
+    ],
+)
+def test_what_others_could_have_written_is_refused(tree, how):
+    top, file = tree
+    spoiled(how, file)
+    with pytest.raises(OrderError, match=str(top)):
+        read_trusted(str(file), ROOT_ONLY, str(top))
+
+
+def test_a_huge_file_is_not_read_whole(tree):
+    top, file = tree
+    with file.open("wb") as stream:
+        stream.truncate(1 << 40)
+    text = read_trusted(str(file), ROOT_ONLY, str(top))
+    assert text is not None
+    assert len(text) < 70_000
+    with pytest.raises(OrderError, match="bytes"):
+        parse_orders(text, 900.0)
+
+
+def test_hostile_orders_move_nothing(site):
+    site.run("prolog", 17, "0")
+    for how in ("file", "folder", "link"):
+        site.order(5, "17 900 0")
+        spoiled(how, site.orders / "n1.orders")
+        site.turn()
+        assert site.locked() == {}, how
+        assert str(site.orders) in site.said("agent")[-1]["error"]
+        site.orders.chmod(0o755)
+        (site.orders / "n1.orders").unlink()
+    site.conf.chmod(0o666)  # so is the name of SlurmUser
+    site.order(6, "17 900 0")
+    site.turn()
+    assert site.locked() == {}
+    assert json.dumps(site.said("agent")[-1]["error"]).count("clock.conf")
