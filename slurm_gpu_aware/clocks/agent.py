@@ -98,7 +98,7 @@ class Agent:
         last = self._accounts.number(_SEQ)
         if orders.seq < last:
             raise OrderError(f"orders {orders.seq} are older than {last}")
-        if orders.valid_until <= now:
+        if orders.orders and orders.valid_until <= now:  # none for any job hold for ever
             raise OrderError(f"orders {orders.seq} have expired")
         if orders.seq > last:
             try:

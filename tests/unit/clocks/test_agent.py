@@ -123,6 +123,13 @@ def test_without_valid_orders_each_job_gets_its_prologs_clock_back(site):
     assert "older than 45" in site.said("agent")[-1]["error"]
 
 
+def test_a_file_without_orders_never_expires(site):
+    site.order(5, valid_s=-1000)
+    site.turn()
+    report = site.said("agent")[-1]
+    assert (report["seq"], report["error"]) == (5, "")
+
+
 def test_a_gpu_of_another_job_or_of_none_is_not_touched(site):
     site.run("prolog", 17, "0")
     site.run("prolog", 18, "1")
