@@ -320,7 +320,9 @@ def changed_fields(
             fields |= [_node_range(after)]
         for name, field in _NUMBERS.items():
             number = getattr(after, field)
-            if number is not None and number != getattr(before, field):
+            # A job that was resizable may show the numbers of another size.
+            kept = before.resizable is None and number == getattr(before, field)
+            if number is not None and not kept:
                 fields[name] = str(number)
     return tuple((fields | dict(kept_tasks(after))).items())
 

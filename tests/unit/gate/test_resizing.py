@@ -8,7 +8,12 @@ import pytest
 from memory_slurm import job_record
 
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
-from slurm_gpu_aware.gate.request_forms import Binding, placed_fields, restored_fields
+from slurm_gpu_aware.gate.request_forms import (
+    Binding,
+    changed_fields,
+    placed_fields,
+    restored_fields,
+)
 from slurm_gpu_aware.gate.resizing import as_shown, bound_fields, resized, sizes_of
 from slurm_gpu_aware.slurm.read_jobs import job_of
 from slurm_gpu_aware.slurm.updates import JobUpdate
@@ -128,3 +133,15 @@ def test_the_number_of_a_bound_job_is_the_one_that_slurm_shows():
     assert as_shown(shown, TASKS) == resized(TASKS, 8)
     fixed = replace(TASKS, resizable=None)
     assert as_shown(shown, fixed) is fixed
+
+
+def test_a_change_that_fixes_the_number_undoes_a_larger_size():
+    shown = replace(
+        job_of(job_record()), req_nodes=("n1",), tres_per_node=TYPED, tres_per_job=None, tasks=4
+    )
+    after = replace(TASKS, nodes=(1, 3), resizable=None)
+    fields = dict(changed_fields(replace(shown, cpus=4), TASKS, after, bound=True))
+    assert (fields["NumTasks"], fields["NumCPUs"], fields["NumNodes"]) == ("2", "2", "1-3")
+    fixed = replace(TASKS, resizable=None)
+    same = dict(changed_fields(replace(shown, tasks=2), fixed, after, bound=True))
+    assert "NumTasks" not in same
