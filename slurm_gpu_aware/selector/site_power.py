@@ -109,6 +109,8 @@ class SitePower:
         ledger = self._tracker.ledger
         for decision in ledger.open_decisions():
             self._take(decision)
+            if self._orders is None and self.limit.limit == OFF:
+                continue  # no clock has been changed, and none is asked for
             for event in ledger.events(decision.job_id):
                 if event.kind in _RECORDS and event.at >= decision.decided_at:
                     self._clocks.heard(decision.job_id, event.kind, event.detail)
