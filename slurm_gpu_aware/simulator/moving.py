@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from zlib import crc32
 
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.move_settings import RATE_S, MoveSettings
-from slurm_gpu_aware.planning.moves import Movable, Move, plan_moves
-from slurm_gpu_aware.planning.power_budget import PowerBudget
+from slurm_gpu_aware.planning.moves import Movable, plan_moves
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.rounds import Rounds
 
@@ -36,37 +34,19 @@ class Moving:
         movable = list(self._movable())
         if not movable:
             return []
-        view = self.state.view(None, with_holders=True)
         found = plan_moves(
             movable,
             self.rounds.in_turn(),
-            view,
+            self.state.view(None, with_holders=True),
             self.rounds.plan_settings,
             self.moves,
             now,
             recent=self._recent,
             policy_options={self.settings.policy: self.settings.policy_options},
         )
-        moves = self._within_power(found, view)
-        self._recent.extend(now for _ in moves)
+        self._recent.extend(now for _ in found)
         by_id = {active.job.job_id: active for active in self.state.running.values()}
-        return [(by_id[move.job_id], move.assignment) for move in moves]
-
-    def _within_power(self, moves: Sequence[Move], view: Cluster) -> list[Move]:
-        """The moves for which the power limit leaves enough, at efficient clocks."""
-        settings, power = self.rounds.plan_settings, self.rounds.power_state(None)
-        budget = PowerBudget.of(view, settings, power)
-        if budget is None or budget.cluster.power_w is None:
-            return list(moves)
-        left_w = float(budget.cluster.power_w[0])
-        drawn = {job.job_id: job.power_w for job in budget.cluster.running}
-        kept = []
-        for move in moves:
-            more_w = budget.needing(move.request).power_w - drawn[move.job_id]
-            if more_w <= max(left_w, 0.0):
-                left_w -= more_w
-                kept.append(move)
-        return kept
+        return [(by_id[move.job_id], move.assignment) for move in found]
 
     def _movable(self) -> Iterator[Movable]:
         now, share = self.state.clock.now, self.settings.movable_share
@@ -77,7 +57,8 @@ class Moving:
             request = active.request
             if request.sizes:
                 request = request.resized(active.size)
-                request = request if active.job.elastic else replace(request, sizes=())
+                if not active.job.elastic or self.rounds.limited:  # as live
+                    request = replace(request, sizes=())
             yield Movable(request, job, self.settings.migration_s, active.moved_s)
 
 

@@ -107,18 +107,16 @@ def test_the_planner_may_know_another_table_than_the_one_that_runs():
     assert result.end_s[0] == pytest.approx(1000)
 
 
-@pytest.mark.parametrize("eta", LIMITS)
-def test_elastic_jobs_grow_by_moves_within_the_limit(eta):
-    """Only jobs that allow it; those of the trace run for up to 50 minutes."""
+@pytest.mark.parametrize(
+    ("eta", "elastic", "grows"), [(np.inf, True, True), (np.inf, False, False), (0.8, True, False)]
+)
+def test_elastic_jobs_grow_by_moves_as_live_without_a_limit(eta, elastic, grows):
     moves = MoveSettings(first_s=60.0, again_s=300.0, margin_s=60.0)
-    power = replace(POWER, eta=eta)
-    result = run(moldable(4), power=power, moves=moves, migration_s=10.0)
+    trace = moldable(4, elastic=elastic)
+    result = run(trace, power=replace(POWER, eta=eta), moves=moves, migration_s=10.0)
     assert result.done.all()
-    assert result.energy.power_w.max() <= eta * 16 * MAX_W + 1e-6
     sizes = {}
     for placed in result.placements:
         sizes.setdefault(placed["job_id"], []).append(sum(map(len, placed["slots"])))
     assert all(sorted(each) == each for each in sizes.values())
-    assert any(each[0] < each[-1] for each in sizes.values())
-    rigid = run(moldable(4, elastic=False), power=power, moves=moves, migration_s=10.0)
-    assert rigid.migrations.sum() == 0  # all GPUs are equal
+    assert any(each[0] < each[-1] for each in sizes.values()) == grows
