@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import takewhile
 
 from slurm_gpu_aware.admission import sizes
 from slurm_gpu_aware.admission.context import CannotPlanError, QueueEntry
@@ -38,7 +39,13 @@ def moldable(
     full = replace(request, sizes=counts, task_per_gpu=follows, max_nodes=most)
     if not fits_idle(full, entry.context):
         return request
-    fit = tuple(n for n in counts if n == request.gpus or _fits(full.resized(n), entry, allowed))
+
+    def fits(n: int) -> bool:
+        return n == request.gpus or _fits(full.resized(n), entry, allowed)
+
+    smaller = filter(fits, (n for n in counts if n < request.gpus))
+    larger = takewhile(fits, (n for n in counts if n >= request.gpus))  # a range may be very wide
+    fit = (*smaller, *larger)
     return replace(full, sizes=fit) if len(fit) > 1 else request
 
 
