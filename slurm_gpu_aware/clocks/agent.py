@@ -7,6 +7,7 @@ orders each job gets back the clock that its prolog set.
 
 from __future__ import annotations
 
+import math
 import os
 import pwd
 import time
@@ -29,6 +30,8 @@ WAIT_S = 0.5
 """How long a turn waits for hooks at work; then it leaves the rest to the next turn."""
 AGAIN_S = 60.0
 """A clock that a GPU refused is tried again after this time."""
+GRACE_S = 10.0
+"""An order for GPUs that its job does not hold (yet) waits so long: its prolog may be at work."""
 REPORT_S = 60.0
 """The node's power is reported this often, and whenever new orders have been carried out."""
 _SEQ = "orders"
@@ -54,7 +57,8 @@ class Agent:
         What an earlier process did is not known.
         """
         self._failed: dict[tuple[int, Target], float] = {}
-        self._refused: set[tuple[str, str]] = set()
+        self._early: dict[str, float] = {}
+        """Job that does not hold the GPUs of its order -> since when; inf: told."""
         self._records: list[Record] = []
         self._seq = 0
         """Of the orders that were carried out last."""
@@ -108,9 +112,10 @@ class Agent:
         return orders
 
     def _carry_out(self, orders: Orders | None) -> bool:
-        """Make the changes that are due, lower clocks first; False: hooks kept us from one."""
+        """Make the changes that are due, lower clocks first; False: hooks keep us from one."""
         accounts = self._accounts.all()
         wanted = self._wanted(orders, accounts)
+        done = all(since == math.inf for since in self._early.values())
         self._sure = {
             i: (target, opened)
             for i, (target, opened) in self._sure.items()
@@ -125,7 +130,6 @@ class Agent:
             as_left = account.set_mhz is None and goal[1] == account.asked_mhz
             if not as_left and index not in self._sure and (index, goal) not in self._failed:
                 due.setdefault((ordered is not None, goal), []).append(index)
-        done = True
         for is_order, goal in sorted(due, key=lambda d: (d[1][1] == 0, d[1][1], d)):
             seq = orders.seq if orders is not None and is_order else None
             done &= self._change(goal, due[is_order, goal], seq)
@@ -134,7 +138,8 @@ class Agent:
     def _wanted(self, orders: Orders | None, accounts: Mapping[int, Account]) -> dict[int, Target]:
         """GPU -> ordered clock, of the orders whose job holds each of their GPUs."""
         wanted: dict[int, Target] = {}
-        refused: set[tuple[str, str]] = set()
+        early: dict[str, float] = {}
+        now = self._clock()
         for order in orders.orders if orders is not None else ():
             foreign = [
                 index
@@ -144,11 +149,13 @@ class Agent:
             if not foreign:
                 wanted |= dict.fromkeys(order.gpus, (order.job_id, order.mhz))
                 continue
-            why = f"the job does not hold GPU {foreign[0]} of this node"
-            refused.add((order.job_id, why))
-            if (order.job_id, why) not in self._refused:
-                self._tell("clock_failed", order.job_id, gpus=foreign, call="order", error=why)
-        self._refused = refused
+            since = early[order.job_id] = self._early.get(order.job_id, now)
+            if orders is not None and now - since >= GRACE_S:
+                early[order.job_id] = math.inf
+                why = f"the job does not hold GPU {foreign[0]} of this node"
+                detail = {"gpus": foreign, "call": "order", "error": why, "seq": orders.seq}
+                self._tell("clock_failed", order.job_id, **detail)
+        self._early = early
         return wanted
 
     def _change(self, goal: Target, indices: Sequence[int], seq: int | None) -> bool:

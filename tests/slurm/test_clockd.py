@@ -8,18 +8,14 @@ import time
 from typing import Any
 
 from cluster import NODES, OUTRUN, Cluster
+from site_files import kept
+from test_clocks_live import locked
+from test_power import FILE, GPUS, IDLE_W, MARGIN, with_model
 
 pytestmark = OUTRUN
 
 ORDERS = "/etc/slurm/gpu-aware-orders"
 WAIT = "sleep 300"
-
-
-def locked(cluster: Cluster) -> dict[tuple[str, int], int]:
-    """(node, GPU) -> locked clock in MHz, as the fake driver keeps it."""
-    out = cluster.sh("ctl", "cd /shared/fakegpu && grep -H . */gpu*.locked_clocks || true")
-    found = re.findall(r"^(n\d)/gpu(\d)\.locked_clocks:(\d+) \d+$", out, flags=re.M)
-    return {(node, int(gpu)): int(mhz) for node, gpu, mhz in found}
 
 
 def order(
@@ -123,3 +119,54 @@ def test_every_agent_reports_the_power_of_its_node(cluster: Cluster) -> None:
     doctor = json.loads(cluster.sh("ctl", "gpu-aware doctor --json || true"))
     (check,) = [check for check in doctor["checks"] if check["name"] == "clockd"]
     assert check["status"] == "ok", check
+
+
+def model_w(mhz: int) -> float:
+    """Power of a GPU of application bert, as `test_power.with_model` tells it."""
+    return 70 + 0.09 * mhz + 1.6e-8 * mhz**3
+
+
+def power_over_time(cluster: Cluster, since: float) -> list[tuple[float, float]]:
+    """(Unix time, modelled power) after each change of a clock: a GPU with a clock is busy."""
+    out = cluster.sh("ctl", "cd /shared/fakegpu && grep -H locked_clocks */history || true")
+    found = re.findall(
+        r"^(n\d)/history:([0-9.]+) (gpu\d) locked_clocks (\d+|reset)", out, flags=re.M
+    )
+    changes = sorted((float(at), node + gpu, to) for node, at, gpu, to in found)
+    clocks: dict[str, int] = {}
+    power = []
+    for at, gpu, to in changes:
+        clocks.pop(gpu, None)
+        if to != "reset":
+            clocks[gpu] = int(to)
+        busy = sum(model_w(mhz) - IDLE_W for mhz in clocks.values())
+        if at >= since:
+            power.append((at, GPUS * IDLE_W + busy))
+    return power
+
+
+def test_clocks_follow_a_power_limit_as_jobs_start_and_end(cluster: Cluster) -> None:
+    """A running job's clock falls before another job starts, and rises when that has ended."""
+    asked = ["--gres=gpu:1", "--comment=model=bert,freq=auto"]
+    with kept(cluster, FILE):
+        with_model(cluster)
+        since = time.time()
+        limit = (GPUS * IDLE_W + 250) / (1 - MARGIN)
+        cluster.sh("ctl", ["gpu-aware", "power", "set", str(round(limit))])
+        first = cluster.submit("alice", asked, WAIT)
+        cluster.wait(first, "RUNNING")
+        cluster.wait_until(lambda: len(locked(cluster)) == 1, 30, lambda: str(locked(cluster)))
+        ((gpu, alone),) = locked(cluster).items()
+        second = cluster.submit("bob", asked, WAIT)
+        cluster.wait(second, "RUNNING", 90)
+        cluster.wait_until(lambda: len(locked(cluster)) == 2, 30, lambda: str(locked(cluster)))
+        assert locked(cluster)[gpu] < alone
+        cluster.sh("ctl", ["scancel", second])
+        cluster.wait_until(
+            lambda: locked(cluster) == {gpu: alone}, 90, lambda: str(locked(cluster))
+        )
+        cluster.sh("ctl", ["scancel", first])
+        cluster.wait_until(lambda: locked(cluster) == {}, 30, lambda: str(locked(cluster)))
+        power = power_over_time(cluster, since)
+        assert len(power) >= 5
+        assert max(watts for _, watts in power) <= limit * (1 - MARGIN) + 1.0

@@ -20,6 +20,7 @@ import sys, time
 sys.path.insert(0, {root!r})
 from slurm_gpu_aware.clock_conf import read_clock_conf
 from slurm_gpu_aware.clocks import agent
+agent.GRACE_S = {grace}
 one = agent.Agent(read_clock_conf(), "n1", top={top!r})
 print("ready", flush=True)
 one.turn()
@@ -53,8 +54,9 @@ class Site(Hooks):
         fresh.chmod(0o644)
         fresh.replace(self.orders / "n1.orders")
 
-    def start(self, forever=True):
-        code = AGENT.format(root=str(ROOT), top=str(self.node.folder), forever=forever)
+    def start(self, forever=True, grace=10.0):
+        where = {"root": str(ROOT), "top": str(self.node.folder)}
+        code = AGENT.format(**where, forever=forever, grace=grace)
         return subprocess.Popen(
             [sys.executable, "-c", code],
             env={**self.node.env, "GPU_AWARE_CLOCK_CONFIG": str(self.conf)},
@@ -62,8 +64,8 @@ class Site(Hooks):
             text=True,
         )
 
-    def turn(self):
-        with self.start(forever=False) as agent:
+    def turn(self, **options):
+        with self.start(forever=False, **options) as agent:
             agent.stdout.read()
         assert agent.returncode == 0
 
@@ -134,8 +136,12 @@ def test_a_gpu_of_another_job_or_of_none_is_not_touched(site):
     site.run("prolog", 17, "0")
     site.run("prolog", 18, "1")
     site.order(5, "17 900 0+1", "19 900 2")
-    site.turn()
+    site.turn()  # their prologs may be at work
+    assert (site.locked(), site.said("clock_failed")) == ({}, [])
+    assert site.said("agent")[-1]["seq"] == 0
+    site.turn(grace=0.0)
     assert site.locked() == {}
+    assert site.said("agent")[-1]["seq"] == 5
     told = [(r["job_id"], r["gpus"], r["call"]) for r in site.said("clock_failed")]
     assert told == [("17", [1], "order"), ("19", [2], "order")]
 
