@@ -4,9 +4,11 @@ import re
 import sys
 from collections import Counter
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from slurm_gpu_aware.simulator.trace import read_csv
@@ -24,6 +26,11 @@ NAMES = (
     "topo_jobs",
     "when_it_pays",
     "convert",
+    "sts_instances",
+    "sts_simulation",
+    "sts_baselines",
+    "sts_optimum",
+    "sts",
     "algorithm1",
     "powerflow_sizes",
     "powerflow_models",
@@ -123,6 +130,61 @@ def test_powerflow_against_exhaustive_search(scripts):
     assert "-" not in text.replace("---", "").replace("--:", "")  # nothing is below the optimum
 
 
+def test_sts_on_a_tiny_cluster(scripts, partial, monkeypatch):
+    monkeypatch.setattr(scripts.sts_instances, "JOBS_PER_NODE", 2)
+    text = scripts.sts.section(scripts.sts.Size(((2, 1),), (2, 1), 2), 1)
+    assert "synthetic data of the same shape" in text
+    for words in ("| STS | 1.00 / 1.00 |", "| avgDP |", "(published: 29%)", "| epochs as measured"):
+        assert words in text
+    assert "jobs that got fewer, in all runs: 0" in " ".join(text.split())
+    assert "nan" not in text
+
+
+def due_jobs(scripts, count):
+    """Jobs of which none runs, on nodes of four GPUs."""
+    made = scripts.sts_instances.instance(
+        scripts.sts_instances.paper_networks(),
+        ("K80",),
+        2,
+        "poisson high",
+        np.random.default_rng(5),
+    )
+    job = scripts.sts.DueJob
+    return [
+        job(str(n), j.due_s - j.submit_s, j.late_cost, j.work, j.speeds, movable=False)
+        for n, j in enumerate(made.jobs[:count])
+    ]
+
+
+def test_the_integer_programme_finds_the_least_cost(scripts):
+    """Against all choices of a size or of waiting, on one node."""
+    exact = scripts.sts_optimum
+    nodes = [scripts.sts.DueNode("K80", 8)]
+    jobs = due_jobs(scripts, 3)
+    costs = [
+        [(0, exact.cost_of_waiting(job, {"K80"}, 0.0, 600.0))]
+        + [(k, exact.cost_of_size(job, "K80", k, 0.0)) for k in range(1, 9)]
+        for job in jobs
+    ]
+    least = min(
+        sum(cost for _, cost in chosen)
+        for chosen in product(*costs)
+        if sum(gpus for gpus, _ in chosen) <= 8
+    )
+    assert exact.least_cost(jobs, nodes, 0.0, 600.0) == pytest.approx(least)
+    assert exact.heuristic_cost(jobs, nodes, 0.0, 600.0) >= least * (1 - 1e-9)
+
+
+def test_baselines_keep_to_the_gpus_there_are(scripts):
+    nodes = [scripts.sts.DueNode("K80", 8), scripts.sts.DueNode("K80", 4)]
+    jobs = due_jobs(scripts, 20)
+    for name, make in scripts.sts.MADE.items():
+        shares, _ = make()(jobs, nodes, 0.0, 600.0)
+        used = [sum(s.gpus for s in shares.values() if s.node == n) for n in range(2)]
+        assert used[0] <= 8, name
+        assert 0 < used[1] <= 4, name
+
+
 ALIBABA = "job_id,submit_s,start_s,end_s,duration_s,num_gpu,gpu_milli,gpu_spec,qos,phase"
 
 
@@ -195,7 +257,7 @@ def test_every_remark_on_the_page_is_made_by_a_script():
     """Else it would not follow the numbers when these change."""
     page = (ROOT / "docs" / "internals" / "reproductions.md").read_text(encoding="utf-8")
     made = re.findall(r"<!-- (\w+): made by .*? -->.*?<!-- end -->", page, re.DOTALL)
-    assert made == ["pal", "eft", "mapa", "topo", "powerflow_sizes", "powerflow_models"]
+    assert made == ["pal", "eft", "mapa", "topo", "powerflow_sizes", "powerflow_models", "sts"]
     rest = re.sub(r"<!-- \w+: made by .*?<!-- end -->", "", page, flags=re.DOTALL)
     assert not re.search(r"\d", rest)
 
