@@ -270,7 +270,8 @@ def _asked(d: Mapping[str, Any]) -> list[tuple[str, object]]:
 def _decision_text(d: Mapping[str, Any]) -> str:
     why = dict(d["why"])
     estimate = estimate_text(why, d["user"], d["asked"])
-    why.pop("estimate", None)
+    for shown in ("estimate", "power", "over_limit"):  # in words elsewhere
+        why.pop(shown, None)
     level = f"level {d['level']}"
     if source := why.pop("penalty_from", None):
         level += f", {source}"

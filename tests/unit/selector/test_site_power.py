@@ -134,6 +134,9 @@ def test_a_job_waits_for_power_and_status_shows_it(site: SlurmFolder) -> None:
     assert shown["last"]["planned_w"] <= shown["last"]["limit_w"]
     assert shown["last"]["measured_w"] is None
     assert shown["day"][-1]["planned_w"] == shown["last"]["planned_w"]
+    told = CliRunner().invoke(cli, ["--config", str(site.config), "explain", "7"]).stdout
+    assert f"2 GPUs at {clock} MHz (" in " ".join(told.split())
+    assert "sooner_percent" not in told
     status = CliRunner().invoke(cli, ["--config", str(site.config), "status"])
     assert f"planned {planned:.0f} W of {shown['last']['limit_w']:.0f} W" in status.stdout
 
