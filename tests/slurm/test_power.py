@@ -142,8 +142,12 @@ def test_sizes_and_clocks_follow_the_limit(cluster: Cluster) -> None:
         assert told["planned_w"] <= told["limit_w"]
 
 
-def test_a_running_clock_falls_before_another_job_starts(cluster: Cluster) -> None:
-    """And it rises again when the other job has gone; modelled power never exceeds the limit."""
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_running_clock_falls_before_another_job_starts(cluster: Cluster, killed: bool) -> None:
+    """And it rises again when the other job has gone; modelled power never exceeds the limit.
+
+    ``killed``: selector and agent are killed meanwhile, at several moments.
+    """
     above_w = 172.0
     with kept(cluster, FILE):
         with_model(cluster)
@@ -164,6 +168,9 @@ def test_a_running_clock_falls_before_another_job_starts(cluster: Cluster) -> No
         def runs() -> bool:
             clocks = locked(cluster)
             seen.append(sum(drawn(mhz) - IDLE_W for mhz in clocks.values()))
+            if killed and len(seen) in (2, 9, 20):
+                cluster.run("ctl", 'kill -9 "$(services pid selectd)"')
+                cluster.run(node, 'kill -9 "$(services pid clockd)"')
             return bool(cluster.job(second)["JobState"] == "RUNNING") and len(clocks) == 2
 
         cluster.wait_until(runs, 120, lambda: f"{locked(cluster)} {why(cluster, second)}")
