@@ -3,8 +3,8 @@
 Jobs come in the order of their pressure. Each gets the size and the GPU model at which it is
 expected to cost least, on the node of that model that it fills best. Where that is not free, it
 gets the cheapest of what is free, or waits, whichever is expected to cost less. A job never gets
-fewer GPUs than it has, and jobs that may not be moved stay as they are. A running job moves only to
-grow.
+fewer GPUs than it has, and jobs that may not be moved stay as they are. A running job moves only
+where its node has no room for its growth: to as many GPUs as planned, or to a faster GPU model.
 
 The paper leaves open what a second choice is and when a job is postponed. Here both follow from one
 rule: the cost of some size until the next decision, and of the optimum from there. Waiting is the
@@ -21,7 +21,7 @@ import numpy as np
 
 from slurm_gpu_aware.sizing.free_gpus import DueNode, FreeGpus, Share
 from slurm_gpu_aware.sizing.speeds import Speeds
-from slurm_gpu_aware.sizing.stochastic import GrowthPlan, best_constant, optimum
+from slurm_gpu_aware.sizing.stochastic import GrowthPlan, best_constant, constant, optimum
 from slurm_gpu_aware.sizing.work import WorkDistribution
 
 __all__ = ["Decision", "DueJob", "Given", "decide"]
@@ -55,7 +55,8 @@ class Given:
 
     share: Share
     plan: GrowthPlan | None
-    """It may begin with more GPUs than were free. None: a running job whose speeds are unknown."""
+    """Of a job that may be moved it may begin with more GPUs than were free. None: a running job
+    whose speeds are unknown."""
 
 
 @dataclass(frozen=True)
@@ -225,24 +226,26 @@ class _Round:
             sizes = job.speeds[choice.model].gpus
             for size in sizes[sizes < choice.size][::-1].tolist():
                 if (share := self.free.best_fit(choice.model, size)) is not None:
-                    yield self._cost_from(job, choice, size), Given(share, choice.plan)
+                    smaller = self._smaller(job, choice, size)
+                    yield smaller.cost, Given(share, smaller.plan)
                     break
 
-    def _cost_from(self, job: DueJob, choice: _Choice, size: float) -> float:
-        """Cost of a size for a period, or to the end, and of the optimum from there."""
+    def _smaller(self, job: DueJob, choice: _Choice, size: float) -> _Choice:
+        """A size for a period and the optimum from there; or the size to the end."""
         speeds = job.speeds[choice.model]
         k = int(np.searchsorted(speeds.gpus, size))
         done = job.work.done + self.period * float(speeds.speed[k])
         if not job.movable or done >= job.work.most:
-            longest = (job.work.most - job.work.done) * float(speeds.unit_time[k])
-            late = max(self.now + longest - job.due, 0.0)
-            return job.work.mean_left * float(speeds.unit_cost[k]) + job.late_cost * late
+            plan = constant(job.work, speeds, k, job.due - self.now)
+            cost = plan.cost + job.late_cost * plan.late
+            return _Choice(cost, choice.model, size, choice.plan if job.movable else plan)
         at = np.array([done])
         ends_later = float(job.work.survival(at)[0])
         kept = speeds.at_least(size) or speeds
         then = self._choice(job, choice.model, kept, job.work.given(done), self.period).plan
         now = float(job.work.integral(at)[0]) * float(speeds.unit_cost[k])
-        return now + ends_later * then.cost + job.late_cost * then.late
+        cost = now + ends_later * then.cost + job.late_cost * then.late
+        return _Choice(cost, choice.model, size, choice.plan)
 
 
 def _first_size(plan: GrowthPlan) -> float:

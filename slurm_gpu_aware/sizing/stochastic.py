@@ -20,7 +20,7 @@ from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.sizing.speeds import Speeds
 from slurm_gpu_aware.sizing.work import WorkDistribution
 
-__all__ = ["GrowthPlan", "best_constant", "optimum"]
+__all__ = ["GrowthPlan", "best_constant", "constant", "optimum"]
 
 GRID = np.linspace(0.0, 1.0, 33)[1:-1]
 """Prices tried at a time."""
@@ -82,7 +82,12 @@ def best_constant(work: WorkDistribution, speeds: Speeds, time_left: float) -> G
     longest = (work.most - work.done) * speeds.unit_time
     in_time = np.flatnonzero(longest <= time_left * (1 + TIGHT))
     best = in_time[np.argmin(speeds.unit_cost[in_time])] if len(in_time) else len(longest) - 1
-    one = slice(best, best + 1)
+    return constant(work, speeds, int(best), time_left)
+
+
+def constant(work: WorkDistribution, speeds: Speeds, k: int, time_left: float) -> GrowthPlan:
+    """The plan that stays at the size of index ``k``."""
+    one = slice(k, k + 1)
     alone = Speeds(speeds.gpus[one], speeds.speed[one], speeds.power[one])
     return _plan(work, alone, np.empty(0), time_left)
 

@@ -76,6 +76,14 @@ def test_a_job_starts_on_fewer_gpus_than_it_should_have():
     assert shares(found)["1"] == Share(0, 2)
 
 
+def test_a_job_that_stays_as_it_starts_has_the_plan_of_what_it_gets():
+    held = job("a", held=Share(0, 2), movable=False)
+    late = job("1", due=38, work=empirical([100], 100), movable=False, speeds={"old": OLD})
+    given = decide([held, late], nodes(1), 0, 50).jobs["1"]
+    assert (given.share, given.plan.gpus) == (Share(0, 2), (2,))
+    assert (given.plan.late, given.plan.in_time) == (pytest.approx(100 / 2**0.7 - 38), 0)
+
+
 def test_a_running_job_grows_on_its_own_node():
     found = decide([job(due=38, held=Share(1, 1))], nodes(2), 0, 1)
     assert shares(found)["1"].node == 1
@@ -204,7 +212,11 @@ def test_what_every_decision_is(case, period):
         if own.held is not None:
             assert one.share.gpus >= own.held.gpus
             assert own.movable or one.share == own.held
-            assert one.share.node == own.held.node or one.share.gpus > own.held.gpus
+            assert (
+                one.share.node == own.held.node
+                or one.share.gpus > own.held.gpus
+                or model != here[own.held.node].model
+            )
         if one.share != own.held:
             assert one.share.gpus in own.speeds[model].gpus
     assert not any(by_name[name].held for name in found.waiting)
