@@ -39,12 +39,14 @@ class Reason:
 
 
 class WaitRule(NamedTuple):
-    """Rule by which the planner weighs waiting, as shares of a job's expected run time."""
+    """Rule by which the planner weighs waiting."""
 
     cap: float
-    """Longest wait, from the first time that the job is postponed."""
+    """Longest wait from the first time that the job is postponed / its expected run time."""
     margin: float
-    """Least gain for which a job waits."""
+    """Least gain for which a job waits / its expected run time."""
+    weight: float
+    """Hours of running that count as much as an hour of waiting."""
 
 
 class Policy(ABC):

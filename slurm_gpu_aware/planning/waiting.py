@@ -1,8 +1,9 @@
 """Waiting that pays: a set that frees up later and ends a job sooner than the best set now.
 
 Running jobs are given back in the order of their expected ends. A job ends at the time of its start
-plus its expected run time x slowdown. If a later set ends it sooner by a margin, the job waits, but
-never longer than a share of its expected run time after it was first postponed (`WaitRule`).
+plus its expected run time x slowdown. The job waits for a later set if that saves it more run time
+than the wait, weighted, takes, but never longer than a share of its expected run time after it was
+first postponed (`WaitRule`).
 
 The ends are expectations: nothing here delays another job, and a job whose later set does not come
 true takes the best set of that time.
@@ -146,7 +147,10 @@ def better_later(
     policy: Policy,
     reserved: Collection[Gpu] = (),
 ) -> Later | None:
-    """Return the set that ends the job soonest if that is worth the wait; None: start now.
+    """Return the set that is best worth the wait; None: start now.
+
+    That is the set with the least weight x wait + run time, if that is below the run time of a
+    start now by the margin.
 
     Parameters
     ----------
@@ -157,22 +161,23 @@ def better_later(
     rule, run_s = policy.wait_rule(), request.expected_s
     if rule is None or not 0.0 < run_s < math.inf:
         return None
-    here_end = now + run_s * here.slowdown
-    goal = here_end - rule.margin * run_s
+    goal = run_s * (here.slowdown - rule.margin)
     least = LeastSlowdown.of(request, cluster)
-    latest = min(request.waits_since(now) + rule.cap * run_s, goal - run_s * least.anywhere)
+    worth_s = (goal - run_s * least.anywhere) / rule.weight
+    latest = min(request.waits_since(now) + rule.cap * run_s, now + worth_s)
     if latest <= now:
         return None
     steps = _Steps.of(request, cluster, ends.until(latest), least, reserved)
     if not steps.ends:
         return None
-    search = _Search(request, cluster, policy, reserved, steps, goal)
+    search = _Search(request, cluster, policy, reserved, steps, now, goal)
     search.on_changed_nodes()
     search.over_several_nodes(least.across)
     if search.best is None:
         return None
-    found = search.best
-    return Later(found.time_s, found.assignment, found.cluster, search.goal, here, here_end)
+    start_s, found, later = search.best
+    end_s, here_end_s = start_s + run_s * found.slowdown, now + run_s * here.slowdown
+    return Later(start_s, found, later, end_s, here, here_end_s)
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,7 +267,10 @@ class _Trial(NamedTuple):
 
 
 class _Search:
-    """Search for the step after which the policy's set ends the job soonest."""
+    """Search for the step after which the policy's set costs the job the least time.
+
+    The time counts from now: of waiting, by its weight, and of running.
+    """
 
     def __init__(
         self,
@@ -271,6 +279,7 @@ class _Search:
         policy: Policy,
         reserved: Collection[Gpu],
         steps: _Steps,
+        now: float,
         goal: float,
     ) -> None:
         self._request = request
@@ -279,12 +288,15 @@ class _Search:
         self._reserved = reserved
         self._steps = steps
         self._left = _MOST_TRIALS
+        self._now = now
+        rule = policy.wait_rule()
+        self._weight = 1.0 if rule is None else rule.weight
         self.goal = goal
-        """End of the job that is to be beaten."""
+        """Time that is to be beaten."""
         self.best: _Trial | None = None
 
     def on_changed_nodes(self) -> None:
-        """Try the steps at which a one-node set may end the job sooner, the most promising first.
+        """Try the steps at which a one-node set may cost less time, the most promising first.
 
         That is exact if the policy's sets reach their bounds, as they do without limits by CPUs,
         memory or links, and without a price for broken-up nodes.
@@ -294,9 +306,9 @@ class _Search:
         for index, least in enumerate(self._steps.bound):
             if least < bound:
                 bound = least
-                promising.append((self._ends(index, bound), index))
-        for end, index in sorted(promising):
-            if end >= self.goal or not self._left:
+                promising.append((self._time(index, bound), index))
+        for time_s, index in sorted(promising):
+            if time_s >= self.goal or not self._left:
                 break
             self._try(index)
 
@@ -306,19 +318,20 @@ class _Search:
         The slowdown over several nodes falls from step to step. ``least``: bound of it.
         """
         low, high = -1, len(self._steps.ends) - 1
-        if self._ends(0, least) >= self.goal:
+        if self._time(0, least) >= self.goal:
             return
         slowdown = self._try(high)
-        while high - low > 1 and self._left and self._ends(low + 1, slowdown) < self.goal:
+        while high - low > 1 and self._left and self._time(low + 1, slowdown) < self.goal:
             middle = (low + high) // 2
             if self._try(middle) <= slowdown:
                 high = middle
             else:
                 low = middle
 
-    def _ends(self, index: int, slowdown: float) -> float:
-        """End of the job after a step, at this slowdown."""
-        return self._steps.ends[index].time_s + self._request.expected_s * slowdown
+    def _time(self, index: int, slowdown: float) -> float:
+        """Time that the job takes after a step, at this slowdown."""
+        wait_s = self._steps.ends[index].time_s - self._now
+        return self._weight * wait_s + self._request.expected_s * slowdown
 
     def _try(self, index: int) -> float:
         """Ask the policy after a step; return the slowdown, inf without a set that frees up."""
@@ -327,9 +340,9 @@ class _Search:
         found = self._policy.place(self._request, later)
         if found is None or not _frees_up(found, self._cluster):
             return math.inf
-        end = self._ends(index, found.slowdown)
-        if end < self.goal:
-            self.goal = end
+        time_s = self._time(index, found.slowdown)
+        if time_s < self.goal:
+            self.goal = time_s
             self.best = _Trial(self._steps.ends[index].time_s, found, later)
         return found.slowdown
 

@@ -130,8 +130,11 @@ FASTEST = {"breaking": 0.0, "tolerance": 0.0}
 """Options with which the policy takes the fastest set, whatever it breaks up."""
 
 
-def by_every_end(request, cluster):
-    """(end, start) by the policy after each end in turn; only sets with a GPU that frees up."""
+def by_every_end(request, cluster, weight):
+    """(time, start) by the policy after each end in turn; only sets with a GPU that frees up.
+
+    The time is that of running and, by its weight, of waiting.
+    """
     policy, later = make_policy("eft", request.options), cluster.copy()
     since = request.waits_since(NOW)
     ends = expected_ends(cluster.running, NOW).tolist()
@@ -146,20 +149,20 @@ def by_every_end(request, cluster):
             cluster.free[node, list(slots)].all() for node, slots in chosen_of(set_then)
         ):
             continue
-        found.append((at + request.expected_s * set_then.slowdown, at))
+        found.append((weight * (at - NOW) + request.expected_s * set_then.slowdown, at))
     return found
 
 
 @MANY
-@given(situations(), st.sampled_from([FASTEST, {}]))
-def test_waiting_agrees_with_every_end_in_turn(situation, options):
-    """A job waits only if an end makes it sooner.
+@given(situations(), st.sampled_from([FASTEST, {}]), st.sampled_from([1.0, 4.0]))
+def test_waiting_agrees_with_every_end_in_turn(situation, options, weight):
+    """A job waits only for an end that is worth it.
 
     On one node it finds the best such end, if the policy takes the fastest set: the search goes by
     bounds of the slowdown, which a price for broken-up nodes can hide.
     """
     cluster, (request,) = situation
-    request = replace(request, options=options)
+    request = replace(request, options={**options, "wait_weight": weight})
     answer = Dispatcher(PlanSettings(policy="eft"), now=NOW, running=cluster.running).place(
         request, cluster
     )
@@ -171,14 +174,15 @@ def test_waiting_agrees_with_every_end_in_turn(situation, options):
     if not run_s < math.inf:
         assert answer == here
         return
-    goal = NOW + run_s * (here.slowdown - MARGIN)
-    better = [end for end in by_every_end(request, cluster) if end[0] < goal]
+    goal = run_s * (here.slowdown - MARGIN)
+    better = [time for time in by_every_end(request, cluster, weight) if time[0] < goal]
     if isinstance(answer, Postponement):
-        assert pytest.approx((answer.end_s, answer.start_s)) in better
+        time_s = weight * (answer.start_s - NOW) + answer.end_s - answer.start_s
+        assert pytest.approx((time_s, answer.start_s)) in better
         assert answer.start_s <= request.waits_since(NOW) + CAP * run_s
-        assert answer.end_s < goal + 1e-9
+        assert time_s < goal + 1e-9
         if options and request.max_nodes == 1 and request.min_nodes == 1:
-            assert answer.end_s <= min(end for end, _ in better) * (1 + TOLERANCE)
+            assert time_s <= min(time for time, _ in better) * (1 + TOLERANCE)
     else:
         assert answer == here
         assert not options or request.max_nodes != 1 or not better

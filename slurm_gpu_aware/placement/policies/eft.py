@@ -66,6 +66,8 @@ class EftOptions(LinkOptions):
     """Longest wait, as a share of the expected run time; 0: the policy does not wait."""
     wait_margin: float = 0.02
     """Least gain for which a job waits, as a share of the expected run time."""
+    wait_weight: float = 1.0
+    """Hours of running that an hour of waiting must save; more than 1: shorter waits."""
     interference: InterferenceProfile | None = None
     """None: interference is not known. It counts on one node only."""
     interference_scope: str = "socket"
@@ -73,11 +75,13 @@ class EftOptions(LinkOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, most in _BOUNDS.items():
+        for name, (least, most) in _BOUNDS.items():
             value = getattr(self, name)
             number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not 0.0 <= value <= most:
-                raise ValueError(f"{name} must be a number from 0 to {most:g}, not {value!r}")
+            if not number or not least <= value <= most:
+                raise ValueError(
+                    f"{name} must be a number from {least:g} to {most:g}, not {value!r}"
+                )
         if not isinstance(self.interference, InterferenceProfile | None):
             raise ValueError(
                 f"interference must be an InterferenceProfile or None, not {self.interference!r}"
@@ -87,7 +91,13 @@ class EftOptions(LinkOptions):
             raise ValueError(f"interference_scope must be {' or '.join(SCOPES)}, not {given!r}")
 
 
-_BOUNDS = {"breaking": 10.0, "tolerance": 0.5, "wait_cap": 10.0, "wait_margin": 10.0}
+_BOUNDS = {
+    "breaking": (0.0, 10.0),
+    "tolerance": (0.0, 0.5),
+    "wait_cap": (0.0, 10.0),
+    "wait_margin": (0.0, 10.0),
+    "wait_weight": (1.0, 100.0),
+}
 
 
 class Eft(Policy):
@@ -103,8 +113,8 @@ class Eft(Policy):
     by_levels = True
 
     def wait_rule(self) -> WaitRule | None:
-        options = self.options
-        return WaitRule(options.wait_cap, options.wait_margin) if options.wait_cap else None
+        cap, weight = self.options.wait_cap, self.options.wait_weight
+        return WaitRule(cap, self.options.wait_margin, weight) if cap else None
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
         supply = Supply(request, cluster, score_table(cluster, request.app_class))

@@ -84,17 +84,31 @@ def test_what_slurm_shows_of_a_postponed_job_changes_only_with_the_plan():
 
 
 @pytest.mark.parametrize(
-    ("in_s", "estimate_s", "waits"),
+    ("weight", "in_s", "estimate_s", "waits"),
     [
-        (4.7 * HOUR, 10 * HOUR, True),
-        (4.9 * HOUR, 10 * HOUR, False),  # the gain is below 2% of the run time
-        (0.4 * HOUR, HOUR, True),
-        (0.6 * HOUR, HOUR, False),
+        (1.0, 4.7 * HOUR, 10 * HOUR, True),
+        (1.0, 4.9 * HOUR, 10 * HOUR, False),  # the gain is below 2% of the run time
+        (4.0, 1.19 * HOUR, 10 * HOUR, True),  # 5 h of running, less 2%, for 1.2 h of waiting
+        (4.0, 1.21 * HOUR, 10 * HOUR, False),
+        (4.0, 0.11 * HOUR, HOUR, True),
+        (4.0, 0.13 * HOUR, HOUR, False),
     ],
 )
-def test_a_wait_must_gain_two_percent(in_s, estimate_s, waits):
-    result = plan([job(1, 2, estimate_s)], site(held("r", 0, [0, 1], in_s)))
+def test_a_wait_must_save_its_weight_and_two_percent(weight, in_s, estimate_s, waits):
+    """The free node takes half as long again."""
+    cluster = site(held("r", 0, [0, 1], in_s))
+    result = plan([job(1, 2, estimate_s)], cluster, options={"wait_weight": weight})
     assert bool(result.waiting) is waits
+
+
+def test_a_job_prefers_a_short_wait_to_a_sooner_end_much_later():
+    """n1 saves 4 h for an hour of waiting, n0 one hour more for 40 minutes more."""
+    scores = np.array([[1.0], [1.1], [1.5]])
+    cluster = site(held("a", 0, [0], 100 * 60.0), held("b", 1, [0], HOUR), scores=scores)
+    for weight, node in ((1.0, "n0"), (2.0, "n1")):
+        options = {"wait_weight": weight, "breaking": 0}
+        (waits,) = plan([job(1, 1)], cluster, options=options).waiting
+        assert [name for name, _ in waits.postponement.gpus] == [node]
 
 
 @pytest.mark.parametrize(
