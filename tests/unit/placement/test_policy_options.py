@@ -55,6 +55,7 @@ BAD = {
     "[policies.topo-aware]\napplication = 'a'": "policies.topo-aware.application: unknown option",
     "[policies.topo-aware]\nweights = [1, 1, 1]": "policies.topo-aware.weights: ",
     "[policies.topo-aware-p]\nminimal_utility = 2": "minimal_utility must be a number from 0 to 1",
+    "[policies.eft]\nwait_weight = 0.5": "wait_weight must be a number from 1 to 100, not 0.5",
     "[policies.random]\nseed = 'x'": "policies.random.seed: ",
     "[policies.'pal+mapa']\neffbw = 'x'": "policies.pal+mapa.effbw: ",
     "[policies.topo-aware]\ninterference = 1": "topo-aware.interference: expected the path",
