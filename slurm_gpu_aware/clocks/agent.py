@@ -59,6 +59,8 @@ class Agent:
         self._failed: dict[tuple[int, Target], float] = {}
         self._early: dict[str, float] = {}
         """Job that does not hold the GPUs of its order -> since when; inf: told."""
+        self._obeyed: set[str] = set()
+        """Jobs whose orders could be carried out; when one ends, its order is no fault."""
         self._records: list[Record] = []
         self._seq = 0
         """Of the orders that were carried out last."""
@@ -139,6 +141,7 @@ class Agent:
         """GPU -> ordered clock, of the orders whose job holds each of their GPUs."""
         wanted: dict[int, Target] = {}
         early: dict[str, float] = {}
+        obeyed: set[str] = set()
         now = self._clock()
         for order in orders.orders if orders is not None else ():
             foreign = [
@@ -148,6 +151,8 @@ class Agent:
             ]
             if not foreign:
                 wanted |= dict.fromkeys(order.gpus, (order.job_id, order.mhz))
+            if not foreign or order.job_id in self._obeyed:
+                obeyed.add(order.job_id)
                 continue
             since = early[order.job_id] = self._early.get(order.job_id, now)
             if orders is not None and now - since >= GRACE_S:
@@ -155,7 +160,7 @@ class Agent:
                 why = f"the job does not hold GPU {foreign[0]} of this node"
                 detail = {"gpus": foreign, "call": "order", "error": why, "seq": orders.seq}
                 self._tell("clock_failed", order.job_id, **detail)
-        self._early = early
+        self._early, self._obeyed = early, obeyed
         return wanted
 
     def _change(self, goal: Target, indices: Sequence[int], seq: int | None) -> bool:

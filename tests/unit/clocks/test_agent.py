@@ -146,6 +146,20 @@ def test_a_gpu_of_another_job_or_of_none_is_not_touched(site):
     assert told == [("17", [1], "order"), ("19", [2], "order")]
 
 
+def test_an_order_that_outlives_its_job_is_no_fault(site):
+    site.run("prolog", 17, "0")
+    site.order(5, "17 900 0")
+    with site.start(grace=0.0) as agent:
+        agent.stdout.readline()
+        deadline = time.monotonic() + 10
+        while not site.locked() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        site.run("epilog", 17, "0")
+        time.sleep(0.3)
+        agent.kill()
+    assert (site.locked(), site.said("clock_failed")) == ({}, [])
+
+
 def test_a_gpu_that_refuses_a_clock_is_told_and_the_others_are_moved(site):
     site.run("prolog", 17, "0,3")
     machines.add_fault(site.node.state, "nvmlDeviceSetGpuLockedClocks", minor=3, error="UNKNOWN")
