@@ -34,6 +34,8 @@ NAMES = (
     "algorithm1",
     "powerflow_sizes",
     "powerflow_models",
+    "powerflow_bench",
+    "powerflow",
 )
 
 
@@ -183,6 +185,39 @@ def test_baselines_keep_to_the_gpus_there_are(scripts):
         used = [sum(s.gpus for s in shares.values() if s.node == n) for n in range(2)]
         assert used[0] <= 8, name
         assert 0 < used[1] <= 4, name
+
+
+def test_equal_energy_takes_our_best_run_that_needs_no_more(scripts):
+    """A run with more energy does not count, nor one that has the energy and is slower."""
+    point, best = scripts.powerflow.Point, scripts.powerflow.at_equal_energy
+    theirs = point(100.0, 50.0, 40.0)
+    ours = [point(80.0, 40.0, 38.0), point(50.0, 50.0, 49.0), point(40.0, 51.0, 50.0)]
+    assert best(ours, theirs, lambda p: p.energy_kwh) == 2.0
+    assert best(ours, theirs, lambda p: p.jobs_kwh) == 1.25
+    assert best(ours[2:], theirs, lambda p: p.energy_kwh) is None
+
+
+def test_powerflow_needs_the_measured_data(scripts, partial, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["powerflow.py"])
+    with pytest.raises(SystemExit, match="needs the measured data"):
+        scripts.powerflow.main()
+
+
+@pytest.mark.shared
+def test_powerflow_with_few_jobs(scripts, monkeypatch):
+    data = scripts.common.shared(*scripts.powerflow_bench.NEEDED)
+    if data is None:
+        pytest.skip("no measured data")
+    monkeypatch.setattr(scripts.powerflow, "fitted", lambda tables, seed: tables)
+    text = scripts.powerflow.section(scripts.powerflow.Count(1, (0.8,), (0.6, 1.0), 8), data, 1)
+    assert "(a part of the runs)" in text
+    for row in (
+        "Tiresias + Zeus | 1.62",
+        "PowerFlow, fitted models",
+        "eft + PowerFlow | 0.6",
+    ):
+        assert f"| {row} | " in text
+    assert "nan" not in text
 
 
 ALIBABA = "job_id,submit_s,start_s,end_s,duration_s,num_gpu,gpu_milli,gpu_spec,qos,phase"
