@@ -75,6 +75,8 @@ class ClockOrders:
     """The files of all nodes."""
 
     folder: Path
+    failed: dict[str, str] = field(default_factory=dict)
+    """Node -> why its file could not be written the last time."""
     _files: dict[str, _File] = field(default_factory=dict)
 
     def load(self) -> None:
@@ -104,12 +106,15 @@ class ClockOrders:
         file cannot be written is left out.
         """
         written = {}
-        for node in sorted(wanted.keys() | self._files.keys()):
+        nodes = wanted.keys() | self._files.keys()
+        self.failed = {node: why for node, why in self.failed.items() if node in nodes}
+        for node in sorted(nodes):
             orders = tuple(sorted(wanted.get(node, ())))
             known = self._files.get(node)
             same = known is not None and known.orders == orders
             holds = known is not None and now < known.valid_until - _LEFT_S
-            if known is not None and same and (holds or not orders):
+            valid = same and (holds or not orders) and node not in self.failed
+            if known is not None and valid:
                 written[node] = known.seq
                 continue
             last = 0 if known is None else known.seq
@@ -128,8 +133,12 @@ class ClockOrders:
                 stream.write("\n".join(lines) + "\n")
                 os.fchmod(stream.fileno(), 0o644)
         except OSError as exc:
-            log.warning("%s: cannot be written: %s", path, exc.strerror)
+            why = f"{path}: cannot be written: {exc.strerror}"
+            if self.failed.get(node) != why:
+                log.warning("%s", why)
+            self.failed[node] = why
             return False
+        self.failed.pop(node, None)
         return True
 
 

@@ -255,9 +255,9 @@ class Selector:
             self._freed = time.monotonic()
         started = time.time()
         self._failed = True
-        if self._rounds.power.awaited:
-            self._collect_clocks()
         try:
+            if self._rounds.power.awaited:
+                self._collect_clocks()
             self._outcome = self._rounds.run()
         except SourceError as exc:
             if self._heartbeat.other is None:

@@ -113,6 +113,10 @@ class JobClocks:
         orders = list(self._jobs[job_id].ordered.values())
         return orders[-1].clock if orders else self.present(job_id)
 
+    def nodes(self, job_id: str) -> Collection[str]:
+        """Nodes of a job."""
+        return self._jobs[job_id].on.keys()
+
     def refused(self, job_id: str) -> str:
         """Why the clock of a job is not changed any more; empty: it may be."""
         return self._jobs[job_id].refused

@@ -146,11 +146,18 @@ class SitePower:
         """Whether a round is due for clocks, even if no job waits."""
         now = self._clock()
         self.limit = limit_in_force(self._config, now)
-        if not self._known:
+        if self._orders is None and self._planned is None and self.limit.limit == OFF:
             return False
-        changed = self._seen != (self.limit.limit, frozenset(self._known))
+        ours = self._ours()
         renews = self._orders is not None and now - self._planned_at > _RENEW_S
-        return changed or renews or self._clocks.awaited
+        return self._seen != (self.limit.limit, ours) or (
+            bool(ours) and (renews or self._clocks.awaited)
+        )
+
+    def _ours(self) -> frozenset[str]:
+        """Jobs of ours that hold GPUs, or are about to start."""
+        placed = self._tracker.placed
+        return frozenset(job_id for job_id in self._known if job_id in placed)
 
     @property
     def awaited(self) -> bool:
@@ -163,11 +170,11 @@ class SitePower:
         """The power state of a round; None: no limit is in force."""
         now = self._clock()
         self.limit = limit_in_force(self._config, now)
-        ledger, placed = self._tracker.ledger, self._tracker.placed
-        self._known = {job_id: known for job_id, known in self._known.items() if job_id in placed}
+        ledger, ours = self._tracker.ledger, self._ours()
+        self._known = {job_id: self._known[job_id] for job_id in ours}
         self._clocks.keep(self._known)
         self._load_orders(now)
-        self._seen, self._planned_at = (self.limit.limit, frozenset(self._known)), now
+        self._seen, self._planned_at = (self.limit.limit, ours), now
         for job_id, node in self._clocks.silent(now).items():
             detail = {"node": node, "call": "orders", "error": self._clocks.refused(job_id)}
             ledger.event(job_id, "clock_failed", detail, now)
@@ -239,14 +246,19 @@ class SitePower:
         )
 
     def _adjustable(self, job_id: str, settings: PlanSettings) -> bool:
-        tracked = self._tracker.placed[job_id]
         return (
             self._orders is not None
-            and tracked.phase is JobPhase.STARTED
-            and tracked.raw_id is not None
-            and settings.frees_clock(self._known[job_id].freq)
+            and self._ordered_as(job_id, settings) is not None
             and not self._clocks.refused(job_id)
+            and self._orders.failed.keys().isdisjoint(self._clocks.nodes(job_id))
         )
+
+    def _ordered_as(self, job_id: str, settings: PlanSettings) -> int | None:
+        """Slurm's number of a running job whose clock may be chosen; None: it may not."""
+        tracked = self._tracker.placed.get(job_id)
+        if tracked is None or tracked.phase is not JobPhase.STARTED:
+            return None
+        return tracked.raw_id if settings.frees_clock(self._known[job_id].freq) else None
 
     def carry_out(self, plan: Plan, cluster: Cluster, settings: PlanSettings) -> Plan:
         """Order the clocks of a plan; return it without the jobs that wait for lowered clocks."""
@@ -271,16 +283,15 @@ class SitePower:
         clocks: list[tuple[str, str, int | None]] = []
         for job in cluster.running:
             job_id = job.job_id
-            if job_id not in self._known or not settings.frees_clock(self._known[job_id].freq):
-                continue
-            tracked = self._tracker.placed[job_id]
-            if tracked.phase is not JobPhase.STARTED or tracked.raw_id is None:
+            number = self._ordered_as(job_id, settings) if job_id in self._known else None
+            if number is None:
                 continue
             keeps = new.get(job_id, self._clocks.wanted(job_id))
             if plan.power is None and not self._clocks.refused(job_id):
-                keeps = None  # without a limit no clock is kept down
+                # Without a limit no clock is kept down but by the job's class.
+                keeps = settings.class_clock_mhz.get(self._known[job_id].app_class)
             for row, slots in job.gpus:
-                order = Order(tracked.raw_id, keeps or 0, tuple(sorted(slots)))
+                order = Order(number, keeps or 0, tuple(sorted(slots)))
                 wanted.setdefault(cluster.nodes[row], []).append(order)
                 clocks.append((job_id, cluster.nodes[row], keeps))
         written = self._orders.write(wanted, now)
@@ -301,6 +312,7 @@ class SitePower:
             for power_w in report.power_w.values()
         ]
         refused = {job_id: self._clocks.refused(job_id) for job_id in self._known}
+        troubles = {node: one.trouble for node, one in self._agents.items() if one.trouble}
         return PowerReading(
             self.limit.words,
             round(self._limit_w, 1),
@@ -310,7 +322,7 @@ class SitePower:
             len(fresh),
             self._gpus,
             {job_id: why for job_id, why in refused.items() if why},
-            {node: one.trouble for node, one in self._agents.items() if one.trouble},
+            troubles | ({} if self._orders is None else self._orders.failed),
         )
 
     def placed(

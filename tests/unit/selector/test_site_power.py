@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,13 @@ from slurm_folder import SlurmFolder, parked
 from store_samples import ingest, report
 
 from slurm_gpu_aware.cli.main import cli
+from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.energy.tables import size_table
 from slurm_gpu_aware.model.profile import RunConditions
 from slurm_gpu_aware.selector.clock_orders import parse_orders
+from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.performance_models import read_models
+from slurm_gpu_aware.selector.round import Rounds
 from slurm_gpu_aware.selector.site_power import LOWERING
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
@@ -139,6 +143,16 @@ def test_a_job_waits_for_power_and_status_shows_it(site: SlurmFolder) -> None:
     assert "sooner_percent" not in told
     status = CliRunner().invoke(cli, ["--config", str(site.config), "status"])
     assert f"planned {planned:.0f} W of {shown['last']['limit_w']:.0f} W" in status.stdout
+
+
+def selector(site: SlurmFolder) -> Rounds:
+    """A selector in this process, with the ledger as others left it."""
+    config, ledger = load_config(site.config), LedgerWriter(site.store)
+    orders = site.config.parent / "orders"
+    held = time.time() + 600
+    rounds = Rounds(site.client(), config, ledger, gate_held_until=lambda: held, orders=orders)
+    rounds.load()
+    return rounds
 
 
 def start_one(site: SlurmFolder) -> tuple[str, str]:
@@ -281,3 +295,59 @@ def test_a_selector_killed_between_lowering_and_start_goes_on(
     assert last["planned_w"] <= last["limit_w"]
     paths = list(Path(site.config.parent / "orders").iterdir())
     assert all(path.name.endswith(".orders") for path in paths)
+
+
+def test_orders_that_cannot_be_written_hold_up_no_job(site: SlurmFolder) -> None:
+    node, _ = start_one(site)
+    folder = site.config.parent / "orders"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.write_text("no folder")
+    rounds = selector(site)
+    rounds.run()
+    found = {entry["job_id"]: entry["reason"] for entry in rounds.run().waiting}
+    assert "waits for power: it needs" in found["8"]  # and not for clocks that never fall
+    reading = rounds.power.reading()
+    assert reading is not None
+    assert "cannot be written" in reading.agents[node]
+    folder.unlink()
+    rounds.run()  # writes what it wants first of all
+    assert {entry["reason"] for entry in rounds.run().waiting} == {LOWERING}
+    reading = rounds.power.reading()
+    assert reading is not None
+    assert not reading.agents
+
+
+def test_an_end_and_a_new_limit_start_a_round_although_no_job_waits(site: SlurmFolder) -> None:
+    rounds = selector(site)
+    assert rounds.power.looks()  # it may have to take back what a selector before it ordered
+    rounds.run()
+    assert not rounds.power.looks()
+    assert rounds.power.reading() is None
+    limit(site, 3000.0)
+    rounds = selector(site)
+    rounds.run()
+    reading = rounds.power.reading()
+    assert reading is not None
+    assert (reading.limit_w, reading.planned_w) == (3000.0, IDLE_W)
+    site.write([job("7")], NODES)
+    rounds.run()
+    rounds.run()
+    rounds.run()
+    reading = rounds.power.reading()
+    assert reading is not None
+    assert reading.planned_w > IDLE_W
+    site.change("7", state="COMPLETED", nodes="")
+    rounds.run()
+    reading = rounds.power.reading()
+    assert reading is not None
+    assert reading.planned_w == IDLE_W
+
+
+def test_without_a_limit_the_clock_of_a_class_stays(site: SlurmFolder) -> None:
+    with site.config.open("a") as config:
+        config.write('[power]\nclocks = "auto"\n[classes.A]\nclock_mhz = 1200\n')
+    site.write([job("7", comment="class=A,freq=auto")], NODES)
+    assert site.round(3) == 0, site.said
+    assert running_clock(site, "7") == 1200
+    (lines,) = (lines for _, lines in orders(site).values() if lines)
+    assert [line.split()[:2] for line in lines] == [["7", "1200"]]
