@@ -41,5 +41,8 @@ class NamedSample(NamedTuple):
 
 
 def own_name(user: str, application: str) -> str:
-    """Name of an application that a user has measured: other users' jobs do not look it up."""
-    return f"{user}.{application}"
+    """Name of an application that a user has measured: other users' jobs do not look it up.
+
+    ``/`` stands in no name that a comment or an import may give, so that the user is unambiguous.
+    """
+    return f"{user}/{application}"

@@ -21,12 +21,12 @@ def collect(path: Path, config: Config, folder: Path) -> None:
     """Store the records of measured jobs in FOLDER, and delete them there.
 
     Users' jobs write them: gpu-aware-profile job --out FOLDER (mode 1733, on a shared file system).
-    Rows of ada's files for resnet50 become ada.resnet50, which only ada's jobs with model=resnet50
+    Rows of ada's files for resnet50 become ada/resnet50, which only ada's jobs with model=resnet50
     look up. Files that changed in the last 5 minutes are left, as their job may still run. A file
     that is wrong is reported and deleted; then the exit code is 3.
 
     \b
-      gpu-aware-profile collect /shared/gpu-aware-records && gpu-aware models fit
+      gpu-aware-profile collect /shared/gpu-aware-records; gpu-aware models fit
     """
     from gpu_aware_profile.imports import collecting
     from gpu_aware_profile.store_writer import writable_store

@@ -1,7 +1,7 @@
 """Records that measured jobs left in a folder: each user's rows, under the user's name.
 
 The folder is shared by all users (mode 1733), so a file in it is trusted for one thing only: who
-owns it. Rows of ada's files for ``resnet50`` are stored as ``ada.resnet50``, which only ada's jobs
+owns it. Rows of ada's files for ``resnet50`` are stored as ``ada/resnet50``, which only ada's jobs
 look up, so that no user changes what another one's jobs get.
 """
 
@@ -11,8 +11,9 @@ import os
 import pwd
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,15 +70,14 @@ def collect(store: Store, folder: Path, classes: Sequence[str], now: float) -> C
     return Collected(stored, tuple(refused))
 
 
-def _names(folder: Path) -> Iterator[str]:
+def _names(folder: Path) -> list[str]:
+    """Names of records; files of other names count for nothing, so that they displace none."""
     try:
         with os.scandir(folder) as entries:
-            names = sorted(
-                entry.name for entry, _ in zip(entries, range(_MOST_FILES), strict=False)
-            )
+            ours = (entry.name for entry in entries if _FILE.match(entry.name))
+            return sorted(islice(ours, _MOST_FILES))
     except OSError as exc:
         raise SourceError(f"{folder}: cannot be read: {exc.strerror}") from None
-    return (name for name in names if _FILE.match(name))
 
 
 def _opened(file: Path) -> tuple[str, str, float]:
@@ -107,12 +107,14 @@ def _samples(
     name: str, owner: str, text: str, classes: Sequence[str], at: float, now: float
 ) -> list[NamedSample]:
     """The rows under the owner's names. Raises SourceError if one is wrong."""
+    if not _NAME.match(owner):
+        raise SourceError(f"{name}: its owner {owner[:MAX_NAME]!r} is not a valid name")
     samples, bad = read_samples(read_table(name, text), classes, at, now)
     if bad:
         raise SourceError(f"{name}: line {bad[0].line}: {bad[0].reason}")
     found = [one._replace(name=own_name(owner, one.name)) for one in samples]
     for one in found:
-        if len(one.name) > MAX_NAME or not _NAME.match(one.name):
+        if len(one.name) > MAX_NAME:
             raise SourceError(f"{name}: {one.name[:MAX_NAME]!r} is not a valid name")
     return found
 

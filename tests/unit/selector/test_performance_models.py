@@ -48,8 +48,8 @@ def test_the_application_comes_before_the_class(read):
 
 
 def test_what_a_user_has_measured_comes_first_for_that_user_only(read):
-    found = read(row("application", "bert"), row("application", "ada.bert"), row())
-    assert found.of("bert", "A", "a100", "ada").name == "ada.bert"
+    found = read(row("application", "bert"), row("application", "ada/bert"), row())
+    assert found.of("bert", "A", "a100", "ada").name == "ada/bert"
     assert found.of("bert", "A", "a100", "bob").name == "bert"
     assert found.of(None, "A", "a100", "ada").name == "A"
 

@@ -45,7 +45,7 @@ def test_rows_are_stored_under_their_owners_name(store, folder, monkeypatch):
     file = leave(folder)
     assert collect(store, folder) == (1, ())
     (one,) = application_samples(store)
-    assert (one.name, one.sample.clock_mhz, one.sample.time_s) == ("ada.resnet50", 1380.0, 0.25)
+    assert (one.name, one.sample.clock_mhz, one.sample.time_s) == ("ada/resnet50", 1380.0, 0.25)
     assert one.taken_at == pytest.approx(time.time() - OLD_S, abs=60)
     assert not file.exists()
 
@@ -92,6 +92,24 @@ def test_no_link_pipe_or_second_name_is_read(store, folder, tmp_path):
     assert secret.exists()
     assert (folder / "other.txt").exists()
     assert application_samples(store) == []
+
+
+def test_no_name_of_a_user_and_an_application_is_that_of_another_user(store, folder, monkeypatch):
+    for number, owner in enumerate(("john", "john.doe", "john/doe", "")):
+        monkeypatch.setattr(collecting, "_user", lambda _, owner=owner: owner)
+        leave(folder, HEADER + ROW + ROW.replace("resnet50", "doe.resnet50"), f"{number}.csv")
+        assert len(collect(store, folder).refused) == (number >= 2)
+    assert [name for name, _ in sorted(application_pairs(store))] == [
+        *("john.doe/doe.resnet50", "john.doe/resnet50", "john/doe.resnet50", "john/resnet50")
+    ]
+
+
+def test_files_of_other_names_displace_no_record(store, folder, monkeypatch):
+    monkeypatch.setattr(collecting, "_MOST_FILES", 3)
+    for number in range(10):
+        (folder / f"a{number}").touch()
+    leave(folder, name="z.csv")
+    assert collect(store, folder).stored == 1
 
 
 def test_a_folder_that_cannot_be_read_is_an_error(store, tmp_path):
