@@ -72,7 +72,7 @@ def set_limit(context: Context, limit: str, until: str | None) -> None:
 @json_option
 @pass_context
 def show(context: Context, as_json: bool) -> None:
-    """Show the limit in force, planned and measured power, and jobs that keep their clocks.
+    """Show the limit in force, planned and measured power, idle nodes, and jobs that keep clocks.
 
     Every user may run it.
 
@@ -100,6 +100,8 @@ def show(context: Context, as_json: bool) -> None:
     entries: list[tuple[str, object]] = [("limit", held)]
     entries += [("schedule", f"{limit} at {span}") for span, limit in schedule.items()]
     entries.append(("power", power_line(reading)))
+    if reading is not None and reading["idle_nodes"]:
+        entries.append(("idle nodes", f"{reading['idle_nodes']}: candidates for power saving"))
     click.echo(pairs(entries))
     if reading is not None and reading["keeps_clock"]:
         rows_of = sorted(reading["keeps_clock"].items())

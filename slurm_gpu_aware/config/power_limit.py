@@ -50,6 +50,11 @@ class PowerLimit:
             return self.eta * max_w
         return math.inf if self.watts is None else self.watts
 
+    @property
+    def words(self) -> str:
+        """``eta=0.7``, ``18000 W`` or ``off``."""
+        return str(self) if self.watts is None else f"{self} W"
+
     def __str__(self) -> str:
         if self.eta is not None:
             return f"eta={self.eta:g}"
@@ -123,7 +128,7 @@ class LimitInForce:
 
     limit: PowerLimit
     words: str
-    """``eta=0.7, from 22:00-06:00 in power.schedule``."""
+    """``eta=0.7, by power.schedule for 22:00-06:00``."""
 
 
 def power_file(config: Config) -> Path:
@@ -184,7 +189,7 @@ def limit_in_force(config: Config, now: float) -> LimitInForce:
         return LimitInForce(usual.limit, f"{usual.words}; what was set does not count: {exc}")
     if own is None or (own.until is not None and own.until <= now):
         return usual
-    since = f"{parse_limit(own.limit)}, set at {stamp(own.set_at)}"
+    since = f"{parse_limit(own.limit).words}, set at {stamp(own.set_at)}"
     until = "" if own.until is None else f" until {stamp(own.until)}"
     return LimitInForce(parse_limit(own.limit), since + until)
 
@@ -194,9 +199,10 @@ def _configured(power: PowerConfig, now: float) -> LimitInForce:
     minute = 60 * at.tm_hour + at.tm_min
     for span, limit in power.schedule.items():
         if minute in _minutes(_span(span)):
-            return LimitInForce(parse_limit(limit), f"{limit}, by power.schedule for {span}")
+            words = f"{parse_limit(limit).words}, by power.schedule for {span}"
+            return LimitInForce(parse_limit(limit), words)
     base = PowerLimit(power.power_budget_watts, power.eta)
-    return LimitInForce(base, "no limit" if base == OFF else f"{base}, as configured")
+    return LimitInForce(base, "no limit" if base == OFF else f"{base.words}, as configured")
 
 
 def schedule_faults(schedule: Mapping[str, str]) -> Mapping[str, str]:

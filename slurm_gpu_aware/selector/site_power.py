@@ -27,6 +27,7 @@ from slurm_gpu_aware.selector.clock_spool import AgentReport
 from slurm_gpu_aware.selector.job_clocks import JobClocks
 from slurm_gpu_aware.selector.job_tables import JobTables
 from slurm_gpu_aware.selector.job_tracker import JobTracker
+from slurm_gpu_aware.slurm.hostlist import hostlist
 from slurm_gpu_aware.store.ledger import Decision
 
 __all__ = ["PowerReading", "SitePower", "reading_text"]
@@ -58,6 +59,8 @@ class PowerReading:
     """Job -> why its clock is not changed."""
     agents: Mapping[str, str]
     """Node -> why its clock agent obeys no orders."""
+    idle_nodes: str
+    """Nodes that are awake and have no job, as a host list: candidates for power saving."""
 
     @property
     def all_measured_w(self) -> float | None:
@@ -102,7 +105,7 @@ class SitePower:
         self._limit_w = math.inf
         self._loaded = False
         self._planned: PlannedPower | None = None
-        self._gpus = 0
+        self._gpus, self._idle = 0, ""
 
     def load(self) -> None:
         """Take up what a previous selector left in the ledger."""
@@ -264,6 +267,7 @@ class SitePower:
         """Order the clocks of a plan; return it without the jobs that wait for lowered clocks."""
         self._order(plan, cluster, settings)
         self._planned, self._gpus = plan.power, int(cluster.exists.sum())
+        self._idle = "" if plan.power is None else _idle_nodes(plan, cluster)
         later = [a.job_id for a in plan.assignments if a.job_id in plan.after_lowering]
         if not later:
             return plan
@@ -323,6 +327,7 @@ class SitePower:
             self._gpus,
             {job_id: why for job_id, why in refused.items() if why},
             troubles | ({} if self._orders is None else self._orders.failed),
+            self._idle,
         )
 
     def placed(
@@ -338,6 +343,17 @@ class SitePower:
                 )
                 nodes = self._tracker.placed[one.job_id].nodes
                 self._clocks.start(one.job_id, one.clock_mhz, nodes)
+
+
+def _idle_nodes(plan: Plan, cluster: Cluster) -> str:
+    """Host list of the nodes that are awake and have no job after the plan."""
+    held = cluster.exists & ~cluster.free
+    for assignment in plan.assignments:
+        held[list(assignment.nodes)] = True
+    idle = ~held.any(axis=1) & cluster.exists.any(axis=1)
+    if cluster.asleep is not None:
+        idle &= ~cluster.asleep
+    return hostlist(cluster.nodes[row] for row in np.flatnonzero(idle))
 
 
 def reading_text(reading: PowerReading | None) -> str:

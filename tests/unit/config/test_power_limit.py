@@ -111,7 +111,7 @@ def test_the_configuration_holds_without_anything_else(config: Config) -> None:
     assert limit_in_force(config, NOON).limit == OFF
     assert limit_in_force(with_power(config, eta=0.7), NOON).limit == PowerLimit(eta=0.7)
     held = limit_in_force(with_power(config, power_budget_watts=900.0), NOON)
-    assert (held.limit, held.words) == (PowerLimit(watts=900.0), "900, as configured")
+    assert (held.limit, held.words) == (PowerLimit(watts=900.0), "900 W, as configured")
 
 
 def test_the_schedule_goes_before_it_also_past_midnight(config: Config) -> None:

@@ -328,7 +328,7 @@ def test_an_end_and_a_new_limit_start_a_round_although_no_job_waits(site: SlurmF
     rounds.run()
     reading = rounds.power.reading()
     assert reading is not None
-    assert (reading.limit_w, reading.planned_w) == (3000.0, IDLE_W)
+    assert (reading.limit_w, reading.planned_w, reading.idle_nodes) == (3000.0, IDLE_W, "n[1-2]")
     site.write([job("7")], NODES)
     rounds.run()
     rounds.run()
@@ -336,6 +336,7 @@ def test_an_end_and_a_new_limit_start_a_round_although_no_job_waits(site: SlurmF
     reading = rounds.power.reading()
     assert reading is not None
     assert reading.planned_w > IDLE_W
+    assert {site.jobs["7"]["nodes"], reading.idle_nodes} == set(NODES)
     site.change("7", state="COMPLETED", nodes="")
     rounds.run()
     reading = rounds.power.reading()
