@@ -70,7 +70,7 @@ def main() -> None:
         jobs = jobs_of(count, tables, running)
         for eta in etas:
             limit_w = power_limit_w(eta, gpus, MAX_W)
-            ours = best_s(lambda: allocate(jobs, gpus, limit_w, idle_w=IDLE_W, gpus_per_node=8))  # noqa: B023
+            ours = best_s(lambda: allocate(jobs, gpus, limit_w, idle_w=IDLE_W))  # noqa: B023
             heaps = best_s(lambda: algorithm1(jobs, gpus, limit_w, IDLE_W), 1)  # noqa: B023
             share = f"{ours / TARGET_S:.2f}" if count == 10_000 else ""
             print(
@@ -80,7 +80,7 @@ def main() -> None:
             )
     jobs = jobs_of(1000, 50)
     spent = {
-        sizing: best_s(lambda: sizing(jobs, 1500, idle_w=IDLE_W, gpus_per_node=8), 1)  # noqa: B023
+        sizing: best_s(lambda: sizing(jobs, 1500, idle_w=IDLE_W), 1)  # noqa: B023
         for sizing in (allocate, afs)
     }
     print(

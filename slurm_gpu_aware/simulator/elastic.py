@@ -8,9 +8,8 @@ placed anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning import Plan
@@ -20,17 +19,10 @@ from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.rounds import Round, Rounds
 from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings
 from slurm_gpu_aware.sizing.afs import afs
-from slurm_gpu_aware.sizing.allocation import Allocation, Sized, SizingJob
+from slurm_gpu_aware.sizing.allocation import Sized, SizingJob
 from slurm_gpu_aware.sizing.powerflow import allocate
 
 __all__ = ["ElasticRounds"]
-
-
-_SIZERS: Mapping[str, Callable[..., Allocation]] = {
-    "powerflow": partial(allocate, whole_nodes=True),
-    "afs": afs,
-}
-"""One for each of ``settings.ANEW``."""
 
 
 class ElasticRounds(Rounds):
@@ -71,12 +63,12 @@ class ElasticRounds(Rounds):
     def _sized(self, jobs: list[ActiveJob]) -> Mapping[str, Sized]:
         gpus = self.state.total - self.state.background_gpus
         wanted = [self._sizing_job(active) for active in jobs]
-        found = _SIZERS[self.settings.sizing](
-            wanted,
-            gpus,
-            self.power.limit_w(gpus),
-            idle_w=self.power.idle_w,
-            gpus_per_node=self.state.idle.shape[1],
+        limit_w, idle_w = self.power.limit_w(gpus), self.power.idle_w
+        if self.settings.sizing == "afs":
+            return afs(wanted, gpus, limit_w, idle_w=idle_w).jobs
+        width = self.state.idle.shape[1]
+        found = allocate(
+            wanted, gpus, limit_w, idle_w=idle_w, gpus_per_node=width, whole_nodes=True
         )
         return found.jobs
 

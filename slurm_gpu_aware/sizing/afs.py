@@ -17,7 +17,6 @@ def afs(
     limit_w: float = math.inf,
     *,
     idle_w: float = 0.0,
-    gpus_per_node: int = 1,
 ) -> Allocation:
     """Shortest jobs first, then GPUs one step after another to the job that AFS-L prefers.
 
@@ -46,7 +45,7 @@ def afs(
         free, spare_w, sized[i] = free - step.gpus, spare_w - more_w, step.to
         if later := _step(jobs[i], step.to):
             steps[i] = later
-    return allocation(jobs, sized, gpus, idle_w, gpus_per_node)
+    return allocation(jobs, sized, gpus, idle_w)
 
 
 def _first_gpus(

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu_aware.model.size_table import SizeTable
-from slurm_gpu_aware.sizing.buddy import idle_nodes
 
 __all__ = ["Allocation", "Sized", "SizingJob", "allocation", "power_limit_w", "sized_at"]
 
@@ -77,25 +76,17 @@ class Allocation:
     power_w: float
     """Power of all jobs and of the GPUs without a job."""
     idle_gpus: int
-    idle_nodes: int
-    """Nodes without a job if jobs are packed: candidates for power saving."""
 
 
 def allocation(
-    jobs: Sequence[SizingJob],
-    sized: Sequence[Sized],
-    gpus: int,
-    idle_w: float,
-    gpus_per_node: int,
+    jobs: Sequence[SizingJob], sized: Sequence[Sized], gpus: int, idle_w: float
 ) -> Allocation:
     """Allocation of what each of the jobs gets, on a cluster of ``gpus`` GPUs."""
-    sizes = [one.gpus for one in sized]
-    idle = gpus - sum(sizes)
+    idle = gpus - sum(one.gpus for one in sized)
     return Allocation(
         {job.job_id: one for job, one in zip(jobs, sized, strict=True)},
         math.fsum(one.power_w for one in sized) + idle * idle_w,
         idle,
-        idle_nodes(sizes, gpus, gpus_per_node),
     )
 
 

@@ -44,7 +44,7 @@ def allocate(
     gpus : GPUs for these jobs, those of jobs that must run included.
     limit_w : limit for all these GPUs, idle ones included, W; inf: none.
     idle_w : power of one GPU without a job, W.
-    gpus_per_node : for the number of idle nodes, and for ``whole_nodes``.
+    gpus_per_node : for ``whole_nodes``.
     whole_nodes : growth stops only where the next step would open another node, as in the paper;
         otherwise each step is tested by itself.
 
@@ -87,7 +87,7 @@ def allocate(
         else Sized(0, waits_for="power" if i in startable else "GPUs")
         for i in range(len(jobs))
     ]
-    return allocation(jobs, sized, gpus, idle_w, gpus_per_node)
+    return allocation(jobs, sized, gpus, idle_w)
 
 
 def _numbers(sequence: GpuSteps, fits: int, block: int) -> list[tuple[int, bool]]:

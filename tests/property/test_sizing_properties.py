@@ -11,7 +11,6 @@ from small_sizing import CLOCKS, GPUS, model_table, optimum_s, random_table, siz
 
 from slurm_gpu_aware.sizing.afs import afs
 from slurm_gpu_aware.sizing.allocation import SizingJob
-from slurm_gpu_aware.sizing.buddy import idle_nodes, pack
 from slurm_gpu_aware.sizing.powerflow import allocate
 
 LIMITS = st.one_of(st.floats(0, 4000), st.just(math.inf))
@@ -175,36 +174,8 @@ def test_close_to_the_best_of_all_sizes_and_clocks():
 @given(sizing_jobs(), st.integers(0, 12), LIMITS, IDLE)
 def test_afs_keeps_the_limit_too(jobs, more, limit_w, idle_w):
     gpus = gpus_for(jobs, more)
-    found = afs(jobs, gpus, limit_w, idle_w=idle_w, gpus_per_node=4)
+    found = afs(jobs, gpus, limit_w, idle_w=idle_w)
     if found.power_w > limit_w + 1e-6:
         assert all(found.jobs[j.job_id].gpus == (j.must_run and j.sizes[0]) for j in jobs)
     assert found.idle_gpus == gpus - sum(one.gpus for one in found.jobs.values()) >= 0
     assert all(one.gpus in (0, *job.sizes) for job in jobs for one in [found.jobs[job.job_id]])
-
-
-@given(
-    st.lists(st.sampled_from([1, 2, 4, 8, 16]), max_size=8),
-    st.lists(st.integers(0, 4), min_size=1, max_size=8),
-)
-def test_powers_of_two_fit_where_their_number_says(sizes, free):
-    """Blocks of s GPUs that nodes have left, against those that jobs of s GPUs or more take."""
-    width = 4
-    fits = all(
-        sum(size // block for size in sizes if size >= block) <= sum(n // block for n in free)
-        for block in (1, 2, width)
-    )
-    places = pack(sizes, free, width)
-    assert (places is not None) == fits
-    if places is not None:
-        left = list(free)
-        for size, nodes in zip(sizes, places, strict=True):
-            assert len(nodes) == len(set(nodes)) == -(-size // width)
-            for node in nodes:
-                left[node] -= min(size, width)
-        assert min(left) >= 0
-
-
-@given(st.lists(st.sampled_from([1, 2, 4, 8]), max_size=8), st.integers(1, 8))
-def test_packed_jobs_leave_all_other_nodes_idle(sizes, nodes):
-    if sum(sizes) <= 4 * nodes:
-        assert idle_nodes(sizes, 4 * nodes, 4) == nodes - math.ceil(sum(sizes) / 4)
