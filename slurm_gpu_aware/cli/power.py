@@ -81,7 +81,7 @@ def show(context: Context, as_json: bool) -> None:
       gpu-aware power show
       gpu-aware power show --json
     """
-    from slurm_gpu_aware.config.power_limit import limit_in_force
+    from slurm_gpu_aware.config.power_limit import OFF, limit_in_force
     from slurm_gpu_aware.selector.job_answers import open_reader
 
     config, now = context.config(), time.time()
@@ -99,7 +99,10 @@ def show(context: Context, as_json: bool) -> None:
         return
     entries: list[tuple[str, object]] = [("limit", held)]
     entries += [("schedule", f"{limit} at {span}") for span, limit in schedule.items()]
-    entries.append(("power", power_line(reading)))
+    if reading is None and limit_in_force(config, now).limit != OFF:
+        entries.append(("power", "the selector has planned no round under this limit yet"))
+    else:
+        entries.append(("power", power_line(reading)))
     if reading is not None and reading["idle_nodes"]:
         entries.append(("idle nodes", f"{reading['idle_nodes']}: candidates for power saving"))
     click.echo(pairs(entries))
@@ -158,7 +161,7 @@ def power_line(reading: Mapping[str, Any] | None) -> str:
             text += f" on {reading['measured_gpus']} of {reading['gpus']} GPUs"
     if reading["unmet"]:
         text += "; the limit cannot be met: what runs needs more"
-    if count := len(reading["keeps_clock"]):
+    if count := reading["keeping"]:
         text += f"; {count} {'job keeps its' if count == 1 else 'jobs keep their'} clock"
         text += ": gpu-aware power show"
     return text

@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ _RECORDS = ("clock_set", "clock_failed")
 LOWERING = "waits for power: the clocks of running jobs are being lowered for it"
 _MEASURED_S = 150.0
 """Age at which what a node has measured no longer counts."""
+_MOST_SHOWN = 200
+"""Jobs and nodes that a reading names: it is written into the store again and again."""
 _RENEW_S = 100.0
 """Longest time between two rounds while orders are out, so that they do not expire."""
 
@@ -56,9 +59,11 @@ class PowerReading:
     measured_gpus: int
     gpus: int
     keeps_clock: Mapping[str, str]
-    """Job -> why its clock is not changed."""
+    """Job -> why its clock is not changed; at most `_MOST_SHOWN`."""
+    keeping: int
+    """Jobs whose clock is not changed."""
     agents: Mapping[str, str]
-    """Node -> why its clock agent obeys no orders."""
+    """Node -> why its clock agent obeys no orders; at most `_MOST_SHOWN`."""
     idle_nodes: str
     """Nodes that are awake and have no job, as a host list: candidates for power saving."""
 
@@ -222,8 +227,9 @@ class SitePower:
         for row, node in enumerate(cluster.nodes if profile is not None else ()):
             for slot in range(cluster.shape[1]):
                 record = profile.gpus.get((node, slot)) if profile is not None else None
-                if record is not None and record.power_limit_w:
-                    max_w[row, slot] = record.power_limit_w
+                known_w = None if record is None else record.power_limit_w
+                if known_w is not None and known_w > 0:
+                    max_w[row, slot] = known_w
         there = cluster.exists.copy()
         for job in cluster.running:
             for node_row, slots in job.gpus:
@@ -315,7 +321,7 @@ class SitePower:
             if now - report.at <= _MEASURED_S
             for power_w in report.power_w.values()
         ]
-        refused = {job_id: self._clocks.refused(job_id) for job_id in self._known}
+        refused = {job_id: why for job_id in self._known if (why := self._clocks.refused(job_id))}
         troubles = {node: one.trouble for node, one in self._agents.items() if one.trouble}
         return PowerReading(
             self.limit.words,
@@ -325,8 +331,9 @@ class SitePower:
             round(sum(fresh), 1) if fresh else None,
             len(fresh),
             self._gpus,
-            {job_id: why for job_id, why in refused.items() if why},
-            troubles | ({} if self._orders is None else self._orders.failed),
+            _first(refused),
+            len(refused),
+            _first(troubles | ({} if self._orders is None else self._orders.failed)),
             self._idle,
         )
 
@@ -343,6 +350,10 @@ class SitePower:
                 )
                 nodes = self._tracker.placed[one.job_id].nodes
                 self._clocks.start(one.job_id, one.clock_mhz, nodes)
+
+
+def _first(found: Mapping[str, str]) -> dict[str, str]:
+    return dict(islice(sorted(found.items()), _MOST_SHOWN))
 
 
 def _idle_nodes(plan: Plan, cluster: Cluster) -> str:

@@ -199,7 +199,8 @@ def test_a_clock_that_is_refused_keeps_its_power_and_the_job_waits(site: SlurmFo
     assert site.round(2) == 0, site.said
     assert site.jobs["8"]["state"] == "PENDING"
     assert "waits for power: it needs" in reasons(site)["8"]
-    assert show(site)["last"]["keeps_clock"] == {"7": "Not Supported"}
+    last = show(site)["last"]
+    assert (last["keeps_clock"], last["keeping"]) == ({"7": "Not Supported"}, 1)
     done = CliRunner().invoke(cli, ["--config", str(site.config), "explain", "7"])
     assert "Not Supported" in done.stdout
     # When job 7 has ended, 8 starts.
@@ -342,6 +343,13 @@ def test_an_end_and_a_new_limit_start_a_round_although_no_job_waits(site: SlurmF
     reading = rounds.power.reading()
     assert reading is not None
     assert reading.planned_w == IDLE_W
+
+
+def test_a_limit_that_no_round_has_seen_is_shown_as_such(site: SlurmFolder) -> None:
+    limit(site, 3000.0)
+    done = CliRunner().invoke(cli, ["--config", str(site.config), "power", "show"])
+    assert "3000 W, as configured" in done.stdout
+    assert "no round under this limit yet" in done.stdout
 
 
 def test_without_a_limit_the_clock_of_a_class_stays(site: SlurmFolder) -> None:
