@@ -27,8 +27,8 @@ from slurm_gpu_aware.selector.events import Events
 from slurm_gpu_aware.selector.heartbeat import Heartbeat
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
+from slurm_gpu_aware.selector.power_reading import PowerReading, reading_text
 from slurm_gpu_aware.selector.round import Outcome, Rounds
-from slurm_gpu_aware.selector.site_power import PowerReading, reading_text
 from slurm_gpu_aware.selector.standby import CALL_S, WAIT_S, Standby
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.store.ledger import RoundRecord

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +26,10 @@ from slurm_gpu_aware.selector.clock_spool import AgentReport
 from slurm_gpu_aware.selector.job_clocks import JobClocks
 from slurm_gpu_aware.selector.job_tables import JobTables
 from slurm_gpu_aware.selector.job_tracker import JobTracker
-from slurm_gpu_aware.slurm.hostlist import hostlist
+from slurm_gpu_aware.selector.power_reading import PowerReading, first_of, idle_nodes
 from slurm_gpu_aware.store.ledger import Decision
 
-__all__ = ["PowerReading", "SitePower", "reading_text"]
+__all__ = ["SitePower"]
 
 log = logging.getLogger(__name__)
 
@@ -39,38 +37,8 @@ _RECORDS = ("clock_set", "clock_failed")
 LOWERING = "waits for power: the clocks of running jobs are being lowered for it"
 _MEASURED_S = 150.0
 """Age at which what a node has measured no longer counts."""
-_MOST_SHOWN = 200
-"""Jobs and nodes that a reading names: it is written into the store again and again."""
 _RENEW_S = 100.0
 """Longest time between two rounds while orders are out, so that they do not expire."""
-
-
-@dataclass(frozen=True)
-class PowerReading:
-    """Power of the site after a round. Units: W."""
-
-    limit: str
-    """The limit and where it comes from, in words."""
-    limit_w: float
-    planned_w: float
-    unmet: bool
-    measured_w: float | None
-    """None: no node reports it."""
-    measured_gpus: int
-    gpus: int
-    keeps_clock: Mapping[str, str]
-    """Job -> why its clock is not changed; at most `_MOST_SHOWN`."""
-    keeping: int
-    """Jobs whose clock is not changed."""
-    agents: Mapping[str, str]
-    """Node -> why its clock agent obeys no orders; at most `_MOST_SHOWN`."""
-    idle_nodes: str
-    """Nodes that are awake and have no job, as a host list: candidates for power saving."""
-
-    @property
-    def all_measured_w(self) -> float | None:
-        """The measured power of all GPUs; None: some are not reported."""
-        return self.measured_w if self.measured_gpus >= self.gpus else None
 
 
 @dataclass(frozen=True)
@@ -273,7 +241,7 @@ class SitePower:
         """Order the clocks of a plan; return it without the jobs that wait for lowered clocks."""
         self._order(plan, cluster, settings)
         self._planned, self._gpus = plan.power, int(cluster.exists.sum())
-        self._idle = "" if plan.power is None else _idle_nodes(plan, cluster)
+        self._idle = "" if plan.power is None else idle_nodes(plan, cluster)
         later = [a.job_id for a in plan.assignments if a.job_id in plan.after_lowering]
         if not later:
             return plan
@@ -331,9 +299,9 @@ class SitePower:
             round(sum(fresh), 1) if fresh else None,
             len(fresh),
             self._gpus,
-            _first(refused),
+            first_of(refused),
             len(refused),
-            _first(troubles | ({} if self._orders is None else self._orders.failed)),
+            first_of(troubles | ({} if self._orders is None else self._orders.failed)),
             self._idle,
         )
 
@@ -350,23 +318,3 @@ class SitePower:
                 )
                 nodes = self._tracker.placed[one.job_id].nodes
                 self._clocks.start(one.job_id, one.clock_mhz, nodes)
-
-
-def _first(found: Mapping[str, str]) -> dict[str, str]:
-    return dict(islice(sorted(found.items()), _MOST_SHOWN))
-
-
-def _idle_nodes(plan: Plan, cluster: Cluster) -> str:
-    """Host list of the nodes that are awake and have no job after the plan."""
-    held = cluster.exists & ~cluster.free
-    for assignment in plan.assignments:
-        held[list(assignment.nodes)] = True
-    idle = ~held.any(axis=1) & cluster.exists.any(axis=1)
-    if cluster.asleep is not None:
-        idle &= ~cluster.asleep
-    return hostlist(cluster.nodes[row] for row in np.flatnonzero(idle))
-
-
-def reading_text(reading: PowerReading | None) -> str:
-    """The reading as JSON, for ``gpu-aware status``; ``null`` without a limit."""
-    return json.dumps(None if reading is None else asdict(reading))
