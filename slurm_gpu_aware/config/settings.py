@@ -128,6 +128,8 @@ class PowerConfig:
     """Power of a GPU without a job."""
     gpu_watts: float = 400.0
     """Power limit of a GPU that no sweep has read."""
+    system_comment: bool = True
+    """Write the energy of each job's GPUs into its SystemComment in Slurm's accounting."""
 
 
 @dataclass(frozen=True)

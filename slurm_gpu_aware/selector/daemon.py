@@ -14,8 +14,10 @@ import gc
 import logging
 import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from slurm_gpu_aware.clock_conf import read_clock_conf
 from slurm_gpu_aware.config.load import load_config
@@ -23,6 +25,7 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import AwareError, SourceError
 from slurm_gpu_aware.lockfile import hold_selector_lock
 from slurm_gpu_aware.selector.clock_spool import ClockSpool
+from slurm_gpu_aware.selector.energy_comments import EnergyComments
 from slurm_gpu_aware.selector.events import Events
 from slurm_gpu_aware.selector.heartbeat import Heartbeat
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
@@ -101,6 +104,7 @@ class Selector:
     def _start_fresh(self) -> None:
         """Forget all jobs: until now another selector worked, if any."""
         self._ledger = LedgerWriter(self._config.store.path, self._config.store.published)
+        self._energy = EnergyComments(self._ledger.events)
         pool = HoldingPool(self._client)
         self._heartbeat = Heartbeat(self._client, self._config, pool)
         self._rounds = Rounds(
@@ -278,9 +282,13 @@ class Selector:
     def _collect_clocks(self) -> None:
         """Take the new records of the nodes."""
         ids = self._rounds.ids
-        heard = self._rounds.power.heard
-        self._clocks.collect(self._ledger, lambda raw: ids.get(raw, str(raw)), heard)
+        self._clocks.collect(self._ledger, lambda raw: ids.get(raw, str(raw)), self._heard)
         self._rounds.power.reported(self._clocks.agents)
+
+    def _heard(self, job_id: str, kind: str, detail: Mapping[str, Any]) -> None:
+        self._rounds.power.heard(job_id, kind, detail)
+        if kind == "energy" and self._config.power.system_comment:
+            self._energy.heard(job_id)
 
     def _power_due(self, power: PowerReading | None) -> bool:
         """Say whether power is recorded again: a change, or now and then while there is a limit."""
@@ -296,6 +304,7 @@ class Selector:
             detail = {"reservation": self._config.gate.reservation}
             self._ledger.event("", "gate_created", detail, self._heartbeat.created.get())
         self._collect_clocks()
+        self._energy.hand_over()
         outcome, power = self._outcome, self._rounds.power.reading()
         power_due = self._power_due(power)
         due = time.monotonic() - self._recorded >= _RECORD_S

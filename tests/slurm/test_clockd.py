@@ -112,6 +112,12 @@ def test_a_job_without_a_clock_has_an_account_of_its_energy(cluster: Cluster) ->
     assert found["gpu_s"] > 9.0
     assert abs(found["energy_j"] / found["gpu_s"] - idle_w) < 20.0
 
+    def comment() -> str:
+        asked = ["sacct", "-n", "-X", "-P", "-j", job, "-o", "SystemComment"]
+        return cluster.sh("ctl", asked).strip()
+
+    cluster.wait_until(lambda: comment().startswith("gpu_energy="), 60, "sacct shows it")
+
 
 def test_every_agent_reports_the_power_of_its_node(cluster: Cluster) -> None:
     for node in NODES:

@@ -1,0 +1,97 @@
+"""Energy in Slurm's accounting: the SystemComment of ended jobs, written from a thread of its own.
+
+slurmctld takes a SystemComment from no client, and no change of a job that has ended; slurmdbd
+takes one from SlurmUser, by ``sacctmgr``. That may take as long as slurmdbd likes, so no round
+waits for it, and what cannot be written is left out: the ledger has it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from queue import Full, Queue
+
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.selector.energy_accounts import JobEnergy, job_energy
+from slurm_gpu_aware.slurm.commands import run_command
+from slurm_gpu_aware.store.ledger import Event
+
+__all__ = ["EnergyComments", "comment_of"]
+
+log = logging.getLogger(__name__)
+
+_SETTLE_S = 10.0
+"""Slurm's accounting knows of a job's end by then, and the other nodes have recorded."""
+_MOST = 10_000
+"""Jobs that wait; more are left out."""
+_TIMEOUT_S = 20.0
+_PAUSE_S = 0.2
+"""Between two jobs, so that slurmdbd has other things to do."""
+_COMPLAINT_S = 3600.0
+_OURS = "gpu_energy"
+
+
+def comment_of(energy: JobEnergy) -> str:
+    """``gpu_energy=0.532kWh``; ``>=`` if some of it is not known."""
+    known = "=" if not energy.unknown else ">="
+    return f"{_OURS}{known}{energy.energy_j / 3.6e6:.3f}kWh"
+
+
+class EnergyComments:
+    """Jobs whose energy was recorded, until it stands in the accounting."""
+
+    def __init__(
+        self,
+        events: Callable[[str], Iterable[Event]],
+        run: Callable[[list[str], float], tuple[str, str]] = run_command,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``events``: those of a job, in the ledger; asked in the caller's thread."""
+        self._events, self._run, self._clock = events, run, clock
+        self._due: dict[str, float] = {}
+        self._ready: Queue[tuple[str, str]] = Queue(_MOST)
+        self._complained = -_COMPLAINT_S
+        self._thread: threading.Thread | None = None
+
+    def heard(self, job_id: str) -> None:
+        """A node has recorded energy of a job."""
+        if len(self._due) < _MOST:
+            self._due[job_id] = self._clock() + _SETTLE_S
+
+    def hand_over(self) -> None:
+        """Give the thread the jobs whose records have settled; it starts with the first one."""
+        now = self._clock()
+        for job_id in [job_id for job_id, due in self._due.items() if due <= now]:
+            del self._due[job_id]
+            energy = job_energy(self._events(job_id))
+            if energy is None:
+                continue
+            try:
+                self._ready.put_nowait((job_id, comment_of(energy)))
+            except Full:
+                continue
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="energy", daemon=True)
+                self._thread.start()
+
+    def _work(self) -> None:
+        while True:
+            self._write(*self._ready.get())
+            time.sleep(_PAUSE_S)
+
+    def _write(self, job_id: str, text: str) -> None:
+        """A text of another program (burst buffers have one) stays."""
+        try:
+            asked = ["sacct", "-n", "-X", "-P", "-j", job_id, "-o", "JobIDRaw,SystemComment"]
+            lines = self._run(asked, _TIMEOUT_S)[0].split("\n")
+            number, _, kept = lines[0].partition("|")
+            # sacctmgr knows an array's task by Slurm's number only.
+            if number.isascii() and number.isdecimal() and (not kept or kept.startswith(_OURS)):
+                where = ["where", f"jobid={number}", "set", f"SystemComment={text}"]
+                self._run(["sacctmgr", "-i", "modify", "job", *where], _TIMEOUT_S)
+        except SourceError as exc:
+            if self._clock() - self._complained >= _COMPLAINT_S:
+                self._complained = self._clock()
+                log.warning("the energy of job %s is not in Slurm's accounting: %s", job_id, exc)

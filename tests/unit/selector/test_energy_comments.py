@@ -1,0 +1,109 @@
+"""Energy in Slurm's accounting, with a fake sacct and sacctmgr."""
+
+import threading
+
+import pytest
+
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.selector.energy_comments import EnergyComments
+from slurm_gpu_aware.store.ledger import Event
+
+
+def energy(node="n1", joules=1.8e6, **detail):
+    known = {"node": node, "gpus": [0, 1], "restarts": 0, "energy_j": joules, "seconds": 60.0}
+    return Event("7", "energy", known | detail, 1.0)
+
+
+class Accounting:
+    """What sacct says, and the sacctmgr calls that were made."""
+
+    def __init__(self, said="7|\n", fails=False):
+        self.said, self.fails = said, fails
+        self.changed = []
+        self.asked = threading.Semaphore(0)
+
+    def run(self, argv, timeout_s):
+        try:
+            if self.fails:
+                raise SourceError("sacct: no answer within 20 s")
+            if argv[0] == "sacct":
+                return self.said, ""
+            self.changed.append(argv[-2:] if argv[-2] != "set" else [argv[-3], argv[-1]])
+            return "", ""
+        finally:
+            self.asked.release()
+
+    def wait(self, calls):
+        for _ in range(calls):
+            assert self.asked.acquire(timeout=10)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def comments(events, accounting):
+    clock = Clock()
+    return EnergyComments(lambda job_id: events, accounting.run, clock), clock
+
+
+def test_the_sum_of_all_nodes_is_written_once_when_they_have_recorded():
+    accounting = Accounting()
+    energies, clock = comments([energy("n1"), energy("n2")], accounting)
+    energies.heard("7")
+    clock.now = 5.0
+    energies.heard("7")
+    energies.hand_over()
+    clock.now = 12.0
+    energies.hand_over()
+    assert accounting.changed == []
+    clock.now = 15.0
+    energies.hand_over()
+    accounting.wait(2)
+    assert accounting.changed == [["jobid=7", "SystemComment=gpu_energy=1.000kWh"]]
+    energies.hand_over()
+    assert len(accounting.changed) == 1
+
+
+def test_a_part_that_is_not_known_is_said():
+    accounting = Accounting("7|gpu_energy=0.100kWh\n")
+    unknown = energy("n2", error="no counter", energy_j=None)
+    energies, clock = comments([energy("n1"), unknown], accounting)
+    energies.heard("7")
+    clock.now = 60.0
+    energies.hand_over()
+    accounting.wait(2)
+    assert accounting.changed == [["jobid=7", "SystemComment=gpu_energy>=0.500kWh"]]
+
+
+@pytest.mark.parametrize("said", ["7|stage-in done\n", "", "\n", "no|\n", "7;x|\n"])
+def test_another_text_stays_and_an_unknown_job_is_left(said):
+    accounting = Accounting(said)
+    energies, clock = comments([energy()], accounting)
+    energies.heard("7")
+    clock.now = 60.0
+    energies.hand_over()
+    accounting.wait(1)
+    energies.heard("8")
+    clock.now = 120.0
+    energies.hand_over()
+    accounting.wait(1)
+    assert accounting.changed == []
+
+
+def test_an_accounting_that_does_not_answer_is_named_once(caplog):
+    accounting = Accounting(fails=True)
+    energies, clock = comments([energy()], accounting)
+    for job_id in ("7", "8"):
+        energies.heard(job_id)
+        clock.now += 60.0
+        energies.hand_over()
+        accounting.wait(1)
+    energies.heard("9")
+    clock.now += 60.0
+    energies.hand_over()
+    accounting.wait(1)
+    assert caplog.text.count("is not in Slurm's accounting: sacct: no answer") == 1
