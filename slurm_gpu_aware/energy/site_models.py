@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_gpu_aware.energy.fitting import fit_model, is_usable
+from slurm_gpu_aware.energy.fitting import fit_model, is_usable, merged
 from slurm_gpu_aware.energy.performance_model import PerformanceModel
 from slurm_gpu_aware.energy.priors import Prior, prior_from, prior_of
 from slurm_gpu_aware.model.performance_sample import (
@@ -19,6 +19,9 @@ from slurm_gpu_aware.model.performance_sample import (
 __all__ = ["SiteFit", "fit_site"]
 
 _Key = tuple[str, str]
+_MOST_CONDITIONS = 200
+"""Conditions that a fit takes, each second or third one of more: users bring theirs, and a fit of
+200 takes some seconds."""
 
 
 class SiteFit(NamedTuple):
@@ -69,7 +72,12 @@ def _fit(
         return SiteFit(kind, *key, None, "no usable sample")
     if kind == CLASS and len({s.clock_mhz for s in usable}) == 1:
         return SiteFit(kind, *key, None, "measured at one clock only")
-    model = fit_model(usable, prior, reference, name=key[0], gpu_model=key[1])
+    conditions = merged(usable)
+    chosen = conditions[:: -(-len(conditions) // _MOST_CONDITIONS)]
+    try:
+        model = fit_model(chosen, prior, reference, name=key[0], gpu_model=key[1])
+    except (ValueError, ArithmeticError) as exc:  # samples of one user must not stop all others
+        return SiteFit(kind, *key, None, f"it cannot be fitted: {exc}")
     return SiteFit(kind, *key, model)
 
 

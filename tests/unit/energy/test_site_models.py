@@ -3,7 +3,8 @@
 import pytest
 from energy_samples import CLOCKS, REFERENCE_MHZ, samples_of, throughput, true_model
 
-from slurm_gpu_aware.energy.fitting import conditions_of
+from slurm_gpu_aware.energy import site_models
+from slurm_gpu_aware.energy.fitting import conditions_of, fit_model
 from slurm_gpu_aware.energy.site_models import fit_site
 from slurm_gpu_aware.model.performance_sample import NOT_LOCKED, NamedSample, PerformanceSample
 
@@ -69,3 +70,24 @@ def test_an_unlocked_sample_ran_at_the_default_clock():
 def test_what_cannot_be_fitted_has_a_reason(classes, applications, reason):
     (fit,) = fit_site(classes, applications, {})
     assert (fit.model, fit.reason) == (None, reason)
+
+
+def test_a_fit_takes_a_bounded_number_of_conditions(monkeypatch):
+    monkeypatch.setattr(site_models, "_MOST_CONDITIONS", 5)
+    (fit,) = fit_site(swept(clocks=range(700, 1411, 10)), [], {"a100": 1410})
+    assert 3 <= fit.model.quality.time_samples <= 5
+    assert fit.model.measured.low_mhz == 700.0
+
+
+def test_samples_that_cannot_be_fitted_stop_no_other_fit(monkeypatch):
+    def fails(samples, *args, name, **kwargs):
+        if name == "bert":
+            raise ValueError("residuals are not finite")
+        return fit_model(samples, *args, name=name, **kwargs)
+
+    monkeypatch.setattr(site_models, "fit_model", fails)
+    other = of_application()._replace(name="net")
+    bert, net = fit_site([], [of_application(), other], {"a100": 1410})
+    assert bert.reason == "it cannot be fitted: residuals are not finite"
+    assert bert.model is None
+    assert net.model is not None
