@@ -218,8 +218,8 @@ class _Sizing:
 def _over_limit(assignment: Assignment, planned_w: float, limit_w: float) -> Assignment:
     """The assignment of a job that starts although the limit cannot be met, and says so."""
     text = (
-        f"the power limit of {limit_w:.0f} W cannot be met: with this job alone {planned_w:.0f} W"
-        " are planned"
+        f"the power limit cannot be met: with this job alone {planned_w:.0f} W are planned, and"
+        f" without its margin the limit leaves {limit_w:.0f} W"
     )
     summary = "; ".join(filter(None, [assignment.why.get("summary"), text]))
     return replace(assignment, why={**assignment.why, "over_limit": text, "summary": summary})
