@@ -7,8 +7,8 @@ precision. A value beyond one is a typing error, a wrong unit, or an attack.
 from __future__ import annotations
 
 __all__ = [
-    *("MAX_GBPS", "MAX_GPUS", "MAX_GPUS_PER_NODE", "MAX_JOB_NAME", "MAX_MHZ", "MAX_NODES"),
-    *("MAX_PENALTY", "MAX_TIME_MS", "MAX_TIME_S", "MIN_RUN_S", "MIN_TIME_MS"),
+    *("MAX_GBPS", "MAX_GPUS", "MAX_GPUS_PER_NODE", "MAX_GPU_W", "MAX_JOB_NAME", "MAX_MHZ"),
+    *("MAX_NODES", "MAX_PENALTY", "MAX_TIME_MS", "MAX_TIME_S", "MIN_RUN_S", "MIN_TIME_MS"),
     *("check_time_ms", "quoted"),
 ]
 
@@ -28,6 +28,8 @@ MIN_TIME_MS, MAX_TIME_MS = 1e-6, 1e12
 MAX_PENALTY = 1e6
 MAX_GBPS = 1e6
 MAX_MHZ = 100_000
+MAX_GPU_W = 5000.0
+"""Mean power of a GPU; above it a counter was set anew, or another GPU answers."""
 
 _SHOWN = 60
 

@@ -6,6 +6,7 @@ that the next job on a GPU replaces an account that no epilog closed.
 
 from __future__ import annotations
 
+from slurm_gpu_aware.bounds import MAX_GPU_W
 from slurm_gpu_aware.clocks.driver import read_meters
 from slurm_gpu_aware.clocks.note_folder import NoteFolder
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Account", "Accounts", "used_mj"]
 
-MOST_W = 5000.0
-"""A mean power above this is no GPU's: its counter was set anew, or another GPU answers."""
 _BOOT = "/proc/sys/kernel/random/boot_id"
 
 
@@ -119,7 +118,7 @@ def used_mj(start: Account, meter: Meter, boot: str, at: float) -> int:
         raise ValueError("the node or the GPU is not the same as at the start")
     used = meter.energy_mj - start.energy_mj
     # A second more: the counter is written every 20 to 100 ms, and clocks of nodes are adjusted.
-    if used < 0 or used > 1e3 * MOST_W * (max(0.0, at - start.at) + 1.0):
+    if used < 0 or used > 1e3 * MAX_GPU_W * (max(0.0, at - start.at) + 1.0):
         raise ValueError("its energy counter was reset")
     return used
 

@@ -99,6 +99,11 @@ class ClockOrders:
         """Node -> sequence number and orders of its file."""
         return {node: (file.seq, file.orders) for node, file in self._files.items()}
 
+    def newest(self, node: object) -> int:
+        """Sequence number of a node's file; 0: it has none."""
+        file = self._files.get(node) if isinstance(node, str) else None
+        return 0 if file is None else file.seq
+
     def write(self, wanted: Mapping[str, Sequence[Order]], now: float) -> dict[str, int]:
         """Write what has changed or is about to expire; return node -> its sequence number.
 

@@ -13,6 +13,7 @@ from stat import S_ISREG
 from typing import Any
 from zlib import crc32
 
+from slurm_gpu_aware.bounds import MAX_GPU_W, MAX_MHZ
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 
 __all__ = ["AgentReport", "ClockSpool"]
@@ -23,7 +24,7 @@ _JOB = re.compile(r"[1-9][0-9]{0,11}\Z")
 _KINDS = frozenset({"clock_set", "clock_failed", "energy"})
 _AGENT = "agent"
 _KEYS = (
-    *("node", "gpus", "asked_mhz", "mhz", "seq", "call", "error", "during"),
+    *("gpus", "asked_mhz", "mhz", "seq", "call", "error", "during"),
     *("restarts", "seconds", "energy_j"),
 )
 Heard = Callable[[str, str, Mapping[str, Any]], object]
@@ -56,8 +57,9 @@ class ClockSpool:
 
     A file that grew too large becomes NODE.jsonl.1; it is read to its end first. Lines come from
     other hosts: anything but a record of the known form is skipped, and so is a file that neither
-    root, the selector nor the folder's owner owns. If the selector dies before it saves the
-    offsets, lines are written to the ledger twice.
+    root, the selector nor the folder's owner owns. A file speaks for its node alone, whatever node
+    its records name. If the selector dies before it saves the offsets, lines are written to the
+    ledger twice.
     """
 
     def __init__(self, folder: Path, note: Path) -> None:
@@ -71,12 +73,13 @@ class ClockSpool:
         """Write new records to the ledger, and tell them. ``id_of``: Slurm's number to job id."""
         before = dict(self._offsets)
         for name in self._names():
+            node = name.removesuffix(".jsonl")
             for line in self._new_lines(name):
                 raw = _parsed(line)
                 report = _report(raw)
                 if report is not None:
-                    self.agents[name.removesuffix(".jsonl")] = report
-                record = _record(raw)
+                    self.agents[node] = report
+                record = _record(raw, node)
                 if record is not None:
                     job_id = id_of(int(record.pop("job_id")))
                     kind, at = record.pop("event"), record.pop("at")
@@ -168,8 +171,8 @@ def _report(raw: Mapping[str, Any]) -> AgentReport | None:
     """The report of an agent; None for anything else."""
     if raw.get("event") != _AGENT or not _is_count(raw.get("seq"), _MOST_SEQ):
         return None
-    power = _by_gpu(raw.get("gpus"), raw.get("power_w"))
-    clocks = _by_gpu(raw.get("clock_gpus"), raw.get("clock_mhz"))
+    power = _by_gpu(raw.get("gpus"), raw.get("power_w"), MAX_GPU_W)
+    clocks = _by_gpu(raw.get("clock_gpus"), raw.get("clock_mhz"), MAX_MHZ)
     if power is None or clocks is None:
         return None
     trouble = _plain(raw.get("error", ""))
@@ -177,13 +180,13 @@ def _report(raw: Mapping[str, Any]) -> AgentReport | None:
     return AgentReport(float(raw["at"]), raw["seq"], whole, power, str(trouble or ""))
 
 
-def _by_gpu(gpus: Any, values: Any) -> dict[int, float] | None:
-    """Parallel lists as a mapping; None if they are none."""
+def _by_gpu(gpus: Any, values: Any, most: float) -> dict[int, float] | None:
+    """Parallel lists as a mapping, of values from 0 to ``most``; None if they are none."""
     if not isinstance(gpus, list) or not isinstance(values, list) or len(gpus) != len(values):
         return None
     if len(gpus) > _LONGEST or not all(_is_count(gpu, _LATEST) for gpu in gpus):
         return None
-    if not all(type(value) in (int, float) and 0 <= value < _LATEST for value in values):
+    if not all(type(value) in (int, float) and 0 <= value <= most for value in values):
         return None
     return dict(zip(gpus, map(float, values), strict=True))
 
@@ -192,12 +195,13 @@ def _is_count(value: Any, most: int) -> bool:
     return type(value) is int and 0 <= value < most
 
 
-def _record(raw: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A record that the ledger takes; None for anything else."""
+def _record(raw: Mapping[str, Any], node: str) -> dict[str, Any] | None:
+    """A record of a node that the ledger takes; None for anything else."""
     if raw.get("event") not in _KINDS or not _JOB.match(str(raw.get("job_id", ""))):
         return None
     detail = {key: _plain(raw[key]) for key in _KEYS if key in raw}
-    return {"event": raw["event"], "at": float(raw["at"]), "job_id": raw["job_id"], **detail}
+    of = {"event": raw["event"], "at": float(raw["at"]), "job_id": raw["job_id"]}
+    return of | {"node": node} | detail
 
 
 def _plain(value: Any) -> object:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from slurm_gpu_aware.bounds import MAX_GPU_W
 from slurm_gpu_aware.store.ledger import Decision, Event
 
 __all__ = ["KINDS", "JobEnergy", "energy_rows", "job_energy"]
@@ -48,19 +49,21 @@ def job_energy(events: Iterable[Event]) -> JobEnergy | None:
     """Energy of a job by its events; None: no node recorded any.
 
     A record that was written twice counts once. A node that a started run used, and that recorded
-    nothing while others did, makes the sum incomplete.
+    nothing while others did, makes the sum incomplete. Where starts are known, a record of another
+    run or node does not count: nodes write what they like.
     """
     used: dict[tuple[int, str], tuple[float, float]] = {}
-    nodes_of: dict[int, set[str]] = {}
     why: dict[tuple[int, str], str] = {}
+    events = list(events)
+    nodes_of = _nodes_of(events)
     for event in events:
         run, gpus = _whole(event.detail.get("restarts")), event.detail.get("gpus")
-        if event.kind == "started" and isinstance(gpus, Mapping):
-            nodes_of[run] = set(map(str, gpus))
-        elif event.kind == "energy" and isinstance(gpus, list):
+        if event.kind == "energy" and isinstance(gpus, list):
             at = (run, str(event.detail.get("node")))
+            if nodes_of and at[1] not in nodes_of.get(run, ()):
+                continue
             joules, seconds = (_amount(event.detail.get(k)) for k in ("energy_j", "seconds"))
-            if joules is None or seconds is None:
+            if joules is None or seconds is None or joules > _most_j(seconds, len(gpus)):
                 why[at] = f"{at[1]}: {event.detail.get('error') or 'it is not known'}"
             else:
                 used[at] = (joules, seconds * len(gpus))
@@ -73,6 +76,21 @@ def job_energy(events: Iterable[Event]) -> JobEnergy | None:
     unknown = [text for at, text in sorted(why.items()) if at not in used]
     joules, gpu_s = (sum(one[i] for one in used.values()) for i in (0, 1))
     return JobEnergy(joules, gpu_s, len(runs), tuple(dict.fromkeys(unknown)))
+
+
+def _nodes_of(events: Iterable[Event]) -> dict[int, set[str]]:
+    """Run -> its nodes, of the runs whose start was seen."""
+    gpus_of = {
+        _whole(event.detail.get("restarts")): event.detail.get("gpus")
+        for event in events
+        if event.kind == "started"
+    }
+    return {run: set(map(str, gpus)) for run, gpus in gpus_of.items() if isinstance(gpus, Mapping)}
+
+
+def _most_j(seconds: float, gpus: int) -> float:
+    """Energy that so many GPUs cannot exceed; clocks of nodes are adjusted."""
+    return MAX_GPU_W * gpus * (seconds + 1.0)
 
 
 def energy_rows(decisions: Iterable[Decision], events: Iterable[Event]) -> list[dict[str, Any]]:

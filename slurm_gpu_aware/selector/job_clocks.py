@@ -59,8 +59,8 @@ class JobClocks:
     def heard(self, job_id: str, kind: str, detail: Mapping[str, Any]) -> None:
         """Take a record of a node; only ``clock_set`` and ``clock_failed`` say something here."""
         job, node = self._jobs.get(job_id), detail.get("node")
-        if job is None or not isinstance(node, str):
-            return
+        if job is None or not isinstance(node, str) or node not in job.on:
+            return  # a node says nothing of jobs of other nodes
         seq, mhz = detail.get("seq"), detail.get("mhz")
         order = job.ordered.get(node)
         answers = order is not None and isinstance(seq, int) and seq >= order.seq
@@ -87,7 +87,7 @@ class JobClocks:
         job = self._jobs[job_id]
         known = job.ordered.get(node)
         if known is not None and known.clock != clock:  # it may have been carried out
-            job.on[node] = higher([job.on[node], known.clock])
+            job.on[node] = higher([job.on.get(node), known.clock])
         elif known is not None or job.on.get(node) == clock:
             return
         job.ordered[node] = _Ordered(clock, seq, at)

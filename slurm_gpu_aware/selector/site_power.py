@@ -78,7 +78,8 @@ class SitePower:
         self._limit_w = math.inf
         self._loaded = False
         self._planned: PlannedPower | None = None
-        self._gpus, self._idle = 0, ""
+        self._gpus, self._widest, self._idle = 0, 0, ""
+        self._nodes: frozenset[str] = frozenset()
 
     def load(self) -> None:
         """Take up what a previous selector left in the ledger."""
@@ -110,13 +111,20 @@ class SitePower:
 
     def heard(self, job_id: str, kind: str, detail: Mapping[str, Any]) -> None:
         """Take a record of a node: a clock that was set or refused."""
-        self._clocks.heard(job_id, kind, detail)
+        if self._was_ordered(detail.get("node"), detail.get("seq")):
+            self._clocks.heard(job_id, kind, detail)
 
     def reported(self, agents: Mapping[str, AgentReport]) -> None:
         """Take the newest reports of the clock agents."""
         self._agents = agents
         for node, report in agents.items():
-            self._clocks.carried_out(node, report.seq)
+            if self._was_ordered(node, report.seq):
+                self._clocks.carried_out(node, report.seq)
+
+    def _was_ordered(self, node: object, seq: object) -> bool:
+        """Whether orders of this number were written; a node that names others says nothing."""
+        newest = 0 if self._orders is None else self._orders.newest(node)
+        return not isinstance(seq, int) or seq <= newest
 
     def looks(self) -> bool:
         """Whether a round is due for clocks, even if no job waits."""
@@ -240,7 +248,9 @@ class SitePower:
     def carry_out(self, plan: Plan, cluster: Cluster, settings: PlanSettings) -> Plan:
         """Order the clocks of a plan; return it without the jobs that wait for lowered clocks."""
         self._order(plan, cluster, settings)
-        self._planned, self._gpus = plan.power, int(cluster.exists.sum())
+        self._planned = plan.power
+        self._gpus, self._widest = int(cluster.exists.sum()), cluster.shape[1]
+        self._nodes = frozenset(cluster.nodes)
         self._idle = "" if plan.power is None else idle_nodes(plan, cluster)
         later = [a.job_id for a in plan.assignments if a.job_id in plan.after_lowering]
         if not later:
@@ -285,12 +295,17 @@ class SitePower:
         now = self._clock()
         fresh = [
             power_w
-            for report in self._agents.values()
-            if now - report.at <= _MEASURED_S
-            for power_w in report.power_w.values()
+            for node, report in self._agents.items()
+            if abs(now - report.at) <= _MEASURED_S
+            for gpu, power_w in report.power_w.items()
+            if node in self._nodes and gpu < self._widest
         ]
         refused = {job_id: why for job_id in self._known if (why := self._clocks.refused(job_id))}
-        troubles = {node: one.trouble for node, one in self._agents.items() if one.trouble}
+        troubles = {
+            node: one.trouble
+            for node, one in self._agents.items()
+            if one.trouble and node in self._nodes
+        }
         return PowerReading(
             self.limit.words,
             round(self._limit_w, 1),

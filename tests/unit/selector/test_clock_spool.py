@@ -82,10 +82,15 @@ def test_a_bad_line_harms_no_other(spool: Path, bad: str) -> None:
 
 
 def test_values_are_kept_short_and_plain(spool: Path) -> None:
-    odd = {"error": "x" * 9999, "node": {"a": 1}, "gpus": [1, -2, "3", 1e400], "mhz": 10**30}
+    odd = {"error": "x" * 9999, "call": {"a": 1}, "gpus": [1, -2, "3", 1e400], "mhz": 10**30}
     write(spool, json.dumps({**GOOD, **odd, "other": 1}))
     (found,) = collect(spool)
-    assert found == {"error": "x" * 200, "node": "dict", "gpus": [1], "mhz": "int"}
+    assert found == {"node": "n1", "error": "x" * 200, "call": "dict", "gpus": [1], "mhz": "int"}
+
+
+def test_a_file_speaks_for_its_node_alone(spool: Path) -> None:
+    write(spool, *(json.dumps({**GOOD, "node": node}) for node in ("n2", ["n2"], None)))
+    assert [e["node"] for e in collect(spool)] == ["n1"] * 3
 
 
 def test_the_energy_of_a_job_comes_into_the_ledger(spool: Path) -> None:
@@ -136,6 +141,7 @@ def test_the_newest_report_of_an_agent_is_kept_and_not_written_to_the_ledger(spo
     [
         *({"seq": -1}, {"seq": True}, {"seq": 10**16}, {"seq": "5"}, {"power_w": [1.0]}),
         *({"gpus": [0, -1]}, {"gpus": None}, {"power_w": [1e400, 2]}, {"power_w": ["a", 2]}),
+        *({"power_w": [1e300, 2]}, {"power_w": [float("nan"), 2]}, {"clock_mhz": [10**6]}),
         *({"clock_gpus": [1] * 999, "clock_mhz": [1] * 999}, {"clock_mhz": [-5]}, {"at": None}),
     ],
 )

@@ -50,7 +50,14 @@ def test_what_is_not_known_is_told() -> None:
     assert (reset.energy_j, reset.unknown) == (5.0, ("n1: GPU 0: reset",))
 
 
-@pytest.mark.parametrize("bad", [-1.0, float("nan"), True, "much", 1e999])
+def test_a_node_adds_nothing_to_the_energy_of_other_nodes_jobs() -> None:
+    lies = [energy("n9", 900.0), energy("n1", 900.0, run=5), energy("n9", None)]
+    found = job_energy([started("n1"), energy("n1", 100.0), *lies])
+    assert found is not None
+    assert (found.energy_j, found.runs, found.unknown) == (100.0, 1, ())
+
+
+@pytest.mark.parametrize("bad", [-1.0, float("nan"), True, "much", 1e999, 1e9])
 def test_amounts_that_a_node_made_up_count_as_not_known(bad: Any) -> None:
     found = job_energy([energy("n1", bad)])
     assert found is not None
@@ -63,7 +70,7 @@ def test_rows_by_user_and_class_count_complete_accounts_only() -> None:
         decision("8", user="alice", asked={"class": "B"}),
         decision("9", user="bob", asked={}),
     ]
-    whole = energy("n1", 7.2e6)
+    whole = energy("n1", 7.2e6, seconds=36_000.0)
     part = Event("8", "energy", {**energy("n1", None).detail}, 100.0)
     rows = {(r["by"], r["name"]): r for r in energy_rows(jobs, [whole, part])}
     assert list(rows) == [
@@ -72,7 +79,7 @@ def test_rows_by_user_and_class_count_complete_accounts_only() -> None:
     ]
     alice = rows["user", "alice"]
     assert (alice["jobs"], alice["measured"], alice["kwh"]) == (2, 1, 2.0)
-    assert alice["gpu_hours"] == pytest.approx(20 / 3600)
+    assert alice["gpu_hours"] == pytest.approx(20)
     assert rows["class", "B"]["mean_w"] is None
     assert rows["all", ""]["jobs"] == 3
     assert energy_rows(jobs, [part]) == []

@@ -10,7 +10,7 @@ from slurm_gpu_aware.store.ledger import Event
 
 
 def energy(node="n1", joules=1.8e6, **detail):
-    known = {"node": node, "gpus": [0, 1], "restarts": 0, "energy_j": joules, "seconds": 60.0}
+    known = {"node": node, "gpus": [0, 1], "restarts": 0, "energy_j": joules, "seconds": 600.0}
     return Event("7", "energy", known | detail, 1.0)
 
 

@@ -185,6 +185,11 @@ def test_a_start_waits_until_a_running_clock_has_fallen(site: SlurmFolder) -> No
     answer(site, node, job_id=7, mhz=high or 0, gpus=[0, 1], seq=seq - 1)
     assert site.round(2) == 0, site.said
     assert site.jobs["8"]["state"] == "PENDING"
+    # Nor is an answer to orders that were never written.
+    nothing = {"gpus": [], "power_w": [], "clock_gpus": [], "clock_mhz": [], "error": ""}
+    answer(site, node, "agent", job_id=0, seq=seq + 10**9, **nothing)
+    assert site.round(2) == 0, site.said
+    assert site.jobs["8"]["state"] == "PENDING"
     answer(site, node, job_id=7, mhz=low, gpus=[0, 1], seq=seq)
     assert site.round(2) == 0, site.said
     assert site.jobs["8"]["state"] == "RUNNING", site.said
@@ -262,6 +267,7 @@ def test_measured_power_of_all_nodes_is_shown_and_recorded(site: SlurmFolder) ->
         values = [power_w / 4] * 4
         report = {"gpus": [0, 1, 2, 3], "power_w": values, "clock_gpus": [], "clock_mhz": []}
         answer(site, node, "agent", job_id=0, seq=1, error="no orders" * (node == "n2"), **report)
+    answer(site, "n9", "agent", job_id=0, seq=1, error="no node of the site", **report)
     site.write([*site.jobs.values(), job("8")], NODES)
     assert site.round() == 0, site.said
     last = show(site)
