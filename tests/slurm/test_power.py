@@ -137,6 +137,7 @@ def test_sizes_and_clocks_follow_the_limit(cluster: Cluster) -> None:
             lambda: locked(cluster).keys() == {(node, slots[0])}, 30, lambda: str(locked(cluster))
         )
         assert abs(locked(cluster)[node, slots[0]] - chosen["clock_mhz"]) <= 20
+        cluster.wait_until(lambda: power(cluster) is not None, 30, "the power in status")
         told = power(cluster)
         assert told is not None
         assert told["planned_w"] <= told["limit_w"]
