@@ -59,7 +59,10 @@ def test_never_above_the_limit_unless_running_jobs_are(jobs, more, limit_w, idle
     found = allocate(jobs, gpus, limit_w, idle_w=idle_w, gpus_per_node=4, whole_nodes=whole)
     running = [job for job in jobs if job.must_run]
     least = (
-        sum(min((p for _, _, p in known(job, job.sizes[0])), default=job.max_w) for job in running)
+        sum(
+            min((p for _, _, p in known(job, job.sizes[0])), default=own_power_w(job))
+            for job in running
+        )
         + (gpus - sum(job.sizes[0] for job in running)) * idle_w
     )
     power_w = sum(one.power_w for one in found.jobs.values()) + found.idle_gpus * idle_w
