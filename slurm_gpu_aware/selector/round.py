@@ -13,7 +13,7 @@ from typing import Any
 from slurm_gpu_aware.admission.snapshot import is_usable
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs
-from slurm_gpu_aware.gate.owner_change import is_changed, settle_changes
+from slurm_gpu_aware.gate.owner_change import Change, is_changed, settle_changes
 from slurm_gpu_aware.gate.restore import restore
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.profile import Profile
@@ -127,6 +127,8 @@ class Rounds:
         self.power = SitePower(config, self.tracker, clock, orders)
         self._policy_noted: str | None = None
         self._postponements = Postponements(ledger)
+        self._refused: dict[str, Change] = {}
+        """Job -> change of its owner that Slurm refused in the last round."""
         self._site = SiteReader(client, config, clock, timer)
         self._classes = KnownClasses(config, ledger)
         self.estimates = Estimates(config)
@@ -221,8 +223,15 @@ class Rounds:
     def _settle_changes(self, jobs: Sequence[SlurmJob], now: float) -> None:
         gate = self._config.gate
         gated = gated_jobs(jobs, gate)
-        for change in settle_changes(self._client, gate, gated, split_arrays(jobs)):
+        changes = settle_changes(self._client, gate, gated, split_arrays(jobs))
+        before = self._refused
+        self._refused = {one.job.id: one for one in changes if one.refused is not None}
+        for change in changes:
             job_id, why = change.job.id, change.refused
+            self.tracker.withdraw(job_id, {"why": "changed by its owner"}, now)
+            last = before.get(job_id)
+            if last is not None and (last.record, last.refused) == (change.record, why):
+                continue  # it was told
             if why is None:
                 log.info("job %s was changed by its owner", job_id)
                 self._backoff.clear(job_id)
@@ -231,7 +240,6 @@ class Rounds:
             else:
                 log.warning("job %s keeps its request, Slurm refused its change: %s", job_id, why)
                 detail = {"record": change.record, "refused": why}
-            self.tracker.withdraw(job_id, {"why": "changed by its owner"}, now)
             self.tracker.ledger.event(job_id, "changed", detail, now)
 
     def _plan_and_place(self, view: _View, outcome: Outcome) -> None:

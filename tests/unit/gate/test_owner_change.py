@@ -178,3 +178,8 @@ def test_a_round_keeps_off_a_change_that_it_cannot_settle(slurm: SlurmFolder) ->
     bench = RoundsBench(slurm)
     assert bench.rounds.run().placed == []
     assert all("Licenses" in dict(update.fields) for _, update in bench.told)
+    # It is tried again in each round, and told once.
+    told = len(bench.told)
+    bench.rounds.run()
+    assert len(bench.told) > told
+    assert [event.kind for event in bench.ledger.events("7")].count("changed") == 1
