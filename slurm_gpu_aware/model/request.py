@@ -9,6 +9,7 @@ from typing import Any
 
 from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
+from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.size_table import SizeTable
 
 __all__ = ["NodeGroups", "Request"]
@@ -72,6 +73,8 @@ class Request:
     its CPUs, are the same for all sizes."""
     table: SizeTable | None = None
     """Time and power by GPU count and clock; None: no performance model is known."""
+    due: DueDate | None = None
+    """When it should end; None: the job has no due date."""
     power_w: float = 0.0
     """Power above that of idle GPUs that the job needs at least; a round under a limit sets it."""
     application: str | None = None

@@ -1,0 +1,22 @@
+"""Due date of a job, and what is known of its work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["DueDate"]
+
+
+@dataclass(frozen=True)
+class DueDate:
+    """When a job should end. It bounds nothing: a job that is late runs on."""
+
+    due_s: float
+    """Time on a round's clock."""
+    runs: tuple[tuple[int, float], ...] = ()
+    """(GPUs, run time on median GPUs without any slowdown) of earlier runs of the same user and job
+    name. Units: s; inf: its time limit ended the run."""
+    done: float = 0.0
+    """Work of the job before its last start, in iterations of its size table."""
+    restart_s: float | None = None
+    """What a restart with more GPUs costs; None: the job is not moved."""

@@ -1,0 +1,162 @@
+"""GPUs of one job with a due date, now and later, from the work of its earlier runs.
+
+The job should be in time whatever its work, up to what its time limit allows. If that is more than
+its largest size can do by then, it should be in time in as many cases as that size can: work beyond
+them is lost in any case. Under this condition it should cost least energy: with one size for a job
+that cannot be moved, with STS's optimal growth (`stochastic`) for another one, restarts counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_gpu_aware.model.arrays import FloatArray
+from slurm_gpu_aware.model.due_date import DueDate
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.sizing.speeds import Speeds, speeds_of
+from slurm_gpu_aware.sizing.stochastic import GrowthPlan, best_constant, optimum
+from slurm_gpu_aware.sizing.work import empirical
+
+__all__ = ["DuePlan", "due_plan"]
+
+AT_ONCE_S = 1.0
+"""The first size is left at once if its time is not longer than this, ..."""
+RESTARTS = 5.0
+"""... or than so many restarts."""
+
+
+@dataclass(frozen=True)
+class DuePlan:
+    """Sizes of a job with a due date. Times count from now. Units: s."""
+
+    gpus: int
+    """Size that it should have now."""
+    in_time: float
+    """Probability of the due date; 0: no earlier run would have met it."""
+    runs: int
+    """Earlier runs that this rests on: those with more work than the job has done."""
+    growth: tuple[tuple[float, int], ...] = ()
+    """(time, GPUs) of later sizes."""
+    longest_s: float = math.inf
+    """Time to the end with the most work with which the job is in time."""
+
+
+@dataclass(frozen=True)
+class _Option:
+    """A plan, and the most work with which it is in time."""
+
+    most: float
+    plan: GrowthPlan
+    restarts: int = 0
+
+
+def due_plan(
+    request: Request, now: float, *, slowdown: float = 1.0, running: bool = False
+) -> DuePlan | None:
+    """The sizes of a job; None: it has no due date, or nothing is known of its work.
+
+    Parameters
+    ----------
+    request : with ``table`` and ``sizes``; without these the plan keeps its size. Its ``due.done``
+        is the work done until now.
+    slowdown : of the GPUs that it has or gets.
+    running : it has ``request.gpus`` GPUs, and never gets fewer.
+    """
+    due, speeds = request.due, _speeds(request)
+    if due is None or speeds is None:
+        return None
+    work = _Work(request, due, speeds)
+    if not len(work.cases) or (running and request.gpus not in speeds.gpus):
+        return None
+    own = speeds.at_least(request.gpus) if running else speeds
+    time_left = (due.due_s - now) / slowdown
+    options = list(_options(work, own or speeds, time_left, running=running, slowdown=slowdown))
+    if not options:
+        return DuePlan(request.gpus, 0.0, len(work.cases))
+    best = max(options, key=lambda one: (one.most, -one.plan.cost))
+    return _told(work, best, slowdown)
+
+
+class _Work:
+    """The work of a job."""
+
+    def __init__(self, request: Request, due: DueDate, speeds: Speeds) -> None:
+        self.done, self.restart_s = due.done, due.restart_s
+        speed = dict(zip(speeds.gpus.tolist(), speeds.speed.tolist(), strict=True))
+        works = (seconds * speed[gpus] for gpus, seconds in due.runs if gpus in speed)
+        self.cases: FloatArray = np.array([w for w in works if w > due.done], dtype=float)
+        limit = request.time_limit_s * float(speeds.speed[0])
+        self.limit = limit if limit > due.done else math.inf
+        """The most work that it may have: its time limit must do for its least size."""
+
+    def covered(self, speed: float, time_left: float) -> float | None:
+        """The most work that may be asked of a job in time at a speed; None: no case is in time."""
+        reach = self.done + time_left * speed * (1 + 1e-9)
+        if self.limit <= reach:
+            return self.limit
+        in_time = self.cases[self.cases <= reach]
+        return float(in_time.max()) if len(in_time) else None
+
+    def in_time(self, most: float) -> float:
+        """Share of the cases with at most this work."""
+        return 1.0 if most >= self.limit else float(np.mean(self.cases <= most))
+
+
+def _speeds(request: Request) -> Speeds | None:
+    """Speeds of the sizes of a job; of its only size, in s of work, if others are not known."""
+    if request.table is not None and request.sizes:
+        known = speeds_of(request.table)
+        own = None if known is None else np.isin(known.gpus, request.sizes)
+        if known is None or own is None or not own.any():
+            return None
+        return Speeds(known.gpus[own], known.speed[own], known.power[own])
+    one = np.ones(1)
+    return Speeds(request.gpus * one, one, one)
+
+
+def _options(
+    work: _Work, speeds: Speeds, time_left: float, *, running: bool, slowdown: float
+) -> Iterator[_Option]:
+    """The plans that are in time in some case."""
+    stay = Speeds(speeds.gpus[:1], speeds.speed[:1], speeds.power[:1]) if running else speeds
+    if (most := work.covered(float(stay.speed[-1]), time_left)) is not None:
+        given = empirical(work.cases.tolist(), most).given(work.done)
+        yield _Option(most, best_constant(given, stay, time_left))
+    if work.restart_s is None or len(speeds.gpus) < 2:
+        return
+    first = speeds.gpus[0] if running else 0.0
+    restarts = 0
+    for _ in range(3):  # the plan tells how many restarts it needs
+        left = time_left - restarts * work.restart_s / slowdown
+        most = work.covered(float(speeds.speed[-1]), left)
+        if most is None:
+            return
+        given = empirical(work.cases.tolist(), most).given(work.done)
+        plan = optimum(given, speeds, left)
+        needed = len(plan.gpus) - 1 + (running and plan.gpus[0] > first)
+        if needed <= restarts:
+            yield _Option(most, plan, needed)
+            return
+        restarts = needed
+
+
+def _told(work: _Work, best: _Option, slowdown: float) -> DuePlan:
+    plan, restart_s = best.plan, work.restart_s or 0.0
+    leaves = [time * slowdown for time in plan.leaves]
+    start = 0
+    while start + 1 < len(leaves) and leaves[start] <= max(RESTARTS * restart_s, AT_ONCE_S):
+        start += 1
+    later = range(start + 1, len(leaves))
+    return DuePlan(
+        int(plan.gpus[start]),
+        work.in_time(best.most),
+        len(work.cases),
+        tuple(
+            (float(leaves[i - 1] + restart_s * (i - start - 1)), int(plan.gpus[i])) for i in later
+        ),
+        float(leaves[-1] + restart_s * best.restarts),
+    )

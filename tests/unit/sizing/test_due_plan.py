@@ -1,0 +1,147 @@
+"""Sizes of a job with a due date, from runs whose work is counted by hand."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu_aware.model.due_date import DueDate
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import SizeTable
+from slurm_gpu_aware.sizing.due_plan import due_plan
+
+H = 3600.0
+GPUS = np.array([1, 2, 4, 8])
+SPEED = {1: 1.0, 2: 1.8, 4: 3.2, 8: 5.0}
+TABLE = SizeTable(
+    GPUS,
+    np.array([1000]),
+    np.array([[1 / speed] for speed in SPEED.values()]),
+    300.0 * GPUS[:, None],
+)
+RUNS = ((1, 2 * H), (1, 3 * H), (2, 2 * H), (1, 1 * H))  # work of 2, 3, 3.6 and 1 h on one GPU
+
+
+def job(due_s, *, limit_s=10 * H, gpus=1, runs=RUNS, **more):
+    due = DueDate(due_s, runs, **more)
+    sizes = tuple(GPUS.tolist())
+    return Request("1", gpus, sizes=sizes, table=TABLE, time_limit_s=limit_s, due=due)
+
+
+@pytest.mark.parametrize(
+    ("due_s", "gpus", "in_time", "longest_s"),
+    [
+        (10 * H, 1, 1.0, 10 * H),  # in time whatever it needs of its limit
+        (9 * H, 2, 1.0, 10 * H / 1.8),
+        (2 * H, 8, 1.0, 2 * H),  # 10 h of work just fit
+        (1.9 * H, 4, 1.0, 3.6 * H / 3.2),  # the limit does not fit, all runs seen do
+        (1.2 * H, 4, 1.0, 3.6 * H / 3.2),
+        (0.65 * H, 8, 0.75, 0.6 * H),
+        (0.25 * H, 8, 0.25, 0.2 * H),
+        (0.19 * H, 1, 0.0, math.inf),
+        (-H, 1, 0.0, math.inf),
+    ],
+)
+def test_a_job_that_cannot_be_moved_gets_the_cheapest_size(due_s, gpus, in_time, longest_s):
+    plan = due_plan(job(due_s), 0.0)
+    assert (plan.gpus, plan.in_time, plan.runs, plan.growth) == (gpus, in_time, 4, ())
+    assert plan.longest_s == pytest.approx(longest_s)
+
+
+def test_a_job_that_can_be_moved_starts_small_and_grows():
+    plan = due_plan(job(9 * H, restart_s=60.0), 0.0)
+    ((at, gpus),) = plan.growth
+    assert (plan.gpus, plan.in_time, gpus) == (1, 1.0, 8)
+    # All 10 h of work: at 1 GPU until then, a restart, the rest at 5 times the speed.
+    assert at + 60.0 + (10 * H - at) / 5.0 == pytest.approx(9 * H)
+    assert plan.longest_s == pytest.approx(9 * H)
+
+
+def test_when_nothing_was_learnt_the_plan_goes_on():
+    def plan(at, **more):
+        runs = ((1, 8 * H),)
+        return due_plan(job(5 * H, restart_s=60.0, runs=runs, done=at), at, **more)
+
+    at = plan(0.0).growth[0][0]
+    later = plan(at / 2, running=True)
+    assert later.gpus == 1
+    for (then, gpus), (before, before_gpus) in zip(later.growth, plan(0.0).growth, strict=True):
+        assert (then, gpus) == (pytest.approx(before - at / 2), before_gpus)
+    assert plan(at, running=True).gpus == plan(0.0).growth[0][1]
+
+
+def test_slow_gpus_ask_for_more():
+    assert due_plan(job(10 * H), 0.0).gpus == 1
+    assert due_plan(job(10 * H), 0.0, slowdown=1.5).gpus == 2
+
+
+def test_a_run_that_its_limit_cut_off_needs_all_of_it():
+    plan = due_plan(job(1.2 * H, runs=((1, H), (2, math.inf))), 0.0)
+    assert (plan.gpus, plan.in_time) == (1, 0.5)
+
+
+def test_without_table_or_range_only_runs_with_its_gpus_count():
+    due = DueDate(2.5 * H, RUNS, restart_s=60.0)
+    plan = due_plan(Request("1", 1, time_limit_s=4 * H, due=due), 0.0)
+    assert (plan.gpus, plan.in_time, plan.runs, plan.growth) == (1, pytest.approx(2 / 3), 3, ())
+    assert plan.longest_s == 2 * H
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Request("1", 1, sizes=(1, 2), table=TABLE),
+        job(H, runs=()),
+        job(H, runs=((3, H),)),  # no size of the table
+        job(H, done=4 * H),  # it has outlived all runs
+    ],
+)
+def test_nothing_is_known(request_):
+    assert due_plan(request_, 0.0) is None
+
+
+hours = st.floats(0.05, 20.0).map(lambda h: h * H)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([1, 2, 4, 8]), hours), min_size=1, max_size=8),
+    hours,
+    hours,
+    st.sampled_from([None, 0.0, 60.0, 600.0]),
+    st.sampled_from([1, 2, 4, 8]),
+    st.floats(0.0, 5.0 * H),
+    st.floats(1.0, 2.0),
+)
+def test_sizes_only_grow(runs, due_s, limit_s, restart_s, gpus, done, slowdown):
+    """A running job never gets fewer; what is said to be in time is in time."""
+    one = job(due_s, limit_s=limit_s, gpus=gpus, runs=tuple(runs), restart_s=restart_s, done=done)
+    plan = due_plan(one, 0.0, slowdown=slowdown, running=True)
+    if plan is None:
+        return
+    sizes = [plan.gpus, *(size for _, size in plan.growth)]
+    assert sizes[0] >= gpus
+    assert all(a < b for a, b in pairwise(sizes))
+    times = [at for at, _ in plan.growth]
+    assert times == sorted(times)
+    if restart_s is None:
+        assert sizes == [gpus]
+    assert 0.0 <= plan.in_time <= 1.0
+    if plan.in_time:
+        assert plan.longest_s <= due_s * (1 + 1e-6) + 1e-3
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([1, 2, 4, 8]), hours), min_size=1, max_size=8),
+    hours,
+    hours,
+    hours,
+)
+def test_a_later_due_date_is_not_less_likely(runs, limit_s, one_s, other_s):
+    first, second = (
+        due_plan(job(due_s, limit_s=limit_s, runs=tuple(runs)), 0.0)
+        for due_s in sorted((one_s, other_s))
+    )
+    assert first.in_time <= second.in_time
