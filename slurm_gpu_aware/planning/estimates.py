@@ -24,6 +24,8 @@ QUANTILE = 0.6
 disturbs more than one that ends early."""
 KEPT_RUNS = 10
 """Last runs of a group that count; older ones describe an older program."""
+MOST_RUNS = 100
+"""Runs of a name that a due date rests on, at all its limits and numbers of GPUs."""
 _PRIOR_RUNS = 0.5
 """Runs that the coarser group, or the limit, counts for."""
 KEPT_GROUPS = 200
@@ -142,6 +144,19 @@ class RunHistory:
                 self._known.clear()
             known = self._known[kind] = self._estimate(kind, 0.0)
         return known
+
+    def runs(self, user: str, name: str) -> tuple[tuple[int, float], ...]:
+        """(GPUs, work) of the last runs of a user's jobs of a name, at most `MOST_RUNS`.
+
+        Work is inf if a time limit ended the run.
+        """
+        found: list[tuple[int, float]] = []
+        for group, works in reversed(self._owners.get(_owner(user), {}).items()):
+            if len(group) == 3 and group[0] == name[:MAX_JOB_NAME]:
+                gpus = group[2]
+                assert isinstance(gpus, int)  # noqa: S101 - see `JobKind.groups`
+                found += ((gpus, work) for work in works)
+        return tuple(found[:MOST_RUNS])
 
     def _estimate(self, kind: JobKind, done_s: float) -> Estimate:
         limit = max(kind.time_limit_s, _LEAST_S)

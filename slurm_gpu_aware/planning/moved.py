@@ -62,12 +62,21 @@ def place_moved(
         sized = request.resized(gpus) if gpus in request.sizes else request
         chosen = _at(target, sized, cluster, dispatcher)
         if chosen is None:
-            rest.append(replace(request, priority=_FIRST + request.priority))
+            rest.append(_first(request, target, gpus))
             continue
         held = take(cluster, request, chosen)
         running.append(as_running(request, chosen, now, held))
         placed.append(replace(chosen, clock_mhz=clock_mhz))
     return tuple(placed), rest, replace(cluster, running=tuple(running), power_w=None)
+
+
+def _first(request: Request, target: Assignment, gpus: int) -> Request:
+    """The request at the front of the queue, with no fewer GPUs than the job had."""
+    least = int((target.why.get("moved") or {}).get("gpus_before", gpus))
+    if least in request.sizes:
+        sizes = tuple(size for size in request.sizes if size >= least)
+        request = replace(request.resized(least), sizes=sizes)
+    return replace(request, priority=_FIRST + request.priority)
 
 
 def _at(

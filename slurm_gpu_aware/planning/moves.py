@@ -14,6 +14,9 @@ A moldable job with a size table may grow by a move: its remaining time then shr
 the times of the two sizes, too. It grows only while every waiting job fits, and never shrinks: what
 it gives back would end other jobs sooner, but not itself.
 
+A job with a due date grows when its plan says so (`due_dates`), whatever that saves, and whatever
+the jobs behind it in Slurm's order lose; the jobs before it lose nothing.
+
 With ``sticky`` False the movable jobs are placed anew in every round, as PAL's non-sticky mode
 does, and each job that finds faster GPUs moves, whatever its restart and the waiting jobs lose.
 """
@@ -33,6 +36,7 @@ from slurm_gpu_aware.model.move_settings import RATE_S, MoveSettings
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import predicted_slowdown, set_words
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
+from slurm_gpu_aware.planning.due_dates import due_growth
 from slurm_gpu_aware.planning.front import Front, front_of
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.prefix import by_class, in_slurm_order
@@ -78,6 +82,8 @@ class Move:
     """Expected time to its end without the move."""
     saves_s: float
     """Time that the move is expected to save, the restart counted."""
+    due: bool = False
+    """The job grows to meet its due date."""
 
     @property
     def job_id(self) -> str:
@@ -139,14 +145,20 @@ def plan_moves(
     known = list(movable)
     ends = expected_ends([one.job for one in known], now).tolist()
     remaining = {one.request.job_id: end - now for one, end in zip(known, ends, strict=True)}
-    able = [one for one in known if may_move(one, remaining[one.request.job_id], moves, now)]
-    if not able:
-        return ()
     planner = _Moves(in_slurm_order(queue), cluster, settings, moves, now, policy_options)
     planner.remaining = remaining
+    due = planner.due(known)
+    able = [
+        one
+        for one in known
+        if one.request.job_id not in due
+        and may_move(one, remaining[one.request.job_id], moves, now)
+    ]
+    if not able and not due:
+        return ()
     found = planner.improving(able) if moves.sticky else planner.anew(able, settings.classes)
     found.sort(key=lambda move: -move.saves_s)
-    return tuple(planner.allowed(found, left, set(busy)))
+    return tuple(planner.allowed([*due.values(), *found], left, set(busy)))
 
 
 def begun(cluster: Cluster, moves: Iterable[Move], now: float) -> Cluster:
@@ -183,6 +195,28 @@ class _Moves:
         self._slowdowns: dict[str, float] = {}
         self._fastest: dict[str, float] = {}
 
+    def due(self, known: Sequence[Movable]) -> dict[str, Move]:
+        """The growth of jobs that must grow now to meet their due dates, the earliest first."""
+        jobs = {one.request.job_id: one for one in known}
+        found: dict[str, Move] = {}
+        for job_id, account in due_growth(
+            [(j.request, j.job) for j in known], self.cluster, self.now
+        ):
+            one, most = jobs[job_id], account.growth[0][1]
+            if not math.isfinite(self.remaining[job_id]):
+                continue
+            without = self._without([one])
+            for size in (n for n in reversed(one.request.sizes) if one.request.gpus < n <= most):
+                target = self._target(one, without, size)
+                move = target and self._move(one, target, one.restart_s)
+                if move:
+                    why = {**move.assignment.why, "due": account.values()}
+                    found[job_id] = replace(
+                        move, assignment=replace(move.assignment, why=why), due=True
+                    )
+                    break
+        return found
+
     def allowed(self, found: Iterable[Move], most: int, taken: set[int]) -> Iterator[Move]:
         """The first moves that take nothing from the waiting jobs; ``taken``: nodes to avoid."""
         cluster, front, gone = self.cluster, None, set[Gpu]()
@@ -190,19 +224,24 @@ class _Moves:
             nodes = {*move.assignment.nodes, *(node for node, _ in move.of.job.gpus)}
             if not most or not taken.isdisjoint(nodes):
                 continue
-            if front is None:
-                front = front_of(self.ordered, cluster, self.dispatcher, self.now)
+            ordered = self.ordered
+            if move.due:
+                ordered = [r for r in ordered if r.priority > move.request.priority]
+            before = front or front_of(ordered, cluster, self.dispatcher, self.now)
             after = _moved(cluster, move, self.now)
             lost = gone | _gpus(move.assignment)
-            then = front_of(self.ordered, after, self.dispatcher, self.now, lost)
-            if self._takes_from(front, then, move):
+            then = front_of(ordered, after, self.dispatcher, self.now, lost)
+            front = None if move.due else before
+            if self._takes_from(before, then, move):
                 continue
-            cluster, front, gone, most = after, then, lost, most - 1
+            cluster, front, gone, most = after, front and then, lost, most - 1
             taken |= nodes
             yield move
 
     def _takes_from(self, before: Front, then: Front, move: Move) -> bool:
         """Say whether a move takes a start, a reservation or GPU time from the waiting jobs."""
+        if move.due:
+            return before.preempts or not then.keeps(before)
         if before.preempts or not then.keeps(before) or (move.grows and before.head is not None):
             return True
         saves_gpu_s = move.saves_s * move.of.request.gpus

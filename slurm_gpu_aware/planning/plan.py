@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.registry import DEFAULT
+from slurm_gpu_aware.planning.due_account import DueAccount
 
 __all__ = ["Plan", "PlanSettings", "Waiting"]
 
@@ -109,3 +111,7 @@ class Plan:
     power have been set."""
     power: PlannedPower | None = None
     """None: there is no power limit."""
+    due: Mapping[str, DueAccount] = field(default_factory=dict)
+    """Job of the queue with a due date -> its account."""
+    wake_s: float = math.inf
+    """When a job that starts should grow; a round should run then, on the clock of ``now``."""

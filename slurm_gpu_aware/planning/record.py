@@ -19,6 +19,7 @@ from slurm_gpu_aware.model.cluster import (
     RunningJob,
     Sockets,
 )
+from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.penalties import Penalty
 from slurm_gpu_aware.model.power import PoweredJob, PowerState
@@ -217,6 +218,7 @@ def _read_request(
         "preempts": frozenset,
         "preempts_lower": frozenset,
         "postponed": _read_wait,
+        "due": _read_due,
     }
     return Request(**{n: read[n](value) if n in read else value for n, value in row.items()})
 
@@ -224,6 +226,10 @@ def _read_request(
 def _read_wait(row: Mapping[str, Any]) -> Postponement:
     gpus = tuple((str(node), tuple(slots)) for node, slots in row["gpus"])
     return Postponement(**{**row, "gpus": gpus})
+
+
+def _read_due(row: Mapping[str, Any]) -> DueDate:
+    return DueDate(**{**row, "runs": tuple((int(gpus), float(s)) for gpus, s in row["runs"])})
 
 
 def _read_table(row: Mapping[str, Any]) -> SizeTable:

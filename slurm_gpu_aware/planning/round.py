@@ -34,6 +34,7 @@ from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.placement.policy import Reason
 from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve
 from slurm_gpu_aware.planning.dispatcher import Dispatcher, PlacementFailedError, shape_of
+from slurm_gpu_aware.planning.due_dates import with_due_dates, with_due_sizes
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
 from slurm_gpu_aware.planning.postponing import row_of
 from slurm_gpu_aware.planning.power_budget import PowerBudget, with_least_sizes
@@ -87,9 +88,9 @@ def plan_round(
     power : limit and consumers of power; None: there is no limit, and no clock changes.
     """
     cluster = replace(cluster, running=RunningJobs.of(cluster.running))
-    moldable = any(request.sizes for request in queue)
+    asked, moldable = queue, any(request.sizes for request in queue)
     if moldable:
-        queue = with_least_sizes(queue)
+        queue = with_least_sizes(with_due_sizes(queue, now))
     budget = PowerBudget.of(cluster, settings, power)
     if budget is not None:
         cluster, queue = budget.cluster, [budget.needing(request) for request in queue]
@@ -97,7 +98,9 @@ def plan_round(
     grows = moldable or budget is not None
     one = _Round(cluster, settings, now, dispatcher, explain, reserves=grows)
     plan = one.plan(in_slurm_order(queue))
-    return sized(plan, one.placed, one.spare, dispatcher, budget, power) if grows else plan
+    if grows:
+        plan = sized(plan, one.placed, one.spare, dispatcher, budget, power)
+    return with_due_dates(plan, asked, now)
 
 
 class _Round:

@@ -1,0 +1,52 @@
+"""Account of a due date: how likely it is met, and with which sizes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_gpu_aware.time_text import stamp
+
+__all__ = ["DueAccount"]
+
+
+@dataclass(frozen=True)
+class DueAccount:
+    """How likely a due date is met, and with which sizes. Times: of the round's clock."""
+
+    due_s: float
+    in_time: float | None
+    """Probability; 0: impossible, as far as is known; None: no earlier run says anything."""
+    runs: int = 0
+    gpus: int = 0
+    growth: tuple[tuple[float, int], ...] = ()
+    """(time, GPUs) of later sizes."""
+    ends_s: float = math.inf
+    """End with the most work with which the job is in time."""
+
+    @property
+    def text(self) -> str:
+        """For example ``2026-12-01 18:00:00; met in 93% of 14 earlier runs ...``."""
+        if self.in_time is None:
+            return f"{stamp(self.due_s)}; no earlier run of its name says whether it is met"
+        words = f"{stamp(self.due_s)}; "
+        runs = f"{self.runs} earlier run{'' if self.runs == 1 else 's'}"
+        if not self.in_time:
+            return f"{words}it cannot be met by what {runs} needed, so it plays no part"
+        words += f"met with {100 * self.in_time:.0f}% by {runs}; longest case ends"
+        words += f" {stamp(self.ends_s)} with {_gpus(self.gpus)}"
+        for at, gpus in self.growth:
+            words += f", {gpus} from {stamp(at)} on"
+        return words
+
+    def values(self) -> dict[str, Any]:
+        """For the ledger."""
+        ends_s = self.ends_s if math.isfinite(self.ends_s) else None
+        values = {name: value for name, value in vars(self).items() if name != "growth"}
+        grows = {"grows": [list(step) for step in self.growth]} if self.growth else {}
+        return {**values, **grows, "ends_s": ends_s, "text": self.text}
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'' if count == 1 else 's'}"

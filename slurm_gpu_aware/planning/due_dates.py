@@ -1,0 +1,125 @@
+"""Due dates in a round: least sizes of waiting jobs, growth of running ones, and their account."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement.account import predicted_slowdown
+from slurm_gpu_aware.planning.due_account import DueAccount
+from slurm_gpu_aware.planning.plan import Plan
+from slurm_gpu_aware.sizing.due_plan import DuePlan, due_plan
+
+__all__ = ["due_account", "due_growth", "next_growth", "with_due_dates", "with_due_sizes"]
+__all__ += ["work_done"]
+
+
+def due_account(
+    request: Request, now: float, *, slowdown: float = 1.0, running: bool = False
+) -> DueAccount | None:
+    """The account of a job; None: it has no due date. Parameters: as of `due_plan`."""
+    if request.due is None:
+        return None
+    plan = due_plan(request, now, slowdown=slowdown, running=running)
+    if plan is None:
+        return DueAccount(request.due.due_s, None)
+    gpus, growth = plan.gpus, [(now + time, gpus) for time, gpus in plan.growth]
+    if running and gpus > request.gpus:
+        growth.insert(0, (now, gpus))
+        gpus = request.gpus
+    return DueAccount(
+        request.due.due_s, plan.in_time, plan.runs, gpus, tuple(growth), now + plan.longest_s
+    )
+
+
+def with_due_sizes(queue: Sequence[Request], now: float) -> Sequence[Request]:
+    """The queue; a job gets none of its sizes below the one with which its due date is met."""
+    if all(request.due is None for request in queue):
+        return queue
+    return [_from_size(request, due_plan(request, now)) for request in queue]
+
+
+def _from_size(request: Request, plan: DuePlan | None) -> Request:
+    if plan is None or not plan.in_time or not request.sizes or request.table is None:
+        return request
+    return replace(request, sizes=tuple(n for n in request.sizes if n >= plan.gpus))
+
+
+def with_due_dates(plan: Plan, queue: Sequence[Request], now: float) -> Plan:
+    """The plan with the accounts of jobs with due dates, and the time of the first growth.
+
+    ``queue``: with all sizes of the jobs.
+    """
+    dated = {request.job_id: request for request in queue if request.due is not None}
+    if not dated:
+        return plan
+    started = {one.job_id: one for one in plan.assignments if one.job_id in dated}
+    accounts: dict[str, DueAccount] = {}
+    for job_id, request in dated.items():
+        one = started.get(job_id)
+        account = due_account(request, now) if one is None else _of_started(request, one, now)
+        if account is not None:
+            accounts[job_id] = account
+    told = (
+        replace(a, why={**a.why, "due": accounts[a.job_id].values()}) if a.job_id in started else a
+        for a in plan.assignments
+    )
+    times = (at for job_id in started for at, _ in accounts[job_id].growth if at > now)
+    return replace(plan, assignments=tuple(told), due=accounts, wake_s=min(times, default=math.inf))
+
+
+def _of_started(request: Request, one: Assignment, now: float) -> DueAccount | None:
+    gpus = sum(map(len, one.slots))
+    if gpus != request.gpus and gpus in request.sizes:
+        request = request.resized(gpus)
+    return due_account(request, now, slowdown=one.slowdown, running=True)
+
+
+def due_growth(
+    running: Iterable[tuple[Request, RunningJob]], cluster: Cluster, now: float
+) -> list[tuple[str, DueAccount]]:
+    """Jobs that should have more GPUs now, the earliest due date first; ``growth`` begins now.
+
+    ``running``: each with the GPUs that it has.
+    """
+    accounts = _accounts(running, cluster, now)
+    late = [(i, one) for i, one in accounts if one.growth and one.growth[0][0] <= now]
+    return sorted(late, key=lambda entry: entry[1].due_s)
+
+
+def next_growth(
+    running: Iterable[tuple[Request, RunningJob]], cluster: Cluster, now: float
+) -> float:
+    """When the first of some running jobs should grow, later than now; inf: none."""
+    steps = (at for _, one in _accounts(running, cluster, now) for at, _ in one.growth)
+    return min((at for at in steps if at > now), default=math.inf)
+
+
+def _accounts(
+    running: Iterable[tuple[Request, RunningJob]], cluster: Cluster, now: float
+) -> Iterator[tuple[str, DueAccount]]:
+    for request, job in running:
+        if request.due is None or not job.gpus:
+            continue
+        nodes, slots = zip(*sorted(job.gpus), strict=True)
+        slowdown = predicted_slowdown(cluster, request.app_class, nodes, slots)[2]
+        one = replace(
+            request, due=replace(request.due, done=work_done(request, job, slowdown, now))
+        )
+        account = due_account(one, now, slowdown=slowdown, running=True)
+        if account is not None:
+            yield request.job_id, account
+
+
+def work_done(request: Request, job: RunningJob, slowdown: float, now: float) -> float:
+    """Work that a running job has done, in iterations of its size table."""
+    table, done = request.table, 0.0 if request.due is None else request.due.done
+    row = None if table is None else table.row(request.gpus)
+    if table is None or row is None:
+        return done
+    since = max(now - job.start_s, 0.0) / slowdown / float(table.time_s[row, -1])
+    return done + since if math.isfinite(since) else done

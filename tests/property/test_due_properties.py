@@ -1,0 +1,69 @@
+"""Due dates, whatever runs and waits: no job loses GPUs, and those without one change nothing."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+from test_move_properties import NOW, sites, table
+
+from slurm_gpu_aware.model.due_date import DueDate
+from slurm_gpu_aware.model.move_settings import MoveSettings
+from slurm_gpu_aware.planning import PlanSettings, plan_round
+from slurm_gpu_aware.planning.due_dates import due_account
+from slurm_gpu_aware.planning.moves import begun, plan_moves
+
+PACKED = PlanSettings(policy="packed")
+times = st.floats(0.0, 20_000.0)
+runs = st.lists(st.tuples(st.sampled_from([1, 2, 4]), times), max_size=4).map(tuple)
+
+
+@st.composite
+def dated(draw, request):
+    """The request with a due date; without earlier runs nothing may come of it."""
+    due_s = NOW + draw(st.floats(-1_000.0, 20_000.0))
+    due = DueDate(due_s, draw(runs), restart_s=draw(st.none() | st.floats(0.0, 900.0)))
+    return replace(request, due=due)
+
+
+@given(sites(), st.data())
+def test_no_decision_takes_gpus_from_a_running_job(site, data):
+    cluster, movable, queue = site
+    movable = [replace(one, request=data.draw(dated(one.request))) for one in movable]
+    moves = plan_moves(movable, queue, cluster, PACKED, MoveSettings(), NOW)
+    for move in moves:
+        assert move.request.gpus >= move.of.request.gpus
+        assert not move.due or move.request.gpus > move.of.request.gpus
+        assert not move.due or move.of.request.due.restart_s is not None
+    begun(cluster, moves, NOW)  # raises if a GPU is taken twice
+
+
+@given(sites(), st.floats(0.2, 1.0), st.data())
+def test_a_job_gets_at_least_the_size_that_its_due_date_needs(site, exponent, data):
+    cluster, _, queue = site
+    plain = [replace(r, gpus=1, sizes=(1, 2, 4), table=table(exponent)) for r in queue]
+    queue = [data.draw(dated(request)) for request in plain]
+    least = {request.job_id: due_account(request, NOW) for request in queue}
+    plan = plan_round(queue, cluster, PACKED, NOW)
+    for one in plan.assignments:
+        account = least[one.job_id]
+        assert sum(map(len, one.slots)) >= (account.gpus if account.in_time else 1)
+
+
+@given(sites(), st.data())
+def test_without_history_plans_are_identical(site, data):
+    cluster, movable, queue = site
+    bare = DueDate(NOW + data.draw(times))
+    plain = plan_round(queue, cluster, PACKED, NOW)
+    other = plan_round([replace(r, due=bare) for r in queue], cluster, PACKED, NOW)
+    places = [[(a.job_id, a.nodes, a.slots) for a in plan.assignments] for plan in (plain, other)]
+    assert places[0] == places[1]
+    assert [w.reason for w in plain.waiting] == [w.reason for w in other.waiting]
+    unmoved = [replace(one, request=replace(one.request, due=bare)) for one in movable]
+    found = [
+        [
+            (move.job_id, move.assignment.slots)
+            for move in plan_moves(jobs, queue, cluster, PACKED, MoveSettings(), NOW)
+        ]
+        for jobs in (movable, unmoved)
+    ]
+    assert found[0] == found[1]

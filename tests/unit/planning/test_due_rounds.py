@@ -1,0 +1,173 @@
+"""Due dates in rounds and moves: least sizes, growth at its time, and what it takes from others."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.due_date import DueDate
+from slurm_gpu_aware.model.move_settings import MoveSettings
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import SizeTable
+from slurm_gpu_aware.planning import PlanSettings, plan_round
+from slurm_gpu_aware.planning.due_dates import next_growth
+from slurm_gpu_aware.planning.moved import place_moved
+from slurm_gpu_aware.planning.moves import Movable, plan_moves
+from slurm_gpu_aware.planning.record import read_round, record_round, replay
+
+NOW, H = 1_790_000_000.0, 3600.0
+PACKED = PlanSettings(policy="packed")
+GPUS = np.array([1, 2, 4])
+TABLE = SizeTable(
+    GPUS, np.array([1000]), 1 / np.array([[1.0], [1.8], [3.0]]), 300.0 * GPUS[:, None]
+)
+RUNS = ((1, 4 * H), (1, 2 * H))
+
+
+def job(name, due_h=None, gpus=1, **more):
+    given = {"sizes": (1, 2, 4), "table": TABLE, "time_limit_s": 10 * H, **more}
+    due = {} if due_h is None else {"due": DueDate(NOW + due_h * H, RUNS)}
+    return Request(name, gpus, **{**due, **given})
+
+
+def full(free, *, until_h=1.0):
+    """A node of 4 GPUs of which so many are free, and the others soon."""
+    cluster = Cluster.uniform(1, 4)
+    slots = tuple(range(4 - free))
+    cluster.take(0, slots)
+    other = RunningJob("8", ((0, slots),), NOW + until_h * H, start_s=NOW - H)
+    return replace(cluster, running=(other,)) if slots else cluster
+
+
+def sizes(plan):
+    return {a.job_id: sum(map(len, a.slots)) for a in plan.assignments}
+
+
+@pytest.mark.parametrize(
+    ("due_h", "gpus"), [(None, 1), (11.0, 1), (6.0, 2), (4.5, 4), (3.0, 2), (1.5, 4), (0.5, 1)]
+)
+def test_the_least_size_of_a_round_meets_the_due_date(due_h, gpus):
+    """Beside a job behind it that leaves no GPU for growth; 0.5 h: it cannot be met."""
+    behind = Request("9", 4, time_limit_s=H, priority=-1.0)
+    plan = plan_round([job("1", due_h), behind], full(4), PACKED, NOW)
+    assert sizes(plan) == {"1": gpus}
+
+
+def test_it_waits_for_its_size_as_the_first_of_the_queue():
+    behind = Request("9", 2, time_limit_s=H, priority=-1.0)
+    plan = plan_round([job("1", 1.5), behind], full(2), PACKED, NOW)
+    assert sizes(plan) == {"9": 2}
+    account = plan.due["1"]
+    assert (account.gpus, account.in_time) == (4, 1.0)
+
+
+def test_the_account_says_how_likely_it_is():
+    late = plan_round([job("1", 1.0)], full(4), PACKED, NOW)
+    (one,) = late.assignments
+    assert one.why["due"]["in_time"] == 0.5
+    assert "met with 50% by 2 earlier runs" in one.why["due"]["text"]
+    assert "with 4 GPUs" in one.why["due"]["text"]
+    never = plan_round([job("1", 0.5)], full(4), PACKED, NOW).due["1"]
+    assert never.in_time == 0
+    assert "cannot be met by what 2 earlier runs needed" in never.text
+    unknown = replace(job("1"), due=DueDate(NOW + H))
+    assert "no earlier run" in plan_round([unknown], full(4), PACKED, NOW).due["1"].text
+
+
+def movable_due(due_h, **more):
+    return replace(job("1", due_h, **more), due=DueDate(NOW + due_h * H, RUNS, restart_s=60.0))
+
+
+def test_a_plan_asks_to_be_woken_at_the_growth():
+    behind = Request("9", 4, time_limit_s=H, priority=-1.0)
+    plan = plan_round([movable_due(3.0), behind], full(4), PACKED, NOW)
+    assert sizes(plan) == {"1": 1}
+    (at, gpus), *_ = plan.due["1"].growth
+    assert plan.wake_s == at > NOW
+    assert f"{gpus} from" in plan.assignments[0].why["due"]["text"]
+    assert plan_round([job("1", 3.0), behind], full(4), PACKED, NOW).wake_s == math.inf
+
+
+def test_what_has_no_due_date_or_history_is_planned_as_before():
+    queue = [job("1"), job("2", gpus=2), Request("3", 2, time_limit_s=H, priority=-1.0)]
+    dated = [replace(queue[0], due=DueDate(NOW + H)), *queue[1:]]
+    for free in range(5):
+        plain, other = (plan_round(q, full(free), PACKED, NOW) for q in (queue, dated))
+        assert sizes(plain) == sizes(other)
+        assert [w.job_id for w in plain.waiting] == [w.job_id for w in other.waiting]
+        assert (plain.due, plain.wake_s) == ({}, math.inf)
+
+
+def test_a_recorded_round_is_replayed():
+    queue, cluster = [movable_due(3.0), job("2")], full(3)
+    plan = plan_round(queue, cluster, PACKED, NOW)
+    recorded = read_round(record_round(queue, cluster, PACKED, NOW, plan))
+    assert recorded.queue[0].due == queue[0].due
+    assert replay(recorded) == []
+
+
+def running(due_h, *, since_h, free=4, gpus=1, **more):
+    """A job that has run for a while on the first GPUs of a node, and the cluster."""
+    cluster = full(free)
+    slots = tuple(range(4 - free, 4 - free + gpus))
+    cluster.take(0, slots)
+    here = RunningJob("1", ((0, slots),), NOW + 10 * H, start_s=NOW - since_h * H)
+    here = replace(here, expected_end_s=NOW + 3 * H, app_class="B")
+    request = movable_due(due_h, **more).resized(gpus)
+    one = Movable(request, here, restart_s=60.0)
+    return one, replace(cluster, running=(*cluster.running, here))
+
+
+def moves_of(one, cluster, queue=(), **settings):
+    given = MoveSettings(**{"margin_s": 1e9, **settings})
+    return plan_moves([one], queue, cluster, PACKED, given, NOW)
+
+
+def test_a_job_grows_at_its_time():
+    one, cluster = running(3.0, since_h=0.0)
+    assert moves_of(one, cluster) == ()
+    at = next_growth([(one.request, one.job)], cluster, NOW)
+    assert NOW < at < NOW + 3 * H
+    one, cluster = running(1.05, since_h=1.0)
+    (move,) = moves_of(one, cluster)
+    assert (move.due, move.request.gpus) == (True, 4)
+    assert "due" in move.assignment.why
+    assert next_growth([(one.request, one.job)], cluster, NOW) == math.inf
+
+
+def test_without_gpus_it_grows_as_far_as_it_can():
+    one, cluster = running(1.05, since_h=1.0, free=3)
+    (move,) = moves_of(one, cluster)
+    assert move.request.gpus == 2
+
+
+def test_a_job_that_may_not_move_never_grows():
+    one, cluster = running(1.05, since_h=1.0)
+    due = replace(one.request.due, restart_s=None)
+    still = replace(one, request=replace(one.request, due=due))
+    assert moves_of(still, cluster) == ()
+
+
+@pytest.mark.parametrize(("priority", "count"), [(-1.0, 1), (1.0, 0)])
+def test_growth_goes_before_the_jobs_behind_it_only(priority, count):
+    one, cluster = running(1.05, since_h=1.0)
+    waits = Request("9", 3, time_limit_s=H, priority=priority)
+    assert len(moves_of(one, cluster, [waits])) == count
+
+
+def test_growth_counts_for_the_rate():
+    one, cluster = running(1.05, since_h=1.0)
+    assert moves_of(one, cluster, per_round=0) == ()
+
+
+def test_a_job_back_from_its_growth_never_gets_fewer_gpus_than_before():
+    one, cluster = running(0.77, since_h=1.0, gpus=2)
+    (move,) = moves_of(one, cluster)
+    assert move.request.gpus == 4
+    asked = movable_due(20.0)
+    placed, rest, _ = place_moved({"1": move.assignment}, [asked], full(1), PACKED, NOW)
+    assert placed == ()
+    assert plan_round(rest, full(1), PACKED, NOW).assignments == ()
+    assert sizes(plan_round(rest, full(2), PACKED, NOW)) == {"1": 2}
