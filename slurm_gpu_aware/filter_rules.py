@@ -34,7 +34,7 @@ EXTRA_CLOCK = "freq="
 """Start of the entry of Extra that sets a job's clock."""
 
 # --comment=class=A,bw=high (docs/comment.md)
-COMMENT_KEYS = ("class", "bw", "pattern", "gpus", "freq", "model", "move", "place")
+COMMENT_KEYS = ("class", "bw", "pattern", "gpus", "freq", "model", "move", "due", "place")
 """In the order in which messages list them."""
 BANDWIDTHS = ("high", "low")
 PATTERNS = ("ring", "tree", "ring+tree", "all-to-all", "none")
@@ -42,6 +42,9 @@ CLOCK_WORDS = ("auto", "max")
 MIN_MHZ, MAX_MHZ = 100, 10_000
 MOVE_WORDS = ("ok", "no")
 MAX_RESTART_S = 86_400
+DUE_UNITS = {"m": 60, "h": 3600, "d": 86_400}
+"""Unit of ``due=36h`` -> seconds."""
+MAX_DUE_S = 366 * 86_400
 MAX_SHOWN = 40
 """Characters of a user's text in a sentence."""
 VALID = {
@@ -49,6 +52,8 @@ VALID = {
     "freq": f"{', '.join(CLOCK_WORDS)}, or MHz from {MIN_MHZ} to {MAX_MHZ}",
     "model": f"a name of letters, digits, '.', '_' and '-', at most {MAX_NAME}",
     "move": f"{', '.join(MOVE_WORDS)}, or how long a restart takes, 1s to {MAX_RESTART_S}s",
+    "due": "a time such as 2026-12-01T08:00, or a duration from submission, such as 90m, 36h or 2d,"
+    f" at most {MAX_DUE_S // 86_400}d",
 }
 """Key -> its valid values in words; the other keys list theirs."""
 COMMENT_MARK = "gpu:"

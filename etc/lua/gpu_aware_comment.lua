@@ -54,6 +54,33 @@ local function read_move(text)
     return MOVE_WORD[text] and text or number_in(seconds, 1, rules.max_restart_s)
 end
 
+local DAYS = { 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31 }
+
+--- Whether a text is a local time: 2026-12-01T08:00, or with seconds. Years are 2000 to 2099.
+local function is_time(text)
+    local date, seconds = text:match("^(20%d%d%-%d%d%-%d%dT%d%d:%d%d)(.*)$")
+    if not date or seconds ~= "" and not seconds:find("^:%d%d$") then
+        return false
+    end
+    local year, month, day, hour, minute = date:match("(%d+)-(%d+)-(%d+)T(%d+):(%d+)")
+    local days = DAYS[tonumber(month)] or 0
+    if tonumber(month) == 2 and year % 4 == 0 then
+        days = 29
+    end
+    return 1 <= tonumber(day) and tonumber(day) <= days and tonumber(hour) <= 23
+        and tonumber(minute) <= 59 and (tonumber(seconds:sub(2)) or 0) <= 59
+end
+
+local function read_due(text)
+    local count, unit = text:match("^(%d+)([a-z])$")
+    local seconds = unit and rules.due_units[unit]
+    if seconds then
+        local number = number_in(count, 1, math.floor(rules.max_due_s / seconds))
+        return number and number * seconds or nil
+    end
+    return is_time(text) and text or nil
+end
+
 --- key -> function from text to value (nil: not valid), sentence of the valid ones
 local function readers(conf)
     local function reader(read, valid)
@@ -67,6 +94,7 @@ local function readers(conf)
         freq = reader(read_freq, rules.valid.freq),
         model = reader(read_model, rules.valid.model),
         move = reader(read_move, rules.valid.move),
+        due = reader(read_due, rules.valid.due),
         place = reader(one_of(conf.policies, "off")),
     }
 end

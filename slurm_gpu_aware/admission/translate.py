@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import lru_cache
 
 from slurm_gpu_aware.admission import sizes
@@ -33,6 +34,7 @@ from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.request_forms import Form, form_of
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.class_history import AskedClass, ClassHistory, GivenClass
+from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.job_hints import JobHints, parse_comment
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
@@ -218,6 +220,7 @@ def _request(entry: QueueEntry) -> Request:
         clock=hints.freq,
         performance_model=hints.model,
         user=job.user,
+        due=None if hints.due is None else DueDate(_due_s(hints.due, job.submit_s)),
         application=defaults.application,
         eligible=eligible,
         required=required,
@@ -239,6 +242,11 @@ def _request(entry: QueueEntry) -> Request:
         request = replace(request, node_groups=node_groups)
     request = bind(_step_fits(request, entry, per_gpu), entry)
     return moldable(request, entry, hints.gpus, allowed) if hints.gpus is not None else request
+
+
+def _due_s(due: str | int, submit_s: float) -> float:
+    """Unix time of a due date; one without a zone is local time, as in Slurm's options."""
+    return submit_s + due if isinstance(due, int) else datetime.fromisoformat(due).timestamp()
 
 
 def _step_fits(request: Request, entry: QueueEntry, per_gpu: GpuDefaults) -> Request:

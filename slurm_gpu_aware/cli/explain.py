@@ -242,6 +242,8 @@ def _waiting(answer: Mapping[str, Any]) -> list[str]:
             about.append(f"Its run time on median GPUs is expected to be {estimate}.")
         if words := waiting.get("class_from"):
             about.append(f"Its class is {words}.")
+        if due := waiting.get("due"):
+            about.append(f"It is due {due['text']}.")
         if why := waiting.get("not_moved"):
             about.append(f"It will not be moved: {why}.")
         if (start := waiting.get("shadow_start_s")) and not away:
@@ -290,6 +292,8 @@ def _decision_text(d: Mapping[str, Any]) -> str:
         some = why.pop("preempts_of_these", None)
         among = f"{some} of these, Slurm chooses: " if some else ""
         entries.append(("preempts", among + ", ".join(d["victims"])))
+    if due := why.pop("due", None):
+        entries.append(("due", due["text"]))
     if summary := why.pop("summary", None):
         entries.append(("why", summary))
     blocks = []

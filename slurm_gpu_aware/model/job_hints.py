@@ -22,6 +22,8 @@ _COUNT = re.compile(r"[1-9][0-9]*\Z")
 # Blanks as C and Lua have them, of a text of bytes
 _MARK = re.compile(rf"(?:\A|(?<=[ \t\n\v\f\r])){rules.COMMENT_MARK}")
 _MODEL = re.compile(rf"{rules.MODEL}\Z")
+_TIME = re.compile(r"(20\d{2})-(\d{2})-(\d{2})T(\d{2}):(\d{2})(?::(\d{2}))?\Z", re.ASCII)
+_DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 _T = TypeVar("_T")
 
@@ -44,6 +46,8 @@ class JobHints:
     """Name of a performance model in the store (not checked here)."""
     move: str | int | None = None
     """``ok``, ``no``, or the time that a restart of the job takes, in seconds."""
+    due: str | int | None = None
+    """A local time, ``2026-12-01T08:00`` with or without seconds, or seconds from submission."""
     place: str | None = None
     """A policy that the site allows, or ``off``."""
 
@@ -87,6 +91,7 @@ def parse_comment(
         freq=_value(found, "freq", _freq, rules.VALID["freq"]),
         model=_value(found, "model", _model, rules.VALID["model"]),
         move=_value(found, "move", _move, rules.VALID["move"]),
+        due=_value(found, "due", _due, rules.VALID["due"]),
         place=_choice(found, "place", [*policies, "off"]),
     )
 
@@ -145,6 +150,24 @@ def _move(text: str) -> str | int | None:
     if text in rules.MOVE_WORDS:
         return text
     return _number(text[:-1], 1, rules.MAX_RESTART_S) if text.endswith("s") else None
+
+
+def _due(text: str) -> str | int | None:
+    for unit, seconds in rules.DUE_UNITS.items():
+        if text.endswith(unit):
+            count = _number(text[:-1], 1, rules.MAX_DUE_S // seconds)
+            return None if count is None else count * seconds
+    return text if _is_time(text) else None
+
+
+def _is_time(text: str) -> bool:
+    if not (match := _TIME.match(text)):
+        return False
+    year, month, day, hour, minute, second = (int(part or 0) for part in match.groups())
+    if not 1 <= month <= 12:
+        return False
+    days = _DAYS[month - 1] + (month == 2 and year % 4 == 0)
+    return 1 <= day <= days and hour <= 23 and minute <= 59 and second <= 59
 
 
 def _shown(text: str) -> str:

@@ -182,9 +182,9 @@ class Candidates:
                     break
 
     def waits(
-        self, job_id: str, reason: str, shadow_start_s: float | None = None, **more: float | None
+        self, job_id: str, reason: str, shadow_start_s: float | None = None, **more: object
     ) -> None:
-        """Add a waiting job with its reason; ``more``: times of a job that waits by choice."""
+        """Add a waiting job with its reason; ``more``: times of a wait by choice, the due date."""
         entry = {"job_id": job_id, "reason": reason, "shadow_start_s": shadow_start_s}
         planned = self.to_plan.get(job_id)
         self.waiting.append(entry | more | ({} if planned is None else planned.account()))

@@ -35,6 +35,10 @@ class Estimates:
             return None
         return self.reader.history.estimate(_kind(job, request.gpus, request.time_limit_s))
 
+    def runs(self, job: SlurmJob) -> tuple[tuple[int, float], ...]:
+        """(GPUs, work) of the last runs of the job's user and name."""
+        return self.reader.history.runs(job.user, job.name) if job.user and job.name else ()
+
     def with_ends(self, cluster: Cluster, jobs: Sequence[SlurmJob], now: float) -> Cluster:
         """The cluster with the expected ends of its running jobs."""
         if not len(self.reader.history):

@@ -16,7 +16,9 @@ from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.move_settings import RATE_S
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
+from slurm_gpu_aware.planning.due_dates import next_growth, work_done
 from slurm_gpu_aware.planning.moves import Movable, Move, plan_moves
+from slurm_gpu_aware.selector.due_dates import DueDates
 from slurm_gpu_aware.selector.job_tables import JobTables
 from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.selector.moves_under_way import MovesUnderWay, UnderWay
@@ -46,17 +48,22 @@ class Mover:
         self._refused: dict[str, int] = {}
         """Job that Slurm does not requeue -> its restarts."""
         self._looked = -math.inf
+        self.wake_s = math.inf
+        """When a job should grow by its due date, Unix seconds; inf: none is known."""
 
     def load(self, now: float) -> None:
         """Read the moves of a previous selector from the ledger."""
-        self.under_way.load(now - max(RATE_S, self._settings.again_s))
+        self.under_way.load(now - max(RATE_S, self._settings.again_s), self._tracker.placed)
 
-    def looks(self, gated: Iterable[GatedJob]) -> bool:
+    def looks(self, gated: Iterable[GatedJob], now: float) -> bool:
         """Whether a round is due for moves, even if no job waits."""
         if self.under_way.jobs:
             return True
-        due = self._config.moves.enabled and self._timer() - self._looked >= _LOOK_S
-        return due and any(self._asks(job) for job in gated)
+        return self._is_due(now) and any(self._asks(job) for job in gated)
+
+    def _is_due(self, now: float) -> bool:
+        late = self._timer() - self._looked >= _LOOK_S or now >= self.wake_s
+        return self._config.moves.enabled and late
 
     def plan(
         self,
@@ -66,22 +73,26 @@ class Mover:
         cluster: Cluster,
         policy: PolicyInForce,
         tables: JobTables | None,
+        dates: DueDates,
     ) -> Sequence[Move]:
         """The moves that precede the starts of a round; ``cluster``: its snapshot.
 
         ``tables``: None: no job grows.
         """
-        if not self._config.moves.enabled or self._timer() - self._looked < _LOOK_S:
+        if not self._is_due(context.now):
             return ()
-        self._looked = self._timer()
+        self._looked, self.wake_s = self._timer(), math.inf
         known = {job.id for job in gated}
         self._refused = {i: n for i, n in self._refused.items() if i in known}
         jobs = {job.id: job for job in gated if self._asks(job)}
         if not jobs:
             return ()
         try:
+            movable = list(self._movable(jobs, context, cluster, tables, dates))
+            pairs = ((one.request, one.job) for one in movable)
+            self.wake_s = next_growth(pairs, cluster, context.now)
             return plan_moves(
-                list(self._movable(jobs, context, cluster, tables)),
+                movable,
                 queue,
                 cluster,
                 policy.settings,
@@ -122,22 +133,27 @@ class Mover:
         context: AdmissionContext,
         cluster: Cluster,
         tables: JobTables | None,
+        dates: DueDates,
     ) -> Iterator[Movable]:
         for job in cluster.running:
             gated = jobs.get(job.job_id)
-            if gated is None or context.now - job.start_s < self._settings.first_s:
+            if gated is None:
                 continue
             try:
                 request = to_request(gated, context)
             except CannotPlanError as exc:
                 log.debug("job %s is not moved: %s", job.job_id, exc.reason)
                 continue
+            if request.due is None and context.now - job.start_s < self._settings.first_s:
+                continue
             held = sum(len(slots) for _, slots in job.gpus)
             if request.bound or held not in (request.gpus, *request.sizes):
                 continue
             if tables is not None:
                 request = tables.tabled(request)
-            request = request.resized(held)
+            restart_s = self._restart_s(gated, request)
+            grows_s = None if tables is None else restart_s
+            request = dates.dated(gated, request.resized(held), grows_s)
             if (ends_s := self.under_way.ends_s.get(job.job_id)) is not None:
                 # Its limit and its estimate count anew from the restart, its work does not.
                 known_s = job.end_s if job.expected_end_s is None else job.expected_end_s
@@ -145,9 +161,15 @@ class Mover:
             yield Movable(
                 request,
                 job,
-                self._restart_s(gated, request),
+                restart_s,
                 self.under_way.began.get(job.job_id),
             )
+
+    def restart_s(self, gated: GatedJob, request: Request) -> float | None:
+        """What a restart of a job costs; None: it is not moved."""
+        if not self._config.moves.enabled or move_of(gated, self._config) is None:
+            return None
+        return self._restart_s(gated, request)
 
     def _restart_s(self, gated: GatedJob, request: Request) -> float:
         """What a restart costs: as the job, its class or the site says, or more if measured."""
@@ -164,6 +186,7 @@ class Mover:
 
     def _begin(self, gated: GatedJob, move: Move, nodes: Sequence[str], now: float) -> None:
         target, limit_s = move.assignment, gated.job.time_limit_s
+        due = move.of.request.due
         demand = node_demand(move.request, len(target.nodes), len(target.slots[0]))
         begun = UnderWay(
             restarts=gated.job.restarts,
@@ -174,7 +197,9 @@ class Mover:
             memory_mb_per_node=demand[1],
             limit_end_s=now + limit_s if math.isfinite(limit_s) else None,
             ends_s=now + move.remaining_s - move.saves_s,
-            why={key: target.why[key] for key in ("summary", "moved")},
+            why={key: target.why[key] for key in ("summary", "moved", "due") if key in target.why},
+            due_s=None if due is None else due.due_s,
+            work_done=work_done(move.of.request, move.of.job, move.slowdown, now),
         )
         log.info("job %s is requeued: %s", gated.id, target.why["summary"])
         if self.under_way.begin(gated.id, begun, now) is not None:

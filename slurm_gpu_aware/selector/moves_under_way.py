@@ -52,6 +52,10 @@ class UnderWay:
     """Expected end, Unix seconds."""
     why: Mapping[str, Any]
     """Account of the move: ``summary`` and ``moved``."""
+    due_s: float | None = None
+    """Due date, Unix seconds, as Slurm's submission is anew after a requeue; None: none."""
+    work_done: float = 0.0
+    """Work that the job with a due date has done, in iterations of its size table."""
 
     def kept(self, job_id: str) -> Hold:
         """The hold that keeps the new GPUs for the job."""
@@ -79,11 +83,20 @@ class MovesUnderWay:
     """Job -> begin of its last move, Unix seconds."""
     ends_s: dict[str, float] = field(default_factory=dict)
     """Job -> its end as expected at its last move, Unix seconds."""
+    due: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Job with a due date -> that, Unix seconds, and its work done at its last move."""
     _took: dict[str, float] = field(default_factory=dict)
     """Job -> longest time from a requeue to the start; the last one moved comes last."""
 
-    def load(self, since: float) -> None:
-        """Read moves that began since a Unix time from the ledger."""
+    def load(self, since: float, placed: Iterable[str] = ()) -> None:
+        """Read moves that began since a Unix time from the ledger.
+
+        ``placed``: jobs of which all moves count for their due dates.
+        """
+        for job_id in placed:
+            for event in self.ledger.events(job_id):
+                if event.kind == "move_begun" and (due_s := event.detail.get("due_s")) is not None:
+                    self.due[job_id] = due_s, float(event.detail.get("work_done") or 0.0)
         for event in self.ledger.events_since(("move_begun", "moved", "error"), since):
             job_id, detail = event.job_id, event.detail
             if event.kind == "move_begun":
@@ -157,6 +170,8 @@ class MovesUnderWay:
 
     def _note(self, job_id: str, move: UnderWay, at: float) -> None:
         self.jobs[job_id], self.began[job_id], self.ends_s[job_id] = move, at, move.ends_s
+        if move.due_s is not None:
+            self.due[job_id] = move.due_s, move.work_done
         self.times = [*(time for time in self.times if at - time < RATE_S), at]
 
     def _follow(self, job_id: str, gated: GatedJob | None, now: float) -> None:

@@ -235,6 +235,7 @@ def _decision(
         "comment": job.comment,
         "name": job.name[:MAX_JOB_NAME],
         "account": job.account,
+        "due_s": None if request.due is None else request.due.due_s,
         "time_limit_s": request.time_limit_s if isfinite(request.time_limit_s) else None,
     }
     return Decision(

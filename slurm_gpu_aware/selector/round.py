@@ -20,6 +20,7 @@ from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.planning.moves import Move
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.candidates import Candidates, Licences, queue_order
+from slurm_gpu_aware.selector.due_dates import DueDates
 from slurm_gpu_aware.selector.estimates import Estimates
 from slurm_gpu_aware.selector.holding_pool import UNTRIED, HoldingPool, spare, stranded
 from slurm_gpu_aware.selector.job_comments import JobComments
@@ -132,6 +133,7 @@ class Rounds:
         self._site = SiteReader(client, config, clock, timer)
         self._classes = KnownClasses(config, ledger)
         self.estimates = Estimates(config)
+        self._due = DueDates(ledger, self.estimates, self.mover.under_way)
         self.ids: dict[int, str] = {}
         """Slurm's record number -> job id, as last read."""
 
@@ -167,7 +169,12 @@ class Rounds:
         ungated = [job for job in pending if job.raw_id not in gated]
         self._pool.free([*ungated, *stranded(parked, view.split)], view.split)
         outcome.queued = len(view.parked)
-        if view.parked or view.released or self.power.looks() or self.mover.looks(view.gated):
+        if (
+            view.parked
+            or view.released
+            or self.power.looks()
+            or self.mover.looks(view.gated, view.now)
+        ):
             self._plan_and_place(view, outcome)
         else:
             self.start_monitor.watch((), frozenset())
@@ -272,8 +279,10 @@ class Rounds:
         given_up = {job.job.raw_id for job, _ in leave}
         for entry in plan.waiting:
             if candidates.to_plan[entry.job_id].gated.job.raw_id not in given_up:
-                times = self._postponements.times(entry)
-                candidates.waits(entry.job_id, entry.reason, entry.shadow_start_s, **times)
+                more: dict[str, Any] = {**self._postponements.times(entry)}
+                if (account := plan.due.get(entry.job_id)) is not None:
+                    more["due"] = account.values()
+                candidates.waits(entry.job_id, entry.reason, entry.shadow_start_s, **more)
         if not (view.gate_held and self._gate_held(self._clock())):
             log.warning("the gate is not held: no job is placed until it is")
             return
@@ -345,6 +354,13 @@ class Rounds:
         settings, options = self.policy.settings, self.policy.options
         power = self.power.state(cluster, profile, settings)
         queue = self.power.tabled(queue)
+        # A job that grows would need more power at once than the limit may leave.
+        grows, dates = power is None or power.limit_w == math.inf, self._due
+        queue = dates.queue(
+            queue,
+            candidates.to_plan,
+            lambda gated, request: self.mover.restart_s(gated, request) if grows else None,
+        )
         moved: Sequence[Assignment] = ()
         if queue and (targets := self.mover.under_way.targets(cluster.nodes)):
             moved, queue, cluster = place_moved(
@@ -352,11 +368,12 @@ class Rounds:
             )
         moves: Sequence[Move] = ()
         if view.complete:
-            # A job that grows would need more power at once than the limit may leave.
-            tables = None if power is not None and power.limit_w < math.inf else self.power.tables
-            moves = self.mover.plan(view.gated, context, queue, cluster, self.policy, tables)
+            tables = self.power.tables if grows else None
+            moves = self.mover.plan(view.gated, context, queue, cluster, self.policy, tables, dates)
             cluster = begun(cluster, moves, now)
         plan = plan_round(queue, cluster, settings, now, policy_options=options, power=power)
         plan = self.power.noted(plan, queue)
         self._postponements.note(plan)
+        dates.tell(plan.due, now)
+        self.mover.wake_s = min(self.mover.wake_s, plan.wake_s)
         return moved, moves, PlannedRound(queue, cluster, settings, now, plan, options, power)

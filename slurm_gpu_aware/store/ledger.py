@@ -31,7 +31,7 @@ STATES = (*OPEN_DECISION, JobPhase.WAITING, JobPhase.ENDED)
 EVENT_KINDS = (
     *("parked", "planned", "prepared", "released", "started", "ended", "requeued"),
     *("refused", "clock_set", "clock_failed", "opened_by_hand", "gate_created", "gate_lost"),
-    *("changed", "move_begun", "moved", "energy"),
+    *("changed", "move_begun", "moved", "energy", "due_impossible"),
     "error",
 )
 _OPEN = f"state IN ({', '.join(map(repr, map(str, OPEN_DECISION)))})"

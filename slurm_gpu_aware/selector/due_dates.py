@@ -1,0 +1,69 @@
+"""Due dates of the selector's jobs: what is known of their work, and what is told of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from slurm_gpu_aware.gate.gated_job import GatedJob
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning.due_account import DueAccount
+from slurm_gpu_aware.selector.candidates import Candidate
+from slurm_gpu_aware.selector.estimates import Estimates
+from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
+from slurm_gpu_aware.selector.moves_under_way import MovesUnderWay
+
+__all__ = ["IMPOSSIBLE", "DueDates"]
+
+log = logging.getLogger(__name__)
+
+IMPOSSIBLE = "due_impossible"
+"""Event: no earlier run of the job's name would have met its due date."""
+
+
+class DueDates:
+    """Adds what is known to the due dates of requests, and tells once of impossible ones."""
+
+    def __init__(self, ledger: LedgerWriter, estimates: Estimates, moves: MovesUnderWay) -> None:
+        self._ledger, self._estimates, self._moves = ledger, estimates, moves
+        self._told: set[str] = set()
+
+    def dated(self, gated: GatedJob, request: Request, restart_s: float | None) -> Request:
+        """The request with earlier runs, and what the job did before its last move.
+
+        ``restart_s``: None: the job cannot grow while it runs.
+        """
+        due = request.due
+        if due is None:
+            return request
+        due_s, done = self._moves.due.get(gated.id, (due.due_s, 0.0))
+        runs = self._estimates.runs(gated.job)
+        return replace(
+            request, due=replace(due, due_s=due_s, runs=runs, done=done, restart_s=restart_s)
+        )
+
+    def queue(
+        self,
+        requests: Iterable[Request],
+        candidates: Mapping[str, Candidate],
+        restart_s: Callable[[GatedJob, Request], float | None],
+    ) -> list[Request]:
+        """The queue of a round with what is known; ``restart_s``: as of `dated`."""
+        dated = []
+        for request in requests:
+            if request.due is not None:
+                gated = candidates[request.job_id].gated
+                request = self.dated(gated, request, restart_s(gated, request))
+            dated.append(request)
+        return dated
+
+    def tell(self, accounts: Mapping[str, DueAccount], now: float) -> None:
+        """Record impossible due dates, each job once."""
+        self._told &= accounts.keys()
+        for job_id, account in accounts.items():
+            if account.in_time == 0 and job_id not in self._told:
+                self._told.add(job_id)
+                if self._ledger.first_event(job_id, IMPOSSIBLE) is None:
+                    log.info("job %s, due %s", job_id, account.text)
+                    self._ledger.event(job_id, IMPOSSIBLE, account.values(), now)

@@ -1,0 +1,173 @@
+"""Due dates over rounds of the selector: sizes, growth at its time, and what is told."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from slurm_folder import SlurmFolder, parked
+from test_sizes import NET, NODES, PLACED, gpus, site  # noqa: F401 - a fixture
+
+from slurm_gpu_aware.cli.main import cli
+from slurm_gpu_aware.config.load import load_config
+from slurm_gpu_aware.planning.estimates import JobKind, RunHistory
+from slurm_gpu_aware.selector.due_dates import IMPOSSIBLE
+from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
+from slurm_gpu_aware.selector.round import Rounds
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.ledger import Event, Ledger
+
+H = 3600.0
+MOVES = "[moves]\nenabled = true\nmargin_s = 100000000.0\n"
+"""No job moves to end sooner."""
+
+
+class Bench:
+    """A selector whose time is set, and who knows runs of the jobs' name."""
+
+    def __init__(self, slurm: SlurmFolder, runs: tuple[tuple[int, float], ...]) -> None:
+        self.slurm, self.runs = slurm, runs
+        self.now = float(slurm.jobs["7"]["submit_time"])
+        self.restart()
+
+    def restart(self) -> None:
+        """A new selector, which knows what is in the ledger."""
+        self.ledger = LedgerWriter(self.slurm.store)
+        self.rounds = Rounds(
+            self.slurm.client(),
+            load_config(self.slurm.config),
+            self.ledger,
+            gate_held_until=lambda: self.now + 60.0,
+            clock=lambda: self.now,
+            timer=lambda: self.now,
+        )
+        history = RunHistory()
+        job = self.slurm.client().jobs()[0]
+        for count, seconds in self.runs:
+            kind = JobKind(job.user, job.name, job.account or "", count, job.time_limit_s)
+            history.add(kind, seconds)
+        self.rounds.estimates.reader.history = history
+        self.rounds.load()
+
+    def round(self, after_s: float = 0.0) -> None:
+        self.now += after_s
+        self.rounds.run()
+        self.rounds.start_monitor.poll()
+
+    def job(self, number: str = "7") -> dict[str, Any]:
+        return self.slurm.jobs[number]
+
+    def events(self, kind: str) -> list[Event]:
+        with open_store(self.slurm.store, readonly=True) as store:
+            return [event for event in Ledger(store).events("7") if event.kind == kind]
+
+
+def bench(
+    slurm: SlurmFolder, comment: str, runs: tuple[tuple[int, float], ...], more: str = MOVES
+) -> Bench:
+    """Job 7 with a limit of 10 h; job 9 waits behind it for all GPUs of both nodes."""
+    with slurm.config.open("a") as config:
+        config.write(more)
+    one = parked(comment=f"{NET},{comment}", admin_comment=PLACED, time_limit=600, priority=9_000)
+    one["submit_time"] = int(time.time())
+    all_gpus = {"tres_per_node": "gres/gpu:4", "num_nodes": 2, "max_nodes": 2}
+    record = {"admin_comment": "gpuaware/1;tn=gres/gpu:4;nn=2-2;mc=1", "priority": 1}
+    slurm.write([one, parked("9", time_limit=60, **all_gpus, **record)], NODES)
+    return Bench(slurm, runs)
+
+
+RUNS = ((1, 2 * H), (1, 3 * H))
+
+
+@pytest.mark.parametrize(
+    ("comment", "runs", "count"),
+    [
+        ("gpus=1-4,due=12h", RUNS, 1),
+        ("gpus=1-4,due=8h", RUNS, 2),
+        ("gpus=1-4,due=1h", RUNS, 4),
+        ("gpus=1-4", RUNS, 1),
+        ("gpus=1-4,due=1h", (), 1),
+        ("due=1h", RUNS, 2),
+    ],
+)
+def test_a_job_starts_with_the_size_that_its_due_date_needs(
+    site: SlurmFolder,  # noqa: F811
+    comment: str,
+    runs: tuple[tuple[int, float], ...],
+    count: int,
+) -> None:
+    one = bench(site, comment, runs)
+    one.round()
+    one.round()
+    assert (one.job()["state"], gpus(one.job())) == ("RUNNING", count)
+    (decided,) = site.ledger("7")
+    assert ("due" in decided.why) == ("due" in comment)
+
+
+def started(site: SlurmFolder, comment: str) -> Bench:  # noqa: F811
+    """Job 7 runs with 1 GPU, alone."""
+    one = bench(site, comment, RUNS)
+    one.round()
+    one.round()
+    assert (one.job()["state"], gpus(one.job())) == ("RUNNING", 1)
+    site.change("9", state="COMPLETED")
+    site.change("7", start_time=int(one.now), end_time=int(one.now + 10 * H))
+    return one
+
+
+def test_it_grows_at_its_time_and_a_killed_selector_loses_nothing(
+    site: SlurmFolder,  # noqa: F811
+) -> None:
+    one = started(site, "gpus=1-4,due=2h,move=10s")
+    at = one.rounds.mover.wake_s
+    assert one.now < at < one.now + 2 * H
+    one.round(60.0)
+    assert one.rounds.mover.wake_s == pytest.approx(at, abs=60.0)
+    assert not one.events("move_begun")
+    one.restart()
+    one.round(at - one.now + 1.0)
+    (begun,) = one.events("move_begun")
+    due_s = begun.detail["due_s"]
+    assert begun.detail["work_done"] > 0
+    assert due_s == pytest.approx(at, abs=2 * H)
+    one.restart()  # killed while the job is on its way
+    for _ in range(4):
+        one.round(5.0)
+    assert (one.job()["state"], one.job()["starts"]) == ("RUNNING", 2)
+    assert gpus(one.job()) == len(begun.detail["slots"]) > 1
+    assert site.ledger("7")[-1].why["due"]["due_s"] == due_s
+    # A later submission of the requeue does not change the due date, nor what was done.
+    one.restart()
+    assert one.rounds.mover.under_way.due["7"] == (due_s, begun.detail["work_done"])
+
+
+def test_without_move_it_never_grows(site: SlurmFolder) -> None:  # noqa: F811
+    one = started(site, "gpus=1-4,due=11h")
+    one.round(1.0 * H)
+    site.change("7", comment=f"{NET},gpus=1-4,due=90m")
+    for _ in range(3):
+        one.round(60.0)
+    assert (one.job()["starts"], gpus(one.job())) == (1, 1)
+
+
+def test_an_impossible_due_date_is_told_once(site: SlurmFolder) -> None:  # noqa: F811
+    others = [
+        parked(
+            number, state="RUNNING", licenses="", admin_comment="", nodes=node, slots=[*range(4)]
+        )
+        for number, node in (("3", "n1"), ("4", "n2"))
+    ]
+    one = bench(site, "gpus=1-4,due=10m", RUNS)
+    with site.state() as state:
+        state["jobs"] += others
+    one.round()
+    one.restart()
+    one.round(5.0)
+    (event,) = one.events(IMPOSSIBLE)
+    assert event.detail["in_time"] == 0
+    one.ledger.close()
+    site.round()  # records what waits
+    shown = CliRunner().invoke(cli, ["--config", str(site.config), "explain", "7"])
+    assert IMPOSSIBLE in shown.output
