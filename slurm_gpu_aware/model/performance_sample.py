@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["APPLICATION", "CLASS", "NOT_LOCKED", "NamedSample", "PerformanceSample", "own_name"]
+__all__ = ["APPLICATION", "CLASS", "NOT_LOCKED", "NamedSample", "PerformanceSample"]
+__all__ += ["is_own", "own_name"]
 
 APPLICATION, CLASS = "application", "class"
 """What a performance model is of."""
@@ -46,3 +47,8 @@ def own_name(user: str, application: str) -> str:
     ``/`` stands in no name that a comment or an import may give, so that the user is unambiguous.
     """
     return f"{user}/{application}"
+
+
+def is_own(name: str) -> bool:
+    """Say whether a name is one of `own_name`."""
+    return "/" in name

@@ -10,7 +10,7 @@ import numpy as np
 from slurm_gpu_aware.energy.performance_model import PerformanceModel
 from slurm_gpu_aware.energy.tables import size_table
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.performance_sample import own_name
+from slurm_gpu_aware.model.performance_sample import is_own, own_name
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import SizeTable
@@ -32,7 +32,7 @@ class JobTables:
         self._clocks: dict[str, tuple[int, ...]] = {}
         self._gpu_models: dict[object, str | None] = {}
         self._widths: dict[str, int] = {}
-        self._tables: dict[tuple[int, str, tuple[int, ...], int], SizeTable] = {}
+        self._tables: dict[tuple[int, str, str, tuple[int, ...], int], SizeTable] = {}
         self._kept: dict[int, PerformanceModel] = {}
 
     def renew(
@@ -59,7 +59,8 @@ class JobTables:
         if gpu_model is None:
             return request
         sizes = request.sizes or (request.gpus,)
-        table = self.table(self._model(request, gpu_model), gpu_model, sizes)
+        model = self._model(request, gpu_model)
+        table = self.table(model, request.app_class, gpu_model, sizes)
         return request if table is None else replace(request, table=table)
 
     def why_none(self, request: Request) -> str | None:
@@ -81,18 +82,32 @@ class JobTables:
         return f"no performance model {name} for {gpu_model} is in the store; {instead}"
 
     def table(
-        self, model: PerformanceModel | None, gpu_model: str, sizes: Sequence[int]
+        self, model: PerformanceModel | None, app_class: str, gpu_model: str, sizes: Sequence[int]
     ) -> SizeTable | None:
-        """The table of a performance model at some sizes; None: no model, or no clocks."""
+        """The table of a performance model at some sizes; None: no model, or no clocks.
+
+        Power that a user has measured is not taken below that of the job's class, so that nobody
+        gets past a power limit by a file that says 1 W; without a model of the class it is unknown.
+        """
         clocks = self._clocks_of(gpu_model)
         if model is None or not clocks:
             return None
         width = self._widths.get(gpu_model, 1)
-        key = id(model), gpu_model, tuple(sizes), width
+        own = is_own(model.name)
+        key = id(model), app_class if own else "", gpu_model, tuple(sizes), width
         if key not in self._tables:
             self._kept[id(model)] = model
-            self._tables[key] = size_table(model, sizes, clocks, width)
+            table = size_table(model, sizes, clocks, width)
+            self._tables[key] = self._checked(table, app_class, gpu_model) if own else table
         return self._tables[key]
+
+    def _checked(self, table: SizeTable, app_class: str, gpu_model: str) -> SizeTable:
+        """The table with at least the power of the class, which one GPU draws, on each GPU."""
+        known = self.model(None, app_class, gpu_model, "")
+        least_w = np.full(table.clocks_mhz.shape, np.nan)
+        if known is not None:
+            least_w = size_table(known, (1,), self._clocks_of(gpu_model), 1).power_w[0]
+        return replace(table, power_w=np.maximum(table.power_w, np.outer(table.gpus, least_w)))
 
     def gpu_model(self, request: Request) -> str | None:
         """The model of all GPUs that a request may get; None: several, or not known."""

@@ -221,7 +221,8 @@ class SitePower:
         table = None
         if model is not None:
             named = known.performance_model, known.app_class, model, known.user
-            table = self.tables.table(self.tables.model(*named), model, (gpus,))
+            found = self.tables.model(*named)
+            table = self.tables.table(found, known.app_class, model, (gpus,))
         return PoweredJob(
             gpus,
             float(sum(max_w[gpu] for gpu in job.each_gpu)),

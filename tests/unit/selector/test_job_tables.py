@@ -1,0 +1,67 @@
+"""Size tables of jobs: whose power counts."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from slurm_gpu_aware.energy.fitting import fit_model
+from slurm_gpu_aware.energy.priors import prior_of
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.performance_sample import PerformanceSample, own_name
+from slurm_gpu_aware.model.profile import GpuRecord, Profile
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.selector.job_tables import JobTables
+from slurm_gpu_aware.selector.performance_models import read_models
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.models import ModelRow, put_models
+
+CLOCKS = (1400, 1200, 1000)
+
+
+def row(kind, name, watts):
+    samples = [
+        PerformanceSample(n, 1, 1.0, float(clock), 1400 / clock / n, watts * n)
+        for n in (1, 2)
+        for clock in CLOCKS
+    ]
+    model = fit_model(samples, prior_of("A", "a100"), 1400.0, name=name, gpu_model="a100")
+    values = replace(model, name=name, gpu_model="a100").values()
+    return ModelRow(kind, name, "a100", 1.0, json.dumps(values))
+
+
+def tables(tmp_path, *rows):
+    with open_store(tmp_path / "store.db") as store:
+        put_models(store, rows)
+        models = read_models(store)
+    gpus = {("n1", slot): GpuRecord(model="a100", clocks_mhz=CLOCKS) for slot in range(4)}
+    profile = Profile({}, {}, gpus, {}, {}, {})
+    cluster = Cluster.build(("n1",), np.ones((1, 4), dtype=np.bool_), model=("a100",))
+    found = JobTables()
+    found.renew(models, profile, cluster)
+    return found
+
+
+def power_w(found, **fields):
+    job = Request("7", 2, app_class="A", performance_model="bert", **fields)
+    table = found.tabled(job).table
+    return float(table.power_w[table.row(2), -1])
+
+
+def test_a_users_own_power_is_not_taken_below_that_of_the_class(tmp_path):
+    own = own_name("ada", "bert")
+    found = tables(tmp_path, row("application", own, 1.0), row("class", "A", 250.0))
+    assert power_w(found, user="ada") == pytest.approx(500.0, rel=0.1)
+    more = tables(tmp_path, row("application", own, 350.0), row("class", "A", 250.0))
+    assert power_w(more, user="ada") == pytest.approx(700.0, rel=0.1)
+
+
+def test_a_users_own_power_is_unknown_without_a_model_of_the_class(tmp_path):
+    found = tables(tmp_path, row("application", own_name("ada", "bert"), 1.0))
+    assert np.isnan(power_w(found, user="ada"))
+
+
+def test_what_an_operator_has_stored_counts_as_it_is(tmp_path):
+    found = tables(tmp_path, row("application", "bert", 100.0), row("class", "A", 250.0))
+    assert power_w(found, user="ada") == pytest.approx(200.0, rel=0.1)
