@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -107,6 +108,7 @@ def with_model(cluster: Cluster) -> None:
     cluster.sh("ctl", "printf '%s\\n' " + " ".join(lines) + " >/tmp/samples.csv")
     cluster.sh("ctl", ["gpu-aware-profile", "import", "/tmp/samples.csv"])
     cluster.sh("ctl", ["gpu-aware", "models", "fit"], timeout=120)
+    time.sleep(6)  # the selector reads models every 5 s
 
 
 def decision(cluster: Cluster, job: str) -> dict[str, Any]:
