@@ -89,7 +89,7 @@ def read_trusted(path: str, owners: frozenset[int], top: str = "/") -> bytes | N
     """Bytes of a file (one more than orders may have, at most); None: there is no such file.
 
     File and every folder from ``top`` on must belong to one of these user ids and be writable by
-    nobody else; links are not followed. What is checked is what was opened. Raises OrderError.
+    no other user; links are not followed. What is checked is what was opened. Raises OrderError.
     """
     below = os.path.relpath(path, top)
     if not os.path.isabs(path) or below.startswith(".."):

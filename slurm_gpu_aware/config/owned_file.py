@@ -8,14 +8,16 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.errors import ConfigError, SourceError
 from slurm_gpu_aware.text_file import decoded, parse_json, replaced_file
 
 __all__ = ["identity_of", "read_owned", "write_owned"]
+
+T = TypeVar("T")
 
 _MOST_BYTES = 4096
 
@@ -31,7 +33,25 @@ def write_owned(path: Path, content: Mapping[str, Any]) -> None:
         raise SourceError(f"{path}: cannot be written: {exc.strerror}") from None
 
 
-def read_owned(path: Path) -> Any:
+def read_owned(path: Path, parse: Callable[[Any], T]) -> T | None:
+    """What ``parse`` makes of the file's JSON value; None: there is no file.
+
+    ``parse`` raises ValueError for a wrong value. Raises ConfigError for a file that is not to be
+    trusted, damaged, or wrong.
+    """
+    try:
+        return parse(_content(path))
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise ConfigError(f"{path}: cannot be read: {exc.strerror}") from None
+    except SourceError as exc:
+        raise ConfigError(str(exc)) from None
+    except ValueError as exc:
+        raise ConfigError(f"{path}: {exc}") from None
+
+
+def _content(path: Path) -> Any:
     """JSON value of the file. Raises OSError, SourceError, and ValueError if it is not safe."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(handle, "rb") as stream:

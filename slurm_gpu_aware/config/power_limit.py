@@ -152,17 +152,7 @@ def unset_limit(config: Config) -> None:
 
 def read_set_limit(config: Config) -> SetLimit | None:
     """What is set; None: nothing. Raises ConfigError for a file that does not count."""
-    path = power_file(config)
-    try:
-        return _parsed(read_owned(path))
-    except FileNotFoundError:
-        return None
-    except OSError as exc:
-        raise ConfigError(f"{path}: cannot be read: {exc.strerror}") from None
-    except SourceError as exc:
-        raise ConfigError(str(exc)) from None
-    except ValueError as exc:
-        raise ConfigError(f"{path}: {exc}") from None
+    return read_owned(power_file(config), _parsed)
 
 
 def _parsed(content: Any) -> SetLimit:

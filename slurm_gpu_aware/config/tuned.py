@@ -15,7 +15,7 @@ from typing import Any
 from slurm_gpu_aware.bounds import MAX_TIME_S, quoted
 from slurm_gpu_aware.config.owned_file import read_owned, write_owned
 from slurm_gpu_aware.config.settings import Config, TuneConfig
-from slurm_gpu_aware.errors import ConfigError, SourceError
+from slurm_gpu_aware.errors import ConfigError
 from slurm_gpu_aware.time_text import stamp
 
 __all__ = [
@@ -108,16 +108,9 @@ def read_tuned(config: Config) -> Tuned | None:
     if not config.tune.apply:
         return None
     path = tuned_path(config)
-    try:
-        tuned = _parsed(read_owned(path))
-    except FileNotFoundError:
+    tuned = read_owned(path, _parsed)
+    if tuned is None:
         return None
-    except OSError as exc:
-        raise ConfigError(f"{path}: cannot be read: {exc.strerror}") from None
-    except SourceError as exc:
-        raise ConfigError(str(exc)) from None
-    except ValueError as exc:
-        raise ConfigError(f"{path}: {exc}") from None
     wrong = out_of_bounds(config.tune, tuned)
     if wrong is not None:
         raise ConfigError(f"{path}: {wrong}")

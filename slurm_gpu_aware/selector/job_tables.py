@@ -86,8 +86,9 @@ class JobTables:
     ) -> SizeTable | None:
         """The table of a performance model at some sizes; None: no model, or no clocks.
 
-        Power that a user has measured is not taken below that of the job's class, so that nobody
-        gets past a power limit by a file that says 1 W; without a model of the class it is unknown.
+        Power that a user has measured is not taken below that of the job's class, so that a
+        file that says 1 W takes no job past a power limit; without a model of the class it is
+        unknown.
         """
         clocks = self._clocks_of(gpu_model)
         if model is None or not clocks:

@@ -1,4 +1,4 @@
-"""The agent of a node, on fake GPUs: whose clocks it moves, whom it obeys, what it leaves."""
+"""The agent of a node, on fake GPUs: clocks that it moves, orders that it obeys, what it leaves."""
 
 import json
 import os
@@ -329,7 +329,7 @@ def test_a_file_out_of_others_reach_is_read(tree):
 
 
 def spoiled(how, file):
-    """Make the file one that somebody else could have written."""
+    """Make the file one that another user could have written."""
     if how == "file":
         file.chmod(0o666)
     elif how == "group":
