@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 
 from cluster import NODES, OUTRUN, Cluster
 
@@ -62,6 +63,7 @@ def test_a_sweep_finds_the_slow_gpus_and_class_a_stays_off_them(cluster: Cluster
     cluster.sh("ctl", ["gpu-aware-profile", "sweep"], timeout=180)
     rows = json.loads(cluster.sh("ctl", ["gpu-aware-profile", "show", "--json"]))
     assert rows
+    time.sleep(6)  # the selector reads scores every 5 s
     job = cluster.submit("alice", ["--gres=gpu:2", "--comment=class=A"], WAIT)
     cluster.wait(job, "RUNNING")
     assert cluster.gpus(job) == {fast[0]: fast[1]}
