@@ -118,7 +118,6 @@ def _size(
     """The account of size and clock at the most efficient clock; None: no model is known."""
     from dataclasses import replace
 
-    from slurm_gpu_aware.planning.power_budget import efficient_clock
     from slurm_gpu_aware.planning.size_account import size_account
     from slurm_gpu_aware.selector.job_tables import JobTables
     from slurm_gpu_aware.selector.performance_models import read_models
@@ -134,7 +133,7 @@ def _size(
         say(paragraph(f"{why}."))
     if (sizes := request.table) is None:
         return None
-    clock_mhz = efficient_clock(sizes, request.gpus)
+    clock_mhz = sizes.efficient_clock(request.gpus)
     return size_account(sizes, request.gpus, clock_mhz, more_gpus=twice, free_clock=True)
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_gpu_aware.model.size_table import SizeTable
+from slurm_gpu_aware.model.size_table import SizeTable, least_energy
 
 __all__ = ["Point", "at_most_slower", "efficient_point", "frontier", "points"]
 
@@ -41,8 +41,10 @@ def frontier(known: list[Point]) -> list[Point]:
 
 
 def efficient_point(known: list[Point]) -> Point | None:
-    """The point with the least energy; of equal ones the fastest. None: nothing is known."""
-    return min(known, key=lambda p: (p.energy_j, p.time_s), default=None)
+    """The point with the least energy; None: nothing is known."""
+    times, watts = (np.array([p[i] for p in known], dtype=np.float64) for i in (1, 2))
+    best = least_energy(times, watts)
+    return None if best is None else known[best]
 
 
 def at_most_slower(known: list[Point], slowdown: float) -> Point | None:

@@ -8,7 +8,20 @@ import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 
-__all__ = ["SizeTable"]
+__all__ = ["SizeTable", "least_energy"]
+
+
+def least_energy(time_s: FloatArray, power: FloatArray | IntArray) -> int | None:
+    """Index of the least energy of a unit of work: the most efficient of some clocks.
+
+    ``time_s``, ``power``: (F,) in any unit of power; what is missing or not positive is left out.
+    Of equal energies the least time counts, then the first one. None: no energy is known.
+    """
+    energy = time_s * power
+    known = np.isfinite(energy) & (time_s > 0) & (power > 0)
+    if not known.any():
+        return None
+    return int(np.lexsort((time_s, np.where(known, energy, np.inf)))[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,3 +64,9 @@ class SizeTable:
         if clock_mhz is None:
             return len(self.clocks_mhz) - 1
         return int(np.argmin(np.abs(self.clocks_mhz - clock_mhz)))
+
+    def efficient_clock(self, gpus: int) -> int | None:
+        """Most efficient SM clock of a number of GPUs, MHz; None: no energy is known."""
+        row = self.row(gpus)
+        best = None if row is None else least_energy(self.time_s[row], self.power_w[row])
+        return None if best is None else int(self.clocks_mhz[best])

@@ -27,8 +27,7 @@ from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.feasible import allowed_nodes
 from slurm_gpu_aware.planning.plan import PlanSettings
 
-__all__ = ["PowerBudget", "clock_choices", "efficient_clock", "least_w", "power_at", "present_w"]
-__all__ += ["with_least_sizes"]
+__all__ = ["PowerBudget", "clock_choices", "least_w", "power_at", "present_w", "with_least_sizes"]
 
 
 def with_least_sizes(queue: Sequence[Request]) -> list[Request]:
@@ -62,22 +61,8 @@ def power_at(table: SizeTable, gpus: int, clocks: tuple[int, ...] | None) -> flo
         return math.nan
     if clocks is not None:
         return float(table.power_w[row, table.column(clocks[0] if clocks else None)])
-    best = _efficient(table, row)
-    return math.nan if best is None else float(table.power_w[row, best])
-
-
-def efficient_clock(table: SizeTable, gpus: int) -> int | None:
-    """SM clock with the least energy of an iteration, MHz; None: no energy is known."""
-    row = table.row(gpus)
-    best = None if row is None else _efficient(table, row)
-    return None if best is None else int(table.clocks_mhz[best])
-
-
-def _efficient(table: SizeTable, row: int) -> int | None:
-    """Column of the clock with the least energy of an iteration; None: no energy is known."""
-    energy = table.time_s[row] * table.power_w[row]
-    known = np.isfinite(energy) & (energy > 0)
-    return int(np.argmin(np.where(known, energy, math.inf))) if known.any() else None
+    best = table.efficient_clock(gpus)
+    return math.nan if best is None else float(table.power_w[row, table.column(best)])
 
 
 class PowerBudget:
@@ -127,7 +112,7 @@ class PowerBudget:
         """SM clock with which `needing` counts, MHz; None: the default clock."""
         if request.table is None or clock_choices(request, self._settings) is not None:
             return self._settings.clock_mhz(request)
-        return efficient_clock(request.table, request.gpus)
+        return request.table.efficient_clock(request.gpus)
 
     def most_w(self, request: Request) -> float:
         """Sum of the power limits of its GPUs, whichever of those that it may get."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
+from slurm_gpu_aware.model.size_table import least_energy
 from slurm_gpu_aware.sizing.allocation import SizingJob, sized_at
 
 __all__ = ["MICRO", "Ladder", "Steps", "clock_ladder", "least_ladder", "microwatts", "steps"]
@@ -96,7 +97,7 @@ def clock_ladder(job: SizingJob, gpus: int) -> Ladder | None:
         return None
     clocks, time_s, power_uw = known
     energy = time_s * power_uw
-    worth = (energy <= energy[-1]) | (power_uw < power_uw[np.argmin(energy)])
+    worth = (energy <= energy[-1]) | (power_uw < power_uw[least_energy(time_s, power_uw)])
     order = np.lexsort((time_s, power_uw))
     order = order[worth[order]]
     fastest = np.minimum.accumulate(np.concatenate(([np.inf], time_s[order][:-1])))
@@ -134,8 +135,7 @@ def _known(job: SizingJob, gpus: int) -> tuple[list[int | None], FloatArray, Int
 
 
 def _ladder(clocks: tuple[int | None, ...], time_s: FloatArray, power_uw: IntArray) -> Ladder:
-    energy = time_s * power_uw
-    efficient = 0 if len(clocks) == 1 else int(np.argmin(energy))
+    efficient = least_energy(time_s, power_uw) or 0
     below = steps(time_s, power_uw, 0, efficient)
     above = steps(time_s, power_uw, efficient, len(clocks) - 1)
     return Ladder(clocks, time_s, power_uw, efficient, below, above)

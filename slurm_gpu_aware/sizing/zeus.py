@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_gpu_aware.model.size_table import SizeTable
+from slurm_gpu_aware.model.size_table import SizeTable, least_energy
 
 __all__ = ["zeus_clock"]
 
@@ -23,8 +23,6 @@ def zeus_clock(table: SizeTable, gpus: int, max_w: float, eta: float = 0.5) -> i
     if row is None:
         return None
     time_s, power_w = table.time_s[row], table.power_w[row]
-    cost = (eta * power_w + (1 - eta) * max_w) * time_s
-    known = np.isfinite(cost) & (time_s > 0) & (power_w > 0)
-    if not known.any():
-        return None
-    return int(table.clocks_mhz[np.argmin(np.where(known, cost, np.inf))])
+    weighted_w = np.where(power_w > 0, eta * power_w + (1 - eta) * max_w, np.nan)
+    best = least_energy(time_s, weighted_w)
+    return None if best is None else int(table.clocks_mhz[best])
