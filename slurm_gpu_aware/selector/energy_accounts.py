@@ -49,8 +49,8 @@ def job_energy(events: Iterable[Event]) -> JobEnergy | None:
     """Energy of a job by its events; None: no node recorded any.
 
     A record that was written twice counts once. A node that a started run used, and that recorded
-    nothing while others did, makes the sum incomplete. Where starts are known, a record of another
-    run or node does not count: nodes write what they like.
+    nothing while others did, makes the sum incomplete. A record counts only for a run that was seen
+    to start, and of a node of that run: nodes write what they like.
     """
     used: dict[tuple[int, str], tuple[float, float]] = {}
     why: dict[tuple[int, str], str] = {}
@@ -60,7 +60,7 @@ def job_energy(events: Iterable[Event]) -> JobEnergy | None:
         run, gpus = _whole(event.detail.get("restarts")), event.detail.get("gpus")
         if event.kind == "energy" and isinstance(gpus, list):
             at = (run, str(event.detail.get("node")))
-            if nodes_of and at[1] not in nodes_of.get(run, ()):
+            if at[1] not in nodes_of.get(run, ()):
                 continue
             joules, seconds = (_amount(event.detail.get(k)) for k in ("energy_j", "seconds"))
             if joules is None or seconds is None or joules > _most_j(seconds, len(gpus)):
@@ -80,12 +80,13 @@ def job_energy(events: Iterable[Event]) -> JobEnergy | None:
 
 def _nodes_of(events: Iterable[Event]) -> dict[int, set[str]]:
     """Run -> its nodes, of the runs whose start was seen."""
-    gpus_of = {
-        _whole(event.detail.get("restarts")): event.detail.get("gpus")
-        for event in events
-        if event.kind == "started"
-    }
-    return {run: set(map(str, gpus)) for run, gpus in gpus_of.items() if isinstance(gpus, Mapping)}
+    nodes_of: dict[int, set[str]] = {}
+    for event in events:
+        # Of a job that had ended when it was seen, its nodes are known, and no GPUs.
+        nodes = event.detail.get("gpus") or event.detail.get("nodes")
+        if event.kind == "started" and isinstance(nodes, Mapping | list):
+            nodes_of[_whole(event.detail.get("restarts"))] = set(map(str, nodes))
+    return nodes_of
 
 
 def _most_j(seconds: float, gpus: int) -> float:

@@ -146,7 +146,8 @@ class JobTracker:
                 None, JobPhase.STARTED, job.nodes, None, job.restarts, raw_id=job.raw_id
             )
             if last is None or last.kind != "started":
-                detail: dict[str, Any] = {"start_s": job.start_s, "gpus": _gpus_of(job)}
+                detail: dict[str, Any] = {"start_s": job.start_s, "restarts": job.restarts}
+                detail["gpus"] = _gpus_of(job)
                 if marker is None or marker.phase not in BOUND:
                     detail["without_us"] = True
                 self.ledger.event(job.id, "started", detail, job.start_s or now)

@@ -45,7 +45,9 @@ def test_what_is_not_known_is_told() -> None:
     lost = job_energy([started("n1", "n2"), energy("n1", 100.0)])
     assert lost is not None
     assert lost.unknown == ("n2: its epilog recorded nothing",)
-    reset = job_energy([energy("n1", None, error="GPU 0: reset"), energy("n2", 5.0)])
+    reset = job_energy(
+        [started("n1", "n2"), energy("n1", None, error="GPU 0: reset"), energy("n2", 5.0)]
+    )
     assert reset is not None
     assert (reset.energy_j, reset.unknown) == (5.0, ("n1: GPU 0: reset",))
 
@@ -57,9 +59,23 @@ def test_a_node_adds_nothing_to_the_energy_of_other_nodes_jobs() -> None:
     assert (found.energy_j, found.runs, found.unknown) == (100.0, 1, ())
 
 
+def test_energy_of_a_run_that_was_not_seen_to_start_does_not_count() -> None:
+    assert job_energy([energy("n1", 900.0)]) is None
+    found = job_energy([started("n1"), energy("n1", 100.0), energy("n1", 900.0, run=1)])
+    assert found is not None
+    assert (found.energy_j, found.runs) == (100.0, 1)
+
+
+def test_of_a_run_that_was_seen_after_its_end_the_nodes_are_known() -> None:
+    ended = Event("7", "started", {"restarts": 0, "nodes": ["n1"], "types": ["g0"]}, 90.0)
+    found = job_energy([ended, energy("n1", 100.0), energy("n9", 900.0)])
+    assert found is not None
+    assert (found.energy_j, found.unknown) == (100.0, ())
+
+
 @pytest.mark.parametrize("bad", [-1.0, float("nan"), True, "much", 1e999, 1e9])
 def test_amounts_that_a_node_made_up_count_as_not_known(bad: Any) -> None:
-    found = job_energy([energy("n1", bad)])
+    found = job_energy([started("n1"), energy("n1", bad)])
     assert found is not None
     assert (found.energy_j, found.mean_w, len(found.unknown)) == (0.0, None, 1)
 
@@ -72,7 +88,8 @@ def test_rows_by_user_and_class_count_complete_accounts_only() -> None:
     ]
     whole = energy("n1", 7.2e6, seconds=36_000.0)
     part = Event("8", "energy", {**energy("n1", None).detail}, 100.0)
-    rows = {(r["by"], r["name"]): r for r in energy_rows(jobs, [whole, part])}
+    starts = [started("n1"), Event("8", "started", started("n1").detail, 90.0)]
+    rows = {(r["by"], r["name"]): r for r in energy_rows(jobs, [*starts, whole, part])}
     assert list(rows) == [
         *(("user", "alice"), ("user", "bob")),
         *(("class", "A"), ("class", "B"), ("class", "none"), ("all", "")),
@@ -82,4 +99,4 @@ def test_rows_by_user_and_class_count_complete_accounts_only() -> None:
     assert alice["gpu_hours"] == pytest.approx(20)
     assert rows["class", "B"]["mean_w"] is None
     assert rows["all", ""]["jobs"] == 3
-    assert energy_rows(jobs, [part]) == []
+    assert energy_rows(jobs, [*starts, part]) == []

@@ -14,6 +14,10 @@ def energy(node="n1", joules=1.8e6, **detail):
     return Event("7", "energy", known | detail, 1.0)
 
 
+def started(*nodes):
+    return Event("7", "started", {"restarts": 0, "gpus": {node: [0, 1] for node in nodes}}, 0.5)
+
+
 class Accounting:
     """What sacct says, and the sacctmgr calls that were made."""
 
@@ -47,6 +51,7 @@ class Clock:
 
 def comments(events, accounting):
     clock = Clock()
+    events = [started(*(event.detail["node"] for event in events)), *events]
     return EnergyComments(lambda job_id: events, accounting.run, clock), clock
 
 
