@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_gpu_aware.errors import SourceError, not_installed
+from slurm_gpu_aware.model.hardware_graph import direct_links
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.model.cluster import Cluster
@@ -105,22 +106,22 @@ def _links(
     used: Sequence[tuple[int, int]],
     at: dict[int, tuple[float, float]],
 ) -> None:
-    """NVLinks of the node as lines, and the links that the job uses with their bandwidth."""
+    """Direct links of the node as lines, and the links that the job uses with their bandwidth."""
     widest = float(graph.gbps.max()) or 1.0
     pairs = list(combinations(sorted(at), 2))
     # A switch links every pair; thin lines keep the picture readable.
     scale = 4.4 if len(pairs) <= _MOST_WIDE_LINKS else 0.8
     for a, b in pairs:
         inside = (a, b) in used
-        nvlink = graph.classes[a][b].startswith("NV")
-        if not nvlink and not inside:
+        direct = direct_links(graph.classes[a][b]) > 0
+        if not direct and not inside:
             continue
         gbps = float(graph.gbps[a, b])
         panel.plot(
             [at[a][0], at[b][0]],
             [at[a][1], at[b][1]],
             linewidth=0.4 + (4.4 if inside else scale) * gbps / widest,
-            linestyle="-" if nvlink else ":",
+            linestyle="-" if direct else ":",
             color=_CHOSEN if inside else _GREY,
             zorder=2 if inside else 1,
         )
@@ -155,6 +156,6 @@ def _legend() -> list[Any]:
     return [
         *(Patch(label=state, **style) for state, style in _GPU.items()),
         Line2D([], [], color=_CHOSEN, linewidth=3, label="link that the job uses (GB/s)"),
-        Line2D([], [], color=_GREY, linewidth=3, label="other NVLink"),
+        Line2D([], [], color=_GREY, linewidth=3, label="other NVLink or xGMI"),
         Line2D([], [], color=_CHOSEN, linestyle=":", label="the same through PCIe or host"),
     ]

@@ -18,37 +18,46 @@ import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray
 
-__all__ = ["PCIE_GBPS", "HardwareGraph", "class_gbps", "nvlinks", "uniform_graph"]
+__all__ = ["LINK_CLASS", "PCIE_GBPS", "HardwareGraph", "class_gbps", "direct_links"]
+__all__ += ["uniform_graph"]
 
 PCIE_GBPS = 12.0
 """PCIe gen3 x16 (MAPA, table 1)."""
 
-_NVLINK_GBPS = 25.0  # NVLink 2 to 4, one link, one direction; NVLink 1 has 20
-_NVLINK = re.compile(r"NV([1-9][0-9]?)\Z")
+# One direct link in one direction. NVLink 2 to 4; NVLink 1 has 20. xGMI (Infinity Fabric) of MI200:
+# 16 lanes of 25 GT/s (AMD, "MI250 microarchitecture"); MI100 (23 GT/s) has 46, MI300 (32 GT/s) 64.
+_DIRECT_GBPS = {"NV": 25.0, "XGMI": 50.0}
 # nvidia-smi's words from near to far. MAPA has a single PCIe class of 12 GB/s; these steps keep
 # near pairs ahead of far ones if only the words are known.
 _HOST_GBPS = {"PIX": PCIE_GBPS, "PXB": 11.0, "PHB": 10.0, "NODE": 9.0, "SYS": 8.0}
+LINK_CLASS = re.compile(
+    rf"(?:(?P<kind>{'|'.join(_DIRECT_GBPS)})(?P<links>[1-9][0-9]?)|{'|'.join(_HOST_GBPS)})\Z"
+)
+"""Word for the best link of a pair: ``NV2`` or ``XGMI2``, two bonded direct links of NVIDIA or AMD,
+or nvidia-smi's word for a path through PCIe or the host."""
 _interned: weakref.WeakValueDictionary[bytes, HardwareGraph] = weakref.WeakValueDictionary()
 
 
-def nvlinks(link_class: str) -> int:
-    """Bonded NVLinks of a class word: 2 for ``NV2``, 0 for a path through PCIe or the host.
+def direct_links(link_class: str) -> int:
+    """Bonded direct links of a class word: 2 for ``NV2``, 0 for a path through PCIe or the host.
 
-    Raises ValueError for a word that nvidia-smi does not use.
+    Raises ValueError for an unknown word.
     """
-    if link_class in _HOST_GBPS:
-        return 0
-    match = _NVLINK.match(link_class)
-    if match is None:
-        known = ", ".join(["NV1..NV99", *_HOST_GBPS])
-        raise ValueError(f"unknown link class {link_class!r}; known: {known}")
-    return int(match.group(1))
+    return int(_parsed(link_class)["links"] or 0)
 
 
 def class_gbps(link_class: str) -> float:
     """Nominal bandwidth of a class in one direction, for pairs without a measurement. GB/s."""
-    links = nvlinks(link_class)
-    return links * _NVLINK_GBPS if links else _HOST_GBPS[link_class]
+    kind, links = _parsed(link_class).group("kind", "links")
+    return int(links) * _DIRECT_GBPS[kind] if kind else _HOST_GBPS[link_class]
+
+
+def _parsed(link_class: str) -> re.Match[str]:
+    match = LINK_CLASS.match(link_class)
+    if match is None:
+        known = ", ".join([*(f"{kind}1..{kind}99" for kind in _DIRECT_GBPS), *_HOST_GBPS])
+        raise ValueError(f"unknown link class {link_class!r}; known: {known}")
+    return match
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +71,7 @@ class HardwareGraph:
     gbps: FloatArray
     """(n, n) GB/s in one direction, symmetric, zero diagonal, read-only."""
     classes: tuple[tuple[str, ...], ...]
-    """(n, n) link classes in nvidia-smi's words; ``X`` on the diagonal."""
+    """(n, n) words of `LINK_CLASS`; ``X`` on the diagonal."""
     groups: tuple[int, ...]
     """CPU socket of each GPU, length n."""
     key: bytes
@@ -98,7 +107,7 @@ class HardwareGraph:
         """Check the matrices and return the shared graph with these links.
 
         ``gbps``: (n, n) finite, >= 0, symmetric, GB/s; rounded to 1/1024. ``classes``: (n, n)
-        nvidia-smi's words, symmetric. The diagonals are ignored. ``groups``: (n,) socket of each
+        words of `LINK_CLASS`, symmetric. The diagonals are ignored. ``groups``: (n,) socket of each
         GPU; None: one socket. Raises ValueError if a shape, a value or a word is wrong.
         """
         weights = np.array(gbps, dtype=np.float64)
@@ -115,7 +124,7 @@ class HardwareGraph:
             for i, row in enumerate(classes)
         )
         for j, i in combinations(range(n), 2):
-            nvlinks(words[i][j])
+            _parsed(words[i][j])
             if words[i][j] != words[j][i]:
                 raise ValueError(f"link {i}-{j} has two classes, {words[i][j]}, {words[j][i]}")
         sockets = tuple(int(g) for g in groups) if groups is not None else (0,) * n

@@ -63,7 +63,7 @@ class Link(NamedTuple):
     a: int
     b: int
     link_class: str
-    """nvidia-smi's word: NVn, PIX, PXB, PHB, NODE, SYS."""
+    """Word of `hardware_graph.LINK_CLASS`: NVn, XGMIn, PIX, PXB, PHB, NODE, SYS."""
     gbps: float | None
     """Bandwidth in one direction; None: the nominal one of the class."""
 

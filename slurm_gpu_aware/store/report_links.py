@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection
 
 from slurm_gpu_aware.bounds import MAX_GBPS, MAX_GPUS_PER_NODE, quoted
+from slurm_gpu_aware.model.hardware_graph import LINK_CLASS
 from slurm_gpu_aware.model.interconnect import OPERATIONS, Collective, Nic, PairBandwidth
 from slurm_gpu_aware.model.profile import Link
 from slurm_gpu_aware.store.json_object import JsonObject
@@ -17,7 +18,6 @@ MAX_COLLECTIVES = 4096
 MAX_LATENCY_US = 1e9
 MAX_MESSAGE_BYTES = 1 << 50
 MIN_GBPS = 1e-6
-_LINK = re.compile(r"(NV[0-9]{1,2}|PIX|PXB|PHB|NODE|SYS)\Z")
 _NIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z")
 
@@ -102,7 +102,7 @@ def _pair(entry: JsonObject, gpus: Slots, seen: Collection[tuple[int, int]]) -> 
 
 
 def _class(entry: JsonObject) -> str:
-    return _matching(_LINK, entry, "class", "NVn, PIX, PXB, PHB, NODE or SYS")
+    return _matching(LINK_CLASS, entry, "class", "NVn, XGMIn, PIX, PXB, PHB, NODE or SYS")
 
 
 def _matching(pattern: re.Pattern[str], entry: JsonObject, key: str, what: str) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_gpu_aware.model.arrays import FloatArray
-from slurm_gpu_aware.model.hardware_graph import HardwareGraph, nvlinks
+from slurm_gpu_aware.model.hardware_graph import HardwareGraph, direct_links
 
 __all__ = [
     "BOTTLENECK",
@@ -86,7 +86,7 @@ def eq2_terms(x: FloatArray, y: FloatArray, z: FloatArray) -> FloatArray:
 def eq2(
     x: npt.ArrayLike, y: npt.ArrayLike, z: npt.ArrayLike, model: EffBwModel = PAPER
 ) -> FloatArray:
-    """EffBW by eq. 2 for x double NVLinks, y single NVLinks and z other links of a ring. GB/s.
+    """EffBW by eq. 2 for x double, y single direct links and z other links of a ring. GB/s.
 
     A 2-GPU ring counts its link twice: (2,0,0), (0,2,0) or (0,0,2). Broadcasts.
     """
@@ -96,8 +96,8 @@ def eq2(
 
 @lru_cache(maxsize=64)
 def link_kinds(graph: HardwareGraph) -> npt.NDArray[np.int8]:
-    """(n, n) kinds for eq. 2: 2 = two or more bonded NVLinks, 1 = one, 0 = other. Read-only."""
-    links = [[0 if word == "X" else nvlinks(word) for word in row] for row in graph.classes]
+    """(n, n) kinds for eq. 2: 2 = two or more direct links, 1 = one, 0 = other. Read-only."""
+    links = [[0 if word == "X" else direct_links(word) for word in row] for row in graph.classes]
     kinds = np.minimum(links, 2).astype(np.int8)
     kinds.setflags(write=False)
     return kinds

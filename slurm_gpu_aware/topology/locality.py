@@ -4,9 +4,9 @@ From tight to loose: NVLink domain, socket, node, network levels, cluster. A lev
 a penalty; a network level also needs groups. A GPU without known links or socket is a separate
 domain, so that placement of one-GPU jobs neither prefers nor avoids it.
 
-``nvlink``: GPUs with an NVLink between every pair; other GPUs that NVLinks connect (a DGX-1) are
-divided by socket. ``socket``: GPUs of one NUMA node or, if that is not known, with a path of PIX,
-PXB, PHB or NODE.
+``nvlink``: GPUs with an NVLink or xGMI link between every pair; other GPUs that these connect (a
+DGX-1) are divided by socket. ``socket``: GPUs of one NUMA node or, if that is not known, with a
+path of PIX, PXB, PHB or NODE.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
-from slurm_gpu_aware.model.hardware_graph import HardwareGraph, nvlinks
+from slurm_gpu_aware.model.hardware_graph import HardwareGraph, direct_links
 from slurm_gpu_aware.model.penalties import LevelPenalties, Penalty
 
 __all__ = ["build_levels", "with_levels"]
@@ -111,7 +111,7 @@ def _domains(level: str, graph: HardwareGraph | None, numa: tuple[int, ...]) -> 
     if graph is not None:
         for a, b in permutations(range(min(n, graph.n)), 2):
             word = graph.classes[a][b]
-            linked[a, b] = nvlinks(word) > 0
+            linked[a, b] = direct_links(word) > 0
             near[a, b] |= word in _SAME_SOCKET and min(numa[a], numa[b]) < 0
     sockets = _components(near)
     if level == "socket":

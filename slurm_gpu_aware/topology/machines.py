@@ -5,7 +5,7 @@ Vendor machines follow the vendors' public documentation, with nvidia-smi's GPU 
 ``mapa-torus-2d`` and ``mapa-cubemesh-16`` correct errors in the tables of the paper's code.
 
 Paths through the host have no documented bandwidth. They have ``host_gbps``, by default 12 GB/s
-(PCIe gen3 x16, MAPA table 1), a weight below that of every NVLink.
+(PCIe gen3 x16, MAPA table 1), a weight below that of every NVLink and xGMI link.
 """
 
 from __future__ import annotations
@@ -22,13 +22,18 @@ _Pairs = Collection[tuple[int, int]]
 
 
 def _linked(
-    n: int, per_socket: int, host: float, *nvlinks: tuple[int, _Pairs], per_link: float = 25.0
+    n: int,
+    per_socket: int,
+    host: float,
+    *linked: tuple[int, _Pairs],
+    per_link: float = 25.0,
+    kind: str = "NV",
 ) -> HardwareGraph:
-    """Machine with these (NVLinks, pairs); all other pairs have a host path (``SYS``)."""
+    """Machine with these (direct links, pairs); all other pairs have a host path (``SYS``)."""
     links = {pair: Link(*pair, "SYS", host) for pair in combinations(range(n), 2)}
-    for count, pairs in nvlinks:
+    for count, pairs in linked:
         for a, b in pairs:
-            links[min(a, b), max(a, b)] = Link(a, b, f"NV{count}", count * per_link)
+            links[min(a, b), max(a, b)] = Link(a, b, f"{kind}{count}", count * per_link)
     return HardwareGraph.from_links(links.values(), n=n, groups=[i // per_socket for i in range(n)])
 
 
@@ -56,6 +61,18 @@ def _power_node(per_socket: int, links: int, per_link: float, host: float) -> Ha
     n = 2 * per_socket
     pairs = [(a, b) for a, b in combinations(range(n), 2) if a // per_socket == b // per_socket]
     return _linked(n, per_socket, host, (links, pairs), per_link=per_link)
+
+
+def _mi250x(host: float) -> HardwareGraph:
+    """HPE Cray EX235a (Frontier, LUMI): four MI250X of two dies each, which count as GPUs.
+
+    The links are the driver's ``xgmi_num_links`` on Frontier (ROCm/rocm-systems, issue 5763). Dies
+    without a direct link communicate through the host: RCCL never forwards over a third one.
+    """
+    inside = [(0, 1), (2, 3), (4, 5), (6, 7)]
+    single = [(0, 2), (1, 3), (1, 5), (3, 7), (4, 6), (5, 7)]
+    pairs = (4, inside), (2, [(0, 6), (2, 4)]), (1, single)
+    return _linked(8, 8, host, *pairs, per_link=50.0, kind="XGMI")
 
 
 def _torus_2d(host: float) -> HardwareGraph:
@@ -86,6 +103,7 @@ _MACHINES: Mapping[str, Callable[[float], HardwareGraph]] = {
     "dgx-a100": lambda _: _switched(8, 4, 12),
     "dgx-h100": lambda _: _switched(8, 4, 18),
     "hgx-a100-4": lambda _: uniform_graph(4, "NV4", 100.0),
+    "hpe-ex235a-mi250x": _mi250x,
     "ibm-ac922-4xv100": lambda host: _power_node(2, 3, 25.0, host),
     "ibm-ac922-6xv100": lambda host: _power_node(3, 2, 25.0, host),
     "ibm-minsky-4xp100": lambda host: _power_node(2, 2, 20.0, host),
@@ -94,6 +112,10 @@ _MACHINES: Mapping[str, Callable[[float], HardwareGraph]] = {
     "mapa-summit": lambda host: _power_node(3, 2, 25.0, host),
     "mapa-torus-2d": _torus_2d,
     "mapa-cubemesh-16": lambda host: _linked(16, 4, host, (1, _MESH16_SINGLE), (2, _MESH16_DOUBLE)),
+    # One xGMI link of 16 lanes of 32 GT/s between every two GPUs (AMD CDNA 3 white paper).
+    "mi300x-8": lambda host: _linked(
+        8, 4, host, (1, [*combinations(range(8), 2)]), per_link=64.0, kind="XGMI"
+    ),
 }
 
 

@@ -132,7 +132,7 @@ def test_one_changed_field_is_merged_or_refused(
         (("gpus", 1, "index"), 0, r"gpus\[1\].index: GPU 0 occurs twice"),
         (("gpus", 0, "clocks_mhz"), [1530, "x"], r"gpus\[0\].clocks_mhz: expected a list of MHz"),
         (("links", 0, "b"), 5, r"links\[0\]: 0 and 5 are not two GPUs"),
-        (("links", 0, "class"), "NVLINK", "not NVn, PIX, PXB, PHB, NODE or SYS"),
+        (("links", 0, "class"), "NVLINK", "not NVn, XGMIn, PIX, PXB, PHB, NODE or SYS"),
         (("timings", 0, "index"), 7, r"timings\[0\].index: GPU 7 is not in this report"),
         (("timings", 0, "value_ms"), True, r"timings\[0\].value_ms: expected a number"),
         (("timings", 0, "value_ms"), 0, r"timings\[0\].value_ms: 0 is not 1e-06 to 1e\+12"),

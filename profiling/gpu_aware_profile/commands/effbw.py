@@ -63,8 +63,9 @@ def fit_effbw(
     'sweep --links' measured or 'import' stored, each on the links of its own node; then the
     bottleneck model is fitted, too, and the better one is named.
 
-    FILE is a CSV with the columns x,y,z,gbps (- reads stdin): the double NVLinks, single NVLinks
-    and other links of the measured ring, and its bandwidth. A ring of 2 GPUs counts its link twice.
+    FILE is a CSV with the columns x,y,z,gbps (- reads stdin): the double, single and
+    other direct links (NVLink, xGMI) of the measured ring, and its bandwidth. A ring of 2 GPUs
+    counts its link twice.
     With --machine the columns are gpus,gbps, where gpus is for example "0 2 3". Then the links are
     those of the ring with the best slowest link, and among such rings of the one with the largest
     sum. Placement with the fitted model uses the same ring.

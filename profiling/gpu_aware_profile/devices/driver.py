@@ -66,7 +66,7 @@ class PeerLink(NamedTuple):
     """One active link of a GPU to another GPU or to a switch, beside PCIe."""
 
     kind: str
-    """Class of the link in a report, without the count: ``NV``."""
+    """Class of the link in a report, without the count: ``NV``, ``XGMI``."""
     remote_pci: str | None
     """PCI id of the GPU at the other end; None: a switch."""
     gbps: float

@@ -9,7 +9,7 @@ from typing import Self
 
 from gpu_aware_profile.backends.fake_machine import FakeMachine, fake_machine
 from gpu_aware_profile.links.link_timing import AllReduceReading, PairReading
-from slurm_gpu_aware.model.hardware_graph import HardwareGraph
+from slurm_gpu_aware.model.hardware_graph import HardwareGraph, direct_links
 from slurm_gpu_aware.text_file import read_object
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK
 from slurm_gpu_aware.topology.matching import match
@@ -19,7 +19,7 @@ __all__ = ["FakeLinks"]
 
 COPY_SHARE, RING_SHARE = 0.94, 0.85
 """Share of the nominal bandwidth that copies and all-reduce get."""
-NVLINK_US, PCIE_US = 0.9, 1.8
+DIRECT_US, HOST_US = 0.9, 1.8
 _RING = Pattern("ring")
 _SIZE_BYTES = 1 << 28
 
@@ -58,7 +58,7 @@ class FakeLinks:
     def pair(self, a: int, b: int, limit_s: float) -> PairReading:
         one, other = self._at[a], self._at[b]
         copy = COPY_SHARE * self._graph.gbps.item(one, other)
-        latency_us = NVLINK_US if self._graph.classes[one][other].startswith("NV") else PCIE_US
+        latency_us = DIRECT_US if direct_links(self._graph.classes[one][other]) else HOST_US
         return PairReading(
             copy * self._factor("copy", a, b),
             copy * self._factor("copy", b, a),

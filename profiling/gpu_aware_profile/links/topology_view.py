@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -21,6 +22,7 @@ __all__ = ["NodeTopology", "topologies"]
 _LEGEND = {
     "X": "itself",
     "NV#": "# bonded NVLinks",
+    "XGMI#": "# bonded xGMI links",
     "PIX": "at most one PCIe bridge or switch",
     "PXB": "several PCIe bridges, below one host bridge",
     "PHB": "a PCIe host bridge (usually the CPU)",
@@ -121,11 +123,7 @@ class NodeTopology:
         )
 
     def _legend(self) -> str:
-        shown = {
-            "NV#" if (word or "").startswith("NV") else word
-            for row in self.matrix()
-            for word in row
-        }
+        shown = {re.sub("[0-9]+", "#", word or "") for row in self.matrix() for word in row}
         words = [(word, what) for word, what in _LEGEND.items() if word in shown]
         return pairs([*words, *((f"NIC{i}", nic.name) for i, nic in enumerate(self.nics))])
 

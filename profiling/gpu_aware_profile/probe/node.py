@@ -238,13 +238,14 @@ def _identity(index: int, device: Device, faults: Faults) -> dict[str, Any]:
 
 
 def _peer_facts(peers: Sequence[PeerLink] | None) -> dict[str, Any]:
-    """Links beside PCIe of a GPU's record; all None: they could not be read."""
+    """NVLinks of a GPU's record; all None: they could not be read."""
     if peers is None:
         return dict.fromkeys(("nvlink_version", "nvlinks", "nvswitch_links"))
+    nvlinks = [link for link in peers if link.kind == "NV"]
     return {
-        "nvlink_version": next((link.version for link in peers), None),
-        "nvlinks": len(peers),
-        "nvswitch_links": sum(link.remote_pci is None for link in peers),
+        "nvlink_version": next((link.version for link in nvlinks), None),
+        "nvlinks": len(nvlinks),
+        "nvswitch_links": sum(link.remote_pci is None for link in nvlinks),
     }
 
 

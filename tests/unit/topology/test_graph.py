@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.errors import RequestError
-from slurm_gpu_aware.model.hardware_graph import HardwareGraph, class_gbps, nvlinks, uniform_graph
+from slurm_gpu_aware.model.hardware_graph import (
+    HardwareGraph,
+    class_gbps,
+    direct_links,
+    uniform_graph,
+)
 from slurm_gpu_aware.topology.machines import machine
 from slurm_gpu_aware.topology.patterns import heap_children, parse_pattern
 
@@ -63,8 +68,13 @@ def test_bad_matrices_are_refused():
         HardwareGraph.build([[0, 1], [1, 0]], [["X", "SYS"], ["SYS", "X"]], groups=[0])
 
 
-def test_words_of_nvidia_smi():
-    assert [nvlinks(w) for w in ("NV1", "NV18", "PIX", "SYS")] == [1, 18, 0, 0]
+def test_words_of_links():
+    words = ("NV1", "NV18", "XGMI4", "PIX", "SYS")
+    assert [direct_links(w) for w in words] == [1, 18, 4, 0, 0]
+    assert [class_gbps(w) for w in words[:3]] == [25.0, 450.0, 200.0]
+    for word in ("NV0", "XGMI", "XGMI100", "xgmi1", "X", "PIX2", "NV1 "):
+        with pytest.raises(ValueError, match="unknown link class"):
+            direct_links(word)
     near_to_far = [class_gbps(w) for w in ("NV2", "NV1", "PIX", "PXB", "PHB", "NODE", "SYS")]
     assert near_to_far == sorted(near_to_far, reverse=True)
     graph = HardwareGraph.from_links([(1, 0, "NV1", None)], n=2)

@@ -54,6 +54,7 @@ def test_domains_of_known_machines():
     assert inside("dgx-1-v100", "socket") == [0, 0, 0, 0, 4, 4, 4, 4]
     # NVLinks join all eight, but not every pair: divided by socket.
     assert inside("dgx-1-v100", "nvlink") == [0, 0, 0, 0, 4, 4, 4, 4]
+    assert inside("mi300x-8", "nvlink") == [0] * 8
 
 
 def test_sockets_by_numa_by_links_and_unknown():

@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from slurm_gpu_aware.model.hardware_graph import direct_links
+from slurm_gpu_aware.topology.bandwidth import BOTTLENECK
 from slurm_gpu_aware.topology.machines import machine
-from slurm_gpu_aware.topology.matching import agg_table
+from slurm_gpu_aware.topology.matching import agg_table, eff_table, match
 from slurm_gpu_aware.topology.patterns import Pattern
 
 SHARED = Path(
@@ -104,6 +106,30 @@ def test_links_per_gpu():
     torus = machine("mapa-torus-2d")
     assert int((torus.gbps >= 25).sum()) // 2 == 32
     assert (torus.gbps >= 25).sum(axis=1).tolist() == [4] * 16
+
+
+def test_amd_nodes():
+    graph = machine("hpe-ex235a-mi250x")
+    # ``xgmi_num_links`` of the driver on a node of Frontier (ROCm/rocm-systems, issue 5763).
+    table = """00 04 01 00 00 00 02 00
+               04 00 00 01 00 01 00 00
+               01 00 00 04 02 00 00 00
+               00 01 04 00 00 00 00 01
+               00 00 02 00 00 04 01 00
+               00 01 00 00 04 00 00 01
+               02 00 00 00 01 00 00 04
+               00 00 00 01 00 01 04 00"""
+    links = np.array([[int(n) for n in line.split()] for line in table.split("\n")])
+    assert [[0 if w == "X" else direct_links(w) for w in row] for row in graph.classes] == (
+        links.tolist()
+    )
+    assert np.array_equal(graph.gbps[links > 0], 50.0 * links[links > 0])
+    # The best ring of four: two packages, joined by two links here and by one there.
+    best = eff_table(graph, Pattern("ring"), 4, BOTTLENECK)
+    assert best.max() == 50.0
+    assert match(graph, (0, 1, 4, 5), Pattern("ring"), BOTTLENECK).eff_gbps < 50.0
+    assert machine("mi300x-8").is_uniform
+    assert machine("mi300x-8").gbps.sum(axis=1).tolist() == [7 * 64.0] * 8
 
 
 def test_torus_is_the_same_from_both_ends():

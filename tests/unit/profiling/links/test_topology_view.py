@@ -61,6 +61,15 @@ def test_the_matrix_of_a_node(path: Path) -> None:
     assert ["all_reduce", "0", "2", "44.0"] in lines
 
 
+def test_links_of_amd(path: Path) -> None:
+    with open_store(path) as store:
+        ingest(store, with_links("n5", links=[{"a": 0, "b": 2, "class": "XGMI4", "gbps": 200.0}]))
+    lines = [line.split() for line in show(path, "--node", "n5").stdout.splitlines()]
+    assert lines[2][:3] == ["GPU0", "X", "XGMI4"]
+    assert ["XGMI#", "#", "bonded", "xGMI", "links"] in lines
+    assert not any(line[:1] == ["NV#"] for line in lines)
+
+
 def test_all_nodes_and_json(path: Path) -> None:
     assert show(path).stdout.count("CPU Affinity") == 2
     first, second = json.loads(show(path, "--json").stdout)["nodes"]

@@ -4,11 +4,15 @@ import json
 import os
 import statistics
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fake_nvml import ROOT, FakeNode, build_library, machines
 
+from gpu_aware_profile.devices.driver import PeerLink
 from gpu_aware_profile.devices.nvml import cpu_list, model_word
+from gpu_aware_profile.probe.node import _links, _peer_facts
+from gpu_aware_profile.probe.runs import ReadableGpu
 from slurm_gpu_aware.store.report import parse_report
 
 
@@ -342,3 +346,20 @@ def test_model_words(name, word):
 )
 def test_cpu_lists(cpus, text):
     assert cpu_list(cpus) == text
+
+
+def test_links_of_another_vendor():
+    """Two dies joined by four xGMI links, and a third one without a direct link to the first."""
+    peers = {0: "1" * 4, 1: "0" * 4 + "2", 2: "1"}
+    device = SimpleNamespace(pcie_gbps=lambda: 31.5, ancestor=lambda _: "NODE")
+    gpus = [
+        ReadableGpu(i, device, {"pci": f"{i}"}, [PeerLink("XGMI", to, 50.0, None) for to in ends])
+        for i, ends in peers.items()
+    ]
+    links = {(k["a"], k["b"]): (k["class"], k["gbps"]) for k in _links(gpus, [])}
+    assert links == {(0, 1): ("XGMI4", 200.0), (0, 2): ("NODE", 31.5), (1, 2): ("XGMI1", 50.0)}
+    assert _peer_facts(gpus[0].peers) == {
+        "nvlink_version": None,
+        "nvlinks": 0,
+        "nvswitch_links": 0,
+    }
