@@ -367,10 +367,16 @@ local function unmarked(text)
     return version .. rest:sub(#version + 1):gsub("^st=[^;]*;?", "")
 end
 
+local function but_features(text)
+    return (text:gsub(";feat=[^;]*", ""))
+end
+
 --- Would an update of the selector or an operator undo a change that the selector has not read? Only
 --- an update that writes record, Extra and licences together settles it: with the record of the
 --- change, or, where that cannot be, with the present one. Any other record was read before the owner
---- changed the job once more.
+--- changed the job once more. Features do not count: the job shows those that Slurm has accepted, a
+--- record of a refused update may name others. Without a record in Extra there is no such change:
+--- Slurm has taken one out that it then refused.
 function C.interferes(job, record, conf)
     if gate_count(record, conf) ~= rules.changed_licences or not is_pending(record) then
         return false
@@ -388,7 +394,9 @@ function C.interferes(job, record, conf)
     end
     local _, _, note = extra_parts(record)
     local settled = text_of(job.admin_comment)
-    return settled ~= note and settled ~= unmarked(text_of(record.admin_comment) or "")
+    local present = unmarked(text_of(record.admin_comment) or "")
+    settled = settled and but_features(settled)
+    return note ~= nil and settled ~= but_features(note) and settled ~= but_features(present)
 end
 
 return C

@@ -37,6 +37,7 @@ __all__ = [
     "parse",
     "state_of",
     "unmarked",
+    "with_features",
     "with_state",
 ]
 
@@ -191,6 +192,20 @@ def marked(
     if len(text) > rules.MAX_TEXT:
         return unmarked(admin_comment)
     return with_state(text, state_of(admin_comment) if state is None else state)
+
+
+def with_features(record: str, features: str) -> str:
+    """A record whose request has these features (``--constraint``; empty: none)."""
+    request = parse(record)
+    if request is None or (request.features or "") == features:
+        return record
+    named = f"feat={_FOREIGN.sub(_escaped, features)}" if features else ""
+    entries = [*(e for e in record.split(";") if not e.startswith("feat=")), named]
+    return ";".join(filter(None, entries))
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogateescape"))
 
 
 def with_state(admin_comment: str, state: str) -> str:

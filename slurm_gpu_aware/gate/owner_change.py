@@ -22,6 +22,7 @@ from slurm_gpu_aware.gate.admin_comment import (
     marker_of,
     parse,
     unmarked,
+    with_features,
 )
 from slurm_gpu_aware.gate.extra_field import extra_with_clock, noted_record
 from slurm_gpu_aware.gate.gated_job import GatedJob
@@ -68,7 +69,7 @@ def settle_changes(
     newer = _changed_again(client, again)
     # Slurm itself has not checked the fields of a binding, such as the names of nodes.
     again = [job for job in again if job.id not in newer]
-    before = {job.id: unmarked(job.job.admin_comment or "") for job in again}
+    before = {job.id: _present_record(job) for job in again}
     for job_id, why in _send(client, gate, again, before, split).items():
         log.warning("job %s keeps a change of its owner that cannot be settled: %s", job_id, why)
     settled = [job for job in changed if job.id not in newer]
@@ -77,17 +78,28 @@ def settle_changes(
 
 def _changed_again(client: SlurmClient, jobs: Sequence[GatedJob]) -> set[str]:
     """Ids of jobs whose owner has changed them once more since they were read."""
-    extra = {job.id: job.job.extra for job in jobs}
+    # What we refused in part may have taken the record out of Extra.
+    extra = {job.id: {job.job.extra or "", _settled_extra(job)} for job in jobs}
     shown = client.jobs_of(list(extra)) if extra else ()
-    return {job.id for job in shown if job.id in extra and job.extra != extra[job.id]}
+    return {job.id for job in shown if job.id in extra and (job.extra or "") not in extra[job.id]}
 
 
 def _changed_record(job: GatedJob) -> str:
     """Record in Extra; the present one if that has been taken over, or cannot be read."""
     record = noted_record(job.job.extra)
     if record is not None and parse(record) is not None:
-        return record
-    return unmarked(job.job.admin_comment or "")
+        return with_features(record, job.job.features or "")
+    return _present_record(job)
+
+
+def _present_record(job: GatedJob) -> str:
+    # Features are no part of a binding, and Slurm checks them when it has Extra already: the record
+    # of an update that was refused may name unknown ones.
+    return with_features(unmarked(job.job.admin_comment or ""), job.job.features or "")
+
+
+def _settled_extra(job: GatedJob) -> str:
+    return extra_with_clock(job.job.extra, None) or ""
 
 
 def _send(
@@ -119,6 +131,6 @@ def _fields(job: GatedJob, record: str, gate: GateConfig) -> Fields:
     return (
         *changed_fields(job.job, job.original, request, bound=bound),
         ("AdminComment", record),
-        ("Extra", extra_with_clock(job.job.extra, None) or ""),
+        ("Extra", _settled_extra(job)),
         ("Licenses", licences),
     )

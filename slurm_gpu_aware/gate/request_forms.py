@@ -313,8 +313,6 @@ def changed_fields(
     ``bound``: it shows its binding, and none of the changes that concern the binding.
     """
     fields = dict(restored_fields(job, after, marked=bound))
-    if (job.features or "") != (after.features or ""):
-        fields["Features"] = after.features or ""
     if bound:
         if after.nodes != before.nodes:
             fields |= [_node_range(after)]

@@ -239,9 +239,15 @@ def test_a_change_is_settled_with_its_own_record_or_the_present_one(
     """An older record would undo what the owner has changed since the selector read the job."""
     newest = "gpuaware/1;tn=gres/gpu:2;xn=n1;mc=1"
     job = PARKED | {"licenses": "gpuaware:2", "admin_comment": shown, "extra": f"mine,{newest}"}
-    for record, code in ((newest, SUCCESS), (RECORD, SUCCESS), (f"{RECORD};xn=n2", ERROR)):
+    for record, code in (
+        *((newest, SUCCESS), (RECORD, SUCCESS), (f"{RECORD};xn=n2", ERROR)),
+        *((f"{newest};feat=a%7Cb", SUCCESS), (f"{RECORD};feat=big", SUCCESS)),
+    ):
         settled = {"admin_comment": record, "extra": "mine", "licenses": "gpuaware:1"}
         assert filter_.modify(job, OPERATOR, **settled).rc == code, record
+        # Slurm has taken the record out, and then refused it: no newer change is there.
+        taken = job | {"extra": "mine"}
+        assert filter_.modify(taken, OPERATOR, **settled).rc == SUCCESS, record
 
 
 def test_an_array_reaches_the_filter_record_by_record(filter_: Filter) -> None:

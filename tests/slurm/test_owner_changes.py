@@ -198,7 +198,7 @@ def test_placed_jobs_return_to_the_queue(cluster: Cluster, second: None, no_sele
         "partition=second gres=gpu:3",
     ]
     pairs = [(change, *twins(cluster, ONE)) for change in changes]
-    (refused, _), (unseen, _) = twins(cluster, ONE), twins(cluster, ONE)
+    (refused, _), (unseen, _), (twice, _) = (twins(cluster, ONE) for _ in range(3))
     for name in [*(ours for _, ours, _ in pairs), refused, unseen]:
         bind(cluster, name, "n1")
     for change, ours, plain in pairs:
@@ -214,9 +214,16 @@ def test_placed_jobs_return_to_the_queue(cluster: Cluster, second: None, no_sele
     assert job["TresPerNode"] == "gres/gpu:g0:1,gres/gpu:g1:1"
     # Slurm reads names of nodes only when the selector sets them: the job keeps its request.
     assert update(cluster, unseen, "reqnodelist=nosuch") == "0 "
+    # Regression: with a part of it, kept by Slurm, and an earlier change, the job parked for ever.
+    assert update(cluster, twice, "numtasks=2") == "0 "
+    assert update(cluster, twice, "features=nosuch").startswith("1 ")
+    assert "feat=nosuch" in cluster.job(twice)["Extra"]
 
     cluster.service_up("ctl", "selectd")
-    await_settled(cluster, [*(ours for _, ours, _ in pairs), unseen])
+    await_settled(cluster, [*(ours for _, ours, _ in pairs), unseen, twice])
+    job = cluster.job(twice)
+    assert (job["NumTasks"], job["Features"]) == ("2", "(null)")
+    assert "feat=" not in job["AdminComment"]
     for change, ours, plain in pairs:
         assert least(cluster.job(ours)) == least(cluster.job(plain)), change
     job = cluster.job(unseen)

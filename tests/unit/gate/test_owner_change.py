@@ -16,7 +16,7 @@ from slurm_gpu_aware.gate.owner_change import Change, is_changed, settle_changes
 from slurm_gpu_aware.gate.restore import close_gate, release_by_hand
 from slurm_gpu_aware.slurm.records import split_arrays
 
-OLD = "gpuaware/1;tn=gres/gpu:2;lic=matlab:1;mc=1"
+OLD = "gpuaware/1;tn=gres/gpu:2;lic=matlab:1;feat=big;mc=1"
 NEW = "gpuaware/1;tn=gres/gpu:1;nn=2-2;lic=matlab:1;feat=big;nt=4;mc=8;cpt=2;mcn=3"
 BINDING = {"req_nodes": "n1", "tres_per_node": "gres/gpu:g0:1,gres/gpu:g1:1"}
 RESET = {
@@ -27,7 +27,6 @@ RESET = {
     "CPUsPerTask": "2",
     "MinCPUsNode": "3",
     "TresPerNode": "gres/gpu:1",
-    "Features": "big",
 }
 
 
@@ -47,7 +46,7 @@ def placed(job_id: str = "7", **fields: Any) -> dict[str, Any]:
     """A placed job as the filter leaves a change by its owner."""
     marker = f"{OLD};sel=released:0:1000"
     extra = f"mine,freq=900@0+1,{NEW}"
-    bound = {"admin_comment": marker, "extra": extra, "features": "", **BINDING}
+    bound = {"admin_comment": marker, "extra": extra, **BINDING}
     return changed(job_id, **{**bound, **fields})
 
 
@@ -78,7 +77,7 @@ def test_a_placed_job_loses_its_binding(slurm: SlurmFolder) -> None:
 
 
 def test_what_slurm_refuses_leaves_the_old_request(slurm: SlurmFolder) -> None:
-    wrong = NEW.replace("feat=big", "rn=nosuch")
+    wrong = NEW.replace("lic=matlab:1", "rn=nosuch")
     slurm.write([placed(extra=wrong)], ["n1"])
     (change,) = settle(slurm)
     assert (change.record, change.refused) == (wrong, "Invalid node name specified")
@@ -88,11 +87,28 @@ def test_what_slurm_refuses_leaves_the_old_request(slurm: SlurmFolder) -> None:
     assert job["licenses"] == "matlab:1,gpuaware:1"
 
 
+def settled(job: dict[str, Any]) -> tuple[Any, ...]:
+    return job["admin_comment"], job["extra"], job["features"], job["licenses"]
+
+
+@pytest.mark.parametrize("noted", [False, True])
+def test_features_are_those_that_slurm_has_accepted(slurm: SlurmFolder, noted: bool) -> None:
+    """Regression: a record of refused features could not be settled; the job parked for ever."""
+    wrong = OLD.replace("big", "nosuch")
+    extra = f"mine,{wrong};nt=4" if noted else "mine"
+    slurm.write([changed(admin_comment=wrong, extra=extra, features="a|b")], ["n1"])
+    assert len(settle(slurm)) == 1
+    record = OLD.replace(";feat=big", "") + (";nt=4" if noted else "") + ";feat=a%7Cb"
+    assert settled(slurm.jobs["7"]) == (record, "mine", "a|b", "matlab:1,gpuaware:1")
+    (job,) = gated_jobs(slurm.client().jobs(), GateConfig())
+    assert job.original.features == "a|b"
+
+
 def test_a_job_that_is_changed_once_more_meanwhile_is_left_to_the_next_call(
     slurm: SlurmFolder,
 ) -> None:
     """The filter refuses the older record; with it, the newer change was lost."""
-    newest = NEW.replace("feat=big", "feat=small")
+    newest = NEW.replace("nt=4", "nt=3")
 
     class ChangedAgain(MemorySlurm):
         def update_jobs(self, updates: Any) -> dict[str, str]:
@@ -162,7 +178,14 @@ def test_release_by_hand_releases_the_changed_request(slurm: SlurmFolder) -> Non
 
 def test_a_round_settles_and_places(slurm: SlurmFolder) -> None:
     slurm.write(
-        [placed(licenses="gpuaware:2", admin_comment=OLD, extra="gpuaware/1;tn=gres/gpu:1;mc=1")],
+        [
+            placed(
+                licenses="gpuaware:2",
+                admin_comment=OLD,
+                features="",
+                extra="gpuaware/1;tn=gres/gpu:1;mc=1",
+            )
+        ],
         ["n1"],
     )
     bench = RoundsBench(slurm)
