@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from stat import S_ISREG
-from typing import Any
+from typing import IO, Any
 from zlib import crc32
 
 from slurm_gpu_aware.bounds import MAX_GPU_W, MAX_MHZ
@@ -30,6 +30,7 @@ _KEYS = (
 Heard = Callable[[str, str, Mapping[str, Any]], object]
 """(job id, kind, detail) of a record."""
 _MOST = 1 << 20  # bytes read from one file at a time
+_TAIL = 1 << 16  # bytes at the end of a file that hold a report of the last minutes
 _HEAD = 256  # bytes at the start of a file that identify it
 _LATEST = 1 << 33  # bound of times in seconds, frequencies and GPU indices
 _MOST_SEQ = 10**16
@@ -66,8 +67,12 @@ class ClockSpool:
         self._folder = folder
         self._note = note
         self._offsets = self._read_note()
-        self.agents: dict[str, AgentReport] = {}
-        """Node -> the newest report of its agent, since this process started."""
+        self.agents = {
+            name.removesuffix(".jsonl"): report
+            for name in self._names()
+            if name in self._offsets and (report := self._last_report(name)) is not None
+        }
+        """Node -> the newest report of its agent."""
 
     def collect(self, ledger: LedgerWriter, id_of: Callable[[int], str], heard: Heard) -> None:
         """Write new records to the ledger, and tell them. ``id_of``: Slurm's number to job id."""
@@ -114,14 +119,32 @@ class ClockSpool:
                 break
         self._offsets[name] = seen
 
+    def _last_report(self, name: str) -> AgentReport | None:
+        """The newest report at the end of a node's file, which an earlier process has read."""
+        try:
+            with self._opened(self._folder / name) as stream:
+                size = os.fstat(stream.fileno()).st_size
+                lines = os.pread(stream.fileno(), _TAIL, max(0, size - _TAIL)).splitlines()
+        except OSError:
+            return None
+        found = (_report(_parsed(line)) for line in reversed(lines))
+        return next((report for report in found if report is not None), None)
+
+    def _opened(self, file: Path) -> IO[bytes]:
+        """A file that a node has written. Raises OSError."""
+        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        stat = os.fstat(handle)
+        trusted = {0, os.geteuid(), self._folder.stat().st_uid}
+        if not S_ISREG(stat.st_mode) or stat.st_uid not in trusted:
+            os.close(handle)
+            raise PermissionError(f"{file} is not a file of a node")
+        return open(handle, "rb", buffering=0)
+
     def _read(self, file: Path, known: Mapping[str, int]) -> tuple[str, list[bytes], int, bool]:
         """(Key of a file, its new lines, offset behind them, whether it goes on), or OSError."""
-        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
+        with self._opened(file) as stream:
+            handle = stream.fileno()
             stat = os.fstat(handle)
-            trusted = {0, os.geteuid(), self._folder.stat().st_uid}
-            if not S_ISREG(stat.st_mode) or stat.st_uid not in trusted:
-                raise PermissionError(f"{file} is not a file of a node")
             # A new file can have the inode of a deleted one, but not its first record.
             first = os.pread(handle, _HEAD, 0).partition(b"\n")[0]
             key = f"{stat.st_ino}:{crc32(first):x}"
@@ -129,8 +152,6 @@ class ClockSpool:
             if stat.st_size < offset:
                 offset = 0  # the file was truncated
             data = os.pread(handle, _MOST, offset)
-        finally:
-            os.close(handle)
         end = data.rfind(b"\n") + 1
         more = offset + len(data) < stat.st_size
         if not end and len(data) == _MOST:

@@ -147,7 +147,7 @@ class Selector:
 
     def _work(self) -> None:
         """Run rounds until a signal, or until another selector has taken the gate."""
-        self._rounds.load()
+        self._load()
         log.info("selector started")
         trigger = "start"
         self._rounds.start_monitor.start()
@@ -169,12 +169,17 @@ class Selector:
             log.error("the selector of another host works")
             return 1
         self._heartbeat.beat(claim=True)
-        self._rounds.load()
+        self._load()
         self._round("once")
         if self._failed:
             return 1
         self._rounds.start_monitor.poll()
         return 0
+
+    def _load(self) -> None:
+        """Take up what a previous selector left."""
+        self._rounds.load()
+        self._rounds.power.reported(self._clocks.agents)
 
     def close(self) -> None:
         """Stop the heartbeat, close the store."""

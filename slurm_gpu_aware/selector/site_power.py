@@ -21,6 +21,7 @@ from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan, PlannedPower, PlanSettings, Waiting
 from slurm_gpu_aware.selector.candidates import Candidate
+from slurm_gpu_aware.selector.clock_agents import ClockAgents
 from slurm_gpu_aware.selector.clock_orders import ClockOrders, Order
 from slurm_gpu_aware.selector.clock_spool import AgentReport
 from slurm_gpu_aware.selector.job_clocks import JobClocks
@@ -35,8 +36,6 @@ log = logging.getLogger(__name__)
 
 _RECORDS = ("clock_set", "clock_failed")
 LOWERING = "waits for power: the clocks of running jobs are being lowered for it"
-_MEASURED_S = 150.0
-"""Age at which what a node has measured no longer counts."""
 _RENEW_S = 100.0
 """Longest time between two rounds while orders are out, so that they do not expire."""
 
@@ -71,7 +70,7 @@ class SitePower:
         self.tables = JobTables()
         self._clocks = JobClocks()
         self._known: dict[str, _Known] = {}
-        self._agents: Mapping[str, AgentReport] = {}
+        self._agents = ClockAgents()
         self.limit = LimitInForce(limit_in_force(config, clock()).limit, "")
         self._seen: object = None
         self._planned_at = -math.inf
@@ -116,7 +115,7 @@ class SitePower:
 
     def reported(self, agents: Mapping[str, AgentReport]) -> None:
         """Take the newest reports of the clock agents."""
-        self._agents = agents
+        self._agents.take(agents)
         for node, report in agents.items():
             if self._was_ordered(node, report.seq):
                 self._clocks.carried_out(node, report.seq)
@@ -236,7 +235,8 @@ class SitePower:
             self._orders is not None
             and self._ordered_as(job_id, settings) is not None
             and not self._clocks.refused(job_id)
-            and self._orders.failed.keys().isdisjoint(self._clocks.nodes(job_id))
+            and self._orders.failed.keys().isdisjoint(nodes := self._clocks.nodes(job_id))
+            and not any(self._agents.why_not(node, self._planned_at) for node in nodes)
         )
 
     def _ordered_as(self, job_id: str, settings: PlanSettings) -> int | None:
@@ -294,19 +294,11 @@ class SitePower:
         if planned is None:
             return None
         now = self._clock()
-        fresh = [
-            power_w
-            for node, report in self._agents.items()
-            if abs(now - report.at) <= _MEASURED_S
-            for gpu, power_w in report.power_w.items()
-            if node in self._nodes and gpu < self._widest
-        ]
+        fresh = self._agents.measured_w(self._nodes, self._widest, now)
         refused = {job_id: why for job_id in self._known if (why := self._clocks.refused(job_id))}
-        troubles = {
-            node: one.trouble
-            for node, one in self._agents.items()
-            if one.trouble and node in self._nodes
-        }
+        orders = self._orders
+        asked = [] if orders is None else [n for n, (_, some) in orders.ordered().items() if some]
+        troubles = self._agents.troubles(self._nodes, asked, now)
         return PowerReading(
             self.limit.words,
             round(self._limit_w, 1),
@@ -317,7 +309,7 @@ class SitePower:
             self._gpus,
             first_of(refused),
             len(refused),
-            first_of(troubles | ({} if self._orders is None else self._orders.failed)),
+            first_of(troubles | ({} if orders is None else orders.failed)),
             self._idle,
         )
 

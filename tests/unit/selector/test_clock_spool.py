@@ -219,3 +219,13 @@ def test_a_file_that_cannot_be_moved_aside_is_written_on(spool: Path) -> None:
     for mhz in (100, 200, 300):
         append(spool, records(mhz), rotate_bytes=10)
     assert clocks_of(spool) == [100, 200, 300]
+
+
+def test_a_new_process_knows_the_last_report_that_was_read(spool: Path) -> None:
+    write(spool, json.dumps(AGENT), json.dumps(GOOD))
+    assert not ClockSpool(spool, spool.parent / "offsets").agents
+    known = agents(spool)
+    assert known["n1"].seq == AGENT["seq"]
+    assert ClockSpool(spool, spool.parent / "offsets").agents == known
+    (spool / "n1.jsonl").unlink()
+    assert not ClockSpool(spool, spool.parent / "offsets").agents

@@ -19,6 +19,7 @@ from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.energy.tables import size_table
 from slurm_gpu_aware.model.profile import RunConditions
 from slurm_gpu_aware.selector.clock_orders import parse_orders
+from slurm_gpu_aware.selector.clock_spool import AgentReport
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.performance_models import read_models
 from slurm_gpu_aware.selector.round import Rounds
@@ -58,6 +59,8 @@ def site(slurm: SlurmFolder) -> SlurmFolder:
             add_runs(store, runs, source="probe")
     done = CliRunner().invoke(cli, ["--config", str(slurm.config), "models", "fit"])
     assert done.exit_code == 0, done.stderr
+    for node in NODES:
+        report_of_agent(slurm, node)
     return slurm
 
 
@@ -96,6 +99,12 @@ def answer(site: SlurmFolder, node: str, event: str = "clock_set", **detail: Any
     record = {"event": event, "at": time.time(), "node": node, **detail}
     with (site.config.parent / "clocks" / f"{node}.jsonl").open("a") as spool:
         spool.write(json.dumps(record) + "\n")
+
+
+def report_of_agent(site: SlurmFolder, node: str, **fields: Any) -> None:
+    """A report of the agent on a node, which has carried out no orders."""
+    nothing: dict[str, Any] = {"gpus": [], "power_w": [], "clock_gpus": [], "clock_mhz": []}
+    answer(site, node, "agent", job_id=0, **{"seq": 0, "error": "", **nothing, **fields})
 
 
 def show(site: SlurmFolder) -> dict[str, Any]:
@@ -152,6 +161,7 @@ def selector(site: SlurmFolder) -> Rounds:
     held = time.time() + 600
     rounds = Rounds(site.client(), config, ledger, gate_held_until=lambda: held, orders=orders)
     rounds.load()
+    rounds.power.reported({node: AgentReport(time.time(), 0) for node in NODES})
     return rounds
 
 
@@ -186,14 +196,36 @@ def test_a_start_waits_until_a_running_clock_has_fallen(site: SlurmFolder) -> No
     assert site.round(2) == 0, site.said
     assert site.jobs["8"]["state"] == "PENDING"
     # Nor is an answer to orders that were never written.
-    nothing = {"gpus": [], "power_w": [], "clock_gpus": [], "clock_mhz": [], "error": ""}
-    answer(site, node, "agent", job_id=0, seq=seq + 10**9, **nothing)
+    report_of_agent(site, node, seq=seq + 10**9)
     assert site.round(2) == 0, site.said
     assert site.jobs["8"]["state"] == "PENDING"
     answer(site, node, job_id=7, mhz=low, gpus=[0, 1], seq=seq)
     assert site.round(2) == 0, site.said
     assert site.jobs["8"]["state"] == "RUNNING", site.said
     assert show(site)["last"]["planned_w"] <= show(site)["last"]["limit_w"]
+
+
+@pytest.mark.parametrize("fields", [{"at": time.time() - 200}, {"error": "orders are refused"}])
+def test_no_start_waits_for_an_agent_that_obeys_no_orders(
+    site: SlurmFolder, fields: dict[str, Any]
+) -> None:
+    start_one(site)
+    for node in NODES:
+        report_of_agent(site, node, **fields)
+    assert site.round(2) == 0, site.said  # the first one may know of the agents' last reports
+    assert "waits for power: it needs" in reasons(site)["8"]  # and not for clocks to fall
+    for node in NODES:
+        report_of_agent(site, node)
+    assert site.round(2) == 0, site.said
+    assert reasons(site)["8"] == LOWERING
+
+
+def test_a_silent_agent_is_shown_where_there_are_orders_for_it(site: SlurmFolder) -> None:
+    node, _ = start_one(site)
+    assert site.round() == 0, site.said
+    report_of_agent(site, node, at=time.time() - 200)
+    assert site.round(2) == 0, site.said
+    assert show(site)["last"]["agents"] == {node: "its clock agent has said nothing for 150 s"}
 
 
 def test_a_clock_that_is_refused_keeps_its_power_and_the_job_waits(site: SlurmFolder) -> None:
@@ -265,9 +297,9 @@ def test_measured_power_of_all_nodes_is_shown_and_recorded(site: SlurmFolder) ->
     assert site.round() == 0, site.said
     for node, power_w in (("n1", 210.5), ("n2", 300.0)):
         values = [power_w / 4] * 4
-        report = {"gpus": [0, 1, 2, 3], "power_w": values, "clock_gpus": [], "clock_mhz": []}
-        answer(site, node, "agent", job_id=0, seq=1, error="no orders" * (node == "n2"), **report)
-    answer(site, "n9", "agent", job_id=0, seq=1, error="no node of the site", **report)
+        report = {"gpus": [0, 1, 2, 3], "power_w": values}
+        report_of_agent(site, node, error="no orders" * (node == "n2"), **report)
+    report_of_agent(site, "n9", error="no node of the site", **report)
     site.write([*site.jobs.values(), job("8")], NODES)
     assert site.round() == 0, site.said
     last = show(site)
