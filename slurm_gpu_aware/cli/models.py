@@ -146,10 +146,20 @@ def _views(config: Config, name: str | None, gpus: int | None, slowdown: float) 
     from slurm_gpu_aware.store.reading import open_for_reading
 
     with open_for_reading(config.store) as store:
-        found, kinds = read_models(store), gpu_kinds(store)
+        found, kinds = read_models(store, config.power.model_error), gpu_kinds(store)
     for sentence in found.unreadable:
         say(paragraph(sentence))
     known = list(found)
+    for row, model in known:
+        if name in (None, row.name) and not found.uses(model):
+            worst, most = model.quality.worst, found.most_error
+            say(
+                paragraph(
+                    f"{row.kind} {row.name} on {row.gpu_model or 'unknown GPUs'} is not used: it is"
+                    f" wrong by {100 * worst:.0f}% for measurements that its fit has not seen, more"
+                    f" than power.model_error ({100 * most:g}%); measure more conditions"
+                )
+            )
     if not known:
         raise SourceError("no models: 'gpu-aware models fit' makes them")
     chosen = [one for one in known if name in (None, one[0].name)]

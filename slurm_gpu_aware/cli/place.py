@@ -124,7 +124,7 @@ def _size(
     from slurm_gpu_aware.store.reading import open_for_reading
 
     with open_for_reading(config.store) as store:
-        models = read_models(store)
+        models = read_models(store, config.power.model_error)
     tables = JobTables()
     tables.renew(models, profile, cluster)
     twice = 2 * request.gpus

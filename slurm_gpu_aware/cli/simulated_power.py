@@ -70,7 +70,8 @@ def simulated_power(
     if it is not known, or has no clocks in the store.
     """
     with open_for_reading(config.store) as store:
-        models, profile = read_models(store), load_profile(store)
+        models = read_models(store, config.power.model_error)
+        profile = load_profile(store)
     for sentence in models.unreadable:
         say(sentence)
     model = gpu_model or _only_model(cluster)

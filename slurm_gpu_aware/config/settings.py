@@ -128,6 +128,9 @@ class PowerConfig:
     """Power of a GPU without a job."""
     gpu_watts: float = 400.0
     """Power limit of a GPU that no sweep has read."""
+    model_error: float = 0.15
+    """Largest mean error (0.15: 15%) with which a performance model predicted measurements that its
+    fit had not seen; one that is further off is not used."""
     system_comment: bool = True
     """Write the energy of each job's GPUs into its SystemComment in Slurm's accounting."""
 

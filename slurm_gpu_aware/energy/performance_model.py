@@ -41,6 +41,11 @@ class Quality:
     power_error: float | None = None
     energy_error: float | None = None
 
+    @property
+    def worst(self) -> float:
+        """The largest error; 0: none was tested."""
+        return max(e or 0.0 for e in (self.time_error, self.power_error, self.energy_error))
+
 
 @dataclass(frozen=True)
 class MeasuredRange:

@@ -79,6 +79,11 @@ class JobTables:
         instead = (
             "the limits of its GPUs count" if found is None else f"that of {found.name} counts"
         )
+        models = self._models
+        wrong = None if models is None else models.too_wrong(name, gpu_model, request.user)
+        if wrong is not None:
+            error = f"it is wrong by {100 * wrong.quality.worst:.0f}%, see 'models show'"
+            return f"performance model {wrong.name} for {gpu_model} is not used: {error}; {instead}"
         return f"no performance model {name} for {gpu_model} is in the store; {instead}"
 
     def table(

@@ -170,11 +170,11 @@ class LedgerWriter:
         """Classes that users gave their jobs, oldest first; none if the store cannot be used."""
         return self._rows(lambda store: Ledger(store).given_classes(_MOST_CLASSES))
 
-    def models(self) -> PerformanceModels | None:
-        """The performance models; read again when the profile is. None: there are none."""
+    def models(self, most_error: float) -> PerformanceModels | None:
+        """The performance models (`read_models`), read again when the profile is; None: none."""
         if self._models_read != self._profile_read:
             self._models_read = self._profile_read
-            self._models = self._do(read_models, self._models)
+            self._models = self._do(lambda store: read_models(store, most_error), self._models)
         return self._models
 
     def saved_classes(self) -> list[SavedClass]:

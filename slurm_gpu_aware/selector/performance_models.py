@@ -21,27 +21,49 @@ class PerformanceModels:
 
     rows: Mapping[tuple[str, str, str], tuple[ModelRow, PerformanceModel]]
     """(kind, name, GPU model) -> row and model."""
+    most_error: float
+    """Models with a larger error for measurements that their fit has not seen are not used."""
     unreadable: tuple[str, ...] = ()
     """A sentence for each row that is no model."""
+
+    def too_wrong(self, application: str, gpu_model: str, user: str) -> PerformanceModel | None:
+        """The model of an application that is there and not used; None: there is none."""
+        found = (
+            self._row(APPLICATION, n, gpu_model) for n in (own_name(user, application), application)
+        )
+        model = next((one for one in found if one is not None), None)
+        return None if model is None or self.uses(model) else model
+
+    def uses(self, model: PerformanceModel) -> bool:
+        """Whether a model is good enough."""
+        return model.quality.worst <= self.most_error
 
     def of(
         self, application: str | None, app_class: str, gpu_model: str, user: str = ""
     ) -> PerformanceModel | None:
         """The model of an application on a GPU model, else that of the class; None: neither.
 
-        What ``user`` has measured precedes what the site knows under the same name.
+        What ``user`` has measured precedes what the site knows under the same name. A model that is
+        too wrong is as if it were not there.
         """
         named = application or ""
         keys = [(APPLICATION, own_name(user, named)), (APPLICATION, named), (CLASS, app_class)]
-        found = (self.rows.get((*key, gpu_model)) for key in keys)
-        return next((one[1] for one in found if one is not None), None)
+        found = (self._row(*key, gpu_model) for key in keys)
+        return next((one for one in found if one is not None and self.uses(one)), None)
+
+    def _row(self, kind: str, name: str, gpu_model: str) -> PerformanceModel | None:
+        found = self.rows.get((kind, name, gpu_model))
+        return None if found is None else found[1]
 
     def __iter__(self) -> Iterator[tuple[ModelRow, PerformanceModel]]:
         return iter(self.rows.values())
 
 
-def read_models(store: Store) -> PerformanceModels:
-    """All models of the store; a row that is not valid is left out. Raises StoreError."""
+def read_models(store: Store, most_error: float) -> PerformanceModels:
+    """All models of the store; a row that is not valid is left out. Raises StoreError.
+
+    ``most_error``: see `PerformanceModels`.
+    """
     rows: dict[tuple[str, str, str], tuple[ModelRow, PerformanceModel]] = {}
     unreadable = []
     for row in model_rows(store):
@@ -54,4 +76,4 @@ def read_models(store: Store) -> PerformanceModels:
             )
         else:
             rows[row[:3]] = (row, model)
-    return PerformanceModels(rows, tuple(unreadable))
+    return PerformanceModels(rows, most_error, tuple(unreadable))

@@ -161,7 +161,7 @@ class SitePower:
         for job_id, node in self._clocks.silent(now).items():
             detail = {"node": node, "call": "orders", "error": self._clocks.refused(job_id)}
             ledger.event(job_id, "clock_failed", detail, now)
-        self.tables.renew(ledger.models(), profile, cluster)
+        self.tables.renew(ledger.models(self._config.power.model_error), profile, cluster)
         if self.limit.limit == OFF:
             return None
         max_w = self._max_w(cluster, profile)

@@ -20,21 +20,22 @@ from slurm_gpu_aware.store.models import ModelRow, put_models
 CLOCKS = (1400, 1200, 1000)
 
 
-def row(kind, name, watts):
+def row(kind, name, watts, time_error=0.05):
     samples = [
         PerformanceSample(n, 1, 1.0, float(clock), 1400 / clock / n, watts * n)
         for n in (1, 2)
         for clock in CLOCKS
     ]
     model = fit_model(samples, prior_of("A", "a100"), 1400.0, name=name, gpu_model="a100")
-    values = replace(model, name=name, gpu_model="a100").values()
+    quality = replace(model.quality, time_error=time_error, power_error=0.05, energy_error=0.05)
+    values = replace(model, name=name, gpu_model="a100", quality=quality).values()
     return ModelRow(kind, name, "a100", 1.0, json.dumps(values))
 
 
 def tables(tmp_path, *rows):
     with open_store(tmp_path / "store.db") as store:
         put_models(store, rows)
-        models = read_models(store)
+        models = read_models(store, 0.15)
     gpus = {("n1", slot): GpuRecord(model="a100", clocks_mhz=CLOCKS) for slot in range(4)}
     profile = Profile({}, {}, gpus, {}, {}, {})
     cluster = Cluster.build(("n1",), np.ones((1, 4), dtype=np.bool_), model=("a100",))
@@ -65,3 +66,15 @@ def test_a_users_own_power_is_unknown_without_a_model_of_the_class(tmp_path):
 def test_what_an_operator_has_stored_counts_as_it_is(tmp_path):
     found = tables(tmp_path, row("application", "bert", 100.0), row("class", "A", 250.0))
     assert power_w(found, user="ada") == pytest.approx(200.0, rel=0.1)
+
+
+def test_why_a_model_is_not_used_is_said(tmp_path):
+    job = Request("7", 2, app_class="A", performance_model="bert", user="ada")
+    wrong = row("application", "ada/bert", 100.0, time_error=0.3)
+    found = tables(tmp_path, wrong, row("class", "A", 250.0))
+    assert found.tabled(job).table.source.startswith("A on a100")
+    assert found.why_none(job) == (
+        "performance model ada/bert for a100 is not used: it is wrong by 30%, see 'models show';"
+        " that of A counts"
+    )
+    assert "the limits of its GPUs count" in tables(tmp_path, wrong).why_none(job)

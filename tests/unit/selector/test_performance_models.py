@@ -22,8 +22,9 @@ MODEL = fit_model(
 )
 
 
-def row(kind="class", name="A", gpu_model="a100", content=None) -> ModelRow:
-    values = replace(MODEL, name=name, gpu_model=gpu_model).values()
+def row(kind="class", name="A", gpu_model="a100", content=None, **errors) -> ModelRow:
+    quality = replace(MODEL.quality, **errors)
+    values = replace(MODEL, name=name, gpu_model=gpu_model, quality=quality).values()
     return ModelRow(kind, name, gpu_model, 1.0, json.dumps(values) if content is None else content)
 
 
@@ -32,7 +33,7 @@ def read(tmp_path: Path):
     def models(*rows: ModelRow):
         with open_store(tmp_path / "store.db") as store:
             put_models(store, rows)
-            return read_models(store)
+            return read_models(store, 0.15)
 
     return models
 
@@ -52,6 +53,18 @@ def test_what_a_user_has_measured_comes_first_for_that_user_only(read):
     assert found.of("bert", "A", "a100", "ada").name == "ada/bert"
     assert found.of("bert", "A", "a100", "bob").name == "bert"
     assert found.of(None, "A", "a100", "ada").name == "A"
+
+
+@pytest.mark.parametrize("what", ["time_error", "power_error", "energy_error"])
+def test_a_model_that_was_further_off_than_the_site_allows_is_not_used(read, what):
+    own, classes = row("application", "ada/bert", **{what: 0.2}), row(**{what: 0.15})
+    found = read(own, classes)
+    assert found.of("bert", "A", "a100", "ada").name == "A"
+    assert found.too_wrong("bert", "a100", "ada").name == "ada/bert"
+    assert found.too_wrong("bert", "a100", "bob") is None
+    assert read(own, row("application", "bert")).of("bert", "A", "a100", "ada").name == "bert"
+    assert read(own, row(**{what: 0.16})).of("bert", "A", "a100", "ada") is None
+    assert read(row(**{what: 0.14})).too_wrong("A", "a100", "ada") is None
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"format": 1}', "[" * 100_000])

@@ -67,7 +67,7 @@ def site(slurm: SlurmFolder) -> SlurmFolder:
 def table(site: SlurmFolder) -> Any:
     """What the model says of 2 GPUs."""
     with open_store(site.store, readonly=True) as store:
-        model = read_models(store).of(None, "A", "v100")
+        model = read_models(store, 0.15).of(None, "A", "v100")
     assert model is not None
     return size_table(model, (2,), CLOCKS, 4)
 
