@@ -82,7 +82,12 @@ def profile_arrays(
         # A GPU of unknown socket counts as one of the first socket.
         sockets = np.maximum(numa, 0).tolist()
         graphs = tuple(
-            _graph(profile.links.get(name), count, tuple(row[:count]))
+            _graph(
+                profile.links.get(name),
+                count,
+                tuple(row[:count]),
+                profile.effbw.get(models.get(name, "")),
+            )
             for name, count, row in zip(nodes, slots, sockets, strict=True)
         )
     return ProfileArrays(scores, models, graphs, numa)
@@ -90,14 +95,17 @@ def profile_arrays(
 
 @lru_cache(maxsize=65536)
 def _graph(
-    links: tuple[Link, ...] | None, slots: int, sockets: tuple[int, ...]
+    links: tuple[Link, ...] | None,
+    slots: int,
+    sockets: tuple[int, ...],
+    effbw: tuple[float, ...] | None,
 ) -> HardwareGraph | None:
     """Graph of one kind of node; a few kB each, so the cache holds the largest clusters."""
     if links is None:
         return None
     inside = [link for link in links if max(link.a, link.b) < slots]
     try:
-        return HardwareGraph.from_links(inside, n=slots, groups=sockets)
+        return HardwareGraph.from_links(inside, n=slots, groups=sockets, effbw=effbw)
     except ValueError:
         return None
 

@@ -74,6 +74,8 @@ class HardwareGraph:
     """(n, n) words of `LINK_CLASS`; ``X`` on the diagonal."""
     groups: tuple[int, ...]
     """CPU socket of each GPU, length n."""
+    effbw: tuple[float, ...] | None
+    """Coefficients of MAPA's eq. 2, fitted to such GPUs; None: no fit."""
     key: bytes
     """Digest of the other fields, for equality and hash."""
 
@@ -103,6 +105,7 @@ class HardwareGraph:
         gbps: FloatArray | Sequence[Sequence[float]],
         classes: Sequence[Sequence[str]],
         groups: Sequence[int] | None = None,
+        effbw: Sequence[float] | None = None,
     ) -> HardwareGraph:
         """Check the matrices and return the shared graph with these links.
 
@@ -131,8 +134,9 @@ class HardwareGraph:
         if len(sockets) != n:
             raise ValueError(f"{n} GPUs need {n} socket numbers, not {len(sockets)}")
         weights.setflags(write=False)
-        key = hashlib.blake2b(repr((words, sockets)).encode() + weights.tobytes()).digest()
-        return _interned.setdefault(key, cls(weights, words, sockets, key))
+        fit = None if effbw is None else tuple(effbw)
+        key = hashlib.blake2b(repr((words, sockets, fit)).encode() + weights.tobytes()).digest()
+        return _interned.setdefault(key, cls(weights, words, sockets, fit, key))
 
     @classmethod
     def from_links(
@@ -141,11 +145,13 @@ class HardwareGraph:
         *,
         n: int,
         groups: Sequence[int] | None = None,
+        effbw: Sequence[float] | None = None,
     ) -> HardwareGraph:
         """Graph of n GPUs from a list of pairs, as the probe reports them.
 
         ``links``: `Link` values or such tuples in any order, each pair at most once. Missing pairs
-        are ``SYS``, also those of a GPU that the probe could not read. ``groups``: as in `build`.
+        are ``SYS``, also those of a GPU that the probe could not read. ``groups``, ``effbw``: as in
+        `build`.
 
         Raises ValueError if a pair is listed twice, joins a GPU with itself or is out of range, or
         if a class is unknown.
@@ -160,7 +166,7 @@ class HardwareGraph:
             seen.add(pair)
             classes[a][b] = classes[b][a] = word
             gbps[a, b] = gbps[b, a] = class_gbps(word) if value is None else value
-        return cls.build(gbps, classes, groups)
+        return cls.build(gbps, classes, groups, effbw)
 
     def subgraph(self, gpus: Sequence[int]) -> HardwareGraph:
         """Graph of these GPUs alone, renumbered in the given order."""
@@ -168,6 +174,7 @@ class HardwareGraph:
             self.gbps[np.ix_(gpus, gpus)],
             [[self.classes[i][j] for j in gpus] for i in gpus],
             [self.groups[i] for i in gpus],
+            self.effbw,
         )
 
     def padded(self, n: int) -> HardwareGraph:
@@ -178,7 +185,7 @@ class HardwareGraph:
         links = [(a, b, self.classes[a][b], self.gbps.item(a, b)) for a, b in pairs]
         new = 1 + max(self.groups, default=-1)
         groups = [*self.groups, *([new] * (n - self.n))]
-        return HardwareGraph.from_links(links, n=n, groups=groups)
+        return HardwareGraph.from_links(links, n=n, groups=groups, effbw=self.effbw)
 
 
 def uniform_graph(n: int, link_class: str = "PHB", gbps: float = PCIE_GBPS) -> HardwareGraph:

@@ -156,6 +156,8 @@ class Profile:
     """Node -> faults of its newest probe; a node without faults is absent."""
     level_ratios: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Class -> locality level -> time over that at the innermost level (`penalties`)."""
+    effbw: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """GPU model -> coefficients of MAPA's eq. 2 that were fitted to its all-reduces."""
     unseen: frozenset[Gpu] = frozenset()
     """GPUs of ``gpus`` that no probe has seen or failed to read; empty if no GPU was probed."""
 

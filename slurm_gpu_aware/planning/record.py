@@ -156,7 +156,7 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
     del values["power_w"]  # a round under a limit finds it
     values |= {
         "levels": tuple(tuple(getattr(one, f.name) for f in fields(one)) for one in cluster.levels),
-        "kinds": tuple((graph.gbps, graph.classes, graph.groups) for graph in kinds),
+        "kinds": tuple((g.gbps, g.classes, g.groups, g.effbw) for g in kinds),
         "graphs": tuple(None if graph is None else number[graph] for graph in cluster.graphs),
     }
     plain: dict[str, Any] = _plain(values)
@@ -248,7 +248,7 @@ def _read_power(row: Mapping[str, Any], tables: Sequence[SizeTable]) -> PowerSta
 
 
 def _read_cluster(row: Mapping[str, Any]) -> Cluster:
-    kinds = [HardwareGraph.build(gbps, classes, groups) for gbps, classes, groups in row["kinds"]]
+    kinds = [HardwareGraph.build(*kind) for kind in row["kinds"]]
     arrays = _arrays(row, _ARRAYS)
     names = [f.name for f in fields(Sockets)]
     return Cluster.build(

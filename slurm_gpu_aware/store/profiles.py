@@ -12,9 +12,9 @@ from slurm_gpu_aware.model.penalties import level_ratios
 from slurm_gpu_aware.model.profile import Fault, Gpu, GpuRecord, GpuScore, Link, Profile
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.measurements import level_times, unseen_gpus
-from slurm_gpu_aware.store.settings_table import SCORE_REFERENCE, put_value, value_of
+from slurm_gpu_aware.store.settings_table import EFFBW, SCORE_REFERENCE, put_value, value_of
 
-__all__ = ["load_profile", "put_scores", "score_reference", "score_rows"]
+__all__ = ["load_profile", "put_effbw", "put_scores", "score_reference", "score_rows"]
 
 _SCORE_COLUMNS = attrgetter(
     *("node", "slot", "app_class", "value_ms", "raw", "binned", "bin", "outlier", "taken_at")
@@ -52,8 +52,25 @@ def load_profile(store: Store) -> Profile:
         },
         faults={node: tuple(found) for node, found in faults.items()},
         level_ratios=level_ratios(level_times(store)),
+        effbw=_effbw(store),
         unseen=unseen_gpus(store, ((row["node"], row["slot"]) for row in rows)),
     )
+
+
+def put_effbw(store: Store, gpu_model: str, coefficients: Sequence[float] | None) -> bool:
+    """Keep the EffBW of a GPU model; None: remove it. Return whether one was there. StoreError."""
+    with store.write():
+        kept = _effbw(store)
+        found = kept.pop(gpu_model, None) is not None
+        if coefficients is not None:
+            kept[gpu_model] = tuple(coefficients)
+        put_value(store, EFFBW, json.dumps(kept))
+    return found
+
+
+def _effbw(store: Store) -> dict[str, tuple[float, ...]]:
+    kept = json.loads(value_of(store, EFFBW) or "{}")
+    return {gpu_model: tuple(values) for gpu_model, values in kept.items()}
 
 
 def score_rows(store: Store) -> list[GpuScore]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from slurm_gpu_aware.store.database import Store
 
-__all__ = ["CLASS_CENTRES", "POLICY", "POWER", "SCORE_REFERENCE", "put_value", "value_of"]
+__all__ = ["CLASS_CENTRES", "EFFBW", "POLICY", "POWER", "SCORE_REFERENCE"]
+__all__ += ["put_value", "value_of"]
 
 CLASS_CENTRES = "class_centres"
 """Centres of the site's application classes, JSON."""
+EFFBW = "effbw"
+"""GPU model -> coefficients of its EffBW, JSON."""
 POLICY = "policy"
 """The policy of the selector's last round, in words."""
 POWER = "power"

@@ -47,6 +47,11 @@ class _Sample(NamedTuple):
     metavar="NAME",
     help="The rows name GPUs of this machine (columns gpus,gbps) instead of counting links.",
 )
+@click.option(
+    "--save",
+    is_flag=True,
+    help="With --measured: store the fit if it is the better model, else remove an earlier one.",
+)
 @json_option
 def fit_effbw(
     path: Path,
@@ -55,13 +60,15 @@ def fit_effbw(
     measured: bool,
     model: str | None,
     machine_name: str | None,
+    save: bool,
     as_json: bool,
 ) -> None:
     """Fit MAPA's effective bandwidth to measured all-reduce bandwidths.
 
     The model is MAPA's equation 2. With --measured the samples are the newest all-reduces that
     'sweep --links' measured or 'import' stored, each on the links of its own node; then the
-    bottleneck model is fitted, too, and the better one is named.
+    bottleneck model is fitted, too, and the better one is named. With --save the selector uses the
+    fit on nodes with GPUs of this model, whatever the configuration says.
 
     FILE is a CSV with the columns x,y,z,gbps (- reads stdin): the double, single and
     other direct links (NVLink, xGMI) of the measured ring, and its bandwidth. A ring of 2 GPUs
@@ -74,14 +81,14 @@ def fit_effbw(
     need many samples: the error on samples that are left out of the fit shows how reliable it is.
 
     \b
-      gpu-aware-profile fit-effbw --measured --model a100
+      gpu-aware-profile fit-effbw --measured --model a100 --save
       gpu-aware-profile fit-effbw nccl.csv
       gpu-aware-profile fit-effbw --machine dgx-1-v100 nccl.csv --json
     """
     if measured == (file is not None):
         raise click.UsageError("give one of FILE and --measured")
-    if (model is not None and not measured) or (machine_name is not None and measured):
-        raise click.UsageError("--model goes with --measured, --machine with FILE")
+    if ((model is not None or save) and not measured) or (machine_name is not None and measured):
+        raise click.UsageError("--model and --save go with --measured, --machine with FILE")
     if file is not None:
         samples, rings = _ring_samples(file, machine_name), None
     else:
@@ -89,7 +96,7 @@ def fit_effbw(
         from slurm_gpu_aware.store.reading import open_for_reading
 
         with open_for_reading(replace(config.store, path=path)) as store:
-            rings = measured_rings(store, model)
+            model, rings = measured_rings(store, model)
         samples = [_Sample(*ring.counts, ring.gbps) for ring in rings]
     fit, answer = _fitted(samples, name_of(file) if file else str(path))
     if rings is not None:
@@ -100,6 +107,22 @@ def fit_effbw(
         click.echo(_text(answer))
     for warning in _warnings(answer):
         say(warning)
+    if save and model is not None:
+        _save(path, config, model, answer)
+
+
+def _save(path: Path, config: Config, model: str, answer: dict[str, Any]) -> None:
+    """Store the fit of a GPU model, or remove it where the bottleneck model is as good."""
+    from gpu_aware_profile.store_writer import writable_store
+    from slurm_gpu_aware.store.profiles import put_effbw
+
+    better = answer["recommended"] == "refit"
+    with writable_store(path, config) as store:
+        found = put_effbw(store, model, answer["effbw"] if better else None)
+    if better:
+        say(f"stored in {path}: EffBW of {model} is this fit")
+    elif found:
+        say(f"removed from {path}: the earlier fit of {model}")
 
 
 def _fitted(samples: Sequence[_Sample], source: str) -> tuple[Fit, dict[str, Any]]:

@@ -38,8 +38,8 @@ class MeasuredRing(NamedTuple):
     """Measured bus bandwidth."""
 
 
-def measured_rings(store: Store, model: str | None) -> list[MeasuredRing]:
-    """The newest all-reduce of each set of GPUs of a model.
+def measured_rings(store: Store, model: str | None) -> tuple[str, list[MeasuredRing]]:
+    """The name of a GPU model, and the newest all-reduce of each set of its GPUs.
 
     Sets of several models, and of GPUs whose links are not known, are left out. ``model``: as
     `GpuRecord.model`; None: the only one. Raises StoreError if there is no
@@ -64,7 +64,8 @@ def measured_rings(store: Store, model: str | None) -> list[MeasuredRing]:
         raise StoreError(f"several GPU models were measured ({known}); choose one by --model")
     if model is not None and model not in of_model:
         raise StoreError(f"no all-reduce was measured on model {model!r}; measured: {known}")
-    return of_model[model or next(iter(of_model))]
+    name = model or next(iter(of_model))
+    return name, of_model[name]
 
 
 @lru_cache(maxsize=1 << 16)

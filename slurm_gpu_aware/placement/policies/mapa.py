@@ -107,6 +107,7 @@ def links_account(
     cluster, request = cell.supply.cluster, cell.supply.request
     nodes: list[dict[str, Any]] = []
     in_part = by_links and compared_in_part(cell, choice, goal)
+    models = {goal.model_of(graph_of(cluster, node)).name for node in choice.nodes}
     for node, slots in zip(choice.nodes, choice.slots, strict=True):
         graph, free = graph_of(cluster, node), int(cell.supply.free[node])
         entry: dict[str, Any] = {
@@ -120,7 +121,8 @@ def links_account(
         entry["preservedbw_gbps"] = round(left, 3)
         entry["taken_gbps"] = round(_kept(graph, free) - left, 3)
         if len(slots) <= MAX_EXACT:
-            found = match(graph, slots, goal.pattern, goal.model, by_sum=goal.objective == "aggbw")
+            by_sum = goal.objective == "aggbw"
+            found = match(graph, slots, goal.pattern, goal.model_of(graph), by_sum=by_sum)
             entry |= {
                 "effbw_gbps": round(found.eff_gbps, 3),
                 "aggbw_gbps": round(found.agg_gbps, 3),
@@ -133,7 +135,7 @@ def links_account(
         "objective": goal.objective,
         "pattern": request.pattern,
         "bandwidth_sensitive": request.bandwidth_sensitive,
-        "effbw_model": goal.model.name,
+        "effbw_model": ", ".join(sorted(models)),
         "links": nodes[:MOST_NODES],
     }
     if in_part:

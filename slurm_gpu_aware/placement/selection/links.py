@@ -27,7 +27,7 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph, uniform_graph
 from slurm_gpu_aware.placement.cells import Cell
 from slurm_gpu_aware.placement.identity_cache import by_identity
-from slurm_gpu_aware.topology.bandwidth import EffBwModel, preserved_bw
+from slurm_gpu_aware.topology.bandwidth import EffBwModel, eq2_model, preserved_bw
 from slurm_gpu_aware.topology.matching import agg_table, eff_table
 from slurm_gpu_aware.topology.patterns import Pattern
 from slurm_gpu_aware.topology.subsets import (
@@ -54,6 +54,14 @@ class Goal:
     objective: Objective
     pattern: Pattern
     model: EffBwModel
+    """EffBW of GPUs for which it was not fitted."""
+
+    def model_of(self, graph: HardwareGraph) -> EffBwModel:
+        """EffBW of a graph: as fitted to its GPUs, else that of the policy."""
+        return self.model if graph.effbw is None else _refit(graph.effbw)
+
+
+_refit = lru_cache(maxsize=64)(eq2_model)
 
 
 class Kind(NamedTuple):
@@ -206,7 +214,7 @@ def table_values(
     agg = agg_table(graph, goal.pattern, k)[rank]
     if goal.objective == "aggbw":
         return agg, np.zeros(len(masks))
-    return eff_table(graph, goal.pattern, k, goal.model)[rank], agg
+    return eff_table(graph, goal.pattern, k, goal.model_of(graph))[rank], agg
 
 
 def _values(

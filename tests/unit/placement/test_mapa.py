@@ -141,6 +141,20 @@ def test_a_refit_decides_by_the_ring_that_it_was_fitted_to():
     assert got.why["effbw_gbps"] == pytest.approx(used[got.slots[0]], abs=1e-3)
 
 
+def test_a_fit_to_the_gpus_of_a_node_comes_before_the_option():
+    """A fit that likes links through the host, on the second of two nodes; three GPUs have two."""
+    slow = [0.0, 0.0, 100.0, *[0.0] * 11]
+    graphs = tuple(HardwareGraph.build(DGX.gbps, DGX.classes, DGX.groups, f) for f in (None, slow))
+    assert graphs[0] is DGX != graphs[1]
+    assert graphs[1].subgraph([0, 1]).effbw == graphs[1].padded(9).effbw == tuple(slow)
+    cluster = replace(Cluster.uniform(2, 8), graphs=graphs)
+    request = Request("1", 3, bandwidth_sensitive=True)
+    got = make_policy("mapa-preserve").place(request, cluster)
+    assert (got.nodes, got.why["effbw_model"], got.why["effbw_gbps"]) == ((1,), "refit", 200.0)
+    wide = make_policy("mapa-preserve").place(replace(request, gpus=16), cluster)
+    assert wide.why["effbw_model"] == "bottleneck, refit"
+
+
 @pytest.mark.parametrize("effbw", ["best", [1.0, 2.0], 7, None, ["a"] * 14])
 def test_a_bad_model_is_refused_with_the_valid_ones(effbw):
     for policy in ("mapa-preserve", "mapa-greedy", "pal+mapa"):

@@ -10,6 +10,7 @@ import pytest
 
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.cluster import Cluster, PreemptionOrder, RunningJob
+from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.planning import PlanSettings, plan_round
 from slurm_gpu_aware.planning.record import read_round, record_round, replay, replay_all
@@ -85,6 +86,16 @@ def test_a_replay_is_identical(seed):
     again = plan_round(recorded.queue, recorded.cluster, recorded.settings, recorded.now)
     assert again.assignments == plan.assignments
     assert again.waiting == plan.waiting
+
+
+def test_the_record_keeps_the_fits_of_effbw():
+    queue, cluster, settings, _ = a_round(1)
+    dgx = machine("dgx-1-v100")
+    fitted = HardwareGraph.build(dgx.gbps, dgx.classes, dgx.groups, range(14))
+    cluster = replace(cluster, graphs=(fitted, *cluster.graphs[1:]))
+    plan = plan_round(queue, cluster, settings, 50.0)
+    content = json.loads(json.dumps(record_round(queue, cluster, settings, 50.0, plan)))
+    assert read_round(content).cluster.graphs == cluster.graphs
 
 
 def test_a_difference_is_named():

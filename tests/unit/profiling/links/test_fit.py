@@ -13,11 +13,14 @@ from click.testing import CliRunner, Result
 from store_samples import ingest, report
 
 from gpu_aware_profile.cli import cli
+from slurm_gpu_aware.admission.profile_arrays import profile_arrays
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.interconnect import Collective
+from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.interconnect import put_collectives
+from slurm_gpu_aware.store.profiles import load_profile
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, eq2, eq2_model
 from slurm_gpu_aware.topology.link_mixes import link_mixes
 from slurm_gpu_aware.topology.machines import machine
@@ -188,6 +191,7 @@ def stored(
     path: Path,
     machine_name: str,
     gbps: Callable[[HardwareGraph, tuple[int, ...]], float],
+    taken_at: float = 1000.0,
     **more: str,
 ) -> None:
     """A store with the mixes of a machine, measured on two nodes. ``more``: node -> model."""
@@ -195,7 +199,7 @@ def stored(
     mixes = [mix.gpus for mix in link_mixes(graph, range(2, 9))]
     with open_store(path) as store:
         for node, model in {"n1": "v100", "n2": "v100", **more}.items():
-            raw = report(node, times=dict.fromkeys(range(graph.n), 1.0))
+            raw = report(node, times=dict.fromkeys(range(graph.n), 1.0), taken_at=taken_at)
             for gpu in raw["gpus"]:
                 gpu["model"] = model
             raw["links"] = [
@@ -217,6 +221,11 @@ def by_slowest_link(graph: HardwareGraph, gpus: tuple[int, ...]) -> float:
     """With an error of up to 2%, which no twin shares."""
     slowest = match(graph, gpus, Pattern("ring"), BOTTLENECK).eff_gbps
     return slowest * (0.8 + 0.0001 * (hash(gpus) % 160))
+
+
+def loaded(path: Path) -> Profile:
+    with open_store(path, readonly=True) as store:
+        return load_profile(store)
 
 
 def fit_measured(*options: str) -> Result:
@@ -267,6 +276,32 @@ def test_each_model_has_a_fit_of_its_own(files: Path) -> None:
     assert "no all-reduce was measured on model 'h100'; measured: a100, v100" in done.stderr
 
 
+def test_a_saved_fit_counts_for_its_model_only(files: Path) -> None:
+    stored(files / "store.db", "dgx-1-v100", by_eq2, n3="a100")
+    done = fit_measured("--model", "v100", "--save")
+    assert "stored in store.db: EffBW of v100 is this fit" in done.stderr
+    profile = loaded(files / "store.db")
+    answer = json.loads(fit_measured("--model", "v100", "--json").stdout)
+    assert profile.effbw == {"v100": tuple(answer["effbw"])}
+    graphs = profile_arrays(profile, ("n1", "n3"), (8, 8), ("A",)).graphs
+    assert [graph and graph.effbw for graph in graphs] == [profile.effbw["v100"], None]
+
+    # Measured anew, the slowest link decides: the fit no longer counts.
+    stored(files / "store.db", "dgx-1-v100", by_slowest_link, taken_at=2000.0)
+    done = fit_measured("--model", "v100", "--save")
+    assert "removed from store.db: the earlier fit of v100" in done.stderr
+    assert loaded(files / "store.db").effbw == {}
+
+
+def test_a_saved_fit_is_forgotten_by_name(files: Path) -> None:
+    stored(files / "store.db", "dgx-1-v100", by_eq2)
+    fit_measured("--save")
+    forget = ("forget", "--store", "store.db", "--effbw")
+    assert "no EffBW of GPU model 'h100' is stored" in run(*forget, "h100").stderr
+    assert "forgot EffBW of v100" in run(*forget, "v100").stderr
+    assert loaded(files / "store.db").effbw == {}
+
+
 def test_sets_whose_links_or_model_are_not_known_are_left_out(files: Path) -> None:
     stored(files / "store.db", "dgx-1-v100", by_eq2)
     with open_store(files / "store.db") as store:
@@ -287,7 +322,8 @@ def test_sets_whose_links_or_model_are_not_known_are_left_out(files: Path) -> No
     [
         ((), 2, "give one of FILE and --measured"),
         (("--measured", "known.csv"), 2, "give one of FILE and --measured"),
-        (("--model", "a100", "known.csv"), 2, "--model goes with --measured"),
+        (("--model", "a100", "known.csv"), 2, "--model and --save go with --measured"),
+        (("--save", "known.csv"), 2, "--model and --save go with --measured"),
         (("--measured", "--machine", "dgx-2"), 2, "--machine with FILE"),
         (("--measured", "--store", "store.db"), 1, "no all-reduce was measured: 'gpu-aware-prof"),
     ],
