@@ -19,6 +19,7 @@ class DueAccount:
     in_time: float | None
     """Probability; 0: impossible, as far as is known; None: no earlier run says anything."""
     runs: int = 0
+    """Earlier runs with more work than the job has done; 0: it has outlived all of them."""
     gpus: int = 0
     growth: tuple[tuple[float, int], ...] = ()
     """(time, GPUs) of later sizes."""
@@ -34,7 +35,8 @@ class DueAccount:
         runs = f"{self.runs} earlier run{'' if self.runs == 1 else 's'}"
         if not self.in_time:
             return f"{words}it cannot be met by what {runs} needed, so it plays no part"
-        words += f"met with {100 * self.in_time:.0f}% by {runs}; longest case ends"
+        by = f"with {100 * self.in_time:.0f}% by {runs}" if self.runs else "by its time limit"
+        words += f"met {by}; longest case ends"
         words += f" {stamp(self.ends_s)} with {_gpus(self.gpus)}"
         for at, gpus in self.growth:
             words += f", {gpus} from {stamp(at)} on"

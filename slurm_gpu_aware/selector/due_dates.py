@@ -29,6 +29,11 @@ class DueDates:
         self._ledger, self._estimates, self._moves = ledger, estimates, moves
         self._told: set[str] = set()
 
+    @property
+    def unread(self) -> bool:
+        """Whether earlier runs are being read for the first time."""
+        return self._estimates.reader.is_first
+
     def dated(self, gated: GatedJob, request: Request, restart_s: float | None) -> Request:
         """The request with earlier runs, and what the job did before its last move.
 

@@ -30,6 +30,7 @@ __all__ = ["Mover"]
 log = logging.getLogger(__name__)
 
 _LOOK_S = 30.0  # pause between two looks for moves
+_UNREAD_S = 2.0  # the same while a new selector reads earlier runs, for jobs with due dates
 
 
 class Mover:
@@ -91,6 +92,8 @@ class Mover:
             movable = list(self._movable(jobs, context, cluster, tables, dates))
             pairs = ((one.request, one.job) for one in movable)
             self.wake_s = next_growth(pairs, cluster, context.now)
+            if dates.unread and any(one.request.due is not None for one in movable):
+                self.wake_s = min(self.wake_s, context.now + _UNREAD_S)
             return plan_moves(
                 movable,
                 queue,

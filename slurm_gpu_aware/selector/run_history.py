@@ -74,6 +74,11 @@ class RunReader:
             self._thread = threading.Thread(target=self._work, name="history", daemon=True)
             self._thread.start()
 
+    @property
+    def is_first(self) -> bool:
+        """Whether the first reading is under way, so that no run is known yet."""
+        return self._thread is not None and self._read_at is None
+
     def stop(self) -> None:
         """Read no more; an answer that is under way is dropped."""
         self._stopped.set()

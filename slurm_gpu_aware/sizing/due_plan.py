@@ -19,14 +19,14 @@ from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.sizing.speeds import Speeds, speeds_of
 from slurm_gpu_aware.sizing.stochastic import GrowthPlan, best_constant, optimum
-from slurm_gpu_aware.sizing.work import empirical
+from slurm_gpu_aware.sizing.work import WorkDistribution, empirical
 
 __all__ = ["DuePlan", "due_plan"]
 
 AT_ONCE_S = 1.0
-"""The first size is left at once if its time is not longer than this, ..."""
+"""A size is left at once if its time is not longer than this, ..."""
 RESTARTS = 5.0
-"""... or than so many restarts."""
+"""... or than so many restarts, if the job does not run with it yet."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class DuePlan:
     in_time: float
     """Probability of the due date; 0: no earlier run would have met it."""
     runs: int
-    """Earlier runs that this rests on: those with more work than the job has done."""
+    """Earlier runs with more work than the job has done; 0: it has outlived all of them."""
     growth: tuple[tuple[float, int], ...] = ()
     """(time, GPUs) of later sizes."""
     longest_s: float = math.inf
@@ -70,15 +70,17 @@ def due_plan(
     if due is None or speeds is None:
         return None
     work = _Work(request, due, speeds)
-    if not len(work.cases) or (running and request.gpus not in speeds.gpus):
+    if not work.known or (running and request.gpus not in speeds.gpus):
         return None
     own = speeds.at_least(request.gpus) if running else speeds
     time_left = (due.due_s - now) / slowdown
     options = list(_options(work, own or speeds, time_left, running=running, slowdown=slowdown))
     if not options:
-        return DuePlan(request.gpus, 0.0, len(work.cases))
+        runs = len(work.cases)
+        return DuePlan(request.gpus, 0.0, runs) if runs else None
     best = max(options, key=lambda one: (one.most, -one.plan.cost))
-    return _told(work, best, slowdown)
+    stays = running and best.plan.gpus[0] == request.gpus
+    return _told(work, best, slowdown, stays=stays)
 
 
 class _Work:
@@ -88,7 +90,9 @@ class _Work:
         self.done, self.restart_s = due.done, due.restart_s
         speed = dict(zip(speeds.gpus.tolist(), speeds.speed.tolist(), strict=True))
         works = (seconds * speed[gpus] for gpus, seconds in due.runs if gpus in speed)
-        self.cases: FloatArray = np.array([w for w in works if w > due.done], dtype=float)
+        known = np.array(list(works), dtype=float)
+        self.known = len(known) > 0
+        self.cases: FloatArray = known[known > due.done]
         limit = request.time_limit_s * float(speeds.speed[0])
         self.limit = limit if limit > due.done else math.inf
         """The most work that it may have: its time limit must do for its least size."""
@@ -100,6 +104,10 @@ class _Work:
             return self.limit
         in_time = self.cases[self.cases <= reach]
         return float(in_time.max()) if len(in_time) else None
+
+    def left(self, most: float) -> WorkDistribution:
+        """The work, up to ``most``. It is longer than all n cases with probability 1 / (n + 1)."""
+        return empirical([*self.cases, math.inf], most).given(self.done)
 
     def in_time(self, most: float) -> float:
         """Share of the cases with at most this work."""
@@ -124,8 +132,7 @@ def _options(
     """The plans that are in time in some case."""
     stay = Speeds(speeds.gpus[:1], speeds.speed[:1], speeds.power[:1]) if running else speeds
     if (most := work.covered(float(stay.speed[-1]), time_left)) is not None:
-        given = empirical(work.cases.tolist(), most).given(work.done)
-        yield _Option(most, best_constant(given, stay, time_left))
+        yield _Option(most, best_constant(work.left(most), stay, time_left))
     if work.restart_s is None or len(speeds.gpus) < 2:
         return
     first = speeds.gpus[0] if running else 0.0
@@ -135,8 +142,7 @@ def _options(
         most = work.covered(float(speeds.speed[-1]), left)
         if most is None:
             return
-        given = empirical(work.cases.tolist(), most).given(work.done)
-        plan = optimum(given, speeds, left)
+        plan = optimum(work.left(most), speeds, left)
         needed = len(plan.gpus) - 1 + (running and plan.gpus[0] > first)
         if needed <= restarts:
             yield _Option(most, plan, needed)
@@ -144,11 +150,14 @@ def _options(
         restarts = needed
 
 
-def _told(work: _Work, best: _Option, slowdown: float) -> DuePlan:
+def _told(work: _Work, best: _Option, slowdown: float, *, stays: bool) -> DuePlan:
+    """The plan in words of time; ``stays``: the job runs with its first size."""
     plan, restart_s = best.plan, work.restart_s or 0.0
     leaves = [time * slowdown for time in plan.leaves]
-    start = 0
-    while start + 1 < len(leaves) and leaves[start] <= max(RESTARTS * restart_s, AT_ONCE_S):
+    start, short_s = 0, max(RESTARTS * restart_s, AT_ONCE_S)
+    while start + 1 < len(leaves) and leaves[start] <= (
+        AT_ONCE_S if stays and start == 0 else short_s
+    ):
         start += 1
     later = range(start + 1, len(leaves))
     return DuePlan(

@@ -6,6 +6,7 @@ its time.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -49,9 +50,9 @@ WRITTEN += ("TresPerJob", "TresPerTask", "CpusPerTres", "NtasksPerN:B:S:C")
 """Fields that another number of GPUs changes, and that do not name the GPUs."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def models(cluster: Cluster) -> Iterator[None]:
-    """The model of ``net``; jobs may be moved soon after their start."""
+@contextlib.contextmanager
+def net_model(cluster: Cluster, settings: str) -> Iterator[None]:
+    """The model of ``net`` is stored, and the selector has more settings."""
     rows = ["application,gpu_model,gpus,nodes,batch_size,clock_mhz,time_s,power_w"]
     for gpus in (1, 2, 4, 8):
         for clock_mhz in (600, 900, 1200, 1500):
@@ -60,7 +61,7 @@ def models(cluster: Cluster) -> Iterator[None]:
             nodes = -(-gpus // 4)
             rows.append(f"net,v100,{gpus},{nodes},{128 // gpus},{clock_mhz},{time_s},{power_w}")
     with kept(cluster, CONFIG):
-        cluster.sh("ctl", f"cat >>{CONFIG}", stdin=MOVES + NO_HISTORY)
+        cluster.sh("ctl", f"cat >>{CONFIG}", stdin=settings)
         cluster.sh("ctl", ["gpu-aware-profile", "sweep"], "slurm", timeout=120)
         text = "\n".join(rows)
         cluster.sh("ctl", "cat >/tmp/net.csv && chmod 644 /tmp/net.csv", stdin=text)
@@ -69,6 +70,13 @@ def models(cluster: Cluster) -> Iterator[None]:
         cluster.kill("ctl", "selectd", "TERM")
         yield
         cluster.kill("ctl", "selectd", "TERM")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def models(cluster: Cluster) -> Iterator[None]:
+    """Jobs may be moved soon after their start."""
+    with net_model(cluster, MOVES + NO_HISTORY):
+        yield
 
 
 def seen(cluster: Cluster, job_id: str, word: str) -> list[str]:

@@ -54,16 +54,16 @@ def test_a_job_that_cannot_be_moved_gets_the_cheapest_size(due_s, gpus, in_time,
 def test_a_job_that_can_be_moved_starts_small_and_grows():
     plan = due_plan(job(9 * H, restart_s=60.0), 0.0)
     ((at, gpus),) = plan.growth
-    assert (plan.gpus, plan.in_time, gpus) == (1, 1.0, 8)
-    # All 10 h of work: at 1 GPU until then, a restart, the rest at 5 times the speed.
-    assert at + 60.0 + (10 * H - at) / 5.0 == pytest.approx(9 * H)
+    assert (plan.gpus, plan.in_time, gpus) == (1, 1.0, 2)
+    # All 10 h of work: at 1 GPU until then, a restart, the rest at 1.8 times the speed.
+    assert at + 60.0 + (10 * H - at) / 1.8 == pytest.approx(9 * H)
     assert plan.longest_s == pytest.approx(9 * H)
 
 
 def test_when_nothing_was_learnt_the_plan_goes_on():
     def plan(at, **more):
         runs = ((1, 8 * H),)
-        return due_plan(job(5 * H, restart_s=60.0, runs=runs, done=at), at, **more)
+        return due_plan(job(6 * H, restart_s=60.0, runs=runs, done=at), at, **more)
 
     at = plan(0.0).growth[0][0]
     later = plan(at / 2, running=True)
@@ -71,6 +71,19 @@ def test_when_nothing_was_learnt_the_plan_goes_on():
     for (then, gpus), (before, before_gpus) in zip(later.growth, plan(0.0).growth, strict=True):
         assert (then, gpus) == (pytest.approx(before - at / 2), before_gpus)
     assert plan(at, running=True).gpus == plan(0.0).growth[0][1]
+
+
+@pytest.mark.parametrize("due_s", [8 * H, 9 * H])
+def test_a_job_that_outlives_all_earlier_runs_grows_as_planned(due_s):
+    """The longest case is that of its limit, long after the last run of 3.6 h has ended."""
+    before = due_plan(job(due_s, restart_s=60.0), 0.0)
+    ((at, gpus),) = before.growth
+    assert at > 4 * H
+    plans = [
+        due_plan(job(due_s, restart_s=60.0, done=now), now, running=True) for now in (at - 60.0, at)
+    ]
+    assert [(plan.gpus, plan.runs, plan.in_time) for plan in plans] == [(1, 0, 1), (gpus, 0, 1)]
+    assert plans[0].growth == ((pytest.approx(60.0), gpus),)
 
 
 def test_slow_gpus_ask_for_more():

@@ -1,0 +1,176 @@
+"""Due dates on a real Slurm: jobs start with the least number that suffices, and grow at its time.
+
+The jobs of the name ``long`` have short earlier runs. The work of a job is in milliseconds of one
+GPU; one with more of them is as much faster, as the model ``net`` says, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from cluster import OUTRUN, Cluster
+from test_limits import WAIT
+from test_moves import await_event
+from test_sizes import net_model
+from test_way_of_a_job import decisions, events, let_go
+
+pytestmark = OUTRUN
+
+SETTINGS = "[moves]\nenabled = true\nmargin_s = 1e6\n[estimates]\nhistory_days = 1\n"
+"""No job moves to end sooner."""
+WORKS = """cd "$HOME"
+work=$(cat work-$SLURM_JOB_ID 2>/dev/null || echo 0)
+gpus=$(echo $CUDA_VISIBLE_DEVICES | tr , '\\n' | wc -l)
+echo "run ${SLURM_RESTART_COUNT:-0} from $work with $gpus"
+trap 'echo $work > work-$SLURM_JOB_ID; echo "saved $work"; exit 0' TERM
+last=$(date +%s%3N)
+while [ $work -lt WORK ]; do
+    sleep 0.2 & wait $!
+    now=$(date +%s%3N)
+    work=$((work + gpus * (now - last)))
+    last=$now
+done
+date '+ended %s'
+"""
+AGED = """
+import sqlite3
+with sqlite3.connect("/var/lib/slurm-gpu-aware/store.db") as db:
+    db.execute("UPDATE events SET at_unix = at_unix - 86400 WHERE kind IN ('move_begun', 'moved')")
+"""
+ALL_GPUS = ["-N4", "--gres=gpu:4", "--nice=1000000", "-t1"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def history(cluster: Cluster) -> Iterator[None]:
+    """Two earlier runs of the name ``long``."""
+    with net_model(cluster, SETTINGS):
+        for seconds in (2, 4):
+            job = ["--gres=gpu:1", "--comment=class=A,model=net", "-Jlong", "-t2"]
+            job_id = cluster.submit("alice", job, f"sleep {seconds}")
+        cluster.wait(job_id, "COMPLETED", 60)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def new_selector(cluster: Cluster) -> None:
+    """It knows the earlier runs, and how long no move took: moves of other tests are old."""
+    cluster.service_down("ctl", "selectd")
+    cluster.sh("ctl", ["python3", "-c", AGED])
+    cluster.service_up("ctl", "selectd")
+
+    def known() -> bool:
+        return "earlier runs" in cluster.sh("ctl", "tail -n 20 /var/log/cluster/selectd.*")
+
+    cluster.wait_until(known, 30, "earlier runs are read")
+
+
+class Job:
+    """A job of alice; asks for one GPU."""
+
+    def __init__(self, cluster: Cluster, comment: str, *options: str, work_s: int = 20) -> None:
+        self.cluster = cluster
+        script = WORKS.replace("WORK ", f"{1000 * work_s} ")
+        options = (f"--comment=class=A,model=net,gpus=1-4{comment}", *options)
+        self.id = cluster.submit(
+            "alice", ["--gres=gpu:1", "-Jlong", "-t2", "--open-mode=append", *options], script
+        )
+
+    @property
+    def gpus(self) -> int:
+        return sum(map(len, self.cluster.gpus(self.id).values()))
+
+    def runs(self) -> int:
+        """Wait until it runs; its number of GPUs."""
+        self.cluster.wait(self.id, "RUNNING", 60)
+        return self.gpus
+
+    def ended(self, deadline: float = 90) -> tuple[list[list[str]], float]:
+        """Wait until it has done its work; (its starts, Unix time of its end)."""
+        self.cluster.wait(self.id, "COMPLETED", deadline)
+        lines = self.cluster.output(self.id, "alice").splitlines()
+        (end,) = (float(line.split()[1]) for line in lines if line.startswith("ended "))
+        return [line.split() for line in lines if line.startswith("run ")], end
+
+    def kinds(self) -> list[str]:
+        return [kind for kind, _ in events(self.cluster, self.id)]
+
+
+def local(at: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at))
+
+
+def await_requeue(job: Job) -> None:
+    shown = lambda: f"{job.cluster.job(job.id)}\n{events(job.cluster, job.id)}"  # noqa: E731
+    job.cluster.wait_until(lambda: job.cluster.job(job.id)["Restarts"] == "1", 60, shown)
+
+
+def test_sizes_growth_and_a_killed_selector(cluster: Cluster) -> None:
+    """Idle GPUs are kept for a job of all of them, so that none is given away."""
+    hold = cluster.submit("bob", ["--gres=gpu:1", "-t9"], WAIT)
+    cluster.wait(hold, "RUNNING", 60)
+    behind = cluster.submit("bob", ALL_GPUS, "true")
+    due_s = time.time() + 75
+    due = local(due_s)
+    grows = Job(cluster, f",due={due},move=1s", work_s=60)
+    stays = Job(cluster, f",due={due}")
+    early = Job(cluster, ",due=1h,move=1s", work_s=5)
+    late = Job(cluster, f",due={local(time.time())}", work_s=5)
+    new = Job(cluster, f",due={due}", "-Jnew", work_s=5)
+    plain = Job(cluster, "", work_s=5)
+
+    # All of the limit of 120 s must fit: one GPU needs 120 s for it, two need 61 s.
+    assert [job.runs() for job in (grows, stays, early, late, new, plain)] == [1, 2, 1, 1, 1, 1]
+    cluster.wait_told(grows.id, r"due +\S+ \S+; met with 100% by 2 earlier runs; longest case")
+    account = cluster.explained(grows.id)["why"]["due"]
+    assert account["due_s"] == int(due_s)
+    ((at, gpus),) = account["grows"]
+    assert (gpus, at < due_s) == (2, True)
+    cluster.wait_told(late.id, "due_impossible|it cannot be met")
+    cluster.wait_told(new.id, "no earlier run of its name")
+
+    at -= 2.0  # it is left at once in its last second
+    time.sleep(max(0.0, at - time.time()))
+    assert grows.kinds().count("move_begun") == 0
+    cluster.kill("ctl", "selectd", "KILL")
+    await_requeue(grows)
+    assert time.time() >= at
+    cluster.kill("ctl", "selectd", "KILL")
+    (first, second), end = grows.ended()
+    assert (first[1], first[3], second[1]) == ("0", "0", "1")
+    assert int(second[3]) > 1000 * 5  # from its checkpoint
+    assert (first[-1], second[-1]) == ("1", "2")
+    assert end <= due_s
+    await_event(cluster, grows.id, "ended")
+    assert [grows.kinds().count(kind) for kind in ("move_begun", "moved", "ended")] == [1, 1, 1]
+
+    for job in (stays, early, late, new, plain):
+        starts, _ = job.ended()
+        assert len(starts) == 1
+    assert late.kinds().count("due_impossible") == 1
+    assert "due_impossible" not in stays.kinds()
+    assert "due" not in decisions(cluster, plain.id)[-1]["asked"]
+    let_go(cluster, "bob", hold)
+    cluster.wait(behind, "COMPLETED", 60)
+
+
+def test_on_a_full_cluster_due_dates_are_met_and_nothing_starves(cluster: Cluster) -> None:
+    """With one GPU, as their options say, 46 s of work would end later than in 45 s."""
+    held = [cluster.submit("bob", ["--gres=gpu:4", "-t9"], WAIT) for _ in range(4)]
+    for job_id in held:
+        cluster.wait(job_id, "RUNNING", 60)
+    others = [cluster.submit("bob", ["--gres=gpu:2", "-t1"], "sleep 5") for _ in range(2)]
+    others.append(cluster.submit("bob", ALL_GPUS, "sleep 1"))
+    due_s, work_s = time.time() + 45, 46
+    jobs = [Job(cluster, f",due={local(due_s)}", "-t1", work_s=work_s) for _ in range(3)]
+    others.append(cluster.submit("bob", ["--gres=gpu:1", "-t1"], "sleep 5"))
+    for job_id in held[:3]:
+        let_go(cluster, "bob", job_id)
+    for job in jobs:
+        (start,), end = job.ended()
+        assert int(start[-1]) > 1
+        assert end <= due_s
+    let_go(cluster, "bob", held[3])
+    for job_id in others:
+        cluster.wait(job_id, "COMPLETED", 60)
