@@ -125,8 +125,13 @@ def move_of(gated: GatedJob, config: Config) -> str | int | None:
     """What a job says about moves (`JobHints.move`); None: nothing, or it cannot be moved.
 
     Only a batch job can be requeued, and a task that comes back would stop the later tasks of its
-    array until it is placed.
+    array until it is placed. A requeued job has its whole time limit again, and Slurm cancels it if
+    that does not fit before its deadline.
     """
+    return None if gated.job.deadline_s is not None else _move_asked(gated, config)
+
+
+def _move_asked(gated: GatedJob, config: Config) -> str | int | None:
     if gated.original.interactive or gated.job.het or gated.job.array_id is not None:
         return None
     move = _hints_of(gated.job, gated.original, config).move
@@ -135,9 +140,11 @@ def move_of(gated: GatedJob, config: Config) -> str | int | None:
 
 def why_not_moved(gated: GatedJob, config: Config) -> str | None:
     """Why a job that allows moves stays where it is; None: it may move, or allows none."""
-    if move_of(gated, config) is None or config.moves.enabled:
+    if _move_asked(gated, config) is None:
         return None
-    return "it allows moves, but moves are off on this site"
+    if gated.job.deadline_s is not None:
+        return "it allows moves, but Slurm may cancel a requeued job that has a --deadline"
+    return None if config.moves.enabled else "it allows moves, but moves are off on this site"
 
 
 def to_request(gated: GatedJob, context: AdmissionContext) -> Request:
@@ -220,7 +227,7 @@ def _request(entry: QueueEntry) -> Request:
         clock=hints.freq,
         performance_model=hints.model,
         user=job.user,
-        due=None if hints.due is None else DueDate(_due_s(hints.due, job.submit_s)),
+        due=_due_date(hints.due, job),
         application=defaults.application,
         eligible=eligible,
         required=required,
@@ -244,9 +251,16 @@ def _request(entry: QueueEntry) -> Request:
     return moldable(request, entry, hints.gpus, allowed) if hints.gpus is not None else request
 
 
-def _due_s(due: str | int, submit_s: float) -> float:
-    """Unix time of a due date; one without a zone is local time, as in Slurm's options."""
-    return submit_s + due if isinstance(due, int) else datetime.fromisoformat(due).timestamp()
+def _due_date(due: str | int | None, job: SlurmJob) -> DueDate | None:
+    """The due date of a job's hints, else its ``--deadline``; None: it has neither.
+
+    A time without a zone is local time, as in Slurm's options.
+    """
+    if due is None:
+        return None if job.deadline_s is None else DueDate(job.deadline_s)
+    if isinstance(due, int):
+        return DueDate(job.submit_s + due)
+    return DueDate(datetime.fromisoformat(due).timestamp())
 
 
 def _step_fits(request: Request, entry: QueueEntry, per_gpu: GpuDefaults) -> Request:

@@ -35,7 +35,7 @@ JOB = RecordKind(
     "job",
     _words(
         """job_id array_job_id array_task_id array_max_tasks het_job_id user_id priority
-        restart_cnt submit_time eligible_time accrue_time
+        restart_cnt submit_time eligible_time accrue_time deadline
         last_sched_eval start_time end_time time_limit time_min num_nodes max_nodes num_cpus
         num_tasks cpus_per_task ntasks_per_node ntasks_per_core threads_per_core
         sockets_per_node cores_per_socket core_spec contiguous pn_min_memory pn_min_cpus

@@ -40,9 +40,10 @@ _COUNTS = {name: name for name in ("cpus_per_task", "ntasks_per_node", "threads_
 }
 """Number of a job -> Slurm's field; 0 and its sentinels: not given."""
 _TIMES = {f"{name}_s": f"{name}_time" for name in ("eligible", "accrue", "start")} | {
-    "tried_at_s": "last_sched_eval"
+    "tried_at_s": "last_sched_eval",
+    "deadline_s": "deadline",
 }
-"""Unix time of a job -> Slurm's field; 0: not yet."""
+"""Unix time of a job -> Slurm's field; 0: not yet, or not given."""
 
 
 def job_of(raw: Mapping[str, Any]) -> SlurmJob:

@@ -65,13 +65,18 @@ class Bench:
 
 
 def bench(
-    slurm: SlurmFolder, comment: str, runs: tuple[tuple[int, float], ...], more: str = MOVES
+    slurm: SlurmFolder,
+    comment: str,
+    runs: tuple[tuple[int, float], ...],
+    more: str = MOVES,
+    deadline_s: float | None = None,
 ) -> Bench:
     """Job 7 with a limit of 10 h; job 9 waits behind it for all GPUs of both nodes."""
     with slurm.config.open("a") as config:
         config.write(more)
     one = parked(comment=f"{NET},{comment}", admin_comment=PLACED, time_limit=600, priority=9_000)
     one["submit_time"] = int(time.time())
+    one["deadline"] = 0 if deadline_s is None else one["submit_time"] + int(deadline_s)
     all_gpus = {"tres_per_node": "gres/gpu:4", "num_nodes": 2, "max_nodes": 2}
     record = {"admin_comment": "gpuaware/1;tn=gres/gpu:4;nn=2-2;mc=1", "priority": 1}
     slurm.write([one, parked("9", time_limit=60, **all_gpus, **record)], NODES)
@@ -104,6 +109,22 @@ def test_a_job_starts_with_the_size_that_its_due_date_needs(
     assert (one.job()["state"], gpus(one.job())) == ("RUNNING", count)
     (decided,) = site.ledger("7")
     assert ("due" in decided.why) == ("due" in comment)
+
+
+@pytest.mark.parametrize(
+    ("comment", "count"),
+    [("gpus=1-4", 2), ("gpus=1-4,due=1h", 4), ("gpus=1-4,due=12h", 1), ("gpus=1-4,move=10s", 2)],
+)
+def test_a_deadline_of_slurm_is_a_due_date_where_the_comment_has_none(
+    site: SlurmFolder,  # noqa: F811
+    comment: str,
+    count: int,
+) -> None:
+    one = bench(site, comment, RUNS, deadline_s=8 * H)
+    one.round()
+    one.round()
+    assert gpus(one.job()) == count
+    assert one.rounds.mover.wake_s > one.now + 10 * H  # it may not grow
 
 
 def started(site: SlurmFolder, comment: str) -> Bench:  # noqa: F811

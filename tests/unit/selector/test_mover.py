@@ -179,6 +179,16 @@ def test_killed_at_every_change_nothing_is_lost(slurm: SlurmFolder) -> None:
         assert len(events(slurm, "moved")) == job["restart_cnt"]
 
 
+def test_a_job_with_a_deadline_of_slurm_stays(slurm: SlurmFolder) -> None:
+    """Requeued, it would have its whole limit before it again, and Slurm would cancel it."""
+    site(slurm, deadline=int(time.time()) + 3 * 3600)
+    runs_for_hours(slurm)
+    assert slurm.round(5) == 0, slurm.said
+    assert requeues(slurm) == 0
+    done = slurm.run("gpu-aware", "--config", str(slurm.config), "explain", "7")
+    assert "may cancel a requeued job that has a --deadline" in " ".join(done.stdout.split())
+
+
 @pytest.mark.parametrize("comment", ["class=A,move=ok", "class=A"])
 def test_a_job_that_allows_moves_is_told_that_the_site_has_none(
     slurm: SlurmFolder, comment: str

@@ -59,6 +59,8 @@ def test_what_a_recorded_request_says(jobs: dict[str, SlurmJob]) -> None:
     assert jobs["licence"].licence_count("gpuaware") == 1
     assert jobs["licence"].dependency is None
     assert jobs["deadline"].exc_nodes == ("n1", "n2")
+    assert jobs["deadline"].deadline_s == jobs["deadline"].submit_s + 2 * 86_400
+    assert jobs["memory"].deadline_s is None
     assert (jobs["deadline"].time_limit_s, jobs["deadline"].features) == (300, "gpu_v100")
     assert math.isinf(jobs["endless"].time_limit_s)
     assert math.isinf(jobs["endless"].end_s)
