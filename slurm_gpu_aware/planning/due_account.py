@@ -35,8 +35,8 @@ class DueAccount:
         runs = f"{self.runs} earlier run{'' if self.runs == 1 else 's'}"
         if not self.in_time:
             return f"{words}it cannot be met by what {runs} needed, so it plays no part"
-        by = f"with {100 * self.in_time:.0f}% by {runs}" if self.runs else "by its time limit"
-        words += f"met {by}; longest case ends"
+        by = runs if self.runs else "its time limit, as it has outlived all earlier runs"
+        words += f"met with {100 * self.in_time:.0f}% by {by}; longest case ends"
         words += f" {stamp(self.ends_s)} with {_gpus(self.gpus)}"
         for at, gpus in self.growth:
             words += f", {gpus} from {stamp(at)} on"

@@ -3,7 +3,8 @@
 The job should be in time whatever its work, up to what its time limit allows. If that is more than
 its largest size can do by then, it should be in time in as many cases as that size can: work beyond
 them is lost in any case. Under this condition it should cost least energy: with one size for a job
-that cannot be moved, with STS's optimal growth (`stochastic`) for another one, restarts counted.
+that cannot be moved, with STS's optimal growth (`stochastic`) for another one, restarts counted. A
+growth that comes a little late, as GPUs were not free, must still do: it is planned with a reserve.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ AT_ONCE_S = 1.0
 """A size is left at once if its time is not longer than this, ..."""
 RESTARTS = 5.0
 """... or than so many restarts, if the job does not run with it yet."""
+RESERVE = 2.0
+"""Restarts by which a plan with growth ends before the due date, if it can."""
 
 
 @dataclass(frozen=True)
@@ -103,15 +106,22 @@ class _Work:
         if self.limit <= reach:
             return self.limit
         in_time = self.cases[self.cases <= reach]
-        return float(in_time.max()) if len(in_time) else None
+        if len(in_time):
+            return float(in_time.max())
+        outlived = not len(self.cases) and math.isfinite(self.limit) and reach > self.done
+        return reach if outlived else None
 
     def left(self, most: float) -> WorkDistribution:
         """The work, up to ``most``. It is longer than all n cases with probability 1 / (n + 1)."""
         return empirical([*self.cases, math.inf], most).given(self.done)
 
     def in_time(self, most: float) -> float:
-        """Share of the cases with at most this work."""
-        return 1.0 if most >= self.limit else float(np.mean(self.cases <= most))
+        """Share of the cases with at most this work; beyond all cases, of what is left."""
+        if most >= self.limit:
+            return 1.0
+        if not len(self.cases):
+            return (most - self.done) / (self.limit - self.done)
+        return float(np.mean(self.cases <= most))
 
 
 def _speeds(request: Request) -> Speeds | None:
@@ -142,7 +152,7 @@ def _options(
         most = work.covered(float(speeds.speed[-1]), left)
         if most is None:
             return
-        plan = optimum(work.left(most), speeds, left)
+        plan = optimum(work.left(most), speeds, left - RESERVE * work.restart_s / slowdown)
         needed = len(plan.gpus) - 1 + (running and plan.gpus[0] > first)
         if needed <= restarts:
             yield _Option(most, plan, needed)

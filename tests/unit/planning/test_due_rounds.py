@@ -163,7 +163,7 @@ def test_growth_counts_for_the_rate():
 
 
 def test_a_job_back_from_its_growth_never_gets_fewer_gpus_than_before():
-    one, cluster = running(0.77, since_h=1.0, gpus=2)
+    one, cluster = running(0.78, since_h=1.0, gpus=2)
     (move,) = moves_of(one, cluster)
     assert move.request.gpus == 4
     asked = movable_due(20.0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import SizeTable
-from slurm_gpu_aware.sizing.due_plan import due_plan
+from slurm_gpu_aware.sizing.due_plan import RESERVE, due_plan
 
 H = 3600.0
 GPUS = np.array([1, 2, 4, 8])
@@ -56,8 +56,21 @@ def test_a_job_that_can_be_moved_starts_small_and_grows():
     ((at, gpus),) = plan.growth
     assert (plan.gpus, plan.in_time, gpus) == (1, 1.0, 2)
     # All 10 h of work: at 1 GPU until then, a restart, the rest at 1.8 times the speed.
-    assert at + 60.0 + (10 * H - at) / 1.8 == pytest.approx(9 * H)
-    assert plan.longest_s == pytest.approx(9 * H)
+    assert at + 60.0 + (10 * H - at) / 1.8 == pytest.approx(9 * H - RESERVE * 60.0)
+    assert plan.longest_s == pytest.approx(9 * H - RESERVE * 60.0)
+
+
+@pytest.mark.parametrize(("late_s", "in_time"), [(0.0, 1.0), (119.0, 1.0), (600.0, 0.975)])
+def test_a_growth_that_is_late_still_pays(late_s, in_time):
+    """To the largest number, at which all 10 h of work just fit."""
+    first = due_plan(job(2.5 * H, restart_s=60.0), 0.0)
+    ((at, gpus),) = first.growth
+    assert (first.gpus, gpus) == (4, 8)
+    now = at + late_s
+    one = job(2.5 * H, restart_s=60.0, gpus=4, done=now * SPEED[4])
+    plan = due_plan(one, now, running=True)
+    assert (plan.gpus, plan.growth, plan.runs) == (8, (), 0)
+    assert plan.in_time == pytest.approx(in_time, abs=1e-3)
 
 
 def test_when_nothing_was_learnt_the_plan_goes_on():
@@ -109,7 +122,7 @@ def test_without_table_or_range_only_runs_with_its_gpus_count():
         Request("1", 1, sizes=(1, 2), table=TABLE),
         job(H, runs=()),
         job(H, runs=((3, H),)),  # no size of the table
-        job(H, done=4 * H),  # it has outlived all runs
+        job(-H, done=4 * H),  # it has outlived all runs, and is late
     ],
 )
 def test_nothing_is_known(request_):
