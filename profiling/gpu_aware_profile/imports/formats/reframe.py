@@ -1,4 +1,4 @@
-"""Performance values of ReFrame: what its logs and its reports have in common.
+"""Performance values of ReFrame: performance logs, and JSON reports of sessions.
 
 A performance variable is a value with a unit. ReFrame records no GPUs: a variable per GPU has the
 GPU in its name, or the test has a loggable parameter ``gpu``. The node is that of the test's job.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -19,6 +19,7 @@ from gpu_aware_profile.imports.formats.reader import (
     Source,
     as_time_ms,
     number_of,
+    objects,
     timing_row,
     timings_table,
 )
@@ -26,7 +27,7 @@ from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.text_file import BadRow, Row
 
-__all__ = ["TestResult", "measured"]
+__all__ = ["ReframeLog", "ReframeReport"]
 
 _MS = {
     "ns": 1e-6,
@@ -54,13 +55,17 @@ _PLACES = {
 }
 _EMPTY = (None, "", "None", "null", "<undefined>")
 """ReFrame's words for no value."""
+_VALUE = "_value"
+_DELIMITERS = "|,;\t"
+_FIELD = re.compile(r"[\w.:#%()@ /+-]{1,256}\Z")
+_UNIT_AT = 4
+"""Place of the unit in the list of a performance variable of a report."""
 
 
 @dataclass(frozen=True)
-class TestResult:
+class _Result:
     """One run of a test."""
 
-    __test__ = False  # no test of ours
     line: int
     fields: Mapping[str, Any]
     """What was logged of the test, by name."""
@@ -68,8 +73,73 @@ class TestResult:
     """Performance variable -> (value, unit)."""
 
 
-def measured(
-    source: Source, results: Sequence[TestResult], options: ReadOptions, unit: str
+class ReframeLog:
+    """Reader of one performance log (handler ``filelog``): one line per run of a test.
+
+    The site's configuration chooses the fields and the delimiter; the first line names the fields.
+    A performance variable has columns of its own (``NAME_value``, ``NAME_unit``), or, with
+    ``perflog_compat``, a line of its own (``perf_var``, ``perf_value``, ``perf_unit``).
+    """
+
+    name = "reframe-log"
+
+    def matches(self, source: Source) -> bool:
+        """Say whether the first line has a column of a performance value."""
+        return any(name.endswith(_VALUE) for name in _header(source)[1])
+
+    def read(self, source: Source, options: ReadOptions) -> Measured:
+        """Read all lines. Raises SourceError."""
+        delimiter, names = _header(source)
+        columns = [name[: -len(_VALUE)] for name in names if name.endswith(_VALUE)]
+        if not columns:
+            raise SourceError(f"{source.name}: no field NAME_value in the first line: no header")
+        if "perf_var" in names and "perf_value" not in names:
+            raise SourceError(f"{source.name}: the field perf_var needs perf_value")
+        if len(set(names)) < len(names):
+            raise SourceError(f"{source.name}: a field occurs twice in the first line")
+        results: list[_Result] = []
+        bad: list[BadRow] = []
+        for number, line in enumerate(source.text.split("\n"), 1):
+            cells = [cell.strip() for cell in line.split(delimiter)]
+            if number == 1 or not any(cells):
+                continue
+            if len(cells) != len(names):
+                bad.append(BadRow(number, f"{len(cells)} fields, expected {len(names)}"))
+                continue
+            fields = dict(zip(names, cells, strict=True))
+            results.append(_Result(number, fields, _columns(fields, columns)))
+        if not results:
+            raise SourceError(f"{source.name}: no line with {len(names)} fields after the header")
+        found = _measured(source, results, options, "line")
+        all_bad = tuple(sorted((*bad, *found.table.bad_rows)))
+        return replace(found, table=replace(found.table, bad_rows=all_bad))
+
+
+class ReframeReport:
+    """Reader of the report of one session (``--report-file``): all test cases with their values.
+
+    The layout is that of ``reframe/schemas/runreport.json`` of ReFrame 4: a performance variable is
+    named ``system:partition:NAME`` and has value, reference, two thresholds, unit and verdict.
+    """
+
+    name = "reframe-report"
+
+    def matches(self, source: Source) -> bool:
+        """Say whether a file is a report of ReFrame."""
+        content = source.content
+        return isinstance(content, Mapping) and {"session_info", "runs"} <= content.keys()
+
+    def read(self, source: Source, options: ReadOptions) -> Measured:
+        """Read all test cases that have the wanted variables. Raises SourceError."""
+        results = [
+            _Result(number, case, dict(_values(case)))
+            for number, case in enumerate(_cases(source.content), 1)
+        ]
+        return _measured(source, results, options, "test case")
+
+
+def _measured(
+    source: Source, results: Sequence[_Result], options: ReadOptions, unit: str
 ) -> Measured:
     """Times of GPUs from the variables that ``options.value`` names.
 
@@ -103,7 +173,7 @@ def measured(
     return Measured(timings_table(source, rows, bad, unit), rate=next(iter(rates), None))
 
 
-def _wanted(source: Source, results: Sequence[TestResult], options: ReadOptions) -> re.Pattern[str]:
+def _wanted(source: Source, results: Sequence[_Result], options: ReadOptions) -> re.Pattern[str]:
     """Pattern of the names of the wanted variables."""
     names = list(dict.fromkeys(name for result in results for name in result.variables))
     if not names:
@@ -186,3 +256,29 @@ def _time(fields: Mapping[str, Any]) -> str:
     if not math.isfinite(at):
         raise ValueError(f"job_completion_time is {quoted(text)}: not YYYY-MM-DDTHH:MM:SS")
     return repr(at)
+
+
+def _header(source: Source) -> tuple[str, list[str]]:
+    """(delimiter, names of the fields); no names: the first line is not a header."""
+    first = source.text[: 1 << 16].split("\n", 1)[0].strip()
+    delimiter = next((d for d in _DELIMITERS if d in first), "|")
+    names = [name.strip() for name in first.split(delimiter)]
+    return delimiter, names if all(_FIELD.match(name) for name in names) else []
+
+
+def _columns(fields: dict[str, str], columns: Sequence[str]) -> dict[str, tuple[object, object]]:
+    if "perf_var" in fields:
+        return {fields["perf_var"]: (fields["perf_value"], fields.get("perf_unit"))}
+    return {name: (fields[name + _VALUE], fields.get(f"{name}_unit")) for name in columns}
+
+
+def _cases(content: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for run in objects(content.get("runs")):
+        yield from objects(run.get("testcases"))
+
+
+def _values(case: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    values = case.get("perfvalues")
+    for name, value in values.items() if isinstance(values, Mapping) else ():
+        if isinstance(value, list) and len(value) > _UNIT_AT:
+            yield name.rpartition(":")[2], (value[0], value[_UNIT_AT])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import BinaryIO
 
-from gpu_aware_profile.imports.formats.csv_file import CsvFile
 from gpu_aware_profile.imports.formats.dcgm_diag import DcgmDiag
 from gpu_aware_profile.imports.formats.nccl_tests import NcclTests
 from gpu_aware_profile.imports.formats.nvbandwidth import Nvbandwidth
@@ -16,16 +15,30 @@ from gpu_aware_profile.imports.formats.reader import (
     ReadOptions,
     Source,
 )
-from gpu_aware_profile.imports.formats.reframe_log import ReframeLog
-from gpu_aware_profile.imports.formats.reframe_report import ReframeReport
+from gpu_aware_profile.imports.formats.reframe import ReframeLog, ReframeReport
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.text_file import name_of, read_text
+from slurm_gpu_aware.text_file import name_of, read_table, read_text
 
 __all__ = ["FORMATS", "read_measured"]
 
+
+class _CsvFile:
+    """Reader of the tables that ``import`` describes."""
+
+    name = "csv"
+
+    def matches(self, source: Source) -> bool:
+        """Say whether a file may be CSV: the format of last resort of everything but JSON."""
+        return source.content is None
+
+    def read(self, source: Source, options: ReadOptions) -> Measured:
+        """Read the table; its columns are checked later. Raises SourceError."""
+        return Measured(read_table(source.name, source.text))
+
+
 _READERS: tuple[Reader, ...] = (
     *(DcgmDiag(), Nvbandwidth(), NcclTests(), ReframeReport(), ReframeLog()),
-    CsvFile(),
+    _CsvFile(),
 )
 """In the order in which they are asked."""
 FORMATS = {reader.name: reader for reader in _READERS}
@@ -48,6 +61,6 @@ def read_measured(
         reader = FORMATS[format_name]
         if not reader.matches(source):
             raise SourceError(f"{source.name}: not a file of the format {format_name}")
-    if reader.name != CsvFile.name and len(source.text) > MAX_CHARACTERS:
+    if reader.name != _CsvFile.name and len(source.text) > MAX_CHARACTERS:
         raise SourceError(f"{source.name}: above {MAX_CHARACTERS >> 20} MiB; give it in parts")
     return reader.read(source, options)
