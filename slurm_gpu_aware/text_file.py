@@ -6,11 +6,13 @@ Each fault is a SourceError of one sentence; a bad row of a table is a `BadRow` 
 from __future__ import annotations
 
 import csv
+import errno
 import gzip
 import io
 import json
 import math
 import os
+import stat
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,7 +25,7 @@ from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import SourceError
 
 __all__ = [
-    *("MAX_BYTES", "BadRow", "Row", "Table", "csv_records", "decoded", "name_of"),
+    *("MAX_BYTES", "BadRow", "Row", "Table", "csv_records", "decoded", "name_of", "open_plain"),
     *("parse_json", "read_data", "read_object", "read_table", "read_text", "replaced_file"),
 ]
 
@@ -221,6 +223,18 @@ def read_object(path: Path | str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise SourceError(f"{path}: expected a JSON object")
     return content
+
+
+def open_plain(file: Path) -> tuple[BinaryIO, os.stat_result]:
+    """Open a file that others may have written, and its status; no link is followed, no pipe waited
+    on. Raises OSError, PermissionError if it is not a plain file.
+    """
+    handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(handle)
+        raise PermissionError(errno.EPERM, "not a plain file", str(file))
+    return open(handle, "rb"), status
 
 
 def parse_json(text: str, name: Path | str) -> Any:

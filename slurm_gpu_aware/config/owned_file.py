@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from slurm_gpu_aware.errors import ConfigError, SourceError
-from slurm_gpu_aware.text_file import decoded, parse_json, replaced_file
+from slurm_gpu_aware.text_file import decoded, open_plain, parse_json, replaced_file
 
 __all__ = ["identity_of", "read_owned", "write_owned"]
 
@@ -53,10 +53,9 @@ def read_owned(path: Path, parse: Callable[[Any], T]) -> T | None:
 
 def _content(path: Path) -> Any:
     """JSON value of the file. Raises OSError, SourceError, and ValueError if it is not safe."""
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(handle, "rb") as stream:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+    stream, status = open_plain(path)
+    with stream:
+        if status.st_nlink != 1:
             raise ValueError("not a plain file with one name")
         if status.st_uid not in (0, path.parent.stat().st_uid):
             raise ValueError("belongs to neither root nor the owner of its folder")

@@ -11,6 +11,7 @@ from typing import Any
 from slurm_gpu_aware.clock_conf import read_clock_conf
 from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, controller_only, ok, warning
 from slurm_gpu_aware.slurm.hostlist import hostlist
+from slurm_gpu_aware.text_file import open_plain
 
 __all__ = ["CHECKS"]
 
@@ -46,12 +47,10 @@ def _agents(g: DoctorContext) -> Iterator[Check]:
 def _newest(file: Path) -> Mapping[str, Any]:
     """The newest report of an agent in a spool file; empty: there is none."""
     try:
-        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            size = os.fstat(handle).st_size
-            lines = os.pread(handle, _TAIL, max(0, size - _TAIL)).splitlines()
-        finally:
-            os.close(handle)
+        stream, status = open_plain(file)
+        with stream:
+            start = max(0, status.st_size - _TAIL)
+            lines = os.pread(stream.fileno(), _TAIL, start).splitlines()
     except OSError:
         return {}
     for line in reversed(lines):

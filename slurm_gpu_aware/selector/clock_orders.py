@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_gpu_aware.names import is_node_name
-from slurm_gpu_aware.text_file import replaced_file
+from slurm_gpu_aware.text_file import open_plain, replaced_file
 
 __all__ = ["VALID_S", "ClockOrders", "Order", "parse_orders"]
 
@@ -148,8 +148,8 @@ class ClockOrders:
 
 
 def _read(path: Path) -> str:
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(handle, "rb") as stream:
+    stream, _ = open_plain(path)
+    with stream:
         data = stream.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         raise ValueError(f"larger than {_MOST_BYTES >> 20} MiB")

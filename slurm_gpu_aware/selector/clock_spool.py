@@ -9,12 +9,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from stat import S_ISREG
 from typing import IO, Any
 from zlib import crc32
 
 from slurm_gpu_aware.bounds import MAX_GPU_W, MAX_MHZ
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
+from slurm_gpu_aware.text_file import open_plain
 
 __all__ = ["AgentReport", "ClockSpool"]
 
@@ -132,13 +132,11 @@ class ClockSpool:
 
     def _opened(self, file: Path) -> IO[bytes]:
         """A file that a node has written. Raises OSError."""
-        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        stat = os.fstat(handle)
-        trusted = {0, os.geteuid(), self._folder.stat().st_uid}
-        if not S_ISREG(stat.st_mode) or stat.st_uid not in trusted:
-            os.close(handle)
+        stream, status = open_plain(file)
+        if status.st_uid not in {0, os.geteuid(), self._folder.stat().st_uid}:
+            stream.close()
             raise PermissionError(f"{file} is not a file of a node")
-        return open(handle, "rb", buffering=0)
+        return stream
 
     def _read(self, file: Path, known: Mapping[str, int]) -> tuple[str, list[bytes], int, bool]:
         """(Key of a file, its new lines, offset behind them, whether it goes on), or OSError."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import pwd
 import re
-import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
@@ -23,7 +22,7 @@ from slurm_gpu_aware.filter_rules import MAX_NAME, MODEL
 from slurm_gpu_aware.model.performance_sample import NamedSample, own_name
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.models import MAX_APPLICATIONS, application_pairs, put_samples
-from slurm_gpu_aware.text_file import decoded, read_table
+from slurm_gpu_aware.text_file import decoded, open_plain, read_table
 
 __all__ = ["Collected", "collect"]
 
@@ -83,11 +82,10 @@ def _names(folder: Path) -> list[str]:
 def _opened(file: Path) -> tuple[str, str, float]:
     """(owner, text, time of the last change) of a file that a user wrote. Raises SourceError."""
     try:
-        number = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(number, "rb") as stream:
-            known = os.fstat(number)
-            if not stat.S_ISREG(known.st_mode) or known.st_nlink != 1:
-                raise SourceError(f"{file.name}: not a plain file")
+        stream, known = open_plain(file)
+        with stream:
+            if known.st_nlink != 1:
+                raise SourceError(f"{file.name}: not a plain file with one name")
             data = stream.read(_MOST_BYTES + 1)
     except OSError as exc:
         raise SourceError(f"{file.name}: cannot be read: {exc.strerror}") from None
