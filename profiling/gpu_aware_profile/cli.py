@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from slurm_gpu_aware import __version__
-from slurm_gpu_aware.cli.options import Number
 from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.cli.run import LateGroup, run
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.config.settings import Config
 
-__all__ = ["PARTLY", "cli", "links_options", "main", "store_options"]
+__all__ = ["PARTLY", "cli", "main", "store_options"]
 
 PARTLY = 3
 """Exit code: import skipped bad rows, a sweep is not complete, or GPUs became slower."""
@@ -76,23 +75,6 @@ def store_options(command: Callable[..., None]) -> Callable[..., None]:
         command(path=store_path or config.store.path, config=config, **options)
 
     return wrapped
-
-
-def links_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add ``--links`` and ``--links-time``; the command gets ``links`` and ``links_time``."""
-    command = click.option(
-        "--links-time",
-        type=Number(1, 10**6),
-        default=300.0,
-        show_default=True,
-        metavar="S",
-        help="Seconds for --links on a node; what is left then is not measured.",
-    )(command)
-    return click.option(
-        "--links",
-        is_flag=True,
-        help="Measure bandwidths: of each pair of GPUs, and of all-reduce over sets of GPUs.",
-    )(command)
 
 
 @click.group(

@@ -16,9 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpu_aware_profile.cli import links_options
-from gpu_aware_profile.commands.bench_options import bench_options, bench_timing
-from gpu_aware_profile.commands.clock_options import check_clocks, clock_options
+from gpu_aware_profile.commands.probe_options import (
+    bench_options,
+    bench_timing,
+    check_clocks,
+    clock_options,
+    links_options,
+)
 from slurm_gpu_aware.cli.entry import INTERRUPTED
 from slurm_gpu_aware.cli.options import Number
 from slurm_gpu_aware.cli.output import json_option, say

@@ -11,9 +11,15 @@ from typing import Any
 
 import click
 
-from gpu_aware_profile.cli import PARTLY, links_options, store_options
-from gpu_aware_profile.commands.bench_options import bench_arguments, bench_options
-from gpu_aware_profile.commands.clock_options import check_clocks, clock_arguments, clock_options
+from gpu_aware_profile.cli import PARTLY, store_options
+from gpu_aware_profile.commands.probe_options import (
+    bench_arguments,
+    bench_options,
+    check_clocks,
+    clock_arguments,
+    clock_options,
+    links_options,
+)
 from gpu_aware_profile.commands.slurm_runs import srun_options, stopped_by_signals
 from gpu_aware_profile.sweeps.sweep import BACKGROUND, Sweep
 from gpu_aware_profile.sweeps.sweep_output import Found, print_found, shown
