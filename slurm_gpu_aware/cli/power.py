@@ -1,9 +1,10 @@
-"""``gpu-aware power``: the limit for the power of all GPUs, set and shown."""
+"""``gpu-aware power``: the limit for the power of all GPUs, set, shown and drawn."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import click
 
 from slurm_gpu_aware.cli.options import Context, pass_context
 from slurm_gpu_aware.cli.output import json_option, pairs, print_json, say, table
-from slurm_gpu_aware.errors import RequestError
+from slurm_gpu_aware.errors import RequestError, SourceError, not_installed
 from slurm_gpu_aware.time_text import stamp
 
 __all__ = ["last_reading", "power", "power_line", "report_power"]
+
+_KW = 1000.0
 
 
 @click.group("power")
@@ -121,12 +124,11 @@ def show(context: Context, as_json: bool) -> None:
 
 def report_power(context: Context, days: int, path: Path, *, as_json: bool) -> None:
     """Draw planned and measured power of the last days. Raises RequestError, SourceError."""
-    from slurm_gpu_aware.cli.power_picture import draw_power
     from slurm_gpu_aware.selector.job_answers import open_reader
 
     with open_reader(context.config()) as reader:
         samples = reader.ledger.power(time.time() - 86_400.0 * days)
-    draw_power(path, samples)
+    _draw(path, samples)
     if as_json:
         print_json({"file": str(path), "days": days, "rounds": len(samples)})
     else:
@@ -165,3 +167,36 @@ def power_line(reading: Mapping[str, Any] | None) -> str:
         text += f"; {count} {'job keeps its' if count == 1 else 'jobs keep their'} clock"
         text += ": gpu-aware power show"
     return text
+
+
+def _draw(path: Path, samples: Sequence[tuple[float, float, float, float | None]]) -> None:
+    """Draw rows of `store.ledger.Ledger.power` into a file; its suffix names the format.
+
+    Raises RequestError without samples or matplotlib, SourceError if the file cannot be written.
+    """
+    if not samples:
+        raise RequestError("no round under a power limit is recorded in these days")
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise RequestError(not_installed("matplotlib", "plots")) from None
+    times: Any = [datetime.fromtimestamp(at) for at, *_ in samples]  # matplotlib takes them
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    limits, planned = [row[1] / _KW for row in samples], [row[2] / _KW for row in samples]
+    axes.step(times, limits, "k--", where="post", label="limit")
+    axes.step(times, planned, color="#0072b2", where="post", label="planned")
+    known = [(at, row[3] / _KW) for at, row in zip(times, samples, strict=True) if row[3]]
+    if known:
+        axes.plot(*zip(*known, strict=True), ".", color="#d55e00", label="measured")
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("power of all GPUs, kW")
+    axes.legend(loc="lower right")
+    axes.grid(alpha=0.3)
+    figure.autofmt_xdate()
+    try:
+        figure.savefig(path, dpi=110)
+    except (OSError, ValueError) as exc:
+        raise SourceError(f"{path}: the picture cannot be written: {exc}") from None

@@ -7,14 +7,15 @@ type. The others can start on plain nodes only, so the nodes that they need stay
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from slurm_gpu_aware.deploy.batch_files import BatchFiles
 from slurm_gpu_aware.deploy.job_requests import all_jobs, jobs_text
 from slurm_gpu_aware.deploy.render import feature_of
+from slurm_gpu_aware.filter_rules import TYPED_ENVIRONMENT
 from slurm_gpu_aware.gate.typed_requests import can_start, gpu_types, untyped_fields
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode, record_id, split_arrays
@@ -24,6 +25,8 @@ __all__ = ["TypedJobs"]
 
 REPEAT_S = 60.0
 """Interval between reports of an unchanged wait."""
+_LARGEST = 1 << 24
+_COUNT_BYTES = 4
 
 
 class TypedJobs:
@@ -92,9 +95,9 @@ class TypedJobs:
         return fields, "its constraint cannot be extended by a feature" if fields is None else ""
 
     @cached_property
-    def _files(self) -> BatchFiles:
+    def _files(self) -> _BatchFiles:
         settings = self._client.settings()
-        return BatchFiles(Path(settings.get("StateSaveLocation", "/var/spool/slurmctld")))
+        return _BatchFiles(Path(settings.get("StateSaveLocation", "/var/spool/slurmctld")))
 
     def needed(
         self, names: Iterable[str], models: Collection[str], plain: Sequence[SlurmNode]
@@ -138,3 +141,48 @@ def _typed(jobs: Iterable[SlurmJob], models: Collection[str]) -> Iterator[SlurmJ
     for job in jobs:
         if job.state == "PENDING" and any(kind.lower() in models for kind in gpu_types(job)):
             yield job
+
+
+class _BatchFiles:
+    """Environments and scripts of pending batch jobs, as slurmctld keeps them in StateSaveLocation.
+
+    No request to Slurm shows the environment with which a pending job will start. slurmctld keeps
+    it in ``hash.D/job.N/environment`` (D: last digit of N): a count of 32 bits, then texts that end
+    with NUL.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def type_problem(self, job: SlurmJob, kind: str) -> str | None:
+        """Why srun inside a job may ask for this GPU type; None: it does not."""
+        number = job.array_id or job.raw_id
+        folder = self._folder / f"hash.{number % 10}" / f"job.{number}"
+        try:
+            environment = _read(folder / "environment")[_COUNT_BYTES:].split(b"\0")
+            script = _read(folder / "script")
+        except FileNotFoundError:
+            return "it has no script (srun or salloc)"
+        except OSError as exc:
+            return f"its environment cannot be read ({exc.filename or folder}: {exc.strerror})"
+        name = re.escape(kind.encode())
+        in_value = re.compile(rb"(?:^|[:=])" + name + rb"(?:[:=,]|$)")
+        for entry in environment:
+            variable, _, value = entry.partition(b"=")
+            known = variable.decode("ascii", "replace")
+            if known in TYPED_ENVIRONMENT and in_value.search(value):
+                return f"its environment names the type ({known}), and srun inside asks for that"
+        in_line = re.compile(
+            rb"(?:gpus?[A-Za-z0-9-]{0,20}[:= ]|-G ?)" + name + rb"(?![A-Za-z0-9_.-])"
+        )
+        if any(in_line.search(line) for line in script.split(b"\n") if line[:1] != b"#"):
+            return f"its script asks for GPU type {kind}"
+        return None
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        content = file.read(_LARGEST + 1)
+    if len(content) > _LARGEST:
+        raise OSError(0, "it is too large", str(path))
+    return content

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from slurm_gpu_aware.gate.restore import restore
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.planning.moves import Move
+from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.candidates import Candidates, Licences, queue_order
 from slurm_gpu_aware.selector.due_dates import DueDates
@@ -30,7 +32,6 @@ from slurm_gpu_aware.selector.leaver import Leaver, infeasible
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.mover import Mover
 from slurm_gpu_aware.selector.placer import Placer
-from slurm_gpu_aware.selector.planned_round import PlannedRound
 from slurm_gpu_aware.selector.policy_in_force import PolicyInForce
 from slurm_gpu_aware.selector.postponements import Postponements
 from slurm_gpu_aware.selector.site_power import SitePower
@@ -268,9 +269,9 @@ class Rounds:
         leave = candidates.leave
         outcome.blocked, outcome.waiting = candidates.blocked, candidates.waiting
         began = self._timer()
-        moved, moves, planned = self._plan(candidates, view, profile)
+        moved, moves, plan, record = self._plan(candidates, view, profile)
         planning_s = self._timer() - began
-        plan = replace(planned.plan, assignments=(*moved, *planned.plan.assignments))
+        plan = replace(plan, assignments=(*moved, *plan.assignments))
         plan = candidates.in_task_order(plan)
         if view.gate_held:
             plan = self.power.carry_out(plan, context.cluster, self.policy.settings)
@@ -303,7 +304,7 @@ class Rounds:
                 assignments, candidates.to_plan, nodes, planning_s
             )
             self.power.placed(outcome.placed, plan, candidates.to_plan)
-            outcome.planned = planned.record
+            outcome.planned = record
             for job_id, why in failed.items():
                 self._backoff.punish(job_id)
                 candidates.waits(job_id, why)
@@ -341,10 +342,11 @@ class Rounds:
 
     def _plan(
         self, candidates: Candidates, view: _View, profile: Profile | None
-    ) -> tuple[Sequence[Assignment], Sequence[Move], PlannedRound]:
-        """The jobs that are back from a move, the moves that begin, and the plan of the others."""
+    ) -> tuple[Sequence[Assignment], Sequence[Move], Plan, Callable[[], Mapping[str, Any]]]:
+        """Jobs that are back from a move, moves that begin, the plan of the others, its record."""
         from slurm_gpu_aware.planning.moved import place_moved
         from slurm_gpu_aware.planning.moves import begun
+        from slurm_gpu_aware.planning.record import record_round
         from slurm_gpu_aware.planning.round import plan_round
 
         queue = [candidate.request for candidate in candidates.to_plan.values()]
@@ -376,4 +378,5 @@ class Rounds:
         self._postponements.note(plan)
         dates.tell(plan.due, now)
         self.mover.wake_s = min(self.mover.wake_s, plan.wake_s)
-        return moved, moves, PlannedRound(queue, cluster, settings, now, plan, options, power)
+        given = queue, cluster, settings, now, plan, options
+        return moved, moves, plan, partial(record_round, *given, power=power)
