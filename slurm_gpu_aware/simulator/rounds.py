@@ -128,12 +128,16 @@ class Rounds:
         plan = self._plan([*want, *late], beside)
         if not tail or _all_placed(plan, want):
             return self._round(plan, beside, [*want, *late])
+        kept: list[ActiveJob] = []
         for staying in self._fewer(tail, want):
+            kept = staying
             plan = self._plan(want, keep | {a.position for a in staying}, backfill=False)
             if _all_placed(plan, want):
                 break
-        taken = {gpu for a in plan.assignments for gpu in each_gpu(a.gpus)}
-        keep |= {a.position for a in tail if taken.isdisjoint(each_gpu(a.gpus()))}
+        if not self.limited:  # a power limit has no room for more than the plan counts
+            taken = {gpu for a in plan.assignments for gpu in each_gpu(a.gpus)}
+            kept = [a for a in tail if taken.isdisjoint(each_gpu(a.gpus()))]
+        keep |= {a.position for a in kept}
         if not self.settings.backfill:
             return self._round(plan, keep, want)
         placed = {a.job_id for a in plan.assignments}
