@@ -31,9 +31,11 @@ from slurm_gpu_aware.sizing.free_gpus import DueNode
 from slurm_gpu_aware.sizing.speeds import Speeds
 
 OURS = "STS"
+ANEW = "STS, all jobs placed anew"
 PUBLISHED = ("EDF", "RG", "DP", "avgEDF", "avgRG", "avgDP")
 MADE: Mapping[str, Callable[[], Scheduler]] = {
-    OURS: lambda: sts,
+    OURS: lambda: sts(keeps=True),
+    ANEW: lambda: sts(keeps=False),
     "EDF": lambda: edf(longest),
     "RG": lambda: random_greedy(longest, 0),
     "DP": lambda: dynamic_programming(longest),

@@ -39,12 +39,16 @@ class Outcome:
         return self.energy + self.tardiness
 
 
-def sts(
-    jobs: Sequence[DueJob], nodes: Sequence[DueNode], now: float, period: float
-) -> tuple[Shares, float]:
-    """The stochastic scheduler."""
-    decision = decide(jobs, nodes, now, period)
-    return {name: given.share for name, given in decision.jobs.items()}, decision.wake
+def sts(*, keeps: bool) -> Scheduler:
+    """The stochastic scheduler; ``keeps``: as of `decide`."""
+
+    def schedule(
+        jobs: Sequence[DueJob], nodes: Sequence[DueNode], now: float, period: float
+    ) -> tuple[Shares, float]:
+        decision = decide(jobs, nodes, now, period, keeps=keeps)
+        return {name: given.share for name, given in decision.jobs.items()}, decision.wake
+
+    return schedule
 
 
 class _Run:

@@ -6,6 +6,10 @@ gets the cheapest of what is free, or waits, whichever is expected to cost less.
 fewer GPUs than it has, and jobs that may not be moved stay as they are. A running job moves only
 where its node has no room for its growth: to as many GPUs as planned, or to a faster GPU model.
 
+With ``keeps`` False each decision places all jobs anew, as the authors' own code does: a running
+job that may be moved loses its GPUs where more pressing jobs take them, and waits. While it runs,
+it never gets fewer.
+
 The paper leaves open what a second choice is and when a job is postponed. Here both follow from one
 rule: the cost of some size until the next decision, and of the optimum from there. Waiting is the
 size 0, at which being late costs more (rho in the paper).
@@ -15,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -87,6 +91,8 @@ def decide(
     now: float,
     period: float,
     late_factor: float = 2.0,
+    *,
+    keeps: bool = True,
 ) -> Decision:
     """GPUs of each job from now on.
 
@@ -94,31 +100,39 @@ def decide(
     ----------
     period : time to the next decision, as far as known.
     late_factor : being late counts so many times for a job that waits (rho, above 1).
+    keeps : running jobs keep their GPUs; False: only those that may not be moved.
 
     ValueError: jobs hold GPUs that the nodes do not have.
     """
-    return _Round(nodes, now, period, late_factor).decide(jobs)
+    return _Round(nodes, now, period, late_factor, keeps).decide(jobs)
 
 
 class _Round:
     """One decision, job by job."""
 
     def __init__(
-        self, nodes: Sequence[DueNode], now: float, period: float, late_factor: float
+        self,
+        nodes: Sequence[DueNode],
+        now: float,
+        period: float,
+        late_factor: float,
+        keeps: bool,
     ) -> None:
         self.free = FreeGpus(nodes)
         self.nodes = nodes
         self.models = {node.model for node in nodes}
         self.now, self.period, self.late_factor = now, period, late_factor
+        self.keeps = keeps
 
     def decide(self, jobs: Sequence[DueJob]) -> Decision:
         for job in jobs:
-            if job.held is not None:
-                self.free.take(job.held)
+            if (held := self._kept(job)) is not None:
+                self.free.take(held)
         ordered = sorted(jobs, key=self._pressure, reverse=True)
         given: dict[str, Given] = {}
         for job in ordered:
-            found = self._start(job) if job.held is None else self._go_on(job, job.held)
+            held = self._kept(job)
+            found = self._start(job) if held is None else self._go_on(job, held)
             if found is not None:
                 given[job.job_id] = found
         for job in ordered:
@@ -128,6 +142,10 @@ class _Round:
         growth = (one.plan.growth_time(one.share.gpus) for one in given.values() if one.plan)
         return Decision(given, waiting, self.now + min(growth, default=math.inf))
 
+    def _kept(self, job: DueJob) -> Share | None:
+        """What a job has and keeps."""
+        return job.held if self.keeps or not job.movable else None
+
     def _pressure(self, job: DueJob) -> float:
         """Time by which it is late at best, with all its work (equation 27)."""
         amount = job.work.most - job.work.done
@@ -135,10 +153,16 @@ class _Round:
         return self.now + amount * least - job.due
 
     def _start(self, job: DueJob) -> Given | None:
-        """What a job gets that does not run; None: it waits."""
+        """What a job gets that does not run, or has to be placed anew; None: it waits."""
+        held = job.held
+        if held is not None:
+            job = replace(job, speeds=_from_size(job.speeds, held.gpus))
         if not self.free.any or not (choices := self._choices(job, job.speeds)):
             return None
-        share = self.free.best_fit(choices[0].model, choices[0].size)
+        share = None
+        if held is not None and self.nodes[held.node].model == choices[0].model:
+            share = self.free.on_node(held.node, choices[0].size)
+        share = share or self.free.best_fit(choices[0].model, choices[0].size)
         if share is not None:
             self.free.take(share)
             return Given(share, choices[0].plan)
@@ -152,7 +176,7 @@ class _Round:
     def _go_on(self, job: DueJob, held: Share) -> Given:
         """What a running job gets: more GPUs if its plan says so, on its own node if it can."""
         own_model = self.nodes[held.node].model
-        kept = {m: s for m in job.speeds if (s := job.speeds[m].at_least(held.gpus)) is not None}
+        kept = _from_size(job.speeds, held.gpus)
         own = self._choices(job, {own_model: kept.pop(own_model)}) if own_model in kept else []
         if not own:
             return Given(held, None)
@@ -246,6 +270,11 @@ class _Round:
         now = float(job.work.integral(at)[0]) * float(speeds.unit_cost[k])
         cost = now + ends_later * then.cost + job.late_cost * then.late
         return _Choice(cost, choice.model, size, choice.plan)
+
+
+def _from_size(speeds: Mapping[str, Speeds], gpus: float) -> dict[str, Speeds]:
+    """The sizes that are not below this one."""
+    return {model: kept for model in speeds if (kept := speeds[model].at_least(gpus)) is not None}
 
 
 def _first_size(plan: GrowthPlan) -> float:

@@ -249,3 +249,21 @@ def test_free_gpus_come_back():
     assert free.any
     assert not FreeGpus([DueNode("old", 0)]).any
     assert np.all([free.on_node(0, size) for size in (0.5, 1, 4)])
+
+
+def test_placed_anew_a_pressing_job_takes_the_gpus_of_a_running_one():
+    held = job("runs", due=1000, held=Share(0, 1))
+    pressed = job("pressed", due=26, speeds={"old": OLD})
+    kept = decide([held, pressed], nodes(1), 0, 1)
+    assert shares(kept)["runs"] == Share(0, 1)
+    anew = decide([held, pressed], nodes(1), 0, 1, keeps=False)
+    assert shares(anew) == {"pressed": Share(0, 4)}
+    assert anew.waiting == ("runs",)
+    fixed = decide([replace(held, movable=False), pressed], nodes(1), 0, 1, keeps=False)
+    assert shares(fixed)["runs"] == Share(0, 1)
+
+
+def test_placed_anew_a_job_keeps_its_node_and_gets_no_fewer_gpus():
+    jobs = [job("a", held=Share(1, 2)), job("b", held=Share(0, 1)), job("c")]
+    found = shares(decide(jobs, nodes(2), 0, 1, keeps=False))
+    assert (found["a"], found["b"]) == (Share(1, 2), Share(0, 1))
