@@ -30,8 +30,9 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _HELP = {
     "--policy": "Policy to simulate; repeatable. MODE is sticky, non-sticky or moves; with --eta "
-    "also as-asked, zeus, powerflow or afs. Ratios refer to the first. Default: lowest-index, as "
-    "Slurm places, and the site's policy. --what-if always has lowest-index first.",
+    "also as-asked, zeus, powerflow, afs, sts or sts-preempt. With ':no-due' at the end due dates "
+    "play no part. Ratios refer to the first. Default: lowest-index, as Slurm places, and the "
+    "site's policy. --what-if always has lowest-index first.",
     "--order": "Order of the queue: fifo, las, srtf, priority, edf. Default: fifo; priority, as "
     "Slurm recorded it, for --what-if.",
     "--round": "Plan at multiples of S seconds (PAL: 300). Default: at every arrival and end.",
@@ -45,6 +46,8 @@ _HELP = {
     "limit; exact, for research. Default: history for a trace with users, else limit.",
     "--eta": "Power limits to run each policy with, as shares of the power limits of all GPUs: "
     "none,0.8,0.6. Jobs get time, power and energy from the store's models ('gpu-aware models').",
+    "--due": "Jobs without deadline_s are due after a random multiple of their fastest run time, "
+    "such as 1-3, from their submission on.",
     "--gpu-model": "GPU model of all nodes, for --eta. Default: that of the store's cluster.",
     "--movable": "Share of the jobs that allow moves, for NAME:moves.",
     "--nodes": "Simulate N equal nodes, not the store's cluster.",
@@ -92,6 +95,7 @@ def _option(name: str, *others: str, **details: Any) -> Callable[[_Command], _Co
 @_option("--overrun", default="kill", metavar="RULE")
 @_option("--estimate", metavar="KIND")
 @_option("--eta", metavar="SHARES")
+@_option("--due", metavar="LOW-HIGH")
 @_option("--gpu-model", metavar="NAME")
 @_option("--movable", type=Number(0, 1), default=1.0, metavar="SHARE")
 @_option("--nodes", type=NODES, metavar="N")

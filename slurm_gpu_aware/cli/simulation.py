@@ -14,6 +14,7 @@ from slurm_gpu_aware.config.settings import Config, PlacementConfig
 from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.placement.registry import make_policy, option_names
 from slurm_gpu_aware.selector.policy_options import policy_options, read_interference
+from slurm_gpu_aware.simulator.due_dates import parse_factors, with_due_dates
 from slurm_gpu_aware.simulator.history import (
     BASELINE,
     with_slots,
@@ -119,6 +120,8 @@ def gather(config: Config, given: Given, source: Trace | None = None) -> Inputs:
             config, trace, site.cluster, given["eta"], given["gpu_model"]
         )
         base = replace(base, power=power.gpus)
+    if given["due"] is not None:
+        trace = with_due_dates(trace, parse_factors(given["due"]), given["seed"])
     modes = [parse_policy(name, base, config.moves) for name in names]
     settings = tuple(with_options(mode, site_options, offered) for mode in modes)
     if power is not None:

@@ -143,6 +143,7 @@ def as_json(inputs: Inputs, seeds: Sequence[Sequence[Result]]) -> dict[str, Any]
 
 _COLUMNS = ("avg_jct_s", "p99_jct_s", "avg_wait_s", "avg_slowdown", "makespan_s", "utilization")
 _FORMATS = {"avg_slowdown": "{:.3f}", "utilization": "{:.0%}", "energy_kwh": "{:.1f}"}
+_FORMATS |= {"due_met": "{:.1%}"}
 
 
 def table_text(output: dict[str, Any]) -> str:
@@ -152,7 +153,10 @@ def table_text(output: dict[str, Any]) -> str:
     columns: tuple[str, ...] = _COLUMNS
     if any(run["energy_kwh"] is not None for run in output["runs"]):
         headers.append("kWh")
-        columns = (*_COLUMNS, "energy_kwh")
+        columns = (*columns, "energy_kwh")
+    if any(run["due_jobs"] for run in output["runs"]):
+        headers += ["due met", "avg late"]
+        columns = (*columns, "due_met", "avg_late_s")
     headers.append(f"JCT vs {first['policy']}")
     rows, below, paired = [], "", list[str]()
     common = output["compared_jobs"]

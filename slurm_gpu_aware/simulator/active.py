@@ -158,7 +158,8 @@ class EventClock:
         self.planned_at = -math.inf
         """Time of the last round."""
         self.due_s: float | None = None
-        """Time at which the policy accepts a worse set for a job that the last round postponed."""
+        """Time at which the policy accepts a worse set for a job that the last round postponed, or
+        at which a job should grow by its due date."""
         self.ends = _Events("version")
         """Times at which the work of jobs is done at their present pace."""
         self.crossings = _Events("placed_s")

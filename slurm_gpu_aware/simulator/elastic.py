@@ -3,13 +3,17 @@
 A running job whose number of GPUs stays keeps its GPUs, at another clock if so decided; one whose
 number changes restarts. Jobs are placed largest first, which fits powers of two on nodes of a power
 of two (buddy allocation). If the GPUs that the others keep do not leave whole nodes, all jobs are
-placed anew.
+placed anew. With the stochastic scheduler the others keep theirs, and the jobs go to the nodes that
+it has chosen.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
+
+import numpy as np
 
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning import Plan
@@ -17,7 +21,8 @@ from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.rounds import Round, Rounds
-from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings
+from slurm_gpu_aware.simulator.settings import STS, PowerSettings, SimSettings
+from slurm_gpu_aware.simulator.sts_sizes import sts_sizes
 from slurm_gpu_aware.sizing.afs import afs
 from slurm_gpu_aware.sizing.allocation import Sized, SizingJob
 from slurm_gpu_aware.sizing.powerflow import allocate
@@ -33,6 +38,8 @@ class ElasticRounds(Rounds):
         self.power = power
         self.placing = replace(self.plan_settings, classes=(), backfill=True)
         """Jobs are placed in the order of the list, and one without a place holds up no other."""
+        self.nodes: Mapping[str, int] = {}
+        """Job -> node of its GPUs by the stochastic scheduler."""
 
     def next(self) -> Round | None:
         """Size all jobs and place those that start or change; None if there is no job."""
@@ -44,7 +51,7 @@ class ElasticRounds(Rounds):
             if active.placed is not None:
                 active.credit(self.state.clock.now)
             self.state.estimates.refresh(active)
-        sized = self._sized(jobs)
+        sized, wake_s = self._sized(jobs)
         stay = {
             active.position
             for active in self.state.running.values()
@@ -54,13 +61,24 @@ class ElasticRounds(Rounds):
         served.sort(key=lambda active: -sized[active.job.job_id].gpus)  # stable
         queue = [active for active in served if active.position not in stay]
         plan = self._placed(queue, sized, stay)
-        if plan.waiting and stay:
+        if plan.waiting and self.nodes:
+            plan = self._placed(queue, sized, stay, chosen=True)
+        elif plan.waiting and stay:
             queue, stay = served, set()
             plan = self._placed(queue, sized, stay)
         clocks = {active.position: sized[active.job.job_id].clock_mhz for active in served}
-        return Round(plan, stay, queue, clocks)
+        return Round(replace(plan, wake_s=wake_s), stay, queue, clocks)
 
-    def _sized(self, jobs: list[ActiveJob]) -> Mapping[str, Sized]:
+    def _sized(self, jobs: list[ActiveJob]) -> tuple[Mapping[str, Sized], float]:
+        """What each job gets, and when to ask again; inf: at the next arrival or end."""
+        if self.settings.sizing in STS:
+            keeps = self.settings.sizing == "sts"
+            found = sts_sizes(jobs, self.state, self.power.max_w, keeps=keeps)
+            self.nodes = found.nodes
+            return found.sized, found.wake_s
+        return self._shared_out(jobs), math.inf
+
+    def _shared_out(self, jobs: list[ActiveJob]) -> Mapping[str, Sized]:
         gpus = self.state.total - self.state.background_gpus
         wanted = [self._sizing_job(active) for active in jobs]
         limit_w, idle_w = self.power.limit_w(gpus), self.power.idle_w
@@ -95,14 +113,28 @@ class ElasticRounds(Rounds):
         seconds = request.expected_s if known else 1.0
         return seconds / float(table.time_s[row, table.column(None)])
 
-    def _placed(self, queue: list[ActiveJob], sized: Mapping[str, Sized], keep: set[int]) -> Plan:
-        """The plan of a queue beside the jobs that keep their GPUs, with sizes and clocks."""
+    def _placed(
+        self,
+        queue: list[ActiveJob],
+        sized: Mapping[str, Sized],
+        keep: set[int],
+        *,
+        chosen: bool = False,
+    ) -> Plan:
+        """The plan of a queue beside the jobs that keep their GPUs, with sizes and clocks.
+
+        ``chosen``: jobs go to the nodes of ``nodes``.
+        """
         if not queue:
             return Plan((), ())
         requests: list[Request] = []
         for place, active in enumerate(queue):
             request = active.request.resized(sized[active.job.job_id].gpus)
-            requests.append(replace(request, sizes=(), table=None, priority=float(-place)))
+            if (node := self.nodes.get(active.job.job_id)) is not None:
+                only = np.arange(len(self.state.idle.nodes)) == node if chosen else None
+                request = replace(request, max_nodes=1, eligible=only)
+            bare = replace(request, sizes=(), table=None, due=None, priority=float(-place))
+            requests.append(bare)
         plan = plan_round(
             requests,
             self.state.view(keep, with_holders=False),

@@ -28,6 +28,7 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.registry import make_policy, option_names
@@ -83,11 +84,13 @@ class Simulator:
         self.physics = physics
         self.clock = EventClock(settings.round_s)
         self.state = ClusterState(cluster, settings, physics, self.clock)
-        self.state.estimates = Estimates(estimate_of(settings, trace))
+        dated = settings.due_dates and any(job.deadline_s is not None for job in trace.jobs)
+        self.state.estimates = Estimates(estimate_of(settings, trace), dated=dated)
         self.rounds = self._rounds()
         if settings.power is not None and _all_known(trace):
             self.state.meter = PowerMeter(self.state.total, settings.power.idle_w)
-        self.moving = None if settings.moves is None else Moving(self.rounds, settings.moves)
+        moves = settings.moves
+        self.moving = None if moves is None else Moving(self.rounds, moves, dated=dated)
         self.background = BackgroundJobs(trace.background, self.state)
         self.fitting: dict[object, bool] = {}
         self.worst: dict[object, float] = {}
@@ -190,8 +193,16 @@ class Simulator:
             time_limit_s=self._limit_s(job),
             submit_s=job.submit_s,
             application=job.model if self.rounds.profiled else None,
+            due=self._due(job) if sizes else None,
             options={k: v for k, v in job.options.items() if k in self.known_options},
         )
+
+    def _due(self, job: TraceJob) -> DueDate | None:
+        """The due date by which a job is sized; None: it has none."""
+        if job.deadline_s is None or not self.settings.due_dates:
+            return None
+        restart_s = None if self.moving is None else self.moving.restart_s(job)
+        return DueDate(job.deadline_s, restart_s=restart_s)
 
     def _known_table(self, job: TraceJob) -> SizeTable | None:
         """The job's size table as the planner knows it."""
@@ -233,6 +244,7 @@ class Simulator:
             self._move(moves)
         started = self.timer() if self.timer is not None else 0.0
         self.changed, self.clock.planned_at = False, self.clock.now
+        wake_s = math.inf if self.moving is None else self.moving.wake_s
         due = self.rounds.next()
         if due is not None:
             if self.timer is not None:
@@ -244,6 +256,9 @@ class Simulator:
             if self.policy.may_postpone:
                 waiting = [a.request for a in due.queue if a.placed is None]
                 self.clock.due_s = self._next_due(waiting)
+            wake_s = min(wake_s, due.plan.wake_s)
+        if wake_s < math.inf:
+            self.clock.due_s = min(self.clock.due_s or math.inf, wake_s)
 
     def _move(self, moves: Iterable[tuple[ActiveJob, Assignment]]) -> None:
         for active, assignment in moves:

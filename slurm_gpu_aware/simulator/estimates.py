@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from slurm_gpu_aware.model.cluster import RunningJob
+from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.estimates import JobKind, RunHistory, expected_end_s
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.settings import SimSettings
@@ -27,12 +28,16 @@ class Estimates:
     A placement is assumed to have the slowdown that the planner predicted for it, as live.
     """
 
-    def __init__(self, kind: str = "limit") -> None:
+    def __init__(self, kind: str = "limit", *, dated: bool = False) -> None:
+        """``dated``: jobs have due dates, which rest on the runs so far whatever the ``kind``."""
         self.kind = kind
         self.history = RunHistory()
+        self._kept = dated or kind == "history"
 
     def refresh(self, active: ActiveJob) -> None:
-        """Renew the estimate in the request of a waiting job."""
+        """Renew estimate and due date in the request of a waiting job."""
+        if active.request.due is not None:
+            active.request = self.dated(active, active.request, active.done_s)
         if self.kind == "exact":
             left = active.job.duration_s - active.done_s
         elif self.kind == "history":
@@ -46,6 +51,17 @@ class Estimates:
         left = max(left * active.least_stretch, _LEAST_S)
         if left != active.request.estimate_s:
             active.request = replace(active.request, estimate_s=left)
+
+    def dated(self, active: ActiveJob, request: Request, done_s: float) -> Request:
+        """A request with the earlier runs of its job, and its work done: s at slowdown 1."""
+        job, due = active.job, request.due
+        row = None if request.table is None else request.table.row(job.gpus)
+        if due is None or request.table is None or row is None:
+            return request
+        kind = _kind(active)
+        done = done_s / float(request.table.time_s[row, request.table.column(None)])
+        known = replace(due, runs=self.history.runs(kind.user, kind.name), done=max(done, 0.0))
+        return request if known == due else replace(request, due=known)
 
     def holder(self, active: ActiveJob, now: float) -> RunningJob:
         """A running job as the planner sees it. Its expected end holds until it has passed."""
@@ -67,7 +83,7 @@ class Estimates:
 
     def ends(self, active: ActiveJob, now: float) -> None:
         """Add the run of a job that ends now, while it still holds its GPUs."""
-        if self.kind == "history":
+        if self._kept:
             work = active.done_before_s + (now - active.placed_s) / _slowdown(active)
             if active.job.table is not None:
                 active.credit(now)
@@ -77,7 +93,7 @@ class Estimates:
 
     def background_ends(self, job: TraceJob) -> None:
         """Add the run of a background job that ends now; its slowdown is not known."""
-        if self.kind == "history" and job.recorded_run_s is not None:
+        if self._kept and job.recorded_run_s is not None:
             kind = _kind_of(job, job.time_limit_s)
             self.history.add(kind, job.recorded_run_s, cut_off=job.timed_out)
 

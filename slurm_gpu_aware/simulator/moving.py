@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,30 +10,51 @@ from zlib import crc32
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.move_settings import RATE_S, MoveSettings
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning.due_dates import next_growth
 from slurm_gpu_aware.planning.moves import Movable, plan_moves
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.rounds import Rounds
+from slurm_gpu_aware.simulator.trace import TraceJob
 
 __all__ = ["Moving"]
+
+_LOOK_S = 30.0
+"""Pause between two looks of the selector for moves."""
 
 
 class Moving:
     """Plans the moves that precede the starts of a round."""
 
-    def __init__(self, rounds: Rounds, moves: MoveSettings) -> None:
-        self.rounds, self.moves = rounds, moves
+    def __init__(self, rounds: Rounds, moves: MoveSettings, *, dated: bool = False) -> None:
+        """``dated``: some jobs have due dates."""
+        self.rounds, self.moves, self.dated = rounds, moves, dated
         self.state, self.settings = rounds.state, rounds.settings
         self._recent: deque[float] = deque()
+        self.wake_s = math.inf
+        """When a job should grow by its due date, as far as is known; inf: none should."""
+
+    def restart_s(self, job: TraceJob) -> float | None:
+        """What a restart with more GPUs costs a job; None: it never grows while it runs."""
+        grows = job.elastic and not self.rounds.limited and _drawn(job, self.settings.movable_share)
+        return self.settings.migration_s if grows else None
 
     def plan(self) -> list[tuple[ActiveJob, Assignment]]:
         """Running jobs and their new GPUs."""
         now = self.state.clock.now
         while self._recent and now - self._recent[0] >= RATE_S:
             self._recent.popleft()
-        if len(self._recent) >= self.moves.per_hour or not self.state.free:
+        self.wake_s = math.inf
+        full = len(self._recent) >= self.moves.per_hour
+        if (full or not self.state.free) and not self.dated:
             return []
         movable = list(self._movable())
         if not movable:
+            return []
+        if self.dated:
+            pairs = ((one.request, one.job) for one in movable)
+            self.wake_s = next_growth(pairs, self.state.idle, now)
+        if full or not self.state.free:
             return []
         found = plan_moves(
             movable,
@@ -45,23 +67,35 @@ class Moving:
             policy_options={self.settings.policy: self.settings.policy_options},
         )
         self._recent.extend(now for _ in found)
+        if found and self.dated:  # of the moves that use the same node only one begins
+            self.wake_s = min(self.wake_s, now + _LOOK_S)
         by_id = {active.job.job_id: active for active in self.state.running.values()}
         return [(by_id[move.job_id], move.assignment) for move in found]
 
     def _movable(self) -> Iterator[Movable]:
         now, share = self.state.clock.now, self.settings.movable_share
         for active in self.state.running.values():
-            if now - active.placed_s < self.moves.first_s or not _drawn(active, share):
+            early = active.request.due is None and now - active.placed_s < self.moves.first_s
+            if early or not _drawn(active.job, share):
                 continue
             job = self.state.estimates.holder(active, now)
-            request = active.request
+            request = self._dated(active)
             if request.sizes:
                 request = request.resized(active.size)
                 if not active.job.elastic or self.rounds.limited:  # as live
                     request = replace(request, sizes=())
             yield Movable(request, job, self.settings.migration_s, active.moved_s)
 
+    def _dated(self, active: ActiveJob) -> Request:
+        """Its request with the work done before it got its GPUs, less that of its restart."""
+        request, placed = active.request, active.placed
+        if request.due is None or placed is None:
+            return request
+        restart_s = 0.0 if active.last is None else self.settings.migration_s
+        done_s = active.done_before_s - restart_s / (placed.slowdown * active.stretch)
+        return self.state.estimates.dated(active, request, done_s)
 
-def _drawn(active: ActiveJob, share: float) -> bool:
+
+def _drawn(job: TraceJob, share: float) -> bool:
     """Whether a job is one of the share that allows moves; the same in every run."""
-    return crc32(active.job.job_id.encode()) < share * (1 << 32)
+    return crc32(job.job_id.encode()) < share * (1 << 32)

@@ -13,6 +13,7 @@ from slurm_gpu_aware.simulator.files import DAMAGE, SavedRun, damaged, load_resu
 from slurm_gpu_aware.simulator.history import BASELINE, RECORDED
 from slurm_gpu_aware.simulator.pictures import PICTURES, POWER_PICTURE, Picture, draw_picture
 from slurm_gpu_aware.simulator.power_meter import ENERGY_KEYS
+from slurm_gpu_aware.simulator.result import DUE_KEYS
 from slurm_gpu_aware.simulator.uncertainty import as_good
 from slurm_gpu_aware.time_text import duration
 
@@ -157,6 +158,8 @@ _COLUMNS = (
     ("fragmentation", "fragmentation", "{:.1%}"),
     ("energy, kWh", "energy_kwh", "{:.1f}"),
     ("of it idle GPUs", "idle_energy_kwh", "{:.1f}"),
+    ("due dates met", "due_met", "{:.1%}"),
+    ("late in all, h", "late_h", "{:.1f}"),
     ("peak power, W", "peak_power_w", "{:.0f}"),
     ("power limit, W", "power_limit_w", "{:.0f}"),
     ("round, ms, median", "median", "{:.2f}"),
@@ -195,13 +198,14 @@ def _cell(run: Mapping[str, Any], key: str, form: str) -> str:
 
 
 def _known(runs: Sequence[Mapping[str, Any]], key: str) -> bool:
-    """Whether a run has this number of its energy."""
+    """Whether a run has this number."""
     return any(run.get(key) is not None for run in runs)
 
 
 def page_text(head: Mapping[str, Any], pictures: Sequence[tuple[str, str, Path]]) -> str:
     """The page in HTML with the pictures embedded; ``pictures``: (title, explanation, PNG file)."""
-    columns = [c for c in _COLUMNS if c[1] not in ENERGY_KEYS or _known(head["runs"], c[1])]
+    optional = (*ENERGY_KEYS, *DUE_KEYS)
+    columns = [c for c in _COLUMNS if c[1] not in optional or _known(head["runs"], c[1])]
     headers = "".join(f"<th>{name}</th>" for name, _, _ in columns)
     rows = "".join(
         "<tr>" + "".join(_cell(run, key, form) for _, key, form in columns) + "</tr>"

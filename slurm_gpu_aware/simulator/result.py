@@ -14,8 +14,13 @@ from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.step_function import area_until
 from slurm_gpu_aware.simulator.trace import Trace
 
-__all__ = ["Mask", "Result", "compared", "ended_in_all"]
+__all__ = ["DUE_KEYS", "Mask", "Result", "compared", "ended_in_all"]
 
+DUE_KEYS = ("due_jobs", "due_met", "avg_late_s", "late_h")
+"""Numbers of a summary: jobs with due dates, the share of them in time, mean lateness of those that
+ended (in time: 0), and its sum."""
+_ROUNDING_S = 1e-3
+"""Lateness that is rounding."""
 Mask = BoolArray
 """(jobs,) True for the jobs that count."""
 
@@ -66,6 +71,24 @@ class Result:
         if self.energy is None or not self.done.any():
             return dict.fromkeys(ENERGY_KEYS)
         return self.energy.summary(*self._span(None))
+
+    def due(self) -> dict[str, Any]:
+        """Numbers of the jobs with due dates; all None without any.
+
+        A job that did not end is not in time; how late it would be is not known.
+        """
+        due_s = self._of_trace("deadline_s")
+        dated = np.isfinite(due_s)
+        if not dated.any():
+            return dict.fromkeys(DUE_KEYS)
+        late_s = np.maximum(self.end_s - due_s, 0.0)
+        late_s[late_s <= _ROUNDING_S] = 0.0
+        ended = dated & self.done
+        in_time = ended & (late_s == 0)
+        mean = float(late_s[ended].mean()) if ended.any() else None
+        met = float(in_time.sum() / dated.sum())
+        values = (int(dated.sum()), met, mean, float(late_s[ended].sum() / 3600.0))
+        return dict(zip(DUE_KEYS, values, strict=True))
 
     def _of_trace(self, column: str) -> FloatArray:
         return np.array([getattr(job, column) for job in self.trace.jobs], dtype=np.float64)
@@ -129,6 +152,7 @@ class Result:
             "preemptions": int(self.preemptions.sum()),
             "migrations": int(self.migrations.sum()),
             **self._energy(),
+            **self.due(),
             "placement_ms": {how: _statistic(self.placement_ms, how) for how in ("median", "max")},
         }
 

@@ -22,6 +22,7 @@ __all__ = [
     "ORDERS",
     "OVERRUNS",
     "SIZINGS",
+    "STS",
     "PowerSettings",
     "SimSettings",
     "parse_policy",
@@ -56,10 +57,16 @@ SIZINGS: Mapping[str, str] = {
     "zeus": "sizes as asked, each job at its best clock by energy and time (Zeus)",
     "powerflow": "sizes and clocks of all jobs anew in each round (PowerFlow, Algorithm 1)",
     "afs": "sizes of all jobs anew in each round, default clocks (AFS)",
+    "sts": "jobs with due dates by the stochastic scheduler, running jobs keep their GPUs (STS)",
+    "sts-preempt": "the same, but more pressing jobs may stop running ones, as its authors do",
 }
 """What decides on GPU counts and clocks of jobs with a size table."""
-ANEW = ("powerflow", "afs")
+STS = ("sts", "sts-preempt")
+"""Those of the stochastic scheduler."""
+ANEW = ("powerflow", "afs", *STS)
 """Those that size running jobs, too: these restart."""
+_NO_DUE = ":no-due"
+"""Ends the name of a run that ignores due dates."""
 _MODES = ("sticky", "non-sticky", "moves", *(s for s in SIZINGS if s != "round"))
 
 
@@ -118,6 +125,8 @@ class SimSettings:
     """Share of the jobs that allow moves, drawn by their ids."""
     las_threshold_gpu_s: float = 3600.0
     """Attained service at which LAS moves a job to the second queue. Units: GPU s."""
+    due_dates: bool = True
+    """Jobs with due dates are sized by them, as live; False: the due dates are only reported."""
     classes: tuple[str, ...] = ("A", "B", "C")
     locality: bool = True
     """Jobs that span nodes (or other levels) are slowed by L."""
@@ -170,7 +179,8 @@ class SimSettings:
     def label(self) -> str:
         """``pal``, ``pal:moves`` or ``pal:non-sticky``; with a power limit ``pal eta=0.6``."""
         limit = math.inf if self.power is None else self.power.eta
-        return self._mode if limit == math.inf else f"{self._mode} eta={limit:g}"
+        mode = self._mode if self.due_dates else self._mode + _NO_DUE
+        return mode if limit == math.inf else f"{mode} eta={limit:g}"
 
     @property
     def _mode(self) -> str:
@@ -185,9 +195,12 @@ class SimSettings:
 def parse_policy(text: str, base: SimSettings, moves: MoveSettings | None = None) -> SimSettings:
     """Settings of ``NAME`` or ``NAME:MODE`` on top of ``base``; a mode is one of ``_MODES``.
 
-    ``moves``: settings of the mode ``moves``; None: the defaults. Raises PolicyError if the part
-    after the colon is invalid; the name is not checked here.
+    ``:no-due`` may end both. ``moves``: settings of the mode ``moves``; None: the defaults. Raises
+    PolicyError if the part after the colon is invalid; the name is not checked here.
     """
+    if text.endswith(_NO_DUE):
+        undated = replace(base, due_dates=False)
+        return parse_policy(text.removesuffix(_NO_DUE), undated, moves)
     name, colon, mode = text.partition(":")
     if not colon:
         return replace(base, policy=name)

@@ -22,7 +22,7 @@ from slurm_gpu_aware.sizing.speeds import Speeds, speeds_of
 from slurm_gpu_aware.sizing.stochastic import GrowthPlan, best_constant, optimum
 from slurm_gpu_aware.sizing.work import WorkDistribution, empirical
 
-__all__ = ["DuePlan", "due_plan"]
+__all__ = ["DuePlan", "due_plan", "due_work"]
 
 AT_ONCE_S = 1.0
 """A size is left at once if its time is not longer than this, ..."""
@@ -84,6 +84,25 @@ def due_plan(
     best = max(options, key=lambda one: (one.most, -one.plan.cost))
     stays = running and best.plan.gpus[0] == request.gpus
     return _told(work, best, slowdown, stays=stays)
+
+
+def due_work(request: Request, now: float) -> tuple[WorkDistribution, Speeds] | None:
+    """Work left of a job, up to the most with which it can be in time, and its speeds.
+
+    If it cannot be in time: up to its longest earlier run. A job that has outlived all of them has
+    as much as its time limit allows. None: no due date, or nothing is known of the work.
+    """
+    due, speeds = request.due, _speeds(request)
+    if due is None or speeds is None:
+        return None
+    work = _Work(request, due, speeds)
+    works = work.cases.tolist() or ([work.limit] if due.runs and work.limit < math.inf else [])
+    if not works:
+        return None
+    most = work.covered(float(speeds.speed[-1]), due.due_s - now)
+    if most is None:
+        most = min(max(works), work.limit)
+    return (empirical(works, most).given(work.done), speeds) if most < math.inf else None
 
 
 class _Work:

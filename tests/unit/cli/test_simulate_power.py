@@ -103,3 +103,17 @@ def test_jobs_without_a_model_are_told_and_their_energy_is_not_known(site):
     assert done.exit_code == 0, done.stderr
     assert "no performance model of class B for v100: 1 job counts" in done.stderr
     assert json.loads(done.stdout)["runs"][0]["energy_kwh"] is None
+
+
+def test_due_dates_are_drawn_met_and_told(site):
+    policies = ("-p", "packed:no-due", "-p", "packed", "-p", "packed:sts")
+    done = simulated(site, *policies, "--eta", "none", "--due", "1-3", "--json")
+    assert done.exit_code == 0, done.stderr
+    runs = json.loads(done.stdout)["runs"]
+    assert [r["policy"] for r in runs] == ["packed:no-due", "packed", "packed:sts"]
+    assert all(r["due_jobs"] == 20 and 0 < r["due_met"] <= 1 for r in runs)
+    assert "due met" in simulated(site, "-p", "packed", "--eta", "none", "--due", "1-3").stdout
+    assert "due met" not in simulated(site, "-p", "packed", "--eta", "none").stdout
+    failed = simulated(site, "--due", "3")
+    assert failed.exit_code != 0
+    assert "--due" in failed.stderr

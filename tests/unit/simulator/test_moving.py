@@ -101,7 +101,7 @@ def test_the_mode_is_named():
     assert parse_policy("packed", settings).label == "packed:moves"
     assert parse_policy("packed:sticky", settings).label == "packed"
     assert parse_policy("packed:non-sticky", settings).label == "packed:non-sticky"
-    with pytest.raises(PolicyError, match=r"NAME:non-sticky, NAME:moves, .* or NAME:afs"):
+    with pytest.raises(PolicyError, match=r"NAME:non-sticky, NAME:moves, .* or NAME:sts-preempt"):
         parse_policy("packed:often", base)
     with pytest.raises(PolicyError, match="non-sticky"):
         SimSettings(sticky=False, moves=MoveSettings())

@@ -1,0 +1,51 @@
+"""Due dates for the jobs of a trace that has none, drawn as in STS's evaluation."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+
+from slurm_gpu_aware.bounds import MAX_TIME_S, quoted
+from slurm_gpu_aware.errors import RequestError
+from slurm_gpu_aware.simulator.trace import Trace, TraceJob
+
+__all__ = ["parse_factors", "with_due_dates"]
+
+_NUMBER = r"([0-9]{1,6}(?:\.[0-9]{1,6})?)"
+
+
+def parse_factors(text: str) -> tuple[float, float]:
+    """Least and greatest factor of ``1-3``. Raises RequestError."""
+    match = re.fullmatch(f"{_NUMBER}-{_NUMBER}", text)
+    if match is None or not 0.0 < float(match[1]) <= float(match[2]):
+        raise RequestError(f"--due {quoted(text)}: expected LOW-HIGH above 0, such as 1-3")
+    return float(match[1]), float(match[2])
+
+
+def with_due_dates(trace: Trace, factors: tuple[float, float], seed: int) -> Trace:
+    """The trace; each job without a due date is due some multiple of its fastest run after its
+    submission. The multiple is uniform between ``factors`` (Filippini et al., section VI: 1 to 3).
+    """
+    drawn = np.random.default_rng(seed).uniform(*factors, len(trace.jobs)).tolist()
+    jobs = (
+        job if job.deadline_s is not None else replace(job, deadline_s=_due(job, factor))
+        for job, factor in zip(trace.jobs, drawn, strict=True)
+    )
+    return replace(trace, jobs=tuple(jobs))
+
+
+def _due(job: TraceJob, factor: float) -> float:
+    return min(job.submit_s + factor * _fastest_s(job), MAX_TIME_S)
+
+
+def _fastest_s(job: TraceJob) -> float:
+    """Run time at the best of its sizes, on GPUs without a slowdown."""
+    table = job.table
+    own = None if table is None else table.row(job.gpus)
+    if table is None or own is None:
+        return job.duration_s
+    column = table.column(None)
+    rows = [row for size in (job.gpus, *job.sizes) if (row := table.row(size)) is not None]
+    return job.duration_s * float(table.time_s[rows, column].min() / table.time_s[own, column])

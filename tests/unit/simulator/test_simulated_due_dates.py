@@ -1,0 +1,166 @@
+"""Due dates in the simulator: as the planner plans them, met or not, and by STS for all jobs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small_sizes import POWER, TABLES, moldable
+from small_traces import FLAT
+
+from slurm_gpu_aware.errors import RequestError
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.due_date import DueDate
+from slurm_gpu_aware.model.move_settings import MoveSettings
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.simulator.due_dates import parse_factors, with_due_dates
+from slurm_gpu_aware.simulator.engine import simulate
+from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
+from slurm_gpu_aware.simulator.trace import Trace, TraceJob
+from slurm_gpu_aware.sizing.due_plan import due_plan
+
+ONE = Cluster.uniform(1, 8, same_indices=False)
+SIZES = (1, 2, 4, 8)
+EARLIER = [1000.0] * 4 + [9000.0]
+"""Work of the earlier runs, with one GPU."""
+LIMIT_S = 10_000.0
+AT_S = 100_000.0
+"""Submission of the job with a due date; the earlier ones have ended."""
+
+
+def earlier():
+    return [
+        TraceJob(str(i), 0.0, 1, work, name="a", user="u", time_limit_s=LIMIT_S, table=TABLES["a"])
+        for i, work in enumerate(EARLIER)
+    ]
+
+
+def dated(work_s, due_after_s, **more):
+    return TraceJob(
+        "dated", AT_S, 1, work_s, name="a", user="u", time_limit_s=LIMIT_S, table=TABLES["a"],
+        sizes=SIZES, deadline_s=AT_S + due_after_s, **more,
+    )  # fmt: skip
+
+
+def run(jobs, policy="packed", cluster=ONE, **more):
+    base = SimSettings(power=POWER, estimate="limit", **more)
+    settings = parse_policy(policy, base, MoveSettings(first_s=0.0, margin_s=1e9, last_s=0.0))
+    return simulate(Trace.of("t", jobs), cluster, settings, keep_placements=True)
+
+
+def sizes_of(result, job_id="dated"):
+    return [
+        (p["at_s"], sum(map(len, p["slots"]))) for p in result.placements if p["job_id"] == job_id
+    ]
+
+
+def planned(due_after_s, restart_s=None):
+    """What the planner says when the job starts."""
+    due = DueDate(AT_S + due_after_s, tuple((1, work) for work in EARLIER), restart_s=restart_s)
+    request = Request("dated", 1, sizes=SIZES, table=TABLES["a"], due=due, time_limit_s=LIMIT_S)
+    return due_plan(request, AT_S)
+
+
+def others(gpus, seconds, at_s=AT_S - 1):
+    return TraceJob("other", at_s, gpus, seconds, time_limit_s=1e6)
+
+
+@pytest.mark.parametrize("due_after_s", [3000.0, 6000.0])
+def test_a_job_waits_for_the_size_of_its_plan(due_after_s):
+    plan = planned(due_after_s)
+    half = plan.gpus // 2
+    long, short = others(8 - plan.gpus, 20_000.0), others(plan.gpus - half, 101.0)
+    jobs = [*earlier(), long, replace(short, job_id="short"), dated(1000.0, due_after_s)]
+    result = run(jobs)
+    assert sizes_of(result) == [(AT_S + 100.0, plan.gpus)]
+    assert result.due()["due_met"] == 1.0
+    undated = run(jobs, "packed:no-due")
+    assert undated.settings.label == "packed:no-due"
+    assert sizes_of(undated) == [(AT_S, half)]
+
+
+def test_a_long_job_grows_when_its_plan_says_so_and_is_in_time():
+    plan = planned(5000.0, restart_s=60.0)
+    assert plan.growth
+    jobs = [*earlier(), others(8 - plan.gpus, 100.0), dated(9000.0, 5000.0, elastic=True)]
+    result = run(jobs, "packed:moves")
+    (start, first), (grown, more) = sizes_of(result)[:2]
+    assert (start, first) == (AT_S, plan.gpus)
+    assert grown == pytest.approx(AT_S + plan.growth[0][0])
+    assert more == plan.growth[0][1]
+    assert result.due() == {"due_jobs": 1, "due_met": 1.0, "avg_late_s": 0.0, "late_h": 0.0}
+    kept = run(jobs, "packed:moves:no-due")
+    assert len(sizes_of(kept)) == 1
+
+
+def test_a_job_without_earlier_runs_is_sized_as_if_it_had_no_due_date():
+    jobs = [others(6, 20_000.0), dated(1000.0, 2000.0)]
+    for policy in ("packed", "packed:sts"):
+        assert [gpus for _, gpus in sizes_of(run(jobs, policy))] == sizes_expected(policy)
+
+
+def sizes_expected(policy):
+    """Growth takes the free GPUs in a round; STS gives what is asked for."""
+    return [2] if policy == "packed" else [1]
+
+
+def test_lateness_counts_jobs_that_ended_and_unfinished_ones_are_not_in_time():
+    jobs = [
+        TraceJob("in time", 0.0, 1, 100.0, deadline_s=150.0),
+        TraceJob("late", 0.0, 1, 3700.0, deadline_s=100.0),
+        TraceJob("killed", 0.0, 1, 900.0, deadline_s=9000.0, time_limit_s=100.0),
+        TraceJob("none", 0.0, 1, 900.0),
+    ]
+    result = simulate(Trace.of("t", jobs), ONE, SimSettings(policy="packed"))
+    assert result.due() == {
+        "due_jobs": 3, "due_met": pytest.approx(1 / 3), "avg_late_s": 1800.0, "late_h": 1.0
+    }  # fmt: skip
+    assert simulate(Trace.of("t", jobs[3:]), ONE, SimSettings()).due()["due_met"] is None
+
+
+@pytest.mark.parametrize("policy", ["packed:sts", "packed:sts-preempt", "eft:sts"])
+@pytest.mark.parametrize("seed", range(3))
+def test_sts_does_all_work_and_no_job_that_runs_gets_fewer_gpus(policy, seed):
+    trace = with_due_dates(moldable(seed), (1.5, 4.0), seed)
+    jobs = [
+        replace(job, elastic=i % 4 > 0, time_limit_s=30_000.0) for i, job in enumerate(trace.jobs)
+    ]
+    result = run(jobs, policy, FLAT)
+    assert result.done.all()
+    np.testing.assert_allclose(result.done_s, [job.duration_s for job in jobs], rtol=1e-9)
+    for job in jobs:
+        sizes = [gpus for _, gpus in sizes_of(result, job.job_id)]
+        if policy != "packed:sts-preempt":
+            assert sizes == sorted(set(sizes))
+        if not job.elastic:
+            assert len(sizes) == 1
+
+
+def test_sts_grows_a_long_job_and_restarts_count():
+    jobs = [*earlier(), dated(9000.0, 5000.0, elastic=True)]
+    result = run(jobs, "packed:sts", migration_s=100.0)
+    sizes = sizes_of(result)
+    assert [gpus for _, gpus in sizes] == sorted({gpus for _, gpus in sizes})
+    assert len(sizes) > 1
+    assert sizes[0] == (AT_S, 1)
+    assert result.due()["due_met"] == 1.0
+
+
+def test_due_dates_are_drawn_for_jobs_that_have_none():
+    jobs = [
+        *(replace(dated(800.0, 0.0), job_id=str(i), deadline_s=None) for i in range(200)),
+        TraceJob("own", 5.0, 1, 100.0, deadline_s=7.0),
+        TraceJob("plain", 5.0, 1, 100.0),
+    ]
+    found = {job.job_id: job for job in with_due_dates(Trace.of("t", jobs), (2.0, 3.0), 1).jobs}
+    assert found["own"].deadline_s == 7.0
+    assert 205.0 <= found["plain"].deadline_s <= 305.0
+    fastest = 800.0 * (0.01 + 0.99 / 8)
+    factors = [(found[str(i)].deadline_s - AT_S) / fastest for i in range(200)]
+    assert 2.0 <= min(factors) < 2.1 < 2.9 < max(factors) <= 3.0
+
+
+@pytest.mark.parametrize("text", ["", "1", "3-1", "0-2", "1-x", "-1-2", "1e9-2", "1-2-3"])
+def test_bad_factors_are_refused(text):
+    assert parse_factors("1.5-3") == (1.5, 3.0)
+    with pytest.raises(RequestError, match="--due"):
+        parse_factors(text)
