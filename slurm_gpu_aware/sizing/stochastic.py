@@ -130,6 +130,8 @@ def _plan(
     amounts = np.diff(bounds)
     expected = np.diff(work.integral(bounds))
     used = np.flatnonzero(amounts > TIGHT * work.most)
+    if not len(used):  # next to no work is left
+        used = np.array([int(amounts.argmax())])
     longest = float(amounts @ speeds.unit_time)
     late = longest - time_left
     in_time = 1.0

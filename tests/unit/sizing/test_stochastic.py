@@ -230,3 +230,10 @@ def test_sizes_of_a_table_that_are_unknown_or_no_faster_are_left_out():
 def test_what_are_no_speeds(gpus, speed, power):
     with pytest.raises(ValueError, match="must"):
         Speeds(*(np.array(values, dtype=float) for values in (gpus, speed, power)))
+
+
+def test_next_to_no_work_left_is_planned_with_one_size():
+    speeds = speeds_like(4)
+    work = empirical([100.0], 100.0).given(100.0 * (1 - 1e-12))
+    for left in (1e-9, 1.0, -1.0):
+        assert len(optimum(work, speeds, left).gpus) == 1
