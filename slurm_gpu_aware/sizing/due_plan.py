@@ -96,13 +96,10 @@ def due_work(request: Request, now: float) -> tuple[WorkDistribution, Speeds] | 
     if due is None or speeds is None:
         return None
     work = _Work(request, due, speeds)
-    works = work.cases.tolist() or ([work.limit] if due.runs and work.limit < math.inf else [])
-    if not works:
-        return None
     most = work.covered(float(speeds.speed[-1]), due.due_s - now)
     if most is None:
-        most = min(max(works), work.limit)
-    return (empirical(works, most).given(work.done), speeds) if most < math.inf else None
+        most = min(float(work.cases.max(initial=0.0)) or math.inf, work.limit)
+    return (work.left(most), speeds) if work.known and most < math.inf else None
 
 
 class _Work:

@@ -79,9 +79,9 @@ def test_a_job_waits_for_the_size_of_its_plan(due_after_s):
 
 
 def test_a_long_job_grows_when_its_plan_says_so_and_is_in_time():
-    plan = planned(5000.0, restart_s=60.0)
+    plan = planned(6000.0, restart_s=60.0)
     assert plan.growth
-    jobs = [*earlier(), others(8 - plan.gpus, 100.0), dated(9000.0, 5000.0, elastic=True)]
+    jobs = [*earlier(), others(8 - plan.gpus, 100.0), dated(9000.0, 6000.0, elastic=True)]
     result = run(jobs, "packed:moves")
     (start, first), (grown, more) = sizes_of(result)[:2]
     assert (start, first) == (AT_S, plan.gpus)
@@ -136,7 +136,7 @@ def test_sts_does_all_work_and_no_job_that_runs_gets_fewer_gpus(policy, seed):
 
 
 def test_sts_grows_a_long_job_and_restarts_count():
-    jobs = [*earlier(), dated(9000.0, 5000.0, elastic=True)]
+    jobs = [*earlier(), dated(9000.0, 6000.0, elastic=True)]
     result = run(jobs, "packed:sts", migration_s=100.0)
     sizes = sizes_of(result)
     assert [gpus for _, gpus in sizes] == sorted({gpus for _, gpus in sizes})
