@@ -36,14 +36,11 @@ from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.class_history import AskedClass, ClassHistory, GivenClass
 from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.job_hints import JobHints, parse_comment
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.records import GpuDefaults, SlurmJob
 
 __all__ = ["class_of", "given_class", "move_of", "to_request", "why_not_moved"]
-
-_TIER = 2.0**32
-"""Weight of a partition's tier, which goes before the priority (of 32 bits)."""
 
 
 @dataclass(frozen=True)
@@ -238,7 +235,7 @@ def _request(entry: QueueEntry) -> Request:
         memory_mb_per_cpu=cpu_mb,
         memory_mb_per_gpu=gpu_mb,
         time_limit_s=limit_s,
-        priority=_TIER * partition.priority_tier + job.priority,
+        priority=TIER * partition.priority_tier + job.priority,
         submit_s=job.submit_s,
         preemption_tier=context.rules.tier(partition),
         preempts=context.rules.preempts(job),

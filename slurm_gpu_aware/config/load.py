@@ -23,6 +23,7 @@ from slurm_gpu_aware.config.settings import (
     DEFAULT_KINDS,
     DEFAULT_PATH,
     Config,
+    DueDatesConfig,
     PlacementConfig,
     PowerConfig,
     TuneConfig,
@@ -76,6 +77,7 @@ def load_config(path: Path | str | None = None, *, known_policies: tuple[str, ..
             _gate_and_times(config),
             _tune(config.tune),
             _moves(config),
+            _due_dates(config.due_dates),
             _power(config.power),
             _measurements(config),
             policies,
@@ -229,6 +231,13 @@ def _moves(config: Config) -> Rules:
     for name, entry in config.classes.items():
         sound = entry.restart_s is None or entry.restart_s >= 0
         yield sound, f"classes.{name}.restart_s", "must be at least 0"
+
+
+def _due_dates(due_dates: DueDatesConfig) -> Rules:
+    sound = due_dates.order in ("slurm", "pressure")
+    yield sound, "due_dates.order", f"{quoted(due_dates.order)} is not slurm or pressure"
+    for qos, weight in due_dates.weights.items():
+        yield 0 < weight <= _MOST, f"due_dates.weights.{qos}", "must be more than 0"
 
 
 def _power(power: PowerConfig) -> Rules:

@@ -111,6 +111,16 @@ class MovesConfig(MoveSettings):
 
 
 @dataclass(frozen=True)
+class DueDatesConfig:
+    """``[due_dates]``: the order of jobs with due dates."""
+
+    order: str = "slurm"
+    """``pressure``: waiting jobs with due dates exchange their places in Slurm's order."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """QOS -> its weight, 1 for the others; jobs with a larger one come first."""
+
+
+@dataclass(frozen=True)
 class PowerConfig:
     """``[power]``: a limit for the power of all GPUs together."""
 
@@ -244,6 +254,7 @@ class Config:
     policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Policy -> its options as in the file; the policy checks them."""
     moves: MovesConfig = field(default_factory=MovesConfig)
+    due_dates: DueDatesConfig = field(default_factory=DueDatesConfig)
     power: PowerConfig = field(default_factory=PowerConfig)
     gate: GateConfig = field(default_factory=GateConfig)
     estimates: EstimatesConfig = field(default_factory=EstimatesConfig)

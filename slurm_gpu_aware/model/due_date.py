@@ -18,5 +18,7 @@ class DueDate:
     name. Units: s; inf: its time limit ended the run."""
     done: float = 0.0
     """Work of the job before its last start, in iterations of its size table."""
+    weight: float = 1.0
+    """Jobs with a larger one come first, whatever their due dates."""
     restart_s: float | None = None
     """What a restart with more GPUs costs; None: the job is not moved."""

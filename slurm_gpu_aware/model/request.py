@@ -12,7 +12,10 @@ from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.size_table import SizeTable
 
-__all__ = ["NodeGroups", "Request"]
+__all__ = ["TIER", "NodeGroups", "Request"]
+
+TIER = 2.0**32
+"""Weight of a partition's tier in a priority; Slurm's own priorities have 32 bits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +111,7 @@ class Request:
     estimate_s: float | None = None
     """Expected run time on median GPUs without any slowdown; None: the time limit."""
     priority: float = 0.0
-    """Slurm's priority; larger first."""
+    """`TIER` times the partition's tier, and Slurm's priority; larger first."""
     submit_s: float = 0.0
     preemption_tier: float | None = None
     """The job may preempt running jobs with a lower ``preemptable_by``; None: no tier."""

@@ -25,6 +25,15 @@ class DueAccount:
     """(time, GPUs) of later sizes."""
     ends_s: float = math.inf
     """End with the most work with which the job is in time."""
+    weight: float = 1.0
+    pressure_s: float = -math.inf
+    """Time by which that end would be late with the largest number of GPUs from now on, mostly
+    negative (STS, section V)."""
+
+    @property
+    def turn(self) -> tuple[float, float]:
+        """Key of the order in which jobs with due dates get GPUs."""
+        return -self.weight, -self.pressure_s
 
     @property
     def text(self) -> str:
@@ -45,7 +54,8 @@ class DueAccount:
     def values(self) -> dict[str, Any]:
         """For the ledger."""
         ends_s = self.ends_s if math.isfinite(self.ends_s) else None
-        values = {name: value for name, value in vars(self).items() if name != "growth"}
+        left_out = ("growth", "weight", "pressure_s")
+        values = {name: value for name, value in vars(self).items() if name not in left_out}
         grows = {"grows": [list(step) for step in self.growth]} if self.growth else {}
         return {**values, **grows, "ends_s": ends_s, "text": self.text}
 

@@ -8,14 +8,15 @@ from dataclasses import replace
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.placement.account import predicted_slowdown
 from slurm_gpu_aware.planning.due_account import DueAccount
-from slurm_gpu_aware.planning.plan import Plan
+from slurm_gpu_aware.planning.plan import Plan, PlanSettings
+from slurm_gpu_aware.planning.prefix import in_slurm_order
 from slurm_gpu_aware.sizing.due_plan import DuePlan, due_plan
 
-__all__ = ["due_account", "due_growth", "next_growth", "with_due_dates", "with_due_sizes"]
-__all__ += ["work_done"]
+__all__ = ["due_account", "due_growth", "in_order", "next_growth", "with_due_dates"]
+__all__ += ["with_due_sizes", "work_done"]
 
 
 def due_account(
@@ -32,8 +33,40 @@ def due_account(
         growth.insert(0, (now, gpus))
         gpus = request.gpus
     return DueAccount(
-        request.due.due_s, plan.in_time, plan.runs, gpus, tuple(growth), now + plan.longest_s
+        request.due.due_s,
+        plan.in_time,
+        plan.runs,
+        gpus,
+        tuple(growth),
+        now + plan.longest_s,
+        request.due.weight,
+        now + plan.least_s - request.due.due_s if plan.in_time else -math.inf,
     )
+
+
+def in_order(
+    queue: Sequence[Request], settings: PlanSettings, now: float, asked: Sequence[Request] = ()
+) -> list[Request]:
+    """The queue in Slurm's order; by the settings, jobs with due dates exchange their places.
+
+    Those of a partition tier then come in the order of their weights and pressures. All other jobs
+    keep their places, also those whose due date cannot be met.
+
+    ``asked``: the queue with all sizes of the jobs; empty: ``queue`` has them.
+    """
+    ordered = in_slurm_order(queue)
+    if not settings.due_by_pressure:
+        return ordered
+    turns: dict[str, tuple[float, float, float]] = {}
+    for request in asked or queue:
+        account = due_account(request, now)
+        if account is not None and account.in_time:
+            turns[request.job_id] = -(request.priority // TIER), *account.turn
+    places = [i for i, request in enumerate(ordered) if request.job_id in turns]
+    dated = sorted((ordered[i] for i in places), key=lambda request: turns[request.job_id])
+    for place, request in zip(places, dated, strict=True):
+        ordered[place] = request
+    return ordered
 
 
 def with_due_sizes(queue: Sequence[Request], now: float) -> Sequence[Request]:
@@ -82,13 +115,13 @@ def _of_started(request: Request, one: Assignment, now: float) -> DueAccount | N
 def due_growth(
     running: Iterable[tuple[Request, RunningJob]], cluster: Cluster, now: float
 ) -> list[tuple[str, DueAccount]]:
-    """Jobs that should have more GPUs now, the earliest due date first; ``growth`` begins now.
+    """Jobs that should have more GPUs now, in their turn; ``growth`` begins now.
 
     ``running``: each with the GPUs that it has.
     """
     accounts = _accounts(running, cluster, now)
     late = [(i, one) for i, one in accounts if one.growth and one.growth[0][0] <= now]
-    return sorted(late, key=lambda entry: entry[1].due_s)
+    return sorted(late, key=lambda entry: entry[1].turn)
 
 
 def next_growth(

@@ -36,10 +36,10 @@ from slurm_gpu_aware.model.move_settings import RATE_S, MoveSettings
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import predicted_slowdown, set_words
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
-from slurm_gpu_aware.planning.due_dates import due_growth
+from slurm_gpu_aware.planning.due_dates import due_growth, in_order
 from slurm_gpu_aware.planning.front import Front, front_of
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.planning.prefix import by_class, in_slurm_order
+from slurm_gpu_aware.planning.prefix import by_class
 from slurm_gpu_aware.planning.timeline import (
     Timeline,
     as_running,
@@ -145,7 +145,8 @@ def plan_moves(
     known = list(movable)
     ends = expected_ends([one.job for one in known], now).tolist()
     remaining = {one.request.job_id: end - now for one, end in zip(known, ends, strict=True)}
-    planner = _Moves(in_slurm_order(queue), cluster, settings, moves, now, policy_options)
+    ordered = in_order(queue, settings, now)
+    planner = _Moves(ordered, cluster, settings, moves, now, policy_options)
     planner.remaining = remaining
     due = planner.due(known)
     able = [

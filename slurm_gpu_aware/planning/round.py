@@ -34,7 +34,7 @@ from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.placement.policy import Reason
 from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve
 from slurm_gpu_aware.planning.dispatcher import Dispatcher, PlacementFailedError, shape_of
-from slurm_gpu_aware.planning.due_dates import with_due_dates, with_due_sizes
+from slurm_gpu_aware.planning.due_dates import in_order, with_due_dates, with_due_sizes
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
 from slurm_gpu_aware.planning.postponing import row_of
 from slurm_gpu_aware.planning.power_budget import PowerBudget, with_least_sizes
@@ -44,7 +44,6 @@ from slurm_gpu_aware.planning.prefix import (
     TrialResults,
     by_class,
     guaranteed_prefix,
-    in_slurm_order,
 )
 from slurm_gpu_aware.planning.sizing import Started, sized
 from slurm_gpu_aware.planning.timeline import (
@@ -97,7 +96,7 @@ def plan_round(
     dispatcher = Dispatcher(settings, policy_options, now, cluster.running)
     grows = moldable or budget is not None
     one = _Round(cluster, settings, now, dispatcher, explain, reserves=grows)
-    plan = one.plan(in_slurm_order(queue))
+    plan = one.plan(in_order(queue, settings, now, asked))
     if grows:
         plan = sized(plan, one.placed, one.spare, dispatcher, budget, power)
     return with_due_dates(plan, asked, now)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from slurm_gpu_aware.config.settings import DueDatesConfig
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.due_account import DueAccount
@@ -25,7 +26,14 @@ IMPOSSIBLE = "due_impossible"
 class DueDates:
     """Adds what is known to the due dates of requests, and tells once of impossible ones."""
 
-    def __init__(self, ledger: LedgerWriter, estimates: Estimates, moves: MovesUnderWay) -> None:
+    def __init__(
+        self,
+        config: DueDatesConfig,
+        ledger: LedgerWriter,
+        estimates: Estimates,
+        moves: MovesUnderWay,
+    ) -> None:
+        self._weights = config.weights
         self._ledger, self._estimates, self._moves = ledger, estimates, moves
         self._told: set[str] = set()
 
@@ -43,10 +51,15 @@ class DueDates:
         if due is None:
             return request
         due_s, done = self._moves.due.get(gated.id, (due.due_s, 0.0))
-        runs = self._estimates.runs(gated.job)
-        return replace(
-            request, due=replace(due, due_s=due_s, runs=runs, done=done, restart_s=restart_s)
+        known = replace(
+            due,
+            due_s=due_s,
+            runs=self._estimates.runs(gated.job),
+            done=done,
+            weight=self._weights.get(gated.job.qos or "", 1.0),
+            restart_s=restart_s,
         )
+        return replace(request, due=known)
 
     def queue(
         self,

@@ -62,4 +62,5 @@ class PolicyInForce:
             max_clock_mhz=placement.max_clock_mhz,
             backfill=placement.backfill,
             auto_clocks=config.power.clocks == "auto",
+            due_by_pressure=config.due_dates.order == "pressure",
         )

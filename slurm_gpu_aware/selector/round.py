@@ -134,7 +134,7 @@ class Rounds:
         self._site = SiteReader(client, config, clock, timer)
         self._classes = KnownClasses(config, ledger)
         self.estimates = Estimates(config)
-        self._due = DueDates(ledger, self.estimates, self.mover.under_way)
+        self._due = DueDates(config.due_dates, ledger, self.estimates, self.mover.under_way)
         self.ids: dict[int, str] = {}
         """Slurm's record number -> job id, as last read."""
 

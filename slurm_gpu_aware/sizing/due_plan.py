@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -46,6 +46,8 @@ class DuePlan:
     """(time, GPUs) of later sizes."""
     longest_s: float = math.inf
     """Time to the end with the most work with which the job is in time."""
+    least_s: float = math.inf
+    """The same with its largest number from now on."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,8 @@ def due_plan(
         return DuePlan(request.gpus, 0.0, runs) if runs else None
     best = max(options, key=lambda one: (one.most, -one.plan.cost))
     stays = running and best.plan.gpus[0] == request.gpus
-    return _told(work, best, slowdown, stays=stays)
+    least_s = (best.most - work.done) * float((own or speeds).unit_time[-1]) * slowdown
+    return replace(_told(work, best, slowdown, stays=stays), least_s=least_s)
 
 
 def due_work(request: Request, now: float) -> tuple[WorkDistribution, Speeds] | None:

@@ -90,7 +90,7 @@ class SlurmJob:
     time_min_s: float | None = None
     """``--time-min``: shortest limit that Slurm's backfill may set; None: not given."""
     deadline_s: float | None = None
-    """``--deadline``, by which Slurm cancels a job that waits or runs; None: not given."""
+    """``--deadline``: Slurm cancels the job if it waits and its limit does not fit; None: none."""
     array_id: int | None = None
     array_tasks: str | None = None
     """Task expression of an unsplit array (``0-2,4-9``); None: a single job or task."""

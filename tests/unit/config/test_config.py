@@ -65,6 +65,8 @@ def test_classes_and_their_settings(tmp_path):
 
 
 BAD = {
+    "[due_dates]\norder = 'edf'": "due_dates.order: 'edf' is not slurm or pressure",
+    "[due_dates]\nweights = {high = 0}": "due_dates.weights.high: must be more than 0",
     "[sites]": "sites: unknown section",
     "[site]\nclases = []": "site.clases: unknown key",
     "[site]\nclasses = []": "site.classes: at least one",

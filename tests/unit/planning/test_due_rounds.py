@@ -9,12 +9,13 @@ import pytest
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.move_settings import MoveSettings
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning import PlanSettings, plan_round
-from slurm_gpu_aware.planning.due_dates import next_growth
+from slurm_gpu_aware.planning.due_dates import in_order, next_growth
 from slurm_gpu_aware.planning.moved import place_moved
 from slurm_gpu_aware.planning.moves import Movable, plan_moves
+from slurm_gpu_aware.planning.prefix import in_slurm_order
 from slurm_gpu_aware.planning.record import read_round, record_round, replay
 
 NOW, H = 1_790_000_000.0, 3600.0
@@ -171,3 +172,53 @@ def test_a_job_back_from_its_growth_never_gets_fewer_gpus_than_before():
     assert placed == ()
     assert plan_round(rest, full(1), PACKED, NOW).assignments == ()
     assert sizes(plan_round(rest, full(2), PACKED, NOW)) == {"1": 2}
+
+
+def dated(name, due_h, priority, weight=1.0):
+    one = job(name, due_h, priority=priority)
+    return replace(one, due=replace(one.due, weight=weight))
+
+
+@pytest.mark.parametrize(
+    ("changes", "order"),
+    [
+        ({}, ["3", "2", "5", "4", "1"]),
+        ({"1": {"weight": 2.0}}, ["1", "2", "3", "4", "5"]),
+        ({"3": {"due_h": 0.1}}, ["5", "2", "3", "4", "1"]),  # it cannot be met
+        ({"3": {"priority": TIER + 3.0}}, ["3", "5", "2", "4", "1"]),  # a tier of its own
+    ],
+)
+def test_by_pressure_only_jobs_with_due_dates_exchange_places(changes, order):
+    given = {"1": (9.0, 5.0), "3": (3.0, 3.0), "5": (6.0, 1.0)}
+    queue = [
+        dated(name, **{"due_h": due_h, "priority": priority, **changes.get(name, {})})
+        for name, (due_h, priority) in given.items()
+    ]
+    queue += [job("2", priority=4.0), job("4", priority=2.0)]
+    found = in_order(queue, replace(PACKED, due_by_pressure=True), NOW)
+    assert [one.job_id for one in found] == order
+    assert in_order(queue, PACKED, NOW) == in_slurm_order(queue)
+
+
+def test_by_pressure_the_more_urgent_job_starts():
+    queue = [dated("1", 9.0, 2.0), dated("2", 6.0, 1.0), Request("3", 4, time_limit_s=H)]
+    plans = [
+        plan_round(queue, full(2), replace(PACKED, due_by_pressure=by_pressure), NOW)
+        for by_pressure in (False, True)
+    ]
+    assert [sizes(plan) for plan in plans] == [{"1": 2}, {"2": 2}]
+
+
+@pytest.mark.parametrize(("weight", "first"), [(1.0, "2"), (2.0, "1")])
+def test_growth_by_weight_and_pressure(weight, first):
+    """Two jobs run with a GPU each, and two GPUs are free."""
+    cluster, jobs = Cluster.uniform(1, 4), []
+    for slot, (name, due_h) in enumerate((("1", 1.05), ("2", 1.03))):
+        cluster.take(0, (slot,))
+        here = RunningJob(name, ((0, (slot,)),), NOW + 10 * H, start_s=NOW - H, app_class="B")
+        one = replace(movable_due(due_h), job_id=name)
+        one = replace(one, due=replace(one.due, weight=weight if name == "1" else 1.0))
+        jobs.append(Movable(one, replace(here, expected_end_s=NOW + 3 * H), restart_s=60.0))
+        cluster = replace(cluster, running=(*cluster.running, jobs[-1].job))
+    moves = plan_moves(jobs, (), cluster, PACKED, MoveSettings(margin_s=1e9), NOW)
+    assert [move.job_id for move in moves] == [first]

@@ -164,6 +164,23 @@ def test_it_grows_at_its_time_and_a_killed_selector_loses_nothing(
     assert one.rounds.mover.under_way.due["7"] == (due_s, begun.detail["work_done"])
 
 
+@pytest.mark.parametrize(("weights", "first"), [("", "7"), ("weights = { high = 2.0 }", "8")])
+def test_by_pressure_the_weight_of_the_qos_goes_first(
+    site: SlurmFolder,  # noqa: F811
+    weights: str,
+    first: str,
+) -> None:
+    """Jobs 7 and 8 need all GPUs of a node, of which there is one; 8 comes first in Slurm."""
+    settings = f'{MOVES}[due_dates]\norder = "pressure"\n{weights}'
+    one = bench(site, "gpus=1-4,due=4h", RUNS, settings)
+    like = site.jobs["7"] | {"comment": f"{NET},gpus=1-4,due=5h", "qos": "high", "priority": 9_001}
+    site.write([site.jobs["7"], like | {"job_id": 8}], NODES[:1])
+    one.restart()
+    one.round()
+    one.round()
+    assert [site.jobs[i]["state"] == "RUNNING" for i in ("7", "8")] == [first == "7", first == "8"]
+
+
 def test_without_move_it_never_grows(site: SlurmFolder) -> None:  # noqa: F811
     one = started(site, "gpus=1-4,due=11h")
     one.round(1.0 * H)
