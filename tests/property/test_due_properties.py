@@ -9,7 +9,7 @@ from test_move_properties import NOW, sites, table
 from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.planning import PlanSettings, plan_round
-from slurm_gpu_aware.planning.due_dates import due_account
+from slurm_gpu_aware.planning.due_dates import due_account, in_order
 from slurm_gpu_aware.planning.moves import begun, plan_moves
 
 PACKED = PlanSettings(policy="packed")
@@ -47,6 +47,20 @@ def test_a_job_gets_at_least_the_size_that_its_due_date_needs(site, exponent, da
     for one in plan.assignments:
         account = least[one.job_id]
         assert sum(map(len, one.slots)) >= (account.gpus if account.in_time else 1)
+
+
+@given(sites(), st.floats(0.2, 1.0), st.data())
+def test_by_pressure_other_jobs_keep_their_places(site, exponent, data):
+    _, _, queue = site
+    plain = [replace(r, gpus=1, sizes=(1, 2, 4), table=table(exponent)) for r in queue]
+    some = [data.draw(st.just(request) | dated(request)) for request in plain]
+    before, after = (
+        in_order(some, replace(PACKED, due_by_pressure=on), NOW) for on in (False, True)
+    )
+    assert sorted(r.job_id for r in before) == sorted(r.job_id for r in after)
+    for one, other in zip(before, after, strict=True):
+        if one.due is None or other.due is None:
+            assert one is other
 
 
 @given(sites(), st.data())
