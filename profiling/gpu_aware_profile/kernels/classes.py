@@ -9,10 +9,8 @@ import math
 from collections.abc import Callable, Mapping
 
 from gpu_aware_profile.kernels.arrays import Engine, Kernel
-from gpu_aware_profile.kernels.convolution import Convolution
-from gpu_aware_profile.kernels.gemm import Gemm
-from gpu_aware_profile.kernels.graph import PageRank
-from gpu_aware_profile.kernels.stream import Triad
+from gpu_aware_profile.kernels.compute_bound import Convolution, Gemm
+from gpu_aware_profile.kernels.memory_bound import PageRank, Triad
 from gpu_aware_profile.kernels.transformer import TransformerBlock
 
 __all__ = ["CLASSES", "NEEDED_SHARE", "kernels_of"]

@@ -1,14 +1,16 @@
-"""A step of PageRank on a generated graph: a sparse matrix times a vector."""
+"""Kernels of class C: a step of PageRank (a sparse matrix times a vector), and STREAM's triad."""
 
 from __future__ import annotations
 
 from gpu_aware_profile.kernels.arrays import Engine, check_close, hashed
 
-__all__ = ["PageRank"]
+__all__ = ["PageRank", "Triad"]
 
 _DAMPING = 0.85
 _LEAST, _SPREAD = 8, 17
 """In-degrees are 8 to 24, 16 on average."""
+_FACTOR = 3.0
+"""Of the triad."""
 _CHECKED = 64
 """Rows that are summed again."""
 _TOLERANCE = 1e-5
@@ -63,3 +65,38 @@ class PageRank:
             expected = self._base + _DAMPING * shares.sum()
             found = self.result[row].astype(xp.float64)
             check_close(xp, f"rank {row}", found / expected, xp.ones(()), _TOLERANCE)
+
+
+class Triad:
+    """a = b + 3 c of the STREAM benchmark [1]_ on arrays of ``length`` float64; a `Kernel`.
+
+    References
+    ----------
+    .. [1] J. D. McCalpin, "Memory bandwidth and machine balance in current high performance
+       computers", 1995.
+    """
+
+    name = "triad"
+    unit = "GB/s"
+    limit = "memory"
+
+    def __init__(self, engine: Engine, length: int) -> None:
+        xp = engine.xp
+        self._engine = engine
+        # Multiples of 2^-20 below 1: all results are exact, whether the addition is fused or not.
+        self._b, self._c = (
+            (hashed(xp, length, seed) >> xp.uint32(12)).astype(xp.float64) * 2.0**-20
+            for seed in (110, 120)
+        )
+        self.result = xp.empty(length, xp.float64)
+        self.work = 3.0 * 8.0 * length
+
+    def launch(self) -> None:
+        """Compute the triad."""
+        self._engine.triad(self._b, self._c, _FACTOR, self.result)
+
+    def check(self) -> None:
+        """Compare all numbers, which are exact. Raises WrongResultError."""
+        expected = self._c * _FACTOR
+        expected += self._b
+        check_close(self._engine.xp, "the triad", self.result, expected, 0.0)
