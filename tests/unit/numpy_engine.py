@@ -6,12 +6,10 @@ import time
 import numpy as np
 
 from gpu_aware_profile.kernels.arrays import WrongResultError, as_float64
-from gpu_aware_profile.kernels.convolution import Convolution
-from gpu_aware_profile.kernels.gemm import Gemm
-from gpu_aware_profile.kernels.graph import PageRank
+from gpu_aware_profile.kernels.compute_bound import Convolution, Gemm
+from gpu_aware_profile.kernels.memory_bound import PageRank, Triad
 from gpu_aware_profile.kernels.program import measure_class, say
 from gpu_aware_profile.kernels.sampling import Sampler
-from gpu_aware_profile.kernels.stream import Triad
 from gpu_aware_profile.kernels.transformer import TransformerBlock
 
 

@@ -29,15 +29,6 @@ Import = Callable[..., click.testing.Result]
 
 
 @pytest.fixture
-def store_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "store.db"
-    config = tmp_path / "config.toml"
-    config.write_text(f'[store]\npath = "{path}"\n')
-    monkeypatch.setenv("GPU_AWARE_CONFIG", str(config))
-    return path
-
-
-@pytest.fixture
 def import_text(store_path: Path) -> Import:
     def call(rows: str, *options: str, header: str = "gpu,node,class,value_ms") -> object:
         text = f"{header}\n" + "\n".join(rows.split())

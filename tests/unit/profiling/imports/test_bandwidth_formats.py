@@ -28,17 +28,12 @@ Call = Callable[..., click.testing.Result]
 
 
 @pytest.fixture
-def store_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def store_path(store_path: Path) -> Path:
     """A store with two nodes; the CUDA order of n1 is not Slurm's."""
-    path = tmp_path / "store.db"
-    config = tmp_path / "config.toml"
-    config.write_text(f'[store]\npath = "{path}"\n')
-    monkeypatch.setenv("GPU_AWARE_CONFIG", str(config))
-    monkeypatch.chdir(tmp_path)
-    with open_store(path) as store:
+    with open_store(store_path) as store:
         for node in ("n1", "n2"):
             ingest(store, report(node, times=dict.fromkeys(range(3), 100.0)))
-    return path
+    return store_path
 
 
 @pytest.fixture

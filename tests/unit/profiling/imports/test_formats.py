@@ -29,16 +29,6 @@ NO_OPTIONS = ReadOptions()
 
 
 @pytest.fixture
-def store_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "store.db"
-    config = tmp_path / "config.toml"
-    config.write_text(f'[store]\npath = "{path}"\n')
-    monkeypatch.setenv("GPU_AWARE_CONFIG", str(config))
-    monkeypatch.chdir(tmp_path)
-    return path
-
-
-@pytest.fixture
 def run_import(store_path: Path) -> Call:
     def call(*args: str, text: str | None = None) -> click.testing.Result:
         return click.testing.CliRunner().invoke(cli, ["import", *args], input=text)

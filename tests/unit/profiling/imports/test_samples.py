@@ -15,10 +15,7 @@ GOOD = "bert,a100,16,2,8,1200,0.25,4000,A,1000\n"
 
 
 @pytest.fixture
-def run_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    config = tmp_path / "config.toml"
-    config.write_text(f'[store]\npath = "{tmp_path}/store.db"\n')
-    monkeypatch.setenv("GPU_AWARE_CONFIG", str(config))
+def run_import(store_path: Path):
     return lambda text, *args: click.testing.CliRunner().invoke(
         cli, ["import", "-", *args], input=text
     )
