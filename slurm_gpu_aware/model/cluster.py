@@ -243,10 +243,10 @@ class Cluster:
         left_w, ours_w = self.power_w.tolist()
         return bool(left_w >= power_w - POWER_W or ours_w <= POWER_W)
 
-    def draw(self, power_w: float, *, ours: bool = True) -> None:
-        """Mark power as used, in place; negative: as free."""
+    def draw(self, power_w: float) -> None:
+        """Mark power as used, in place."""
         if self.power_w is not None:
-            self.power_w[:] += (-power_w, power_w if ours else 0.0)
+            self.power_w[:] += (-power_w, power_w)
 
     def take(
         self,
@@ -272,12 +272,10 @@ class Cluster:
             self.sockets.free_cpus[node] -= np.asarray(socket_cpus)
             self.sockets.quiet[node] = False
 
-    def give_back(self, node: int, slots: Sequence[int], cpus: int = 0, memory_mb: int = 0) -> None:
-        """Mark existing GPUs, CPUs and memory of a node as free, in place."""
+    def give_back(self, node: int, slots: Sequence[int]) -> None:
+        """Mark existing GPUs of a node as free, in place."""
         chosen = list(slots)
         self.free[node, chosen] = self.exists[node, chosen]
-        self.free_cpus[node] += cpus
-        self.free_memory_mb[node] += memory_mb
 
     @classmethod
     def build(cls, nodes: Sequence[str], exists: BoolArray, **fields: Any) -> Cluster:

@@ -168,8 +168,8 @@ def seen_only(profile: Profile) -> tuple[Profile, tuple[Gpu, ...]]:
     return replace(profile, gpus=gpus), tuple(sorted(profile.unseen))
 
 
-def gpu_names(gpus: Iterable[Gpu], most: int = 8) -> str:
-    """``n1:9, n9:0``; GPUs beyond ``most`` are only counted."""
+def gpu_names(gpus: Iterable[Gpu]) -> str:
+    """``n1:9, n9:0``; GPUs beyond eight are only counted."""
     names = [f"{node}:{slot}" for node, slot in gpus]
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - 8
+    return ", ".join(names[:8]) + (f" and {more} more" if more > 0 else "")

@@ -82,7 +82,6 @@ class ClockChange:
     job_id: str
     clock_mhz: int | None
     """None: the default clock."""
-    before_mhz: int | None
     power_w: float
     """Power of the job at the new clock."""
 

@@ -248,7 +248,7 @@ def _change(job_id: str, known: PoweredJob, got: Sized) -> ClockChange | None:
         return None
     if table.column(got.clock_mhz) == table.column(known.clock_mhz):
         return None
-    return ClockChange(job_id, got.clock_mhz, known.clock_mhz, got.power_w)
+    return ClockChange(job_id, got.clock_mhz, got.power_w)
 
 
 def _faster(one: Started, request: Request, found: Assignment) -> bool:

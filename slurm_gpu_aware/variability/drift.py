@@ -18,11 +18,11 @@ from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.model.history import Alarm, Pair
 
 __all__ = [
-    *("FACTOR", "FEWEST_RUNS", "LEAST", "Change", "Drift", "Shift"),
+    *("FEWEST_RUNS", "LEAST", "Change", "Drift", "Shift"),
     *("drift", "run_spread", "slow_again"),
 ]
 
-FACTOR = 4.0
+_FACTOR = 4.0
 """Standard deviations of the difference of two medians that are no drift."""
 LEAST = 0.03
 """Relative rise of a score that is never drift: days differ by more than the runs of one day."""
@@ -102,11 +102,11 @@ class Drift:
         return tuple(change for change in self.changes if math.isinf(change.threshold))
 
 
-def drift(pairs: Iterable[Pair], *, least: float = LEAST, factor: float = FACTOR) -> Drift:
+def drift(pairs: Iterable[Pair], *, least: float = LEAST) -> Drift:
     """Compare two measurements of each GPU and class.
 
     A GPU became slower if the logarithm of its score rose by more than ``log(1 + least)`` plus
-    ``factor`` standard deviations. There are two robust estimates of the standard deviation, both
+    ``_FACTOR`` standard deviations. There are two robust estimates of the standard deviation, both
     per class and model: that of the difference of two medians of runs, from the spread of the runs
     (:func:`run_spread`), and 1.4826 MAD of the changes of all GPUs, which contains what differs
     from day to day and no trend that all measurements have alike. With fewer than 8 GPUs the first
@@ -124,7 +124,7 @@ def drift(pairs: Iterable[Pair], *, least: float = LEAST, factor: float = FACTOR
         scores = before - np.median(before), now - np.median(now)
         rise = scores[1] - scores[0]
         deviation = _deviations(own, rise)
-        threshold = math.log1p(least) + factor * deviation
+        threshold = math.log1p(least) + _FACTOR * deviation
         levels = [np.exp(score).tolist() for score in scores]
         relative = [np.expm1(log).tolist() for log in (rise, threshold)]
         changes += [
@@ -144,7 +144,7 @@ def drift(pairs: Iterable[Pair], *, least: float = LEAST, factor: float = FACTOR
             for pair, was, is_now, rose, beyond in zip(own, *levels, *relative, strict=True)
         ]
         moved = float(np.median(now) - np.median(before))
-        noise = factor * float(np.median(deviation)) / math.sqrt(len(own))
+        noise = _FACTOR * float(np.median(deviation)) / math.sqrt(len(own))
         if abs(moved) > max(math.log1p(_LEAST_SHIFT), noise):
             shifts.append(Shift(app_class, model, len(own), math.exp(moved)))
     changes.sort(key=lambda c: (-c.rise, c.app_class, c.node, c.slot))

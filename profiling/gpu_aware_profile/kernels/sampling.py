@@ -17,8 +17,8 @@ _LEAST, _AT_ONCE = 20, 10
 _MOST_LAUNCHES = 1 << 16
 
 
-def interval_ranks(n: int, confidence: float = 0.95) -> tuple[int, int] | None:
-    """Ranks (from 0) of the order statistics of n samples between which the median lies.
+def interval_ranks(n: int) -> tuple[int, int] | None:
+    """Ranks (from 0) of the order statistics of n samples: 95% that the median lies between them.
 
     It needs no assumption on the distribution [1]_. None: too few samples.
 
@@ -29,7 +29,7 @@ def interval_ranks(n: int, confidence: float = 0.95) -> tuple[int, int] | None:
     outside, rank = 0.0, -1
     for k in range(n // 2):
         outside += 2.0 * math.comb(n, k) / 2.0**n if n <= 1000 else 2.0 * _binomial(n, k)
-        if outside > 1.0 - confidence:
+        if outside > 1.0 - 0.95:
             break
         rank = k
     return None if rank < 0 else (rank, n - 1 - rank)

@@ -41,14 +41,14 @@ class Outcome:
     took_s: float = 0.0
 
 
-def gpu_nodes(probe_s: float, timeout_s: float = 30.0) -> tuple[list[Target], list[Outcome]]:
+def gpu_nodes(probe_s: float) -> tuple[list[Target], list[Outcome]]:
     """Ask Slurm for its GPU nodes: (nodes to probe, the others with the reason).
 
     ``probe_s``: time limit of a probe.
 
     Raises SourceError if ``sinfo`` fails.
     """
-    text, _ = run_command(["sinfo", "-a", "-N", "-h", "-o", "%N|%P|%T|%G|%l"], timeout_s)
+    text, _ = run_command(["sinfo", "-a", "-N", "-h", "-o", "%N|%P|%T|%G|%l"], 30.0)
     return parse_sinfo(text, probe_s)
 
 
