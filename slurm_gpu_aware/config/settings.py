@@ -141,6 +141,8 @@ class PowerConfig:
     model_error: float = 0.15
     """Largest mean error (0.15: 15%) with which a performance model predicted measurements that its
     fit had not seen; one that is further off is not used."""
+    explore_s: float = 0.0
+    """Time in which the first job of a performance model that is missing tries several clocks."""
     system_comment: bool = True
     """Write the energy of each job's GPUs into its SystemComment in Slurm's accounting."""
 

@@ -95,7 +95,7 @@ class JobTables:
         file that says 1 W takes no job past a power limit; without a model of the class it is
         unknown.
         """
-        clocks = self._clocks_of(gpu_model)
+        clocks = self.clocks_of(gpu_model)
         if model is None or not clocks:
             return None
         width = self._widths.get(gpu_model, 1)
@@ -112,7 +112,7 @@ class JobTables:
         known = self.model(None, app_class, gpu_model, "")
         least_w = np.full(table.clocks_mhz.shape, np.nan)
         if known is not None:
-            least_w = size_table(known, (1,), self._clocks_of(gpu_model), 1).power_w[0]
+            least_w = size_table(known, (1,), self.clocks_of(gpu_model), 1).power_w[0]
         return replace(table, power_w=np.maximum(table.power_w, np.outer(table.gpus, least_w)))
 
     def gpu_model(self, request: Request) -> str | None:
@@ -135,7 +135,7 @@ class JobTables:
     def _model(self, request: Request, gpu_model: str) -> PerformanceModel | None:
         return self.model(request.performance_model, request.app_class, gpu_model, request.user)
 
-    def _clocks_of(self, gpu_model: str) -> tuple[int, ...]:
+    def clocks_of(self, gpu_model: str) -> tuple[int, ...]:
         """Clocks that all GPUs of a model support, ascending; empty: not known."""
         if not self._clocks and self._profile is not None:
             common: dict[str, set[int]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ from slurm_gpu_aware.selector.candidates import Candidate
 from slurm_gpu_aware.selector.clock_agents import ClockAgents
 from slurm_gpu_aware.selector.clock_orders import ClockOrders, Order
 from slurm_gpu_aware.selector.clock_spool import AgentReport
-from slurm_gpu_aware.selector.job_clocks import JobClocks
+from slurm_gpu_aware.selector.explorations import Explorations
+from slurm_gpu_aware.selector.job_clocks import Clock, JobClocks
 from slurm_gpu_aware.selector.job_tables import JobTables
 from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.selector.power_reading import PowerReading, first_of, idle_nodes
@@ -71,6 +73,7 @@ class SitePower:
         self._clocks = JobClocks()
         self._known: dict[str, _Known] = {}
         self._agents = ClockAgents()
+        self._explorations = Explorations(0.0 if orders is None else config.power.explore_s)
         self.limit = LimitInForce(limit_in_force(config, clock()).limit, "")
         self._seen: object = None
         self._planned_at = -math.inf
@@ -87,9 +90,14 @@ class SitePower:
             self._take(decision)
             if self._orders is None and self.limit.limit == OFF:
                 continue  # no clock has been changed, and none is asked for
-            for event in ledger.events(decision.job_id):
-                if event.kind in _RECORDS and event.at >= decision.decided_at:
+            events = [e for e in ledger.events(decision.job_id) if e.at >= decision.decided_at]
+            for event in events:
+                if event.kind in _RECORDS:
                     self._clocks.heard(decision.job_id, event.kind, event.detail)
+            begun = [event for event in events if event.kind in ("exploring", "explored")]
+            if begun and begun[-1].kind == "exploring":
+                with suppress(LookupError, TypeError, ValueError):
+                    self._explorations.restore(decision.job_id, begun[-1].detail, begun[-1].at)
 
     def _load_orders(self, now: float) -> None:
         """Take up what it left in the orders, when Slurm's numbers of the jobs are known."""
@@ -134,8 +142,12 @@ class SitePower:
         ours = self._ours()
         renews = self._orders is not None and now - self._planned_at > _RENEW_S
         return self._seen != (self.limit.limit, ours) or (
-            bool(ours) and (renews or self._clocks.awaited)
+            bool(ours)
+            and (renews or self._clocks.awaited or self._explorations.looks(self._wanted, now))
         )
+
+    def _wanted(self, job_id: str) -> Clock:
+        return self._clocks.wanted(job_id) if job_id in self._known else None
 
     def _ours(self) -> frozenset[str]:
         """Jobs of ours that hold GPUs, or are about to start."""
@@ -156,11 +168,13 @@ class SitePower:
         ledger, ours = self._tracker.ledger, self._ours()
         self._known = {job_id: self._known[job_id] for job_id in ours}
         self._clocks.keep(self._known)
+        self._explorations.keep(self._known)
         self._load_orders(now)
         self._seen, self._planned_at = (self.limit.limit, ours), now
         for job_id, node in self._clocks.silent(now).items():
             detail = {"node": node, "call": "orders", "error": self._clocks.refused(job_id)}
             ledger.event(job_id, "clock_failed", detail, now)
+        self._explore(settings, now)
         self.tables.renew(ledger.models(self._config.power.model_error), profile, cluster)
         if self.limit.limit == OFF:
             return None
@@ -175,16 +189,45 @@ class SitePower:
         usable_w = self._limit_w * (1.0 - self._config.power.margin)
         return PowerState(max_w, np.minimum(idle_w, max_w), usable_w, running)
 
+    def _explore(self, settings: PlanSettings, now: float) -> None:
+        """Begin with jobs that have started, and end what is over, in the ledger, too."""
+        ledger = self._tracker.ledger
+        for job_id, one in self._explorations:
+            refused = self._clocks.refused(job_id)
+            if one.began is None:
+                if self._ordered_as(job_id, settings) is None:
+                    continue  # it has not started
+                if self._adjustable(job_id, settings):
+                    detail = self._explorations.begin(job_id, now).detail()
+                    ledger.event(job_id, "exploring", detail, now)
+                else:
+                    self._explorations.end(job_id, now)
+            elif one.stopped:
+                continue
+            elif refused:
+                self._explorations.stop(job_id, now)
+                ledger.event(job_id, "explored", {"error": refused}, now)
+            elif one.is_over(now) and self._clocks.present(job_id) == one.back:
+                self._explorations.end(job_id, now)
+                ledger.event(job_id, "explored", {}, now)
+
     def tabled(self, queue: Sequence[Request]) -> list[Request]:
-        """The queue with the tables that a round may use."""
-        if self.limit.limit == OFF and not any(request.sizes for request in queue):
+        """The queue with the tables that a round may use.
+
+        Under a limit a job that is to be explored has none: it counts with the limits of its GPUs.
+        """
+        self._explorations.choose(queue, self.tables, self._clock())
+        limited = self.limit.limit != OFF
+        if not limited and not any(request.sizes for request in queue):
             return list(queue)
-        return [self.tables.tabled(request) for request in queue]
+        explored = self._explorations.is_chosen if limited else lambda _: False
+        return [r if explored(r.job_id) else self.tables.tabled(r) for r in queue]
 
     def noted(self, plan: Plan, queue: Sequence[Request]) -> Plan:
         """The plan with a note on each job whose performance model is missing."""
+        explored = self._explorations.is_chosen
         missing = {
-            request.job_id: why
+            request.job_id: why + explored(request.job_id) * "; at first it tries several clocks"
             for request in queue
             if request.performance_model is not None and (why := self.tables.why_none(request))
         }
@@ -217,8 +260,8 @@ class SitePower:
         known, gpus = self._known[job.job_id], len(job.each_gpu)
         models = {cluster.model[node] for node, _ in job.gpus}
         model = models.pop() if len(models) == 1 else None
-        table = None
-        if model is not None:
+        table, explored = None, self._explorations.of(job.job_id) is not None
+        if model is not None and not explored:
             named = known.performance_model, known.app_class, model, known.user
             found = self.tables.model(*named)
             table = self.tables.table(found, known.app_class, model, (gpus,))
@@ -227,7 +270,7 @@ class SitePower:
             float(sum(max_w[gpu] for gpu in job.each_gpu)),
             table,
             self._clocks.present(job.job_id),
-            adjustable=self._adjustable(job.job_id, settings),
+            adjustable=not explored and self._adjustable(job.job_id, settings),
         )
 
     def _adjustable(self, job_id: str, settings: PlanSettings) -> bool:
@@ -279,6 +322,8 @@ class SitePower:
             if plan.power is None and not self._clocks.refused(job_id):
                 # Without a limit no clock is kept down but by the job's class.
                 keeps = settings.class_clock_mhz.get(self._known[job_id].app_class)
+            if (explored := self._explorations.of(job_id)) is not None:
+                keeps = explored.clock(now)
             for row, slots in job.gpus:
                 order = Order(number, keeps or 0, tuple(sorted(slots)))
                 wanted.setdefault(cluster.nodes[row], []).append(order)
@@ -326,3 +371,4 @@ class SitePower:
                 )
                 nodes = self._tracker.placed[one.job_id].nodes
                 self._clocks.start(one.job_id, one.clock_mhz, nodes)
+                self._explorations.placed(one.job_id, one.clock_mhz)

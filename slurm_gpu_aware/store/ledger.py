@@ -32,6 +32,7 @@ EVENT_KINDS = (
     *("parked", "planned", "prepared", "released", "started", "ended", "requeued"),
     *("refused", "clock_set", "clock_failed", "opened_by_hand", "gate_created", "gate_lost"),
     *("changed", "move_begun", "moved", "energy", "due_impossible"),
+    *("exploring", "explored"),
     "error",
 )
 _OPEN = f"state IN ({', '.join(map(repr, map(str, OPEN_DECISION)))})"

@@ -52,7 +52,7 @@ _PATIENCE = 6
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),  # users may write to the site's folder only
     default=Path(),
     metavar="PATH",
     help="CSV to write, or the folder of gpu-aware-job-JOBID.csv. Default: this folder.",

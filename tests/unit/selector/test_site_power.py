@@ -398,3 +398,122 @@ def test_without_a_limit_the_clock_of_a_class_stays(site: SlurmFolder) -> None:
     assert running_clock(site, "7") == 1200
     (lines,) = (lines for _, lines in orders(site).values() if lines)
     assert [line.split()[:2] for line in lines] == [["7", "1200"]]
+
+
+def explored(site: SlurmFolder) -> tuple[Rounds, list[float]]:
+    """A selector of a site that explores, and its clock; job 7 runs, whose model is missing."""
+    with site.config.open("a") as config:
+        config.write(
+            "explore_s = 100.0\n"
+            if "[power]" in site.config.read_text()
+            else "[power]\nexplore_s = 100.0\n"
+        )
+    now = [time.time()]
+    config, ledger = load_config(site.config), LedgerWriter(site.store)
+    rounds = Rounds(
+        site.client(),
+        config,
+        ledger,
+        gate_held_until=lambda: now[0] + 600,
+        orders=site.config.parent / "orders",
+        clock=lambda: now[0],
+    )
+    rounds.load()
+    return rounds, now
+
+
+def answered(site: SlurmFolder, rounds: Rounds, now: float) -> int:
+    """The agents carry out what is ordered; return the clock of job 7."""
+    found = orders(site)
+    rounds.power.reported({n: AgentReport(now, found[n][0] if n in found else 0) for n in NODES})
+    lines = [line for _, lines in found.values() for line in lines if line.startswith("7 ")]
+    return int(lines[0].split()[1]) if lines else -1
+
+
+def kinds(site: SlurmFolder, job_id: str) -> list[str]:
+    with open_store(site.store, readonly=True) as store:
+        return [event.kind for event in Ledger(store).events(job_id)]
+
+
+def test_a_job_without_its_model_tries_clocks_and_counts_with_its_limits(site: SlurmFolder) -> None:
+    limit(site, IDLE_W + 2 * 250.0 + 60.0)
+    rounds, now = explored(site)
+    asked = "class=A,model=bert,freq=auto"
+    site.write([job("7", comment=asked), job("8", comment=asked)], NODES)
+    answered(site, rounds, now[0])
+    rounds.run()
+    assert site.jobs["7"]["state"] == "RUNNING"
+    assert site.jobs["8"]["state"] == "PENDING"  # job 7 takes the power limits of its two GPUs
+    seen = []
+    for _ in range(40):
+        now[0] += 5.0
+        rounds.run()
+        seen.append(answered(site, rounds, now[0]))
+        reading = rounds.power.reading()
+        assert reading is not None
+        if "explored" in kinds(site, "7"):
+            break
+        assert reading.planned_w == IDLE_W + 500.0
+    tried = list(dict.fromkeys(seen))
+    assert [clock for clock in tried if clock > 0] == [1530, 1400, 1200, 1000, 900]
+    assert kinds(site, "7").count("exploring") == 1
+    assert site.ledger("7")[-1].why["model"].endswith("; at first it tries several clocks")
+    # Then the clock is chosen as that of any other job of its class.
+    for _ in range(3):
+        now[0] += 5.0
+        rounds.run()
+        answered(site, rounds, now[0])
+    assert site.jobs["8"]["state"] == "RUNNING"
+
+
+def test_another_selector_ends_what_was_begun(site: SlurmFolder) -> None:
+    limit(site, 5000.0)
+    rounds, now = explored(site)
+    site.write([job("7", comment="class=A,model=bert,freq=auto")], NODES)
+    for _ in range(8):
+        answered(site, rounds, now[0])
+        rounds.run()
+        now[0] += 5.0
+    assert answered(site, rounds, now[0]) in (1200, 1400)
+    held = [now[0] + 200.0]
+    later = Rounds(
+        site.client(),
+        load_config(site.config),
+        LedgerWriter(site.store),
+        gate_held_until=lambda: held[0] + 600,
+        orders=site.config.parent / "orders",
+        clock=lambda: held[0],
+    )
+    later.load()
+    for _ in range(3):
+        answered(site, later, held[0])
+        later.run()
+        held[0] += 5.0
+    assert kinds(site, "7")[-1] == "explored"
+    assert running_clock(site, "7") in (0, None, answered(site, later, held[0]))
+
+
+def test_nothing_is_explored_where_no_agent_obeys(site: SlurmFolder) -> None:
+    rounds, now = explored(site)
+    site.write([job("7", comment="class=A,model=bert,freq=auto")], NODES)
+    for _ in range(5):
+        rounds.run()
+        now[0] += 5.0
+    assert site.jobs["7"]["state"] == "RUNNING"
+    assert "exploring" not in kinds(site, "7")
+
+
+def test_a_refused_clock_ends_the_exploration(site: SlurmFolder) -> None:
+    rounds, now = explored(site)
+    site.write([job("7", comment="class=A,model=bert,freq=auto")], NODES)
+    for _ in range(3):
+        answered(site, rounds, now[0])
+        rounds.run()
+        now[0] += 5.0
+    assert answered(site, rounds, now[0]) == 1530
+    ((node, (seq, _)),) = [one for one in orders(site).items() if one[1][1]]
+    rounds.power.heard("7", "clock_failed", {"node": node, "seq": seq, "error": "Not Supported"})
+    now[0] += 20.0
+    rounds.run()
+    assert kinds(site, "7")[-1] == "explored"
+    assert answered(site, rounds, now[0]) == 0

@@ -1,0 +1,137 @@
+"""A job without a model tries several clocks at first, and its measurement makes the model."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from cluster import NODES, OUTRUN, Cluster
+from site_files import CONFIG, kept
+from test_clocks_live import locked
+from test_power import FILE, GPUS, IDLE_W, MARGIN, WAIT
+
+pytestmark = OUTRUN
+
+RECORDS = "/shared/records"
+TRAIN = """
+import os, time
+folder = "/shared/fakegpu/" + os.environ["SLURMD_NODENAME"]
+def clock():
+    for name in os.listdir(folder):
+        if name.endswith(".locked_clocks"):
+            try:
+                return int(open(f"{folder}/{name}").read().split()[0])
+            except (OSError, ValueError, IndexError):
+                pass
+    return 1530
+until = time.time() + 120
+while time.time() < until:
+    time.sleep(0.02 + 0.08 * 1530 / clock())
+    with open(os.environ["GPU_AWARE_MARKS"], "ab") as marks:
+        marks.write(b".")
+"""
+
+
+@pytest.fixture
+def exploring(cluster: Cluster) -> Iterator[None]:
+    """The site explores for 50 s, and knows the clocks of its GPUs and the curve of class B."""
+    with kept(cluster, CONFIG, FILE):
+        cluster.sh("ctl", f"printf '\\n[power]\\nexplore_s = 50\\n' >> {CONFIG}")
+        cluster.sh("ctl", f"install -d -m 1733 {RECORDS}; rm -f {RECORDS}/*")
+        cluster.service_down("ctl", "selectd")
+        cluster.service_up("ctl", "selectd")
+        cluster.sh(
+            "ctl",
+            "gpu-aware-profile sweep --clocks 6 --allow-clock-changes --time-limit 600",
+            timeout=600,
+        )
+        time.sleep(6)  # the selector reads the profile every 5 s
+        yield
+
+
+def told(cluster: Cluster, job: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(cluster.sh("ctl", ["gpu-aware", "explain", job, "--json"]))
+    return found
+
+
+def kinds(cluster: Cluster, job: str) -> list[str]:
+    return [event["kind"] for event in told(cluster, job)["events"]]
+
+
+def test_a_job_makes_the_model_that_the_next_one_uses(cluster: Cluster, exploring: None) -> None:
+    name = f"fresh{int(time.time())}"  # no test before this one has measured it
+    measured = (
+        f"exec srun gpu-aware-profile job --model {name} --class B --slice 2 --out {RECORDS}"
+        f" -- python3 -c '{TRAIN}'"
+    )
+    asked = ["--gres=gpu:1", f"--comment=class=B,model={name},freq=auto"]
+    first = cluster.submit("alice", asked, measured)
+    cluster.wait(first, "RUNNING")
+    other = cluster.submit("alice", [*asked, f"-w{NODES[-1]}"], WAIT)
+    cluster.wait(other, "RUNNING")
+    seen: set[int] = set()
+
+    def tried() -> bool:
+        seen.update(locked(cluster).values())
+        assert cluster.job(first)["JobState"] == "RUNNING"
+        return "explored" in kinds(cluster, first)
+
+    cluster.wait_until(tried, 150, lambda: f"{seen} {kinds(cluster, first)}")
+    assert len(seen) >= 4
+    assert "exploring" not in kinds(cluster, other)  # one job at a time
+    assert locked(cluster) == {}
+    time.sleep(4)
+    cluster.cancel_all()
+    record = cluster.sh("ctl", f"cat {RECORDS}/gpu-aware-job-{first}.csv")
+    rows = [line.split(",") for line in record.splitlines()[1:]]
+    assert len({row[6] for row in rows if row[7] and row[8]}) >= 4, record
+    cluster.sh("ctl", f"touch -d '10 minutes ago' {RECORDS}/*.csv")
+    cluster.sh("ctl", ["gpu-aware-profile", "collect", RECORDS])
+    cluster.sh("ctl", ["gpu-aware", "models", "fit"], timeout=120)
+    shown = json.loads(
+        cluster.sh("ctl", ["gpu-aware", "models", "show", f"alice/{name}", "--json"])
+    )
+    assert shown[0]["quality"]["time_samples"] >= 4
+    assert shown[0]["quality"]["time_error"] < 0.15
+    assert shown[0]["measured"]["low_mhz"] < 0.7 * 1530
+    time.sleep(6)
+    watts = (GPUS * IDLE_W + 3 * 340) / (1 - MARGIN)
+    cluster.sh("ctl", ["gpu-aware", "power", "set", str(round(watts))])
+    second = cluster.submit("alice", asked, WAIT)
+    cluster.wait(second, "RUNNING")
+    chosen = told(cluster, second)["decisions"][-1]
+    assert "model" not in chosen["why"], chosen
+    assert chosen["why"]["power"]["model"].startswith(f"alice/{name} on")
+    assert "exploring" not in kinds(cluster, second)
+
+
+def test_killed_daemons_leave_no_clock(cluster: Cluster, exploring: None) -> None:
+    asked = ["--gres=gpu:1", "--comment=class=B,model=other,freq=auto"]
+    job = cluster.submit("bob", asked, WAIT)
+    cluster.wait(job, "RUNNING")
+    (node,) = cluster.gpus(job)
+    seen: set[int] = set()
+
+    def changed() -> bool:
+        seen.update(locked(cluster).values())
+        return len(seen) >= 2
+
+    cluster.wait_until(changed, 90, lambda: f"{seen} {kinds(cluster, job)}")
+    cluster.run("ctl", 'kill -9 "$(services pid selectd)"')
+    cluster.run(node, 'kill -9 "$(services pid clockd)"')
+    # The next selector ends what was begun; the job goes on at its own clock.
+    cluster.wait_until(
+        lambda: "explored" in kinds(cluster, job) and locked(cluster) == {},
+        150,
+        lambda: f"{locked(cluster)} {kinds(cluster, job)}",
+    )
+    assert cluster.job(job)["JobState"] == "RUNNING"
+    # Another job is explored now, and ends in the middle.
+    job = cluster.submit("alice", asked, WAIT)
+    cluster.wait(job, "RUNNING")
+    cluster.wait_until(lambda: locked(cluster) != {}, 60, lambda: str(kinds(cluster, job)))
+    cluster.sh("ctl", ["scancel", job])
+    cluster.wait_until(lambda: locked(cluster) == {}, 60, lambda: str(locked(cluster)))
