@@ -34,7 +34,7 @@ EXTRA_CLOCK = "freq="
 """Start of the entry of Extra that sets a job's clock."""
 
 # --comment=class=A,bw=high (docs/comment.md)
-COMMENT_KEYS = ("class", "bw", "pattern", "gpus", "freq", "model", "move", "due", "place")
+COMMENT_KEYS = ("class", "bw", "pattern", "gpus", "freq", "model", "move", "due", "epochs", "place")
 """In the order in which messages list them."""
 BANDWIDTHS = ("high", "low")
 PATTERNS = ("ring", "tree", "ring+tree", "all-to-all", "none")
@@ -45,6 +45,9 @@ MAX_RESTART_S = 86_400
 DUE_UNITS = {"m": 60, "h": 3600, "d": 86_400}
 """Unit of ``due=36h`` -> seconds."""
 MAX_DUE_S = 366 * 86_400
+MAX_EPOCHS = 100_000
+EPOCH_UNITS = {"s": 1, "m": 60, "h": 3600}
+"""Unit of ``epochs=90x10m`` -> seconds."""
 MAX_SHOWN = 40
 """Characters of a user's text in a sentence."""
 VALID = {
@@ -54,6 +57,7 @@ VALID = {
     "move": f"{', '.join(MOVE_WORDS)}, or how long a restart takes, 1s to {MAX_RESTART_S}s",
     "due": "a time such as 2026-12-01T08:00, or a duration from submission, such as 90m, 36h or 2d,"
     f" at most {MAX_DUE_S // 86_400}d",
+    "epochs": f"the most epochs, 1 to {MAX_EPOCHS}, and the time of one, such as 90x10m or 30x45s",
 }
 """Key -> its valid values in words; the other keys list theirs."""
 COMMENT_MARK = "gpu:"
@@ -71,6 +75,7 @@ SENTENCES = {
     f" ours; to say more than these, write for example 'my text {COMMENT_MARK}%s'; {_LISTED}",
     "stays": "gpu-aware: move=%s has no effect: only a batch job that Slurm may requeue, and no"
     " array, is moved",
+    "late": "gpu-aware: due=%s has passed, so it plays no part",
     "gpus_outside": "gpu-aware: gpus=%s does not hold the %d GPUs that Slurm's options ask for;"
     " valid: a number or range with %d in it",
     "gpus_fixed": "gpu-aware: gpus=%s: the number of GPUs cannot change with %s; valid: %s",

@@ -70,6 +70,14 @@ local function stays(job, hints)
     end
 end
 
+--- The sentence for a job whose due date has passed; nil: it has none, or has time.
+local function late(hints)
+    local due = hints and hints.due
+    if type(due) == "string" and due < os.date("%Y-%m-%dT%H:%M") then
+        return rules.sentences.late:format(due)
+    end
+end
+
 --- Decide about a submission. Returns {refuse=, text=, new=, environment=}; empty: untouched.
 local function decide_submit(job, part_list, uid, conf)
     local wrong = forbidden.too_long(job) or not conf.admins[uid] and forbidden.trespass(job, conf)
@@ -130,7 +138,7 @@ local function decide_submit(job, part_list, uid, conf)
     end
     local own = text_of(job.licenses)
     new.licenses = (own and own .. "," or "") .. conf.licence .. ":1"
-    hint = hint or stays(job, hints)
+    hint = hint or stays(job, hints) or late(hints)
     return { new = new, environment = environment, parked = true, text = hint }
 end
 

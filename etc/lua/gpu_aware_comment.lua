@@ -71,14 +71,23 @@ local function is_time(text)
         and tonumber(minute) <= 59 and (tonumber(seconds:sub(2)) or 0) <= 59
 end
 
-local function read_due(text)
+--- Seconds of a duration, 36h; nil: it is none, or too long.
+local function seconds_of(text, units)
     local count, unit = text:match("^(%d+)([a-z])$")
-    local seconds = unit and rules.due_units[unit]
-    if seconds then
-        local number = number_in(count, 1, math.floor(rules.max_due_s / seconds))
-        return number and number * seconds or nil
-    end
-    return is_time(text) and text or nil
+    local seconds = unit and units[unit]
+    local number = seconds and number_in(count, 1, math.floor(rules.max_due_s / seconds))
+    return number and number * seconds or nil
+end
+
+local function read_due(text)
+    return seconds_of(text, rules.due_units) or is_time(text) and text or nil
+end
+
+local function read_epochs(text)
+    local count, each = text:match("^(%d+)x(.*)$")
+    local epochs = count and number_in(count, 1, rules.max_epochs)
+    local seconds = epochs and seconds_of(each, rules.epoch_units)
+    return seconds and { epochs, seconds } or nil
 end
 
 --- key -> function from text to value (nil: not valid), sentence of the valid ones
@@ -95,6 +104,7 @@ local function readers(conf)
         model = reader(read_model, rules.valid.model),
         move = reader(read_move, rules.valid.move),
         due = reader(read_due, rules.valid.due),
+        epochs = reader(read_epochs, rules.valid.epochs),
         place = reader(one_of(conf.policies, "off")),
     }
 end

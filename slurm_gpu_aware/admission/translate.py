@@ -224,7 +224,7 @@ def _request(entry: QueueEntry) -> Request:
         clock=hints.freq,
         performance_model=hints.model,
         user=job.user,
-        due=_due_date(hints.due, job),
+        due=_due_date(hints, job, gpus),
         application=defaults.application,
         eligible=eligible,
         required=required,
@@ -248,16 +248,19 @@ def _request(entry: QueueEntry) -> Request:
     return moldable(request, entry, hints.gpus, allowed) if hints.gpus is not None else request
 
 
-def _due_date(due: str | int | None, job: SlurmJob) -> DueDate | None:
+def _due_date(hints: JobHints, job: SlurmJob, gpus: int) -> DueDate | None:
     """The due date of a job's hints, else its ``--deadline``; None: it has neither.
 
-    A time without a zone is local time, as in Slurm's options.
+    A time without a zone is local time, as in Slurm's options. ``gpus``: those asked for.
     """
-    if due is None:
-        return None if job.deadline_s is None else DueDate(job.deadline_s)
-    if isinstance(due, int):
-        return DueDate(job.submit_s + due)
-    return DueDate(datetime.fromisoformat(due).timestamp())
+    if hints.due is None:
+        due_s = job.deadline_s
+    elif isinstance(hints.due, int):
+        due_s = job.submit_s + hints.due
+    else:
+        due_s = datetime.fromisoformat(hints.due).timestamp()
+    epochs = None if hints.epochs is None else (hints.epochs[0], gpus, float(hints.epochs[1]))
+    return None if due_s is None else DueDate(due_s, epochs=epochs)
 
 
 def _step_fits(request: Request, entry: QueueEntry, per_gpu: GpuDefaults) -> Request:

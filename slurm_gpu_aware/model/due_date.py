@@ -16,6 +16,8 @@ class DueDate:
     runs: tuple[tuple[int, float], ...] = ()
     """(GPUs, run time on median GPUs without any slowdown) of earlier runs of the same user and job
     name. Units: s; inf: its time limit ended the run."""
+    epochs: tuple[int, int, float] | None = None
+    """(most epochs, GPUs, time of an epoch on so many median GPUs); None: not known."""
     done: float = 0.0
     """Work of the job before its last start, in iterations of its size table."""
     weight: float = 1.0

@@ -48,6 +48,8 @@ class JobHints:
     """``ok``, ``no``, or the time that a restart of the job takes, in seconds."""
     due: str | int | None = None
     """A local time, ``2026-12-01T08:00`` with or without seconds, or seconds from submission."""
+    epochs: tuple[int, int] | None = None
+    """(most epochs, seconds of each)."""
     place: str | None = None
     """A policy that the site allows, or ``off``."""
 
@@ -92,6 +94,7 @@ def parse_comment(
         model=_value(found, "model", _model, rules.VALID["model"]),
         move=_value(found, "move", _move, rules.VALID["move"]),
         due=_value(found, "due", _due, rules.VALID["due"]),
+        epochs=_value(found, "epochs", _epochs, rules.VALID["epochs"]),
         place=_choice(found, "place", [*policies, "off"]),
     )
 
@@ -153,11 +156,21 @@ def _move(text: str) -> str | int | None:
 
 
 def _due(text: str) -> str | int | None:
-    for unit, seconds in rules.DUE_UNITS.items():
-        if text.endswith(unit):
-            count = _number(text[:-1], 1, rules.MAX_DUE_S // seconds)
-            return None if count is None else count * seconds
+    if text[-1:] in rules.DUE_UNITS:
+        return _seconds(text, rules.DUE_UNITS)
     return text if _is_time(text) else None
+
+
+def _epochs(text: str) -> tuple[int, int] | None:
+    count, _, each = text.partition("x")
+    epochs, seconds = _number(count, 1, rules.MAX_EPOCHS), _seconds(each, rules.EPOCH_UNITS)
+    return (epochs, seconds) if epochs and seconds else None
+
+
+def _seconds(text: str, units: Mapping[str, int]) -> int | None:
+    unit = units.get(text[-1:])
+    count = None if unit is None else _number(text[:-1], 1, rules.MAX_DUE_S // unit)
+    return None if count is None or unit is None else count * unit
 
 
 def _is_time(text: str) -> bool:

@@ -19,7 +19,7 @@ class DueAccount:
     in_time: float | None
     """Probability; 0: impossible, as far as is known; None: no earlier run says anything."""
     runs: int = 0
-    """Earlier runs with more work than the job has done; 0: it has outlived all of them."""
+    """As in `sizing.due_plan.DuePlan`, as ``by_epochs`` is."""
     gpus: int = 0
     growth: tuple[tuple[float, int], ...] = ()
     """(time, GPUs) of later sizes."""
@@ -29,6 +29,7 @@ class DueAccount:
     pressure_s: float = -math.inf
     """Time by which that end would be late with the largest number of GPUs from now on, mostly
     negative (STS, section V)."""
+    by_epochs: bool = False
 
     @property
     def turn(self) -> tuple[float, float]:
@@ -43,8 +44,10 @@ class DueAccount:
         words = f"{stamp(self.due_s)}; "
         runs = f"{self.runs} earlier run{'' if self.runs == 1 else 's'}"
         if not self.in_time:
-            return f"{words}it cannot be met by what {runs} needed, so it plays no part"
-        by = runs if self.runs else "its time limit, as it has outlived all earlier runs"
+            needs = "an epoch needs" if self.by_epochs else f"{runs} needed"
+            return f"{words}it cannot be met by what {needs}, so it plays no part"
+        by = runs if self.runs else "its limit, as it has outlived all earlier runs"
+        by = "its epochs, each number of them alike" if self.by_epochs else by
         words += f"met with {100 * self.in_time:.0f}% by {by}; longest case ends"
         words += f" {stamp(self.ends_s)} with {_gpus(self.gpus)}"
         for at, gpus in self.growth:
@@ -54,7 +57,7 @@ class DueAccount:
     def values(self) -> dict[str, Any]:
         """For the ledger."""
         ends_s = self.ends_s if math.isfinite(self.ends_s) else None
-        left_out = ("growth", "weight", "pressure_s")
+        left_out = ("growth", "weight", "pressure_s", "by_epochs")
         values = {name: value for name, value in vars(self).items() if name not in left_out}
         grows = {"grows": [list(step) for step in self.growth]} if self.growth else {}
         return {**values, **grows, "ends_s": ends_s, "text": self.text}

@@ -41,6 +41,7 @@ def due_account(
         now + plan.longest_s,
         request.due.weight,
         now + plan.least_s - request.due.due_s if plan.in_time else -math.inf,
+        by_epochs=plan.by_epochs,
     )
 
 

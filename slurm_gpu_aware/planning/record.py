@@ -229,7 +229,9 @@ def _read_wait(row: Mapping[str, Any]) -> Postponement:
 
 
 def _read_due(row: Mapping[str, Any]) -> DueDate:
-    return DueDate(**{**row, "runs": tuple((int(gpus), float(s)) for gpus, s in row["runs"])})
+    runs = tuple((int(gpus), float(s)) for gpus, s in row["runs"])
+    epochs = tuple(row["epochs"]) if row.get("epochs") else None
+    return DueDate(**{**row, "runs": runs, "epochs": epochs})
 
 
 def _read_table(row: Mapping[str, Any]) -> SizeTable:

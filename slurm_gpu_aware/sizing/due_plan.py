@@ -28,6 +28,8 @@ AT_ONCE_S = 1.0
 """A size is left at once if its time is not longer than this, ..."""
 RESTARTS = 5.0
 """... or than so many restarts, if the job does not run with it yet."""
+CASES = 100
+"""Cases that stand for the epochs of a job without earlier runs."""
 RESERVE = 2.0
 """Restarts by which a plan with growth ends before the due date, if it can."""
 
@@ -41,13 +43,16 @@ class DuePlan:
     in_time: float
     """Probability of the due date; 0: no earlier run would have met it."""
     runs: int
-    """Earlier runs with more work than the job has done; 0: it has outlived all of them."""
+    """Earlier runs with more work than the job has done; 0: it has outlived all of them, or
+    has none but epochs."""
     growth: tuple[tuple[float, int], ...] = ()
     """(time, GPUs) of later sizes."""
     longest_s: float = math.inf
     """Time to the end with the most work with which the job is in time."""
     least_s: float = math.inf
     """The same with its largest number from now on."""
+    by_epochs: bool = False
+    """There is no earlier run: it may end after each of its epochs, all alike."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +86,8 @@ def due_plan(
     time_left = (due.due_s - now) / slowdown
     options = list(_options(work, own or speeds, time_left, running=running, slowdown=slowdown))
     if not options:
-        runs = len(work.cases)
-        return DuePlan(request.gpus, 0.0, runs) if runs else None
+        known = len(work.cases) > 0
+        return DuePlan(request.gpus, 0.0, work.runs, by_epochs=work.by_epochs) if known else None
     best = max(options, key=lambda one: (one.most, -one.plan.cost))
     stays = running and best.plan.gpus[0] == request.gpus
     least_s = (best.most - work.done) * float((own or speeds).unit_time[-1]) * slowdown
@@ -113,11 +118,23 @@ class _Work:
         speed = dict(zip(speeds.gpus.tolist(), speeds.speed.tolist(), strict=True))
         works = (seconds * speed[gpus] for gpus, seconds in due.runs if gpus in speed)
         known = np.array(list(works), dtype=float)
+        limit = request.time_limit_s * float(speeds.speed[0])
+        self.by_epochs = False
+        if due.epochs is not None and due.epochs[1] in speed:
+            epochs, gpus, seconds = due.epochs
+            limit = epochs * seconds * speed[gpus]
+            if not len(known):
+                self.by_epochs = True
+                known = limit * np.linspace(0.0, 1.0, min(epochs, CASES) + 1)[1:]
         self.known = len(known) > 0
         self.cases: FloatArray = known[known > due.done]
-        limit = request.time_limit_s * float(speeds.speed[0])
         self.limit = limit if limit > due.done else math.inf
-        """The most work that it may have: its time limit must do for its least size."""
+        """The most work that it may have: its epochs, or its time limit at its least size."""
+
+    @property
+    def runs(self) -> int:
+        """Earlier runs with more work than the job has done."""
+        return 0 if self.by_epochs else len(self.cases)
 
     def covered(self, speed: float, time_left: float) -> float | None:
         """The most work that may be asked of a job in time at a speed; None: no case is in time."""
@@ -192,9 +209,10 @@ def _told(work: _Work, best: _Option, slowdown: float, *, stays: bool) -> DuePla
     return DuePlan(
         int(plan.gpus[start]),
         work.in_time(best.most),
-        len(work.cases),
+        work.runs,
         tuple(
             (float(leaves[i - 1] + restart_s * (i - start - 1)), int(plan.gpus[i])) for i in later
         ),
         float(leaves[-1] + restart_s * best.restarts),
+        by_epochs=work.by_epochs,
     )

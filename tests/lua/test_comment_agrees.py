@@ -20,6 +20,7 @@ ODD_VALUES += ["2-100000", "1=2", "x" * 65, "é", "\n", "\x00", "'", '"', "$(id)
 ODD_VALUES += ["36h", "0d", "366d", "367d", "527041m", "2026-02-29T08:00", "2028-02-29T23:59:59"]
 ODD_VALUES += ["2026-12-01T24:00", "2026-12-01T08:00:60", "2026-12-01 08:00", "2026-12-01T08:00Z"]
 ODD_VALUES += ["2026-00-01T08:00", "2026-12-00T08:00", "2026-12-01T08:00:0", "1h30m", "007h"]
+ODD_VALUES += ["90x10m", "90x0m", "0x10m", "100000x366h", "100001x1s", "9x", "x9s", "9x9d"]
 ODD_KEYS = ["Class", "", " ", "clas", "key", "классе", "class\n", "\x7f", "'", "y" * 50]
 
 blank = st.sampled_from(["", "", "", " ", "\t", "  "])
@@ -53,6 +54,9 @@ RIGHT = {
             lambda n: "20{:02}-{:02}-{:02}T{:02}:{:02}:{:02}".format(*n)
         ),
     ),
+    "epochs": st.tuples(
+        st.integers(0, 100_010), st.integers(0, 9000), st.sampled_from(["s", "m", "h", "d", ""])
+    ).map("{0[0]}x{0[1]}{0[2]}".format),
     "place": st.sampled_from([*POLICIES, "off"]),
 }
 right_entries = st.fixed_dictionaries({}, optional=RIGHT).map(lambda d: list(d.items()))

@@ -514,7 +514,7 @@ def test_a_comment_of_others_is_told_and_kept(filter_: Filter) -> None:
     assert "comment" not in out.written
     (told,) = out.messages
     assert "gpu:class=A" in told
-    assert "class, bw, pattern, gpus, freq, model, move, due, place" in told
+    assert "class, bw, pattern, gpus, freq, model, move, due, epochs, place" in told
 
 
 @pytest.mark.parametrize(
@@ -574,6 +574,16 @@ def test_a_job_that_cannot_be_moved_is_told(
     assert [f"move={move} has no effect" in text for text in out.messages] == (
         [True] if told and move != "no" else []
     )
+
+
+@pytest.mark.parametrize(
+    ("due", "late"), [("2020-02-29T08:00", True), ("2098-12-01T08:00:00", False), ("1m", False)]
+)
+def test_a_due_date_that_has_passed_is_told_at_once(filter_: Filter, due: str, late: bool) -> None:
+    out = filter_.submit(**NODE, comment=f"class=A,due={due}")
+    assert out.rc == SUCCESS
+    assert "licenses" in out.written
+    assert [f"due={due} has passed" in text for text in out.messages] == [True] * late
 
 
 def test_place_off_in_the_environment(filter_: Filter) -> None:

@@ -118,10 +118,13 @@ def test_sizes_growth_and_a_killed_selector(cluster: Cluster) -> None:
     early = Job(cluster, ",due=1h,move=1s", work_s=5)
     late = Job(cluster, f",due={local(time.time())}", work_s=5)
     new = Job(cluster, f",due={due}", "-Jnew", work_s=5)
+    epochs = Job(cluster, f",due={due},epochs=40x3s", "-Jnew", work_s=5)
+    slurms = Job(cluster, ",move=1s", "-t1", "--deadline=now+1hour", work_s=5)
     plain = Job(cluster, "", work_s=5)
 
     # All of the limit of 120 s must fit: one GPU needs 120 s for it, two need 61 s.
-    assert [job.runs() for job in (grows, stays, early, late, new, plain)] == [1, 2, 1, 1, 1, 1]
+    others = (early, late, new, slurms, plain)
+    assert [job.runs() for job in (grows, stays, epochs, *others)] == [1, 2, 2, 1, 1, 1, 1, 1]
     cluster.wait_told(grows.id, r"due +\S+ \S+; met with 100% by 2 earlier runs; longest case")
     account = cluster.explained(grows.id)["why"]["due"]
     assert account["due_s"] == int(due_s)
@@ -129,6 +132,9 @@ def test_sizes_growth_and_a_killed_selector(cluster: Cluster) -> None:
     assert (gpus, at < due_s) == (2, True)
     cluster.wait_told(late.id, "due_impossible|it cannot be met")
     cluster.wait_told(new.id, "no earlier run of its name")
+    cluster.wait_told(epochs.id, "met with 100% by its epochs")
+    cluster.wait_told(slurms.id, "met with 100% by 2 earlier runs")
+    cluster.wait_told(slurms.id, "may cancel a requeued job that has a --deadline")
 
     at -= 2.0  # it is left at once in its last second
     time.sleep(max(0.0, at - time.time()))
@@ -145,7 +151,7 @@ def test_sizes_growth_and_a_killed_selector(cluster: Cluster) -> None:
     await_event(cluster, grows.id, "ended")
     assert [grows.kinds().count(kind) for kind in ("move_begun", "moved", "ended")] == [1, 1, 1]
 
-    for job in (stays, early, late, new, plain):
+    for job in (stays, epochs, *others):
         starts, _ = job.ended()
         assert len(starts) == 1
     assert late.kinds().count("due_impossible") == 1

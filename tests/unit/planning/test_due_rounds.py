@@ -103,6 +103,7 @@ def test_what_has_no_due_date_or_history_is_planned_as_before():
 
 def test_a_recorded_round_is_replayed():
     queue, cluster = [movable_due(3.0), job("2")], full(3)
+    queue[0] = replace(queue[0], due=replace(queue[0].due, epochs=(9, 1, 60.0), weight=2.0))
     plan = plan_round(queue, cluster, PACKED, NOW)
     recorded = read_round(record_round(queue, cluster, PACKED, NOW, plan))
     assert recorded.queue[0].due == queue[0].due

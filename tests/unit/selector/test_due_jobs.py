@@ -95,6 +95,9 @@ RUNS = ((1, 2 * H), (1, 3 * H))
         ("gpus=1-4", RUNS, 1),
         ("gpus=1-4,due=1h", (), 1),
         ("due=1h", RUNS, 2),
+        ("gpus=1-4,due=30h,epochs=10x30m", (), 1),
+        ("gpus=1-4,due=6h,epochs=10x30m", (), 2),  # 5 h with two GPUs, as the job asks
+        ("gpus=1-4,due=4h,epochs=10x30m", (), 4),
     ],
 )
 def test_a_job_starts_with_the_size_that_its_due_date_needs(

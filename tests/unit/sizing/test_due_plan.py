@@ -129,6 +129,40 @@ def test_nothing_is_known(request_):
     assert due_plan(request_, 0.0) is None
 
 
+EPOCHS = (10, 1, H)  # 10 epochs of 1 h on one GPU
+
+
+@pytest.mark.parametrize(
+    ("due_s", "more", "gpus", "in_time", "runs"),
+    [
+        (10 * H, {}, 1, 1.0, 0),
+        (9 * H, {}, 2, 1.0, 0),
+        (1 * H, {}, 8, 0.5, 0),  # 5 of 10 h of work
+        (1.5 * H, {}, 8, 0.7, 0),
+        (0.1 * H, {}, 1, 0.0, 0),  # not even one epoch
+        (10 * H, {"epochs": (5, 2, H)}, 1, 1.0, 0),  # 9 h of work
+        (8 * H, {"epochs": (5, 2, H)}, 2, 1.0, 0),
+        (10 * H, {"runs": RUNS}, 1, 1.0, 4),  # of the runs, but no more than the epochs
+        (9 * H, {"runs": RUNS}, 2, 1.0, 4),
+    ],
+)
+def test_epochs_bound_the_work_and_say_what_there_may_be(due_s, more, gpus, in_time, runs):
+    one = job(due_s, limit_s=50 * H, **{"runs": (), "epochs": EPOCHS, **more})
+    plan = due_plan(one, 0.0)
+    assert (plan.gpus, plan.in_time, plan.runs) == (gpus, pytest.approx(in_time), runs)
+    assert plan.by_epochs == (not runs)
+
+
+def test_many_epochs_are_counted_in_steps():
+    plan = due_plan(job(1 * H, runs=(), epochs=(36_000, 1, 1.0)), 0.0)
+    assert plan.in_time == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("epochs", [(10, 3, H), None])
+def test_epochs_on_a_number_that_it_cannot_have_say_nothing(epochs):
+    assert due_plan(job(9 * H, runs=(), epochs=epochs), 0.0) is None
+
+
 hours = st.floats(0.05, 20.0).map(lambda h: h * H)
 
 
