@@ -1,6 +1,6 @@
 """Due dates on a real Slurm: jobs start with the least number that suffices, and grow at its time.
 
-The jobs of the name ``long`` have short earlier runs. The work of a job is in milliseconds of one
+The jobs of the name `LONG` have short earlier runs. The work of a job is in milliseconds of one
 GPU; one with more of them is as much faster, as the model ``net`` says, too.
 """
 
@@ -39,15 +39,16 @@ import sqlite3
 with sqlite3.connect("/var/lib/slurm-gpu-aware/store.db") as db:
     db.execute("UPDATE events SET at_unix = at_unix - 86400 WHERE kind IN ('move_begun', 'moved')")
 """
+LONG = f"-Jlong-{time.time():.0f}"
 ALL_GPUS = ["-N4", "--gres=gpu:4", "--nice=1000000", "-t1"]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def history(cluster: Cluster) -> Iterator[None]:
-    """Two earlier runs of the name ``long``."""
+    """Two earlier runs of the name `LONG`."""
     with net_model(cluster, SETTINGS):
         for seconds in (2, 4):
-            job = ["--gres=gpu:1", "--comment=class=A,model=net", "-Jlong", "-t2"]
+            job = ["--gres=gpu:1", "--comment=class=A,model=net", LONG, "-t2"]
             job_id = cluster.submit("alice", job, f"sleep {seconds}")
         cluster.wait(job_id, "COMPLETED", 60)
         yield
@@ -61,7 +62,8 @@ def new_selector(cluster: Cluster) -> None:
     cluster.service_up("ctl", "selectd")
 
     def known() -> bool:
-        return "earlier runs" in cluster.sh("ctl", "tail -n 20 /var/log/cluster/selectd.*")
+        log = cluster.sh("ctl", "tail -n 20 /var/log/cluster/selectd.*")
+        return "earlier runs" in log.rpartition("selector stops")[2]
 
     cluster.wait_until(known, 30, "earlier runs are read")
 
@@ -74,7 +76,7 @@ class Job:
         script = WORKS.replace("WORK ", f"{1000 * work_s} ")
         options = (f"--comment=class=A,model=net,gpus=1-4{comment}", *options)
         self.id = cluster.submit(
-            "alice", ["--gres=gpu:1", "-Jlong", "-t2", "--open-mode=append", *options], script
+            "alice", ["--gres=gpu:1", LONG, "-t2", "--open-mode=append", *options], script
         )
 
     @property
@@ -112,20 +114,20 @@ def test_sizes_growth_and_a_killed_selector(cluster: Cluster) -> None:
     cluster.wait(hold, "RUNNING", 60)
     behind = cluster.submit("bob", ALL_GPUS, "true")
     due_s = time.time() + 75
-    due = local(due_s)
+    due, name = local(due_s), f"-Jnew-{due_s:.0f}"
     grows = Job(cluster, f",due={due},move=1s", work_s=60)
     stays = Job(cluster, f",due={due}")
     early = Job(cluster, ",due=1h,move=1s", work_s=5)
     late = Job(cluster, f",due={local(time.time())}", work_s=5)
-    new = Job(cluster, f",due={due}", "-Jnew", work_s=5)
-    epochs = Job(cluster, f",due={due},epochs=40x3s", "-Jnew", work_s=5)
+    new = Job(cluster, f",due={due}", name, work_s=5)
+    epochs = Job(cluster, f",due={due},epochs=40x3s", name, work_s=5)
     slurms = Job(cluster, ",move=1s", "-t1", "--deadline=now+1hour", work_s=5)
     plain = Job(cluster, "", work_s=5)
 
     # All of the limit of 120 s must fit: one GPU needs 120 s for it, two need 61 s.
     others = (early, late, new, slurms, plain)
     assert [job.runs() for job in (grows, stays, epochs, *others)] == [1, 2, 2, 1, 1, 1, 1, 1]
-    cluster.wait_told(grows.id, r"due +\S+ \S+; met with 100% by 2 earlier runs; longest case")
+    cluster.wait_told(grows.id, r"due +\S+ \S+; met with 100% by \d+ earlier runs; longest case")
     account = cluster.explained(grows.id)["why"]["due"]
     assert account["due_s"] == int(due_s)
     ((at, gpus),) = account["grows"]
@@ -133,7 +135,7 @@ def test_sizes_growth_and_a_killed_selector(cluster: Cluster) -> None:
     cluster.wait_told(late.id, "due_impossible|it cannot be met")
     cluster.wait_told(new.id, "no earlier run of its name")
     cluster.wait_told(epochs.id, "met with 100% by its epochs")
-    cluster.wait_told(slurms.id, "met with 100% by 2 earlier runs")
+    cluster.wait_told(slurms.id, r"met with 100% by \d+ earlier runs")
     cluster.wait_told(slurms.id, "may cancel a requeued job that has a --deadline")
 
     at -= 2.0  # it is left at once in its last second
