@@ -34,7 +34,8 @@ class Quality:
     """How well a model predicts samples that its fit has not seen."""
 
     time_samples: int
-    """Different conditions with a time; several runs of one condition count once."""
+    """Different conditions with a time; several runs of one condition count once. 0: no time was
+    measured, and that of the class counts."""
     power_samples: int
     time_error: float | None = None
     """Mean absolute relative error of times, held out; None: too few conditions to test it."""
@@ -102,7 +103,9 @@ class PerformanceModel:
         ]
         if self.quality.power_samples == 0:
             parts[1] = "power not measured"
-        count = self.quality.time_samples
+        if self.quality.time_samples == 0:
+            parts[0] = "time not measured, as that of its class"
+        count = max(self.quality.time_samples, self.quality.power_samples)
         return f"{', '.join(parts)} ({count} condition{'' if count == 1 else 's'})"
 
     def values(self) -> dict[str, Any]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
+
+import numpy as np
 
 from slurm_gpu_aware.energy.fitting import fit_model, is_usable, merged
 from slurm_gpu_aware.energy.performance_model import PerformanceModel
 from slurm_gpu_aware.energy.priors import Prior, prior_from, prior_of
+from slurm_gpu_aware.energy.throughput import Conditions
 from slurm_gpu_aware.model.performance_sample import (
     APPLICATION,
     CLASS,
@@ -49,8 +54,14 @@ def fit_site(
             app_class = name if kind == CLASS else _newest_class(own)
             base = of_class.get((app_class, gpu_model))
             prior = prior_of(app_class, gpu_model) if base is None else prior_from(base)
-            bare = [one.sample for one in own]
-            fit = _fit(kind, (name, gpu_model), bare, prior, default_mhz.get(gpu_model))
+            bare, times_of = [one.sample for one in own], None
+            if all(math.isnan(sample.time_s) for sample in bare):
+                if base is None:
+                    reason = "only its power was measured, and its class has no model here"
+                    yield SiteFit(kind, name, gpu_model, None, reason)
+                    continue
+                times_of = base
+            fit = _fit(kind, (name, gpu_model), bare, prior, default_mhz.get(gpu_model), times_of)
             if kind == CLASS and fit.model is not None:
                 of_class[name, gpu_model] = fit.model
             yield fit
@@ -62,12 +73,17 @@ def _fit(
     samples: Sequence[PerformanceSample],
     prior: Prior,
     default_mhz: int | None,
+    times_of: PerformanceModel | None,
 ) -> SiteFit:
+    """``times_of``: model whose time counts at each clock; None: that of the samples."""
     locked = [s.clock_mhz for s in samples if s.clock_mhz > 0]
     reference = max([float(default_mhz or 0), *locked])
     if reference <= 0:
         return SiteFit(kind, *key, None, "no clock is known: no sweep has seen this GPU model")
-    usable = [s for s in (_at_clock(s, reference) for s in samples) if is_usable(s)]
+    located = [_at_clock(s, reference) for s in samples]
+    if times_of is not None:
+        located = [s._replace(time_s=_class_time(times_of, s.clock_mhz)) for s in located]
+    usable = [s for s in located if is_usable(s)]
     if not usable:
         return SiteFit(kind, *key, None, "no usable sample")
     if kind == CLASS and len({s.clock_mhz for s in usable}) == 1:
@@ -78,7 +94,17 @@ def _fit(
         model = fit_model(chosen, prior, reference, name=key[0], gpu_model=key[1])
     except (ValueError, ArithmeticError) as exc:  # samples of one user must not stop all others
         return SiteFit(kind, *key, None, f"it cannot be fitted: {exc}")
+    if times_of is not None:
+        untimed = replace(model.quality, time_samples=0, time_error=None, energy_error=None)
+        model = replace(model, quality=untimed)
     return SiteFit(kind, *key, model)
+
+
+def _class_time(model: PerformanceModel, clock_mhz: float) -> float:
+    """Time of the class's own iteration: what counts is how it changes with the clock."""
+    one = np.ones(1)
+    at = Conditions(one, one, model.measured.batch_size * one, clock_mhz * one)
+    return float(model.predict(at)[0][0])
 
 
 def _at_clock(sample: PerformanceSample, default_mhz: float) -> PerformanceSample:

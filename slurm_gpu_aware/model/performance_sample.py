@@ -23,7 +23,7 @@ class PerformanceSample(NamedTuple):
     clock_mhz: float
     """SM clock; ``NOT_LOCKED``: the default clock."""
     time_s: float
-    """Time of one iteration."""
+    """Time of one iteration; NaN: not measured, only the power was."""
     power_w: float | None = None
     """Mean power of all GPUs together during the iteration; None: not measured."""
 

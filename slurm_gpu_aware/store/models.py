@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -62,7 +63,8 @@ def put_samples(store: Store, samples: Sequence[NamedSample], *, source: str) ->
     runs: Counter[tuple[object, ...]] = Counter()
     rows = []
     for one, key in zip(samples, keys, strict=True):
-        rows.append((*key, runs[key], one.sample.time_s, one.sample.power_w, source, one.app_class))
+        time_s = None if math.isnan(one.sample.time_s) else one.sample.time_s
+        rows.append((*key, runs[key], time_s, one.sample.power_w, source, one.app_class))
         runs[key] += 1
     with store.write():
         store.executemany(
@@ -100,7 +102,14 @@ def application_samples(store: Store) -> list[NamedSample]:
         " power_w, class FROM model_samples ORDER BY 1, 2, 3, 4, 5, 6, 7, run"
     )
     return [
-        NamedSample(row[0], row[1], row[2], PerformanceSample(*row[3:9]), row[9]) for row in rows
+        NamedSample(
+            row[0],
+            row[1],
+            row[2],
+            PerformanceSample(*row[3:9])._replace(time_s=math.nan if row[7] is None else row[7]),
+            row[9],
+        )
+        for row in rows
     ]
 
 

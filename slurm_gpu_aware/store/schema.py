@@ -10,7 +10,7 @@ __all__ = ["APPLICATION_ID", "CREATE", "VERSION"]
 
 APPLICATION_ID = 0x47505541
 """Marks an SQLite file as a store of ours ("GPUA")."""
-VERSION = 7
+VERSION = 8
 """Version of the schema, raised with every change of it."""
 
 CREATE = f"""
@@ -149,7 +149,7 @@ CREATE TABLE IF NOT EXISTS model_samples (
   batch_size REAL NOT NULL,     -- samples of each GPU in one iteration
   clock_mhz REAL NOT NULL,      -- SM clock; 0: not locked
   run INTEGER NOT NULL,         -- several values of one moment are counted from 0
-  time_s REAL NOT NULL CHECK (time_s > 0),
+  time_s REAL CHECK (time_s > 0),    -- NULL: not measured
   power_w REAL CHECK (power_w > 0),  -- of all GPUs together
   source TEXT NOT NULL,         -- 'import' or 'job'
   PRIMARY KEY (application, gpu_model, taken_at_unix, gpus, nodes, batch_size, clock_mhz, run)

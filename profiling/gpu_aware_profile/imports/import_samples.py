@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -35,8 +36,11 @@ def read_samples(
         app_class = row.cells.get("class", "")
         if app_class and app_class not in classes:
             raise ValueError(f"class {quoted(app_class)} is not one of {', '.join(classes)}")
-        time_s = row.number("time_s")
-        check_time_ms(1e3 * time_s)
+        power_w = _number(row, "power_w", _MIN_W, _MAX_W, None)
+        time_s = math.nan  # power alone is worth having, too
+        if row.cells.get("time_s") or power_w is None:
+            time_s = row.number("time_s")
+            check_time_ms(1e3 * time_s)
         return NamedSample(
             _name(row, "application", _APPLICATION),
             _name(row, "gpu_model", _GPU_MODEL),
@@ -47,7 +51,7 @@ def read_samples(
                 _number(row, "batch_size", _MIN_BATCH, _MAX_BATCH, 1.0) or 1.0,
                 _number(row, "clock_mhz", 1.0, MAX_MHZ, NOT_LOCKED) or NOT_LOCKED,
                 time_s,
-                _number(row, "power_w", _MIN_W, _MAX_W, None),
+                power_w,
             ),
             app_class,
         )

@@ -1,7 +1,9 @@
 """Models of a site: which are fitted, from what, and why some are not."""
 
+import math
+
 import pytest
-from energy_samples import CLOCKS, REFERENCE_MHZ, samples_of, throughput, true_model
+from energy_samples import CLOCKS, REFERENCE_MHZ, power, samples_of, throughput, true_model
 
 from slurm_gpu_aware.energy import site_models
 from slurm_gpu_aware.energy.fitting import conditions_of, fit_model
@@ -70,6 +72,37 @@ def test_an_unlocked_sample_ran_at_the_default_clock():
 def test_what_cannot_be_fitted_has_a_reason(classes, applications, reason):
     (fit,) = fit_site(classes, applications, {})
     assert (fit.model, fit.reason) == (None, reason)
+
+
+def untimed(app_class="A", clocks=CLOCKS[::2], **more):
+    """A job without marks: its power at some clocks."""
+    return [
+        one._replace(sample=one.sample._replace(time_s=math.nan), name="bert", app_class=app_class)
+        for one in swept(clocks=clocks, **more)
+    ]
+
+
+def test_power_alone_makes_a_model_with_the_time_of_the_class():
+    truth = true_model(of_power=power(static_w=300.0))
+    (_, fit) = fit_site(swept(), untimed(truth=truth), {"a100": 1410})
+    of_class, quality = next(fit_site(swept(), [], {})).model, fit.model.quality
+    assert (quality.time_samples, quality.time_error, quality.energy_error) == (0, None, None)
+    assert quality.power_error < 0.05
+    assert "time not measured, as that of its class, power within" in fit.model.confidence()
+    at = conditions_of([PerformanceSample(1, 1, 32.0, float(f), 1.0) for f in (700, 1000, 1400)])
+    (time, watts), (class_time, class_watts) = fit.model.predict(at), of_class.predict(at)
+    assert time[0] / time[2] == pytest.approx(class_time[0] / class_time[2], rel=0.08)
+    expected = truth.predict(at)[1]
+    assert watts == pytest.approx(expected, rel=0.05)
+    assert (watts > 1.2 * class_watts).all()
+
+
+def test_power_alone_is_nothing_without_the_class_and_beside_times():
+    (fit,) = fit_site([], untimed(), {"a100": 1410})
+    assert fit.model is None
+    assert fit.reason == "only its power was measured, and its class has no model here"
+    (_, fit) = fit_site(swept(), [*untimed(), of_application(1000.0)], {"a100": 1410})
+    assert fit.model.quality.time_samples == 1
 
 
 def test_a_fit_takes_a_bounded_number_of_conditions(monkeypatch):

@@ -1,5 +1,6 @@
 """Import of times of applications for performance models."""
 
+import math
 from pathlib import Path
 
 import click.testing
@@ -57,7 +58,6 @@ def test_the_required_columns_are_enough(tmp_path: Path, run_import):
         ("batch_size", "nan", "not a finite number"),
         ("clock_mhz", "1e9", "clock_mhz is 1e+09"),
         ("time_s", "-1", "must be a time of"),
-        ("time_s", "", "time_s is empty"),
         ("power_w", "0", "power_w is 0"),
         ("class", "Z", "class 'Z' is not one of A, B, C"),
         ("taken_at", "1e300", "not a past time"),
@@ -71,6 +71,16 @@ def test_one_bad_row_stores_nothing(tmp_path: Path, run_import, column, cell, re
     assert done.exit_code == 1
     assert f"line 3: {reason}" in done.stderr or reason in done.stderr
     assert not (tmp_path / "store.db").exists() or stored(tmp_path) == []
+
+
+def test_a_row_needs_a_time_or_a_power(tmp_path: Path, run_import):
+    done = run_import(HEAD + GOOD.replace("0.25,4000", ","))
+    assert "line 2: time_s is empty" in done.stderr
+    done = run_import(HEAD + GOOD.replace("0.25", ""))
+    assert done.exit_code == 0, done.output
+    ((_, _, _, sample, _),) = stored(tmp_path)
+    assert math.isnan(sample.time_s)
+    assert sample.power_w == 4000.0
 
 
 def test_good_rows_are_kept_if_asked(tmp_path: Path, run_import):

@@ -1,5 +1,6 @@
 """Records in a folder that all users may write to."""
 
+import math
 import os
 import time
 
@@ -50,6 +51,14 @@ def test_rows_are_stored_under_their_owners_name(store, folder, monkeypatch):
     assert not file.exists()
 
 
+def test_the_power_of_a_job_without_marks_is_stored(store, folder):
+    leave(folder, HEADER + ROW.replace("0.25", ""))
+    assert collect(store, folder) == (1, ())
+    (one,) = application_samples(store)
+    assert math.isnan(one.sample.time_s)
+    assert one.sample.power_w == 400.0
+
+
 def test_a_job_that_may_run_keeps_its_file(store, folder):
     file = leave(folder, age_s=10.0)
     assert collect(store, folder) == (0, ())
@@ -60,7 +69,7 @@ def test_a_job_that_may_run_keeps_its_file(store, folder):
     ("text", "why"),
     [
         (HEADER + ROW.replace("0.25", "-1"), "line 2"),
-        (HEADER + ROW.replace("0.25", ""), "line 2"),
+        (HEADER + ROW.replace("0.25,400", ","), "line 2"),
         (HEADER + "x" * (1 << 16), "larger than 64 KiB"),
         (HEADER + ROW.replace("resnet50", "r" * 64), "not a valid name"),
         (HEADER + "".join(ROW.replace("resnet50", f"r{k}") for k in range(21)), "more than 20"),
