@@ -238,10 +238,12 @@ class Cluster:
 
         A job that the limit would never let start starts when no other job of ours runs.
         """
-        if self.power_w is None:
-            return True
-        left_w, ours_w = self.power_w.tolist()
-        return bool(left_w >= power_w - POWER_W or ours_w <= POWER_W)
+        alone = self.power_w is not None and bool(self.power_w[1] <= POWER_W)
+        return alone or self.leaves(power_w)
+
+    def leaves(self, power_w: float) -> bool:
+        """Say whether the limit leaves this power."""
+        return self.power_w is None or bool(self.power_w[0] >= power_w - POWER_W)
 
     def draw(self, power_w: float) -> None:
         """Mark power as used, in place."""

@@ -24,6 +24,8 @@ class PoweredJob:
     """Locked SM clock; None: the default clock."""
     adjustable: bool = False
     """Its clock may be changed: an agent works on its nodes, and the job left the clock to us."""
+    starts: bool = False
+    """It starts in this round: it draws no power yet."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,9 @@
-"""Return of moved jobs: a job that comes back from its requeue goes before all others."""
+"""Jobs on a move: what is kept for them, and their return before all others."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,13 +14,57 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.power import PowerState
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
+from slurm_gpu_aware.planning.movable import Move
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.power_budget import PowerBudget
-from slurm_gpu_aware.planning.timeline import as_running, take
+from slurm_gpu_aware.planning.timeline import (
+    Timeline,
+    as_running,
+    keep_least,
+    left_behind,
+    take,
+)
 
-__all__ = ["place_moved"]
+__all__ = ["after_move", "begun", "place_moved"]
 
 _FIRST = 1e15  # above any priority of Slurm with its partition's tier
+
+
+def after_move(cluster: Cluster, move: Move, now: float) -> Cluster:
+    """The cluster with the job on its new GPUs, and the old ones free."""
+    one, target = move.of, move.assignment
+    after = Timeline([one.job], now).at(cluster, math.inf)
+    job = as_running(move.request, target, now, take(after, move.request, target))
+    others = (other for other in cluster.running if other.job_id != job.job_id)
+    return replace(after, running=(*others, job))
+
+
+def begun(
+    cluster: Cluster,
+    moves: Iterable[Move],
+    settings: PlanSettings,
+    now: float,
+    power: PowerState | None = None,
+) -> tuple[Cluster, PowerState | None]:
+    """Snapshot and power of a round in which moves begin, for its starts.
+
+    The new GPUs are taken, the old ones become free within the time of the restart, and
+    `Move.power_w` is kept. ``settings``, ``power``: as of `plan_round`.
+    """
+    for move in moves:
+        after, job = after_move(cluster, move, now), move.of.job
+        here = cluster.copy()
+        keep_least(here, here, after, slice(None))
+        leaves = f"({job.job_id} leaves)"
+        left = left_behind(here, after, leaves, now + move.of.restart_s)
+        cluster = replace(here, running=(*after.running, left))
+        for job_id, gpus, power_w in (
+            (move.job_id, move.request.gpus, move.power_w),
+            (leaves, len(left.gpus), 0.0),
+        ):
+            if (budget := PowerBudget.of(cluster, settings, power)) is not None:
+                power = budget.with_job(job_id, gpus, power_w, starts=False)
+    return cluster, power
 
 
 def place_moved(
@@ -31,23 +76,21 @@ def place_moved(
     *,
     policy_options: Mapping[str, Mapping[str, Any]] | None = None,
     power: PowerState | None = None,
-) -> tuple[tuple[Assignment, ...], list[Request], Cluster]:
+) -> tuple[tuple[Assignment, ...], list[Request], Cluster, PowerState | None]:
     """Place the jobs of a queue that are on a move, before all others.
 
     Each gets the GPUs that were chosen for it, or if these are not free as many of the best that
-    are now. One that fits nowhere goes to the front of the queue.
+    are now. One that fits nowhere, or for which there is no power, goes to the front of the queue,
+    with as many GPUs as it had.
 
-    Returns the assignments, the rest of the queue, and the cluster for it.
+    Returns the assignments, the rest of the queue, and the cluster and the power for it.
 
     Parameters
     ----------
     targets : job ID -> the assignment of its `Move`.
-    power : as of `plan_round`. A job that lacks power goes to the front of the queue, too.
+    power : as of `plan_round`.
     """
     dispatcher = Dispatcher(settings, policy_options, now)
-    budget = PowerBudget.of(cluster, settings, power)
-    cluster = (cluster if budget is None else budget.cluster).copy()
-    running = list(cluster.running)
     placed: list[Assignment] = []
     rest: list[Request] = []
     for request in queue:
@@ -55,28 +98,39 @@ def place_moved(
         if target is None:
             rest.append(request)
             continue
-        clock_mhz = settings.clock_mhz(request)
-        if budget is not None:
-            clock_mhz, request = budget.clock_mhz(request), budget.needing(request)
+        budget = PowerBudget.of(cluster, settings, power)
+        here = (cluster if budget is None else budget.cluster).copy()
         gpus = sum(map(len, target.slots))
         sized = request.resized(gpus) if gpus in request.sizes else request
-        chosen = _at(target, sized, cluster, dispatcher)
+        clock_mhz = settings.clock_mhz(sized)
+        if budget is not None:
+            clock_mhz, sized = budget.clock_mhz(sized), budget.needing(sized)
+        other = gpus != _gpus_before(target, gpus)
+        fits = here.leaves(sized.power_w) or not other
+        chosen = _at(target, sized, here, dispatcher) if fits else None
         if chosen is None:
             rest.append(_first(request, target, gpus))
             continue
-        held = take(cluster, request, chosen)
-        running.append(as_running(request, chosen, now, held))
+        job = as_running(sized, chosen, now, take(here, sized, chosen))
+        if budget is not None:
+            power = budget.with_job(job.job_id, sized.gpus, sized.power_w, starts=True)
         placed.append(replace(chosen, clock_mhz=clock_mhz))
-    return tuple(placed), rest, replace(cluster, running=tuple(running), power_w=None)
+        cluster = replace(here, running=(*cluster.running, job), power_w=None)
+    return tuple(placed), rest, cluster, power
 
 
 def _first(request: Request, target: Assignment, gpus: int) -> Request:
     """The request at the front of the queue, with no fewer GPUs than the job had."""
-    least = int((target.why.get("moved") or {}).get("gpus_before", gpus))
+    least = _gpus_before(target, gpus)
     if least in request.sizes:
         sizes = tuple(size for size in request.sizes if size >= least)
         request = replace(request.resized(least), sizes=sizes)
     return replace(request, priority=_FIRST + request.priority)
+
+
+def _gpus_before(target: Assignment, gpus: int) -> int:
+    """GPUs that a job had before its move; ``gpus``: those of its target."""
+    return int((target.why.get("moved") or {}).get("gpus_before", gpus))
 
 
 def _at(

@@ -14,6 +14,9 @@ A moldable job with a size table may grow by a move: its remaining time then shr
 the times of the two sizes, too. It grows only while every waiting job fits, and never shrinks: what
 it gives back would end other jobs sooner, but not itself.
 
+Under a power limit a job moves only if the power that it needs there at least (`power_budget`) is
+left while all other jobs keep what they need at least.
+
 A job with a due date grows when its plan says so (`due_dates`), whatever that saves, and whatever
 the jobs behind it in Slurm's order lose; the jobs before it lose nothing.
 
@@ -25,95 +28,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob, each_gpu
+from slurm_gpu_aware.model.cluster import Cluster, Gpu, each_gpu
 from slurm_gpu_aware.model.move_settings import RATE_S, MoveSettings
+from slurm_gpu_aware.model.power import PowerState
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import predicted_slowdown, set_words
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
-from slurm_gpu_aware.planning.due_dates import due_growth, in_order
+from slurm_gpu_aware.planning.due_dates import due_growth, in_order, with_due_sizes
 from slurm_gpu_aware.planning.front import Front, front_of
+from slurm_gpu_aware.planning.movable import Movable, Move, may_move
+from slurm_gpu_aware.planning.moved import after_move
 from slurm_gpu_aware.planning.plan import PlanSettings
+from slurm_gpu_aware.planning.power_budget import PowerBudget, with_least_sizes
 from slurm_gpu_aware.planning.prefix import by_class
-from slurm_gpu_aware.planning.timeline import (
-    Timeline,
-    as_running,
-    keep_least,
-    left_behind,
-    take,
-)
+from slurm_gpu_aware.planning.timeline import Timeline, take
 from slurm_gpu_aware.planning.waiting import expected_ends
 from slurm_gpu_aware.time_text import duration
 
-__all__ = ["Movable", "Move", "begun", "may_move", "plan_moves"]
+__all__ = ["plan_moves"]
 
 _TRIED = 16  # jobs of a round for which GPUs are searched, those that may gain most
-
-
-@dataclass(frozen=True, eq=False)
-class Movable:
-    """A running job that allows moves."""
-
-    request: Request
-    """Its request, as if it waited."""
-    job: RunningJob
-    """Its GPUs, start and end."""
-    restart_s: float = 60.0
-    """Time that a restart costs: checkpoint, requeue, start, restore."""
-    moved_s: float | None = None
-    """Time of its last move; None: never."""
-
-
-@dataclass(frozen=True)
-class Move:
-    """A running job and the GPUs to which it goes."""
-
-    of: Movable
-    assignment: Assignment
-    """The new GPUs; ``why`` has the account of the move."""
-    slowdown: float
-    """Predicted slowdown on the present GPUs."""
-    remaining_s: float
-    """Expected time to its end without the move."""
-    saves_s: float
-    """Time that the move is expected to save, the restart counted."""
-    due: bool = False
-    """The job grows to meet its due date."""
-
-    @property
-    def job_id(self) -> str:
-        """Slurm's job ID."""
-        return self.assignment.job_id
-
-    @property
-    def request(self) -> Request:
-        """Its request with the number of its new GPUs."""
-        request = self.of.request
-        return request.resized(_count(self.assignment)) if request.sizes else request
-
-    @property
-    def grows(self) -> bool:
-        """Whether it gets more GPUs than it has."""
-        return self.request.gpus > self.of.request.gpus
-
-
-def may_move(candidate: Movable, remaining_s: float, moves: MoveSettings, now: float) -> bool:
-    """Say whether the times of a job allow that it moves now.
-
-    ``remaining_s``: expected time to its end on its present GPUs; inf: not known.
-    """
-    since_s = math.inf if candidate.moved_s is None else now - candidate.moved_s
-    return (
-        now - candidate.job.start_s >= moves.first_s
-        and moves.last_s <= remaining_s < math.inf
-        and since_s >= moves.again_s
-        and bool(candidate.job.gpus)
-    )
 
 
 def plan_moves(
@@ -127,6 +67,7 @@ def plan_moves(
     recent: Sequence[float] = (),
     busy: Collection[int] = frozenset(),
     policy_options: Mapping[str, Mapping[str, Any]] | None = None,
+    power: PowerState | None = None,
 ) -> tuple[Move, ...]:
     """Plan the moves of one round, largest gain first.
 
@@ -138,15 +79,25 @@ def plan_moves(
     queue, cluster : queue and snapshot of the round, before its starts.
     recent : times at which moves of the site began.
     busy : nodes of moves that have not finished.
+    power : as of `plan_round`.
     """
     left = min(moves.per_round, moves.per_hour - sum(now - at < RATE_S for at in recent))
     if left <= 0 or not cluster.free.any():
         return ()
-    known = list(movable)
+    asked = queue
+    if any(request.sizes for request in queue):
+        queue = with_least_sizes(with_due_sizes(queue, now))  # as the round places them
+    known, budget = list(movable), PowerBudget.of(cluster, settings, power)
+    if budget is not None:
+        cluster, queue = budget.cluster, [budget.needing(request) for request in queue]
+        drawn_w = {job.job_id: job.power_w for job in cluster.running}
+        known = [
+            replace(one, job=replace(one.job, power_w=drawn_w[one.job.job_id])) for one in known
+        ]
     ends = expected_ends([one.job for one in known], now).tolist()
     remaining = {one.request.job_id: end - now for one, end in zip(known, ends, strict=True)}
-    ordered = in_order(queue, settings, now)
-    planner = _Moves(ordered, cluster, settings, moves, now, policy_options)
+    dispatcher = Dispatcher(settings, policy_options, now, cluster.running)
+    planner = _Moves(in_order(queue, settings, now, asked), cluster, moves, dispatcher, budget)
     planner.remaining = remaining
     due = planner.due(known)
     able = [
@@ -162,20 +113,6 @@ def plan_moves(
     return tuple(planner.allowed([*due.values(), *found], left, set(busy)))
 
 
-def begun(cluster: Cluster, moves: Iterable[Move], now: float) -> Cluster:
-    """The snapshot of a round in which moves begin, for its starts.
-
-    The new GPUs are taken, and the old ones become free within the time of the restart.
-    """
-    for move in moves:
-        after, job = _moved(cluster, move, now), move.of.job
-        left = left_behind(cluster, after, f"({job.job_id} leaves)", now + move.of.restart_s)
-        here = cluster.copy()
-        keep_least(here, here, after, slice(None))
-        cluster = replace(here, running=(*after.running, left))
-    return cluster
-
-
 class _Moves:
     """The moves of one round on its snapshot."""
 
@@ -183,14 +120,13 @@ class _Moves:
         self,
         ordered: Sequence[Request],
         cluster: Cluster,
-        settings: PlanSettings,
         moves: MoveSettings,
-        now: float,
-        policy_options: Mapping[str, Mapping[str, Any]] | None,
+        dispatcher: Dispatcher,
+        budget: PowerBudget | None,
     ) -> None:
-        self.moves, self.now = moves, now
+        self.moves, self.now = moves, dispatcher.now
         self.ordered, self.cluster = ordered, cluster
-        self.dispatcher = Dispatcher(settings, policy_options, now, cluster.running)
+        self.dispatcher, self.budget = dispatcher, budget
         self.remaining: Mapping[str, float] = {}
         """Job -> expected time to its end on its present GPUs."""
         self._slowdowns: dict[str, float] = {}
@@ -208,9 +144,7 @@ class _Moves:
                 continue
             without = self._without([one])
             for size in (n for n in reversed(one.request.sizes) if one.request.gpus < n <= most):
-                target = self._target(one, without, size)
-                move = target and self._move(one, target, one.restart_s)
-                if move:
+                if move := self._resized(one, without, size):
                     why = {**move.assignment.why, "due": account.values()}
                     found[job_id] = replace(
                         move, assignment=replace(move.assignment, why=why), due=True
@@ -229,7 +163,7 @@ class _Moves:
             if move.due:
                 ordered = [r for r in ordered if r.priority > move.request.priority]
             before = front or front_of(ordered, cluster, self.dispatcher, self.now)
-            after = _moved(cluster, move, self.now)
+            after = after_move(cluster, move, self.now)
             lost = gone | _gpus(move.assignment)
             then = front_of(ordered, after, self.dispatcher, self.now, lost)
             front = None if move.due else before
@@ -256,8 +190,7 @@ class _Moves:
         found = []
         for _, one in hopeful[:_TRIED]:
             without = self._without([one])
-            targets = (self._target(one, without, size) for size in _sizes(one.request))
-            moves = [self._move(one, t, one.restart_s) for t in targets if t is not None]
+            moves = (self._resized(one, without, size) for size in self._sizes(one.request))
             best_one = max(filter(None, moves), key=lambda move: move.saves_s, default=None)
             if best_one is not None and best_one.saves_s > self.moves.margin_s:
                 found.append(best_one)
@@ -273,13 +206,14 @@ class _Moves:
         found = []
         for request in by_class((one.request for one in able), classes):
             one = jobs[request.job_id]
-            target = self._target(one, trial)
+            request = self._request(one, one.request.gpus)
+            target = self._target(one, request, trial)
             if target is None:
                 continue
-            take(trial, one.request, target)
+            take(trial, request, target)
             own = set(one.job.each_gpu)
             if all(gpu in own or self.cluster.free[gpu] for gpu in _gpus(target)):
-                move = self._move(one, target, 0.0)
+                move = self._move(one, request, target, 0.0)
                 if move is not None and move.saves_s > 0:
                     found.append(move)
         return found
@@ -297,7 +231,7 @@ class _Moves:
             self._fastest[app_class] = float(fastest)
         own = min(float(scores[node, list(slots)].min()) for node, slots in one.job.gpus)
         there = min(own, self._fastest[app_class]) / self._present(one)
-        ratio = min(_time_ratio(one.request, size) for size in _sizes(one.request))
+        ratio = min(self._time_ratio(one.request, size) for size in self._sizes(one.request))
         return self.remaining[one.request.job_id] * (1 - there * ratio) - one.restart_s
 
     def _present(self, one: Movable) -> float:
@@ -309,26 +243,37 @@ class _Moves:
             self._slowdowns[job_id] = found[2]
         return self._slowdowns[job_id]
 
-    def _target(self, one: Movable, cluster: Cluster, gpus: int | None = None) -> Assignment | None:
-        """The GPUs that the job's policy chooses now; None: none, or Slurm would choose them.
+    def _request(self, one: Movable, gpus: int) -> Request:
+        """The request of a job with one of its sizes, and with its power there."""
+        request = one.request if gpus == one.request.gpus else one.request.resized(gpus)
+        return request if self.budget is None else self.budget.needing(request)
 
-        ``gpus``: one of its sizes; None: as many as it has.
-        """
+    def _resized(self, one: Movable, without: Cluster, gpus: int) -> Move | None:
+        """The move to the best GPUs of a size; ``without``: the cluster without the job."""
+        request = self._request(one, gpus)
+        if gpus != one.request.gpus and not without.leaves(request.power_w):
+            return None
+        target = self._target(one, request, without)
+        return None if target is None else self._move(one, request, target, one.restart_s)
+
+    def _target(self, one: Movable, request: Request, cluster: Cluster) -> Assignment | None:
+        """The GPUs that the job's policy chooses now; None: none, or Slurm would choose them."""
         left_s = self.remaining[one.request.job_id] / self._present(one)
-        request = one.request if gpus is None else one.request.resized(gpus)
-        left_s *= _time_ratio(one.request, request.gpus)
+        left_s *= self._time_ratio(one.request, request.gpus)
         request = replace(request, estimate_s=left_s)
         target = self.dispatcher.could_place(request, cluster)
         return target if target is not None and (target.exact or request.whole_node) else None
 
-    def _move(self, one: Movable, target: Assignment, restart_s: float) -> Move | None:
+    def _move(
+        self, one: Movable, request: Request, target: Assignment, restart_s: float
+    ) -> Move | None:
         """The move to a target; None: the job is there."""
         nodes, slots = zip(*sorted(one.job.gpus), strict=True)
         if _gpus(target) == set(one.job.each_gpu):
             return None
         present, remaining_s = self._present(one), self.remaining[one.request.job_id]
-        gpus = _count(target)
-        ratio = _time_ratio(one.request, gpus) if one.request.sizes else 1.0
+        gpus = request.gpus
+        ratio = self._time_ratio(one.request, gpus)
         saves_s = remaining_s * (1 - ratio * target.slowdown / present) - restart_s
         names = self.cluster.nodes
         here = set_words(names, nodes, slots)
@@ -348,45 +293,47 @@ class _Moves:
             "remaining_s": round(remaining_s, 1),
             "restart_s": restart_s,
         }
-        if ratio != 1.0:
+        if gpus != one.request.gpus:
             moved |= {"gpus": gpus, "gpus_before": one.request.gpus, "time_ratio": round(ratio, 4)}
         why = {**target.why, "summary": summary, "moved": moved}
-        return Move(one, replace(target, why=why), present, remaining_s, saves_s)
+        target = replace(target, why=why, clock_mhz=self._clock_mhz(request))
+        power_w = max(request.power_w, self._drawn_w(one))
+        return Move(one, request, target, present, remaining_s, saves_s, power_w=power_w)
 
+    def _sizes(self, request: Request) -> tuple[int, ...]:
+        """GPU counts that a job may get: its own, and larger ones that its table knows."""
+        larger = (n for n in request.sizes if n > request.gpus)
+        return (request.gpus, *(n for n in larger if self._time_ratio(request, n) < 1.0))
 
-def _moved(cluster: Cluster, move: Move, now: float) -> Cluster:
-    """The cluster with the job on its new GPUs, and the old ones free."""
-    one, target = move.of, move.assignment
-    after = Timeline([one.job], now).at(cluster, math.inf)
-    held = take(after, move.request, target)
-    job = as_running(move.request, target, now, held)
-    others = (other for other in cluster.running if other is not one.job)
-    return replace(after, running=(*others, job))
+    def _time_ratio(self, request: Request, gpus: int) -> float:
+        """Time of the work with ``gpus`` GPUs / that with its own; 1: it is not known.
 
+        At the clocks with which the power of both is counted.
+        """
+        table = request.table
+        if table is None or gpus == request.gpus:
+            return 1.0
+        clocks = self._clock_mhz(request), self._clock_mhz(request.resized(gpus))
+        if self.budget is not None:
+            clocks = self.budget.present_clock_mhz(request), clocks[1]
+        rows = table.row(request.gpus), table.row(gpus)
+        if rows[0] is None or rows[1] is None:
+            return 1.0
+        before, after = (
+            float(table.time_s[row, table.column(clock)])
+            for row, clock in zip(rows, clocks, strict=True)
+        )
+        ratio = after / before if before > 0 else math.nan
+        return ratio if 0 < ratio < math.inf else 1.0
 
-def _sizes(request: Request) -> tuple[int, ...]:
-    """GPU counts that a job may get by a move: its own, and larger ones that its table knows."""
-    larger = (n for n in request.sizes if n > request.gpus and _time_ratio(request, n) < 1.0)
-    return (request.gpus, *larger)
+    def _clock_mhz(self, request: Request) -> int | None:
+        """SM clock with which a job restarts, MHz; None: the default clock."""
+        clock_of = self.dispatcher.settings if self.budget is None else self.budget
+        return clock_of.clock_mhz(request)
 
-
-def _time_ratio(request: Request, gpus: int) -> float:
-    """Time of the work with ``gpus`` GPUs / that with its own, at the default clock.
-
-    1 if a time is not known.
-    """
-    table = request.table
-    if table is None or gpus == request.gpus:
-        return 1.0
-    rows = table.row(request.gpus), table.row(gpus)
-    if rows[0] is None or rows[1] is None:
-        return 1.0
-    ratio = float(table.time_s[rows[1], -1] / table.time_s[rows[0], -1])
-    return ratio if 0 < ratio < math.inf else 1.0
-
-
-def _count(assignment: Assignment) -> int:
-    return sum(map(len, assignment.slots))
+    def _drawn_w(self, one: Movable) -> float:
+        """Power that a running job draws above that of its idle GPUs, at its present clock."""
+        return 0.0 if self.budget is None else self.budget.present_w(one.job)
 
 
 def _gpus(assignment: Assignment) -> set[tuple[int, int]]:

@@ -71,6 +71,7 @@ class PowerBudget:
     def __init__(self, cluster: Cluster, settings: PlanSettings, power: PowerState) -> None:
         self._settings, self._power = settings, power
         self._most: dict[tuple[str | None, int], float] = {}
+        self._drawn: set[str] = set()
         idle_w = power.idle_w[power.max_w > 0]
         self.gpu_idle_w = float(idle_w.min()) if idle_w.size else 0.0
         """Least power of a GPU without a job."""
@@ -114,6 +115,23 @@ class PowerBudget:
             return self._settings.clock_mhz(request)
         return request.table.efficient_clock(request.gpus)
 
+    def present_clock_mhz(self, request: Request) -> int | None:
+        """The same of a running job: the clock that it has, if that cannot be changed."""
+        known = self._power.running.get(request.job_id)
+        if known is None or known.adjustable:
+            return self.clock_mhz(request)
+        return known.clock_mhz
+
+    def present_w(self, job: RunningJob) -> float:
+        """Power of a running job above that of its idle GPUs, at its present clock."""
+        known = self._power.running.get(job.job_id)
+        return job.power_w if known is None else self._above(known, present_w(known))
+
+    def with_job(self, job_id: str, gpus: int, power_w: float, *, starts: bool) -> PowerState:
+        """The power state with a job that draws so much above the power of its idle GPUs."""
+        known = PoweredJob(gpus, power_w + gpus * self.gpu_idle_w, starts=starts)
+        return replace(self._power, running={**self._power.running, job_id: known})
+
     def most_w(self, request: Request) -> float:
         """Sum of the power limits of its GPUs, whichever of those that it may get."""
         key = request.gpu_model, id(request.eligible)
@@ -130,10 +148,14 @@ class PowerBudget:
         known = self._power.running.get(job.job_id)
         if known is None:
             above = self._power.max_w[nodes, slots] - self._power.idle_w[nodes, slots]
-            placed = job.power_w > 0  # a job that is back from a move
-            power_w = job.power_w if placed else float(above.sum())
-            return replace(job, power_w=power_w, power_is_ours=placed)
-        return replace(job, power_w=max(least_w(known) - known.gpus * self.gpu_idle_w, 0.0))
+            return replace(job, power_w=float(above.sum()), power_is_ours=False)
+        if job.job_id in self._drawn:  # a job on a move holds its old GPUs and its new ones
+            return replace(job, power_w=0.0)
+        self._drawn.add(job.job_id)
+        return replace(job, power_w=self._above(known, least_w(known)))
+
+    def _above(self, job: PoweredJob, power_w: float) -> float:
+        return max(power_w - job.gpus * self.gpu_idle_w, 0.0)
 
 
 def least_w(job: PoweredJob) -> float:

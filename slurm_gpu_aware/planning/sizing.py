@@ -179,14 +179,19 @@ class _Sizing:
             if (change := _change(job_id, self.running[job_id], chosen[job_id])) is not None
         ]
         ours = [job for job in budget.cluster.running if job.job_id in self.running]
-        present = {job.job_id: present_w(self.running[job.job_id]) for job in ours}
+        starting = {j.job_id: j.power_w for j in ours if self.running[j.job_id].starts}
+        present = {
+            job.job_id: present_w(self.running[job.job_id])
+            for job in ours
+            if job.job_id not in starting
+        }
         idle_w = self.idle_w * sum(self.running[job_id].gpus for job_id in present)
         drawn = {one.request.job_id: self._above(chosen[one.request.job_id]) for one in started}
         later = {job_id: self._above(chosen[job_id]) for job_id in self.adjustable}
         fixed = [job.power_w for job in ours if job.job_id not in self.adjustable]
         planned_w = budget.base_w + sum(fixed) + sum(later.values()) + sum(drawn.values())
         changes.sort(key=lambda change: change.power_w > present[change.job_id])
-        more = drawn | {c.job_id: c.power_w - present[c.job_id] for c in changes}
+        more = starting | drawn | {c.job_id: c.power_w - present[c.job_id] for c in changes}
         now_w = sum(present.values()) - idle_w
         if unmet := planned_w > power.limit_w + POWER_W:
             placed = [_over_limit(one, planned_w, power.limit_w) for one in placed]

@@ -14,10 +14,12 @@ from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.move_settings import RATE_S
+from slurm_gpu_aware.model.power import PowerState
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
 from slurm_gpu_aware.planning.due_dates import next_growth, work_done
-from slurm_gpu_aware.planning.moves import Movable, Move, plan_moves
+from slurm_gpu_aware.planning.movable import Movable, Move
+from slurm_gpu_aware.planning.moves import plan_moves
 from slurm_gpu_aware.selector.due_dates import DueDates
 from slurm_gpu_aware.selector.job_tables import JobTables
 from slurm_gpu_aware.selector.job_tracker import JobTracker
@@ -73,12 +75,13 @@ class Mover:
         queue: Sequence[Request],
         cluster: Cluster,
         policy: PolicyInForce,
-        tables: JobTables | None,
+        tables: JobTables,
         dates: DueDates,
+        power: PowerState | None,
     ) -> Sequence[Move]:
-        """The moves that precede the starts of a round; ``cluster``: its snapshot.
+        """The moves that precede the starts of a round.
 
-        ``tables``: None: no job grows.
+        ``cluster``, ``power``: snapshot and power of the round.
         """
         if not self._is_due(context.now):
             return ()
@@ -104,6 +107,7 @@ class Mover:
                 recent=self.under_way.times,
                 busy=self._busy(cluster.nodes),
                 policy_options=policy.options,
+                power=power,
             )
         except Exception:  # starts go on, whatever is wrong with a move
             log.exception("no move is planned")
@@ -135,7 +139,7 @@ class Mover:
         jobs: Mapping[str, GatedJob],
         context: AdmissionContext,
         cluster: Cluster,
-        tables: JobTables | None,
+        tables: JobTables,
         dates: DueDates,
     ) -> Iterator[Movable]:
         for job in cluster.running:
@@ -152,11 +156,9 @@ class Mover:
             held = sum(len(slots) for _, slots in job.gpus)
             if request.bound or held not in (request.gpus, *request.sizes):
                 continue
-            if tables is not None:
-                request = tables.tabled(request)
             restart_s = self._restart_s(gated, request)
-            grows_s = None if tables is None else restart_s
-            request = dates.dated(gated, request.resized(held), grows_s)
+            request = tables.tabled(request).resized(held)
+            request = dates.dated(gated, request, restart_s)
             if (ends_s := self.under_way.ends_s.get(job.job_id)) is not None:
                 # Its limit and its estimate count anew from the restart, its work does not.
                 known_s = job.end_s if job.expected_end_s is None else job.expected_end_s
@@ -200,6 +202,7 @@ class Mover:
             memory_mb_per_node=demand[1],
             limit_end_s=now + limit_s if math.isfinite(limit_s) else None,
             ends_s=now + move.remaining_s - move.saves_s,
+            power_w=move.power_w,
             why={key: target.why[key] for key in ("summary", "moved", "due") if key in target.why},
             due_s=None if due is None else due.due_s,
             work_done=work_done(move.of.request, move.of.job, move.slowdown, now),

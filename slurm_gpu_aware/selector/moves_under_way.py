@@ -52,6 +52,8 @@ class UnderWay:
     """Expected end, Unix seconds."""
     why: Mapping[str, Any]
     """Account of the move: ``summary`` and ``moved``."""
+    power_w: float = 0.0
+    """Power above that of idle GPUs that is kept for it; 0: no power limit was in force."""
     due_s: float | None = None
     """Due date, Unix seconds, as Slurm's submission is anew after a requeue; None: none."""
     work_done: float = 0.0
@@ -155,6 +157,11 @@ class MovesUnderWay:
         """Holds of the new GPUs of jobs that are not back at the gate yet."""
         back = {job.id for job in parked}
         return [move.kept(job_id) for job_id, move in self.jobs.items() if job_id not in back]
+
+    @property
+    def power_w(self) -> dict[str, float]:
+        """Job -> power above that of idle GPUs that is kept for it, of those that have some."""
+        return {job_id: move.power_w for job_id, move in self.jobs.items() if move.power_w > 0}
 
     def targets(self, nodes: Sequence[str]) -> dict[str, Assignment]:
         """Job -> its new GPUs, by position in ``nodes``; for `planning.moved.place_moved`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from slurm_gpu_aware.gate.owner_change import Change, is_changed, settle_changes
 from slurm_gpu_aware.gate.restore import restore
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.profile import Profile
-from slurm_gpu_aware.planning.moves import Move
+from slurm_gpu_aware.planning.movable import Move
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.candidates import Candidates, Licences, queue_order
@@ -344,8 +343,7 @@ class Rounds:
         self, candidates: Candidates, view: _View, profile: Profile | None
     ) -> tuple[Sequence[Assignment], Sequence[Move], Plan, Callable[[], Mapping[str, Any]]]:
         """Jobs that are back from a move, moves that begin, the plan of the others, its record."""
-        from slurm_gpu_aware.planning.moved import place_moved
-        from slurm_gpu_aware.planning.moves import begun
+        from slurm_gpu_aware.planning.moved import begun, place_moved
         from slurm_gpu_aware.planning.record import record_round
         from slurm_gpu_aware.planning.round import plan_round
 
@@ -354,25 +352,22 @@ class Rounds:
         context = candidates.context
         cluster, now = context.cluster, context.now
         settings, options = self.policy.settings, self.policy.options
-        power = self.power.state(cluster, profile, settings)
+        power = self.power.state(cluster, profile, settings, self.mover.under_way.power_w)
         queue = self.power.tabled(queue)
-        # A job that grows would need more power at once than the limit may leave.
-        grows, dates = power is None or power.limit_w == math.inf, self._due
-        queue = dates.queue(
-            queue,
-            candidates.to_plan,
-            lambda gated, request: self.mover.restart_s(gated, request) if grows else None,
-        )
+        dates = self._due
+        queue = dates.queue(queue, candidates.to_plan, self.mover.restart_s)
         moved: Sequence[Assignment] = ()
         if queue and (targets := self.mover.under_way.targets(cluster.nodes)):
-            moved, queue, cluster = place_moved(
+            moved, queue, cluster, power = place_moved(
                 targets, queue, cluster, settings, now, policy_options=options, power=power
             )
         moves: Sequence[Move] = ()
         if view.complete:
-            tables = self.power.tables if grows else None
-            moves = self.mover.plan(view.gated, context, queue, cluster, self.policy, tables, dates)
-            cluster = begun(cluster, moves, now)
+            tables = self.power.tables
+            moves = self.mover.plan(
+                view.gated, context, queue, cluster, self.policy, tables, dates, power
+            )
+            cluster, power = begun(cluster, moves, settings, now, power)
         plan = plan_round(queue, cluster, settings, now, policy_options=options, power=power)
         plan = self.power.noted(plan, queue)
         self._postponements.note(plan)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -160,9 +161,16 @@ class SitePower:
         return self._clocks.awaited
 
     def state(
-        self, cluster: Cluster, profile: Profile | None, settings: PlanSettings
+        self,
+        cluster: Cluster,
+        profile: Profile | None,
+        settings: PlanSettings,
+        kept_w: Mapping[str, float] = MappingProxyType({}),
     ) -> PowerState | None:
-        """The power state of a round; None: no limit is in force."""
+        """The power state of a round; None: no limit is in force.
+
+        ``kept_w``: job on a move -> power above that of idle GPUs that is kept for it.
+        """
         now = self._clock()
         self.limit = limit_in_force(self._config, now)
         ledger, ours = self._tracker.ledger, self._ours()
@@ -186,6 +194,11 @@ class SitePower:
             for job in cluster.running
             if job.job_id in self._known
         }
+        for job in cluster.running:
+            if (above_w := kept_w.get(job.job_id)) is not None:
+                gpus = len(job.each_gpu)
+                power_w = above_w + gpus * self._config.power.idle_watts
+                running[job.job_id] = PoweredJob(gpus, power_w)
         usable_w = self._limit_w * (1.0 - self._config.power.margin)
         return PowerState(max_w, np.minimum(idle_w, max_w), usable_w, running)
 

@@ -12,7 +12,8 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.move_settings import RATE_S, MoveSettings
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.due_dates import next_growth
-from slurm_gpu_aware.planning.moves import Movable, plan_moves
+from slurm_gpu_aware.planning.movable import Movable
+from slurm_gpu_aware.planning.moves import plan_moves
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.rounds import Rounds
 from slurm_gpu_aware.simulator.trace import TraceJob
@@ -36,7 +37,7 @@ class Moving:
 
     def restart_s(self, job: TraceJob) -> float | None:
         """What a restart with more GPUs costs a job; None: it never grows while it runs."""
-        grows = job.elastic and not self.rounds.limited and _drawn(job, self.settings.movable_share)
+        grows = job.elastic and _drawn(job, self.settings.movable_share)
         return self.settings.migration_s if grows else None
 
     def plan(self) -> list[tuple[ActiveJob, Assignment]]:
@@ -65,6 +66,7 @@ class Moving:
             now,
             recent=self._recent,
             policy_options={self.settings.policy: self.settings.policy_options},
+            power=self.rounds.power_state(None),
         )
         self._recent.extend(now for _ in found)
         if found and self.dated:  # of the moves that use the same node only one begins
@@ -82,7 +84,7 @@ class Moving:
             request = self._dated(active)
             if request.sizes:
                 request = request.resized(active.size)
-                if not active.job.elastic or self.rounds.limited:  # as live
+                if not active.job.elastic:
                     request = replace(request, sizes=())
             yield Movable(request, job, self.settings.migration_s, active.moved_s)
 

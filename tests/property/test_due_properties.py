@@ -10,7 +10,8 @@ from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.planning import PlanSettings, plan_round
 from slurm_gpu_aware.planning.due_dates import due_account, in_order
-from slurm_gpu_aware.planning.moves import begun, plan_moves
+from slurm_gpu_aware.planning.moved import begun
+from slurm_gpu_aware.planning.moves import plan_moves
 
 PACKED = PlanSettings(policy="packed")
 times = st.floats(0.0, 20_000.0)
@@ -34,7 +35,7 @@ def test_no_decision_takes_gpus_from_a_running_job(site, data):
         assert move.request.gpus >= move.of.request.gpus
         assert not move.due or move.request.gpus > move.of.request.gpus
         assert not move.due or move.of.request.due.restart_s is not None
-    begun(cluster, moves, NOW)  # raises if a GPU is taken twice
+    begun(cluster, moves, PACKED, NOW)  # raises if a GPU is taken twice
 
 
 @given(sites(), st.floats(0.2, 1.0), st.data())

@@ -11,7 +11,9 @@ from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning import PlanSettings, plan_round
-from slurm_gpu_aware.planning.moves import Movable, begun, may_move, plan_moves
+from slurm_gpu_aware.planning.movable import Movable, may_move
+from slurm_gpu_aware.planning.moved import begun
+from slurm_gpu_aware.planning.moves import plan_moves
 
 NOW = 50_000.0
 NODES, WIDTH = 4, 3
@@ -156,7 +158,7 @@ def test_while_moves_begin_no_gpu_has_two_holders(site):
     cluster, movable, queue = site
     settings, moves = PlanSettings(policy="pal"), MoveSettings(last_s=0.0, margin_s=0.0)
     found = plan_moves(movable, queue, cluster, settings, moves, NOW)
-    later = begun(cluster, found, NOW)
+    later, _ = begun(cluster, found, settings, NOW)
     held = [gpu for job in later.running for gpu in job.each_gpu]
     assert len(held) == len(set(held))
     assert not any(later.free[gpu] for gpu in held)

@@ -13,8 +13,9 @@ from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning import PlanSettings, plan_round
 from slurm_gpu_aware.planning.due_dates import in_order, next_growth
+from slurm_gpu_aware.planning.movable import Movable
 from slurm_gpu_aware.planning.moved import place_moved
-from slurm_gpu_aware.planning.moves import Movable, plan_moves
+from slurm_gpu_aware.planning.moves import plan_moves
 from slurm_gpu_aware.planning.prefix import in_slurm_order
 from slurm_gpu_aware.planning.record import read_round, record_round, replay
 
@@ -169,7 +170,7 @@ def test_a_job_back_from_its_growth_never_gets_fewer_gpus_than_before():
     (move,) = moves_of(one, cluster)
     assert move.request.gpus == 4
     asked = movable_due(20.0)
-    placed, rest, _ = place_moved({"1": move.assignment}, [asked], full(1), PACKED, NOW)
+    placed, rest, *_ = place_moved({"1": move.assignment}, [asked], full(1), PACKED, NOW)
     assert placed == ()
     assert plan_round(rest, full(1), PACKED, NOW).assignments == ()
     assert sizes(plan_round(rest, full(2), PACKED, NOW)) == {"1": 2}

@@ -3,12 +3,14 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.power import PoweredJob, PowerState
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.planning import PlanSettings
+from slurm_gpu_aware.model.size_table import SizeTable
+from slurm_gpu_aware.planning import PlanSettings, plan_round
 from slurm_gpu_aware.planning.moved import place_moved
 
 PAL = PlanSettings(policy="pal", class_clock_mhz={"A": 1380})
@@ -27,7 +29,7 @@ def back(cluster, node=1):
 
 
 def test_it_gets_the_gpus_that_were_kept_for_it():
-    (placed,), rest, after = back(Cluster.uniform(3, 1, scores=SCORES))
+    (placed,), rest, after, _ = back(Cluster.uniform(3, 1, scores=SCORES))
     assert (placed.nodes, placed.slowdown, placed.clock_mhz) == ((1,), 1.2, 1380)
     assert (placed.policy, placed.why["moved"]) == ("pal", WHY["moved"])
     assert placed.why["summary"] == "moved from n2"
@@ -39,7 +41,7 @@ def test_it_gets_the_gpus_that_were_kept_for_it():
 def test_if_they_are_taken_it_gets_the_best_that_are_free():
     cluster = Cluster.uniform(3, 1, scores=SCORES)
     cluster.take(0, (0,))
-    (placed,), rest, _ = back(cluster, node=0)
+    (placed,), rest, *_ = back(cluster, node=0)
     assert placed.nodes == (1,)
     assert placed.why["summary"].startswith("moved, but its new GPUs were no longer free; ")
     assert rest == [OTHER]
@@ -48,7 +50,7 @@ def test_if_they_are_taken_it_gets_the_best_that_are_free():
 def test_if_none_are_free_it_is_first_in_the_queue():
     cluster = Cluster.uniform(3, 1, scores=SCORES)
     full = replace(cluster, free=np.zeros_like(cluster.free))
-    placed, rest, _ = back(full)
+    placed, rest, *_ = back(full)
     assert placed == ()
     assert max(rest, key=lambda request: request.priority).job_id == "1"
 
@@ -56,7 +58,7 @@ def test_if_none_are_free_it_is_first_in_the_queue():
 def test_what_its_request_forbids_since_then_is_not_taken():
     cluster = Cluster.uniform(3, 1, scores=SCORES)
     bound = replace(FIRST, eligible=np.array([False, False, True]))
-    (placed,), _, _ = place_moved({"1": target(1)}, [bound], cluster, PAL, 0.0)
+    (placed,), *_ = place_moved({"1": target(1)}, [bound], cluster, PAL, 0.0)
     assert placed.nodes == (2,)
 
 
@@ -72,9 +74,31 @@ def test_under_a_power_limit_it_starts_only_if_there_is_power_for_it():
         power = replace(power, running={"other": PoweredJob(1, 300.0)})
         return place_moved({"1": target(1)}, [FIRST], cluster, PAL, 0.0, power=power)
 
-    placed, rest, after = placed_at(649.0)  # 150 W idle, 250 W above it for each job
+    placed, rest, *_ = placed_at(649.0)  # 150 W idle, 250 W above it for each job
     assert not placed
     assert rest[0].priority > FIRST.priority
-    (placed,), _, after = placed_at(650.0)
+    (placed,), _, after, power = placed_at(650.0)
     assert placed.nodes == (1,)
-    assert after.running[-1].power_w == 250.0
+    assert after.running[-1].job_id == "1"
+    assert (power.running["1"].max_w, power.running["1"].starts) == (300.0, True)
+
+
+@pytest.mark.parametrize(("limit_w", "gpus"), [(400.0, 2), (399.0, 1), (250.0, 1), (1e9, 2)])
+def test_growth_that_the_limit_no_longer_allows_gives_it_the_number_that_it_had(limit_w, gpus):
+    """Even if it is the only job, which may exceed the limit with its least number."""
+    cluster = Cluster.uniform(1, 2, scores={"A": np.ones((1, 2))})
+    table = SizeTable(
+        np.array([1, 2]),
+        np.array([600, 1200]),
+        np.array([[2.0, 1.5], [1.2, 1.0]]),
+        np.array([[120.0, 280.0], [200.0 * 2, 280.0 * 2]]),
+    )
+    grown = Request("1", 1, app_class="A", sizes=(1, 2), table=table, clock="auto")
+    why = {"summary": "", "moved": {"gpus": 2, "gpus_before": 1}}
+    wanted = Assignment("1", (0,), ((0, 1),), "", 0.0, "", 0.0, why=why)
+    power = PowerState(np.full((1, 2), 300.0), np.full((1, 2), 50.0), limit_w)
+    placed, rest, shown, power = place_moved({"1": wanted}, [grown], cluster, PAL, 0.0, power=power)
+    plan = plan_round(rest, shown, PAL, 0.0, power=power)
+    ((found,),) = ([*placed, *plan.assignments],)
+    assert found.size == gpus
+    assert plan.power.planned_w <= limit_w or plan.power.unmet

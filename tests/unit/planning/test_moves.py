@@ -8,10 +8,13 @@ import pytest
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.move_settings import MoveSettings
+from slurm_gpu_aware.model.power import PoweredJob, PowerState
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning import PlanSettings, plan_round
-from slurm_gpu_aware.planning.moves import Movable, begun, plan_moves
+from slurm_gpu_aware.planning.movable import Movable
+from slurm_gpu_aware.planning.moved import begun
+from slurm_gpu_aware.planning.moves import plan_moves
 
 NOW = 10_000.0
 PAL = PlanSettings(policy="pal")
@@ -110,7 +113,7 @@ def test_a_waiting_job_gets_what_the_move_leaves():
     cluster = site([[2.0], [1.0]], {"1": [(0, (0,))]})
     (move,) = found = moves_of(cluster, [movable(cluster)], [waiting()])
     assert move.assignment.nodes == (1,)
-    plan = plan_round([waiting()], begun(cluster, found, NOW), PAL, NOW)
+    plan = plan_round([waiting()], begun(cluster, found, PAL, NOW)[0], PAL, NOW)
     assert (plan.assignments, plan.waiting[0].shadow_start_s) == ((), NOW + 60.0)
 
 
@@ -262,7 +265,7 @@ def test_a_moldable_job_grows_when_that_saves_more_than_the_restart():
     assert move.saves_s == pytest.approx(10_000.0 * (1 - 0.4) - 90.0)
     assert move.assignment.why["moved"]["gpus"] == 4
     assert "2.50 times as fast by their number" in move.assignment.why["summary"]
-    held = [job.gpus for job in begun(cluster, [move], NOW).running]
+    held = [job.gpus for job in begun(cluster, [move], PAL, NOW)[0].running]
     assert ((0, (0, 1, 2, 3)),) in held
     assert moves_of(cluster, [moldable(cluster, left_s=601.0, restart_s=61.0)]) == ()
 
@@ -302,3 +305,47 @@ def test_a_job_grows_only_while_every_waiting_job_starts(queue, count):
     jobs = [moldable(cluster, sizes=(1, 2)), moldable(cluster)]
     found = {move.request.gpus for job in jobs for move in moves_of(cluster, [job], queue)}
     assert max(found, default=1) == count
+
+
+def limited(limit_w, clock_mhz=None, *, adjustable=False):
+    """Power of a node of four GPUs on which job 1 runs: 100 W for each GPU at 900 MHz."""
+    running = {"1": PoweredJob(1, 300.0, HUNGRY, clock_mhz, adjustable=adjustable)}
+    return PowerState(np.full((1, 4), 300.0), np.full((1, 4), 50.0), limit_w, running)
+
+
+HUNGRY = replace(TABLE, power_w=np.array([[100.0, 250.0], [200.0, 500.0], [400.0, 1000.0]]))
+AUTO = replace(PAL, auto_clocks=True)
+
+
+@pytest.mark.parametrize(
+    ("limit_w", "gpus"), [(399.0, 2), (400.0, 4), (299.0, 1), (math.inf, 4), (150.0, 1)]
+)
+def test_under_a_power_limit_a_job_grows_as_far_as_there_is_power(limit_w, gpus):
+    cluster = site([[1.0] * 4], {"1": [(0, (0,))]})
+    one = moldable(cluster, table=HUNGRY)
+    found = moves_of(cluster, [one], settings=AUTO, power=limited(limit_w, 900))
+    assert max((move.request.gpus for move in found), default=1) == gpus
+    for move in found:
+        kept_w = 50.0 * gpus if limit_w < math.inf else 0.0
+        assert move.power_w == pytest.approx(kept_w)
+        assert move.assignment.clock_mhz == (900 if limit_w < math.inf else None)
+
+
+@pytest.mark.parametrize(("adjustable", "ratio"), [(True, 0.5 / 1.2), (False, 0.5 / 1.0)])
+def test_the_gain_counts_at_the_clocks_of_the_power(adjustable, ratio):
+    """A clock that cannot be changed is lost; its power is kept until the restart."""
+    cluster = site([[1.0] * 4], {"1": [(0, (0,))]})
+    power = limited(401.0, 1200, adjustable=adjustable)
+    (move,) = moves_of(cluster, [moldable(cluster, table=HUNGRY)], settings=AUTO, power=power)
+    assert move.assignment.why["moved"]["time_ratio"] == pytest.approx(ratio, abs=1e-4)
+    assert (move.power_w, move.request.power_w) == (200.0, 200.0)
+
+
+@pytest.mark.parametrize(("more", "count"), [({"table": HUNGRY}, 1), ({}, 0)])
+def test_power_that_a_waiting_job_needs_is_not_taken(more, count):
+    """Of 250 W growth needs 50; the waiting job 50, or without a table all of it."""
+    cluster = site([[1.0] * 4], {"1": [(0, (0,))]})
+    one = moldable(cluster, table=HUNGRY, sizes=(1, 2))
+    queue = [replace(waiting(1), **more)]
+    found = moves_of(cluster, [one], queue, settings=AUTO, power=limited(500.0, 900))
+    assert len(found) == count

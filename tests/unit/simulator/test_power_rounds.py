@@ -108,9 +108,10 @@ def test_the_planner_may_know_another_table_than_the_one_that_runs():
 
 
 @pytest.mark.parametrize(
-    ("eta", "elastic", "grows"), [(np.inf, True, True), (np.inf, False, False), (0.8, True, False)]
+    ("eta", "elastic", "grows"),
+    [(np.inf, True, True), (np.inf, False, False), (0.8, True, True), (0.5, True, True)],
 )
-def test_elastic_jobs_grow_by_moves_as_live_without_a_limit(eta, elastic, grows):
+def test_elastic_jobs_grow_by_moves_as_live(eta, elastic, grows):
     moves = MoveSettings(first_s=60.0, again_s=300.0, margin_s=60.0)
     trace = moldable(4, elastic=elastic)
     result = run(trace, power=replace(POWER, eta=eta), moves=moves, migration_s=10.0)
@@ -120,3 +121,4 @@ def test_elastic_jobs_grow_by_moves_as_live_without_a_limit(eta, elastic, grows)
         sizes.setdefault(placed["job_id"], []).append(sum(map(len, placed["slots"])))
     assert all(sorted(each) == each for each in sizes.values())
     assert any(each[0] < each[-1] for each in sizes.values()) == grows
+    assert result.energy.power_w.max() <= eta * 16 * MAX_W + 1e-6
