@@ -19,9 +19,10 @@ from slurm_gpu_aware.admission.snapshot import Hold
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.move_settings import RATE_S
+from slurm_gpu_aware.selector.holding_pool import PLANNABLE
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.records import ENDED
+from slurm_gpu_aware.slurm.records import ENDED, SlurmJob
 from slurm_gpu_aware.slurm.updates import JobUpdate
 
 __all__ = ["MovesUnderWay", "UnderWay"]
@@ -153,9 +154,12 @@ class MovesUnderWay:
             del back[job_id]
         return [back.get(job.id, job) for job in gated]
 
-    def kept(self, parked: Iterable[GatedJob]) -> list[Hold]:
-        """Holds of the new GPUs of jobs that are not back at the gate yet."""
-        back = {job.id for job in parked}
+    def kept(self, parked: Iterable[GatedJob], now: float) -> list[Hold]:
+        """Holds of the new GPUs of jobs that a round cannot place yet.
+
+        Slurm delays a requeued job some time before it gives that as the reason.
+        """
+        back = {gated.id for gated in parked if not _delayed(gated.job, now)}
         return [move.kept(job_id) for job_id, move in self.jobs.items() if job_id not in back]
 
     @property
@@ -208,3 +212,8 @@ class MovesUnderWay:
         longest = max(after_s, self._took.pop(job_id, 0.0))
         if math.isfinite(longest):
             self._took[job_id] = longest
+
+
+def _delayed(job: SlurmJob, now: float) -> bool:
+    """Whether nothing but Slurm's delay of requeued jobs holds a job."""
+    return job.reason in PLANNABLE | {"BeginTime"} and (job.eligible_s or 0.0) > now

@@ -252,7 +252,7 @@ class Rounds:
     def _plan_and_place(self, view: _View, outcome: Outcome) -> None:
         victims = {job.id: self.tracker.victims(job.id) for job in view.released}
         waiting = (*view.parked, *view.released)
-        kept = self.mover.under_way.kept(view.parked)
+        kept = self.mover.under_way.kept(view.parked, view.now)
         profile = self._ledger.profile()
         self._classes.renew(view.gated)
         classes = self._classes.history

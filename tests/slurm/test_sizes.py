@@ -14,6 +14,7 @@ from cluster import OUTRUN, Cluster, CommandFailed
 from site_files import CONFIG, kept
 from test_limits import WAIT, limit
 from test_moves import APPENDS, COUNTS, MOVES, await_event, await_requeue
+from test_power import FILE, GPUS, IDLE_W, MARGIN, power, why
 from test_way_of_a_job import NO_HISTORY, events, let_go
 
 __all__ = ["limit"]
@@ -167,3 +168,49 @@ def test_a_running_job_grows_when_gpus_become_free(cluster: Cluster) -> None:
     lines = cluster.output(job_id, "alice").splitlines()
     (saved,) = (line.split()[1] for line in lines if line.startswith("saved "))
     assert any(line.startswith(f"run 1 from {saved} on") for line in lines)
+
+
+def set_limit(cluster: Cluster, gpus: float) -> None:
+    """The limit leaves power for so many GPUs of ``net``, at the default clock."""
+    watts = (GPUS * IDLE_W + gpus * (200.0 - IDLE_W)) / (1 - MARGIN)
+    cluster.sh("ctl", ["gpu-aware", "power", "set", str(round(watts))])
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_running_job_grows_as_far_as_there_is_power(cluster: Cluster, killed: bool) -> None:
+    """Another job does not get the power that is kept for it meanwhile.
+
+    ``killed``: the selector is killed between the requeue and the restart.
+    """
+    with kept(cluster, FILE):
+        set_limit(cluster, 1.4)
+        comment = "--comment=class=A,model=net,gpus=1-4,move=10s"
+        asked = ["-n1", "--gpus-per-task=1", comment, *APPENDS]
+        job_id = cluster.submit("alice", asked, COUNTS)
+        cluster.wait(job_id, "RUNNING", 60)
+        assert sum(map(len, cluster.gpus(job_id).values())) == 1
+        set_limit(cluster, 2.5)
+        await_requeue(cluster, job_id)
+        if killed:
+            cluster.kill("ctl", "selectd", "KILL")
+        other = cluster.submit("bob", ["--gres=gpu:1", "--comment=class=A,model=net"], WAIT)
+        seen: list[float] = []
+
+        def runs() -> bool:
+            if found := power(cluster):
+                assert found["planned_w"] <= found["limit_w"]
+                seen.append(found["planned_w"])
+            return bool(cluster.job(job_id)["JobState"] == "RUNNING")
+
+        cluster.wait_until(runs, 90, lambda: str(cluster.job(job_id)))
+        assert seen
+        assert sum(map(len, cluster.gpus(job_id).values())) == 2
+        await_event(cluster, job_id, "moved")
+        cluster.wait_until(
+            lambda: "waits for power" in why(cluster, other), 60, lambda: why(cluster, other)
+        )
+        cluster.sh("ctl", ["touch", f"/shared/home/alice/go-{job_id}"])
+        cluster.wait(job_id, "COMPLETED", 30)
+        cluster.wait(other, "RUNNING", 60)
+        let_go(cluster, "bob", other)
+        cluster.wait(other, "COMPLETED", 60)

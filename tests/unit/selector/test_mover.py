@@ -92,6 +92,22 @@ def test_a_job_is_moved_and_goes_first_to_its_new_gpus(slurm: SlurmFolder) -> No
     assert moved.detail["nodes"] == ["n2"]
 
 
+def test_gpus_are_kept_before_slurm_tells_of_its_delay(slurm: SlurmFolder) -> None:
+    """For a moment a requeued job is delayed, and its reason is not that."""
+    site(slurm)
+    assert slurm.round() == 0, slurm.said
+    assert requeues(slurm) == 1
+    slurm.change("7", reason="None")
+    again = parked("10", comment="class=A", priority=9_000)
+    slurm.write([*slurm.jobs.values(), again], NODES)
+    slurm.change("10", tres_per_node="gres/gpu:4", admin_comment="gpuaware/1;tn=gres/gpu:4;mc=1")
+    assert slurm.round(2) == 0, slurm.said
+    assert (slurm.jobs["7"]["state"], slurm.jobs["10"]["nodes"]) == ("PENDING", "n1"), slurm.said
+    slurm.change("7", reason="BeginTime")
+    assert slurm.round(2) == 0, slurm.said
+    assert slurm.jobs["7"]["nodes"] == "n2", slurm.said
+
+
 def test_power_is_kept_for_a_job_on_a_move(slurm: SlurmFolder) -> None:
     """The limit leaves power for its two GPUs and a bit; what comes meanwhile waits for power."""
     with slurm.config.open("a") as config:
