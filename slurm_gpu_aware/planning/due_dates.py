@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from slurm_gpu_aware.model.assignment import Assignment
@@ -13,10 +13,10 @@ from slurm_gpu_aware.placement.account import predicted_slowdown
 from slurm_gpu_aware.planning.due_account import DueAccount
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.prefix import in_slurm_order
-from slurm_gpu_aware.sizing.due_plan import DuePlan, due_plan
+from slurm_gpu_aware.sizing.due_plan import due_plan
 
-__all__ = ["due_account", "due_growth", "in_order", "next_growth", "with_due_dates"]
-__all__ += ["with_due_sizes", "work_done"]
+__all__ = ["due_account", "due_accounts", "due_growth", "in_order", "next_growth"]
+__all__ += ["with_due_dates", "with_due_sizes", "work_done"]
 
 
 def due_account(
@@ -45,24 +45,28 @@ def due_account(
     )
 
 
+def due_accounts(queue: Iterable[Request], now: float) -> dict[str, DueAccount]:
+    """The accounts of the jobs of a queue that have due dates; with all sizes of the jobs."""
+    found = ((request.job_id, due_account(request, now)) for request in queue)
+    return {job_id: account for job_id, account in found if account is not None}
+
+
 def in_order(
-    queue: Sequence[Request], settings: PlanSettings, now: float, asked: Sequence[Request] = ()
+    queue: Sequence[Request], settings: PlanSettings, accounts: Mapping[str, DueAccount]
 ) -> list[Request]:
     """The queue in Slurm's order; by the settings, jobs with due dates exchange their places.
 
     Those of a partition tier then come in the order of their weights and pressures. All other jobs
     keep their places, also those whose due date cannot be met.
-
-    ``asked``: the queue with all sizes of the jobs; empty: ``queue`` has them.
     """
     ordered = in_slurm_order(queue)
     if not settings.due_by_pressure:
         return ordered
-    turns: dict[str, tuple[float, float, float]] = {}
-    for request in asked or queue:
-        account = due_account(request, now)
-        if account is not None and account.in_time:
-            turns[request.job_id] = -(request.priority // TIER), *account.turn
+    turns = {
+        request.job_id: (-(request.priority // TIER), *account.turn)
+        for request in ordered
+        if (account := accounts.get(request.job_id)) is not None and account.in_time
+    }
     places = [i for i, request in enumerate(ordered) if request.job_id in turns]
     dated = sorted((ordered[i] for i in places), key=lambda request: turns[request.job_id])
     for place, request in zip(places, dated, strict=True):
@@ -70,34 +74,34 @@ def in_order(
     return ordered
 
 
-def with_due_sizes(queue: Sequence[Request], now: float) -> Sequence[Request]:
+def with_due_sizes(
+    queue: Sequence[Request], accounts: Mapping[str, DueAccount]
+) -> Sequence[Request]:
     """The queue; a job gets none of its sizes below the one with which its due date is met."""
-    if all(request.due is None for request in queue):
+    if not accounts:
         return queue
-    return [_from_size(request, due_plan(request, now)) for request in queue]
+    return [_from_size(request, accounts.get(request.job_id)) for request in queue]
 
 
-def _from_size(request: Request, plan: DuePlan | None) -> Request:
-    if plan is None or not plan.in_time or not request.sizes or request.table is None:
+def _from_size(request: Request, account: DueAccount | None) -> Request:
+    if account is None or not account.in_time or not request.sizes or request.table is None:
         return request
-    return replace(request, sizes=tuple(n for n in request.sizes if n >= plan.gpus))
+    return replace(request, sizes=tuple(n for n in request.sizes if n >= account.gpus))
 
 
-def with_due_dates(plan: Plan, queue: Sequence[Request], now: float) -> Plan:
+def with_due_dates(
+    plan: Plan, queue: Iterable[Request], accounts: Mapping[str, DueAccount], now: float
+) -> Plan:
     """The plan with the accounts of jobs with due dates, and the time of the first growth.
 
-    ``queue``: with all sizes of the jobs.
+    ``queue``: with all sizes of the jobs; ``accounts``: of its jobs, as if all waited.
     """
-    dated = {request.job_id: request for request in queue if request.due is not None}
-    if not dated:
+    if not accounts:
         return plan
-    started = {one.job_id: one for one in plan.assignments if one.job_id in dated}
-    accounts: dict[str, DueAccount] = {}
-    for job_id, request in dated.items():
-        one = started.get(job_id)
-        account = due_account(request, now) if one is None else _of_started(request, one, now)
-        if account is not None:
-            accounts[job_id] = account
+    started = {one.job_id: one for one in plan.assignments if one.job_id in accounts}
+    requests = (request for request in queue if request.job_id in started)
+    now_known = ((r.job_id, _of_started(r, started[r.job_id], now)) for r in requests)
+    accounts = {**accounts, **{i: one for i, one in now_known if one is not None}}
     told = (
         replace(a, why={**a.why, "due": accounts[a.job_id].values()}) if a.job_id in started else a
         for a in plan.assignments

@@ -40,7 +40,7 @@ from slurm_gpu_aware.model.power import PowerState
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import predicted_slowdown, set_words
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
-from slurm_gpu_aware.planning.due_dates import due_growth, in_order, with_due_sizes
+from slurm_gpu_aware.planning.due_dates import due_accounts, due_growth, in_order, with_due_sizes
 from slurm_gpu_aware.planning.front import Front, front_of
 from slurm_gpu_aware.planning.movable import Movable, Move, may_move
 from slurm_gpu_aware.planning.moved import after_move
@@ -84,9 +84,9 @@ def plan_moves(
     left = min(moves.per_round, moves.per_hour - sum(now - at < RATE_S for at in recent))
     if left <= 0 or not cluster.free.any():
         return ()
-    asked = queue
+    accounts = due_accounts(queue, now)
     if any(request.sizes for request in queue):
-        queue = with_least_sizes(with_due_sizes(queue, now))  # as the round places them
+        queue = with_least_sizes(with_due_sizes(queue, accounts))  # as the round places them
     known, budget = list(movable), PowerBudget.of(cluster, settings, power)
     if budget is not None:
         cluster, queue = budget.cluster, [budget.needing(request) for request in queue]
@@ -97,7 +97,7 @@ def plan_moves(
     ends = expected_ends([one.job for one in known], now).tolist()
     remaining = {one.request.job_id: end - now for one, end in zip(known, ends, strict=True)}
     dispatcher = Dispatcher(settings, policy_options, now, cluster.running)
-    planner = _Moves(in_order(queue, settings, now, asked), cluster, moves, dispatcher, budget)
+    planner = _Moves(in_order(queue, settings, accounts), cluster, moves, dispatcher, budget)
     planner.remaining = remaining
     due = planner.due(known)
     able = [

@@ -32,9 +32,9 @@ from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.model.running_jobs import RunningJobs
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.placement.policy import Reason
+from slurm_gpu_aware.planning import due_dates
 from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve
 from slurm_gpu_aware.planning.dispatcher import Dispatcher, PlacementFailedError, shape_of
-from slurm_gpu_aware.planning.due_dates import in_order, with_due_dates, with_due_sizes
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
 from slurm_gpu_aware.planning.postponing import row_of
 from slurm_gpu_aware.planning.power_budget import PowerBudget, with_least_sizes
@@ -88,18 +88,19 @@ def plan_round(
     """
     cluster = replace(cluster, running=RunningJobs.of(cluster.running))
     asked, moldable = queue, any(request.sizes for request in queue)
+    accounts = due_dates.due_accounts(queue, now)
     if moldable:
-        queue = with_least_sizes(with_due_sizes(queue, now))
+        queue = with_least_sizes(due_dates.with_due_sizes(queue, accounts))
     budget = PowerBudget.of(cluster, settings, power)
     if budget is not None:
         cluster, queue = budget.cluster, [budget.needing(request) for request in queue]
     dispatcher = Dispatcher(settings, policy_options, now, cluster.running)
     grows = moldable or budget is not None
     one = _Round(cluster, settings, now, dispatcher, explain, reserves=grows)
-    plan = one.plan(in_order(queue, settings, now, asked))
+    plan = one.plan(due_dates.in_order(queue, settings, accounts))
     if grows:
         plan = sized(plan, one.placed, one.spare, dispatcher, budget, power)
-    return with_due_dates(plan, asked, now)
+    return due_dates.with_due_dates(plan, asked, accounts, now)
 
 
 class _Round:

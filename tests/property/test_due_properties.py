@@ -9,7 +9,7 @@ from test_move_properties import NOW, sites, table
 from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.planning import PlanSettings, plan_round
-from slurm_gpu_aware.planning.due_dates import due_account, in_order
+from slurm_gpu_aware.planning.due_dates import due_account, due_accounts, in_order
 from slurm_gpu_aware.planning.moved import begun
 from slurm_gpu_aware.planning.moves import plan_moves
 
@@ -56,7 +56,8 @@ def test_by_pressure_other_jobs_keep_their_places(site, exponent, data):
     plain = [replace(r, gpus=1, sizes=(1, 2, 4), table=table(exponent)) for r in queue]
     some = [data.draw(st.just(request) | dated(request)) for request in plain]
     before, after = (
-        in_order(some, replace(PACKED, due_by_pressure=on), NOW) for on in (False, True)
+        in_order(some, replace(PACKED, due_by_pressure=on), due_accounts(some, NOW))
+        for on in (False, True)
     )
     assert sorted(r.job_id for r in before) == sorted(r.job_id for r in after)
     for one, other in zip(before, after, strict=True):

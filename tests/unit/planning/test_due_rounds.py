@@ -12,7 +12,7 @@ from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning import PlanSettings, plan_round
-from slurm_gpu_aware.planning.due_dates import in_order, next_growth
+from slurm_gpu_aware.planning.due_dates import due_accounts, in_order, next_growth
 from slurm_gpu_aware.planning.movable import Movable
 from slurm_gpu_aware.planning.moved import place_moved
 from slurm_gpu_aware.planning.moves import plan_moves
@@ -197,9 +197,10 @@ def test_by_pressure_only_jobs_with_due_dates_exchange_places(changes, order):
         for name, (due_h, priority) in given.items()
     ]
     queue += [job("2", priority=4.0), job("4", priority=2.0)]
-    found = in_order(queue, replace(PACKED, due_by_pressure=True), NOW)
+    accounts = due_accounts(queue, NOW)
+    found = in_order(queue, replace(PACKED, due_by_pressure=True), accounts)
     assert [one.job_id for one in found] == order
-    assert in_order(queue, PACKED, NOW) == in_slurm_order(queue)
+    assert in_order(queue, PACKED, accounts) == in_slurm_order(queue)
 
 
 def test_by_pressure_the_more_urgent_job_starts():
