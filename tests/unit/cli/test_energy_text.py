@@ -44,6 +44,8 @@ def test_explain_and_report_show_what_the_ledger_has(tmp_path: Path) -> None:
         times = {"submitted_at": now - 900.0, "decided_at": now - 800.0, "outcome_at": now}
         asked = {"class": "A", "gpus": 2}
         ledger.add_decision(decision("7", user="alice", asked=asked, state="ended", **times))
+        started = {"gpus": {"n1": [0, 1]}, "restarts": 0}
+        ledger.add_event("7", "started", started, now - 700.0)
         detail = {"node": "n1", "restarts": 0, "gpus": [0, 1], "seconds": 600.0}
         ledger.add_event("7", "energy", {**detail, "energy_j": 7.2e5}, now - 100.0)
     assert "energy" in run(tmp_path, "explain", "7")
