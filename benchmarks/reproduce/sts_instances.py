@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from csv import DictReader
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +62,7 @@ class Submitted:
     speeds: Mapping[str, Speeds]
     epochs: float
     """What it really does."""
+    network: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,18 +129,22 @@ def instance(
     rng: np.random.Generator,
     *,
     sharing: str = "",
+    rate: float = 1.0,
 ) -> Instance:
-    """An instance of ``count`` nodes. ``sharing``: ``on``; ``off`` has the same due dates only."""
+    """An instance of ``count`` nodes. ``sharing``: ``on``; ``off`` has the same due dates only.
+
+    ``rate``: jobs arrive so many times as often.
+    """
     nodes = [DueNode(models[n % len(models)], WIDTH) for n in range(count)]
     jobs = [_job(networks, models, rng, sharing) for _ in range(JOBS_PER_NODE * count)]
     least = [min(job.work.mean_left / s.speed[-1] for s in job.speeds.values()) for job in jobs]
     gap_s = EXPONENTIAL_S / count
     if arrivals != "exponential":
-        rate = EPSILON * count * WIDTH / float(np.mean(least))
-        gap_s = 1 / (rate if arrivals == "poisson high" else rate / 4)
-    at = np.cumsum(rng.exponential(gap_s, len(jobs)))
+        high = EPSILON * count * WIDTH / float(np.mean(least))
+        gap_s = 1 / (high if arrivals == "poisson high" else high / 4)
+    at = np.cumsum(rng.exponential(gap_s / rate, len(jobs)))
     moved = [
-        Submitted(float(t), float(t) + job.due_s, job.late_cost, job.work, job.speeds, job.epochs)
+        replace(job, submit_s=float(t), due_s=float(t) + job.due_s)
         for t, job in zip(at, jobs, strict=True)
     ]
     return Instance(nodes, moved, 0.1 * float(np.mean(least)))
@@ -168,7 +173,7 @@ def _job(
     epochs = float(rng.choice(network.cases))
     late = float(rng.uniform(*LATE_COST))
     work = empirical(network.cases, MOST_EPOCHS)
-    return Submitted(0.0, float(due), late, work, speeds, epochs)
+    return Submitted(0.0, float(due), late, work, speeds, epochs, network.name)
 
 
 def _shared(speeds: Speeds, model: str, memory_gb: float, draw: float) -> Speeds:

@@ -30,6 +30,7 @@ NAMES = (
     "sts_simulation",
     "sts_baselines",
     "sts_optimum",
+    "sts_placement",
     "sts",
     "algorithm1",
     "powerflow_sizes",
@@ -136,7 +137,13 @@ def test_sts_on_a_tiny_cluster(scripts, partial, monkeypatch):
     monkeypatch.setattr(scripts.sts_instances, "JOBS_PER_NODE", 2)
     text = scripts.sts.section(scripts.sts.Size(((2, 1),), (2, 1), 2), 1)
     assert "synthetic data of the same shape" in text
-    for words in ("| STS | 1.00 / 1.00 |", "| avgDP |", "(published: 29%)", "| epochs as measured"):
+    for words in (
+        "| STS | 1.00 / 1.00 |",
+        "| avgDP |",
+        "(published: 29%)",
+        "| epochs as measured",
+        "| `eft:sts` |",
+    ):
         assert words in text
     assert "jobs that got fewer, in all runs: 0" in " ".join(text.split())
     assert "nan" not in text
@@ -151,17 +158,36 @@ def due_jobs(scripts, count):
         "poisson high",
         np.random.default_rng(5),
     )
-    job = scripts.sts.DueJob
+    job = scripts.sts_optimum.DueJob
     return [
         job(str(n), j.due_s - j.submit_s, j.late_cost, j.work, j.speeds, movable=False)
         for n, j in enumerate(made.jobs[:count])
     ]
 
 
+def test_jobs_with_due_dates_arrive_at_the_rate(scripts):
+    """Half the rate: twice the time between them, the same jobs otherwise."""
+    made = [
+        scripts.sts_instances.instance(
+            scripts.sts_instances.paper_networks(),
+            ("K80",),
+            4,
+            arrivals,
+            np.random.default_rng(5),
+            rate=rate,
+        ).jobs
+        for arrivals, rate in (("poisson high", 1.0), ("poisson high", 0.25), ("poisson low", 1.0))
+    ]
+    for high, quarter, low in zip(*made, strict=True):
+        assert quarter.submit_s == pytest.approx(4 * high.submit_s)
+        assert low.submit_s == pytest.approx(4 * high.submit_s)
+        assert quarter.due_s - quarter.submit_s == pytest.approx(high.due_s - high.submit_s)
+
+
 def test_the_integer_programme_finds_the_least_cost(scripts):
     """Against all choices of a size or of waiting, on one node."""
     exact = scripts.sts_optimum
-    nodes = [scripts.sts.DueNode("K80", 8)]
+    nodes = [scripts.sts_optimum.DueNode("K80", 8)]
     jobs = due_jobs(scripts, 3)
     costs = [
         [(0, exact.cost_of_waiting(job, {"K80"}, 0.0, 600.0))]
@@ -178,7 +204,7 @@ def test_the_integer_programme_finds_the_least_cost(scripts):
 
 
 def test_baselines_keep_to_the_gpus_there_are(scripts):
-    nodes = [scripts.sts.DueNode("K80", 8), scripts.sts.DueNode("K80", 4)]
+    nodes = [scripts.sts_optimum.DueNode("K80", 8), scripts.sts_optimum.DueNode("K80", 4)]
     jobs = due_jobs(scripts, 20)
     for name, make in scripts.sts.MADE.items():
         shares, _ = make()(jobs, nodes, 0.0, 600.0)
