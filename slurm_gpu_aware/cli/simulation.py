@@ -102,6 +102,7 @@ def gather(config: Config, given: Given, source: Trace | None = None) -> Inputs:
         overrun=given["overrun"],
         estimate=given["estimate"],
         movable_share=given["movable"],
+        due_by_pressure=config.due_dates.order == "pressure",
         classes=tuple(dict.fromkeys(classes)),
         locality=given["locality_effect"],
         variability=given["variability_effect"],

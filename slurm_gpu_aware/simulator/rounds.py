@@ -56,6 +56,7 @@ class Rounds:
             backfill=settings.backfill,
             backfill_depth=settings.backfill_depth,
             auto_clocks=True,
+            due_by_pressure=settings.due_by_pressure,
         )
         self.limited = settings.power is not None and math.isfinite(settings.power.eta)
         """Rounds keep a power limit, so clocks of running jobs may change in each of them."""
@@ -69,7 +70,7 @@ class Rounds:
         policy = make_policy(settings.policy, settings.policy_options)
         self._weighs = policy.wait_rule() is not None
         """Jobs may wait for GPUs that become free later."""
-        self._patient = settings.backfill or policy.may_postpone
+        self._patient = settings.backfill or policy.may_postpone or settings.due_by_pressure
         """Jobs may overtake one that lacks GPUs, or accept a worse set later."""
 
     def wait(self, active: ActiveJob) -> None:
@@ -231,6 +232,9 @@ class Rounds:
 
     def _head_of_line(self) -> Iterator[ActiveJob]:
         """Waiting jobs in order, as many as the planner considers."""
+        if self.settings.due_by_pressure:
+            yield from (self.waiting[position] for *_, position in self._line)
+            return
         room = self.state.free
         beyond = 1 + (self.settings.backfill_depth if self.settings.backfill else 0)
         for *_, position in self._line:

@@ -127,6 +127,8 @@ class SimSettings:
     """Attained service at which LAS moves a job to the second queue. Units: GPU s."""
     due_dates: bool = True
     """Jobs with due dates are sized by them, as live; False: the due dates are only reported."""
+    due_by_pressure: bool = False
+    """As of `PlanSettings`."""
     classes: tuple[str, ...] = ("A", "B", "C")
     locality: bool = True
     """Jobs that span nodes (or other levels) are slowed by L."""

@@ -135,6 +135,19 @@ def test_sts_does_all_work_and_no_job_that_runs_gets_fewer_gpus(policy, seed):
             assert len(sizes) == 1
 
 
+def test_by_pressure_a_pressing_job_overtakes_one_with_time():
+    """One GPU is free at a time; the later of two jobs has less time to spare."""
+    calm = replace(dated(1000.0, 60_000.0), job_id="calm", sizes=(1, 2))
+    pressed = replace(dated(1000.0, 11_500.0), submit_s=AT_S + 1, sizes=(1, 2))
+    full = replace(others(7, 50_000.0), job_id="full")
+    jobs = [*earlier(), full, others(1, 500.0), calm, pressed]
+    for by_pressure in (False, True):
+        result = run(jobs, due_by_pressure=by_pressure)
+        starts = {p["job_id"]: p["at_s"] for p in result.placements}
+        assert (starts["dated"] < starts["calm"]) == by_pressure
+        assert min(starts["dated"], starts["calm"]) == AT_S + 499.0
+
+
 def test_sts_grows_a_long_job_and_restarts_count():
     jobs = [*earlier(), dated(9000.0, 6000.0, elastic=True)]
     result = run(jobs, "packed:sts", migration_s=100.0)
