@@ -245,8 +245,9 @@ def crowding(size: Size, results: Results) -> list[str]:
         "Tried and no cure: constant sizes (late more often: they need more GPUs from the start), "
         "parts of a growth, idle GPUs for all (up to twice the energy), and all jobs placed anew "
         "in the order of due dates (23.7% late on K80 and M60 at the full rate). A due date "
-        "earlier in the plan by 5% of the time left has 0.7% of the jobs late in place of 2.0% (K80 "
-        "and M60, low rate) and 4.7% in place of 7.0% (A100, high rate), for 2 to 5% more energy.",
+        "earlier in the plan by 5% of the time left has 0.7% of the jobs late in place of 2.0% "
+        "(K80 and M60, low rate) and 4.7% in place of 7.0% (A100, high rate), for 2 to 5% more "
+        "energy.",
     )
     return [table(heads, rows), remark]
 
