@@ -1,6 +1,6 @@
 """PowerFlow (Gu et al.): average completion time at equal energy, against every baseline.
 
-python benchmarks/reproduce/powerflow.py [--quick] [--write]    about 8 minutes of CPU time
+python benchmarks/reproduce/powerflow.py [--quick] [--write]    about 15 minutes of CPU time
 
 The paper's models on measured times and powers, and jobs of Philly, the same for all schedulers of
 a seed. Then eft with the planner's own rounds (sizes at the start, clocks while jobs run), on equal
@@ -31,6 +31,7 @@ from powerflow_bench import (
     trace,
 )
 
+from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
@@ -45,6 +46,7 @@ PUBLISHED = {GANDIVA: 3.39, TIRESIAS: 1.73, GANDIVA + ZEUS: 2.90, TIRESIAS + ZEU
 """The largest improvement of the average completion time at equal energy."""
 POWERFLOW, MODELS = "PowerFlow", "PowerFlow, fitted models"
 LIVE, EASY = "eft + PowerFlow", "eft, EASY"
+GROWS = LIVE + ", moves"
 REMARKS = (
     "The paper's 1901 jobs, its cluster and its measurements are not available, and no data vary"
     " GPU count, batch size and clock together. T(n) is ElasticFlow's on A100 with a fixed global"
@@ -59,9 +61,10 @@ REMARKS = (
     " faster, and runs all at default clocks; with as much energy PowerFlow does the same. With"
     " less energy, where AFS has no choice, PowerFlow trades time for it.",
     "eft + PowerFlow is what the selector does: Slurm's order, a size for each job when it starts,"
-    " and clocks while it runs. Under a limit no running job gets another size, so one that started"
-    " small stays small when GPUs become free, and these idle: the energy without idle GPUs is"
-    " about PowerFlow's or lower, all energy is not.",
+    " and clocks while it runs. Without moves a job that started small stays small when GPUs become"
+    " free, and these idle: the energy without idle GPUs is about PowerFlow's or lower, all energy"
+    " is not. With moves (move=ok, default settings) running jobs grow, and the same energy ends"
+    " jobs sooner.",
 )
 PROFILES = {"A": "longhorn_resnet", "B": "longhorn_bert"}
 
@@ -116,10 +119,11 @@ def schedulers(power: PowerSettings, known: Mapping[str, SizeTable]) -> dict[str
         POWERFLOW: replace(base, sizing="powerflow"),
         MODELS: replace(base, sizing="powerflow", power=replace(power, known=known)),
         LIVE: live,
+        GROWS: replace(live, moves=MoveSettings()),
     }
 
 
-SWEPT = (POWERFLOW, MODELS, LIVE)
+SWEPT = (POWERFLOW, MODELS, LIVE, GROWS)
 
 
 class Bench:
