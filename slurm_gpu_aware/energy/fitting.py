@@ -1,12 +1,14 @@
 """Fit of a performance model to measured samples, and its error on held-out ones.
 
 Times and powers are fitted together, because the clock that the power limit lets a GPU keep shows
-in both. Errors are those of predictions for conditions that the fit has not seen: single
-coefficients are not identifiable from such data, predictions are.
+in both; a sample without a time counts with its power. Errors are those of predictions for
+conditions that the fit has not seen: single coefficients are not identifiable from such data,
+predictions are.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,7 +27,7 @@ from slurm_gpu_aware.energy.throughput import (
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.model.performance_sample import PerformanceSample
 
-__all__ = ["conditions_of", "fit_model", "held_out", "is_usable", "merged"]
+__all__ = ["conditions_of", "fit_model", "held_out", "is_timed", "is_usable", "merged"]
 
 _FOLDS = 10
 _TESTABLE = 3
@@ -47,10 +49,10 @@ def fit_model(
     """Fit a model to the samples of one application or class on one GPU model.
 
     ``reference_mhz``: the clock at which a GPU runs by default (its maximum). Samples that are not
-    usable are left out. Raises ValueError if none is left.
+    usable are left out. Raises ValueError if none with a time is left.
     """
     usable = merged([s for s in samples if is_usable(s)])
-    if not usable:
+    if not any(is_timed(s) for s in usable):
         raise ValueError(f"{name} on {gpu_model}: no usable sample")
     throughput, power = _fit(usable, prior, reference_mhz)
     measured = _range(usable, prior)
@@ -58,14 +60,19 @@ def fit_model(
     return PerformanceModel(name, gpu_model, throughput, power, quality, measured)
 
 
+def is_timed(sample: PerformanceSample) -> bool:
+    """Whether the sample has a time, not only a power."""
+    return not math.isnan(sample.time_s)
+
+
 def is_usable(sample: PerformanceSample) -> bool:
-    """Whether all values are finite and within bounds; a comparison with NaN is false."""
+    """Whether it has a time or a power, and all values are finite and within bounds."""
     s = sample
     return (
         1 <= s.nodes <= s.gpus <= MAX_GPUS
         and 1e-9 <= s.batch_size <= 1e12
         and 1.0 <= s.clock_mhz <= MAX_MHZ
-        and _LEAST_S <= s.time_s <= _MOST_S
+        and (_LEAST_S <= s.time_s <= _MOST_S if is_timed(s) else s.power_w is not None)
         and (s.power_w is None or 1e-3 <= s.power_w <= _MOST_W)
     )
 
@@ -77,8 +84,9 @@ def merged(samples: Sequence[PerformanceSample]) -> list[PerformanceSample]:
         of.setdefault(sample[:4], []).append(sample)
     result = []
     for key in sorted(of):
+        times = [s.time_s for s in of[key] if is_timed(s)]
         powers = [s.power_w for s in of[key] if s.power_w is not None]
-        time = float(np.median([s.time_s for s in of[key]]))
+        time = float(np.median(times)) if times else math.nan
         power = float(np.median(powers)) if powers else None
         result.append(of[key][0]._replace(time_s=time, power_w=power))
     return result
@@ -95,11 +103,14 @@ def _fit(
     prior: Prior,
     reference_mhz: float,
 ) -> tuple[ThroughputParameters, PowerParameters]:
+    """At least one sample has a time."""
     at = conditions_of(samples)
-    log_times = np.log([s.time_s for s in samples])
+    with_time = [s for s in samples if is_timed(s)]
+    timed = np.flatnonzero([is_timed(s) for s in samples])
+    log_times = np.log([s.time_s for s in with_time])
     powered, log_powers = _powers(samples)
     batch = float(np.median(at.batch_size))
-    of_time = throughput_coefficients(samples, prior)
+    of_time = throughput_coefficients(with_time, prior)
     of_power = power_coefficients(samples, prior, reference_mhz)
 
     coefficients = [*of_time, *(of_power if len(powered) else ())]
@@ -115,7 +126,7 @@ def _fit(
     def log_errors(values: Mapping[str, FloatArray]) -> FloatArray:
         throughput, power = parts(values)
         times = iteration_times(throughput, at)
-        errors = np.log(times.total) - log_times
+        errors = np.log(times.total[:, timed]) - log_times
         if not len(powered):
             return errors
         watts = gpu_power(power, times, at.batch_size)
@@ -132,7 +143,8 @@ def _powers(samples: Sequence[PerformanceSample]) -> tuple[IntArray, FloatArray]
 
 
 def _range(samples: Sequence[PerformanceSample], prior: Prior) -> MeasuredRange:
-    at = conditions_of(samples)
+    """Ranges of what has a time: power alone says of no number of GPUs how fast it is."""
+    at = conditions_of([s for s in samples if is_timed(s)])
     lows = [float(at.clock_mhz.min()), *([] if prior.low_mhz is None else [prior.low_mhz])]
     return MeasuredRange(
         least_gpus=int(at.gpus.min()),
@@ -150,15 +162,21 @@ def held_out(
     """Errors on samples that are left out of their own fit, one of at most ``folds`` fits.
 
     ``samples``: one per condition (`merged`), sorted; neighbours are left out of different fits.
+    Times too few to be tested stay in all fits, so that the powers are.
     """
+    # Those with a time come first: no fold has all of them.
+    samples = sorted(samples, key=lambda s: not is_timed(s))
+    with_time = sum(map(is_timed, samples))
     with_power = sum(s.power_w is not None for s in samples)
-    if len(samples) < _TESTABLE:
-        return Quality(len(samples), with_power)
+    if max(with_time, with_power) < _TESTABLE:
+        return Quality(with_time, with_power)
     time, power = [], []  # predicted / measured
     folds = min(folds, len(samples))
     for fold in range(folds):
         own = samples[fold::folds]
         rest = [s for i, s in enumerate(samples) if i % folds != fold]
+        if with_time < _TESTABLE:
+            rest += [s._replace(power_w=None) for s in own if is_timed(s)]
         throughput, watts_of = _fit(rest, prior, reference_mhz)
         at = conditions_of(own)
         times = iteration_times(throughput, at)
@@ -167,17 +185,14 @@ def held_out(
         power += [
             np.nan if s.power_w is None else w / s.power_w for w, s in zip(watts, own, strict=True)
         ]
-    return Quality(len(samples), with_power, *_errors(np.array(time), np.array(power)))
+    ratios = np.array(time), np.array(power)
+    errors = [_mean_error(ratio) for ratio in (*ratios, ratios[0] * ratios[1])]
+    return Quality(with_time, with_power, *errors)
 
 
-def _errors(time: FloatArray, power: FloatArray) -> tuple[float, float | None, float | None]:
-    """Mean absolute relative error of time, power, energy; arguments: predicted / measured."""
-    measured = np.isfinite(power)
-    of_time = _mean_error(time)
-    if measured.sum() < _TESTABLE:
-        return of_time, None, None
-    return of_time, _mean_error(power[measured]), _mean_error((time * power)[measured])
-
-
-def _mean_error(ratio: FloatArray) -> float:
-    return float(np.minimum(np.abs(ratio - 1.0), _WORST).mean())
+def _mean_error(ratio: FloatArray) -> float | None:
+    """Mean absolute relative error of predicted / measured; None: too few are measured, not NaN."""
+    known = ratio[~np.isnan(ratio)]
+    if len(known) < _TESTABLE:
+        return None
+    return float(np.minimum(np.abs(known - 1.0), _WORST).mean())

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from slurm_gpu_aware.energy.fitting import fit_model, is_usable, merged
+from slurm_gpu_aware.energy.fitting import fit_model, is_timed, is_usable, merged
 from slurm_gpu_aware.energy.performance_model import PerformanceModel
 from slurm_gpu_aware.energy.priors import Prior, prior_from, prior_of
 from slurm_gpu_aware.energy.throughput import Conditions
@@ -55,7 +55,7 @@ def fit_site(
             base = of_class.get((app_class, gpu_model))
             prior = prior_of(app_class, gpu_model) if base is None else prior_from(base)
             bare, times_of = [one.sample for one in own], None
-            if all(math.isnan(sample.time_s) for sample in bare):
+            if not any(is_timed(sample) for sample in bare):
                 if base is None:
                     reason = "only its power was measured, and its class has no model here"
                     yield SiteFit(kind, name, gpu_model, None, reason)
@@ -75,20 +75,27 @@ def _fit(
     default_mhz: int | None,
     times_of: PerformanceModel | None,
 ) -> SiteFit:
-    """``times_of``: model whose time counts at each clock; None: that of the samples."""
+    """``times_of``: model whose time counts at each clock; None: that of the samples.
+
+    Of samples without a time those of one number of GPUs are fitted: the class's time says nothing
+    of how the application scales.
+    """
     locked = [s.clock_mhz for s in samples if s.clock_mhz > 0]
     reference = max([float(default_mhz or 0), *locked])
     if reference <= 0:
         return SiteFit(kind, *key, None, "no clock is known: no sweep has seen this GPU model")
     located = [_at_clock(s, reference) for s in samples]
     if times_of is not None:
+        numbers = Counter(s.gpus for s in located)
+        often = max(numbers, key=lambda gpus: (numbers[gpus], -gpus))
+        located = [s for s in located if s.gpus == often]
         located = [s._replace(time_s=_class_time(times_of, s.clock_mhz)) for s in located]
     usable = [s for s in located if is_usable(s)]
     if not usable:
         return SiteFit(kind, *key, None, "no usable sample")
     if kind == CLASS and len({s.clock_mhz for s in usable}) == 1:
         return SiteFit(kind, *key, None, "measured at one clock only")
-    conditions = merged(usable)
+    conditions = sorted(merged(usable), key=lambda s: not is_timed(s))  # one with a time is chosen
     chosen = conditions[:: -(-len(conditions) // _MOST_CONDITIONS)]
     try:
         model = fit_model(chosen, prior, reference, name=key[0], gpu_model=key[1])

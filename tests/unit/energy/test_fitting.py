@@ -115,7 +115,7 @@ def test_flat_times_are_fitted_flat():
 @pytest.mark.parametrize(
     "bad",
     [
-        {"time_s": math.nan},
+        {"time_s": math.nan, "power_w": None},
         {"time_s": 0.0},
         {"time_s": math.inf},
         {"power_w": math.nan},
@@ -154,6 +154,27 @@ def test_extreme_but_usable_samples_give_a_finite_model():
 def test_runs_of_one_condition_are_one_sample_with_their_medians():
     runs = [PerformanceSample(1, 1, 1.0, 900.0, t, w) for t, w in ((1, 90), (2, None), (9, 110))]
     assert merged(runs) == [PerformanceSample(1, 1, 1.0, 900.0, 2.0, 100.0)]
+
+
+def test_a_run_without_a_time_gives_its_power_only():
+    runs = [PerformanceSample(1, 1, 1.0, 900.0, *one) for one in ((2.0, None), (math.nan, 90.0))]
+    assert merged(runs) == [PerformanceSample(1, 1, 1.0, 900.0, 2.0, 90.0)]
+
+
+@pytest.mark.parametrize("timed", [1, 4])
+def test_powers_without_times_count_beside_times(timed):
+    """Powers of one GPU at all clocks and of four at one; times at the lowest clocks only."""
+    truth = true_model(of_power=power(static_w=200.0))
+    samples = samples_of(truth, [(1, 1, 32.0, float(f)) for f in CLOCKS[::2]])
+    untimed = [s._replace(time_s=math.nan) for s in samples[timed:]]
+    untimed += [s._replace(time_s=math.nan) for s in samples_of(truth, [(4, 1, 32.0, 1400.0)])]
+    model = fitted([*samples[:timed], *untimed])
+    assert worst(model, truth, [(1, 1, 32.0, float(f)) for f in CLOCKS])[1] < 0.03
+    quality = model.quality
+    assert (quality.time_samples, quality.power_samples) == (timed, len(samples) + 1)
+    assert quality.power_error < 0.03
+    assert (quality.time_error is None, quality.energy_error is None) == (timed < 3,) * 2
+    assert (model.measured.most_gpus, model.measured.high_mhz) == (1, samples[timed - 1].clock_mhz)
 
 
 def test_held_out_errors_are_those_of_unseen_samples():

@@ -2,12 +2,14 @@
 
 import math
 
+import numpy as np
 import pytest
 from energy_samples import CLOCKS, REFERENCE_MHZ, power, samples_of, throughput, true_model
 
 from slurm_gpu_aware.energy import site_models
 from slurm_gpu_aware.energy.fitting import conditions_of, fit_model
 from slurm_gpu_aware.energy.site_models import fit_site
+from slurm_gpu_aware.energy.tables import size_table
 from slurm_gpu_aware.model.performance_sample import NOT_LOCKED, NamedSample, PerformanceSample
 
 MEMORY_BOUND = throughput(grad_clock_share=0.05, io_s=0.4)
@@ -101,6 +103,29 @@ def test_power_alone_is_nothing_without_the_class_and_beside_times():
     (fit,) = fit_site([], untimed(), {"a100": 1410})
     assert fit.model is None
     assert fit.reason == "only its power was measured, and its class has no model here"
+    (_, fit) = fit_site(swept(), [*untimed(), of_application(1000.0)], {"a100": 1410})
+    assert fit.model.quality.time_samples == 1
+
+
+def test_power_alone_on_several_numbers_of_gpus_says_nothing_of_scaling():
+    """The times of the class are those of one GPU, whatever the number."""
+    four = [
+        one._replace(sample=one.sample._replace(gpus=4, power_w=4 * one.sample.power_w))
+        for one in untimed()
+    ]
+    for samples, gpus in (([*untimed(), *four[1:]], 1), ([*untimed()[1:], *four], 4)):
+        (_, fit) = fit_site(swept(), samples, {"a100": 1410})
+        sizes, clocks = (1, 2, 4, 8), (700, 1400)
+        table = size_table(fit.model, sizes, clocks, 8)
+        known = [int(n) for n in table.gpus[np.isfinite(table.time_s[:, -1])]]
+        assert known == sorted({1, gpus})
+        (time_s,) = size_table(fit.model, (gpus,), clocks, 8).time_s
+        (class_s,) = size_table(next(fit_site(swept(), [], {})).model, (1,), clocks, 8).time_s
+        assert time_s == pytest.approx(class_s, rel=0.08)
+
+
+def test_a_fit_of_few_conditions_takes_one_with_a_time(monkeypatch):
+    monkeypatch.setattr(site_models, "_MOST_CONDITIONS", 2)
     (_, fit) = fit_site(swept(), [*untimed(), of_application(1000.0)], {"a100": 1410})
     assert fit.model.quality.time_samples == 1
 
