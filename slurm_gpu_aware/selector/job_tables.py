@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -30,6 +31,7 @@ class JobTables:
         self._profile: Profile | None = None
         self._cluster: Cluster | None = None
         self._clocks: dict[str, tuple[int, ...]] = {}
+        self._limits_w: dict[str, float] = {}
         self._gpu_models: dict[object, str | None] = {}
         self._widths: dict[str, int] = {}
         self._tables: dict[tuple[int, str, str, tuple[int, ...], int], SizeTable] = {}
@@ -42,6 +44,7 @@ class JobTables:
         if models is not self._models or profile is not self._profile or self._full:
             self._models, self._profile = models, profile
             self._clocks, self._tables, self._kept = {}, {}, {}
+            self._limits_w = {} if profile is None else _limits_w(profile)
         self._cluster = cluster
         self._gpu_models = {}
         counts = cluster.exists.sum(axis=1).tolist()
@@ -93,7 +96,7 @@ class JobTables:
 
         Power that a user has measured is not taken below that of the job's class, so that a
         file that says 1 W takes no job past a power limit; without a model of the class it is
-        unknown.
+        unknown. No model's power is taken above the highest known power limit of such GPUs.
         """
         clocks = self.clocks_of(gpu_model)
         if model is None or not clocks:
@@ -104,7 +107,10 @@ class JobTables:
         if key not in self._tables:
             self._kept[id(model)] = model
             table = size_table(model, sizes, clocks, width)
-            self._tables[key] = self._checked(table, app_class, gpu_model) if own else table
+            if own:
+                table = self._checked(table, app_class, gpu_model)
+            most_w = table.gpus[:, None] * self._limits_w.get(gpu_model, math.inf)
+            self._tables[key] = replace(table, power_w=np.minimum(table.power_w, most_w))
         return self._tables[key]
 
     def _checked(self, table: SizeTable, app_class: str, gpu_model: str) -> SizeTable:
@@ -145,6 +151,16 @@ class JobTables:
                     common[record.model or ""] = common.get(record.model or "", own) & own
             self._clocks = {model: tuple(sorted(own)) for model, own in common.items()}
         return self._clocks.get(gpu_model, ())
+
+
+def _limits_w(profile: Profile) -> dict[str, float]:
+    """GPU model -> the highest power limit of its GPUs, where one is known."""
+    found: dict[str, float] = {}
+    for record in profile.gpus.values():
+        if record.power_limit_w:
+            model = record.model or ""
+            found[model] = max(record.power_limit_w, found.get(model, 0.0))
+    return found
 
 
 def _only(values: Iterable[str | None]) -> str | None:

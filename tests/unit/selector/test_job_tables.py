@@ -32,11 +32,14 @@ def row(kind, name, watts, time_error=0.05):
     return ModelRow(kind, name, "a100", 1.0, json.dumps(values))
 
 
-def tables(tmp_path, *rows):
+def tables(tmp_path, *rows, limits_w=(None,) * 4):
     with open_store(tmp_path / "store.db") as store:
         put_models(store, rows)
         models = read_models(store, 0.15)
-    gpus = {("n1", slot): GpuRecord(model="a100", clocks_mhz=CLOCKS) for slot in range(4)}
+    gpus = {
+        ("n1", slot): GpuRecord(model="a100", clocks_mhz=CLOCKS, power_limit_w=limit_w)
+        for slot, limit_w in enumerate(limits_w)
+    }
     profile = Profile({}, {}, gpus, {}, {}, {})
     cluster = Cluster.build(("n1",), np.ones((1, 4), dtype=np.bool_), model=("a100",))
     found = JobTables()
@@ -66,6 +69,16 @@ def test_a_users_own_power_is_unknown_without_a_model_of_the_class(tmp_path):
 def test_what_an_operator_has_stored_counts_as_it_is(tmp_path):
     found = tables(tmp_path, row("application", "bert", 100.0), row("class", "A", 250.0))
     assert power_w(found, user="ada") == pytest.approx(200.0, rel=0.1)
+
+
+def test_no_power_is_above_the_highest_limit_of_the_gpus(tmp_path):
+    limits_w = (None, 300.0, 400.0, 0.0)
+    of_class = row("class", "A", 718.0)
+    for own in ([], [row("application", "bert", 718.0)], [row("application", "ada/bert", 718.0)]):
+        found = tables(tmp_path, of_class, *own, limits_w=limits_w)
+        assert power_w(found, user="ada") == 800.0
+    found = tables(tmp_path, row("application", "bert", 250.0), limits_w=limits_w)
+    assert power_w(found) == pytest.approx(500.0, rel=0.1)
 
 
 def test_why_a_model_is_not_used_is_said(tmp_path):
