@@ -70,6 +70,8 @@ def net_model(cluster: Cluster, settings: str) -> Iterator[None]:
         cluster.sh("ctl", ["gpu-aware", "models", "fit"], "slurm")
         cluster.kill("ctl", "selectd", "TERM")
         yield
+        up = lambda: cluster.service_pid("ctl", "selectd") is not None  # noqa: E731
+        cluster.wait_until(up, 30, "the selector, which the end of a test may restart")
         cluster.kill("ctl", "selectd", "TERM")
 
 
