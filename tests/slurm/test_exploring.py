@@ -85,7 +85,7 @@ def test_a_job_makes_the_model_that_the_next_one_uses(cluster: Cluster, explorin
     assert locked(cluster) == {}
     time.sleep(4)
     cluster.cancel_all()
-    record = cluster.sh("ctl", f"cat {RECORDS}/gpu-aware-job-{first}.csv")
+    record = cluster.sh("ctl", f"cat {RECORDS}/gpu-aware-job-{first}-*.csv")
     rows = [line.split(",") for line in record.splitlines()[1:]]
     assert len({row[6] for row in rows if row[7] and row[8]}) >= 4, record
     cluster.sh("ctl", f"touch -d '10 minutes ago' {RECORDS}/*.csv")

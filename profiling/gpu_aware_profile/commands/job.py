@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import secrets
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -55,7 +56,7 @@ _PATIENCE = 6
     type=click.Path(path_type=Path, readable=False),  # users may write to the site's folder only
     default=Path(),
     metavar="PATH",
-    help="CSV to write, or the folder of gpu-aware-job-JOBID.csv. Default: this folder.",
+    help="CSV to write, or the folder of gpu-aware-job-JOBID-RANDOM.csv. Default: this folder.",
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def job(
@@ -95,7 +96,9 @@ def job(
     except SourceError as exc:
         say(f"the job runs, but is not measured: {exc}")
         _become(command)
-    file = (out / f"gpu-aware-job-{own.job_id}.csv" if out.is_dir() else out).absolute()
+    # In a folder of all users another one could create a name that is foreseen, and so keep it.
+    own_file = f"gpu-aware-job-{own.job_id}-{secrets.token_hex(4)}.csv"
+    file = (out / own_file if out.is_dir() else out).absolute()
     labels = (name, f"{batch_size:g}", app_class)
     run_watched(command, own.gpus, length_s, partial(_keep, file, labels, own), say)
 

@@ -2,7 +2,8 @@
 
 The folder is shared by all users (mode 1733), so a file in it is trusted for one thing only: who
 owns it. Rows of ada's files for ``resnet50`` are stored as ``ada/resnet50``, which only ada's jobs
-look up, so that no user changes what another one's jobs get.
+look up, so that no user changes what another one's jobs get. No number of files of one user keeps
+those of another from being read.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from __future__ import annotations
 import os
 import pwd
 import re
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,8 +30,8 @@ __all__ = ["Collected", "collect"]
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}\.csv\Z")
 _NAME = re.compile(rf"{MODEL}\Z")
 _MOST_BYTES = 1 << 16
-_MOST_FILES = 10_000
-"""Of one call; the others are for the next one."""
+_MOST_FILES = 1000
+"""Of one user in one call; the others are for the next one."""
 _MOST_PAIRS = 20
 """Pairs of application and GPU model of one user."""
 _SETTLED_S = 300.0
@@ -52,12 +53,10 @@ def collect(store: Store, folder: Path, classes: Sequence[str], now: float) -> C
     Raises SourceError if the folder cannot be read, StoreError if the store refuses.
     """
     stored, refused = 0, []
-    for name in _names(folder):
+    for name in _names(folder, now):
         file = folder / name
         try:
             owner, text, at = _opened(file)
-            if 0.0 <= now - at < _SETTLED_S:
-                continue
             samples = _samples(name, owner, text, classes, min(at, now), now)
             _check_number(store, owner, {(one.name, one.gpu_model) for one in samples})
             put_samples(store, samples, source="job")
@@ -69,14 +68,27 @@ def collect(store: Store, folder: Path, classes: Sequence[str], now: float) -> C
     return Collected(stored, tuple(refused))
 
 
-def _names(folder: Path) -> list[str]:
-    """Names of records; files of other names count for nothing, so that they displace none."""
+def _names(folder: Path, now: float) -> list[str]:
+    """Names of complete records, at most ``_MOST_FILES`` of each owner.
+
+    Files of other names, and those that still change, count for nothing, so that they displace
+    none.
+    """
+    names, taken = [], Counter[int]()
     try:
         with os.scandir(folder) as entries:
-            ours = (entry.name for entry in entries if _FILE.match(entry.name))
-            return sorted(islice(ours, _MOST_FILES))
+            for entry in entries:
+                if not _FILE.match(entry.name):
+                    continue
+                with suppress(FileNotFoundError):  # a job may replace it meanwhile
+                    known = entry.stat(follow_symlinks=False)
+                    settled = not 0.0 <= now - known.st_mtime < _SETTLED_S
+                    if settled and taken[known.st_uid] < _MOST_FILES:
+                        taken[known.st_uid] += 1
+                        names.append(entry.name)
     except OSError as exc:
         raise SourceError(f"{folder}: cannot be read: {exc.strerror}") from None
+    return sorted(names)
 
 
 def _opened(file: Path) -> tuple[str, str, float]:

@@ -3,6 +3,8 @@
 import math
 import os
 import time
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
@@ -94,6 +96,8 @@ def test_no_link_pipe_or_second_name_is_read(store, folder, tmp_path):
     (folder / "hard.csv").hardlink_to(secret)
     os.mkfifo(folder / "pipe.csv")
     (folder / "sub.csv").mkdir()
+    for entry in folder.iterdir():
+        os.utime(entry, (OLD_S,) * 2, follow_symlinks=False)
     (folder / "other.txt").write_text("x")
     found = collect(store, folder)
     assert found.stored == 0
@@ -117,8 +121,37 @@ def test_files_of_other_names_displace_no_record(store, folder, monkeypatch):
     monkeypatch.setattr(collecting, "_MOST_FILES", 3)
     for number in range(10):
         (folder / f"a{number}").touch()
+        leave(folder, name=f"b{number}.csv", age_s=10.0)
     leave(folder, name="z.csv")
     assert collect(store, folder).stored == 1
+
+
+def test_no_number_of_files_displaces_those_of_another_user(store, folder, monkeypatch):
+    """Mallory's files are owned by this process, ada's by another number."""
+    monkeypatch.setattr(collecting, "_MOST_FILES", 3)
+    for number in range(10):
+        leave(folder, HEADER + "wrong,\n", name=f"b{number}.csv")
+    leave(folder, name="z.csv")
+    real = os.scandir
+
+    class Entry:
+        def __init__(self, entry):
+            self.name, self._entry = entry.name, entry
+
+        def stat(self, *, follow_symlinks):
+            known = self._entry.stat(follow_symlinks=follow_symlinks)
+            own = known.st_uid + (self.name == "z.csv")
+            return SimpleNamespace(st_uid=own, st_mtime=known.st_mtime)
+
+    def scandir(path):
+        with real(path) as entries:
+            return nullcontext([Entry(entry) for entry in entries])
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    found = collect(store, folder)
+    assert (found.stored, len(found.refused)) == (1, 3)
+    monkeypatch.undo()
+    assert len(collect(store, folder).refused) == 7
 
 
 def test_a_folder_that_cannot_be_read_is_an_error(store, tmp_path):

@@ -3,6 +3,7 @@
 import csv
 import getpass
 import os
+import re
 import subprocess
 import sys
 import time
@@ -58,8 +59,12 @@ class JobNode:
             timeout=60,
         )
 
+    def records(self):
+        return list(self.folder.glob("gpu-aware-job-7*.csv"))
+
     def rows(self):
-        with (self.folder / "gpu-aware-job-7.csv").open() as file:
+        (record,) = self.records()
+        with record.open() as file:
             return list(csv.DictReader(file))
 
 
@@ -88,6 +93,16 @@ def test_a_program_runs_as_usual_and_is_measured(node):
     assert list(node.folder.glob("gpu-aware-job-*/marks")) == []
 
 
+def test_no_name_of_a_record_is_foreseen(node):
+    """Two steps of a job leave two records, and what another user creates first is in no way."""
+    (node.folder / "gpu-aware-job-7.csv").mkdir()
+    for _ in range(2):
+        node.run("--model", "m", "--slice", "1", *program(30))
+    names = sorted(record.name for record in node.records() if record.is_file())
+    assert len(names) == 2
+    assert all(re.fullmatch(r"gpu-aware-job-7-[0-9a-f]{8}\.csv", name) for name in names)
+
+
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
@@ -101,7 +116,7 @@ def test_only_gpus_of_an_own_job_are_measured(node, fields, why):
     done = node.run("--model", "m", "--slice", "1", *program(1))
     assert (done.returncode, done.stdout) == (7, "done\n"), done.stderr
     assert f"the job runs, but is not measured: {why}" in done.stderr
-    assert not (node.folder / "gpu-aware-job-7.csv").exists()
+    assert not node.records()
 
 
 def test_no_job_at_all_runs_the_program(node):
@@ -113,7 +128,7 @@ def test_no_job_at_all_runs_the_program(node):
 def test_of_several_tasks_only_the_first_is_measured(node):
     done = node.run("--model", "m", "--slice", "1", *program(15), SLURM_PROCID="1")
     assert (done.returncode, done.stdout, done.stderr) == (7, "done\n", "")
-    assert not (node.folder / "gpu-aware-job-7.csv").exists()
+    assert not node.records()
 
 
 def test_a_program_that_cannot_be_run_is_named(node):
