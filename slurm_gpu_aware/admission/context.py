@@ -26,7 +26,7 @@ from slurm_gpu_aware.slurm.records import (
 )
 from slurm_gpu_aware.slurm.topology import TREE, Fabric
 
-__all__ = ["AdmissionContext", "CannotPlanError", "QueueEntry"]
+__all__ = ["AdmissionContext", "BeforeMove", "CannotPlanError", "QueueEntry"]
 
 
 class CannotPlanError(Exception):
@@ -36,6 +36,16 @@ class CannotPlanError(Exception):
         super().__init__(reason)
         self.reason = reason
         self.leave = leave
+
+
+@dataclass(frozen=True)
+class BeforeMove:
+    """What Slurm no longer says of a job that the selector has requeued."""
+
+    submit_s: float
+    """Its first submission, Unix seconds."""
+    gpus: int
+    """GPUs that it had."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,8 @@ class AdmissionContext:
     """What is known of the classes of jobs with ``class=auto``."""
     fabric: Fabric = field(default_factory=Fabric)
     """Node groups of Slurm's default topology."""
+    moved: Mapping[str, BeforeMove] = field(default_factory=dict)
+    """By job ID, of the jobs that the selector has moved."""
     eligible: dict[object, BoolArray] = field(default_factory=dict)
     """Cache of node masks by their inputs. Jobs with equal masks share the array, by which the
     planner sees that they fit alike."""

@@ -192,7 +192,7 @@ def _supported_form(gated: GatedJob) -> Form:
 def _request(entry: QueueEntry) -> Request:
     """The request of the job in one of its partitions. Raises CannotPlanError."""
     job, original, partition, context = entry.job, entry.original, entry.partition, entry.context
-    hints = _hints_of(job, original, context.config)
+    hints, before = _hints_of(job, original, context.config), context.moved.get(job.id)
     app_class = class_of(job, original, context.config, context.classes).app_class
     defaults = context.config.for_class(app_class)
     limit_s = job.time_limit_s
@@ -224,7 +224,8 @@ def _request(entry: QueueEntry) -> Request:
         clock=hints.freq,
         performance_model=hints.model,
         user=job.user,
-        due=_due_date(hints, job, gpus),
+        due=_due_date(hints, job, gpus, job.submit_s if before is None else before.submit_s),
+        had_gpus=0 if before is None else before.gpus,
         application=defaults.application,
         eligible=eligible,
         required=required,
@@ -248,15 +249,16 @@ def _request(entry: QueueEntry) -> Request:
     return moldable(request, entry, hints.gpus, allowed) if hints.gpus is not None else request
 
 
-def _due_date(hints: JobHints, job: SlurmJob, gpus: int) -> DueDate | None:
+def _due_date(hints: JobHints, job: SlurmJob, gpus: int, submit_s: float) -> DueDate | None:
     """The due date of a job's hints, else its ``--deadline``; None: it has neither.
 
-    A time without a zone is local time, as in Slurm's options. ``gpus``: those asked for.
+    A time without a zone is local time, as in Slurm's options. ``gpus``: those asked for;
+    ``submit_s``: its first submission.
     """
     if hints.due is None:
         due_s = job.deadline_s
     elif isinstance(hints.due, int):
-        due_s = job.submit_s + hints.due
+        due_s = submit_s + hints.due
     else:
         due_s = datetime.fromisoformat(hints.due).timestamp()
     epochs = None if hints.epochs is None else (hints.epochs[0], gpus, float(hints.epochs[1]))

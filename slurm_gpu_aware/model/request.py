@@ -74,6 +74,8 @@ class Request:
     task_per_gpu: bool = False
     """A moldable job has one task, or a fixed number of them, for each GPU; else its tasks, and so
     its CPUs, are the same for all sizes."""
+    had_gpus: int = 0
+    """GPUs that it had before the selector moved it: it gets no fewer; 0: it was not moved."""
     table: SizeTable | None = None
     """Time and power by GPU count and clock; None: no performance model is known."""
     due: DueDate | None = None
@@ -154,6 +156,13 @@ class Request:
             gpus_per_node=None if per_node is None else gpus * per_node // self.gpus,
             cpus=-(-self.cpus * gpus // self.gpus) if self.task_per_gpu else self.cpus,
         )
+
+    def from_size(self, least: int) -> Request:
+        """The request without its ``sizes`` below this one; unchanged if that leaves none."""
+        sizes = tuple(size for size in self.sizes if size >= least)
+        if not sizes:
+            return self
+        return replace(self.resized(max(self.gpus, sizes[0])), sizes=sizes)
 
     def node_counts(self, slots_per_node: int) -> tuple[int, ...]:
         """Node counts of even splits that this request allows, fewest first.

@@ -77,16 +77,23 @@ def in_order(
 def with_due_sizes(
     queue: Sequence[Request], accounts: Mapping[str, DueAccount]
 ) -> Sequence[Request]:
-    """The queue; a job gets none of its sizes below the one with which its due date is met."""
-    if not accounts:
-        return queue
+    """The queue; a job gets none of its sizes below the one with which its due date is met.
+
+    Nor does a job that was moved get fewer GPUs than it had.
+    """
     return [_from_size(request, accounts.get(request.job_id)) for request in queue]
 
 
 def _from_size(request: Request, account: DueAccount | None) -> Request:
-    if account is None or not account.in_time or not request.sizes or request.table is None:
-        return request
-    return replace(request, sizes=tuple(n for n in request.sizes if n >= account.gpus))
+    least = request.had_gpus
+    if account is not None and _counts(request, account):
+        least = max(least, account.gpus)
+    return request.from_size(least) if least else request
+
+
+def _counts(request: Request, account: DueAccount) -> bool:
+    """Whether the due date plays a part: it can be met, and the job has several sizes."""
+    return bool(account.in_time and request.sizes and request.table is not None)
 
 
 def with_due_dates(

@@ -98,18 +98,20 @@ def place_moved(
         if target is None:
             rest.append(request)
             continue
+        gpus = sum(map(len, target.slots))
+        request = replace(request, had_gpus=_gpus_before(target, gpus))
+        request = request.from_size(request.had_gpus)
         budget = PowerBudget.of(cluster, settings, power)
         here = (cluster if budget is None else budget.cluster).copy()
-        gpus = sum(map(len, target.slots))
         sized = request.resized(gpus) if gpus in request.sizes else request
         clock_mhz = settings.clock_mhz(sized)
         if budget is not None:
             clock_mhz, sized = budget.clock_mhz(sized), budget.needing(sized)
-        other = gpus != _gpus_before(target, gpus)
+        other = gpus != request.had_gpus
         fits = here.leaves(sized.power_w) or not other
         chosen = _at(target, sized, here, dispatcher) if fits else None
         if chosen is None:
-            rest.append(_first(request, target, gpus))
+            rest.append(replace(request, priority=_FIRST + request.priority))
             continue
         job = as_running(sized, chosen, now, take(here, sized, chosen))
         if budget is not None:
@@ -117,15 +119,6 @@ def place_moved(
         placed.append(replace(chosen, clock_mhz=clock_mhz))
         cluster = replace(here, running=(*cluster.running, job), power_w=None)
     return tuple(placed), rest, cluster, power
-
-
-def _first(request: Request, target: Assignment, gpus: int) -> Request:
-    """The request at the front of the queue, with no fewer GPUs than the job had."""
-    least = _gpus_before(target, gpus)
-    if least in request.sizes:
-        sizes = tuple(size for size in request.sizes if size >= least)
-        request = replace(request.resized(least), sizes=sizes)
-    return replace(request, priority=_FIRST + request.priority)
 
 
 def _gpus_before(target: Assignment, gpus: int) -> int:

@@ -262,7 +262,9 @@ class Candidates:
             why = "bound to the sockets of its GPUs, it did not start where it was placed"
             raise CannotPlanError(why, leave=True)
         if request.sizes and self.backoff.failed(job_id):
-            request = replace(request, sizes=())  # a limit may allow only what its options say
+            # A limit may allow only what its options say, or what it ran with before its move.
+            had = tuple(size for size in request.sizes if size == request.had_gpus)
+            request = replace(request.resized(*had) if had else request, sizes=had)
         cpus = default_cpus(job, request, self.context)
         estimate = self.estimates.of(job, request)
         if estimate is not None and estimate.runs:

@@ -50,12 +50,10 @@ class DueDates:
         due = request.due
         if due is None:
             return request
-        due_s, done = self._moves.due.get(gated.id, (due.due_s, 0.0))
         known = replace(
             due,
-            due_s=due_s,
             runs=self._estimates.runs(gated.job),
-            done=done,
+            done=self._moves.work_done(gated.id),
             weight=self._weights.get(gated.job.qos or "", 1.0),
             restart_s=restart_s,
         )

@@ -56,7 +56,7 @@ class Mover:
 
     def load(self, now: float) -> None:
         """Read the moves of a previous selector from the ledger."""
-        self.under_way.load(now - max(RATE_S, self._settings.again_s), self._tracker.placed)
+        self.under_way.load(now - max(RATE_S, self._settings.again_s))
 
     def looks(self, gated: Iterable[GatedJob], now: float) -> bool:
         """Whether a round is due for moves, even if no job waits."""
@@ -159,7 +159,7 @@ class Mover:
             restart_s = self._restart_s(gated, request)
             request = tables.tabled(request).resized(held)
             request = dates.dated(gated, request, restart_s)
-            if (ends_s := self.under_way.ends_s.get(job.job_id)) is not None:
+            if (ends_s := self.under_way.ends_s(job.job_id)) is not None:
                 # Its limit and its estimate count anew from the restart, its work does not.
                 known_s = job.end_s if job.expected_end_s is None else job.expected_end_s
                 job = replace(job, expected_end_s=max(context.now, min(known_s, ends_s)))
@@ -191,7 +191,7 @@ class Mover:
 
     def _begin(self, gated: GatedJob, move: Move, nodes: Sequence[str], now: float) -> None:
         target, limit_s = move.assignment, gated.job.time_limit_s
-        due = move.of.request.due
+        before = self.under_way.before.get(gated.id)
         demand = node_demand(move.request, len(target.nodes), len(target.slots[0]))
         begun = UnderWay(
             restarts=gated.job.restarts,
@@ -204,7 +204,8 @@ class Mover:
             ends_s=now + move.remaining_s - move.saves_s,
             power_w=move.power_w,
             why={key: target.why[key] for key in ("summary", "moved", "due") if key in target.why},
-            due_s=None if due is None else due.due_s,
+            submit_s=gated.job.submit_s if before is None else before.submit_s,
+            gpus=move.of.request.gpus,
             work_done=work_done(move.of.request, move.of.job, move.slowdown, now),
         )
         log.info("job %s is requeued: %s", gated.id, target.why["summary"])

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from slurm_gpu_aware.admission.context import BeforeMove
 from slurm_gpu_aware.admission.snapshot import Hold
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.assignment import Assignment
@@ -24,6 +25,7 @@ from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import ENDED, SlurmJob
 from slurm_gpu_aware.slurm.updates import JobUpdate
+from slurm_gpu_aware.store.ledger import Event
 
 __all__ = ["MovesUnderWay", "UnderWay"]
 
@@ -51,12 +53,14 @@ class UnderWay:
     """End by its time limit, Unix seconds; None: no limit."""
     ends_s: float
     """Expected end, Unix seconds."""
+    submit_s: float
+    """First submission of the job, Unix seconds; Slurm counts anew after a requeue."""
+    gpus: int
+    """GPUs that it leaves."""
     why: Mapping[str, Any]
     """Account of the move: ``summary`` and ``moved``."""
     power_w: float = 0.0
     """Power above that of idle GPUs that is kept for it; 0: no power limit was in force."""
-    due_s: float | None = None
-    """Due date, Unix seconds, as Slurm's submission is anew after a requeue; None: none."""
     work_done: float = 0.0
     """Work that the job with a due date has done, in iterations of its size table."""
 
@@ -84,29 +88,20 @@ class MovesUnderWay:
     """Begins of the moves that count for the rate, Unix seconds."""
     began: dict[str, float] = field(default_factory=dict)
     """Job -> begin of its last move, Unix seconds."""
-    ends_s: dict[str, float] = field(default_factory=dict)
-    """Job -> its end as expected at its last move, Unix seconds."""
-    due: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Job with a due date -> that, Unix seconds, and its work done at its last move."""
+    _past: dict[str, tuple[UnderWay, int]] = field(default_factory=dict)
+    """Job -> its last move after which it was requeued, and Slurm's count of restarts since."""
+    _read: set[str] = field(default_factory=set)
+    """Requeued jobs of which the ledger was asked."""
     _took: dict[str, float] = field(default_factory=dict)
     """Job -> longest time from a requeue to the start; the last one moved comes last."""
 
-    def load(self, since: float, placed: Iterable[str] = ()) -> None:
-        """Read moves that began since a Unix time from the ledger.
-
-        ``placed``: jobs of which all moves count for their due dates.
-        """
-        for job_id in placed:
-            for event in self.ledger.events(job_id):
-                if event.kind == "move_begun" and (due_s := event.detail.get("due_s")) is not None:
-                    self.due[job_id] = due_s, float(event.detail.get("work_done") or 0.0)
+    def load(self, since: float) -> None:
+        """Read moves that began since a Unix time from the ledger."""
         for event in self.ledger.events_since(("move_begun", "moved", "error"), since):
             job_id, detail = event.job_id, event.detail
             if event.kind == "move_begun":
-                try:
-                    self._note(job_id, UnderWay(**detail), event.at)
-                except TypeError:  # of another release
-                    log.warning("the move of job %s cannot be read", job_id)
+                if (move := _move(event)) is not None:
+                    self._note(job_id, move, event.at)
             elif event.kind == "moved":
                 self.jobs.pop(job_id, None)
                 self._measure(job_id, float(detail.get("after_s") or 0.0))
@@ -135,11 +130,15 @@ class MovesUnderWay:
 
         Slurm lets a requeued job wait for two minutes. Raises SourceError.
         """
-        if not self.jobs:
-            return list(gated)
         known = {job.id: job for job in gated}
+        for one in gated:
+            if one.job.restarts and one.id not in self._read:
+                self._recall(one)
         for job_id in list(self.jobs):
             self._follow(job_id, known.get(job_id), now)
+        self._forget(known)
+        if not self.jobs:
+            return list(gated)
         back = {
             job_id: replace(job, job=replace(job.job, eligible_s=now, reason="Licenses"))
             for job_id in self.jobs
@@ -163,6 +162,19 @@ class MovesUnderWay:
         return [move.kept(job_id) for job_id, move in self.jobs.items() if job_id not in back]
 
     @property
+    def before(self) -> dict[str, BeforeMove]:
+        """What jobs that were moved had before."""
+        return {i: BeforeMove(move.submit_s, move.gpus) for i, (move, _) in self._past.items()}
+
+    def work_done(self, job_id: str) -> float:
+        """Work of a job before its last move, in iterations of its size table."""
+        return self._past[job_id][0].work_done if job_id in self._past else 0.0
+
+    def ends_s(self, job_id: str) -> float | None:
+        """End of a job as expected at its last move, Unix seconds; None: it was not moved."""
+        return self._past[job_id][0].ends_s if job_id in self._past else None
+
+    @property
     def power_w(self) -> dict[str, float]:
         """Job -> power above that of idle GPUs that is kept for it, of those that have some."""
         return {job_id: move.power_w for job_id, move in self.jobs.items() if move.power_w > 0}
@@ -180,14 +192,14 @@ class MovesUnderWay:
         return found
 
     def _note(self, job_id: str, move: UnderWay, at: float) -> None:
-        self.jobs[job_id], self.began[job_id], self.ends_s[job_id] = move, at, move.ends_s
-        if move.due_s is not None:
-            self.due[job_id] = move.due_s, move.work_done
+        self.jobs[job_id], self.began[job_id] = move, at
         self.times = [*(time for time in self.times if at - time < RATE_S), at]
 
     def _follow(self, job_id: str, gated: GatedJob | None, now: float) -> None:
         """Note that a job runs again, has ended, or was not requeued."""
         move, began = self.jobs[job_id], self.began[job_id]
+        if gated is not None and gated.job.restarts > move.restarts:
+            self._past[job_id] = move, gated.job.restarts
         if gated is None or gated.job.state in ENDED or now - began > _GIVEN_UP_S:
             del self.jobs[job_id]
         elif gated.job.state != "RUNNING":
@@ -197,11 +209,42 @@ class MovesUnderWay:
             started = gated.job.start_s or now
             after_s = max(0.0, started - began)
             self._measure(job_id, after_s)
-            detail = {"after_s": after_s, "nodes": list(gated.job.nodes)}
+            nodes, restarts = list(gated.job.nodes), gated.job.restarts
+            detail = {"after_s": after_s, "nodes": nodes, "restarts": restarts}
             self.ledger.event(job_id, "moved", detail, now)
             log.info("job %s runs again, %.0f s after its move began", job_id, after_s)
         elif now - began > _NOT_REQUEUED_S:
             self._fail(job_id, "it was not requeued", now)
+
+    def _recall(self, gated: GatedJob) -> None:
+        """Read the last move of a requeued job from the ledger.
+
+        After a requeue that was not ours it counts no more.
+        """
+        self._read.add(gated.id)
+        found: list[tuple[UnderWay, int]] = []
+        for event in self.ledger.events(gated.id):
+            if event.kind == "move_begun" and (move := _move(event)) is not None:
+                found.append((move, move.restarts + 1))
+            elif event.kind == "moved" and found:
+                found[-1] = found[-1][0], int(event.detail.get("restarts", found[-1][1]))
+            elif event.kind == "error" and event.detail.get("step") == "move":
+                del found[-1:]
+        took_place = [entry for entry in found if entry[0].restarts < gated.job.restarts]
+        if took_place and gated.job.restarts <= took_place[-1][1]:
+            self._past[gated.id] = took_place[-1]
+
+    def _forget(self, known: Mapping[str, GatedJob]) -> None:
+        """Drop what is known of jobs that are gone, or were requeued by others."""
+        self._read &= known.keys()
+        for job_id, (_, restarts) in list(self._past.items()):
+            ours = job_id in self.jobs or job_id not in known
+            if job_id not in known or (not ours and known[job_id].job.restarts > restarts):
+                del self._past[job_id]
+        self.began = {i: at for i, at in self.began.items() if i in known or i in self.jobs}
+        for job_id in list(self._took)[:-_MEASURED]:
+            if job_id not in known:
+                del self._took[job_id]
 
     def _fail(self, job_id: str, why: str, now: float) -> None:
         self.jobs.pop(job_id, None)
@@ -212,6 +255,15 @@ class MovesUnderWay:
         longest = max(after_s, self._took.pop(job_id, 0.0))
         if math.isfinite(longest):
             self._took[job_id] = longest
+
+
+def _move(event: Event) -> UnderWay | None:
+    """The move that an event began; None: it cannot be read."""
+    try:
+        return UnderWay(**event.detail)
+    except TypeError:  # of another release
+        log.warning("the move of job %s cannot be read", event.job_id)
+        return None
 
 
 def _delayed(job: SlurmJob, now: float) -> bool:

@@ -82,7 +82,7 @@ def due_plan(
     work = _Work(request, due, speeds)
     if not work.known or (running and request.gpus not in speeds.gpus):
         return None
-    own = speeds.at_least(request.gpus) if running else speeds
+    own = speeds.at_least(request.gpus if running else request.had_gpus)
     time_left = (due.due_s - now) / slowdown
     options = list(_options(work, own or speeds, time_left, running=running, slowdown=slowdown))
     if not options:

@@ -10,8 +10,12 @@ from click.testing import CliRunner
 from slurm_folder import SlurmFolder, parked
 from test_sizes import NET, NODES, PLACED, gpus, site  # noqa: F401 - a fixture
 
+from slurm_gpu_aware.admission.context import BeforeMove
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.load import load_config
+from slurm_gpu_aware.gate.gated_job import GatedJob
+from slurm_gpu_aware.model.due_date import DueDate
+from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.estimates import JobKind, RunHistory
 from slurm_gpu_aware.selector.due_dates import IMPOSSIBLE
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
@@ -147,24 +151,140 @@ def test_it_grows_at_its_time_and_a_killed_selector_loses_nothing(
     one = started(site, "gpus=1-4,due=2h,move=10s")
     at = one.rounds.mover.wake_s
     assert one.now < at < one.now + 2 * H
+    submitted = one.job()["submit_time"]
     one.round(60.0)
     assert one.rounds.mover.wake_s == pytest.approx(at, abs=60.0)
     assert not one.events("move_begun")
     one.restart()
     one.round(at - one.now + 1.0)
     (begun,) = one.events("move_begun")
-    due_s = begun.detail["due_s"]
     assert begun.detail["work_done"] > 0
-    assert due_s == pytest.approx(at, abs=2 * H)
+    assert (begun.detail["submit_s"], begun.detail["gpus"]) == (submitted, 1)
+    site.change("7", submit_time=int(one.now))  # as Slurm does at a requeue
     one.restart()  # killed while the job is on its way
     for _ in range(4):
         one.round(5.0)
     assert (one.job()["state"], one.job()["starts"]) == ("RUNNING", 2)
     assert gpus(one.job()) == len(begun.detail["slots"]) > 1
-    assert site.ledger("7")[-1].why["due"]["due_s"] == due_s
+    assert site.ledger("7")[-1].why["due"]["due_s"] == submitted + 2 * H
     # A later submission of the requeue does not change the due date, nor what was done.
     one.restart()
-    assert one.rounds.mover.under_way.due["7"] == (due_s, begun.detail["work_done"])
+    one.round(5.0)
+    moves = one.rounds.mover.under_way
+    assert moves.before["7"] == BeforeMove(submitted, 1)
+    assert moves.work_done("7") == begun.detail["work_done"]
+    # After a requeue by its owner it counts anew.
+    site.change("7", restart_cnt=one.job()["restart_cnt"] + 1)
+    for again in (False, True):
+        if again:
+            one.restart()
+        one.round(5.0)
+        assert (one.rounds.mover.under_way.before, moves.work_done("7")) == ({}, 0.0)
+
+
+def test_a_growth_that_did_not_begin_counts_no_work(
+    site: SlurmFolder,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The selector is killed after it has recorded the move, before Slurm was asked."""
+    one = started(site, "gpus=1-4,due=2h,move=10s")
+
+    def killed(client: object, job_id: str) -> str | None:
+        raise KeyboardInterrupt
+
+    one.now = one.rounds.mover.wake_s
+    with monkeypatch.context() as patch:
+        patch.setattr(type(one.rounds.mover.under_way.client), "requeue_job", killed)
+        with pytest.raises(KeyboardInterrupt):
+            one.round(1.0)
+    one.restart()
+    dated = seen_due_dates(one, monkeypatch)
+    one.round(25.0)
+    assert [event.detail["step"] for event in one.events("error")] == ["move"]
+    one.round(31.0)
+    done = [event.detail["work_done"] for event in one.events("move_begun")]
+    assert done[1] == pytest.approx(done[0], rel=0.05)
+    assert {due.done for due in dated} == {0.0}
+
+
+def seen_due_dates(one: Bench, monkeypatch: pytest.MonkeyPatch) -> list[DueDate]:
+    """The due dates that the rounds of a selector count with from now on."""
+    found: list[DueDate] = []
+    real = one.rounds._due.dated
+
+    def noted(gated: GatedJob, request: Request, restart_s: float | None) -> Request:
+        request = real(gated, request, restart_s)
+        assert request.due is not None
+        found.append(request.due)
+        return request
+
+    monkeypatch.setattr(one.rounds._due, "dated", noted)
+    return found
+
+
+def test_after_a_growth_a_changed_due_date_counts(
+    site: SlurmFolder,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = started(site, "gpus=1-4,due=2h,move=10s")
+    submitted = one.job()["submit_time"]
+    one.round(one.rounds.mover.wake_s - one.now + 1.0)
+    for _ in range(4):
+        one.round(5.0)
+    assert one.job()["starts"] == 2
+    site.change("7", comment=f"{NET},gpus=1-4,due=200h,move=10s")
+    dated = seen_due_dates(one, monkeypatch)
+    one.round(31.0)
+    assert {due.due_s for due in dated} == {submitted + 200 * H}
+    assert min(due.done for due in dated) > 0
+
+
+@pytest.mark.parametrize("late_s", [0.0, 4_000.0])
+def test_a_growing_job_that_cannot_start_keeps_its_gpus(
+    site: SlurmFolder,  # noqa: F811
+    late_s: float,
+) -> None:
+    """Its options ask for 1 GPU, it had 2. ``late_s``: all GPUs are in use for so long."""
+    one = bench(site, "gpus=1-4,due=300m,move=10s", ((1, 2 * H), (1, 0.5 * H)))
+    record = site.jobs["7"]["admin_comment"].replace("gpu:2", "gpu:1")
+    site.change("7", tres_per_node="gres/gpu:1", admin_comment=record)
+    one.round()
+    one.round()
+    site.change("9", state="COMPLETED")
+    site.change("7", start_time=int(one.now), end_time=int(one.now + 10 * H))
+    at_first = gpus(one.job())
+    assert at_first == 2
+    one.round(60.0)
+    one.round(one.rounds.mover.wake_s - one.now + 1.0)
+    (begun,) = one.events("move_begun")
+    assert len(begun.detail["slots"]) > 2
+    if late_s:
+        others = [
+            parked(
+                number,
+                state="RUNNING",
+                licenses="",
+                admin_comment="",
+                nodes=node,
+                slots=[*range(4)],
+            )
+            for number, node in (("3", "n1"), ("4", "n2"))
+        ]
+        with site.state() as state:
+            state["jobs"] += others
+        one.round(31.0)
+        one.round(late_s)
+        assert not one.rounds.mover.under_way.jobs
+        one.restart()
+        for number in ("3", "4"):
+            site.change(number, state="COMPLETED")
+        site.change("7", eligible_time=0, reason="Licenses")
+    else:
+        one.rounds._backoff.punish("7", misplaced=True)
+    for _ in range(12):
+        one.round(31.0)
+    assert one.job()["starts"] == 2
+    assert gpus(one.job()) >= at_first
 
 
 @pytest.mark.parametrize(("weights", "first"), [("", "7"), ("weights = { high = 2.0 }", "8")])
