@@ -115,7 +115,7 @@ class DueDatesConfig:
     """``[due_dates]``: the order of jobs with due dates."""
 
     order: str = "slurm"
-    """``pressure``: waiting jobs with due dates exchange their places in Slurm's order."""
+    """``pressure``: waiting neighbours with due dates exchange their places in Slurm's order."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """QOS -> its weight, 1 for the others; jobs with a larger one come first."""
 

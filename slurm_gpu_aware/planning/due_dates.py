@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from heapq import heappop, heappush
+from itertools import groupby
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
@@ -52,26 +54,47 @@ def due_accounts(queue: Iterable[Request], now: float) -> dict[str, DueAccount]:
 
 
 def in_order(
-    queue: Sequence[Request], settings: PlanSettings, accounts: Mapping[str, DueAccount]
+    queue: Sequence[Request],
+    settings: PlanSettings,
+    accounts: Mapping[str, DueAccount],
+    now: float,
 ) -> list[Request]:
-    """The queue in Slurm's order; by the settings, jobs with due dates exchange their places.
+    """The queue in Slurm's order; by the settings, neighbours with due dates exchange places.
 
-    Those of a partition tier then come in the order of their weights and pressures. All other jobs
-    keep their places, also those whose due date cannot be met.
+    Those of a partition tier with no other job between them come in the order of their weights and
+    pressures. No job passes another kind of job, one whose due date plays no part, or one that has
+    waited for as long as it is expected to run.
     """
     ordered = in_slurm_order(queue)
     if not settings.due_by_pressure:
         return ordered
     turns = {
-        request.job_id: (-(request.priority // TIER), *account.turn)
+        request.job_id: account.turn
         for request in ordered
-        if (account := accounts.get(request.job_id)) is not None and account.in_time
+        if (account := accounts.get(request.job_id)) is not None and _counts(request, account)
     }
-    places = [i for i, request in enumerate(ordered) if request.job_id in turns]
-    dated = sorted((ordered[i] for i in places), key=lambda request: turns[request.job_id])
-    for place, request in zip(places, dated, strict=True):
-        ordered[place] = request
-    return ordered
+
+    def neighbours(request: Request) -> object:
+        return request.priority // TIER if request.job_id in turns else request.job_id
+
+    groups = groupby(ordered, neighbours)
+    return [request for _, group in groups for request in _by_turn(group, turns, now)]
+
+
+def _by_turn(
+    group: Iterable[Request], turns: Mapping[str, tuple[float, float]], now: float
+) -> Iterator[Request]:
+    """Jobs by their turns; none passes one before it that has waited for long."""
+    before: list[tuple[tuple[float, float], int, Request]] = []
+    for place, request in enumerate(group):
+        heappush(before, (turns.get(request.job_id, (0.0, 0.0)), place, request))
+        waits_long = now - request.submit_s >= request.expected_s
+        while waits_long:
+            *_, first = heappop(before)
+            yield first
+            waits_long = first is not request
+    while before:
+        yield heappop(before)[-1]
 
 
 def with_due_sizes(

@@ -97,7 +97,7 @@ def plan_moves(
     ends = expected_ends([one.job for one in known], now).tolist()
     remaining = {one.request.job_id: end - now for one, end in zip(known, ends, strict=True)}
     dispatcher = Dispatcher(settings, policy_options, now, cluster.running)
-    planner = _Moves(in_order(queue, settings, accounts), cluster, moves, dispatcher, budget)
+    planner = _Moves(in_order(queue, settings, accounts, now), cluster, moves, dispatcher, budget)
     planner.remaining = remaining
     due = planner.due(known)
     able = [

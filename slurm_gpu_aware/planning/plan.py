@@ -33,7 +33,7 @@ class PlanSettings:
     auto_clocks: bool = False
     """Under a power limit a round chooses the clock of requests that name none, too."""
     due_by_pressure: bool = False
-    """Jobs with due dates exchange their places in Slurm's order (`due_dates.in_order`)."""
+    """Neighbours in Slurm's order with due dates exchange places (`due_dates.in_order`)."""
 
     def frees_clock(self, asked: str | int | None) -> bool:
         """Say whether a round under a power limit may choose the clock; ``asked``: ``freq``."""

@@ -97,7 +97,7 @@ def plan_round(
     dispatcher = Dispatcher(settings, policy_options, now, cluster.running)
     grows = moldable or budget is not None
     one = _Round(cluster, settings, now, dispatcher, explain, reserves=grows)
-    plan = one.plan(due_dates.in_order(queue, settings, accounts))
+    plan = one.plan(due_dates.in_order(queue, settings, accounts, now))
     if grows:
         plan = sized(plan, one.placed, one.spare, dispatcher, budget, power)
     return due_dates.with_due_dates(plan, asked, accounts, now)

@@ -51,18 +51,24 @@ def test_a_job_gets_at_least_the_size_that_its_due_date_needs(site, exponent, da
 
 
 @given(sites(), st.floats(0.2, 1.0), st.data())
-def test_by_pressure_other_jobs_keep_their_places(site, exponent, data):
+def test_by_pressure_no_job_passes_one_of_another_kind(site, exponent, data):
     _, _, queue = site
     plain = [replace(r, gpus=1, sizes=(1, 2, 4), table=table(exponent)) for r in queue]
     some = [data.draw(st.just(request) | dated(request)) for request in plain]
+    some = [replace(r, submit_s=NOW - data.draw(st.floats(0.0, 2 * r.expected_s))) for r in some]
     before, after = (
-        in_order(some, replace(PACKED, due_by_pressure=on), due_accounts(some, NOW))
+        in_order(some, replace(PACKED, due_by_pressure=on), due_accounts(some, NOW), NOW)
         for on in (False, True)
     )
     assert sorted(r.job_id for r in before) == sorted(r.job_id for r in after)
-    for one, other in zip(before, after, strict=True):
-        if one.due is None or other.due is None:
-            assert one is other
+    for place, one in enumerate(after):
+        passed = {r.job_id for r in before[: before.index(one)]} - {r.job_id for r in after[:place]}
+        if one.due is None:
+            assert not passed
+        for other in before[: before.index(one)]:
+            if other.job_id in passed:
+                assert other.due is not None
+                assert NOW - other.submit_s < other.expected_s
 
 
 @given(sites(), st.data())

@@ -176,31 +176,35 @@ def test_a_job_back_from_its_growth_never_gets_fewer_gpus_than_before():
     assert sizes(plan_round(rest, full(2), PACKED, NOW)) == {"1": 2}
 
 
-def dated(name, due_h, priority, weight=1.0):
-    one = job(name, due_h, priority=priority)
+def dated(name, due_h, priority, weight=1.0, **more):
+    one = job(name, due_h, **{"priority": priority, "submit_s": NOW, **more})
     return replace(one, due=replace(one.due, weight=weight))
 
 
 @pytest.mark.parametrize(
     ("changes", "order"),
     [
-        ({}, ["3", "2", "5", "4", "1"]),
-        ({"1": {"weight": 2.0}}, ["1", "2", "3", "4", "5"]),
-        ({"3": {"due_h": 0.1}}, ["5", "2", "3", "4", "1"]),  # it cannot be met
-        ({"3": {"priority": TIER + 3.0}}, ["3", "5", "2", "4", "1"]),  # a tier of its own
+        ({}, "32145"),
+        ({"1": {"weight": 2.0}}, "13245"),
+        ({"2": {"due_h": 0.1}}, "12345"),  # it cannot be met
+        ({"2": {"sizes": ()}}, "12345"),  # its due date plays no part
+        ({"1": {"priority": TIER + 5.0}}, "13245"),  # a tier of its own
+        ({"1": {"submit_s": NOW - 11 * H}}, "13245"),  # it has waited for longer than it runs
+        ({"2": {"submit_s": NOW - 11 * H}}, "23145"),
     ],
 )
-def test_by_pressure_only_jobs_with_due_dates_exchange_places(changes, order):
-    given = {"1": (9.0, 5.0), "3": (3.0, 3.0), "5": (6.0, 1.0)}
+def test_by_pressure_neighbours_with_due_dates_exchange_places(changes, order):
+    """Job 4 has none, so that job 5 does not pass it."""
+    given = {"1": (9.0, 5.0), "2": (6.0, 4.0), "3": (3.0, 3.0), "5": (2.0, 1.0)}
     queue = [
         dated(name, **{"due_h": due_h, "priority": priority, **changes.get(name, {})})
         for name, (due_h, priority) in given.items()
     ]
-    queue += [job("2", priority=4.0), job("4", priority=2.0)]
+    queue += [job("4", priority=2.0)]
     accounts = due_accounts(queue, NOW)
-    found = in_order(queue, replace(PACKED, due_by_pressure=True), accounts)
-    assert [one.job_id for one in found] == order
-    assert in_order(queue, PACKED, accounts) == in_slurm_order(queue)
+    found = in_order(queue, replace(PACKED, due_by_pressure=True), accounts, NOW)
+    assert "".join(one.job_id for one in found) == order
+    assert in_order(queue, PACKED, accounts, NOW) == in_slurm_order(queue)
 
 
 def test_by_pressure_the_more_urgent_job_starts():
