@@ -345,7 +345,7 @@ def section(size: Size, processes: int | None) -> str:
         "allows several readings. The exponents were lowered once after a first run with greater "
         'ones, which saved less than published; what that is worth stands below ("exponents '
         'greater"). Costs are ratios to STS (geometric mean over instances): above '
-        "1, STS is cheaper. The scheduler is `sizing/due_dates.py`, the mode `sts` of the "
+        "1, STS is cheaper. The scheduler is `sizing/sts.py`, the mode `sts` of the "
         "simulator; the selector plans each job alone (`sizing/due_plan.py`), by Slurm's order."
     )
     parts = [

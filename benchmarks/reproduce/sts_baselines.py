@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from sts_simulation import Scheduler, Shares
 
-from slurm_gpu_aware.sizing.due_dates import DueJob
 from slurm_gpu_aware.sizing.free_gpus import DueNode, FreeGpus
 from slurm_gpu_aware.sizing.speeds import Speeds
+from slurm_gpu_aware.sizing.sts import DueJob
 
 REPEATS = 10
 """Of the random greedy."""

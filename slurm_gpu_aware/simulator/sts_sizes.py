@@ -1,4 +1,4 @@
-"""Sizes of all jobs of a simulation by the stochastic scheduler (`sizing.due_dates`).
+"""Sizes of all jobs of a simulation by the stochastic scheduler (`sizing.sts`).
 
 Jobs with a due date, a size table and earlier runs get what it decides, on one node each. All
 others get the GPUs that they ask for, after them; those that no node has stand beside it.
@@ -15,10 +15,10 @@ import numpy as np
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.sizing.allocation import Sized
-from slurm_gpu_aware.sizing.due_dates import DueJob, decide
 from slurm_gpu_aware.sizing.due_plan import due_work
 from slurm_gpu_aware.sizing.free_gpus import DueNode, Share
 from slurm_gpu_aware.sizing.speeds import Speeds
+from slurm_gpu_aware.sizing.sts import DueJob, decide
 from slurm_gpu_aware.sizing.work import empirical
 
 __all__ = ["StsSizes", "sts_sizes"]

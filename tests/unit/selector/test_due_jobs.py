@@ -29,7 +29,7 @@ MOVES = "[moves]\nenabled = true\nmargin_s = 100000000.0\n"
 
 
 class Bench:
-    """A selector whose time is set, and who knows runs of the jobs' name."""
+    """A selector whose time is set, and that knows runs of the jobs' name."""
 
     def __init__(self, slurm: SlurmFolder, runs: tuple[tuple[int, float], ...]) -> None:
         self.slurm, self.runs = slurm, runs
