@@ -82,16 +82,16 @@ def due_plan(
     work = _Work(request, due, speeds)
     if not work.known or (running and request.gpus not in speeds.gpus):
         return None
-    own = speeds.at_least(request.gpus if running else request.had_gpus)
+    speeds = speeds.at_least(request.gpus if running else request.had_gpus) or speeds
     time_left = (due.due_s - now) / slowdown
-    options = list(_options(work, own or speeds, time_left, running=running, slowdown=slowdown))
+    options = list(_options(work, speeds, time_left, running=running, slowdown=slowdown))
     if not options:
         known = len(work.cases) > 0
         return DuePlan(request.gpus, 0.0, work.runs, by_epochs=work.by_epochs) if known else None
     best = max(options, key=lambda one: (one.most, -one.plan.cost))
     stays = running and best.plan.gpus[0] == request.gpus
-    least_s = (best.most - work.done) * float((own or speeds).unit_time[-1]) * slowdown
-    return replace(_told(work, best, slowdown, stays=stays), least_s=least_s)
+    least_s = (best.most - work.done) * float(speeds.unit_time[-1]) * slowdown
+    return replace(_in_time_units(work, best, slowdown, stays=stays), least_s=least_s)
 
 
 def due_work(request: Request, now: float) -> tuple[WorkDistribution, Speeds] | None:
@@ -104,7 +104,7 @@ def due_work(request: Request, now: float) -> tuple[WorkDistribution, Speeds] | 
     if due is None or speeds is None:
         return None
     work = _Work(request, due, speeds)
-    most = work.covered(float(speeds.speed[-1]), due.due_s - now)
+    most = work.covered(float(speeds.speed[-1]), due.due_s - now, 1.0)
     if most is None:
         most = min(float(work.cases.max(initial=0.0)) or math.inf, work.limit)
     return (work.left(most), speeds) if work.known and most < math.inf else None
@@ -118,10 +118,12 @@ class _Work:
         speed = dict(zip(speeds.gpus.tolist(), speeds.speed.tolist(), strict=True))
         works = (seconds * speed[gpus] for gpus, seconds in due.runs if gpus in speed)
         known = np.array(list(works), dtype=float)
+        self.time_limit_s = request.time_limit_s
         limit = request.time_limit_s * float(speeds.speed[0])
-        self.by_epochs = False
+        self.by_epochs = self.has_epochs = False
         if due.epochs is not None and due.epochs[1] in speed:
             epochs, gpus, seconds = due.epochs
+            self.has_epochs = True
             limit = epochs * seconds * speed[gpus]
             if not len(known):
                 self.by_epochs = True
@@ -136,9 +138,19 @@ class _Work:
         """Earlier runs with more work than the job has done."""
         return 0 if self.by_epochs else len(self.cases)
 
-    def covered(self, speed: float, time_left: float) -> float | None:
+    def within_limit(self, speeds: Speeds, slowdown: float) -> Speeds:
+        """The sizes at which all epochs end within the time limit; if none does, the largest."""
+        if not self.has_epochs:
+            return speeds
+        longest_s = self.limit * speeds.unit_time * slowdown
+        short = longest_s[:-1] > self.time_limit_s * (1 + 1e-9)
+        return speeds.at_least(float(speeds.gpus[np.count_nonzero(short)])) or speeds
+
+    def covered(self, speed: float, time_left: float, slowdown: float) -> float | None:
         """The most work that may be asked of a job in time at a speed; None: no case is in time."""
         reach = self.done + time_left * speed * (1 + 1e-9)
+        if self.has_epochs:  # Slurm ends a run at its time limit
+            reach = min(reach, self.time_limit_s / slowdown * speed * (1 + 1e-9))
         if self.limit <= reach:
             return self.limit
         in_time = self.cases[self.cases <= reach]
@@ -176,19 +188,20 @@ def _options(
     work: _Work, speeds: Speeds, time_left: float, *, running: bool, slowdown: float
 ) -> Iterator[_Option]:
     """The plans that are in time in some case."""
-    stay = Speeds(speeds.gpus[:1], speeds.speed[:1], speeds.power[:1]) if running else speeds
-    if (most := work.covered(float(stay.speed[-1]), time_left)) is not None:
+    first = speeds.gpus[0] if running else 0.0
+    whole = work.within_limit(speeds, slowdown)
+    stay = Speeds(speeds.gpus[:1], speeds.speed[:1], speeds.power[:1]) if running else whole
+    if (most := work.covered(float(stay.speed[-1]), time_left, slowdown)) is not None:
         yield _Option(most, best_constant(work.left(most), stay, time_left))
     if work.restart_s is None or len(speeds.gpus) < 2:
         return
-    first = speeds.gpus[0] if running else 0.0
     restarts = 0
     for _ in range(3):  # the plan tells how many restarts it needs
         left = time_left - restarts * work.restart_s / slowdown
-        most = work.covered(float(speeds.speed[-1]), left)
+        most = work.covered(float(whole.speed[-1]), left, slowdown)
         if most is None:
             return
-        plan = optimum(work.left(most), speeds, left - RESERVE * work.restart_s / slowdown)
+        plan = optimum(work.left(most), whole, left - RESERVE * work.restart_s / slowdown)
         needed = len(plan.gpus) - 1 + (running and plan.gpus[0] > first)
         if needed <= restarts:
             yield _Option(most, plan, needed)
@@ -196,8 +209,8 @@ def _options(
         restarts = needed
 
 
-def _told(work: _Work, best: _Option, slowdown: float, *, stays: bool) -> DuePlan:
-    """The plan in words of time; ``stays``: the job runs with its first size."""
+def _in_time_units(work: _Work, best: _Option, slowdown: float, *, stays: bool) -> DuePlan:
+    """The plan in times; ``stays``: the job runs with its first size."""
     plan, restart_s = best.plan, work.restart_s or 0.0
     leaves = [time * slowdown for time in plan.leaves]
     start, short_s = 0, max(RESTARTS * restart_s, AT_ONCE_S)

@@ -1,6 +1,7 @@
 """Sizes of a job with a due date, from runs whose work is counted by hand."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -151,6 +152,34 @@ def test_epochs_bound_the_work_and_say_what_there_may_be(due_s, more, gpus, in_t
     plan = due_plan(one, 0.0)
     assert (plan.gpus, plan.in_time, plan.runs) == (gpus, pytest.approx(in_time), runs)
     assert plan.by_epochs == (not runs)
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "gpus", "in_time"),
+    [
+        (10 * H, 1, 1.0),
+        (9 * H, 2, 1.0),
+        (5 * H, 4, 1.0),
+        (2 * H, 8, 1.0),
+        (1.5 * H, 8, 0.7),  # 7.5 of 10 h of work before Slurm ends it, whatever its size
+        (0.1 * H, 1, 0.0),
+    ],
+)
+@pytest.mark.parametrize("restart_s", [None, 60.0])
+def test_a_size_whose_epochs_exceed_the_time_limit_is_left_out(limit_s, gpus, in_time, restart_s):
+    """However late the due date is."""
+    one = job(1000 * H, limit_s=limit_s, runs=(), epochs=EPOCHS, restart_s=restart_s)
+    plan = due_plan(one, 0.0)
+    assert (plan.gpus, plan.in_time, plan.growth) == (gpus, pytest.approx(in_time), ())
+
+
+@pytest.mark.parametrize(("restart_s", "gpus", "in_time"), [(None, 2, 0.5), (60.0, 8, 1.0)])
+def test_a_running_job_grows_before_its_time_limit_ends_it(restart_s, gpus, in_time):
+    """Its GPUs are slower than thought: 5.6 h of 10 h of work in its time limit."""
+    one = job(1000 * H, limit_s=5.6 * H, gpus=2, runs=(), epochs=EPOCHS, restart_s=restart_s)
+    assert due_plan(replace(one, gpus=1), 0.0).gpus == 2
+    plan = due_plan(one, 0.0, running=True, slowdown=1.8)
+    assert (plan.gpus, plan.in_time) == (gpus, pytest.approx(in_time))
 
 
 def test_many_epochs_are_counted_in_steps():
