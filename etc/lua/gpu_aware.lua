@@ -138,8 +138,11 @@ local function decide_submit(job, part_list, uid, conf)
     end
     local own = text_of(job.licenses)
     new.licenses = (own and own .. "," or "") .. conf.licence .. ":1"
-    hint = hint or stays(job, hints) or late(hints)
-    return { new = new, environment = environment, parked = true, text = hint }
+    local texts = { hint }
+    texts[#texts + 1] = stays(job, hints)
+    texts[#texts + 1] = late(hints)
+    local text = #texts > 0 and table.concat(texts, "\n") or nil
+    return { new = new, environment = environment, parked = true, text = text }
 end
 
 --- Assign all fields, or none: after a failure the earlier assignments are undone.

@@ -586,6 +586,15 @@ def test_a_due_date_that_has_passed_is_told_at_once(filter_: Filter, due: str, l
     assert [f"due={due} has passed" in text for text in out.messages] == [True] * late
 
 
+def test_two_hints_are_two_lines(filter_: Filter) -> None:
+    out = filter_.submit(**NODE, array_inx="1-4", comment="class=A,move=ok,due=2020-02-29T08:00")
+    assert out.rc == SUCCESS
+    (text,) = out.messages
+    move, due = text.split("\n")
+    assert move.startswith("gpu-aware: move=ok has no effect")
+    assert due == "gpu-aware: due=2020-02-29T08:00 has passed, so it plays no part"
+
+
 def test_place_off_in_the_environment(filter_: Filter) -> None:
     out = filter_.submit(environment={"GPU_AWARE": "place=off"}, **NODE)
     assert (out.rc, out.written) == (SUCCESS, [])
