@@ -20,7 +20,7 @@ from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.sizing.speeds import Speeds, speeds_of
 from slurm_gpu_aware.sizing.stochastic import GrowthPlan, best_constant, optimum
-from slurm_gpu_aware.sizing.work import WorkDistribution, empirical
+from slurm_gpu_aware.sizing.work import WorkDistribution, empirical, uniform
 
 __all__ = ["DuePlan", "due_plan", "due_work"]
 
@@ -29,7 +29,7 @@ AT_ONCE_S = 1.0
 RESTARTS = 5.0
 """... or than so many restarts, if the job does not run with it yet."""
 CASES = 100
-"""Cases that stand for the epochs of a job without earlier runs."""
+"""Of the epochs of a job without earlier runs, so many stand for all."""
 RESERVE = 2.0
 """Restarts by which a plan with growth ends before the due date, if it can."""
 
@@ -160,7 +160,9 @@ class _Work:
         return reach if outlived else None
 
     def left(self, most: float) -> WorkDistribution:
-        """The work, up to ``most``. It is longer than all n cases with probability 1 / (n + 1)."""
+        """The work, up to ``most``. It is longer than all n runs with probability 1 / (n + 1)."""
+        if self.by_epochs:
+            return uniform(self.limit, most).given(self.done)
         return empirical([*self.cases, math.inf], most).given(self.done)
 
     def in_time(self, most: float) -> float:

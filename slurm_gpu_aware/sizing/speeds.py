@@ -11,12 +11,7 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.size_table import SizeTable
 
-__all__ = ["Speeds", "least_share", "node_power", "speeds_of"]
-
-
-def node_power(gpus: FloatArray, width: int, on_w: float, idle_w: float = 0.0) -> FloatArray:
-    """Power of a node of ``width`` GPUs of which so many are in use (STS, section III)."""
-    return gpus * on_w + (width - gpus) * idle_w
+__all__ = ["Speeds", "least_share", "speeds_of"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray
-from slurm_gpu_aware.sizing.work_shapes import Beta, Pieces, Shape, Weibull
+from slurm_gpu_aware.sizing.work_shapes import Pieces, Shape
 
-__all__ = ["WorkDistribution", "beta", "empirical", "piecewise", "uniform", "weibull"]
+__all__ = ["WorkDistribution", "empirical", "uniform"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,41 +73,11 @@ class WorkDistribution:
             return replace(self, factor=0.0, offset=1.0, done=done)
         return replace(self, factor=self.factor / left, offset=self.offset / left, done=done)
 
-    def with_atom(self, share: float) -> WorkDistribution:
-        """The same with a further probability that all the work is done."""
-        if not 0 <= share <= 1:
-            raise ValueError(f"a probability is from 0 to 1, not {share}")
-        kept = 1 - share
-        return replace(self, factor=kept * self.factor, offset=kept * self.offset + share)
 
-
-def _truncated(shape: Shape, most: float) -> WorkDistribution:
-    """Distribution of W given that W <= most."""
-    if not 0 < most < np.inf:
-        raise ValueError(f"the most work must be positive and finite, not {most}")
-    beyond = float(shape.survival(np.array([most]))[0])
-    return WorkDistribution(shape, 1 / (1 - beyond), -beyond / (1 - beyond), 0.0, most)
-
-
-def uniform(most: float) -> WorkDistribution:
-    """All work from 0 to ``most`` alike."""
-    return piecewise([0.0, most], [1.0, 0.0])
-
-
-def weibull(most: float, scale: float, shape: float = 1.0) -> WorkDistribution:
-    """Weibull, of shape 1 exponential with mean ``scale``, truncated at ``most``."""
-    return _truncated(Weibull(scale, shape), most)
-
-
-def beta(most: float, a: float, b: float) -> WorkDistribution:
-    """W / most has the distribution Beta(a, b)."""
-    return _truncated(Beta(a, b, most), most)
-
-
-def piecewise(work: Sequence[float], survival: Sequence[float]) -> WorkDistribution:
-    """P(W > w) by straight pieces between points, from work 0 to the most; equal works: a jump."""
-    points = Pieces(np.array(work, dtype=float), np.array(survival, dtype=float))
-    return WorkDistribution(points, 1.0, 0.0, 0.0, float(points.work[-1]))
+def uniform(longest: float, most: float) -> WorkDistribution:
+    """All work from 0 to ``longest`` alike, up to ``most``; what is above it counts as ``most``."""
+    line = Pieces(np.array([0.0, longest]), np.array([1.0, 0.0]))
+    return WorkDistribution(line, 1.0, 0.0, 0.0, min(most, longest))
 
 
 def empirical(

@@ -1,4 +1,4 @@
-"""Shapes of survival functions: straight pieces and jumps, Weibull, beta."""
+"""Shapes of survival functions: straight pieces and jumps."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from functools import cached_property
 from typing import Protocol
 
 import numpy as np
-from scipy.special import betaincc, betainccinv, gamma, gammainc
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 
-__all__ = ["Beta", "Pieces", "Shape", "Weibull"]
+__all__ = ["Pieces", "Shape"]
 
 
 class Shape(Protocol):
@@ -82,57 +81,3 @@ class Pieces:
         width = self.work[right] - self.work[left]
         share = (work - self.work[left]) / np.where(width > 0, width, 1.0)
         return left.astype(np.int64), np.where(width > 0, share, 0.0)
-
-
-@dataclass(frozen=True)
-class Weibull:
-    """S(w) = exp(-(w / scale)^shape); shape 1: exponential."""
-
-    scale: float
-    shape: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not (0 < self.scale < np.inf and 0 < self.shape < np.inf):
-            raise ValueError("scale and shape must be positive")
-
-    def survival(self, work: FloatArray) -> FloatArray:
-        return np.exp(-((work / self.scale) ** self.shape))
-
-    def inverse(self, level: FloatArray) -> FloatArray:
-        with np.errstate(divide="ignore"):
-            hazard: FloatArray = -np.log(level.clip(0, 1))
-        found: FloatArray = self.scale * hazard ** (1 / self.shape)
-        return found
-
-    def integral(self, work: FloatArray) -> FloatArray:
-        power = 1 / self.shape
-        below: FloatArray = gammainc(power, (work / self.scale) ** self.shape)
-        return self.scale * float(gamma(1 + power)) * below
-
-
-@dataclass(frozen=True)
-class Beta:
-    """W / most has the distribution Beta(a, b)."""
-
-    a: float
-    b: float
-    most: float
-
-    def __post_init__(self) -> None:
-        if not all(0 < value < np.inf for value in (self.a, self.b, self.most)):
-            raise ValueError("a, b and most must be positive")
-
-    def survival(self, work: FloatArray) -> FloatArray:
-        found: FloatArray = betaincc(self.a, self.b, (work / self.most).clip(0, 1))
-        return found
-
-    def inverse(self, level: FloatArray) -> FloatArray:
-        found: FloatArray = self.most * betainccinv(self.a, self.b, level.clip(0, 1))
-        return found
-
-    def integral(self, work: FloatArray) -> FloatArray:
-        share = (work / self.most).clip(0, 1)
-        mean = self.a / (self.a + self.b)
-        ended = mean * (1 - betaincc(self.a + 1, self.b, share))
-        found: FloatArray = self.most * (share * betaincc(self.a, self.b, share) + ended)
-        return found

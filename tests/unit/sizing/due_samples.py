@@ -2,10 +2,16 @@
 
 import numpy as np
 from hypothesis import strategies as st
+from parametric_work import beta, piecewise, weibull, with_atom
 from scipy.optimize import linprog, minimize
 
-from slurm_gpu_aware.sizing.speeds import Speeds, node_power
-from slurm_gpu_aware.sizing.work import beta, empirical, piecewise, uniform, weibull
+from slurm_gpu_aware.sizing.speeds import Speeds
+from slurm_gpu_aware.sizing.work import empirical, uniform
+
+
+def node_power(gpus, width, on_w, idle_w=0.0):
+    """Power of a node of ``width`` GPUs of which so many are in use (STS, section III)."""
+    return gpus * on_w + (width - gpus) * idle_w
 
 
 def speeds_like(count, base=2.0, exponent=0.7, on_w=300.0, idle_w=0.0):
@@ -32,11 +38,11 @@ concave_speeds = st.builds(
     idle_w=st.sampled_from([0.0, 20.0]),
 )
 smooth = st.one_of(
-    st.builds(uniform, st.floats(10, 200)),
+    st.builds(lambda most: uniform(most, most), st.floats(10, 200)),
     st.builds(weibull, st.floats(10, 200), st.floats(5, 400), st.floats(0.5, 3)),
     st.builds(beta, st.floats(10, 200), st.floats(0.8, 5), st.floats(0.8, 5)),
 )
-with_atoms = st.builds(lambda work, share: work.with_atom(share), smooth, st.floats(0.01, 0.9))
+with_atoms = st.builds(with_atom, smooth, st.floats(0.01, 0.9))
 cases = st.lists(st.floats(1, 100), min_size=1, max_size=12)
 stepwise = st.builds(empirical, cases, st.floats(40, 120))
 

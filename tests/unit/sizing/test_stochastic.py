@@ -11,6 +11,7 @@ from due_samples import (
     concave_speeds,
     cost_by_descent,
     cost_by_linear_program,
+    node_power,
     smooth,
     speeds_like,
     speeds_of_any_kind,
@@ -21,21 +22,22 @@ from due_samples import (
 )
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from parametric_work import beta, weibull, with_atom
 from size_samples import SCALES
 
 from slurm_gpu_aware.model.size_table import SizeTable
-from slurm_gpu_aware.sizing.speeds import Speeds, least_share, node_power, speeds_of
+from slurm_gpu_aware.sizing.speeds import Speeds, least_share, speeds_of
 from slurm_gpu_aware.sizing.stochastic import best_constant, optimum
-from slurm_gpu_aware.sizing.work import beta, empirical, uniform, weibull
+from slurm_gpu_aware.sizing.work import empirical, uniform
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT.parent / "shared" / "data" / "sts" / "examples.json"
 MAKERS = {
-    "uniform": lambda d: uniform(d["w_max"]),
+    "uniform": lambda d: uniform(d["w_max"], d["w_max"]),
     "truncated_exponential": lambda d: weibull(d["w_max"], 1 / d["rate"]),
     "beta": lambda d: beta(d["w_max"], d["a"], d["b"]),
-    "atom_at_max": lambda d: MAKERS[d["continuous_part"]["type"]](d["continuous_part"]).with_atom(
-        d["p_max"]
+    "atom_at_max": lambda d: with_atom(
+        MAKERS[d["continuous_part"]["type"]](d["continuous_part"]), d["p_max"]
     ),
 }
 
@@ -154,27 +156,27 @@ def test_a_restart_agrees_with_the_plan_when_nothing_was_learnt(work, speeds, sh
 
 
 def test_with_all_the_time_a_job_takes_the_cheapest_size():
-    plan = optimum(uniform(100), speeds_like(4), 1000)
+    plan = optimum(uniform(100, 100), speeds_like(4), 1000)
     assert (plan.gpus, plan.until, plan.leaves) == ((1,), (100,), (50,))
 
 
 def test_a_job_that_always_does_all_its_work_mixes_two_sizes():
     speeds = speeds_like(4)
-    left = time_left(uniform(100), speeds, 0.1)
+    left = time_left(uniform(100, 100), speeds, 0.1)
     plan = optimum(empirical([100], 100), speeds, left)
     assert len(plan.gpus) == 2
     assert plan.longest == pytest.approx(left)
 
 
 def test_the_time_of_the_next_growth():
-    plan = optimum(uniform(100), speeds_like(4), 25)
+    plan = optimum(uniform(100, 100), speeds_like(4), 25)
     assert [plan.growth_time(gpus) for gpus in plan.gpus] == [*plan.leaves[:-1], np.inf]
     assert plan.growth_time(0.5) == np.inf
 
 
 def test_a_job_that_may_not_grow_gets_the_cheapest_size_that_is_in_time():
-    assert best_constant(uniform(100), speeds_like(4), 30).gpus == (3,)
-    late = best_constant(uniform(100), speeds_like(4), 10)
+    assert best_constant(uniform(100, 100), speeds_like(4), 30).gpus == (3,)
+    late = best_constant(uniform(100, 100), speeds_like(4), 10)
     assert (late.gpus, late.late > 0, 0 < late.in_time < 1) == ((4,), True, True)
 
 

@@ -20,7 +20,7 @@ BOTH = {"old": OLD, "new": NEW}
 
 
 def job(name="1", due=1000.0, *, speeds=BOTH, work=None, late_cost=10.0, **more):
-    return DueJob(name, due, late_cost, work or uniform(100), speeds, **more)
+    return DueJob(name, due, late_cost, work or uniform(100, 100), speeds, **more)
 
 
 def nodes(old=1, new=0, gpus=4):

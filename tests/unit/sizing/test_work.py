@@ -5,8 +5,9 @@ import pytest
 from due_samples import any_work, survival
 from hypothesis import given
 from hypothesis import strategies as st
+from parametric_work import beta, piecewise, weibull, with_atom
 
-from slurm_gpu_aware.sizing.work import beta, empirical, piecewise, uniform, weibull
+from slurm_gpu_aware.sizing.work import empirical, uniform
 
 
 @given(any_work, st.floats(0, 1))
@@ -38,11 +39,12 @@ def test_a_condition_divides_by_the_probability_to_get_there(work, first, then, 
 
 
 def test_means():
-    assert uniform(100).mean_left == pytest.approx(50)
-    assert uniform(100).given(40).mean_left == pytest.approx(30)
+    assert uniform(100, 100).mean_left == pytest.approx(50)
+    assert uniform(100, 100).given(40).mean_left == pytest.approx(30)
+    assert uniform(100, 60).mean_left == pytest.approx(42)
     assert beta(80, 3, 1).mean_left == pytest.approx(60)
     assert weibull(1e4, 50).mean_left == pytest.approx(50)
-    assert uniform(100).with_atom(0.2).mean_left == pytest.approx(60)
+    assert with_atom(uniform(100, 100), 0.2).mean_left == pytest.approx(60)
     assert empirical([10, 20, 60], 100).mean_left == pytest.approx(30)
     assert piecewise([0, 10, 10, 20], [1, 1, 0.5, 0]).mean_left == pytest.approx(12.5)
 
@@ -68,14 +70,10 @@ def test_a_job_that_outlived_all_cases_does_all_the_work():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: uniform(10).given(10), "below 10"),
-        (lambda: uniform(10).given(5).given(4), "from 5"),
-        (lambda: uniform(10).with_atom(1.5), "probability"),
+        (lambda: uniform(10, 10).given(10), "below 10"),
+        (lambda: uniform(10, 10).given(5).given(4), "from 5"),
         (lambda: empirical([], 10), "cases are needed"),
         (lambda: empirical([1], 10, [-1]), "cases are needed"),
-        (lambda: weibull(np.inf, 1), "finite"),
-        (lambda: weibull(10, 0), "positive"),
-        (lambda: beta(10, 0, 1), "positive"),
         (lambda: piecewise([0, 2, 1], [1, 0.5, 0]), "ascend"),
         (lambda: piecewise([0, 2], [1, 0.5]), "0 at the end"),
         (lambda: piecewise([1, 2], [1, 0]), "from work 0"),
