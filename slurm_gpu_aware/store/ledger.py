@@ -6,15 +6,15 @@ Each write is a transaction. Recorded rounds (snapshots) are kept compressed, fo
 from __future__ import annotations
 
 import json
-import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
 from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.record_table import RecordTable, dump
 
 __all__ = ["EVENT_KINDS", "RECORD", "STATES", "Decision", "Event", "GivenRow", "Ledger"]
 __all__ += ["RoundRecord"]
@@ -131,41 +131,9 @@ class GivenRow(NamedTuple):
     job_id: str
 
 
-_JSON = frozenset({"nodes", "slots", "asked", "victims", "why", "outcome", "detail"})
-T = TypeVar("T", bound="Decision | Event | RoundRecord")
-
-
-class _Table(Generic[T]):
-    """A table with the fields of a dataclass as columns; names of times end in ``_unix``."""
-
-    def __init__(self, name: str, kind: type[T]) -> None:
-        self._kind: Callable[..., T] = kind
-        self._column_of = {
-            f.name: f"{f.name}_unix" if f.name == "at" or f.name.endswith("_at") else f.name
-            for f in fields(kind)
-        }
-        self._fields = [field for field in self._column_of if field != "id"]
-        columns = ", ".join(self._column_of[field] for field in self._fields)
-        marks = ", ".join("?" for _ in self._fields)
-        self._insert = f"INSERT INTO {name} ({columns}) VALUES ({marks})"  # noqa: S608
-        self._select = f"SELECT * FROM {name} "  # noqa: S608
-
-    def add(self, store: Store, record: T) -> int | None:
-        """Store a record; return its number."""
-        values = [_encoded(field, getattr(record, field)) for field in self._fields]
-        return store.execute(self._insert, values).lastrowid
-
-    def read(self, store: Store, tail: str, params: Sequence[Any] = ()) -> list[T]:
-        """The records that the end of a SELECT statement chooses."""
-        return [
-            self._kind(**{f: _decoded(f, row[column]) for f, column in self._column_of.items()})
-            for row in store.query(self._select + tail, params)
-        ]
-
-
-_DECISIONS = _Table("decisions", Decision)
-_EVENTS = _Table("events", Event)
-_ROUNDS = _Table("rounds", RoundRecord)
+_DECISIONS = RecordTable("decisions", Decision)
+_EVENTS = RecordTable("events", Event)
+_ROUNDS = RecordTable("rounds", RoundRecord)
 
 
 class Ledger:
@@ -200,7 +168,7 @@ class Ledger:
             merged = {**json.loads(rows[0]["outcome"]), **(detail or {})}
             self._store.execute(
                 "UPDATE decisions SET state = ?, outcome_at_unix = ?, outcome = ? WHERE id = ?",
-                (state, float(at), _dump(merged), decision_id),
+                (state, float(at), dump(merged), decision_id),
             )
 
     def add_round(self, record: RoundRecord) -> None:
@@ -335,52 +303,6 @@ class Ledger:
         with self._store.write():
             for query in queries:
                 self._store.execute(query, (before_unix,))
-
-
-def _encoded(field: str, value: Any) -> Any:
-    """The value for SQLite; accepts NumPy scalars."""
-    if field in _JSON:
-        return _dump(value)
-    if value is None or isinstance(value, str | int | float):
-        return value
-    return value.item()
-
-
-def _decoded(field: str, value: Any) -> Any:
-    if field in _JSON:
-        return json.loads(value)
-    return bool(value) if field == "exact" else value
-
-
-def _dump(value: Any) -> str:
-    """Strict JSON: infinite and undefined numbers (no time limit, 0/0) become null."""
-    try:
-        return json.dumps(value, separators=(",", ":"), default=_plain, allow_nan=False)
-    except ValueError:
-        return json.dumps(_finite(value), separators=(",", ":"), allow_nan=False)
-
-
-def _plain(value: Any) -> Any:
-    """A plain value for a NumPy scalar or array, a set, a mapping or a path."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, set | frozenset):
-        return sorted(value)
-    return str(value)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if value is None or isinstance(value, str | int):
-        return value
-    return _finite(_plain(value))
 
 
 def _check(value: str, known: Sequence[str], what: str) -> None:
