@@ -13,11 +13,12 @@ from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.placement.account import predicted_slowdown
 from slurm_gpu_aware.planning.due_account import DueAccount
+from slurm_gpu_aware.planning.movable import Movable
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.prefix import in_slurm_order
 from slurm_gpu_aware.sizing.due_plan import due_plan
 
-__all__ = ["due_account", "due_accounts", "due_growth", "in_order", "next_growth"]
+__all__ = ["accounted", "due_account", "due_accounts", "due_growth", "in_order", "next_growth"]
 __all__ += ["with_due_dates", "with_due_sizes", "work_done"]
 
 
@@ -147,40 +148,35 @@ def _of_started(request: Request, one: Assignment, now: float) -> DueAccount | N
     return due_account(request, now, slowdown=one.slowdown, running=True)
 
 
-def due_growth(
-    running: Iterable[tuple[Request, RunningJob]], cluster: Cluster, now: float
-) -> list[tuple[str, DueAccount]]:
-    """Jobs that should have more GPUs now, in their turn; ``growth`` begins now.
-
-    ``running``: each with the GPUs that it has.
-    """
-    accounts = _accounts(running, cluster, now)
-    late = [(i, one) for i, one in accounts if one.growth and one.growth[0][0] <= now]
-    return sorted(late, key=lambda entry: entry[1].turn)
+def accounted(running: Iterable[Movable], cluster: Cluster, now: float) -> list[Movable]:
+    """Running jobs with the accounts of their due dates on their GPUs."""
+    return [replace(one, account=_of_running(one, cluster, now)) for one in running]
 
 
-def next_growth(
-    running: Iterable[tuple[Request, RunningJob]], cluster: Cluster, now: float
-) -> float:
-    """When the first of some running jobs should grow, later than now; inf: none."""
-    steps = (at for _, one in _accounts(running, cluster, now) for at, _ in one.growth)
+def due_growth(running: Iterable[Movable], now: float) -> list[Movable]:
+    """Of jobs of `accounted` those that should have more GPUs now, in their turn."""
+    late = [
+        (one.account.turn, one)
+        for one in running
+        if one.account is not None and one.account.growth and one.account.growth[0][0] <= now
+    ]
+    return [one for _, one in sorted(late, key=lambda entry: entry[0])]
+
+
+def next_growth(running: Iterable[Movable], now: float) -> float:
+    """When the first of some jobs of `accounted` should grow, later than now; inf: none."""
+    steps = (at for one in running if one.account is not None for at, _ in one.account.growth)
     return min((at for at in steps if at > now), default=math.inf)
 
 
-def _accounts(
-    running: Iterable[tuple[Request, RunningJob]], cluster: Cluster, now: float
-) -> Iterator[tuple[str, DueAccount]]:
-    for request, job in running:
-        if request.due is None or not job.gpus:
-            continue
-        nodes, slots = zip(*sorted(job.gpus), strict=True)
-        slowdown = predicted_slowdown(cluster, request.app_class, nodes, slots)[2]
-        one = replace(
-            request, due=replace(request.due, done=work_done(request, job, slowdown, now))
-        )
-        account = due_account(one, now, slowdown=slowdown, running=True)
-        if account is not None:
-            yield request.job_id, account
+def _of_running(one: Movable, cluster: Cluster, now: float) -> DueAccount | None:
+    request, job = one.request, one.job
+    if request.due is None or not job.gpus:
+        return None
+    nodes, slots = zip(*sorted(job.gpus), strict=True)
+    slowdown = predicted_slowdown(cluster, request.app_class, nodes, slots)[2]
+    due = replace(request.due, done=work_done(request, job, slowdown, now))
+    return due_account(replace(request, due=due), now, slowdown=slowdown, running=True)
 
 
 def work_done(request: Request, job: RunningJob, slowdown: float, now: float) -> float:

@@ -9,6 +9,7 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import RunningJob
 from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning.due_account import DueAccount
 
 __all__ = ["Movable", "Move", "may_move"]
 
@@ -25,6 +26,8 @@ class Movable:
     """Time that a restart costs: checkpoint, requeue, start, restore."""
     moved_s: float | None = None
     """Time of its last move; None: never."""
+    account: DueAccount | None = None
+    """Of its due date, on its present GPUs; None: it has none."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,8 @@ def plan_moves(
 
     Parameters
     ----------
-    movable : running jobs that allow moves; their ``job`` is one of ``cluster.running``.
+    movable : running jobs that allow moves, of `due_dates.accounted`; their ``job`` is one of
+        ``cluster.running``.
     queue, cluster : queue and snapshot of the round, before its starts.
     recent : times at which moves of the site began.
     busy : nodes of moves that have not finished.
@@ -99,18 +101,13 @@ def plan_moves(
     dispatcher = Dispatcher(settings, policy_options, now, cluster.running)
     planner = _Moves(in_order(queue, settings, accounts, now), cluster, moves, dispatcher, budget)
     planner.remaining = remaining
-    due = planner.due(known)
-    able = [
-        one
-        for one in known
-        if one.request.job_id not in due
-        and may_move(one, remaining[one.request.job_id], moves, now)
-    ]
-    if not able and not due:
+    late = due_growth(known, now)
+    able = [one for one in known if may_move(one, remaining[one.request.job_id], moves, now)]
+    if not able and not late:
         return ()
     found = planner.improving(able) if moves.sticky else planner.anew(able, settings.classes)
     found.sort(key=lambda move: -move.saves_s)
-    return tuple(planner.allowed([*due.values(), *found], left, set(busy)))
+    return tuple(planner.allowed(chain(planner.due(late), found), left, set(busy)))
 
 
 class _Moves:
@@ -132,32 +129,28 @@ class _Moves:
         self._slowdowns: dict[str, float] = {}
         self._fastest: dict[str, float] = {}
 
-    def due(self, known: Sequence[Movable]) -> dict[str, Move]:
-        """The growth of jobs that must grow now to meet their due dates, the earliest first."""
-        jobs = {one.request.job_id: one for one in known}
-        found: dict[str, Move] = {}
-        for job_id, account in due_growth(
-            [(j.request, j.job) for j in known], self.cluster, self.now
-        ):
-            one, most = jobs[job_id], account.growth[0][1]
-            if not math.isfinite(self.remaining[job_id]):
+    def due(self, late: Iterable[Movable]) -> Iterator[Move]:
+        """The growth of late jobs: for each all sizes up to that of its plan, the largest first."""
+        for one in late:
+            account = one.account
+            if account is None or not math.isfinite(self.remaining[one.request.job_id]):
                 continue
-            without = self._without([one])
+            without, most = self._without([one]), account.growth[0][1]
             for size in (n for n in reversed(one.request.sizes) if one.request.gpus < n <= most):
                 if move := self._resized(one, without, size):
                     why = {**move.assignment.why, "due": account.values()}
-                    found[job_id] = replace(
-                        move, assignment=replace(move.assignment, why=why), due=True
-                    )
-                    break
-        return found
+                    target = replace(move.assignment, why=why)
+                    yield replace(move, assignment=target, due=True)
 
     def allowed(self, found: Iterable[Move], most: int, taken: set[int]) -> Iterator[Move]:
-        """The first moves that take nothing from the waiting jobs; ``taken``: nodes to avoid."""
+        """The first moves that take nothing from the waiting jobs, of each job one.
+
+        ``taken``: nodes to avoid.
+        """
         cluster, front, gone = self.cluster, None, set[Gpu]()
         for move in found:
             nodes = {*move.assignment.nodes, *(node for node, _ in move.of.job.gpus)}
-            if not most or not taken.isdisjoint(nodes):
+            if not taken.isdisjoint(nodes):
                 continue
             ordered = self.ordered
             if move.due:
@@ -172,6 +165,8 @@ class _Moves:
             cluster, front, gone, most = after, front and then, lost, most - 1
             taken |= nodes
             yield move
+            if not most:
+                return
 
     def _takes_from(self, before: Front, then: Front, move: Move) -> bool:
         """Say whether a move takes a start, a reservation or GPU time from the waiting jobs."""

@@ -17,7 +17,7 @@ from slurm_gpu_aware.model.move_settings import RATE_S
 from slurm_gpu_aware.model.power import PowerState
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
-from slurm_gpu_aware.planning.due_dates import next_growth, work_done
+from slurm_gpu_aware.planning.due_dates import accounted, next_growth, work_done
 from slurm_gpu_aware.planning.movable import Movable, Move
 from slurm_gpu_aware.planning.moves import plan_moves
 from slurm_gpu_aware.selector.due_dates import DueDates
@@ -92,9 +92,9 @@ class Mover:
         if not jobs:
             return ()
         try:
-            movable = list(self._movable(jobs, context, cluster, tables, dates))
-            pairs = ((one.request, one.job) for one in movable)
-            self.wake_s = next_growth(pairs, cluster, context.now)
+            asking = self._movable(jobs, context, cluster, tables, dates)
+            movable = accounted(asking, cluster, context.now)
+            self.wake_s = next_growth(movable, context.now)
             if dates.unread and any(one.request.due is not None for one in movable):
                 self.wake_s = min(self.wake_s, context.now + _UNREAD_S)
             return plan_moves(

@@ -11,7 +11,7 @@ from zlib import crc32
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.move_settings import RATE_S, MoveSettings
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.planning.due_dates import next_growth
+from slurm_gpu_aware.planning.due_dates import accounted, next_growth
 from slurm_gpu_aware.planning.movable import Movable
 from slurm_gpu_aware.planning.moves import plan_moves
 from slurm_gpu_aware.simulator.active import ActiveJob
@@ -53,8 +53,8 @@ class Moving:
         if not movable:
             return []
         if self.dated:
-            pairs = ((one.request, one.job) for one in movable)
-            self.wake_s = next_growth(pairs, self.state.idle, now)
+            movable = accounted(movable, self.state.idle, now)
+            self.wake_s = next_growth(movable, now)
         if full or not self.state.free:
             return []
         found = plan_moves(

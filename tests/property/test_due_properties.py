@@ -9,7 +9,7 @@ from test_move_properties import NOW, sites, table
 from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.planning import PlanSettings, plan_round
-from slurm_gpu_aware.planning.due_dates import due_account, due_accounts, in_order
+from slurm_gpu_aware.planning.due_dates import accounted, due_account, due_accounts, in_order
 from slurm_gpu_aware.planning.moved import begun
 from slurm_gpu_aware.planning.moves import plan_moves
 
@@ -30,7 +30,9 @@ def dated(draw, request):
 def test_no_decision_takes_gpus_from_a_running_job(site, data):
     cluster, movable, queue = site
     movable = [replace(one, request=data.draw(dated(one.request))) for one in movable]
+    movable = accounted(movable, cluster, NOW)
     moves = plan_moves(movable, queue, cluster, PACKED, MoveSettings(), NOW)
+    assert len({move.job_id for move in moves}) == len(moves)
     for move in moves:
         assert move.request.gpus >= move.of.request.gpus
         assert not move.due or move.request.gpus > move.of.request.gpus
@@ -84,7 +86,9 @@ def test_without_history_plans_are_identical(site, data):
     found = [
         [
             (move.job_id, move.assignment.slots)
-            for move in plan_moves(jobs, queue, cluster, PACKED, MoveSettings(), NOW)
+            for move in plan_moves(
+                accounted(jobs, cluster, NOW), queue, cluster, PACKED, MoveSettings(), NOW
+            )
         ]
         for jobs in (movable, unmoved)
     ]

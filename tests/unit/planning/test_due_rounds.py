@@ -12,7 +12,7 @@ from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning import PlanSettings, plan_round
-from slurm_gpu_aware.planning.due_dates import due_accounts, in_order, next_growth
+from slurm_gpu_aware.planning.due_dates import accounted, due_accounts, in_order, next_growth
 from slurm_gpu_aware.planning.movable import Movable
 from slurm_gpu_aware.planning.moved import place_moved
 from slurm_gpu_aware.planning.moves import plan_moves
@@ -125,19 +125,19 @@ def running(due_h, *, since_h, free=4, gpus=1, **more):
 
 def moves_of(one, cluster, queue=(), **settings):
     given = MoveSettings(**{"margin_s": 1e9, **settings})
-    return plan_moves([one], queue, cluster, PACKED, given, NOW)
+    return plan_moves(accounted([one], cluster, NOW), queue, cluster, PACKED, given, NOW)
 
 
 def test_a_job_grows_at_its_time():
     one, cluster = running(3.0, since_h=0.0)
     assert moves_of(one, cluster) == ()
-    at = next_growth([(one.request, one.job)], cluster, NOW)
+    at = next_growth(accounted([one], cluster, NOW), NOW)
     assert NOW < at < NOW + 3 * H
     one, cluster = running(1.05, since_h=1.0)
     (move,) = moves_of(one, cluster)
     assert (move.due, move.request.gpus) == (True, 4)
     assert "due" in move.assignment.why
-    assert next_growth([(one.request, one.job)], cluster, NOW) == math.inf
+    assert next_growth(accounted([one], cluster, NOW), NOW) == math.inf
 
 
 def test_without_gpus_it_grows_as_far_as_it_can():
@@ -158,6 +158,13 @@ def test_growth_goes_before_the_jobs_behind_it_only(priority, count):
     one, cluster = running(1.05, since_h=1.0)
     waits = Request("9", 3, time_limit_s=H, priority=priority)
     assert len(moves_of(one, cluster, [waits])) == count
+
+
+def test_it_grows_as_far_as_the_jobs_before_it_allow():
+    """All 3 free GPUs would be too many, as the job before it starts on 2 of them."""
+    one, cluster = running(1.05, since_h=1.0)
+    (move,) = moves_of(one, cluster, [Request("9", 2, time_limit_s=H, priority=1.0)])
+    assert move.request.gpus == 2
 
 
 def test_growth_counts_for_the_rate():
@@ -227,5 +234,6 @@ def test_growth_by_weight_and_pressure(weight, first):
         one = replace(one, due=replace(one.due, weight=weight if name == "1" else 1.0))
         jobs.append(Movable(one, replace(here, expected_end_s=NOW + 3 * H), restart_s=60.0))
         cluster = replace(cluster, running=(*cluster.running, jobs[-1].job))
+    jobs = accounted(jobs, cluster, NOW)
     moves = plan_moves(jobs, (), cluster, PACKED, MoveSettings(margin_s=1e9), NOW)
     assert [move.job_id for move in moves] == [first]
