@@ -116,7 +116,7 @@ def test_a_move_keeps_the_limit_from_its_requeue_to_its_restart(situation, lower
     placed, rest, shown, again = place_moved(targets, back, later, SETTINGS, NOW, power=power)
     assert sorted([a.job_id for a in placed] + [r.job_id for r in rest]) == sorted(targets)
     if lowered == 1.0 and meets:
-        assert not rest  # nobody has taken what was kept for them
+        assert not rest  # what was kept for them is still free
     had = {move.job_id: move.of.request.gpus for move in found}
     assert all(request.gpus == had[request.job_id] for request in rest)
     second = plan_round(rest, shown, SETTINGS, NOW, power=again)
