@@ -42,11 +42,11 @@ CLOCK_WORDS = ("auto", "max")
 MIN_MHZ, MAX_MHZ = 100, 10_000
 MOVE_WORDS = ("ok", "no")
 MAX_RESTART_S = 86_400
-DUE_UNITS = {"m": 60, "h": 3600, "d": 86_400}
-"""Unit of ``due=36h`` -> seconds."""
+DUE_UNITS = {"m": 60, "min": 60, "h": 3600, "d": 86_400}
+"""Unit of ``due=36h`` and of ``power set --until`` -> seconds."""
 MAX_DUE_S = 366 * 86_400
 MAX_EPOCHS = 100_000
-EPOCH_UNITS = {"s": 1, "m": 60, "h": 3600}
+EPOCH_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600}
 """Unit of ``epochs=90x10m`` -> seconds."""
 MAX_SHOWN = 40
 """Characters of a user's text in a sentence."""

@@ -73,7 +73,7 @@ end
 
 --- Seconds of a duration, 36h; nil: it is none, or too long.
 local function seconds_of(text, units)
-    local count, unit = text:match("^(%d+)([a-z])$")
+    local count, unit = text:match("^(%d+)([a-z]+)$")
     local seconds = unit and units[unit]
     local number = seconds and number_in(count, 1, math.floor(rules.max_due_s / seconds))
     return number and number * seconds or nil

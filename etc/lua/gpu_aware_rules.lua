@@ -23,6 +23,7 @@ return {
     max_restart_s = 86400,
     due_units = {
         m = 60,
+        min = 60,
         h = 3600,
         d = 86400,
     },
@@ -31,6 +32,7 @@ return {
     epoch_units = {
         s = 1,
         m = 60,
+        min = 60,
         h = 3600,
     },
     max_shown = 40,

@@ -30,7 +30,7 @@ def power() -> None:
 @click.option(
     "--until",
     metavar="TIME",
-    help="End of it: a time of day (18:30, the next one) or a duration (90min, 8h, 2d).",
+    help="End of it: a time of day (18:30, the next one) or a duration (90m or 90min, 8h, 2d).",
 )
 @pass_context
 def set_limit(context: Context, limit: str, until: str | None) -> None:

@@ -18,6 +18,7 @@ from slurm_gpu_aware.bounds import MAX_TIME_S, quoted
 from slurm_gpu_aware.config.owned_file import read_owned, write_owned
 from slurm_gpu_aware.config.settings import Config, PowerConfig
 from slurm_gpu_aware.errors import ConfigError, SourceError
+from slurm_gpu_aware.filter_rules import DUE_UNITS
 from slurm_gpu_aware.time_text import stamp
 
 __all__ = [
@@ -32,8 +33,7 @@ MINUTES = 24 * 60
 _LIMIT = re.compile(r"off|eta=(?P<eta>0?\.[0-9]{1,6}|1(\.0{1,6})?)|(?P<watts>[1-9][0-9]{0,8})")
 _SPAN = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-3]):([0-5][0-9])")
 _CLOCK_TIME = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
-_DURATION = re.compile(r"([1-9][0-9]{0,4})(h|min|d)")
-_UNIT_S = {"min": 60, "h": 3600, "d": 86_400}
+_DURATION = re.compile(rf"([1-9][0-9]{{0,4}})({'|'.join(DUE_UNITS)})")
 
 
 @dataclass(frozen=True)
@@ -92,15 +92,15 @@ def _minutes(span: tuple[int, int]) -> frozenset[int]:
 
 
 def parse_until(text: str, now: float) -> float:
-    """Unix time of ``18:30`` (the next one) or of a duration, ``90min``, ``8h``, ``2d``.
+    """Unix time of ``18:30`` (the next one) or of a duration, ``90m``, ``8h``, ``2d``.
 
     Raises ValueError.
     """
     if found := _DURATION.fullmatch(text):
-        return now + int(found[1]) * _UNIT_S[found[2]]
+        return now + int(found[1]) * DUE_UNITS[found[2]]
     at = _CLOCK_TIME.fullmatch(text)
     if at is None:
-        raise ValueError(f"{quoted(text)} is not a time like 18:30 or a duration like 90min or 8h")
+        raise ValueError(f"{quoted(text)} is not a time like 18:30 or a duration like 90m or 8h")
     today = time.localtime(now)
 
     def on(day: int) -> float:

@@ -18,6 +18,7 @@ from slurm_gpu_aware.errors import RequestError
 
 __all__ = ["JobHints", "parse_comment"]
 
+_DURATION = re.compile(r"([0-9]+)([a-z]+)\Z")
 _COUNT = re.compile(r"[1-9][0-9]*\Z")
 # Blanks as C and Lua have them, of a text of bytes
 _MARK = re.compile(rf"(?:\A|(?<=[ \t\n\v\f\r])){rules.COMMENT_MARK}")
@@ -156,9 +157,7 @@ def _move(text: str) -> str | int | None:
 
 
 def _due(text: str) -> str | int | None:
-    if text[-1:] in rules.DUE_UNITS:
-        return _seconds(text, rules.DUE_UNITS)
-    return text if _is_time(text) else None
+    return _seconds(text, rules.DUE_UNITS) or (text if _is_time(text) else None)
 
 
 def _epochs(text: str) -> tuple[int, int] | None:
@@ -168,9 +167,11 @@ def _epochs(text: str) -> tuple[int, int] | None:
 
 
 def _seconds(text: str, units: Mapping[str, int]) -> int | None:
-    unit = units.get(text[-1:])
-    count = None if unit is None else _number(text[:-1], 1, rules.MAX_DUE_S // unit)
-    return None if count is None or unit is None else count * unit
+    found = _DURATION.match(text)
+    if found is None or (unit := units.get(found[2])) is None:
+        return None
+    count = _number(found[1], 1, rules.MAX_DUE_S // unit)
+    return None if count is None else count * unit
 
 
 def _is_time(text: str) -> bool:

@@ -17,10 +17,31 @@ from slurm_gpu_aware.model.job_hints import parse_comment
 VALUES = [*CLASSES, "auto", *BANDWIDTHS, *PATTERNS, *POLICIES, "off", "max", "4", "2-8", "900"]
 ODD_VALUES = ["", " ", "D", "a", "0", "-1", "1-", "8-2", "99999", "100000", "05", "99", "10001"]
 ODD_VALUES += ["2-100000", "1=2", "x" * 65, "é", "\n", "\x00", "'", '"', "$(id)", "A\t", "v1.0_x-y"]
-ODD_VALUES += ["36h", "0d", "366d", "367d", "527041m", "2026-02-29T08:00", "2028-02-29T23:59:59"]
+ODD_VALUES += [
+    "36h",
+    "0d",
+    "366d",
+    "367d",
+    "527041m",
+    "90min",
+    "90mi",
+    "90dmin",
+    "2026-02-29T08:00",
+    "2028-02-29T23:59:59",
+]
 ODD_VALUES += ["2026-12-01T24:00", "2026-12-01T08:00:60", "2026-12-01 08:00", "2026-12-01T08:00Z"]
 ODD_VALUES += ["2026-00-01T08:00", "2026-12-00T08:00", "2026-12-01T08:00:0", "1h30m", "007h"]
-ODD_VALUES += ["90x10m", "90x0m", "0x10m", "100000x366h", "100001x1s", "9x", "x9s", "9x9d"]
+ODD_VALUES += [
+    "90x10m",
+    "90x10min",
+    "90x0m",
+    "0x10m",
+    "100000x366h",
+    "100001x1s",
+    "9x",
+    "x9s",
+    "9x9d",
+]
 ODD_KEYS = ["Class", "", " ", "clas", "key", "классе", "class\n", "\x7f", "'", "y" * 50]
 
 blank = st.sampled_from(["", "", "", " ", "\t", "  "])
@@ -48,14 +69,18 @@ RIGHT = {
     "model": st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,66}", fullmatch=True),
     "move": st.one_of(st.sampled_from(["ok", "no"]), st.integers(0, 86_410).map("{}s".format)),
     "due": st.one_of(
-        st.tuples(st.integers(0, 9000), st.sampled_from("mhds")).map("{0[0]}{0[1]}".format),
+        st.tuples(st.integers(0, 9000), st.sampled_from(["m", "min", "h", "d", "s"])).map(
+            "{0[0]}{0[1]}".format
+        ),
         st.datetimes().map(lambda at: at.isoformat(timespec="minutes")),
         st.tuples(*(st.integers(0, most) for most in (99, 13, 32, 25, 61, 61))).map(
             lambda n: "20{:02}-{:02}-{:02}T{:02}:{:02}:{:02}".format(*n)
         ),
     ),
     "epochs": st.tuples(
-        st.integers(0, 100_010), st.integers(0, 9000), st.sampled_from(["s", "m", "h", "d", ""])
+        st.integers(0, 100_010),
+        st.integers(0, 9000),
+        st.sampled_from(["s", "m", "min", "h", "d", ""]),
     ).map("{0[0]}x{0[1]}{0[2]}".format),
     "place": st.sampled_from([*POLICIES, "off"]),
 }

@@ -90,6 +90,7 @@ def test_watts_of_a_limit() -> None:
     ("text", "after_s"),
     [
         ("90min", 1.5 * HOUR),
+        ("90m", 1.5 * HOUR),
         ("8h", 8 * HOUR),
         ("2d", 48 * HOUR),
         ("18:30", 6.5 * HOUR),
@@ -101,7 +102,9 @@ def test_until(text: str, after_s: float) -> None:
     assert parse_until(text, NOON) == NOON + after_s
 
 
-@pytest.mark.parametrize("text", ["", "25:00", "12:60", "0h", "8", "8 h", "tomorrow", "-1h"])
+@pytest.mark.parametrize(
+    "text", ["", "25:00", "12:60", "0h", "8", "8 h", "8s", "8hm", "tomorrow", "-1h"]
+)
 def test_other_texts_are_no_time(text: str) -> None:
     with pytest.raises(ValueError, match="is not a time like"):
         parse_until(text, NOON)
