@@ -235,8 +235,9 @@ class Selector:
             waits.append(max(_LIMIT_S, 3 * outcome.took_s))
         if self._repeats:
             waits.append(max(self._repeats[0], outcome.took_s))
-        if (grows_s := self._rounds.mover.wake_s - time.time()) > 0:
-            waits.append(grows_s)
+        # Its time may have come during the round. The next one looks, and sets another time.
+        grows_s = self._rounds.mover.wake_s - time.time()
+        waits.append(max(_LIMIT_S, 3 * outcome.took_s, grows_s))
         due_s = self._ledger.publish_in_s
         if due_s is not None:
             waits.append(max(_PUBLISH_S, due_s))

@@ -62,7 +62,12 @@ class Mover:
         """Whether a round is due for moves, even if no job waits."""
         if self.under_way.jobs:
             return True
-        return self._is_due(now) and any(self._asks(job) for job in gated)
+        if not self._is_due(now):
+            return False
+        if any(self._asks(job) for job in gated):
+            return True
+        self.wake_s = math.inf  # nothing is left that could grow
+        return False
 
     def _is_due(self, now: float) -> bool:
         late = self._timer() - self._looked >= _LOOK_S or now >= self.wake_s

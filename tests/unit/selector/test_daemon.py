@@ -5,6 +5,7 @@ The daemon runs as a process of its own and is killed with SIGKILL at every requ
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,15 @@ def test_a_parked_job_is_placed_and_starts(slurm: SlurmFolder) -> None:
     assert decision.state == "started"
     assert decision.outcome["as_planned"] is True
     assert [list(decision.nodes), list(decision.slots)] == [[job["nodes"]], [job["slots"]]]
+
+
+@pytest.mark.parametrize(("grows_in_s", "waits_s"), [(-1.0, 1.0), (3.0, 3.0), (1e6, 5.0)])
+def test_it_wakes_up_for_a_growth_whose_time_came_during_the_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grows_in_s: float, waits_s: float
+) -> None:
+    selector = selector_in(tmp_path, monkeypatch)
+    selector._rounds.mover.wake_s = time.time() + grows_in_s
+    assert selector._wait_s() == pytest.approx(waits_s, abs=0.5)
 
 
 def test_own_licences_survive(slurm: SlurmFolder) -> None:

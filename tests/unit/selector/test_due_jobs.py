@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -302,6 +303,14 @@ def test_by_pressure_the_weight_of_the_qos_goes_first(
     one.round()
     one.round()
     assert [site.jobs[i]["state"] == "RUNNING" for i in ("7", "8")] == [first == "7", first == "8"]
+
+
+def test_the_time_of_a_growth_is_forgotten_with_its_job(site: SlurmFolder) -> None:  # noqa: F811
+    one = started(site, "gpus=1-4,due=2h,move=10s")
+    at = one.rounds.mover.wake_s
+    site.change("7", state="COMPLETED")
+    one.round(at - one.now + 1.0)
+    assert one.rounds.mover.wake_s == math.inf
 
 
 def test_without_move_it_never_grows(site: SlurmFolder) -> None:  # noqa: F811
