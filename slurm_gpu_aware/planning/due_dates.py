@@ -19,7 +19,7 @@ from slurm_gpu_aware.planning.prefix import in_slurm_order
 from slurm_gpu_aware.sizing.due_plan import due_plan
 
 __all__ = ["accounted", "due_account", "due_accounts", "due_growth", "in_order", "next_growth"]
-__all__ += ["with_due_dates", "with_due_sizes", "work_done"]
+__all__ += ["run_times", "with_due_dates", "with_due_sizes", "work_done"]
 
 
 def due_account(
@@ -187,3 +187,22 @@ def work_done(request: Request, job: RunningJob, slowdown: float, now: float) ->
         return done
     since = max(now - job.start_s, 0.0) / slowdown / float(table.time_s[row, -1])
     return done + since if math.isfinite(since) else done
+
+
+def run_times(
+    request: Request, job: RunningJob, slowdown: float, now: float, earlier: Mapping[int, float]
+) -> dict[int, float]:
+    """GPU count -> time that all work of a running job until now takes on so many median GPUs.
+
+    Of the counts that its size table knows, else only of its own. ``earlier``: the same of its work
+    before its last start; empty: there is none.
+    """
+    since_s, table = max(now - job.start_s, 0.0) / slowdown, request.table
+    own = None if table is None else table.row(request.gpus)
+    if table is None or own is None:
+        times = {request.gpus: since_s}
+    else:
+        ratios = table.time_s[:, -1] / table.time_s[own, -1]
+        times = dict(zip(table.gpus.tolist(), (since_s * ratios).tolist(), strict=True))
+    known = {n: s + earlier.get(n, 0.0) for n, s in times.items() if n in earlier or not earlier}
+    return {gpus: seconds for gpus, seconds in known.items() if math.isfinite(seconds)}

@@ -17,7 +17,7 @@ from slurm_gpu_aware.model.move_settings import RATE_S
 from slurm_gpu_aware.model.power import PowerState
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
-from slurm_gpu_aware.planning.due_dates import accounted, next_growth, work_done
+from slurm_gpu_aware.planning.due_dates import accounted, next_growth, run_times, work_done
 from slurm_gpu_aware.planning.movable import Movable, Move
 from slurm_gpu_aware.planning.moves import plan_moves
 from slurm_gpu_aware.selector.due_dates import DueDates
@@ -197,6 +197,8 @@ class Mover:
     def _begin(self, gated: GatedJob, move: Move, nodes: Sequence[str], now: float) -> None:
         target, limit_s = move.assignment, gated.job.time_limit_s
         before = self.under_way.before.get(gated.id)
+        earlier = self.under_way.run_times(gated.id)
+        times = run_times(move.of.request, move.of.job, move.slowdown, now, earlier)
         demand = node_demand(move.request, len(target.nodes), len(target.slots[0]))
         begun = UnderWay(
             restarts=gated.job.restarts,
@@ -212,6 +214,7 @@ class Mover:
             submit_s=gated.job.submit_s if before is None else before.submit_s,
             gpus=move.of.request.gpus,
             work_done=work_done(move.of.request, move.of.job, move.slowdown, now),
+            run_s=[*times.items()],
         )
         log.info("job %s is requeued: %s", gated.id, target.why["summary"])
         if self.under_way.begin(gated.id, begun, now) is not None:

@@ -63,6 +63,8 @@ class UnderWay:
     """Power above that of idle GPUs that is kept for it; 0: no power limit was in force."""
     work_done: float = 0.0
     """Work that the job with a due date has done, in iterations of its size table."""
+    run_s: Sequence[tuple[int, float]] = ()
+    """(GPUs, time of all work that the job has done, on so many median GPUs). Units: s."""
 
     def kept(self, job_id: str) -> Hold:
         """The hold that keeps the new GPUs for the job."""
@@ -170,6 +172,10 @@ class MovesUnderWay:
         """Work of a job before its last move, in iterations of its size table."""
         return self._past[job_id][0].work_done if job_id in self._past else 0.0
 
+    def run_times(self, job_id: str) -> dict[int, float]:
+        """GPUs -> time of the work of a job before its last move on so many median GPUs, s."""
+        return dict(self._past[job_id][0].run_s) if job_id in self._past else {}
+
     def ends_s(self, job_id: str) -> float | None:
         """End of a job as expected at its last move, Unix seconds; None: it was not moved."""
         return self._past[job_id][0].ends_s if job_id in self._past else None
@@ -210,7 +216,7 @@ class MovesUnderWay:
             after_s = max(0.0, started - began)
             self._measure(job_id, after_s)
             nodes, restarts = list(gated.job.nodes), gated.job.restarts
-            detail = {"after_s": after_s, "nodes": nodes, "restarts": restarts}
+            detail = {"after_s": after_s, "start_s": started, "nodes": nodes, "restarts": restarts}
             self.ledger.event(job_id, "moved", detail, now)
             log.info("job %s runs again, %.0f s after its move began", job_id, after_s)
         elif now - began > _NOT_REQUEUED_S:

@@ -12,7 +12,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_gpu_aware.config.settings import Config
@@ -20,7 +20,7 @@ from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.names import PROBE_JOB
 from slurm_gpu_aware.planning.estimates import JobKind, RunHistory
 from slurm_gpu_aware.slurm.sacct import BAD_ROW, SacctRow, bounded_history
-from slurm_gpu_aware.store.ledger import Decision, Ledger
+from slurm_gpu_aware.store.ledger import Decision, Event, Ledger
 from slurm_gpu_aware.store.reading import open_for_reading
 
 __all__ = ["COUNTED", "Run", "RunReader", "run_of"]
@@ -49,6 +49,15 @@ class Run(NamedTuple):
     kind: JobKind
     work_s: float
     cut_off: bool
+
+
+class _Moved(NamedTuple):
+    """The last start of a job that was moved."""
+
+    start_s: float
+    """Unix s."""
+    run_s: Mapping[int, float]
+    """GPUs -> time of its work before that on so many median GPUs."""
 
 
 class RunReader:
@@ -124,7 +133,7 @@ class RunReader:
         """Each run once: of sacct, or of the ledger if sacct does not answer."""
         slowdowns: dict[str, list[tuple[float, float]]] = {}
         decisions: list[Decision] = []
-        moved: set[str] = set()  # the last run of such a job is a part of its work
+        moved: dict[str, _Moved] = {}
         try:
             with open_for_reading(self._config.store) as store:
                 ledger = Ledger(store)
@@ -134,8 +143,8 @@ class RunReader:
                 ):
                     slowdowns.setdefault(job_id, []).append((at, slowdown))
                 decisions = ledger.ended_decisions(now - since_s, _MOST_RUNS)
-                events = ledger.events_since(("moved",), now - since_s - 30 * _DAY_S)
-                moved = {event.job_id for event in events}
+                kinds = ("move_begun", "moved")
+                moved = _moved(ledger.events_since(kinds, now - since_s - 30 * _DAY_S))
         except StoreError as exc:
             log.debug("earlier runs without the ledger: %s", exc)
         found: dict[tuple[str, float], Run] = {}
@@ -155,7 +164,8 @@ class RunReader:
                 run = run_of(decision)
                 if run is not None:
                     found.setdefault((run.job_id, run.start_s), run)
-        return [run for run in found.values() if run.job_id not in moved]
+        whole = (_whole(run, moved.get(run.job_id)) for run in found.values())
+        return [run for run in whole if run is not None]
 
     def _rows(self, since_s: float) -> Iterator[SacctRow]:
         """Rows of sacct day by day, the newest first. Raises SourceError."""
@@ -165,6 +175,29 @@ class RunReader:
             begin = min(days, until + 1.0)
             yield from bounded_history(begin, until, _ANSWER_S, _MOST_BYTES)
             until = begin
+
+
+def _moved(events: Iterable[Event]) -> dict[str, _Moved]:
+    """Job -> what its events say; oldest events first."""
+    begun: dict[str, Mapping[int, float]] = {}
+    found: dict[str, _Moved] = {}
+    for event in events:
+        if event.kind == "move_begun":
+            begun[event.job_id] = {int(n): float(s) for n, s in event.detail.get("run_s", ())}
+        else:
+            start_s = float(event.detail.get("start_s", -math.inf))
+            found[event.job_id] = _Moved(start_s, begun.get(event.job_id, {}))
+    return found
+
+
+def _whole(run: Run, moved: _Moved | None) -> Run | None:
+    """A run with the work before its move; None: only a part of its work is known."""
+    if moved is None:
+        return run
+    before_s = moved.run_s.get(run.kind.gpus)
+    if before_s is None or abs(run.start_s - moved.start_s) > _START_S:
+        return None
+    return run._replace(work_s=before_s + run.work_s)
 
 
 def _run_of_row(

@@ -12,7 +12,13 @@ from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning import PlanSettings, plan_round
-from slurm_gpu_aware.planning.due_dates import accounted, due_accounts, in_order, next_growth
+from slurm_gpu_aware.planning.due_dates import (
+    accounted,
+    due_accounts,
+    in_order,
+    next_growth,
+    run_times,
+)
 from slurm_gpu_aware.planning.movable import Movable
 from slurm_gpu_aware.planning.moved import place_moved
 from slurm_gpu_aware.planning.moves import plan_moves
@@ -237,3 +243,13 @@ def test_growth_by_weight_and_pressure(weight, first):
     jobs = accounted(jobs, cluster, NOW)
     moves = plan_moves(jobs, (), cluster, PACKED, MoveSettings(margin_s=1e9), NOW)
     assert [move.job_id for move in moves] == [first]
+
+
+def test_the_work_of_several_starts_in_times_of_each_size():
+    one, _ = running(3.0, since_h=1.0, gpus=2)
+    first = run_times(one.request, one.job, 1.25, NOW, {})
+    assert first == pytest.approx({1: 0.8 * 1.8 * H, 2: 0.8 * H, 4: 0.8 * 1.8 / 3.0 * H})
+    assert run_times(one.request, one.job, 1.25, NOW, {2: H}) == pytest.approx({2: 1.8 * H})
+    bare = replace(one.request, table=None)
+    assert run_times(bare, one.job, 1.25, NOW, {}) == {2: 0.8 * H}
+    assert run_times(bare, one.job, 1.25, NOW, {1: H}) == {}

@@ -161,6 +161,9 @@ def test_it_grows_at_its_time_and_a_killed_selector_loses_nothing(
     (begun,) = one.events("move_begun")
     assert begun.detail["work_done"] > 0
     assert (begun.detail["submit_s"], begun.detail["gpus"]) == (submitted, 1)
+    run_s = dict(begun.detail["run_s"])
+    assert run_s[1] == pytest.approx(at - one.job()["start_time"], abs=5.0)
+    assert run_s[1] > run_s[2] > run_s[4] > 0
     site.change("7", submit_time=int(one.now))  # as Slurm does at a requeue
     one.restart()  # killed while the job is on its way
     for _ in range(4):

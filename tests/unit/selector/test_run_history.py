@@ -127,12 +127,28 @@ def test_ends_of_the_job_itself_count(site: Site, state: str) -> None:
     assert site.runs() == 1
 
 
-def test_a_moved_job_tells_nothing(site: Site) -> None:
-    """Its last run did a part of its work."""
+@pytest.mark.parametrize(
+    ("run_s", "start_s", "work_s"),
+    [
+        ([[1, 900.0], [2, 500.0]], NOW - 5_000, 1_700.0),
+        ([[1, 900.0]], NOW - 5_000, None),  # its time with 2 GPUs is not known
+        ([[2, 500.0]], NOW - 9_000, None),  # requeued by its owner after that
+        ([], NOW - 5_000, None),
+    ],
+)
+def test_a_moved_job_counts_with_its_work_before_the_move(
+    site: Site, run_s: list[list[float]], start_s: float, work_s: float | None
+) -> None:
     with open_store(site.config.store.path) as store:
-        Ledger(store).add_event("7", "moved", {"after_s": 20.0}, NOW - 5_000)
+        ledger = Ledger(store)
+        ledger.add_event("7", "move_begun", {"run_s": [[2, 1.0]]}, start_s - 2_000)
+        ledger.add_event("7", "moved", {"start_s": start_s - 1_000}, start_s - 1_000)
+        ledger.add_event("7", "move_begun", {"run_s": run_s}, start_s - 20)
+        ledger.add_event("7", "moved", {"start_s": start_s}, start_s)
     site.sacct(row("7"), row("8"))
-    assert site.runs() == 1
+    assert site.runs() == (1 if work_s is None else 2)
+    times = sorted(s for _, s in site.reader.history.runs("alice", "train"))
+    assert times == [1_200.0, *([] if work_s is None else [work_s])]
 
 
 def test_a_timeout_is_a_lower_bound(site: Site) -> None:
