@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from common import SYNTHETIC, arguments, finish, paragraph, percent, shared, table
+from powerflow_limits import JUMP, reasons, roughness, sync_range
 
 from slurm_gpu_aware.energy.fitting import conditions_of, fit_model, held_out, merged
 from slurm_gpu_aware.energy.frontier import efficient_point, points
@@ -52,9 +53,10 @@ UNRELIABLE_MHZ = {"V100": 705}
 """Clocks below are not what their labels say (data's own description)."""
 BOOST_MHZ = 1410.0
 FEW = (3, 4, 6)
-JUMP = 0.05
-"""Change of the time from one clock to the next beyond what a clock explains."""
 _STEP_FOLDS = 10
+_LEAST_S = 1e-6
+_LIMITED = 0.1
+"""Error of a set above which it is shown what limits it."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class Data:
     """Networks on 1 to 64 A100."""
     steps: Series
     """Model and cluster, on up to 64 GPUs, at many batch sizes."""
+    computing: Series
+    """The same without the recorded time of synchronisation."""
     clocks: Mapping[str, Series]
     """GPU model -> series over the clock."""
 
@@ -80,7 +84,7 @@ def section(data: Data | None) -> str:
         _clocks(found.clocks),
         _few(found.clocks),
         _optima(found.clocks),
-        _steps(found.steps),
+        _steps(found.steps, found.computing),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -215,21 +219,44 @@ def _optimum(samples: Sequence[PerformanceSample], gpu: str) -> tuple[float, flo
     )
 
 
-def _steps(series: Series) -> str:
-    """T(n, batch size) of many sets, ten folds."""
+def _steps(series: Series, computing: Series) -> str:
+    """T(n, batch size) of many sets, ten folds, and what limits the worst."""
     errors = {}
     for name, samples in series.items():
         _progress(name)
         errors[name] = _tested(samples, name, folds=_STEP_FOLDS).time_error or 0.0
     values = np.array(list(errors.values()))
-    worst = sorted(errors, key=lambda name: -errors[name])[:5]
-    return paragraph(
-        f"Time against GPUs and batch size, {len(series)} sets of model and cluster with up to"
-        " several hundred conditions each, in ten folds:"
-        f" median error {_share(float(np.median(values)))} (reference fit: 7.3%),"
-        f" {_share(float(values.min()))} to {_share(float(values.max()))};"
-        f" {int((values <= 0.1).sum())} sets are below 10%.",
-        "The worst: " + ", ".join(f"{name} {_share(errors[name])}" for name in worst) + ".",
+    ordered = sorted(errors, key=lambda name: -errors[name])
+    rough = {name: roughness(series[name]) for name in ordered}
+    rows = []
+    for name in (name for name in ordered if errors[name] > _LIMITED):
+        _progress(f"{name} without synchronisation")
+        without = _tested(computing[name], name, folds=_STEP_FOLDS).time_error
+        cells = [*map(_share, (errors[name], *rough[name], without))]
+        rows.append([name, *cells, f"{sync_range(series[name], computing[name]):.1f} times"])
+    headers = ["set", "error", "between neighbours", "falls", "without synchronisation"]
+    headers += ["synchronisation varies"]
+    return "\n\n".join(
+        [
+            paragraph(
+                f"Time against GPUs and batch size, {len(series)} sets of model and cluster with up"
+                " to several hundred conditions each, in ten folds:"
+                f" median error {_share(float(np.median(values)))} (reference fit: 7.3%),"
+                f" {_share(float(values.min()))} to {_share(float(values.max()))};"
+                f" {int((values <= _LIMITED).sum())} sets are below {_LIMITED:.0%}."
+                " What limits the others:"
+            ),
+            table(headers, rows),
+            paragraph(
+                "Between neighbours: error of the line through the next smaller and the next larger"
+                " batch size on the same GPUs, for the time between them; falls: how often a larger"
+                f" batch takes over {JUMP:.0%} less time than the next smaller one; without"
+                " synchronisation: error of a fit to the step time less the recorded time of"
+                " synchronisation; synchronisation varies: the longest recorded one over the"
+                " shortest on the same GPUs, median.",
+                *reasons(series, rough),
+            ),
+        ]
     )
 
 
@@ -240,13 +267,16 @@ def _tested(samples: Sequence[PerformanceSample], gpu: str, folds: int = 10) -> 
 
 def load(folder: Path, *, quick: bool) -> Data:
     """Read the measurements; ``quick``: a part of them."""
-    scaling, steps = Series(), Series()
+    scaling, steps, computing = Series(), Series(), Series()
     for row in _rows(folder / SCALING):
         if row["gpu_type"] == "A100":
             scaling.setdefault(row["model"], []).append(_step(row))
     for row in _rows(folder / STEPS):
         if row["uniform"] == "1":
-            steps.setdefault(f"{row['model']}/{row['cluster']}", []).append(_step(row))
+            name, step = f"{row['model']}/{row['cluster']}", _step(row)
+            steps.setdefault(name, []).append(step)
+            left_s = max(step.time_s - float(row["sync_time_s"]), _LEAST_S)
+            computing.setdefault(name, []).append(step._replace(time_s=left_s))
     clocks: dict[str, Series] = {"V100": {}, "RTX8000": {}, "A100": {}, "A40": {}}
     for row in _rows(folder / KERNELS):
         gpu, mhz = row["gpu"], float(row["core_mhz"])
@@ -259,14 +289,21 @@ def load(folder: Path, *, quick: bool) -> Data:
             gpu, time_s = row["gpu"].split("-")[0], float(row["time_s"])
             sample = _clock(float(row["core_mhz"]), time_s, float(row["energy_j"]) / time_s)
             clocks[gpu].setdefault(f"{row['model']} {row['pass']}", []).append(sample)
-    data = Data(_merged(scaling), _merged(steps), {g: _merged(s) for g, s in clocks.items()})
+    data = Data(
+        _merged(scaling),
+        _merged(steps),
+        _merged(computing),
+        {g: _merged(s) for g, s in clocks.items()},
+    )
     return _part(data) if quick else data
 
 
 def _part(data: Data) -> Data:
     """Every tenth set, at least one."""
     first = {f.name: getattr(data, f.name) for f in fields(data)}
-    cut = {name: dict(list(first[name].items())[::10]) for name in ("scaling", "steps")}
+    cut = {
+        name: dict(list(first[name].items())[::10]) for name in ("scaling", "steps", "computing")
+    }
     return Data(**cut, clocks={g: dict(list(s.items())[::10]) for g, s in data.clocks.items()})
 
 
@@ -297,7 +334,8 @@ def synthetic() -> Data:
         PerformanceSample(*size, BOOST_MHZ, 0.01 + size[2] * 0.002 + 0.01 * (size[0] > 1))
         for size in sizes
     ]
-    return Data({"bert": merged(scaling)}, {"bert/x": merged(scaling)}, {"A100": {"x": clocks}})
+    bert = merged(scaling)
+    return Data({"bert": bert}, {"bert/x": bert}, {"bert/x": bert}, {"A100": {"x": clocks}})
 
 
 def _share(value: float | None) -> str:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from slurm_gpu_aware.model.performance_sample import PerformanceSample
 from slurm_gpu_aware.simulator.trace import read_csv
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,7 @@ NAMES = (
     "sts",
     "algorithm1",
     "powerflow_sizes",
+    "powerflow_limits",
     "powerflow_models",
     "powerflow_bench",
     "powerflow",
@@ -101,6 +103,29 @@ def test_performance_models_on_synthetic_data(scripts):
     for words in ("| bert | 5 |", "| A100, energy | 1 |", "| 6 clocks |", "median error"):
         assert words in text
     assert "nan" not in text
+
+
+def test_what_limits_the_prediction_of_step_times(scripts):
+    """On two GPUs the times are a line with one fall; on one GPU there is no synchronisation."""
+
+    def samples(*times, nodes=1, gpus=2):
+        return [
+            PerformanceSample(gpus, nodes, batch, 1410.0, time_s)
+            for batch, time_s in zip((1.0, 2.0, 4.0), times, strict=True)
+        ]
+
+    limits = scripts.powerflow_limits
+    assert limits.roughness(samples(1.0, 2.0, 4.0)) == (0.0, 0.0)
+    assert limits.roughness(samples(2.0, 1.0, 2.0)) == (1.0, 0.5)
+    steps, computing = samples(2.0, 3.0, 5.0), samples(1.9, 2.9, 4.6)
+    assert limits.sync_range(steps, computing) == pytest.approx(4.0)
+    assert np.isnan(limits.sync_range(samples(1.0, 2.0, 3.0, gpus=1), samples(1.0, 2.0, 3.0)))
+    spread = samples(1.0, 2.0, 4.0, nodes=2, gpus=8) + samples(1.0, 1.0, 1.0, nodes=4, gpus=8)
+    names = ("yolov3/dgx", "imagenet/azure", "ncf/azure")
+    said = " ".join(limits.reasons(dict.fromkeys(names, spread), {names[0]: (0.1, 0.0)}))
+    assert "in 1 sets" in said
+    assert "up to 4.0 times as long" in said
+    assert len(list(limits.reasons({}, {}))) == 1
 
 
 def test_the_draw_like_the_authors_is_none_of_the_others(scripts):
