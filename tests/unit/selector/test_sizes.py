@@ -113,7 +113,7 @@ def test_a_running_job_grows_by_a_move(site: SlurmFolder) -> None:
     assert begun.detail["slots"] == [0, 1, 2, 3]
 
 
-def test_under_a_power_limit_no_running_job_grows(site: SlurmFolder) -> None:
+def test_under_a_power_limit_with_power_left_it_grows_too(site: SlurmFolder) -> None:
     runs_on_one_gpu(site, "[power]\npower_budget_watts = 100000\n")
     assert site.round(4) == 0, site.said
-    assert (site.jobs["7"]["starts"], gpus(site.jobs["7"])) == (1, 1)
+    assert (site.jobs["7"]["starts"], gpus(site.jobs["7"])) == (2, 4)
