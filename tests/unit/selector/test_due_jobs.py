@@ -243,12 +243,8 @@ def test_after_a_growth_a_changed_due_date_counts(
     assert min(due.done for due in dated) > 0
 
 
-@pytest.mark.parametrize("late_s", [0.0, 4_000.0])
-def test_a_growing_job_that_cannot_start_keeps_its_gpus(
-    site: SlurmFolder,  # noqa: F811
-    late_s: float,
-) -> None:
-    """Its options ask for 1 GPU, it had 2. ``late_s``: all GPUs are in use for so long."""
+def growing(site: SlurmFolder) -> Bench:  # noqa: F811
+    """Job 7 asks for 1 GPU, has run with 2, and is on its way to 4."""
     one = bench(site, "gpus=1-4,due=300m,move=10s", ((1, 2 * H), (1, 0.5 * H)))
     record = site.jobs["7"]["admin_comment"].replace("gpu:2", "gpu:1")
     site.change("7", tres_per_node="gres/gpu:1", admin_comment=record)
@@ -256,39 +252,44 @@ def test_a_growing_job_that_cannot_start_keeps_its_gpus(
     one.round()
     site.change("9", state="COMPLETED")
     site.change("7", start_time=int(one.now), end_time=int(one.now + 10 * H))
-    at_first = gpus(one.job())
-    assert at_first == 2
+    assert gpus(one.job()) == 2
     one.round(60.0)
     one.round(one.rounds.mover.wake_s - one.now + 1.0)
     (begun,) = one.events("move_begun")
-    assert len(begun.detail["slots"]) > 2
-    if late_s:
-        others = [
-            parked(
-                number,
-                state="RUNNING",
-                licenses="",
-                admin_comment="",
-                nodes=node,
-                slots=[*range(4)],
-            )
-            for number, node in (("3", "n1"), ("4", "n2"))
-        ]
-        with site.state() as state:
-            state["jobs"] += others
-        one.round(31.0)
-        one.round(late_s)
-        assert not one.rounds.mover.under_way.jobs
-        one.restart()
-        for number in ("3", "4"):
-            site.change(number, state="COMPLETED")
-        site.change("7", eligible_time=0, reason="Licenses")
-    else:
-        one.rounds._backoff.punish("7", misplaced=True)
+    assert len(begun.detail["slots"]) == 4
+    return one
+
+
+def test_a_growing_job_whose_start_failed_keeps_its_gpus(site: SlurmFolder) -> None:  # noqa: F811
+    one = growing(site)
+    one.rounds._backoff.punish("7", misplaced=True)
     for _ in range(12):
         one.round(31.0)
-    assert one.job()["starts"] == 2
-    assert gpus(one.job()) >= at_first
+    assert (one.job()["starts"], gpus(one.job())) == (2, 2)
+
+
+def test_a_growing_job_that_waits_for_long_keeps_its_gpus(site: SlurmFolder) -> None:  # noqa: F811
+    """Its due date is far by then. One GPU is free, and later two."""
+    one = growing(site)
+    with site.state() as state:
+        for number, node, slots in (("3", "n1", [0, 1, 2]), ("4", "n2", [0, 1, 2, 3])):
+            other = parked(number, state="RUNNING", licenses="", admin_comment="", nodes=node)
+            state["jobs"].append(other | {"slots": slots})
+    one.round(31.0)
+    site.change("7", comment=f"{NET},gpus=1-4,due=400h,move=10s")
+    one.round(4_000.0)
+    assert not one.rounds.mover.under_way.jobs
+    site.change("7", eligible_time=0, reason="Licenses")
+    for again in (False, True):
+        if again:
+            one.restart()
+        one.round(31.0)
+        one.round(31.0)
+        assert one.job()["starts"] == 1
+    site.change("3", slots=[0, 1])
+    one.round(31.0)
+    one.round(31.0)
+    assert (one.job()["starts"], gpus(one.job())) == (2, 2)
 
 
 @pytest.mark.parametrize(("weights", "first"), [("", "7"), ("weights = { high = 2.0 }", "8")])
