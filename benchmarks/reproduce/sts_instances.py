@@ -33,6 +33,8 @@ EXPONENTIAL_S = 50_000.0
 """Mean time between arrivals, times the number of nodes."""
 LATE_COST = (0.0254, 0.0444)
 """$ per s."""
+MEMORY_GB = (2.0, 12.0)
+"""Memory that a job needs, uniform; not in the paper."""
 MOST_EPOCHS = 100
 ARRIVALS = ("exponential", "poisson high", "poisson low")
 CLUSTERS = {"K80 and M60": ("K80", "M60"), "A100": ("A100",)}
@@ -130,13 +132,14 @@ def instance(
     *,
     sharing: str = "",
     rate: float = 1.0,
+    memory_gb: tuple[float, float] = MEMORY_GB,
 ) -> Instance:
     """An instance of ``count`` nodes. ``sharing``: ``on``; ``off`` has the same due dates only.
 
     ``rate``: jobs arrive so many times as often.
     """
     nodes = [DueNode(models[n % len(models)], WIDTH) for n in range(count)]
-    jobs = [_job(networks, models, rng, sharing) for _ in range(JOBS_PER_NODE * count)]
+    jobs = [_job(networks, models, rng, sharing, memory_gb) for _ in range(JOBS_PER_NODE * count)]
     least = [min(job.work.mean_left / s.speed[-1] for s in job.speeds.values()) for job in jobs]
     gap_s = EXPONENTIAL_S / count
     if arrivals != "exponential":
@@ -151,13 +154,17 @@ def instance(
 
 
 def _job(
-    networks: Sequence[Network], models: Sequence[str], rng: np.random.Generator, sharing: str
+    networks: Sequence[Network],
+    models: Sequence[str],
+    rng: np.random.Generator,
+    sharing: str,
+    between_gb: tuple[float, float],
 ) -> Submitted:
     """A job that is submitted at 0."""
     network = networks[int(rng.integers(len(networks)))]
     gpus = np.arange(1.0, WIDTH + 1)
     base = 1 / (network.epoch_s * rng.uniform(0.8, 1.25))
-    memory_gb = float(rng.uniform(2, 12))
+    memory_gb = float(rng.uniform(*between_gb))
     speeds = {
         model: Speeds(
             gpus, base * SPEED[model] * gpus**network.exponent, PRICE[model] / 3600 * gpus
