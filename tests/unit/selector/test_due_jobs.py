@@ -241,6 +241,12 @@ def test_after_a_growth_a_changed_due_date_counts(
     one.round(31.0)
     assert {due.due_s for due in dated} == {submitted + 200 * H}
     assert min(due.done for due in dated) > 0
+    moves = one.rounds.mover.under_way
+    assert set(moves.before) == set(moves.began) == {"7"}
+    with site.state() as state:
+        state["jobs"] = []
+    one.round(5.0)
+    assert (moves.before, moves.began) == ({}, {})
 
 
 def growing(site: SlurmFolder) -> Bench:  # noqa: F811
