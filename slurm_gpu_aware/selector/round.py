@@ -249,22 +249,28 @@ class Rounds:
                 detail = {"record": change.record, "refused": why}
             self.tracker.ledger.event(job_id, "changed", detail, now)
 
-    def _plan_and_place(self, view: _View, outcome: Outcome) -> None:
+    def _candidates(self, view: _View, profile: Profile | None) -> Candidates:
+        """The jobs that this round may place, and the cluster as they find it."""
         victims = {job.id: self.tracker.victims(job.id) for job in view.released}
         waiting = (*view.parked, *view.released)
         kept = self.mover.under_way.kept(view.parked, view.now)
-        profile = self._ledger.profile()
         self._classes.renew(view.gated)
         classes = self._classes.history
         context = self._site.context(view.jobs, waiting, victims, profile, kept, classes)
         self.estimates.renew()
         cluster = self.estimates.with_ends(context.cluster, view.jobs, context.now)
-        context = replace(context, cluster=cluster, moved=self.mover.under_way.before)
+        context = replace(context, cluster=cluster)
         lost = frozenset(name for name, node in context.nodes.items() if not is_usable(node))
         self.start_monitor.watch(view.released, lost, grace_s=context.rules.grace_s)
         licences = Licences(self._client)
         candidates = Candidates(context, self._backoff, licences, self._pool, self.estimates)
         candidates.sort_out(view.parked, view.jobs)
+        return candidates
+
+    def _plan_and_place(self, view: _View, outcome: Outcome) -> None:
+        profile = self._ledger.profile()
+        candidates = self._candidates(view, profile)
+        context = candidates.context
         leave = candidates.leave
         outcome.blocked, outcome.waiting = candidates.blocked, candidates.waiting
         began = self._timer()

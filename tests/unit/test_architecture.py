@@ -184,3 +184,20 @@ def test_the_simulator_takes_from_slurm_only_its_accounts():
     texts = [path.read_text() for path in modules("simulator")]
     used = {name for text in texts for name in re.findall(r"slurm_gpu_aware\.slurm\.(\w+)", text)}
     assert used == {"sacct"}
+
+
+def test_no_module_and_no_function_grows_too_long():
+    """400 lines of a module; 60 of a function, its docstring not counted."""
+    wrong = []
+    for path in (path for package in (ROOT, PROFILING) for path in sorted(package.rglob("*.py"))):
+        text = path.read_text()
+        if text.count("\n") > 400:
+            wrong.append(str(path))
+        for node in ast.walk(ast.parse(text)):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            first = node.body[0]
+            said = first.end_lineno - first.lineno + 1 if ast.get_docstring(node) else 0
+            if node.end_lineno - node.lineno + 1 - said > 60:
+                wrong.append(f"{path}:{node.lineno} {node.name}")
+    assert wrong == []

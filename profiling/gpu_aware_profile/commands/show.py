@@ -121,8 +121,7 @@ def show(
         faults = load_profile(store).faults
         path = store.path
     summary = summarise(rows)
-    if worst is not None:
-        rows = _worst(rows, worst)
+    rows = rows if worst is None else _worst(rows, worst)
     if sort == "node":
         rows.sort(key=lambda r: (r.node, r.slot, r.app_class))
     answer = {
