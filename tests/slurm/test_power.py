@@ -166,11 +166,13 @@ def test_a_running_clock_falls_before_another_job_starts(cluster: Cluster, kille
 
         cluster.wait_until(lambda: clock() > 1200, 60, lambda: str(locked(cluster)))
         alone, seen = clock(), []
+        held = {(node, slot)}  # GPUs that were locked; one that loses its lock draws the most
         second = cluster.submit("bob", asked, WAIT)
 
         def runs() -> bool:
             clocks = locked(cluster)
-            seen.append(sum(drawn(mhz) - IDLE_W for mhz in clocks.values()))
+            held.update(clocks)
+            seen.append(sum(drawn(clocks.get(gpu, 1530)) - IDLE_W for gpu in held))
             if killed and len(seen) in (2, 9, 20):
                 cluster.run("ctl", 'kill -9 "$(services pid selectd)"')
                 cluster.run(node, 'kill -9 "$(services pid clockd)"')
@@ -178,7 +180,7 @@ def test_a_running_clock_falls_before_another_job_starts(cluster: Cluster, kille
 
         cluster.wait_until(runs, 120, lambda: f"{locked(cluster)} {why(cluster, second)}")
         assert clock() < alone
-        assert max(seen) <= 1.1 * above_w  # the fit of the model is not exact
+        assert max(seen) <= 1.05 * above_w, seen  # the fit of the model is not exact
         cluster.sh("ctl", ["scancel", second])
         cluster.wait_until(lambda: clock() >= alone, 120, lambda: str(locked(cluster)))
         cluster.sh("ctl", ["scancel", first])
