@@ -112,6 +112,8 @@ def show(context: Context, as_json: bool) -> None:
     if reading is not None and reading["keeps_clock"]:
         rows_of = sorted(reading["keeps_clock"].items())
         click.echo("\n" + table(["job", "keeps its clock because"], rows_of))
+    if reading is not None and (missing := reading.get("no_model")):
+        click.echo("\n" + table(["job", "its model is not used:"], sorted(missing.items())))
     if reading is not None and reading["agents"]:
         troubles = sorted(reading["agents"].items())
         click.echo("\n" + table(["node", "its clock agent obeys no orders because"], troubles))
@@ -165,6 +167,9 @@ def power_line(reading: Mapping[str, Any] | None) -> str:
         text += "; the limit cannot be met: what runs needs more"
     if count := reading["keeping"]:
         text += f"; {count} {'job keeps its' if count == 1 else 'jobs keep their'} clock"
+    if missing := reading.get("without_model", 0):  # readings of an older selector lack it
+        text += f"; {missing} {'job has' if missing == 1 else 'jobs have'} no model"
+    if count or missing:
         text += ": gpu-aware power show"
     return text
 

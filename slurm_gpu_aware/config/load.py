@@ -251,8 +251,8 @@ def _power(power: PowerConfig) -> Rules:
     yield power.gpu_watts > 0, "power.gpu_watts", "must be more than 0"
     wrong = f"must be from 0 to less than power.gpu_watts ({power.gpu_watts:g})"
     yield 0 <= power.idle_watts < power.gpu_watts, "power.idle_watts", wrong
-    sound = power.explore_s == 0 or 50 <= power.explore_s <= 3600
-    yield sound, "power.explore_s", "must be 0, or from 50 to 3600"
+    sound = power.explore_s == 0 or 100 <= power.explore_s <= 3600
+    yield sound, "power.explore_s", "must be 0, or from 100 to 3600"
     yield power.model_error > 0, "power.model_error", "must be more than 0"
     for span, wrong in schedule_faults(power.schedule).items():
         yield False, f"power.schedule.{span}", wrong

@@ -179,7 +179,7 @@ class Selector:
     def _load(self) -> None:
         """Take up what a previous selector left."""
         self._rounds.load()
-        self._rounds.power.reported(self._clocks.agents)
+        self._rounds.power.clocks.reported(self._clocks.agents)
 
     def close(self) -> None:
         """Stop the heartbeat, close the store."""
@@ -291,10 +291,10 @@ class Selector:
         """Take the new records of the nodes."""
         ids = self._rounds.ids
         self._clocks.collect(self._ledger, lambda raw: ids.get(raw, str(raw)), self._heard)
-        self._rounds.power.reported(self._clocks.agents)
+        self._rounds.power.clocks.reported(self._clocks.agents)
 
     def _heard(self, job_id: str, kind: str, detail: Mapping[str, Any]) -> None:
-        self._rounds.power.heard(job_id, kind, detail)
+        self._rounds.power.clocks.heard(job_id, kind, detail)
         if kind == "energy" and self._config.power.system_comment:
             self._energy.heard(job_id)
 
@@ -346,5 +346,5 @@ def _kept(power: PowerReading | None) -> object:
     """What of a reading is recorded at once when it changes; the measured power is not."""
     return power and (
         *(power.limit, power.limit_w, power.planned_w, power.keeps_clock),
-        power.agents,
+        *(power.agents, power.no_model),
     )

@@ -1,23 +1,25 @@
-"""Explorations: a job whose performance model is missing runs at several clocks in turn at first.
+"""Explorations: a job whose performance model is missing runs at several clocks in turn.
 
 So its measurement (``gpu-aware-profile job``) sees several clocks in one run, and one job makes a
-model. One job at a time of each user, name and GPU model is explored. Until its clock is back it
-counts with the limits of its GPUs, and its clock is not chosen otherwise. What was begun stands in
-the ledger, so that another selector ends it.
+model. A job is planned and started as any other one; its exploration begins once it runs, if the
+power limit then leaves the limits of its GPUs. With them it counts until its clock is back; if the
+limit does not leave them any more, it ends. What was begun stands in the ledger, so that another
+selector ends it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from slurm_gpu_aware.model.performance_sample import own_name
-from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.selector.job_clocks import Clock
-from slurm_gpu_aware.selector.job_tables import JobTables
+from slurm_gpu_aware.selector.exploration_power import ExplorationPower
+from slurm_gpu_aware.selector.job_clocks import Clock, JobClocks
+from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
+from slurm_gpu_aware.store.ledger import Event
 
 __all__ = ["Exploration", "Explorations", "tried_clocks"]
 
@@ -38,9 +40,9 @@ class Exploration:
     clocks_mhz: tuple[int, ...]
     step_s: float
     back: Clock
-    """The clock that it was started with, and gets again."""
-    began: float | None = None
-    """Unix s; None: the job does not run yet."""
+    """The clock that it had before, and gets again."""
+    began: float
+    """Unix s."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -54,19 +56,22 @@ class Exploration:
 
     def clock(self, now: float) -> Clock:
         """The clock that the job should have now."""
-        step = -1 if self.began is None else int((now - self.began) // self.step_s)
+        step = int((now - self.began) // self.step_s)
         return self.clocks_mhz[step] if 0 <= step < len(self.clocks_mhz) else self.back
 
     def is_over(self, now: float) -> bool:
         """Whether all clocks have been tried."""
         lasts_s = self.step_s * len(self.clocks_mhz)
-        return self.began is not None and not 0 <= now - self.began < lasts_s
+        return not 0 <= now - self.began < lasts_s
+
+    def names(self) -> dict[str, Any]:
+        """What the ledger keeps when it has ended, so that it is not repeated at once."""
+        return {"model": self.application, "gpu_model": self.gpu_model}
 
     def detail(self) -> dict[str, Any]:
-        """What the ledger keeps of it, for `Explorations.restore`."""
+        """What the ledger keeps of it, for `Explorations.load`."""
         return {
-            "model": self.application,
-            "gpu_model": self.gpu_model,
+            **self.names(),
             "step_s": self.step_s,
             "clocks_mhz": list(self.clocks_mhz),
             "back_mhz": self.back,
@@ -88,80 +93,109 @@ def tried_clocks(supported: Sequence[int]) -> tuple[int, ...]:
 
 
 class Explorations:
-    """The jobs that are explored, or will be when they start. Times are Unix s."""
+    """The jobs that are explored. Times are Unix s."""
 
-    def __init__(self, length_s: float) -> None:
+    def __init__(self, length_s: float, ledger: LedgerWriter) -> None:
         """``length_s``: time that all clocks take together; 0: no job is explored."""
-        self._length_s = length_s
-        self._chosen: dict[str, Exploration] = {}
+        self.length_s = length_s
+        self._ledger = ledger
         self._jobs: dict[str, Exploration] = {}
+        self._done: set[str] = set()
+        """Jobs that were explored in this run."""
         self._tried: dict[tuple[str, str], float] = {}
+        self._delayed = False
 
-    def choose(self, queue: Sequence[Request], tables: JobTables, now: float) -> None:
-        """Choose the jobs of a queue that are explored if this round starts them."""
-        self._chosen = {}
-        self._tried = {k: at for k, at in self._tried.items() if 0 <= now - at < _AGAIN_S}
-        taken = self._tried.keys() | {one.key for one in self._jobs.values()}
-        for request in queue if self._length_s > 0 else ():
-            name, gpu_model = request.performance_model, tables.gpu_model(request)
-            if name is None or gpu_model is None or request.clock != "auto":
-                continue
-            key = own_name(request.user, name), gpu_model
-            clocks = tried_clocks(tables.clocks_of(gpu_model))
-            if key not in taken and len(clocks) > 1 and tables.why_none(request) is not None:
-                taken.add(key)
-                step_s = self._length_s / len(clocks)
-                self._chosen[request.job_id] = Exploration(*key, clocks, step_s, None)
+    def load(self, now: float) -> None:
+        """Take up which models were explored in the last day."""
+        for event in self._ledger.events_since(("explored",), now - _AGAIN_S):
+            with suppress(LookupError):
+                self._tried[event.detail["model"], event.detail["gpu_model"]] = event.at
 
-    def is_chosen(self, job_id: str) -> bool:
-        """Whether a job of the queue is explored if this round starts it."""
-        return job_id in self._chosen
+    def restore(self, job_id: str, events: Sequence[Event]) -> None:
+        """Take up what a previous selector has begun with a job that runs.
 
-    def placed(self, job_id: str, clock: Clock) -> None:
-        """Take a job that this round has released with a clock."""
-        self._jobs.pop(job_id, None)  # of an earlier run
-        if (chosen := self._chosen.get(job_id)) is not None:
-            self._jobs[job_id] = replace(chosen, back=clock)
-
-    def restore(self, job_id: str, detail: Mapping[str, Any], began: float) -> None:
-        """Take up what a previous selector has begun. Raises KeyError and the like for nonsense."""
-        clocks, step_s = tuple(map(int, detail["clocks_mhz"])), float(detail["step_s"])
-        names = str(detail["model"]), str(detail["gpu_model"])
-        self._jobs[job_id] = Exploration(*names, clocks, step_s, detail["back_mhz"], began)
+        ``events``: those of its run, oldest first. A damaged one begins nothing.
+        """
+        for event in events:
+            if event.kind == "explored":
+                self._jobs.pop(job_id, None)
+                self._done.add(job_id)
+            elif event.kind == "exploring":
+                with suppress(LookupError, TypeError, ValueError):
+                    detail = event.detail
+                    clocks, step_s = tuple(map(int, detail["clocks_mhz"])), float(detail["step_s"])
+                    names = str(detail["model"]), str(detail["gpu_model"])
+                    one = Exploration(*names, clocks, step_s, detail["back_mhz"], event.at)
+                    self._jobs[job_id] = one
 
     def keep(self, job_ids: Collection[str]) -> None:
         """Forget all other jobs."""
         self._jobs = {job_id: one for job_id, one in self._jobs.items() if job_id in job_ids}
+        self._done.intersection_update(job_ids)
+
+    def forget(self, job_id: str) -> None:
+        """Forget the earlier run of a job."""
+        self._jobs.pop(job_id, None)
+        self._done.discard(job_id)
 
     def of(self, job_id: str) -> Exploration | None:
         """The exploration of a job; None: it has none, or no more."""
         return self._jobs.get(job_id)
 
-    def begin(self, job_id: str, now: float) -> Exploration:
-        """Begin with a job that runs."""
-        begun = self._jobs[job_id] = replace(self._jobs[job_id], began=now)
-        return begun
+    def renew(
+        self,
+        jobs: Mapping[str, tuple[str, str, tuple[int, ...]]],
+        clocks: JobClocks,
+        power: ExplorationPower,
+        now: float,
+    ) -> None:
+        """End what is over, and begin with running jobs for which there is power.
 
-    def end(self, job_id: str, now: float) -> None:
-        """End the exploration of a job; its clock is back, or nothing was begun."""
+        ``jobs``: job whose model is missing and whose clock can be changed -> name under which its
+        measurement is stored, GPU model, and clocks to try.
+        """
+        for job_id, one in list(self._jobs.items()):
+            if one.stopped:
+                power.add_at_least(job_id, one.back)
+            elif refused := clocks.refused(job_id):
+                self._end(job_id, {"error": refused, **one.names()}, now)
+                # It gets its own clock back, if the agent obeys again.
+                self._jobs[job_id] = replace(one, clocks_mhz=())
+                power.add_at_least(job_id, one.back)
+            elif one.is_over(now) and clocks.present(job_id) == clocks.wanted(job_id) == one.back:
+                self._end(job_id, one.names(), now)
+            elif not power.take(job_id):
+                self._end(job_id, {"error": "the power limit leaves too little for it"}, now)
+        self._tried = {k: at for k, at in self._tried.items() if 0 <= now - at < _AGAIN_S}
+        taken = self._tried.keys() | {one.key for one in self._jobs.values()}
+        self._delayed = False
+        for job_id, (name, gpu_model, clocks_mhz) in jobs.items():
+            known = (name, gpu_model) in taken or job_id in self._done or job_id in self._jobs
+            if known or self.length_s == 0 or len(clocks_mhz) < 2:
+                continue
+            if power.is_exceeded or not power.take(job_id):
+                continue
+            taken.add((name, gpu_model))
+            if not power.is_free:
+                self._delayed = True  # the clocks of other jobs are being lowered for it
+                continue
+            step_s = self.length_s / len(clocks_mhz)
+            back = clocks.wanted(job_id)
+            one = Exploration(name, gpu_model, clocks_mhz, step_s, back, now)
+            self._jobs[job_id] = one
+            self._ledger.event(job_id, "exploring", one.detail(), now)
+
+    def _end(self, job_id: str, detail: Mapping[str, Any], now: float) -> None:
+        """End the exploration of a job; ``detail`` with its names: not again for a day."""
         one = self._jobs.pop(job_id)
-        if one.began is not None:
+        self._done.add(job_id)
+        if "model" in detail:
             self._tried[one.key] = now
+        self._ledger.event(job_id, "explored", detail, now)
 
-    def stop(self, job_id: str, now: float) -> None:
-        """End it for a job that refuses a clock: it shall have its own one until it ends."""
-        one = self._jobs[job_id]
-        self._tried[one.key] = now
-        self._jobs[job_id] = replace(one, clocks_mhz=())
-
-    def __iter__(self) -> Iterator[tuple[str, Exploration]]:
-        return iter(list(self._jobs.items()))
-
-    def looks(self, wanted: Callable[[str], Clock], now: float) -> bool:
+    def looks(self, clocks: JobClocks, now: float) -> bool:
         """Whether a round is due: a job waits for its beginning, or for another clock."""
-        return any(
-            one.began is None
-            or wanted(job_id) != one.clock(now)
-            or (one.is_over(now) and not one.stopped)
+        return self._delayed or any(
+            not one.stopped and (one.is_over(now) or clocks.wanted(job_id) != one.clock(now))
             for job_id, one in self._jobs.items()
         )

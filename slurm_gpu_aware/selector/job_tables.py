@@ -74,16 +74,22 @@ class JobTables:
         name, gpu_model = request.performance_model, self.gpu_model(request)
         if name is None:
             return None
+        return self.why_missing(name, request.app_class, gpu_model, request.user)
+
+    def why_missing(
+        self, name: str, app_class: str, gpu_model: str | None, user: str
+    ) -> str | None:
+        """The same by the names of a job, and the one model of all GPUs that it has or may get."""
         if gpu_model is None:
             return f"model {name} is not used: the job may get GPUs of several models"
-        found = self._model(request, gpu_model)
-        if found is not None and found.name in (name, own_name(request.user, name)):
+        found = self.model(name, app_class, gpu_model, user)
+        if found is not None and found.name in (name, own_name(user, name)):
             return None
         instead = (
             "the limits of its GPUs count" if found is None else f"that of {found.name} counts"
         )
         models = self._models
-        wrong = None if models is None else models.too_wrong(name, gpu_model, request.user)
+        wrong = None if models is None else models.too_wrong(name, gpu_model, user)
         if wrong is not None:
             error = f"it is wrong by {100 * wrong.quality.worst:.0f}%, see 'models show'"
             return f"performance model {wrong.name} for {gpu_model} is not used: {error}; {instead}"

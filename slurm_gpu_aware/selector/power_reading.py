@@ -40,6 +40,10 @@ class PowerReading:
     """Node -> why its clock agent obeys no orders; at most `MOST_SHOWN`."""
     idle_nodes: str
     """Nodes that are awake and have no job, as a host list: candidates for power saving."""
+    no_model: Mapping[str, str]
+    """Job -> why the performance model that it names is not used; at most `MOST_SHOWN`."""
+    without_model: int
+    """Running jobs whose model is not used."""
 
     @property
     def all_measured_w(self) -> float | None:

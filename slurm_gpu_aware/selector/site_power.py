@@ -1,11 +1,10 @@
-"""Power of the site: the limit in force, the power state of a round, and the orders of its plan."""
+"""Power of the site: the limit in force, the power state of a round, and the clocks of its plan."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -18,18 +17,17 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.job_phase import JobPhase
+from slurm_gpu_aware.model.performance_sample import own_name
 from slurm_gpu_aware.model.power import PoweredJob, PowerState
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan, PlannedPower, PlanSettings, Waiting
 from slurm_gpu_aware.selector.candidates import Candidate
-from slurm_gpu_aware.selector.clock_agents import ClockAgents
-from slurm_gpu_aware.selector.clock_orders import ClockOrders, Order
-from slurm_gpu_aware.selector.clock_spool import AgentReport
-from slurm_gpu_aware.selector.explorations import Explorations
-from slurm_gpu_aware.selector.job_clocks import Clock, JobClocks
+from slurm_gpu_aware.selector.exploration_power import ExplorationPower
+from slurm_gpu_aware.selector.explorations import Explorations, tried_clocks
 from slurm_gpu_aware.selector.job_tables import JobTables
 from slurm_gpu_aware.selector.job_tracker import JobTracker
+from slurm_gpu_aware.selector.ordered_clocks import OrderedClocks, WantedClock
 from slurm_gpu_aware.selector.power_reading import PowerReading, first_of, idle_nodes
 from slurm_gpu_aware.store.ledger import Decision
 
@@ -51,10 +49,12 @@ class _Known:
     performance_model: str | None
     freq: str | int | None
     user: str
+    is_due: bool
 
     @classmethod
     def of(cls, asked: Mapping[str, Any], user: str) -> _Known:
-        return cls(str(asked.get("class")), asked.get("model"), asked.get("freq"), user)
+        names = str(asked.get("class")), asked.get("model"), asked.get("freq")
+        return cls(*names, user, asked.get("due_s") is not None)
 
 
 class SitePower:
@@ -69,17 +69,18 @@ class SitePower:
     ) -> None:
         """``orders``: folder of the orders for clock agents; None: clocks of running jobs stay."""
         self._config, self._tracker, self._clock = config, tracker, clock
-        self._orders = None if orders is None else ClockOrders(orders)
         self.tables = JobTables()
-        self._clocks = JobClocks()
+        self.clocks = OrderedClocks(orders)
+        self._clocks = self.clocks.jobs
         self._known: dict[str, _Known] = {}
-        self._agents = ClockAgents()
-        self._explorations = Explorations(0.0 if orders is None else config.power.explore_s)
+        length_s = 0.0 if orders is None else config.power.explore_s
+        self._explorations = Explorations(length_s, tracker.ledger)
+        self._missing: dict[str, str] = {}
+        """Running job -> why the performance model that it names is not used."""
         self.limit = LimitInForce(limit_in_force(config, clock()).limit, "")
         self._seen: object = None
         self._planned_at = -math.inf
         self._limit_w = math.inf
-        self._loaded = False
         self._planned: PlannedPower | None = None
         self._gpus, self._widest, self._idle = 0, 0, ""
         self._nodes: frozenset[str] = frozenset()
@@ -87,68 +88,42 @@ class SitePower:
     def load(self) -> None:
         """Take up what a previous selector left in the ledger."""
         ledger = self._tracker.ledger
+        if self._explorations.length_s > 0:
+            self._explorations.load(self._clock())
         for decision in ledger.open_decisions():
             self._take(decision)
-            if self._orders is None and self.limit.limit == OFF:
+            if not self.clocks.change and self.limit.limit == OFF:
                 continue  # no clock has been changed, and none is asked for
             events = [e for e in ledger.events(decision.job_id) if e.at >= decision.decided_at]
             for event in events:
                 if event.kind in _RECORDS:
                     self._clocks.heard(decision.job_id, event.kind, event.detail)
-            begun = [event for event in events if event.kind in ("exploring", "explored")]
-            if begun and begun[-1].kind == "exploring":
-                with suppress(LookupError, TypeError, ValueError):
-                    self._explorations.restore(decision.job_id, begun[-1].detail, begun[-1].at)
-
-    def _load_orders(self, now: float) -> None:
-        """Take up what it left in the orders, when Slurm's numbers of the jobs are known."""
-        if self._orders is None or self._loaded:
-            return
-        self._loaded = True
-        self._orders.load()
-        names = {t.raw_id: job_id for job_id, t in self._tracker.placed.items()}
-        for node, (seq, orders) in self._orders.ordered().items():
-            for order in orders:
-                job_id = names.get(order.job)
-                if job_id is not None and job_id in self._known:
-                    self._clocks.order(job_id, node, order.mhz or None, seq, now)
+            if self.clocks.change:
+                self._explorations.restore(decision.job_id, events)
 
     def _take(self, decision: Decision) -> None:
         self._known[decision.job_id] = _Known.of(decision.asked, decision.user)
         self._clocks.start(decision.job_id, decision.clock_mhz, decision.nodes)
 
-    def heard(self, job_id: str, kind: str, detail: Mapping[str, Any]) -> None:
-        """Take a record of a node: a clock that was set or refused."""
-        if self._was_ordered(detail.get("node"), detail.get("seq")):
-            self._clocks.heard(job_id, kind, detail)
-
-    def reported(self, agents: Mapping[str, AgentReport]) -> None:
-        """Take the newest reports of the clock agents."""
-        self._agents.take(agents)
-        for node, report in agents.items():
-            if self._was_ordered(node, report.seq):
-                self._clocks.carried_out(node, report.seq)
-
-    def _was_ordered(self, node: object, seq: object) -> bool:
-        """Whether orders of this number were written; a node that names others says nothing."""
-        newest = 0 if self._orders is None else self._orders.newest(node)
-        return not isinstance(seq, int) or seq <= newest
-
     def looks(self) -> bool:
         """Whether a round is due for clocks, even if no job waits."""
         now = self._clock()
         self.limit = limit_in_force(self._config, now)
-        if self._orders is None and self._planned is None and self.limit.limit == OFF:
+        if not self.clocks.change and self._planned is None and self.limit.limit == OFF:
             return False
-        ours = self._ours()
-        renews = self._orders is not None and now - self._planned_at > _RENEW_S
-        return self._seen != (self.limit.limit, ours) or (
-            bool(ours)
-            and (renews or self._clocks.awaited or self._explorations.looks(self._wanted, now))
+        renews = self.clocks.change and now - self._planned_at > _RENEW_S
+        return self._seen != self._to_see() or (
+            bool(self._ours())
+            and (renews or self._clocks.awaited or self._explorations.looks(self._clocks, now))
         )
 
-    def _wanted(self, job_id: str) -> Clock:
-        return self._clocks.wanted(job_id) if job_id in self._known else None
+    def _to_see(self) -> object:
+        """What starts a round when it changes."""
+        ours, placed = self._ours(), self._tracker.placed
+        started = frozenset[str]()
+        if self._explorations.length_s > 0:  # an exploration begins when its job has started
+            started = frozenset(i for i in ours if placed[i].phase is JobPhase.STARTED)
+        return self.limit.limit, ours, started
 
     def _ours(self) -> frozenset[str]:
         """Jobs of ours that hold GPUs, or are about to start."""
@@ -177,15 +152,30 @@ class SitePower:
         self._known = {job_id: self._known[job_id] for job_id in ours}
         self._clocks.keep(self._known)
         self._explorations.keep(self._known)
-        self._load_orders(now)
-        self._seen, self._planned_at = (self.limit.limit, ours), now
+        placed = self._tracker.placed
+        self.clocks.load({placed[job_id].raw_id: job_id for job_id in ours}, now)
+        self._seen, self._planned_at = self._to_see(), now
         for job_id, node in self._clocks.silent(now).items():
             detail = {"node": node, "call": "orders", "error": self._clocks.refused(job_id)}
             ledger.event(job_id, "clock_failed", detail, now)
-        self._explore(settings, now)
         self.tables.renew(ledger.models(self._config.power.model_error), profile, cluster)
-        if self.limit.limit == OFF:
-            return None
+        state = None
+        if self.limit.limit != OFF:
+            state = self._limited(cluster, profile, settings, kept_w)
+        power = ExplorationPower(cluster, settings, state)
+        self._explorations.renew(
+            self._explorable(cluster, settings, kept_w), self._clocks, power, now
+        )
+        return power.state
+
+    def _limited(
+        self,
+        cluster: Cluster,
+        profile: Profile | None,
+        settings: PlanSettings,
+        kept_w: Mapping[str, float],
+    ) -> PowerState:
+        """The power state under a limit, with every job at its table."""
         max_w = self._max_w(cluster, profile)
         self._limit_w = self.limit.limit.watts_of(float(max_w.sum()))
         idle_w = np.where(max_w > 0, self._config.power.idle_watts, 0.0)
@@ -202,45 +192,40 @@ class SitePower:
         usable_w = self._limit_w * (1.0 - self._config.power.margin)
         return PowerState(max_w, np.minimum(idle_w, max_w), usable_w, running)
 
-    def _explore(self, settings: PlanSettings, now: float) -> None:
-        """Begin with jobs that have started, and end what is over, in the ledger, too."""
-        ledger = self._tracker.ledger
-        for job_id, one in self._explorations:
-            refused = self._clocks.refused(job_id)
-            if one.began is None:
-                if self._ordered_as(job_id, settings) is None:
-                    continue  # it has not started
-                if self._adjustable(job_id, settings):
-                    detail = self._explorations.begin(job_id, now).detail()
-                    ledger.event(job_id, "exploring", detail, now)
-                else:
-                    self._explorations.end(job_id, now)
-            elif one.stopped:
+    def _explorable(
+        self, cluster: Cluster, settings: PlanSettings, kept_w: Collection[str]
+    ) -> dict[str, tuple[str, str, tuple[int, ...]]]:
+        """The running jobs that `Explorations.renew` may begin with; ``kept_w``: those that move.
+
+        Jobs with a due date have no time for it.
+        """
+        found, self._missing = {}, {}
+        for job in cluster.running:
+            known, gpu_model = self._known.get(job.job_id), _gpu_model(job, cluster)
+            if known is None or known.performance_model is None:
                 continue
-            elif refused:
-                self._explorations.stop(job_id, now)
-                ledger.event(job_id, "explored", {"error": refused}, now)
-            elif one.is_over(now) and self._clocks.present(job_id) == one.back:
-                self._explorations.end(job_id, now)
-                ledger.event(job_id, "explored", {}, now)
+            name, user = known.performance_model, known.user
+            why = self.tables.why_missing(name, known.app_class, gpu_model, user)
+            if why is None:
+                continue
+            self._missing[job.job_id] = why
+            if gpu_model is None or known.freq != "auto" or known.is_due or job.job_id in kept_w:
+                continue
+            if self._adjustable(job.job_id, settings):
+                clocks = tried_clocks(self.tables.clocks_of(gpu_model))
+                found[job.job_id] = own_name(user, name), gpu_model, clocks
+        return found
 
     def tabled(self, queue: Sequence[Request]) -> list[Request]:
-        """The queue with the tables that a round may use.
-
-        Under a limit a job that is to be explored has none: it counts with the limits of its GPUs.
-        """
-        self._explorations.choose(queue, self.tables, self._clock())
-        limited = self.limit.limit != OFF
-        if not limited and not any(request.sizes for request in queue):
+        """The queue with the tables that a round may use."""
+        if self.limit.limit == OFF and not any(request.sizes for request in queue):
             return list(queue)
-        explored = self._explorations.is_chosen if limited else lambda _: False
-        return [r if explored(r.job_id) else self.tables.tabled(r) for r in queue]
+        return [self.tables.tabled(request) for request in queue]
 
     def noted(self, plan: Plan, queue: Sequence[Request]) -> Plan:
         """The plan with a note on each job whose performance model is missing."""
-        explored = self._explorations.is_chosen
         missing = {
-            request.job_id: why + explored(request.job_id) * "; at first it tries several clocks"
+            request.job_id: why
             for request in queue
             if request.performance_model is not None and (why := self.tables.why_none(request))
         }
@@ -271,10 +256,8 @@ class SitePower:
         self, job: RunningJob, cluster: Cluster, max_w: FloatArray, settings: PlanSettings
     ) -> PoweredJob:
         known, gpus = self._known[job.job_id], len(job.each_gpu)
-        models = {cluster.model[node] for node, _ in job.gpus}
-        model = models.pop() if len(models) == 1 else None
-        table, explored = None, self._explorations.of(job.job_id) is not None
-        if model is not None and not explored:
+        table, model = None, _gpu_model(job, cluster)
+        if model is not None:
             named = known.performance_model, known.app_class, model, known.user
             found = self.tables.model(*named)
             table = self.tables.table(found, known.app_class, model, (gpus,))
@@ -283,17 +266,13 @@ class SitePower:
             float(sum(max_w[gpu] for gpu in job.each_gpu)),
             table,
             self._clocks.present(job.job_id),
-            adjustable=not explored and self._adjustable(job.job_id, settings),
+            adjustable=self._adjustable(job.job_id, settings),
         )
 
     def _adjustable(self, job_id: str, settings: PlanSettings) -> bool:
-        return (
-            self._orders is not None
-            and self._ordered_as(job_id, settings) is not None
-            and not self._clocks.refused(job_id)
-            and self._orders.failed.keys().isdisjoint(nodes := self._clocks.nodes(job_id))
-            and not any(self._agents.why_not(node, self._planned_at) for node in nodes)
-        )
+        """Whether the clock of a job may be chosen and can be changed."""
+        may = self._ordered_as(job_id, settings) is not None
+        return may and self.clocks.can_change(job_id, self._planned_at)
 
     def _ordered_as(self, job_id: str, settings: PlanSettings) -> int | None:
         """Slurm's number of a running job whose clock may be chosen; None: it may not."""
@@ -320,13 +299,10 @@ class SitePower:
 
     def _order(self, plan: Plan, cluster: Cluster, settings: PlanSettings) -> None:
         """Write the orders for all running jobs whose clock may be chosen."""
-        if self._orders is None:
-            return
         now = self._clock()
         new = {c.job_id: c.clock_mhz for c in plan.clocks if c.job_id not in plan.after_lowering}
-        wanted: dict[str, list[Order]] = {}
-        clocks: list[tuple[str, str, int | None]] = []
-        for job in cluster.running:
+        wanted = []
+        for job in cluster.running if self.clocks.change else ():
             job_id = job.job_id
             number = self._ordered_as(job_id, settings) if job_id in self._known else None
             if number is None:
@@ -337,14 +313,9 @@ class SitePower:
                 keeps = settings.class_clock_mhz.get(self._known[job_id].app_class)
             if (explored := self._explorations.of(job_id)) is not None:
                 keeps = explored.clock(now)
-            for row, slots in job.gpus:
-                order = Order(number, keeps or 0, tuple(sorted(slots)))
-                wanted.setdefault(cluster.nodes[row], []).append(order)
-                clocks.append((job_id, cluster.nodes[row], keeps))
-        written = self._orders.write(wanted, now)
-        for job_id, node, clock in clocks:
-            if node in written:
-                self._clocks.order(job_id, node, clock, written[node], now)
+            gpus = {cluster.nodes[row]: tuple(sorted(slots)) for row, slots in job.gpus}
+            wanted.append(WantedClock(job_id, number, keeps, gpus))
+        self.clocks.order(wanted, now)
 
     def reading(self) -> PowerReading | None:
         """Power after the last round; None: there was no limit."""
@@ -352,11 +323,8 @@ class SitePower:
         if planned is None:
             return None
         now = self._clock()
-        fresh = self._agents.measured_w(self._nodes, self._widest, now)
+        fresh = self.clocks.agents.measured_w(self._nodes, self._widest, now)
         refused = {job_id: why for job_id in self._known if (why := self._clocks.refused(job_id))}
-        orders = self._orders
-        asked = [] if orders is None else [n for n, (_, some) in orders.ordered().items() if some]
-        troubles = self._agents.troubles(self._nodes, asked, now)
         return PowerReading(
             self.limit.words,
             round(self._limit_w, 1),
@@ -367,8 +335,10 @@ class SitePower:
             self._gpus,
             first_of(refused),
             len(refused),
-            first_of(troubles | ({} if orders is None else orders.failed)),
+            first_of(self.clocks.troubles(self._nodes, now)),
             self._idle,
+            first_of(self._missing),
+            len(self._missing),
         )
 
     def placed(
@@ -379,9 +349,15 @@ class SitePower:
         for one in plan.assignments:
             if one.job_id in released and one.job_id in self._tracker.placed:
                 request = candidates[one.job_id].request
-                self._known[one.job_id] = _Known(
-                    request.app_class, request.performance_model, request.clock, request.user
-                )
+                names = request.app_class, request.performance_model, request.clock
+                is_due = request.due is not None
+                self._known[one.job_id] = _Known(*names, request.user, is_due)
                 nodes = self._tracker.placed[one.job_id].nodes
                 self._clocks.start(one.job_id, one.clock_mhz, nodes)
-                self._explorations.placed(one.job_id, one.clock_mhz)
+                self._explorations.forget(one.job_id)
+
+
+def _gpu_model(job: RunningJob, cluster: Cluster) -> str | None:
+    """The model of all GPUs of a running job; None: several, or not known."""
+    models = {cluster.model[node] for node, _ in job.gpus}
+    return models.pop() if len(models) == 1 else None

@@ -27,7 +27,7 @@ def clock():
             except (OSError, ValueError, IndexError):
                 pass
     return 1530
-until = time.time() + 120
+until = time.time() + 200
 while time.time() < until:
     time.sleep(0.02 + 0.08 * 1530 / clock())
     with open(os.environ["GPU_AWARE_MARKS"], "ab") as marks:
@@ -37,9 +37,9 @@ while time.time() < until:
 
 @pytest.fixture
 def exploring(cluster: Cluster) -> Iterator[None]:
-    """The site explores for 50 s, and knows the clocks of its GPUs and the curve of class B."""
+    """The site explores for 100 s, and knows the clocks of its GPUs and the curve of class B."""
     with kept(cluster, CONFIG, FILE):
-        cluster.sh("ctl", f"printf '\\n[power]\\nexplore_s = 50\\n' >> {CONFIG}")
+        cluster.sh("ctl", f"printf '\\n[power]\\nexplore_s = 100\\n' >> {CONFIG}")
         cluster.sh("ctl", f"install -d -m 1733 {RECORDS}; rm -f {RECORDS}/*")
         cluster.service_down("ctl", "selectd")
         cluster.service_up("ctl", "selectd")
@@ -70,6 +70,9 @@ def test_a_job_makes_the_model_that_the_next_one_uses(cluster: Cluster, explorin
     asked = ["--gres=gpu:1", f"--comment=class=B,model={name},freq=auto"]
     first = cluster.submit("alice", asked, measured)
     cluster.wait(first, "RUNNING")
+    cluster.wait_until(
+        lambda: "exploring" in kinds(cluster, first), 30, lambda: str(kinds(cluster, first))
+    )
     other = cluster.submit("alice", [*asked, f"-w{NODES[-1]}"], WAIT)
     cluster.wait(other, "RUNNING")
     seen: set[int] = set()
@@ -79,7 +82,7 @@ def test_a_job_makes_the_model_that_the_next_one_uses(cluster: Cluster, explorin
         assert cluster.job(first)["JobState"] == "RUNNING"
         return "explored" in kinds(cluster, first)
 
-    cluster.wait_until(tried, 150, lambda: f"{seen} {kinds(cluster, first)}")
+    cluster.wait_until(tried, 200, lambda: f"{seen} {kinds(cluster, first)}")
     assert len(seen) >= 4
     assert "exploring" not in kinds(cluster, other)  # one job at a time
     assert locked(cluster) == {}
@@ -129,7 +132,7 @@ def test_killed_daemons_leave_no_clock(cluster: Cluster, exploring: None) -> Non
         lambda: f"{locked(cluster)} {kinds(cluster, job)}",
     )
     assert cluster.job(job)["JobState"] == "RUNNING"
-    # Another job is explored now, and ends in the middle.
+    # A job of another user is explored now, and ends in the middle.
     job = cluster.submit("alice", asked, WAIT)
     cluster.wait(job, "RUNNING")
     cluster.wait_until(lambda: locked(cluster) != {}, 60, lambda: str(kinds(cluster, job)))

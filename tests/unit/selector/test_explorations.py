@@ -2,88 +2,109 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.profile import GpuRecord, Profile
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning.plan import PlanSettings
+from slurm_gpu_aware.selector.exploration_power import ExplorationPower
 from slurm_gpu_aware.selector.explorations import Explorations, tried_clocks
-from slurm_gpu_aware.selector.job_tables import JobTables
+from slurm_gpu_aware.selector.job_clocks import JobClocks
+from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
+from slurm_gpu_aware.store.ledger import Event
 
 CLOCKS = (*range(600, 1530, 15), 1530)
+TRIED = (1530, 1365, 1185, 1020, 840)
+CLUSTER = Cluster.build(("n1",), np.ones((1, 4), dtype=np.bool_), model=("v100",))
+Found = tuple[Explorations, JobClocks]
+
+
+def asked(*job_ids: str, name: str = "ada/bert") -> dict[str, tuple[str, str, tuple[int, ...]]]:
+    return dict.fromkeys(job_ids, (name, "v100", TRIED))
 
 
 @pytest.fixture
-def tables() -> JobTables:
-    """A node of four GPUs without any model."""
-    gpus = {("n1", slot): GpuRecord(model="v100", clocks_mhz=CLOCKS) for slot in range(4)}
-    found = JobTables()
-    cluster = Cluster.build(("n1",), np.ones((1, 4), dtype=np.bool_), model=("v100",))
-    found.renew(None, Profile({}, {}, gpus, {}, {}, {}), cluster)
-    return found
+def explorations(tmp_path: Path) -> Callable[[], Found]:
+    """Makes explorations of 100 s on one ledger, and the clocks of jobs 1 to 3."""
+
+    def make() -> Found:
+        clocks = JobClocks()
+        for job_id in ("1", "2", "3"):
+            clocks.start(job_id, 1400, ["n1"])
+        return Explorations(100.0, LedgerWriter(tmp_path / "state.db")), clocks
+
+    return make
 
 
-def job(job_id: str, *, model: str | None = "bert", clock: str | int | None = "auto", user="ada"):
-    return Request(job_id, 1, performance_model=model, clock=clock, user=user)
+def renewed(found: Found, jobs: dict[str, tuple[str, str, tuple[int, ...]]], now: float) -> None:
+    one, clocks = found
+    one.renew(jobs, clocks, ExplorationPower(CLUSTER, PlanSettings(), None), now)
 
 
 def test_clocks_are_supported_ones_from_the_highest_down() -> None:
-    assert tried_clocks(CLOCKS) == (1530, 1365, 1185, 1020, 840)
+    assert tried_clocks(CLOCKS) == TRIED
     assert tried_clocks((900, 1000)) == (1000, 900)
     assert tried_clocks((900,)) == (900,)
     assert tried_clocks(()) == ()
 
 
-def test_one_job_of_a_user_and_name_is_explored_at_a_time(tables: JobTables) -> None:
-    found = Explorations(150.0)
-    queue = [job("1"), job("2"), job("3", user="bob"), job("4", model="gpt")]
-    queue += [job("5", model=None), job("6", clock=900), job("7", clock=None)]
-    found.choose(queue, tables, 0.0)
-    assert [r.job_id for r in queue if found.is_chosen(r.job_id)] == ["1", "3", "4"]
-    found.placed("1", 1400)
-    found.placed("2", None)
-    found.choose(queue[1:], tables, 5.0)
-    assert [r.job_id for r in queue if found.is_chosen(r.job_id)] == ["3", "4"]
-    found.keep(["2"])  # job 1 has ended before its start was seen
-    found.choose(queue[1:], tables, 10.0)
-    assert found.is_chosen("2")
+def test_one_job_of_a_name_is_explored_at_a_time(explorations: Callable[[], Found]) -> None:
+    found = explorations()
+    renewed(found, asked("1", "2") | asked("3", name="bob/bert"), 0.0)
+    assert [job_id for job_id in "123" if found[0].of(job_id)] == ["1", "3"]
+    found[0].keep(["2"])  # job 1 has ended before all clocks were tried
+    renewed(found, asked("2"), 10.0)
+    assert found[0].of("2") is not None
 
 
-def test_a_site_that_explores_nothing(tables: JobTables) -> None:
-    found = Explorations(0.0)
-    found.choose([job("1")], tables, 0.0)
-    assert not found.is_chosen("1")
+def test_one_clock_is_no_choice(explorations: Callable[[], Found]) -> None:
+    found = explorations()
+    renewed(found, {"1": ("ada/bert", "v100", (900,))}, 0.0)
+    assert found[0].of("1") is None
 
 
-def test_the_clocks_of_a_job_over_time(tables: JobTables) -> None:
-    found = Explorations(100.0)
-    found.choose([job("1")], tables, 0.0)
-    found.placed("1", 1400)
-    one = found.of("1")
+def test_the_clocks_of_a_job_over_time(explorations: Callable[[], Found]) -> None:
+    found = explorations()
+    renewed(found, asked("1"), 50.0)
+    one = found[0].of("1")
     assert one is not None
-    assert one.clock(50.0) == 1400
-    assert not one.is_over(1e6)
-    one = found.begin("1", 50.0)
-    assert [one.clock(50.0 + 20 * step) for step in range(6)] == [1530, 1365, 1185, 1020, 840, 1400]
+    assert [one.clock(50.0 + 20 * step) for step in range(6)] == [*TRIED, 1400]
     assert [one.is_over(at) for at in (50.0, 149.0, 150.0, 40.0)] == [False, False, True, True]
-    assert not found.looks(lambda _: 1530, 60.0)
-    assert found.looks(lambda _: 1530, 75.0)
-    assert found.looks(lambda _: 1400, 151.0)
+    assert found[0].looks(found[1], 51.0)  # 1530 is not ordered yet
+    found[1].order("1", "n1", 1530, 1, 51.0)
+    assert not found[0].looks(found[1], 60.0)
+    assert found[0].looks(found[1], 75.0)
     # Another selector goes on with it.
-    other = Explorations(100.0)
-    other.restore("1", one.detail(), 50.0)
-    assert other.of("1") == one
-    # It is not repeated within a day.
-    found.end("1", 160.0)
-    assert found.of("1") is None
-    found.choose([job("2")], tables, 170.0)
-    assert not found.is_chosen("2")
-    found.choose([job("2")], tables, 160.0 + 86_400.0)
-    assert found.is_chosen("2")
+    later = explorations()
+    later[0].restore("1", [Event("1", "exploring", one.detail(), 50.0)])
+    assert later[0].of("1") == one
+
+
+def test_neither_job_nor_model_is_explored_again_at_once(
+    explorations: Callable[[], Found],
+) -> None:
+    found = explorations()
+    renewed(found, asked("1"), 50.0)
+    renewed(found, {}, 160.0)  # its clock is back
+    assert found[0].of("1") is None
+    later = explorations()
+    later[0].load(170.0)
+    later[0].restore("1", [Event("1", "explored", {}, 160.0)])
+    for one in (found, later):
+        renewed(one, asked("1", "2"), 170.0)
+        assert one[0].of("2") is None
+        renewed(one, asked("1", "2"), 160.0 + 86_400.0)
+        assert one[0].of("1") is None  # a job is explored once
+        assert one[0].of("2") is not None
 
 
 @pytest.mark.parametrize("detail", [{}, {"clocks_mhz": ["x"]}, {"clocks_mhz": 5, "step_s": 1}])
-def test_a_damaged_event_is_refused(detail: dict[str, object]) -> None:
-    with pytest.raises((LookupError, TypeError, ValueError)):
-        Explorations(100.0).restore("1", detail, 0.0)
+def test_a_damaged_event_begins_nothing(
+    explorations: Callable[[], Found], detail: dict[str, object]
+) -> None:
+    found, _ = explorations()
+    found.restore("1", [Event("1", "exploring", detail, 0.0)])
+    assert found.of("1") is None

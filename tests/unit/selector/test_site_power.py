@@ -161,7 +161,7 @@ def selector(site: SlurmFolder) -> Rounds:
     held = time.time() + 600
     rounds = Rounds(site.client(), config, ledger, gate_held_until=lambda: held, orders=orders)
     rounds.load()
-    rounds.power.reported({node: AgentReport(time.time(), 0) for node in NODES})
+    rounds.power.clocks.reported({node: AgentReport(time.time(), 0) for node in NODES})
     return rounds
 
 
@@ -426,7 +426,9 @@ def explored(site: SlurmFolder) -> tuple[Rounds, list[float]]:
 def answered(site: SlurmFolder, rounds: Rounds, now: float) -> int:
     """The agents carry out what is ordered; return the clock of job 7."""
     found = orders(site)
-    rounds.power.reported({n: AgentReport(now, found[n][0] if n in found else 0) for n in NODES})
+    rounds.power.clocks.reported(
+        {n: AgentReport(now, found[n][0] if n in found else 0) for n in NODES}
+    )
     lines = [line for _, lines in found.values() for line in lines if line.startswith("7 ")]
     return int(lines[0].split()[1]) if lines else -1
 
@@ -436,35 +438,109 @@ def kinds(site: SlurmFolder, job_id: str) -> list[str]:
         return [event.kind for event in Ledger(store).events(job_id)]
 
 
+def run(site: SlurmFolder, rounds: Rounds, now: list[float], times: int = 1) -> list[int]:
+    """Rounds at intervals of 5 s, after which agents answer; return the clocks of job 7."""
+    seen = []
+    for _ in range(times):
+        rounds.run()
+        seen.append(answered(site, rounds, now[0]))
+        now[0] += 5.0
+    return seen
+
+
+def planned_w(rounds: Rounds) -> float:
+    reading = rounds.power.reading()
+    assert reading is not None
+    return reading.planned_w
+
+
+ASKED = "class=A,model=bert,freq=auto"
+
+
 def test_a_job_without_its_model_tries_clocks_and_counts_with_its_limits(site: SlurmFolder) -> None:
     limit(site, IDLE_W + 2 * 250.0 + 60.0)
     rounds, now = explored(site)
-    asked = "class=A,model=bert,freq=auto"
-    site.write([job("7", comment=asked), job("8", comment=asked)], NODES)
+    site.write([job("7", comment=ASKED)], NODES)
     answered(site, rounds, now[0])
-    rounds.run()
+    run(site, rounds, now)
     assert site.jobs["7"]["state"] == "RUNNING"
-    assert site.jobs["8"]["state"] == "PENDING"  # job 7 takes the power limits of its two GPUs
+    assert kinds(site, "7").count("exploring") == 0  # it starts with the table of its class
+    run(site, rounds, now)
+    site.write([*site.jobs.values(), job("8", comment=ASKED)], NODES)
     seen = []
-    for _ in range(40):
-        now[0] += 5.0
-        rounds.run()
-        seen.append(answered(site, rounds, now[0]))
-        reading = rounds.power.reading()
-        assert reading is not None
-        if "explored" in kinds(site, "7"):
-            break
-        assert reading.planned_w == IDLE_W + 500.0
+    while "explored" not in kinds(site, "7"):
+        assert len(seen) < 40
+        seen += run(site, rounds, now)
+        if "explored" not in kinds(site, "7"):
+            assert planned_w(rounds) == IDLE_W + 500.0
     tried = list(dict.fromkeys(seen))
-    assert [clock for clock in tried if clock > 0] == [1530, 1400, 1200, 1000, 900]
+    assert [clock for clock in tried if clock > 0][:5] == [1530, 1400, 1200, 1000, 900]
     assert kinds(site, "7").count("exploring") == 1
-    assert site.ledger("7")[-1].why["model"].endswith("; at first it tries several clocks")
+    assert site.jobs["8"]["state"] == "PENDING"  # job 7 took the power limits of its two GPUs
     # Then the clock is chosen as that of any other job of its class.
-    for _ in range(3):
-        now[0] += 5.0
-        rounds.run()
-        answered(site, rounds, now[0])
+    run(site, rounds, now, 3)
     assert site.jobs["8"]["state"] == "RUNNING"
+
+
+def test_no_job_is_explored_above_the_limit(site: SlurmFolder) -> None:
+    watts = IDLE_W + 2 * 250.0 - 100.0
+    limit(site, watts)
+    rounds, now = explored(site)
+    answered(site, rounds, now[0])
+    site.write([job("7", comment=ASKED)], NODES)
+    run(site, rounds, now, 6)
+    assert site.jobs["7"]["state"] == "RUNNING"
+    assert "exploring" not in kinds(site, "7")
+    reading = rounds.power.reading()
+    assert reading is not None
+    assert IDLE_W < reading.planned_w <= watts
+    assert not reading.unmet
+    assert reading.no_model == {
+        "7": "no performance model bert for v100 is in the store; that of A counts"
+    }
+
+
+def test_other_clocks_fall_before_an_exploration_begins(site: SlurmFolder) -> None:
+    limit(site, IDLE_W + 2 * 250.0 + 1.05 * efficient_w(site))
+    rounds, now = explored(site)
+    answered(site, rounds, now[0])
+    site.write([job("8")], NODES)
+    run(site, rounds, now, 3)
+    high = running_clock(site, "8")
+    site.write([*site.jobs.values(), job("7", comment=ASKED)], NODES)
+    run(site, rounds, now, 12)
+    assert "exploring" in kinds(site, "7")
+    lines = [line for _, lines in orders(site).values() for line in lines]
+    (low,) = [int(line.split()[1]) for line in lines if line.startswith("8 ")]
+    assert high is None or low < high
+    assert planned_w(rounds) <= IDLE_W + 2 * 250.0 + 1.05 * efficient_w(site)
+
+
+def test_a_limit_that_is_lowered_ends_an_exploration(site: SlurmFolder) -> None:
+    limit(site, IDLE_W + 2 * 250.0 + 60.0)
+    rounds, now = explored(site)
+    answered(site, rounds, now[0])
+    site.write([job("7", comment=ASKED)], NODES)
+    run(site, rounds, now, 3)
+    assert kinds(site, "7")[-1] == "exploring"
+    watts = round(IDLE_W + 1.1 * efficient_w(site))
+    done = CliRunner().invoke(cli, ["--config", str(site.config), "power", "set", str(watts)])
+    assert done.exit_code == 0, done.stderr
+    clock = run(site, rounds, now, 3)[-1]
+    assert kinds(site, "7")[-1] == "explored"
+    assert 0 < clock < 1530
+    assert planned_w(rounds) <= watts
+    run(site, rounds, now, 3)
+    assert kinds(site, "7").count("exploring") == 1
+
+
+def test_a_job_with_a_due_date_is_not_explored(site: SlurmFolder) -> None:
+    rounds, now = explored(site)
+    answered(site, rounds, now[0])
+    site.write([job("7", comment=ASKED + ",due=2h")], NODES)
+    run(site, rounds, now, 5)
+    assert site.jobs["7"]["state"] == "RUNNING", site.said
+    assert "exploring" not in kinds(site, "7")
 
 
 def test_another_selector_ends_what_was_begun(site: SlurmFolder) -> None:
@@ -513,7 +589,9 @@ def test_a_refused_clock_ends_the_exploration(site: SlurmFolder) -> None:
         now[0] += 5.0
     assert answered(site, rounds, now[0]) == 1530
     ((node, (seq, _)),) = [one for one in orders(site).items() if one[1][1]]
-    rounds.power.heard("7", "clock_failed", {"node": node, "seq": seq, "error": "Not Supported"})
+    rounds.power.clocks.heard(
+        "7", "clock_failed", {"node": node, "seq": seq, "error": "Not Supported"}
+    )
     now[0] += 20.0
     rounds.run()
     assert kinds(site, "7")[-1] == "explored"
