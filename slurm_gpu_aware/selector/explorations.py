@@ -194,8 +194,9 @@ class Explorations:
         self._ledger.event(job_id, "explored", detail, now)
 
     def looks(self, clocks: JobClocks, now: float) -> bool:
-        """Whether a round is due: a job waits for its beginning, or for another clock."""
+        """Whether a round is due: a job waits for its beginning, another clock, or its end."""
         return self._delayed or any(
-            not one.stopped and (one.is_over(now) or clocks.wanted(job_id) != one.clock(now))
+            one.is_over(now) or clocks.refused(job_id) or clocks.wanted(job_id) != one.clock(now)
             for job_id, one in self._jobs.items()
+            if not one.stopped
         )

@@ -276,7 +276,16 @@ def test_a_missing_model_is_said_and_the_job_runs(site: SlurmFolder) -> None:
     column = len(CLOCKS) - 1 if clock is None else CLOCKS.index(clock)
     needed = min(float(table(site).power_w[0, column]), 2 * 300)
     planned = needed - 100 + 2 * 250 + IDLE_W
-    assert show(site)["last"]["planned_w"] == pytest.approx(planned, abs=0.2)
+    last = show(site)["last"]
+    assert last["planned_w"] == pytest.approx(planned, abs=0.2)
+    assert (last["no_model"], last["without_model"]) == (
+        {"7": site.ledger("7")[-1].why["model"]},
+        1,
+    )
+    status = CliRunner().invoke(cli, ["--config", str(site.config), "status"])
+    assert "1 job has no model: gpu-aware power show" in " ".join(status.stdout.split())
+    shown = CliRunner().invoke(cli, ["--config", str(site.config), "power", "show"])
+    assert "no performance model nothing for v100" in shown.stdout
 
 
 def test_a_job_that_exceeds_the_limit_runs_alone_and_says_so(site: SlurmFolder) -> None:
@@ -596,3 +605,26 @@ def test_a_refused_clock_ends_the_exploration(site: SlurmFolder) -> None:
     rounds.run()
     assert kinds(site, "7")[-1] == "explored"
     assert answered(site, rounds, now[0]) == 0
+
+
+def test_a_job_that_refused_a_clock_counts_with_its_own_one(site: SlurmFolder) -> None:
+    limit(site, IDLE_W + 1.1 * efficient_w(site))
+    rounds, now = explored(site)
+    answered(site, rounds, now[0])
+    site.write([job("7", comment=ASKED)], NODES)
+    run(site, rounds, now, 2)
+    low = running_clock(site, "7")
+    assert low is not None
+    assert low < 1200
+    done = CliRunner().invoke(cli, ["--config", str(site.config), "power", "set", "5000"])
+    assert done.exit_code == 0, done.stderr
+    while run(site, rounds, now)[-1] != 1200:
+        assert planned_w(rounds) <= IDLE_W + 500.0
+    ((node, (seq, _)),) = [one for one in orders(site).items() if one[1][1]]
+    detail = {"node": node, "seq": seq, "error": "Not Supported"}
+    rounds.power.clocks.heard("7", "clock_failed", detail)
+    for clock in (1200, low, low):  # 1200 until its own clock is back
+        assert run(site, rounds, now)[-1] == low
+        now[0] += 100.0  # a round is due, whatever happens
+        expected = float(table(site).power_w[0, CLOCKS.index(clock)]) - 100.0 + IDLE_W
+        assert planned_w(rounds) == pytest.approx(expected, abs=0.2)
