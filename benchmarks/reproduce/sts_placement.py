@@ -65,7 +65,9 @@ def placements(size: tuple[int, int]) -> list[str]:
         "whatever the due dates: jobs end early, and take the energy for it. Where GPUs suffice, "
         "sizes by due dates have more of these met. With more jobs than GPUs they have fewer met: "
         "each job in turn waits for, and takes, what its own due date needs, and the jobs behind "
-        "it are late. `eft` places STS's sizes on faster GPUs, which saves energy in the same time."
+        "it are late. Jobs that grow while they run need not wait for that: they start with what "
+        "is free, and leave other waiting jobs their least sizes. `eft` places STS's sizes on "
+        "faster GPUs, which saves energy in the same time."
     )
     return [table(heads, rows), remark]
 

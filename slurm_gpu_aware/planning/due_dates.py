@@ -99,20 +99,37 @@ def _by_turn(
 
 
 def with_due_sizes(
-    queue: Sequence[Request], accounts: Mapping[str, DueAccount]
+    queue: Sequence[Request], accounts: Mapping[str, DueAccount], free: int
 ) -> Sequence[Request]:
     """The queue; a job gets none of its sizes below the one with which its due date is met.
 
-    Nor does a job that was moved get fewer GPUs than it had.
+    One that can grow later does not wait for that size: of the ``free`` GPUs it leaves others with
+    due dates their least sizes, and starts with what is left. No job that was moved gets fewer
+    GPUs than it had.
     """
-    return [_from_size(request, accounts.get(request.job_id)) for request in queue]
+    counts = {
+        request.job_id: account
+        for request in queue
+        if (account := accounts.get(request.job_id)) is not None and _counts(request, account)
+    }
+    spare = free - sum(_least(request) for request in queue if request.job_id in counts)
+    least = {request.job_id: request.had_gpus for request in queue}
+    for request in in_slurm_order(queue) if counts else ():
+        if (account := counts.get(request.job_id)) is not None:
+            most = _least(request) + max(spare, 0)
+            grows = request.due is not None and request.due.restart_s is not None
+            gpus = max(least[request.job_id], account.gpus)
+            if grows and gpus > most:
+                gpus = max(size for size in request.sizes if size <= most)
+                gpus = max(gpus, least[request.job_id])
+            least[request.job_id] = gpus
+            spare -= gpus - _least(request)
+    return [request.from_size(n) if (n := least[request.job_id]) else request for request in queue]
 
 
-def _from_size(request: Request, account: DueAccount | None) -> Request:
-    least = request.had_gpus
-    if account is not None and _counts(request, account):
-        least = max(least, account.gpus)
-    return request.from_size(least) if least else request
+def _least(request: Request) -> int:
+    """The least GPUs that a job may start with."""
+    return max(request.sizes[0], request.had_gpus)
 
 
 def _counts(request: Request, account: DueAccount) -> bool:

@@ -18,7 +18,8 @@ Under a power limit a job moves only if the power that it needs there at least (
 left while all other jobs keep what they need at least.
 
 A job with a due date grows when its plan says so (`due_dates`), whatever that saves, and whatever
-the jobs behind it in Slurm's order lose; the jobs before it lose nothing.
+the jobs behind it in Slurm's order lose; the jobs before it lose nothing, nor do those with due
+dates.
 
 With ``sticky`` False the movable jobs are placed anew in every round, as PAL's non-sticky mode
 does, and each job that finds faster GPUs moves, whatever its restart and the waiting jobs lose.
@@ -88,7 +89,8 @@ def plan_moves(
         return ()
     accounts = due_accounts(queue, now)
     if any(request.sizes for request in queue):
-        queue = with_least_sizes(with_due_sizes(queue, accounts))  # as the round places them
+        free = int(np.count_nonzero(cluster.free))
+        queue = with_least_sizes(with_due_sizes(queue, accounts, free))  # as the round places them
     known, budget = list(movable), PowerBudget.of(cluster, settings, power)
     if budget is not None:
         cluster, queue = budget.cluster, [budget.needing(request) for request in queue]
@@ -154,7 +156,8 @@ class _Moves:
                 continue
             ordered = self.ordered
             if move.due:
-                ordered = [r for r in ordered if r.priority > move.request.priority]
+                before_it = move.request.priority
+                ordered = [r for r in ordered if r.priority > before_it or r.due is not None]
             before = front or front_of(ordered, cluster, self.dispatcher, self.now)
             after = after_move(cluster, move, self.now)
             lost = gone | _gpus(move.assignment)

@@ -90,7 +90,8 @@ def plan_round(
     asked, moldable = queue, any(request.sizes for request in queue)
     accounts = due_dates.due_accounts(queue, now)
     if moldable:
-        queue = with_least_sizes(due_dates.with_due_sizes(queue, accounts))
+        free = int(np.count_nonzero(cluster.free))
+        queue = with_least_sizes(due_dates.with_due_sizes(queue, accounts, free))
     budget = PowerBudget.of(cluster, settings, power)
     if budget is not None:
         cluster, queue = budget.cluster, [budget.needing(request) for request in queue]

@@ -173,6 +173,29 @@ def test_it_grows_as_far_as_the_jobs_before_it_allow():
     assert move.request.gpus == 2
 
 
+@pytest.mark.parametrize(("due_h", "count"), [(None, 1), (6.0, 0)])
+def test_growth_takes_nothing_from_a_waiting_job_with_a_due_date(due_h, count):
+    one, cluster = running(1.05, since_h=1.0)
+    due = None if due_h is None else DueDate(NOW + due_h * H)
+    waits = Request("9", 3, time_limit_s=H, priority=-1.0, due=due)
+    assert len(moves_of(one, cluster, [waits])) == count
+
+
+@pytest.mark.parametrize(
+    ("free", "restart_s", "found"),
+    [
+        (4, 60.0, {"1": 2, "2": 2}),  # what their due dates need
+        (3, 60.0, {"1": 2, "2": 1}),  # the other one keeps its least size
+        (1, 60.0, {"1": 1}),
+        (3, None, {"1": 2}),  # job 2 could not grow later
+    ],
+)
+def test_a_job_that_can_grow_later_does_not_wait_for_its_size(free, restart_s, found):
+    pair = [dated("1", 6.0, 2.0), dated("2", 6.0, 1.0)]
+    pair = [replace(one, due=replace(one.due, restart_s=restart_s)) for one in pair]
+    assert sizes(plan_round(pair, full(free), PACKED, NOW)) == found
+
+
 def test_growth_counts_for_the_rate():
     one, cluster = running(1.05, since_h=1.0)
     assert moves_of(one, cluster, per_round=0) == ()
