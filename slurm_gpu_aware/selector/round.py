@@ -259,7 +259,7 @@ class Rounds:
         context = self._site.context(view.jobs, waiting, victims, profile, kept, classes)
         self.estimates.renew()
         cluster = self.estimates.with_ends(context.cluster, view.jobs, context.now)
-        context = replace(context, cluster=cluster)
+        context = replace(context, cluster=cluster, moved=self.mover.under_way.before)
         lost = frozenset(name for name, node in context.nodes.items() if not is_usable(node))
         self.start_monitor.watch(view.released, lost, grace_s=context.rules.grace_s)
         licences = Licences(self._client)
