@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 _NOT_REQUEUED_S = 20.0  # a job that still runs after this was not requeued
 _GIVEN_UP_S = 3600.0  # after this a job that is not back waits like any other
+_DELAY_S = 300.0  # Slurm's delay of requeued jobs is two minutes; a longer one is the owner's
+_OWNERS = {"JobHeldUser", "Dependency"}  # reasons to wait that owners set
 _MEASURED = 20  # moves of the site of which the median restart counts
 
 
@@ -147,7 +149,6 @@ class MovesUnderWay:
             if (job := known.get(job_id)) is not None
             and job.parked
             and job.job.reason == "BeginTime"
-            and (job.job.eligible_s or 0.0) <= self.began[job_id] + _GIVEN_UP_S
         }
         updates = [JobUpdate(job_id, (("StartTime", "now"),)) for job_id in back]
         for job_id, why in self.client.update_jobs(updates).items():
@@ -202,12 +203,14 @@ class MovesUnderWay:
         self.times = [*(time for time in self.times if at - time < RATE_S), at]
 
     def _follow(self, job_id: str, gated: GatedJob | None, now: float) -> None:
-        """Note that a job runs again, has ended, or was not requeued."""
+        """Note that a job runs again, has ended, was not requeued, or is put off by its owner."""
         move, began = self.jobs[job_id], self.began[job_id]
         if gated is not None and gated.job.restarts > move.restarts:
             self._past[job_id] = move, gated.job.restarts
         if gated is None or gated.job.state in ENDED or now - began > _GIVEN_UP_S:
             del self.jobs[job_id]
+        elif gated.job.state == "PENDING" and _is_put_off(gated.job, now):
+            self._fail(job_id, "its owner lets it wait", now)
         elif gated.job.state != "RUNNING":
             return
         elif gated.job.restarts > move.restarts:
@@ -270,6 +273,11 @@ def _move(event: Event) -> UnderWay | None:
     except TypeError:  # of another release
         log.warning("the move of job %s cannot be read", event.job_id)
         return None
+
+
+def _is_put_off(job: SlurmJob, now: float) -> bool:
+    """Whether a requeued job waits for its owner: no GPUs are kept for it, and it has no turn."""
+    return job.reason in _OWNERS or (job.eligible_s or 0.0) > now + _DELAY_S
 
 
 def _delayed(job: SlurmJob, now: float) -> bool:

@@ -108,6 +108,26 @@ def test_gpus_are_kept_before_slurm_tells_of_its_delay(slurm: SlurmFolder) -> No
     assert slurm.jobs["7"]["nodes"] == "n2", slurm.said
 
 
+@pytest.mark.parametrize("put_off", [{"reason": "JobHeldUser"}, {"begin_time": 1_000}])
+def test_nothing_is_kept_for_a_job_that_its_owner_puts_off(
+    slurm: SlurmFolder, put_off: dict[str, Any]
+) -> None:
+    """Nor does it go first later, or start sooner than its owner said."""
+    site(slurm)
+    assert slurm.round() == 0, slurm.said
+    assert requeues(slurm) == 1
+    later = int(time.time()) + put_off.pop("begin_time", 0)
+    slurm.change("7", **put_off, eligible_time=later, stuck=True)
+    again = parked("10", comment="class=A", priority=9_000)
+    slurm.write([*slurm.jobs.values(), again], NODES)
+    slurm.change("10", tres_per_node="gres/gpu:4", admin_comment="gpuaware/1;tn=gres/gpu:4;mc=1")
+    assert slurm.round(2) == 0, slurm.said
+    assert (slurm.jobs["7"]["state"], slurm.jobs["10"]["nodes"]) == ("PENDING", "n2"), slurm.said
+    assert slurm.jobs["7"]["eligible_time"] == later
+    (error,) = events(slurm, "error")
+    assert error.detail == {"step": "move", "why": "its owner lets it wait"}
+
+
 def test_power_is_kept_for_a_job_on_a_move(slurm: SlurmFolder) -> None:
     """The limit leaves power for its two GPUs and a bit; what comes meanwhile waits for power."""
     with slurm.config.open("a") as config:
