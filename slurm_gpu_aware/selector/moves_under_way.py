@@ -35,6 +35,7 @@ _NOT_REQUEUED_S = 20.0  # a job that still runs after this was not requeued
 _GIVEN_UP_S = 3600.0  # after this a job that is not back waits like any other
 _DELAY_S = 300.0  # Slurm's delay of requeued jobs is two minutes; a longer one is the owner's
 _OWNERS = {"JobHeldUser", "Dependency"}  # reasons to wait that owners set
+_RETURN = "return"  # step of jobs that were requeued, and do not come back at once
 _MEASURED = 20  # moves of the site of which the median restart counts
 
 
@@ -110,6 +111,8 @@ class MovesUnderWay:
                 self.jobs.pop(job_id, None)
                 self._measure(job_id, float(detail.get("after_s") or 0.0))
             elif detail.get("step") == "move":
+                self._drop(job_id)
+            elif detail.get("step") == _RETURN:
                 self.jobs.pop(job_id, None)
 
     def begin(self, job_id: str, move: UnderWay, now: float) -> str | None:
@@ -210,7 +213,10 @@ class MovesUnderWay:
         if gated is None or gated.job.state in ENDED or now - began > _GIVEN_UP_S:
             del self.jobs[job_id]
         elif gated.job.state == "PENDING" and _is_put_off(gated.job, now):
-            self._fail(job_id, "its owner lets it wait", now)
+            del self.jobs[job_id]
+            why = "its owner lets it wait, so nothing is kept for it"
+            self.ledger.event(job_id, "error", {"step": _RETURN, "why": why}, now)
+            log.info("job %s comes back from its move as any job: %s", job_id, why)
         elif gated.job.state != "RUNNING":
             return
         elif gated.job.restarts > move.restarts:
@@ -255,8 +261,13 @@ class MovesUnderWay:
             if job_id not in known:
                 del self._took[job_id]
 
+    def _drop(self, job_id: str) -> None:
+        """Forget a move that failed: it does not count for the rate, or users could use that up."""
+        if self.jobs.pop(job_id, None) is not None and self.began[job_id] in self.times:
+            self.times.remove(self.began[job_id])
+
     def _fail(self, job_id: str, why: str, now: float) -> None:
-        self.jobs.pop(job_id, None)
+        self._drop(job_id)
         self.ledger.event(job_id, "error", {"step": "move", "why": why}, now)
         log.warning("job %s is not moved: %s", job_id, why)
 

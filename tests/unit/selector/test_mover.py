@@ -125,7 +125,8 @@ def test_nothing_is_kept_for_a_job_that_its_owner_puts_off(
     assert (slurm.jobs["7"]["state"], slurm.jobs["10"]["nodes"]) == ("PENDING", "n2"), slurm.said
     assert slurm.jobs["7"]["eligible_time"] == later
     (error,) = events(slurm, "error")
-    assert error.detail == {"step": "move", "why": "its owner lets it wait"}
+    assert error.detail["step"] == "return"
+    assert "its owner lets it wait" in error.detail["why"]
 
 
 def test_power_is_kept_for_a_job_on_a_move(slurm: SlurmFolder) -> None:
@@ -191,6 +192,16 @@ def test_a_job_that_slurm_does_not_requeue_is_asked_once(slurm: SlurmFolder) -> 
     assert "presently disabled" in error.detail["why"]
     assert slurm.round() == 0, slurm.said
     assert requeues(slurm) == 0
+
+
+def test_what_slurm_does_not_requeue_uses_up_no_moves_of_the_site(slurm: SlurmFolder) -> None:
+    site(slurm, "first_s = 0.0\nlast_s = 0.0\nagain_s = 0.0\nper_hour = 1")
+    slurm.change("7", no_requeue=True)
+    assert slurm.round() == 0, slurm.said
+    assert (requeues(slurm), slurm.jobs["7"]["state"]) == (1, "RUNNING")
+    slurm.change("7", no_requeue=False)
+    assert slurm.round(4) == 0, slurm.said
+    assert slurm.jobs["7"]["nodes"] == "n2", slurm.said
 
 
 def test_a_job_is_not_moved_again_within_the_hour(slurm: SlurmFolder) -> None:
