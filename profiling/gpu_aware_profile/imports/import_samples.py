@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from gpu_aware_profile.imports.import_rows import taken_at_of
+from gpu_aware_profile.imports.import_rows import Kind, taken_at_of
 from slurm_gpu_aware.bounds import MAX_GPUS, MAX_MHZ, MAX_NODES, check_time_ms, quoted
 from slurm_gpu_aware.filter_rules import FEATURE, MAX_NAME, MODEL
 from slurm_gpu_aware.model.performance_sample import NOT_LOCKED, NamedSample, PerformanceSample
@@ -25,8 +25,10 @@ def read_samples(
 ) -> tuple[list[NamedSample], list[BadRow]]:
     """Samples of applications, and bad rows.
 
-    ``classes``: those of the site. ``taken_at``: as in `import_rows.read_timings`.
+    ``classes``: those of the site. ``taken_at``: as in `import_rows.read_timings`. Raises
+    SourceError if a column is missing.
     """
+    table.require(*Kind.SAMPLES.value)
 
     def sample(row: Row) -> NamedSample:
         gpus = _count(row, "gpus", MAX_GPUS)

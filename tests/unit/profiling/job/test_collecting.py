@@ -72,6 +72,11 @@ def test_a_job_that_may_run_keeps_its_file(store, folder):
     [
         (HEADER + ROW.replace("0.25", "-1"), "line 2"),
         (HEADER + ROW.replace("0.25,400", ","), "line 2"),
+        ("a,b\n1,2\n", "no column 'application', 'gpu_model', 'gpus', 'time_s'"),
+        (HEADER.replace("clock_mhz", "gpus") + ROW, "column 'gpus' occurs twice"),
+        ("", "no column"),
+        ("\0", "NUL byte"),
+        (HEADER + '"', "not CSV"),
         (HEADER + "x" * (1 << 16), "larger than 64 KiB"),
         (HEADER + ROW.replace("resnet50", "r" * 64), "not a valid name"),
         (HEADER + "".join(ROW.replace("resnet50", f"r{k}") for k in range(21)), "more than 20"),
