@@ -143,7 +143,9 @@ def by_every_end(request, cluster, weight):
         if not at < math.inf or at > since + CAP * request.expected_s:
             break
         for node, slots in job.gpus:
-            later.give_back(node, slots, job.cpus[node], job.memory_mb[node])
+            later.give_back(node, slots)
+            later.free_cpus[node] += job.cpus[node]
+            later.free_memory_mb[node] += job.memory_mb[node]
         set_then = policy.place(request, later)
         if set_then is None or all(
             cluster.free[node, list(slots)].all() for node, slots in chosen_of(set_then)
@@ -261,7 +263,9 @@ def _after(plan, by_id, cluster, head):
     for job, end in zip(cluster.running, ends.tolist(), strict=True):
         if end <= head.postponement.start_s:
             for node, slots in job.gpus:
-                later.give_back(node, slots, job.cpus[node], job.memory_mb[node])
+                later.give_back(node, slots)
+                later.free_cpus[node] += job.cpus[node]
+                later.free_memory_mb[node] += job.memory_mb[node]
         else:
             stay.append(job)
     for a in plan.assignments:

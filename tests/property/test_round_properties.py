@@ -77,7 +77,9 @@ def cluster_at(cluster, jobs, time_s):
     for gpus, end, cpus, memory in jobs:
         if max(end, NOW) <= time_s:
             for node, slots in gpus:
-                later.give_back(node, slots, cpus.get(node, 0), memory.get(node, 0))
+                later.give_back(node, slots)
+                later.free_cpus[node] += cpus.get(node, 0)
+                later.free_memory_mb[node] += memory.get(node, 0)
     return later
 
 
@@ -191,5 +193,7 @@ def _without(cluster, victims):
     gone = cluster.copy()
     for job in victims:
         for node, slots in job.gpus:
-            gone.give_back(node, slots, job.cpus[node], job.memory_mb[node])
+            gone.give_back(node, slots)
+            gone.free_cpus[node] += job.cpus[node]
+            gone.free_memory_mb[node] += job.memory_mb[node]
     return gone
