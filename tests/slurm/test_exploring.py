@@ -15,6 +15,8 @@ from test_power import FILE, GPUS, IDLE_W, MARGIN, WAIT
 
 pytestmark = OUTRUN
 
+STORE = "/var/lib/slurm-gpu-aware/store.db"
+KEPT = "/tmp/store"
 RECORDS = "/shared/records"
 TRAIN = """
 import os, time
@@ -42,14 +44,19 @@ def exploring(cluster: Cluster) -> Iterator[None]:
         cluster.sh("ctl", f"printf '\\n[power]\\nexplore_s = 100\\n' >> {CONFIG}")
         cluster.sh("ctl", f"install -d -m 1733 {RECORDS}; rm -f {RECORDS}/*")
         cluster.service_down("ctl", "selectd")
+        cluster.sh("ctl", f"rm -rf {KEPT}; mkdir {KEPT}; cp -p {STORE}* {KEPT}/")
         cluster.service_up("ctl", "selectd")
-        cluster.sh(
-            "ctl",
-            "gpu-aware-profile sweep --clocks 6 --allow-clock-changes --time-limit 600",
-            timeout=600,
-        )
-        time.sleep(6)  # the selector reads the profile every 5 s
-        yield
+        try:
+            cluster.sh(
+                "ctl",
+                "gpu-aware-profile sweep --clocks 6 --allow-clock-changes --time-limit 600",
+                timeout=600,
+            )
+            time.sleep(6)  # the selector reads the profile every 5 s
+            yield
+        finally:  # other tests count with jobs whose power no model knows
+            cluster.service_down("ctl", "selectd")
+            cluster.sh("ctl", f"rm -f {STORE}*; mv {KEPT}/* $(dirname {STORE})/")
 
 
 def told(cluster: Cluster, job: str) -> dict[str, Any]:

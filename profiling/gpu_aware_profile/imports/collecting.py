@@ -71,14 +71,14 @@ def collect(store: Store, folder: Path, classes: Sequence[str], now: float) -> C
 def _names(folder: Path, now: float) -> list[str]:
     """Names of complete records, at most ``_MOST_FILES`` of each owner.
 
-    Files of other names, and those that still change, count for nothing, so that they displace
-    none.
+    Folders, files of other names, and those that still change, count for nothing, so that they
+    displace none.
     """
     names, taken = [], Counter[int]()
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                if not _FILE.match(entry.name):
+                if not _FILE.match(entry.name) or entry.is_dir(follow_symlinks=False):
                     continue
                 with suppress(FileNotFoundError):  # a job may replace it meanwhile
                     known = entry.stat(follow_symlinks=False)
