@@ -49,7 +49,9 @@ def test_a_job_gets_at_least_the_size_that_its_due_date_needs(site, exponent, da
     plan = plan_round(queue, cluster, PACKED, NOW)
     for one in plan.assignments:
         account = least[one.job_id]
-        assert sum(map(len, one.slots)) >= (account.gpus if account.in_time else 1)
+        due = next(request.due for request in queue if request.job_id == one.job_id)
+        fixed = account.in_time and due.restart_s is None  # one that may be moved can grow later
+        assert sum(map(len, one.slots)) >= (account.gpus if fixed else 1)
 
 
 @given(sites(), st.floats(0.2, 1.0), st.data())
