@@ -45,6 +45,7 @@ ZEUS = " + Zeus"
 PUBLISHED = {GANDIVA: 3.39, TIRESIAS: 1.73, GANDIVA + ZEUS: 2.90, TIRESIAS + ZEUS: 1.62, AFS: 1.57}
 """The largest improvement of the average completion time at equal energy."""
 POWERFLOW, MODELS = "PowerFlow", "PowerFlow, fitted models"
+PLACED = "PowerFlow, placed by eft"
 LIVE, EASY = "eft + PowerFlow", "eft, EASY"
 GROWS = LIVE + ", moves"
 REMARKS = (
@@ -65,6 +66,9 @@ REMARKS = (
     " free, and these idle: the energy without idle GPUs is about PowerFlow's or lower, all energy"
     " is not. With moves (move=ok, default settings) running jobs grow, and the same energy ends"
     " jobs sooner.",
+    "PowerFlow placed by eft sizes all jobs anew as PowerFlow does and lets eft choose their GPUs,"
+    " which knows the run times here and may let a job wait for GPUs on fewer nodes. It is a mode"
+    " of the simulator (eft:powerflow): a selector does not stop and restart all jobs.",
 )
 PROFILES = {"A": "longhorn_resnet", "B": "longhorn_bert"}
 
@@ -118,12 +122,13 @@ def schedulers(power: PowerSettings, known: Mapping[str, SizeTable]) -> dict[str
         EASY: eft,
         POWERFLOW: replace(base, sizing="powerflow"),
         MODELS: replace(base, sizing="powerflow", power=replace(power, known=known)),
+        PLACED: replace(base, policy="eft", sizing="powerflow"),
         LIVE: live,
         GROWS: replace(live, moves=MoveSettings()),
     }
 
 
-SWEPT = (POWERFLOW, MODELS, LIVE, GROWS)
+SWEPT = (POWERFLOW, MODELS, PLACED, LIVE, GROWS)
 
 
 class Bench:
@@ -258,7 +263,7 @@ def section(count: Count, data: Path, processes: int | None) -> str:
     names = list(schedulers(bench.power, bench.known))
     found = {demand: bench.points(demand, names) for demand in count.demands}
     middle = count.demands[len(count.demands) // 2]
-    differ = bench.points(middle, (EASY, POWERFLOW, LIVE), differ=True)
+    differ = bench.points(middle, (EASY, POWERFLOW, PLACED, LIVE, GROWS), differ=True)
     short = "" if count == Count() else " (a part of the runs)"
     errors = [percent(error(bench.known, bench.tables, what)) for what in ("time_s", "power_w")]
     return "\n\n".join(
