@@ -7,13 +7,25 @@ from collections.abc import Iterator
 
 from cluster import NODES, Cluster
 
-__all__ = ["CONFIG", "FILTER_CONF", "GRES_CONF", "SLURM_CONF", "TOPOLOGY", "kept", "restart"]
+__all__ = [
+    "CONFIG",
+    "FILTER_CONF",
+    "GRES_CONF",
+    "SLURM_CONF",
+    "TOPOLOGY",
+    "kept",
+    "new_store",
+    "restart",
+]
 
 SLURM_CONF = "/etc/slurm/slurm.conf"
 GRES_CONF = "/etc/slurm/gres.conf"
 TOPOLOGY = "/etc/slurm/topology.conf"
 FILTER_CONF = "/etc/slurm/gpu_aware_conf.lua"
 CONFIG = "/etc/slurm-gpu-aware/config.toml"
+
+STORE = "/var/lib/slurm-gpu-aware/store.db"
+KEPT_STORE = "/tmp/kept-store"
 
 
 def restart(cluster: Cluster) -> None:
@@ -39,3 +51,18 @@ def kept(cluster: Cluster, *paths: str) -> Iterator[None]:
             back = f"if [ -e {path}.kept ]; then mv {path}.kept {path}; else rm -f {path}; fi"
             cluster.sh("ctl", back)
         restart(cluster)
+
+
+@contextlib.contextmanager
+def new_store(cluster: Cluster) -> Iterator[None]:
+    """In the block the selector has a new store, without what sweeps of other tests have found."""
+    cluster.service_down("ctl", "selectd")
+    cluster.sh("ctl", f"rm -rf {KEPT_STORE}; mkdir {KEPT_STORE}; mv {STORE}* {KEPT_STORE}/")
+    cluster.service_up("ctl", "selectd")
+    try:
+        yield
+    finally:
+        cluster.cancel_all()
+        cluster.service_down("ctl", "selectd")
+        cluster.sh("ctl", f"rm -f {STORE}*; mv {KEPT_STORE}/* $(dirname {STORE})/")
+        cluster.service_up("ctl", "selectd")

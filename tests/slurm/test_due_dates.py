@@ -168,8 +168,9 @@ def test_on_a_full_cluster_due_dates_are_met_and_nothing_starves(cluster: Cluste
     due_s, work_s = time.time() + 45, 46
     due = f",due={local(due_s)}"
     plain = Job(cluster, f"{due},place=off", "-t1", work_s=work_s)
+    cluster.wait(plain.id, "RUNNING", 60)  # or it takes a GPU that the selector gives away
     held = [cluster.submit("bob", [f"--gres=gpu:{n}", "-t9"], WAIT) for n in (4, 4, 4, 3)]
-    for job_id in (plain.id, *held):
+    for job_id in held:
         cluster.wait(job_id, "RUNNING", 60)
     others = [cluster.submit("bob", ["--gres=gpu:2", "-t1"], "sleep 5") for _ in range(2)]
     others.append(cluster.submit("bob", ALL_GPUS, "sleep 1"))

@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 from cluster import NODES, OUTRUN, Cluster
-from site_files import CONFIG, kept
+from site_files import CONFIG, kept, new_store
 from test_clocks_live import locked
 from test_power import FILE, GPUS, IDLE_W, MARGIN, WAIT
 
 pytestmark = OUTRUN
 
-STORE = "/var/lib/slurm-gpu-aware/store.db"
-KEPT = "/tmp/store"
 RECORDS = "/shared/records"
 TRAIN = """
 import os, time
@@ -43,10 +41,7 @@ def exploring(cluster: Cluster) -> Iterator[None]:
     with kept(cluster, CONFIG, FILE):
         cluster.sh("ctl", f"printf '\\n[power]\\nexplore_s = 100\\n' >> {CONFIG}")
         cluster.sh("ctl", f"install -d -m 1733 {RECORDS}; rm -f {RECORDS}/*")
-        cluster.service_down("ctl", "selectd")
-        cluster.sh("ctl", f"rm -rf {KEPT}; mkdir {KEPT}; cp -p {STORE}* {KEPT}/")
-        cluster.service_up("ctl", "selectd")
-        try:
+        with new_store(cluster):  # other tests count with jobs whose power no model knows
             cluster.sh(
                 "ctl",
                 "gpu-aware-profile sweep --clocks 6 --allow-clock-changes --time-limit 600",
@@ -54,9 +49,6 @@ def exploring(cluster: Cluster) -> Iterator[None]:
             )
             time.sleep(6)  # the selector reads the profile every 5 s
             yield
-        finally:  # other tests count with jobs whose power no model knows
-            cluster.service_down("ctl", "selectd")
-            cluster.sh("ctl", f"rm -f {STORE}*; mv {KEPT}/* $(dirname {STORE})/")
 
 
 def told(cluster: Cluster, job: str) -> dict[str, Any]:

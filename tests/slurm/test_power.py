@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from cluster import NODES, OUTRUN, Cluster
-from site_files import kept
+from site_files import kept, new_store
 from test_clocks_live import locked
 
 pytestmark = OUTRUN
@@ -24,7 +24,7 @@ WAIT = "sleep 300"
 @pytest.fixture
 def limited(cluster: Cluster) -> Iterator[None]:
     """The limit leaves power for three GPUs, whose power limits no sweep has read."""
-    with kept(cluster, FILE):
+    with kept(cluster, FILE), new_store(cluster):
         watts = (GPUS * IDLE_W + 3 * (GPU_W - IDLE_W)) / (1 - MARGIN)
         cluster.sh("ctl", ["gpu-aware", "power", "set", str(round(watts + 1))])
         yield
