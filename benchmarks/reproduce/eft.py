@@ -71,6 +71,8 @@ class Load:
     penalty: float | None = None
     medians: str = "gpus"
     """How medians are drawn: each GPU once, or with repetition (``repeat``)."""
+    policies: Sequence[tuple[str, str]] = POLICIES
+    backfills: Sequence[bool] = (False, True)
 
     def site(self, bench: Bench, scores: str, seed: int) -> SimulatedSite:
         """A cluster with drawn scores."""
@@ -172,19 +174,21 @@ def section(count: Count, processes: int | None) -> str:
     bench = Bench(replace(size, synergy_jobs=count.synergy_jobs), processes)
     sia = Load("Sia-Philly", bench.traces, count.draws)
     copies = [other_times(t, 1000 * k) for k in range(1, count.copies + 1) for t in bench.traces]
-    more = replace(sia, name=f"Sia-Philly, {count.more_draws} draws", draws=count.more_draws)
-    loads = [sia, more, Load("Sia-Philly, other times", copies, max(1, count.draws // 2))]
+    few = replace(sia, policies=POLICIES[:2])
+    name, half = f"Sia-Philly, {count.more_draws} draws", max(1, count.draws // 2)
+    more = replace(few, name=name, draws=count.more_draws, backfills=(True,))
+    other = replace(few, name="Sia-Philly, other times", traces=copies, draws=half)
+    loads = [sia, more, other]
     if count.loads:
         traces = [bench.synergy(load) for load in count.loads]
         draws = count.synergy_draws
         loads.append(Load("Synergy-like", traces, draws, SYNERGY_NODES, SYNERGY_PENALTY, "repeat"))
     rows, beside = [], []
     for load in loads:
-        policies = POLICIES[:2] if load.name.startswith("Sia-Philly, ") else POLICIES
-        for easy in (True,) if load is more else (False, True):
-            all_found = {s: results(bench, load, s, policies, easy=easy) for s in SCORES}
+        for easy in load.backfills:
+            all_found = {s: results(bench, load, s, load.policies, easy=easy) for s in SCORES}
             name = load.name + (" + EASY" if easy else "")
-            for case in policies:
+            for case in load.policies:
                 shares = [gains(found, case, average) for found in all_found.values()]
                 cells = [f"{spread(s)} ± {_error(s, load.draws)}" for s in shares]
                 rows.append((name, *case, *cells))

@@ -78,7 +78,7 @@ def settle_changes(
 
 def _changed_again(client: SlurmClient, jobs: Sequence[GatedJob]) -> set[str]:
     """Ids of jobs whose owner has changed them once more since they were read."""
-    # What we refused in part may have taken the record out of Extra.
+    # An update that Slurm refused in part may have taken the record out of Extra.
     extra = {job.id: {job.job.extra or "", _settled_extra(job)} for job in jobs}
     shown = client.jobs_of(list(extra)) if extra else ()
     return {job.id for job in shown if job.id in extra and (job.extra or "") not in extra[job.id]}

@@ -112,7 +112,7 @@ _MACHINES: Mapping[str, Callable[[float], HardwareGraph]] = {
     "mapa-summit": lambda host: _power_node(3, 2, 25.0, host),
     "mapa-torus-2d": _torus_2d,
     "mapa-cubemesh-16": lambda host: _linked(16, 4, host, (1, _MESH16_SINGLE), (2, _MESH16_DOUBLE)),
-    # One xGMI link of 16 lanes of 32 GT/s between every two GPUs (AMD CDNA 3 white paper).
+    # One xGMI link of 16 lanes of 32 GT/s between every two GPUs, so 64 GB/s.
     "mi300x-8": lambda host: _linked(
         8, 4, host, (1, [*combinations(range(8), 2)]), per_link=64.0, kind="XGMI"
     ),
