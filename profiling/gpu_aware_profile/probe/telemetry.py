@@ -98,6 +98,7 @@ class Telemetry:
 
     def take(self) -> None:
         """Take one sample; only the thread may do so while it runs."""
+        window = self._open
         try:
             sample, energy_j = self._device.sample(), self._device.energy_j()
         except DeviceError as exc:
@@ -106,8 +107,9 @@ class Telemetry:
         now = self._now()
         with self._changed:
             self._sampled = True
-            if self._open is not None:
-                self._open.append((now, sample, energy_j))
+            # A sample that began before the window shows the GPU without the window's load
+            if window is not None and window is self._open:
+                window.append((now, sample, energy_j))
             if sample.temperature_c is not None:
                 self._temperatures.append((now, sample.temperature_c))
                 while self._temperatures[0][0] < now - _STEADY_S - 1.0:

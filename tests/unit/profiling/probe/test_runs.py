@@ -260,3 +260,22 @@ def test_a_gpu_without_a_thermometer_is_warm_at_once():
     assert not telemetry.steady(0.0)
     telemetry.take()
     assert telemetry.steady(0.0)
+
+
+def test_a_sample_that_began_before_the_window_is_not_of_it():
+    begun, go_on = threading.Event(), threading.Event()
+    card = Card()
+
+    def idle_sample():
+        card.sample = lambda: SAMPLE
+        begun.set()
+        assert go_on.wait(10)
+        return SAMPLE._replace(power_w=10.0)
+
+    card.sample = idle_sample
+    with Telemetry(card) as telemetry:
+        assert begun.wait(10)
+        threading.Timer(0.05, go_on.set).start()
+        with telemetry.window():
+            pass
+    assert {sample.power_w for sample in telemetry.windows[0].samples} == {100.0}
