@@ -202,7 +202,7 @@ class Simulator:
         if job.deadline_s is None or not self.settings.due_dates:
             return None
         restart_s = None if self.moving is None else self.moving.restart_s(job)
-        return DueDate(job.deadline_s, restart_s=restart_s)
+        return DueDate(job.deadline_s, weight=job.weight, restart_s=restart_s)
 
     def _known_table(self, job: TraceJob) -> SizeTable | None:
         """The job's size table as the planner knows it."""

@@ -26,8 +26,8 @@ __all__ = ["StsSizes", "sts_sizes"]
 PERIOD_S = 600.0
 """Longest time between decisions while a job waits (H; the paper gives no value)."""
 LATE_COST = 10.0
-"""Cost of being late, as a multiple of the energy of the largest size in that time (about as in the
-paper)."""
+"""Cost of being late with weight 1, as a multiple of the energy of the largest size in that time
+(about as in the paper)."""
 _LEAST_S = 1.0
 """Growth that is due earlier waits so long."""
 _MODEL = "gpu"
@@ -87,7 +87,8 @@ def _due_job(active: ActiveJob, width: int, gpu_w: float, now: float, restart_s:
         one = Speeds(np.array([float(gpus)]), np.ones(1), np.array([gpus * gpu_w]))
         work = empirical([seconds], seconds)
         return DueJob(name, math.inf, 0.0, work, {_MODEL: one}, held, movable=False)
-    late, movable = LATE_COST * float(speeds.power[-1]), active.job.elastic
+    late = request.due.weight * LATE_COST * float(speeds.power[-1])
+    movable = active.job.elastic
     if active.placed is not None:
         speeds = replace(speeds, speed=speeds.speed / active.placed.slowdown)
     steps = int(np.sum(speeds.gpus > (held.gpus if held else speeds.gpus[0])))

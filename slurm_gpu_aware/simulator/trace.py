@@ -37,6 +37,8 @@ class TraceJob:
     time_limit_s: float = math.inf
     deadline_s: float | None = None
     """Relative to the trace's start, like ``submit_s``."""
+    weight: float = 1.0
+    """Of its due date; live its QOS has it."""
     bandwidth_sensitive: bool = False
     communication_share: float | None = None
     """Share of its time that is communication at the best bandwidth; None: its application's."""
@@ -106,6 +108,7 @@ _RANGES = (
     ("nodes", 1, MAX_NODES),
     ("time_limit_s", MIN_RUN_S, MAX_TIME_S),
     ("deadline_s", -MAX_TIME_S, MAX_TIME_S),
+    ("weight", 1e-9, 1e9),
     ("priority", -_MAX_PRIORITY, _MAX_PRIORITY),
 )
 
@@ -167,6 +170,7 @@ _OPTIONAL: Mapping[str, tuple[str, Callable[[Row, str], object]]] = {
     "nodes": ("nodes", Row.count),
     "time_limit_s": ("time_limit_s", Row.number),
     "deadline_s": ("deadline_s", Row.number),
+    "weight": ("weight", Row.number),
     "bw": ("bandwidth_sensitive", _flag),
     "pattern": ("pattern", Row.text),
     "priority": ("priority", Row.number),
@@ -189,9 +193,10 @@ def read_csv(
     """Read a trace from a file, or from ``text`` if given (then ``source`` is only its name).
 
     Columns: job_id, submit_s, gpus, duration_s; optional: class (or ``class_column``), model,
-    nodes, time_limit_s, deadline_s, bw (high, low), pattern, priority, sizes (MIN-MAX), move (ok,
-    no), user, name, account (or vc). Other columns are ignored. An empty optional cell means the
-    default. Raises SourceError if the file cannot be read, is not CSV, or lacks a required column.
+    nodes, time_limit_s, deadline_s, weight, bw (high, low), pattern, priority, sizes (MIN-MAX),
+    move (ok, no), user, name, account (or vc). Other columns are ignored. An empty optional cell
+    means the default. Raises SourceError if the file cannot be read, is not CSV, or lacks a
+    required column.
     """
     table = read_table(source, text)
     no_times = {*_REQUIRED} - {*table.columns} == {"duration_s"}

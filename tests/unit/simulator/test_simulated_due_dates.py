@@ -35,10 +35,11 @@ def earlier():
 
 
 def dated(work_s, due_after_s, **more):
-    return TraceJob(
+    job = TraceJob(
         "dated", AT_S, 1, work_s, name="a", user="u", time_limit_s=LIMIT_S, table=TABLES["a"],
-        sizes=SIZES, deadline_s=AT_S + due_after_s, **more,
+        sizes=SIZES, deadline_s=AT_S + due_after_s,
     )  # fmt: skip
+    return replace(job, **more)
 
 
 def run(jobs, policy="packed", cluster=ONE, **more):
@@ -146,6 +147,25 @@ def test_by_pressure_a_pressing_job_overtakes_one_with_time():
         starts = {p["job_id"]: p["at_s"] for p in result.placements}
         assert (starts["dated"] < starts["calm"]) == by_pressure
         assert min(starts["dated"], starts["calm"]) == AT_S + 499.0
+
+
+@pytest.mark.parametrize(("weight", "first"), [(1.0, "dated"), (2.0, "calm")])
+def test_a_heavier_job_goes_before_time_to_spare(weight, first):
+    calm = dated(1000.0, 60_000.0, job_id="calm", weight=weight)
+    pressed = dated(1000.0, 11_500.0)
+    full = replace(others(7, 50_000.0), job_id="full")
+    jobs = [replace(job, sizes=(1, 2)) for job in (calm, pressed)]
+    result = run([*earlier(), full, others(1, 500.0), *jobs], due_by_pressure=True)
+    starts = {p["job_id"]: p["at_s"] for p in result.placements}
+    assert starts[first] == AT_S + 499.0 == min(starts["dated"], starts["calm"])
+
+
+@pytest.mark.parametrize(("weight", "size"), [(0.01, (AT_S, 1)), (1.0, (AT_S + 299.0, 8))])
+def test_sts_postpones_a_job_whose_due_date_has_weight(weight, size):
+    """One GPU is free, on which the job is late: as cheap as can be, or worth waiting for eight."""
+    full = replace(others(7, 300.0), job_id="full")
+    result = run([*earlier(), full, dated(9000.0, 500.0, weight=weight)], "packed:sts")
+    assert sizes_of(result)[0] == size
 
 
 def test_sts_grows_a_long_job_and_restarts_count():

@@ -38,9 +38,11 @@ def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path):
 
 
 def test_optional_columns_and_another_class_column():
-    text = f"{HEADER},class,kind,nodes,deadline_s,bw\n1,0,4,9.5,A,C,2,99,high\n2,0,4,9.5,A,,,,\n"
+    text = f"{HEADER},class,kind,nodes,deadline_s,weight,bw\n1,0,4,9.5,A,C,2,99,2.5,high\n"
+    text += "2,0,4,9.5,A,,,,,\n"
     first, second = from_text(text, class_column="kind").jobs
     assert (first.app_class, first.nodes, first.deadline_s) == ("C", 2, 99.0)
+    assert (first.weight, second.weight) == (2.5, 1.0)
     assert first.bandwidth_sensitive
     assert (second.app_class, second.nodes, second.deadline_s) == ("B", None, None)
     assert from_text(text).jobs[0].app_class == "A"
@@ -72,6 +74,8 @@ def test_a_bad_row_is_reported_with_its_line(row, reason):
     [
         ("nodes", "-1", "nodes is -1, expected 1 to 65536"),
         ("nodes", "0", "nodes is 0"),
+        ("weight", "0", "weight is 0, expected 1e-09 to"),
+        ("weight", "inf", "weight is 'inf': not a finite number"),
         ("pattern", "star", "pattern is 'star'"),
         ("time_limit_s", "0", "time_limit_s is 0, expected 0.001 to"),
         ("time_limit_s", "-60", "time_limit_s is -60"),
