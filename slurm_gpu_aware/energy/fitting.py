@@ -34,6 +34,9 @@ _TESTABLE = 3
 """Conditions below which nothing can be held out."""
 _WORST = 1e3
 """Relative error of a prediction beyond which it does not matter how wrong it is."""
+_HOPELESS = 0.5
+"""Mean relative error of a fit for its own measurements above which it is no model. It is not
+tested: that takes ten more fits, and longest where the measurements contradict each other."""
 _LEAST_S, _MOST_S = 1e-9, 1e9
 _MOST_W = 1e9
 
@@ -49,12 +52,15 @@ def fit_model(
     """Fit a model to the samples of one application or class on one GPU model.
 
     ``reference_mhz``: the clock at which a GPU runs by default (its maximum). Samples that are not
-    usable are left out. Raises ValueError if none with a time is left.
+    usable are left out. Raises ValueError if none with a time is left, or if no model fits them.
     """
     usable = merged([s for s in samples if is_usable(s)])
     if not any(is_timed(s) for s in usable):
         raise ValueError(f"{name} on {gpu_model}: no usable sample")
     throughput, power = _fit(usable, prior, reference_mhz)
+    error = max(_mean_error(ratio) or 0.0 for ratio in _ratios(throughput, power, usable))
+    if error > _HOPELESS:
+        raise ValueError(f"the best fit is wrong by {100 * error:.0f}% for what was measured")
     measured = _range(usable, prior)
     quality = held_out(usable, prior, reference_mhz)
     return PerformanceModel(name, gpu_model, throughput, power, quality, measured)
@@ -177,17 +183,23 @@ def held_out(
         rest = [s for i, s in enumerate(samples) if i % folds != fold]
         if with_time < _TESTABLE:
             rest += [s._replace(power_w=None) for s in own if is_timed(s)]
-        throughput, watts_of = _fit(rest, prior, reference_mhz)
-        at = conditions_of(own)
-        times = iteration_times(throughput, at)
-        watts = at.gpus * gpu_power(watts_of, times, at.batch_size)
-        time += [t / s.time_s for t, s in zip(times.total, own, strict=True)]
-        power += [
-            np.nan if s.power_w is None else w / s.power_w for w, s in zip(watts, own, strict=True)
-        ]
-    ratios = np.array(time), np.array(power)
+        of_time, of_power = _ratios(*_fit(rest, prior, reference_mhz), own)
+        time.append(of_time)
+        power.append(of_power)
+    ratios = np.concatenate(time), np.concatenate(power)
     errors = [_mean_error(ratio) for ratio in (*ratios, ratios[0] * ratios[1])]
     return Quality(with_time, with_power, *errors)
+
+
+def _ratios(
+    throughput: ThroughputParameters, power: PowerParameters, samples: Sequence[PerformanceSample]
+) -> tuple[FloatArray, FloatArray]:
+    """Predicted / measured time and power of each sample; NaN: not measured."""
+    at = conditions_of(samples)
+    times = iteration_times(throughput, at)
+    watts = at.gpus * gpu_power(power, times, at.batch_size)
+    measured_w = [math.nan if s.power_w is None else s.power_w for s in samples]
+    return times.total / [s.time_s for s in samples], watts / measured_w
 
 
 def _mean_error(ratio: FloatArray) -> float | None:

@@ -16,7 +16,9 @@ from energy_samples import (
     true_model,
 )
 
+from slurm_gpu_aware.energy import fitting
 from slurm_gpu_aware.energy.fitting import conditions_of, fit_model, held_out, is_usable, merged
+from slurm_gpu_aware.energy.least_squares import fit_coefficients
 from slurm_gpu_aware.energy.performance_model import model_from_values
 from slurm_gpu_aware.energy.priors import Prior, prior_from, prior_of
 from slurm_gpu_aware.model.performance_sample import PerformanceSample
@@ -104,6 +106,23 @@ def test_an_application_at_one_clock_takes_the_curve_of_its_class():
     assert times[1] < 1.3
 
 
+def test_measurements_that_contradict_each_other_are_fitted_once(monkeypatch):
+    """Ten more fits for the held-out error would take the most time where it is worth the least."""
+    fits = []
+
+    def counted(*args):
+        fits.append(1)
+        return fit_coefficients(*args)
+
+    monkeypatch.setattr(fitting, "fit_coefficients", counted)
+    samples = [PerformanceSample(1, 1, 1.0, 700.0 + f, 10.0 ** (f % 7), 100.0) for f in range(60)]
+    with pytest.raises(ValueError, match=r"wrong by \d+% for what was measured"):
+        fitted(samples)
+    assert len(fits) == 1
+    assert fitted(samples_of(true_model(), [(1, 1, 32.0, float(f)) for f in CLOCKS]))
+    assert len(fits) > 3
+
+
 def test_flat_times_are_fitted_flat():
     samples = [PerformanceSample(1, 1, 1.0, float(f), 1.0, 100.0) for f in CLOCKS]
     model = fitted(samples)
@@ -144,7 +163,7 @@ def test_extreme_but_usable_samples_give_a_finite_model():
         PerformanceSample(2, 1, 1.0, 1000.0, 1.0),
         PerformanceSample(4, 2, 1.0, 1000.0, 1.0),
     ]
-    model = fitted(samples)
+    model = fitted(samples[:2])  # of more, an error above any bound would be found
     for array in model.predict(conditions_of(samples)):
         assert np.isfinite(array).all()
         assert (array > 0).all()
