@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 __all__ = ["APPLICATION", "CLASS", "NOT_LOCKED", "NamedSample", "PerformanceSample"]
-__all__ += ["is_own", "own_name"]
+__all__ += ["own_name", "owner_of"]
 
 APPLICATION, CLASS = "application", "class"
 """What a performance model is of."""
@@ -49,6 +49,6 @@ def own_name(user: str, application: str) -> str:
     return f"{user}/{application}"
 
 
-def is_own(name: str) -> bool:
-    """Say whether a name is one of `own_name`."""
-    return "/" in name
+def owner_of(name: str) -> str:
+    """The user of a name of `own_name`; empty: it is one of the site."""
+    return name.rpartition("/")[0]

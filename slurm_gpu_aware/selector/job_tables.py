@@ -11,7 +11,7 @@ import numpy as np
 from slurm_gpu_aware.energy.performance_model import PerformanceModel
 from slurm_gpu_aware.energy.tables import size_table
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.performance_sample import is_own, own_name
+from slurm_gpu_aware.model.performance_sample import own_name, owner_of
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import SizeTable
@@ -108,7 +108,7 @@ class JobTables:
         if model is None or not clocks:
             return None
         width = self._widths.get(gpu_model, 1)
-        own = is_own(model.name)
+        own = bool(owner_of(model.name))
         key = id(model), app_class if own else "", gpu_model, tuple(sizes), width
         if key not in self._tables:
             self._kept[id(model)] = model

@@ -8,14 +8,15 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from slurm_gpu_aware.errors import StoreError
-from slurm_gpu_aware.model.performance_sample import NamedSample, PerformanceSample
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.model.performance_sample import NamedSample, PerformanceSample, owner_of
 from slurm_gpu_aware.model.profile import IDLE
 from slurm_gpu_aware.store.database import Store
 
 __all__ = [
     *(
         "MAX_APPLICATIONS",
+        "MAX_OF_USER",
         "MAX_SAMPLES",
         "GpuKind",
         "ModelRow",
@@ -27,6 +28,8 @@ __all__ = [
 
 MAX_APPLICATIONS = 1000
 """Pairs of application and GPU model with samples."""
+MAX_OF_USER = 20
+"""Of them, those of one user's own names (`own_name`), so that no user takes all of them."""
 MAX_SAMPLES = 2000
 """Samples that are kept of each pair; the oldest ones go first."""
 
@@ -57,7 +60,8 @@ class GpuKind(NamedTuple):
 def put_samples(store: Store, samples: Sequence[NamedSample], *, source: str) -> None:
     """Store samples of applications in place of those of the same conditions and moment.
 
-    Raises StoreError, and stores nothing, if more than ``MAX_APPLICATIONS`` would have samples.
+    Raises SourceError, and stores nothing, if more than ``MAX_APPLICATIONS``, or ``MAX_OF_USER`` of
+    one user, would have samples.
     """
     keys = [(s.name, s.gpu_model, s.taken_at, *s.sample[:4]) for s in samples]
     runs: Counter[tuple[object, ...]] = Counter()
@@ -79,20 +83,26 @@ def put_samples(store: Store, samples: Sequence[NamedSample], *, source: str) ->
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             rows,
         )
-        pairs = store.query(
-            "SELECT count(*) FROM (SELECT DISTINCT application, gpu_model FROM model_samples)"
-        )[0][0]
-        if pairs > MAX_APPLICATIONS:
-            raise StoreError(
-                f"{pairs} pairs of application and GPU model would have samples, and at most"
-                f" {MAX_APPLICATIONS} may"
-            )
+        _check_number(store, {owner_of(one.name) for one in samples})
         store.executemany(
             "DELETE FROM model_samples WHERE rowid IN (SELECT rowid FROM model_samples"
             " WHERE application = ? AND gpu_model = ? ORDER BY taken_at_unix DESC, run DESC"
             " LIMIT -1 OFFSET ?)",
             [(*pair, MAX_SAMPLES) for pair in sorted({key[:2] for key in keys})],
         )
+
+
+def _check_number(store: Store, owners: set[str]) -> None:
+    """Raises SourceError if there are too many pairs, of all or of one of these users."""
+    pairs = application_pairs(store)
+    number = Counter(owner_of(name) for name, _ in pairs)
+    bounds = [(owner, number[owner], MAX_OF_USER) for owner in sorted(owners) if owner]
+    for who, found, most in (*bounds, ("all users", len(pairs), MAX_APPLICATIONS)):
+        if found > most:
+            raise SourceError(
+                f"{found} pairs of application and GPU model of {who} would have samples, and at"
+                f" most {most} may"
+            )
 
 
 def application_samples(store: Store) -> list[NamedSample]:

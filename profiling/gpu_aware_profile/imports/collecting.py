@@ -22,7 +22,7 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import MAX_NAME, MODEL
 from slurm_gpu_aware.model.performance_sample import NamedSample, own_name
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.models import MAX_APPLICATIONS, application_pairs, put_samples
+from slurm_gpu_aware.store.models import put_samples
 from slurm_gpu_aware.text_file import decoded, open_plain, read_table
 
 __all__ = ["Collected", "collect"]
@@ -32,8 +32,6 @@ _NAME = re.compile(rf"{MODEL}\Z")
 _MOST_BYTES = 1 << 16
 _MOST_FILES = 1000
 """Of one user in one call; the others are for the next one."""
-_MOST_PAIRS = 20
-"""Pairs of application and GPU model of one user."""
 _SETTLED_S = 300.0
 """A job that runs writes its file anew; one that has not changed for this long is complete."""
 
@@ -58,7 +56,6 @@ def collect(store: Store, folder: Path, classes: Sequence[str], now: float) -> C
         try:
             owner, text, at = _opened(file)
             samples = _samples(name, owner, text, classes, min(at, now), now)
-            _check_number(store, owner, {(one.name, one.gpu_model) for one in samples})
             put_samples(store, samples, source="job")
             stored += len(samples)
         except SourceError as exc:
@@ -127,14 +124,3 @@ def _samples(
         if len(one.name) > MAX_NAME:
             raise SourceError(f"{name}: {one.name[:MAX_NAME]!r} is not a valid name")
     return found
-
-
-def _check_number(store: Store, owner: str, pairs: set[tuple[str, str]]) -> None:
-    known = set(application_pairs(store))
-    own = {pair for pair in known if pair[0].startswith(own_name(owner, ""))}
-    for what, number, most in (
-        (owner, len(own | pairs), _MOST_PAIRS),
-        ("all users", len(known | pairs), MAX_APPLICATIONS),
-    ):
-        if number > most:
-            raise SourceError(f"more than {most} applications of {what} would be stored")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from store_samples import ingest, report
 
-from slurm_gpu_aware.errors import StoreError
+from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.performance_sample import NamedSample, PerformanceSample
 from slurm_gpu_aware.model.profile import LOADED, RunConditions
 from slurm_gpu_aware.store import models
@@ -52,12 +52,22 @@ def test_the_oldest_samples_go(store: Store, monkeypatch: pytest.MonkeyPatch):
 def test_too_many_applications_store_nothing(store: Store, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(models, "MAX_APPLICATIONS", 2)
     models.put_samples(store, [sample("a"), sample("b")], source="import")
-    with pytest.raises(StoreError, match="at most 2 may"):
+    with pytest.raises(SourceError, match="at most 2 may"):
         models.put_samples(store, [sample("b", time_s=9.0), sample("c")], source="import")
     assert [(s.name, s.sample.time_s) for s in models.application_samples(store)] == [
         ("a", 1.0),
         ("b", 1.0),
     ]
+
+
+def test_one_user_does_not_take_all_applications(store: Store, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(models, "MAX_OF_USER", 2)
+    models.put_samples(store, [sample("ada/a"), sample("ada/b")], source="job")
+    with pytest.raises(SourceError, match="of ada would have samples, and at most 2 may"):
+        models.put_samples(store, [sample("ada/c")], source="job")
+    others = [sample("bob/a"), sample("a"), sample("b"), sample("c"), sample("ada/a", 2.0)]
+    models.put_samples(store, others, source="job")
+    assert len(models.application_pairs(store)) == 6
 
 
 def run(slot: int, taken_at: float, value_ms: float, **conditions) -> Run:
