@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from slurm_gpu_aware.admission.profile_arrays import profiled_cluster
 from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE, quoted
 from slurm_gpu_aware.cli.output import paragraph, say, some
+from slurm_gpu_aware.config.power_limit import parse_until
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import RequestError, SourceError
-from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.penalties import NETWORK_LEVELS
 from slurm_gpu_aware.model.profile import Profile, gpu_names, seen_only
 from slurm_gpu_aware.names import NODE_NAME
@@ -19,7 +21,7 @@ from slurm_gpu_aware.store.reading import open_for_reading
 
 __all__ = ["mark_busy", "stored_cluster"]
 
-_BUSY = re.compile(rf"({NODE_NAME}):([0-9]{{1,4}}(?:,[0-9]{{1,4}})*)\Z")
+_BUSY = re.compile(rf"({NODE_NAME}):([0-9]{{1,4}}(?:,[0-9]{{1,4}})*)(?:@(.+))?\Z")
 
 
 def stored_cluster(config: Config) -> tuple[Cluster, Profile]:
@@ -66,12 +68,17 @@ def _network_groups(config: Config, used: Collection[str]) -> dict[str, dict[str
     return groups
 
 
-def mark_busy(cluster: Cluster, busy: Iterable[str]) -> Cluster:
-    """The cluster with the GPUs ``n1:0,3`` in use. Raises RequestError for unknown GPUs."""
-    taken = cluster.copy()
+def mark_busy(cluster: Cluster, busy: Iterable[str], now: float) -> Cluster:
+    """The cluster with the GPUs ``n1:0,3`` in use, or ``n1:0,3@90m``: by a job that ends then.
+
+    Raises RequestError for unknown GPUs and times. ``now``: Unix time.
+    """
+    taken, running = cluster.copy(), []
     for text in busy:
         if (match := _BUSY.match(text)) is None:
-            raise RequestError(f"{quoted(text)} does not name GPUs; expected NODE:0,3")
+            raise RequestError(
+                f"{quoted(text)} does not name GPUs; expected NODE:0,3 or NODE:0,3@END"
+            )
         name, slots = match[1], [int(s) for s in match[2].split(",")]
         if name not in cluster.nodes:
             raise RequestError(f"no node {name!r}; known: {some(cluster.nodes, 10)}")
@@ -79,5 +86,15 @@ def mark_busy(cluster: Cluster, busy: Iterable[str]) -> Cluster:
         there = [s for s in range(cluster.shape[1]) if cluster.exists[row, s]]
         if wrong := [s for s in slots if s not in there]:
             raise RequestError(f"{name} has no GPU {wrong[0]}; it has {', '.join(map(str, there))}")
-        taken.take(row, [s for s in dict.fromkeys(slots) if taken.free[row, s]])
-    return taken
+        held = tuple(s for s in dict.fromkeys(slots) if taken.free[row, s])
+        taken.take(row, held)
+        if match[3] is not None and held:
+            running.append(RunningJob(text, ((row, held),), _end(match[3], now), start_s=now))
+    return replace(taken, running=tuple(running))
+
+
+def _end(text: str, now: float) -> float:
+    try:
+        return parse_until(text, now)
+    except ValueError as exc:
+        raise RequestError(f"--busy: {exc}") from None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.cli.options import GPUS, NODES, Context, pass_context
 from slurm_gpu_aware.cli.output import json_option, paragraph, place_text, print_json, say, table
 from slurm_gpu_aware.errors import RequestError
@@ -40,7 +42,18 @@ __all__ = ["command"]
     "--machine", metavar="NAME", help="Use machines of this kind, not the store's cluster."
 )
 @click.option("--machines", "count", type=NODES, default=1, help="Number of these machines.")
-@click.option("--busy", multiple=True, metavar="NODE:0,3", help="GPUs in use. Repeatable.")
+@click.option(
+    "--busy",
+    multiple=True,
+    metavar="NODE:0,3[@END]",
+    help="GPUs in use, until 18:30 or for 90m, 8h, 2d; by default without a known end. Repeatable.",
+)
+@click.option(
+    "--run-time",
+    metavar="TIME",
+    help="Expected run time on median GPUs, such as 90m or 8h: a policy that lets jobs wait for"
+    " better GPUs weighs it.",
+)
 @click.option(
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -55,13 +68,16 @@ def command(context: Context, /, **given: Any) -> None:
     Shows locality level, worst score V, predicted slowdown, and the bandwidths inside nodes (GB/s):
     AggBW and EffBW of the chosen GPUs, PreservedBW of those that stay free. If a performance model
     is known (gpu-aware models), also the power at the most efficient clock, and what twice the GPUs
-    and the next clock would bring and cost. Changes nothing. The exit code is 1 if the first policy
-    finds no place or postpones the job; the reason is printed.
+    and the next clock would bring and cost. With --run-time and ends of the GPUs in use, a policy
+    such as eft says whether the job would wait for better ones, and what it gains. Changes nothing.
+    The exit code is 1 if the first policy finds no place or postpones the job; the reason is
+    printed.
 
     \b
     Examples:
       gpu-aware place --gpus 4 --class A --compare packed,pm-first
       gpu-aware place -g 3 --bw high --machine dgx-1-v100 --busy n1:0 --plot place.png
+      gpu-aware place -g 2 --class A --busy n1:0,1@90m --run-time 8h
     """
     from slurm_gpu_aware.cli.cluster_options import mark_busy
     from slurm_gpu_aware.planning.answer import ask_policy
@@ -73,11 +89,12 @@ def command(context: Context, /, **given: Any) -> None:
     request = _request(config, given)
     cluster, profile = _cluster(config, given["machine"], given["count"])
     size = None if profile is None else _size(config, request, cluster, profile)
-    cluster = mark_busy(cluster, given["busy"])
+    now = time.time()
+    cluster = mark_busy(cluster, given["busy"], now)
     compared = (name.strip() for name in (given["compare"] or "").split(","))
     names = dict.fromkeys([given["policy"] or config.placement.policy, *filter(None, compared)])
     options = policy_options(config)
-    answers = [ask_policy(name, request, cluster, options.get(name, {})) for name in names]
+    answers = [ask_policy(name, request, cluster, options.get(name, {}), now) for name in names]
     shape = {
         "nodes": len(cluster.nodes),
         "gpus": int(cluster.exists.sum()),
@@ -161,7 +178,19 @@ def _request(config: Config, given: Mapping[str, Any]) -> Request:
         gpu_model=given["gpu_model"],
         application=of_class.application,
         performance_model=given["application"],
+        estimate_s=_run_time_s(given["run_time"]),
     )
+
+
+def _run_time_s(text: str | None) -> int | None:
+    from slurm_gpu_aware.filter_rules import DUE_UNITS
+    from slurm_gpu_aware.model.job_hints import duration_s
+
+    if text is None:
+        return None
+    if (seconds := duration_s(text, DUE_UNITS)) is None:
+        raise RequestError(f"--run-time: {quoted(text)} is not a duration such as 90m or 8h")
+    return seconds
 
 
 def _refusal(first: Answer, gpus: int, shape: Mapping[str, int]) -> str:

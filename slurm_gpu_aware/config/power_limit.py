@@ -19,6 +19,7 @@ from slurm_gpu_aware.config.owned_file import read_owned, write_owned
 from slurm_gpu_aware.config.settings import Config, PowerConfig
 from slurm_gpu_aware.errors import ConfigError, SourceError
 from slurm_gpu_aware.filter_rules import DUE_UNITS
+from slurm_gpu_aware.model.job_hints import duration_s
 from slurm_gpu_aware.time_text import stamp
 
 __all__ = [
@@ -33,7 +34,6 @@ MINUTES = 24 * 60
 _LIMIT = re.compile(r"off|eta=(?P<eta>0?\.[0-9]{1,6}|1(\.0{1,6})?)|(?P<watts>[1-9][0-9]{0,8})")
 _SPAN = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-3]):([0-5][0-9])")
 _CLOCK_TIME = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
-_DURATION = re.compile(rf"([1-9][0-9]{{0,4}})({'|'.join(DUE_UNITS)})")
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ def parse_until(text: str, now: float) -> float:
 
     Raises ValueError.
     """
-    if found := _DURATION.fullmatch(text):
-        return now + int(found[1]) * DUE_UNITS[found[2]]
+    if (after_s := duration_s(text, DUE_UNITS)) is not None:
+        return now + after_s
     at = _CLOCK_TIME.fullmatch(text)
     if at is None:
         raise ValueError(f"{quoted(text)} is not a time like 18:30 or a duration like 90m or 8h")

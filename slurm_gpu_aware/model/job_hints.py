@@ -16,7 +16,7 @@ from typing import TypeVar
 from slurm_gpu_aware import filter_rules as rules
 from slurm_gpu_aware.errors import RequestError
 
-__all__ = ["JobHints", "parse_comment"]
+__all__ = ["JobHints", "duration_s", "parse_comment"]
 
 _DURATION = re.compile(r"([0-9]+)([a-z]+)\Z")
 _COUNT = re.compile(r"[1-9][0-9]*\Z")
@@ -157,16 +157,20 @@ def _move(text: str) -> str | int | None:
 
 
 def _due(text: str) -> str | int | None:
-    return _seconds(text, rules.DUE_UNITS) or (text if _is_time(text) else None)
+    return duration_s(text, rules.DUE_UNITS) or (text if _is_time(text) else None)
 
 
 def _epochs(text: str) -> tuple[int, int] | None:
     count, _, each = text.partition("x")
-    epochs, seconds = _number(count, 1, rules.MAX_EPOCHS), _seconds(each, rules.EPOCH_UNITS)
+    epochs, seconds = _number(count, 1, rules.MAX_EPOCHS), duration_s(each, rules.EPOCH_UNITS)
     return (epochs, seconds) if epochs and seconds else None
 
 
-def _seconds(text: str, units: Mapping[str, int]) -> int | None:
+def duration_s(text: str, units: Mapping[str, int]) -> int | None:
+    """Seconds of a duration such as ``36h``, at most `filter_rules.MAX_DUE_S`; None: it is none.
+
+    ``units``: unit -> seconds.
+    """
     found = _DURATION.match(text)
     if found is None or (unit := units.get(found[2])) is None:
         return None

@@ -12,6 +12,8 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.planning.postponing import weighed_words
+from slurm_gpu_aware.planning.waiting import ExpectedEnds, better_later
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, preserved_bw
 from slurm_gpu_aware.topology.matching import Match, match
 from slurm_gpu_aware.topology.patterns import parse_pattern
@@ -62,13 +64,21 @@ class Answer:
         }
 
 
-def ask_policy(name: str, request: Request, cluster: Cluster, options: Mapping[str, Any]) -> Answer:
-    """Ask one policy. Raises PolicyError for an unknown one."""
+def ask_policy(
+    name: str, request: Request, cluster: Cluster, options: Mapping[str, Any], now: float
+) -> Answer:
+    """Ask one policy at the time ``now``, on the clock of the running jobs' ends.
+
+    Raises PolicyError for an unknown one.
+    """
     policy = make_policy(name, options)
     assignment = policy.place(request, cluster)
     if assignment is None:
         postponed = policy.postpones(request, cluster)
         return Answer(name, None, policy.why_not(request, cluster).text, postponed)
+    ends = ExpectedEnds(cluster.running, now)
+    if later := better_later(request, assignment, cluster, ends, now, policy):
+        return Answer(name, None, weighed_words(later, cluster.nodes), postponed=True)
     answer = Answer(name, assignment, nodes=tuple(cluster.nodes[i] for i in assignment.nodes))
     pattern = parse_pattern(request.pattern)
     agg, eff, preserved = 0.0, float("inf"), 0.0

@@ -17,7 +17,7 @@ from slurm_gpu_aware.placement.least import LeastSlowdown
 from slurm_gpu_aware.planning.waiting import Later
 from slurm_gpu_aware.time_text import duration, stamp
 
-__all__ = ["awaited", "least_now", "postponement", "row_of"]
+__all__ = ["awaited", "least_now", "postponement", "row_of", "weighed_words"]
 
 
 def awaited(request: Request, wait: Postponement, cluster: Cluster) -> Gpus:
@@ -45,11 +45,11 @@ def postponement(request: Request, later: Later, now: float, nodes: Sequence[str
     found = later.assignment
     names = [nodes[node] for node in found.nodes]
     gpus = tuple(zip(names, found.slots, strict=True))
-    reason = f"postponed: {_in_words(later, nodes)}"
+    reason = f"postponed: {weighed_words(later, nodes)}"
     return Postponement(request.waits_since(now), later.start_s, later.end_s, gpus, reason)
 
 
-def _in_words(later: Later, nodes: Sequence[str]) -> str:
+def weighed_words(later: Later, nodes: Sequence[str]) -> str:
     """Say what was weighed: ``expected at 2026-05-04 14:05 on n3 GPUs 0,1 (1.02); ...``.
 
     The part before the semicolon, which Slurm shows, changes only with the plan.

@@ -1,6 +1,7 @@
 """place: the table, JSON, comparison, the picture, and honest refusals."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,41 @@ def test_a_postponed_job_is_not_called_impossible(config: Path):
     assert packed["place"] == {"n1": [2, 3], "n2": [2, 3]}
 
 
+WAITS = ["-g", "1", "-c", "A", "--run-time", "8h"]
+"""The fastest GPU is 3 of n2, the next ones are a fifth slower."""
+
+
+def test_a_wait_for_better_gpus_says_what_was_weighed(config: Path):
+    asked = [*WAITS, "--busy", "n2:3@40m"]
+    done = place(config, *asked, "--compare", "pal")
+    assert done.exit_code == 1
+    told = r"eft: expected at 20\d\d-\d\d-\d\d \d\d:\d\d on n2 GPU 3 \((0\.\d\d)\); it ends"
+    told += r" (\d+) min (?:\d+ s )?sooner than now on n\d GPU \d \((\d\.\d\d)\)"
+    found = re.search(told, flat(done.stdout))
+    assert found, done.stdout
+    there, sooner_min, here = float(found[1]), int(found[2]), float(found[3])
+    assert sooner_min == pytest.approx(8 * 60 * (here - there) - 40, abs=5)
+    assert "Postponed: 1 GPU on 2 nodes with 8 GPUs, 7 of them free. eft: expected" in flat(
+        done.stderr
+    )
+    (eft, pal) = json.loads(place(config, *asked, "--compare", "pal", "--json").stdout)["answers"]
+    assert (eft["place"], eft["postponed"]) == (None, True)
+    assert pal["place"] is not None
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        [*WAITS, "--busy", "n2:3"],  # nothing is known of its end
+        [*WAITS, "--busy", "n2:3@5h"],  # later than the job may wait
+        [*WAITS[:4], "--busy", "n2:3@40m"],  # nothing is known of the run time
+    ],
+)
+def test_no_wait_without_an_end_and_a_run_time(config: Path, asked: list[str]):
+    (found,) = answers(config, *asked)
+    assert found["place"] is not None
+
+
 def test_without_a_place_the_reason_is_told(config: Path):
     busy = ["--busy", "n1:0,1", "--busy", "n2:2,3"]
     asked = ["-g", "4", *MINSKY, *busy, "--policy", "pal"]
@@ -138,7 +174,9 @@ def test_another_policys_refusal_is_told_beside_a_place(config: Path):
         (["--pattern", "star"], "pattern 'star' is unknown; valid:"),
         (["--busy", "n9:0"], "no node 'n9'; known: n1, n2"),
         (["--busy", "n1:7"], "n1 has no GPU 7; it has 0, 1, 2, 3"),
-        (["--busy", "n1"], "expected NODE:0,3"),
+        (["--busy", "n1"], "expected NODE:0,3 or NODE:0,3@END"),
+        (["--busy", "n1:0@soon"], "--busy: 'soon' is not a time like 18:30 or a duration like 90m"),
+        (["--run-time", "8"], "--run-time: '8' is not a duration such as 90m or 8h"),
         (["-N", "3"], "2 GPUs do not spread evenly over 3 nodes"),
     ],
 )
