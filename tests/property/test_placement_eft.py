@@ -192,17 +192,35 @@ def test_waiting_agrees_with_every_end_in_turn(situation, options, weight):
 
 @st.composite
 def streams(draw):
-    """Adversarial traffic for two nodes: bursts of short jobs beside long ones, false estimates."""
+    """Adversarial traffic for two nodes: bursts of short jobs beside long ones, false estimates.
+
+    Jobs of a liar are estimated at the seconds that most of them take; the others last for an hour,
+    and look all the time as if they were about to end. Those of a relay hold the fast node one
+    after the other, each of more priority than what waits for that node.
+    """
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     jobs, at = [], 0.0
     for number in range(draw(st.integers(5, 25))):
         at += draw(st.sampled_from([0.0, 1.0, 50.0, 400.0]))
-        run_s = draw(st.sampled_from([5.0, 100.0, 1000.0]))
-        limit_s = run_s * draw(st.sampled_from([2.0, 5.0, 40.0]))
         gpus = draw(st.integers(1, 4))
-        user = draw(st.sampled_from("uv"))  # the estimates of a user with mixed runs are wrong
+        user = draw(st.sampled_from(["liar", "liar", "u", "v"]))
+        if user == "liar":
+            run_s, limit_s = draw(st.sampled_from([5.0, 5.0, 5.0, 3600.0])), 40_000.0
+        else:  # the estimates of a user with mixed runs are wrong, too
+            run_s = draw(st.sampled_from([5.0, 100.0, 1000.0]))
+            limit_s = run_s * draw(st.sampled_from([2.0, 5.0, 40.0]))
         jobs.append(TraceJob(f"{number}", at, gpus, run_s, time_limit_s=limit_s, user=user))
+    legs, leg_s = draw(st.sampled_from([0, 10, 30])), draw(st.sampled_from([60.0, 120.0]))
+    jobs += [
+        TraceJob(f"r{leg}", leg * leg_s, 3, leg_s, time_limit_s=leg_s, priority=1.0)
+        for leg in range(legs)
+    ]
+    if legs:
+        jobs.append(TraceJob("long", 1.0, draw(st.integers(1, 3)), 1000.0, time_limit_s=2000.0))
+    jobs.sort(key=lambda job: job.submit_s)
     scores = {"B": rng.choice([1.0, 1.2, 2.5], (2, 3))}
+    if legs:
+        scores["B"][:] = [[1.0], [draw(st.sampled_from([1.2, 1.5, 2.5]))]]
     return Trace.of("stream", jobs), Cluster.uniform(2, 3, scores=scores, same_indices=False)
 
 
@@ -213,15 +231,24 @@ RESTLESS = MoveSettings(
 
 
 class Watched(Simulator):
-    """A simulator that checks each postponement against the cap."""
+    """A simulator that checks each postponement against the cap.
+
+    The first postponement of each wait is noted here, not read from the request.
+    """
+
+    def run(self):
+        self.first_s = {}
+        return super().run()
 
     def _note_postponed(self, due):
         now = self.clock.now
+        for assignment in due.plan.assignments:
+            self.first_s.pop(assignment.job_id, None)
         waiting = {w.job_id: w for w in due.plan.waiting if w.postponed}
         for active in due.queue:
             request = active.request
             if (waits := waiting.get(request.job_id)) is not None:
-                since = request.waits_since(now)
+                since = self.first_s.setdefault(request.job_id, now)
                 assert now < waits.postponement.start_s <= since + CAP * request.expected_s + 1e-6
         return super()._note_postponed(due)
 
@@ -234,6 +261,7 @@ def test_no_stream_holds_a_job_longer_than_its_cap(backfill, round_s, stream, es
     """All jobs start, and none waits by choice for a start beyond its cap, however often."""
     trace, cluster = stream
     given = SimSettings(policy="eft", backfill=backfill, round_s=round_s, estimate=estimate)
+    given = replace(given, order="priority")
     given = replace(given, moves=moves, migration_s=1.0)
     result = Watched(trace, cluster, given).run()
     assert np.isfinite(result.start_s).all()
