@@ -6,12 +6,6 @@ precision. A value beyond one is a typing error, a wrong unit, or an attack.
 
 from __future__ import annotations
 
-__all__ = [
-    *("MAX_GBPS", "MAX_GPUS", "MAX_GPUS_PER_NODE", "MAX_GPU_W", "MAX_JOB_NAME", "MAX_MHZ"),
-    *("MAX_NODES", "MAX_PENALTY", "MAX_TIME_MS", "MAX_TIME_S", "MIN_RUN_S", "MIN_TIME_MS"),
-    *("check_time_ms", "quoted"),
-]
-
 MAX_GPUS = 99_999
 """GPUs of one job, the largest number that ``gpus=`` of a comment takes."""
 MAX_GPUS_PER_NODE = 64

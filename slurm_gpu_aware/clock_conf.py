@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["ACCOUNTS", "LOCKS", "SPOOL", "ClockConf", "conf_path", "read_clock_conf"]
-
 CONFIG = "/etc/slurm-gpu-aware/clock.conf"
 SPOOL = "/var/spool/slurm-gpu-aware/clocks"
 """Folder of the records, one file NODE.jsonl per node; may be on a shared file system."""

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import sys
 
-__all__ = [
-    *("AwareError", "ConfigError", "PolicyError", "RequestError", "SourceError"),
-    *("StoppedError", "StoreBusyError", "StoreError", "not_installed"),
-]
-
 
 class AwareError(Exception):
     """Base of all errors whose message is for a person; ``str()`` joins the chain of causes."""

@@ -16,8 +16,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["SELECTOR_LOCK", "InstanceLock", "hold_selector_lock", "open_lock"]
-
 SELECTOR_LOCK = "selectd.lock"
 """Name of the selector's lock file, beside the store."""
 

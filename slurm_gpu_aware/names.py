@@ -2,19 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "INDEX_TYPES",
-    "MARKS",
-    "NODE_NAME",
-    "PROBE_JOB",
-    "PROBE_TIME_LIMIT",
-    "ROLLOUT_HOLD",
-    "index_type",
-    "is_name",
-    "is_node_name",
-    "slot_of",
-]
-
 NODE_NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,254}"
 """Pattern of a node name that may be passed to a command."""
 MARKS = "GPU_AWARE_MARKS"

@@ -24,11 +24,6 @@ from typing import Any, BinaryIO, NamedTuple, TextIO, TypeVar
 from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import SourceError
 
-__all__ = [
-    *("MAX_BYTES", "BadRow", "Row", "Table", "csv_records", "decoded", "name_of", "open_plain"),
-    *("parse_json", "read_data", "read_object", "read_table", "read_text", "replaced_file"),
-]
-
 MAX_BYTES = 1 << 30
 """Size limit of a file, before and after decompression."""
 

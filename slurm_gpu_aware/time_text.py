@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime
 
-__all__ = ["duration", "stamp"]
-
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 

@@ -22,8 +22,6 @@ from slurm_gpu_aware.cli.run import LateGroup, run
 if TYPE_CHECKING:
     from slurm_gpu_aware.config.settings import Config
 
-__all__ = ["PARTLY", "cli", "main", "store_options"]
-
 PARTLY = 3
 """Exit code: import skipped bad rows, a sweep is not complete, or GPUs became slower."""
 

@@ -25,8 +25,6 @@ from slurm_gpu_aware.store.profiles import put_scores, score_reference
 from slurm_gpu_aware.variability.outliers import Outlier, outliers
 from slurm_gpu_aware.variability.scores import median_runs, scores_of_gpus
 
-__all__ = ["newest_timings", "recompute_scores", "stored_outliers", "writable_store"]
-
 _SLURM_USER = re.compile(r"([^\s(]+)")
 
 

@@ -28,26 +28,6 @@ from slurm_gpu_aware.store.measurements import level_times
 from slurm_gpu_aware.store.profiles import load_profile, score_rows
 from slurm_gpu_aware.time_text import duration
 
-__all__ = [
-    "CHANGE",
-    "LEVEL_TIME",
-    "OUTLIER",
-    "SCORE",
-    "SHIFT",
-    "Record",
-    "everything",
-    "fault_records",
-    "penalties_of",
-    "penalty_records",
-    "penalty_table",
-    "records",
-    "score_table",
-    "summarise",
-    "summary_table",
-    "timing_records",
-    "write_csv",
-]
-
 Record = dict[str, Any]
 """Name in the output -> value."""
 

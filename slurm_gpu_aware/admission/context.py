@@ -26,8 +26,6 @@ from slurm_gpu_aware.slurm.records import (
 )
 from slurm_gpu_aware.slurm.topology import TREE, Fabric
 
-__all__ = ["AdmissionContext", "BeforeMove", "CannotPlanError", "QueueEntry"]
-
 
 class CannotPlanError(Exception):
     """A job cannot be planned. ``leave``: never, so it is left to Slurm; False: not now."""

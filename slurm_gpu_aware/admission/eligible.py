@@ -13,9 +13,6 @@ from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmPartition, SlurmReservation
 
-__all__ = ["allowed_nodes", "check_not_shut_out", "eligible_nodes", "leave_if_shared"]
-__all__ += ["matches", "open_partitions", "understood"]
-
 _TOKEN = re.compile(r"\s*([()&|,]|[A-Za-z0-9_.:+=-]+)")
 
 

@@ -21,9 +21,6 @@ from slurm_gpu_aware.model.socket_views import spread_views, views
 from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmJob
 from slurm_gpu_aware.slurm.topology import BLOCK
 
-__all__ = ["bind", "binds_sockets", "check_sockets", "fills_sockets", "fits", "fits_idle"]
-__all__ += ["most_in_one_group", "needs_both_kinds", "needs_sockets", "required_groups"]
-
 _SHAPE = attrgetter(
     *("gpus", "gpus_per_node", "min_nodes", "max_nodes", "total_cpus", "required"),
     *("whole_node", "bound", "several_sockets", "gpus_per_socket"),

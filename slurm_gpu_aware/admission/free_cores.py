@@ -16,8 +16,6 @@ from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Sockets
 from slurm_gpu_aware.names import slot_of
 from slurm_gpu_aware.slurm.records import HOLDING_CPUS, NodeCores, SlurmJob, SlurmNode
 
-__all__ = ["with_sockets"]
-
 
 def with_sockets(
     cluster: Cluster,

@@ -13,8 +13,6 @@ from slurm_gpu_aware.gate.resizing import resized, sizes_of
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.request import Request
 
-__all__ = ["cpus_of", "moldable"]
-
 
 def moldable(
     request: Request, entry: QueueEntry, gpus: tuple[int, int], allowed: BoolArray

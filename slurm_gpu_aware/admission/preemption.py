@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, replace
 from slurm_gpu_aware.model.cluster import RunningJob
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmConfig, SlurmJob, SlurmPartition, SlurmQos
 
-__all__ = ["PreemptionRules"]
-
 _FREEING = frozenset({"REQUEUE", "CANCEL"})
 """Modes that free a victim's GPUs."""
 _PREEMPTED = HOLDING - {"COMPLETING"}

@@ -22,8 +22,6 @@ from slurm_gpu_aware.model.profile import Link, Profile
 from slurm_gpu_aware.slurm.hostlist import by_number
 from slurm_gpu_aware.topology.locality import build_levels
 
-__all__ = ["ProfileArrays", "profile_arrays", "profiled_cluster"]
-
 
 @dataclass(frozen=True, eq=False)
 class ProfileArrays:

@@ -15,9 +15,6 @@ from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.slurm.records import GpuDefaults, SlurmConfig, SlurmJob, SlurmPartition
 
-__all__ = ["check_default_cpus", "check_node_size", "default_cpus", "gpus_and_nodes"]
-__all__ += ["least_with_gpus", "memory_of", "per_gpu_of"]
-
 
 def gpus_and_nodes(
     entry: QueueEntry, eligible: BoolArray, required: tuple[int, ...]

@@ -33,8 +33,6 @@ from slurm_gpu_aware.slurm.records import (
     SlurmPartition,
 )
 
-__all__ = ["NODE_TAKEN", "Hold", "SiteProfile", "build_cluster", "hold_of", "is_usable"]
-
 NODE_TAKEN = "ReqNodeNotAvail,_May_be_reserved_for_other_job"
 """Reason of a job if another one waits for the same node (-w); it does not concern the job."""
 

@@ -40,8 +40,6 @@ from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.records import GpuDefaults, SlurmJob
 
-__all__ = ["class_of", "given_class", "move_of", "to_request", "why_not_moved"]
-
 
 @dataclass(frozen=True)
 class _Asked:

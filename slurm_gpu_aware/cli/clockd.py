@@ -10,8 +10,6 @@ from pathlib import Path
 
 import click
 
-__all__ = ["clockd"]
-
 _TURN_S = 1.0
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,6 @@ from slurm_gpu_aware.names import NODE_NAME
 from slurm_gpu_aware.store.profiles import load_profile
 from slurm_gpu_aware.store.reading import open_for_reading
 
-__all__ = ["mark_busy", "stored_cluster"]
-
 _BUSY = re.compile(rf"({NODE_NAME}):([0-9]{{1,4}}(?:,[0-9]{{1,4}})*)(?:@(.+))?\Z")
 
 

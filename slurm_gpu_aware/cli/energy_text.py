@@ -7,8 +7,6 @@ from typing import Any
 
 from slurm_gpu_aware.cli.output import paragraph, some, table
 
-__all__ = ["energy_table", "energy_text"]
-
 _MOST_ROWS = 40
 _SHOWN = 3  # reasons for an energy that is not known
 

@@ -10,8 +10,6 @@ from importlib import import_module
 from types import FrameType
 from typing import NoReturn
 
-__all__ = ["INTERRUPTED", "gpu_aware", "gpu_aware_profile"]
-
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 and the number of SIGINT."""
 

@@ -13,8 +13,6 @@ from slurm_gpu_aware.cli.options import Context
 from slurm_gpu_aware.cli.output import paragraph, print_json, say, table
 from slurm_gpu_aware.time_text import duration
 
-__all__ = ["estimate_text", "report_site"]
-
 _SOURCES = {
     "name": "same user and name",
     "user": "same user",

@@ -24,8 +24,6 @@ from slurm_gpu_aware.cli.output import (
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
 from slurm_gpu_aware.time_text import duration, stamp
 
-__all__ = ["NO_HOLD", "check_job_id", "command", "explain_text", "no_slurm"]
-
 NO_HOLD = ("Licenses", "Priority", "Resources", "None", None)
 """Slurm's reasons of jobs that only the gate keeps waiting."""
 _STATES = {JobPhase.LEFT: "left to Slurm", JobPhase.OPENED: "opened by hand"}

@@ -11,8 +11,6 @@ from slurm_gpu_aware import __version__
 from slurm_gpu_aware.cli.options import Context
 from slurm_gpu_aware.cli.run import LateGroup, run
 
-__all__ = ["cli", "main"]
-
 _COMMANDS = {
     "clockd": "clockd:clockd",
     "doctor": "operation:doctor",

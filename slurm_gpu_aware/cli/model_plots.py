@@ -9,8 +9,6 @@ from typing import Any
 from slurm_gpu_aware.cli.model_views import ModelView
 from slurm_gpu_aware.errors import SourceError, not_installed
 
-__all__ = ["draw"]
-
 _PANEL = 3.6
 
 

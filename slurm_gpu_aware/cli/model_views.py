@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from slurm_gpu_aware.energy.performance_model import PerformanceModel
     from slurm_gpu_aware.store.models import GpuKind, ModelRow
 
-__all__ = ["ModelView", "list_text", "one_text", "view_json", "views_of"]
-
 _STEP_MHZ = 15
 """Steps of the clocks of a GPU model whose supported clocks are not known."""
 _ROWS = 12

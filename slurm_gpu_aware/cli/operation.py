@@ -10,8 +10,6 @@ from slurm_gpu_aware.cli.explain import check_job_id
 from slurm_gpu_aware.cli.options import Context, pass_context
 from slurm_gpu_aware.cli.output import json_option, print_json, say, table
 
-__all__ = ["doctor", "release", "selectd"]
-
 _SOMETHING_WRONG = 3
 
 

@@ -13,9 +13,6 @@ from slurm_gpu_aware.bounds import MAX_GPUS, MAX_NODES, MAX_PENALTY, MAX_TIME_S
 if TYPE_CHECKING:
     from slurm_gpu_aware.config.settings import Config
 
-__all__ = ["GPUS", "NODES", "PENALTY", "SECONDS", "SOME_SECONDS"]
-__all__ += ["Context", "Number", "pass_context"]
-
 
 @dataclass
 class Context:

@@ -10,9 +10,6 @@ from typing import Any
 
 import click
 
-__all__ = ["clean", "json_option", "json_text", "pairs", "paragraph", "place_text"]
-__all__ += ["print_json", "say", "some", "table", "visible"]
-
 _MAX_WIDTH = 100
 _MIN_WIDTH = 60
 

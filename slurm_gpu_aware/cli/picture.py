@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from slurm_gpu_aware.model.hardware_graph import HardwareGraph
     from slurm_gpu_aware.planning.answer import Answer
 
-__all__ = ["draw"]
-
 _SIZE = 3.4
 _MOST_PANELS = 12
 _CHOSEN, _GREY, _PALE = "#1f5fa8", "#b5b5b5", "#d9d9d9"

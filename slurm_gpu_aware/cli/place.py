@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from slurm_gpu_aware.model.request import Request
     from slurm_gpu_aware.planning.answer import Answer
 
-__all__ = ["command"]
-
 
 @click.command("place")
 @click.option("--gpus", "-g", type=GPUS, required=True, help="GPUs in total.")

@@ -15,8 +15,6 @@ from slurm_gpu_aware.cli.output import json_option, pairs, print_json, say, tabl
 from slurm_gpu_aware.errors import RequestError, SourceError, not_installed
 from slurm_gpu_aware.time_text import stamp
 
-__all__ = ["last_reading", "power", "power_line", "report_power"]
-
 _KW = 1000.0
 
 

@@ -27,8 +27,6 @@ from slurm_gpu_aware.slurm.controllers import Controllers
 from slurm_gpu_aware.slurm.hostlist import hostlist
 from slurm_gpu_aware.store.ownership import ROLLOUT_STATE
 
-__all__ = ["run_remove"]
-
 _FAILED = 1
 _WAITS = 3
 

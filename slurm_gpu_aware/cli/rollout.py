@@ -30,8 +30,6 @@ from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.slurm.hostlist import hostlist
 from slurm_gpu_aware.store.ownership import ROLLOUT_STATE
 
-__all__ = ["run_rollout"]
-
 _FAILED = 1
 _SKIPPED = 3
 

@@ -16,9 +16,6 @@ from slurm_gpu_aware.cli.entry import INTERRUPTED
 from slurm_gpu_aware.cli.output import visible
 from slurm_gpu_aware.errors import AwareError
 
-__all__ = ["LateGroup", "run"]
-
-
 _MOST = 4000
 """Limit of the characters of an error."""
 _LONG_WORD = re.compile(r"(\S{100})\S{900,}")

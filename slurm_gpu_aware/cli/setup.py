@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from slurm_gpu_aware.deploy.files import Change
     from slurm_gpu_aware.deploy.site import Site
 
-__all__ = ["command"]
-
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 

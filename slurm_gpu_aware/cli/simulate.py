@@ -22,8 +22,6 @@ from slurm_gpu_aware.cli.options import (
 from slurm_gpu_aware.cli.output import json_option, print_json, say
 from slurm_gpu_aware.errors import RequestError, not_installed
 
-__all__ = ["report", "simulate"]
-
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

@@ -24,8 +24,6 @@ from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.store.profiles import load_profile
 from slurm_gpu_aware.store.reading import open_for_reading
 
-__all__ = ["SimulatedPower", "parse_etas", "simulated_power"]
-
 _NO_LIMIT = "none"
 
 

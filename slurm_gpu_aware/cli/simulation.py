@@ -36,8 +36,6 @@ from slurm_gpu_aware.slurm.sacct import live_history
 from slurm_gpu_aware.store.ledger import Ledger
 from slurm_gpu_aware.store.reading import open_for_reading
 
-__all__ = ["Inputs", "gather", "gather_seeds", "with_options"]
-
 _LIVE_DAYS = 90
 Given = Mapping[str, Any]
 

@@ -18,8 +18,6 @@ from slurm_gpu_aware.simulator.result import Result, ended_in_all
 from slurm_gpu_aware.simulator.uncertainty import over_seeds
 from slurm_gpu_aware.time_text import duration
 
-__all__ = ["Progress", "as_json", "say_inputs", "say_results", "table_text"]
-
 _MOST_ROWS = 20
 _SETTINGS = (
     *("order", "round_s", "backfill", "migration_s", "overrun"),

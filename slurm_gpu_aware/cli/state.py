@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from slurm_gpu_aware.selector.job_answers import Reader
     from slurm_gpu_aware.slurm.records import SlurmJob
 
-__all__ = ["queue", "status"]
-
 _ROUND = ("started_at", "took_ms", "trigger", "queued", "placed", "waiting")
 """Fields of a round in the output."""
 _PLACED = ("job_id", "user", "state", "nodes", "slots", "exact", "slowdown", "decided_at")

@@ -12,8 +12,6 @@ import click
 from slurm_gpu_aware.cli.options import Context, Number, pass_context
 from slurm_gpu_aware.cli.output import json_option, paragraph, print_json
 
-__all__ = ["tune"]
-
 
 @click.command("tune")
 @click.option("--days", type=click.IntRange(14, 3660), default=30, help="Last days to replay.")

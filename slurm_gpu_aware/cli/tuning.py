@@ -43,9 +43,6 @@ from slurm_gpu_aware.store.history import newest_runs
 from slurm_gpu_aware.store.reading import open_for_reading
 from slurm_gpu_aware.time_text import duration
 
-__all__ = ["apply", "as_json", "candidates_of", "check_apply", "read_history", "replay"]
-__all__ += ["History", "table_text"]
-
 Found = Mapping[str, Sequence[Mapping[str, float]]]
 """Label of a candidate -> its measures, per seed."""
 _CANDIDATE = re.compile(r"([a-z0-9+-]{1,40})(?::(.{1,200}))?")

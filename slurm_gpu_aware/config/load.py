@@ -34,8 +34,6 @@ from slurm_gpu_aware.model.job_hints import parse_comment
 from slurm_gpu_aware.model.penalties import LEVELS
 from slurm_gpu_aware.names import is_name
 
-__all__ = ["load_config"]
-
 _MAX_BYTES = 1 << 20
 _MOST = 1e9
 """Limit of any number in the file, in any unit: 30 years in seconds."""

@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 from slurm_gpu_aware.errors import ConfigError, SourceError
 from slurm_gpu_aware.text_file import decoded, open_plain, parse_json, replaced_file
 
-__all__ = ["identity_of", "read_owned", "write_owned"]
-
 T = TypeVar("T")
 
 _MOST_BYTES = 4096

@@ -22,12 +22,6 @@ from slurm_gpu_aware.filter_rules import DUE_UNITS
 from slurm_gpu_aware.model.job_hints import duration_s
 from slurm_gpu_aware.time_text import stamp
 
-__all__ = [
-    *("FILE", "OFF", "LimitInForce", "PowerLimit", "SetLimit", "limit_in_force"),
-    *("parse_limit", "parse_until", "power_file", "read_set_limit", "schedule_faults"),
-    *("unset_limit", "write_set_limit"),
-]
-
 FILE = "power.json"
 """Name of the file, in the folder of the store."""
 MINUTES = 24 * 60

@@ -11,18 +11,6 @@ from slurm_gpu_aware.filter_rules import LICENCE, RESERVATION
 from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.model.penalties import LEVELS, LevelPenalties, combine
 
-__all__ = [
-    "DEFAULT_KINDS",
-    "DEFAULT_PATH",
-    "ClassConfig",
-    "Config",
-    "GateConfig",
-    "MovesConfig",
-    "PlacementConfig",
-    "PowerConfig",
-    "TuneConfig",
-]
-
 DEFAULT_PATH = Path("/etc/slurm-gpu-aware/config.toml")
 DEFAULT_KINDS = ("user", "account", "qos", "partition")
 """What ``site.defaults`` goes by; an earlier one wins."""

@@ -18,11 +18,6 @@ from slurm_gpu_aware.config.settings import Config, TuneConfig
 from slurm_gpu_aware.errors import ConfigError
 from slurm_gpu_aware.time_text import stamp
 
-__all__ = [
-    *("FILE", "Candidate", "Tuned", "out_of_bounds", "read_tuned", "tuned_path", "with_tuned"),
-    "write_tuned",
-]
-
 FILE = "tuned.json"
 """Name of the file, in the folder of the store."""
 _NAME = re.compile("[a-z0-9_+-]{1,40}")

@@ -13,8 +13,6 @@ from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, controller_only,
 from slurm_gpu_aware.slurm.hostlist import hostlist
 from slurm_gpu_aware.text_file import open_plain
 
-__all__ = ["CHECKS"]
-
 _SILENT_S = 180.0
 """Agents report once a minute."""
 _TAIL = 1 << 18  # bytes at the end of a spool file

@@ -27,8 +27,6 @@ from slurm_gpu_aware.deploy.site_scripts import calls, hook_line, read_script
 from slurm_gpu_aware.slurm.conffile import BEGIN_RECORD
 from slurm_gpu_aware.slurm.hostlist import hostlist
 
-__all__ = ["CHECKS"]
-
 _ON_NODES = ("Prolog", "Epilog")
 _COPY = "copy {} to all nodes that have their own, then 'scontrol reconfigure'"
 

@@ -32,8 +32,6 @@ from slurm_gpu_aware.store.database import check_integrity, open_store
 from slurm_gpu_aware.store.ownership import of_selector, published_path
 from slurm_gpu_aware.time_text import duration
 
-__all__ = ["CHECKS", "REMOVAL"]
-
 PROFILE_OLD_S = 90 * 86_400.0
 _SHARED_S = 5.0
 _BEHIND_S = 600.0

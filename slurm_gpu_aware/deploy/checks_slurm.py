@@ -29,8 +29,6 @@ from slurm_gpu_aware.slurm.controllers import Controllers
 from slurm_gpu_aware.slurm.hostlist import hostlist
 from slurm_gpu_aware.time_text import duration
 
-__all__ = ["CHECKS"]
-
 OLDEST, NEWEST = (24, 11), (26, 5)
 _ROOT = "0"
 _MIRRORED = {

@@ -15,8 +15,6 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmNode
 
-__all__ = ["WANTED", "Delivery", "find_delivery", "not_read_since"]
-
 WANTED = (
     "name the command that copies {folder} to all nodes in the configuration, for example"
     ' distribute = ["/root/push-slurm-conf"] in [setup]'

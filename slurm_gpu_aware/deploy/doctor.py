@@ -17,9 +17,6 @@ from slurm_gpu_aware.slurm.records import SlurmNode
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.profiles import load_profile
 
-__all__ = ["Check", "Checks", "DoctorContext", "controller_only", "failed", "ok", "run_checks"]
-__all__ += ["skipped", "warning"]
-
 
 @dataclass(frozen=True)
 class Check:

@@ -18,20 +18,6 @@ from slurm_gpu_aware.errors import AwareError, SourceError
 from slurm_gpu_aware.store.ownership import give_folder, of_selector
 from slurm_gpu_aware.text_file import replaced_file
 
-__all__ = [
-    "CLI_FILTER",
-    "LUA_CONF",
-    "OUR_CLI_FILTER",
-    "OWN_FILTER",
-    "Change",
-    "check_lua",
-    "diff",
-    "make_folders",
-    "reload_filter",
-    "shipped",
-    "write",
-]
-
 OWN_FILTER = "job_submit.lua"
 CLI_FILTER = "cli_filter.lua"
 """The script of Slurm's commands; ours only if ``setup.cli_filter`` is set."""

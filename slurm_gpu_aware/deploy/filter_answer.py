@@ -7,8 +7,6 @@ import re
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.slurm.commands import run_command
 
-__all__ = ["filter_answer"]
-
 _NO_RIGHT = re.compile(r"(?i)account|association|root|denied")
 
 

@@ -33,8 +33,6 @@ from slurm_gpu_aware.slurm.conffile import (
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
 from slurm_gpu_aware.slurm.values import is_mig, parse_gres
 
-__all__ = ["NodeForm", "SiteFiles", "read_site"]
-
 _DEVICE = re.compile(r"/dev/nvidia(\d+)\Z")
 _PARALLEL = frozenset({"nodeaddr", "nodehostname", "bcastaddr", "port"})
 """Parameters of a NodeName line that hold one value per node."""

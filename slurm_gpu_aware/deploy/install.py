@@ -25,8 +25,6 @@ from slurm_gpu_aware.deploy.site_scripts import calls, join_lines, loads_filter,
 from slurm_gpu_aware.slurm.conffile import edit_settings, fields_of, outside_block, replace_block
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
 
-__all__ = ["SCRIPT_KEYS", "clock_conf_path", "filter_files", "for_output", "in_place"]
-
 SCRIPT_KEYS = {"prolog.d": "Prolog", "epilog.d": "Epilog", "resv.d": "ResvProlog"}
 """Folder of our scripts -> their key in slurm.conf."""
 _COMMANDS = Path(sys.prefix) / "bin"

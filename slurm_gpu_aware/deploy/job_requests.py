@@ -27,18 +27,6 @@ from slurm_gpu_aware.slurm.updates import JobUpdate
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 
-__all__ = [
-    "Restored",
-    "all_jobs",
-    "clear_records",
-    "features_named",
-    "jobs_text",
-    "jobs_with_feature",
-    "open_placements",
-    "own_comment",
-    "restore_all",
-]
-
 _BOUND = frozenset({JobPhase.PREPARED, JobPhase.RELEASED, JobPhase.REQUEUED})
 
 

@@ -17,17 +17,6 @@ from slurm_gpu_aware.gate.holding_pool import LICENCE
 from slurm_gpu_aware.slurm.conffile import SlurmConf, outside_block, read_conf, take_back_settings
 from slurm_gpu_aware.store.ownership import REMOVAL_STATE, ROLLOUT_STATE
 
-__all__ = [
-    "BACKUP",
-    "OwnFiles",
-    "commands_here",
-    "conf_without_settings",
-    "is_own_filter",
-    "kept_backups",
-    "own_files",
-    "unit_names",
-]
-
 BACKUP = ".before-gpu-aware"
 """End of the name of a file's first version, which setup keeps."""
 _LINKS = Path("/usr/local/bin")

@@ -12,8 +12,6 @@ from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.hostlist import hostlist
 
-__all__ = ["ask_nodes", "digest", "idle_nodes", "run_on_nodes"]
-
 _TIME_S = 60.0
 _LOOK = """echo "$SLURMD_NODENAME" $(
     for file; do

@@ -25,8 +25,6 @@ from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.updates import NewReservation
 
-__all__ = ["Reconfiguration"]
-
 log = logging.getLogger(__name__)
 
 _AWAY = re.compile(r"DOWN|NOT_RESPONDING|POWER")

@@ -55,8 +55,6 @@ from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.controllers import Controllers
 from slurm_gpu_aware.slurm.records import ENDED, HOLDING
 
-__all__ = ["Removal", "Removed", "waiting_jobs"]
-
 SYSTEMCTL_S = 60.0
 RELOAD_S = 10.0
 """Longest wait until slurmctld has read a changed job_submit.lua."""

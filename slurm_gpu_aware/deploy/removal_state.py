@@ -10,8 +10,6 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.deploy import files
 from slurm_gpu_aware.store.ownership import REMOVAL_STATE
 
-__all__ = ["begin_removal", "forget_removal", "removal_waits"]
-
 
 def _path(config: Config) -> Path:
     return config.store.path.with_name(REMOVAL_STATE)

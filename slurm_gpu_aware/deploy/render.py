@@ -23,24 +23,6 @@ from slurm_gpu_aware.names import index_type, slot_of
 from slurm_gpu_aware.slurm.conffile import SlurmConf
 from slurm_gpu_aware.slurm.hostlist import by_number, hostlist
 
-__all__ = [
-    "SCHEDULER",
-    "WITHOUT",
-    "NodeGpus",
-    "Settings",
-    "clock_conf",
-    "cores_of",
-    "feature_of",
-    "filter_table",
-    "gres_lines",
-    "index_gres",
-    "lua_conf",
-    "lua_value",
-    "node_lines",
-    "slurm_settings",
-    "usable_model",
-]
-
 SCHEDULER = {
     "default_queue_depth": (5000, "parked jobs of higher priority delay others"),
     "batch_sched_delay": (1, "a placed job waits up to 3 s for Slurm's scheduler"),

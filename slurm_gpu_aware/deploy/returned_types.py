@@ -29,8 +29,6 @@ from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode, record_id, split_arrays
 from slurm_gpu_aware.slurm.updates import JobUpdate
 
-__all__ = ["ReturnedTypes", "return_types"]
-
 _BOUND = (JobPhase.PREPARED, JobPhase.RELEASED, JobPhase.REQUEUED)
 
 

@@ -29,8 +29,6 @@ from slurm_gpu_aware.deploy.typed_jobs import TypedJobs
 from slurm_gpu_aware.errors import SourceError, StoppedError
 from slurm_gpu_aware.names import index_type
 
-__all__ = ["Rollout"]
-
 Result = tuple[str, str]
 """(`Outcome.result`, why)."""
 

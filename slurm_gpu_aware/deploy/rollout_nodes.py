@@ -14,8 +14,6 @@ from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmNode
 from slurm_gpu_aware.slurm.values import is_mig
 
-__all__ = ["DRAINED", "REASON", "RolloutNodes", "has_index_types", "unusable"]
-
 REASON = "gpu-aware setup --roll"
 """Reason of nodes that a rollout drains."""
 DRAINED = frozenset({"DRAIN", "DRAINED", "DRAINING"})

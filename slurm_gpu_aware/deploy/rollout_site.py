@@ -19,8 +19,6 @@ from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
 
-__all__ = ["LocalSite", "RolloutState", "nodes_in_scope", "unfinished_run"]
-
 _LUA_MODELS = re.compile(r"^(\s*models\s*=\s*)\{[^}]*\}", re.MULTILINE)
 
 

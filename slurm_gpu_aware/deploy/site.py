@@ -17,8 +17,6 @@ from slurm_gpu_aware.slurm.values import parse_gres
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.profiles import load_profile
 
-__all__ = ["ConfNode", "Site", "conf_nodes", "find_site"]
-
 
 @dataclass(frozen=True)
 class ConfNode:

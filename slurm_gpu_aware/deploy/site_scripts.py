@@ -10,17 +10,6 @@ from pathlib import Path
 
 from slurm_gpu_aware.errors import SourceError
 
-__all__ = [
-    "calls",
-    "hook_line",
-    "join_lines",
-    "loads_filter",
-    "names_us",
-    "read_script",
-    "without_calls",
-    "without_join",
-]
-
 MAX_BYTES = 1 << 20
 """A longer file is no script."""
 _JOIN = re.compile(

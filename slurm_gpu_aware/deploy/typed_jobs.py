@@ -21,8 +21,6 @@ from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode, record_id, split_arrays
 from slurm_gpu_aware.slurm.updates import JobUpdate
 
-__all__ = ["TypedJobs"]
-
 REPEAT_S = 60.0
 """Interval between reports of an unchanged wait."""
 _LARGEST = 1 << 24

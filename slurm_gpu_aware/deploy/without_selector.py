@@ -18,8 +18,6 @@ from slurm_gpu_aware.lockfile import SELECTOR_LOCK, hold_selector_lock
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.controllers import Controllers
 
-__all__ = ["without_selector"]
-
 
 @contextlib.contextmanager
 def without_selector(client: SlurmClient, config: Config) -> Iterator[str | None]:

@@ -27,20 +27,6 @@ from urllib.parse import unquote_to_bytes
 from slurm_gpu_aware import filter_rules as rules
 from slurm_gpu_aware.model.job_phase import JobPhase
 
-__all__ = [
-    "BOUND",
-    "JobMarker",
-    "OriginalRequest",
-    "is_ours",
-    "marked",
-    "marker_of",
-    "parse",
-    "state_of",
-    "unmarked",
-    "with_features",
-    "with_state",
-]
-
 BOUND = frozenset({JobPhase.PREPARED, JobPhase.RELEASED})
 """Marked phases of a job that the selector has bound to nodes."""
 MARKED = (JobPhase.PREPARED, JobPhase.RELEASED, JobPhase.LEFT, JobPhase.OPENED)

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from slurm_gpu_aware import filter_rules as rules
 from slurm_gpu_aware.slurm.updates import JobUpdate
 
-__all__ = ["extra_with_clock", "noted_record"]
-
 
 def noted_record(extra: str | None) -> str | None:
     """The record of an owner's change at the end of an Extra; None: there is none."""

@@ -19,9 +19,6 @@ from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.controllers import Controllers, same_host
 from slurm_gpu_aware.slurm.records import SlurmReservation
 
-__all__ = ["Holder", "gate_reservation", "holder_comment", "holder_of", "other_holder"]
-__all__ += ["this_holder"]
-
 _COMMENT = re.compile(r"gpu-aware: host ([A-Za-z0-9._-]{1,255}), process ([0-9]{1,10})\Z")
 
 

@@ -20,17 +20,6 @@ from slurm_gpu_aware.gate.request_forms import is_bound
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob, array_tasks
 
-__all__ = [
-    "GatedJob",
-    "bound_orphan",
-    "gated_job",
-    "gated_jobs",
-    "has_task",
-    "task_number",
-    "unbound_orphan",
-    "unbound_orphans",
-]
-
 _PARKED = frozenset({JobPhase.WAITING, JobPhase.HELD, JobPhase.PREPARED})
 
 

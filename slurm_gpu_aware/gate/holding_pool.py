@@ -26,16 +26,6 @@ from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.slurm.updates import NewReservation
 
-__all__ = [
-    "LAST_S",
-    "LICENCE",
-    "LICENCE_COUNT",
-    "create_pool",
-    "defer_until",
-    "leave_pool_fields",
-    "lost_reservation",
-]
-
 LICENCE = HOLDING_POOL
 """Licence in slurm.conf of which each pool holds one: a reservation must hold something."""
 LICENCE_COUNT = 8

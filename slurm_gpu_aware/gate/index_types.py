@@ -10,8 +10,6 @@ from functools import lru_cache
 from slurm_gpu_aware.names import index_type, slot_of
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
 
-__all__ = ["GpuItem", "bound_slots", "gpu_item", "gpu_slots", "same_tres", "typed_gres"]
-
 _GPU = re.compile(r"(?:gres[/:])?gpu(?:[:=]([A-Za-z][A-Za-z0-9._-]*))?(?:[:=]([0-9]+))?\Z")
 
 

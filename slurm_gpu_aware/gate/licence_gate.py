@@ -29,18 +29,6 @@ from slurm_gpu_aware.slurm.records import SlurmReservation
 from slurm_gpu_aware.slurm.updates import NewReservation
 from slurm_gpu_aware.time_text import duration, stamp
 
-__all__ = [
-    "Silence",
-    "gate_state",
-    "held_licences",
-    "hold_gate",
-    "is_silent",
-    "lease_for_takeover_s",
-    "longest_silence_s",
-    "selector_silence",
-    "working_elsewhere",
-]
-
 log = logging.getLogger(__name__)
 
 _START_S = 30.0  # until a slurmctld that takes over has read its state

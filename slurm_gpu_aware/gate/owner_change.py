@@ -31,8 +31,6 @@ from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, record_id
 from slurm_gpu_aware.slurm.updates import JobUpdate
 
-__all__ = ["Change", "is_changed", "settle_changes"]
-
 log = logging.getLogger(__name__)
 
 

@@ -50,19 +50,6 @@ from slurm_gpu_aware.gate.index_types import (
 from slurm_gpu_aware.slurm.hostlist import check_node_names, expand_hostlist
 from slurm_gpu_aware.slurm.records import SlurmJob
 
-__all__ = [
-    "Binding",
-    "Form",
-    "changed_fields",
-    "cpus_of_a_task",
-    "differences",
-    "form_of",
-    "is_bound",
-    "kept_tasks",
-    "placed_fields",
-    "restored_fields",
-]
-
 Fields = tuple[tuple[str, str], ...]
 
 _SHOWN = {

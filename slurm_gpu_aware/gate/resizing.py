@@ -20,8 +20,6 @@ from slurm_gpu_aware.gate.request_forms import (
 )
 from slurm_gpu_aware.slurm.records import SlurmJob
 
-__all__ = ["as_shown", "bound_fields", "resized", "sizes_of"]
-
 _TRES = {
     "TresPerNode": "tres_per_node",
     "TresPerJob": "tres_per_job",

@@ -33,16 +33,6 @@ from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, split_arrays, update_ids
 from slurm_gpu_aware.slurm.updates import JobUpdate
 
-__all__ = [
-    "FEW",
-    "begin_fields",
-    "close_gate",
-    "open_fields",
-    "read_jobs",
-    "release_by_hand",
-    "restore",
-]
-
 log = logging.getLogger(__name__)
 
 FEW = 20

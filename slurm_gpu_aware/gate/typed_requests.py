@@ -12,16 +12,6 @@ from slurm_gpu_aware.names import slot_of
 from slurm_gpu_aware.slurm.hostlist import hostlist
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
 
-__all__ = [
-    "can_start",
-    "gpu_types",
-    "nodes_with",
-    "type_sentence",
-    "typed_fields",
-    "untyped_fields",
-    "without_feature",
-]
-
 _GPU = re.compile(
     r"((?:gres[/:])?gpu)[:=]([A-Za-z0-9._-]*[A-Za-z_-][A-Za-z0-9._-]*)((?:[:=][0-9]+)?)\Z"
 )

@@ -8,8 +8,6 @@ from typing import Any
 
 from slurm_gpu_aware.model.cluster import Gpus
 
-__all__ = ["Assignment"]
-
 
 @dataclass(frozen=True)
 class Assignment:

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 from slurm_gpu_aware.bounds import MAX_JOB_NAME
 
-__all__ = ["UNKNOWN_CLASS", "AskedClass", "ClassHistory", "GivenClass"]
-
 UNKNOWN_CLASS = ("site", "nothing")
 """Values of `AskedClass.source` of jobs whose class is only the site's default."""
 _KEPT_OF_USER = 400

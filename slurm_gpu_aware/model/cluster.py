@@ -18,9 +18,6 @@ from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.penalties import Penalty
 
-__all__ = ["Cluster", "Gpu", "Gpus", "LocalityLevel", "PreemptionOrder", "RunningJob", "Sockets"]
-__all__ += ["each_gpu"]
-
 Gpu = tuple[int, int]
 """(node index, slot)."""
 Gpus = tuple[tuple[int, tuple[int, ...]], ...]

@@ -18,9 +18,6 @@ import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray
 
-__all__ = ["LINK_CLASS", "PCIE_GBPS", "HardwareGraph", "class_gbps", "direct_links"]
-__all__ += ["uniform_graph"]
-
 PCIE_GBPS = 12.0
 """PCIe gen3 x16 (MAPA, table 1)."""
 

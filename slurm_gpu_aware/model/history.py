@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["Alarm", "Pair"]
-
 
 class Pair(NamedTuple):
     """Two measurements of a GPU for a class: the newest one, and the one that it is compared with.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["ALL_REDUCE", "OPERATIONS", "Collective", "Nic", "PairBandwidth"]
-
 ALL_REDUCE = "all_reduce"
 OPERATIONS = (ALL_REDUCE, "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall")
 """Collectives in the words of nccl-tests."""

@@ -16,8 +16,6 @@ from typing import TypeVar
 from slurm_gpu_aware import filter_rules as rules
 from slurm_gpu_aware.errors import RequestError
 
-__all__ = ["JobHints", "duration_s", "parse_comment"]
-
 _DURATION = re.compile(r"([0-9]+)([a-z]+)\Z")
 _COUNT = re.compile(r"[1-9][0-9]*\Z")
 # Blanks as C and Lua have them, of a text of bytes

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["OPEN_DECISION", "TRANSITIONS", "JobPhase"]
-
 
 class JobPhase(StrEnum):
     """Phase of a gated job. The values occur in Slurm's records and in the ledger."""

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-__all__ = ["RATE_S", "MoveSettings"]
-
 RATE_S = 3600.0
 """Period of `MoveSettings.per_hour`."""
 

@@ -14,19 +14,6 @@ from math import inf
 from statistics import median
 from typing import NamedTuple
 
-__all__ = [
-    "INSIDE_NODE",
-    "LEVELS",
-    "NETWORK_LEVELS",
-    "LevelPenalties",
-    "LevelTime",
-    "Penalty",
-    "combine",
-    "level_medians",
-    "level_ratios",
-    "reference_of",
-]
-
 NETWORK_LEVELS = ("switch", "rack", "row")
 """Levels of Slurm's topology, tightest first; ``switch``: leaf switches or blocks."""
 INSIDE_NODE = ("nvlink", "socket", "node")

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["APPLICATION", "CLASS", "NOT_LOCKED", "NamedSample", "PerformanceSample"]
-__all__ += ["own_name", "owner_of"]
-
 APPLICATION, CLASS = "application", "class"
 """What a performance model is of."""
 NOT_LOCKED = 0.0

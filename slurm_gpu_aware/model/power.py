@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.size_table import SizeTable
 
-__all__ = ["PowerState", "PoweredJob"]
-
 
 @dataclass(frozen=True, eq=False)
 class PoweredJob:

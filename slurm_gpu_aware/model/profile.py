@@ -6,21 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-__all__ = [
-    "IDLE",
-    "LOADED",
-    "Fault",
-    "Gpu",
-    "GpuRecord",
-    "GpuScore",
-    "GpuTiming",
-    "Link",
-    "Profile",
-    "RunConditions",
-    "gpu_names",
-    "seen_only",
-]
-
 Gpu = tuple[str, int]
 """(node, Slurm's index)."""
 

@@ -12,8 +12,6 @@ from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.size_table import SizeTable
 
-__all__ = ["TIER", "NodeGroups", "Request"]
-
 TIER = 2.0**32
 """Weight of a partition's tier in a priority; Slurm's own priorities have 32 bits."""
 

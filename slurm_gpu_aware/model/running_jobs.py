@@ -13,8 +13,6 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.cluster import RunningJob
 
-__all__ = ["RunningJobs"]
-
 
 class RunningJobs(tuple[RunningJob, ...]):
     """``Cluster.running`` with parts that are found once.

@@ -8,8 +8,6 @@ import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 
-__all__ = ["SizeTable", "least_energy"]
-
 
 def least_energy(time_s: FloatArray, power: FloatArray | IntArray) -> int | None:
     """Index of the least energy of a unit of work: the most efficient of some clocks.

@@ -23,8 +23,6 @@ from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.cluster import Cluster, Sockets
 from slurm_gpu_aware.model.request import Request
 
-__all__ = ["spread_views", "views"]
-
 _MOST_SETS = 64
 """Index sets that are compared for ``--gpus-per-socket``; 8 GPUs on two sockets have 36 at most."""
 

@@ -13,8 +13,6 @@ from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.placement.cells import Cell
 from slurm_gpu_aware.placement.selection.base import Choice
 
-__all__ = ["assignment", "cells_tried", "level_of", "predicted_slowdown", "set_words"]
-
 MOST_CELLS = 24  # cells in an account, which also has the number of tried cells
 MOST_NODES = 16  # nodes in an account
 

@@ -22,8 +22,6 @@ from slurm_gpu_aware.placement.level_views import LevelView
 from slurm_gpu_aware.placement.masks import MaskArray, every, popcount, some, unpack
 from slurm_gpu_aware.placement.shapes import Split
 
-__all__ = ["Cell", "first_cell", "holds", "smallest_bound", "supports_of"]
-
 
 class Tried(NamedTuple):
     """A cell that the search tested."""

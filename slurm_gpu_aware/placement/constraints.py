@@ -22,8 +22,6 @@ from slurm_gpu_aware.placement.feasible import allowed_nodes, common_reason
 from slurm_gpu_aware.placement.level_views import inside_groups
 from slurm_gpu_aware.placement.policy import Policy, Reason, WaitRule
 
-__all__ = ["Constraint", "OneGroup", "PowerSaving", "SocketBinding", "SocketSpread", "constrained"]
-
 
 def constrained(policy: Policy) -> Policy:
     """Return the policy with all constraints that a request may have."""

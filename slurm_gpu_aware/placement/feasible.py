@@ -19,9 +19,6 @@ from slurm_gpu_aware.placement.masks import MaskArray, every, pack, popcount
 from slurm_gpu_aware.placement.score_table import ScoreTable
 from slurm_gpu_aware.placement.shapes import Split, splits
 
-__all__ = ["Supply", "all_gpus", "allowed_nodes", "common_reason"]
-__all__ += ["enough_free", "fitting_groups", "node_demand", "widest_nodes"]
-
 
 def node_demand(request: Request, nodes: int, gpus_here: int) -> tuple[int, int]:
     """CPUs and memory (MB) that the job takes on a node that gives ``gpus_here`` of its GPUs.

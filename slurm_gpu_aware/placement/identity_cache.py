@@ -7,8 +7,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TypeVar, TypeVarTuple
 
-__all__ = ["by_identity"]
-
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 

@@ -19,8 +19,6 @@ from slurm_gpu_aware.placement.level_views import LevelView
 from slurm_gpu_aware.placement.masks import MaskArray, sets_of
 from slurm_gpu_aware.placement.shapes import Split
 
-__all__ = ["EXACT_WIDTH", "some_support", "supports", "words_of_cut"]
-
 EXACT_WIDTH = 20  # slots up to which all index sets are counted
 _SUPPORT_SIZE = 1 << 22  # entries of one support table, to bound memory
 _TABLE_WIDTH = 8  # slots up to which a product with a small table counts all index sets

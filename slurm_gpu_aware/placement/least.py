@@ -16,8 +16,6 @@ from slurm_gpu_aware.placement.masks import unpack
 from slurm_gpu_aware.placement.score_table import ScoreTable, score_table
 from slurm_gpu_aware.placement.shapes import Split, splits
 
-__all__ = ["LeastSlowdown", "least_largest", "worst_of_best"]
-
 _FEW = 16  # columns up to which one operation for each is quicker than one for each row
 
 

@@ -12,8 +12,6 @@ from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.placement.identity_cache import by_identity
 from slurm_gpu_aware.placement.masks import MaskArray, every, mask_type, pack
 
-__all__ = ["LevelView", "anywhere", "inside_groups", "level_views", "two_levels"]
-
 
 @dataclass(frozen=True, eq=False)
 class LevelView:

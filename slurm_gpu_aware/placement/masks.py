@@ -16,8 +16,6 @@ import numpy.typing as npt
 from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 
-__all__ = ["MaskArray", "every", "mask_type", "pack", "popcount", "sets_of", "some", "unpack"]
-
 _NUMPY_2 = np.lib.NumpyVersion(np.__version__) >= "2.0.0"
 
 MaskArray = npt.NDArray[Any]

@@ -11,8 +11,6 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import common_reason
 
-__all__ = ["Policy", "PolicyOptions", "Reason", "WaitRule"]
-
 
 @dataclass(frozen=True)
 class PolicyOptions:

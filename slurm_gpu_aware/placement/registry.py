@@ -9,16 +9,6 @@ from typing import Any
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.placement.policy import Policy
 
-__all__ = [
-    "DEFAULT",
-    "PACKED",
-    "SLURM",
-    "make_policy",
-    "option_names",
-    "policy_class",
-    "policy_names",
-]
-
 DEFAULT = "eft"
 """The policy of a round that names none."""
 SLURM = "lowest-index"

@@ -9,8 +9,6 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.placement.identity_cache import by_identity
 from slurm_gpu_aware.placement.masks import MaskArray, pack
 
-__all__ = ["ScoreTable", "flat_table", "score_table"]
-
 _FIXED_POINT = 1e5  # sums of scores are integers of five decimals, so equal sums compare equal
 _LARGEST_SCORE = 100.0  # limit of a score in sums (not in the worst score)
 _MOST_MASKS = 64

@@ -15,8 +15,6 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.masks import every
 
-__all__ = ["Split", "splits"]
-
 Pool = Literal["all", "indexed", "plain"]
 
 

@@ -32,8 +32,6 @@ from slurm_gpu_aware.slurm.records import (
 from slurm_gpu_aware.slurm.topology import default_topology, parse_topology
 from slurm_gpu_aware.slurm.updates import JobUpdate, NewReservation, check_job_ids
 
-__all__ = ["SlurmClient", "open_client"]
-
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")

@@ -11,8 +11,6 @@ from contextlib import suppress
 
 from slurm_gpu_aware.errors import SourceError
 
-__all__ = ["clean_environment", "run_bounded", "run_command"]
-
 
 def clean_environment() -> dict[str, str]:
     """The environment without variables that change the output of Slurm's commands."""

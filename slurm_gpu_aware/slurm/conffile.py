@@ -16,12 +16,6 @@ from pathlib import Path
 
 from slurm_gpu_aware.errors import SourceError
 
-__all__ = [
-    *("ConfFiles", "Entry", "Pairs", "SlurmConf"),
-    *("block_alone", "edit_settings", "fields_of", "outside_block", "pairs_of"),
-    *("read_conf", "render_pairs", "replace_block", "take_back_settings"),
-]
-
 BEGIN = "# BEGIN gpu-aware (written by gpu-aware setup; edit above or below)"
 END = "# END gpu-aware"
 BEGIN_RECORD = "# BEGIN gpu-aware nodes"

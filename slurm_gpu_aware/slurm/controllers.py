@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-__all__ = ["Controllers", "same_host"]
-
 _HOST = re.compile(r"SlurmctldHost\[([0-9]+)\]\Z")
 _HEARTBEAT = struct.Struct("!QQ")
 """Content of slurmctld's heartbeat file: Unix time, number of the SlurmctldHost."""

@@ -11,8 +11,6 @@ from itertools import groupby, product
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.names import is_node_name
 
-__all__ = ["by_number", "check_node_names", "expand_hostlist", "hostlist"]
-
 _ITEM = re.compile(r"(?:[A-Za-z0-9._-]|\[[0-9,-]+\])+\Z")
 _PART = re.compile(r"\[([0-9,-]+)\]|([A-Za-z0-9._-]+)")
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?\Z")

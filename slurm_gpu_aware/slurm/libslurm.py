@@ -24,8 +24,6 @@ from typing import Any, TypeVar
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.libslurm_fields import RecordKind
 
-__all__ = ["Libslurm", "SlurmError", "decode", "records"]
-
 _T = TypeVar("_T")
 
 _CONF_FILES = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/usr/local/etc/slurm.conf")

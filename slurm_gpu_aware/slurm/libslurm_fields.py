@@ -8,11 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = [
-    *("JOB", "LICENSE", "NODE", "PARTITION", "RESERVATION", "RESULT", "RecordKind"),
-    *("NOT_SET", "UNLIMITED", "UPDATE_NUMBERS", "UPDATE_TEXTS"),
-]
-
 
 class RecordKind(NamedTuple):
     """One kind of record: numbers, then texts, by Slurm's names."""

@@ -17,8 +17,6 @@ from slurm_gpu_aware.slurm.conffile import ConfFiles, fields_of
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.records import SlurmNode
 
-__all__ = ["MigNodes"]
-
 log = logging.getLogger(__name__)
 
 

@@ -36,8 +36,6 @@ from slurm_gpu_aware.slurm.values import (
     parse_tres,
 )
 
-__all__ = ["config_of", "node_of", "parse_qos", "parse_settings", "partition_of", "reservation_of"]
-
 _SETTING = re.compile(r"\s*([A-Za-z]\w*(?:\[\d+\])?)\s*=\s(.*)\Z")
 _PRINTED = re.compile(r"\s(JobDefaults|PreemptMode)=(\S+)")
 _PARTITION_UP = 3

@@ -19,8 +19,6 @@ from slurm_gpu_aware.slurm.libslurm_fields import NOT_SET, UNLIMITED
 from slurm_gpu_aware.slurm.records import HOLDING, NodeShare, SlurmJob
 from slurm_gpu_aware.slurm.values import parse_gres, parse_indices, parse_licenses, parse_tres
 
-__all__ = ["job_of"]
-
 _GOING_ON = HOLDING - {"COMPLETING"}
 _MEM_PER_CPU = 1 << 63
 _THREADS = 0x8000

@@ -14,12 +14,6 @@ from dataclasses import dataclass, field
 
 from slurm_gpu_aware.model.cluster import PreemptionOrder
 
-__all__ = [
-    *("ENDED", "HOLDING", "HOLDING_CPUS", "GpuDefaults", "NodeCores", "NodeShare"),
-    *("SlurmConfig", "SlurmJob", "SlurmNode", "SlurmPartition", "SlurmQos", "SlurmReservation"),
-    *("SlurmSwitch", "array_tasks", "record_id", "split_arrays", "update_ids"),
-]
-
 ENDED = frozenset(
     {
         *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"),

@@ -19,11 +19,6 @@ from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.values import gpu_count, is_mig, parse_tres
 from slurm_gpu_aware.text_file import parse_json
 
-__all__ = [
-    *("BAD_ROW", "SACCT_FIELDS", "SacctRow", "bounded_history", "live_history", "sacct_command"),
-    "sacct_rows",
-]
-
 SACCT_FIELDS = (
     *("JobID", "User", "Account", "Partition", "Submit", "Eligible", "Start", "ElapsedRaw"),
     *(

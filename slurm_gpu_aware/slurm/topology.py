@@ -28,11 +28,6 @@ from slurm_gpu_aware.model.request import NodeGroups
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.records import SlurmSwitch
 
-__all__ = [
-    *("BLOCK", "TREE", "Fabric", "Network"),
-    *("default_topology", "fabric_of", "network_groups", "parse_topology"),
-]
-
 log = logging.getLogger(__name__)
 
 BLOCK = "block"

@@ -7,8 +7,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["JobUpdate", "NewReservation", "check_job_ids"]
-
 _JOB_ID = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z")
 """``98`` or ``98_3``."""
 _RECORD_ID = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9][0-9,:-]{0,65535})?\Z")

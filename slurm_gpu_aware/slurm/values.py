@@ -12,11 +12,6 @@ from types import MappingProxyType
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.names import slot_of
 
-__all__ = [
-    *("UNSET", "GresItem", "gpu_count", "is_mig", "parse_duration", "parse_gres"),
-    *("parse_indices", "parse_licenses", "parse_tres"),
-]
-
 UNSET = frozenset({"(null)", "N/A", "None", "Unknown", "NONE", ""})
 """Slurm's spellings of no value."""
 

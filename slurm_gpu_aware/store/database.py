@@ -16,8 +16,6 @@ from slurm_gpu_aware.errors import StoreBusyError, StoreError
 from slurm_gpu_aware.store.ownership import make_file, published_path
 from slurm_gpu_aware.store.schema import APPLICATION_ID, CREATE, VERSION
 
-__all__ = ["Store", "check_integrity", "open_copy", "open_store", "publish", "republish"]
-
 BUSY_TIMEOUT_S = 15.0
 """Longest wait for another writer; a transaction takes far less."""
 _MAKE = "'gpu-aware-profile sweep' or 'gpu-aware-profile import' makes one"

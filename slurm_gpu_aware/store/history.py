@@ -15,11 +15,6 @@ from slurm_gpu_aware.model.history import Alarm, Pair
 from slurm_gpu_aware.model.profile import IDLE, GpuTiming, RunConditions
 from slurm_gpu_aware.store.database import Store
 
-__all__ = [
-    *("alarms", "classes_of_gpu", "measured_pairs", "newest_run_records", "newest_runs"),
-    *("node_records", "probed_at", "prune", "put_alarms"),
-]
-
 _AS_JOBS = f"neighbours = '{IDLE}' AND clock_mhz = 0"
 """Runs as jobs find the GPU: its clock not locked, its neighbours idle."""
 _NEWEST = f"""

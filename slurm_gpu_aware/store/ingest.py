@@ -14,8 +14,6 @@ from slurm_gpu_aware.store.interconnect import put_bandwidths, put_collectives, 
 from slurm_gpu_aware.store.measurements import Run, add_runs
 from slurm_gpu_aware.store.report import MAX_CLASSES, ProbeReport
 
-__all__ = ["ingest_report"]
-
 
 def ingest_report(store: Store, probe: ProbeReport) -> None:
     """Store one probe report, all of it or nothing. Storing it again changes nothing.

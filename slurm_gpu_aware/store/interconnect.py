@@ -8,11 +8,6 @@ from collections.abc import Sequence
 from slurm_gpu_aware.model.interconnect import Collective, Nic, PairBandwidth
 from slurm_gpu_aware.store.database import Store
 
-__all__ = [
-    *("newest_bandwidths", "newest_collectives", "nics_of"),
-    *("put_bandwidths", "put_collectives", "put_nics"),
-]
-
 
 def put_nics(store: Store, node: str, nics: Sequence[Nic]) -> None:
     """Replace the NICs of a node that the store knows."""

@@ -9,8 +9,6 @@ from typing import NamedTuple
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.settings_table import CLASS_CENTRES, put_value, value_of
 
-__all__ = ["SavedClass", "put_centres", "put_saved_class", "saved_classes", "stored_centres"]
-
 _MOST_OF_USER = 1_000
 """Saved classes of one user; the oldest go."""
 

@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 
 from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE, quoted
 
-__all__ = ["JsonObject"]
-
 _UNSTORABLE = re.compile("[\\x00\ud800-\udfff]")  # NUL and lone surrogates are not UTF-8 text
 _MOST = 1e9
 """Limit of watts, degrees and shares."""

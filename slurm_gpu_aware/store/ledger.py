@@ -16,9 +16,6 @@ from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.record_table import RecordTable, dump
 
-__all__ = ["EVENT_KINDS", "RECORD", "STATES", "Decision", "Event", "GivenRow", "Ledger"]
-__all__ += ["RoundRecord"]
-
 KEEP = 200
 """Number of recorded rounds to keep; older ones are deleted."""
 KEEP_BYTES = 16 << 20

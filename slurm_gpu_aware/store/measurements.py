@@ -16,12 +16,6 @@ from slurm_gpu_aware.model.penalties import LEVELS, LevelTime
 from slurm_gpu_aware.model.profile import Gpu, RunConditions
 from slurm_gpu_aware.store.database import Store
 
-__all__ = [
-    *("Run", "add_runs", "level_times", "put_level_times", "put_timings"),
-    *("forget_gpus", "forget_levels", "gpus_by_uuid", "listed", "pci_addresses"),
-    *("seen_gpus", "unseen_gpus"),
-]
-
 T = TypeVar("T")
 
 

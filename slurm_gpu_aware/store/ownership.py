@@ -15,8 +15,6 @@ from pathlib import Path
 
 from slurm_gpu_aware.errors import StoreError
 
-__all__ = ["give_folder", "live_files", "make_file", "of_selector", "published_path"]
-
 LIVE_MODE = 0o640
 _ENDS = ("", "-wal", "-shm")
 ROLLOUT_STATE = "rollout.json"

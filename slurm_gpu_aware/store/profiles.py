@@ -14,8 +14,6 @@ from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.measurements import level_times, unseen_gpus
 from slurm_gpu_aware.store.settings_table import EFFBW, SCORE_REFERENCE, put_value, value_of
 
-__all__ = ["load_profile", "put_effbw", "put_scores", "score_reference", "score_rows"]
-
 _SCORE_COLUMNS = attrgetter(
     *("node", "slot", "app_class", "value_ms", "raw", "binned", "bin", "outlier", "taken_at")
 )

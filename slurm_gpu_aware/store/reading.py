@@ -13,8 +13,6 @@ from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.store.database import Store, open_copy, open_store
 from slurm_gpu_aware.store.ownership import published_path
 
-__all__ = ["open_for_reading"]
-
 
 def open_for_reading(settings: StoreConfig) -> Store:
     """Open the store, or the copy beside it, or the copy on a shared folder (``published``).

@@ -13,8 +13,6 @@ from slurm_gpu_aware.store.database import Store
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["RecordTable", "dump"]
-
 _JSON = frozenset({"nodes", "slots", "asked", "victims", "why", "outcome", "detail"})
 """Fields that are stored as JSON."""
 T = TypeVar("T", bound="DataclassInstance")

@@ -24,8 +24,6 @@ from slurm_gpu_aware.store.report_links import (
     parse_nics,
 )
 
-__all__ = ["MAX_CLASSES", "MAX_FAULTS", "MAX_RUNS", "ProbeReport", "check_name", "parse_report"]
-
 SCHEMA = "gpu-aware-probe/2"
 _VERSION = re.compile(r"[0-9]{1,2}\.[0-9]{1,2}\Z")
 MAX_RUNS = 50_000

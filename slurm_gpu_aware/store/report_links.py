@@ -11,8 +11,6 @@ from slurm_gpu_aware.model.interconnect import OPERATIONS, Collective, Nic, Pair
 from slurm_gpu_aware.model.profile import Link
 from slurm_gpu_aware.store.json_object import JsonObject
 
-__all__ = ["parse_bandwidths", "parse_collectives", "parse_links", "parse_nics"]
-
 MAX_NICS = 64
 MAX_COLLECTIVES = 4096
 MAX_LATENCY_US = 1e9

@@ -6,8 +6,6 @@ Filters and joins use columns; JSON holds lists and raw records only.
 
 from __future__ import annotations
 
-__all__ = ["APPLICATION_ID", "CREATE", "VERSION"]
-
 APPLICATION_ID = 0x47505541
 """Marks an SQLite file as a store of ours ("GPUA")."""
 VERSION = 8

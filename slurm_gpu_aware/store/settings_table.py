@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from slurm_gpu_aware.store.database import Store
 
-__all__ = ["CLASS_CENTRES", "EFFBW", "POLICY", "POWER", "SCORE_REFERENCE"]
-__all__ += ["put_value", "value_of"]
-
 CLASS_CENTRES = "class_centres"
 """Centres of the site's application classes, JSON."""
 EFFBW = "effbw"

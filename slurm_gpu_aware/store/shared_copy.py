@@ -19,8 +19,6 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["SharedCopy"]
-
 _POLL_S = 2.0
 _SHARE = 50.0  # copying takes at most one part in so many of the time
 _FAILED_S = 30.0

@@ -24,18 +24,6 @@ import numpy.typing as npt
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph, direct_links
 
-__all__ = [
-    "BOTTLENECK",
-    "EQ2_TERMS",
-    "PAPER",
-    "EffBwModel",
-    "eq2",
-    "eq2_model",
-    "eq2_terms",
-    "link_kinds",
-    "preserved_bw",
-]
-
 PUBLISHED = (
     *(16.396, 4.536, 1.556, -20.694, -9.467, 7.615, -7.973),
     *(12.733, -4.195, -8.413, 62.851, 27.418, -5.114, -46.973),

@@ -27,8 +27,6 @@ from dataclasses import dataclass
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.text_file import csv_records
 
-__all__ = ["Communication", "read_communication"]
-
 _LONGEST = 4096
 _MOST_PEERS = 1 << 20
 """Pairs of communicator and peer that are kept."""

@@ -30,8 +30,6 @@ from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.topology.subsets import mask_of, slots_of
 
-__all__ = ["distances", "network_of", "path_sum", "sockets_of", "with_known_sockets"]
-
 _LINKED, _NETWORK = 1, 100
 _DISTANCE = {"X": 0, "PHB": 10, "NODE": 10, "SYS": 20}
 

@@ -15,8 +15,6 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, EffBwModel, eq2_model, eq2_terms
 
-__all__ = ["Fit", "fit_bottleneck", "fit_eq2", "share_of_best"]
-
 Counts = tuple[int, int, int]
 """x, y, z of one ring, as in `bandwidth.eq2`."""
 

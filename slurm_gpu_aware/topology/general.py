@@ -34,8 +34,6 @@ from slurm_gpu_aware.topology.subsets import (
     rank_of_mask,
 )
 
-__all__ = ["best_mapping", "is_exact", "mapping_values", "order_values"]
-
 _MOST_ROWS = 1 << 22  # partial placements of all steps: 1 s to 2 s
 _MOST_ORDERED = 8  # job GPUs of a search order by order
 _MOST_PRODUCTS = 1 << 34  # multiplications of one product over orders: about the same time

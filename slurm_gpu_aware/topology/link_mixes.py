@@ -21,8 +21,6 @@ from slurm_gpu_aware.topology.bandwidth import EQ2_TERMS, eq2_terms
 from slurm_gpu_aware.topology.matching import fitted_ring
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, masks_of_size, members_of_size
 
-__all__ = ["LinkMix", "informative_order", "link_mixes"]
-
 _Words = npt.NDArray[np.uint64]
 _Labels = npt.NDArray[np.int64]
 

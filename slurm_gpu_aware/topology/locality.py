@@ -23,8 +23,6 @@ from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph, direct_links
 from slurm_gpu_aware.model.penalties import LevelPenalties, Penalty
 
-__all__ = ["build_levels", "with_levels"]
-
 _SAME_SOCKET = ("PIX", "PXB", "PHB", "NODE")  # nvidia-smi's words for paths on one socket
 
 

@@ -16,8 +16,6 @@ from itertools import combinations
 from slurm_gpu_aware.model.hardware_graph import PCIE_GBPS, HardwareGraph, uniform_graph
 from slurm_gpu_aware.model.profile import Link
 
-__all__ = ["machine", "machine_names"]
-
 _Pairs = Collection[tuple[int, int]]
 
 

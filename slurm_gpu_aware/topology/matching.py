@@ -28,8 +28,6 @@ from slurm_gpu_aware.topology.subsets import (
 )
 from slurm_gpu_aware.topology.trees import Trees
 
-__all__ = ["Match", "agg_table", "eff_table", "exact_tables", "fitted_ring", "match"]
-
 _RING, _TREE = Pattern("ring"), Pattern("tree")
 _SEARCHES: dict[str, type[Rings | Trees]] = {"ring": Rings, "tree": Trees}
 _SMALL = 8  # GPUs of a machine up to which the search behind a table is cached: some kilobytes

@@ -21,8 +21,6 @@ from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.filter_rules import PATTERNS
 
-__all__ = ["Edges", "Pattern", "heap_children", "parse_pattern"]
-
 Edges = tuple[tuple[int, int], ...]
 
 _EDGE_LIST = re.compile(r"[0-9]{1,2}-[0-9]{1,2}(,[0-9]{1,2}-[0-9]{1,2})*\Z")

@@ -25,8 +25,6 @@ from slurm_gpu_aware.topology.subsets import (
     without_each,
 )
 
-__all__ = ["Kinds", "Reach", "RingCounts", "Rings", "pairs_in"]
-
 Kinds = npt.NDArray[np.int8]
 Reach = npt.NDArray[np.uint32]
 

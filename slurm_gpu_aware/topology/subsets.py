@@ -16,19 +16,6 @@ import numpy.typing as npt
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 
-__all__ = [
-    "MAX_EXACT",
-    "Rows",
-    "exact_type",
-    "extended",
-    "mask_of",
-    "masks_of_size",
-    "members_of_size",
-    "rank_of_mask",
-    "slots_of",
-    "without_each",
-]
-
 MAX_EXACT = 16
 """Largest machine for which tables over all subsets are built."""
 

@@ -25,8 +25,6 @@ from slurm_gpu_aware.topology.subsets import (
     without_each,
 )
 
-__all__ = ["Trees"]
-
 _MOST_AT_ONCE = 1 << 14  # splits in one expression, to stay in the caches
 
 

@@ -16,8 +16,6 @@ from slurm_gpu_aware.variability.ckmeans import (
     weighted,
 )
 
-__all__ = ["MAX_BINS", "Binning", "bin_scores", "choose_bins"]
-
 MIN_BINS = 2
 MAX_BINS = 11
 """Range of K."""

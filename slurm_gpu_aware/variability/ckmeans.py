@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 
-__all__ = ["Weighted", "best_intervals", "centroids", "silhouettes", "weighted"]
-
 MAX_DISTINCT = 32_768
 """Above this many distinct values :func:`weighted` merges neighbours."""
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from slurm_gpu_aware.errors import SourceError, not_installed
 
-__all__ = ["Centres", "Utilisation", "classify", "distances", "fit_classes"]
-
 
 @dataclass(frozen=True)
 class Utilisation:

@@ -15,8 +15,6 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.text_file import csv_records
 from slurm_gpu_aware.variability.classes import Utilisation
 
-__all__ = ["is_dcgm", "read_dcgm", "read_ncu"]
-
 _DRAM = re.compile(r"(gpu__)?dram_+throughput\.avg\.pct_of_peak_sustained_elapsed\Z")
 # Arithmetic pipes; lsu, tex, adu, cbu, ipa and uniform move data or control the flow.
 _UNIT = re.compile(

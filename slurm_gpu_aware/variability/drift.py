@@ -17,11 +17,6 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.model.history import Alarm, Pair
 
-__all__ = [
-    *("FEWEST_RUNS", "LEAST", "Change", "Drift", "Shift"),
-    *("drift", "run_spread", "slow_again"),
-]
-
 _FACTOR = 4.0
 """Standard deviations of the difference of two medians that are no drift."""
 LEAST = 0.03

@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from slurm_gpu_aware.model.profile import Gpu
 
-__all__ = ["FEWEST_JOBS", "JobRun", "JobScore", "job_scores"]
-
 FEWEST_JOBS = 3
 
 

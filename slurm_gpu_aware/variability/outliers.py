@@ -12,9 +12,6 @@ from typing import NamedTuple
 
 from slurm_gpu_aware.model.profile import Gpu, GpuTiming, gpu_names
 
-__all__ = ["BANDWIDTH_UNITS", "FAR", "RATE_UNITS", "TIME_UNITS", "Outlier"]
-__all__ += ["mixed_units", "new_outliers", "outlier_sentences", "outliers"]
-
 FAR = 2.0
 """A time outside 1 / FAR .. FAR times the median is an outlier."""
 

@@ -12,8 +12,6 @@ from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.profile import Gpu, GpuScore, GpuTiming
 from slurm_gpu_aware.variability.bins import bin_scores
 
-__all__ = ["median_runs", "pm_scores", "run_medians", "scores_of_gpus"]
-
 K = TypeVar("K", bound=Hashable)
 
 

@@ -18,8 +18,6 @@ from contextlib import suppress
 from gpu_aware_profile.backends.timing import SickGpuError
 from slurm_gpu_aware.errors import SourceError
 
-__all__ = ["Child"]
-
 KEPT_BYTES = 64 << 10
 """Bytes of the output that are kept, and limit of a line."""
 _CHECK_S = 0.1

@@ -15,8 +15,6 @@ from gpu_aware_profile.backends.timing import Reading, RunControl, RunSpec
 from slurm_gpu_aware.bounds import check_time_ms, quoted
 from slurm_gpu_aware.errors import SourceError
 
-__all__ = ["UNITS", "CommandTiming"]
-
 UNITS: dict[str, Callable[[float], float]] = {
     "ms": lambda number: number,
     "s": lambda number: 1000.0 * number,

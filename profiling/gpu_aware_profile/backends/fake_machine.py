@@ -7,8 +7,6 @@ import socket
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["FakeMachine", "fake_machine"]
-
 
 class FakeMachine(NamedTuple):
     """Files of docker/fake_nvml."""

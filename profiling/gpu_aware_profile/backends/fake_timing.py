@@ -14,8 +14,6 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.profile import LOADED
 from slurm_gpu_aware.text_file import read_object
 
-__all__ = ["FakeTiming"]
-
 _ITERATIONS = 25
 _DISTURBED = 1.5
 """A disturbed iteration takes this many times as long."""

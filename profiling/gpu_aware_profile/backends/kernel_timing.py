@@ -16,8 +16,6 @@ from gpu_aware_profile.backends.timing import KernelTime, Reading, RunControl, R
 from slurm_gpu_aware.bounds import check_time_ms
 from slurm_gpu_aware.errors import SourceError, not_installed
 
-__all__ = ["KernelTiming"]
-
 _PROGRAM = (sys.executable, "-m", "gpu_aware_profile.kernels.program")
 _LIMIT_S = 300.0
 """Time limit of a run: start, compilation, warm-up, and some seconds per kernel."""

@@ -15,11 +15,6 @@ from typing import NamedTuple, Protocol
 
 from slurm_gpu_aware.errors import SourceError
 
-__all__ = [
-    *("KernelTime", "Reading", "RunControl", "RunSpec", "SickGpuError", "Timing"),
-    *("median_and_spread", "timing_backend"),
-]
-
 _MAD_TO_SIGMA = 1.4826
 
 

@@ -15,8 +15,6 @@ from slurm_gpu_aware.text_file import Row, name_of, read_table
 from slurm_gpu_aware.variability import classes
 from slurm_gpu_aware.variability.classes import Utilisation
 
-__all__ = ["centres_of_file", "centres_of_store", "check_names", "fitted_centres"]
-
 _NEEDED = (
     "no centres of the classes are known; give --centres or --applications, or an administrator"
     " stores them once: gpu-aware-profile classify --applications known.csv --save-centres"

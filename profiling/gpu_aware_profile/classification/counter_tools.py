@@ -24,8 +24,6 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.variability.classes import Utilisation
 from slurm_gpu_aware.variability.counters import read_dcgm, read_ncu
 
-__all__ = ["TOOLS", "counted", "tool_of"]
-
 TOOLS = {"ncu": "Nsight Compute", "dcgm": "DCGM"}
 _PROGRAMS = {"ncu": "ncu", "dcgm": "dcgmi"}
 _METRICS = (

@@ -29,8 +29,6 @@ from slurm_gpu_aware.variability import classes
 from slurm_gpu_aware.variability.classes import Centres, Utilisation
 from slurm_gpu_aware.variability.counters import is_dcgm, read_dcgm, read_ncu
 
-__all__ = ["classify"]
-
 _GPUS = "0123456789,"
 
 

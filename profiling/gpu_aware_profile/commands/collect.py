@@ -11,8 +11,6 @@ from gpu_aware_profile.cli import PARTLY, store_options
 from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.config.settings import Config
 
-__all__ = ["collect"]
-
 
 @click.command()
 @store_options

@@ -15,8 +15,6 @@ from slurm_gpu_aware.cli.output import json_option, print_json, say
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.store.reading import open_for_reading
 
-__all__ = ["drift", "since_option"]
-
 _AGE = re.compile(r"([0-9]{1,5})([dhm])\Z")
 _UNITS_S = {"d": 86_400.0, "h": 3_600.0, "m": 60.0}
 

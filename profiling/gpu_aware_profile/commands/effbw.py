@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from gpu_aware_profile.links.measured_rings import MeasuredRing
     from slurm_gpu_aware.topology.effbw_fit import Fit
 
-__all__ = ["fit_effbw"]
-
 _MOST_LINKS = 10_000
 _POLICIES = ("pal+mapa", "mapa-preserve")
 """Policies that use EffBW."""

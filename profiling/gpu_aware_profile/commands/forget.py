@@ -17,8 +17,6 @@ from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.measurements import forget_gpus, forget_levels
 from slurm_gpu_aware.store.profiles import put_effbw
 
-__all__ = ["forget"]
-
 _GPU = re.compile(rf"({NODE_NAME})(?::([0-9]{{1,4}}))?\Z")
 
 

@@ -14,8 +14,6 @@ from gpu_aware_profile.imports.formats.registry import FORMATS, read_measured
 from slurm_gpu_aware.cli.options import SECONDS
 from slurm_gpu_aware.config.settings import Config
 
-__all__ = ["import_command"]
-
 
 @click.command("import")
 @store_options

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from gpu_aware_profile.job.own_gpus import Allocation
     from gpu_aware_profile.job.watch import Watched
 
-__all__ = ["job"]
-
 _COLUMNS = ["application", "batch_size", "class", "gpu_model", "gpus", "nodes", "clock_mhz"]
 _COLUMNS += ["time_s", "power_w"]
 _PATIENCE = 6

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from gpu_aware_profile.levels.level_runs import LevelOutcome, LevelRuns
     from slurm_gpu_aware.model.profile import Profile
 
-__all__ = ["level_step", "levels"]
-
 _MIB = 1 << 20
 _MESSAGE = {"A": 100 * _MIB, "B": 400 * _MIB, "C": 16 * _MIB}
 """Class -> bytes that a step sums over the ranks.

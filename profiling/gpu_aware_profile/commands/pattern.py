@@ -11,8 +11,6 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.text_file import name_of, read_text
 from slurm_gpu_aware.topology.communication_log import Communication, read_communication
 
-__all__ = ["pattern"]
-
 _SOURCES = {
     "algorithms": "by the algorithms that NCCL took, in bytes",
     "calls": "by the calls, in bytes; with NCCL_DEBUG_SUBSYS=INIT,GRAPH,COLL,TUNING NCCL names its "

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from gpu_aware_profile.backends.timing import Timing
     from gpu_aware_profile.probe.node import Wanted
 
-__all__ = ["node"]
-
 
 @click.command()
 @click.option("--backend", metavar="NAME", help="Timing backend. Default: one that works here.")

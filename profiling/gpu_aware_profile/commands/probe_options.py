@@ -12,9 +12,6 @@ from slurm_gpu_aware.cli.options import Number
 if TYPE_CHECKING:
     from gpu_aware_profile.backends.command_timing import CommandTiming
 
-__all__ = ["bench_arguments", "bench_options", "bench_timing", "check_clocks", "clock_arguments"]
-__all__ += ["clock_options", "links_options"]
-
 _Command = Callable[..., None]
 _ALL = 1 << 16
 

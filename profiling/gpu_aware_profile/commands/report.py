@@ -22,8 +22,6 @@ from slurm_gpu_aware.store.reading import open_for_reading
 if TYPE_CHECKING:
     from gpu_aware_profile.report.report_data import ClusterReport
 
-__all__ = ["report"]
-
 
 @click.command()
 @store_options

@@ -36,8 +36,6 @@ from slurm_gpu_aware.store.measurements import level_times, listed
 from slurm_gpu_aware.store.profiles import load_profile, score_rows
 from slurm_gpu_aware.store.reading import open_for_reading
 
-__all__ = ["export", "show"]
-
 
 @click.command()
 @store_options

@@ -10,8 +10,6 @@ import click
 
 from slurm_gpu_aware.cli.output import say
 
-__all__ = ["srun_options", "stopped_by_signals"]
-
 
 def srun_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add ``--srun-option`` and ``--command``; the command gets ``srun_option`` and ``command``."""

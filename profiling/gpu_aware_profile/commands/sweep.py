@@ -33,8 +33,6 @@ from slurm_gpu_aware.store.database import Store, open_store
 from slurm_gpu_aware.store.history import probed_at
 from slurm_gpu_aware.store.ingest import ingest_report
 
-__all__ = ["sweep"]
-
 _IDLE_WAIT_S = 30.0
 """Longest time in the queue with --idle-only; Slurm may take some seconds to start a job."""
 _ALARM_SINCE_S = 30 * 86_400.0

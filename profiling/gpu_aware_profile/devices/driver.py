@@ -13,11 +13,6 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from slurm_gpu_aware.errors import SourceError
 
-__all__ = [
-    *("Device", "DeviceError", "Driver", "EccErrors", "Event", "Identity", "PeerLink"),
-    *("ANSWER_S", "Faults", "NoAnswerError", "Sample", "open_driver", "in_time"),
-]
-
 T = TypeVar("T")
 Faults = list[dict[str, Any]]
 """``errors`` of a report: calls that failed."""

@@ -24,8 +24,6 @@ from gpu_aware_profile.devices.driver import (
 )
 from slurm_gpu_aware.errors import not_installed
 
-__all__ = ["Nvml", "NvmlDevice", "cpu_list", "model_word"]
-
 _NOT_SUPPORTED = frozenset({3, 13, 26})
 """NOT_SUPPORTED, FUNCTION_NOT_FOUND of an older driver, DEPRECATED of a newer one."""
 _INVALID_ARGUMENT, _TIMEOUT, _LOST = 2, 10, 15

@@ -25,8 +25,6 @@ from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.models import put_samples
 from slurm_gpu_aware.text_file import decoded, open_plain, read_table
 
-__all__ = ["Collected", "collect"]
-
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}\.csv\Z")
 _NAME = re.compile(rf"{MODEL}\Z")
 _MOST_BYTES = 1 << 16

@@ -17,8 +17,6 @@ from slurm_gpu_aware.store.report import check_name
 from slurm_gpu_aware.text_file import BadRow, Row, Table
 from slurm_gpu_aware.variability.outliers import BANDWIDTH_UNITS, Outlier, mixed_units, outliers
 
-__all__ = ["bandwidth_sentences", "far_collectives", "far_pairs", "read_collectives", "read_pairs"]
-
 _MIN_GBPS = 1e-6
 _MOST_BYTES = 1 << 50
 

@@ -16,8 +16,6 @@ from slurm_gpu_aware.store.measurements import Run
 from slurm_gpu_aware.store.report import check_name
 from slurm_gpu_aware.text_file import BadRow, Row, Table
 
-__all__ = ["TIMING_COLUMNS", "Kind", "kind_of", "read_levels", "read_timings", "taken_at_of"]
-
 TIMING_COLUMNS = ("gpu", "node", "class", "value_ms")
 """Required columns of times per GPU. In all tables ``taken_at``, of levels ``model`` is optional;
 other columns are ignored."""

@@ -12,8 +12,6 @@ from slurm_gpu_aware.filter_rules import FEATURE, MAX_NAME, MODEL
 from slurm_gpu_aware.model.performance_sample import NOT_LOCKED, NamedSample, PerformanceSample
 from slurm_gpu_aware.text_file import BadRow, Row, Table
 
-__all__ = ["read_samples"]
-
 _APPLICATION = re.compile(rf"{MODEL}\Z")
 _GPU_MODEL = re.compile(rf"{FEATURE}\Z")
 _MIN_BATCH, _MAX_BATCH = 1e-6, 1e9

@@ -37,8 +37,6 @@ from slurm_gpu_aware.variability.outliers import (
     outlier_sentences,
 )
 
-__all__ = ["Import"]
-
 T = TypeVar("T")
 
 BAD_SHOWN = 20

@@ -11,8 +11,6 @@ from slurm_gpu_aware.model.profile import Gpu
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.measurements import gpus_by_uuid, listed, pci_addresses, seen_gpus
 
-__all__ = ["KnownGpus", "known_gpus"]
-
 _PCI = re.compile(
     r"(?:(?P<domain>[0-9a-f]{4,8}):)?(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})(?:\.[0-7])?\Z",
     re.IGNORECASE,

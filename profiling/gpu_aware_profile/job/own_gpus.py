@@ -10,8 +10,6 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.slurm.records import SlurmJob
 
-__all__ = ["Allocation", "allocation"]
-
 _TIMEOUT_S = 20.0
 
 

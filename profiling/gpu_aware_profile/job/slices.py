@@ -13,8 +13,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["AtClock", "Reading", "Slice", "Slices", "by_clock"]
-
 CLOCK_STEP_MHZ = 15
 """Clocks of NVIDIA's GPUs are multiples of it, up to rounding."""
 _SAME_CLOCK = 0.05

@@ -22,8 +22,6 @@ from gpu_aware_profile.job.slices import Reading, Slice, Slices
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.names import MARKS
 
-__all__ = ["Watched", "run_watched"]
-
 _PERIOD_S = 0.5
 
 

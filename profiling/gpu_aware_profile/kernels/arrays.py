@@ -5,11 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-__all__ = [
-    *("Array", "Engine", "Kernel", "WrongResultError", "as_float64", "check_close"),
-    *("hashed", "rounded", "uniform"),
-]
-
 Array = Any
 """An array of the device's module, NumPy's or CuPy's."""
 

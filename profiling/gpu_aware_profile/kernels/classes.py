@@ -13,8 +13,6 @@ from gpu_aware_profile.kernels.compute_bound import Convolution, Gemm
 from gpu_aware_profile.kernels.memory_bound import PageRank, Triad
 from gpu_aware_profile.kernels.transformer import TransformerBlock
 
-__all__ = ["CLASSES", "NEEDED_SHARE", "kernels_of"]
-
 NEEDED_SHARE = 0.5
 """Part of the nominal memory that has to be free."""
 _LARGE = 24 << 30

@@ -14,8 +14,6 @@ from gpu_aware_profile.kernels.arrays import (
     uniform,
 )
 
-__all__ = ["Convolution", "Gemm", "product_tolerance"]
-
 _UNIT_ROUNDOFF = {"fp64": 2.0**-53, "fp32": 2.0**-24, "tf32": 2.0**-21, "bf16": 2.0**-21}
 """Of an addition; tensor cores truncate, which costs 3 bits."""
 _MARGIN = 64.0

@@ -10,8 +10,6 @@ import numpy as np
 from gpu_aware_profile.kernels.arrays import Array
 from slurm_gpu_aware.errors import SourceError, not_installed
 
-__all__ = ["CudaEngine", "libraries"]
-
 _REAL_32, _REAL_64, _BFLOAT_16 = 0, 1, 14
 """cudaDataType"""
 _COMPUTE_32, _COMPUTE_64, _COMPUTE_TF32 = 68, 70, 77

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from gpu_aware_profile.kernels.arrays import Engine, check_close, hashed
 
-__all__ = ["PageRank", "Triad"]
-
 _DAMPING = 0.85
 _LEAST, _SPREAD = 8, 17
 """In-degrees are 8 to 24, 16 on average."""

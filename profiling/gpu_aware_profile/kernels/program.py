@@ -21,8 +21,6 @@ from gpu_aware_profile.kernels.classes import NEEDED_SHARE, kernels_of
 from gpu_aware_profile.kernels.sampling import Sampler
 from slurm_gpu_aware.errors import SourceError
 
-__all__ = ["main", "measure_class", "say"]
-
 _CHUNK_S = 0.05
 """Time of one kernel in a row while the GPU is kept working."""
 

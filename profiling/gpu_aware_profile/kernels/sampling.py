@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from gpu_aware_profile.backends.timing import KernelTime, median_and_spread
 from gpu_aware_profile.kernels.arrays import Array, Engine, Kernel, WrongResultError
 
-__all__ = ["Sampled", "Sampler", "interval_ranks"]
-
 _SAMPLE_S = 5e-3
 """Least time of a sample: of as many launches as this takes."""
 _LEAST, _AT_ONCE = 20, 10

@@ -14,8 +14,6 @@ from typing import Any
 
 from gpu_aware_profile.kernels.arrays import Array, Engine, check_close, uniform
 
-__all__ = ["TransformerBlock"]
-
 _HEAD = 64
 _TOLERANCE = {"fp32": 1e-3, "tf32": 5e-2}
 """Of outputs of size 1; products in tf32 have 11 bits."""

@@ -12,8 +12,6 @@ from typing import NamedTuple, TypeVar
 
 from slurm_gpu_aware.model.penalties import NETWORK_LEVELS
 
-__all__ = ["LevelRun", "PlanNode", "gpu_indices", "level_plan"]
-
 REFERENCE = "node"
 _WIDEST = "cluster"
 T = TypeVar("T")

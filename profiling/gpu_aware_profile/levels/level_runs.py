@@ -20,8 +20,6 @@ from slurm_gpu_aware.model.penalties import LevelTime
 from slurm_gpu_aware.names import PROBE_JOB
 from slurm_gpu_aware.slurm.commands import run_command
 
-__all__ = ["GroupId", "LevelOutcome", "LevelRuns", "comparable"]
-
 _GRACE_S = 30.0
 """For Slurm to start and end a job, beyond the two limits."""
 _MOST_LINE = 1 << 14

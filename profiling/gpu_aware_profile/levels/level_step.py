@@ -21,8 +21,6 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.profile import LOADED
 from slurm_gpu_aware.text_file import read_object
 
-__all__ = ["BATCHES", "UNIQUE_ID", "FakeSteps", "Rank", "StepTiming", "run_rank"]
-
 BATCHES = 5
 """Times of a class in one run."""
 UNIQUE_ID = re.compile(r"[0-9a-f]{2,1024}\Z")

@@ -12,8 +12,6 @@ from gpu_aware_profile.kernels.cuda import CudaEngine
 from gpu_aware_profile.levels.level_step import BATCHES, Rank
 from slurm_gpu_aware.errors import SourceError
 
-__all__ = ["NcclSteps"]
-
 _BATCH_S = 0.5
 _MOST_STEPS = 200
 _WARM_UP = 3

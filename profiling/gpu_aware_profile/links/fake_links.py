@@ -15,8 +15,6 @@ from slurm_gpu_aware.topology.bandwidth import BOTTLENECK
 from slurm_gpu_aware.topology.matching import match
 from slurm_gpu_aware.topology.patterns import Pattern
 
-__all__ = ["FakeLinks"]
-
 COPY_SHARE, RING_SHARE = 0.94, 0.85
 """Share of the nominal bandwidth that copies and all-reduce get."""
 DIRECT_US, HOST_US = 0.9, 1.8

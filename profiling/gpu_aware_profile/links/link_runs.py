@@ -18,8 +18,6 @@ from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.interconnect import ALL_REDUCE
 from slurm_gpu_aware.topology.link_mixes import informative_order, link_mixes
 
-__all__ = ["LinkRuns", "measure_links"]
-
 SIZES = range(2, 9)
 """GPUs of a collective."""
 MOST_SETS = 128

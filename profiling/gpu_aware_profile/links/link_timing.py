@@ -13,8 +13,6 @@ from typing import NamedTuple, Protocol
 from slurm_gpu_aware.errors import SourceError, not_installed
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 
-__all__ = ["AllReduceReading", "LinkTiming", "PairReading", "link_backend"]
-
 
 class PairReading(NamedTuple):
     """Result between two GPUs a, b. None: not measured. Units: GB/s."""

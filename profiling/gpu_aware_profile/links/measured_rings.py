@@ -19,8 +19,6 @@ from slurm_gpu_aware.topology.matching import fitted_ring, match
 from slurm_gpu_aware.topology.patterns import Pattern
 from slurm_gpu_aware.topology.subsets import MAX_EXACT
 
-__all__ = ["MeasuredRing", "measured_rings"]
-
 _RING = Pattern("ring")
 
 

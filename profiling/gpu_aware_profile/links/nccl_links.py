@@ -17,8 +17,6 @@ from gpu_aware_profile.backends.child import Child
 from gpu_aware_profile.links.link_timing import AllReduceReading, PairReading
 from slurm_gpu_aware.errors import SourceError
 
-__all__ = ["NcclLinks"]
-
 _PROGRAM = (sys.executable, "-m", "gpu_aware_profile.links.nccl_worker")
 _MOST_WORDS = 400
 

@@ -19,8 +19,6 @@ from contextlib import suppress
 from statistics import median
 from typing import IO, Any
 
-__all__ = ["LinkWorker", "main"]
-
 MOST_BYTES = 1 << 28
 """Size of a message; less if a GPU has little free memory."""
 _BATCHES = 5

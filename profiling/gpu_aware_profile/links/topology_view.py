@@ -17,8 +17,6 @@ from slurm_gpu_aware.store.interconnect import newest_bandwidths, newest_collect
 from slurm_gpu_aware.store.measurements import listed
 from slurm_gpu_aware.store.profiles import load_profile
 
-__all__ = ["NodeTopology", "topologies"]
-
 _LEGEND = {
     "X": "itself",
     "NV#": "# bonded NVLinks",

@@ -21,8 +21,6 @@ from slurm_gpu_aware.clocks.notes import NO_JOB, Note, Notes
 from slurm_gpu_aware.clocks.records import spool
 from slurm_gpu_aware.errors import SourceError
 
-__all__ = ["ClockLocks", "clock_steps", "reset_left_behind", "sweep_clocks"]
-
 
 def clock_steps(supported_mhz: Sequence[int], wanted: int) -> list[int]:
     """``wanted`` (> 0) clocks at even distances, the highest and the lowest included.

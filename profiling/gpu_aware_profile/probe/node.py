@@ -31,8 +31,6 @@ from gpu_aware_profile.probe.clock_sweep import clock_steps, reset_left_behind, 
 from gpu_aware_profile.probe.runs import Measurement, ReadableGpu, fault
 from slurm_gpu_aware.errors import SourceError
 
-__all__ = ["Wanted", "probe"]
-
 SCHEMA = "gpu-aware-probe/2"
 
 

@@ -11,8 +11,6 @@ import click
 from slurm_gpu_aware.cli.output import say, table
 from slurm_gpu_aware.model.profile import IDLE
 
-__all__ = ["show_report"]
-
 _BANDWIDTHS = {
     "ab_gbps": "a to b GB/s",
     "ba_gbps": "b to a GB/s",

@@ -25,8 +25,6 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.profile import IDLE, LOADED
 from slurm_gpu_aware.names import PROBE_TIME_LIMIT
 
-__all__ = ["Measurement", "ReadableGpu", "fault"]
-
 _CHECK_S = 0.2
 
 

@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from gpu_aware_profile.devices.driver import ANSWER_S, Device, DeviceError, NoAnswerError, Sample
 
-__all__ = ["Telemetry", "Window", "power_w"]
-
 PERIOD_S = 0.1
 _COUNTER_S = 0.5
 """Energy counters advance in steps of up to 0.1 s: below this time the samples are better."""

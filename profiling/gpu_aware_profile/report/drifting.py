@@ -13,8 +13,6 @@ from slurm_gpu_aware.store.measurements import unseen_gpus
 from slurm_gpu_aware.time_text import duration
 from slurm_gpu_aware.variability.drift import FEWEST_RUNS, Change, Drift, drift
 
-__all__ = ["drift_sentences", "drift_table", "stored_drift"]
-
 
 def stored_drift(store: Store, config: Config, since: float) -> Drift:
     """Drift since a Unix time, of the site's classes and of GPUs that a probe has seen."""

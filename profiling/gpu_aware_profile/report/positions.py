@@ -9,8 +9,6 @@ from typing import NamedTuple
 from slurm_gpu_aware.slurm.hostlist import by_number
 from slurm_gpu_aware.slurm.records import SlurmSwitch
 
-__all__ = ["Place", "places"]
-
 _LAST_NUMBER = re.compile(r"(.*?)(\d{1,9})\D*\Z")
 _MOST_APART = 128
 """Numbers that are further apart are no positions in racks."""

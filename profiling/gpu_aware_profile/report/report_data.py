@@ -19,8 +19,6 @@ from slurm_gpu_aware.variability.drift import Drift
 from slurm_gpu_aware.variability.job_scores import JobRun, JobScore, job_scores
 from slurm_gpu_aware.variability.scores import median_runs
 
-__all__ = ["ClusterReport", "GpuRow", "read_report", "stored_job_scores"]
-
 _JOB_DAYS_S = 90 * 86_400.0
 _MOST_JOBS = 50_000
 

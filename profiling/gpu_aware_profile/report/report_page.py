@@ -13,8 +13,6 @@ from gpu_aware_profile.report.report_plots import PICTURES
 from gpu_aware_profile.tables import Record
 from slurm_gpu_aware.time_text import duration, stamp
 
-__all__ = ["page"]
-
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1100px; margin: 2em auto;
        padding: 0 1em; }

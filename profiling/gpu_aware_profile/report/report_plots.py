@@ -12,8 +12,6 @@ import numpy as np
 from gpu_aware_profile.report.report_data import ClusterReport, GpuRow
 from slurm_gpu_aware.errors import SourceError, not_installed
 
-__all__ = ["PICTURES", "Picture", "draw"]
-
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _MARKED = "#d55e00"
 _PLAIN = "#0072b2"

@@ -9,8 +9,6 @@ from typing import NamedTuple
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.values import parse_duration
 
-__all__ = ["Outcome", "Target", "gpu_nodes", "parse_sinfo"]
-
 _SOCKETS = re.compile(r"\([^)]*\)")
 _STATE = re.compile(r"([a-z_]+)([^a-z_]*)")
 _USABLE = frozenset({"idle", "mixed", "allocated", "completing", "planned", "blocked"})

@@ -12,8 +12,6 @@ from slurm_gpu_aware.store.report import ProbeReport, parse_report
 from slurm_gpu_aware.text_file import parse_json
 from slurm_gpu_aware.time_text import duration
 
-__all__ = ["read_probe"]
-
 _TAKEN = re.compile(r"CANCELLED AT \S+ DUE TO (?:PREEMPTION|JOB REQUEUE)")
 """slurmstepd prints this when Slurm takes the node from a job."""
 _PREEMPTED = "Slurm gave the node to another job"

@@ -17,8 +17,6 @@ from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.history import alarms, put_alarms
 from slurm_gpu_aware.variability.drift import Change, Drift, slow_again
 
-__all__ = ["alarm_words", "raise_alarm"]
-
 _LIMIT_S = 60.0
 _NAMED = 8
 _MOST = 500

@@ -14,8 +14,6 @@ from typing import NamedTuple
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.commands import clean_environment
 
-__all__ = ["STOPPED", "Ended", "run_srun"]
-
 STOPPED = "the sweep was stopped"
 _MOST_OUT = 8 << 20
 _LAST_ERR = 1 << 16

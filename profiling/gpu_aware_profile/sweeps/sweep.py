@@ -23,8 +23,6 @@ from slurm_gpu_aware.names import PROBE_JOB
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.store.report import ProbeReport
 
-__all__ = ["BACKGROUND", "Sweep"]
-
 BACKGROUND = ("--nice=1000000",)
 """Options of srun for probes that start only where nothing else wants to."""
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from slurm_gpu_aware.variability.drift import Change
     from slurm_gpu_aware.variability.outliers import Outlier
 
-__all__ = ["Found", "print_found", "shown"]
-
 
 @dataclass
 class Found:

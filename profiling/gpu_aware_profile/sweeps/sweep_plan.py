@@ -10,8 +10,6 @@ from typing import Any
 from gpu_aware_profile.sweeps.gpu_nodes import Outcome, Target, gpu_nodes
 from slurm_gpu_aware.errors import SourceError
 
-__all__ = ["Plan", "fresh_plan", "resumed_plan"]
-
 _DAY_S = 86_400.0
 
 

@@ -18,8 +18,6 @@ from typing import Any
 
 from slurm_gpu_aware.errors import SourceError
 
-__all__ = ["SweepProgress", "new_id"]
-
 _SCOPE = "scope.json"
 _FRESH = ".scope.new"
 _DONE = ".done"

@@ -26,9 +26,6 @@ from slurm_gpu_aware.placement.drb.utility import Scale, Weights, free_shares
 from slurm_gpu_aware.topology.distances import distances, path_sum
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, masks_of_size, slots_of
 
-__all__ = ["Machine", "best_set", "cut_weight", "fm_bipartition", "fm_improve"]
-__all__ += ["halves", "linked_enough", "machine_cost", "narrow_pairs", "worst_set"]
-
 _STARTS = 8
 _EPS = 1e-9
 

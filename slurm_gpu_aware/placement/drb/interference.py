@@ -22,9 +22,6 @@ from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.placement.identity_cache import by_identity
 from slurm_gpu_aware.placement.masks import MaskArray
 
-__all__ = ["SCOPES", "InterferenceProfile", "Neighbours", "Workload", "interference"]
-__all__ += ["neighbours_on"]
-
 SCOPES = ("socket", "machine")
 """What jobs share that interfere; an unknown socket is the machine."""
 

@@ -35,8 +35,6 @@ from slurm_gpu_aware.placement.shapes import Split
 from slurm_gpu_aware.topology.distances import Network, network_of, path_sum, sockets_of
 from slurm_gpu_aware.topology.subsets import slots_of
 
-__all__ = ["Machines", "PlacedSet", "scale_for"]
-
 
 class PlacedSet(NamedTuple):
     """GPUs of some rows of a cell, as masks, and the terms of their utility."""

@@ -10,8 +10,6 @@ from slurm_gpu_aware.placement.drb.interference import SCOPES, InterferenceProfi
 from slurm_gpu_aware.placement.drb.utility import Weights
 from slurm_gpu_aware.placement.policy import PolicyOptions
 
-__all__ = ["TopoOptions"]
-
 
 @dataclass(frozen=True)
 class TopoOptions(PolicyOptions):

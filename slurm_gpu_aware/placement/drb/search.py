@@ -29,8 +29,6 @@ from slurm_gpu_aware.placement.selection.rows import groups_of, load_of_groups
 from slurm_gpu_aware.placement.shapes import Split, splits
 from slurm_gpu_aware.topology.distances import path_sum
 
-__all__ = ["SearchResult", "search"]
-
 _MOST_SETS = 32  # index sets compared for a job on several nodes, nearest GPUs first
 _MOST_GROUPS = 32  # groups that are compared, the fullest ones
 _MOST_ALTERNATIVES = 3

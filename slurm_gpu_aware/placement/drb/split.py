@@ -21,8 +21,6 @@ from slurm_gpu_aware.topology.bandwidth import preserved_bw
 from slurm_gpu_aware.topology.distances import sockets_of
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, masks_of_size, slots_of
 
-__all__ = ["bisect", "choose_by_sockets", "socket_first"]
-
 
 @lru_cache(maxsize=4096)
 def bisect(graph: HardwareGraph, gpus: int) -> tuple[int, int]:

@@ -35,8 +35,6 @@ from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.topology.distances import distances, path_sum, sockets_of
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, masks_of_size, slots_of
 
-__all__ = ["Scale", "Terms", "Weights", "extremes", "free_shares"]
-
 
 @dataclass(frozen=True)
 class Weights:

@@ -21,8 +21,6 @@ from slurm_gpu_aware.placement.score_table import ScoreTable, flat_table
 from slurm_gpu_aware.placement.selection.by_scores import ByScores
 from slurm_gpu_aware.placement.shapes import splits
 
-__all__ = ["BestFit", "FirstFit", "Packed", "Random"]
-
 
 class _Flat(Policy):
     """All GPUs have equal scores: the first cell decides."""

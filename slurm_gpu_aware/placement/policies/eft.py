@@ -48,8 +48,6 @@ from slurm_gpu_aware.placement.selection.by_scores import ByScores
 from slurm_gpu_aware.placement.shapes import splits
 from slurm_gpu_aware.topology.distances import with_known_sockets
 
-__all__ = ["Eft", "EftOptions"]
-
 _SPARE = 4.0  # idle nodes that halve the price of breaking one up; flat from 1 to 4
 _EXACT = 1e-9  # products of equal factors in another order are equal
 

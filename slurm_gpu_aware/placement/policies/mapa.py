@@ -44,8 +44,6 @@ from slurm_gpu_aware.topology.matching import match
 from slurm_gpu_aware.topology.patterns import parse_pattern
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, slots_of
 
-__all__ = ["MapaBaseline", "MapaGreedy", "MapaPreserve", "MapaTopoAware", "PalMapa"]
-
 _RULES: dict[Objective, tuple[str, str]] = {
     "effbw": ("the largest EffBW", "effbw_gbps"),
     "aggbw": ("the largest AggBW", "aggbw_gbps"),

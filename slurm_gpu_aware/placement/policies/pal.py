@@ -18,8 +18,6 @@ from slurm_gpu_aware.placement.selection.by_scores import ByScores
 from slurm_gpu_aware.placement.selection.rows import fixed_scores
 from slurm_gpu_aware.placement.shapes import Split, splits
 
-__all__ = ["Pal", "PmFirst", "best_anywhere", "best_cell"]
-
 
 def best_cell(request: Request, cluster: Cluster) -> Cell | None:
     """Return the first cell of PAL's walk that holds a set for the request, or None.

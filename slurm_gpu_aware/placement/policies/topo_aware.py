@@ -25,8 +25,6 @@ from slurm_gpu_aware.placement.shapes import splits
 from slurm_gpu_aware.topology.distances import with_known_sockets
 from slurm_gpu_aware.topology.subsets import slots_of
 
-__all__ = ["TopoAware", "TopoAwareP"]
-
 _STEP = 1e-4  # utility by which a due time is rounded up, so that a job is never due too early
 
 

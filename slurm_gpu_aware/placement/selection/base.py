@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from slurm_gpu_aware.placement.cells import Cell
 
-__all__ = ["MOST_CONSIDERED", "Choice", "Considered", "Selection"]
-
 MOST_CONSIDERED = 5  # sets in an account
 
 

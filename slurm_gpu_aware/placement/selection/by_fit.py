@@ -12,8 +12,6 @@ from slurm_gpu_aware.placement.selection.by_scores import ByScores
 from slurm_gpu_aware.placement.selection.rows import groups_of, load_of_groups
 from slurm_gpu_aware.topology.subsets import slots_of
 
-__all__ = ["ByFit"]
-
 _MOST_GROUPS = 32  # groups with the fewest free GPUs, for uneven splits
 
 

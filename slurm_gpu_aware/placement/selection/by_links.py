@@ -33,8 +33,6 @@ from slurm_gpu_aware.placement.selection.rows import (
 from slurm_gpu_aware.topology.matching import exact_tables
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, slots_of
 
-__all__ = ["ByLinks", "compared_in_part"]
-
 
 class ByLinks(Selection):
     """The best set by links. Exact for one node of up to 16 free GPUs."""

@@ -27,8 +27,6 @@ from slurm_gpu_aware.placement.selection.rows import (
 )
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, slots_of
 
-__all__ = ["choose_same"]
-
 _MOST_WORK = 1 << 22  # index sets x kinds of nodes of one group; the account reports a cut
 _SIGNLESS = (1 << 63) - 1  # index sets are signed and never contain slot 63
 _AGG_STEPS = 1024.0  # bandwidths are whole multiples of 1/1024 GB/s

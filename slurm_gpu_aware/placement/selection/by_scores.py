@@ -33,8 +33,6 @@ from slurm_gpu_aware.placement.selection.rows import (
     top_rows,
 )
 
-__all__ = ["ByScores"]
-
 
 class ByScores(Selection):
     """The least sum of scores. ``best_fit`` False: first fit (lowest node)."""

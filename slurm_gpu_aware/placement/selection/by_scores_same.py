@@ -29,8 +29,6 @@ from slurm_gpu_aware.placement.selection.rows import (
 )
 from slurm_gpu_aware.topology.subsets import slots_of
 
-__all__ = ["choose_same"]
-
 _AT_ONCE = 1 << 22  # index sets x nodes in one array
 _MOST_WORK = 1 << 26  # index sets x nodes compared in one group; the account reports a cut
 _FEW = 1 << 9  # index sets x nodes up to which plain Python is faster than arrays

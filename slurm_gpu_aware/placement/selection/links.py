@@ -38,9 +38,6 @@ from slurm_gpu_aware.topology.subsets import (
     slots_of,
 )
 
-__all__ = ["BestSet", "Goal", "Kind", "Kinds", "Objective", "best_set"]
-__all__ += ["graph_of", "kinds_of", "sorted_rows", "table_values", "worst_set"]
-
 Objective = Literal["effbw", "aggbw", "preserved"]
 
 _ALL = (1 << 64) - 1  # NumPy returns masks of 64 slots with a sign

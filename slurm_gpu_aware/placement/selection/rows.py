@@ -17,9 +17,6 @@ from slurm_gpu_aware.placement.feasible import fitting_groups
 from slurm_gpu_aware.placement.masks import every, popcount, unpack
 from slurm_gpu_aware.topology.subsets import slots_of
 
-__all__ = ["SUM_WEIGHT", "Candidate", "GroupKey", "best_first", "best_slots", "fixed_scores"]
-__all__ += ["groups_of", "least_totals", "left_beside", "load_of_groups", "top_rows"]
-
 SUM_WEIGHT = 1 << 16
 """Weight of the sum of scores relative to GPUs left on nodes, so that the sum decides first."""
 GroupKey = tuple[float, ...]

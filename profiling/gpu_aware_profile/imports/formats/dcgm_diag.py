@@ -26,8 +26,6 @@ from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.text_file import BadRow, Row
 
-__all__ = ["DcgmDiag"]
-
 _TITLES = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
 """Of DCGM 4, and before."""
 _STRESS = re.compile(r"GPU (?P<gpu>\d+) relative stress level:?\s+(?P<rate>[\d.]{1,32})")

@@ -23,8 +23,6 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.interconnect import OPERATIONS
 from slurm_gpu_aware.text_file import BadRow, Row, Table
 
-__all__ = ["NcclTests"]
-
 _START = re.compile(r"^# nThread \d+ nGpus \d+ ", re.MULTILINE)
 _PROGRAM = re.compile(r"# Collective test starting: (\S*/)?(?P<name>\w{1,64})_perf\w*\Z")
 _RANK = re.compile(

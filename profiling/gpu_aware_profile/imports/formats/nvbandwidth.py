@@ -25,8 +25,6 @@ from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.text_file import Row, Table
 
-__all__ = ["Nvbandwidth"]
-
 _ONE_WAY = re.compile(r"device_to_device_memcpy_(?P<what>read|write)_(ce|sm)\Z")
 _BOTH_WAYS = re.compile(r"device_to_device_bidirectional_memcpy_(read|write)_(ce|sm)\Z")
 _DEVICE = re.compile(

@@ -13,10 +13,6 @@ from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.text_file import BadRow, Row, Table, parse_json
 
-__all__ = ["COLLECTIVE_COLUMNS", "MAX_CHARACTERS", "PAIR_COLUMNS", "TIMING_COLUMNS"]
-__all__ += ["Measured", "ReadOptions", "Reader", "Source"]
-__all__ += ["as_time_ms", "node_of", "number_of", "objects", "timing_row", "timings_table"]
-
 MAX_CHARACTERS = 64 << 20
 """Limit of a file of another program; a CSV file of ours may be larger."""
 TIMING_COLUMNS = ("gpu", "node", "value_ms", "taken_at")

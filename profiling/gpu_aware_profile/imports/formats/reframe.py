@@ -27,8 +27,6 @@ from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.text_file import BadRow, Row
 
-__all__ = ["ReframeLog", "ReframeReport"]
-
 _MS = {
     "ns": 1e-6,
     "us": 1e-3,

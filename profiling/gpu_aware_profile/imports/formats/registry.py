@@ -19,8 +19,6 @@ from gpu_aware_profile.imports.formats.reframe import ReframeLog, ReframeReport
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.text_file import name_of, read_table, read_text
 
-__all__ = ["FORMATS", "read_measured"]
-
 
 class _CsvFile:
     """Reader of the tables that ``import`` describes."""
