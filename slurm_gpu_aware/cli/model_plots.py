@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from slurm_gpu_aware.cli.figure import drawn_into
 from slurm_gpu_aware.cli.model_views import ModelView
-from slurm_gpu_aware.errors import SourceError, not_installed
 
 _PANEL = 3.6
 
@@ -17,28 +17,10 @@ def draw(path: Path, views: Sequence[ModelView]) -> None:
 
     Raises SourceError if matplotlib is missing or the file cannot be written.
     """
-    try:
-        import matplotlib
-    except ImportError:
-        raise SourceError(not_installed("matplotlib", "plots")) from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(
-        len(views),
-        3,
-        figsize=(3 * _PANEL, _PANEL * len(views)),
-        squeeze=False,
-        layout="constrained",
-    )
-    for view, panels in zip(views, axes, strict=True):
-        _row(view, panels)
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as exc:
-        raise SourceError(f"{path}: the picture cannot be written: {exc}") from None
-    finally:
-        pyplot.close(figure)
+    with drawn_into(path, (3 * _PANEL, _PANEL * len(views)), dpi=150) as figure:
+        axes = figure.subplots(len(views), 3, squeeze=False)
+        for view, panels in zip(views, axes, strict=True):
+            _row(view, panels)
 
 
 def _row(view: ModelView, panels: Sequence[Any]) -> None:

@@ -11,7 +11,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slurm_gpu_aware.errors import SourceError, not_installed
+from slurm_gpu_aware.cli.figure import drawn_into
 from slurm_gpu_aware.model.hardware_graph import direct_links
 
 if TYPE_CHECKING:
@@ -40,33 +40,20 @@ def draw(path: Path, cluster: Cluster, answers: Sequence[Answer]) -> None:
 
     Raises SourceError if matplotlib is missing or the file cannot be written.
     """
-    try:
-        import matplotlib
-    except ImportError:
-        raise SourceError(f"--plot: {not_installed('matplotlib', 'plots')}") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     lines = [[(answer, i) for i in range(len(answer.nodes))] for answer in answers]
     if all(len(line) == 1 for line in lines):
         lines = [[panel for line in lines for panel in line]]
     columns = min(_MOST_PANELS, max(len(line) for line in lines))
     size = (max(5.2, _SIZE * columns), _SIZE * len(lines) + 0.9)
-    figure, axes = pyplot.subplots(
-        len(lines), columns, figsize=size, squeeze=False, layout="constrained"
-    )
-    for line, panels in zip(lines, axes, strict=True):
-        for panel in panels:
-            panel.set_axis_off()
-        for (answer, position), panel in zip(line, panels, strict=False):
-            _panel(panel, cluster, answer, position)
-    figure.legend(handles=_legend(), loc="outside lower center", ncols=3, fontsize=8, frameon=False)
-    try:
-        figure.savefig(path, dpi=150, bbox_inches="tight")
-    except (OSError, ValueError) as exc:
-        raise SourceError(f"{path}: the picture cannot be written: {exc}") from None
-    finally:
-        pyplot.close(figure)
+    with drawn_into(path, size, dpi=150, bbox_inches="tight") as figure:
+        axes = figure.subplots(len(lines), columns, squeeze=False)
+        for line, panels in zip(lines, axes, strict=True):
+            for panel in panels:
+                panel.set_axis_off()
+            for (answer, position), panel in zip(line, panels, strict=False):
+                _panel(panel, cluster, answer, position)
+        legend = {"loc": "outside lower center", "ncols": 3, "fontsize": 8, "frameon": False}
+        figure.legend(handles=_legend(), **legend)
 
 
 def _panel(panel: Any, cluster: Cluster, answer: Answer, position: int) -> None:

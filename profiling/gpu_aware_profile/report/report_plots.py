@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpu_aware_profile.report.report_data import ClusterReport, GpuRow
-from slurm_gpu_aware.errors import SourceError, not_installed
+from slurm_gpu_aware.cli.figure import drawn_into
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _MARKED = "#d55e00"
@@ -57,26 +57,16 @@ def draw(path: Path, picture: Picture, report: ClusterReport) -> bool:
     classes = [name for name in report.classes if picture.there(report, name)]
     if not classes:
         return False
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise SourceError(not_installed("matplotlib", "plots")) from None
     columns = 1 if picture.wide else min(_COLUMNS, len(classes))
     lines = math.ceil(len(classes) / columns)
     size = (picture.size[0] * columns, picture.size[1] * lines)
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(lines, columns, squeeze=False).ravel()
-    for panel, name in zip(panels, classes, strict=False):
-        picture.draw(panel, report, name)
-        panel.set_title(f"class {name}", loc="left", fontsize=11, fontweight="bold")
-    for panel in panels[len(classes) :]:
-        panel.set_axis_off()
-    try:
-        figure.savefig(path, dpi=110)
-    except OSError as exc:
-        raise SourceError(f"{path}: cannot be written: {exc.strerror}") from None
+    with drawn_into(path, size, dpi=110) as figure:
+        panels = figure.subplots(lines, columns, squeeze=False).ravel()
+        for panel, name in zip(panels, classes, strict=False):
+            picture.draw(panel, report, name)
+            panel.set_title(f"class {name}", loc="left", fontsize=11, fontweight="bold")
+        for panel in panels[len(classes) :]:
+            panel.set_axis_off()
     return True
 
 
