@@ -57,7 +57,7 @@ API nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, unsigned 
 /* Where NVLink `link` of a GPU ends. Links are numbered in the order of the machine file. */
 struct far_end {
     int active;
-    int minor; /* -1: a switch */
+    int minor; /* -1: a switch, -2: a CPU */
 };
 
 static struct far_end far_end(const struct view *v, unsigned int link)
@@ -72,7 +72,10 @@ static struct far_end far_end(const struct view *v, unsigned int link)
         if (link < at)
             return (struct far_end){1, a == v->minor ? b : a};
     }
-    return (struct far_end){link < at + (unsigned)json_number(v->machine, "nvswitch_links", 0), -1};
+    at += (unsigned)json_number(v->machine, "nvswitch_links", 0);
+    if (link < at)
+        return (struct far_end){1, -1};
+    return (struct far_end){link < at + (unsigned)json_number(v->machine, "cpu_nvlinks", 0), -2};
 }
 
 static nvmlReturn_t check_link(const struct view *v, unsigned int link)
@@ -124,7 +127,9 @@ API nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsign
     struct far_end end = far_end(&v, link);
     if (!end.active)
         return NVML_ERROR_NOT_SUPPORTED;
-    *type = end.minor < 0 ? NVML_NVLINK_DEVICE_TYPE_SWITCH : NVML_NVLINK_DEVICE_TYPE_GPU;
+    *type = end.minor == -2  ? NVML_NVLINK_DEVICE_TYPE_IBMNPU
+            : end.minor == -1 ? NVML_NVLINK_DEVICE_TYPE_SWITCH
+                              : NVML_NVLINK_DEVICE_TYPE_GPU;
     return NVML_SUCCESS;
 }
 
@@ -138,7 +143,7 @@ API nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsign
         return NVML_ERROR_NOT_SUPPORTED;
     memset(pci, 0, sizeof *pci);
     char id[32];
-    if (end.minor < 0) /* the switches sit on a bus where no GPU is, several links to each */
+    if (end.minor < 0) /* switches and CPUs sit on a bus where no GPU is, several links to each */
         snprintf(id, sizeof id, "00000000:F%X:00.0", link % 6);
     else {
         int position = fake_position_of_minor(v.machine, end.minor);

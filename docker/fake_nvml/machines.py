@@ -89,12 +89,14 @@ KINDS: dict[str, dict[str, Any]] = {
             n2=["03", "04", "12", "15", "23", "47", "56", "67"],
         ),
     },
-    # Two GPUs on each of two sockets, three NVLinks inside a socket (as IBM AC922, 4 GPUs).
+    # Two GPUs on each of two sockets; of six NVLinks three join them, and three lead to the CPU (as
+    # IBM AC922, 4 GPUs).
     "two-socket-4": {
         "gpu": V100,
         "pci": ["1A", "1C", "88", "8A"],
         "pcie": ["0/0/0/0", "0/0/1/0", "1/0/0/0", "1/0/1/0"],
         "nvlinks": _links(n3=["01", "23"]),
+        "cpu_nvlinks": 3,
     },
     # Four GPUs, each pair joined by four NVLinks.
     "hgx-a100-4": {
@@ -187,7 +189,7 @@ def build(
         "sockets": [{"numa": i, "cpus": lists[i]} for i in range(sockets)],
         "gpus": [gpus[minor] for minor in (nvml_order or sorted(gpus))],
     }
-    for key in ("nvlinks", "nvswitch_links"):
+    for key in ("nvlinks", "nvswitch_links", "cpu_nvlinks"):
         if key in facts:
             machine[key] = facts[key]
     return machine

@@ -33,6 +33,8 @@ _XID = 8
 """nvmlEventTypeXidCriticalError"""
 _CORRECTED, _UNCORRECTED, _AGGREGATE = 0, 1, 1
 """nvmlMemoryErrorType_t, nvmlEccCounterType_t"""
+_LINK_TO_GPU, _LINK_TO_CPU = 0, 1
+"""nvmlIntNvLinkDeviceType_t; any other end is a switch."""
 _MASK_WORDS = 64
 """CPU masks of 4096 CPUs, in words of 64 bits."""
 _LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
@@ -323,7 +325,7 @@ class NvmlDevice:
         return _LEVELS.get(level, "SYS")
 
     def peer_links(self) -> list[PeerLink]:
-        """Active NVLinks; empty: the GPU has none."""
+        """Active NVLinks; empty: the GPU has none. Those to a CPU (POWER9) join no GPUs."""
         links = []
         for link in range(self._nvml.max_links):
             try:
@@ -335,17 +337,16 @@ class NvmlDevice:
                 ):  # beyond the last link of this model
                     break
                 raise
+            end = self.maybe("nvmlDeviceGetNvLinkRemoteDeviceType", link)
+            if end == _LINK_TO_CPU:
+                continue
+            to_gpu = end in (None, _LINK_TO_GPU)
+            remote = _pci(self.call("nvmlDeviceGetNvLinkRemotePciInfo", link)) if to_gpu else None
             version = int(self.maybe("nvmlDeviceGetNvLinkVersion", link) or 0)
             word = dict(enumerate(_NVLINK_VERSIONS, 1)).get(version)
             gbps = _NVLINK_GBPS.get(version, 25.0)
-            links.append(PeerLink("NV", self._remote(link), gbps, word))
+            links.append(PeerLink("NV", remote, gbps, word))
         return links
-
-    def _remote(self, link: int) -> str | None:
-        kind = self.maybe("nvmlDeviceGetNvLinkRemoteDeviceType", link)
-        if kind is not None and int(kind) != 0:
-            return None
-        return _pci(self.call("nvmlDeviceGetNvLinkRemotePciInfo", link))
 
 
 def _pci(info: Any) -> str:

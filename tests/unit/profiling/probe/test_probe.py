@@ -94,6 +94,8 @@ def test_what_is_known_of_a_gpu(library, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "pairs"),
     [
+        # Six NVLinks a GPU, three of them to the CPU, do not join GPUs of two sockets.
+        ("two-socket-4", {("NV3", 75.0): 2, ("SYS", 15.76): 4}),
         ("dgx-1v", {("NV1", 25.0): 8, ("NV2", 50.0): 8, ("SYS", 15.76): 12}),
         ("hgx-a100-4", {("NV4", 100.0): 6}),
         ("dgx-a100", {("NV12", 300.0): 28}),
