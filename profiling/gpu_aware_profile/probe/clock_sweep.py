@@ -21,6 +21,9 @@ from slurm_gpu_aware.clocks.notes import NO_JOB, Note, Notes
 from slurm_gpu_aware.clocks.records import spool
 from slurm_gpu_aware.errors import SourceError
 
+_STEPS_MHZ = 30.0
+"""Two steps of the supported clocks: no GPU is that far above its lock."""
+
 
 def clock_steps(supported_mhz: Sequence[int], wanted: int) -> list[int]:
     """``wanted`` (> 0) clocks at even distances, the highest and the lowest included.
@@ -122,6 +125,15 @@ class ClockLocks:
                 self._notes.forget(result.index)
         self._methods.clear()
 
+    def held(self, row: Mapping[str, Any]) -> bool:
+        """Whether a timing was measured below its lock; a fault, if the driver forgot it."""
+        sm_mhz, locked_mhz = row["sm_mhz"], row["clock_mhz"]
+        if sm_mhz is None or sm_mhz <= locked_mhz + _STEPS_MHZ:
+            return True
+        error = f"the clock was {sm_mhz:.0f} MHz, not {locked_mhz}: does nvidia-persistenced run?"
+        self._fault(row["index"], "lock", error)
+        return False
+
     def _fault(self, index: int, call: str, error: str) -> None:
         entry = {"index": index, "call": call, "error": error}
         if entry not in self._faults:
@@ -162,5 +174,5 @@ def sweep_clocks(
             if locked := locks.lock(asked):
                 measured = measure(locked)
                 given = locks.give_up()
-                rows += [row for row in measured if row["index"] not in given]
+                rows += [row for row in measured if row["index"] not in given and locks.held(row)]
     return rows

@@ -254,6 +254,22 @@ def test_a_gpu_that_is_lost_during_the_sweep_costs_only_itself(node):
     assert node.notes() == ["gpu1"]
 
 
+def test_a_lock_that_the_driver_forgets_has_no_time(node):
+    """Without a client the driver leaves a GPU, whose clock is the default one then."""
+    code = (
+        "import pathlib\n"
+        f"pathlib.Path({str(node.state / 'gpu0.locked_clocks')!r}).unlink(missing_ok=True)\n"
+        "print(5)\n"
+    )
+    bench = ["--bench", shlex.join([sys.executable, "-c", code]), "--bench-class", "A"]
+    report = node.probe(*SWEEP, *bench)
+    clocks = {k: [r["clock_mhz"] for r in report["timings"] if r["index"] == k] for k in (0, 1)}
+    assert clocks == {0: [0, 1530], 1: [0, 1530, 832, 135]}  # the default clock is 1312 MHz
+    assert {(fault["index"], fault["call"]) for fault in report["errors"]} == {(0, "lock")}
+    assert "not 832: does nvidia-persistenced run?" in report["errors"][0]["error"]
+    assert node.is_as_before()
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
