@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from gpu_aware_profile.backends.child import Child
+from gpu_aware_profile.backends.compile_cache import ensure_compile_cache
 from gpu_aware_profile.backends.timing import KernelTime, Reading, RunControl, RunSpec, SickGpuError
 from slurm_gpu_aware.bounds import check_time_ms
 from slurm_gpu_aware.errors import SourceError, not_installed
@@ -42,6 +43,7 @@ class KernelTiming:
         """Raises SourceError that says what is missing."""
         if find_spec("cupy") is None:
             raise SourceError(not_installed("CuPy", "gpu"))
+        ensure_compile_cache()
         never = threading.Event()
         with Child(_PROGRAM, {}, limit_s=_CHECK_LIMIT_S, stopped=never, merged=False) as child:
             for line in child.lines():

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from gpu_aware_profile.backends.compile_cache import ensure_compile_cache
 from gpu_aware_profile.kernels.arrays import Engine
 from gpu_aware_profile.kernels.classes import CLASSES, kernels_of
 from gpu_aware_profile.kernels.cuda import CudaEngine
@@ -31,6 +32,7 @@ class NcclSteps:
         visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
         own = visible[rank.gpu] if rank.gpu < len(visible) else str(rank.gpu)
         os.environ["CUDA_VISIBLE_DEVICES"] = own  # before CUDA starts in this process
+        ensure_compile_cache()
         engine = CudaEngine()
         try:
             from cupy.cuda import nccl

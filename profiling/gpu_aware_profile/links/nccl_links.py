@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from gpu_aware_profile.backends.child import Child
+from gpu_aware_profile.backends.compile_cache import ensure_compile_cache
 from gpu_aware_profile.links.link_timing import AllReduceReading, PairReading
 from slurm_gpu_aware.errors import SourceError
 
@@ -34,6 +35,7 @@ class NcclLinks:
         program: Sequence[str] = _PROGRAM,
     ) -> None:
         """Arguments as for `link_backend`. ``program``: of the child."""
+        ensure_compile_cache()
         self._at = {slot: position for position, slot in enumerate(uuids)}
         # CUDA numbers the devices in this order.
         self._environment = {visible_variable: ",".join(uuids.values())}

@@ -1,5 +1,7 @@
 """The process that measures kernels, with NumPy in place of a GPU, and its parent."""
 
+import os
+import subprocess
 import sys
 import threading
 import time
@@ -105,6 +107,30 @@ def test_without_cupy_it_says_what_is_missing(monkeypatch, tmp_path):
         timing_backend("kernels")
 
 
+@pytest.mark.parametrize("home", ["home", "file/home"])
+def test_cupy_gets_a_folder_that_can_be_written(tmp_path, home):
+    (tmp_path / "file").write_text("")
+    code = (
+        "import os\n"
+        "from gpu_aware_profile.backends.compile_cache import ensure_compile_cache\n"
+        "ensure_compile_cache()\n"
+        "print(os.environ['CUPY_CACHE_DIR'])\n"
+        "open(os.environ['CUPY_CACHE_DIR'] + '/kernel', 'x').close()\n"
+    )
+    env = {**os.environ, "HOME": str(tmp_path / home), "TMPDIR": str(tmp_path)}
+    env.pop("CUPY_CACHE_DIR", None)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
+    usual = tmp_path / "home" / ".cupy" / "kernel_cache"
+    if home == "home":
+        assert done.stdout.strip() == str(usual)
+        assert [file.name for file in usual.iterdir()] == ["kernel"]
+    else:
+        assert Path(done.stdout.strip()).parent == tmp_path
+        assert not Path(done.stdout.strip()).exists()  # it ends with the process
+
+
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
     return build_library(tmp_path_factory.mktemp("nvml"))
@@ -114,11 +140,14 @@ def test_the_command_says_in_one_sentence_what_is_missing(library, tmp_path):
     """Where CuPy is there, but no CUDA, it is CuPy's sentence."""
     (tmp_path / "cupy").mkdir()
     text = "def __getattr__(name):\n    raise ImportError('libcublas.so.12: cannot open')\n"
-    (tmp_path / "cupy" / "__init__.py").write_text("from cupy import cuda\n")
+    makes = "import os\nos.makedirs(os.environ['CUPY_CACHE_DIR'], exist_ok=True)\n"  # as CuPy does
+    (tmp_path / "cupy" / "__init__.py").write_text(f"{makes}from cupy import cuda\n")
     (tmp_path / "cupy" / "cuda.py").write_text(text)
     node = FakeNode(library, tmp_path)
     done = node.run(
-        *["gpu_aware_profile.cli", "node", "--backend", "kernels"], PYTHONPATH=str(tmp_path)
+        *["gpu_aware_profile.cli", "node", "--backend", "kernels"],
+        PYTHONPATH=str(tmp_path),
+        HOME="/dev/null",
     )
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1

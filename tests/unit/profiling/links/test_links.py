@@ -33,6 +33,11 @@ def fake(tmp_path: Path, graph: HardwareGraph, **changes: Any) -> FakeLinks:
     return FakeLinks(FakeMachine(file, tmp_path / "state"), range(graph.n), graph)
 
 
+@pytest.fixture(autouse=True)
+def _compile_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "cache"))
+
+
 @pytest.fixture
 def nccl(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("PYTHONPATH", str(FAKE_CUPY))
