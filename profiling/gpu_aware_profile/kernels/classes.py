@@ -37,8 +37,9 @@ def _mixed(engine: Engine) -> list[Kernel]:
 
 def _memory_bound(engine: Engine) -> list[Kernel]:
     """A step of PageRank, and the triad."""
-    # A vertex has 16 edges with a number of 4 bytes each, of 8 while they are drawn.
-    vertices = _multiple(engine.memory_bytes // 8 // (16 * 16), 1 << 18, 1 << 25)
+    # A vertex takes up to 384 bytes while its 16 edges are drawn. As many as fit, because 4 bytes
+    # for each must not fit into the cache, which has 96 MB in an L40S.
+    vertices = _multiple(int(NEEDED_SHARE * engine.memory_bytes) // 384, 1 << 18, 1 << 25)
     length = _multiple(engine.memory_bytes // 24 // 8, 1 << 20, 1 << 29)
     return [PageRank(engine, vertices), Triad(engine, length)]
 
