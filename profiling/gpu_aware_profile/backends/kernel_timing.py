@@ -24,10 +24,11 @@ _CHECK_LIMIT_S = 120.0
 
 
 class KernelTiming:
-    """A `timing.Timing`. A class's time is the geometric mean over its kernels.
+    """A `timing.Timing`. A class's time is the geometric mean over its kernels' per TFLOP or GB.
 
     So a GPU that is 10% slower for one of n kernels has a time that is 1.1^(1/n) times as long,
-    whichever kernel takes the longest.
+    whichever kernel takes the longest, and GPUs of one model with different memories, which have
+    kernels of different sizes, can be compared.
     """
 
     name = "kernels"
@@ -89,7 +90,7 @@ class KernelTiming:
 def _reading(
     kernels: Sequence[KernelTime], samples: Sequence[int], spreads: Sequence[float]
 ) -> Reading:
-    value_ms = statistics.geometric_mean(check_time_ms(kernel.value_ms) for kernel in kernels)
+    value_ms = statistics.geometric_mean(check_time_ms(1e3 / kernel.rate) for kernel in kernels)
     return Reading(value_ms, min(samples), max(spreads), tuple(kernels))
 
 

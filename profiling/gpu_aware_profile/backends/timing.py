@@ -61,7 +61,7 @@ class Reading(NamedTuple):
     """Result of a run."""
 
     value_ms: float
-    """Median over the iterations; with several kernels the geometric mean of their medians."""
+    """Median over the iterations; with kernels the geometric mean of those per unit of work."""
     samples: int | None = None
     spread: float | None = None
     """Relative (1.4826 MAD / median); with several kernels the largest one."""

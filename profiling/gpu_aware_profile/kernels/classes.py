@@ -1,6 +1,6 @@
 """Kernels of each class, in sizes that follow the memory of the device.
 
-Sizes depend on the nominal memory only, so GPUs of one model always do the same work.
+Sizes depend on the nominal memory only, so GPUs with equal memories always do the same work.
 """
 
 from __future__ import annotations
