@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from gpu_aware_profile.backends.child import Child
-from gpu_aware_profile.backends.compile_cache import ensure_compile_cache
+from gpu_aware_profile.backends.cupy_library import ensure_compile_cache
 from gpu_aware_profile.backends.timing import KernelTime, Reading, RunControl, RunSpec, SickGpuError
 from slurm_gpu_aware.bounds import check_time_ms
 from slurm_gpu_aware.errors import SourceError, not_installed

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs as devices of the kernels; the only module that needs CuPy."""
+"""NVIDIA GPUs as devices of the kernels, through CuPy."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from gpu_aware_profile.backends.cupy_library import libraries
 from gpu_aware_profile.kernels.arrays import Array
-from slurm_gpu_aware.errors import SourceError, not_installed
+from slurm_gpu_aware.errors import SourceError
 
 _REAL_32, _REAL_64, _BFLOAT_16 = 0, 1, 14
 """cudaDataType"""
@@ -152,28 +153,3 @@ class CudaEngine:
         if per_clock is None:
             return None
         return float(2.0 * per_clock * self._processors * self._clock_hz / 1e12)
-
-
-def libraries() -> tuple[Any, Any]:
-    """CuPy and its cuBLAS. Raises SourceError that says what is missing."""
-    try:
-        import cupy
-    except ImportError as exc:
-        if exc.name == "cupy":
-            raise SourceError(not_installed("CuPy", "gpu")) from None
-        raise SourceError(f"CuPy cannot be loaded: {_first_line(exc)}") from None
-    try:
-        from cupy.cuda import cublas, nvrtc
-
-        nvrtc.getVersion()
-    except (ImportError, RuntimeError) as exc:
-        raise SourceError(
-            "CuPy finds no CUDA libraries: load the site's CUDA 12 module, or"
-            f" pip install 'cupy-cuda12x[ctk]' ({_first_line(exc)})"
-        ) from None
-    return cupy, cublas
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip(" =") for line in str(error).splitlines()]
-    return next((line for line in lines if line), type(error).__name__)[:200]

@@ -79,7 +79,8 @@ def main(argv: Sequence[str]) -> int:
     warnings.simplefilter("ignore")
     os.environ.pop("NVIDIA_TF32_OVERRIDE", None)  # would change what fp32 and tf32 are
     try:
-        from gpu_aware_profile.kernels.cuda import CudaEngine, libraries
+        from gpu_aware_profile.backends.cupy_library import libraries
+        from gpu_aware_profile.kernels.cuda import CudaEngine
 
         if not argv:
             libraries()

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from gpu_aware_profile.backends.compile_cache import ensure_compile_cache
+from gpu_aware_profile.backends.cupy_library import ensure_compile_cache, nccl_library
 from gpu_aware_profile.kernels.arrays import Engine
 from gpu_aware_profile.kernels.classes import CLASSES, kernels_of
 from gpu_aware_profile.kernels.cuda import CudaEngine
@@ -33,14 +33,7 @@ class NcclSteps:
         own = visible[rank.gpu] if rank.gpu < len(visible) else str(rank.gpu)
         os.environ["CUDA_VISIBLE_DEVICES"] = own  # before CUDA starts in this process
         ensure_compile_cache()
-        engine = CudaEngine()
-        try:
-            from cupy.cuda import nccl
-
-            nccl.get_version()
-        except (ImportError, AttributeError, RuntimeError) as exc:
-            raise SourceError(f"CuPy finds no NCCL: {exc}") from None
-        return cls(rank, engine, nccl)
+        return cls(rank, CudaEngine(), nccl_library())
 
     def unique_id(self) -> bytes:
         return bytes(self._nccl.get_unique_id())

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from gpu_aware_profile.backends.child import Child
-from gpu_aware_profile.backends.compile_cache import ensure_compile_cache
+from gpu_aware_profile.backends.cupy_library import ensure_compile_cache
 from gpu_aware_profile.links.link_timing import AllReduceReading, PairReading
 from slurm_gpu_aware.errors import SourceError
 

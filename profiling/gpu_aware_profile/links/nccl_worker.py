@@ -19,6 +19,9 @@ from contextlib import suppress
 from statistics import median
 from typing import IO, Any
 
+from gpu_aware_profile.backends.cupy_library import nccl_library
+from slurm_gpu_aware.errors import SourceError
+
 MOST_BYTES = 1 << 28
 """Size of a message; less if a GPU has little free memory."""
 _BATCHES = 5
@@ -229,12 +232,10 @@ def _gbps(size_bytes: int, took_ms: float) -> float:
 def main(requests: IO[str], answers: IO[str]) -> None:
     """Answer requests until their end."""
     try:
+        nccl_library()
         import cupy
-        from cupy.cuda import nccl
-
-        nccl.get_version()
-    except (ImportError, AttributeError, RuntimeError) as exc:
-        worker, missing = None, f"CuPy with NCCL does not work here: {exc}"
+    except SourceError as exc:
+        worker, missing = None, str(exc)
     else:
         worker, missing = LinkWorker(cupy), ""
     for line in requests:

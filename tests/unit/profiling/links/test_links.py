@@ -116,11 +116,25 @@ def test_a_worker_that_hangs_or_dies_costs_one_set(
     assert nccl.all_reduce([0, 2], 20.0).gbps == pytest.approx(20.0)
 
 
-def test_without_cupy_the_reason_is_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "cupy.py").write_text("raise ImportError('no libcudart')\n")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("raise ImportError('no libcudart')", "CuPy with NCCL cannot be loaded: no libcudart"),
+        (
+            "import sys, types\n"  # as CuPy does where it finds no NCCL
+            "cuda = sys.modules['cupy.cuda'] = types.ModuleType('cupy.cuda')\n"
+            "cuda.nccl = types.SimpleNamespace(available=False)\n",
+            "CuPy finds no NCCL: .* pip install nvidia-nccl-cu12",
+        ),
+    ],
+)
+def test_what_is_missing_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, words: str
+) -> None:
+    (tmp_path / "cupy.py").write_text(text)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     links = NcclLinks(UUIDS, VISIBLE, threading.Event())
-    with pytest.raises(SourceError, match="CuPy with NCCL does not work here: no libcudart"):
+    with pytest.raises(SourceError, match=words):
         links.pair(0, 1, 20.0)
     links.close()
 
