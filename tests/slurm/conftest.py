@@ -92,3 +92,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     if report.failed and isinstance(found, Cluster) and found.running():  # it ends with the last
         report.sections.append(("logs of the cluster", found.logs()))
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which deadline each repeated test ran past."""
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.write_line(f"repeated: {report.nodeid}: {report.longreprtext[-300:]}")

@@ -105,7 +105,8 @@ def test_a_preempted_probe_is_reported_and_resumed(cluster: Cluster, sweeps: Swe
         argv = ["gpu-aware-profile", "sweep", "--json", "--store", f"{sweeps.folder}/store.db"]
         argv += ["--node", "n1", "--background", "--srun-option=--partition=idle"]
         with cluster.start_command("ctl", [*argv, "--command", "/shared/slow-probe"]) as running:
-            probe = "squeue -h -t R -o %j | grep gpu-aware-probe || true"
+            # The step: before it runs, srun calls a taken node one that did not boot
+            probe = "squeue -h -s -o '%j %N' | grep gpu-aware-probe || true"
             cluster.wait_until(lambda: "n1" in cluster.sh("ctl", probe), 60, "the probe runs")
             job = cluster.submit(
                 "alice", ["-w", "n1", "--gres=gpu:1", "--comment=place=off"], "true"
