@@ -232,17 +232,19 @@ class MovesUnderWay:
             self._fail(job_id, "it was not requeued", now)
 
     def _recall(self, gated: GatedJob) -> None:
-        """Read the last move of a requeued job from the ledger.
+        """Read from the ledger the last move of a requeued job, and how long its moves took.
 
-        After a requeue that was not ours it counts no more.
+        After a requeue that was not ours the last move counts no more.
         """
         self._read.add(gated.id)
         found: list[tuple[UnderWay, int]] = []
         for event in self.ledger.events(gated.id):
             if event.kind == "move_begun" and (move := _move(event)) is not None:
                 found.append((move, move.restarts + 1))
-            elif event.kind == "moved" and found:
-                found[-1] = found[-1][0], int(event.detail.get("restarts", found[-1][1]))
+            elif event.kind == "moved":
+                self._measure(gated.id, float(event.detail.get("after_s") or 0.0))
+                if found:
+                    found[-1] = found[-1][0], int(event.detail.get("restarts", found[-1][1]))
             elif event.kind == "error" and event.detail.get("step") == "move":
                 del found[-1:]
         took_place = [entry for entry in found if entry[0].restarts < gated.job.restarts]

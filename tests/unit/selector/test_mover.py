@@ -166,6 +166,7 @@ def test_a_short_job_starts_on_the_gpus_that_a_move_leaves(slurm: SlurmFolder) -
         ("first_s = 0.0", {"comment": "class=A"}),
         ("first_s = 0.0", {"comment": "class=A,move=no"}),
         ("first_s = 0.0", {"comment": "class=A,move=20000s"}),
+        ("first_s = 0.0\n[classes.A]\nrestart_s = 20000.0", {}),
         ("first_s = 0.0", {"array_job_id": 7, "array_task_id": 1}),
         ("first_s = 0.0", {"admin_comment": "gpuaware/1;tn=gres/gpu:2;mc=1;ia=1"}),
     ],
@@ -180,6 +181,17 @@ def test_no_move(slurm: SlurmFolder, moves: str, job: dict[str, Any]) -> None:
     assert slurm.round() == 0, slurm.said
     assert requeues(slurm) == 0
     assert slurm.jobs["7"]["state"] == "RUNNING"
+
+
+@pytest.mark.parametrize(("job_id", "ago_s"), [("7", 20_000.0), ("55", 600.0)])
+def test_a_restart_costs_what_it_took(slurm: SlurmFolder, job_id: str, ago_s: float) -> None:
+    """The job's own restart counts however long ago, else that of other jobs of the last hour."""
+    site(slurm)
+    with open_store(slurm.store) as store:
+        Ledger(store).add_event(job_id, "moved", {"after_s": 20_000.0}, time.time() - ago_s)
+    slurm.change("7", restart_cnt=1)
+    assert slurm.round() == 0, slurm.said
+    assert (requeues(slurm), slurm.jobs["7"]["state"]) == (0, "RUNNING")
 
 
 def test_a_job_that_slurm_does_not_requeue_is_asked_once(slurm: SlurmFolder) -> None:
