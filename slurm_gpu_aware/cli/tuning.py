@@ -38,6 +38,7 @@ from slurm_gpu_aware.simulator.tuning import (
     drawn_days,
     drawn_runs,
     measures,
+    percent,
 )
 from slurm_gpu_aware.store.history import newest_runs
 from slurm_gpu_aware.store.reading import open_for_reading
@@ -242,7 +243,8 @@ def table_text(found: Found, present: str) -> str:
         means = (sum(s[key] for s in seeds) / len(seeds) for key in ("jct_s", "longest_wait_s"))
         row = [name, *map(duration, means)]
         if label != PACKED:
-            row += [f"{100 * one.gain:.1f}%", f"{100 * one.low:.1f} to {100 * one.high:.1f}%"]
+            low, high = percent(one.low), percent(one.high)
+            row += [percent(one.gain), f"{low.removesuffix('%')} to {high}"]
             row += [_change(one.changes[key]) for key in _COLUMNS.values()]
         rows.append([*row, *[""] * (len(headers) - len(row))])
     return table(headers, rows, right=headers[1:])

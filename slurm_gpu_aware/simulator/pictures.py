@@ -11,6 +11,7 @@ import numpy as np
 from slurm_gpu_aware.simulator.files import SavedRun
 from slurm_gpu_aware.simulator.history import RECORDED
 from slurm_gpu_aware.simulator.step_function import area_until
+from slurm_gpu_aware.time_text import duration
 
 __all__ = ["PICTURES", "POWER_PICTURE", "Picture", "draw_picture", "line_look", "time_unit"]
 
@@ -25,8 +26,24 @@ _COLOURS = (
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#000000", "#e69f00", "#7a5195",
     "#8c564b", "#7f7f7f", "#6b8e23",
 )  # fmt: skip
+_TICKS_S = (
+    0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, 21_600.0, 86_400.0, 864_000.0, 8_640_000.0,
+)  # fmt: skip
+_MORE_TICKS_S = tuple(
+    sorted(
+        n * unit
+        for unit, counts in (
+            (0.001, (1, 2, 5, 10, 20, 50, 100, 200, 500)), (1.0, (1, 2, 5, 10, 20, 30)),
+            (60.0, (1, 2, 5, 10, 20, 30)), (3600.0, (1, 2, 4, 8, 12)),
+            (86_400.0, (1, 2, 4, 10, 20, 50, 100)),
+        )
+        for n in counts
+    )
+)  # fmt: skip
+"""Ticks of logarithmic axes of times. Units: s."""
 _BINS = 60
 _MARKS = 12
+_FEWEST_TICKS = 3
 _LABEL, _TURNED_LABEL = 0.05, 0.09
 """Height of a bar's number with its margin, upright and rotated, as a share of the picture's."""
 
@@ -85,15 +102,25 @@ def _decorate(ax: Any, title: str, x: str, y: str, *, legend: bool = True) -> No
 
 
 def _jct_cdf(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) -> None:
-    size, name = time_unit(float(np.median([np.median(r.columns["jct_s"]) for r in runs])))
     for number, run in enumerate(runs):
-        jct = np.sort(run.columns["jct_s"]) / size
+        jct = np.sort(run.columns["jct_s"])
         share = np.arange(1, len(jct) + 1) / len(jct) * 100
         _line(ax, number, np.maximum(jct, 1e-9), share, run.label)
     ax.set_xscale("log")
-    _log_ticks(ax.xaxis, ax.get_xlim())
+    _time_ticks(ax.xaxis, ax.get_xlim())
     ax.set_ylim(0, 101)
-    _decorate(ax, "Job completion time", f"completion time, {name} (log scale)", "share of jobs, %")
+    _decorate(ax, "Job completion time", "completion time (log scale)", "share of jobs, %")
+
+
+def _time_ticks(axis: Any, shown: tuple[float, float]) -> None:
+    """Ticks of a logarithmic axis of times, as people say these; ``shown``: its ends, s."""
+    ticks: Sequence[float] = ()
+    for each in (_TICKS_S, _MORE_TICKS_S, np.geomspace(*shown, 5)[1:-1].tolist()):
+        ticks = [tick for tick in each if shown[0] <= tick <= shown[1]]
+        if len(ticks) >= _FEWEST_TICKS:
+            break
+    axis.set_ticks(ticks, labels=[duration(tick) for tick in ticks])
+    axis.set_ticks([], minor=True)
 
 
 def _log_ticks(axis: Any, shown: tuple[float, float]) -> None:
@@ -213,9 +240,8 @@ def _slowdown_per_class(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, An
 
 def _boxes(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) -> None:
     jct = [run.columns["jct_s"] for run in runs]
-    size, name = time_unit(float(np.median(np.concatenate(jct))))
     parts = ax.boxplot(
-        [values / size for values in jct], whis=(5, 95), showfliers=False, showmeans=True,
+        jct, whis=(5, 95), showfliers=False, showmeans=True,
         patch_artist=True, medianprops={"color": "black", "linewidth": 2},
         meanprops={"marker": "D", "markerfacecolor": "white", "markeredgecolor": "black"},
     )  # fmt: skip
@@ -228,9 +254,9 @@ def _boxes(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) -> None:
         ha="right" if tilt else "center",
     )  # fmt: skip
     ax.set_yscale("log")
-    _log_ticks(ax.yaxis, ax.get_ylim())
+    _time_ticks(ax.yaxis, ax.get_ylim())
     title = "Completion time per policy: box 25..75%, whiskers 5..95%, bar median, diamond mean"
-    _decorate(ax, title, "", f"completion time, {name} (log scale)", legend=False)
+    _decorate(ax, title, "", "completion time (log scale)", legend=False)
     ax.title.set_fontsize(10)
 
 

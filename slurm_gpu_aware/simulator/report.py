@@ -96,8 +96,8 @@ _ONE_SEED = (
 def _not_worth(trace: str, first: str, run: Mapping[str, Any], seeds: int) -> str:
     """The sentence for a policy that does not pay."""
     return (
-        f"On {trace}, {first} is as good as {run['policy']}: gain {gain_text(run['gain'])} over "
-        f"{seeds} seeds{_of_each(run, first)}."
+        f"On {trace}, {first} is as good as {run['policy']}, as far as {seeds} seeds tell: gain "
+        f"{gain_text(run['gain'])}{_of_each(run, first)}."
     )
 
 

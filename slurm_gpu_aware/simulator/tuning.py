@@ -22,7 +22,7 @@ from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
 __all__ = [
     *("LEAST_DAYS", "LEAST_JOBS", "LEAST_SEEDS", "Comparison", "Verdict"),
-    *("compare", "covered_days", "drawn_days", "drawn_runs", "measures", "verdict"),
+    *("compare", "covered_days", "drawn_days", "drawn_runs", "measures", "percent", "verdict"),
 ]
 
 LEAST_DAYS = 14
@@ -217,9 +217,14 @@ def verdict(
     if best == present:
         return Verdict(best, best != reference, False, f"{text} It is the present setting.")
     change = compare(found[best], found[present])
-    how = "It is ahead of" if change.sure else "It does not replace"
-    text += f" {how} the present setting, {present}: it gains {_gain(change)}."
+    how = "is ahead of" if change.sure else "does not replace"
+    text += f" {best} {how} the present setting, {present}: it gains {_gain(change)}."
     return Verdict(best, best != reference, change.sure, text)
+
+
+def percent(share: float) -> str:
+    """``4.1%``; no number is ``-0.0%``."""
+    return f"{round(100 * share, 1) + 0.0:.1f}%"
 
 
 def _longer(share: float) -> str:
@@ -228,8 +233,8 @@ def _longer(share: float) -> str:
 
 def _gain(comparison: Comparison) -> str:
     """``4.1% (95%: 2.0 to 6.3%)``, and what gets worse."""
-    low, high = 100 * comparison.low, 100 * comparison.high
-    text = f"{100 * comparison.gain:.1f}% (95%: {low:.1f} to {high:.1f}%)"
+    gain, low, high = map(percent, (comparison.gain, comparison.low, comparison.high))
+    text = f"{gain} (95%: {low.removesuffix('%')} to {high})"
     return f"{text}, but {' and '.join(comparison.harms)}" if comparison.harms else text
 
 

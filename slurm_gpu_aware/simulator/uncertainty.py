@@ -5,6 +5,7 @@ All policies of a seed run the same jobs on the same GPUs, so they are compared 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,8 +26,8 @@ def over_seeds(seeds: Sequence[Sequence[Result]]) -> list[dict[str, Any]]:
     ``seeds``: per seed its results, in the same order of policies. Beside the keys of
     `Result.summary` (means over the seeds) a summary has ``range`` (key -> lowest and highest of
     the seeds), ``gain`` over the first simulated policy in average completion time (geometric mean,
-    lowest, highest; shares), and `each_job` against it, over all seeds. Both are None for that
-    policy, a record, and where no job ended in every run.
+    standard error, lowest, highest; shares), and `each_job` against it, over all seeds. Both are
+    None for that policy, a record, and where no job ended in every run.
     """
     each = [compared(results) for results in seeds]
     first = first_simulated(seeds[0])
@@ -66,8 +67,12 @@ def each_job(
 
 
 def as_good(gain: Mapping[str, float]) -> bool:
-    """Whether a policy does not pay: a gain of less than 1%, of either sign among the seeds."""
-    return gain["low"] <= 0.0 <= gain["high"] and abs(gain["mean"]) < _SMALL
+    """Whether a policy does not pay, as far as the seeds tell.
+
+    Its gain has either sign among them, and is less than 1% or than two standard errors.
+    """
+    least = max(_SMALL, 2.0 * gain["error"])
+    return gain["low"] <= 0.0 <= gain["high"] and abs(gain["mean"]) < least
 
 
 def _gain(
@@ -75,8 +80,11 @@ def _gain(
 ) -> dict[str, float]:
     pairs = zip(first, other, masks, strict=True)
     ratios = np.array([b.jct_s(mask).mean() / a.jct_s(mask).mean() for a, b, mask in pairs])
-    mean = 1.0 - float(np.exp(np.log(ratios).mean()))
-    return {"mean": mean, "low": 1.0 - float(ratios.max()), "high": 1.0 - float(ratios.min())}
+    logs = np.log(ratios)
+    mean, seeds = float(np.exp(logs.mean())), len(ratios)
+    error = mean * float(logs.std(ddof=1)) / math.sqrt(seeds) if seeds > 1 else 0.0
+    low, high = 1.0 - float(ratios.max()), 1.0 - float(ratios.min())
+    return {"mean": 1.0 - mean, "error": error, "low": low, "high": high}
 
 
 def _mean(values: Sequence[Any]) -> Any:

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from matplotlib.figure import Figure
@@ -194,9 +195,9 @@ def test_times_of_the_table_are_said_as_people_say_them(young):
     assert "<td>3 h 3 min</td>" in page_text({**head, "runs": hours}, [])
 
 
-def seeds_head(low, mean, high):
+def seeds_head(low, mean, high, error=0.01):
     """Summary of eight seeds in which pal gains so much."""
-    gain = {"low": low, "mean": mean, "high": high}
+    gain = {"low": low, "mean": mean, "high": high, "error": error}
     runs = [
         {"policy": "packed", "avg_jct_s": 100.0, "avg_run_s": 50.0, "gain": None, "each_job": None},
         {"policy": "pal", "avg_jct_s": 100.0 * (1 - mean), "avg_run_s": 50.0, "gain": gain},
@@ -208,9 +209,11 @@ def seeds_head(low, mean, high):
 def test_where_placement_does_not_pay_it_is_said():
     (line,) = plain_summary(seeds_head(-0.012, 0.004, 0.02))
     assert line == (
-        "On this site, packed is as good as pal: gain 0.4% (-1.2 to 2.0) over 8 seeds; 40% of the "
-        "jobs take longer than with packed."
+        "On this site, packed is as good as pal, as far as 8 seeds tell: gain 0.4% (-1.2 to 2.0); "
+        "40% of the jobs take longer than with packed."
     )
+    (line,) = plain_summary(seeds_head(-0.06, 0.04, 0.09, error=0.025))
+    assert "packed is as good as pal, as far as 8 seeds tell: gain 4.0%" in line
     (line,) = plain_summary(seeds_head(-0.012, 0.04, 0.09))
     assert line.startswith(
         "On this site, against packed, average completion time with pal is 4.0% shorter (gains of "
@@ -233,6 +236,32 @@ def test_the_picture_of_each_job_leaves_out_the_first_policy_and_the_record(youn
     assert labels == ["pal"]
     assert ax.get_xscale() == "log"
     assert drawn("jct-boxes", *young).get_yscale() == "log"
+
+
+@pytest.mark.parametrize(
+    ("shortest_s", "longest_s", "ticks"),
+    [
+        (20.0, 400_000.0, ["1 min", "10 min", "1 h", "6 h", "1 d"]),
+        (100.0, 2_000.0, ["2 min", "5 min", "10 min", "20 min", "30 min"]),
+        (0.002, 0.05, ["2 ms", "5 ms", "10 ms", "20 ms", "50 ms"]),
+    ],
+)
+def test_completion_times_stand_at_the_axis_as_people_say_them(young, shortest_s, longest_s, ticks):
+    head, runs = young
+    times = np.geomspace(shortest_s, longest_s, len(runs[0].columns["jct_s"]))
+    shown = [replace(run, columns={**run.columns, "jct_s": times}) for run in runs]
+    ax = drawn("jct-cdf", head, shown)
+    assert [label.get_text() for label in ax.get_xticklabels()] == ticks
+    assert ax.get_xlabel() == "completion time (log scale)"
+    assert {label.get_text() for label in drawn("jct-boxes", head, shown).get_yticklabels()}
+
+
+def test_an_axis_of_nearly_equal_times_has_ticks(young):
+    head, runs = young
+    times = np.linspace(3_600.0, 3_700.0, len(runs[0].columns["jct_s"]))
+    shown = [replace(run, columns={**run.columns, "jct_s": times}) for run in runs]
+    labels = [label.get_text() for label in drawn("jct-cdf", head, shown).get_xticklabels()]
+    assert len(labels) == len(set(labels)) == 3
 
 
 @pytest.mark.parametrize("given", [[0.97, 0.98], [0.8, 0.93, 0.97, 0.98, 1.0, 1.3]])

@@ -161,7 +161,7 @@ def test_the_best_replaces_the_present_one() -> None:
     best = verdict(found, "packed", "a")
     assert (best.best, best.pays, best.changes) == ("b", True, True)
     assert "b is the best" in best.text
-    assert "It is ahead of the present setting, a: it gains 5.6%" in best.text
+    assert "b is ahead of the present setting, a: it gains 5.6%" in best.text
     best = verdict(found, "packed", "b")
     assert (best.best, best.changes) == ("b", False)
     assert best.text.endswith("It is the present setting.")
@@ -173,7 +173,7 @@ def test_a_larger_gain_within_the_uncertainty_does_not_win() -> None:
     assert (best.best, best.changes) == ("a", True)
     best = verdict({"packed": PACKED, "a": BETTER, "noise": noise}, "packed", "noise")
     assert (best.best, best.changes) == ("a", False)
-    assert "It does not replace the present setting, noise" in best.text
+    assert "a does not replace the present setting, noise" in best.text
 
 
 def test_where_nothing_pays_it_is_said_and_packed_replaces_what_is_worse() -> None:

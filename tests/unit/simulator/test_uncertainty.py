@@ -26,6 +26,8 @@ def test_numbers_are_means_with_their_range():
     assert packed["gain"] is packed["each_job"] is None
     gain = pal["gain"]
     assert gain["mean"] == pytest.approx(1 - (0.8 * 0.5) ** 0.5)
+    # two values, each as far from their mean: the standard error is that distance
+    assert gain["error"] == pytest.approx((0.8 * 0.5) ** 0.5 * np.log(0.8 / 0.5) / 2)
     assert (gain["low"], gain["high"]) == (pytest.approx(0.2), pytest.approx(0.5))
     assert pal["ratio_to_first"]["avg_jct_s"] == pytest.approx((0.8 * 0.5) ** 0.5)
     assert pal["each_job"]["median"] == pytest.approx(0.65)
@@ -35,7 +37,7 @@ def test_numbers_are_means_with_their_range():
 def test_a_single_seed_has_no_range_but_its_pairs():
     _, slow = over_seeds([[result(1.0), result(1.5)]])
     assert slow["range"]["avg_jct_s"] == pytest.approx([225, 225])
-    assert slow["gain"] == pytest.approx({"mean": -0.5, "low": -0.5, "high": -0.5})
+    assert slow["gain"] == pytest.approx({"mean": -0.5, "error": 0.0, "low": -0.5, "high": -0.5})
     assert slow["each_job"] == pytest.approx({"median": 1.5, "p5": 1.5, "p95": 1.5, "slower": 1.0})
 
 
@@ -48,13 +50,15 @@ def test_a_killed_job_is_in_no_pair():
 
 
 @pytest.mark.parametrize(
-    ("low", "mean", "high", "same"),
+    ("low", "mean", "high", "error", "same"),
     [
-        (-0.012, 0.004, 0.02, True),
-        (0.001, 0.004, 0.02, False),
-        (-0.01, 0.03, 0.07, False),
-        (0.0, 0.0, 0.0, True),
+        (-0.012, 0.004, 0.02, 0.001, True),
+        (0.001, 0.004, 0.02, 0.001, False),
+        (-0.01, 0.03, 0.07, 0.014, False),
+        (-0.05, 0.03, 0.07, 0.016, True),
+        (-0.07, -0.03, 0.05, 0.016, True),
+        (0.0, 0.0, 0.0, 0.0, True),
     ],
 )
-def test_a_policy_is_as_good_if_the_seeds_disagree_on_little(low, mean, high, same):
-    assert as_good({"low": low, "mean": mean, "high": high}) is same
+def test_a_policy_is_as_good_if_the_seeds_disagree_on_its_gain(low, mean, high, error, same):
+    assert as_good({"low": low, "mean": mean, "high": high, "error": error}) is same
