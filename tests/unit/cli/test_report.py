@@ -290,7 +290,8 @@ def test_numbers_of_bars_are_not_struck_through(young, given):
 
 def test_without_matplotlib_the_extra_is_named_as_the_readme_installs(folder, monkeypatch):
     """The hint named a package that no registry has."""
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
     for args in (
         ["report", str(folder)],
         ["place", "-g2", "--machine", "dgx-1-v100", "--plot", "p"],
