@@ -89,6 +89,12 @@ class Child:
             with suppress(OSError):
                 self._process.stdin.close()
 
+    def end(self) -> None:
+        """Let it end by itself, which it does when its input ends; for a moment."""
+        self.close_input()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_S)
+
     @property
     def output(self) -> str:
         """The end of its output."""

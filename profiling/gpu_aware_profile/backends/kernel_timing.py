@@ -83,6 +83,7 @@ class KernelTiming:
                     kernels.append(KernelTime(**event))
                 elif kind == "done" and kernels:
                     control.company().wait()
+                    child.end()
                     return _reading(kernels, samples, spreads)
         raise SourceError("the kernels ended without a result")
 

@@ -60,7 +60,6 @@ _XIDS = {
     13: "exception of a kernel",
     31: "memory page fault",
     43: "a kernel stopped the GPU's processing",
-    45: "a process was ended",
     48: "double bit ECC error",
     63: "row remapping, or a page was retired",
     64: "row remapping, or retiring a page, failed",
@@ -72,6 +71,9 @@ _XIDS = {
     119: "GSP does not answer",
 }
 """What NVIDIA's table of XID errors says of the frequent ones."""
+_PROCESS_KILLED = 45
+"""The driver removed the channels of a process that was killed, by us or by Slurm. An error that
+kills a process is an event of its own."""
 _VENDOR_WORDS = {"nvidia", "tesla", "quadro", "geforce", "graphics", "device", "gpu"}
 _SERIES_WORDS = {"rtx", "gtx", "titan"}
 
@@ -193,6 +195,8 @@ class Nvml:
                     yield _failed(exc)
                 return
             xid = int(data.eventData)
+            if xid == _PROCESS_KILLED:
+                continue
             text = f"XID {xid}: {_XIDS[xid]}" if xid in _XIDS else f"XID {xid}"
             yield Event(handles.get(_address(data.device), ""), "xid", text)
 

@@ -241,10 +241,12 @@ def test_one_gpu_that_hangs_costs_only_its_own_time(library, tmp_path):
     assert "no end within 2 s" in fault["error"]
 
 
-def test_an_xid_during_the_program_is_a_fault_of_its_gpu(library, tmp_path):
+@pytest.mark.parametrize("xid", [79, 45])
+def test_an_xid_during_the_program_is_a_fault_of_its_gpu(library, tmp_path, xid):
+    """XID 45 is none: each process that is killed while it computes has one."""
     node = FakeNode(library, tmp_path)
     uuid = json.loads(node.machine.read_text())["gpus"][2]["uuid"]
-    event = json.dumps({"xids": [{"gpu": 2, "xid": 79}]})
+    event = json.dumps({"xids": [{"gpu": 2, "xid": xid}]})
     code = (
         "import os, pathlib\n"
         f"folder = pathlib.Path({str(node.state)!r})\n"
@@ -254,10 +256,9 @@ def test_an_xid_during_the_program_is_a_fault_of_its_gpu(library, tmp_path):
         "print(5)\n"
     )
     report = probe(node, "--bench", python(code), "--runs", "1", "--no-loaded")
-    assert [row["index"] for row in report["timings"]] == [0, 1, 3]
-    assert report["errors"] == [
-        {"index": 2, "call": "xid", "error": "XID 79: GPU has fallen off the bus"}
-    ]
+    fault = {"index": 2, "call": "xid", "error": "XID 79: GPU has fallen off the bus"}
+    assert [row["index"] for row in report["timings"]] == ([0, 1, 3] if xid == 79 else [0, 1, 2, 3])
+    assert report["errors"] == ([fault] if xid == 79 else [])
 
 
 def test_a_gpu_that_falls_off_the_bus_in_the_middle(library, tmp_path):

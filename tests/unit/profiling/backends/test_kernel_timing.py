@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from fake_nvml import FakeNode, build_library
 
+from gpu_aware_profile.backends.child import Child
 from gpu_aware_profile.backends.kernel_timing import KernelTiming
 from gpu_aware_profile.backends.timing import RunSpec, SickGpuError, timing_backend
 from slurm_gpu_aware.errors import SourceError
@@ -71,6 +72,20 @@ def test_the_gpu_works_until_the_others_are_measured():
     control.done.set()
     thread.join(30)
     assert len(readings) == 1
+
+
+def test_the_process_ends_by_itself(monkeypatch):
+    """The driver reports an error of the GPU for one that is killed while it computes."""
+    codes = []
+
+    class Watched(Child):
+        def __exit__(self, *error):
+            codes.append(self._process.poll())
+            super().__exit__(*error)
+
+    monkeypatch.setattr("gpu_aware_profile.backends.kernel_timing.Child", Watched)
+    measured("right")
+    assert codes == [0]
 
 
 def test_a_wrong_result_is_a_sick_gpu():
