@@ -54,6 +54,7 @@ API nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
 
 API nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set)
 {
+    ENTER(v, NULL);
     NEED(set);
     free(set);
     return NVML_SUCCESS;

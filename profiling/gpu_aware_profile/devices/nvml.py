@@ -183,7 +183,8 @@ class Nvml:
 
             yield newest
         finally:
-            self.call("nvmlEventSetFree", event_set)
+            with suppress(DeviceError):  # what was measured counts
+                in_time("nvmlEventSetFree", lambda: self.call("nvmlEventSetFree", event_set))
 
     def _waiting(self, event_set: Any, handles: Mapping[int | None, str]) -> Iterator[Event]:
         """The events that have happened, without waiting for others."""
