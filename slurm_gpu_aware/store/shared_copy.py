@@ -29,7 +29,7 @@ class SharedCopy:
     """The child that copies ``source`` to ``target`` whenever it was renewed."""
 
     def __init__(self, source: Path, target: Path) -> None:
-        self._command = [sys.executable, "-m", __name__, str(source), str(target)]
+        self._command = [sys.executable, "-P", "-m", __name__, str(source), str(target)]
         self._child: subprocess.Popen[bytes] | None = None
         self._started = -_FAILED_S
 

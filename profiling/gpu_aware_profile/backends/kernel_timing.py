@@ -17,7 +17,8 @@ from gpu_aware_profile.backends.timing import KernelTime, Reading, RunControl, R
 from slurm_gpu_aware.bounds import check_time_ms
 from slurm_gpu_aware.errors import SourceError, not_installed
 
-_PROGRAM = (sys.executable, "-m", "gpu_aware_profile.kernels.program")
+_PROGRAM = (sys.executable, "-P", "-m", "gpu_aware_profile.kernels.program")
+"""``-P``: no module comes from the working directory, which may be /tmp."""
 _LIMIT_S = 300.0
 """Time limit of a run: start, compilation, warm-up, and some seconds per kernel."""
 _CHECK_LIMIT_S = 120.0

@@ -18,7 +18,7 @@ from gpu_aware_profile.backends.cupy_library import ensure_compile_cache
 from gpu_aware_profile.links.link_timing import AllReduceReading, PairReading
 from slurm_gpu_aware.errors import SourceError
 
-_PROGRAM = (sys.executable, "-m", "gpu_aware_profile.links.nccl_worker")
+_PROGRAM = (sys.executable, "-P", "-m", "gpu_aware_profile.links.nccl_worker")
 _MOST_WORDS = 400
 
 

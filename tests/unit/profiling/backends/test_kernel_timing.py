@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from fake_nvml import FakeNode, build_library
 
+from gpu_aware_profile.backends import kernel_timing
 from gpu_aware_profile.backends.child import Child
 from gpu_aware_profile.backends.kernel_timing import KernelTiming
 from gpu_aware_profile.backends.timing import RunSpec, SickGpuError, timing_backend
+from gpu_aware_profile.links import nccl_links
 from slurm_gpu_aware.errors import SourceError
 
 PROGRAM = [sys.executable, str(Path(__file__).parents[2] / "numpy_engine.py")]
@@ -120,6 +122,14 @@ def test_without_cupy_it_says_what_is_missing(monkeypatch, tmp_path):
     assert timing_backend() is None
     with pytest.raises(SourceError, match=r"CuPy is not installed; .*pip install '.\[gpu\]'"):
         timing_backend("kernels")
+
+
+@pytest.mark.parametrize("program", [kernel_timing._PROGRAM, nccl_links._PROGRAM])
+def test_no_module_is_taken_from_the_working_directory(tmp_path, program):
+    """Slurm starts a probe in /tmp where the folder of the sweep does not exist."""
+    (tmp_path / "cupy.py").write_text("open('ran', 'w').close()\n")
+    subprocess.run(program, cwd=tmp_path, input=b'{"pair": [0, 1]}\n', check=True, timeout=60)
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("home", ["home", "file/home"])
