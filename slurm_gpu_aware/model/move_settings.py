@@ -12,6 +12,8 @@ class MoveSettings:
 
     sticky: bool = True
     """A job moves only for a gain above cost and margin; False: PAL's non-sticky mode."""
+    shrink: bool = True
+    """A job may give GPUs back, so that waiting jobs start; False: it only gets more."""
     margin_s: float = 300.0
     """Least time that a move must save beyond the cost of the restart."""
     first_s: float = 600.0

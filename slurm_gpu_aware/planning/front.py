@@ -34,6 +34,9 @@ class Front:
     """Its reservation."""
     preempts: bool
     """The head may preempt others: what it takes is not known here."""
+    rest: Cluster
+    """The cluster with the jobs that fit now on it, which are ``started``."""
+    started: Sequence[RunningJob]
 
     def keeps(self, before: Front) -> bool:
         """Say whether every job of an earlier front starts as soon as there."""
@@ -78,11 +81,11 @@ def front_of(
             free -= request.gpus
             continue
         if can_preempt(request):
-            return Front(starts, request, None, True)
+            return Front(starts, request, None, True, after, started)
         shadow = reserve(request, after, Timeline(cluster.running, now, started), dispatcher)
         if shadow is not None:
-            return Front(starts, request, shadow, False)
-    return Front(starts, None, None, False)
+            return Front(starts, request, shadow, False, after, started)
+    return Front(starts, None, None, False, after, started)
 
 
 def _until_end(

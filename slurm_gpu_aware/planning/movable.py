@@ -45,6 +45,10 @@ class Move:
     """Expected time to its end without the move."""
     saves_s: float
     """Time that the move is expected to save, the restart counted."""
+    others_s: float = 0.0
+    """Sum of the times by which ``starts`` are expected to end sooner."""
+    starts: tuple[str, ...] = ()
+    """Waiting jobs that start on GPUs that the job gives back by shrinking."""
     due: bool = False
     """The job grows to meet its due date."""
     power_w: float = 0.0
@@ -55,6 +59,11 @@ class Move:
     def job_id(self) -> str:
         """Slurm's job ID."""
         return self.assignment.job_id
+
+    @property
+    def gain_s(self) -> float:
+        """Time that the move is expected to save all jobs together."""
+        return self.saves_s + self.others_s
 
     @property
     def grows(self) -> bool:

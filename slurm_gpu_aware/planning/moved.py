@@ -81,7 +81,7 @@ def place_moved(
 
     Each gets the GPUs that were chosen for it, or if these are not free as many of the best that
     are now. One that fits nowhere, or for which there is no power, goes to the front of the queue,
-    with as many GPUs as it had.
+    with as many GPUs as it had, or fewer if it shrinks.
 
     Returns the assignments, the rest of the queue, and the cluster and the power for it.
 
@@ -99,7 +99,7 @@ def place_moved(
             rest.append(request)
             continue
         gpus = sum(map(len, target.slots))
-        request = replace(request, had_gpus=_gpus_before(target, gpus))
+        request = replace(request, had_gpus=min(gpus, _gpus_before(target, gpus)))
         request = request.from_size(request.had_gpus)
         budget = PowerBudget.of(cluster, settings, power)
         here = (cluster if budget is None else budget.cluster).copy()

@@ -47,7 +47,9 @@ class Moving:
             self._recent.popleft()
         self.wake_s = math.inf
         full = len(self._recent) >= self.moves.per_hour
-        if (full or not self.state.free) and not self.dated:
+        if full and not self.dated:
+            return []
+        if not (self.state.free or self.dated or self._may_shrink()):
             return []
         movable = list(self._movable())
         if not movable:
@@ -55,7 +57,7 @@ class Moving:
         if self.dated:
             movable = accounted(movable, self.state.idle, now)
             self.wake_s = next_growth(movable, now)
-        if full or not self.state.free:
+        if full:
             return []
         found = plan_moves(
             movable,
@@ -73,6 +75,16 @@ class Moving:
             self.wake_s = min(self.wake_s, now + _LOOK_S)
         by_id = {active.job.job_id: active for active in self.state.running.values()}
         return [(by_id[move.job_id], move.assignment) for move in found]
+
+    def _may_shrink(self) -> bool:
+        """Whether jobs wait while one runs on more GPUs than it needs."""
+        running = self.state.running.values()
+        wanted = self.moves.sticky and self.moves.shrink and bool(self.rounds.waiting)
+        return wanted and any(
+            one.job.elastic and one.size > one.request.sizes[0]
+            for one in running
+            if one.request.sizes
+        )
 
     def _movable(self) -> Iterator[Movable]:
         now, share = self.state.clock.now, self.settings.movable_share

@@ -96,21 +96,23 @@ def test_moves_keep_all_rules(site, sticky, per_round, per_hour, ago, policy):
         chosen = {
             (n, s) for n, slots in zip(target.nodes, target.slots, strict=True) for s in slots
         }
-        ratio = 1.0
+        ratio, others_s = 1.0, 0.0
         if len(chosen) != one.request.gpus:
-            assert len(chosen) > one.request.gpus
             assert sticky
             assert len(chosen) in one.request.sizes
             ratio = (
                 one.request.table.time_s[len(chosen) - 1] / one.request.table.time_s[len(own) - 1]
             )
-            idle_queue(queue, settings, cluster)
+            if len(chosen) > one.request.gpus:
+                idle_queue(queue, settings, cluster)
+            else:
+                others_s = waiting_gain(move, queue, settings, cluster, found)
         assert chosen != own
         assert all(gpu in own or cluster.free[gpu] for gpu in chosen)
-        assert ratio * target.slowdown < move.slowdown
+        assert others_s or ratio * target.slowdown < move.slowdown
         cost = one.restart_s + moves.margin_s if sticky else 0.0
         gain = move.remaining_s * (1 - ratio * target.slowdown / move.slowdown)
-        assert gain > cost
+        assert gain + others_s > cost
         nodes += {n for n, _ in own | chosen}
     assert len(nodes) == len(set(nodes))
     if found:
@@ -131,6 +133,22 @@ def after(cluster, moves):
         end_s = NOW + move.of.request.time_limit_s
         running[move.job_id] = replace(running[move.job_id], gpus=gpus, end_s=end_s)
     return replace(later, running=tuple(running.values()))
+
+
+def waiting_gain(move, queue, settings, cluster, found):
+    """The time that a smaller job saves others; they start by it, and only by it."""
+    (smaller,) = (other for other in found if other.request.gpus < other.of.request.gpus)
+    assert smaller is move
+    now, then = (
+        {one.job_id for one in plan_round(queue, at, settings, NOW).assignments}
+        for at in (cluster, after(cluster, found))
+    )
+    assert move.starts
+    assert {*move.starts} <= then
+    assert not {*move.starts} & now
+    latest = max(job.end_s for job in cluster.running) - NOW
+    assert 0 < move.others_s <= len(move.starts) * latest
+    return move.others_s
 
 
 def idle_queue(queue, settings, cluster):

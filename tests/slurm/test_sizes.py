@@ -173,6 +173,32 @@ def test_a_running_job_grows_when_gpus_become_free(cluster: Cluster) -> None:
     assert any(line.startswith(f"run 1 from {saved} on") for line in lines)
 
 
+def test_a_running_job_shrinks_so_that_waiting_jobs_start(cluster: Cluster) -> None:
+    """Even if the selector is killed between the requeue and the restart."""
+    held = cluster.submit("bob", ["-N3", "--gres=gpu:4", "--time=300"], WAIT)
+    cluster.wait(held, "RUNNING", 60)
+    comment = "--comment=class=A,model=net,gpus=1-4,move=10s"
+    job_id = cluster.submit("alice", ["-n1", "--gpus-per-task=1", comment, *APPENDS], COUNTS)
+    cluster.wait(job_id, "RUNNING", 60)
+    assert sum(map(len, cluster.gpus(job_id).values())) == 4
+    others = [cluster.submit("bob", ["--gres=gpu:1"], WAIT) for _ in range(2)]
+    await_requeue(cluster, job_id)
+    cluster.kill("ctl", "selectd", "KILL")
+    for other in (job_id, *others):
+        cluster.wait(other, "RUNNING", 90)
+    assert sum(map(len, cluster.gpus(job_id).values())) == 2
+    assert cluster.job(job_id)["NumTasks"] == "2"
+    await_event(cluster, job_id, "moved")
+    cluster.wait_told(job_id, r"on\s+what\s+it\s+gives\s+back\s+job(.|\n)*can\s+start")
+    cluster.sh("ctl", ["touch", f"/shared/home/alice/go-{job_id}"])
+    cluster.wait(job_id, "COMPLETED", 30)
+    (saved, *_) = seen(cluster, job_id, "saved")
+    assert any(line.startswith(f"1 from {saved} on") for line in seen(cluster, job_id, "run"))
+    for other in (held, *others):
+        let_go(cluster, "bob", other)
+        cluster.wait(other, "COMPLETED", 60)
+
+
 def set_limit(cluster: Cluster, gpus: float) -> None:
     """The limit leaves power for so many GPUs of ``net``, at the default clock."""
     watts = (GPUS * IDLE_W + gpus * (200.0 - IDLE_W)) / (1 - MARGIN)

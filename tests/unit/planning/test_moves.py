@@ -283,7 +283,7 @@ def test_without_a_range_or_a_table_a_job_does_not_grow(more):
     assert moves_of(cluster, [moldable(cluster, **more)]) == ()
 
 
-def test_a_job_never_shrinks():
+def test_a_job_does_not_shrink_for_itself():
     cluster = site([[1.0] * 4], {"1": [(0, (0, 1, 2, 3))]})
     slower_with_more = replace(TABLE, time_s=TABLE.time_s[::-1].copy())
     assert moves_of(cluster, [moldable(cluster, table=slower_with_more)]) == ()
@@ -349,3 +349,14 @@ def test_power_that_a_waiting_job_needs_is_not_taken(more, count):
     queue = [replace(waiting(1), **more)]
     found = moves_of(cluster, [one], queue, settings=AUTO, power=limited(500.0, 900))
     assert len(found) == count
+
+
+def test_moves_of_one_round_do_not_share_the_power_that_is_left():
+    """There is power for two more GPUs at 900 MHz: enough for one of the jobs to grow."""
+    cluster = site([[1.0] * 2, [1.0] * 2], {"1": [(0, (0,))], "2": [(1, (0,))]})
+    jobs = [moldable(cluster, job_id=i, table=HUNGRY, sizes=(1, 2)) for i in "12"]
+    running = {i: PoweredJob(1, 300.0, HUNGRY, 900) for i in "12"}
+    power = PowerState(np.full((2, 2), 300.0), np.full((2, 2), 50.0), 370.0, running)
+    assert len(moves_of(cluster, jobs, settings=AUTO, power=power)) == 1
+    power = replace(power, limit_w=400.0)
+    assert len(moves_of(cluster, jobs, settings=AUTO, power=power)) == 2

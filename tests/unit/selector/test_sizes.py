@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import product
 from typing import Any
 
 import pytest
@@ -117,3 +118,43 @@ def test_under_a_power_limit_with_power_left_it_grows_too(site: SlurmFolder) -> 
     runs_on_one_gpu(site, "[power]\npower_budget_watts = 100000\n")
     assert site.round(4) == 0, site.said
     assert (site.jobs["7"]["starts"], gpus(site.jobs["7"])) == (2, 4)
+
+
+def waits_beside_four(site: SlurmFolder) -> None:
+    """Job 7 runs on all GPUs of n1, those of n2 are held, and 10 and 11 wait for one each."""
+    with site.config.open("a") as config:
+        config.write("[moves]\nenabled = true\nfirst_s = 0.0\nlast_s = 0.0\n")
+    held = {"licenses": "", "admin_comment": "", "nodes": "n2", "slots": [0, 1, 2, 3]}
+    other = parked("9", state="RUNNING", **held)
+    job = run(site, parked(comment=f"{NET},gpus=1-4,move=10s", admin_comment=PLACED), other)
+    assert (job["state"], gpus(job)) == ("RUNNING", 4)
+    now = int(time.time())
+    for number in ("7", "9"):
+        site.change(number, start_time=now - 5_000, end_time=now + 40_000)
+    one = {"tres_per_node": "gres/gpu:1", "admin_comment": "gpuaware/1;tn=gres/gpu:1;mc=1"}
+    waiting = [parked(number, comment="class=A", **one) for number in ("10", "11")]
+    site.write([*site.jobs.values(), *waiting], NODES)
+
+
+def test_a_running_job_shrinks_so_that_waiting_jobs_start(site: SlurmFolder) -> None:
+    """Also if the selector is killed about the time of the requeue."""
+    waits_beside_four(site)
+    state, ledger = site.home.joinpath("state.json").read_text(), site.store.read_bytes()
+    assert site.round(5) == 0, site.said
+    requeue = [call[0] for call in site.calls].index("requeue") + 1
+    for count, before in [(0, True), *product((requeue, requeue + 1), (True, False))]:
+        for path in site.store.parent.glob("store.db*"):
+            path.unlink()
+        site.store.write_bytes(ledger)
+        site.home.joinpath("state.json").write_text(state)
+        if count:
+            assert site.round(5, kill_at=count, before=before) != 0
+        assert site.round(6) == 0, site.said
+        jobs, moved = site.jobs, site.jobs["7"]["restart_cnt"]
+        assert (jobs["7"]["state"], jobs["7"]["licenses"]) == ("RUNNING", ""), (count, before)
+        assert gpus(jobs["7"]) == (2 if moved else 4), (count, before, site.said)
+        others = {jobs[number]["state"] for number in ("10", "11")}
+        assert others == {"RUNNING" if moved else "PENDING"}, (count, before)
+        assert moved or count
+    done = CliRunner().invoke(cli, ["--config", str(site.config), "explain", "7"])
+    assert "it gives back jobs 10, 11 can start" in " ".join(done.stdout.split()), done.stdout

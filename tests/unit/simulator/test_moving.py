@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from small_sizes import POWER, TABLES
 
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.cluster import Cluster
@@ -105,3 +106,22 @@ def test_the_mode_is_named():
         parse_policy("packed:often", base)
     with pytest.raises(PolicyError, match="non-sticky"):
         SimSettings(sticky=False, moves=MoveSettings())
+
+
+@pytest.mark.parametrize("elastic", [True, False])
+def test_a_running_job_shrinks_so_that_another_starts(elastic):
+    """2 gets the half that 1 gives back. 3 arrives after the end of 2."""
+    jobs = [
+        TraceJob(n, at, 4, s, model="c", sizes=(1, 2, 4), elastic=elastic, table=TABLES["c"])
+        for n, at, s in (("1", 0.0, 9_000.0), ("2", 2_000.0, 1_000.0), ("3", 5_700.0, 10.0))
+    ]
+    cluster = Cluster.uniform(1, 4)
+    result = run(jobs, cluster, "eft:moves", power=POWER, migration_s=10.0)
+    sizes = [(placed["job_id"], sum(map(len, placed["slots"]))) for placed in result.placements]
+    if elastic:  # an hour after its last move 1 grows again, at the end of 3
+        assert sizes == [("1", 4), ("1", 2), ("2", 2), ("3", 2), ("1", 4)]
+        assert result.start_s.tolist() == [0.0, 2_000.0, 5_700.0]
+    else:
+        assert sizes == [("1", 4), ("2", 2), ("3", 2)]
+        assert result.start_s[1] == 9_000.0
+    assert result.done.all()

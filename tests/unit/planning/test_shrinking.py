@@ -1,0 +1,171 @@
+"""Running jobs that give GPUs back: when that pays, for whom, and what it must not take."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_moves import AUTO, HUNGRY, NOW, PAL, moldable, moves_of, site, waiting
+
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.due_date import DueDate
+from slurm_gpu_aware.model.move_settings import MoveSettings
+from slurm_gpu_aware.model.power import PoweredJob, PowerState
+from slurm_gpu_aware.planning import plan_round
+from slurm_gpu_aware.planning.moved import begun, place_moved
+
+FULL = {"1": [(0, (0, 1, 2, 3))]}
+RESTART_S = 60.0
+HALF_S = 10_000.0 * (0.6 / 0.4 - 1) + RESTART_S
+"""What two GPUs instead of four cost a job with 10,000 s left."""
+
+
+def full(**more):
+    """A node with one job of four GPUs, which alone would end in 10,000 s."""
+    cluster = site([[1.0] * 4], FULL)
+    one = moldable(cluster, **more)
+    return replace(cluster, running=(one.job,)), one
+
+
+def test_a_job_shrinks_when_a_waiting_job_gains_more_than_it_loses():
+    cluster, one = full()
+    (move,) = found = moves_of(cluster, [one], [waiting()])
+    assert (move.request.gpus, move.assignment.size, move.grows) == (2, 2, False)
+    assert move.saves_s == pytest.approx(-HALF_S)
+    assert (move.others_s, move.starts) == (pytest.approx(10_000.0 - RESTART_S), ("9",))
+    summary = move.assignment.why["summary"]
+    assert "from n0 GPUs 0,1,2,3" in summary
+    assert "0.67 times as fast by their number" in summary
+    assert "which takes 1 h 24 min more than the 2 h 46 min that it still needed" in summary
+    assert "on what it gives back job 9 can start, 2 h 45 min sooner" in summary
+    moved = move.assignment.why["moved"]
+    assert (moved["gpus_before"], moved["gpus"], moved["starts"]) == (4, 2, ["9"])
+    later, _ = begun(cluster, found, PAL, NOW)
+    plan = plan_round([waiting()], later, PAL, NOW)
+    assert plan.waiting[0].shadow_start_s == NOW + RESTART_S
+
+
+@pytest.mark.parametrize(
+    ("times", "count"),
+    [
+        ({"left_s": 840.0}, 1),  # 780 s sooner; 480 s later
+        ({"left_s": 837.0}, 0),
+        ({"left_s": 837.0, "restart_s": 59.0}, 1),
+        ({"left_s": 599.0, "restart_s": 0.0}, 0),
+        ({"ran_s": 599.0}, 0),
+        ({"moved_s": NOW - 3_599.0}, 0),
+        ({"moved_s": NOW - 3_600.0}, 1),
+        ({"left_s": math.inf}, 0),
+        ({"sizes": ()}, 0),
+        ({"sizes": (4,)}, 0),
+        ({"sizes": (1, 4)}, 0),
+        ({"table": None}, 0),
+    ],
+)
+def test_margin_times_and_sizes_are_kept(times, count):
+    cluster, one = full(**times)
+    moves = MoveSettings(margin_s=299.0)
+    assert len(moves_of(cluster, [one], [waiting()], moves=moves)) == count
+
+
+@pytest.mark.parametrize(
+    "queue", [(), (waiting(3),), (waiting(5),), (waiting(1, eligible=np.array([False])),)]
+)
+def test_it_keeps_its_gpus_if_no_job_would_start(queue):
+    cluster, one = full()
+    assert moves_of(cluster, [one], queue) == ()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"busy": {7}}, {"moves": MoveSettings(sticky=False)}, {"moves": MoveSettings(shrink=False)}],
+)
+def test_it_keeps_its_gpus_beside_another_move_and_where_the_site_has_it_so(more):
+    cluster, one = full()
+    assert moves_of(cluster, [one], [waiting()], **more) == ()
+
+
+def test_a_job_with_a_due_date_never_shrinks():
+    cluster, one = full()
+    due = replace(one.request, due=DueDate(NOW + 1e6, restart_s=60.0))
+    assert moves_of(cluster, [replace(one, request=due)], [waiting()]) == ()
+
+
+def test_the_gain_of_all_that_start_counts():
+    """A GPU is free in 4,000 s in any case: half of the GPUs are too many for one job."""
+    cluster = site([[1.0] * 4, [1.0] * 4], {**FULL, "2": [(1, (0, 1, 2, 3))]})
+    one = moldable(cluster)
+    other = replace(cluster.running[1], expected_end_s=NOW + 4_000.0)
+    cluster = replace(cluster, running=(one.job, other))
+    first, second = waiting(), replace(waiting(), job_id="8", submit_s=1.0)
+    assert moves_of(cluster, [one], [first]) == ()
+    (move,) = moves_of(cluster, [one], [first, second])
+    assert (move.starts, move.others_s) == (("9", "8"), pytest.approx(2 * (4_000.0 - RESTART_S)))
+    assert (
+        "jobs 9, 8 can start, the first of them 1 h 5 min sooner" in move.assignment.why["summary"]
+    )
+
+
+def test_a_job_that_fits_now_does_not_count():
+    """Behind the head, which needs three GPUs, it starts on the free one without any move."""
+    cluster = site([[1.0] * 4, [1.0] * 4], {**FULL, "2": [(1, (0, 1, 2))]})
+    one = moldable(cluster)
+    other = replace(cluster.running[1], expected_end_s=NOW + 4_000.0)
+    cluster = replace(cluster, running=(one.job, other))
+    small = replace(waiting(), job_id="8", submit_s=1.0)
+    assert moves_of(cluster, [one], [waiting(3, max_nodes=2, gpus_per_node=1), small]) == ()
+    assert moves_of(cluster, [one], [waiting(2, max_nodes=1), small]) == ()
+
+
+def test_of_several_jobs_the_one_that_loses_least_shrinks():
+    cluster = site([[1.0] * 4, [1.0] * 4], {**FULL, "2": [(1, (0, 1, 2, 3))]})
+    jobs = [moldable(cluster, job_id="1"), moldable(cluster, job_id="2", left_s=9_000.0)]
+    cluster = replace(cluster, running=tuple(one.job for one in jobs))
+    (move,) = moves_of(cluster, jobs, [waiting()])
+    assert move.job_id == "2"
+
+
+def test_one_job_at_a_time_shrinks():
+    cluster = site([[1.0] * 4, [1.0] * 4], {**FULL, "2": [(1, (0, 1, 2, 3))]})
+    jobs = [moldable(cluster, job_id=job_id) for job_id in "12"]
+    cluster = replace(cluster, running=tuple(one.job for one in jobs))
+    queue = [replace(waiting(2), job_id=str(i), submit_s=float(i)) for i in range(7, 10)]
+    (move,) = moves_of(cluster, jobs, queue)
+    assert move.starts == ("7",)
+
+
+@pytest.mark.parametrize(("limit_w", "gpus"), [(450.0, 2), (399.0, 4), (800.0, 4)])
+def test_under_a_power_limit_the_power_that_it_gives_back_counts(limit_w, gpus):
+    """At 900 MHz a GPU draws 50 W more than idle. With four free GPUs only power is missing."""
+    cluster = site([[1.0] * 8], FULL)
+    one = moldable(cluster, table=HUNGRY, sizes=(2, 4))
+    cluster = replace(cluster, running=(one.job,))
+    running = {"1": PoweredJob(4, 1200.0, HUNGRY, 900)}
+    power = PowerState(np.full((1, 8), 100.0), np.full((1, 8), 25.0), limit_w, running)
+    found = moves_of(cluster, [one], [waiting()], settings=AUTO, power=power)
+    assert min((move.request.gpus for move in found), default=4) == gpus
+
+
+def smaller():
+    """The target of a job that had four GPUs, as the ledger gives it back."""
+    why = {"summary": "moved", "moved": {"gpus": 2, "gpus_before": 4}}
+    return Assignment("1", (0,), ((0, 1),), "", 0.0, "", 0.0, why=why)
+
+
+@pytest.mark.parametrize(("taken", "slots"), [((), (0, 1)), ((0,), (1, 2)), ((0, 1), (2, 3))])
+def test_it_comes_back_with_the_smaller_number(taken, slots):
+    cluster, one = full()
+    cluster = site([[1.0] * 4], {"2": [(0, taken)]} if taken else {})
+    (placed,), rest, *_ = place_moved({"1": smaller()}, [one.request], cluster, PAL, NOW)
+    assert (placed.slots, rest) == ((slots,), [])
+
+
+def test_if_too_few_gpus_are_free_it_waits_for_the_smaller_number():
+    _, one = full()
+    cluster = site([[1.0] * 4], {"2": [(0, (0, 1, 2))]})
+    placed, (first,), *_ = place_moved({"1": smaller()}, [one.request], cluster, PAL, NOW)
+    assert (placed, first.sizes) == ((), (2, 4))
+    assert first.priority > 1e12
+    later = site([[1.0] * 4], {"2": [(0, (0, 1))]})
+    (started,) = plan_round([first], later, PAL, NOW).assignments
+    assert started.size == 2
