@@ -1,11 +1,15 @@
-"""Earliest finish: what fit and scores are worth."""
+"""Earliest finish: what fit, scores and neighbours are worth."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.topology.machines import machine
 
 
 @pytest.mark.parametrize(("nodes", "chosen"), [(1, (0,)), (2, (2, 3))])
@@ -17,3 +21,39 @@ def test_the_tolerance_is_for_one_node(nodes, chosen):
         cluster.take(node, (2, 3))
     request = Request("1", 2 * nodes, min_nodes=nodes)
     assert make_policy("eft").place(request, cluster).nodes == chosen
+
+
+LOUD = InterferenceProfile(
+    {("loud", 1): 10.0, ("job", 1): 10.0},
+    {(("job", 1), ("loud", 1)): 15.0, (("loud", 1), ("job", 1)): 15.0},
+)
+"""Beside a loud one a job takes half as long again."""
+
+
+def beside_a_loud_job(scores, application="job", **options):
+    """Where eft puts a job of one GPU: GPU 0 of two sockets with 0,1 and 2,3 runs a loud one."""
+    graph = machine("ibm-minsky-4xp100")
+    cluster = Cluster.uniform(1, 4, scores={"B": np.array([scores])}, graph=graph)
+    cluster.take(0, (0,))
+    running = (RunningJob("9", ((0, (0,)),), 1e9, application="loud"),)
+    options = {"interference": LOUD, **options}
+    request = Request("1", 1, application=application)
+    return make_policy("eft", options).place(request, replace(cluster, running=running))
+
+
+def test_a_job_keeps_away_from_a_socket_that_would_slow_it():
+    """GPU 1 is the fastest, but beside the loud job 1.5 times as slow."""
+    away = beside_a_loud_job([1.0, 0.9, 1.0, 1.1])
+    assert (away.slots, away.slowdown) == (((2,),), 1.0)
+    assert away.why["interference"] == 1.0
+    # An application without measured times, and a GPU that is slower still than the noise.
+    assert beside_a_loud_job([1.0, 0.9, 1.0, 1.1], application="other").slots == ((1,),)
+    noisy = beside_a_loud_job([1.0, 0.9, 1.6, 1.6])
+    assert noisy.slots == ((1,),)
+    assert noisy.slowdown == pytest.approx(0.9 * 1.5)
+
+
+def test_by_machine_all_its_gpus_are_slowed_alike():
+    found = beside_a_loud_job([1.0, 0.9, 1.0, 1.1], interference_scope="machine")
+    assert found.slots == ((1,),)
+    assert found.slowdown == pytest.approx(0.9 * 1.5)
