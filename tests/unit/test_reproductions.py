@@ -39,6 +39,7 @@ NAMES = (
     "powerflow_models",
     "powerflow_bench",
     "powerflow",
+    "powerflow_moves",
 )
 
 
@@ -271,6 +272,19 @@ def test_powerflow_with_few_jobs(scripts, monkeypatch):
     assert "nan" not in text
 
 
+@pytest.mark.shared
+def test_moves_of_powerflow_with_few_jobs(scripts, monkeypatch):
+    data = scripts.common.shared(*scripts.powerflow_bench.NEEDED)
+    if data is None:
+        pytest.skip("no measured data")
+    monkeypatch.setattr(scripts.powerflow, "fitted", lambda tables, seed: tables)
+    text = scripts.powerflow_moves.section(scripts.powerflow.Count(1, (3.0,), (1.0,), 20), data, 1)
+    assert "(a part of the runs)" in text
+    for row in ("they grow (`shrink = false`)", "they grow and shrink", "demand 3, eta 1"):
+        assert f"| {row} | " in text
+    assert "nan" not in text
+
+
 ALIBABA = "job_id,submit_s,start_s,end_s,duration_s,num_gpu,gpu_milli,gpu_spec,qos,phase"
 
 
@@ -352,6 +366,7 @@ def test_every_remark_on_the_page_is_made_by_a_script():
         "powerflow_models",
         "sts",
         "powerflow",
+        "powerflow_moves",
     ]
     rest = re.sub(r"<!-- \w+: made by .*?<!-- end -->", "", page, flags=re.DOTALL)
     assert not re.search(r"\d", rest)
