@@ -1,14 +1,15 @@
-"""Times of fake GPUs, from the file that drives the fake NVML library."""
+"""Fake GPUs: the files that drive the fake NVML library, and times from them."""
 
 from __future__ import annotations
 
+import os
 import random
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from gpu_aware_profile.backends.fake_machine import fake_machine
 from gpu_aware_profile.backends.timing import Reading, RunControl, RunSpec, median_and_spread
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.profile import LOADED
@@ -17,6 +18,22 @@ from slurm_gpu_aware.text_file import read_object
 _ITERATIONS = 25
 _DISTURBED = 1.5
 """A disturbed iteration takes this many times as long."""
+
+
+class FakeMachine(NamedTuple):
+    """Files of docker/fake_nvml."""
+
+    file: Path
+    state: Path
+    """Folder of what changes: ``override.json``, locked clocks."""
+
+
+def fake_machine() -> FakeMachine | None:
+    """The files of this node; None: its GPUs are not fake."""
+    host = socket.gethostname().partition(".")[0]
+    file = Path(os.environ.get("FAKE_NVML_MACHINE") or f"/etc/gpu-aware-fake/{host}.json")
+    state = os.environ.get("FAKE_NVML_STATE") or f"/shared/fakegpu/{host}"
+    return FakeMachine(file, Path(state)) if file.exists() else None
 
 
 class FakeTiming:

@@ -22,6 +22,7 @@ from gpu_aware_profile.commands.probe_options import (
     check_clocks,
     clock_options,
     links_options,
+    runs_option,
 )
 from slurm_gpu_aware.cli.entry import INTERRUPTED
 from slurm_gpu_aware.cli.options import Number
@@ -38,13 +39,7 @@ if TYPE_CHECKING:
 @click.option("--no-timings", is_flag=True, help="Report identity, links and clocks only.")
 @bench_options
 @click.option("--class", "classes", multiple=True, metavar="NAME", help="Only this class.")
-@click.option(
-    "--runs",
-    type=click.IntRange(1, 100),
-    default=3,
-    show_default=True,
-    help="Runs per GPU and class.",
-)
+@runs_option
 @click.option(
     "--loaded/--no-loaded",
     default=True,

@@ -1,4 +1,4 @@
-"""Options that ``node`` and ``sweep`` share: ``--bench...``, ``--clocks``, ``--links``."""
+"""Options of ``node`` and ``sweep``: ``--bench...``, ``--runs``, ``--clocks``, ``--links``."""
 
 from __future__ import annotations
 
@@ -107,6 +107,15 @@ links_options = _adding(
     ),
 )
 """Measured links."""
+
+
+runs_option = click.option(
+    "--runs",
+    type=click.IntRange(1, 100),
+    default=3,
+    show_default=True,
+    help="Runs per GPU and class.",
+)
 
 
 def bench_arguments(given: Mapping[str, Any]) -> list[str]:

@@ -19,6 +19,7 @@ from gpu_aware_profile.commands.probe_options import (
     clock_arguments,
     clock_options,
     links_options,
+    runs_option,
 )
 from gpu_aware_profile.commands.slurm_runs import srun_options, stopped_by_signals
 from gpu_aware_profile.sweeps.sweep import BACKGROUND, Sweep
@@ -87,13 +88,7 @@ _ALARM_SINCE_S = 30 * 86_400.0
 @click.option("--class", "classes", multiple=True, metavar="NAME", help="Only this class.")
 @bench_options
 @click.option("--backend", metavar="NAME", help="Timing backend. Default: one that works there.")
-@click.option(
-    "--runs",
-    type=click.IntRange(1, 100),
-    default=3,
-    show_default=True,
-    help="Runs per GPU and class.",
-)
+@runs_option
 @clock_options
 @links_options
 @srun_options

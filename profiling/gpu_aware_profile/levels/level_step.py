@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import IO, Any, NamedTuple, Protocol
 
-from gpu_aware_profile.backends.fake_timing import FakeTiming
+from gpu_aware_profile.backends.fake_timing import FakeTiming, fake_machine
 from gpu_aware_profile.backends.timing import RunSpec
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.profile import LOADED
@@ -95,8 +95,6 @@ class FakeSteps:
 
 def step_backend(rank: Rank, level: str) -> StepTiming:
     """The backend that works on this node. Raises SourceError if none does."""
-    from gpu_aware_profile.backends.fake_machine import fake_machine
-
     files = fake_machine()
     if files is not None:
         return FakeSteps(FakeTiming(*files), read_object(files.file), rank, level)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import Self
 
-from gpu_aware_profile.backends.fake_machine import FakeMachine, fake_machine
+from gpu_aware_profile.backends.fake_timing import FakeMachine, fake_machine
 from gpu_aware_profile.links.link_timing import AllReduceReading, PairReading
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph, direct_links
 from slurm_gpu_aware.text_file import read_object

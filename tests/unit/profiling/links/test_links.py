@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fake_nvml import machines
 
-from gpu_aware_profile.backends.fake_machine import FakeMachine
+from gpu_aware_profile.backends.fake_timing import FakeMachine
 from gpu_aware_profile.links.fake_links import COPY_SHARE, RING_SHARE, FakeLinks
 from gpu_aware_profile.links.link_runs import LinkRuns
 from gpu_aware_profile.links.link_timing import AllReduceReading, PairReading
