@@ -168,6 +168,7 @@ def _about(answer: Mapping[str, Any]) -> list[str]:
         about.append(f"Slurm placed it: {_why_without_us(answer['events'])}.")
     if state not in (JobPhase.ENDED, "unknown"):
         about += _moves(answer["events"])
+    about += _explored(answer["events"])
     if state in OPEN_DECISION and slurm and "placed_at" not in slurm:
         about += _unrecorded(answer)
     return about + _waiting(answer) if state == JobPhase.WAITING else about
@@ -186,6 +187,17 @@ def _moves(events: Sequence[Mapping[str, Any]]) -> list[str]:
     if moves[-1]["kind"] == "error":
         return [f"It is not moved: {detail['why']}."]
     return [f"It is being {detail['why']['summary']}."]
+
+
+def _explored(events: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The sentence on the clocks that the job has tried, and the power there."""
+    ended = [event["detail"] for event in events if event["kind"] == "explored"]
+    if not ended:
+        return []
+    watts = zip(ended[-1].get("mhz", ()), ended[-1].get("power_w", ()), strict=False)
+    found = ", ".join(f"{power:.0f} W at {mhz} MHz" for mhz, power in watts)
+    what = found or ended[-1].get("error") or "its nodes know no energy at each of them"
+    return [f"It tried several clocks for its performance model: {what}."]
 
 
 def _in_slurm(slurm: Mapping[str, Any]) -> str:

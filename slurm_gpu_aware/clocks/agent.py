@@ -15,7 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from slurm_gpu_aware.clock_conf import ClockConf, conf_path
 from slurm_gpu_aware.clocks.accounts import Account, Accounts
-from slurm_gpu_aware.clocks.driver import Result, lock_clocks, read_meters, reset_clocks
+from slurm_gpu_aware.clocks.driver import (
+    Result,
+    counter_mj,
+    lock_clocks,
+    read_meters,
+    reset_clocks,
+)
 from slurm_gpu_aware.clocks.hooks import SCHEMA
 from slurm_gpu_aware.clocks.job import Record
 from slurm_gpu_aware.clocks.notes import NO_JOB, Note, Notes
@@ -212,8 +218,10 @@ class Agent:
     def _told(self, results: Sequence[Result], goal: Target, seq: int | None) -> None:
         """Record what was done, and what failed: its note stays, so that the epilog resets it."""
         for mhz in sorted({result.mhz for result in results if not result.error}):
-            gpus = sorted(r.index for r in results if not r.error and r.mhz == mhz)
-            self._tell("clock_set", goal[0], gpus=gpus, asked_mhz=goal[1], mhz=mhz, seq=seq)
+            same = [result for result in results if not result.error and result.mhz == mhz]
+            detail = {"gpus": sorted(result.index for result in same), "asked_mhz": goal[1]}
+            detail |= {"mhz": mhz, "seq": seq, "counter_mj": counter_mj(same)}
+            self._tell("clock_set", goal[0], **detail)
         for result in results:
             if result.error:
                 self._failed[result.index, goal] = self._clock()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
-__all__ = ["Meter", "Result", "lock_clocks", "read_meters", "reset_clocks"]
+__all__ = ["Meter", "Result", "counter_mj", "lock_clocks", "read_meters", "reset_clocks"]
 
 _NO_GPU = -1
 _SIGKILL = 9  # the module ``signal`` takes milliseconds to import
@@ -24,8 +24,9 @@ class Result:
     """Outcome for one GPU; empty texts: not known, nothing.
 
     ``mhz``: clock that was set; 0 for a reset or a failure. ``method``: ``locked`` or
-    ``application`` (GPUs before Volta). ``call``, ``error``: what failed. ``answered`` False: the
-    call was cut off, so it may have had its effect or may still have it.
+    ``application`` (GPUs before Volta). ``call``, ``error``: what failed. ``energy_mj``: the GPU's
+    counter right after that; None: not known. ``answered`` False: the call was cut off, so it may
+    have had its effect or may still have it.
     """
 
     def __init__(
@@ -35,6 +36,8 @@ class Result:
         method: str = "",
         call: str = "",
         error: str = "",
+        energy_mj: int | None = None,
+        *,
         answered: bool = True,
     ) -> None:
         self.index = index
@@ -42,11 +45,13 @@ class Result:
         self.method = method
         self.call = call
         self.error = error
+        self.energy_mj = energy_mj
         self.answered = answered
 
     def line(self) -> bytes:
         """Arguments as the child writes them, between tabs."""
-        fields = (self.index, self.mhz, self.method, self.call, self.error)
+        energy = "" if self.energy_mj is None else self.energy_mj
+        fields = (self.index, self.mhz, self.method, self.call, self.error, energy)
         return "\t".join(" ".join(str(field).split()) for field in fields).encode() + b"\n"
 
 
@@ -76,6 +81,12 @@ def lock_clocks(indices: Sequence[int], asked_mhz: int, limit_s: float) -> list[
     return _in_child(lambda nvml: nvml.lock(indices, asked_mhz), indices, limit_s)
 
 
+def counter_mj(results: Sequence[Result]) -> int | None:
+    """Sum of the energy counters after a change of clocks, mJ; None: one is not known."""
+    known = [result.energy_mj for result in results if result.energy_mj is not None]
+    return sum(known) if len(known) == len(results) else None
+
+
 def reset_clocks(
     methods: Mapping[int, str], limit_s: float, *, every: bool = False
 ) -> list[Result]:
@@ -93,11 +104,11 @@ def read_meters(indices: Sequence[int], limit_s: float, *, every: bool = False) 
 
 
 def _meter(result: Result) -> Meter:
-    """A reading travels as a result: the UUID as its method, the numbers as its call."""
+    """A reading travels as a result: the UUID as its method, the power as its call."""
     if result.error:
         return Meter(result.index, error=result.error)
-    numbers = [None if word == "-" else int(word) for word in result.call.split()]
-    return Meter(result.index, result.method, numbers[0], numbers[1])
+    power_mw = int(result.call) if result.call else None
+    return Meter(result.index, result.method, result.energy_mj, power_mw)
 
 
 def _in_child(
@@ -131,8 +142,9 @@ def _in_child(
     results: dict[int, Result] = {}
     for line in text.splitlines(True):
         if line.endswith(b"\n"):
-            gpu, mhz, method, call, why = line.decode().rstrip("\n").split("\t")
-            results[int(gpu)] = Result(int(gpu), int(mhz), method, call, why)
+            gpu, mhz, method, call, why, energy = line.decode().rstrip("\n").split("\t")
+            energy_mj = int(energy) if energy else None
+            results[int(gpu)] = Result(int(gpu), int(mhz), method, call, why, energy_mj)
     if failed := results.pop(_NO_GPU, None):
         error = failed.error
     missing = (index for index in indices if index not in results)

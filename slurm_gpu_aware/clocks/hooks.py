@@ -15,7 +15,7 @@ the job runs at the default clock.
 from __future__ import annotations
 
 from slurm_gpu_aware.clocks.accounts import Accounts
-from slurm_gpu_aware.clocks.driver import Result, lock_clocks, reset_clocks
+from slurm_gpu_aware.clocks.driver import Result, counter_mj, lock_clocks, reset_clocks
 from slurm_gpu_aware.clocks.job import Job, parse_extra, parse_gpus
 from slurm_gpu_aware.clocks.node import NodeGres, agreed_gpus, has_step
 from slurm_gpu_aware.clocks.notes import Note, Notes
@@ -175,8 +175,10 @@ class Hook:
             return
         results = lock_clocks(indices, asked_mhz, DRIVER_LIMIT_S)
         for mhz, method in sorted({(r.mhz, r.method) for r in results if r.mhz}):
-            same = sorted(r.index for r in results if (r.mhz, r.method) == (mhz, method))
-            self._record("clock_set", gpus=same, asked_mhz=asked_mhz, mhz=mhz, method=method)
+            same = [r for r in results if (r.mhz, r.method) == (mhz, method)]
+            gpus, what = sorted(r.index for r in same), {"mhz": mhz, "method": method}
+            meter = {"counter_mj": counter_mj(same)}
+            self._record("clock_set", gpus=gpus, asked_mhz=asked_mhz, **what, **meter)
         for result in results:
             if not result.error:
                 # If that fails it stays noted, only not how it was locked.

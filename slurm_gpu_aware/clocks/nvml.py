@@ -35,7 +35,7 @@ def reset(methods: Mapping[int, str], every: bool) -> Iterator[Result]:
 
 
 def meters(indices: Collection[int], every: bool) -> Iterator[Result]:
-    """UUID (method), energy in mJ and power in mW (call) of GPUs; ``-`` for what one lacks."""
+    """UUID (method), energy, and power in mW (call) of GPUs; empty for what one lacks."""
     return _each(indices, _meter, every)
 
 
@@ -73,8 +73,17 @@ def _lock(gpu: Gpu, asked_mhz: int) -> Result:
         if not exc.unsupported:
             raise
         gpu.call("nvmlDeviceSetApplicationsClocks", gpu.memory_mhz(), mhz)
-        return Result(gpu.minor, mhz, "application")
-    return Result(gpu.minor, mhz, "locked")
+        return _changed(gpu, mhz, "application")
+    return _changed(gpu, mhz, "locked")
+
+
+def _changed(gpu: Gpu, mhz: int = 0, method: str = "") -> Result:
+    """The result of a change, with the energy until then: a counter that fails undoes no change."""
+    try:
+        energy_mj = _energy_mj(gpu)
+    except NvmlError:
+        energy_mj = None
+    return Result(gpu.minor, mhz, method, energy_mj=energy_mj)
 
 
 def nearest_clock(asked_mhz: int, supported_mhz: Sequence[int]) -> int:
@@ -94,27 +103,23 @@ def _reset(gpu: Gpu, method: str) -> Result:
             except NvmlError as exc:
                 if not exc.unsupported:
                     raise
-    return Result(gpu.minor)
+    return _changed(gpu)
 
 
 def _meter(gpu: Gpu) -> Result:
-    """GPUs before Volta have no counter; that of one in parts counts for several jobs."""
     uuid = ctypes.create_string_buffer(96)
     gpu.call("nvmlDeviceGetUUID", uuid, ctypes.c_uint(len(uuid)))
-    energy, power = ctypes.c_ulonglong(), ctypes.c_uint()
-    calls = {"nvmlDeviceGetTotalEnergyConsumption": energy, "nvmlDeviceGetPowerUsage": power}
-    words = []
-    for name, value in calls.items():
-        try:
-            gpu.call(name, ctypes.byref(value))
-            words.append(str(value.value))
-        except NvmlError as exc:
-            if not exc.unsupported:
-                raise
-            words.append("-")
+    power_mw = gpu.number("nvmlDeviceGetPowerUsage", ctypes.c_uint())
+    words = "" if power_mw is None else str(power_mw)
+    name = uuid.value.decode(errors="replace")
+    return Result(gpu.minor, 0, name, words, energy_mj=_energy_mj(gpu))
+
+
+def _energy_mj(gpu: Gpu) -> int | None:
+    """GPUs before Volta have no counter; that of one in parts counts for several jobs."""
     if gpu.has_mig():
-        words[0] = "-"
-    return Result(gpu.minor, 0, uuid.value.decode(errors="replace"), " ".join(words))
+        return None
+    return gpu.number("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong())
 
 
 class NvmlError(Exception):
@@ -181,6 +186,16 @@ class Gpu:
     def call(self, name: str, *args: object) -> None:
         """Call a function of this GPU; to set clocks needs root. Units: MHz."""
         self._nvml.call(name, self._handle, *args)
+
+    def number(self, name: str, value: ctypes.c_uint | ctypes.c_ulonglong) -> int | None:
+        """What a call without other arguments writes into ``value``; None: it is unsupported."""
+        try:
+            self.call(name, ctypes.byref(value))
+        except NvmlError as exc:
+            if not exc.unsupported:
+                raise
+            return None
+        return int(value.value)
 
     def has_mig(self) -> bool:
         """Whether MIG is on, so that several jobs may share the GPU."""

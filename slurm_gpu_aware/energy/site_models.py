@@ -17,6 +17,7 @@ from slurm_gpu_aware.model.performance_sample import (
     APPLICATION,
     CLASS,
     NOT_LOCKED,
+    UNKNOWN_BATCH,
     NamedSample,
     PerformanceSample,
 )
@@ -84,7 +85,7 @@ def _fit(
     reference = max([float(default_mhz or 0), *locked])
     if reference <= 0:
         return SiteFit(kind, *key, None, "no clock is known: no sweep has seen this GPU model")
-    located = [_at_clock(s, reference) for s in samples]
+    located = _located(samples, reference)
     if times_of is not None:
         numbers = Counter(s.gpus for s in located)
         often = max(numbers, key=lambda gpus: (numbers[gpus], -gpus))
@@ -114,9 +115,19 @@ def _class_time(model: PerformanceModel, clock_mhz: float) -> float:
     return float(model.predict(at)[0][0])
 
 
-def _at_clock(sample: PerformanceSample, default_mhz: float) -> PerformanceSample:
-    """The sample; one without a locked clock ran at the default clock."""
-    return sample._replace(clock_mhz=default_mhz) if sample.clock_mhz == NOT_LOCKED else sample
+def _located(samples: Sequence[PerformanceSample], default_mhz: float) -> list[PerformanceSample]:
+    """The samples; one without a locked clock ran at the default clock, and one of which the batch
+    size is unknown at the usual one.
+    """
+    batches = [s.batch_size for s in samples if s.batch_size != UNKNOWN_BATCH]
+    batch_size = float(np.median(batches)) if batches else 1.0
+    return [
+        s._replace(
+            clock_mhz=default_mhz if s.clock_mhz == NOT_LOCKED else s.clock_mhz,
+            batch_size=batch_size if s.batch_size == UNKNOWN_BATCH else s.batch_size,
+        )
+        for s in samples
+    ]
 
 
 def _newest_class(samples: Sequence[NamedSample]) -> str:

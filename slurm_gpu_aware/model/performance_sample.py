@@ -8,6 +8,8 @@ APPLICATION, CLASS = "application", "class"
 """What a performance model is of."""
 NOT_LOCKED = 0.0
 """Clock of a sample that was taken without a locked clock."""
+UNKNOWN_BATCH = 0.0
+"""Batch size of a sample of a job of which only its nodes were asked."""
 
 
 class PerformanceSample(NamedTuple):
@@ -16,7 +18,8 @@ class PerformanceSample(NamedTuple):
     gpus: int
     nodes: int
     batch_size: float
-    """Samples that each GPU processes in one iteration; 1.0 where the work has no batch."""
+    """Samples that each GPU processes in one iteration; 1.0 where the work has no batch.
+    ``UNKNOWN_BATCH``: as in the application's other samples."""
     clock_mhz: float
     """SM clock; ``NOT_LOCKED``: the default clock."""
     time_s: float

@@ -25,7 +25,7 @@ _KINDS = frozenset({"clock_set", "clock_failed", "energy"})
 _AGENT = "agent"
 _KEYS = (
     *("gpus", "asked_mhz", "mhz", "seq", "call", "error", "during"),
-    *("restarts", "seconds", "energy_j"),
+    *("restarts", "seconds", "energy_j", "counter_mj"),
 )
 Heard = Callable[[str, str, Mapping[str, Any]], object]
 """(job id, kind, detail) of a record."""

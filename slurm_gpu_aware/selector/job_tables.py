@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from slurm_gpu_aware.bounds import MAX_GPU_W
 from slurm_gpu_aware.energy.performance_model import PerformanceModel
 from slurm_gpu_aware.energy.tables import size_table
 from slurm_gpu_aware.model.cluster import Cluster
@@ -115,7 +115,7 @@ class JobTables:
             table = size_table(model, sizes, clocks, width)
             if own:
                 table = self._checked(table, app_class, gpu_model)
-            most_w = table.gpus[:, None] * self._limits_w.get(gpu_model, math.inf)
+            most_w = table.gpus[:, None] * self.limit_w(gpu_model)
             self._tables[key] = replace(table, power_w=np.minimum(table.power_w, most_w))
         return self._tables[key]
 
@@ -146,6 +146,10 @@ class JobTables:
 
     def _model(self, request: Request, gpu_model: str) -> PerformanceModel | None:
         return self.model(request.performance_model, request.app_class, gpu_model, request.user)
+
+    def limit_w(self, gpu_model: str) -> float:
+        """The highest known power limit of GPUs of a model, else what no GPU exceeds."""
+        return self._limits_w.get(gpu_model, MAX_GPU_W)
 
     def clocks_of(self, gpu_model: str) -> tuple[int, ...]:
         """Clocks that all GPUs of a model support, ascending; empty: not known."""

@@ -18,13 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from slurm_gpu_aware.errors import StoreBusyError, StoreError
+from slurm_gpu_aware.errors import SourceError, StoreBusyError, StoreError
+from slurm_gpu_aware.model.performance_sample import NamedSample
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.selector.performance_models import PerformanceModels, read_models
 from slurm_gpu_aware.store import database
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.job_classes import SavedClass, saved_classes
 from slurm_gpu_aware.store.ledger import Decision, Event, GivenRow, Ledger, RoundRecord
+from slurm_gpu_aware.store.models import put_samples
 from slurm_gpu_aware.store.ownership import published_path
 from slurm_gpu_aware.store.profiles import load_profile
 from slurm_gpu_aware.store.settings_table import POLICY, POWER, put_value
@@ -134,6 +136,17 @@ class LedgerWriter:
     def event(self, job_id: str, kind: str, detail: Mapping[str, Any], at: float) -> None:
         """Write an event."""
         self._write(lambda store: Ledger(store).add_event(job_id, kind, detail, at))
+
+    def samples(self, samples: Sequence[NamedSample]) -> None:
+        """Write samples of jobs; where there are too many applications, they are left out."""
+
+        def write(store: Store) -> None:
+            try:
+                put_samples(store, samples, source="job")
+            except SourceError as exc:
+                log.warning("measurements of %s are not stored: %s", samples[0].name, exc)
+
+        self._write(write)
 
     def round(self, record: RoundRecord) -> None:
         """Write a round."""

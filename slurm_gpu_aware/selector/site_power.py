@@ -24,7 +24,7 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan, PlannedPower, PlanSettings, Waiting
 from slurm_gpu_aware.selector.candidates import Candidate
 from slurm_gpu_aware.selector.exploration_power import ExplorationPower
-from slurm_gpu_aware.selector.explorations import Explorations, tried_clocks
+from slurm_gpu_aware.selector.explorations import Explorable, Explorations, tried_clocks
 from slurm_gpu_aware.selector.job_tables import JobTables
 from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.selector.ordered_clocks import OrderedClocks, WantedClock
@@ -151,7 +151,7 @@ class SitePower:
         ledger, ours = self._tracker.ledger, self._ours()
         self._known = {job_id: self._known[job_id] for job_id in ours}
         self._clocks.keep(self._known)
-        self._explorations.keep(self._known)
+        self._explorations.keep(self._known, now)
         placed = self._tracker.placed
         self.clocks.load({placed[job_id].raw_id: job_id for job_id in ours}, now)
         self._seen, self._planned_at = self._to_see(), now
@@ -194,7 +194,7 @@ class SitePower:
 
     def _explorable(
         self, cluster: Cluster, settings: PlanSettings, kept_w: Collection[str]
-    ) -> dict[str, tuple[str, str, tuple[int, ...]]]:
+    ) -> dict[str, Explorable]:
         """The running jobs that `Explorations.renew` may begin with; ``kept_w``: those that move.
 
         Jobs with a due date have no time for it.
@@ -213,7 +213,8 @@ class SitePower:
                 continue
             if self._adjustable(job.job_id, settings):
                 clocks = tried_clocks(self.tables.clocks_of(gpu_model))
-                found[job.job_id] = own_name(user, name), gpu_model, clocks
+                of = own_name(user, name), gpu_model, known.app_class
+                found[job.job_id] = Explorable(*of, self.tables.limit_w(gpu_model), clocks)
         return found
 
     def tabled(self, queue: Sequence[Request]) -> list[Request]:

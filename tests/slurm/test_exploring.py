@@ -16,6 +16,8 @@ from test_power import FILE, GPUS, IDLE_W, MARGIN, WAIT
 pytestmark = OUTRUN
 
 RECORDS = "/shared/records"
+IDLE, MOST = 42.0, 300.0
+"""W of a fake GPU without load, and at its limit."""
 TRAIN = """
 import os, time
 folder = "/shared/fakegpu/" + os.environ["SLURMD_NODENAME"]
@@ -68,7 +70,15 @@ def test_a_job_makes_the_model_that_the_next_one_uses(cluster: Cluster, explorin
     )
     asked = ["--gres=gpu:1", f"--comment=class=B,model={name},freq=auto"]
     first = cluster.submit("alice", asked, measured)
-    cluster.wait(first, "RUNNING")
+    # Beside it one of bob that is not measured: its nodes know its power.
+    plain = cluster.submit(
+        "bob", ["--gres=gpu:2", f"--comment=class=B,model={name},freq=auto"], WAIT
+    )
+    for job in (first, plain):
+        cluster.wait(job, "RUNNING")
+    ((node, gpus),) = cluster.gpus(plain).items()
+    for gpu in gpus:
+        cluster.sh(node, f"echo 80 > /shared/fakegpu/{node}/gpu{gpu}.load")
     cluster.wait_until(
         lambda: "exploring" in kinds(cluster, first), 30, lambda: str(kinds(cluster, first))
     )
@@ -79,9 +89,12 @@ def test_a_job_makes_the_model_that_the_next_one_uses(cluster: Cluster, explorin
     def tried() -> bool:
         seen.update(locked(cluster).values())
         assert cluster.job(first)["JobState"] == "RUNNING"
-        return "explored" in kinds(cluster, first)
+        return all("explored" in kinds(cluster, job) for job in (first, plain))
 
-    cluster.wait_until(tried, 200, lambda: f"{seen} {kinds(cluster, first)}")
+    try:
+        cluster.wait_until(tried, 200, lambda: f"{seen} {kinds(cluster, first)}")
+    finally:
+        cluster.sh("ctl", "rm -f /shared/fakegpu/*/gpu*.load")
     assert len(seen) >= 4
     assert "exploring" not in kinds(cluster, other)  # one job at a time
     assert locked(cluster) == {}
@@ -99,6 +112,15 @@ def test_a_job_makes_the_model_that_the_next_one_uses(cluster: Cluster, explorin
     assert shown[0]["quality"]["time_samples"] >= 4
     assert shown[0]["quality"]["time_error"] < 0.15
     assert shown[0]["measured"]["low_mhz"] < 0.7 * 1530
+    (found,) = [e["detail"] for e in told(cluster, plain)["events"] if e["kind"] == "explored"]
+    assert len(found["power_w"]) >= 4, found
+    for mhz, watts in zip(found["mhz"], found["power_w"], strict=True):
+        assert watts == pytest.approx(2 * (IDLE + 0.8 * (MOST - IDLE) * (mhz / 1530) ** 3), rel=0.1)
+    said = cluster.sh("ctl", ["gpu-aware", "explain", plain], "bob")
+    assert f"{found['power_w'][0]:.0f} W at {found['mhz'][0]} MHz" in " ".join(said.split())
+    shown = json.loads(cluster.sh("ctl", ["gpu-aware", "models", "show", f"bob/{name}", "--json"]))
+    assert shown[0]["quality"]["time_samples"] == 0
+    assert shown[0]["quality"]["power_samples"] == len(found["power_w"])
     time.sleep(6)
     watts = (GPUS * IDLE_W + 3 * 340) / (1 - MARGIN)
     cluster.sh("ctl", ["gpu-aware", "power", "set", str(round(watts))])

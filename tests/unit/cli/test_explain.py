@@ -239,6 +239,27 @@ def test_a_job_left_to_slurm_tells_why(detail: dict[str, str] | None, told: str)
     assert ("selector was away" in why) == (detail is None)
 
 
+@pytest.mark.parametrize(
+    ("detail", "told"),
+    [
+        ({"mhz": [1530, 900], "power_w": [250.4, 99.6]}, "model: 250 W at 1530 MHz, 100 W at 900"),
+        ({"error": "the job ended first"}, "model: the job ended first."),
+        ({}, "its nodes know no energy"),
+    ],
+)
+def test_a_job_that_tried_clocks_tells_what_was_found(detail: dict[str, object], told: str):
+    answer = {
+        "job_id": "7",
+        "state": "ended",
+        "waiting": None,
+        "decisions": [],
+        "events": [{"at": NOW, "kind": "explored", "detail": detail}],
+        "tasks": [],
+        "slurm": None,
+    }
+    assert told in " ".join(explain_text(answer).split())
+
+
 def test_an_unknown_job_is_exit_1(site: Path):
     done = run(site, "explain", "4711")
     assert done.returncode == 1

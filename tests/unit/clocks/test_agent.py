@@ -94,12 +94,27 @@ def test_orders_move_the_clocks_of_the_job_alone(site):
     site.order(6, "17 0 0+3")
     site.turn()
     assert set(site.locked()) == {1}
+    # Their energy between two records is that of the clock in between.
+    back = site.said("clock_set")[-1]
+    watts = (back["counter_mj"] - done["counter_mj"]) / 1e3 / (back["at"] - done["at"])
+    assert 2 * 20 < watts < 2 * 400
     site.order(7, "17 600 0+3")
     site.turn()
     site.run("epilog", 17, "0,3")
     site.turn()
     assert set(site.locked()) == {1}
     assert site.notes() == ["gpu1"]
+
+
+def test_a_gpu_without_a_counter_gets_its_clock_all_the_same(site):
+    site.run("prolog", 17, "0")
+    call = "nvmlDeviceGetTotalEnergyConsumption"
+    machines.add_fault(site.node.state, call, error="GPU_IS_LOST")
+    site.order(5, "17 900 0")
+    site.turn()
+    (done,) = site.said("clock_set")
+    assert (done["mhz"], done["counter_mj"]) == (900, None)
+    assert site.locked() == {0: 900}
 
 
 def test_without_valid_orders_each_job_gets_its_prologs_clock_back(site):

@@ -10,7 +10,12 @@ from slurm_gpu_aware.energy import site_models
 from slurm_gpu_aware.energy.fitting import conditions_of, fit_model
 from slurm_gpu_aware.energy.site_models import fit_site
 from slurm_gpu_aware.energy.tables import size_table
-from slurm_gpu_aware.model.performance_sample import NOT_LOCKED, NamedSample, PerformanceSample
+from slurm_gpu_aware.model.performance_sample import (
+    NOT_LOCKED,
+    UNKNOWN_BATCH,
+    NamedSample,
+    PerformanceSample,
+)
 
 MEMORY_BOUND = throughput(grad_clock_share=0.05, io_s=0.4)
 
@@ -97,6 +102,17 @@ def test_power_alone_makes_a_model_with_the_time_of_the_class():
     expected = truth.predict(at)[1]
     assert watts == pytest.approx(expected, rel=0.05)
     assert (watts > 1.2 * class_watts).all()
+
+
+def test_an_unknown_batch_size_is_that_of_the_other_samples():
+    unknown = [
+        one._replace(sample=one.sample._replace(batch_size=UNKNOWN_BATCH)) for one in untimed()
+    ]
+    (_, fit) = fit_site(swept(), [*unknown, of_application(1400.0)], {"a100": 1410})
+    assert fit.model.measured.batch_size == 32.0
+    assert fit.model.quality.power_samples == len(unknown)
+    (_, fit) = fit_site(swept(), unknown, {"a100": 1410})
+    assert fit.model.measured.batch_size == 1.0
 
 
 def test_power_alone_is_nothing_without_the_class_and_beside_times():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,12 +10,16 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.performance_sample import NamedSample, PerformanceSample
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.selector.exploration_power import ExplorationPower
-from slurm_gpu_aware.selector.explorations import Explorations, tried_clocks
+from slurm_gpu_aware.selector.explorations import Explorable, Explorations, tried_clocks
 from slurm_gpu_aware.selector.job_clocks import JobClocks
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
-from slurm_gpu_aware.store.ledger import Event
+from slurm_gpu_aware.store import models
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.ledger import Event, Ledger
+from slurm_gpu_aware.store.models import application_samples
 
 CLOCKS = (*range(600, 1530, 15), 1530)
 TRIED = (1530, 1365, 1185, 1020, 840)
@@ -22,8 +27,8 @@ CLUSTER = Cluster.build(("n1",), np.ones((1, 4), dtype=np.bool_), model=("v100",
 Found = tuple[Explorations, JobClocks]
 
 
-def asked(*job_ids: str, name: str = "ada/bert") -> dict[str, tuple[str, str, tuple[int, ...]]]:
-    return dict.fromkeys(job_ids, (name, "v100", TRIED))
+def asked(*job_ids: str, name: str = "ada/bert") -> dict[str, Explorable]:
+    return dict.fromkeys(job_ids, Explorable(name, "v100", "A", 250.0, TRIED))
 
 
 @pytest.fixture
@@ -39,7 +44,7 @@ def explorations(tmp_path: Path) -> Callable[[], Found]:
     return make
 
 
-def renewed(found: Found, jobs: dict[str, tuple[str, str, tuple[int, ...]]], now: float) -> None:
+def renewed(found: Found, jobs: dict[str, Explorable], now: float) -> None:
     one, clocks = found
     one.renew(jobs, clocks, ExplorationPower(CLUSTER, PlanSettings(), None), now)
 
@@ -55,14 +60,14 @@ def test_one_job_of_a_name_is_explored_at_a_time(explorations: Callable[[], Foun
     found = explorations()
     renewed(found, asked("1", "2") | asked("3", name="bob/bert"), 0.0)
     assert [job_id for job_id in "123" if found[0].of(job_id)] == ["1", "3"]
-    found[0].keep(["2"])  # job 1 has ended before all clocks were tried
+    found[0].keep(["2"], 5.0)  # job 1 has ended before all clocks were tried
     renewed(found, asked("2"), 10.0)
     assert found[0].of("2") is not None
 
 
 def test_one_clock_is_no_choice(explorations: Callable[[], Found]) -> None:
     found = explorations()
-    renewed(found, {"1": ("ada/bert", "v100", (900,))}, 0.0)
+    renewed(found, {"1": Explorable("ada/bert", "v100", "A", 250.0, (900,))}, 0.0)
     assert found[0].of("1") is None
 
 
@@ -99,6 +104,62 @@ def test_neither_job_nor_model_is_explored_again_at_once(
         renewed(one, asked("1", "2"), 160.0 + 86_400.0)
         assert one[0].of("1") is None  # a job is explored once
         assert one[0].of("2") is not None
+
+
+def test_what_jobs_do_not_finish_is_left_after_three_of_them(
+    explorations: Callable[[], Found],
+) -> None:
+    found = explorations()
+    for job_id, at in (("1", 0.0), ("2", 100.0), ("3", 200.0)):
+        renewed(found, asked(job_id), at)
+        assert found[0].of(job_id) is not None
+        found[0].keep([], at + 50.0)
+    later = explorations()
+    later[0].load(300.0)
+    for one in (found, later):
+        one[1].start("4", None, ["n1"])
+        renewed(one, asked("4"), 300.0)
+        assert one[0].of("4") is None
+        renewed(one, asked("4"), 86_450.0)
+        assert one[0].of("4") is not None
+
+
+def test_the_power_at_each_clock_is_stored(
+    explorations: Callable[[], Found], tmp_path: Path
+) -> None:
+    found = explorations()
+    writer = LedgerWriter(tmp_path / "state.db")
+    writer.event("1", "started", {"gpus": {"n1": [0, 1]}}, 40.0)
+    renewed(found, asked("1"), 50.0)
+    for step, mhz in enumerate(TRIED[:3]):  # then the job ends
+        detail = {"node": "n1", "gpus": [0, 1], "mhz": mhz, "counter_mj": 8_000_000 * step}
+        writer.event("1", "clock_set", detail, 51.0 + 20 * step)
+    found[0].keep([], 120.0)
+    with open_store(tmp_path / "state.db", readonly=True) as store:
+        (event,) = [one for one in Ledger(store).events("1") if one.kind == "explored"]
+        samples = application_samples(store)
+    assert event.detail["error"] == "the job ended first"
+    assert (event.detail["mhz"], event.detail["power_w"]) == ([1530, 1365], [400.0, 400.0])
+    assert [(one.name, one.gpu_model, one.app_class) for one in samples] == [
+        ("ada/bert", "v100", "A")
+    ] * 2
+    assert {(s.sample.gpus, s.sample.clock_mhz, s.sample.power_w) for s in samples} == {
+        (2, 1530.0, 400.0),
+        (2, 1365.0, 400.0),
+    }
+    assert all(math.isnan(one.sample.time_s) for one in samples)
+
+
+def test_too_many_applications_of_a_user_are_told_and_the_store_stays_open(
+    explorations: Callable[[], Found], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = explorations()
+    monkeypatch.setattr(models, "MAX_OF_USER", 0)
+    sample = PerformanceSample(1, 1, 1.0, 900.0, 1.0, 100.0)
+    writer = one._ledger
+    writer.samples([NamedSample("ada/bert", "v100", 1.0, sample)])
+    writer.event("1", "explored", {}, 1.0)
+    assert [event.kind for event in writer.events("1")] == ["explored"]
 
 
 @pytest.mark.parametrize("detail", [{}, {"clocks_mhz": ["x"]}, {"clocks_mhz": 5, "step_s": 1}])
