@@ -9,28 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 from sts_simulation import Scheduler, Shares
 
-from slurm_gpu_aware.sizing.free_gpus import DueNode, FreeGpus
-from slurm_gpu_aware.sizing.speeds import Speeds
+from slurm_gpu_aware.model.arrays import FloatArray
+from slurm_gpu_aware.sizing.free_gpus import DueNode, FreeGpus, Share
 from slurm_gpu_aware.sizing.sts import DueJob
+from slurm_gpu_aware.sizing.work import WorkDistribution
+from slurm_gpu_aware.sizing.work_shapes import Shape
 
 REPEATS = 10
 """Of the random greedy."""
 LATE_FACTOR = 2.0
 """Of a job that waits (rho; the paper gives no value)."""
-
-
-@dataclass(frozen=True)
-class _Option:
-    model: str
-    gpus: float
-    time_s: float
-    cost: float
-    """Energy."""
-
 
 Amount = Callable[[DueJob], float]
 
@@ -42,8 +36,12 @@ def longest(job: DueJob) -> float:
 
 def average(job: DueJob) -> float:
     """Mean of all the work less what is done; at least 1 epoch."""
-    whole = replace(job.work, factor=1.0, offset=0.0, done=0.0)
-    return max(whole.mean_left - job.work.done, 1.0)
+    return max(_mean(job.work.shape, job.work.most) - job.work.done, 1.0)
+
+
+@lru_cache
+def _mean(shape: Shape, most: float) -> float:
+    return WorkDistribution(shape, 1.0, 0.0, 0.0, most).mean_left
 
 
 def conditional(job: DueJob) -> float:
@@ -51,48 +49,74 @@ def conditional(job: DueJob) -> float:
     return job.work.mean_left
 
 
-def _options(job: DueJob, amount: Amount) -> list[_Option]:
-    work = amount(job)
-    return [
-        _Option(model, size, work * time, work * cost)
-        for model, speeds in job.speeds.items()
-        for size, time, cost in zip(
-            speeds.gpus.tolist(),
-            speeds.unit_time.tolist(),
-            speeds.unit_cost.tolist(),
-            strict=True,
-        )
-    ]
+@dataclass(frozen=True)
+class _Options:
+    """The sizes of jobs that all have the same ones."""
+
+    sizes: Sequence[tuple[str, float]]
+    """(GPU model, GPUs) of each of the O options."""
+    time_s: FloatArray
+    """(jobs, O)."""
+    cost: FloatArray
+    """(jobs, O), energy."""
+    late_s: FloatArray
+    """(jobs, O), 0 in time."""
+    late_cost: FloatArray
+    """(jobs,) $ per s."""
+
+    @classmethod
+    def of(cls, jobs: Sequence[DueJob], amount: Amount, now: float) -> _Options:
+        sizes = [(model, n) for model, s in jobs[0].speeds.items() for n in s.gpus.tolist()]
+        known = [job.speeds.values() for job in jobs]
+        work = np.array([[amount(job)] for job in jobs])
+        time_s = work * [np.concatenate([s.unit_time for s in speeds]) for speeds in known]
+        cost = work * [np.concatenate([s.unit_cost for s in speeds]) for speeds in known]
+        late_s = np.maximum(time_s - [[job.due - now] for job in jobs], 0.0)
+        return cls(sizes, time_s, cost, late_s, np.array([job.late_cost for job in jobs]))
+
+    def by_cost(self, noise: FloatArray | float = 1.0) -> FloatArray:
+        """(jobs, O) order of the options: the cheapest that is in time, else the fastest."""
+        key = np.where(self.late_s > 0, self.time_s, -1 / (self.cost * noise))
+        return np.argsort(key, axis=1, kind="stable")
+
+    def total(self, chosen: Sequence[int | None]) -> float:
+        """Cost of all jobs with the options chosen; one that waits is faster, and later."""
+        rows = np.arange(len(chosen))
+        waits = np.array([option is None for option in chosen])
+        fastest = self.time_s.argmin(axis=1)
+        columns = np.where(waits, fastest, [option or 0 for option in chosen])
+        late = self.late_cost * self.late_s[rows, columns]
+        return float((self.cost[rows, columns] + np.where(waits, LATE_FACTOR, 1.0) * late).sum())
 
 
 def _greedy(
-    ordered: Sequence[tuple[DueJob, list[_Option]]],
-    free: FreeGpus,
-    now: float,
-    rng: np.random.Generator | None = None,
-) -> tuple[float, Shares]:
-    """(cost, shares): job by job the cheapest that is in time, else the fastest that is free."""
-    shares, total = {}, 0.0
-    for job, options in ordered:
-        noise = {id(o): 1.0 if rng is None else rng.uniform(0.9, 1.1) for o in options}
-        left = job.due - now
-        good = sorted((o for o in options if o.time_s <= left), key=lambda o: o.cost * noise[id(o)])
-        rest = sorted((o for o in options if o.time_s > left), key=lambda o: o.time_s)
-        for option in [*good, *rest] if free.any else ():
-            share = free.best_fit(option.model, option.gpus)
+    order: Sequence[int], turns: FloatArray, options: _Options, free: FreeGpus
+) -> tuple[dict[int, Share], list[int | None]]:
+    """Job by job the first of its options that is free; (share of each job that has one, option).
+
+    ``turns``: (jobs, O) the options of each job in their order.
+    """
+    shares: dict[int, Share] = {}
+    chosen: list[int | None] = [None] * len(order)
+    tried = turns.tolist()
+    for job in order:
+        if not free.any:
+            break
+        for option in tried[job]:
+            share = free.best_fit(*options.sizes[option])
             if share is not None:
                 free.take(share)
-                shares[job.job_id] = share
-                total += option.cost + job.late_cost * max(option.time_s - left, 0.0)
+                shares[job], chosen[job] = share, option
                 break
-        else:
-            best = min(options, key=lambda o: o.time_s)
-            total += best.cost + LATE_FACTOR * job.late_cost * max(best.time_s - left, 0.0)
-    return total, shares
+    return shares, chosen
 
 
-def edf(amount: Amount, *, keeps: bool = False) -> Scheduler:
-    """Earliest due date first. ``keeps``: running jobs keep what they have, as in Slurm."""
+def edf(amount: Amount, *, keeps: bool = False, fastest: bool = False) -> Scheduler:
+    """Earliest due date first.
+
+    ``keeps``: running jobs keep what they have, as in Slurm. ``fastest``: each job gets its fastest
+    size that is free, whatever it costs.
+    """
 
     def schedule(
         jobs: Sequence[DueJob], nodes: Sequence[DueNode], now: float, period: float
@@ -102,8 +126,12 @@ def edf(amount: Amount, *, keeps: bool = False) -> Scheduler:
         for share in held.values():
             free.take(share)
         ordered = sorted((j for j in jobs if j.job_id not in held), key=lambda job: job.due)
-        started = _greedy([(job, _options(job, amount)) for job in ordered], free, now)[1]
-        return {**held, **started}, math.inf
+        if not ordered:
+            return held, math.inf
+        options = _Options.of(ordered, amount, now)
+        turns = np.argsort(options.time_s, axis=1) if fastest else options.by_cost()
+        started, _ = _greedy(range(len(ordered)), turns, options, free)
+        return held | {ordered[n].job_id: share for n, share in started.items()}, math.inf
 
     return schedule
 
@@ -115,17 +143,18 @@ def random_greedy(amount: Amount, seed: int) -> Scheduler:
     def schedule(
         jobs: Sequence[DueJob], nodes: Sequence[DueNode], now: float, period: float
     ) -> tuple[Shares, float]:
-        known = [(job, _options(job, amount)) for job in jobs]
-        pressure = [now + min(o.time_s for o in options) - job.due for job, options in known]
-        spread = float(np.ptp(pressure)) if len(pressure) > 1 else 0.0
+        options = _Options.of(jobs, amount, now)
+        pressure = options.time_s.min(axis=1) - [job.due - now for job in jobs]
+        spread = float(np.ptp(pressure))
         tried = []
         for repeat in range(REPEATS):
-            noise = rng.normal(0, 0.1 * spread, len(known)) if repeat else np.zeros(len(known))
-            order = np.argsort(-(np.array(pressure) + noise), kind="stable")
-            tried.append(
-                _greedy([known[i] for i in order], FreeGpus(nodes), now, rng if repeat else None)
-            )
-        return min(tried, key=lambda found: found[0])[1], math.inf
+            moved = rng.normal(0, 0.1 * spread, len(jobs)) if repeat else 0.0
+            noise = rng.uniform(0.9, 1.1, options.cost.shape) if repeat else 1.0
+            order = np.argsort(-(pressure + moved), kind="stable").tolist()
+            shares, chosen = _greedy(order, options.by_cost(noise), options, FreeGpus(nodes))
+            tried.append((options.total(chosen), shares))
+        best = min(tried, key=lambda found: found[0])[1]
+        return {jobs[n].job_id: share for n, share in best.items()}, math.inf
 
     return schedule
 
@@ -141,33 +170,28 @@ def dynamic_programming(amount: Amount) -> Scheduler:
     def schedule(
         jobs: Sequence[DueJob], nodes: Sequence[DueNode], now: float, period: float
     ) -> tuple[Shares, float]:
-        free, shares = FreeGpus(nodes), {}
-        first = sorted(jobs, key=lambda job: (job.held is None, int(job.job_id)))
-        models: dict[str, str] = {}
-        for job in first:
-            for option in sorted(_options(job, amount), key=lambda o: o.cost):
-                if option.gpus == 1 and (share := free.best_fit(option.model, 1)) is not None:
+        free = FreeGpus(nodes)
+        shares: list[Share] = []
+        gains: list[list[float]] = []
+        names = []
+        for job in sorted(jobs, key=lambda job: (job.held is None, int(job.job_id))):
+            for model in sorted(job.speeds, key=lambda m: float(job.speeds[m].unit_cost[0])):
+                if (share := free.best_fit(model, 1)) is not None:
                     free.take(share)
-                    shares[job.job_id], models[job.job_id] = share, option.model
+                    names.append(job.job_id)
+                    shares.append(share)
+                    gains.append((amount(job) * job.speeds[model].unit_gain).tolist()[::-1])
                     break
-        gains = {
-            job.job_id: _gains(job.speeds[models[job.job_id]], amount(job))
-            for job in first
-            if job.job_id in shares
-        }
-        while gains := {n: g for n, g in gains.items() if g and free.whole[shares[n].node]}:
-            name = max(gains, key=lambda n: gains[n][0])
-            share = shares[name]
-            shares[name] = replace(share, gpus=share.gpus + 1)
-            free.give_back(share)
-            free.take(shares[name])
-            del gains[name][0]
-        return shares, math.inf
+        steps = [(-gain.pop(), n) for n, gain in enumerate(gains)]
+        heapify(steps)
+        while steps:
+            _, n = heappop(steps)
+            if free.whole[shares[n].node]:
+                free.give_back(shares[n])
+                shares[n] = replace(shares[n], gpus=shares[n].gpus + 1)
+                free.take(shares[n])
+                if gains[n]:
+                    heappush(steps, (-gains[n].pop(), n))
+        return dict(zip(names, shares, strict=True)), math.inf
 
     return schedule
-
-
-def _gains(speeds: Speeds, amount: float) -> list[float]:
-    """Time saved by each GPU after the first one."""
-    gains: list[float] = (amount * speeds.unit_gain[speeds.gpus[:-1] >= 1]).tolist()
-    return gains

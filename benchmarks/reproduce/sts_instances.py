@@ -41,6 +41,28 @@ CLUSTERS = {"K80 and M60": ("K80", "M60"), "A100": ("A100",)}
 
 
 @dataclass(frozen=True)
+class Setting:
+    """What may differ between experiments; the defaults are the paper's where it gives a value."""
+
+    sharing: str = ""
+    """``on``; ``off`` has the same due dates only."""
+    memory_gb: tuple[float, float] = MEMORY_GB
+    rate: float = 1.0
+    """Jobs arrive so many times as often."""
+    late_cost: float = 1.0
+    """Being late costs so many times as much."""
+    due: tuple[float, float] = (1.0, 3.0)
+    """Due dates are so many times the least time of a job."""
+    due_by_mean: bool = False
+    """Least and greatest time are those of the mean work, not of all epochs."""
+    idle: float = 0.0
+    """Price of the GPUs of its node that a job does not use, as a share of that of the others."""
+
+
+PAPER = Setting()
+
+
+@dataclass(frozen=True)
 class Network:
     """A kind of job."""
 
@@ -77,10 +99,10 @@ class Instance:
     """Longest time between decisions while a job waits beside free GPUs (H; not in the paper)."""
 
 
-def paper_networks(better: float = 0.0) -> list[Network]:
+def paper_networks(better: float = 0.0, epochs: float = 1.0) -> list[Network]:
     """The four networks; their distributions have the shapes that the paper describes.
 
-    ``better``: added to the exponents.
+    ``better``: added to the exponents. ``epochs``: jobs that end early have so many times as many.
     """
     rng = np.random.default_rng(0)
     shapes = {
@@ -91,7 +113,7 @@ def paper_networks(better: float = 0.0) -> list[Network]:
     }
     found = []
     for name, (epoch_s, exponent, a, b, atom) in shapes.items():
-        cases = np.ceil(MOST_EPOCHS * rng.beta(a, b, 160))
+        cases = np.ceil(epochs * MOST_EPOCHS * rng.beta(a, b, 160))
         cases[: int(atom * len(cases))] = MOST_EPOCHS
         found.append(Network(name, epoch_s, exponent + better, tuple(cases.tolist())))
     return found
@@ -129,23 +151,17 @@ def instance(
     count: int,
     arrivals: str,
     rng: np.random.Generator,
-    *,
-    sharing: str = "",
-    rate: float = 1.0,
-    memory_gb: tuple[float, float] = MEMORY_GB,
+    setting: Setting = PAPER,
 ) -> Instance:
-    """An instance of ``count`` nodes. ``sharing``: ``on``; ``off`` has the same due dates only.
-
-    ``rate``: jobs arrive so many times as often.
-    """
+    """An instance of ``count`` nodes; the same generator gives the same jobs in each setting."""
     nodes = [DueNode(models[n % len(models)], WIDTH) for n in range(count)]
-    jobs = [_job(networks, models, rng, sharing, memory_gb) for _ in range(JOBS_PER_NODE * count)]
+    jobs = [_job(networks, models, rng, setting) for _ in range(JOBS_PER_NODE * count)]
     least = [min(job.work.mean_left / s.speed[-1] for s in job.speeds.values()) for job in jobs]
     gap_s = EXPONENTIAL_S / count
     if arrivals != "exponential":
         high = EPSILON * count * WIDTH / float(np.mean(least))
         gap_s = 1 / (high if arrivals == "poisson high" else high / 4)
-    at = np.cumsum(rng.exponential(gap_s / rate, len(jobs)))
+    at = np.cumsum(rng.exponential(gap_s / setting.rate, len(jobs)))
     moved = [
         replace(job, submit_s=float(t), due_s=float(t) + job.due_s)
         for t, job in zip(at, jobs, strict=True)
@@ -157,29 +173,31 @@ def _job(
     networks: Sequence[Network],
     models: Sequence[str],
     rng: np.random.Generator,
-    sharing: str,
-    between_gb: tuple[float, float],
+    setting: Setting,
 ) -> Submitted:
     """A job that is submitted at 0."""
     network = networks[int(rng.integers(len(networks)))]
     gpus = np.arange(1.0, WIDTH + 1)
     base = 1 / (network.epoch_s * rng.uniform(0.8, 1.25))
-    memory_gb = float(rng.uniform(*between_gb))
+    memory_gb = float(rng.uniform(*setting.memory_gb))
+    paid = gpus + setting.idle * (WIDTH - gpus)
     speeds = {
         model: Speeds(
-            gpus, base * SPEED[model] * gpus**network.exponent, PRICE[model] / 3600 * gpus
+            gpus, base * SPEED[model] * gpus**network.exponent, PRICE[model] / 3600 * paid
         )
         for model in models
     }
-    times = [MOST_EPOCHS / s.speed for s in speeds.values()]
-    low, high = min(float(t[-1]) for t in times), max(float(t[0]) for t in times)
-    due = rng.uniform(low, min(3 * low, high) * (1.2 if sharing else 1.0))
+    work = empirical(network.cases, MOST_EPOCHS)
+    amount = work.mean_left if setting.due_by_mean else MOST_EPOCHS
+    least = min(amount / float(s.speed[-1]) for s in speeds.values())
+    greatest = max(amount / float(s.speed[0]) for s in speeds.values())
+    first, last = (factor * least for factor in setting.due)
+    due = rng.uniform(first, min(last, greatest) * (1.2 if setting.sharing else 1.0))
     inflations = {model: rng.random() for model in models}
-    if sharing == "on":
+    if setting.sharing == "on":
         speeds = {m: _shared(s, m, memory_gb, inflations[m]) for m, s in speeds.items()}
     epochs = float(rng.choice(network.cases))
-    late = float(rng.uniform(*LATE_COST))
-    work = empirical(network.cases, MOST_EPOCHS)
+    late = setting.late_cost * float(rng.uniform(*LATE_COST))
     return Submitted(0.0, float(due), late, work, speeds, epochs, network.name)
 
 

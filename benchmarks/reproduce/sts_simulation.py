@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from sts_instances import Instance, Submitted
@@ -40,13 +40,26 @@ class Outcome:
 
 
 def sts(*, keeps: bool) -> Scheduler:
-    """The stochastic scheduler; ``keeps``: as of `decide`."""
+    """The stochastic scheduler; ``keeps``: as of `decide`.
+
+    A plan stays the best one while the job runs by it, so that a job that keeps its GPUs is planned
+    again when it should grow. Until then it is a job without speeds, which keeps what it has.
+    """
+    settled: dict[str, float] = {}
 
     def schedule(
         jobs: Sequence[DueJob], nodes: Sequence[DueNode], now: float, period: float
     ) -> tuple[Shares, float]:
-        decision = decide(jobs, nodes, now, period, keeps=keeps)
-        return {name: given.share for name, given in decision.jobs.items()}, decision.wake
+        asked = [
+            replace(job, speeds={}) if settled.get(job.job_id, now) > now else job for job in jobs
+        ]
+        decision = decide(asked, nodes, now, period, keeps=keeps)
+        for name, given in decision.jobs.items() if keeps else ():
+            if given.plan is not None and given.share.gpus in given.plan.gpus:
+                settled[name] = now + given.plan.growth_time(given.share.gpus)
+        grows = (settled.get(name, math.inf) for name in decision.jobs)
+        wake = min((time for time in grows if time > now), default=math.inf)
+        return {n: given.share for n, given in decision.jobs.items()}, min(decision.wake, wake)
 
     return schedule
 
@@ -59,31 +72,31 @@ class _Run:
         self.done: dict[int, float] = {}
         """Of each job that is in the system."""
         self.shares: dict[int, Share] = {}
+        self.rates: dict[int, tuple[float, float]] = {}
+        """(epochs per s, $ per s) of each running job."""
         self.energy = self.tardiness = 0.0
         self.late = self.moves = self.lowered = 0
 
-    def rate(self, n: int) -> tuple[float, float]:
-        """(epochs per s, $ per s) of a running job."""
-        share = self.shares[n]
+    def rate(self, n: int, share: Share) -> tuple[float, float]:
         speeds = self.instance.jobs[n].speeds[self.instance.nodes[share.node].model]
         k = int(np.searchsorted(speeds.gpus, share.gpus))
         return float(speeds.speed[k]), float(speeds.power[k])
 
     def next_end(self, now: float) -> float:
         left = (
-            (self.instance.jobs[n].epochs - self.done[n]) / self.rate(n)[0] for n in self.shares
+            (self.instance.jobs[n].epochs - self.done[n]) / speed
+            for n, (speed, _) in self.rates.items()
         )
         return now + max(min(left, default=math.inf), 0.0)
 
     def advance(self, start: float, end: float) -> None:
         """Let the jobs run, and end those that have done their work."""
-        for n in list(self.shares):
-            speed, power = self.rate(n)
+        for n, (speed, power) in list(self.rates.items()):
             job = self.instance.jobs[n]
             self.energy += power * (end - start)
             self.done[n] += speed * (end - start)
             if self.done[n] >= job.epochs * (1 - ENDED):
-                del self.done[n], self.shares[n]
+                del self.done[n], self.shares[n], self.rates[n]
                 if (over := end - job.due_s) > LATE * (job.due_s - job.submit_s):
                     self.tardiness += over * job.late_cost
                     self.late += 1
@@ -97,6 +110,10 @@ class _Run:
             old, new = self.shares.get(n), shares.get(str(n))
             self.lowered += old is not None and (new is None or new.gpus < old.gpus)
             self.moves += old is not None and new is not None and new.node != old.node
+            if new is None:
+                self.rates.pop(n, None)
+            elif new != old:
+                self.rates[n] = self.rate(n, new)
         self.shares = {int(name): share for name, share in shares.items()}
 
 

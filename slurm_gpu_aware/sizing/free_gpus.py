@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -45,32 +46,49 @@ class FreeGpus:
         """GPUs of each node that no job uses."""
         self.left: list[dict[int, float]] = [{} for _ in nodes]
         """Of each node: number of a shared GPU -> the share that is left."""
+        self._places = [(True, float(one.gpus), node) for node, one in enumerate(nodes)]
+        """Of each node: (it is unused, what is free, its number), the order of filling."""
+        self._by_model: dict[str, list[tuple[bool, float, int]]] = {}
+        for place, one in zip(self._places, nodes, strict=True):
+            insort(self._by_model.setdefault(one.model, []), place)
 
     def take(self, share: Share) -> None:
         """Take GPUs. ValueError: they are not free."""
+        node = share.node
         if share.slot is None:
-            self.whole[share.node] -= round(share.gpus)
+            self.whole[node] -= round(share.gpus)
         else:
-            left = self.left[share.node]
+            left = self.left[node]
             if share.slot not in left:
-                self.whole[share.node] -= 1
+                self.whole[node] -= 1
                 left[share.slot] = 1.0
             left[share.slot] -= share.gpus
             if left[share.slot] < -ROUNDING:
-                raise ValueError(f"GPU {share.slot} of node {share.node} is shared out")
-        if self.whole[share.node] < 0:
-            raise ValueError(f"node {share.node} has not as many GPUs")
+                raise ValueError(f"GPU {share.slot} of node {node} is shared out")
+        if self.whole[node] < 0:
+            raise ValueError(f"node {node} has not as many GPUs")
+        self._note(node)
 
     def give_back(self, share: Share) -> None:
         """Give GPUs back that were taken."""
         if share.slot is None:
             self.whole[share.node] += round(share.gpus)
-            return
-        left = self.left[share.node]
-        left[share.slot] += share.gpus
-        if left[share.slot] >= 1 - ROUNDING:
-            del left[share.slot]
-            self.whole[share.node] += 1
+        else:
+            left = self.left[share.node]
+            left[share.slot] += share.gpus
+            if left[share.slot] >= 1 - ROUNDING:
+                del left[share.slot]
+                self.whole[share.node] += 1
+        self._note(share.node)
+
+    def _note(self, node: int) -> None:
+        """Put a node whose GPUs have changed at its place among those of its model."""
+        one, whole = self.nodes[node], self.whole[node]
+        ordered = self._by_model[one.model]
+        del ordered[bisect_left(ordered, self._places[node])]
+        place = (whole == one.gpus, whole + sum(self.left[node].values()), node)
+        self._places[node] = place
+        insort(ordered, place)
 
     def on_node(self, node: int, gpus: float) -> Share | None:
         """GPUs of one node; a share on the fullest GPU that has room. None: too few are free."""
@@ -85,19 +103,19 @@ class FreeGpus:
         return Share(node, gpus) if self.whole[node] >= gpus else None
 
     def best_fit(self, model: str, gpus: float) -> Share | None:
-        """GPUs of the node of this model that leaves the fewest free; used nodes first."""
-        best: tuple[tuple[bool, bool, float, int], Share] | None = None
-        for node, one in enumerate(self.nodes):
-            if one.model != model or (found := self.on_node(node, gpus)) is None:
-                continue
-            opens = found.slot is not None and found.slot not in self.left[node]
-            rest = self.whole[node] + sum(self.left[node].values())
-            key = (opens, self.whole[node] == one.gpus, rest, node)
-            if best is None or key < best[0]:
-                best = key, found
-        return best[1] if best else None
+        """GPUs of the node of this model that leaves the fewest free; used nodes first.
+
+        A share of a GPU that is shared already comes first.
+        """
+        ordered, opens = self._by_model.get(model, []), None
+        for n in range(bisect_left(ordered, (False, gpus - ROUNDING)), len(ordered)):
+            found = self.on_node(ordered[n][2], gpus)
+            if found is not None and (found.slot is None or found.slot in self.left[found.node]):
+                return found
+            opens = opens or found
+        return opens
 
     @property
     def any(self) -> bool:
         """Something is free."""
-        return any(self.whole) or any(self.left)
+        return any(ordered[-1][1] > ROUNDING for ordered in self._by_model.values())

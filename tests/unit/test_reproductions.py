@@ -32,6 +32,10 @@ NAMES = (
     "sts_baselines",
     "sts_optimum",
     "sts_placement",
+    "sts_runs",
+    "sts_comparison",
+    "sts_sharing",
+    "sts_causes",
     "sts",
     "algorithm1",
     "powerflow_sizes",
@@ -161,13 +165,14 @@ def test_powerflow_against_exhaustive_search(scripts):
 
 def test_sts_on_a_tiny_cluster(scripts, partial, monkeypatch):
     monkeypatch.setattr(scripts.sts_instances, "JOBS_PER_NODE", 2)
-    text = scripts.sts.section(scripts.sts.Size(((2, 1),), (2, 1), 2), 1)
+    text = scripts.sts.section(scripts.sts.Size((2, 1), ((2, 1), (3, 1)), (2, 1), 2), 1)
     assert "synthetic data of the same shape" in text
     for words in (
         "| STS | 1.00 / 1.00 |",
         "| avgDP |",
         "(published: 29%)",
-        "| epochs as measured",
+        "| 3 | poisson high | 2 |",
+        "| epochs: as measured",
         "| `eft:sts` |",
     ):
         assert words in text
@@ -200,7 +205,7 @@ def test_jobs_with_due_dates_arrive_at_the_rate(scripts):
             4,
             arrivals,
             np.random.default_rng(5),
-            rate=rate,
+            scripts.sts_instances.Setting(rate=rate),
         ).jobs
         for arrivals, rate in (("poisson high", 1.0), ("poisson high", 0.25), ("poisson low", 1.0))
     ]
@@ -232,7 +237,7 @@ def test_the_integer_programme_finds_the_least_cost(scripts):
 def test_baselines_keep_to_the_gpus_there_are(scripts):
     nodes = [scripts.sts_optimum.DueNode("K80", 8), scripts.sts_optimum.DueNode("K80", 4)]
     jobs = due_jobs(scripts, 20)
-    for name, make in scripts.sts.MADE.items():
+    for name, make in scripts.sts_runs.MADE.items():
         shares, _ = make()(jobs, nodes, 0.0, 600.0)
         used = [sum(s.gpus for s in shares.values() if s.node == n) for n in range(2)]
         assert used[0] <= 8, name
