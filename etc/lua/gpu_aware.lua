@@ -70,11 +70,28 @@ local function stays(job, hints)
     end
 end
 
---- The sentence for a job whose due date has passed; nil: it has none, or has time.
-local function late(hints)
-    local due = hints and hints.due
+--- Seconds until a due date.
+local function time_left(due)
+    if type(due) == "number" then
+        return due
+    end
+    local year, month, day, hour, min, sec = due:match("(%d+)-(%d+)-(%d+)T(%d+):(%d+):?(%d*)")
+    sec = tonumber(sec) or 0
+    local at = { year = year, month = month, day = day, hour = hour, min = min, sec = sec }
+    return os.time(at) - os.time()
+end
+
+--- The sentence for a job whose due date has passed, or leaves no time for one epoch, even if all
+--- GPUs that it may get work as fast as can be; nil: it has none, or has time.
+local function late(hints, part, job)
+    local due, epochs = hints and hints.due, hints and hints.epochs
     if type(due) == "string" and due < os.date("%Y-%m-%dT%H:%M") then
         return rules.sentences.late:format(due)
+    end
+    local total = due and epochs and request.shape(job, part).total
+    local most = total and (hints.gpus or { 1, total })[2]
+    if total and time_left(due) < epochs[2] * total / most then
+        return rules.sentences.no_epoch:format(epochs[2], most)
     end
 end
 
@@ -140,7 +157,7 @@ local function decide_submit(job, part_list, uid, conf)
     new.licenses = (own and own .. "," or "") .. conf.licence .. ":1"
     local texts = { hint }
     texts[#texts + 1] = stays(job, hints)
-    texts[#texts + 1] = late(hints)
+    texts[#texts + 1] = late(hints, parts[1], job)
     local text = #texts > 0 and table.concat(texts, "\n") or nil
     return { new = new, environment = environment, parked = true, text = text }
 end

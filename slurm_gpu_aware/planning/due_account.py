@@ -32,6 +32,11 @@ class DueAccount:
     by_epochs: bool = False
 
     @property
+    def impossible(self) -> bool:
+        """Whether the due date cannot be met, as far as is known."""
+        return self.in_time == 0
+
+    @property
     def turn(self) -> tuple[float, float]:
         """Key of the order in which jobs with due dates get GPUs."""
         return -self.weight, -self.pressure_s

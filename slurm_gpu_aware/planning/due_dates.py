@@ -150,12 +150,13 @@ def with_due_dates(
     requests = (request for request in queue if request.job_id in started)
     now_known = ((r.job_id, _of_started(r, started[r.job_id], now)) for r in requests)
     accounts = {**accounts, **{i: one for i, one in now_known if one is not None}}
-    told = (
+    explained = (
         replace(a, why={**a.why, "due": accounts[a.job_id].values()}) if a.job_id in started else a
         for a in plan.assignments
     )
     times = (at for job_id in started for at, _ in accounts[job_id].growth if at > now)
-    return replace(plan, assignments=tuple(told), due=accounts, wake_s=min(times, default=math.inf))
+    wake_s = min(times, default=math.inf)
+    return replace(plan, assignments=tuple(explained), due=accounts, wake_s=wake_s)
 
 
 def _of_started(request: Request, one: Assignment, now: float) -> DueAccount | None:

@@ -1,4 +1,4 @@
-"""Due dates of the selector's jobs: what is known of their work, and what is told of them."""
+"""Due dates of the selector's jobs: what is known of their work, and notices of impossible ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IMPOSSIBLE = "due_impossible"
 
 
 class DueDates:
-    """Adds what is known to the due dates of requests, and tells once of impossible ones."""
+    """Adds what is known to the due dates of requests, and records impossible ones once."""
 
     def __init__(
         self,
@@ -35,7 +35,8 @@ class DueDates:
     ) -> None:
         self._weights = config.weights
         self._ledger, self._estimates, self._moves = ledger, estimates, moves
-        self._told: set[str] = set()
+        self._noted: set[str] = set()
+        """Jobs whose impossible due date is in the ledger."""
 
     @property
     def unread(self) -> bool:
@@ -74,12 +75,12 @@ class DueDates:
             dated.append(request)
         return dated
 
-    def tell(self, accounts: Mapping[str, DueAccount], now: float) -> None:
+    def note_impossible(self, accounts: Mapping[str, DueAccount], now: float) -> None:
         """Record impossible due dates, each job once."""
-        self._told &= accounts.keys()
+        self._noted &= accounts.keys()
         for job_id, account in accounts.items():
-            if account.in_time == 0 and job_id not in self._told:
-                self._told.add(job_id)
+            if account.impossible and job_id not in self._noted:
+                self._noted.add(job_id)
                 if self._ledger.first_event(job_id, IMPOSSIBLE) is None:
                     log.info("job %s, due %s", job_id, account.text)
                     self._ledger.event(job_id, IMPOSSIBLE, account.values(), now)

@@ -31,7 +31,7 @@ from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob
 from slurm_gpu_aware.slurm.updates import JobUpdate
 
-__all__ = ["JobComments", "placed_text", "waiting_text"]
+__all__ = ["JobComments", "placed_text", "waiting_text", "with_due_date"]
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +58,14 @@ def waiting_text(reason: str) -> str:
     if _BEHIND.match(reason):
         return "waits-its-turn"
     return reason.partition(";")[0].replace("next in line: ", "next:")
+
+
+def with_due_date(text: str, due: Mapping[str, Any] | None) -> str:
+    """A text of these, in front of it that the due date cannot be met.
+
+    ``due``: values of the job's `DueAccount`; None: it has no due date.
+    """
+    return f"due-impossible,{text}" if due is not None and due["in_time"] == 0 else text
 
 
 @dataclass
@@ -158,7 +166,8 @@ class JobComments:
             return
         reasons: dict[str, str] = {}
         for entry in waiting:
-            job_id, reason = str(entry["job_id"]), str(entry["reason"])
+            job_id, reason = str(entry["job_id"]), waiting_text(str(entry["reason"]))
+            reason = with_due_date(reason, entry.get("due"))
             reasons.setdefault(job_id, reason)
             reasons.setdefault(job_id.partition("_")[0], reason)  # of the first task
         updates = []
@@ -168,9 +177,9 @@ class JobComments:
                 continue
             if job.id not in reasons or (job.array_tasks is not None and job.array_id in split):
                 continue
-            told = with_state(text, waiting_text(reasons[job.id]))
-            if told != text:
-                fields = (("AdminComment", told), *kept_tasks(gated.original))
+            shown = with_state(text, reasons[job.id])
+            if shown != text:
+                fields = (("AdminComment", shown), *kept_tasks(gated.original))
                 updates.append(JobUpdate(job.id, fields))
             if len(updates) == _TOLD_AT_ONCE:
                 break

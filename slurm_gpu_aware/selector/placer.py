@@ -25,7 +25,7 @@ from slurm_gpu_aware.gate.restore import open_fields, read_jobs, restore
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.selector.candidates import Candidate
-from slurm_gpu_aware.selector.job_comments import placed_text
+from slurm_gpu_aware.selector.job_comments import placed_text, with_due_date
 from slurm_gpu_aware.selector.job_tracker import JobTracker, Tracked
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.updates import JobUpdate
@@ -116,6 +116,7 @@ class Placer:
         gpus = sum(map(len, assignment.slots)) if candidate.request.sizes else None
         binding = Binding(names, slots, assignment.clock_mhz, candidate.default_cpus, gpus, direct)
         state = placed_text(names, slots, assignment.score)
+        state = with_due_date(state, assignment.why.get("due"))
         fields = self._fields(candidate.gated, binding, now, state)
         # An update that cannot be sent raises here, before any job of the round is bound.
         JobUpdate(candidate.id, fields)

@@ -377,7 +377,7 @@ class Rounds:
         plan = plan_round(queue, cluster, settings, now, policy_options=options, power=power)
         plan = self.power.noted(plan, queue)
         self._postponements.note(plan)
-        dates.tell(plan.due, now)
+        dates.note_impossible(plan.due, now)
         self.mover.wake_s = min(self.mover.wake_s, plan.wake_s)
         given = queue, cluster, settings, now, plan, options
         return moved, moves, plan, partial(record_round, *given, power=power)

@@ -352,6 +352,7 @@ UNTOUCHED: list[tuple[str, dict[str, Any]]] = [
     ("no gpu, our comment", {"comment": "class=A"}),
     ("no gpu, our comment and wrong", {"comment": "class=D"}),
     ("other gres", {"tres_per_node": "gres/tmp:10"}),
+    ("shards", {"tres_per_node": "gres/shard:2", "comment": "class=A,gpus=1-4,due=1h"}),
     ("gpus=0", {"tres_per_node": "gres/gpu:0"}),
     ("only cpus per task", {"tres_per_task": "cpu=4"}),
     ("a gres whose name begins alike", {"tres_per_node": "gres/gpumem:4"}),
@@ -584,6 +585,29 @@ def test_a_due_date_that_has_passed_is_told_at_once(filter_: Filter, due: str, l
     assert out.rc == SUCCESS
     assert "licenses" in out.written
     assert [f"due={due} has passed" in text for text in out.messages] == [True] * late
+
+
+@pytest.mark.parametrize(
+    ("due", "gpus", "late"),
+    [
+        ("59m", "", True),
+        ("2h", "", False),
+        ("28m", ",gpus=1-8", False),
+        ("28m", ",gpus=1-4", True),
+        ("soon", ",gpus=1-4", True),
+        ("2098-12-01T08:00", ",gpus=1-4", False),
+    ],
+)
+def test_a_due_date_before_the_end_of_one_epoch_is_told_at_once(
+    filter_: Filter, due: str, gpus: str, late: bool
+) -> None:
+    """An epoch takes 1 h with the 2 GPUs of Slurm's options, and 15 min with 8 at best."""
+    if due == "soon":
+        due = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 28 * 60))
+    out = filter_.submit(**NODE, comment=f"class=A,due={due},epochs=9x1h{gpus}")
+    assert out.rc == SUCCESS
+    assert "licenses" in out.written
+    assert ["no time for one epoch of 3600 s" in text for text in out.messages] == [True] * late
 
 
 def test_two_hints_are_two_lines(filter_: Filter) -> None:

@@ -18,7 +18,14 @@ from test_way_of_a_job import decisions, events, let_go
 
 pytestmark = OUTRUN
 
-SETTINGS = "[moves]\nenabled = true\nmargin_s = 1e6\n[estimates]\nhistory_days = 1\n"
+SETTINGS = """[moves]
+enabled = true
+margin_s = 1e6
+[estimates]
+history_days = 1
+[due_dates]
+order = "pressure"
+"""
 """No job moves to end sooner."""
 WORKS = """cd "$HOME"
 work=$(cat work-$SLURM_JOB_ID 2>/dev/null || echo 0)
@@ -187,3 +194,33 @@ def test_on_a_full_cluster_due_dates_are_met_and_nothing_starves(cluster: Cluste
     let_go(cluster, "bob", held[3])
     for job_id in others:
         cluster.wait(job_id, "COMPLETED", 60)
+
+
+def test_by_pressure_and_what_no_due_date_plays_a_part_in_keeps_its_place(cluster: Cluster) -> None:
+    """One GPU for all, one after another. Long limits: no job waits for as long as it runs."""
+    for count in (4, 4, 4, 3):
+        cluster.wait(cluster.submit("bob", [f"--gres=gpu:{count}", "-t9"], WAIT), "RUNNING", 60)
+    last = cluster.submit("bob", ["--gres=gpu:1", "-t9"], WAIT)
+    cluster.wait(last, "RUNNING", 60)
+    in_turn = {
+        "with time": ",gpus=1-4,due=9h,epochs=9x1s",
+        "urgent": ",gpus=1-4,due=9m,epochs=9x1s",
+        "without history": ",gpus=1-4,due=8m",
+        "without due date": ",gpus=1-4",
+        "behind these": ",gpus=1-4,due=7m,epochs=9x1s",
+    }
+    options = ["--gres=gpu:1", "-t900", f"-Jnew-{time.time():.0f}"]
+    jobs = {
+        name: cluster.submit("alice", [*options, f"--comment=class=A,model=net{more}"], "sleep 2")
+        for name, more in in_turn.items()
+    }
+    let_go(cluster, "bob", last)
+    for job_id in jobs.values():
+        cluster.wait(job_id, "COMPLETED", 60)
+    started = sorted(jobs, key=lambda name: cluster.job(jobs[name])["StartTime"])
+    names = ["urgent", "with time", "without history", "without due date", "behind these"]
+    assert started == names
+    for name in names[2:4]:
+        decision = decisions(cluster, jobs[name])[-1]
+        assert sum(map(len, decision["slots"])) == 1
+        assert (decision["why"].get("due") or {}).get("in_time") is None

@@ -347,6 +347,7 @@ def test_an_impossible_due_date_is_told_once(site: SlurmFolder) -> None:  # noqa
     one.round(5.0)
     (event,) = one.events(IMPOSSIBLE)
     assert event.detail["in_time"] == 0
+    assert ";st=due-impossible,next:" in one.job()["admin_comment"]
     one.ledger.close()
     site.round()  # records what waits
     shown = CliRunner().invoke(cli, ["--config", str(site.config), "explain", "7"])

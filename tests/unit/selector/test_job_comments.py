@@ -10,7 +10,7 @@ from slurm_folder import SlurmFolder, parked
 from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.gate.admin_comment import marked, parse, state_of, unmarked, with_state
 from slurm_gpu_aware.model.job_phase import JobPhase
-from slurm_gpu_aware.selector.job_comments import placed_text, waiting_text
+from slurm_gpu_aware.selector.job_comments import placed_text, waiting_text, with_due_date
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
 
@@ -92,6 +92,15 @@ def test_a_placement_in_short(nodes: list[str], slots: tuple[int, ...], text: st
 )
 def test_a_reason_in_short(reason: str, text: str) -> None:
     assert waiting_text(reason) == text
+
+
+@pytest.mark.parametrize(
+    ("due", "text"),
+    [(None, "n3:0"), (0.0, "due-impossible,n3:0"), (0.5, "n3:0"), ("unknown", "n3:0")],
+)
+def test_an_impossible_due_date_stands_in_front(due: float | str | None, text: str) -> None:
+    values = None if due is None else {"in_time": None if due == "unknown" else due}
+    assert with_due_date("n3:0", values) == text
 
 
 @pytest.mark.parametrize("own", ["", "project x"])
