@@ -9,7 +9,13 @@ from test_move_properties import NOW, sites, table
 from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.planning import PlanSettings, plan_round
-from slurm_gpu_aware.planning.due_dates import accounted, due_account, due_accounts, in_order
+from slurm_gpu_aware.planning.due_dates import (
+    accounted,
+    due_account,
+    due_accounts,
+    in_order,
+    with_due_sizes,
+)
 from slurm_gpu_aware.planning.moved import begun
 from slurm_gpu_aware.planning.moves import plan_moves
 
@@ -73,6 +79,17 @@ def test_by_pressure_no_job_passes_one_of_another_kind(site, exponent, data):
             if other.job_id in passed:
                 assert other.due is not None
                 assert NOW - other.submit_s < other.expected_s
+
+
+@given(sites(), st.floats(0.2, 1.0), st.integers(0, 20), st.data())
+def test_beside_others_a_job_without_due_date_or_history_is_untouched(site, exponent, free, data):
+    _, _, queue = site
+    plain = [replace(r, gpus=1, sizes=(1, 2, 4), table=table(exponent)) for r in queue]
+    some = [data.draw(st.just(request) | dated(request)) for request in plain]
+    sized = with_due_sizes(some, due_accounts(some, NOW), free)
+    for asked, one in zip(some, sized, strict=True):
+        if asked.due is None or not asked.due.runs:
+            assert one is asked
 
 
 @given(sites(), st.data())

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from slurm_gpu_aware.model.due_date import DueDate
@@ -74,16 +74,18 @@ def test_a_growth_that_is_late_still_pays(late_s, in_time):
     assert plan.in_time == pytest.approx(in_time, abs=1e-3)
 
 
-def test_when_nothing_was_learnt_the_plan_goes_on():
+@given(st.floats(5.0, 7.5), st.floats(0.01, 0.95))
+def test_when_nothing_was_learnt_the_plan_goes_on(due_h, share):
     def plan(at, **more):
         runs = ((1, 8 * H),)
-        return due_plan(job(6 * H, restart_s=60.0, runs=runs, done=at), at, **more)
+        return due_plan(job(due_h * H, restart_s=60.0, runs=runs, done=at), at, **more)
 
+    assume(plan(0.0).gpus == 1)
     at = plan(0.0).growth[0][0]
-    later = plan(at / 2, running=True)
+    later = plan(at * share, running=True)
     assert later.gpus == 1
     for (then, gpus), (before, before_gpus) in zip(later.growth, plan(0.0).growth, strict=True):
-        assert (then, gpus) == (pytest.approx(before - at / 2), before_gpus)
+        assert (then, gpus) == (pytest.approx(before - at * share), before_gpus)
     assert plan(at, running=True).gpus == plan(0.0).growth[0][1]
 
 

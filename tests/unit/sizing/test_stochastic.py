@@ -73,6 +73,7 @@ def test_solved_examples():
 @settings(max_examples=60)
 @given(st.one_of(smooth, with_atoms), concave_speeds, st.floats(0.02, 0.98), st.floats(0, 0.8))
 def test_smooth_distributions_against_descent(work, speeds, share, done):
+    assume(survival(work, done * work.most) > 1e-9)  # or the little area left is rounding
     work = work.given(done * work.most)
     speeds = speeds.undominated
     assume(len(speeds.gpus) > 1)
@@ -94,10 +95,11 @@ def test_steps_against_linear_programming(work, speeds, share, done):
     assert optimum(work, speeds, left).cost == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("best", [optimum, best_constant])
 @given(any_work, speeds_of_any_kind(), st.floats(-0.2, 1.2), st.floats(0, 0.5))
-def test_a_later_due_date_never_costs_more(work, speeds, share, more):
+def test_a_later_due_date_never_costs_more(best, work, speeds, share, more):
     left = max(time_left(work, speeds, share), 0.0)
-    sooner, later = (optimum(work, speeds, left * factor) for factor in (1, 1 + more))
+    sooner, later = (best(work, speeds, left * factor) for factor in (1, 1 + more))
     assert later.cost <= sooner.cost * (1 + 1e-9)
     assert later.in_time >= sooner.in_time - 1e-9
     assert later.late <= sooner.late
