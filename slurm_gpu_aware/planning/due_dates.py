@@ -21,6 +21,9 @@ from slurm_gpu_aware.sizing.due_plan import due_plan
 __all__ = ["accounted", "due_account", "due_accounts", "due_growth", "in_order", "next_growth"]
 __all__ += ["run_times", "with_due_dates", "with_due_sizes", "work_done"]
 
+WORTH_WAITING = 0.9
+"""A job waits for its size if fewer GPUs leave less than this share of its probability."""
+
 
 def due_account(
     request: Request, now: float, *, slowdown: float = 1.0, running: bool = False
@@ -99,13 +102,15 @@ def _by_turn(
 
 
 def with_due_sizes(
-    queue: Sequence[Request], accounts: Mapping[str, DueAccount], free: int
+    queue: Sequence[Request], accounts: Mapping[str, DueAccount], free: int, now: float
 ) -> Sequence[Request]:
     """The queue; a job gets none of its sizes below the one with which its due date is met.
 
-    One that can grow later does not wait for that size: of the ``free`` GPUs it leaves others with
-    due dates their least sizes, and starts with what is left. No job that was moved gets fewer
-    GPUs than it had.
+    Of the ``free`` GPUs it leaves others with due dates their least sizes, and starts with what is
+    left: where there are too few GPUs for all, a job that waits for more makes those behind it
+    late. Only the last of the queue waits for its size, if it cannot grow later and what is left
+    makes its due date less likely. No job that was moved gets fewer GPUs than it had. ``queue``:
+    in the order in which its jobs start.
     """
     counts = {
         request.job_id: account
@@ -114,17 +119,26 @@ def with_due_sizes(
     }
     spare = free - sum(_least(request) for request in queue if request.job_id in counts)
     least = {request.job_id: request.had_gpus for request in queue}
-    for request in in_slurm_order(queue) if counts else ():
+    for request in queue:
         if (account := counts.get(request.job_id)) is not None:
             most = _least(request) + max(spare, 0)
-            grows = request.due is not None and request.due.restart_s is not None
             gpus = max(least[request.job_id], account.gpus)
-            if grows and gpus > most:
-                gpus = max(size for size in request.sizes if size <= most)
-                gpus = max(gpus, least[request.job_id])
+            if gpus > most:
+                left = max(size for size in request.sizes if size <= most)
+                if request is not queue[-1] or not _waits(request, account, left, now):
+                    gpus = max(left, least[request.job_id])
             least[request.job_id] = gpus
             spare -= gpus - _least(request)
     return [request.from_size(n) if (n := least[request.job_id]) else request for request in queue]
+
+
+def _waits(request: Request, account: DueAccount, gpus: int, now: float) -> bool:
+    """Whether a job waits for its size: it keeps the GPUs with which it starts, and these are few."""
+    if request.due is None or request.due.restart_s is not None:
+        return False
+    with_these = due_account(replace(request, gpus=gpus, sizes=(gpus,)), now)
+    in_time = 0.0 if with_these is None else with_these.in_time or 0.0
+    return in_time < WORTH_WAITING * (account.in_time or 0.0)
 
 
 def _least(request: Request) -> int:

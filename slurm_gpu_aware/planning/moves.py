@@ -86,9 +86,10 @@ def plan_moves(
     if left <= 0 or not (shrinks or cluster.free.any()):
         return ()
     accounts = due_accounts(queue, now)
-    if any(request.sizes for request in queue):
+    queue = in_order(queue, settings, accounts, now)
+    if any(request.sizes for request in queue):  # as the round places them
         free = int(np.count_nonzero(cluster.free))
-        queue = with_least_sizes(with_due_sizes(queue, accounts, free))  # as the round places them
+        queue = with_least_sizes(with_due_sizes(queue, accounts, free, now))
     known, budget = list(movable), PowerBudget.of(cluster, settings, power)
     if budget is not None:
         cluster, queue = budget.cluster, [budget.needing(request) for request in queue]
@@ -100,7 +101,7 @@ def plan_moves(
     remaining = {one.request.job_id: end - now for one, end in zip(known, ends, strict=True)}
     dispatcher = Dispatcher(settings, policy_options, now, cluster.running)
     restarts = Restarts(cluster, remaining, dispatcher, budget)
-    planner = _Moves(in_order(queue, settings, accounts, now), restarts, moves)
+    planner = _Moves(queue, restarts, moves)
     late = due_growth(known, now)
     able = [one for one in known if may_move(one, remaining[one.request.job_id], moves, now)]
     if not able and not late:

@@ -89,16 +89,17 @@ def plan_round(
     cluster = replace(cluster, running=RunningJobs.of(cluster.running))
     asked, moldable = queue, any(request.sizes for request in queue)
     accounts = due_dates.due_accounts(queue, now)
+    queue = due_dates.in_order(queue, settings, accounts, now)
     if moldable:
         free = int(np.count_nonzero(cluster.free))
-        queue = with_least_sizes(due_dates.with_due_sizes(queue, accounts, free))
+        queue = with_least_sizes(due_dates.with_due_sizes(queue, accounts, free, now))
     budget = PowerBudget.of(cluster, settings, power)
     if budget is not None:
         cluster, queue = budget.cluster, [budget.needing(request) for request in queue]
     dispatcher = Dispatcher(settings, policy_options, now, cluster.running)
     grows = moldable or budget is not None
     one = _Round(cluster, settings, now, dispatcher, explain, reserves=grows)
-    plan = one.plan(due_dates.in_order(queue, settings, accounts, now))
+    plan = one.plan(queue)
     if grows:
         plan = sized(plan, one.placed, one.spare, dispatcher, budget, power)
     return due_dates.with_due_dates(plan, asked, accounts, now)

@@ -86,7 +86,7 @@ def test_beside_others_a_job_without_due_date_or_history_is_untouched(site, expo
     _, _, queue = site
     plain = [replace(r, gpus=1, sizes=(1, 2, 4), table=table(exponent)) for r in queue]
     some = [data.draw(st.just(request) | dated(request)) for request in plain]
-    sized = with_due_sizes(some, due_accounts(some, NOW), free)
+    sized = with_due_sizes(some, due_accounts(some, NOW), free, NOW)
     for asked, one in zip(some, sized, strict=True):
         if asked.due is None or not asked.due.runs:
             assert one is asked
