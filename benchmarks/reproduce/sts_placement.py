@@ -62,12 +62,11 @@ def placements(size: tuple[int, int]) -> list[str]:
         "restart, which the paper has for free; energy over that of the first row. The first runs "
         "of a network have no earlier ones, and the limit of a job is 1.5 times the time of all "
         "epochs on one GPU. Live rounds give GPUs that no waiting job can use to growth at once, "
-        "whatever the due dates: jobs end early, and take the energy for it. Where GPUs suffice, "
-        "sizes by due dates have more of these met. With more jobs than GPUs they have fewer met: "
-        "each job in turn waits for, and takes, what its own due date needs, and the jobs behind "
-        "it are late. Jobs that grow while they run need not wait for that: they start with what "
-        "is free, and leave other waiting jobs their least sizes. `eft` places STS's sizes on "
-        "faster GPUs, which saves energy in the same time."
+        "whatever the due dates: jobs end early, and take the energy for it. Jobs start with what "
+        "is free and leave other waiting jobs their least sizes; only the last of the queue waits "
+        "for what its due date needs. So sizes by due dates have about as many of these met as "
+        "least sizes, and more where jobs grow while they run. `eft` places STS's sizes on faster "
+        "GPUs, which saves energy in the same time."
     )
     return [table(heads, rows), remark]
 
