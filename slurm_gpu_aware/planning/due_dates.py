@@ -133,7 +133,7 @@ def with_due_sizes(
 
 
 def _waits(request: Request, account: DueAccount, gpus: int, now: float) -> bool:
-    """Whether a job waits for its size: it keeps the GPUs with which it starts, and these are few."""
+    """Whether a job waits for its size: it cannot grow later, and ``gpus`` are too few."""
     if request.due is None or request.due.restart_s is not None:
         return False
     with_these = due_account(replace(request, gpus=gpus, sizes=(gpus,)), now)
