@@ -5,7 +5,7 @@ the job, its restart and the margin of a move counted. The first job in turn wou
 enough running jobs are expected to have ended. For a job behind it that starts too, the same time
 counts, as it would hardly start before it; one that fits now in any case counts nothing.
 
-No job with a due date shrinks.
+No job with a due date shrinks, nor one that would then be expected to exceed its time limit.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _smaller(able: Sequence[Movable], restarts: Restarts) -> Iterator[tuple[floa
     for one in able:
         request, left_s = one.request, restarts.remaining[one.request.job_id]
         if request.due is None:
-            for gpus in request.sizes[: request.sizes.index(request.gpus)] if request.sizes else ():
+            for gpus in (size for size in request.sizes if size < request.gpus):
                 if (ratio := restarts.time_ratio(request, gpus)) != 1.0:
                     yield left_s * (ratio - 1) + one.restart_s, one, gpus
 
@@ -92,7 +92,7 @@ def _shrink(
     if (place := dispatcher.could_place(head, trial)) is None:
         return None
     take(trial, head, place)
-    if (move := restarts.resized(one, trial, gpus)) is None:
+    if (move := restarts.resized(one, trial, gpus)) is None or _exceeds_limit(move):
         return None
     then = front_of(ordered, after_move(restarts.cluster, move, now), dispatcher, now)
     starts = [request for job_id, (request, _) in then.starts.items() if job_id not in front.starts]
@@ -101,6 +101,12 @@ def _shrink(
     starts = [r for r in starts if r is head or dispatcher.could_place(r, front.rest) is None]
     sooner_s = max(wait_s - one.restart_s, 0.0)
     return _told(replace(move, others_s=len(starts) * sooner_s), starts, sooner_s)
+
+
+def _exceeds_limit(move: Move) -> bool:
+    """Whether Slurm is expected to kill the job on fewer GPUs: its limit begins anew, and ends."""
+    known = move.of.job.expected_end_s is not None  # else the limit counts, far more than it needs
+    return known and move.remaining_s - move.saves_s > move.request.time_limit_s
 
 
 def _told(move: Move, starts: Sequence[Request], sooner_s: float) -> Move:

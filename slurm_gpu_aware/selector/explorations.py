@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from slurm_gpu_aware.bounds import MAX_GPU_W
 from slurm_gpu_aware.model.performance_sample import (
     UNKNOWN_BATCH,
     NamedSample,
@@ -164,9 +165,11 @@ class Explorations:
                 with suppress(LookupError, TypeError, ValueError):
                     detail = event.detail
                     clocks, step_s = tuple(map(int, detail["clocks_mhz"])), float(detail["step_s"])
-                    name, gpu_model, app_class = map(str, (detail[k] for k in _NAMES))
-                    limit_w = float(detail["limit_w"])
-                    what = Explorable(name, gpu_model, app_class, limit_w, clocks)
+                    names = str(detail["model"]), str(detail["gpu_model"])
+                    # An earlier release wrote neither: the job gets its clock back nonetheless.
+                    app_class = str(detail.get("class", ""))
+                    limit_w = float(detail.get("limit_w", MAX_GPU_W))
+                    what = Explorable(*names, app_class, limit_w, clocks)
                     self._jobs[job_id] = Exploration(what, step_s, detail["back_mhz"], event.at)
 
     def keep(self, job_ids: Collection[str], now: float) -> None:

@@ -91,6 +91,23 @@ def test_a_job_with_a_due_date_never_shrinks():
     assert moves_of(cluster, [replace(one, request=due)], [waiting()]) == ()
 
 
+@pytest.mark.parametrize(
+    ("limit_s", "known", "count"),
+    [
+        (10_000.0 + HALF_S, True, 1),
+        (10_000.0 + HALF_S - 1.0, True, 0),
+        (10_000.0 + HALF_S - 1.0, False, 1),  # no job is expected to need all of its limit
+    ],
+)
+def test_no_job_shrinks_to_be_killed_at_its_time_limit(limit_s, known, count):
+    cluster, one = full()
+    end_s = NOW + 10_000.0
+    job = replace(one.job, end_s=end_s, expected_end_s=end_s if known else None)
+    one = replace(one, job=job, request=replace(one.request, time_limit_s=limit_s))
+    cluster = replace(cluster, running=(job,))
+    assert len(moves_of(cluster, [one], [waiting()])) == count
+
+
 def test_the_gain_of_all_that_start_counts():
     """A GPU is free in 4,000 s in any case: half of the GPUs are too many for one job."""
     cluster = site([[1.0] * 4, [1.0] * 4], {**FULL, "2": [(1, (0, 1, 2, 3))]})

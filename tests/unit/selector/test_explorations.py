@@ -86,6 +86,12 @@ def test_the_clocks_of_a_job_over_time(explorations: Callable[[], Found]) -> Non
     later = explorations()
     later[0].restore("1", [Event("1", "exploring", one.detail(), 50.0)])
     assert later[0].of("1") == one
+    # An earlier release wrote less of it.
+    detail = {k: v for k, v in one.detail().items() if k not in ("class", "limit_w")}
+    later[0].restore("1", [Event("1", "exploring", detail, 50.0)])
+    old = later[0].of("1")
+    assert old is not None
+    assert (old.clock(75.0), old.back) == (one.clock(75.0), one.back)
 
 
 def test_neither_job_nor_model_is_explored_again_at_once(

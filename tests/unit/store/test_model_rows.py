@@ -70,6 +70,16 @@ def test_one_user_does_not_take_all_applications(store: Store, monkeypatch: pyte
     assert len(models.application_pairs(store)) == 6
 
 
+def test_applications_beyond_a_lower_bound_go_on(store: Store, monkeypatch: pytest.MonkeyPatch):
+    models.put_samples(store, [sample("ada/a"), sample("ada/b"), sample("a")], source="job")
+    monkeypatch.setattr(models, "MAX_OF_USER", 1)
+    monkeypatch.setattr(models, "MAX_APPLICATIONS", 2)
+    models.put_samples(store, [sample("ada/a", 200.0), sample("a", 200.0)], source="job")
+    assert len(models.application_samples(store)) == 5
+    with pytest.raises(SourceError, match="at most 1 may"):
+        models.put_samples(store, [sample("ada/c")], source="job")
+
+
 def run(slot: int, taken_at: float, value_ms: float, **conditions) -> Run:
     return Run("n1", slot, "A", taken_at, value_ms, RunConditions(**conditions))
 
