@@ -1,6 +1,6 @@
 """Topology-aware placement (Amaral et al., SC'17): the prototype's jobs and the larger job files.
 
-python benchmarks/reproduce/topo.py [--quick] [--long] [--write]    about 5 minutes on 2 cores
+python benchmarks/reproduce/topo.py [--quick] [--long] [--write]    some minutes on 2 cores
 """
 
 from __future__ import annotations
@@ -47,8 +47,6 @@ LARGE = ((100, 5), (1000, 60), (10_000, 15))
 """Job files and machines: about as many as keep the load below 1."""
 SCENARIO_2 = (10_000, 1000)
 """Jobs and machines of the paper's second scenario; with arrivals as published the load is 1%."""
-FIRST = 1000
-"""Jobs of scenario 2 that run without ``--long``, which also runs the files after the first."""
 FASTER = 100.0
 """Arrivals of scenario 2 are this many times as fast, too: load 0.9."""
 SCOPES = ("socket", "machine")
@@ -58,10 +56,10 @@ SCOPES = ("socket", "machine")
 class Size:
     """Size of a run."""
 
-    files: Sequence[tuple[int, int]] = LARGE[:1]
+    files: Sequence[tuple[int, int]]
     """Jobs and machines."""
-    first: int = 0
-    """Jobs of scenario 2."""
+    second: bool
+    """Whether scenario 2 runs."""
 
 
 def with_links(trace: Trace, profile: ProfileFile) -> Trace:
@@ -226,15 +224,12 @@ def scopes(trace: Trace, profile: ProfileFile, processes: int | None) -> tuple[s
     return table(heads, rows), said
 
 
-def second_scenario(
-    trace: Trace, count: int, profile: ProfileFile, processes: int | None
-) -> list[str]:
+def second_scenario(trace: Trace, profile: ProfileFile, processes: int | None) -> list[str]:
     """1,000 machines: the published arrivals, and arrivals that fill the machines."""
     machines = SCENARIO_2[1]
     site = synthetic_site(machines, machine_name=MACHINE)
-    jobs = trace.jobs[:count]
     slow, fast = (
-        Trace.of("", [replace(job, submit_s=job.submit_s / factor) for job in jobs])
+        Trace.of("", [replace(job, submit_s=job.submit_s / factor) for job in trace.jobs])
         for factor in (1.0, FASTER)
     )
     parts = []
@@ -293,7 +288,7 @@ def _job(
 def section(size: Size, processes: int | None) -> str:
     """Run everything; the section of the page, each remark made from the numbers above it."""
     measured = "topo-aware/profiles/prof_from_experiments.json"
-    counts = {*(count for count, _ in size.files), *([SCENARIO_2[0]] if size.first else [])}
+    counts = {*(count for count, _ in size.files), *([SCENARIO_2[0]] if size.second else [])}
     files = {count: f"topo-aware/workloads/workloads-{count}.json" for count in counts}
     data = shared(measured, *files.values())
     profile = synthetic_profile() if data is None else read_profile(data / measured)
@@ -324,15 +319,15 @@ def section(size: Size, processes: int | None) -> str:
         f"Interference by socket and by machine, {cases[0][0].name}, {LARGE[0][1]} machines:",
         *scopes(cases[0][0], profile, processes),
     ]
-    if size.first:
-        parts += second_scenario(traces[SCENARIO_2[0]], size.first, profile, processes)
+    if size.second:
+        parts += second_scenario(traces[SCENARIO_2[0]], profile, processes)
     return "\n\n".join(parts)
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", long="all job files, and all of scenario 2: an hour")
-    size = Size(LARGE, SCENARIO_2[0]) if options.long else Size(first=FIRST)
-    text = section(Size() if options.quick else size, options.processes)
+    options = arguments(__doc__ or "", long="all job files")
+    size = Size(LARGE if options.long else LARGE[:1], second=not options.quick)
+    text = section(size, options.processes)
     finish("topo", text, write=options.write)
 
 
