@@ -122,7 +122,12 @@ DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 
 
 def damaged(folder: Path, exc: Exception) -> SourceError:
-    """The error for a folder with invalid content."""
+    """The error for a folder with invalid content, or without a field that is read today."""
+    if isinstance(exc, KeyError):
+        return SourceError(
+            f"{folder}: {quoted(exc.args[0])} is missing: an older version wrote the folder, "
+            "or it was altered; simulate again: gpu-aware simulate ... --out DIR"
+        )
     return SourceError(f"{folder}: damaged: {exc!r}")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +57,22 @@ def test_no_folder_of_results_is_one_sentence(tmp_path, content):
     assert done.exit_code == 1
     assert str(tmp_path) in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("field", "of"), [("error", "gain"), ("low", "gain"), ("avg_jct_s", "")])
+def test_a_folder_of_an_older_version_asks_for_a_new_simulation(folder, tmp_path, field, of):
+    made = shutil.copytree(folder, tmp_path / "older")
+    summary = json.loads((made / "summary.json").read_text())
+    gain = {"low": 0.1, "mean": 0.2, "high": 0.3, "error": 0.01}
+    summary["runs"][1] |= {"gain": gain}
+    summary["seeds"] = 8
+    del (gain if of else summary["runs"][1])[field]
+    (made / "summary.json").write_text(json.dumps(summary))
+    done = run("report", str(made))
+    assert done.exit_code == 1
+    assert f"{made}: '{field}' is missing: an older version wrote the folder" in done.stderr
+    assert "simulate again: gpu-aware simulate" in done.stderr
+    assert "damaged" not in done.stderr
 
 
 def head(*runs):
