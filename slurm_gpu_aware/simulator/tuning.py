@@ -205,14 +205,15 @@ def verdict(
     best = max(ahead, key=lambda name: against[name].gain, default=reference)
     if best == reference:
         nearest = max((n for n in found if n != reference), key=lambda n: against[n].gain)
+        how = "without harm" if against[nearest].low > 0 else "beyond the uncertainty"
         text = (
-            f"Placement does not pay here: no candidate is ahead of {reference} beyond the"
-            f" uncertainty; the nearest, {nearest}, gains {_gain(against[nearest])}."
+            f"Placement does not pay here: no candidate is ahead of {reference} {how}; the nearest,"
+            f" {nearest}, gains {_gain(against[nearest])}."
         )
     else:
         text = (
             f"{best} is the best: the average completion time is shorter than with {reference} by"
-            f" {_gain(against[best])}."
+            f" {_gain(against[best])}.{_passed_over(against, best)}"
         )
     if best == present:
         return Verdict(best, best != reference, False, f"{text} It is the present setting.")
@@ -220,6 +221,21 @@ def verdict(
     how = "is ahead of" if change.sure else "does not replace"
     text += f" {best} {how} the present setting, {present}: it gains {_gain(change)}."
     return Verdict(best, best != reference, change.sure, text)
+
+
+def _passed_over(against: Mapping[str, Comparison], best: str) -> str:
+    """A sentence on the candidate that gains most, at least as much as the best, and is not it."""
+    least = round(against[best].gain, 3)
+    others = [
+        n
+        for n, one in against.items()
+        if not one.sure and one.gain > 0 and round(one.gain, 3) >= least
+    ]
+    if not others:
+        return ""
+    name = max(others, key=lambda n: against[n].gain)
+    why = "" if against[name].harms else ", within the uncertainty"
+    return f" {name} gains {_gain(against[name])}{why}."
 
 
 def percent(share: float) -> str:

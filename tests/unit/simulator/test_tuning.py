@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 
 import numpy as np
@@ -190,3 +191,18 @@ def test_a_gain_at_the_cost_of_the_longest_wait_is_none() -> None:
     best = verdict({"packed": PACKED, "greedy": greedy}, "packed", "packed")
     assert (best.best, best.changes) == ("packed", False)
     assert "but the longest wait would be 50.0% longer" in best.text
+    assert "no candidate is ahead of packed without harm; the nearest, greedy, gains" in best.text
+
+
+def test_what_decided_against_a_candidate_that_gains_as_much_is_said() -> None:
+    greedy = seeds(*[value * 0.9999 for value in (90.0, 91.0, 89.0, 90.0)], longest_wait_s=660.0)
+    said = "greedy gains 10.0% (95%: 7.1 to 12.9%), but the longest wait would be 10.0% longer. It"
+    best = verdict({"packed": PACKED, "a": BETTER, "greedy": greedy}, "packed", "a")
+    assert best.best == "a"
+    assert said in best.text
+    noise = seeds(60.0, 120.0, 70.0, 75.0)
+    best = verdict({"packed": PACKED, "a": BETTER, "noise": noise}, "packed", "a")
+    assert re.search(r" noise gains 2\d\.\d% \(95%: .*\), within the uncertainty\. ", best.text)
+    worse = seeds(92.0, 93.0, 91.0, 92.0, longest_wait_s=660.0)
+    best = verdict({"packed": PACKED, "a": BETTER, "worse": worse}, "packed", "a")
+    assert "worse" not in best.text
