@@ -1,11 +1,9 @@
 """PAL (Jain et al., SC'24): the Sia-Philly and Synergy-like simulations.
 
-python benchmarks/reproduce/pal.py [--quick] [--anew] [--write]   about 20 minutes on 2 idle cores
+python benchmarks/reproduce/pal.py [--quick] [--write]    about 25 minutes on 2 idle cores
 """
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 from common import SYNTHETIC, arguments, finish, paragraph
 from pal_bench import FULL, PENALTY, QUICK, Bench, Size
@@ -50,8 +48,8 @@ def section(size: Size, processes: int | None) -> str:
         *sweep_table(bench, site),
         paragraph(
             f"Synergy-like traces, 256 GPUs, L 1.7, {size.clusters} draws of single runs, gain in "
-            "average JCT over packed, sticky: geometric mean and range over draws. Jobs 2000 to "
-            "3000 of 4000 count."
+            "average JCT over packed, sticky (Tiresias): geometric mean and range over draws. Jobs "
+            "2000 to 3000 of 4000 count."
         ),
     ]
     larges = [synergy_site(bench, profile, seed) for seed in range(1, size.clusters + 1)]
@@ -71,11 +69,8 @@ def section(size: Size, processes: int | None) -> str:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", anew="also non-sticky PAL on a Synergy-like trace: an hour")
-    size = QUICK if options.quick else FULL
-    if options.anew:
-        size = replace(size, anew=(10,))
-    text = section(size, options.processes)
+    options = arguments(__doc__ or "")
+    text = section(QUICK if options.quick else FULL, options.processes)
     finish("pal", text, write=options.write)
 
 

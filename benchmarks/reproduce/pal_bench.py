@@ -52,8 +52,8 @@ class Size:
     loads: tuple[int, ...] = (8, 10, 12)
     clusters: int = 8
     """Draws of the large cluster."""
-    anew: tuple[int, ...] = ()
-    """Loads at which PAL places all jobs anew, too; a minute of CPU time for each run."""
+    anew: tuple[int, ...] = (10,)
+    """Loads at which PAL places all jobs anew, too; 20 s of CPU time for each run."""
     anew_jobs: int = 1000
     """First jobs of the trace that these runs have."""
     orders: tuple[str, ...] = ("fifo", "las", "srtf")
