@@ -15,7 +15,6 @@ from slurm_gpu_aware.sizing.speeds import Speeds, least_share
 from slurm_gpu_aware.sizing.work import WorkDistribution, empirical
 
 EPOCHS = "sts/epochs_to_target.csv"
-PARAMETERS = "sts/paper_parameters.json"
 PRICE = {"K80": 0.90, "M60": 1.14, "A100": 3.6725}
 """Table III, $ per GPU and hour, linear in the number of GPUs."""
 SPEED = {"K80": 1.0, "M60": 1.35, "A100": 6.0}

@@ -59,14 +59,14 @@ def placements(size: tuple[int, int]) -> list[str]:
     remark = paragraph(
         f"{size[0]} nodes of 8 {MODEL}, {size[1]} instances each, GPUs whose times differ by "
         f"{percent(SPREAD)} (standard deviation), jobs with `move=ok`, {RESTART_S:g} s for a "
-        "restart, which the paper has for free; energy over that of the first row. The first runs "
-        "of a network have no earlier ones, and the limit of a job is 1.5 times the time of all "
-        "epochs on one GPU. Live rounds give GPUs that no waiting job can use to growth at once, "
-        "whatever the due dates: jobs end early, and take the energy for it. Jobs start with what "
-        "is free and leave other waiting jobs their least sizes; only the last of the queue waits "
-        "for what its due date needs. So sizes by due dates have about as many of these met as "
-        "least sizes, and more where jobs grow while they run. `eft` places STS's sizes on faster "
-        "GPUs, which saves energy in the same time."
+        "restart, which the paper has for free; energy over that of `packed:no-due`. The first "
+        "runs of a network have no earlier ones, and the limit of a job is 1.5 times the time of "
+        "all epochs on one GPU. Live rounds give GPUs that no waiting job can use to growth at "
+        "once, whatever the due dates: jobs end early, and take the energy for it. Jobs start with "
+        "what is free and leave other waiting jobs their least sizes; only the last of the queue "
+        "waits for what its due date needs. So sizes by due dates have about as many of these met "
+        "as least sizes, and more where jobs grow while they run. `eft` places STS's sizes on "
+        "faster GPUs, which saves energy in the same time."
     )
     return [table(heads, rows), remark]
 

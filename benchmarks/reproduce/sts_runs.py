@@ -27,7 +27,6 @@ ANEW = "STS, all jobs placed anew"
 KEEPS = "EDF, running jobs keep their GPUs"
 FASTEST = "EDF, always the fastest size"
 ADAPTIVE = "EDF, mean given what is done"
-PUBLISHED = ("EDF", "RG", "DP", "avgEDF", "avgRG", "avgDP")
 MADE: Mapping[str, Callable[[], Scheduler]] = {
     OURS: lambda: sts(keeps=True),
     ANEW: lambda: sts(keeps=False),

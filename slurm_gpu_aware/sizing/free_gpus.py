@@ -46,8 +46,11 @@ class FreeGpus:
         """GPUs of each node that no job uses."""
         self.left: list[dict[int, float]] = [{} for _ in nodes]
         """Of each node: number of a shared GPU -> the share that is left."""
-        self._places = [(True, float(one.gpus), node) for node, one in enumerate(nodes)]
-        """Of each node: (it is unused, what is free, its number), the order of filling."""
+        self._places = [(one.gpus > 0, float(one.gpus), node) for node, one in enumerate(nodes)]
+        """Of each node: (all its GPUs are free, how many are, its number), the order of filling.
+
+        The last node of a model has free GPUs if any has, so one without GPUs does not come last.
+        """
         self._by_model: dict[str, list[tuple[bool, float, int]]] = {}
         for place, one in zip(self._places, nodes, strict=True):
             insort(self._by_model.setdefault(one.model, []), place)
@@ -86,7 +89,7 @@ class FreeGpus:
         one, whole = self.nodes[node], self.whole[node]
         ordered = self._by_model[one.model]
         del ordered[bisect_left(ordered, self._places[node])]
-        place = (whole == one.gpus, whole + sum(self.left[node].values()), node)
+        place = (0 < whole == one.gpus, whole + sum(self.left[node].values()), node)
         self._places[node] = place
         insort(ordered, place)
 

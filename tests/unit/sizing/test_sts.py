@@ -172,7 +172,7 @@ MODELS = ("old", "new")
 def cases(draw):
     """Nodes, and jobs of which some run."""
     here = draw(
-        st.lists(st.builds(DueNode, st.sampled_from(MODELS), st.integers(1, 8)), min_size=1)
+        st.lists(st.builds(DueNode, st.sampled_from(MODELS), st.integers(0, 8)), min_size=1)
     )
     free, jobs = FreeGpus(here), []
     for n in range(draw(st.integers(1, 8))):
@@ -235,6 +235,12 @@ def test_pressed_jobs_never_leave_a_free_node(case):
     for name in found.waiting:
         for model, speeds in by_name[name].speeds.items():
             assert all(free.best_fit(model, size) is None for size in speeds.gpus)
+
+
+def test_a_node_without_gpus_hides_no_free_ones():
+    held = job("a", held=Share(1, 1))
+    found = decide([held, job("1")], [DueNode("old", 0), DueNode("old", 2)], 0, 1)
+    assert shares(found)["1"] == Share(1, 1)
 
 
 def test_free_gpus_come_back():
