@@ -76,8 +76,8 @@ SENTENCES = {
     "stays": "gpu-aware: move=%s has no effect: only a batch job that Slurm may requeue, and no"
     " array, is moved",
     "late": "gpu-aware: due=%s has passed, so it plays no part",
-    "no_epoch": "gpu-aware: the due date leaves no time for one epoch of %d s, even with %d GPUs,"
-    " so it plays no part",
+    "no_epoch": "gpu-aware: the due date leaves no time for one epoch of %d s, even with %d GPUs;"
+    " it plays no part unless an earlier run was as short",
     "gpus_outside": "gpu-aware: gpus=%s does not hold the %d GPUs that Slurm's options ask for;"
     " valid: a number or range with %d in it",
     "gpus_fixed": "gpu-aware: gpus=%s: the number of GPUs cannot change with %s; valid: %s",

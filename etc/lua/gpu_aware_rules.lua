@@ -54,7 +54,7 @@ return {
         hint = "gpu-aware: the comment is not read, because not all of it is key=value with keys of ours; to say more than these, write for example 'my text gpu:%s'; valid keys: class, bw, pattern, gpus, freq, model, move, due, epochs, place",
         stays = "gpu-aware: move=%s has no effect: only a batch job that Slurm may requeue, and no array, is moved",
         late = "gpu-aware: due=%s has passed, so it plays no part",
-        no_epoch = "gpu-aware: the due date leaves no time for one epoch of %d s, even with %d GPUs, so it plays no part",
+        no_epoch = "gpu-aware: the due date leaves no time for one epoch of %d s, even with %d GPUs; it plays no part unless an earlier run was as short",
         gpus_outside = "gpu-aware: gpus=%s does not hold the %d GPUs that Slurm's options ask for; valid: a number or range with %d in it",
         gpus_fixed = "gpu-aware: gpus=%s: the number of GPUs cannot change with %s; valid: %s",
         gpus_late = "gpu-aware: gpus=%s must be there at submission; cancel the job and submit it again",

@@ -184,6 +184,12 @@ def test_a_running_job_grows_before_its_time_limit_ends_it(restart_s, gpus, in_t
     assert (plan.gpus, plan.in_time) == (gpus, pytest.approx(in_time))
 
 
+def test_an_earlier_run_that_ended_within_its_first_epoch_counts():
+    short = job(600.0, runs=((1, 60.0),), epochs=(9, 1, H))
+    assert due_plan(short, 0.0).in_time == 1.0
+    assert due_plan(job(600.0, runs=(), epochs=(9, 1, H)), 0.0).in_time == 0.0
+
+
 def test_many_epochs_are_counted_in_steps():
     plan = due_plan(job(1 * H, runs=(), epochs=(36_000, 1, 1.0)), 0.0)
     assert plan.in_time == pytest.approx(0.5)
