@@ -81,7 +81,8 @@ def place_moved(
 
     Each gets the GPUs that were chosen for it, or if these are not free as many of the best that
     are now. One that fits nowhere, or for which there is no power, goes to the front of the queue,
-    with as many GPUs as it had, or fewer if it shrinks.
+    with as many GPUs as it had, or fewer if it shrinks. One that shrinks comes back with as many as
+    it had if these are free and no other job waits any more.
 
     Returns the assignments, the rest of the queue, and the cluster and the power for it.
 
@@ -93,16 +94,19 @@ def place_moved(
     dispatcher = Dispatcher(settings, policy_options, now)
     placed: list[Assignment] = []
     rest: list[Request] = []
+    others = any(request.job_id not in targets for request in queue)
     for request in queue:
         target = targets.get(request.job_id)
         if target is None:
             rest.append(request)
             continue
+        budget = PowerBudget.of(cluster, settings, power)
+        here = (cluster if budget is None else budget.cluster).copy()
+        if not others:
+            target = _with_all(target, request, here, dispatcher, budget)
         gpus = sum(map(len, target.slots))
         request = replace(request, had_gpus=min(gpus, _gpus_before(target, gpus)))
         request = request.from_size(request.had_gpus)
-        budget = PowerBudget.of(cluster, settings, power)
-        here = (cluster if budget is None else budget.cluster).copy()
         sized = request.resized(gpus) if gpus in request.sizes else request
         clock_mhz = settings.clock_mhz(sized)
         if budget is not None:
@@ -124,6 +128,30 @@ def place_moved(
 def _gpus_before(target: Assignment, gpus: int) -> int:
     """GPUs that a job had before its move; ``gpus``: those of its target."""
     return int((target.why.get("moved") or {}).get("gpus_before", gpus))
+
+
+def _with_all(
+    target: Assignment,
+    request: Request,
+    cluster: Cluster,
+    dispatcher: Dispatcher,
+    budget: PowerBudget | None,
+) -> Assignment:
+    """The GPUs of a job that shrinks, with as many as it had; the target if it does not, or cannot.
+
+    The jobs for which it gives them back may have been cancelled since.
+    """
+    gpus = sum(map(len, target.slots))
+    before = _gpus_before(target, gpus)
+    if before <= gpus or before not in request.sizes:
+        return target
+    sized = request.resized(before)
+    sized = sized if budget is None else budget.needing(sized)
+    found = dispatcher.could_place(sized, cluster) if cluster.leaves(sized.power_w) else None
+    if found is None:
+        return target
+    why = {"summary": f"restarted with the {before} GPUs that it had, as no job waits any more"}
+    return replace(found, why={**found.why, **why})
 
 
 def _at(

@@ -85,9 +85,11 @@ def _shrink(
     restarts: Restarts,
     wait_s: float,
 ) -> Move | None:
-    """The restart of a job with fewer GPUs beside the head; None: the head does not start so."""
+    """The restart of a job with fewer GPUs beside the head; None: the head starts no sooner so."""
     head, dispatcher, now = front.head, restarts.dispatcher, restarts.now
     assert head is not None  # noqa: S101 - the caller checks
+    if (sooner_s := wait_s - one.restart_s) <= 0:
+        return None
     trial = Timeline([one.job], now).at(front.rest, math.inf)
     if (place := dispatcher.could_place(head, trial)) is None:
         return None
@@ -99,7 +101,6 @@ def _shrink(
     if head not in starts:
         return None
     starts = [r for r in starts if r is head or dispatcher.could_place(r, front.rest) is None]
-    sooner_s = max(wait_s - one.restart_s, 0.0)
     return _told(replace(move, others_s=len(starts) * sooner_s), starts, sooner_s)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_moves import AUTO, HUNGRY, NOW, PAL, moldable, moves_of, site, waiting
+from test_moves import AUTO, HUNGRY, NOW, PAL, TABLE, moldable, moves_of, site, waiting
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.due_date import DueDate
@@ -108,6 +108,17 @@ def test_no_job_shrinks_to_be_killed_at_its_time_limit(limit_s, known, count):
     assert len(moves_of(cluster, [one], [waiting()])) == count
 
 
+@pytest.mark.parametrize(("left_s", "count"), [(60.0, 0), (61.0, 1)])
+def test_no_job_shrinks_for_a_start_that_comes_as_soon_without_it(left_s, count):
+    """Also where its table says that fewer GPUs are faster."""
+    cluster = site([[1.0] * 4, [1.0] * 4], {**FULL, "2": [(1, (0, 1, 2, 3))]})
+    slower = replace(TABLE, time_s=TABLE.time_s[::-1])
+    one = moldable(cluster, table=slower)
+    other = replace(cluster.running[1], expected_end_s=NOW + left_s)
+    cluster = replace(cluster, running=(one.job, other))
+    assert len(moves_of(cluster, [one], [waiting()])) == count
+
+
 def test_the_gain_of_all_that_start_counts():
     """A GPU is free in 4,000 s in any case: half of the GPUs are too many for one job."""
     cluster = site([[1.0] * 4, [1.0] * 4], {**FULL, "2": [(1, (0, 1, 2, 3))]})
@@ -173,8 +184,29 @@ def smaller():
 def test_it_comes_back_with_the_smaller_number(taken, slots):
     cluster, one = full()
     cluster = site([[1.0] * 4], {"2": [(0, taken)]} if taken else {})
-    (placed,), rest, *_ = place_moved({"1": smaller()}, [one.request], cluster, PAL, NOW)
-    assert (placed.slots, rest) == ((slots,), [])
+    queue = [one.request, waiting()]
+    (placed,), rest, *_ = place_moved({"1": smaller()}, queue, cluster, PAL, NOW)
+    assert (placed.slots, rest) == ((slots,), queue[1:])
+
+
+@pytest.mark.parametrize(
+    ("taken", "limit_w", "sizes", "gpus"),
+    [
+        ((), math.inf, (2, 4), 4),
+        ((0,), math.inf, (2, 4), 2),  # the job that waited has started
+        ((), math.inf, (2,), 2),  # its owner has changed the range
+        ((), 1_199.0, (2, 4), 2),  # at 300 W
+        ((), 1_200.0, (2, 4), 4),
+    ],
+)
+def test_if_no_job_waits_any_more_it_comes_back_with_all(taken, limit_w, sizes, gpus):
+    _, one = full()
+    cluster = site([[1.0] * 4], {"2": [(0, taken)]} if taken else {})
+    power = PowerState(np.full((1, 4), 300.0), np.full((1, 4), 25.0), limit_w, {})
+    request = replace(one.request, gpus=sizes[-1], sizes=sizes, table=None)
+    (placed,), rest, *_ = place_moved({"1": smaller()}, [request], cluster, PAL, NOW, power=power)
+    assert (placed.size, rest) == (gpus, [])
+    assert ("no job waits" in placed.why["summary"]) == (gpus == 4)
 
 
 def test_if_too_few_gpus_are_free_it_waits_for_the_smaller_number():
