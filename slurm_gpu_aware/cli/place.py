@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,10 +85,10 @@ def command(context: Context, /, **given: Any) -> None:
     from slurm_gpu_aware.selector.policy_options import policy_options
 
     config = config_in_force(context.config(check_policies=True))
-    request = _request(config, given)
+    now = time.time()
+    request = replace(_request(config, given), submit_s=now)
     cluster, profile = _cluster(config, given["machine"], given["count"])
     size = None if profile is None else _size(config, request, cluster, profile)
-    now = time.time()
     cluster = mark_busy(cluster, given["busy"], now)
     compared = (name.strip() for name in (given["compare"] or "").split(","))
     names = dict.fromkeys([given["policy"] or config.placement.policy, *filter(None, compared)])
@@ -131,7 +132,6 @@ def _size(
     config: Config, request: Request, cluster: Cluster, profile: Profile
 ) -> dict[str, Any] | None:
     """The account of size and clock at the most efficient clock; None: no model is known."""
-    from dataclasses import replace
 
     from slurm_gpu_aware.planning.size_account import size_account
     from slurm_gpu_aware.selector.job_tables import JobTables

@@ -45,6 +45,20 @@ class WaitRule(NamedTuple):
     """Least gain for which a job waits / its expected run time."""
     weight: float
     """Hours of running that count as much as an hour of waiting."""
+    longest_s: float
+    """Longest wait since the submission to which waiting by choice may lead; inf: any."""
+
+    def by_share_s(self, request: Request, now: float) -> float:
+        """Latest start by ``cap``, on the clock of ``now``."""
+        return request.waits_since(now) + self.cap * request.expected_s
+
+    def by_longest_s(self, request: Request) -> float:
+        """Latest start by ``longest_s``."""
+        return request.submit_s + self.longest_s
+
+    def until_s(self, request: Request, now: float) -> float:
+        """Latest start for which the request may wait by choice."""
+        return min(self.by_share_s(request, now), self.by_longest_s(request))
 
 
 class Policy(ABC):

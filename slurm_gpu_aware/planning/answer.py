@@ -12,7 +12,7 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.registry import make_policy
-from slurm_gpu_aware.planning.postponing import weighed_words
+from slurm_gpu_aware.planning.postponing import weighed_words, with_bound
 from slurm_gpu_aware.planning.waiting import ExpectedEnds, better_later
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, preserved_bw
 from slurm_gpu_aware.topology.matching import Match, match
@@ -79,6 +79,7 @@ def ask_policy(
     ends = ExpectedEnds(cluster.running, now)
     if later := better_later(request, assignment, cluster, ends, now, policy):
         return Answer(name, None, weighed_words(later, cluster.nodes), postponed=True)
+    assignment = with_bound(assignment, request, cluster, now, policy.wait_rule())
     answer = Answer(name, assignment, nodes=tuple(cluster.nodes[i] for i in assignment.nodes))
     pattern = parse_pattern(request.pattern)
     agg, eff, preserved = 0.0, float("inf"), 0.0

@@ -18,7 +18,7 @@ from slurm_gpu_aware.placement.feasible import common_reason, enough_free
 from slurm_gpu_aware.placement.policy import Policy, Reason
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.planning.postponing import awaited, least_now, postponement
+from slurm_gpu_aware.planning.postponing import awaited, least_now, postponement, with_bound
 from slurm_gpu_aware.planning.waiting import ExpectedEnds, better_later
 
 __all__ = ["Dispatcher", "PlacementFailedError", "shape_of"]
@@ -80,7 +80,7 @@ class Dispatcher:
             ends = self.ends if ends is None else ends
             later = better_later(aged, here, cluster, ends, self.now, policy, reserved)
             if later is None:
-                return here
+                return with_bound(here, aged, cluster, self.now, policy.wait_rule())
             return postponement(aged, later, self.now, cluster.nodes)
         except PolicyError as exc:
             raise PlacementFailedError(str(exc)) from exc
@@ -93,7 +93,7 @@ class Dispatcher:
         wait, rule = request.postponed, policy.wait_rule()
         if wait is None or rule is None:
             return None
-        if not self.now < wait.start_s <= wait.since_s + rule.cap * request.expected_s:
+        if not self.now < wait.start_s <= rule.until_s(request, self.now):
             return None
         return wait if awaited(request, wait, cluster) else None
 

@@ -5,7 +5,9 @@ Until the expected start a job waits on for the same GPUs, unless free ones are 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpus
@@ -14,10 +16,11 @@ from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.placement.feasible import allowed_nodes
 from slurm_gpu_aware.placement.identity_cache import by_identity
 from slurm_gpu_aware.placement.least import LeastSlowdown
-from slurm_gpu_aware.planning.waiting import Later
+from slurm_gpu_aware.placement.policy import WaitRule
+from slurm_gpu_aware.planning.waiting import Later, worth_until_s
 from slurm_gpu_aware.time_text import duration, stamp
 
-__all__ = ["awaited", "least_now", "postponement", "row_of", "weighed_words"]
+__all__ = ["awaited", "least_now", "postponement", "row_of", "weighed_words", "with_bound"]
 
 
 def awaited(request: Request, wait: Postponement, cluster: Cluster) -> Gpus:
@@ -63,6 +66,24 @@ def weighed_words(later: Later, nodes: Sequence[str]) -> str:
         f"expected at {stamp(later.start_s)[:16]} on {words(later.assignment)}; it ends"
         f" {duration(later.sooner_s)} sooner than now on {words(later.now)}"
     )
+
+
+def with_bound(
+    here: Assignment, request: Request, cluster: Cluster, now: float, rule: WaitRule | None
+) -> Assignment:
+    """The set of a job that starts now; its account says if the longest wait kept it from more."""
+    if rule is None or not 0.0 < request.expected_s < math.inf:
+        return here
+    until_s = rule.by_longest_s(request)
+    cut_s = max(now, until_s)
+    if cut_s >= rule.by_share_s(request, now):
+        return here
+    least = LeastSlowdown.of(request, cluster)
+    if cut_s >= worth_until_s(request, here, least, now, rule):
+        return here
+    text = f"by choice it waits until {stamp(until_s)[:16]} at most (longest_wait_s)"
+    summary = "; ".join(filter(None, [here.why.get("summary"), text]))
+    return replace(here, why={**here.why, "waits_until_s": until_s, "summary": summary})
 
 
 @by_identity

@@ -3,7 +3,8 @@
 Running jobs are given back in the order of their expected ends. A job ends at the time of its start
 plus its expected run time x slowdown. The job waits for a later set if that saves it more run time
 than the wait, weighted, takes, but never longer than a share of its expected run time after it was
-first postponed (`WaitRule`).
+first postponed, nor longer after its submission than the longest wait that the site sets
+(`WaitRule`).
 
 The ends are expectations: nothing here delays another job, and a job whose later set does not come
 true takes the best set of that time.
@@ -31,9 +32,9 @@ from slurm_gpu_aware.model.running_jobs import RunningJobs
 from slurm_gpu_aware.placement.feasible import allowed_nodes
 from slurm_gpu_aware.placement.least import LeastSlowdown
 from slurm_gpu_aware.placement.masks import mask_type, unpack
-from slurm_gpu_aware.placement.policy import Policy
+from slurm_gpu_aware.placement.policy import Policy, WaitRule
 
-__all__ = ["ExpectedEnds", "Later", "better_later", "expected_ends"]
+__all__ = ["ExpectedEnds", "Later", "better_later", "expected_ends", "worth_until_s"]
 
 _MOST_ENDS = 40
 _MOST_TRIALS = 4  # placements at later times for one decision
@@ -163,8 +164,7 @@ def better_later(
         return None
     goal = run_s * (here.slowdown - rule.margin)
     least = LeastSlowdown.of(request, cluster)
-    worth_s = (goal - run_s * least.anywhere) / rule.weight
-    latest = min(request.waits_since(now) + rule.cap * run_s, now + worth_s)
+    latest = min(rule.until_s(request, now), worth_until_s(request, here, least, now, rule))
     if latest <= now:
         return None
     steps = _Steps.of(request, cluster, ends.until(latest), least, reserved)
@@ -178,6 +178,15 @@ def better_later(
     start_s, found, later = search.best
     end_s, here_end_s = start_s + run_s * found.slowdown, now + run_s * here.slowdown
     return Later(start_s, found, later, end_s, here, here_end_s)
+
+
+def worth_until_s(
+    request: Request, here: Assignment, least: LeastSlowdown, now: float, rule: WaitRule
+) -> float:
+    """Latest start at which the fastest GPUs would be worth the wait: a bound."""
+    run_s = request.expected_s
+    goal = run_s * (here.slowdown - rule.margin)
+    return now + (goal - run_s * least.anywhere) / rule.weight
 
 
 @dataclass(frozen=True, eq=False)

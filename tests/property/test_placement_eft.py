@@ -231,7 +231,7 @@ RESTLESS = MoveSettings(
 
 
 class Watched(Simulator):
-    """A simulator that checks each postponement against the cap.
+    """A simulator that checks each postponement against the cap and the longest wait.
 
     The first postponement of each wait is noted here, not read from the request.
     """
@@ -249,18 +249,29 @@ class Watched(Simulator):
             request = active.request
             if (waits := waiting.get(request.job_id)) is not None:
                 since = self.first_s.setdefault(request.job_id, now)
-                assert now < waits.postponement.start_s <= since + CAP * request.expected_s + 1e-6
+                start_s = waits.postponement.start_s
+                assert now < start_s <= since + CAP * request.expected_s + 1e-6
+                longest_s = self.settings.policy_options["longest_wait_s"]
+                assert start_s <= active.job.submit_s + longest_s + 1e-6
         return super()._note_postponed(due)
 
 
 @pytest.mark.parametrize("backfill", [False, True])
 @pytest.mark.parametrize("round_s", [None, 60.0])
 @settings(max_examples=40, deadline=None)
-@given(streams(), st.sampled_from(["exact", "history", "limit"]), st.sampled_from([None, RESTLESS]))
-def test_no_stream_holds_a_job_longer_than_its_cap(backfill, round_s, stream, estimate, moves):
-    """All jobs start, and none waits by choice for a start beyond its cap, however often."""
+@given(
+    streams(),
+    st.sampled_from(["exact", "history", "limit"]),
+    st.sampled_from([None, RESTLESS]),
+    st.sampled_from([math.inf, 70.0, 500.0]),
+)
+def test_no_stream_holds_a_job_longer_than_its_cap(
+    backfill, round_s, stream, estimate, moves, longest_s
+):
+    """All jobs start, and none waits by choice for a start beyond its cap or the longest wait."""
     trace, cluster = stream
     given = SimSettings(policy="eft", backfill=backfill, round_s=round_s, estimate=estimate)
+    given = replace(given, policy_options={"longest_wait_s": longest_s})
     given = replace(given, order="priority")
     given = replace(given, moves=moves, migration_s=1.0)
     result = Watched(trace, cluster, given).run()

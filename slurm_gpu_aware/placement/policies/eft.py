@@ -66,6 +66,8 @@ class EftOptions(LinkOptions):
     """Least gain for which a job waits, as a share of the expected run time."""
     wait_weight: float = 1.0
     """Hours of running that an hour of waiting must save; more than 1: shorter waits."""
+    longest_wait_s: float = math.inf
+    """Longest wait since the submission to which waiting by choice may lead, s; inf: any."""
     interference: InterferenceProfile | None = None
     """None: interference is not known. It counts on one node only."""
     interference_scope: str = "socket"
@@ -95,6 +97,7 @@ _BOUNDS = {
     "wait_cap": (0.0, 10.0),
     "wait_margin": (0.0, 10.0),
     "wait_weight": (1.0, 100.0),
+    "longest_wait_s": (0.0, math.inf),
 }
 
 
@@ -111,8 +114,10 @@ class Eft(Policy):
     by_levels = True
 
     def wait_rule(self) -> WaitRule | None:
-        cap, weight = self.options.wait_cap, self.options.wait_weight
-        return WaitRule(cap, self.options.wait_margin, weight) if cap else None
+        given = self.options
+        if not given.wait_cap:
+            return None
+        return WaitRule(given.wait_cap, given.wait_margin, given.wait_weight, given.longest_wait_s)
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
         supply = Supply(request, cluster, score_table(cluster, request.app_class))

@@ -122,6 +122,56 @@ def test_the_whole_wait_is_at_most_half_the_estimate(waited_s, in_s, waits):
     assert bool(result.waiting) is waits
 
 
+@pytest.mark.parametrize(
+    ("submitted_s", "since_s", "in_s", "longest_s", "waits"),
+    [
+        (0.0, None, 3.0, 3.1, True),
+        (0.0, None, 3.0, 2.9, False),
+        (2.0, None, 1.0, 3.1, True),  # it has waited for 2 h as no set was free
+        (2.0, None, 1.0, 2.9, False),
+        (2.0, 1.0, 1.0, 3.1, True),  # and for one of them by choice
+        (2.0, 1.0, 1.0, 2.9, False),
+        (9.0, None, 1.0, 3.0, False),
+        (9.0, None, 1.0, math.inf, True),
+        (0.0, None, 0.1, 0.0, False),
+    ],
+)
+def test_the_wait_since_the_submission_is_bounded(submitted_s, since_s, in_s, longest_s, waits):
+    """Whatever part of it was by choice; the account of the start names the bound."""
+    wait = None if since_s is None else Postponement(NOW - since_s * HOUR)
+    request = replace(job(1, 2), submit_s=NOW - submitted_s * HOUR, postponed=wait)
+    cluster = site(held("r", 0, [0, 1], in_s * HOUR))
+    result = plan([request], cluster, options={"longest_wait_s": longest_s * HOUR})
+    assert bool(result.waiting) is waits
+    if not waits:
+        until_s = request.submit_s + longest_s * HOUR
+        text = f"; by choice it waits until {stamp(until_s)[:16]} at most (longest_wait_s)"
+        assert result.assignments[0].why["summary"].endswith(text)
+
+
+@pytest.mark.parametrize("longest_s", [HOUR, math.inf])
+def test_a_bound_that_decides_nothing_is_not_named(longest_s):
+    """A set that is free is as good as any, or the cap ends the wait before the bound."""
+    best = plan([job(1, 2)], site(held("r", 1, [0, 1], HOUR)))
+    same = replace(job(1, 2), submit_s=NOW)
+    cluster = site(held("r", 1, [0, 1], HOUR))
+    result = plan([same], cluster, options={"longest_wait_s": longest_s})
+    assert result.assignments[0].why == best.assignments[0].why
+    short = replace(job(1, 2, HOUR), submit_s=NOW)
+    cluster = site(held("r", 0, [0, 1], HOUR))
+    result = plan([short], cluster, options={"longest_wait_s": longest_s})
+    assert "longest_wait_s" not in result.assignments[0].why["summary"]
+
+
+def test_a_wait_under_way_ends_when_the_site_lowers_the_bound():
+    wait = Postponement(NOW - HOUR, NOW + HOUR, NOW + 11 * HOUR, (("n0", (0, 1)),), "as before")
+    waiting = replace(job(1, 2), submit_s=NOW - HOUR, postponed=wait)
+    cluster = site(held("r", 0, [0, 1], 20 * HOUR))
+    for longest_s, waits in ((2.1 * HOUR, True), (1.9 * HOUR, False)):
+        result = plan([waiting], cluster, options={"longest_wait_s": longest_s})
+        assert bool(result.waiting) is waits
+
+
 def test_a_cap_of_zero_and_other_policies_never_wait():
     cluster = site(held("r", 0, [0, 1], 60.0))
     assert plan([job(1, 2)], cluster).waiting
@@ -299,12 +349,14 @@ def test_a_simulated_job_waits_and_starts_on_the_better_gpus(round_s, start):
 
 
 @pytest.mark.parametrize("backfill", [False, True])
-def test_a_job_gives_up_when_the_end_does_not_come(backfill):
+@pytest.mark.parametrize("longest_s", [math.inf, 300.0])
+def test_a_job_gives_up_when_the_end_does_not_come(backfill, longest_s):
     """Ten runs of 50 s let the next one of 5000 s look short: 91 waits for it, but not for long."""
     runs = [TraceJob(f"{i}", 60.0 * i, 2, 50, user="u", name="x") for i in range(10)]
     long = TraceJob("90", 2000.0, 2, 5000, time_limit_s=6000, user="u", name="x")
     after = TraceJob("91", 2001.0, 2, 1000, time_limit_s=2000, user="v", name="y")
     settings = SimSettings(policy="eft", estimate="history", backfill=backfill)
+    settings = replace(settings, policy_options={"longest_wait_s": longest_s})
     result = simulate(Trace.of("t", [*runs, long, after]), SIMULATED, settings)
-    assert 2001.0 < result.start_s[-1] <= 2001.0 + 0.5 * 2000.0
+    assert 2001.0 < result.start_s[-1] <= 2001.0 + min(longest_s, 0.5 * 2000.0)
     assert result.slowdown()[-1] == pytest.approx(1.5)
