@@ -23,7 +23,7 @@ from slurm_gpu_aware.cli.output import json_option, paragraph, print_json
     multiple=True,
     metavar="NAME[:OPTION=VALUE,...]",
     help="Policy to compare, beside packed and the present one; repeatable. Default: those of"
-    " tune.allowed, and the ends of tune.ranges.",
+    " tune.allowed, the ends of tune.ranges, and the longest wait of packed as a bound of waits.",
 )
 @click.option(
     "--budget",
@@ -77,6 +77,8 @@ def tune(context: Context, /, **given: Any) -> None:
         tuning.check_apply(config, candidates, given["candidates"])
     _step_back()
     history = tuning.read_history(config, given["sacct"], given["days"])
+    if not given["candidates"]:
+        candidates |= tuning.bounded_candidates(history, config, ends_at=ends_at)
     found = tuning.replay(
         history, config, candidates, given["seeds"], ends_at=ends_at, processes=given["processes"]
     )

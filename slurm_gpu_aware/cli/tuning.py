@@ -46,6 +46,10 @@ from slurm_gpu_aware.time_text import duration
 
 Found = Mapping[str, Sequence[Mapping[str, float]]]
 """Label of a candidate -> its measures, per seed."""
+BOUND = "longest_wait_s"
+"""Option whose candidate is not an end of its range, but measured (`bounded_candidates`)."""
+_STEP_S = 60
+"""The measured bound is a multiple of this."""
 _CANDIDATE = re.compile(r"([a-z0-9+-]{1,40})(?::(.{1,200}))?")
 _OPTION = re.compile(r"([a-z_]{1,40})=(-?[0-9]{1,9}(\.[0-9]{1,9})?)")
 
@@ -74,7 +78,8 @@ def candidates_of(config: Config, given: Sequence[str], present: Candidate) -> d
         wanted = [Candidate(policy) for policy in config.tune.allowed]
         for policy in config.tune.allowed:
             ranges = config.tune.ranges.get(policy, {})
-            wanted += [Candidate(policy, {o: end}) for o, ends in ranges.items() for end in ends]
+            ends = [(o, end) for o, both in ranges.items() if o != BOUND for end in both]
+            wanted += [Candidate(policy, {o: end}) for o, end in ends]
     found = {one.label: one for one in (Candidate(PACKED), present, *wanted)}
     if len(found) == 1:
         raise RequestError(f"nothing to compare {PACKED} with; see tune.allowed, or --candidate")
@@ -122,6 +127,38 @@ def read_history(config: Config, source: str, days: int) -> History:
     with open_for_reading(config.store) as store:
         runs = newest_runs(store)
     return History(inputs, covered_days(inputs.trace, days), runs)
+
+
+def bounded_candidates(history: History, config: Config, *, ends_at: float) -> dict[str, Candidate]:
+    """Label -> candidate that waits by choice no longer than any job does with packed.
+
+    One for each allowed policy with a range for ``longest_wait_s``; the range holds it. The wait is
+    measured on the history itself, of which each seed is a draw. Raises RequestError if that ends
+    later than ``ends_at`` (``time.monotonic``).
+    """
+    ranges = {name: config.tune.ranges.get(name, {}) for name in config.tune.allowed}
+    bounds = {name: ends[BOUND] for name, ends in ranges.items() if BOUND in ends}
+    if not bounds:
+        return {}
+    site = history.inputs.site
+    settings = _settings(config, history.inputs.settings[0], Candidate(PACKED))
+    trace, _ = with_work(history.inputs.trace, site.cluster, site.truth, settings)
+    watch = _Watch([PACKED], len(trace.jobs), ends_at)
+    run = Run(trace, site.cluster, site.truth, settings)
+    try:
+        (measured,) = measures(run_all([run], processes=1, progress=watch.show))
+    except _LateError:
+        raise RequestError(
+            "the time is over before the first seed: give it more with --budget"
+        ) from None
+    wait_s = measured["longest_wait_s"]
+    say(f"longest wait with {PACKED} in the history: {duration(wait_s)}")
+    whole_s = _STEP_S * math.ceil(wait_s / _STEP_S)
+    found = [
+        Candidate(name, {BOUND: min(max(whole_s, low), high)})
+        for name, (low, high) in bounds.items()
+    ]
+    return {one.label: one for one in found}
 
 
 def replay(

@@ -229,9 +229,16 @@ class TuneConfig:
     allowed: tuple[str, ...] = ("packed", "pal", "eft")
     """Policies that are compared, and the only ones that may be set."""
     ranges: Mapping[str, Mapping[str, Any]] = field(
-        default_factory=lambda: {"eft": {"breaking": [0.0, 0.3], "wait_cap": [0.0, 1.0]}}
+        default_factory=lambda: {
+            "eft": {
+                "breaking": [0.0, 0.3],
+                "wait_cap": [0.0, 1.0],
+                "longest_wait_s": [0.0, 2592000.0],
+            }
+        }
     )
-    """Policy -> option -> lowest and highest value that may be set; both are compared."""
+    """Policy -> option -> lowest and highest value that may be set; both are compared, but for
+    ``longest_wait_s``, which is compared at the longest wait of packed."""
 
 
 @dataclass(frozen=True)

@@ -157,10 +157,41 @@ def test_the_candidates_are_packed_the_present_one_and_the_ends_of_the_ranges() 
     config = Config(tune=TuneConfig(allowed=("pal", "random"), ranges=ranges))
     found = candidates_of(config, (), Candidate("pm-first"))
     assert [*found] == ["packed", "pm-first", "pal", "random", "random:seed=1", "random:seed=5"]
+    measured = {"eft": {"breaking": [0, 0.3], "longest_wait_s": [0, 86_400]}}
+    bounded = Config(tune=TuneConfig(allowed=("eft",), ranges=measured))
+    found = candidates_of(bounded, (), Candidate("packed"))
+    assert [*found] == ["packed", "eft", "eft:breaking=0", "eft:breaking=0.3"]
     found = candidates_of(config, ("random:seed=-2", "pal"), Candidate("packed"))
     assert [one.options for one in found.values()] == [{}, {"seed": -2}, {}]
     with pytest.raises(RequestError, match="nothing to compare packed with"):
         candidates_of(Config(tune=TuneConfig(allowed=("packed",))), (), Candidate("packed"))
+
+
+BOUNDED = 'apply = true\nallowed = ["eft"]\n[tune.ranges.eft]\nlongest_wait_s = '
+
+
+@pytest.mark.parametrize("high", [86_400, 120])
+def test_the_longest_wait_of_packed_is_a_candidate_within_the_range(
+    tmp_path: Path, high: int
+) -> None:
+    """Jobs wait for hours with packed, and longer by choice; the small bound forbids that."""
+    options = site(tmp_path, 1.8, days=14)[1][:-2]
+    write_history(tmp_path / "history", 14, 100)
+    config = write_config(tmp_path, f"{BOUNDED}[0, {high}]")
+    said = answer(tune(config, *options, "--apply", "--json"))
+    packed, eft, bounded = said["candidates"]
+    name, _, value = bounded["candidate"].partition("=")
+    assert name == "eft:longest_wait_s"
+    waits = [seed["longest_wait_s"] for seed in packed["seeds"]]
+    assert min(waits) <= int(value) <= max(waits) if high > max(waits) else int(value) == high
+    assert any("the longest wait" in harm for harm in eft["harms"])
+    tuned = read_tuned(load_config(config))
+    if high == 120:
+        assert tuned is not None
+        assert (tuned.policy, tuned.options) == ("eft", {"longest_wait_s": 120})
+        assert bounded["changes"]["longest_wait_s"] < 0.02
+    else:
+        assert tuned is None
 
 
 def test_it_takes_only_what_others_leave(tmp_path: Path) -> None:
