@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from slurm_gpu_aware.store.database import Store
     from slurm_gpu_aware.store.models import ModelRow
 
-__all__ = ["models"]
-
 
 @click.group("models")
 def models() -> None:

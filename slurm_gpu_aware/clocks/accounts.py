@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from slurm_gpu_aware.clocks.driver import Meter
     from slurm_gpu_aware.clocks.job import Job
 
-__all__ = ["Account", "Accounts", "used_mj"]
-
 _BOOT = "/proc/sys/kernel/random/boot_id"
 
 

@@ -28,8 +28,6 @@ from slurm_gpu_aware.clocks.notes import NO_JOB, Note, Notes
 from slurm_gpu_aware.clocks.orders import OrderError, Orders, parse_orders, read_trusted
 from slurm_gpu_aware.clocks.records import spool
 
-__all__ = ["Agent"]
-
 DRIVER_LIMIT_S = 3.0
 """Less than hooks wait for us (`hooks.TOGETHER_S`)."""
 WAIT_S = 0.5

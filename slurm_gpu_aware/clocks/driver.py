@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
-__all__ = ["Meter", "Result", "counter_mj", "lock_clocks", "read_meters", "reset_clocks"]
-
 _NO_GPU = -1
 _SIGKILL = 9  # the module ``signal`` takes milliseconds to import
 

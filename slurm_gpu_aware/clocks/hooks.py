@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from slurm_gpu_aware.clocks.job import Record
 
-__all__ = ["Hook"]
-
 SCHEMA = "gpu-aware-clock/1"
 
 DRIVER_LIMIT_S = 10.0

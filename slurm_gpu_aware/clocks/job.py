@@ -10,8 +10,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Job", "Record", "parse_extra", "parse_gpus"]
-
 Record = dict[str, object]
 """A line of the spool: JSON values that are texts, numbers, None, or lists of numbers."""
 

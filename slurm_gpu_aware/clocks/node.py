@@ -15,8 +15,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-__all__ = ["NodeGres", "agreed_gpus", "has_step"]
-
 SLURM_CONF = "/etc/slurm/slurm.conf"
 """Where slurmd does not say in ``SLURM_CONF``; gres.conf lies beside it."""
 

@@ -13,8 +13,6 @@ import time
 
 from slurm_gpu_aware.lockfile import open_lock
 
-__all__ = ["Held", "NoteFolder"]
-
 _GPU = "gpu"
 _LOCK = ".lock"
 _NAMES = (_GPU, f".{_GPU}", _LOCK, "orders", ".orders")

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from slurm_gpu_aware.clocks.note_folder import NoteFolder
 
-__all__ = ["NO_JOB", "Note", "Notes"]
-
 NO_JOB = "0"
 """Job of a note that cannot be read."""
 

@@ -14,8 +14,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-__all__ = ["lock", "meters", "nearest_clock", "reset"]
-
 LIBRARY = "libnvidia-ml.so.1"
 _UNSUPPORTED = (3, 13, 26)
 """NOT_SUPPORTED, FUNCTION_NOT_FOUND of an older driver, DEPRECATED of a newer one."""

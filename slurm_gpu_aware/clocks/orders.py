@@ -16,8 +16,6 @@ import re
 import stat
 from dataclasses import dataclass
 
-__all__ = ["Order", "OrderError", "Orders", "parse_orders", "read_trusted"]
-
 MOST_BYTES = 1 << 16
 MOST_ORDERS = 1024
 LONGEST_S = 3600.0

@@ -16,8 +16,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["main"]
-
 USAGE = """usage: gpu-aware-clock prolog | epilog | reset-all [--every]
 
   prolog     lock the clocks that the job of this environment asks for; open its energy account

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from slurm_gpu_aware.clocks.job import Record
     from slurm_gpu_aware.clocks.notes import Notes
 
-__all__ = ["spool", "syslog", "to_json"]
-
 ROTATE_BYTES = 8 << 20
 """A spool file that is larger becomes NODE.jsonl.1, in place of the one before it."""
 _LONGEST_LINE = 900

@@ -27,8 +27,6 @@ from slurm_gpu_aware.energy.throughput import (
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.model.performance_sample import PerformanceSample
 
-__all__ = ["conditions_of", "fit_model", "held_out", "is_timed", "is_usable", "merged"]
-
 _FOLDS = 10
 _TESTABLE = 3
 """Conditions below which nothing can be held out."""

@@ -8,8 +8,6 @@ import numpy as np
 
 from slurm_gpu_aware.model.size_table import SizeTable, least_energy
 
-__all__ = ["Point", "at_most_slower", "efficient_point", "frontier", "points"]
-
 
 class Point(NamedTuple):
     """Time, power and energy of an iteration at one clock."""

@@ -15,8 +15,6 @@ from scipy.optimize import least_squares
 
 from slurm_gpu_aware.model.arrays import FloatArray
 
-__all__ = ["Coefficient", "fit_coefficients"]
-
 NOISE = 0.02
 """Relative error of a measured time or power that is usual."""
 _OUTLIER = 3.0

@@ -18,8 +18,6 @@ from slurm_gpu_aware.energy.throughput import (
 )
 from slurm_gpu_aware.model.arrays import FloatArray
 
-__all__ = ["MeasuredRange", "PerformanceModel", "Quality", "model_from_values"]
-
 _FORMAT = 1
 _MOST = 1e30
 _AT_LEAST_ONE = ("gamma1", "gamma2")

@@ -19,8 +19,6 @@ import numpy as np
 from slurm_gpu_aware.energy.throughput import IterationTimes
 from slurm_gpu_aware.model.arrays import FloatArray
 
-__all__ = ["PowerParameters", "gpu_power"]
-
 
 @dataclass(frozen=True)
 class PowerParameters:

@@ -17,8 +17,6 @@ from slurm_gpu_aware.energy.performance_model import PerformanceModel
 from slurm_gpu_aware.energy.throughput import Conditions
 from slurm_gpu_aware.model.performance_sample import PerformanceSample
 
-__all__ = ["Prior", "power_coefficients", "prior_from", "prior_of", "throughput_coefficients"]
-
 _WIDE = 2.0
 """Spread of logarithms of times about which little is known: a factor of 7."""
 

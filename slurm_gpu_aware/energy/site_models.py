@@ -22,8 +22,6 @@ from slurm_gpu_aware.model.performance_sample import (
     PerformanceSample,
 )
 
-__all__ = ["SiteFit", "fit_site"]
-
 _Key = tuple[str, str]
 _MOST_CONDITIONS = 200
 """Conditions that a fit takes, each second or third one of more: users bring theirs, and a fit of

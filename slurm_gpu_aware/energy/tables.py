@@ -10,8 +10,6 @@ from slurm_gpu_aware.energy.performance_model import PerformanceModel
 from slurm_gpu_aware.energy.throughput import Conditions
 from slurm_gpu_aware.model.size_table import SizeTable
 
-__all__ = ["size_table"]
-
 
 def size_table(
     model: PerformanceModel,

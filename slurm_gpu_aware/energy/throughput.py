@@ -17,8 +17,6 @@ import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray
 
-__all__ = ["Conditions", "IterationTimes", "ThroughputParameters", "iteration_times"]
-
 _TINY_S = 1e-30
 """Added to each part, so that a power of a part that does not occur is defined."""
 

@@ -19,8 +19,6 @@ from slurm_gpu_aware.topology.matching import Match, match
 from slurm_gpu_aware.topology.patterns import parse_pattern
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of
 
-__all__ = ["Answer", "ask_policy"]
-
 Pair = tuple[int, int]
 
 

@@ -23,8 +23,6 @@ from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.postponing import awaited
 from slurm_gpu_aware.planning.timeline import NodeShare, Timeline, hold, keep_least, take
 
-__all__ = ["BackfillRoom", "Shadow", "reserve"]
-
 
 @dataclass(frozen=True, eq=False)
 class Shadow:

@@ -21,8 +21,6 @@ from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.postponing import awaited, least_now, postponement, with_bound
 from slurm_gpu_aware.planning.waiting import ExpectedEnds, better_later
 
-__all__ = ["Dispatcher", "PlacementFailedError", "shape_of"]
-
 log = logging.getLogger(__name__)
 _SHAPE = attrgetter(
     *("gpus", "min_nodes", "max_nodes", "gpus_per_node", "required", "node_groups", "whole_node"),

@@ -8,8 +8,6 @@ from typing import Any
 
 from slurm_gpu_aware.time_text import stamp
 
-__all__ = ["DueAccount"]
-
 
 @dataclass(frozen=True)
 class DueAccount:

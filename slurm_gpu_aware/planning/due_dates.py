@@ -18,9 +18,6 @@ from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.prefix import in_slurm_order
 from slurm_gpu_aware.sizing.due_plan import due_plan
 
-__all__ = ["accounted", "due_account", "due_accounts", "due_growth", "in_order", "next_growth"]
-__all__ += ["run_times", "with_due_dates", "with_due_sizes", "work_done"]
-
 WORTH_WAITING = 0.9
 """A job waits for its size if fewer GPUs leave less than this share of its probability."""
 

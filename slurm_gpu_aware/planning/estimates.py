@@ -17,8 +17,6 @@ from dataclasses import dataclass
 
 from slurm_gpu_aware.bounds import MAX_JOB_NAME
 
-__all__ = ["Estimate", "JobKind", "RunHistory", "expected_end_s"]
-
 QUANTILE = 0.6
 """Of a group's last runs: a little above the median, because a run that outlives its estimate
 disturbs more than one that ends early."""

@@ -18,8 +18,6 @@ from slurm_gpu_aware.planning.postponing import awaited
 from slurm_gpu_aware.planning.preempt import can_preempt
 from slurm_gpu_aware.planning.timeline import Timeline, as_running, take
 
-__all__ = ["Front", "front_of"]
-
 
 @dataclass(frozen=True, eq=False)
 class Front:

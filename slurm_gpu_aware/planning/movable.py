@@ -11,8 +11,6 @@ from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.due_account import DueAccount
 
-__all__ = ["Movable", "Move", "may_move"]
-
 
 @dataclass(frozen=True, eq=False)
 class Movable:

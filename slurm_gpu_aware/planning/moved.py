@@ -25,8 +25,6 @@ from slurm_gpu_aware.planning.timeline import (
     take,
 )
 
-__all__ = ["after_move", "begun", "place_moved"]
-
 _FIRST = 1e15  # above any priority of Slurm with its partition's tier
 
 

@@ -50,8 +50,6 @@ from slurm_gpu_aware.planning.shrinking import best_shrink
 from slurm_gpu_aware.planning.timeline import take
 from slurm_gpu_aware.planning.waiting import expected_ends
 
-__all__ = ["plan_moves"]
-
 _TRIED = 16  # jobs of a round for which GPUs are searched, those that may gain most
 
 

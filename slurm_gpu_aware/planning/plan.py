@@ -11,8 +11,6 @@ from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.registry import DEFAULT
 from slurm_gpu_aware.planning.due_account import DueAccount
 
-__all__ = ["Plan", "PlanSettings", "Waiting"]
-
 
 @dataclass(frozen=True)
 class PlanSettings:

@@ -20,8 +20,6 @@ from slurm_gpu_aware.placement.policy import WaitRule
 from slurm_gpu_aware.planning.waiting import Later, worth_until_s
 from slurm_gpu_aware.time_text import duration, stamp
 
-__all__ = ["awaited", "least_now", "postponement", "row_of", "weighed_words", "with_bound"]
-
 
 def awaited(request: Request, wait: Postponement, cluster: Cluster) -> Gpus:
     """(node, slots) of the GPUs that a postponed job waits for; (): it may not take them."""

@@ -27,8 +27,6 @@ from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.feasible import allowed_nodes
 from slurm_gpu_aware.planning.plan import PlanSettings
 
-__all__ = ["PowerBudget", "clock_choices", "least_w", "power_at", "present_w", "with_least_sizes"]
-
 
 def with_least_sizes(queue: Sequence[Request]) -> list[Request]:
     """The queue with every moldable job at its least number of GPUs.

@@ -18,8 +18,6 @@ from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.timeline import Timeline
 from slurm_gpu_aware.planning.victims import Shortage, VictimQueue, tier
 
-__all__ = ["Preemption", "can_preempt", "plan_preemption"]
-
 _MOST_NODES = 16  # cheapest nodes that are tried before victims over several nodes
 Price = tuple[int, list[int]]
 """Number of jobs, and their ranks by cost, ascending."""

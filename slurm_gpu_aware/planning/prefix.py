@@ -14,8 +14,6 @@ from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.timeline import as_running, take
 
-__all__ = ["Trial", "TrialResults", "by_class", "guaranteed_prefix", "id_key", "in_slurm_order"]
-
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
 

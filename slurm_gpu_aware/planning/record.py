@@ -29,8 +29,6 @@ from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.round import plan_round
 
-__all__ = ["Difference", "RecordedRound", "read_round", "record_round", "replay", "replay_all"]
-
 Placed = dict[str, tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]]
 """Job -> node names, and slots on each node."""
 Clocks = dict[str, int | None]

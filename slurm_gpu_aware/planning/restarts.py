@@ -22,8 +22,6 @@ from slurm_gpu_aware.planning.power_budget import PowerBudget
 from slurm_gpu_aware.planning.timeline import Timeline
 from slurm_gpu_aware.time_text import duration
 
-__all__ = ["Restarts", "gpus_of"]
-
 
 class Restarts:
     """Restarts of the running jobs of one snapshot.

@@ -56,8 +56,6 @@ from slurm_gpu_aware.planning.timeline import (
 )
 from slurm_gpu_aware.time_text import duration
 
-__all__ = ["plan_round"]
-
 _MOST_KEPT = 16  # nodes up to which reserved GPUs are listed
 _Placed = list[tuple[Request, Assignment]]
 

@@ -25,8 +25,6 @@ from slurm_gpu_aware.planning.timeline import Timeline, take
 from slurm_gpu_aware.planning.waiting import expected_ends
 from slurm_gpu_aware.time_text import duration
 
-__all__ = ["best_shrink"]
-
 _TRIED = 8  # smaller sizes for which GPUs are searched, those that cost their jobs least
 _NAMED = 5  # jobs that a summary names
 

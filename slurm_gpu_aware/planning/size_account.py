@@ -12,8 +12,6 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning.plan import PlanSettings
 
-__all__ = ["size_account", "size_words", "with_account"]
-
 
 def size_account(
     table: SizeTable, gpus: int, clock_mhz: int | None, *, more_gpus: int | None, free_clock: bool

@@ -30,8 +30,6 @@ from slurm_gpu_aware.planning.timeline import Timeline, as_running, keep_least, 
 from slurm_gpu_aware.sizing.allocation import Sized, SizingJob
 from slurm_gpu_aware.sizing.powerflow import allocate
 
-__all__ = ["Started", "sized"]
-
 
 @dataclass(frozen=True)
 class Started:

@@ -18,8 +18,6 @@ from slurm_gpu_aware.placement.feasible import allowed_nodes, node_demand
 from slurm_gpu_aware.placement.least import least_largest
 from slurm_gpu_aware.placement.shapes import splits
 
-__all__ = ["NodeShare", "Timeline", "as_running", "hold", "keep_least", "left_behind", "take"]
-
 
 class NodeShare(NamedTuple):
     """Resources of a job on one node besides its GPUs."""

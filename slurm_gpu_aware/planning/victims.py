@@ -19,8 +19,6 @@ from slurm_gpu_aware.model.cluster import Cluster, PreemptionOrder, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
 
-__all__ = ["Shortage", "VictimQueue", "tier"]
-
 
 @dataclass
 class Shortage:

@@ -34,8 +34,6 @@ from slurm_gpu_aware.placement.least import LeastSlowdown
 from slurm_gpu_aware.placement.masks import mask_type, unpack
 from slurm_gpu_aware.placement.policy import Policy, WaitRule
 
-__all__ = ["ExpectedEnds", "Later", "better_later", "expected_ends", "worth_until_s"]
-
 _MOST_ENDS = 40
 _MOST_TRIALS = 4  # placements at later times for one decision
 _LEAST_REST = 0.05  # of its expected run time: what an overdue job is expected to run on

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-__all__ = ["STALE_S", "Backoff"]
-
 STALE_S = 5.0
 """Until its scheduler tries a job again, at most this long, Slurm shows the old reason."""
 _BLOCKED_S = 2.0

@@ -25,8 +25,6 @@ from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob, SlurmReservation, array_tasks
 from slurm_gpu_aware.slurm.values import parse_licenses
 
-__all__ = ["Candidate", "Candidates", "Licences", "TaskOrder", "queue_order"]
-
 log = logging.getLogger(__name__)
 
 _EARLIER_TASK = "an earlier task of its array goes first"

@@ -6,8 +6,6 @@ from collections.abc import Collection, Mapping
 
 from slurm_gpu_aware.selector.clock_spool import AgentReport
 
-__all__ = ["ClockAgents"]
-
 _HEARD_S = 150.0
 """Age at which a report says nothing any more; agents report once a minute."""
 

@@ -19,8 +19,6 @@ from pathlib import Path
 from slurm_gpu_aware.names import is_node_name
 from slurm_gpu_aware.text_file import open_plain, replaced_file
 
-__all__ = ["VALID_S", "ClockOrders", "Order", "parse_orders"]
-
 log = logging.getLogger(__name__)
 
 SCHEMA = "gpu-aware-orders/1"

@@ -16,8 +16,6 @@ from slurm_gpu_aware.bounds import MAX_GPU_W, MAX_MHZ
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.text_file import open_plain
 
-__all__ = ["AgentReport", "ClockSpool"]
-
 log = logging.getLogger(__name__)
 
 _JOB = re.compile(r"[1-9][0-9]{0,11}\Z")

@@ -36,8 +36,6 @@ from slurm_gpu_aware.selector.standby import CALL_S, WAIT_S, Standby
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.store.ledger import RoundRecord
 
-__all__ = ["GC_OBJECTS", "Selector", "run"]
-
 log = logging.getLogger(__name__)
 
 _SIGNAL_S = 0.2  # a signal ends a pause after this time at most

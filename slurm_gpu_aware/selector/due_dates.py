@@ -15,8 +15,6 @@ from slurm_gpu_aware.selector.estimates import Estimates
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.moves_under_way import MovesUnderWay
 
-__all__ = ["IMPOSSIBLE", "DueDates"]
-
 log = logging.getLogger(__name__)
 
 IMPOSSIBLE = "due_impossible"

@@ -10,8 +10,6 @@ from typing import Any
 from slurm_gpu_aware.bounds import MAX_GPU_W
 from slurm_gpu_aware.store.ledger import Decision, Event
 
-__all__ = ["KINDS", "JobEnergy", "energy_rows", "job_energy"]
-
 KINDS = ("started", "energy")
 """Kinds of the events that tell a job's energy."""
 _KWH_J = 3.6e6

@@ -18,8 +18,6 @@ from slurm_gpu_aware.selector.energy_accounts import JobEnergy, job_energy
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.store.ledger import Event
 
-__all__ = ["EnergyComments", "comment_of"]
-
 log = logging.getLogger(__name__)
 
 _SETTLE_S = 10.0

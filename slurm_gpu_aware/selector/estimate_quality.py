@@ -10,8 +10,6 @@ import numpy as np
 from slurm_gpu_aware.selector.run_history import run_of
 from slurm_gpu_aware.store.ledger import Decision
 
-__all__ = ["quality"]
-
 _SOURCES = ("name", "user", "account", "limit")
 _LATE_S = 60.0  # Slurm ends a job up to a minute after its limit; the ledger notes ends in rounds
 

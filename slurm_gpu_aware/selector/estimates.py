@@ -13,8 +13,6 @@ from slurm_gpu_aware.planning.estimates import Estimate, JobKind, expected_end_s
 from slurm_gpu_aware.selector.run_history import RunReader
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob
 
-__all__ = ["Estimates"]
-
 
 class Estimates:
     """What the rounds know of run times."""

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import inotify_simple
 
-__all__ = ["Events"]
-
 log = logging.getLogger(__name__)
 
 _FLAGS = inotify_simple.flags

@@ -12,8 +12,6 @@ from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.power_budget import PowerBudget, least_w, present_w
 from slurm_gpu_aware.selector.job_clocks import Clock, higher
 
-__all__ = ["ExplorationPower"]
-
 _NEGLIGIBLE_W = 0.01
 
 

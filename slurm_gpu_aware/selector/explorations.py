@@ -29,8 +29,6 @@ from slurm_gpu_aware.selector.job_clocks import Clock, JobClocks
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.store.ledger import Event
 
-__all__ = ["Explorable", "Exploration", "Explorations", "tried_clocks"]
-
 _CLOCKS = 5
 _LOWEST = 0.55
 """Share of the highest clock; the most efficient one lies between (60 to 75% on V100 to A100)."""

@@ -22,8 +22,6 @@ from slurm_gpu_aware.selector.holding_pool import HoldingPool
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.controllers import Controllers
 
-__all__ = ["Heartbeat"]
-
 log = logging.getLogger(__name__)
 
 _RETRY_S = 3.0

@@ -33,8 +33,6 @@ from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, update_ids
 from slurm_gpu_aware.slurm.updates import JobUpdate
 
-__all__ = ["PLANNABLE", "UNTRIED", "HoldingPool", "alike", "limits", "spare", "stranded"]
-
 log = logging.getLogger(__name__)
 
 PLANNABLE = frozenset({"Licenses", "Priority", "Resources", "None", NODE_TAKEN})

@@ -24,19 +24,6 @@ from slurm_gpu_aware.store.ledger import Decision, Event, Ledger, RoundRecord
 from slurm_gpu_aware.store.reading import open_for_reading
 from slurm_gpu_aware.time_text import duration
 
-__all__ = [
-    "Reader",
-    "event_json",
-    "explain_job",
-    "live_job",
-    "live_jobs",
-    "open_reader",
-    "parked_of",
-    "reason_for",
-    "still_open",
-    "waiting_of",
-]
-
 _PLACE_OFF = re.compile(r"\bplace=off\b")
 _MODEL = re.compile(r"\bgpu_([A-Za-z0-9_.-]+)")
 """Feature that a GPU type becomes (`deploy.render.feature_of`)."""

@@ -11,8 +11,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["ANSWER_S", "Clock", "JobClocks", "higher"]
-
 ANSWER_S = 60.0
 """Time in which an agent has to answer an order."""
 Clock = int | None

@@ -31,8 +31,6 @@ from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob
 from slurm_gpu_aware.slurm.updates import JobUpdate
 
-__all__ = ["JobComments", "placed_text", "waiting_text", "with_due_date"]
-
 log = logging.getLogger(__name__)
 
 _SHOWN = "gpu-aware "

@@ -18,8 +18,6 @@ from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.feasible import allowed_nodes
 from slurm_gpu_aware.selector.performance_models import PerformanceModels
 
-__all__ = ["JobTables"]
-
 _MOST_KEPT = 10_000
 
 

@@ -15,8 +15,6 @@ from slurm_gpu_aware.names import index_type
 from slurm_gpu_aware.selector.ledger_writer import Entry, LedgerWriter
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob
 
-__all__ = ["JobTracker", "Tracked"]
-
 log = logging.getLogger(__name__)
 
 _AFTER_OPENING = frozenset({"opened_by_hand", "started", "ended"})  # not recorded again after these

@@ -10,8 +10,6 @@ from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.class_history import ClassHistory, GivenClass
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 
-__all__ = ["KnownClasses"]
-
 
 class KnownClasses:
     """What the rounds know of classes."""

@@ -30,8 +30,6 @@ from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob
 
-__all__ = ["Leaver", "infeasible"]
-
 log = logging.getLogger(__name__)
 
 _OVERWRITTEN = "its AdminComment was overwritten"

@@ -32,8 +32,6 @@ from slurm_gpu_aware.store.profiles import load_profile
 from slurm_gpu_aware.store.settings_table import POLICY, POWER, put_value
 from slurm_gpu_aware.store.shared_copy import SharedCopy
 
-__all__ = ["Entry", "LedgerWriter"]
-
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")

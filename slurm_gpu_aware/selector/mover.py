@@ -27,8 +27,6 @@ from slurm_gpu_aware.selector.moves_under_way import MovesUnderWay, UnderWay
 from slurm_gpu_aware.selector.policy_in_force import PolicyInForce
 from slurm_gpu_aware.slurm.client import SlurmClient
 
-__all__ = ["Mover"]
-
 log = logging.getLogger(__name__)
 
 _LOOK_S = 30.0  # pause between two looks for moves

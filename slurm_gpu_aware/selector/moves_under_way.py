@@ -27,8 +27,6 @@ from slurm_gpu_aware.slurm.records import ENDED, SlurmJob
 from slurm_gpu_aware.slurm.updates import JobUpdate
 from slurm_gpu_aware.store.ledger import Event
 
-__all__ = ["MovesUnderWay", "UnderWay"]
-
 log = logging.getLogger(__name__)
 
 _NOT_REQUEUED_S = 20.0  # a job that still runs after this was not requeued

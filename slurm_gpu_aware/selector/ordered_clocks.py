@@ -12,8 +12,6 @@ from slurm_gpu_aware.selector.clock_orders import ClockOrders, Order
 from slurm_gpu_aware.selector.clock_spool import AgentReport
 from slurm_gpu_aware.selector.job_clocks import Clock, JobClocks
 
-__all__ = ["OrderedClocks", "WantedClock"]
-
 
 @dataclass(frozen=True)
 class WantedClock:

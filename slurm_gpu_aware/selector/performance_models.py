@@ -12,8 +12,6 @@ from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.models import ModelRow, model_rows
 from slurm_gpu_aware.text_file import parse_json
 
-__all__ = ["PerformanceModels", "read_models"]
-
 
 @dataclass(frozen=True)
 class PerformanceModels:

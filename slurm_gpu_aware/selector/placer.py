@@ -31,8 +31,6 @@ from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.updates import JobUpdate
 from slurm_gpu_aware.store.ledger import RECORD, Decision
 
-__all__ = ["Placer"]
-
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 100  # jobs that one call releases; the start monitor polls them while the next call runs

@@ -9,8 +9,6 @@ from slurm_gpu_aware.errors import ConfigError
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.selector.policy_options import policy_options
 
-__all__ = ["PolicyInForce", "config_in_force", "tuned_in_force"]
-
 
 def tuned_in_force(config: Config) -> tuple[Tuned | None, str]:
     """What tune has set, if it counts, and the policy in force in words.

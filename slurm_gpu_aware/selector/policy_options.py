@@ -19,8 +19,6 @@ from slurm_gpu_aware.placement.drb.interference import InterferenceProfile, Work
 from slurm_gpu_aware.placement.registry import make_policy, option_names, policy_names
 from slurm_gpu_aware.text_file import read_object
 
-__all__ = ["policy_options", "read_interference"]
-
 log = logging.getLogger(__name__)
 
 

@@ -15,8 +15,6 @@ from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.planning.plan import Plan, Waiting
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 
-__all__ = ["Postponements"]
-
 
 class Postponements:
     """Job id -> its wait by choice, as the last round that let it wait saw it."""

@@ -13,8 +13,6 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.slurm.hostlist import hostlist
 
-__all__ = ["PowerReading", "first_of", "idle_nodes", "reading_text"]
-
 MOST_SHOWN = 200
 """Jobs and nodes that a reading names: it is written into the store again and again."""
 

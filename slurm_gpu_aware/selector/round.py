@@ -39,8 +39,6 @@ from slurm_gpu_aware.selector.start_monitor import StartMonitor
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, split_arrays
 
-__all__ = ["Outcome", "Rounds"]
-
 log = logging.getLogger(__name__)
 
 _GATE_MARGIN_S = 5.0  # no job is bound if the gate may open within this time and one command's

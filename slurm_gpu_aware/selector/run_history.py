@@ -23,8 +23,6 @@ from slurm_gpu_aware.slurm.sacct import BAD_ROW, SacctRow, bounded_history
 from slurm_gpu_aware.store.ledger import Decision, Event, Ledger
 from slurm_gpu_aware.store.reading import open_for_reading
 
-__all__ = ["COUNTED", "Run", "RunReader", "run_of"]
-
 log = logging.getLogger(__name__)
 
 COUNTED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "OUT_OF_MEMORY", "TIMEOUT"})

@@ -31,8 +31,6 @@ from slurm_gpu_aware.selector.ordered_clocks import OrderedClocks, WantedClock
 from slurm_gpu_aware.selector.power_reading import PowerReading, first_of, idle_nodes
 from slurm_gpu_aware.store.ledger import Decision
 
-__all__ = ["SitePower"]
-
 log = logging.getLogger(__name__)
 
 _RECORDS = ("clock_set", "clock_failed")

@@ -23,8 +23,6 @@ from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmJob, SlurmQos
 from slurm_gpu_aware.slurm.topology import Network
 
-__all__ = ["QosReader", "SiteReader"]
-
 log = logging.getLogger(__name__)
 
 _EPILOG_S = 3.0  # a node on which an epilog runs for longer counts as busy until it ends

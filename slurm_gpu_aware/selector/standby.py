@@ -17,8 +17,6 @@ from slurm_gpu_aware.gate.licence_gate import working_elsewhere
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.controllers import Controllers
 
-__all__ = ["CALL_S", "WAIT_S", "Standby"]
-
 log = logging.getLogger(__name__)
 
 WAIT_S = 0.5

@@ -25,8 +25,6 @@ from slurm_gpu_aware.selector.backoff import STALE_S, Backoff
 from slurm_gpu_aware.selector.job_tracker import JobTracker, Tracked
 from slurm_gpu_aware.slurm.client import SlurmClient
 
-__all__ = ["StartMonitor"]
-
 log = logging.getLogger(__name__)
 
 _POLL_S = 1.0  # longest pause between two polls

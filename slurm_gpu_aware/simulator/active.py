@@ -15,8 +15,6 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import TraceJob
 
-__all__ = ["ActiveJob", "EventClock", "order_key", "same_gpus"]
-
 _SLACK_GPU_S = 1e-3
 """Tolerance of the threshold: attained service is a sum of many rounded steps."""
 

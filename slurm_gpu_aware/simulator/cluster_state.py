@@ -19,8 +19,6 @@ from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import TraceJob
 from slurm_gpu_aware.topology.distances import with_known_sockets
 
-__all__ = ["BackgroundJobs", "ClusterState"]
-
 
 class ClusterState:
     """The cluster and the jobs on it."""

@@ -25,8 +25,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-__all__ = ["SHARES", "share_of"]
-
 SHARES: Mapping[str, float] = {
     "alexnet": 0.107,
     "googlenet": 0.012,

@@ -11,8 +11,6 @@ from slurm_gpu_aware.bounds import MAX_TIME_S, quoted
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
-__all__ = ["parse_factors", "with_due_dates"]
-
 _NUMBER = r"([0-9]{1,6}(?:\.[0-9]{1,6})?)"
 
 

@@ -27,8 +27,6 @@ from slurm_gpu_aware.sizing.afs import afs
 from slurm_gpu_aware.sizing.allocation import Sized, SizingJob
 from slurm_gpu_aware.sizing.powerflow import allocate
 
-__all__ = ["ElasticRounds"]
-
 
 class ElasticRounds(Rounds):
     """Rounds of ``SimSettings.anew``."""

@@ -47,8 +47,6 @@ from slurm_gpu_aware.simulator.settings import LIMIT_MARGIN, SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.sizing.zeus import zeus_clock
 
-__all__ = ["Simulator", "simulate"]
-
 
 class Simulator:
     """One run of a trace to its end.

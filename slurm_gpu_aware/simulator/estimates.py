@@ -11,8 +11,6 @@ from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
-__all__ = ["Estimates", "estimate_of"]
-
 _LEAST_S = 1.0  # remaining work of a job that has outlived its estimate
 
 

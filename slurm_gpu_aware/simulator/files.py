@@ -19,8 +19,6 @@ from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.simulator.result import Mask, Result, ended_in_all
 from slurm_gpu_aware.text_file import parse_json, read_table, read_text
 
-__all__ = ["DAMAGE", "SavedRun", "damaged", "load_results", "save_results"]
-
 _SUMMARY = "summary.json"
 _NUMBERS = ("submit_s", "gpus", "start_s", "end_s", "wait_s", "jct_s", "run_s", "slowdown")
 _MOST = 1e12

@@ -17,20 +17,6 @@ from slurm_gpu_aware.simulator.result import Mask, Result
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
-__all__ = [
-    "BASELINE",
-    "BEFORE",
-    "KNOWLEDGE",
-    "LIMITS",
-    "RECORDED",
-    "UNSUPPORTED",
-    "recorded_result",
-    "select_window",
-    "with_slots",
-    "with_work",
-    "without_unsupported",
-]
-
 BEFORE = "started before the requested days"
 UNSUPPORTED = (
     "unsupported, because their GPUs do not spread evenly over the nodes; such a job is not "

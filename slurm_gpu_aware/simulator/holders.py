@@ -12,8 +12,6 @@ import numpy as np
 from slurm_gpu_aware.model.cluster import RunningJob
 from slurm_gpu_aware.model.running_jobs import RunningJobs
 
-__all__ = ["Holders"]
-
 
 class Holders:
     """Position in the trace -> running job, in the order in which they were first listed."""

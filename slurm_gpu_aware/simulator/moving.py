@@ -18,8 +18,6 @@ from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.rounds import Rounds
 from slurm_gpu_aware.simulator.trace import TraceJob
 
-__all__ = ["Moving"]
-
 _LOOK_S = 30.0
 """Pause between two looks of the selector for moves."""
 

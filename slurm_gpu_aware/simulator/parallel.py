@@ -19,8 +19,6 @@ from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace
 
-__all__ = ["Run", "run_all"]
-
 _EVERY_S = 0.25
 _PR_SET_PDEATHSIG = 1
 """Option of prctl(2)."""

@@ -28,8 +28,6 @@ from slurm_gpu_aware.topology.matching import eff_table, match
 from slurm_gpu_aware.topology.patterns import parse_pattern
 from slurm_gpu_aware.topology.subsets import MAX_EXACT
 
-__all__ = ["Physics", "bandwidth_ratio", "expected_worst"]
-
 
 class Physics:
     """Slowdown of a job on GPUs; ``cluster`` has the true scores, not the planner's bins."""

@@ -13,8 +13,6 @@ from slurm_gpu_aware.simulator.history import RECORDED
 from slurm_gpu_aware.simulator.step_function import area_until
 from slurm_gpu_aware.time_text import duration
 
-__all__ = ["PICTURES", "POWER_PICTURE", "Picture", "draw_picture", "line_look", "time_unit"]
-
 _DASHES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
 """40 pairs with the dashes: the two lengths have no common divisor."""

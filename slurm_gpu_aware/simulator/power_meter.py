@@ -18,8 +18,6 @@ from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.step_function import area_until
 
-__all__ = ["ENERGY_KEYS", "Energy", "PowerMeter"]
-
 ENERGY_KEYS = ("energy_kwh", "idle_energy_kwh", "peak_power_w", "power_limit_w")
 """Numbers of a summary: all energy, the part of GPUs without a job, the highest power,
 and the limit that the planner kept (None: none)."""

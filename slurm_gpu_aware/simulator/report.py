@@ -17,8 +17,6 @@ from slurm_gpu_aware.simulator.result import DUE_KEYS
 from slurm_gpu_aware.simulator.uncertainty import as_good
 from slurm_gpu_aware.time_text import duration
 
-__all__ = ["calibration", "counted", "gain_text", "page_text", "plain_summary", "write_report"]
-
 _SAME_PERCENT = 0.05
 """Below it a difference is printed as 0.0%."""
 

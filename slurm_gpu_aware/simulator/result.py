@@ -14,8 +14,6 @@ from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.step_function import area_until
 from slurm_gpu_aware.simulator.trace import Trace
 
-__all__ = ["DUE_KEYS", "Mask", "Result", "compared", "ended_in_all"]
-
 DUE_KEYS = ("due_jobs", "due_met", "avg_late_s", "late_h")
 """Numbers of a summary: jobs with due dates, the share of them in time, mean lateness of those that
 ended (in time: 0), and its sum."""

@@ -22,8 +22,6 @@ from slurm_gpu_aware.simulator.active import ActiveJob, order_key
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.settings import SimSettings
 
-__all__ = ["Round", "Rounds"]
-
 Place = tuple[tuple[float, ...], tuple[tuple[int, ...], str], int]
 """Key of the order, key of the job's id, position in the trace."""
 

@@ -20,8 +20,6 @@ from slurm_gpu_aware.simulator.trace import BadRow, Trace, TraceJob, checked, re
 from slurm_gpu_aware.slurm.sacct import BAD_ROW, SacctRow, sacct_rows
 from slurm_gpu_aware.text_file import decoded, read_data, read_text
 
-__all__ = ["read_sacct", "read_trace"]
-
 _AUTO = "auto"
 PROBE = "probe of gpu-aware-profile sweep"
 """Reason under which ``read_sacct`` counts our own jobs."""

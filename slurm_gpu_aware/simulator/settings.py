@@ -16,18 +16,6 @@ from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.simulator.communication import SHARES
 from slurm_gpu_aware.sizing.allocation import power_limit_w
 
-__all__ = [
-    "LIMIT_MARGIN",
-    "MEASURED_SHARE",
-    "ORDERS",
-    "OVERRUNS",
-    "SIZINGS",
-    "STS",
-    "PowerSettings",
-    "SimSettings",
-    "parse_policy",
-]
-
 MEASURED_SHARE = SHARES["alexnet"]
 """Communication share for applications without a measured one."""
 

@@ -18,8 +18,6 @@ from slurm_gpu_aware.topology.locality import with_levels
 from slurm_gpu_aware.topology.machines import machine
 from slurm_gpu_aware.variability.bins import bin_scores
 
-__all__ = ["SimulatedSite", "bin_all", "stored_site", "synthetic_site", "with_scores"]
-
 PENALTIES: Mapping[str, float] = {"node": 1.0, "cluster": 1.5}
 """L of the two levels of PAL."""
 

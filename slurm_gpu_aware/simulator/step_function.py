@@ -7,8 +7,6 @@ import numpy.typing as npt
 
 from slurm_gpu_aware.model.arrays import FloatArray
 
-__all__ = ["area_until"]
-
 
 def area_until(since: FloatArray, values: npt.ArrayLike, at: FloatArray) -> FloatArray:
     """Integral from the first step up to each time in ``at``.

@@ -21,8 +21,6 @@ from slurm_gpu_aware.sizing.speeds import Speeds
 from slurm_gpu_aware.sizing.sts import DueJob, decide
 from slurm_gpu_aware.sizing.work import empirical
 
-__all__ = ["StsSizes", "sts_sizes"]
-
 PERIOD_S = 600.0
 """Longest time between decisions while a job waits (H; the paper gives no value)."""
 LATE_COST = 10.0

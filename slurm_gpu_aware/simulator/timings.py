@@ -15,8 +15,6 @@ from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.text_file import BadRow, Row, read_table
 from slurm_gpu_aware.variability.scores import pm_scores, run_medians
 
-__all__ = ["DRAWS", "Draw", "Timings", "draw_scores", "on_gpus", "read_timings"]
-
 DRAWS: Mapping[str, str] = {
     "gpus": "single GPUs, none twice",
     "nodes": "whole nodes, none twice, so that neighbours stay together",

@@ -16,8 +16,6 @@ from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.text_file import BadRow, Row, read_table
 from slurm_gpu_aware.topology.patterns import parse_pattern
 
-__all__ = ["BadRow", "Trace", "TraceJob", "checked", "poisson_trace", "read_csv"]
-
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:

@@ -20,11 +20,6 @@ from slurm_gpu_aware.model.profile import GpuTiming
 from slurm_gpu_aware.simulator.result import Result, ended_in_all
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
-__all__ = [
-    *("LEAST_DAYS", "LEAST_JOBS", "LEAST_SEEDS", "Comparison", "Verdict"),
-    *("compare", "covered_days", "drawn_days", "drawn_runs", "measures", "percent", "verdict"),
-]
-
 LEAST_DAYS = 14
 """Two of each weekday."""
 LEAST_JOBS = 200

@@ -13,8 +13,6 @@ import numpy as np
 
 from slurm_gpu_aware.simulator.result import Mask, Result, compared, ended_in_all
 
-__all__ = ["as_good", "each_job", "first_simulated", "over_seeds"]
-
 _SMALL = 0.01
 _SLOWER = 1e-3
 """A job is slower if its completion time is longer by more than this share."""

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 
 from slurm_gpu_aware.sizing.allocation import Allocation, Sized, SizingJob, allocation, sized_at
 
-__all__ = ["afs"]
-
 
 def afs(
     jobs: Sequence[SizingJob],

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from slurm_gpu_aware.model.size_table import SizeTable
 
-__all__ = ["Allocation", "Sized", "SizingJob", "allocation", "power_limit_w", "sized_at"]
-
 
 @dataclass(frozen=True, eq=False)
 class SizingJob:

@@ -12,8 +12,6 @@ from slurm_gpu_aware.sizing.allocation import SizingJob
 from slurm_gpu_aware.sizing.ladder import Ladder
 from slurm_gpu_aware.sizing.menu import gathered
 
-__all__ = ["Clocks", "lowest_clocks_first", "raised_clocks"]
-
 
 @dataclass(frozen=True, eq=False)
 class Clocks:

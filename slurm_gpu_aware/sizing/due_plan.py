@@ -22,8 +22,6 @@ from slurm_gpu_aware.sizing.speeds import Speeds, speeds_of
 from slurm_gpu_aware.sizing.stochastic import GrowthPlan, best_constant, optimum
 from slurm_gpu_aware.sizing.work import WorkDistribution, empirical, uniform
 
-__all__ = ["DuePlan", "due_plan", "due_work"]
-
 AT_ONCE_S = 1.0
 """A size is left at once if its time is not longer than this, ..."""
 RESTARTS = 5.0

@@ -6,8 +6,6 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["DueNode", "FreeGpus", "Share"]
-
 ROUNDING = 1e-9
 """Of sums of shares."""
 

@@ -11,8 +11,6 @@ from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.model.size_table import least_energy
 from slurm_gpu_aware.sizing.allocation import SizingJob, sized_at
 
-__all__ = ["MICRO", "Ladder", "Steps", "clock_ladder", "least_ladder", "microwatts", "steps"]
-
 MICRO = 1_000_000
 MOST_W = 1e8
 """Power above this is taken as this: sums of it stay exact."""

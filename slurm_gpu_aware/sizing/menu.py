@@ -12,8 +12,6 @@ from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.sizing.allocation import SizingJob
 from slurm_gpu_aware.sizing.ladder import MICRO, Ladder, Steps, clock_ladder, least_ladder, steps
 
-__all__ = ["GpuSteps", "Menu", "gathered", "gpu_steps", "menus"]
-
 
 @dataclass(frozen=True, eq=False)
 class Menu:

@@ -18,8 +18,6 @@ from slurm_gpu_aware.sizing.clocks import Clocks, lowest_clocks_first, raised_cl
 from slurm_gpu_aware.sizing.ladder import MICRO, microwatts
 from slurm_gpu_aware.sizing.menu import GpuSteps, gpu_steps, menus
 
-__all__ = ["allocate"]
-
 NO_LIMIT_UW = 1 << 62
 TRIED_ALL = 64
 """Up to this many growth steps, clocks are tried after each number of them."""

@@ -11,8 +11,6 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.size_table import SizeTable
 
-__all__ = ["Speeds", "least_share", "speeds_of"]
-
 
 @dataclass(frozen=True, eq=False)
 class Speeds:

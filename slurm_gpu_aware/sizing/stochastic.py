@@ -20,8 +20,6 @@ from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.sizing.speeds import Speeds
 from slurm_gpu_aware.sizing.work import WorkDistribution
 
-__all__ = ["GrowthPlan", "best_constant", "constant", "optimum"]
-
 GRID = np.linspace(0.0, 1.0, 33)[1:-1]
 """Prices tried at a time."""
 ROUNDS = 12

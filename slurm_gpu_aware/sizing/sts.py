@@ -28,8 +28,6 @@ from slurm_gpu_aware.sizing.speeds import Speeds
 from slurm_gpu_aware.sizing.stochastic import GrowthPlan, best_constant, constant, optimum
 from slurm_gpu_aware.sizing.work import WorkDistribution
 
-__all__ = ["Decision", "DueJob", "Given", "decide"]
-
 AT_ONCE = 1e-6
 """Share of its longest time in which a job leaves a size that it then does not get at all."""
 

@@ -11,8 +11,6 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.sizing.work_shapes import Pieces, Shape
 
-__all__ = ["WorkDistribution", "empirical", "uniform"]
-
 
 @dataclass(frozen=True, eq=False)
 class WorkDistribution:

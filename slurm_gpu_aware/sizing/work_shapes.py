@@ -10,8 +10,6 @@ import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 
-__all__ = ["Pieces", "Shape"]
-
 
 class Shape(Protocol):
     """S(w) = P(W > w) of some work W >= 0: 1 or less at 0, never rising, continuous from above.

@@ -6,8 +6,6 @@ import numpy as np
 
 from slurm_gpu_aware.model.size_table import SizeTable, least_energy
 
-__all__ = ["zeus_clock"]
-
 
 def zeus_clock(table: SizeTable, gpus: int, max_w: float, eta: float = 0.5) -> int | None:
     """SM clock of a job of ``gpus`` GPUs, MHz; None, the default clock, where nothing is known.

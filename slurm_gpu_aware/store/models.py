@@ -13,19 +13,6 @@ from slurm_gpu_aware.model.performance_sample import NamedSample, PerformanceSam
 from slurm_gpu_aware.model.profile import IDLE
 from slurm_gpu_aware.store.database import Store
 
-__all__ = [
-    *(
-        "MAX_APPLICATIONS",
-        "MAX_OF_USER",
-        "MAX_SAMPLES",
-        "GpuKind",
-        "ModelRow",
-        "application_pairs",
-        "application_samples",
-    ),
-    *("class_samples", "gpu_kinds", "model_rows", "put_models", "put_samples"),
-]
-
 MAX_APPLICATIONS = 1000
 """Pairs of application and GPU model with samples."""
 MAX_OF_USER = 20
