@@ -16,9 +16,9 @@ from slurm_gpu_aware.model.job_hints import parse_comment
 from slurm_gpu_aware.names import PROBE_JOB
 from slurm_gpu_aware.placement.registry import policy_names
 from slurm_gpu_aware.simulator.history import select_window
-from slurm_gpu_aware.simulator.trace import BadRow, Trace, TraceJob, checked, read_csv
+from slurm_gpu_aware.simulator.trace import Trace, TraceJob, checked, read_csv
 from slurm_gpu_aware.slurm.sacct import BAD_ROW, SacctRow, sacct_rows
-from slurm_gpu_aware.text_file import decoded, read_data, read_text
+from slurm_gpu_aware.text_file import BadRow, decoded, read_data, read_text
 
 _AUTO = "auto"
 PROBE = "probe of gpu-aware-profile sweep"
