@@ -80,7 +80,8 @@ def place_moved(
     Each gets the GPUs that were chosen for it, or if these are not free as many of the best that
     are now. One that fits nowhere, or for which there is no power, goes to the front of the queue,
     with as many GPUs as it had, or fewer if it shrinks. One that shrinks comes back with as many as
-    it had if these are free and no other job waits any more.
+    it had if these are free and no other job waits any more. One that now asks for more than that
+    or the move gave it waits like any other.
 
     Returns the assignments, the rest of the queue, and the cluster and the power for it.
 
@@ -103,7 +104,11 @@ def place_moved(
         if not others:
             target = _with_all(target, request, here, dispatcher, budget)
         gpus = sum(map(len, target.slots))
-        request = replace(request, had_gpus=min(gpus, _gpus_before(target, gpus)))
+        before = _gpus_before(target, gpus)
+        if min(request.gpus, *request.sizes or (request.gpus,)) > max(gpus, before):
+            rest.append(request)  # its owner has asked for more meanwhile: that has no precedence
+            continue
+        request = replace(request, had_gpus=min(gpus, before))
         request = request.from_size(request.had_gpus)
         sized = request.resized(gpus) if gpus in request.sizes else request
         clock_mhz = settings.clock_mhz(sized)

@@ -55,6 +55,16 @@ def test_if_none_are_free_it_is_first_in_the_queue():
     assert max(rest, key=lambda request: request.priority).job_id == "1"
 
 
+@pytest.mark.parametrize("sizes", [(), (2, 3)])
+def test_if_its_owner_asks_for_more_meanwhile_it_has_no_precedence(sizes):
+    """Else a job of one GPU that is moved could go before all others with any number."""
+    changed = replace(FIRST, gpus=2, sizes=sizes)
+    cluster = Cluster.uniform(3, 1, scores=SCORES)
+    placed, rest, after, _ = place_moved({"1": target(1)}, [OTHER, changed], cluster, PAL, 0.0)
+    assert (placed, rest) == ((), [OTHER, changed])
+    assert after.free.all()
+
+
 def test_what_its_request_forbids_since_then_is_not_taken():
     cluster = Cluster.uniform(3, 1, scores=SCORES)
     bound = replace(FIRST, eligible=np.array([False, False, True]))
