@@ -8,9 +8,12 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import groupby
 
+import numpy as np
+
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import TIER, Request
+from slurm_gpu_aware.model.running_jobs import RunningJobs
 from slurm_gpu_aware.placement.account import predicted_slowdown
 from slurm_gpu_aware.planning.due_account import DueAccount
 from slurm_gpu_aware.planning.movable import Movable
@@ -19,7 +22,7 @@ from slurm_gpu_aware.planning.prefix import in_slurm_order
 from slurm_gpu_aware.sizing.due_plan import due_plan
 
 WORTH_WAITING = 0.9
-"""A job waits for its size if fewer GPUs leave less than this share of its probability."""
+"""A job waits for its size if fewer GPUs now leave less than this share of the probability."""
 
 
 def due_account(
@@ -99,21 +102,22 @@ def _by_turn(
 
 
 def with_due_sizes(
-    queue: Sequence[Request], accounts: Mapping[str, DueAccount], free: int, now: float
+    queue: Sequence[Request], accounts: Mapping[str, DueAccount], cluster: Cluster, now: float
 ) -> Sequence[Request]:
     """The queue; a job gets none of its sizes below the one with which its due date is met.
 
-    Of the ``free`` GPUs it leaves others with due dates their least sizes, and starts with what is
+    Of the free GPUs it leaves others with due dates their least sizes, and starts with what is
     left: where there are too few GPUs for all, a job that waits for more makes those behind it
-    late. Only the last of the queue waits for its size, if it cannot grow later and what is left
-    makes its due date less likely. No job that was moved gets fewer GPUs than it had. ``queue``:
-    in the order in which its jobs start.
+    late. Only the last of the queue waits for its size, if it cannot grow later and its due date is
+    likelier then than with what is left now. No job that was moved gets fewer GPUs than it had.
+    ``queue``: in the order in which its jobs start.
     """
     counts = {
         request.job_id: account
         for request in queue
         if (account := accounts.get(request.job_id)) is not None and _counts(request, account)
     }
+    free = int(np.count_nonzero(cluster.free))
     spare = free - sum(_least(request) for request in queue if request.job_id in counts)
     least = {request.job_id: request.had_gpus for request in queue}
     for request in queue:
@@ -122,20 +126,36 @@ def with_due_sizes(
             gpus = max(least[request.job_id], account.gpus)
             if gpus > most:
                 left = max(size for size in request.sizes if size <= most)
-                if request is not queue[-1] or not _waits(request, account, left, now):
+                if request is not queue[-1] or not _waits(request, gpus, left, cluster, now):
                     gpus = max(left, least[request.job_id])
             least[request.job_id] = gpus
             spare -= gpus - _least(request)
     return [request.from_size(n) if (n := least[request.job_id]) else request for request in queue]
 
 
-def _waits(request: Request, account: DueAccount, gpus: int, now: float) -> bool:
-    """Whether a job waits for its size: it cannot grow later, and ``gpus`` are too few."""
+def _waits(request: Request, gpus: int, left: int, cluster: Cluster, now: float) -> bool:
+    """Whether a job waits for ``gpus`` rather than start with those ``left``: it cannot grow."""
     if request.due is None or request.due.restart_s is not None:
         return False
-    with_these = due_account(replace(request, gpus=gpus, sizes=(gpus,)), now)
-    in_time = 0.0 if with_these is None else with_these.in_time or 0.0
-    return in_time < WORTH_WAITING * (account.in_time or 0.0)
+    later_s = _free_at(gpus, cluster, now)
+    return _in_time(request, left, now) < WORTH_WAITING * _in_time(request, gpus, later_s)
+
+
+def _in_time(request: Request, gpus: int, start_s: float) -> float:
+    """Probability that the due date is met with a number of GPUs from a time on."""
+    sized = request if gpus == request.gpus else request.resized(gpus)
+    account = due_account(sized, start_s, running=True)
+    return 0.0 if account is None else account.in_time or 0.0
+
+
+def _free_at(gpus: int, cluster: Cluster, now: float) -> float:
+    """When so many GPUs are free, as far as the ends of running jobs are expected; inf: never."""
+    missing = gpus - int(np.count_nonzero(cluster.free))
+    for job in RunningJobs.of(cluster.running).by_end if missing > 0 else ():
+        missing -= len(job.each_gpu)
+        if missing <= 0:
+            return max(job.until_s, now)
+    return now if missing <= 0 else math.inf
 
 
 def _least(request: Request) -> int:

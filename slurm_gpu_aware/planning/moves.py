@@ -31,8 +31,6 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-import numpy as np
-
 from slurm_gpu_aware.model.cluster import Cluster, Gpu
 from slurm_gpu_aware.model.move_settings import RATE_S, MoveSettings
 from slurm_gpu_aware.model.power import PowerState
@@ -86,8 +84,7 @@ def plan_moves(
     accounts = due_accounts(queue, now)
     queue = in_order(queue, settings, accounts, now)
     if any(request.sizes for request in queue):  # as the round places them
-        free = int(np.count_nonzero(cluster.free))
-        queue = with_least_sizes(with_due_sizes(queue, accounts, free, now))
+        queue = with_least_sizes(with_due_sizes(queue, accounts, cluster, now))
     known, budget = list(movable), PowerBudget.of(cluster, settings, power)
     if budget is not None:
         cluster, queue = budget.cluster, [budget.needing(request) for request in queue]

@@ -89,8 +89,7 @@ def plan_round(
     accounts = due_dates.due_accounts(queue, now)
     queue = due_dates.in_order(queue, settings, accounts, now)
     if moldable:
-        free = int(np.count_nonzero(cluster.free))
-        queue = with_least_sizes(due_dates.with_due_sizes(queue, accounts, free, now))
+        queue = with_least_sizes(due_dates.with_due_sizes(queue, accounts, cluster, now))
     budget = PowerBudget.of(cluster, settings, power)
     if budget is not None:
         cluster, queue = budget.cluster, [budget.needing(request) for request in queue]

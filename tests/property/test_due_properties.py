@@ -85,12 +85,12 @@ def test_by_pressure_no_job_passes_one_of_another_kind(site, exponent, data):
                 assert NOW - other.submit_s < other.expected_s
 
 
-@given(sites(), st.floats(0.2, 1.0), st.integers(0, 20), st.data())
-def test_beside_others_a_job_without_due_date_or_history_is_untouched(site, exponent, free, data):
-    _, _, queue = site
+@given(sites(), st.floats(0.2, 1.0), st.data())
+def test_beside_others_a_job_without_due_date_or_history_is_untouched(site, exponent, data):
+    cluster, _, queue = site
     plain = [replace(r, gpus=1, sizes=(1, 2, 4), table=table(exponent)) for r in queue]
     some = [data.draw(st.just(request) | dated(request)) for request in plain]
-    sized = with_due_sizes(some, due_accounts(some, NOW), free, NOW)
+    sized = with_due_sizes(some, due_accounts(some, NOW), cluster, NOW)
     for asked, one in zip(some, sized, strict=True):
         if asked.due is None or not asked.due.runs:
             assert one is asked

@@ -69,10 +69,17 @@ def test_a_job_waits_for_its_size_only_as_the_last_of_the_queue():
     assert sizes(plan) == {"1": 2}
     plan = plan_round([job("1", 1.5), replace(other, priority=1.0)], full(4), PACKED, NOW)
     assert sizes(plan) == {"9": 2}
-    plan = plan_round([job("1", 1.5)], full(2), PACKED, NOW)
+    plan = plan_round([job("1", 1.5)], full(2, until_h=0.1), PACKED, NOW)
     assert sizes(plan) == {}
     account = plan.due["1"]
     assert (account.gpus, account.in_time) == (4, 1.0)
+
+
+@pytest.mark.parametrize("until_h", [1.0, -0.1, math.inf])
+def test_a_job_does_not_wait_for_gpus_that_come_too_late(until_h):
+    """With the two GPUs that are free, one of two earlier runs would have been in time."""
+    plan = plan_round([job("1", 1.5)], full(2, until_h=until_h), PACKED, NOW)
+    assert sizes(plan) == ({} if until_h < 0 else {"1": 2})  # the other job ends at any moment
 
 
 def test_the_account_says_how_likely_it_is():
