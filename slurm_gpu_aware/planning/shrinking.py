@@ -99,7 +99,7 @@ def _shrink(
     if head not in starts:
         return None
     starts = [r for r in starts if r is head or dispatcher.could_place(r, front.rest) is None]
-    return _told(replace(move, others_s=len(starts) * sooner_s), starts, sooner_s)
+    return _explained(replace(move, others_s=len(starts) * sooner_s), starts, sooner_s)
 
 
 def _exceeds_limit(move: Move) -> bool:
@@ -108,7 +108,7 @@ def _exceeds_limit(move: Move) -> bool:
     return known and move.remaining_s - move.saves_s > move.request.time_limit_s
 
 
-def _told(move: Move, starts: Sequence[Request], sooner_s: float) -> Move:
+def _explained(move: Move, starts: Sequence[Request], sooner_s: float) -> Move:
     """The move with the jobs that start by it, also in its account."""
     names = tuple(request.job_id for request in starts)
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
