@@ -19,6 +19,7 @@ HERE = Path(__file__).parent
 LONGEST_FIRST = (
     "test_survival",
     "test_rolling",
+    "test_exploring",
     "test_holding_pool",
     "test_requests",
     "test_preemption",
