@@ -260,13 +260,21 @@ def test_powerflow_needs_the_measured_data(scripts, partial, monkeypatch):
         scripts.powerflow.main()
 
 
-@pytest.mark.shared
-def test_powerflow_with_few_jobs(scripts, monkeypatch):
+@pytest.fixture
+def powerflow_data(scripts, monkeypatch):
+    """Measured data; the models are the measured tables themselves."""
     data = scripts.common.shared(*scripts.powerflow_bench.NEEDED)
     if data is None:
         pytest.skip("no measured data")
     monkeypatch.setattr(scripts.powerflow, "fitted", lambda tables, seed: tables)
-    text = scripts.powerflow.section(scripts.powerflow.Count(1, (0.8,), (0.6, 1.0), 8), data, 1)
+    return data
+
+
+@pytest.mark.shared
+def test_powerflow_with_few_jobs(scripts, powerflow_data):
+    text = scripts.powerflow.section(
+        scripts.powerflow.Count(1, (0.8,), (0.6, 1.0), 8), powerflow_data, 1
+    )
     assert "(a part of the runs)" in text
     for row in (
         "Tiresias + Zeus | 1.62",
@@ -278,12 +286,9 @@ def test_powerflow_with_few_jobs(scripts, monkeypatch):
 
 
 @pytest.mark.shared
-def test_moves_of_powerflow_with_few_jobs(scripts, monkeypatch):
-    data = scripts.common.shared(*scripts.powerflow_bench.NEEDED)
-    if data is None:
-        pytest.skip("no measured data")
-    monkeypatch.setattr(scripts.powerflow, "fitted", lambda tables, seed: tables)
-    text = scripts.powerflow_moves.section(scripts.powerflow.Count(1, (3.0,), (1.0,), 20), data, 1)
+def test_moves_of_powerflow_with_few_jobs(scripts, powerflow_data):
+    count = scripts.powerflow.Count(1, (3.0,), (1.0,), 20)
+    text = scripts.powerflow_moves.section(count, powerflow_data, 1)
     assert "(a part of the runs)" in text
     for row in ("they grow (`shrink = false`)", "they grow and shrink", "demand 3, eta 1"):
         assert f"| {row} | " in text

@@ -1,4 +1,4 @@
-"""Running jobs that give GPUs back: when that pays, for whom, and what it must not take."""
+"""Running jobs that give GPUs back: when that pays, which jobs start, and what it must not take."""
 
 import math
 from dataclasses import replace
