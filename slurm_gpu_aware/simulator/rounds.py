@@ -168,6 +168,7 @@ class Rounds:
     ) -> Plan:
         """Plan ``queue`` beside ``keep`` (None: all); ``given``: an earlier part of this round."""
         holders = self.settings.backfill or self.profiled or self._weighs or self.limited
+        holders |= any(active.request.due is not None for active in queue)
         shown, now = self.state.view(keep, with_holders=holders), self.state.clock.now
         if given is not None:
             requests = {a.job.job_id: a.request for a in given[0]}

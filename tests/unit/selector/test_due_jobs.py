@@ -304,11 +304,12 @@ def test_by_pressure_the_weight_of_the_qos_goes_first(
     weights: str,
     first: str,
 ) -> None:
-    """Jobs 7 and 8 need all GPUs of a node, of which there is one; 8 comes first in Slurm."""
+    """Each of jobs 7 and 8 needs two of the three free GPUs; 8 comes first in Slurm."""
     settings = f'{MOVES}[due_dates]\norder = "pressure"\n{weights}'
-    one = bench(site, "gpus=1-4,due=4h", RUNS, settings)
-    like = site.jobs["7"] | {"comment": f"{NET},gpus=1-4,due=5h", "qos": "high", "priority": 9_001}
-    site.write([site.jobs["7"], like | {"job_id": 8}], NODES[:1])
+    one = bench(site, "gpus=2-4,due=4h", ((2, 2 * H), (2, 3 * H)), settings)
+    like = site.jobs["7"] | {"comment": f"{NET},gpus=2-4,due=5h", "qos": "high", "priority": 9_001}
+    other = parked("9", state="RUNNING", licenses="", admin_comment="", nodes="n1") | {"slots": [0]}
+    site.write([site.jobs["7"], like | {"job_id": 8}, other], NODES[:1])
     one.restart()
     one.round()
     one.round()

@@ -69,11 +69,14 @@ def others(gpus, seconds, at_s=AT_S - 1):
 def test_a_job_waits_for_the_size_of_its_plan(due_after_s):
     plan = planned(due_after_s)
     half = plan.gpus // 2
-    long, short = others(8 - plan.gpus, 20_000.0), others(plan.gpus - half, 101.0)
-    jobs = [*earlier(), long, replace(short, job_id="short"), dated(1000.0, due_after_s)]
+    long, other = others(8 - plan.gpus, 20_000.0), others(plan.gpus - half, 101.0)
+    short = replace(other, job_id="short", time_limit_s=101.0)
+    jobs = [*earlier(), long, short, dated(1000.0, due_after_s)]
     result = run(jobs)
     assert sizes_of(result) == [(AT_S + 100.0, plan.gpus)]
     assert result.due()["due_met"] == 1.0
+    of_long_limit = [*earlier(), long, replace(short, time_limit_s=1e6), jobs[-1]]
+    assert sizes_of(run(of_long_limit)) == [(AT_S, half)]
     undated = run(jobs, "packed:no-due")
     assert undated.settings.label == "packed:no-due"
     assert sizes_of(undated) == [(AT_S, half)]
