@@ -17,13 +17,18 @@ pytestmark = OUTRUN
 
 ORDERS = "/etc/slurm/gpu-aware-orders"
 WAIT = "sleep 300"
+LAST: dict[str, int] = {}
+"""Node -> number of the last orders that a test wrote."""
 
 
 def order(
     cluster: Cluster, node: str, *lines: str, valid_s: int = 300, owner: str = "slurm"
 ) -> int:
-    """Write a node's orders as the selector does; return their number."""
-    seq = time.time_ns() // 1000
+    """Write a node's orders as the selector does; return their number.
+
+    Its number comes from the time, as an agent takes no smaller one from the selector later.
+    """
+    seq = LAST[node] = max(LAST.get(node, 0) + 1, int(time.time()))
     text = "\n".join([f"gpu-aware-orders/1 {seq} {int(time.time()) + valid_s}", *lines])
     file = f"{ORDERS}/{node}.orders"
     put = f"printf '%s\\n' '{text}' > {file}.new && chown {owner} {file}.new"

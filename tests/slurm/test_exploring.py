@@ -44,9 +44,6 @@ def exploring(cluster: Cluster) -> Iterator[None]:
     with kept(cluster, CONFIG, FILE):
         cluster.sh("ctl", f"printf '\\n[power]\\nexplore_s = 100\\n' >> {CONFIG}")
         cluster.sh("ctl", f"install -d -m 1733 {RECORDS}; rm -f {RECORDS}/*")
-        for node in NODES:  # an agent that another test left in trouble obeys no orders
-            cluster.service_down(node, "clockd")
-            cluster.service_up(node, "clockd")
         with new_store(cluster):  # other tests count with jobs whose power no model knows
             cluster.sh(
                 "ctl",
