@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from sts_simulation import Scheduler, Shares
 
-from slurm_gpu_aware.model.arrays import FloatArray
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.sizing.free_gpus import DueNode, FreeGpus, Share
 from slurm_gpu_aware.sizing.sts import DueJob
 from slurm_gpu_aware.sizing.work import WorkDistribution
@@ -74,7 +74,7 @@ class _Options:
         late_s = np.maximum(time_s - [[job.due - now] for job in jobs], 0.0)
         return cls(sizes, time_s, cost, late_s, np.array([job.late_cost for job in jobs]))
 
-    def by_cost(self, noise: FloatArray | float = 1.0) -> FloatArray:
+    def by_cost(self, noise: FloatArray | float = 1.0) -> IntArray:
         """(jobs, O) order of the options: the cheapest that is in time, else the fastest."""
         key = np.where(self.late_s > 0, self.time_s, -1 / (self.cost * noise))
         return np.argsort(key, axis=1, kind="stable")
@@ -90,7 +90,7 @@ class _Options:
 
 
 def _greedy(
-    order: Sequence[int], turns: FloatArray, options: _Options, free: FreeGpus
+    order: Sequence[int], turns: IntArray, options: _Options, free: FreeGpus
 ) -> tuple[dict[int, Share], list[int | None]]:
     """Job by job the first of its options that is free; (share of each job that has one, option).
 

@@ -17,6 +17,8 @@ class Shape(Protocol):
     All methods take and return arrays of one shape.
     """
 
+    def __hash__(self) -> int: ...
+
     def survival(self, work: FloatArray) -> FloatArray:
         """S(w)."""
 
