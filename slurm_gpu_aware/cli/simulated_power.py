@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -74,7 +74,7 @@ def simulated_power(
         say(sentence)
     model = gpu_model or _only_model(cluster)
     clocks, limit_w = _of_gpus(profile, model)
-    found = _Tables(models, model, clocks, int(cluster.exists.sum(axis=1).max()))
+    found = _Tables(models, model, clocks, int(cluster.exists.sum(axis=1).max()), trace.jobs)
     jobs = tuple(found.tabled(job) for job in trace.jobs)
     for name, count in sorted(found.lacking.items()):
         them = counted(count, "job counts with its", "jobs count with their")
@@ -113,11 +113,20 @@ class _Tables:
     """Size tables of the jobs of a trace, one for each application and choice of sizes."""
 
     def __init__(
-        self, models: PerformanceModels, gpu_model: str, clocks: tuple[int, ...], width: int
+        self,
+        models: PerformanceModels,
+        gpu_model: str,
+        clocks: tuple[int, ...],
+        width: int,
+        jobs: Iterable[TraceJob],
     ) -> None:
         self.models, self.gpu_model, self.clocks, self.width = models, gpu_model, clocks, width
         self.lacking: Counter[str] = Counter()
         """Application or class without a model -> number of jobs."""
+        self._asked: dict[object, set[int]] = defaultdict(set)
+        """User and name -> GPU counts of their jobs, on whose runs due dates rest."""
+        for job in jobs:
+            self._asked[job.user, job.name or job.model].add(job.gpus)
         self._known: dict[object, SizeTable | None] = {}
 
     def tabled(self, job: TraceJob) -> TraceJob:
@@ -131,10 +140,12 @@ class _Tables:
 
     def _table(self, job: TraceJob) -> SizeTable | None:
         sizes = tuple(sorted({job.gpus, *job.sizes}))
-        key = job.model, job.app_class, sizes
+        beside = tuple(sorted(self._asked[job.user, job.name or job.model])) if job.sizes else ()
+        key = job.model, job.app_class, sizes, beside
         if key not in self._known:
             model = self.models.of(job.model, job.app_class, self.gpu_model)
-            table = None if model is None else size_table(model, sizes, self.clocks, self.width)
+            known = (sizes, self.clocks, self.width)
+            table = None if model is None else size_table(model, *known, beside=beside)
             self._known[key] = None if table is None else _complete(table)
         return self._known[key]
 

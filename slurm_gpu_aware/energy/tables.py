@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -17,6 +17,8 @@ def size_table(
     clocks_mhz: Sequence[int],
     gpus_per_node: int,
     batch_size: float | None = None,
+    *,
+    beside: Iterable[int] = (),
 ) -> SizeTable:
     """Time and power of a job for each of its sizes and clocks.
 
@@ -26,9 +28,14 @@ def size_table(
 
     What does not follow from measurements is NaN: other GPU counts (`PerformanceModel.knows_gpus`)
     than the least one of the job, and clocks below the measured ones. The least size is always
-    known up to the absolute time. Raises ValueError if ``gpus`` or ``clocks_mhz`` is empty.
+    known up to the absolute time. ``beside``: other GPU counts that the table has if their times
+    and that of the least size follow from measurements. Raises ValueError if ``gpus`` or
+    ``clocks_mhz`` is empty.
     """
-    sizes = np.array(sorted(set(gpus)), dtype=np.int64)
+    counts = set(gpus)
+    if counts and model.knows_gpus(min(counts)):
+        counts.update(filter(model.knows_gpus, beside))
+    sizes = np.array(sorted(counts), dtype=np.int64)
     clocks = np.array(sorted(set(clocks_mhz)), dtype=np.int64)
     measured = model.measured
     if batch_size is not None or measured.most_gpus > measured.least_gpus:

@@ -17,8 +17,14 @@ class DueDate:
     epochs: tuple[int, int, float] | None = None
     """(most epochs, GPUs, time of an epoch on so many median GPUs); None: not known."""
     done: float = 0.0
-    """Work of the job before its last start, in iterations of its size table."""
+    """Work of the job before its last start, in the unit of `sizing.due_plan.work_rates`."""
     weight: float = 1.0
     """Jobs with a larger one come first, whatever their due dates."""
     restart_s: float | None = None
     """What a restart with more GPUs costs; None: the job is not moved."""
+
+    @property
+    def known_gpus(self) -> tuple[int, ...]:
+        """GPU counts of which a time is known, ascending."""
+        counts = {gpus for gpus, _ in self.runs}
+        return tuple(sorted(counts if self.epochs is None else {*counts, self.epochs[1]}))

@@ -19,7 +19,7 @@ from slurm_gpu_aware.planning.due_account import DueAccount
 from slurm_gpu_aware.planning.movable import Movable
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.prefix import in_slurm_order
-from slurm_gpu_aware.sizing.due_plan import due_plan
+from slurm_gpu_aware.sizing.due_plan import due_plan, work_rates
 
 WORTH_WAITING = 0.9
 """A job waits for its size if fewer GPUs now leave less than this share of the probability."""
@@ -229,13 +229,9 @@ def _of_running(one: Movable, cluster: Cluster, now: float) -> DueAccount | None
 
 
 def work_done(request: Request, job: RunningJob, slowdown: float, now: float) -> float:
-    """Work that a running job has done, in iterations of its size table."""
-    table, done = request.table, 0.0 if request.due is None else request.due.done
-    row = None if table is None else table.row(request.gpus)
-    if table is None or row is None:
-        return done
-    since = max(now - job.start_s, 0.0) / slowdown / float(table.time_s[row, -1])
-    return done + since if math.isfinite(since) else done
+    """Work that a running job has done, in the unit of `work_rates`."""
+    done = 0.0 if request.due is None else request.due.done
+    return done + max(now - job.start_s, 0.0) / slowdown * work_rates(request).get(request.gpus, 0)
 
 
 def run_times(
@@ -246,12 +242,9 @@ def run_times(
     Of the counts that its size table knows, else only of its own. ``earlier``: the same of its work
     before its last start; empty: there is none.
     """
-    since_s, table = max(now - job.start_s, 0.0) / slowdown, request.table
-    own = None if table is None else table.row(request.gpus)
-    if table is None or own is None:
-        times = {request.gpus: since_s}
-    else:
-        ratios = table.time_s[:, -1] / table.time_s[own, -1]
-        times = dict(zip(table.gpus.tolist(), (since_s * ratios).tolist(), strict=True))
-    known = {n: s + earlier.get(n, 0.0) for n, s in times.items() if n in earlier or not earlier}
-    return {gpus: seconds for gpus, seconds in known.items() if math.isfinite(seconds)}
+    since_s, rates = max(now - job.start_s, 0.0) / slowdown, work_rates(request)
+    own = rates.get(request.gpus)
+    times = {request.gpus: since_s}
+    if own is not None:
+        times = {gpus: since_s * own / rate for gpus, rate in rates.items()}
+    return {n: s + earlier.get(n, 0.0) for n, s in times.items() if n in earlier or not earlier}

@@ -32,7 +32,7 @@ class JobTables:
         self._limits_w: dict[str, float] = {}
         self._gpu_models: dict[object, str | None] = {}
         self._widths: dict[str, int] = {}
-        self._tables: dict[tuple[int, str, str, tuple[int, ...], int], SizeTable] = {}
+        self._tables: dict[object, SizeTable] = {}
         self._kept: dict[int, PerformanceModel] = {}
 
     def renew(
@@ -61,7 +61,8 @@ class JobTables:
             return request
         sizes = request.sizes or (request.gpus,)
         model = self._model(request, gpu_model)
-        table = self.table(model, request.app_class, gpu_model, sizes)
+        beside = () if request.due is None else request.due.known_gpus
+        table = self.table(model, request.app_class, gpu_model, sizes, beside)
         return request if table is None else replace(request, table=table)
 
     def why_none(self, request: Request) -> str | None:
@@ -94,9 +95,16 @@ class JobTables:
         return f"no performance model {name} for {gpu_model} is in the store; {instead}"
 
     def table(
-        self, model: PerformanceModel | None, app_class: str, gpu_model: str, sizes: Sequence[int]
+        self,
+        model: PerformanceModel | None,
+        app_class: str,
+        gpu_model: str,
+        sizes: Sequence[int],
+        beside: Sequence[int] = (),
     ) -> SizeTable | None:
         """The table of a performance model at some sizes; None: no model, or no clocks.
+
+        ``beside``: as of `size_table`.
 
         Power that a user has measured is not taken below that of the job's class, so that a
         file that says 1 W takes no job past a power limit; without a model of the class it is
@@ -107,10 +115,10 @@ class JobTables:
             return None
         width = self._widths.get(gpu_model, 1)
         own = bool(owner_of(model.name))
-        key = id(model), app_class if own else "", gpu_model, tuple(sizes), width
+        key = id(model), app_class if own else "", gpu_model, tuple(sizes), tuple(beside), width
         if key not in self._tables:
             self._kept[id(model)] = model
-            table = size_table(model, sizes, clocks, width)
+            table = size_table(model, sizes, clocks, width, beside=beside)
             if own:
                 table = self._checked(table, app_class, gpu_model)
             most_w = table.gpus[:, None] * self.limit_w(gpu_model)

@@ -160,8 +160,7 @@ class Mover:
             if request.bound or held not in (request.gpus, *request.sizes):
                 continue
             restart_s = self._restart_s(gated, request)
-            request = tables.tabled(request).resized(held)
-            request = dates.dated(gated, request, restart_s)
+            request = tables.tabled(dates.dated(gated, request, restart_s)).resized(held)
             if (ends_s := self.under_way.ends_s(job.job_id)) is not None:
                 # Its limit and its estimate count anew from the restart, its work does not.
                 known_s = job.end_s if job.expected_end_s is None else job.expected_end_s

@@ -357,9 +357,9 @@ class Rounds:
         cluster, now = context.cluster, context.now
         settings, options = self.policy.settings, self.policy.options
         power = self.power.state(cluster, profile, settings, self.mover.under_way.power_w)
-        queue = self.power.tabled(queue)
         dates = self._due
         queue = dates.queue(queue, candidates.to_plan, self.mover.restart_s)
+        queue = self.power.tabled(queue)
         moved: Sequence[Assignment] = ()
         if queue and (targets := self.mover.under_way.targets(cluster.nodes)):
             moved, queue, cluster, power = place_moved(

@@ -108,21 +108,34 @@ def due_work(request: Request, now: float) -> tuple[WorkDistribution, Speeds] | 
     return (work.left(most), speeds) if work.known and most < math.inf else None
 
 
+def work_rates(request: Request) -> dict[int, float]:
+    """GPU count -> work of a job in a second on so many median GPUs.
+
+    Of all counts that its size table knows, its sizes or not, in iterations; without sizes or table
+    only of its own, in s of work.
+    """
+    table = request.table if request.sizes else None
+    if table is None:
+        return {request.gpus: 1.0}
+    times = zip(table.gpus.tolist(), table.time_s[:, table.column(None)].tolist(), strict=True)
+    return {gpus: 1 / time_s for gpus, time_s in times if 0 < time_s < math.inf}
+
+
 class _Work:
     """The work of a job."""
 
     def __init__(self, request: Request, due: DueDate, speeds: Speeds) -> None:
         self.done, self.restart_s = due.done, due.restart_s
-        speed = dict(zip(speeds.gpus.tolist(), speeds.speed.tolist(), strict=True))
-        works = (seconds * speed[gpus] for gpus, seconds in due.runs if gpus in speed)
+        rates = work_rates(request)
+        works = (seconds * rates[gpus] for gpus, seconds in due.runs if gpus in rates)
         known = np.array(list(works), dtype=float)
         self.time_limit_s = request.time_limit_s
         limit = request.time_limit_s * float(speeds.speed[0])
         self.by_epochs = self.has_epochs = False
-        if due.epochs is not None and due.epochs[1] in speed:
+        if due.epochs is not None and due.epochs[1] in rates:
             epochs, gpus, seconds = due.epochs
             self.has_epochs = True
-            limit = epochs * seconds * speed[gpus]
+            limit = epochs * seconds * rates[gpus]
             if not len(known):
                 self.by_epochs = True
                 known = limit * np.linspace(0.0, 1.0, min(epochs, CASES) + 1)[1:]
@@ -175,11 +188,7 @@ class _Work:
 def _speeds(request: Request) -> Speeds | None:
     """Speeds of the sizes of a job; of its only size, in s of work, if others are not known."""
     if request.table is not None and request.sizes:
-        known = speeds_of(request.table)
-        own = None if known is None else np.isin(known.gpus, request.sizes)
-        if known is None or own is None or not own.any():
-            return None
-        return Speeds(known.gpus[own], known.speed[own], known.power[own])
+        return speeds_of(request.table, sizes=request.sizes)
     one = np.ones(1)
     return Speeds(request.gpus * one, one, one)
 

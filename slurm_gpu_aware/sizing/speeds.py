@@ -108,14 +108,19 @@ def least_share(memory_gb: float, gpu_memory_gb: float, shares: Sequence[float])
     return min((share for share in shares if memory_gb <= share * gpu_memory_gb), default=None)
 
 
-def speeds_of(table: SizeTable, clock_mhz: int | None = None) -> Speeds | None:
+def speeds_of(
+    table: SizeTable, clock_mhz: int | None = None, sizes: Sequence[int] | None = None
+) -> Speeds | None:
     """Speeds, per s, and powers, W, of a size table at a clock; None: the table knows none.
 
-    A size that is not faster than all smaller ones is left out.
+    ``sizes``: those that count; None: all. One that is not faster than all smaller ones is left
+    out.
     """
     column = table.column(clock_mhz)
     time_s, power_w = table.time_s[:, column], table.power_w[:, column]
     good = np.isfinite(time_s) & np.isfinite(power_w) & (time_s > 0) & (power_w > 0)
+    if sizes is not None:
+        good &= np.isin(table.gpus, sizes)
     best = np.minimum.accumulate(np.where(good, time_s, np.inf))
     good &= time_s < np.concatenate(([np.inf], best[:-1]))
     if not good.any():

@@ -1,6 +1,8 @@
 """``gpu-aware simulate --eta``: size tables from the store, a sweep of limits, energy."""
 
 import json
+import shutil
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,9 +11,15 @@ from click.testing import CliRunner
 from store_samples import ingest, report
 
 from slurm_gpu_aware.cli.main import cli
+from slurm_gpu_aware.cli.simulated_power import simulated_power
+from slurm_gpu_aware.config.load import load_config
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.profile import RunConditions
+from slurm_gpu_aware.selector.performance_models import read_models
+from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.measurements import Run, add_runs
+from slurm_gpu_aware.store.models import put_models
 
 CLOCKS = (900, 1000, 1100, 1200, 1312, 1400, 1530)
 
@@ -117,3 +125,23 @@ def test_due_dates_are_drawn_met_and_told(site):
     failed = simulated(site, "--due", "3")
     assert failed.exit_code != 0
     assert "--due" in failed.stderr
+
+
+def test_a_table_has_the_sizes_of_earlier_jobs_of_the_name(site, tmp_path):
+    def asking(name, gpus, *sizes):
+        return TraceJob(f"{name}{gpus}", 0.0, gpus, 600.0, app_class="A", name=name, sizes=sizes)
+
+    shutil.copy(site.parent / "store.db", tmp_path)
+    with open_store(tmp_path / "store.db") as store:
+        ((row, model),) = read_models(store, 1.0)
+        model = replace(model, measured=replace(model.measured, most_gpus=2))
+        put_models(store, [row._replace(content=json.dumps(model.values()))])
+    site = tmp_path / "config.toml"
+    site.write_text(f'[store]\npath = "{tmp_path}/store.db"\n')
+    jobs = (asking("net", 1), asking("net", 2, 2, 4), asking("other", 2, 2, 4))
+    cluster = Cluster.uniform(1, 4)
+    _, trace = simulated_power(load_config(site), Trace("t", jobs), cluster, "none", "v100")
+    assert [(j.sizes, j.table.gpus.tolist()) for j in trace.jobs[1:]] == [
+        ((2, 4), [1, 2, 4]),
+        ((2, 4), [2, 4]),
+    ]

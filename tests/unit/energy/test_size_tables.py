@@ -46,6 +46,16 @@ def test_what_was_not_measured_is_not_known():
     assert (known == np.isfinite(table.power_w)).all()
 
 
+@pytest.mark.parametrize(
+    ("least", "known"),
+    [(2, [1, 2, 64]), (128, [128, 256])],  # measured: up to 32 GPUs
+)
+def test_other_gpu_counts_hide_no_size(least, known):
+    table = size_table(true_model(), (least, max(known)), (1400,), 8, beside=(1, 128))
+    assert table.gpus.tolist() == known
+    assert np.isfinite(table.time_s[table.row(least)]).all()
+
+
 def test_the_least_size_and_the_highest_clock_are_always_known():
     table = size_table(true_model(), (128, 256), (300, 400), 8)
     assert np.isfinite(table.time_s).tolist() == [[False, True], [False, False]]

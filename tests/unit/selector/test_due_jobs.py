@@ -97,6 +97,8 @@ RUNS = ((1, 2 * H), (1, 3 * H))
         ("gpus=1-4,due=12h", RUNS, 1),
         ("gpus=1-4,due=8h", RUNS, 2),
         ("gpus=1-4,due=1h", RUNS, 4),
+        ("gpus=2-4,due=1h", RUNS, 4),
+        ("gpus=2-4,due=1h", (), 2),
         ("gpus=1-4", RUNS, 1),
         ("gpus=1-4,due=1h", (), 1),
         ("due=1h", RUNS, 2),

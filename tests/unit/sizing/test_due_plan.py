@@ -119,6 +119,21 @@ def test_without_table_or_range_only_runs_with_its_gpus_count():
     assert plan.longest_s == 2 * H
 
 
+@pytest.mark.parametrize("gpus", [(4, 8), (2, 4, 8)])
+def test_runs_with_a_number_of_gpus_outside_its_range_count(gpus):
+    due = {"due": DueDate(1.2 * H, RUNS), "table": TABLE, "time_limit_s": 10 * H}
+    plan = due_plan(Request("1", gpus[0], sizes=gpus, **due), 0.0)
+    assert (plan.gpus, plan.in_time, plan.runs) == (4, 1.0, 4)
+    assert plan.longest_s == pytest.approx(3.6 * H / 3.2)
+
+
+def test_a_size_that_is_slower_than_one_outside_the_range_is_a_size():
+    slow = SizeTable(np.array([1, 2]), np.array([1000]), np.ones((2, 1)), np.ones((2, 1)))
+    due = DueDate(2 * H, ((1, H),))
+    plan = due_plan(Request("1", 2, sizes=(2,), table=slow, due=due, time_limit_s=9 * H), 0.0)
+    assert (plan.gpus, plan.in_time, plan.longest_s) == (2, 1.0, H)
+
+
 @pytest.mark.parametrize(
     "request_",
     [
