@@ -51,14 +51,17 @@ Written by `docs/generate.py` from the commands themselves; do not edit.
 | `gpu-aware explain`, `gpu-aware queue`, `gpu-aware status`, `gpu-aware place` | everybody |
 | `gpu-aware simulate`, `gpu-aware report` | everybody; of the history what `sacct` shows |
 | `gpu-aware models` | administrators: performance models; `show` and `plot` everybody |
+| `gpu-aware power` | administrators: the power limit; `show` everybody |
 | `gpu-aware tune` | administrators: compare policies on the site's jobs |
 | `gpu-aware setup`, `gpu-aware doctor`, `gpu-aware release`, `gpu-aware selectd` | administrators |
-| `gpu-aware-profile` | administrators: measure GPUs, show, import and export |
+| `gpu-aware clockd` | compute nodes run it: the [agent for clocks](clockd.md) |
+| `gpu-aware-profile classify`, `job`, `pattern` | users: what an application is like |
+| `gpu-aware-profile`, all else | administrators: measure GPUs, show, import and export |
 | `gpu-aware-clock` | Slurm's prolog and epilog on compute nodes call it |
 
 Results go to stdout, everything else to stderr. Everything that prints a table also has `--json`.
 Exit codes: 0 done, 1 failed (one line says why), 2 wrong usage, 130 interrupted; `gpu-aware doctor`
-exits with 3 if a check failed, `gpu-aware-profile` as its own help says.
+exits with 3 if a check failed, `gpu-aware setup` and `gpu-aware-profile` as their own help says.
 """
 
 CONFIG_HEAD = """\

@@ -104,7 +104,7 @@ def rescore(path: Path, config: Config, reference: str | None) -> None:
     """
     from gpu_aware_profile.store_writer import recompute_scores, writable_store
 
-    with writable_store(path, config) as store:
+    with writable_store(path, config, create=False) as store:
         count = recompute_scores(store, config.site.classes, reference=reference)
         say(f"{count} scores in {store.path}")
 

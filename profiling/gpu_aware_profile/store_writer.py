@@ -29,11 +29,14 @@ _SLURM_USER = re.compile(r"([^\s(]+)")
 
 
 @contextmanager
-def writable_store(path: Path, config: Config) -> Iterator[Store]:
+def writable_store(path: Path, config: Config, *, create: bool = True) -> Iterator[Store]:
     """Open a store for writing; at the end delete old measurements, renew the published copy.
 
-    As root, the folder of the configured store is given to SlurmUser. Raises StoreError.
+    As root, the folder of the configured store is given to SlurmUser. Raises StoreError; without
+    ``create`` also if there is no store.
     """
+    if not create:
+        open_store(path, readonly=True).close()
     folder = path.parent
     roots = os.geteuid() == 0 and (not folder.is_dir() or folder.stat().st_uid == 0)
     if roots and path == config.store.path:

@@ -25,5 +25,7 @@ def drawn_into(path: Path, size: tuple[float, float], dpi: int, **details: Any) 
     yield figure
     try:
         figure.savefig(path, dpi=dpi, **details)
-    except (OSError, ValueError) as exc:
+    except OSError as exc:
+        raise SourceError(f"{path}: cannot be written: {exc.strerror}") from None
+    except ValueError as exc:  # the format
         raise SourceError(f"{path}: the picture cannot be written: {exc}") from None

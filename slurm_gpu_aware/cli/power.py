@@ -25,7 +25,7 @@ def power() -> None:
 
 
 @power.command("set")
-@click.argument("limit", metavar="WATTS|eta=X|off")
+@click.argument("limit", metavar="WATTS|eta=X|off|auto")
 @click.option(
     "--until",
     metavar="TIME",

@@ -78,17 +78,15 @@ def command(context: Context, /, **given: Any) -> None:
     output, install = given["output"], given["install"]
     acts = [name for name in ("roll", "undo", "remove") if given[name]]
     moves = bool(acts) and acts != ["remove"]
-    if acts and (output is not None or install or (len(acts) > 1 and "remove" in acts)):
-        which = "--remove" if given["remove"] else "--roll and --undo"
-        raise click.UsageError(f"{which} cannot be combined with other modes of setup")
+    modes = [f"--{name}" for name in ("output", "install", "roll", "undo", "remove") if given[name]]
+    if len(modes) > 1:
+        raise click.UsageError(f"{' and '.join(modes)} exclude each other")
     if not moves and (given["nodes"] or given["partition"]):
         raise click.UsageError("--nodes and --partition need --roll or --undo")
     if not acts and given["as_json"]:
         raise click.UsageError("--json needs --roll, --undo or --remove")
     if given["strand"] and not given["roll"]:
         raise click.UsageError("--strand needs --roll")
-    if output is not None and install:
-        raise click.UsageError("--output and --install exclude each other")
     from slurm_gpu_aware.deploy.site import find_site
 
     config = context.config(check_policies=not acts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -78,6 +78,31 @@ _HELP = {
 }
 
 
+_NEEDS = {
+    "draw": ("variability",),
+    "jobs_per_hour": ("synthetic",),
+    "days": ("sacct", "what_if"),
+    "gpu_model": ("eta",),
+    "class_column": ("trace",),
+}
+"""Option -> those of which one has to be given, too; otherwise it would have no effect."""
+
+
+def _refuse_idle(given: Mapping[str, Any]) -> None:
+    """Raise UsageError for an option that would have no effect."""
+    source = click.get_current_context().get_parameter_source
+    for name, needed in _NEEDS.items():
+        if source(name) is click.core.ParameterSource.COMMANDLINE and not any(
+            map(given.get, needed)
+        ):
+            others = " or ".join("TRACE" if n == "trace" else _typed(n) for n in needed)
+            raise click.UsageError(f"{_typed(name)} needs {others}")
+
+
+def _typed(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 def _option(name: str, *others: str, **details: Any) -> Callable[[_Command], _Command]:
     return click.option(name, *others, help=_HELP[name], **details)
 
@@ -144,6 +169,7 @@ def simulate(context: Context, /, **given: Any) -> None:
     from slurm_gpu_aware.simulator.parallel import run_all
     from slurm_gpu_aware.simulator.result import ended_in_all
 
+    _refuse_idle(given)
     try:
         config = config_in_force(context.config(check_policies=True))
         seeds = gather_seeds(config, given)

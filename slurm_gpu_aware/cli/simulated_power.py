@@ -60,7 +60,7 @@ def _eta(text: str) -> float:
 
 
 def simulated_power(
-    config: Config, trace: Trace, cluster: Cluster, etas: str, gpu_model: str | None
+    config: Config, trace: Trace, cluster: Cluster, etas: tuple[float, ...], gpu_model: str | None
 ) -> tuple[SimulatedPower, Trace]:
     """What runs know of power, and the trace with the size tables of its jobs.
 
@@ -80,7 +80,7 @@ def simulated_power(
         them = counted(count, "job counts with its", "jobs count with their")
         say(f"{trace.name}: no performance model of {name} for {model}: {them} GPUs' limits")
     power = PowerSettings(idle_w=min(config.power.idle_watts, limit_w), max_w=limit_w)
-    return SimulatedPower(power, parse_etas(etas)), replace(trace, jobs=jobs)
+    return SimulatedPower(power, etas), replace(trace, jobs=jobs)
 
 
 def _only_model(cluster: Cluster) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from slurm_gpu_aware.cli.cluster_options import stored_cluster
 from slurm_gpu_aware.cli.output import say
-from slurm_gpu_aware.cli.simulated_power import simulated_power
+from slurm_gpu_aware.cli.simulated_power import parse_etas, simulated_power
 from slurm_gpu_aware.config.settings import Config, PlacementConfig
 from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.placement.registry import make_policy, option_names
@@ -77,6 +77,8 @@ def gather(config: Config, given: Given, source: Trace | None = None) -> Inputs:
 
     ``source``: the trace, if it was read before.
     """
+    etas = None if given["eta"] is None else parse_etas(given["eta"])
+    due = None if given["due"] is None else parse_factors(given["due"])
     names = list(given["policies"] or (BASELINE, config.placement.policy))
     if given["what_if"]:
         # Slurm's own placement, so that errors of the model do not count as gains
@@ -114,13 +116,11 @@ def gather(config: Config, given: Given, source: Trace | None = None) -> Inputs:
     site_options = policy_options(config)
     site = _site(config, given)
     power = None
-    if given["eta"] is not None:
-        power, trace = simulated_power(
-            config, trace, site.cluster, given["eta"], given["gpu_model"]
-        )
+    if etas is not None:
+        power, trace = simulated_power(config, trace, site.cluster, etas, given["gpu_model"])
         base = replace(base, power=power.gpus)
-    if given["due"] is not None:
-        trace = with_due_dates(trace, parse_factors(given["due"]), given["seed"])
+    if due is not None:
+        trace = with_due_dates(trace, due, given["seed"])
     modes = [parse_policy(name, base, config.moves) for name in names]
     settings = tuple(with_options(mode, site_options, offered) for mode in modes)
     if power is not None:

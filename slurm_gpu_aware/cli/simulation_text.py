@@ -96,7 +96,7 @@ class Progress:
         each = [sum(done[i :: len(self._labels)]) for i in range(len(self._labels))]
         counts = zip(self._labels, each, strict=True)
         shares = ", ".join(f"{label} {100 * n // max(self._jobs, 1)}%" for label, n in counts)
-        self._write(f"simulating {self._jobs} jobs: {shares}")
+        self._write(f"simulating {counted(self._jobs, 'job')}: {shares}")
 
     def done(self) -> None:
         """Show that all runs have ended, also those with infeasible jobs."""

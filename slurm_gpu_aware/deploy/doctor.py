@@ -138,7 +138,7 @@ def run_checks(config: Config, checks: Checks, *, ask_nodes: bool = False) -> li
             if not results:
                 answering = False
                 context = DoctorContext(config, ask_nodes, silence=str(exc))
-                cure = "start slurmctld, and run this on a host with Slurm's commands on PATH"
+                cure += "; it needs slurmctld, and Slurm's commands on PATH"
             found.append(failed(name, str(exc), cure))
         except OSError as exc:
             where = f"{exc.filename}: " if exc.filename else ""

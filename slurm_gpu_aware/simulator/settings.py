@@ -153,7 +153,7 @@ class SimSettings:
         if self.sizing not in SIZINGS:
             raise PolicyError(f"unknown sizing {self.sizing!r}; known: {', '.join(SIZINGS)}")
         if self.sizing != "round" and self.power is None:
-            raise PolicyError(f"{self.sizing} needs the power of the GPUs and size tables of jobs")
+            raise PolicyError(f"{self.sizing} needs power and size tables: give --eta")
 
     @property
     def anew(self) -> bool:

@@ -80,7 +80,7 @@ def synthetic_site(
     width = graph.n if graph is not None else gpus_per_node or 0
     if not 1 <= width <= MAX_GPUS_PER_NODE:
         raise SourceError(
-            f"a node has 1 to {MAX_GPUS_PER_NODE} GPUs: give their number or a machine"
+            f"a node has 1 to {MAX_GPUS_PER_NODE} GPUs: give --gpus-per-node or --machine"
         )
     names = [f"n{i + 1}" for i in range(nodes)]
     cluster = Cluster.uniform(names, width, graph=graph, same_indices=same_indices)

@@ -198,10 +198,9 @@ def read_csv(
     """
     table = read_table(source, text)
     no_times = {*_REQUIRED} - {*table.columns} == {"duration_s"}
-    table.require(*_REQUIRED, hint=_NO_TIMES if no_times else "")
+    named = () if class_column == "class" else (class_column,)
+    table.require(*_REQUIRED, *named, hint=_NO_TIMES if no_times else "")
     columns = {class_column if name == "class" else name: _OPTIONAL[name] for name in _OPTIONAL}
-    if class_column != "class":
-        table.require(class_column)
     optional = {name: columns[name] for name in columns if name in table.columns}
 
     def job(row: Row) -> tuple[int, TraceJob]:

@@ -67,7 +67,7 @@ def forget(
     from gpu_aware_profile.store_writer import recompute_scores, writable_store  # imports NumPy
 
     open_store(path, readonly=True).close()  # a mistyped path must not become an empty store
-    with writable_store(path, config) as store:
+    with writable_store(path, config, create=False) as store:
         with store.write():
             removed = sum(forget_gpus(store, node, slot) for node, slot in gpus)
             times = sum(forget_levels(store, name) for name in dict.fromkeys(classes))

@@ -471,3 +471,46 @@ def test_a_simulation_that_is_ended_leaves_no_process(site: Path, number: signal
     assert left == []
     assert "Traceback" not in said
     assert process.returncode == (130 if number == signal.SIGINT else -number)
+
+
+@pytest.mark.parametrize(
+    ("args", "needed"),
+    [
+        (("--draw", "nodes"), "--draw needs --variability"),
+        (("--jobs-per-hour", "3"), "--jobs-per-hour needs --synthetic"),
+        (("--days", "3"), "--days needs --sacct or --what-if"),
+        (("--gpu-model", "a100"), "--gpu-model needs --eta"),
+        (("--synthetic", "5", "--class-column", "kind"), "--class-column needs TRACE"),
+    ],
+)
+def test_an_option_without_effect_is_refused(
+    site: Path, args: tuple[str, ...], needed: str
+) -> None:
+    trace = () if "--synthetic" in args else (str(site / "trace.csv"),)
+    said = refused(
+        invoke(cli, "simulate", *trace, "--nodes", "1", "--gpus-per-node", "4", *args), 2
+    )
+    assert needed in said
+
+
+@pytest.mark.parametrize("option", [("--eta", "1.5"), ("--due", "3-1")])
+def test_shares_and_factors_are_checked_before_any_file(
+    tmp_path: Path, option: tuple[str, str]
+) -> None:
+    (config := tmp_path / "config.toml").write_text(f'[store]\npath = "{tmp_path}/none.db"\n')
+    command = ("--config", str(config), "simulate", str(tmp_path / "none.csv"))
+    assert f"{option[0]} '{option[1]}': expected" in refused(invoke(cli, *command, *option), 1)
+
+
+@pytest.mark.parametrize(
+    "modes", [("--roll", "--undo"), ("--roll", "--install"), ("--undo", "--remove")]
+)
+def test_modes_of_setup_exclude_each_other(modes: tuple[str, str]) -> None:
+    assert "exclude each other" in refused(invoke(cli, "setup", *modes), 2)
+
+
+@pytest.mark.parametrize("command", [("rescore",), ("forget", "n1")])
+def test_a_mistyped_store_is_not_made(tmp_path: Path, command: tuple[str, ...]) -> None:
+    store = tmp_path / "none.db"
+    assert "no store there" in refused(invoke(profile_cli, *command, "--store", str(store)), 1)
+    assert not store.exists()

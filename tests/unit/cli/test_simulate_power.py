@@ -83,7 +83,8 @@ def test_published_schedulers_are_modes(site):
     assert zeus["energy_kwh"] - zeus["idle_energy_kwh"] < 0.95 * (
         asked["energy_kwh"] - asked["idle_energy_kwh"]
     )
-    failed = simulated(site, "-p", "packed:zeus")
+    plain = ("--nodes", "2", "--gpus-per-node", "4", "-p", "packed:zeus")
+    failed = run(site, "simulate", str(site.parent / "trace.csv"), *plain)
     assert failed.exit_code != 0
     assert "zeus needs" in failed.stderr
 
@@ -122,7 +123,7 @@ def test_due_dates_are_drawn_met_and_told(site):
     assert all(r["due_jobs"] == 20 and 0 < r["due_met"] <= 1 for r in runs)
     assert "due met" in simulated(site, "-p", "packed", "--eta", "none", "--due", "1-3").stdout
     assert "due met" not in simulated(site, "-p", "packed", "--eta", "none").stdout
-    failed = simulated(site, "--due", "3")
+    failed = simulated(site, "--eta", "none", "--due", "3")
     assert failed.exit_code != 0
     assert "--due" in failed.stderr
 
