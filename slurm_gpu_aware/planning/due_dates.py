@@ -10,11 +10,13 @@ from itertools import groupby
 
 import numpy as np
 
+from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.model.running_jobs import RunningJobs
 from slurm_gpu_aware.placement.account import predicted_slowdown
+from slurm_gpu_aware.placement.feasible import allowed_nodes, enough_free
 from slurm_gpu_aware.planning.due_account import DueAccount
 from slurm_gpu_aware.planning.movable import Movable
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
@@ -106,60 +108,135 @@ def with_due_sizes(
 ) -> Sequence[Request]:
     """The queue; a job gets none of its sizes below the one with which its due date is met.
 
-    Of the free GPUs it leaves others with due dates their least sizes, and starts with what is
-    left: where there are too few GPUs for all, a job that waits for more makes those behind it
-    late. Only the last of the queue waits for its size, if it cannot grow later and its due date is
-    likelier then than with what is left now. No job that was moved gets fewer GPUs than it had.
-    ``queue``: in the order in which its jobs start.
+    Of the free GPUs it leaves others with due dates, and all jobs before it that these suffice for,
+    their least sizes, and starts with what is left: where there are too few GPUs for all, a job
+    that waits for more makes those behind it late. Only the last of the queue waits for its size,
+    if it cannot grow later and its due date is likelier then than with what is left now. No job
+    that was moved gets fewer GPUs than it had. ``queue``: in the order in which its jobs start.
     """
     counts = {
         request.job_id: account
         for request in queue
         if (account := accounts.get(request.job_id)) is not None and _counts(request, account)
     }
-    free = int(np.count_nonzero(cluster.free))
-    spare = free - sum(_least(request) for request in queue if request.job_id in counts)
     least = {request.job_id: request.had_gpus for request in queue}
+    free, unreserved = _Room(queue, cluster), _Room(queue, cluster)
     for request in queue:
+        if request.job_id in counts:
+            unreserved.take(request, _least(request))
+    for request in queue if counts else ():
+        gpus = _least(request)
         if (account := counts.get(request.job_id)) is not None:
-            most = _least(request) + max(spare, 0)
-            gpus = max(least[request.job_id], account.gpus)
-            if gpus > most:
-                left = max(size for size in request.sizes if size <= most)
-                if request is not queue[-1] or not _waits(request, gpus, left, cluster, now):
-                    gpus = max(left, least[request.job_id])
+            unreserved.take(request, -gpus)
+            left = _left(request, max(gpus, account.gpus), unreserved.of(request), cluster)
+            last, gpus = request is queue[-1], max(gpus, account.gpus)
+            if left < gpus and not (last and _waits(request, gpus, left, free, cluster, now)):
+                gpus = left
             least[request.job_id] = gpus
-            spare -= gpus - _least(request)
+        if account is not None or gpus <= free.of(request):
+            free.take(request, gpus)
+            unreserved.take(request, gpus)
     return [request.from_size(n) if (n := least[request.job_id]) else request for request in queue]
 
 
-def _waits(request: Request, gpus: int, left: int, cluster: Cluster, now: float) -> bool:
+class _Room:
+    """Free GPUs on the nodes of each job of a queue."""
+
+    def __init__(self, queue: Iterable[Request], cluster: Cluster) -> None:
+        free, self._nodes = cluster.free.sum(axis=1), dict[object, BoolArray]()
+        for request in queue:
+            if _kind(request) not in self._nodes:
+                allowed = allowed_nodes(request, cluster)
+                self._nodes[_kind(request)] = free > 0 if allowed is None else allowed & (free > 0)
+        self._free = {kind: int(free[nodes].sum()) for kind, nodes in self._nodes.items()}
+        self._taken = dict.fromkeys(self._nodes, 0)
+        self._others: dict[object, list[object]] = {}
+
+    def of(self, request: Request) -> int:
+        """GPUs that are left for a job."""
+        return self._free[_kind(request)] - self.taken(request)
+
+    def taken(self, request: Request) -> int:
+        """GPUs that were taken from a job."""
+        return self._taken[_kind(request)]
+
+    def take(self, request: Request, gpus: int) -> None:
+        """Take GPUs from all jobs that may get some of the same nodes."""
+        kind = _kind(request)
+        if kind not in self._others:
+            own = self._nodes[kind]
+            self._others[kind] = [k for k, nodes in self._nodes.items() if (own & nodes).any()]
+        for other in self._others[kind]:
+            self._taken[other] += gpus
+
+
+def _kind(request: Request) -> object:
+    """Jobs of a kind may get the same nodes."""
+    return request.gpu_model, id(request.eligible)
+
+
+def _left(request: Request, gpus: int, room: int, cluster: Cluster) -> int:
+    """The size that a job starts with if it wants ``gpus`` and there is ``room`` for so many.
+
+    The wanted one, else the fastest that its nodes have free, the least of equal ones; or its
+    least size, which waits for its turn like the size of any job.
+    """
+    least, free = _least(request), cluster.free & _usable(request, cluster)
+    sizes = [n for n in request.sizes if least <= n <= room and _fit(request, n, cluster, free)]
+    if gpus in (least, *sizes):
+        return gpus
+    rates = work_rates(request)
+    return max(sizes, key=lambda size: rates.get(size, 0.0), default=least)
+
+
+def _usable(request: Request, cluster: Cluster) -> BoolArray:
+    """(N, W) GPUs that a job may get, now or later."""
+    allowed = allowed_nodes(request, cluster)
+    return cluster.exists if allowed is None else cluster.exists & allowed[:, None]
+
+
+def _fit(request: Request, gpus: int, cluster: Cluster, free: BoolArray) -> bool:
+    """Whether a split of so many GPUs over nodes finds them among ``free``, (N, W)."""
+    return enough_free(request.resized(gpus), replace(cluster, free=free))
+
+
+def _waits(
+    request: Request, gpus: int, left: int, room: _Room, cluster: Cluster, now: float
+) -> bool:
     """Whether a job waits for ``gpus`` rather than start with those ``left``: it cannot grow."""
     if request.due is None or request.due.restart_s is not None:
         return False
-    later_s = _free_at(gpus, cluster, now)
+    later_s = _come_at(request, gpus, room.taken(request), cluster, now)
     return _in_time(request, left, now) < WORTH_WAITING * _in_time(request, gpus, later_s)
 
 
 def _in_time(request: Request, gpus: int, start_s: float) -> float:
     """Probability that the due date is met with a number of GPUs from a time on."""
-    sized = request if gpus == request.gpus else request.resized(gpus)
-    account = due_account(sized, start_s, running=True)
+    account = due_account(request.resized(gpus), start_s, running=True)
     return 0.0 if account is None else account.in_time or 0.0
 
 
-def _free_at(gpus: int, cluster: Cluster, now: float) -> float:
-    """When so many GPUs are free, as far as the ends of running jobs are expected; inf: never."""
-    missing = gpus - int(np.count_nonzero(cluster.free))
-    for job in RunningJobs.of(cluster.running).by_end if missing > 0 else ():
-        missing -= len(job.each_gpu)
-        if missing <= 0:
+def _come_at(request: Request, gpus: int, taken: int, cluster: Cluster, now: float) -> float:
+    """When running jobs are expected to have freed so many GPUs for a job; inf: never.
+
+    ``taken``: GPUs that jobs before it get in this round.
+    """
+    usable = _usable(request, cluster)
+    free = cluster.free & usable
+    count = int(np.count_nonzero(free)) - taken
+    for job in RunningJobs.of(cluster.running).by_end:
+        for gpu in job.each_gpu:
+            count += bool(usable[gpu])
+            free[gpu] = usable[gpu]
+        if count >= gpus and _fit(request, gpus, cluster, free):
             return max(job.until_s, now)
-    return now if missing <= 0 else math.inf
+    return math.inf
 
 
 def _least(request: Request) -> int:
     """The least GPUs that a job may start with."""
+    if request.table is None or not request.sizes:
+        return request.gpus
     return max(request.sizes[0], request.had_gpus)
 
 

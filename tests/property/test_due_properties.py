@@ -64,6 +64,43 @@ def test_with_gpus_for_all_a_job_gets_at_least_the_size_that_its_due_date_needs(
         assert sum(map(len, one.slots)) >= needed
 
 
+@given(sites(), st.floats(-0.2, 1.0), st.floats(0.0, 30_000.0), st.data())
+def test_a_job_gets_a_size_that_its_nodes_have_or_waits_for_gpus_that_come(
+    site, exponent, later_s, data
+):
+    cluster, _, queue = site
+    masks = [None, *(np.array(mask) for mask in ([True, True, False, False], [False] * 3 + [True]))]
+    plain = [
+        replace(
+            request,
+            gpus=1,
+            sizes=(1, 2, 4),
+            table=table(exponent),
+            eligible=data.draw(st.sampled_from(masks)),
+        )
+        for request in queue
+    ]
+    cluster.exists[data.draw(st.integers(0, 3))] = False
+    cluster = replace(cluster, free=cluster.free & cluster.exists)
+    queue = [data.draw(dated(request)) for request in plain]
+    now = NOW + later_s
+    sized = with_due_sizes(queue, due_accounts(queue, now), cluster, now)
+    for asked, request in zip(queue, sized, strict=True):
+        nodes = slice(None) if request.eligible is None else request.eligible
+        free, least = np.count_nonzero(cluster.free[nodes]), request.sizes[0]
+        if least > max(free, 1):
+            assert request is sized[-1]
+            assert asked.due.restart_s is None
+            ends = [
+                job.until_s
+                for job in cluster.running
+                for gpu in job.each_gpu
+                if cluster.exists[gpu] and (asked.eligible is None or asked.eligible[gpu[0]])
+            ]
+            assert now < asked.due.due_s
+            assert sorted(ends)[least - free - 1] < asked.due.due_s
+
+
 @given(sites(), st.floats(0.2, 1.0), st.data())
 def test_by_pressure_no_job_passes_one_of_another_kind(site, exponent, data):
     _, _, queue = site

@@ -67,8 +67,6 @@ def test_a_job_waits_for_its_size_only_as_the_last_of_the_queue():
     other = Request("9", 2, time_limit_s=H, priority=-1.0)
     plan = plan_round([job("1", 1.5), other], full(2), PACKED, NOW)
     assert sizes(plan) == {"1": 2}
-    plan = plan_round([job("1", 1.5), replace(other, priority=1.0)], full(4), PACKED, NOW)
-    assert sizes(plan) == {"9": 2}
     plan = plan_round([job("1", 1.5)], full(2, until_h=0.1), PACKED, NOW)
     assert sizes(plan) == {}
     account = plan.due["1"]
@@ -80,6 +78,51 @@ def test_a_job_does_not_wait_for_gpus_that_come_too_late(until_h):
     """With the two GPUs that are free, one of two earlier runs would have been in time."""
     plan = plan_round([job("1", 1.5)], full(2, until_h=until_h), PACKED, NOW)
     assert sizes(plan) == ({} if until_h < 0 else {"1": 2})  # the other job ends at any moment
+
+
+@pytest.mark.parametrize(("gpus", "found"), [(2, {"9": 2, "1": 2}), (5, {"1": 4})])
+def test_a_job_does_not_wait_for_gpus_that_a_job_before_it_gets_now(gpus, found):
+    """A job before it that waits itself gets none."""
+    other = Request("9", gpus, time_limit_s=H, priority=1.0)
+    plan = plan_round([job("1", 1.5), other], full(4), PACKED, NOW)
+    assert sizes(plan) == found
+
+
+def models(*free):
+    """Nodes of 4 GPUs of the models a, b, ..., of which so many are free and the others soon."""
+    names = tuple("abcd"[: len(free)])
+    cluster = Cluster.build(names, np.ones((len(free), 4), dtype=np.bool_), model=names)
+    running = []
+    for node, count in enumerate(free):
+        if count < 4:
+            slots = tuple(range(4 - count))
+            cluster.take(node, slots)
+            running.append(RunningJob(f"8{node}", ((node, slots),), NOW + 0.1 * H))
+    return replace(cluster, running=tuple(running))
+
+
+def test_gpus_that_a_job_may_not_get_count_neither_now_nor_later():
+    one, other = (job(name, 1.5, gpu_model=name) for name in "ab")
+    assert sizes(plan_round([one], models(2, 4), PACKED, NOW)) == {}
+    movable = replace(one, due=replace(one.due, restart_s=60.0))
+    assert sizes(plan_round([movable], models(2, 4), PACKED, NOW)) == {"a": 2}
+    assert sizes(plan_round([one, other], models(4, 4), PACKED, NOW)) == {"a": 4, "b": 4}
+    down = models(2, 0)
+    down.exists[0, 0] = False  # its job ends, but not for another one
+    assert sizes(plan_round([one], down, PACKED, NOW)) == {"a": 2}
+
+
+def test_gpus_that_lie_apart_are_no_size_of_a_job_on_one_node():
+    one = job("1", 1.5, max_nodes=1)
+    assert sizes(plan_round([one], models(2, 2), PACKED, NOW)) == {}
+    movable = replace(one, due=replace(one.due, restart_s=60.0))
+    assert sizes(plan_round([movable], models(2, 2), PACKED, NOW)) == {"1": 2}
+
+
+def test_a_size_that_is_no_faster_is_not_what_is_left():
+    flat = replace(TABLE, time_s=np.array([[1.0], [1.0], [1 / 3]]))
+    plan = plan_round([job("1", 2.5, table=flat)], full(2, until_h=2.0), PACKED, NOW)
+    assert sizes(plan) == {"1": 1}
 
 
 def test_the_account_says_how_likely_it_is():
