@@ -197,7 +197,10 @@ def test_on_a_full_cluster_due_dates_are_met_and_nothing_starves(cluster: Cluste
 
 
 def test_by_pressure_the_urgent_job_starts_first_and_others_are_untouched(cluster: Cluster) -> None:
-    """One GPU for all, one after another. Long limits: no job waits for as long as it runs."""
+    """One GPU for all, one after another. Long limits: no job waits for as long as it runs.
+
+    They take the first free GPU: with `eft`, one that expects a faster one soon lets others pass.
+    """
     for count in (4, 4, 4, 3):
         cluster.wait(cluster.submit("bob", [f"--gres=gpu:{count}", "-t9"], WAIT), "RUNNING", 60)
     last = cluster.submit("bob", ["--gres=gpu:1", "-t9"], WAIT)
@@ -209,8 +212,9 @@ def test_by_pressure_the_urgent_job_starts_first_and_others_are_untouched(cluste
         "without due date": ",gpus=1-4",
     }
     options = ["--gres=gpu:1", "-t900", f"-Jnew-{time.time():.0f}"]
+    asked = "class=A,model=net,place=packed"
     jobs = {
-        name: cluster.submit("alice", [*options, f"--comment=class=A,model=net{more}"], "sleep 2")
+        name: cluster.submit("alice", [*options, f"--comment={asked}{more}"], "sleep 2")
         for name, more in in_turn.items()
     }
     let_go(cluster, "bob", last)

@@ -148,6 +148,16 @@ def test_a_range_that_srun_could_not_follow_is_refused(cluster: Cluster) -> None
     cluster.wait(job_id, "COMPLETED", 60)
 
 
+def goes_on(cluster: Cluster, job_id: str, told: str) -> None:
+    """The moved job of alice says so (``told``: a pattern), and goes on from where it saved."""
+    await_event(cluster, job_id, "moved")
+    cluster.wait_told(job_id, told)
+    cluster.sh("ctl", ["touch", f"/shared/home/alice/go-{job_id}"])
+    cluster.wait(job_id, "COMPLETED", 30)
+    (saved,) = seen(cluster, job_id, "saved")
+    assert any(line.startswith(f"1 from {saved} on") for line in seen(cluster, job_id, "run"))
+
+
 def test_a_running_job_grows_when_gpus_become_free(cluster: Cluster) -> None:
     """It saves its work, and goes on from there with four GPUs."""
     held = [cluster.submit("bob", ["-N3", "--gres=gpu:4"], WAIT)]
@@ -164,13 +174,7 @@ def test_a_running_job_grows_when_gpus_become_free(cluster: Cluster) -> None:
     cluster.wait(job_id, "RUNNING", 60)
     assert sum(map(len, cluster.gpus(job_id).values())) == 4
     assert cluster.job(job_id)["NumTasks"] == "4"
-    await_event(cluster, job_id, "moved")
-    cluster.wait_told(job_id, r"moved from n(.|\n)*by their\s+number")
-    cluster.sh("ctl", ["touch", f"/shared/home/alice/go-{job_id}"])
-    cluster.wait(job_id, "COMPLETED", 30)
-    lines = cluster.output(job_id, "alice").splitlines()
-    (saved,) = (line.split()[1] for line in lines if line.startswith("saved "))
-    assert any(line.startswith(f"run 1 from {saved} on") for line in lines)
+    goes_on(cluster, job_id, r"moved from n(.|\n)*by their\s+number")
 
 
 def test_a_running_job_shrinks_so_that_waiting_jobs_start(cluster: Cluster) -> None:
@@ -188,12 +192,7 @@ def test_a_running_job_shrinks_so_that_waiting_jobs_start(cluster: Cluster) -> N
         cluster.wait(other, "RUNNING", 90)
     assert sum(map(len, cluster.gpus(job_id).values())) == 2
     assert cluster.job(job_id)["NumTasks"] == "2"
-    await_event(cluster, job_id, "moved")
-    cluster.wait_told(job_id, r"on\s+what\s+it\s+gives\s+back\s+job(.|\n)*can\s+start")
-    cluster.sh("ctl", ["touch", f"/shared/home/alice/go-{job_id}"])
-    cluster.wait(job_id, "COMPLETED", 30)
-    (saved, *_) = seen(cluster, job_id, "saved")
-    assert any(line.startswith(f"1 from {saved} on") for line in seen(cluster, job_id, "run"))
+    goes_on(cluster, job_id, r"on\s+what\s+it\s+gives\s+back\s+job(.|\n)*can\s+start")
     for other in (held, *others):
         let_go(cluster, "bob", other)
         cluster.wait(other, "COMPLETED", 60)
