@@ -63,7 +63,7 @@ class UnderWay:
     power_w: float = 0.0
     """Power above that of idle GPUs that is kept for it; 0: no power limit was in force."""
     work_done: float = 0.0
-    """Work that the job with a due date has done, in iterations of its size table."""
+    """Work that the job with a due date has done, in the unit of `work_rates`."""
     run_s: Sequence[tuple[int, float]] = ()
     """(GPUs, time of all work that the job has done, on so many median GPUs). Units: s."""
 

@@ -74,13 +74,12 @@ def due_plan(
     slowdown : of the GPUs that it has or gets.
     running : it has ``request.gpus`` GPUs, and never gets fewer.
     """
-    due, speeds = request.due, _speeds(request)
+    due, speeds = request.due, _speeds(request, request.gpus if running else request.had_gpus)
     if due is None or speeds is None:
         return None
-    work = _Work(request, due, speeds)
+    work = _Work(request, due)
     if not work.known or (running and request.gpus not in speeds.gpus):
         return None
-    speeds = speeds.at_least(request.gpus if running else request.had_gpus) or speeds
     time_left = (due.due_s - now) / slowdown
     options = list(_options(work, speeds, time_left, running=running, slowdown=slowdown))
     if not options:
@@ -101,7 +100,7 @@ def due_work(request: Request, now: float) -> tuple[WorkDistribution, Speeds] | 
     due, speeds = request.due, _speeds(request)
     if due is None or speeds is None:
         return None
-    work = _Work(request, due, speeds)
+    work = _Work(request, due)
     most = work.covered(float(speeds.speed[-1]), due.due_s - now, 1.0)
     if most is None:
         most = min(float(work.cases.max(initial=0.0)) or math.inf, work.limit)
@@ -124,13 +123,14 @@ def work_rates(request: Request) -> dict[int, float]:
 class _Work:
     """The work of a job."""
 
-    def __init__(self, request: Request, due: DueDate, speeds: Speeds) -> None:
+    def __init__(self, request: Request, due: DueDate) -> None:
         self.done, self.restart_s = due.done, due.restart_s
         rates = work_rates(request)
         works = (seconds * rates[gpus] for gpus, seconds in due.runs if gpus in rates)
         known = np.array(list(works), dtype=float)
         self.time_limit_s = request.time_limit_s
-        limit = request.time_limit_s * float(speeds.speed[0])
+        sizes = (size for size in request.sizes or (request.gpus,) if size in rates)
+        limit = request.time_limit_s * rates[next(sizes)]
         self.by_epochs = self.has_epochs = False
         if due.epochs is not None and due.epochs[1] in rates:
             epochs, gpus, seconds = due.epochs
@@ -185,10 +185,14 @@ class _Work:
         return float(np.mean(self.cases <= most))
 
 
-def _speeds(request: Request) -> Speeds | None:
-    """Speeds of the sizes of a job; of its only size, in s of work, if others are not known."""
+def _speeds(request: Request, least: int = 0) -> Speeds | None:
+    """Speeds of the sizes of a job from ``least`` on, of all if there is none; None: not known.
+
+    Without sizes or table: of its only size, in s of work.
+    """
     if request.table is not None and request.sizes:
-        return speeds_of(request.table, sizes=request.sizes)
+        sizes = [size for size in request.sizes if size >= least]
+        return speeds_of(request.table, sizes=sizes or request.sizes)
     one = np.ones(1)
     return Speeds(request.gpus * one, one, one)
 

@@ -134,6 +134,14 @@ def test_a_size_that_is_slower_than_one_outside_the_range_is_a_size():
     assert (plan.gpus, plan.in_time, plan.longest_s) == (2, 1.0, H)
 
 
+def test_a_job_that_runs_with_a_size_no_faster_than_less_grows():
+    flat = replace(TABLE, time_s=np.array([[1.0], [1.0], [0.5], [0.25]]))
+    due = DueDate(2 * H, ((1, 4 * H),), restart_s=60.0)
+    asked = Request("1", 2, sizes=(1, 2, 4, 8), table=flat, due=due, time_limit_s=4 * H)
+    plan = due_plan(asked, 0.0, running=True)
+    assert (plan.gpus, plan.in_time) == (8, 1.0)
+
+
 @pytest.mark.parametrize(
     "request_",
     [
