@@ -44,6 +44,11 @@ class PreemptionRules:
         within = own is not None and "WITHIN" in own.preempt_mode | self.slurm.preempt_mode
         return frozenset({own.name}) if own is not None and within else _NO_GROUP
 
+    def group(self, job: SlurmJob) -> str | None:
+        """Group of a waiting job: its QOS, if Slurm preempts by QOS."""
+        own = self._own_qos(job)
+        return None if own is None else own.name
+
     def with_standing(self, running: RunningJob, job: SlurmJob, now: float) -> RunningJob:
         """The running job with what may preempt it."""
         own, slurm = self._own_qos(job), self.slurm
@@ -63,7 +68,7 @@ class PreemptionRules:
         return replace(
             running,
             preemptable_by=cost,
-            preempt_group=own.name if own is not None else None,
+            preempt_group=self.group(job),
             keeps_gpus=not modes & _FREEING,
             priority=float(job.priority),
         )

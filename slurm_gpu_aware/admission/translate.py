@@ -240,6 +240,7 @@ def _request(entry: QueueEntry) -> Request:
         preempts=context.rules.preempts(job),
         preempts_lower=context.rules.preempts_lower(job),
         preempting_priority=float(job.priority),
+        preempt_group=context.rules.group(job),
     )
     if (node_groups := required_groups(request, entry)) is not None:
         request = replace(request, node_groups=node_groups)

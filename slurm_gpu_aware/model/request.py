@@ -121,6 +121,10 @@ class Request:
     """The same, for running jobs with a ``priority`` below ``preempting_priority``."""
     preempting_priority: float = 0.0
     """Slurm's own priority, without the additions in ``priority``."""
+    preempt_group: str | None = None
+    """Its QOS, if Slurm preempts by QOS."""
+    refused: bool = False
+    """It could not start where it was placed lately."""
     waited_s: float = 0.0
     """Waiting time; a round sets it for policies that may postpone."""
     postponed: Postponement | None = None
@@ -135,6 +139,11 @@ class Request:
             raise ValueError(f"job {self.job_id}: gpus must be 1 to {MAX_GPUS}, not {self.gpus}")
         if self.min_nodes < 1:
             raise ValueError(f"job {self.job_id}: min_nodes must be at least 1")
+
+    @property
+    def tier(self) -> float:
+        """The tier of its partition."""
+        return self.priority // TIER
 
     def resized(self, gpus: int) -> Request:
         """The request with another of its ``sizes``.

@@ -13,7 +13,7 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.request import TIER, Request
+from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.running_jobs import RunningJobs
 from slurm_gpu_aware.placement.account import predicted_slowdown
 from slurm_gpu_aware.placement.feasible import allowed_nodes, enough_free
@@ -81,7 +81,7 @@ def in_order(
     }
 
     def neighbours(request: Request) -> object:
-        return request.priority // TIER if request.job_id in turns else request.job_id
+        return request.tier if request.job_id in turns else request.job_id
 
     groups = groupby(ordered, neighbours)
     return [request for _, group in groups for request in _by_turn(group, turns, now)]

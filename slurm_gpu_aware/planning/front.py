@@ -78,7 +78,7 @@ def front_of(
             starts[request.job_id] = request, _until_end(request, found, cluster, now, gone)
             free -= request.gpus
             continue
-        if can_preempt(request):
+        if can_preempt(request, cluster.running):
             return Front(starts, request, None, True, after, started)
         shadow = reserve(request, after, Timeline(cluster.running, now, started), dispatcher)
         if shadow is not None:

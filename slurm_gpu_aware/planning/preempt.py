@@ -64,9 +64,9 @@ def plan_preemption(
     return found or _over_nodes(request, cluster, queue, dispatcher)
 
 
-def can_preempt(request: Request) -> bool:
-    """Say whether a request may preempt any job at all."""
-    return request.preemption_tier is not None or bool(request.preempts | request.preempts_lower)
+def can_preempt(request: Request, running: Iterable[RunningJob]) -> bool:
+    """Say whether a request may preempt any of some running jobs."""
+    return any(_may_preempt(request, job) for job in running)
 
 
 def _may_preempt(request: Request, job: RunningJob) -> bool:

@@ -209,13 +209,13 @@ class _Round:
         return [], None
 
     def _preempt(self, request: Request) -> bool:
-        if not can_preempt(request) or self.dispatcher.postponed(request, self.cluster):
+        if not can_preempt(request, self.running):
             return False
-        if self.dispatcher.only_lacks_power(request, self.cluster):
+        asked = request, self.cluster
+        if self.dispatcher.postponed(*asked) or self.dispatcher.only_lacks_power(*asked):
             return False  # Slurm preempts for GPUs only
         placed = {assignment.job_id for assignment in self.assignments}
-        jobs = (*self.running, *self.started)
-        others = [job for job in jobs if job.job_id not in placed]
+        others = [job for job in (*self.running, *self.started) if job.job_id not in placed]
         # The victims of GPUs that Slurm itself chooses are not known.
         named = replace(request, several_sockets=None) if request.bound else request
         preemption = plan_preemption(named, self.cluster, others, self.dispatcher)

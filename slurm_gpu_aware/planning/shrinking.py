@@ -5,7 +5,9 @@ the job, its restart and the margin of a move counted. The first job in turn wou
 enough running jobs are expected to have ended. For a job behind it that starts too, the same time
 counts, as it would hardly start before it; one that fits now in any case counts nothing.
 
-No job with a due date shrinks, nor one that would then be expected to exceed its time limit.
+No job with a due date shrinks, nor one that would then be expected to exceed its time limit. None
+shrinks for a job that stands below it (`_may_get`), or that could not start where it was placed
+lately: that would waste the restart.
 """
 
 from __future__ import annotations
@@ -47,7 +49,11 @@ def best_shrink(
     if front.head is None or not wait_s < math.inf:
         return None
     lacking = front.head.gpus - int(front.rest.free.sum())
-    enough = [(one, n) for _, one, n in smaller if one.request.gpus - n >= lacking]
+    enough = [
+        (one, n)
+        for _, one, n in smaller
+        if one.request.gpus - n >= lacking and _may_get(front.head, one.request)
+    ]
     found = (_shrink(one, n, front, ordered, restarts, wait_s) for one, n in enough[:_TRIED])
     paying = (move for move in found if move is not None and move.gain_s > margin_s)
     return max(paying, key=attrgetter("gain_s"), default=None)
@@ -98,8 +104,23 @@ def _shrink(
     starts = [request for job_id, (request, _) in then.starts.items() if job_id not in front.starts]
     if head not in starts:
         return None
-    starts = [r for r in starts if r is head or dispatcher.could_place(r, front.rest) is None]
+    starts = [
+        r
+        for r in starts
+        if r is head or (_may_get(r, one.request) and dispatcher.could_place(r, front.rest) is None)
+    ]
     return _explained(replace(move, others_s=len(starts) * sooner_s), starts, sooner_s)
+
+
+def _may_get(waiting: Request, running: Request) -> bool:
+    """Whether a running job gives GPUs back for a waiting one.
+
+    It stands below the running one in a lower partition tier, or a QOS that its QOS may preempt.
+    Slurm's priorities do not tell within a tier: that of a running job stays as it was at its
+    start, and those of waiting jobs rise with their age.
+    """
+    below = waiting.tier < running.tier or waiting.preempt_group in running.preempts
+    return not (below or waiting.refused)
 
 
 def _exceeds_limit(move: Move) -> bool:

@@ -43,9 +43,10 @@ class Backoff:
         """Whether the job could not start at an earlier place, and nothing else blocked it."""
         return job_id in self._waits and self._waits[job_id].misplaced
 
-    def failed(self, job_id: str) -> bool:
-        """Whether the job could not start where it was placed."""
-        return job_id in self._waits
+    def failed(self, job_id: str, within_s: float = math.inf) -> bool:
+        """Whether the job could not start where it was placed, in the last ``within_s``."""
+        waits = self._waits.get(job_id)
+        return waits is not None and self.timer() - waits.punished <= within_s
 
     def punish(self, job_id: str, *, blocked: bool = False, misplaced: bool = False) -> float:
         """Hold a job back once more; return for how many seconds.

@@ -259,6 +259,8 @@ class Candidates:
             # Only Slurm knows all that it checks, and no job may wait longer because of us.
             why = "bound to the sockets of its GPUs, it did not start where it was placed"
             raise CannotPlanError(why, leave=True)
+        if self.backoff.failed(job_id, self.context.config.moves.again_s):
+            request = replace(request, refused=True)
         if request.sizes and self.backoff.failed(job_id):
             # A limit may allow only what its options say, or what it ran with before its move.
             had = tuple(size for size in request.sizes if size == request.had_gpus)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.move_settings import MoveSettings
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning import PlanSettings, plan_round
 from slurm_gpu_aware.planning.movable import Movable, may_move
@@ -54,15 +54,25 @@ def sites(draw):
         running.append(job)
         if draw(st.booleans()):
             request = Request(str(number), len(slots), app_class="A", time_limit_s=40_000.0)
+            request = replace(request, priority=TIER * draw(st.integers(0, 2)) + 9.0)
             if draw(st.booleans()):
                 sizes = tuple(sorted({1, 2, 4, len(slots)}))
                 request = replace(request, sizes=sizes, table=table(draw(st.floats(-0.2, 1.0))))
             ago = draw(st.none() | times)
             moved = None if ago is None else NOW - ago
             movable.append(Movable(request, job, draw(st.floats(0.0, 900.0)), moved))
+    tiers = sorted(draw(st.lists(st.integers(0, 2), max_size=3)), reverse=True)
     queue = [
-        Request(f"9{i}", gpus, app_class="A", time_limit_s=3_000.0, submit_s=float(i))
-        for i, gpus in enumerate(draw(st.lists(st.integers(1, 6), max_size=3)))
+        Request(
+            f"9{i}",
+            draw(st.integers(1, 6)),
+            app_class="A",
+            time_limit_s=3_000.0,
+            submit_s=float(i),
+            priority=TIER * tier,
+            refused=draw(st.integers(0, 3)) == 0,
+        )
+        for i, tier in enumerate(tiers)
     ]
     return replace(cluster, running=tuple(running)), movable, queue
 
@@ -144,6 +154,9 @@ def waiting_gain(move, queue, settings, cluster, found):
         for at in (cluster, after(cluster, found))
     )
     assert move.starts
+    for request in (r for r in queue if r.job_id in move.starts):
+        assert not request.refused
+        assert request.priority // TIER >= move.request.priority // TIER
     assert {*move.starts} <= then
     assert not {*move.starts} & now
     latest = max(job.end_s for job in cluster.running) - NOW
@@ -169,6 +182,38 @@ def keep_their_turn(queue, settings, before, later):
             head = then.get(request.job_id)
             assert head is None or head.shadow_start_s <= waits[request.job_id].shadow_start_s
             break
+
+
+TIERS = st.integers(0, 2)
+
+
+@given(st.lists(TIERS, min_size=2, max_size=2), st.lists(st.tuples(TIERS, st.booleans())))
+def test_jobs_shrink_for_those_of_their_tier_that_slurm_has_not_refused(own, others):
+    """Two nodes, each full with one job that shrinks for any job that it may shrink for."""
+    cluster, movable = Cluster.uniform(2, 4, scores={"A": np.ones((2, 4))}), []
+    for node, tier in enumerate(own):
+        cluster.take(node, (0, 1, 2, 3))
+        gpus = ((node, (0, 1, 2, 3)),)
+        job = RunningJob(str(node), gpus, NOW + 4e4, app_class="A", expected_end_s=NOW + 2e4)
+        request = Request(str(node), 4, app_class="A", priority=TIER * tier + 5.0)
+        movable.append(Movable(replace(request, sizes=(2, 4), table=table(0.1)), job, 60.0))
+    queue = [
+        Request(f"9{i}", 1, app_class="A", priority=TIER * tier, refused=refused)
+        for i, (tier, refused) in enumerate(sorted(others, key=lambda one: -one[0]))
+    ]
+    cluster = replace(cluster, running=tuple(one.job for one in movable))
+    settings = PlanSettings(policy="packed")
+    found = plan_moves(movable, queue, cluster, settings, MoveSettings(), NOW)
+    allowed = {
+        request.job_id
+        for request in queue
+        if request.priority // TIER >= min(own) and not request.refused
+    }
+    for move in found:
+        assert {*move.starts} <= allowed
+        tiers = {request.priority // TIER for request in queue if request.job_id in move.starts}
+        assert min(tiers) >= move.request.priority // TIER
+    assert bool(found) == (queue[:1] != [] and queue[0].job_id in allowed)
 
 
 @given(sites())

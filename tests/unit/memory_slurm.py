@@ -80,6 +80,7 @@ it never does, and that Slurm does not requeue it."""
 START: State = {
     "jobs": [],
     "nodes": [],
+    "tiers": {"gpu": 1},  # of the partitions; each has all nodes
     "reservations": [],
     "settings": {
         "ClusterName": "fake",
@@ -239,7 +240,9 @@ class MemorySlurm:
     def partitions(self) -> list[SlurmPartition]:
         with self._asked("partitions") as state:
             names = ",".join(node["name"] for node in state["nodes"])
-        return [partition_of(partition_record("gpu", names))]
+            tiers = state["tiers"].items()
+        records = (partition_record(name, names, priority_tier=tier) for name, tier in tiers)
+        return [partition_of(record) for record in records]
 
     def qos(self) -> list[SlurmQos]:
         with self._asked("qos") as state:

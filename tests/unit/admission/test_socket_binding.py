@@ -228,6 +228,23 @@ def test_what_could_not_start_where_it_was_placed_is_slurms(
         now[0] += backoff.punish(record.id, **why)
 
 
+def test_a_job_that_did_not_start_is_marked_for_as_long_as_no_job_moves_again() -> None:
+    """No running job shrinks for it meanwhile."""
+    now = [0.0]
+    backoff = Backoff(60.0, lambda: now[0])
+    no_licences = SimpleNamespace(free_licenses=dict)
+    pool = HoldingPool(no_licences)  # type: ignore[arg-type]
+    record = job(admin_comment="gpuaware/1;tn=gres/gpu:1")
+    here, found = site(node("n1")), []
+    for later_s in (0.0, backoff.punish(record.id), here.config.moves.again_s):
+        now[0] += later_s
+        licences = Licences(no_licences)  # type: ignore[arg-type]
+        round_ = Candidates(here, backoff, licences, pool, Estimates(Config()))
+        round_.sort_out([as_gated(record)], [record])
+        found += [candidate.request.refused for candidate in round_.to_plan.values()]
+    assert found == [True, False]
+
+
 # a whole round, by what Slurm says ---------------------------------------------------------------
 
 ENFORCED = 1 << 4

@@ -11,6 +11,7 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.model.power import PoweredJob, PowerState
+from slurm_gpu_aware.model.request import TIER
 from slurm_gpu_aware.planning import plan_round
 from slurm_gpu_aware.planning.moved import begun, place_moved
 
@@ -143,6 +144,43 @@ def test_a_job_that_fits_now_does_not_count():
     small = replace(waiting(), job_id="8", submit_s=1.0)
     assert moves_of(cluster, [one], [waiting(3, max_nodes=2, gpus_per_node=1), small]) == ()
     assert moves_of(cluster, [one], [waiting(2, max_nodes=1), small]) == ()
+
+
+QOS = {"preempts": frozenset({"low"})}
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "starts"),
+    [
+        ({"priority": 2 * TIER}, {"priority": 2 * TIER + 7.0}, True),
+        ({"priority": 2 * TIER + 7.0}, {"priority": 2 * TIER}, True),
+        ({"priority": 2 * TIER}, {"priority": 3 * TIER}, True),
+        ({"priority": 2 * TIER}, {"priority": 2 * TIER - 1.0}, False),
+        (QOS, {"preempt_group": "low"}, False),
+        (QOS, {"preempt_group": "high"}, True),
+        ({}, {"preempt_group": "low"}, True),
+        ({}, {"refused": True}, False),
+    ],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_no_job_shrinks_for_one_below_it_or_for_one_that_did_not_start(own, other, starts, first):
+    """Nor does it count behind another one."""
+    cluster, one = full()
+    one = replace(one, request=replace(one.request, **own))
+    head = waiting(priority=9 * TIER)
+    behind = replace(waiting(**{"priority": 0.0, **other}), job_id="8")
+    queue = [behind] if first else [head, behind]
+    found = {name for move in moves_of(cluster, [one], queue) for name in move.starts}
+    assert found == ({"8"} if starts else set()) | (set() if first else {"9"})
+
+
+def test_a_job_of_a_site_that_preempts_by_tier_shrinks_for_one_of_its_own_tier():
+    """Only a waiting job that may preempt one that runs takes what is not known."""
+    cluster, one = full()
+    cluster = replace(cluster, running=(replace(one.job, preemptable_by=1.0),))
+    one = replace(one, job=cluster.running[0])
+    found = [moves_of(cluster, [one], [waiting(preemption_tier=tier)]) for tier in (1.0, 2.0)]
+    assert [len(moves) for moves in found] == [1, 0]
 
 
 def test_of_several_jobs_the_one_that_loses_least_shrinks():

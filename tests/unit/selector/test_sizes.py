@@ -158,3 +158,16 @@ def test_a_running_job_shrinks_so_that_waiting_jobs_start(site: SlurmFolder) -> 
         assert moved or count
     done = CliRunner().invoke(cli, ["--config", str(site.config), "explain", "7"])
     assert "it gives back jobs 10, 11 can start" in " ".join(done.stdout.split()), done.stdout
+
+
+@pytest.mark.parametrize(("tier", "left"), [(2, 4), (1, 2), (0, 2)])
+def test_it_shrinks_for_no_partition_of_a_lower_tier(
+    site: SlurmFolder, tier: int, left: int
+) -> None:
+    """Whatever Slurm's priorities are."""
+    waits_beside_four(site)
+    site.set(tiers={"gpu": tier, "other": 1})
+    for number in ("10", "11"):
+        site.change(number, partition="other", priority=9_000 if tier > 1 else 1)
+    assert site.round(6) == 0, site.said
+    assert gpus(site.jobs["7"]) == left, site.said
