@@ -87,8 +87,9 @@ class ActiveJob:
 
     @property
     def finished(self) -> bool:
-        """Whether its work is done, but for errors of rounding."""
-        return self.done_s >= self.job.duration_s * (1.0 - 1e-9)
+        """Whether its work is done, but for errors of rounding: Unix times are exact to 0.2 us."""
+        rounding_s = 1e-9 * self.job.duration_s + 4 * math.ulp(self.since_s) / self.slowdown
+        return self.job.duration_s - self.done_s <= rounding_s
 
     def credit(self, now: float) -> None:
         """Credit the progress made since the last credit."""

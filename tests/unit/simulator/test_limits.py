@@ -35,6 +35,15 @@ def test_a_job_ends_at_its_limit_with_work_left():
     assert result.summary()["jobs"] == 0
 
 
+@pytest.mark.parametrize("duration_s", [0.001, 0.5, 3, 40, 200])
+@pytest.mark.parametrize("submit_s", [0.3, 1_795_550_000.3])
+def test_a_short_job_at_unix_times_is_done(submit_s, duration_s):
+    """Unix times are exact to 0.2 us, which is more than 1e-9 of a run of minutes."""
+    jobs = [TraceJob(str(i), submit_s + 7 * i, 1, duration_s, time_limit_s=3600) for i in range(20)]
+    slow = {"B": np.full((2, 4), 1.37)}
+    assert simulate(Trace.of("t", jobs), TWO, KILL, truth=slow).done.all()
+
+
 def test_a_job_that_ends_exactly_at_its_limit_is_done():
     result = one(TraceJob("1", 0, 8, 100, time_limit_s=100 * 1.7 * 1.4))
     assert result.done.tolist() == [True]
