@@ -190,8 +190,9 @@ class Eft(Policy):
         goal = goal_for(cell.supply.request, self.options.model)
         choice: Choice = ByLinks(goal).choose(cell)
         links = links_account(cell, choice, goal)
-        rule = f"{rule}; of these {links_rule(choice, goal, links)}"
-        return assignment(self.name, cell, choice, why={**why, **links}, rule=rule)
+        best, by = links_rule(choice, goal, links)
+        rule = f"{rule}; of these {best}"
+        return assignment(self.name, cell, choice, why={**why, **links}, rule=rule, by=by)
 
 
 class _Offer(NamedTuple):

@@ -146,9 +146,13 @@ def links_account(
     return account
 
 
-def links_rule(choice: Choice, goal: Goal, account: dict[str, Any]) -> str:
-    """Rule, ties and missing measurements; the account has the bandwidths."""
-    parts = [_RULES[goal.objective][0]]
+def links_rule(choice: Choice, goal: Goal, account: dict[str, Any]) -> tuple[str, str]:
+    """Rule with ties and missing measurements, and the key of its values.
+
+    ``account``: with the bandwidths.
+    """
+    first, key = _RULES[goal.objective]
+    parts = [first]
     if choice.sets is not None:
         parts[0] += f" of {choice.sets} sets" if choice.sets != 1 else " (the only set)"
     if choice.ties > 1:
@@ -159,7 +163,7 @@ def links_rule(choice: Choice, goal: Goal, account: dict[str, Any]) -> str:
         parts.append("links not measured")
     if any("worst" in entry for entry in account["links"]):
         parts.append("at worst: Slurm chooses the GPUs")
-    return ", ".join(parts)
+    return ", ".join(parts), key
 
 
 def _one_node_first(request: Request, cluster: Cluster) -> Cell | None:
@@ -182,7 +186,7 @@ class LinkPolicy(Policy):
             return None
         choice = ByLinks(goal).choose(cell)
         links = links_account(cell, choice, goal)
-        rule, by = links_rule(choice, goal, links), _RULES[goal.objective][1]
+        rule, by = links_rule(choice, goal, links)
         why = {**self.account(cell), **links}
         return assignment(self.name, cell, choice, why=why, rule=rule, by=by)
 

@@ -207,6 +207,16 @@ def test_on_a_plain_node_the_account_has_the_worst_set_that_slurm_may_choose():
     assert why["summary"].endswith("at worst: Slurm chooses the GPUs")
 
 
+@pytest.mark.parametrize("policy", ["eft", "pal+mapa", "mapa-preserve"])
+@pytest.mark.parametrize(
+    ("sensitive", "key"), [(True, "effbw_gbps"), (False, "preservedbw_change_gbps")]
+)
+def test_the_considered_sets_have_the_value_that_decided(policy, sensitive, key):
+    request = Request("1", 2, bandwidth_sensitive=sensitive)
+    why = make_policy(policy).place(request, Cluster.uniform(2, 8, graph=DGX)).why
+    assert {key} == {*why["considered"][0]} - {"node", "slots"}
+
+
 def test_the_account_names_the_model_of_its_bandwidth():
     usual = place("mapa-preserve", 5).why
     assert (usual["effbw_model"], usual["effbw_gbps"]) == ("bottleneck", 25.0)
