@@ -23,6 +23,8 @@ from typing import Any
 CLUSTER = Path(__file__).resolve().parent / "cluster"
 PROJECT = os.environ.get("GPU_AWARE_PROJECT") or "gpuaware-demo"
 START_S = 60
+SCORES_S = 6
+"""The selector reads new scores within 5 s."""
 RUN_S = 180
 WIDTH = 100
 """Columns of the output."""
@@ -312,6 +314,7 @@ def run(keep: bool) -> None:
     say("\nSweep: how fast is each GPU for each class of application?")
     cluster("as", "slurm", "gpu-aware-profile", "sweep", show=True)
     print(cluster("as", "slurm", "gpu-aware-profile", "show", "--summary"))
+    time.sleep(SCORES_S)
     say("Submitting as alice and bob.")
     jobs = submit()
     say(f"{len(jobs)} jobs on 16 GPUs:")
