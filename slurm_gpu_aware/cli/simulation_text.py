@@ -43,7 +43,7 @@ def say_inputs(inputs: Inputs, given: Collection[str]) -> None:
         say(f"work of recorded jobs: run time / slowdown on their nodes; {'; '.join(parts)}")
     if trace.background:
         jobs = counted(len(trace.background), "job holds its", "jobs hold their")
-        say(f"{name}: {jobs} recorded GPUs in every run and not compared")
+        say(f"{name}: {jobs} recorded GPUs in every run, without being compared")
     truth, classes = inputs.site.truth, Counter(job.app_class for job in trace.jobs)
     if not truth or not inputs.settings[0].variability:
         return

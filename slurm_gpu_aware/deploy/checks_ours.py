@@ -126,7 +126,7 @@ def _shared_copy(shared: Path, copy: Path) -> Check:
 
 def _profile(g: DoctorContext) -> Iterator[Check]:
     """GPUs are measured, and the measurements are recent."""
-    times = "measure, then 'gpu-aware-profile import FILE' (a sweep takes no times of real GPUs)"
+    times = "'gpu-aware-profile sweep' where nodes have CuPy, or with --bench; or import times"
     profile = g.profile
     if not profile.scores:
         yield failed("profile", "no times of any GPU: all GPUs count as equal", times)
@@ -136,7 +136,7 @@ def _profile(g: DoctorContext) -> Iterator[Check]:
     if classes:
         yield failed("profile", f"classes without scores: {', '.join(classes)}", times)
     elif oldest_s > PROFILE_OLD_S:
-        again = f"run 'gpu-aware-profile sweep'; {times}"
+        again = f"measure again: {times}"
         yield warning("profile", f"the oldest node was measured {duration(oldest_s)} ago", again)
     yield ok("profile", f"{len(profile.gpus)} GPUs, oldest {duration(oldest_s)}")
     if profile.faults:

@@ -17,6 +17,7 @@ import numpy as np
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.profile import GpuTiming
+from slurm_gpu_aware.simulator.report import counted
 from slurm_gpu_aware.simulator.result import Result, ended_in_all
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
@@ -94,7 +95,8 @@ def covered_days(trace: Trace, days: int) -> range:
     covered = range(int(first // _DAY_S), days)
     if len(covered) < LEAST_DAYS or len(trace.jobs) < LEAST_JOBS:
         raise RequestError(
-            f"too little history: {len(trace.jobs)} jobs with GPUs in {len(covered)} days; a"
+            f"too little history: {counted(len(trace.jobs), 'job')} with GPUs in"
+            f" {counted(len(covered), 'day')}; a"
             f" comparison needs {LEAST_JOBS} jobs in {LEAST_DAYS} days"
         )
     return covered
