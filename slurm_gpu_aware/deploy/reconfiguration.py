@@ -57,6 +57,8 @@ class Reconfiguration:
     """Time limit of ``scontrol reconfigure``."""
     LAUNCH_S = 20.0
     """Longest wait for jobs that are being launched; shorter than the reservation."""
+    QUIET_S = 1.0
+    """Time without such a job after which none is expected."""
     SLURMDS_S = 20.0
     """Longest wait for slurmds to read their files, and to register with a new slurmctld."""
     ANSWER_S = 30.0
@@ -201,10 +203,10 @@ class Reconfiguration:
             time.sleep(self.POLL_S)
 
     def _await_launched(self) -> None:
-        """Wait until no job has been launching for a second; at most ``LAUNCH_S``."""
+        """Wait until no job has been launching for ``QUIET_S``; at most ``LAUNCH_S``."""
         quiet = time.monotonic()
         end = quiet + self.LAUNCH_S
-        while time.monotonic() - quiet < 1.0 and time.monotonic() < end:
+        while time.monotonic() - quiet < self.QUIET_S and time.monotonic() < end:
             if any(
                 job.state == "CONFIGURING" or (job.state == "RUNNING" and job.reason == "Prolog")
                 for job in self._client.jobs()

@@ -5,13 +5,12 @@ The fake srun really runs the probe, on the fake GPUs of the node that was asked
 
 import json
 import os
-import subprocess
 import sys
 import textwrap
 
+from command_server import RUNNER, run_command
 from fake_nvml import FakeNode, machines
 from memory_slurm import opened
-from slurm_folder import RUNNER
 
 GRES = "gpu:g0:1(S:0),gpu:g1:1(S:0),gpu:g2:1(S:1),gpu:g3:1(S:1)"
 
@@ -126,16 +125,17 @@ class FakeCluster:
         (self.folder / f"{node}.does").write_text(does)
 
     def sweep(self, *options, code=0):
-        done = subprocess.run(
-            self.argv(*options), env=self.env, capture_output=True, text=True, timeout=120
-        )
+        done = run_command([str(self.slurm), *self._words(*options)], self.env)
         assert done.returncode == code, done.stderr
         assert "Traceback" not in done.stderr
         return done
 
     def argv(self, *options):
-        words = ["sweep", "--json", "--command", str(self.bin / "profile"), *options]
-        return [sys.executable, str(RUNNER), str(self.slurm), "gpu-aware-profile", *words]
+        return [sys.executable, str(RUNNER), str(self.slurm), *self._words(*options)]
+
+    def _words(self, *options):
+        command = ["--command", str(self.bin / "profile")]
+        return ["gpu-aware-profile", "sweep", "--json", *command, *options]
 
     def slow(self, node, slowness=None, slow_runs=()):
         """``slowness``: GPU -> class -> factor; ``slow_runs``: as in the file of the machine."""

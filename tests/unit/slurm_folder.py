@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+from command_server import run_command
 from memory_slurm import (
     START,
     MemorySlurm,
@@ -25,9 +25,7 @@ from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 
-__all__ = ["RUNNER", "Interleaved", "SlurmFolder", "parked"]
-
-RUNNER = Path(__file__).with_name("run_with_memory_slurm.py")
+__all__ = ["Interleaved", "SlurmFolder", "parked"]
 
 
 class SlurmFolder:
@@ -118,18 +116,9 @@ class SlurmFolder:
 
     # -- the selector and the command line ---------------------------------------------------------
 
-    def run(
-        self, *argv: str, environment: dict[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, *argv: str, environment: dict[str, str] | None = None) -> CompletedProcess[str]:
         """A command of `run_with_memory_slurm`, in a process of its own."""
-        return subprocess.run(
-            [sys.executable, str(RUNNER), str(self.home), *argv],
-            env=self.environment | (environment or {}),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return run_command([str(self.home), *argv], self.environment | (environment or {}))
 
     def round(self, rounds: int = 1, *, kill_at: int = 0, before: bool = False) -> int:
         """Rounds of the selector in a process of its own; its exit code."""

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner, Result
+
+from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.ingest import ingest_report
 from slurm_gpu_aware.store.ledger import Decision
@@ -80,3 +84,12 @@ def decision(job_id: str = "98", **changes: Any) -> Decision:
         "took_ms": 0.4,
     }
     return Decision(**{**values, **changes})
+
+
+def fit_models(store_path: Path) -> Result:
+    """``gpu-aware models fit`` on a store. It takes a second: fit once, and copy the store."""
+    config = store_path.with_name("fit.toml")
+    config.write_text(f'[store]\npath = "{store_path}"\n')
+    done = CliRunner().invoke(cli, ["--config", str(config), "models", "fit"])
+    assert done.exit_code == 0, done.stderr
+    return done

@@ -148,10 +148,12 @@ def test_mapa_with_few_jobs(scripts, monkeypatch):
         assert f"| {machine}, pal+mapa, EASY backfill |" in text
 
 
-def test_topology_aware_on_synthetic_data(scripts, partial):
-    text = scripts.topo.section(scripts.topo.Size(((6, 2),), 8), 1)
+def test_topology_aware_on_synthetic_data(scripts, partial, monkeypatch):
+    monkeypatch.setattr(scripts.topo, "SCENARIO_2", (8, 2))
+    text = scripts.topo.section(scripts.topo.Size(((6, 2),), second=True), 1)
     assert "synthetic data of the same shape" in text
     assert "synthetic-6: 6 jobs, 2 machines" in text
+    assert "Scenario 2: 8 jobs, 2 machines, arrivals 100 times as fast" in text
     assert "made up" in text
 
 

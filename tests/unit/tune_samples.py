@@ -33,14 +33,16 @@ def write_store(path: Path, slow: float) -> None:
         recompute_scores(store, ["B"])
 
 
-def write_history(path: Path, days: int = 28, per_day: int = 24, *, seed: int = 0) -> None:
-    """Jobs of one and two GPUs, an hour or two each, at a load of about a half."""
+def write_history(
+    path: Path, days: int = 28, per_day: int = 24, *, seed: int = 0, shortest_h: float = 1.0
+) -> None:
+    """Jobs of one and two GPUs, each of one to four times the shortest."""
     rng = np.random.default_rng(seed)
     lines = [HEADER]
     for number in range(days * per_day):
         submit = BEGIN_S + int((number + rng.random()) * DAY_S / per_day)
         gpus = int(rng.choice([1, 2], p=[0.7, 0.3]))
-        run = int(rng.uniform(3600, 4 * 3600))
+        run = int(3600 * rng.uniform(shortest_h, 4 * shortest_h))
         node = f"n{rng.integers(NODES) + 1}"
         tres = f"gres/gpu={gpus}"
         cells = (number + 1, "alice", submit, submit + 60, run, 1440, "COMPLETED", tres, tres, node)

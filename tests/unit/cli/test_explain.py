@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -9,8 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from command_server import RUNNER
 from memory_slurm import opened
-from slurm_folder import RUNNER, SlurmFolder, parked
+from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.cli.explain import explain_text
 from slurm_gpu_aware.store.database import open_store, publish
@@ -388,7 +390,7 @@ def test_an_ordinary_user_reads_the_published_copy(site: Path):
         folder.chmod(0o755)
         with open_store(site.parent / "store" / "store.db") as store:
             publish(store)
-            published_path(store.path).replace(folder / "store.public.db")
+            shutil.move(published_path(store.path), folder / "store.public.db")
         (folder / "store.db").touch(mode=0o600)
         config = folder / "config.toml"
         config.write_text(f'[store]\npath = "{folder}/store.db"\n')

@@ -1,12 +1,13 @@
 """models: fit, show and plot, and rows of the store that are none."""
 
 import json
+import shutil
 import sqlite3
 from pathlib import Path
 
 import click.testing
 import pytest
-from store_samples import ingest, report
+from store_samples import fit_models, ingest, report
 
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.model.performance_sample import NamedSample, PerformanceSample
@@ -31,32 +32,46 @@ def swept(slot: int) -> list[Run]:
     ]
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    """A store with a sweep of clocks of class A, and one application."""
+def write_site(folder: Path) -> Path:
+    """A configuration whose store has a sweep of clocks of class A, and one application."""
     sample = PerformanceSample(2, 1, 8.0, 1530.0, 0.3, 400.0)
     first = report("n1")
     for gpu in first["gpus"]:
         gpu["clocks_mhz"] = sorted(CLOCKS, reverse=True)
-    with open_store(tmp_path / "store.db") as store:
+    with open_store(folder / "store.db") as store:
         ingest(store, first)
         add_runs(store, swept(0) + swept(1), source="probe")
         put_samples(store, [NamedSample("bert", "v100", 5.0, sample, "A")], source="import")
-    file = tmp_path / "config.toml"
-    file.write_text(f'[store]\npath = "{tmp_path}/store.db"\n')
+    return write_config(folder)
+
+
+def write_config(folder: Path) -> Path:
+    file = folder / "config.toml"
+    file.write_text(f'[store]\npath = "{folder}/store.db"\n')
     return file
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return write_site(tmp_path)
 
 
 def models(config: Path, *args: str) -> click.testing.Result:
     return click.testing.CliRunner().invoke(cli, ["--config", str(config), "models", *args])
 
 
-@pytest.fixture
-def fitted(config: Path) -> Path:
-    done = models(config, "fit")
-    assert done.exit_code == 0, done.stderr
+@pytest.fixture(scope="module")
+def fitted_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store = write_site(tmp_path_factory.mktemp("fitted")).with_name("store.db")
+    done = fit_models(store)
     assert "fitted 1 model of classes and 1 of applications" in done.stderr
-    return config
+    return store
+
+
+@pytest.fixture
+def fitted(tmp_path: Path, fitted_store: Path) -> Path:
+    shutil.copy(fitted_store, tmp_path / "store.db")
+    return write_config(tmp_path)
 
 
 def shown(config: Path, *args: str) -> list[dict]:
@@ -112,7 +127,7 @@ def test_the_picture(fitted: Path, tmp_path: Path):
     assert models(fitted, "plot", "A", str(tmp_path / "no" / "a.png")).exit_code == 1
 
 
-def test_without_models_and_with_a_wrong_name(config: Path, fitted: Path):
+def test_without_models_and_with_a_wrong_name(fitted: Path):
     done = models(fitted, "show", "gpt2")
     assert done.exit_code == 1
     assert "no model of 'gpt2'; known: A, bert" in done.stderr

@@ -22,6 +22,8 @@ from slurm_gpu_aware.lockfile import hold_selector_lock
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 
+pytestmark = pytest.mark.usefixtures("no_launches")
+
 PLAIN = """\
 # the site's
 ClusterName=test

@@ -24,6 +24,9 @@ HEAD = "ClusterName=test\nSlurmUser=root\n"
 SHAPE = "Sockets=2 CoresPerSocket=4"
 
 
+pytestmark = pytest.mark.usefixtures("no_launches")
+
+
 class Site:
     """A site in a folder: slurm.conf, a store with two profiled nodes, and the command."""
 

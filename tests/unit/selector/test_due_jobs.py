@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from slurm_folder import SlurmFolder, parked
-from test_sizes import NET, NODES, PLACED, gpus, site  # noqa: F401 - a fixture
+from test_sizes import NET, NODES, PLACED, fitted, gpus, site  # noqa: F401 - fixtures
 
 from slurm_gpu_aware.admission.context import BeforeMove
 from slurm_gpu_aware.cli.main import cli

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from slurm_folder import SlurmFolder, parked
-from store_samples import ingest, report
+from store_samples import fit_models, ingest, report
 
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.load import load_config
@@ -38,13 +38,11 @@ def watts(clock: float) -> float:
     return 60.0 * volts + 0.12 * volts**2 * clock
 
 
-@pytest.fixture
-def site(slurm: SlurmFolder) -> SlurmFolder:
-    """Class A has a model on the 8 GPUs of n1 and n2; clock agents work."""
-    folder = slurm.config.parent
-    (folder / "clock.conf").write_text(f"orders = {folder}/orders\nspool = {folder}/clocks\n")
-    (folder / "clocks").mkdir()
-    with open_store(slurm.store) as store:
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store in which class A has a model on the 8 GPUs of n1 and n2."""
+    path = tmp_path_factory.mktemp("fitted") / "store.db"
+    with open_store(path) as store:
         for node in NODES:
             raw = report(node)
             for gpu in raw["gpus"]:
@@ -57,8 +55,17 @@ def site(slurm: SlurmFolder) -> SlurmFolder:
                 for f in CLOCKS
             ]
             add_runs(store, runs, source="probe")
-    done = CliRunner().invoke(cli, ["--config", str(slurm.config), "models", "fit"])
-    assert done.exit_code == 0, done.stderr
+    fit_models(path)
+    return path
+
+
+@pytest.fixture
+def site(slurm: SlurmFolder, fitted: Path) -> SlurmFolder:
+    """Clock agents work beside that store."""
+    folder = slurm.config.parent
+    (folder / "clock.conf").write_text(f"orders = {folder}/orders\nspool = {folder}/clocks\n")
+    (folder / "clocks").mkdir()
+    shutil.copy(fitted, slurm.store)
     for node in NODES:
         report_of_agent(slurm, node)
     return slurm

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from slurm_folder import SlurmFolder, parked
-from store_samples import ingest, report
+from store_samples import fit_models, ingest, report
 
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.model.performance_sample import NamedSample, PerformanceSample
@@ -23,22 +25,28 @@ PLACED = "gpuaware/1;tn=gres/gpu:2;mc=1;rs=nodes"
 TASKS = "gpuaware/1;tj=gres/gpu:2;nt=2;cpt=2;mc=4;rs=gpus"
 
 
-@pytest.fixture
-def site(slurm: SlurmFolder) -> SlurmFolder:
-    """``net`` has a model: each doubling of its GPUs almost halves its time."""
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store in which ``net`` has a model: each doubling of its GPUs almost halves its time."""
+    path = tmp_path_factory.mktemp("fitted") / "store.db"
     samples = [
         PerformanceSample(n, -(-n // 4), 64 / n, clock, 100 / clock / n + 0.001, n * clock / 10)
         for n in (1, 2, 4, 8)
         for clock in (135.0, 1312.0, 1530.0)
     ]
-    with open_store(slurm.store) as store:
+    with open_store(path) as store:
         for node in NODES:
             ingest(store, report(node))
         put_samples(
             store, [NamedSample("net", "v100", 1000.0, one, "A") for one in samples], source="csv"
         )
-    done = CliRunner().invoke(cli, ["--config", str(slurm.config), "models", "fit"])
-    assert done.exit_code == 0, done.stderr
+    fit_models(path)
+    return path
+
+
+@pytest.fixture
+def site(slurm: SlurmFolder, fitted: Path) -> SlurmFolder:
+    shutil.copy(fitted, slurm.store)
     return slurm
 
 

@@ -9,9 +9,9 @@ import sys
 import time
 
 import pytest
+from command_server import RUNNER
 from fake_nvml import FakeNode, build_library
 from memory_slurm import job_record, opened
-from slurm_folder import RUNNER
 
 ITERATIONS = """
 import os, sys, time

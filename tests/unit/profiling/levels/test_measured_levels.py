@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from command_server import RUNNER, run_command
 from fake_nvml import machines
 from memory_slurm import opened
-from slurm_folder import RUNNER
 from store_samples import ingest, report
 
 from gpu_aware_profile.cli import cli
@@ -137,13 +137,14 @@ class Site:
         file.chmod(0o755)
 
     def argv(self, *options: str) -> list[str]:
-        words = ["levels", "--json", "--command", str(self.bin / "profile"), *options]
-        return [sys.executable, str(RUNNER), str(self.slurm), "gpu-aware-profile", *words]
+        return [sys.executable, str(RUNNER), str(self.slurm), *self._words(*options)]
+
+    def _words(self, *options: str) -> list[str]:
+        command = ["--command", str(self.bin / "profile")]
+        return ["gpu-aware-profile", "levels", "--json", *command, *options]
 
     def levels(self, *options: str, code: int = 0) -> Any:
-        done = subprocess.run(
-            self.argv(*options), env=self.env, capture_output=True, text=True, timeout=120
-        )
+        done = run_command([str(self.slurm), *self._words(*options)], self.env)
         assert done.returncode == code, done.stderr
         assert "Traceback" not in done.stderr
         self.said = " ".join(done.stderr.split())
