@@ -192,7 +192,8 @@ def test_an_application_that_is_missing(site: Site) -> None:
 
 
 HANGS = (
-    "import os, subprocess, sys, time\n"
+    "import os, signal, subprocess, sys, time\n"
+    "signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
     "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
     "open('pids', 'w').write(f'{os.getpid()} {child.pid}')\n"
     "time.sleep(600)\n"
@@ -319,12 +320,12 @@ def test_a_signal_leaves_nothing_running(tmp_path: Path, number: signal.Signals)
     (tmp_path / "none.toml").write_text("")
     words = ["classify", "--tool", "ncu", "--centres", str(tmp_path / "centres.csv"), "--run", "x"]
     program = [sys.executable, "-m", "gpu_aware_profile.cli", *words]
-    with subprocess.Popen(
+    with subprocess.Popen(  # nohup ignores SIGHUP, a shell's background SIGINT
         program,
         env=env,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # nohup ignores SIGHUP
+        preexec_fn=lambda: [signal.signal(one, signal.SIG_DFL) for one in (number, signal.SIGINT)],
     ) as process:
         try:
             ends = time.monotonic() + 40

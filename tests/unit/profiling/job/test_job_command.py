@@ -97,7 +97,7 @@ def test_no_name_of_a_record_is_foreseen(node):
     """Two steps of a job leave two records, and what another user creates first is in no way."""
     (node.folder / "gpu-aware-job-7.csv").mkdir()
     for _ in range(2):
-        node.run("--model", "m", "--slice", "1", *program(30))
+        node.run("--model", "m", "--slice", "1", *program(25))
     names = sorted(record.name for record in node.records() if record.is_file())
     assert len(names) == 2
     assert all(re.fullmatch(r"gpu-aware-job-7-[0-9a-f]{8}\.csv", name) for name in names)
