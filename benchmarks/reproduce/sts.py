@@ -1,6 +1,6 @@
 """Stochastic scheduler (Filippini et al., TCC 2024): cost ratios, sharing, distance from optimum.
 
-python benchmarks/reproduce/sts.py [--quick] [--long] [--write]    a quarter of an hour on 2 cores
+python benchmarks/reproduce/sts.py [--quick] [--write]    a quarter of an hour on 2 cores
 """
 
 from __future__ import annotations
@@ -69,13 +69,11 @@ def section(size: Size, processes: int | None) -> str:
 
 
 QUICK = Size((4, 1), ((4, 1),), (4, 1), 5)
-LONG = Size((10, 20), ((10, 20), (20, 3), (40, 3), (70, 3), (100, 3)), (10, 6), 100)
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", long="10 to 100 nodes, 3 instances of each kind")
-    size = LONG if options.long else QUICK if options.quick else Size()
-    text = section(size, options.processes)
+    options = arguments(__doc__ or "")
+    text = section(QUICK if options.quick else Size(), options.processes)
     finish("sts", text, write=options.write)
 
 
