@@ -60,7 +60,7 @@ def machine(folder: Path) -> dict[str, str]:
     """Build the fake library and a machine of four GPUs; return its environment variables."""
     subprocess.run(["make", "-s", "-C", FAKE, f"OUT={folder}"], check=True)
     file = folder / "machine.json"
-    words = ["write", "--kind", "two-socket-4", "--node", "n1", "--out", file]
+    words = ["write", "--kind", "two-socket-4", "--node", "n1", "--out", str(file)]
     subprocess.run([sys.executable, FAKE / "machines.py", *words], check=True)
     file.write_text(file.read_text().replace("{", '{"unprivileged_clocks": true,', 1))
     return {

@@ -54,7 +54,8 @@ def swf_jobs(path: Path) -> list[TraceJob]:
 
 def estimates(jobs: Sequence[TraceJob]) -> tuple[dict[str, list[Pair]], float]:
     """Source -> pairs, of jobs with a limit; and the seconds that it took per job."""
-    history, ends, pairs = RunHistory(), [], {}
+    history, ends = RunHistory(), list[tuple[float, int]]()
+    pairs: dict[str, list[Pair]] = {}
     kinds = [
         JobKind(j.user or "", j.name or j.model or "", j.account or "", j.gpus, j.time_limit_s)
         for j in jobs

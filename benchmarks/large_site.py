@@ -184,7 +184,11 @@ class Library:
             )
             for i in range(ended)
         ]
-        gate = {"start_time": 100, "end_time": 99_999_999_999, "licenses": "gpuaware:100000"}
+        gate: dict[str, int | str] = {
+            "start_time": 100,
+            "end_time": 99_999_999_999,
+            "licenses": "gpuaware:100000",
+        }
         self._records = {
             "aware_jobs": [*running, *parked, *over],
             "aware_nodes": [node(i + 1, i < taken) for i in range(nodes)],
@@ -229,7 +233,7 @@ class Library:
 
 def client_of(library: Library) -> SlurmClient:
     """The client over that library."""
-    slurm_client.Libslurm = lambda _timeout_s: library  # type: ignore[assignment,misc]
+    vars(slurm_client)["Libslurm"] = lambda _timeout_s: library
     return SlurmClient(20.0)
 
 

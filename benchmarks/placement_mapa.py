@@ -37,8 +37,7 @@ from slurm_gpu_aware.topology.machines import machine
 
 MACHINES = ("dgx-1-v100", "dgx-1-p100", "dgx-a100", "mapa-torus-2d", "mapa-cubemesh-16")
 PATTERNS = ("ring", "tree", "ring+tree", "all-to-all")
-MODULES = (subsets, patterns, rings, trees, general, matching)
-MODULES += (links, mapa, topo_split)
+MODULES = (subsets, patterns, rings, trees, general, matching, links, mapa, topo_split)
 
 
 def target_ms(gpus: int, k: int) -> float:

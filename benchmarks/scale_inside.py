@@ -68,7 +68,7 @@ def main() -> None:
     logging.disable(logging.CRITICAL)
     gc.set_threshold(GC_OBJECTS, 20, 20)  # as the daemon does
     config = load_config()
-    client = Timed(open_client(60.0))
+    client: Any = Timed(open_client(60.0))
     planned: list[float] = []
     planned_cpu: list[float] = []
     counts: list[tuple[int, int]] = []

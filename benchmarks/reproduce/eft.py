@@ -98,7 +98,8 @@ def other_times(trace: Trace, seed: int) -> Trace:
 def loose_limits(trace: Trace) -> Trace:
     """The trace with limits of 1.8 to 5.4 times the work, which tell less of it than equal ones."""
     rng = np.random.default_rng(len(trace.jobs))
-    factors = np.exp(rng.uniform(*np.log(LOOSE), len(trace.jobs))).tolist()
+    least, most = np.log(LOOSE).tolist()
+    factors = np.exp(rng.uniform(least, most, len(trace.jobs))).tolist()
     jobs = zip(trace.jobs, factors, strict=True)
     limited = (replace(job, time_limit_s=job.duration_s * factor) for job, factor in jobs)
     return replace(trace, jobs=tuple(limited))

@@ -154,7 +154,7 @@ class Bench:
         """All runs of a demand, per seed."""
         own = schedulers(self.power, self.known)
         cases = [
-            (name, replace(own[name], power=replace(own[name].power, eta=eta)))
+            (name, limited(own[name], eta))
             for name in names
             for eta in (self.count.etas if name in SWEPT else (np.inf,))
         ]
@@ -168,13 +168,19 @@ class Bench:
             for _, settings in cases
         ]
         found = iter(run(f"demand {demand:g}{', GPUs differ' * differ}", runs, self.processes))
-        result = []
+        result: list[Points] = []
         for _ in seeds:
             points: dict[str, list[Point]] = {}
             for name, _ in cases:
                 points.setdefault(name, []).append(point(next(found)))
             result.append(points)
         return result
+
+
+def limited(settings: SimSettings, eta: float) -> SimSettings:
+    """Settings under a power limit."""
+    assert settings.power is not None
+    return replace(settings, power=replace(settings.power, eta=eta))
 
 
 def point(result: Result) -> Point:
