@@ -26,6 +26,8 @@ class Size:
     by_nodes: Sequence[tuple[int, int]] = ((10, 5), (40, 2), (100, 1))
     side: tuple[int, int] = (8, 2)
     """Of the side experiments."""
+    placed: tuple[int, int] = (8, 8)
+    """Of the simulator."""
     exact: int = 40
     """Instances solved exactly, for each number of jobs."""
 
@@ -61,14 +63,14 @@ def section(size: Size, processes: int | None) -> str:
         "What if one thing is changed (total cost saved, exponential and low Poisson arrivals):",
         *what_it_rests_on(size.side, results, measured),
         "In the simulator, with the work of the runs that have ended by then:",
-        *placements(size.side),
+        *placements(size.placed),
         "Distance from the optimum:",
         *distance(size.exact),
     ]
     return "\n\n".join(parts)
 
 
-QUICK = Size((4, 1), ((4, 1),), (4, 1), 5)
+QUICK = Size((4, 1), ((4, 1),), (4, 1), (4, 1), 5)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Due dates in a round: least sizes of waiting jobs, growth of running ones, and their account."""
+"""Due dates in a round: order of waiting jobs, growth of running ones, and their account."""
 
 from __future__ import annotations
 
@@ -8,23 +8,15 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import groupby
 
-import numpy as np
-
-from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.running_jobs import RunningJobs
 from slurm_gpu_aware.placement.account import predicted_slowdown
-from slurm_gpu_aware.placement.feasible import allowed_nodes, enough_free
 from slurm_gpu_aware.planning.due_account import DueAccount
 from slurm_gpu_aware.planning.movable import Movable
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.prefix import in_slurm_order
 from slurm_gpu_aware.sizing.due_plan import due_plan, work_rates
-
-WORTH_WAITING = 0.9
-"""A job waits for its size if fewer GPUs now leave less than this share of the probability."""
 
 
 def due_account(
@@ -77,7 +69,7 @@ def in_order(
     turns = {
         request.job_id: account.turn
         for request in ordered
-        if (account := accounts.get(request.job_id)) is not None and _counts(request, account)
+        if (account := accounts.get(request.job_id)) is not None and counts(request, account)
     }
 
     def neighbours(request: Request) -> object:
@@ -103,144 +95,7 @@ def _by_turn(
         yield heappop(before)[-1]
 
 
-def with_due_sizes(
-    queue: Sequence[Request], accounts: Mapping[str, DueAccount], cluster: Cluster, now: float
-) -> Sequence[Request]:
-    """The queue; a job gets none of its sizes below the one with which its due date is met.
-
-    Of the free GPUs it leaves others with due dates, and all jobs before it that these suffice for,
-    their least sizes, and starts with what is left: where there are too few GPUs for all, a job
-    that waits for more makes those behind it late. Only the last of the queue waits for its size,
-    if it cannot grow later and its due date is likelier then than with what is left now. No job
-    that was moved gets fewer GPUs than it had. ``queue``: in the order in which its jobs start.
-    """
-    counts = {
-        request.job_id: account
-        for request in queue
-        if (account := accounts.get(request.job_id)) is not None and _counts(request, account)
-    }
-    least = {request.job_id: request.had_gpus for request in queue}
-    free, unreserved = _Room(queue, cluster), _Room(queue, cluster)
-    for request in queue:
-        if request.job_id in counts:
-            unreserved.take(request, _least(request))
-    for request in queue if counts else ():
-        gpus = _least(request)
-        if (account := counts.get(request.job_id)) is not None:
-            unreserved.take(request, -gpus)
-            left = _left(request, max(gpus, account.gpus), unreserved.of(request), cluster)
-            last, gpus = request is queue[-1], max(gpus, account.gpus)
-            if left < gpus and not (last and _waits(request, gpus, left, free, cluster, now)):
-                gpus = left
-            least[request.job_id] = gpus
-        if account is not None or gpus <= free.of(request):
-            free.take(request, gpus)
-            unreserved.take(request, gpus)
-    return [request.from_size(n) if (n := least[request.job_id]) else request for request in queue]
-
-
-class _Room:
-    """Free GPUs on the nodes of each job of a queue."""
-
-    def __init__(self, queue: Iterable[Request], cluster: Cluster) -> None:
-        free, self._nodes = cluster.free.sum(axis=1), dict[object, BoolArray]()
-        for request in queue:
-            if _kind(request) not in self._nodes:
-                allowed = allowed_nodes(request, cluster)
-                self._nodes[_kind(request)] = free > 0 if allowed is None else allowed & (free > 0)
-        self._free = {kind: int(free[nodes].sum()) for kind, nodes in self._nodes.items()}
-        self._taken = dict.fromkeys(self._nodes, 0)
-        self._others: dict[object, list[object]] = {}
-
-    def of(self, request: Request) -> int:
-        """GPUs that are left for a job."""
-        return self._free[_kind(request)] - self.taken(request)
-
-    def taken(self, request: Request) -> int:
-        """GPUs that were taken from a job."""
-        return self._taken[_kind(request)]
-
-    def take(self, request: Request, gpus: int) -> None:
-        """Take GPUs from all jobs that may get some of the same nodes."""
-        kind = _kind(request)
-        if kind not in self._others:
-            own = self._nodes[kind]
-            self._others[kind] = [k for k, nodes in self._nodes.items() if (own & nodes).any()]
-        for other in self._others[kind]:
-            self._taken[other] += gpus
-
-
-def _kind(request: Request) -> object:
-    """Jobs of a kind may get the same nodes."""
-    return request.gpu_model, id(request.eligible)
-
-
-def _left(request: Request, gpus: int, room: int, cluster: Cluster) -> int:
-    """The size that a job starts with if it wants ``gpus`` and there is ``room`` for so many.
-
-    The wanted one, else the fastest that its nodes have free, the least of equal ones; or its
-    least size, which waits for its turn like the size of any job.
-    """
-    least, free = _least(request), cluster.free & _usable(request, cluster)
-    sizes = [n for n in request.sizes if least <= n <= room and _fit(request, n, cluster, free)]
-    if gpus in (least, *sizes):
-        return gpus
-    rates = work_rates(request)
-    return max(sizes, key=lambda size: rates.get(size, 0.0), default=least)
-
-
-def _usable(request: Request, cluster: Cluster) -> BoolArray:
-    """(N, W) GPUs that a job may get, now or later."""
-    allowed = allowed_nodes(request, cluster)
-    return cluster.exists if allowed is None else cluster.exists & allowed[:, None]
-
-
-def _fit(request: Request, gpus: int, cluster: Cluster, free: BoolArray) -> bool:
-    """Whether a split of so many GPUs over nodes finds them among ``free``, (N, W)."""
-    return enough_free(request.resized(gpus), replace(cluster, free=free))
-
-
-def _waits(
-    request: Request, gpus: int, left: int, room: _Room, cluster: Cluster, now: float
-) -> bool:
-    """Whether a job waits for ``gpus`` rather than start with those ``left``: it cannot grow."""
-    if request.due is None or request.due.restart_s is not None:
-        return False
-    later_s = _come_at(request, gpus, room.taken(request), cluster, now)
-    return _in_time(request, left, now) < WORTH_WAITING * _in_time(request, gpus, later_s)
-
-
-def _in_time(request: Request, gpus: int, start_s: float) -> float:
-    """Probability that the due date is met with a number of GPUs from a time on."""
-    account = due_account(request.resized(gpus), start_s, running=True)
-    return 0.0 if account is None else account.in_time or 0.0
-
-
-def _come_at(request: Request, gpus: int, taken: int, cluster: Cluster, now: float) -> float:
-    """When running jobs are expected to have freed so many GPUs for a job; inf: never.
-
-    ``taken``: GPUs that jobs before it get in this round.
-    """
-    usable = _usable(request, cluster)
-    free = cluster.free & usable
-    count = int(np.count_nonzero(free)) - taken
-    for job in RunningJobs.of(cluster.running).by_end:
-        for gpu in job.each_gpu:
-            count += bool(usable[gpu])
-            free[gpu] = usable[gpu]
-        if count >= gpus and _fit(request, gpus, cluster, free):
-            return max(job.until_s, now)
-    return math.inf
-
-
-def _least(request: Request) -> int:
-    """The least GPUs that a job may start with."""
-    if request.table is None or not request.sizes:
-        return request.gpus
-    return max(request.sizes[0], request.had_gpus)
-
-
-def _counts(request: Request, account: DueAccount) -> bool:
+def counts(request: Request, account: DueAccount) -> bool:
     """Whether the due date plays a part: it can be met, and the job has several sizes."""
     return bool(account.in_time and request.sizes and request.table is not None)
 

@@ -36,7 +36,8 @@ from slurm_gpu_aware.model.move_settings import RATE_S, MoveSettings
 from slurm_gpu_aware.model.power import PowerState
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
-from slurm_gpu_aware.planning.due_dates import due_accounts, due_growth, in_order, with_due_sizes
+from slurm_gpu_aware.planning.due_dates import due_accounts, due_growth, in_order
+from slurm_gpu_aware.planning.due_sizes import with_due_sizes
 from slurm_gpu_aware.planning.front import Front, front_of
 from slurm_gpu_aware.planning.movable import Movable, Move, may_move
 from slurm_gpu_aware.planning.moved import after_move
@@ -83,9 +84,9 @@ def plan_moves(
         return ()
     accounts = due_accounts(queue, now)
     queue = in_order(queue, settings, accounts, now)
-    if any(request.sizes for request in queue):  # as the round places them
-        queue = with_least_sizes(with_due_sizes(queue, accounts, cluster, now))
     known, budget = list(movable), PowerBudget.of(cluster, settings, power)
+    if any(request.sizes for request in queue):  # as the round places them
+        queue = with_least_sizes(with_due_sizes(queue, accounts, cluster, now, budget))
     if budget is not None:
         cluster, queue = budget.cluster, [budget.needing(request) for request in queue]
         drawn_w = {job.job_id: job.power_w for job in cluster.running}

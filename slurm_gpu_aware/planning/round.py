@@ -35,6 +35,7 @@ from slurm_gpu_aware.placement.policy import Reason
 from slurm_gpu_aware.planning import due_dates
 from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve
 from slurm_gpu_aware.planning.dispatcher import Dispatcher, PlacementFailedError, shape_of
+from slurm_gpu_aware.planning.due_sizes import with_due_sizes
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
 from slurm_gpu_aware.planning.postponing import row_of
 from slurm_gpu_aware.planning.power_budget import PowerBudget, with_least_sizes
@@ -88,9 +89,9 @@ def plan_round(
     asked, moldable = queue, any(request.sizes for request in queue)
     accounts = due_dates.due_accounts(queue, now)
     queue = due_dates.in_order(queue, settings, accounts, now)
-    if moldable:
-        queue = with_least_sizes(due_dates.with_due_sizes(queue, accounts, cluster, now))
     budget = PowerBudget.of(cluster, settings, power)
+    if moldable:
+        queue = with_least_sizes(with_due_sizes(queue, accounts, cluster, now, budget))
     if budget is not None:
         cluster, queue = budget.cluster, [budget.needing(request) for request in queue]
     dispatcher = Dispatcher(settings, policy_options, now, cluster.running)

@@ -15,8 +15,8 @@ from slurm_gpu_aware.planning.due_dates import (
     due_account,
     due_accounts,
     in_order,
-    with_due_sizes,
 )
+from slurm_gpu_aware.planning.due_sizes import with_due_sizes
 from slurm_gpu_aware.planning.moved import begun
 from slurm_gpu_aware.planning.moves import plan_moves
 
@@ -84,7 +84,7 @@ def test_a_job_gets_a_size_that_its_nodes_have_or_waits_for_gpus_that_come(
     cluster = replace(cluster, free=cluster.free & cluster.exists)
     queue = [data.draw(dated(request)) for request in plain]
     now = NOW + later_s
-    sized = with_due_sizes(queue, due_accounts(queue, now), cluster, now)
+    sized = with_due_sizes(queue, due_accounts(queue, now), cluster, now, None)
     for asked, request in zip(queue, sized, strict=True):
         nodes = slice(None) if request.eligible is None else request.eligible
         free, least = np.count_nonzero(cluster.free[nodes]), request.sizes[0]
@@ -127,7 +127,7 @@ def test_beside_others_a_job_without_due_date_or_history_is_untouched(site, expo
     cluster, _, queue = site
     plain = [replace(r, gpus=1, sizes=(1, 2, 4), table=table(exponent)) for r in queue]
     some = [data.draw(st.just(request) | dated(request)) for request in plain]
-    sized = with_due_sizes(some, due_accounts(some, NOW), cluster, NOW)
+    sized = with_due_sizes(some, due_accounts(some, NOW), cluster, NOW, None)
     for asked, one in zip(some, sized, strict=True):
         if asked.due is None or not asked.due.runs:
             assert one is asked

@@ -9,6 +9,7 @@ import pytest
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.move_settings import MoveSettings
+from slurm_gpu_aware.model.power import PowerState
 from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning import PlanSettings, plan_round
@@ -117,6 +118,16 @@ def test_gpus_that_lie_apart_are_no_size_of_a_job_on_one_node():
     assert sizes(plan_round([one], models(2, 2), PACKED, NOW)) == {}
     movable = replace(one, due=replace(one.due, restart_s=60.0))
     assert sizes(plan_round([movable], models(2, 2), PACKED, NOW)) == {"1": 2}
+
+
+@pytest.mark.parametrize(("limit_w", "gpus"), [(1200.0, 4), (800.0, 2), (100.0, 1)])
+@pytest.mark.parametrize("free", [4, 5])
+def test_a_size_that_the_power_limit_does_not_leave_is_not_waited_for(limit_w, gpus, free):
+    """A job that exceeds the limit with its least size starts alone."""
+    cluster = Cluster.uniform(1, free)
+    power = PowerState(np.full((1, free), 300.0), np.full((1, free), 50.0), limit_w + 50 * free)
+    plan = plan_round([job("1", 1.5)], cluster, PACKED, NOW, power=power)
+    assert sizes(plan) == {"1": gpus}
 
 
 def test_a_size_that_is_no_faster_is_not_what_is_left():
