@@ -134,8 +134,8 @@ def _about(answer: Mapping[str, Any]) -> list[str]:
         about.append(f"The ledger does not know job {answer['job_id']}, and Slurm was not asked.")
     elif state == "unknown":
         about.append(
-            f"Neither the ledger nor Slurm knows job {answer['job_id']}. It may be too old, or the"
-            " id may be mistyped."
+            f"Neither the ledger nor Slurm knows job {answer['job_id']}. It may be too old, or a"
+            " task that was cancelled while it waited, or the id may be mistyped."
         )
     elif state == "not ours" and slurm.get("why"):
         about.append(
@@ -158,11 +158,14 @@ def _about(answer: Mapping[str, Any]) -> list[str]:
             f"It has started ({_in_slurm(slurm)}) since the published copy of the ledger was"
             " written. Try again in a moment."
         )
+    elif state == JobPhase.ENDED and slurm and not answer["decisions"]:
+        about.append(f"It ended while it waited ({_in_slurm(slurm)}).")
     elif state == JobPhase.LEFT:
         why = _left_reason(answer["events"]) or slurm.get("why")
         why = why or "it was released by hand, it was cancelled, or the selector was away"
+        did = "places" if slurm["state"] == "PENDING" else "placed"
         about.append(
-            f"It was parked; now its gate is open, and Slurm places it ({_in_slurm(slurm)}): {why}."
+            f"It was parked; now its gate is open, and Slurm {did} it ({_in_slurm(slurm)}): {why}."
         )
     elif not answer["decisions"] and any("without_us" in e["detail"] for e in answer["events"]):
         about.append(f"Slurm placed it: {_why_without_us(answer['events'])}.")

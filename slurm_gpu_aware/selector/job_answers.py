@@ -241,6 +241,10 @@ def _ask_slurm(answer: dict[str, Any], reader: Reader, config: Config) -> dict[s
         return answer
     if live.parked:
         answer["state"] = JobPhase.WAITING
+    elif (
+        job.state in ENDED and not job.nodes and (live.ours or answer["state"] == JobPhase.WAITING)
+    ):
+        answer["state"] = JobPhase.ENDED
     elif live.placed_at is not None:
         answer["state"] = JobPhase.RELEASED
         answer["slurm"]["placed_at"] = live.placed_at

@@ -197,6 +197,18 @@ def test_a_job_started_since_the_copy_was_made_is_not_called_foreign(
     assert ("Try again in a" in done.stdout) == (ago_s == 1)
 
 
+@pytest.mark.parametrize("ago_s", [1, 600])
+def test_a_job_cancelled_while_it_waited_has_not_started(tmp_path: Path, ago_s: int):
+    slurm = SlurmFolder(tmp_path)
+    slurm.write([parked(reason="JobHeldUser")], ["n1"])
+    slurm.round()
+    end = int(time.time()) - ago_s  # Slurm gives it a start, too
+    slurm.write([parked(state="CANCELLED", reason="JobHeldUser", start_time=end)], ["n1"])
+    done = slurm.run("gpu-aware", "--config", str(slurm.config), "explain", "7")
+    assert done.stdout.startswith("Job 7: ended\n"), done.stdout
+    assert "It ended while it waited (state CANCELLED" in done.stdout
+
+
 def test_a_parked_job_without_a_round_waits_for_one(site: Path):
     done = run(site, "explain", "9")
     assert "Job 9: waiting" in done.stdout
