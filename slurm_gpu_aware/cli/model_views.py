@@ -115,6 +115,7 @@ def one_text(view: ModelView, slowdown: float) -> str:
     """A model in detail, with its frontier."""
     model, default = view.model, view.default
     measured = model.measured
+    only = "" if model.knows_gpus(view.gpus) else ": not measured; changes in % count, times do not"
     head = pairs(
         [
             ("model", f"{view.row.kind} {view.row.name} on {view.row.gpu_model}"),
@@ -125,7 +126,7 @@ def one_text(view: ModelView, slowdown: float) -> str:
                 f"{measured.least_gpus} to {measured.most_gpus} GPUs,"
                 f" {measured.low_mhz:g} to {measured.high_mhz:g} MHz",
             ),
-            ("GPUs", view.gpus),
+            ("GPUs", f"{view.gpus}{only}"),
             ("default clock", _described(default, default)),
             ("least energy", _described(view.best, default)),
             (f"within {slowdown:g}%", _described(view.near, default)),

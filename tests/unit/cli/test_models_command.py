@@ -117,6 +117,10 @@ def test_the_tables(fitted: Path):
     assert "least energy" in text
     assert "1530 MHz" in text
     assert "900 to 1530 MHz" in text
+    assert "not measured" not in text
+    assert (
+        "3: not measured; changes in % count" in models(fitted, "show", "A", "--gpus", "3").stdout
+    )
 
 
 def test_the_picture(fitted: Path, tmp_path: Path):
