@@ -14,9 +14,9 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.running_jobs import RunningJobs
 from slurm_gpu_aware.placement.feasible import allowed_nodes, enough_free
 from slurm_gpu_aware.planning.due_account import DueAccount
-from slurm_gpu_aware.planning.due_dates import counts, due_account
+from slurm_gpu_aware.planning.due_dates import counts
 from slurm_gpu_aware.planning.power_budget import PowerBudget
-from slurm_gpu_aware.sizing.due_plan import work_rates
+from slurm_gpu_aware.sizing.due_plan import due_plan, work_rates
 
 WORTH_WAITING = 0.9
 """A job waits for its size if fewer GPUs now leave less than this share of the probability."""
@@ -73,22 +73,21 @@ class _Room:
     def __init__(
         self, queue: Iterable[Request], cluster: Cluster, budget: PowerBudget | None
     ) -> None:
-        free, self._nodes = cluster.free.sum(axis=1), dict[object, BoolArray]()
-        for request in queue:
-            if _kind(request) not in self._nodes:
-                allowed = allowed_nodes(request, cluster)
-                self._nodes[_kind(request)] = free > 0 if allowed is None else allowed & (free > 0)
-        self._free = {kind: int(free[nodes].sum()) for kind, nodes in self._nodes.items()}
-        self._taken = dict.fromkeys(self._nodes, 0)
-        self._others: dict[object, list[object]] = {}
-
+        first = {_kind(request): request for request in queue}
+        self._row = {kind: row for row, kind in enumerate(first)}
+        free = cluster.free.sum(axis=1)
+        nodes = np.array([_usable(one, cluster).any(axis=1) & (free > 0) for one in first.values()])
+        self._free = nodes @ free
+        self._shared = (nodes.astype(np.float32) @ nodes.T) > 0
+        """Which kinds of jobs may get some of the same nodes."""
+        self._taken = np.zeros(len(nodes), dtype=np.int64)
         self._budget, power_w = budget, None if budget is None else budget.cluster.power_w
         self._left_w = math.inf if power_w is None else float(power_w[0])
 
     def has(self, request: Request, gpus: int) -> bool:
         """Whether so many GPUs, and the power for them, are left for a job."""
-        left = self._free[_kind(request)] - self.taken(request)
-        return gpus <= left and self.has_power(request, gpus)
+        left = self._free[self._row[_kind(request)]] - self.taken(request)
+        return bool(gpus <= left) and self.has_power(request, gpus)
 
     def has_power(self, request: Request, gpus: int) -> bool:
         """Whether the limit leaves the power for so many GPUs of a job."""
@@ -96,7 +95,7 @@ class _Room:
 
     def taken(self, request: Request) -> int:
         """GPUs that were taken from a job."""
-        return self._taken[_kind(request)]
+        return int(self._taken[self._row[_kind(request)]])
 
     def take(self, request: Request, gpus: int) -> None:
         """Take GPUs from all jobs that may get some of the same nodes, and their power."""
@@ -107,12 +106,7 @@ class _Room:
         self._change(request, -gpus, -self._power_w(request, gpus))
 
     def _change(self, request: Request, gpus: int, power_w: float) -> None:
-        kind = _kind(request)
-        if kind not in self._others:
-            own = self._nodes[kind]
-            self._others[kind] = [k for k, nodes in self._nodes.items() if (own & nodes).any()]
-        for other in self._others[kind]:
-            self._taken[other] += gpus
+        self._taken[self._shared[self._row[_kind(request)]]] += gpus
         self._left_w -= power_w
 
     def _power_w(self, request: Request, gpus: int) -> float:
@@ -121,7 +115,7 @@ class _Room:
 
 def _kind(request: Request) -> object:
     """Jobs of a kind may get the same nodes."""
-    return request.gpu_model, id(request.eligible)
+    return request.gpu_model, None if request.eligible is None else request.eligible.tobytes()
 
 
 def _left(request: Request, gpus: int, room: _Room, cluster: Cluster) -> int:
@@ -130,13 +124,13 @@ def _left(request: Request, gpus: int, room: _Room, cluster: Cluster) -> int:
     The wanted one, else the fastest that its nodes have free, the least of equal ones; or its
     least size, which waits for its turn like the size of any job.
     """
-    least, free = _least(request), cluster.free & _usable(request, cluster)
-    sizes = [
-        size
-        for size in request.sizes
-        if least <= size and room.has(request, size) and _fit(request, size, cluster, free)
-    ]
-    if gpus in (least, *sizes):
+    least = _least(request)
+    sizes = [size for size in request.sizes if least <= size and room.has(request, size)]
+    if gpus == least or not sizes:
+        return least
+    free = cluster.free & _usable(request, cluster)
+    sizes = [size for size in sizes if _fit(request, size, cluster, free)]
+    if gpus in sizes:
         return gpus
     rates = work_rates(request)
     return max(sizes, key=lambda size: rates.get(size, 0.0), default=least)
@@ -167,8 +161,8 @@ def _waits(
 
 def _in_time(request: Request, gpus: int, start_s: float) -> float:
     """Probability that the due date is met with a number of GPUs from a time on."""
-    account = due_account(request.resized(gpus), start_s, running=True)
-    return 0.0 if account is None else account.in_time or 0.0
+    plan = due_plan(request.resized(gpus), start_s, running=True)
+    return 0.0 if plan is None else plan.in_time
 
 
 def _come_at(request: Request, gpus: int, taken: int, cluster: Cluster, now: float) -> float:
