@@ -167,7 +167,7 @@ def test_powerflow_against_exhaustive_search(scripts):
 
 def test_sts_on_a_tiny_cluster(scripts, partial, monkeypatch):
     monkeypatch.setattr(scripts.sts_instances, "JOBS_PER_NODE", 2)
-    text = scripts.sts.section(scripts.sts.Size((2, 1), ((2, 1), (3, 1)), (2, 1), 2), 1)
+    text = scripts.sts.section(scripts.sts.Size((2, 1), ((2, 1), (3, 1)), (2, 1), (2, 1), 2), 1)
     assert "synthetic data of the same shape" in text
     for words in (
         "| STS | 1.00 / 1.00 |",
