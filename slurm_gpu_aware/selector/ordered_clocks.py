@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu_aware.selector.clock_agents import ClockAgents
 from slurm_gpu_aware.selector.clock_orders import ClockOrders, Order
 from slurm_gpu_aware.selector.clock_spool import AgentReport
 from slurm_gpu_aware.selector.job_clocks import Clock, JobClocks
+
+_HEARD_S = 150.0
+"""Age at which a report says nothing any more; agents report once a minute."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,16 @@ class WantedClock:
 
 
 class OrderedClocks:
-    """Clocks of the running jobs of ours, and the way to change them."""
+    """Clocks of the running jobs of ours, and the way to change them.
+
+    ``now``: Unix s; the clocks of nodes may differ from ours.
+    """
 
     def __init__(self, folder: Path | None) -> None:
         """``folder``: that of the orders for clock agents; None: clocks of running jobs stay."""
-        self.jobs, self.agents = JobClocks(), ClockAgents()
+        self.jobs = JobClocks()
+        self._reports: Mapping[str, AgentReport] = {}
+        """Node -> the newest report of its agent."""
         self._orders = None if folder is None else ClockOrders(folder)
         self._loaded = False
 
@@ -57,7 +64,7 @@ class OrderedClocks:
 
     def reported(self, agents: Mapping[str, AgentReport]) -> None:
         """Take the newest reports of the clock agents."""
-        self.agents.take(agents)
+        self._reports = agents
         for node, report in agents.items():
             if self._was_ordered(node, report.seq):
                 self.jobs.carried_out(node, report.seq)
@@ -73,8 +80,25 @@ class OrderedClocks:
             self._orders is not None
             and not self.jobs.refused(job_id)
             and self._orders.failed.keys().isdisjoint(nodes := self.jobs.nodes(job_id))
-            and not any(self.agents.why_not(node, now) for node in nodes)
+            and not any(self.why_not(node, now) for node in nodes)
         )
+
+    def why_not(self, node: str, now: float) -> str:
+        """Why the agent of a node does not obey orders now; empty: it does."""
+        report = self._reports.get(node)
+        if report is None or abs(now - report.at) > _HEARD_S:
+            return f"its clock agent has said nothing for {_HEARD_S:.0f} s"
+        return report.trouble
+
+    def measured_w(self, nodes: Collection[str], width: int, now: float) -> list[float]:
+        """Power of each GPU that the reports name, W. ``width``: most GPUs of a node."""
+        return [
+            power_w
+            for node, report in self._reports.items()
+            if node in nodes and abs(now - report.at) <= _HEARD_S
+            for gpu, power_w in report.power_w.items()
+            if gpu < width
+        ]
 
     def order(self, wanted: Iterable[WantedClock], now: float) -> None:
         """Write the orders for all jobs whose clock may be chosen."""
@@ -92,8 +116,11 @@ class OrderedClocks:
                 self.jobs.order(job_id, node, clock, written[node], now)
 
     def troubles(self, nodes: Collection[str], now: float) -> dict[str, str]:
-        """Node -> why its agent obeys no orders, or has none; see `ClockAgents.troubles`."""
+        """Node -> why its agent obeys no orders, or has none: of ``nodes`` those that say so
+        themselves, of those for which there are orders the silent ones, too."""
+        told = {n: one.trouble for n, one in self._reports.items() if one.trouble and n in nodes}
         if self._orders is None:
-            return self.agents.troubles(nodes, [], now)
+            return told
         asked = [node for node, (_, some) in self._orders.ordered().items() if some]
-        return self.agents.troubles(nodes, asked, now) | self._orders.failed
+        silent = {n: why for n in asked if n not in told and (why := self.why_not(n, now))}
+        return told | silent | self._orders.failed

@@ -322,7 +322,7 @@ class SitePower:
         if planned is None:
             return None
         now = self._clock()
-        fresh = self.clocks.agents.measured_w(self._nodes, self._widest, now)
+        fresh = self.clocks.measured_w(self._nodes, self._widest, now)
         refused = {job_id: why for job_id in self._known if (why := self._clocks.refused(job_id))}
         return PowerReading(
             self.limit.words,

@@ -1,0 +1,25 @@
+"""Ordered clocks: which agents obey orders, and what power they report."""
+
+from slurm_gpu_aware.selector.clock_spool import AgentReport
+from slurm_gpu_aware.selector.ordered_clocks import OrderedClocks, WantedClock
+
+SILENT = "its clock agent has said nothing for 150 s"
+
+
+def test_only_an_agent_that_was_heard_and_has_no_trouble_obeys(tmp_path):
+    clocks = OrderedClocks(tmp_path)
+    assert clocks.why_not("n1", 1000.0) == SILENT
+    reports = {"n1": AgentReport(1000.0, 1, {}, {0: 50.0, 1: 60.0}), "n2": AgentReport(990.0, 0)}
+    reports["n3"] = AgentReport(1000.0, 1, {}, {0: 5.0}, trouble="no orders")
+    clocks.reported(reports)
+    assert [clocks.why_not(n, 1100.0) for n in ("n1", "n2", "n3")] == ["", "", "no orders"]
+    assert [clocks.why_not(n, 1145.0) for n in ("n1", "n2")] == ["", SILENT]
+    assert clocks.why_not("n1", 800.0) == SILENT  # the node's clock is far ahead
+    assert clocks.measured_w(["n1", "n3"], 1, 1100.0) == [50.0, 5.0]
+    assert clocks.measured_w(["n1"], 2, 1151.0) == []
+    assert clocks.troubles(["n1", "n2"], 1145.0) == {}
+    assert clocks.troubles(["n3"], 1145.0) == {"n3": "no orders"}
+    clocks.jobs.start("7", None, ["n2"])
+    clocks.order([WantedClock("7", 7, 1200, {"n2": (0,)})], 1145.0)
+    assert clocks.troubles(["n1"], 1145.0) == {"n2": SILENT}
+    assert OrderedClocks(None).troubles(["n2"], 1145.0) == {}
