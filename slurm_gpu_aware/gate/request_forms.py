@@ -49,16 +49,14 @@ from slurm_gpu_aware.gate.index_types import (
 )
 from slurm_gpu_aware.slurm.hostlist import check_node_names, expand_hostlist
 from slurm_gpu_aware.slurm.records import SlurmJob
+from slurm_gpu_aware.slurm.updates import TRES_FIELDS
 
 Fields = tuple[tuple[str, str], ...]
 
 _SHOWN = {
     "ReqNodeList": "req_nodes",
     "ReservationName": "holding_pool",
-    "TresPerNode": "tres_per_node",
-    "TresPerJob": "tres_per_job",
-    "TresPerTask": "tres_per_task",
-    "TresPerSocket": "tres_per_socket",
+    **TRES_FIELDS,
     "CpusPerTres": "cpus_per_tres",
     "TresFreq": "tres_freq",
     "AdminComment": "admin_comment",

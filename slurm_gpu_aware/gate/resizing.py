@@ -19,12 +19,7 @@ from slurm_gpu_aware.gate.request_forms import (
     tasks_of,
 )
 from slurm_gpu_aware.slurm.records import SlurmJob
-
-_TRES = {
-    "TresPerNode": "tres_per_node",
-    "TresPerJob": "tres_per_job",
-    "TresPerTask": "tres_per_task",
-}
+from slurm_gpu_aware.slurm.updates import TRES_FIELDS
 
 
 def sizes_of(original: OriginalRequest, least: int, most: int) -> tuple[int, ...]:
@@ -67,7 +62,7 @@ def bound_fields(original: OriginalRequest, binding: Binding) -> Fields:
         return placed_fields(original, binding)
     fields = {
         name: text or ""
-        for name, field in _TRES.items()
+        for name, field in TRES_FIELDS.items()
         if (text := getattr(sized, field)) != getattr(original, field)
     }
     tasks = tasks_of(sized, len(binding.nodes))

@@ -11,24 +11,18 @@ from collections.abc import Iterable, Sequence
 from slurm_gpu_aware.names import slot_of
 from slurm_gpu_aware.slurm.hostlist import hostlist
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
+from slurm_gpu_aware.slurm.updates import TRES_FIELDS
 
 _GPU = re.compile(
     r"((?:gres[/:])?gpu)[:=]([A-Za-z0-9._-]*[A-Za-z_-][A-Za-z0-9._-]*)((?:[:=][0-9]+)?)\Z"
 )
 _UNTYPED = re.compile(r"((?:gres[/:])?gpu)((?:[:=][0-9]+)?)\Z")
-_TRES = {
-    "TresPerNode": "tres_per_node",
-    "TresPerJob": "tres_per_job",
-    "TresPerTask": "tres_per_task",
-    "TresPerSocket": "tres_per_socket",
-}
-"""Field of an update -> field of `SlurmJob`."""
 _NOT_UNDERSTOOD = re.compile(r"[^A-Za-z0-9_.:=+&|,() -]")
 
 
 def gpu_types(job: SlurmJob) -> frozenset[str]:
     """GPU types that a job asks for, without types of GPU indices."""
-    return frozenset(kind for name in _TRES.values() for kind, _ in _typed(job, name))
+    return frozenset(kind for name in TRES_FIELDS.values() for kind, _ in _typed(job, name))
 
 
 def _typed(job: SlurmJob, name: str) -> list[tuple[str, int]]:
@@ -44,7 +38,7 @@ def untyped_fields(job: SlurmJob, kind: str, feature: str) -> tuple[tuple[str, s
     if constraint is None:
         return None
     fields = [("Features", constraint)]
-    for field, name in _TRES.items():
+    for field, name in TRES_FIELDS.items():
         text = getattr(job, name) or ""
         plain = ",".join(_untyped_item(item, kind) for item in text.split(","))
         if plain != text:
@@ -71,7 +65,7 @@ def _with_feature(constraint: str, feature: str) -> str | None:
 def typed_fields(job: SlurmJob, kind: str) -> tuple[tuple[str, str], ...]:
     """Update that gives a type to the GPUs of a request that have none; the counts stay."""
     fields = []
-    for field, name in _TRES.items():
+    for field, name in TRES_FIELDS.items():
         text = getattr(job, name) or ""
         typed = ",".join(_UNTYPED.sub(rf"\1:{kind}\2", item) for item in text.split(","))
         if typed != text:

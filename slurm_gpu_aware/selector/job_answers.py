@@ -19,6 +19,7 @@ from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
 from slurm_gpu_aware.selector.energy_accounts import job_energy
 from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.slurm.records import ENDED, SlurmJob
+from slurm_gpu_aware.slurm.updates import TRES_FIELDS
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.ledger import Decision, Event, Ledger, RoundRecord
 from slurm_gpu_aware.store.reading import open_for_reading
@@ -270,8 +271,8 @@ def _is_newer(job: SlurmJob, reader: Reader) -> bool:
 
 
 def _asks_for_gpus(job: SlurmJob) -> bool:
-    fields = (job.tres_per_node, job.tres_per_job, job.tres_per_task, job.tres_per_socket)
-    return "gres/gpu" in job.req_tres or any("gpu" in text for text in fields if text)
+    fields = (getattr(job, name) or "" for name in TRES_FIELDS.values())
+    return "gres/gpu" in job.req_tres or any("gpu" in text for text in fields)
 
 
 def _why_not_ours(job: SlurmJob, config: Config) -> str | None:

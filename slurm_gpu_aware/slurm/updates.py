@@ -15,7 +15,15 @@ _COUNT = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?\Z")
 _MOST = (1 << 32) - 3
 """Greatest count; larger numbers mean "not given" and "unlimited"."""
 _LONGEST = 65536
+TRES_FIELDS = {
+    "TresPerNode": "tres_per_node",
+    "TresPerJob": "tres_per_job",
+    "TresPerTask": "tres_per_task",
+    "TresPerSocket": "tres_per_socket",
+}
+"""Fields that ask for GPUs, by the names of ``scontrol update`` -> field of Slurm's records."""
 _TEXTS = {
+    **TRES_FIELDS,
     "AdminComment": "admin_comment",
     "CpusPerTres": "cpus_per_tres",
     "ExcNodeList": "exc_nodes",
@@ -25,10 +33,6 @@ _TEXTS = {
     "ReqNodeList": "req_nodes",
     "ReservationName": "reservation",
     "TresFreq": "tres_freq",
-    "TresPerJob": "tres_per_job",
-    "TresPerNode": "tres_per_node",
-    "TresPerSocket": "tres_per_socket",
-    "TresPerTask": "tres_per_task",
 }
 _COUNTS = {
     "CPUsPerTask": ("cpus_per_task",),
