@@ -86,7 +86,7 @@ class Physics:
         level = level_of(self._plain, nodes, [()] * len(nodes))
         locality = level.of(job.app_class).value
         graph = self._graph(job, nodes)
-        ratio = 1.0 if graph is None else _mean_ratio(graph, each, job.pattern)
+        ratio = 1.0 if graph is None else float(_ratios(graph, each, job.pattern).mean())
         return self._product(job, worst, locality, ratio)
 
     def worst(self, job: TraceJob) -> float:
@@ -99,7 +99,7 @@ class Physics:
         score = float(np.max(np.where(np.isfinite(scores), scores, 1.0), initial=1.0))
         levels = {level.name: level.of(job.app_class).value for level in self.cluster.levels}
         graphs = {self._graph(job, (node,)) for node in range(len(self.cluster.nodes))}
-        ratios = (_worst_ratio(g, job.gpus, job.pattern) for g in graphs if g is not None)
+        ratios = (float(_ratios(g, job.gpus, job.pattern).max()) for g in graphs if g is not None)
         across = self._product(job, score, max(levels.values(), default=1.0), 1.0)
         inside = self._product(job, score, levels.get("node", 1.0), max(ratios, default=1.0))
         profile = self.settings.interference
@@ -184,25 +184,14 @@ def bandwidth_ratio(graph: HardwareGraph, slots: tuple[int, ...], pattern: str) 
     return best / have if have > 0 else 1.0
 
 
-@lru_cache(maxsize=4096)
-def _mean_ratio(graph: HardwareGraph, k: int, pattern: str) -> float:
-    """Mean of :func:`bandwidth_ratio` over all sets of ``k`` GPUs of the machine."""
+@lru_cache(maxsize=256)
+def _ratios(graph: HardwareGraph, k: int, pattern: str) -> FloatArray:
+    """(S,) :func:`bandwidth_ratio` of all sets of ``k`` GPUs of the machine."""
     shape = parse_pattern(pattern)
     if graph.n > MAX_EXACT or k > graph.n or not shape.has_edges(k):
-        return 1.0
+        return np.ones(1)
     have = eff_table(graph, shape, k, BOTTLENECK)
     linked = have > 0
     ratios = np.ones(len(have))
     ratios[linked] = have.max() / have[linked]
-    return float(ratios.mean())
-
-
-@lru_cache(maxsize=4096)
-def _worst_ratio(graph: HardwareGraph, k: int, pattern: str) -> float:
-    """Largest :func:`bandwidth_ratio` of any set of ``k`` GPUs of the machine."""
-    shape = parse_pattern(pattern)
-    if graph.n > MAX_EXACT or k > graph.n or not shape.has_edges(k):
-        return 1.0
-    have = eff_table(graph, shape, k, BOTTLENECK)
-    linked = have[have > 0]
-    return float(have.max() / linked.min()) if len(linked) else 1.0
+    return ratios
