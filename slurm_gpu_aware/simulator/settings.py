@@ -136,22 +136,18 @@ class SimSettings:
     """What jobs share that slow each other, one of ``drb.interference.SCOPES``."""
 
     def __post_init__(self) -> None:
-        if self.order not in ORDERS:
-            raise PolicyError(f"unknown order {self.order!r}; known: {', '.join(ORDERS)}")
-        if self.interference_scope not in SCOPES:
-            raise PolicyError(
-                f"unknown scope {self.interference_scope!r}; known: {', '.join(SCOPES)}"
-            )
-        if self.overrun not in OVERRUNS:
-            raise PolicyError(f"unknown overrun {self.overrun!r}; known: {', '.join(OVERRUNS)}")
-        if self.estimate is not None and self.estimate not in ESTIMATES:
-            known = ", ".join(ESTIMATES)
-            raise PolicyError(f"unknown estimate {self.estimate!r}; known: {known}")
+        for what, value, known in (
+            ("order", self.order, ORDERS),
+            ("scope", self.interference_scope, SCOPES),
+            ("overrun", self.overrun, OVERRUNS),
+            ("estimate", self.estimate, (None, *ESTIMATES)),
+            ("sizing", self.sizing, SIZINGS),
+        ):
+            if value not in known:
+                names = ", ".join(filter(None, known))
+                raise PolicyError(f"unknown {what} {value!r}; known: {names}")
         if self.moves is not None and not self.sticky:
             raise PolicyError("every round of a non-sticky policy places all jobs: no moves beside")
-
-        if self.sizing not in SIZINGS:
-            raise PolicyError(f"unknown sizing {self.sizing!r}; known: {', '.join(SIZINGS)}")
         if self.sizing != "round" and self.power is None:
             raise PolicyError(f"{self.sizing} needs power and size tables: give --eta")
 
