@@ -50,6 +50,11 @@ def shipped(kind: str) -> list[Path]:
     )
 
 
+def shipped_lua(name: str) -> str:
+    """Text of a Lua file of the installation. Raises SourceError."""
+    return next(p for p in shipped("lua") if p.name == name).read_text(encoding="utf-8")
+
+
 def diff(change: Change) -> str:
     """Unified diff between the file on disk and the change; empty if they are equal."""
     try:

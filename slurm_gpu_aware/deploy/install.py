@@ -19,6 +19,7 @@ from slurm_gpu_aware.deploy.files import (
     OWN_FILTER,
     Change,
     shipped,
+    shipped_lua,
 )
 from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.deploy.site_scripts import calls, join_lines, loads_filter, read_script
@@ -50,10 +51,10 @@ def for_output(site: Site, folder: Path) -> Plan:
         Change(folder / "slurm.conf.lines", text),
         Change(folder / "clock.conf", render.clock_conf(_COMMANDS / "gpu-aware-clock", site.user)),
         *_own_files(site, folder, folder / "systemd"),
-        _copy(_own_filter(), folder),
+        Change(folder / OWN_FILTER, shipped_lua(OWN_FILTER)),
     ]
     if site.config.setup.cli_filter:
-        changes.append(Change(folder / CLI_FILTER, _cli_filter()))
+        changes.append(Change(folder / CLI_FILTER, shipped_lua(OUR_CLI_FILTER)))
     return changes, settings.notes
 
 
@@ -126,16 +127,11 @@ def filter_files() -> list[Path]:
     ]
 
 
-def _own_filter() -> Path:
-    """The job_submit.lua for sites without one."""
-    return next(p for p in shipped("lua") if p.name == OWN_FILTER)
-
-
 def _filter(site: Site, notes: list[str]) -> list[Change]:
     """Our job_submit.lua if the site has none, else a note with the lines to add."""
-    have = site.text(OWN_FILTER)
-    if have is None or have == _own_filter().read_text(encoding="utf-8"):
-        return [_copy(_own_filter(), site.slurm_dir)]
+    have, ours = site.text(OWN_FILTER), shipped_lua(OWN_FILTER)
+    if have is None or have == ours:
+        return [Change(site.slurm_dir / OWN_FILTER, ours)]
     if not loads_filter(have):
         first, second = join_lines(site.slurm_dir)
         notes.append(
@@ -145,21 +141,19 @@ def _filter(site: Site, notes: list[str]) -> list[Change]:
     return []
 
 
-def _cli_filter() -> str:
-    """The cli_filter.lua for sites without one: it is complete in itself."""
-    source = next(p for p in shipped("lua") if p.name == OUR_CLI_FILTER)
-    return source.read_text(encoding="utf-8")
-
-
 def _client_filter(site: Site, notes: list[str]) -> list[Change]:
-    """Our cli_filter.lua if the site has none, else a note with the line to add."""
+    """Our cli_filter.lua if the site has none, else a note with the line to add.
+
+    Ours is complete in itself, so it can be the site's.
+    """
     path, have = site.slurm_dir / CLI_FILTER, site.text(CLI_FILTER)
+    ours = shipped_lua(OUR_CLI_FILTER)
     notes.append(
         f"CliFilterPlugins=lua: copy {path} to every host with sbatch or srun before slurm.conf;"
         " without the file these commands fail there"
     )
-    if have is None or have == _cli_filter():
-        return [Change(path, _cli_filter())]
+    if have is None or have == ours:
+        return [Change(path, ours)]
     if OUR_CLI_FILTER not in have:
         notes.append(
             f"{path} is the site's own and stays; add before its last return:"

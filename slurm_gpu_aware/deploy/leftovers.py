@@ -9,7 +9,14 @@ from pathlib import Path
 
 from slurm_gpu_aware.config.tuned import tuned_path
 from slurm_gpu_aware.deploy import render
-from slurm_gpu_aware.deploy.files import CLI_FILTER, LUA_CONF, OUR_CLI_FILTER, OWN_FILTER, shipped
+from slurm_gpu_aware.deploy.files import (
+    CLI_FILTER,
+    LUA_CONF,
+    OUR_CLI_FILTER,
+    OWN_FILTER,
+    shipped,
+    shipped_lua,
+)
 from slurm_gpu_aware.deploy.install import SCRIPT_KEYS, clock_conf_path, filter_files
 from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.deploy.site_scripts import without_join
@@ -56,7 +63,7 @@ def own_files(site: Site) -> OwnFiles:
     ]
     if is_own_filter(site.text(OWN_FILTER)):
         files.append(slurm_dir / OWN_FILTER)
-    if site.text(CLI_FILTER) == _shipped_lua(OUR_CLI_FILTER):
+    if site.text(CLI_FILTER) == shipped_lua(OUR_CLI_FILTER):
         files.append(slurm_dir / CLI_FILTER)
     named = " ".join(site.conf.settings.values())
     hook_folders = [slurm_dir / kind for kind in SCRIPT_KEYS]
@@ -76,13 +83,8 @@ def unit_names() -> list[str]:
 
 def is_own_filter(text: str | None) -> bool:
     """Whether this job_submit.lua is ours, with or without the lines that load the filter."""
-    ours = _shipped_lua(OWN_FILTER)
+    ours = shipped_lua(OWN_FILTER)
     return text in (ours, without_join(ours))
-
-
-def _shipped_lua(name: str) -> str:
-    source = next(path for path in shipped("lua") if path.name == name)
-    return source.read_text(encoding="utf-8")
 
 
 def kept_backups(site: Site) -> dict[Path, bool]:
@@ -90,28 +92,22 @@ def kept_backups(site: Site) -> dict[Path, bool]:
     folders = {site.slurm_dir, site.unit_dir, clock_conf_path(site.config).parent}
     folders |= {site.slurm_dir / kind for kind in SCRIPT_KEYS}
     ours = set(own_files(site).files)
-    return {
-        path: path.with_name(path.name.removesuffix(BACKUP)) in ours or _same(path)
-        for folder in sorted(folders)
-        if folder.is_dir()
-        for path in sorted(folder.glob(f"*{BACKUP}"))
-    }
-
-
-def _same(backup: Path) -> bool:
-    present = backup.with_name(backup.name.removesuffix(BACKUP))
-    return present.is_file() and present.read_bytes() == backup.read_bytes()
+    found = {}
+    for backup in (
+        path for folder in sorted(folders) for path in sorted(folder.glob(f"*{BACKUP}"))
+    ):
+        present = backup.with_name(backup.name.removesuffix(BACKUP))
+        same = present.is_file() and present.read_bytes() == backup.read_bytes()
+        found[backup] = present in ours or same
+    return found
 
 
 def commands_here() -> tuple[Path, list[Path]]:
     """(folder of this installation, links to its commands)."""
     prefix = Path(sys.prefix)
     found = sorted(_LINKS.glob("gpu-aware*")) if _LINKS.is_dir() else []
-    return prefix, [link for link in found if link.is_symlink() and _inside(link, prefix)]
-
-
-def _inside(link: Path, prefix: Path) -> bool:
-    return link.readlink().is_relative_to(prefix)
+    links = (link for link in found if link.is_symlink())
+    return prefix, [link for link in links if link.readlink().is_relative_to(prefix)]
 
 
 def conf_without_settings(site: Site, text: str) -> tuple[str, list[str]]:
