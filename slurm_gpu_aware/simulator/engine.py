@@ -43,7 +43,7 @@ from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.power_meter import Energy, PowerMeter
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.rounds import Round, Rounds
-from slurm_gpu_aware.simulator.settings import LIMIT_MARGIN, SimSettings
+from slurm_gpu_aware.simulator.settings import LIMIT_FACTOR, LIMIT_MARGIN, SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.sizing.zeus import zeus_clock
 
@@ -220,7 +220,7 @@ class Simulator:
         if key not in self.worst:
             self.worst[key] = self.physics.worst(job)
         longest = LIMIT_MARGIN * self.worst[key] * self.physics.longest(job)
-        return max(longest, limit if given else self.settings.limit_factor * job.duration_s)
+        return max(longest, limit if given else LIMIT_FACTOR * job.duration_s)
 
     def _end_jobs(self) -> None:
         ended = 0

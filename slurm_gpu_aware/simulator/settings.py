@@ -31,6 +31,10 @@ OVERRUNS: Mapping[str, str] = {
     "kill": "the job ends unfinished, as in Slurm",
     "extend": "limits are long enough for the slowest GPUs from the start",
 }
+LIMIT_FACTOR = 3.0
+"""Time limit of a job without one in the trace, as a multiple of its duration; more, so that it is
+``LIMIT_MARGIN`` times the longest run, where that is longer. A recorded job without a limit keeps
+none."""
 LIMIT_MARGIN = 1.5
 """Limits that the simulator sets are at least this multiple of a job's longest run."""
 ESTIMATES: Mapping[str, str] = {
@@ -95,14 +99,10 @@ class SimSettings:
     sticky: bool = True
     """A job keeps its GPUs until it ends or is preempted; False: every round places all jobs."""
     backfill: bool = False
-    """EASY backfill; needs time limits (see ``limit_factor``)."""
+    """EASY backfill; needs time limits (see ``LIMIT_FACTOR``)."""
     backfill_depth: int = PlanSettings.backfill_depth
     migration_s: float = 60.0
     """Time without progress after a restart or a move of a job (checkpoint, restore)."""
-    limit_factor: float = 3.0
-    """Time limit of a job without one in the trace, as a multiple of its duration; more, so that it
-    is ``LIMIT_MARGIN`` times the longest run, where that is longer. A recorded job without a limit
-    keeps none."""
     overrun: str = "kill"
     """A key of :data:`OVERRUNS`: what becomes of a job that reaches its limit."""
     estimate: str | None = None

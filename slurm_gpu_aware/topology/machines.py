@@ -4,8 +4,8 @@ Vendor machines follow the vendors' public documentation, with nvidia-smi's GPU 
 ``mapa-`` machines are those of the MAPA paper (Ranganath et al., SC'21, sections 4 and 5, fig. 17);
 ``mapa-torus-2d`` and ``mapa-cubemesh-16`` correct errors in the tables of the paper's code.
 
-Paths through the host have no documented bandwidth. They have ``host_gbps``, by default 12 GB/s
-(PCIe gen3 x16, MAPA table 1), a weight below that of every NVLink and xGMI link.
+Paths through the host have no documented bandwidth. They count as `PCIE_GBPS` (PCIe gen3 x16, MAPA
+table 1; the paper's code has 10), below every NVLink and xGMI link.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ _Pairs = Collection[tuple[int, int]]
 def _linked(
     n: int,
     per_socket: int,
-    host: float,
     *linked: tuple[int, _Pairs],
     per_link: float = 25.0,
     kind: str = "NV",
 ) -> HardwareGraph:
     """Machine with these (direct links, pairs); all other pairs have a host path (``SYS``)."""
-    links = {pair: Link(*pair, "SYS", host) for pair in combinations(range(n), 2)}
+    links = {pair: Link(*pair, "SYS", PCIE_GBPS) for pair in combinations(range(n), 2)}
     for count, pairs in linked:
         for a, b in pairs:
             links[min(a, b), max(a, b)] = Link(a, b, f"{kind}{count}", count * per_link)
@@ -41,27 +40,27 @@ _CUBE_MESH = [(a, b) for a, b in combinations(range(8), 2) if a // 4 == b // 4 o
 _CUBE_MESH_DOUBLE = [(0, 3), (2, 3), (1, 2), (1, 5), (5, 6), (6, 7), (4, 7), (0, 4)]
 
 
-def _dgx1_p100(host: float) -> HardwareGraph:
-    return _linked(8, 4, host, (1, _CUBE_MESH), per_link=20.0)
+def _dgx1_p100() -> HardwareGraph:
+    return _linked(8, 4, (1, _CUBE_MESH), per_link=20.0)
 
 
-def _dgx1_v100(host: float) -> HardwareGraph:
-    return _linked(8, 4, host, (1, _CUBE_MESH), (2, _CUBE_MESH_DOUBLE))
+def _dgx1_v100() -> HardwareGraph:
+    return _linked(8, 4, (1, _CUBE_MESH), (2, _CUBE_MESH_DOUBLE))
 
 
 def _switched(n: int, per_socket: int, links: int) -> HardwareGraph:
     """NVSwitch crossbar: the bandwidth of an edge is one GPU's limit, shared by its peers."""
-    return _linked(n, per_socket, PCIE_GBPS, (links, [*combinations(range(n), 2)]))
+    return _linked(n, per_socket, (links, [*combinations(range(n), 2)]))
 
 
-def _power_node(per_socket: int, links: int, per_link: float, host: float) -> HardwareGraph:
+def _power_node(per_socket: int, links: int, per_link: float = 25.0) -> HardwareGraph:
     """IBM Power: NVLinks join the GPUs of a socket, the host joins sockets."""
     n = 2 * per_socket
     pairs = [(a, b) for a, b in combinations(range(n), 2) if a // per_socket == b // per_socket]
-    return _linked(n, per_socket, host, (links, pairs), per_link=per_link)
+    return _linked(n, per_socket, (links, pairs), per_link=per_link)
 
 
-def _mi250x(host: float) -> HardwareGraph:
+def _mi250x() -> HardwareGraph:
     """HPE Cray EX235a (Frontier, LUMI): four MI250X of two dies each, which count as GPUs.
 
     The links are the driver's ``xgmi_num_links`` on Frontier (ROCm/rocm-systems, issue 5763). Dies
@@ -70,17 +69,17 @@ def _mi250x(host: float) -> HardwareGraph:
     inside = [(0, 1), (2, 3), (4, 5), (6, 7)]
     single = [(0, 2), (1, 3), (1, 5), (3, 7), (4, 6), (5, 7)]
     pairs = (4, inside), (2, [(0, 6), (2, 4)]), (1, single)
-    return _linked(8, 8, host, *pairs, per_link=50.0, kind="XGMI")
+    return _linked(8, 8, *pairs, per_link=50.0, kind="XGMI")
 
 
-def _torus_2d(host: float) -> HardwareGraph:
+def _torus_2d() -> HardwareGraph:
     """4 x 4 torus, GPU 4r + c. Steps inside a row are double, except the wrap of every row
     (single); steps inside a column are single, except the wraps of columns 0 and 3 (double).
     """
     rows = [(4 * r + c, 4 * r + (c + 1) % 4) for r in range(4) for c in range(4)]
     columns = [(4 * r + c, (4 * r + 4) % 16 + c) for r in range(4) for c in range(4)]
     double = [(a, b) for a, b in rows if b > a] + [(12, 0), (15, 3)]
-    return _linked(16, 4, host, (1, [*rows, *columns]), (2, double))
+    return _linked(16, 4, (1, [*rows, *columns]), (2, double))
 
 
 # Hypothetical cube mesh of 16 (fig. 17b), from the authors' tables. If these contradict each other,
@@ -94,25 +93,25 @@ _MESH16_SINGLE = [
     *[(8, 11), (9, 11), (10, 11), (10, 14), (12, 14), (13, 14), (13, 15)],
 ]
 
-_MACHINES: Mapping[str, Callable[[float], HardwareGraph]] = {
+_MACHINES: Mapping[str, Callable[[], HardwareGraph]] = {
     "dgx-1-p100": _dgx1_p100,
     "dgx-1-v100": _dgx1_v100,
-    "dgx-2": lambda _: _switched(16, 8, 6),
-    "dgx-a100": lambda _: _switched(8, 4, 12),
-    "dgx-h100": lambda _: _switched(8, 4, 18),
-    "hgx-a100-4": lambda _: uniform_graph(4, "NV4", 100.0),
+    "dgx-2": lambda: _switched(16, 8, 6),
+    "dgx-a100": lambda: _switched(8, 4, 12),
+    "dgx-h100": lambda: _switched(8, 4, 18),
+    "hgx-a100-4": lambda: uniform_graph(4, "NV4", 100.0),
     "hpe-ex235a-mi250x": _mi250x,
-    "ibm-ac922-4xv100": lambda host: _power_node(2, 3, 25.0, host),
-    "ibm-ac922-6xv100": lambda host: _power_node(3, 2, 25.0, host),
-    "ibm-minsky-4xp100": lambda host: _power_node(2, 2, 20.0, host),
+    "ibm-ac922-4xv100": lambda: _power_node(2, 3),
+    "ibm-ac922-6xv100": lambda: _power_node(3, 2),
+    "ibm-minsky-4xp100": lambda: _power_node(2, 2, 20.0),
     "mapa-dgx-p": _dgx1_p100,
     "mapa-dgx-v": _dgx1_v100,
-    "mapa-summit": lambda host: _power_node(3, 2, 25.0, host),
+    "mapa-summit": lambda: _power_node(3, 2),
     "mapa-torus-2d": _torus_2d,
-    "mapa-cubemesh-16": lambda host: _linked(16, 4, host, (1, _MESH16_SINGLE), (2, _MESH16_DOUBLE)),
+    "mapa-cubemesh-16": lambda: _linked(16, 4, (1, _MESH16_SINGLE), (2, _MESH16_DOUBLE)),
     # One xGMI link of 16 lanes of 32 GT/s between every two GPUs, so 64 GB/s.
-    "mi300x-8": lambda host: _linked(
-        8, 4, host, (1, [*combinations(range(8), 2)]), per_link=64.0, kind="XGMI"
+    "mi300x-8": lambda: _linked(
+        8, 4, (1, [*combinations(range(8), 2)]), per_link=64.0, kind="XGMI"
     ),
 }
 
@@ -122,13 +121,12 @@ def machine_names() -> tuple[str, ...]:
     return tuple(sorted(_MACHINES))
 
 
-def machine(name: str, host_gbps: float = PCIE_GBPS) -> HardwareGraph:
+def machine(name: str) -> HardwareGraph:
     """Hardware graph of a known machine; the name is not case-sensitive.
 
-    ``host_gbps``: weight of pairs that communicate through the host, GB/s; 12 in MAPA's paper, 10
-    in its code. Raises ValueError for an unknown name; the message lists the known names.
+    Raises ValueError for an unknown name; the message lists the known names.
     """
     build = _MACHINES.get(name.lower())
     if build is None:
         raise ValueError(f"unknown machine {name!r}; known: {', '.join(machine_names())}")
-    return build(host_gbps)
+    return build()

@@ -95,7 +95,7 @@ def distances(seed):
     submitted = sum(job.submit_s for job in trace.jobs)
     ends = {}
     for policy in POLICIES:
-        settings = SimSettings(policy=policy, estimate="exact", backfill=True, limit_factor=3.0)
+        settings = SimSettings(policy=policy, estimate="exact", backfill=True)
         result = simulate(trace, cluster, settings)
         assert result.done.all()
         ends[policy] = float(result.end_s.sum())
