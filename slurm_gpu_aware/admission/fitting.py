@@ -17,7 +17,7 @@ from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import NodeGroups, Request
-from slurm_gpu_aware.model.socket_views import spread_views, views
+from slurm_gpu_aware.model.socket_views import socket_views
 from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmJob
 from slurm_gpu_aware.slurm.topology import BLOCK
 
@@ -34,9 +34,10 @@ def fits(request: Request, cluster: Cluster, *, idle: bool) -> bool:
     On several indexed nodes the same GPU indices must be free. The check counts indices that are
     free on enough nodes; it does not check that these are the same nodes for each index.
     """
-    if cluster.sockets is not None and (request.bound or request.gpus_per_socket is not None):
-        view_of = views if request.bound else spread_views
-        return any(fits(r, view, idle=idle) for r, view in view_of(request, cluster, idle=idle))
+    if cluster.sockets is not None and request.by_socket:
+        return any(
+            fits(r, view, idle=idle) for r, view in socket_views(request, cluster, idle=idle)
+        )
     gpus = cluster.exists if idle else cluster.free
     counts = gpus.sum(axis=1)
     allowed = np.ones(len(counts), np.bool_) if request.eligible is None else request.eligible
@@ -204,7 +205,7 @@ def bind(request: Request, entry: QueueEntry) -> Request:
 def check_sockets(request: Request, context: AdmissionContext) -> None:
     """Leave a job to Slurm if its sockets cannot be planned. Raises CannotPlanError."""
     spread, sockets = request.gpus_per_socket is not None, context.cluster.sockets
-    if not request.bound and not spread:
+    if not request.by_socket:
         return
     if request.bound and spread:
         raise CannotPlanError("--gpus-per-socket with --gres-flags=enforce-binding")

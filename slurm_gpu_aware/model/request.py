@@ -186,6 +186,11 @@ class Request:
         return tuple(n for n in counts if least <= n <= most)
 
     @property
+    def by_socket(self) -> bool:
+        """Whether the sockets of GPUs decide where it fits."""
+        return self.bound or self.gpus_per_socket is not None
+
+    @property
     def expected_s(self) -> float:
         """Expected run time on median GPUs: the estimate, never above the time limit."""
         known = self.time_limit_s if self.estimate_s is None else self.estimate_s

@@ -6,7 +6,7 @@ cores of all other sockets: the job starts only if all its GPUs of a node lie on
 request names no GPU, Slurm may take GPUs of several sockets (``_foreach_gres_filter_sock_core`` in
 gres_filter.c).
 
-With ``--gpus-per-socket`` (`spread_views`) each of some sockets of a node gives equally many GPUs;
+With ``--gpus-per-socket`` (`_spread_views`) each of some sockets of a node gives equally many GPUs;
 the CPUs may lie on any socket.
 """
 
@@ -27,7 +27,14 @@ _MOST_SETS = 64
 """Index sets that are compared for ``--gpus-per-socket``; 8 GPUs on two sockets have 36 at most."""
 
 
-def spread_views(
+def socket_views(
+    request: Request, cluster: Cluster, *, idle: bool = False
+) -> Iterator[tuple[Request, Cluster]]:
+    """Yield the views for a request whose GPUs depend on sockets (`Request.by_socket`)."""
+    return (views if request.bound else _spread_views)(request, cluster, idle=idle)
+
+
+def _spread_views(
     request: Request, cluster: Cluster, *, idle: bool = False
 ) -> Iterator[tuple[Request, Cluster]]:
     """Yield the views for a request with ``gpus_per_socket``, lowest indices first.

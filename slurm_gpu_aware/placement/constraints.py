@@ -17,7 +17,7 @@ from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import NodeGroups, Request
-from slurm_gpu_aware.model.socket_views import spread_views, views
+from slurm_gpu_aware.model.socket_views import socket_views
 from slurm_gpu_aware.placement.feasible import allowed_nodes, common_reason
 from slurm_gpu_aware.placement.level_views import inside_groups
 from slurm_gpu_aware.placement.policy import Policy, Reason, WaitRule
@@ -25,7 +25,7 @@ from slurm_gpu_aware.placement.policy import Policy, Reason, WaitRule
 
 def constrained(policy: Policy) -> Policy:
     """Return the policy with all constraints that a request may have."""
-    return PowerSaving(OneGroup(SocketBinding(SocketSpread(policy))))
+    return PowerSaving(OneGroup(OnSockets(policy)))
 
 
 def _with_note(found: Assignment, text: str, **why: object) -> Assignment:
@@ -63,58 +63,42 @@ class Constraint(Policy):
         return self.broken(request, cluster)
 
 
-class SocketSpread(Constraint):
-    """Each of some sockets of a node gives ``gpus_per_socket`` GPUs (``--gpus-per-socket``).
-
-    The policy is asked for each index set (`socket_views`); the least predicted slowdown wins, then
-    the lowest indices.
-    """
-
-    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
-        if request.gpus_per_socket is None or cluster.sockets is None:
-            return self.inner.place(request, cluster)
-        placed = [self.inner.place(asked, view) for asked, view in spread_views(request, cluster)]
-        best = min(filter(None, placed), key=lambda a: a.slowdown, default=None)
-        how = f"{request.gpus_per_socket} of its GPUs on each socket"
-        return best and _with_note(best, how, sockets=how)
-
-    def without(self, request: Request, cluster: Cluster) -> Request:
-        spread = request.gpus_per_socket is not None and cluster.sockets is not None
-        return replace(request, gpus_per_socket=None) if spread else request
-
-    def broken(self, request: Request, cluster: Cluster) -> Reason:
-        return Reason("GPUs are free, but not as many on each socket (--gpus-per-socket)")
-
-
-class SocketBinding(Constraint):
-    """GPUs and CPUs of a bound request lie on the same socket (``--gres-flags=enforce-binding``).
+class OnSockets(Constraint):
+    """GPUs by socket: ``--gpus-per-socket``, ``--gres-flags=enforce-binding``.
 
     The policy is asked for each view of the cluster (`socket_views`). With the fewest nodes, the
-    view with the least predicted slowdown wins, then the lowest socket. If no socket of a node has
-    both, Slurm chooses the GPUs on the chosen node.
+    view with the least predicted slowdown wins, then the first: lowest indices or socket. If no
+    socket of a node has GPUs and CPUs of a bound request, Slurm chooses the GPUs on the chosen
+    node.
     """
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
-        if not request.bound or cluster.sockets is None:
+        if self.without(request, cluster) is request:
             return self.inner.place(request, cluster)
         for _, alike in groupby(
-            views(request, cluster), key=lambda view: (view[0].min_nodes, view[1].indexed.any())
+            socket_views(request, cluster),
+            key=lambda view: (view[0].min_nodes, view[1].indexed.any()),
         ):
             placed = [self.inner.place(asked, view) for asked, view in alike]
             best = min(filter(None, placed), key=lambda a: a.slowdown, default=None)
             if best is not None:
                 how = "with its CPUs on the socket of its GPUs"
-                if not best.exact:
+                if not request.bound:
+                    how = f"{request.gpus_per_socket} of its GPUs on each socket"
+                elif not best.exact:
                     how = "Slurm chooses its GPUs, with its CPUs on their sockets"
                 return _with_note(best, how, sockets=how)
         return None
 
     def without(self, request: Request, cluster: Cluster) -> Request:
-        bound = request.bound and cluster.sockets is not None
-        return replace(request, bound=False) if bound else request
+        by_socket = cluster.sockets is not None and request.by_socket
+        return replace(request, bound=False, gpus_per_socket=None) if by_socket else request
 
     def broken(self, request: Request, cluster: Cluster) -> Reason:
-        return Reason("GPUs are free, but too few CPUs on their sockets (enforce-binding)")
+        lacking = "too few CPUs on their sockets (enforce-binding)"
+        if not request.bound:
+            lacking = "not as many on each socket (--gpus-per-socket)"
+        return Reason(f"GPUs are free, but {lacking}")
 
 
 class OneGroup(Constraint):

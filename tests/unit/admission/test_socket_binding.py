@@ -23,7 +23,7 @@ from slurm_gpu_aware.filter_rules import SOCKETS_PER_NODE
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.socket_views import views
+from slurm_gpu_aware.model.socket_views import socket_views
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.candidates import Candidates, Licences
 from slurm_gpu_aware.selector.estimates import Estimates
@@ -180,9 +180,9 @@ def test_what_idle_sockets_hold_is_worked_out_once_a_round(monkeypatch: pytest.M
 
     def counted(request: Request, *args: Any, **fields: Any) -> Iterator[tuple[Request, Cluster]]:
         asked_for.append(request.job_id)
-        return views(request, *args, **fields)
+        return socket_views(request, *args, **fields)
 
-    monkeypatch.setattr(fitting, "views", counted)
+    monkeypatch.setattr(fitting, "socket_views", counted)
     here = site(node("n1"))
     for number in (1, 2, 3):
         assert request_of(job(number), asked(), here).bound

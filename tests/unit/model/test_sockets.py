@@ -16,7 +16,7 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Sockets, each_gpu
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.socket_views import views
-from slurm_gpu_aware.placement.constraints import SocketBinding, SocketSpread
+from slurm_gpu_aware.placement.constraints import OnSockets
 from slurm_gpu_aware.placement.registry import make_policy, policy_names
 from slurm_gpu_aware.planning import Plan, PlanSettings, plan_round
 from slurm_gpu_aware.planning.record import read_round, record_round
@@ -345,7 +345,7 @@ def test_small_clusters_by_hand(policy: str) -> None:
     for _ in range(300):
         here = random_cluster(random)
         gpus, cpus = random.randint(1, 4), random.randint(1, 10)
-        found: Assignment | None = SocketBinding(chosen).place(bound(1, gpus, cpus), here)
+        found: Assignment | None = OnSockets(chosen).place(bound(1, gpus, cpus), here)
         named = by_name(here, gpus, cpus)
         others = by_slurm(here, gpus, cpus) if gpus > 1 else set()
         if found is None:
@@ -365,7 +365,7 @@ def test_small_clusters_by_hand(policy: str) -> None:
 def test_every_policy_keeps_to_the_socket() -> None:
     for policy in policy_names():
         here = busy(cluster(), "run", 0, (), (6, 0))
-        found = SocketBinding(make_policy(policy)).place(bound(1, 2, 4), here)
+        found = OnSockets(make_policy(policy)).place(bound(1, 2, 4), here)
         assert found is not None, policy
         assert (found.slots, found.exact) == ((S1,), True), policy
 
@@ -389,7 +389,7 @@ SLOW = np.array([[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 5.0]])
 def test_each_socket_gives_its_gpus(policy: str) -> None:
     """GPU 0 is busy on the first node, GPU 3 is slow on the second."""
     here = busy(cluster(2, scores={"B": SLOW}), "running", 0, (0,), (1, 0))
-    place = SocketSpread(make_policy(policy)).place
+    place = OnSockets(make_policy(policy)).place
     one = place(spread(1, 1, 2), here)
     assert one is not None
     assert {slot // 2 for slot in one.slots[0]} == {0, 1}
@@ -404,7 +404,7 @@ def test_each_socket_gives_its_gpus(policy: str) -> None:
 
 def test_the_fastest_gpus_of_each_socket_are_chosen() -> None:
     here = cluster(scores={"B": np.array([[2.0, 1.0, 1.0, 2.0]])})
-    found = SocketSpread(make_policy("pal")).place(spread(1, 1, 2), here)
+    found = OnSockets(make_policy("pal")).place(spread(1, 1, 2), here)
     assert found is not None
     assert sorted(found.slots[0]) == [1, 2]
 
