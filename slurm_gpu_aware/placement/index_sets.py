@@ -8,7 +8,6 @@ amount of work that all groups share.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +20,6 @@ from slurm_gpu_aware.placement.shapes import Split
 
 EXACT_WIDTH = 20  # slots up to which all index sets are counted
 _SUPPORT_SIZE = 1 << 22  # entries of one support table, to bound memory
-_TABLE_WIDTH = 8  # slots up to which a product with a small table counts all index sets
 _FEW_PAIRS = 1 << 12  # index sets x nodes up to which pairs are compared directly
 _MOST_SETS = 512  # index sets of one group of wide nodes in a result, the lowest ones
 _MOST_WORK = 1 << 14  # work of one search on wide nodes, in masks
@@ -51,9 +49,7 @@ def supports(
     if supply.request.required:
         sets = sets[(sets & _common_slots(supply, nodes, masks)) == sets]
     if level.groups == 1:
-        if width <= _TABLE_WIDTH and not supply.request.required:
-            counts = np.bincount(masks, minlength=1 << width) @ _subset_table(width, split.per_node)
-        elif len(sets) * len(masks) <= _FEW_PAIRS:
+        if len(sets) * len(masks) <= _FEW_PAIRS:
             counts = ((sets & ~masks.astype(np.int64)[:, None]) == 0).sum(axis=0)
         else:
             counts = _superset_counts(0, masks, 1, width)[0][sets]
@@ -114,13 +110,6 @@ def _common_slots(supply: Supply, nodes: IntArray, masks: MaskArray) -> int:
     for node in supply.request.required:
         common &= int(masks[np.searchsorted(nodes, node)])
     return common
-
-
-@cache
-def _subset_table(width: int, size: int) -> IntArray:
-    """(2^width, sets) 1 where the mask contains the set; sets in the order of :func:`sets_of`."""
-    masks = np.arange(1 << width)[:, None]
-    return np.where(sets_of(width, size) & ~masks == 0, 1, 0)
 
 
 def _superset_counts(place: IntArray | int, masks: MaskArray, groups: int, width: int) -> IntArray:

@@ -8,7 +8,6 @@ left (best fit), then the lowest node and the lowest slots.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
 from math import comb
 
 import numpy as np
@@ -127,16 +126,8 @@ def _count_sets(cell: Cell, sizes: IntArray) -> int:
     """Number of one-node sets in the cell; ``sizes`` are the GPUs of each row."""
     if cell.supply.request.whole_node:
         return len(cell.units)
-    per_node, width = cell.split.per_node, cell.supply.cluster.shape[1]
-    if comb(width, per_node) * len(cell.units) >= 1 << 62:
-        return sum(comb(size, per_node) for size in sizes.tolist())
-    return int(_combinations(width, per_node)[sizes].sum())
-
-
-@cache
-def _combinations(width: int, size: int) -> IntArray:
-    """C(n, size) for n = 0..width."""
-    return np.array([comb(n, size) for n in range(width + 1)], dtype=np.int64)
+    rows = enumerate(np.bincount(sizes).tolist())
+    return sum(count * comb(size, cell.split.per_node) for size, count in rows)
 
 
 def _promising(cell: Cell, fine: IntArray) -> Iterable[Candidate]:
