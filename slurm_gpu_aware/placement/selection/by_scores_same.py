@@ -7,7 +7,6 @@ together from one array, with a row per index set that enough nodes have and a c
 from __future__ import annotations
 
 from collections.abc import Iterable
-from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +30,6 @@ from slurm_gpu_aware.topology.subsets import slots_of
 
 _AT_ONCE = 1 << 22  # index sets x nodes in one array
 _MOST_WORK = 1 << 26  # index sets x nodes compared in one group; the account reports a cut
-_FEW = 1 << 9  # index sets x nodes up to which plain Python is faster than arrays
 _MANY = 1 << 16  # index sets x nodes above which equal nodes are merged
 
 
@@ -118,8 +116,6 @@ def _best_set(cell: Cell, sets: IntArray, rows: _Rows, best_fit: bool) -> _Best:
     """The best of these index sets on the best of these rows; on ties the lowest."""
     count, required = cell.split.nodes, cell.supply.request.required
     must = np.isin(rows.nodes, list(required)) if required else None
-    if len(sets) * len(rows.nodes) <= _FEW and best_fit and not (required or cell.bound_index):
-        return _best_of_few(sets, rows, count)
     best: _Best | None = None
     step = max(1, _AT_ONCE // len(rows.nodes))
     for start in range(0, len(sets), step):
@@ -140,19 +136,6 @@ def _best_set(cell: Cell, sets: IntArray, rows: _Rows, best_fit: bool) -> _Best:
             best = _Best(value, part.item(which), nodes, ties)
     assert best is not None  # noqa: S101 - every group has sets
     return best
-
-
-def _best_of_few(sets: IntArray, rows: _Rows, count: int) -> _Best:
-    """`_best_set` for equal scores: each set takes the nodes with the fewest GPUs left."""
-    order = rows.left.argsort(kind="stable")
-    ranked = list(zip(*(column[order].tolist() for column in rows), strict=True))
-    found: list[tuple[int, int, list[int]]] = []
-    for one in sets.tolist():
-        having = [(left, node) for node, mask, left in ranked if mask & one == one][:count]
-        found.append((sum([left for left, _ in having]), one, [node for _, node in having]))
-    value, mask, nodes = min(found, key=itemgetter(0))
-    ties = sum([each[0] == value for each in found])
-    return _Best(value, mask, np.array(sorted(nodes)), ties)
 
 
 def _first_nodes(key: FloatArray, count: int, must: BoolArray | None) -> int:

@@ -14,7 +14,7 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement import index_sets
 from slurm_gpu_aware.placement.index_sets import _common_sets, _lowest_common
 from slurm_gpu_aware.placement.registry import make_policy
-from slurm_gpu_aware.placement.selection import by_links_same, by_scores_same
+from slurm_gpu_aware.placement.selection import by_links_same
 from slurm_gpu_aware.topology.subsets import slots_of
 
 
@@ -60,34 +60,6 @@ def test_the_least_sum_of_scores_is_found_in_whatever_switch_it_is(last, same):
         got = make_policy("pal").place(asked, cluster)
         assert got.nodes == (2 * last, 2 * last + 1)
         assert [slots[0] for slots in got.slots] == [0, 0]
-
-
-@pytest.mark.parametrize("switches", [False, True])
-def test_few_nodes_are_compared_as_many_are(monkeypatch, switches):
-    """A loop over few nodes and an array of many: same choice, sums and ties."""
-    rng = np.random.default_rng(5)
-    request = Request("1", 4, gpus_per_node=2, min_nodes=2)
-    walked = []
-    monkeypatch.setattr(
-        by_scores_same, "_best_of_few", _counting(by_scores_same._best_of_few, walked)
-    )
-    for _ in range(60):
-        cluster = switched(8, 4) if switches else Cluster.uniform(8, 4)
-        cluster.free[:] = rng.random((8, 4)) < 0.6
-        both = []
-        for few in (1 << 9, 0):
-            monkeypatch.setattr(by_scores_same, "_FEW", few)
-            both.append(make_policy("pal").place(request, cluster))
-        assert both[0] == both[1]
-    assert len(walked) > 30
-
-
-def _counting(function, calls):
-    def counted(*args):
-        calls.append(args)
-        return function(*args)
-
-    return counted
 
 
 @pytest.mark.parametrize("policy", ["pal", "pal+mapa", "packed"])
