@@ -21,8 +21,6 @@ MAX_EXACT = 16
 
 Rows = npt.NDArray[np.floating[Any]]
 
-_AT_ONCE = 1 << 14  # numbers in one expression, to stay in the caches; above it, end by end
-
 
 def mask_of(slots: Iterable[int]) -> int:
     """Bit mask of slots."""
@@ -113,12 +111,6 @@ def extended(weights: Rows, ends: IntArray, values: Rows, ways: Sequence[np.ufun
     GPUs of the set; the caller selects.
     """
     n = weights.shape[0]
-    if ends.size * n <= _AT_ONCE:
-        links = weights.take(ends, axis=0)
-        longer = np.empty((len(ways), *links.shape), weights.dtype)
-        for at, way in enumerate(ways):
-            way(links, values[at, :, :, None], out=longer[at])
-        return np.asarray(longer.max(axis=1))
     best = np.full((len(ways), ends.shape[1], n), -np.inf, weights.dtype)
     room = np.empty_like(best[0])
     for place, end in enumerate(ends):
