@@ -109,20 +109,13 @@ class Trees:
         other = self._joined_to(right)
         a, b = _splits(self.n, left, right)
         splits, sets = a.shape
-        ways = len(self.ways)
-        best = np.empty((ways, sets, self.n), one.dtype)
-        step = min(sets, max(1, _MOST_AT_ONCE // (ways * splits)))
-        room = [np.empty(ways * splits * step * self.n, one.dtype) for _ in range(2)]
+        best = np.empty((len(self.ways), sets, self.n), one.dtype)
+        step = max(1, _MOST_AT_ONCE // splits)
         for start in range(0, sets, step):
-            lefts, rights = a[:, start : start + step].ravel(), b[:, start : start + step].ravel()
-            shape = (ways, lefts.size, self.n)
-            here, there = (part[: ways * lefts.size * self.n].reshape(shape) for part in room)
-            one.take(lefts, axis=1, out=here, mode="clip")
-            other.take(rights, axis=1, out=there, mode="clip")
+            lefts, rights = a[:, start : start + step], b[:, start : start + step]
             for at, way in enumerate(self.ways):
-                way(here[at], there[at], out=here[at])
-            by_split = here.reshape(ways, splits, -1, self.n)
-            by_split.max(axis=1, out=best[:, start : start + step])
+                pairs = way(one[at].take(lefts, axis=0), other[at].take(rights, axis=0))
+                pairs.max(axis=0, out=best[at, start : start + step])
         return best
 
     def _layout(self, root: int, mask: int, at: int, out: list[int]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.topology.rings import Rings
-from slurm_gpu_aware.topology.subsets import exact_type, extended
+from slurm_gpu_aware.topology.subsets import exact_type
 
 
 def weights_of(values):
@@ -35,16 +35,3 @@ def test_ring_sums_are_those_of_double_precision(factor):
     total, slowest = Rings(weights, 5, np.add, np.minimum).values()
     assert total[0] == pytest.approx(max(sums), rel=1e-15)
     assert slowest[0] in weights
-
-
-def test_few_and_many_sets_take_the_same_way_round():
-    """The whole expression at once and end by end agree."""
-    rng = np.random.default_rng(1)
-    weights = rng.random((8, 8))
-    ends = rng.integers(0, 8, (3, 2000))
-    values = rng.random((2, 3, 2000))
-    ways = (np.add, np.minimum)
-    many = extended(weights, ends, values, ways)
-    few = extended(weights, ends[:, :50], values[:, :, :50], ways)
-    assert many.shape == (2, 2000, 8)
-    assert (many[:, :50] == few).all()
