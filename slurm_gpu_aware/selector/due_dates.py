@@ -49,10 +49,11 @@ class DueDates:
         due = request.due
         if due is None:
             return request
+        last = self._moves.last(gated.id)
         known = replace(
             due,
             runs=self._estimates.runs(gated.job),
-            done=self._moves.work_done(gated.id),
+            done=0.0 if last is None else last.work_done,
             weight=self._weights.get(gated.job.qos or "", 1.0),
             restart_s=restart_s,
         )

@@ -161,10 +161,10 @@ class Mover:
                 continue
             restart_s = self._restart_s(gated, request)
             request = tables.tabled(dates.dated(gated, request, restart_s)).resized(held)
-            if (ends_s := self.under_way.ends_s(job.job_id)) is not None:
+            if (last := self.under_way.last(job.job_id)) is not None:
                 # Its limit and its estimate count anew from the restart, its work does not.
                 known_s = job.end_s if job.expected_end_s is None else job.expected_end_s
-                job = replace(job, expected_end_s=max(context.now, min(known_s, ends_s)))
+                job = replace(job, expected_end_s=max(context.now, min(known_s, last.ends_s)))
             yield Movable(
                 request,
                 job,
@@ -193,9 +193,9 @@ class Mover:
 
     def _begin(self, gated: GatedJob, move: Move, nodes: Sequence[str], now: float) -> None:
         target, limit_s = move.assignment, gated.job.time_limit_s
-        before = self.under_way.before.get(gated.id)
-        earlier = self.under_way.run_times(gated.id)
-        times = run_times(move.of.request, move.of.job, move.slowdown, now, earlier)
+        before = self.under_way.last(gated.id)
+        earlier = () if before is None else before.run_s
+        times = run_times(move.of.request, move.of.job, move.slowdown, now, dict(earlier))
         demand = node_demand(move.request, len(target.nodes), len(target.slots[0]))
         begun = UnderWay(
             restarts=gated.job.restarts,

@@ -170,17 +170,9 @@ class MovesUnderWay:
         """What jobs that were moved had before."""
         return {i: BeforeMove(move.submit_s, move.gpus) for i, (move, _) in self._past.items()}
 
-    def work_done(self, job_id: str) -> float:
-        """Work of a job before its last move, in iterations of its size table."""
-        return self._past[job_id][0].work_done if job_id in self._past else 0.0
-
-    def run_times(self, job_id: str) -> dict[int, float]:
-        """GPUs -> time of the work of a job before its last move on so many median GPUs, s."""
-        return dict(self._past[job_id][0].run_s) if job_id in self._past else {}
-
-    def ends_s(self, job_id: str) -> float | None:
-        """End of a job as expected at its last move, Unix seconds; None: it was not moved."""
-        return self._past[job_id][0].ends_s if job_id in self._past else None
+    def last(self, job_id: str) -> UnderWay | None:
+        """The last move of a job after which it was requeued; None: it was not moved."""
+        return self._past[job_id][0] if job_id in self._past else None
 
     @property
     def power_w(self) -> dict[str, float]:

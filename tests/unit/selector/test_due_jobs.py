@@ -178,14 +178,14 @@ def test_it_grows_at_its_time_and_a_killed_selector_loses_nothing(
     one.round(5.0)
     moves = one.rounds.mover.under_way
     assert moves.before["7"] == BeforeMove(submitted, 1)
-    assert moves.work_done("7") == begun.detail["work_done"]
+    assert moves.last("7").work_done == begun.detail["work_done"]
     # After a requeue by its owner it counts anew.
     site.change("7", restart_cnt=one.job()["restart_cnt"] + 1)
     for again in (False, True):
         if again:
             one.restart()
         one.round(5.0)
-        assert (one.rounds.mover.under_way.before, moves.work_done("7")) == ({}, 0.0)
+        assert (one.rounds.mover.under_way.before, moves.last("7")) == ({}, None)
 
 
 def test_a_growth_that_did_not_begin_counts_no_work(
