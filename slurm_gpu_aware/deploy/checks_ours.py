@@ -11,14 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from slurm_gpu_aware.config.tuned import read_tuned, tuned_path
-from slurm_gpu_aware.deploy.doctor import (
-    Check,
-    DoctorContext,
-    controller_only,
-    failed,
-    ok,
-    warning,
-)
+from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok, warning
 from slurm_gpu_aware.deploy.removal_state import removal_waits
 from slurm_gpu_aware.errors import AwareError, ConfigError, SourceError, StoreError
 from slurm_gpu_aware.gate.gate_holder import gate_reservation
@@ -242,18 +235,15 @@ def _may(path: Path, user: str, bit: int) -> bool:
     return entry.pw_uid == 0 or bool(status.st_mode & bit)
 
 
-CHECKS = tuple(
-    (name, needs_slurm, controller_only(name, check))
-    for name, needs_slurm, check in (
-        ("selector", False, _selector),
-        ("store", False, _store),
-        ("permissions", True, _permissions),
-        ("profile", False, _profile),
-        ("policy", False, _policy),
-        ("coverage", True, _coverage),
-        ("events", True, _events),
-    )
+CHECKS = (
+    ("selector", False, True, _selector),
+    ("store", False, True, _store),
+    ("permissions", True, True, _permissions),
+    ("profile", False, True, _profile),
+    ("policy", False, True, _policy),
+    ("coverage", True, True, _coverage),
+    ("events", True, True, _events),
 )
 """See `doctor.Checks`."""
-REMOVAL = (("removal", False, _removal),)
+REMOVAL = (("removal", False, False, _removal),)
 """The only check while a removal is under way."""

@@ -304,14 +304,14 @@ def _typed_jobs(g: DoctorContext) -> Iterator[Check]:
 
 
 CHECKS = (
-    ("release", True, _release),
-    ("settings", True, _settings),
-    ("licence", True, _licence),
-    ("gate", True, _gate),
-    ("controllers", True, _controllers),
-    ("filter", True, _filter),
-    ("test-only", True, _cli_filter),
-    ("gres types", True, _types),
-    ("typed jobs", True, _typed_jobs),
+    ("release", True, False, _release),
+    ("settings", True, False, _settings),
+    ("licence", True, False, _licence),
+    ("gate", True, False, _gate),
+    ("controllers", True, False, _controllers),
+    ("filter", True, False, _filter),
+    ("test-only", True, False, _cli_filter),
+    ("gres types", True, False, _types),
+    ("typed jobs", True, False, _typed_jobs),
 )
 """See `doctor.Checks`."""

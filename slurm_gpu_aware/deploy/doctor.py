@@ -100,19 +100,9 @@ class DoctorContext:
 
 
 CheckFunction = Callable[[DoctorContext], Iterable[Check]]
-Checks = Sequence[tuple[str, bool, CheckFunction]]
-"""(name, whether it needs Slurm, check) in the order of the output."""
-
-
-def controller_only(name: str, check: CheckFunction) -> CheckFunction:
-    """The check of what only a controller has; on another host it is skipped."""
-
-    def run(g: DoctorContext) -> Iterable[Check]:
-        if g.elsewhere:
-            return [skipped(name, "this host is no controller", "run doctor on the controller")]
-        return check(g)
-
-    return run
+Checks = Sequence[tuple[str, bool, bool, CheckFunction]]
+"""(name, whether it needs Slurm, whether it concerns only a controller, check), in the order of the
+output."""
 
 
 def run_checks(config: Config, checks: Checks, *, ask_nodes: bool = False) -> list[Check]:
@@ -124,9 +114,13 @@ def run_checks(config: Config, checks: Checks, *, ask_nodes: bool = False) -> li
     context = DoctorContext(config, ask_nodes)
     results: list[Check] = []
     answering = True
-    for name, needs_slurm, check in checks:
+    for name, needs_slurm, of_controller, check in checks:
         if needs_slurm and not answering:
             results.append(skipped(name, "Slurm does not answer"))
+            continue
+        if of_controller and context.elsewhere:
+            cure = "run doctor on the controller"
+            results.append(skipped(name, "this host is no controller", cure))
             continue
         found: list[Check] = []
         try:
