@@ -9,6 +9,7 @@ state file only has the scope and the node in hand.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_gpu_aware.config.settings import Config
@@ -23,7 +24,6 @@ from slurm_gpu_aware.deploy.rollout_nodes import (
     has_index_types,
     unusable,
 )
-from slurm_gpu_aware.deploy.rollout_result import Outcome, Summary
 from slurm_gpu_aware.deploy.rollout_site import LocalSite, RolloutState, unfinished_run
 from slurm_gpu_aware.deploy.typed_jobs import TypedJobs
 from slurm_gpu_aware.errors import SourceError, StoppedError
@@ -31,6 +31,40 @@ from slurm_gpu_aware.names import index_type
 
 Result = tuple[str, str]
 """(`Outcome.result`, why)."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Outcome of one node."""
+
+    node: str
+    result: str
+    """``changed``, ``already``, ``skipped``, ``failed`` (moved back) or ``left`` (interrupted)."""
+    why: str
+    waited_s: float
+    """Wait until it was empty."""
+
+
+@dataclass
+class Summary:
+    """Outcome of a run."""
+
+    direction: str
+    """``rollout`` or ``undo``."""
+    nodes: list[Outcome] = field(default_factory=list)
+    untyped_jobs: list[str] = field(default_factory=list)
+    """Pending jobs that now ask for a feature instead of a type."""
+    stranded_jobs: dict[str, str] = field(default_factory=dict)
+    """Pending jobs that ask for a GPU type that no node has any more -> why they keep it."""
+    typed_jobs: list[str] = field(default_factory=list)
+    """Pending jobs that after an undo ask for a type again instead of a feature."""
+    features_needed_by: dict[str, str] = field(default_factory=dict)
+    """Jobs that still ask for the nodes' features after an undo -> why; the features stay."""
+    interrupted: bool = False
+
+    def count(self, result: str) -> int:
+        """Nodes with this result."""
+        return sum(o.result == result for o in self.nodes)
 
 
 class ResumedError(SourceError):

@@ -15,9 +15,8 @@ from sample_jobs import slurm_job
 from slurm_gpu_aware.config.settings import Config, StoreConfig
 from slurm_gpu_aware.deploy import rollout, rollout_nodes
 from slurm_gpu_aware.deploy.indexing import SiteFiles, read_site
-from slurm_gpu_aware.deploy.rollout import Rollout
+from slurm_gpu_aware.deploy.rollout import Rollout, Summary
 from slurm_gpu_aware.deploy.rollout_nodes import REASON, RolloutNodes
-from slurm_gpu_aware.deploy.rollout_result import Summary
 from slurm_gpu_aware.deploy.rollout_site import RolloutState, unfinished_run
 from slurm_gpu_aware.errors import SourceError, StoppedError
 from slurm_gpu_aware.slurm.conffile import read_conf
