@@ -6,7 +6,7 @@ A node with one GRES type per GPU has no type ``a100``; its feature ``gpu_a100``
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from slurm_gpu_aware.names import slot_of
 from slurm_gpu_aware.slurm.hostlist import hostlist
@@ -37,18 +37,19 @@ def untyped_fields(job: SlurmJob, kind: str, feature: str) -> tuple[tuple[str, s
     constraint = _with_feature(job.features or "", feature)
     if constraint is None:
         return None
-    fields = [("Features", constraint)]
-    for field, name in TRES_FIELDS.items():
-        text = getattr(job, name) or ""
-        plain = ",".join(_untyped_item(item, kind) for item in text.split(","))
-        if plain != text:
-            fields.append((field, plain))
-    return tuple(fields)
+
+    def untyped(item: str) -> str:
+        match = _GPU.match(item)
+        return match[1] + match[3] if match is not None and match[2] == kind else item
+
+    return ("Features", constraint), *_changed(job, untyped)
 
 
-def _untyped_item(item: str, kind: str) -> str:
-    match = _GPU.match(item)
-    return match[1] + match[3] if match is not None and match[2] == kind else item
+def _changed(job: SlurmJob, item: Callable[[str], str]) -> tuple[tuple[str, str], ...]:
+    """Fields that ask for GPUs, with ``item`` applied to each of their items, where it changes."""
+    texts = [(field, getattr(job, name) or "") for field, name in TRES_FIELDS.items()]
+    new = [(field, text, ",".join(map(item, text.split(",")))) for field, text in texts]
+    return tuple((field, changed) for field, text, changed in new if changed != text)
 
 
 def _with_feature(constraint: str, feature: str) -> str | None:
@@ -64,13 +65,7 @@ def _with_feature(constraint: str, feature: str) -> str | None:
 
 def typed_fields(job: SlurmJob, kind: str) -> tuple[tuple[str, str], ...]:
     """Update that gives a type to the GPUs of a request that have none; the counts stay."""
-    fields = []
-    for field, name in TRES_FIELDS.items():
-        text = getattr(job, name) or ""
-        typed = ",".join(_UNTYPED.sub(rf"\1:{kind}\2", item) for item in text.split(","))
-        if typed != text:
-            fields.append((field, typed))
-    return tuple(fields)
+    return _changed(job, lambda item: _UNTYPED.sub(rf"\1:{kind}\2", item))
 
 
 def without_feature(constraint: str, feature: str) -> str | None:
