@@ -241,7 +241,7 @@ class Removal:
         plain = {} if found.indexed_by_us() else found.texts((), features=False)
         changes, _ = self.conf_changes(plain.pop(conf, None))
         changes = [*(files.Change(path, text) for path, text in plain.items()), *changes]
-        if not changes and not self._unread(conf):
+        if not changes and not not_read_since(self._client.nodes(), conf.stat().st_mtime):
             return []
         for change in changes:
             files.write(change, backup=False)
@@ -256,9 +256,6 @@ class Removal:
             f"{how.why}: copy {folder} to all nodes that have their own, then run 'scontrol"
             f" reconfigure'; or {WANTED.format(folder=folder)}"
         ]
-
-    def _unread(self, conf: Path) -> list[str]:
-        return not_read_since(self._client.nodes(), conf.stat().st_mtime)
 
     def _remove_files(self) -> list[str]:
         """Delete our files on this host; return those that stay, with the reason."""

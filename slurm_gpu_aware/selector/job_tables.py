@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -39,7 +39,8 @@ class JobTables:
         self, models: PerformanceModels | None, profile: Profile | None, cluster: Cluster
     ) -> None:
         """Take the models and the profile of a round, and its snapshot."""
-        if models is not self._models or profile is not self._profile or self._full:
+        full = len(self._tables) > _MOST_KEPT
+        if models is not self._models or profile is not self._profile or full:
             self._models, self._profile = models, profile
             self._clocks, self._tables, self._kept = {}, {}, {}
             self._limits_w = {} if profile is None else _limits_w(profile)
@@ -50,19 +51,16 @@ class JobTables:
         for model, count in zip(cluster.model, counts, strict=True):
             self._widths[model or ""] = max(count, self._widths.get(model or "", 1))
 
-    @property
-    def _full(self) -> bool:
-        return len(self._tables) > _MOST_KEPT
-
     def tabled(self, request: Request) -> Request:
         """The request with its table, if a model is known for the GPUs that it may get."""
         gpu_model = self.gpu_model(request)
         if gpu_model is None:
             return request
         sizes = request.sizes or (request.gpus,)
-        model = self._model(request, gpu_model)
+        name, app_class = request.performance_model, request.app_class
+        model = self.model(name, app_class, gpu_model, request.user)
         beside = () if request.due is None else request.due.known_gpus
-        table = self.table(model, request.app_class, gpu_model, sizes, beside)
+        table = self.table(model, app_class, gpu_model, sizes, beside)
         return request if table is None else replace(request, table=table)
 
     def why_none(self, request: Request) -> str | None:
@@ -141,7 +139,8 @@ class JobTables:
             allowed = allowed_nodes(request, self._cluster)
             usable = np.asarray(self._cluster.exists.any(axis=1))
             rows = np.flatnonzero(usable if allowed is None else usable & allowed).tolist()
-            self._gpu_models[key] = _only(self._cluster.model[row] for row in rows)
+            found = {self._cluster.model[row] for row in rows}
+            self._gpu_models[key] = found.pop() if len(found) == 1 else None
         return self._gpu_models[key]
 
     def model(
@@ -149,9 +148,6 @@ class JobTables:
     ) -> PerformanceModel | None:
         """The model of an application, or else of its class; see `PerformanceModels.of`."""
         return None if self._models is None else self._models.of(name, app_class, gpu_model, user)
-
-    def _model(self, request: Request, gpu_model: str) -> PerformanceModel | None:
-        return self.model(request.performance_model, request.app_class, gpu_model, request.user)
 
     def limit_w(self, gpu_model: str) -> float:
         """The highest known power limit of GPUs of a model, else what no GPU exceeds."""
@@ -177,9 +173,3 @@ def _limits_w(profile: Profile) -> dict[str, float]:
             model = record.model or ""
             found[model] = max(record.power_limit_w, found.get(model, 0.0))
     return found
-
-
-def _only(values: Iterable[str | None]) -> str | None:
-    """The value, if all are equal."""
-    found = set(values)
-    return found.pop() if len(found) == 1 else None

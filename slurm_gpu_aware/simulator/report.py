@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.simulator.files import DAMAGE, SavedRun, damaged, load_results
+from slurm_gpu_aware.simulator.files import DAMAGE, damaged, load_results
 from slurm_gpu_aware.simulator.history import BASELINE, RECORDED
-from slurm_gpu_aware.simulator.pictures import PICTURES, POWER_PICTURE, Picture, draw_picture
+from slurm_gpu_aware.simulator.pictures import PICTURES, POWER_PICTURE, draw_picture
 from slurm_gpu_aware.simulator.power_meter import ENERGY_KEYS
 from slurm_gpu_aware.simulator.result import DUE_KEYS
 from slurm_gpu_aware.simulator.uncertainty import as_good
@@ -29,10 +29,11 @@ def write_report(folder: Path) -> tuple[list[Path], list[str]]:
     head, runs = load_results(folder)
     if not all(len(run.columns["jct_s"]) for run in runs):
         raise SourceError(f"{folder}: no job ended in every run, nothing to compare")
+    power = [POWER_PICTURE] if any(len(run.power_s) for run in runs) else []
     try:
         pictures = [
             (title, text, draw_picture(folder / f"{name}.png", draw, runs, head))
-            for name, title, text, draw in (*PICTURES, *_power_pictures(runs))
+            for name, title, text, draw in (*PICTURES, *power)
         ]
         page = folder / "report.html"
         page.write_text(page_text(head, pictures), encoding="utf-8")
@@ -41,10 +42,6 @@ def write_report(folder: Path) -> tuple[list[Path], list[str]]:
         raise SourceError(f"{folder}: cannot be written: {exc.strerror}") from None
     except DAMAGE as exc:
         raise damaged(folder, exc) from None
-
-
-def _power_pictures(runs: Sequence[SavedRun]) -> list[Picture]:
-    return [POWER_PICTURE] if any(len(run.power_s) for run in runs) else []
 
 
 def plain_summary(head: Mapping[str, Any]) -> list[str]:
