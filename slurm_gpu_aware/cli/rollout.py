@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -13,6 +12,7 @@ import click
 
 from slurm_gpu_aware.cli.entry import INTERRUPTED
 from slurm_gpu_aware.cli.output import paragraph, print_json, say, table
+from slurm_gpu_aware.cli.run import signals_handled
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.deploy import files
 from slurm_gpu_aware.deploy.distribution import WANTED, find_delivery
@@ -140,13 +140,8 @@ def _signals() -> Iterator[Callable[[], bool]]:
         asked = True
         say("stopping; a node whose files are being changed is completed first (again: at once)")
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, handle) for number in numbers}
-    try:
+    with signals_handled(handle):
         yield lambda: asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _others(found: SiteFiles, scope: Sequence[str], *, undo: bool) -> list[str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
+from types import FrameType
 from typing import Any, NoReturn
 
 import click
@@ -19,6 +21,18 @@ from slurm_gpu_aware.errors import AwareError
 _MOST = 4000
 """Limit of the characters of an error."""
 _LONG_WORD = re.compile(r"(\S{100})\S{900,}")
+
+
+@contextmanager
+def signals_handled(handle: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """SIGINT, SIGTERM and SIGHUP call ``handle``; at the end what handled them does again."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class LateGroup(click.Group):

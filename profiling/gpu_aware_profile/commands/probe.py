@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
-import signal
 import socket
 import sys
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +24,7 @@ from gpu_aware_profile.commands.probe_options import (
 from slurm_gpu_aware.cli.entry import INTERRUPTED
 from slurm_gpu_aware.cli.options import Number
 from slurm_gpu_aware.cli.output import json_option, say
+from slurm_gpu_aware.cli.run import signals_handled
 from slurm_gpu_aware.errors import SourceError, not_installed
 
 if TYPE_CHECKING:
@@ -103,7 +101,7 @@ def node(
     if not no_timings:
         timing, unusable = _timing(bench_timing(given), backend)
     wanted = _wanted(given)
-    with _stopped_by_signals(wanted.stopped):
+    with signals_handled(lambda *_: wanted.stopped.set()):  # no exception ends it in between
         report = probe(name, timing, wanted)
     if unusable is not None:
         report["errors"].append(fault(None, unusable))
@@ -161,15 +159,3 @@ def _timing(
         if backend is not None:
             raise
         return None, exc
-
-
-@contextmanager
-def _stopped_by_signals(stopped: threading.Event) -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP, however many, end the measurement without an exception."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
