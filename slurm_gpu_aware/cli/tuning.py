@@ -83,6 +83,8 @@ def candidates_of(config: Config, given: Sequence[str], present: Candidate) -> d
     found = {one.label: one for one in (Candidate(PACKED), present, *wanted)}
     if len(found) == 1:
         raise RequestError(f"nothing to compare {PACKED} with; see tune.allowed, or --candidate")
+    for one in found.values():
+        _settings(config, SimSettings(), one)  # raises before the history is read
     return found
 
 
