@@ -123,7 +123,11 @@ def _time_ticks(axis: Any, shown: tuple[float, float]) -> None:
 
 def _log_ticks(axis: Any, shown: tuple[float, float]) -> None:
     """Ticks of a logarithmic axis as plain numbers; more of them over few powers of ten."""
-    if shown[1] < 300 * shown[0]:
+    from matplotlib.ticker import MaxNLocator
+
+    if shown[1] < 3 * shown[0]:
+        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    elif shown[1] < 300 * shown[0]:
         axis.get_major_locator().set_params(subs=(1.0, 2.0, 5.0))
     axis.set_major_formatter(lambda value, _: f"{value:g}")
     axis.set_minor_formatter(lambda value, _: "")

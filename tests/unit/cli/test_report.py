@@ -281,6 +281,18 @@ def test_an_axis_of_nearly_equal_times_has_ticks(young):
     assert len(labels) == len(set(labels)) == 3
 
 
+@pytest.mark.parametrize("most", [1.05, 1.4, 5.0, 40.0])
+def test_an_axis_of_ratios_has_ticks_beside_1(young, most):
+    head, runs = young
+    base = runs[0].columns["jct_s"]
+    ratios = np.geomspace(1 / most, most, len(base))
+    first = replace(runs[0], label="packed", columns={**runs[0].columns, "jct_s": base + 1})
+    columns = {**first.columns, "jct_s": (base + 1) * ratios}
+    ax = drawn("jct-ratio", head, [first, replace(first, label="pal", columns=columns)])
+    low, high = ax.get_xlim()
+    assert sum(low <= tick <= high for tick in ax.get_xticks()) >= 3
+
+
 @pytest.mark.parametrize("given", [[0.97, 0.98], [0.8, 0.93, 0.97, 0.98, 1.0, 1.3]])
 def test_numbers_of_bars_are_not_struck_through(young, given):
     """Just below 1 they would stand on the line there."""
