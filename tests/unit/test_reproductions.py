@@ -292,7 +292,14 @@ def test_moves_of_powerflow_with_few_jobs(scripts, powerflow_data):
     count = scripts.powerflow.Count(1, (3.0,), (1.0,), 20)
     text = scripts.powerflow_moves.section(count, powerflow_data, 1)
     assert "(a part of the runs)" in text
-    for row in ("they grow (`shrink = false`)", "they grow and shrink", "demand 3, eta 1"):
+    rows = ("they grow (`shrink = false`)", "they grow and shrink", "demand 3, eta 1")
+    for row in (
+        *rows,
+        "default limits",
+        "`again_s = 0`",
+        "all of these",
+        "PowerFlow, placed by eft",
+    ):
         assert f"| {row} | " in text
     assert "nan" not in text
 
