@@ -156,19 +156,20 @@ def section(count: Count, data: Path, processes: int | None) -> str:
             ),
             paragraph(
                 f"The limits of moves, one looser at a time, on {LOOSE_SEEDS} seeds, and again"
-                " PowerFlow placed by eft, which sizes all jobs anew in each round. For each demand the"
-                " ratio of JCTs at the energy of eft with EASY, as above, and under the same limit"
-                " JCT / energy as multiples of those with the default limits, and the moves or"
-                " restarts in a trace:"
+                " PowerFlow placed by eft, which sizes all jobs anew in each round. For each demand"
+                " the ratio of JCTs at the energy of eft with EASY, as above, and under the same"
+                " limit JCT / energy as multiples of those with the default limits, and the moves"
+                " or restarts in a trace:"
             ),
             looser(found, count),
             paragraph(
-                "No limit by itself is what PowerFlow gains more, and at demand 1.2 none of them"
-                " costs anything that exceeds the spread of the traces. Half of these jobs take"
-                " less than 20 minutes on the GPUs that they ask for, so that `first_s` and"
-                " `last_s` leave them alone. PowerFlow starts each job when it comes, on GPUs that"
-                " it takes from others at once, and changes sizes of jobs of any age ten times as"
-                " often. The selector stops a job only if that gains by itself."
+                "No limit by itself costs more than a few percent, in either direction, and all"
+                " together make up less than half of the difference at demand 0.8 and little of it"
+                " at 1.2. Half of these jobs take less than 20 minutes on the GPUs that they ask"
+                " for, so that `first_s` and `last_s` leave them alone. PowerFlow starts each job"
+                " when it comes, on GPUs that it takes from others at once, and restarts jobs of"
+                " any age about ten times as often. The selector stops a job only if that pays by"
+                " itself."
             ),
         ]
     )
