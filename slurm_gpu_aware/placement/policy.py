@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar, NamedTuple
 
@@ -24,6 +26,19 @@ class PolicyOptions:
     def names(cls) -> frozenset[str]:
         """Names of the options."""
         return frozenset(field.name for field in fields(cls))
+
+
+def bad_option(name: str, wanted: str, value: object) -> ValueError:
+    """The error of an option with this value."""
+    return ValueError(f"{name} must be {wanted}, not {value!r}")
+
+
+def option_number(value: object) -> float:
+    """The value of an option as a float; nan if it is not a number, or too large for one."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        with suppress(OverflowError):
+            return float(value)
+    return math.nan
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from slurm_gpu_aware.model.arrays import IntArray
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.placement.identity_cache import by_identity
 from slurm_gpu_aware.placement.masks import MaskArray
+from slurm_gpu_aware.placement.policy import bad_option
 
 SCOPES = ("socket", "machine")
 """What jobs share that interfere; an unknown socket is the machine."""
@@ -58,6 +59,14 @@ class InterferenceProfile:
         text = repr((sorted(self.solo.items()), sorted(self.together.items())))
         digest = hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
         return f"InterferenceProfile({len(self.together)} pairs, {digest})"
+
+
+def check_options(interference: object, scope: object) -> None:
+    """Raise ValueError if these options of a policy are no profile or None, or not of `SCOPES`."""
+    if not isinstance(interference, InterferenceProfile | None):
+        raise bad_option("interference", "an InterferenceProfile or None", interference)
+    if scope not in SCOPES:
+        raise bad_option("interference_scope", " or ".join(SCOPES), scope)
 
 
 class Neighbours(NamedTuple):

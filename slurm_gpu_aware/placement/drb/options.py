@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from slurm_gpu_aware.placement.drb.interference import SCOPES, InterferenceProfile
+from slurm_gpu_aware.placement.drb.interference import InterferenceProfile, check_options
 from slurm_gpu_aware.placement.drb.utility import Weights
-from slurm_gpu_aware.placement.policy import PolicyOptions
+from slurm_gpu_aware.placement.policy import PolicyOptions, bad_option, option_number
 
 
 @dataclass(frozen=True)
@@ -36,21 +36,18 @@ class TopoOptions(PolicyOptions):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weights", _weights(self.weights))
-        if not isinstance(self.interference, InterferenceProfile | None):
-            raise _bad("interference", "an InterferenceProfile or None", self.interference)
-        if self.interference_scope not in SCOPES:
-            raise _bad("interference_scope", " or ".join(SCOPES), self.interference_scope)
+        check_options(self.interference, self.interference_scope)
         utility = self.minimal_utility
-        if utility is not None and not 0.0 <= _number(utility) <= 1.0:
-            raise _bad("minimal_utility", "a number from 0 to 1", utility)
-        if not _number(self.patience_s) > 0.0:
-            raise _bad("patience_s", "a number of more than 0", self.patience_s)
+        if utility is not None and not 0.0 <= option_number(utility) <= 1.0:
+            raise bad_option("minimal_utility", "a number from 0 to 1", utility)
+        if not option_number(self.patience_s) > 0.0:
+            raise bad_option("patience_s", "a number of more than 0", self.patience_s)
         for name in ("single_node", "anti_collocation"):
             if not isinstance(getattr(self, name), bool):
-                raise _bad(name, "True or False", getattr(self, name))
+                raise bad_option(name, "True or False", getattr(self, name))
         for name in ("min_bandwidth_gbps", "network_gbps"):
-            if not 0.0 <= _number(getattr(self, name)) < math.inf:
-                raise _bad(name, "a number of at least 0", getattr(self, name))
+            if not 0.0 <= option_number(getattr(self, name)) < math.inf:
+                raise bad_option(name, "a number of at least 0", getattr(self, name))
         if self.single_node and self.anti_collocation:
             raise ValueError("single_node and anti_collocation exclude each other; give one")
         if self.anti_collocation and self.one_machine:
@@ -72,23 +69,13 @@ class TopoOptions(PolicyOptions):
         return threshold * max(0.0, 1.0 - waited_s / self.patience_s)
 
 
-def _bad(name: str, wanted: str, value: object) -> ValueError:
-    return ValueError(f"{name} must be {wanted}, not {value!r}")
-
-
-def _number(value: object) -> float:
-    """The value as a float; nan if it is not a number."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if number else math.nan  # type: ignore[arg-type]
-
-
 def _weights(value: Any) -> Weights:
     if isinstance(value, Weights):
         return value
     try:
         communication, interference, fragmentation = map(float, value)
         return Weights(communication, interference, fragmentation)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         wanted = "three numbers of at least 0 with sum 1"
         wanted += " (communication, interference, fragmentation)"
-        raise _bad("weights", wanted, value) from None
+        raise bad_option("weights", wanted, value) from None

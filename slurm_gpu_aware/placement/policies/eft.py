@@ -26,7 +26,7 @@ from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import assignment, cells_tried
 from slurm_gpu_aware.placement.cells import Cell, first_cell
-from slurm_gpu_aware.placement.drb.interference import SCOPES, InterferenceProfile
+from slurm_gpu_aware.placement.drb.interference import InterferenceProfile, check_options
 from slurm_gpu_aware.placement.drb.machines import slowdown_beside
 from slurm_gpu_aware.placement.feasible import Supply, all_gpus
 from slurm_gpu_aware.placement.identity_cache import by_identity
@@ -39,7 +39,7 @@ from slurm_gpu_aware.placement.policies.mapa import (
     links_account,
     links_rule,
 )
-from slurm_gpu_aware.placement.policy import Policy, WaitRule
+from slurm_gpu_aware.placement.policy import Policy, WaitRule, bad_option, option_number
 from slurm_gpu_aware.placement.score_table import flat_table, score_table
 from slurm_gpu_aware.placement.selection.base import Choice
 from slurm_gpu_aware.placement.selection.by_fit import ByFit
@@ -76,19 +76,9 @@ class EftOptions(LinkOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, (least, most) in _BOUNDS.items():
-            value = getattr(self, name)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not least <= value <= most:
-                raise ValueError(
-                    f"{name} must be a number from {least:g} to {most:g}, not {value!r}"
-                )
-        if not isinstance(self.interference, InterferenceProfile | None):
-            raise ValueError(
-                f"interference must be an InterferenceProfile or None, not {self.interference!r}"
-            )
-        if self.interference_scope not in SCOPES:
-            given = self.interference_scope
-            raise ValueError(f"interference_scope must be {' or '.join(SCOPES)}, not {given!r}")
+            if not least <= option_number(value := getattr(self, name)) <= most:
+                raise bad_option(name, f"a number from {least:g} to {most:g}", value)
+        check_options(self.interference, self.interference_scope)
 
 
 _BOUNDS = {
