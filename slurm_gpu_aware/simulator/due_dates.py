@@ -27,15 +27,12 @@ def with_due_dates(trace: Trace, factors: tuple[float, float], seed: int) -> Tra
     submission. The multiple is uniform between ``factors`` (Filippini et al., section VI: 1 to 3).
     """
     drawn = np.random.default_rng(seed).uniform(*factors, len(trace.jobs)).tolist()
-    jobs = (
-        job if job.deadline_s is not None else replace(job, deadline_s=_due(job, factor))
-        for job, factor in zip(trace.jobs, drawn, strict=True)
-    )
+    jobs = list(trace.jobs)
+    for i, (job, factor) in enumerate(zip(trace.jobs, drawn, strict=True)):
+        if job.deadline_s is None:
+            due_s = min(job.submit_s + factor * _fastest_s(job), MAX_TIME_S)
+            jobs[i] = replace(job, deadline_s=due_s)
     return replace(trace, jobs=tuple(jobs))
-
-
-def _due(job: TraceJob, factor: float) -> float:
-    return min(job.submit_s + factor * _fastest_s(job), MAX_TIME_S)
 
 
 def _fastest_s(job: TraceJob) -> float:

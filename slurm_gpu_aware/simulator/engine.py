@@ -85,7 +85,8 @@ class Simulator:
         dated = settings.due_dates and any(job.deadline_s is not None for job in trace.jobs)
         self.state.estimates = Estimates(estimate_of(settings, trace), dated=dated)
         self.rounds = self._rounds()
-        if settings.power is not None and _all_known(trace):
+        known = not trace.background and all(job.table is not None for job in trace.jobs)
+        if settings.power is not None and known:
             self.state.meter = PowerMeter(self.state.total, settings.power.idle_w)
         moves = settings.moves
         self.moving = None if moves is None else Moving(self.rounds, moves, dated=dated)
@@ -361,11 +362,6 @@ class Simulator:
             placements=self.placements,
             energy=self._energy(),
         )
-
-
-def _all_known(trace: Trace) -> bool:
-    """Whether the power of every job of the trace is known."""
-    return not trace.background and all(job.table is not None for job in trace.jobs)
 
 
 def simulate(trace: Trace, cluster: Cluster, settings: SimSettings, **more: Any) -> Result:
