@@ -49,7 +49,7 @@ def read_data(source: Path | str | BinaryIO) -> bytes:
     name = name_of(source)
     try:
         if isinstance(source, Path | str):
-            with Path(source).open("rb") as stream:
+            with Path("/dev/stdin" if str(source) == "-" else source).open("rb") as stream:
                 data = stream.read(MAX_BYTES + 1)
         else:
             data = source.read(MAX_BYTES + 1)

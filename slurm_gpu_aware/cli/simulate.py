@@ -150,8 +150,8 @@ def simulate(context: Context, /, **given: Any) -> None:
 
     TRACE is a CSV (job_id, submit_s, gpus, duration_s; optional class, model, nodes,
     time_limit_s, deadline_s, weight, bw, pattern, priority, sizes, move, user, name, account) or
-    sacct output. The cluster is the store's unless --nodes is given. Bad rows are reported on
-    stderr with their line numbers.
+    sacct output (- reads stdin). The cluster is the store's unless --nodes is given. Bad rows are
+    reported on stderr with their line numbers.
 
     \b
     Examples:

@@ -126,7 +126,9 @@ def damaged(folder: Path, exc: Exception) -> SourceError:
             f"{folder}: {quoted(exc.args[0])} is missing: an older version wrote the folder, "
             "or it was altered; simulate again: gpu-aware simulate ... --out DIR"
         )
-    return SourceError(f"{folder}: damaged: {exc!r}")
+    return SourceError(
+        f"{folder}: damaged ({exc}); simulate again: gpu-aware simulate ... --out DIR"
+    )
 
 
 def _load_run(folder: Path, entry: Mapping[str, Any]) -> SavedRun:

@@ -221,7 +221,7 @@ def read_csv(
         if (again := last[job.job_id]) != line
     ]
     jobs = (job for line, job in parsed if last[job.job_id] == line)
-    return Trace.of(Path(source).stem, jobs, sorted(bad))
+    return Trace.of(Path(table.name).stem, jobs, sorted(bad))
 
 
 SIZES: Mapping[int, float] = {1: 0.70, 2: 0.09, 4: 0.12, 8: 0.06, 16: 0.03}

@@ -493,6 +493,15 @@ def test_an_option_without_effect_is_refused(
     assert needed in said
 
 
+def test_a_trace_may_come_from_stdin(site: Path) -> None:
+    command = [sys.executable, "-m", "slurm_gpu_aware.cli.main", "simulate", "-"]
+    command += ["--nodes", "1", "--gpus-per-node", "4", "--json"]
+    trace = "job_id,submit_s,gpus,duration_s\n1,0,2,10\n"
+    done = subprocess.run(command, input=trace, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert (found["trace"], found["runs"][0]["jobs"]) == ("stdin", 1)
+
+
 @pytest.mark.parametrize("option", [("--eta", "1.5"), ("--due", "3-1")])
 def test_shares_and_factors_are_checked_before_any_file(
     tmp_path: Path, option: tuple[str, str]
