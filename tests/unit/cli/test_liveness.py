@@ -138,7 +138,7 @@ def test_a_job_that_passed_the_open_gate_was_ours(site: SlurmFolder, known: bool
     site.write([parked(job_id, **RUNNING)], ["n1"])
     told = run(site, "explain", job_id)[0]
     assert f"Job {job_id}: left to Slurm" in told
-    assert "places it (state RUNNING): " in told
+    assert "placed it (state RUNNING): " in told
     assert "the selector was away, so the gate opened by itself" in told
 
 
