@@ -1,4 +1,8 @@
-"""Shapes of survival functions: straight pieces and jumps."""
+"""Shapes of survival functions: straight pieces and jumps.
+
+Earlier runs and epochs need no others. Parametric ones, such as a Weibull distribution, implement
+`Shape`, too; the tests plan with them (``tests/unit/sizing/parametric_work.py``).
+"""
 
 from __future__ import annotations
 
