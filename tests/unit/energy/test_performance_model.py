@@ -2,15 +2,50 @@
 
 import json
 
+import numpy as np
 import pytest
-from energy_samples import true_model
+from energy_samples import power, throughput, true_model
 
 from slurm_gpu_aware.energy.performance_model import model_from_values
+from slurm_gpu_aware.energy.throughput import Conditions
 
 
 def test_to_plain_values_and_back():
     model = true_model()
     assert model_from_values(json.loads(json.dumps(model.values()))) == model
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nodes", "sync_s"),
+    [
+        (1, 1, 0.0),
+        (2, 1, 0.03),
+        (4, 1, 0.03 + 2 * 1e-3),
+        (8, 2, 0.08 + 6 * 5e-4),
+    ],
+)
+@pytest.mark.parametrize(
+    ("clock_mhz", "sustained", "slower", "volts"),
+    [(1400.0, 1.0, 1.0, 1.3), (700.0, 1.0, 2.0, 1.0), (1400.0, 0.8, 1.25, 1.1)],
+)
+@pytest.mark.parametrize("batch", [32.0, 8.0])
+def test_time_and_energy_are_those_of_the_equations(
+    gpus, nodes, sync_s, clock_mhz, sustained, slower, volts, batch
+):
+    """Equations 2 to 5 and 11 to 15 as `docs/models.md` reads them, with the samples' numbers."""
+    io = 0.01 + 2e-4 * batch * gpus / nodes
+    grad = 0.02 + 8e-3 * batch * (0.2 + 0.8 * slower)
+    sync = sync_s * (0.8 + 0.2 * slower)
+    total = ((io**1.5 + grad**1.5) ** (3.0 / 1.5) + sync**3.0) ** (1 / 3.0)
+    switching = (volts / 1.3) ** 2 / slower
+    of_batch = (np.log(batch + 1) + 8.0) / (np.log(32.0 + 1) + 8.0)
+    grad_w, sync_w = 200.0 * switching * of_batch, 60.0 * switching
+    energy = gpus * (grad_w * grad + sync_w * sync + 100.0 * volts / 1.3 * total)
+    model = true_model(throughput(sustained=sustained), power())
+    at = Conditions(*(np.array([float(one)]) for one in (gpus, nodes, batch, clock_mhz)))
+    (time_s,), (each_w,) = model.predict(at)
+    assert time_s == pytest.approx(total)
+    assert gpus * each_w * time_s == pytest.approx(energy)
 
 
 def change(path, value):

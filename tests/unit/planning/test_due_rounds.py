@@ -19,6 +19,7 @@ from slurm_gpu_aware.planning.due_dates import (
     in_order,
     next_growth,
     run_times,
+    work_done,
 )
 from slurm_gpu_aware.planning.movable import Movable
 from slurm_gpu_aware.planning.moved import place_moved
@@ -331,6 +332,17 @@ def test_growth_by_weight_and_pressure(weight, first):
     jobs = accounted(jobs, cluster, NOW)
     moves = plan_moves(jobs, (), cluster, PACKED, MoveSettings(margin_s=1e9), NOW)
     assert [move.job_id for move in moves] == [first]
+
+
+def test_on_slow_gpus_less_work_is_done_and_the_job_grows_sooner():
+    one, _ = running(4.0, since_h=1.0, gpus=2)
+    assert work_done(one.request, one.job, 1.25, NOW) == pytest.approx(0.8 * 1.8 * H)
+    begun = replace(one.request, due=replace(one.request.due, done=60.0))
+    assert work_done(begun, one.job, 1.0, NOW) == pytest.approx(1.8 * H + 60.0)
+    one, cluster = running(4.0, since_h=0.0, gpus=2, app_class="B")
+    slow = replace(cluster, scores={"B": np.full((1, 4), 1.1)})
+    at, slow_at = (next_growth(accounted([one], c, NOW), NOW) for c in (cluster, slow))
+    assert NOW < slow_at < at < math.inf
 
 
 def test_the_work_of_several_starts_in_times_of_each_size():

@@ -55,6 +55,12 @@ def test_afs_grows_within_the_limit_only():
     assert ([j.gpus for j in found.jobs.values()], found.power_w) == ([4, 1], 1000)
 
 
+def test_afs_grows_no_job_while_another_waits_for_power():
+    found = afs([job("1"), job("2", (2,), work=9)], 8, 500)
+    assert [(j.gpus, j.waits_for) for j in found.jobs.values()] == [(1, ""), (0, "power")]
+    assert afs([job("1")], 8, 500).jobs["1"].gpus == 2
+
+
 def test_afs_never_takes_a_step_that_does_not_help():
     flat = table([[10] * 3, [10] * 3, [12] * 3], [[100] * 3, [200] * 3, [400] * 3])
     assert afs([job("1", of=flat)], 8).jobs["1"].gpus == 1
