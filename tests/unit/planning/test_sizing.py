@@ -134,6 +134,20 @@ def test_jobs_of_others_count_and_keep_no_job_of_ours_for_ever():
     assert "waits for power" in reasons(plan)["1"]
 
 
+@pytest.mark.parametrize(("limit_w", "started"), [(649.0, {"0"}), (650.0, {"0", "1"})])
+def test_gpus_in_use_by_jobs_that_are_not_known_count_with_their_limits(limit_w, started):
+    cluster = Cluster.uniform(1, 4)
+    cluster.take(0, (3,))
+    assert clocks(plan_of([job(0), job(1)], cluster, state(limit_w))).keys() == started
+
+
+def test_a_job_on_a_move_draws_power_once():
+    cluster = busy(Cluster.uniform(1, 4), ("r", (0,), NOW + 500), ("r", (1,), NOW + 500))
+    power = state(550.0, r=PoweredJob(1, 300.0, TABLE, 1200))
+    assert clocks(plan_of([job(0)], cluster, power)) == {"0": 900}
+    assert not plan_of([job(0)], cluster, replace(power, limit_w=549.0)).assignments
+
+
 def test_a_job_without_a_table_counts_with_the_limit_of_its_gpus():
     queue = [job(0, table=None), job(1, table=None)]
     plan = plan_of(queue, Cluster.uniform(1, 4), state(699.0))

@@ -23,3 +23,15 @@ def test_only_an_agent_that_was_heard_and_has_no_trouble_obeys(tmp_path):
     clocks.order([WantedClock("7", 7, 1200, {"n2": (0,)})], 1145.0)
     assert clocks.troubles(["n1"], 1145.0) == {"n2": SILENT}
     assert OrderedClocks(None).troubles(["n2"], 1145.0) == {}
+
+
+def test_a_node_cannot_confirm_orders_that_were_never_written(tmp_path):
+    """Else a lower clock would count as set before it is, and others would take its power."""
+    clocks = OrderedClocks(tmp_path)
+    clocks.jobs.start("7", 1400, ["n1"])
+    clocks.order([WantedClock("7", 7, 900, {"n1": (0,)})], 1000.0)
+    clocks.heard("7", "clock_set", {"node": "n1", "seq": 1001, "mhz": 900})
+    clocks.reported({"n1": AgentReport(1000.0, 1001)})
+    assert clocks.jobs.present("7") == 1400
+    clocks.reported({"n1": AgentReport(1000.0, 1000)})
+    assert clocks.jobs.present("7") == 900
