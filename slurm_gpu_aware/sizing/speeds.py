@@ -11,6 +11,9 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.size_table import SizeTable
 
+_ROUNDING = 1e-12
+"""Times of two sizes that differ by less are the same: their speeds may be equal."""
+
 
 @dataclass(frozen=True, eq=False)
 class Speeds:
@@ -122,7 +125,7 @@ def speeds_of(
     if sizes is not None:
         good &= np.isin(table.gpus, sizes)
     best = np.minimum.accumulate(np.where(good, time_s, np.inf))
-    good &= time_s < np.concatenate(([np.inf], best[:-1]))
+    good &= time_s * (1 + _ROUNDING) < np.concatenate(([np.inf], best[:-1]))
     if not good.any():
         return None
     return Speeds(table.gpus[good].astype(float), 1 / time_s[good], power_w[good])

@@ -137,6 +137,15 @@ def test_a_size_that_is_no_faster_is_not_what_is_left():
     assert sizes(plan) == {"1": 1}
 
 
+def test_sizes_that_differ_by_rounding_only_stop_no_round():
+    """As a model predicts whose time is not that of its GPUs: their speeds may be equal."""
+    least = np.nextafter(1.92, 0)
+    assert 1 / least == 1 / 1.92
+    flat = replace(TABLE, time_s=np.array([[1.92], [least], [1.0]]))
+    plan = plan_round([job("1", 1.5, table=flat)], full(4), PACKED, NOW)
+    assert sizes(plan) == {"1": 4}
+
+
 def test_the_account_says_how_likely_it_is():
     late = plan_round([job("1", 1.0)], full(4), PACKED, NOW)
     (one,) = late.assignments
