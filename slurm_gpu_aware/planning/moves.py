@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from slurm_gpu_aware.model.cluster import Cluster, Gpu
@@ -50,6 +50,8 @@ from slurm_gpu_aware.planning.timeline import take
 from slurm_gpu_aware.planning.waiting import expected_ends
 
 _TRIED = 16  # jobs of a round for which GPUs are searched, those that may gain most
+_SIZES = 4  # numbers of GPUs that a late job tries in a round, each with a front of the queue
+_ROTATES_S = 30.0  # late jobs beyond the first are tried in turn, others after this time
 
 
 def plan_moves(
@@ -98,7 +100,7 @@ def plan_moves(
     dispatcher = Dispatcher(settings, policy_options, now, cluster.running)
     restarts = Restarts(cluster, remaining, dispatcher, budget)
     planner = _Moves(queue, restarts, moves)
-    late = due_growth(known, now)
+    late = _in_turn(due_growth(known, now), now)
     able = [one for one in known if may_move(one, remaining[one.request.job_id], moves, now)]
     if not able and not late:
         return ()
@@ -107,6 +109,19 @@ def plan_moves(
         found.append(smaller)
     found.sort(key=lambda move: -move.gain_s)
     return tuple(planner.allowed(chain(planner.due(late), found), left, set(busy)))
+
+
+def _in_turn(late: Sequence[Movable], now: float) -> Sequence[Movable]:
+    """The late jobs that are tried in a round: the first of them, and some of the others in turn.
+
+    So jobs that can never grow, however many and however late, keep no other from being tried.
+    """
+    if len(late) <= _TRIED:
+        return late
+    half = _TRIED // 2
+    first, others = late[:half], late[half:]
+    start = int(now / _ROTATES_S) * half % len(others)
+    return [*first, *[*others[start:], *others[:start]][:half]]
 
 
 class _Moves:
@@ -118,17 +133,18 @@ class _Moves:
         self.now = restarts.now
 
     def due(self, late: Iterable[Movable]) -> Iterator[Move]:
-        """The growth of late jobs: for each all sizes up to that of its plan, the largest first."""
+        """The growth of late jobs: for each the largest sizes up to that of its plan that fit."""
         for one in late:
             account = one.account
             if account is None or not math.isfinite(self.restarts.remaining[one.request.job_id]):
                 continue
             without, most = self.restarts.without([one]), account.growth[0][1]
-            for size in (n for n in reversed(one.request.sizes) if one.request.gpus < n <= most):
-                if move := self.restarts.resized(one, without, size):
-                    why = {**move.assignment.why, "due": account.values()}
-                    target = replace(move.assignment, why=why)
-                    yield replace(move, assignment=target, due=True)
+            sizes = (n for n in reversed(one.request.sizes) if one.request.gpus < n <= most)
+            fit = filter(None, (self.restarts.resized(one, without, size) for size in sizes))
+            for move in islice(fit, _SIZES):
+                why = {**move.assignment.why, "due": account.values()}
+                target = replace(move.assignment, why=why)
+                yield replace(move, assignment=target, due=True)
 
     def allowed(self, found: Iterable[Move], most: int, taken: set[int]) -> Iterator[Move]:
         """The first moves that take nothing from the waiting jobs, of each job one.
@@ -136,6 +152,7 @@ class _Moves:
         ``taken``: nodes to avoid.
         """
         cluster, front, gone = self.cluster, None, set[Gpu]()
+        front_for = ""
         for move in found:
             nodes = {*move.assignment.nodes, *(node for node, _ in move.of.job.gpus)}
             if not taken.isdisjoint(nodes):
@@ -144,16 +161,17 @@ class _Moves:
             if move.due:
                 before_it = move.request.priority
                 ordered = [r for r in ordered if r.priority > before_it or r.due is not None]
-            before = front or front_of(ordered, cluster, self.dispatcher, self.now)
+            key = move.job_id if move.due else ""
+            if front is None or front_for != key:
+                front, front_for = front_of(ordered, cluster, self.dispatcher, self.now), key
             after = after_move(cluster, move, self.now)
             if move.request.gpus != move.of.request.gpus and not after.leaves(0.0):
                 continue  # an earlier move takes the power
             lost = gone | gpus_of(move.assignment)
             then = front_of(ordered, after, self.dispatcher, self.now, lost)
-            front = None if move.due else before
-            if self._takes_from(before, then, move):
+            if self._takes_from(front, then, move):
                 continue
-            cluster, front, gone, most = after, front and then, lost, most - 1
+            cluster, front, gone, most = after, then, lost, most - 1
             taken |= nodes
             yield move
             if not most or move.starts:  # what a job gives back is not free yet

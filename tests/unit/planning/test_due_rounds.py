@@ -12,7 +12,7 @@ from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.model.power import PowerState
 from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.model.size_table import SizeTable
-from slurm_gpu_aware.planning import PlanSettings, plan_round
+from slurm_gpu_aware.planning import PlanSettings, moves, plan_round
 from slurm_gpu_aware.planning.due_dates import (
     accounted,
     due_accounts,
@@ -21,6 +21,7 @@ from slurm_gpu_aware.planning.due_dates import (
     run_times,
     work_done,
 )
+from slurm_gpu_aware.planning.front import front_of
 from slurm_gpu_aware.planning.movable import Movable
 from slurm_gpu_aware.planning.moved import place_moved
 from slurm_gpu_aware.planning.moves import plan_moves
@@ -246,6 +247,32 @@ def test_it_grows_as_far_as_the_jobs_before_it_allow():
     one, cluster = running(1.05, since_h=1.0)
     (move,) = moves_of(one, cluster, [Request("9", 2, time_limit_s=H, priority=1.0)])
     assert move.request.gpus == 2
+
+
+def test_late_jobs_that_cannot_grow_keep_neither_others_from_it_nor_the_round(monkeypatch):
+    """40 of them, on nodes whose other GPUs a waiting job before them gets."""
+    cluster, late = Cluster.uniform(41, 4), []
+    only = np.eye(41, dtype=np.bool_)
+    for node in range(41):
+        cluster.take(node, (0,))
+        here = RunningJob(str(node), ((node, (0,)),), NOW + 10 * H, start_s=NOW - H)
+        here = replace(here, expected_end_s=NOW + 3 * H, app_class="B")
+        request = replace(movable_due(1.05, eligible=only[node]), job_id=str(node)).resized(1)
+        late.append(Movable(request, here, restart_s=60.0))
+    waits = Request("99", 120, gpus_per_node=3, min_nodes=40, max_nodes=40, time_limit_s=H)
+    waits = replace(waits, priority=1.0, eligible=~only[40])
+    cluster = replace(cluster, running=tuple(one.job for one in late))
+    fronts = []
+    monkeypatch.setattr(moves, "front_of", lambda *a: fronts.append(a) or front_of(*a))
+    moved, most = set(), 0
+    for at in np.arange(0, 300, 30):
+        fronts.clear()
+        given = MoveSettings(margin_s=1e9), NOW + at
+        found = plan_moves(accounted(late, cluster, given[1]), [waits], cluster, PACKED, *given)
+        moved |= {move.job_id for move in found}
+        most = max(most, len(fronts))
+    assert moved == {"40"}
+    assert most < 100
 
 
 @pytest.mark.parametrize(("due_h", "count"), [(None, 1), (6.0, 0)])
