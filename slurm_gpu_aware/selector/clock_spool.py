@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +28,9 @@ _KEYS = (
 )
 Heard = Callable[[str, str, Mapping[str, Any]], object]
 """(job id, kind, detail) of a record."""
-_MOST = 1 << 20  # bytes read from one file at a time
+_MOST = 1 << 18  # bytes read from one file at a time
+_RATE = 5.0  # records a second that the ledger takes from a node for long: clocks of 16 GPUs move
+_BURST = 50_000.0  # records that it takes at once: the files of a node whose records waited
 _TAIL = 1 << 16  # bytes at the end of a file that hold a report of the last minutes
 _HEAD = 256  # bytes at the start of a file that identify it
 _LATEST = 1 << 33  # bound of times in seconds, frequencies and GPU indices
@@ -57,13 +60,21 @@ class ClockSpool:
     A file that grew too large becomes NODE.jsonl.1; it is read to its end first. Lines come from
     other hosts: anything but a record of the known form is skipped, and so is a file that neither
     root, the selector nor the folder's owner owns. A file speaks for its node alone, whatever node
-    its records name. If the selector dies before it saves the offsets, lines are written to the
-    ledger twice.
+    its records name. A node that writes more than any node does fills neither the ledger nor the
+    time of the selector: what is too much is left out. If the selector dies before it saves the
+    offsets, lines are written to the ledger twice.
     """
 
-    def __init__(self, folder: Path, note: Path) -> None:
+    def __init__(
+        self, folder: Path, note: Path, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._folder = folder
         self._note = note
+        self._clock = clock
+        self._room: dict[str, tuple[float, float]] = {}
+        """Node -> (time of its last record, records that the ledger took at once after it)."""
+        self._told: set[str] = set()
+        """Nodes that have written too many."""
         self._offsets = self._read_note()
         self.agents = {
             name.removesuffix(".jsonl"): report
@@ -83,13 +94,26 @@ class ClockSpool:
                 if report is not None:
                     self.agents[node] = report
                 record = _record(raw, node)
-                if record is not None:
+                if record is not None and self._has_room(node):
                     job_id = id_of(int(record.pop("job_id")))
                     kind, at = record.pop("event"), record.pop("at")
                     ledger.event(job_id, kind, record, at)
                     heard(job_id, kind, record)
         if self._offsets != before:
             self._write_note()
+
+    def _has_room(self, node: str) -> bool:
+        """Count a record of a node; False: it has written too many."""
+        now = self._clock()
+        at, room = self._room.get(node, (now, _BURST))
+        room = min(_BURST, room + _RATE * (now - at))
+        if room < 1.0:
+            if node not in self._told:
+                self._told.add(node)
+                log.warning("%s writes more records than a node has; some are left out", node)
+            return False
+        self._room[node] = now, room - 1.0
+        return True
 
     def _names(self) -> list[str]:
         try:

@@ -229,3 +229,28 @@ def test_a_new_process_knows_the_last_report_that_was_read(spool: Path) -> None:
     assert ClockSpool(spool, spool.parent / "offsets").agents == known
     (spool / "n1.jsonl").unlink()
     assert not ClockSpool(spool, spool.parent / "offsets").agents
+
+
+def test_a_node_that_writes_without_end_fills_no_ledger(
+    spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its agent is heard, and other nodes' records are taken, all the same."""
+    monkeypatch.setattr(clock_spool, "_BURST", 10.0)
+    now = [0.0]
+    writer = LedgerWriter(spool.parent / "store.db")
+    reader = ClockSpool(spool, spool.parent / "offsets", lambda: now[0])
+    taken: list[object] = []
+
+    def read() -> int:
+        before = len(taken)
+        reader.collect(writer, str, lambda _job, _kind, detail: taken.append(detail["node"]))
+        return len(taken) - before
+
+    write(spool, *[json.dumps(GOOD)] * 30, json.dumps(AGENT))
+    write(spool, *[json.dumps(GOOD)] * 3, node="n2")
+    assert read() == 13
+    assert reader.agents["n1"].seq == AGENT["seq"]
+    now[0] = 1.0
+    write(spool, *[json.dumps(GOOD)] * 30)
+    assert read() == 5
+    writer.close()
