@@ -16,11 +16,12 @@ from slurm_gpu_aware.clocks.orders import Order, OrderError, parse_orders, read_
 
 HEAD = "gpu-aware-orders/1"
 AGENT = """
-import sys, time
+import os, sys, time
 sys.path.insert(0, {root!r})
 from slurm_gpu_aware.clock_conf import read_clock_conf
 from slurm_gpu_aware.clocks import agent
 agent.GRACE_S = {grace}
+{before}
 one = agent.Agent(read_clock_conf(), "n1", top={top!r})
 print("ready", flush=True)
 one.turn()
@@ -54,9 +55,9 @@ class Site(Hooks):
         fresh.chmod(0o644)
         fresh.replace(self.orders / "n1.orders")
 
-    def start(self, forever=True, grace=10.0):
+    def start(self, forever=True, grace=10.0, before=""):
         where = {"root": str(ROOT), "top": str(self.node.folder)}
-        code = AGENT.format(**where, forever=forever, grace=grace)
+        code = AGENT.format(**where, forever=forever, grace=grace, before=before)
         return subprocess.Popen(
             [sys.executable, "-c", code],
             env={**self.node.env, "GPU_AWARE_CLOCK_CONFIG": str(self.conf)},
@@ -223,6 +224,28 @@ def test_random_kills_leave_no_gpu_locked_after_the_epilog(site):
         time.sleep(0.05)  # a driver call that was under way ends
         assert site.locked() == {}, job
         assert site.notes() == []
+
+
+def test_a_lock_is_noted_before_it_is_set(site):
+    """The agent ends right after the driver call; the epilog knows of the lock."""
+    site.run("prolog", 17, "0")
+    site.order(5, "17 900 0")
+    ends = "lock = agent.lock_clocks; agent.lock_clocks = lambda *a: (lock(*a), os._exit(0))"
+    site.turn(before=ends)
+    assert site.locked() == {0: 900}
+    site.run("epilog", 17, "0")
+    assert site.locked() == {}
+
+
+def test_lower_clocks_come_first(site):
+    for job, gpu in ((17, "0"), (18, "1"), (19, "2")):
+        site.run("prolog", job, gpu)
+    site.order(5, "17 0 0", "18 1200 1", "19 600 2")
+    site.turn()
+    site.order(6, "17 900 0", "18 600 1", "19 0 2")
+    before = len(site.said("clock_set"))
+    site.turn()
+    assert [r["job_id"] for r in site.said("clock_set")[before:]] == ["18", "17", "19"]
 
 
 def test_a_new_agent_takes_over_what_a_killed_one_left(site):
