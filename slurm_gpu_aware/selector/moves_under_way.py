@@ -33,6 +33,7 @@ _NOT_REQUEUED_S = 20.0  # a job that still runs after this was not requeued
 _GIVEN_UP_S = 3600.0  # after this a job that is not back waits like any other
 _DELAY_S = 300.0  # Slurm's delay of requeued jobs is two minutes; a longer one is the owner's
 _OWNERS = {"JobHeldUser", "Dependency"}  # reasons to wait that owners set
+_BLOCKED_S = 120.0  # a job that waits for something else than its turn after this is not back soon
 _RETURN = "return"  # step of jobs that were requeued, and do not come back at once
 _MEASURED = 20  # moves of the site of which the median restart counts
 
@@ -202,9 +203,8 @@ class MovesUnderWay:
             self._past[job_id] = move, gated.job.restarts
         if gated is None or gated.job.state in ENDED or now - began > _GIVEN_UP_S:
             del self.jobs[job_id]
-        elif gated.job.state == "PENDING" and _is_put_off(gated.job, now):
+        elif gated.job.state == "PENDING" and (why := _put_off(gated.job, began, now)):
             del self.jobs[job_id]
-            why = "its owner lets it wait, so nothing is kept for it"
             self.ledger.event(job_id, "error", {"step": _RETURN, "why": why}, now)
             log.info("job %s comes back from its move as any job: %s", job_id, why)
         elif gated.job.state != "RUNNING":
@@ -278,9 +278,16 @@ def _move(event: Event) -> UnderWay | None:
         return None
 
 
-def _is_put_off(job: SlurmJob, now: float) -> bool:
-    """Whether a requeued job waits for its owner: no GPUs are kept for it, and it has no turn."""
-    return job.reason in _OWNERS or (job.eligible_s or 0.0) > now + _DELAY_S
+def _put_off(job: SlurmJob, began: float, now: float) -> str:
+    """Why a requeued job has no turn and no GPUs are kept for it; empty: it is on its way back.
+
+    While it were, no job of the site would shrink, and no other one move on its nodes.
+    """
+    if job.reason in _OWNERS or (job.eligible_s or 0.0) > now + _DELAY_S:
+        return "its owner lets it wait, so nothing is kept for it"
+    if job.reason not in PLANNABLE | {"BeginTime"} and now - began > _BLOCKED_S:
+        return f"it waits for Slurm's reason {job.reason}, so nothing is kept for it"
+    return ""
 
 
 def _delayed(job: SlurmJob, now: float) -> bool:

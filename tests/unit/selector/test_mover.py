@@ -108,14 +108,26 @@ def test_gpus_are_kept_before_slurm_tells_of_its_delay(slurm: SlurmFolder) -> No
     assert slurm.jobs["7"]["nodes"] == "n2", slurm.said
 
 
-@pytest.mark.parametrize("put_off", [{"reason": "JobHeldUser"}, {"begin_time": 1_000}])
-def test_nothing_is_kept_for_a_job_that_its_owner_puts_off(
-    slurm: SlurmFolder, put_off: dict[str, Any]
+OWNERS = "its owner lets it wait"
+
+
+@pytest.mark.parametrize(
+    ("put_off", "why"),
+    [
+        ({"reason": "JobHeldUser"}, OWNERS),
+        ({"begin_time": 1_000}, OWNERS),
+        ({"reason": "QOSMaxJobsPerUserLimit"}, "it waits for Slurm's reason QOSMax"),
+    ],
+)
+def test_nothing_is_kept_for_a_job_that_does_not_come_back(
+    slurm: SlurmFolder, put_off: dict[str, Any], why: str
 ) -> None:
     """Nor does it go first later, or start sooner than its owner said."""
     site(slurm)
     assert slurm.round() == 0, slurm.said
     assert requeues(slurm) == 1
+    with open_store(slurm.store) as store, store.write():  # some minutes ago
+        store.execute("UPDATE events SET at_unix = at_unix - 200 WHERE kind = 'move_begun'")
     later = int(time.time()) + put_off.pop("begin_time", 0)
     slurm.change("7", **put_off, eligible_time=later, stuck=True)
     again = parked("10", comment="class=A", priority=9_000)
@@ -126,7 +138,7 @@ def test_nothing_is_kept_for_a_job_that_its_owner_puts_off(
     assert slurm.jobs["7"]["eligible_time"] == later
     (error,) = events(slurm, "error")
     assert error.detail["step"] == "return"
-    assert "its owner lets it wait" in error.detail["why"]
+    assert why in error.detail["why"]
 
 
 def test_power_is_kept_for_a_job_on_a_move(slurm: SlurmFolder) -> None:
