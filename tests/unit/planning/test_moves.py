@@ -307,6 +307,13 @@ def test_a_job_grows_only_while_every_waiting_job_starts(queue, count):
     assert max(found, default=1) == count
 
 
+def test_no_job_grows_beside_a_waiting_job_that_it_does_not_delay():
+    cluster = site([[1.0] * 4, [1.0] * 4], {"1": [(0, (0,))], "other": [(1, (0, 1, 2, 3))]})
+    elsewhere = replace(waiting(1), eligible=np.array([False, True]))
+    assert moves_of(cluster, [moldable(cluster)], [elsewhere]) == ()
+    assert len(moves_of(cluster, [moldable(cluster)])) == 1
+
+
 def limited(limit_w, clock_mhz=None, *, adjustable=False):
     """Power of a node of four GPUs on which job 1 runs: 100 W for each GPU at 900 MHz."""
     running = {"1": PoweredJob(1, 300.0, HUNGRY, clock_mhz, adjustable=adjustable)}
@@ -329,6 +336,14 @@ def test_under_a_power_limit_a_job_grows_as_far_as_there_is_power(limit_w, gpus)
         kept_w = 50.0 * gpus if limit_w < math.inf else 0.0
         assert move.power_w == pytest.approx(kept_w)
         assert move.assignment.clock_mhz == (900 if limit_w < math.inf else None)
+
+
+def test_until_it_runs_again_the_larger_of_both_powers_is_kept_for_a_job():
+    """One GPU at the default clock draws 200 W above idle, two at the efficient one 100 W."""
+    cluster = site([[1.0] * 4], {"1": [(0, (0,))]})
+    one = moldable(cluster, table=HUNGRY, sizes=(1, 2))
+    (move,) = moves_of(cluster, [one], settings=AUTO, power=limited(1000.0))
+    assert (move.request.power_w, move.power_w) == (100.0, 200.0)
 
 
 @pytest.mark.parametrize(("adjustable", "ratio"), [(True, 0.5 / 1.2), (False, 0.5 / 1.0)])

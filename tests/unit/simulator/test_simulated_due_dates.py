@@ -173,8 +173,9 @@ def test_sts_postpones_a_job_whose_due_date_has_weight(weight, size):
 
 def test_sts_grows_a_long_job_and_restarts_count():
     jobs = [*earlier(), dated(9000.0, 6000.0, elastic=True)]
-    result = run(jobs, "packed:sts", migration_s=100.0)
+    result, free = (run(jobs, "packed:sts", migration_s=cost_s) for cost_s in (100.0, 0.0))
     sizes = sizes_of(result)
+    assert sizes[1][0] < sizes_of(free)[1][0] - 50.0
     assert [gpus for _, gpus in sizes] == sorted({gpus for _, gpus in sizes})
     assert len(sizes) > 1
     assert sizes[0] == (AT_S, 1)
