@@ -73,6 +73,13 @@ def test_a_moldable_job_doubles_on_gpus_that_no_job_can_use():
     assert sizes(plan_of(queue[:1], Cluster.uniform(1, 4))) == {"0": 4}
 
 
+def test_growth_counts_by_the_share_of_the_jobs_own_time():
+    """Two GPUs save a sixth of the iterations that take ten times as long."""
+    scales_badly = replace(TABLE, time_s=np.full((1, 3), 10.0) / np.array([[1.0], [1.2], [1.4]]))
+    queue = [job(0, sizes=(1, 2), table=scales_badly), job(1, sizes=(1, 2))]
+    assert sizes(plan_of(queue, Cluster.uniform(1, 3))) == {"0": 1, "1": 2}
+
+
 def test_without_a_table_a_moldable_job_keeps_its_number():
     queue = [job(0, 2, sizes=(1, 2, 4), table=None)]
     assert sizes(plan_of(queue, Cluster.uniform(1, 4))) == {"0": 2}

@@ -79,10 +79,10 @@ def table(site: SlurmFolder) -> Any:
     return size_table(model, (2,), CLOCKS, 4)
 
 
-def limit(site: SlurmFolder, watts: float) -> None:
+def limit(site: SlurmFolder, watts: float, margin: float = 0.0) -> None:
     with site.config.open("a") as config:
         config.write(
-            f'[power]\npower_budget_watts = {watts}\nclocks = "auto"\nmargin = 0.0\n'
+            f'[power]\npower_budget_watts = {watts}\nclocks = "auto"\nmargin = {margin}\n'
             "idle_watts = 50.0\n"
         )
 
@@ -159,6 +159,18 @@ def test_a_job_waits_for_power_and_status_shows_it(site: SlurmFolder) -> None:
     assert "sooner_percent" not in told
     status = CliRunner().invoke(cli, ["--config", str(site.config), "status"])
     assert f"planned {planned:.0f} W of {shown['last']['limit_w']:.0f} W" in status.stdout
+
+
+@pytest.mark.parametrize(("margin", "state"), [(0.0, "RUNNING"), (0.1, "PENDING")])
+def test_the_margin_stays_free(site: SlurmFolder, margin: float, state: str) -> None:
+    limit_w = IDLE_W + 2.2 * efficient_w(site)
+    limit(site, limit_w, margin)
+    site.write([job("7"), job("8")], NODES)
+    assert site.round(2) == 0, site.said
+    assert site.jobs["8"]["state"] == state
+    last = show(site)["last"]
+    assert last["limit_w"] == pytest.approx(limit_w, abs=0.1)
+    assert last["planned_w"] <= (1 - margin) * limit_w + 0.1
 
 
 def selector(site: SlurmFolder) -> Rounds:
