@@ -145,6 +145,11 @@ class Request:
         """The tier of its partition."""
         return self.priority // TIER
 
+    @property
+    def least_gpus(self) -> int:
+        """The least of its numbers of GPUs."""
+        return min((self.gpus, *self.sizes))
+
     def resized(self, gpus: int) -> Request:
         """The request with another of its ``sizes``.
 

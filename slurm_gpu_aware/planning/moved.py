@@ -105,7 +105,7 @@ def place_moved(
             target = _with_all(target, request, here, dispatcher, budget)
         gpus = sum(map(len, target.slots))
         before = _gpus_before(target, gpus)
-        if min(request.gpus, *request.sizes or (request.gpus,)) > max(gpus, before):
+        if request.least_gpus > max(gpus, before):
             rest.append(request)  # its owner has asked for more meanwhile: that has no precedence
             continue
         request = replace(request, had_gpus=min(gpus, before))

@@ -20,6 +20,7 @@ from slurm_gpu_aware.admission.snapshot import Hold
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.move_settings import RATE_S
+from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.selector.holding_pool import PLANNABLE
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.slurm.client import SlurmClient
@@ -67,6 +68,11 @@ class UnderWay:
     """Work that the job with a due date has done, in the unit of `work_rates`."""
     run_s: Sequence[tuple[int, float]] = ()
     """(GPUs, time of all work that the job has done, on so many median GPUs). Units: s."""
+
+    @property
+    def new_gpus(self) -> int:
+        """GPUs that it gets."""
+        return len(self.nodes) * len(self.slots)
 
     def kept(self, job_id: str) -> Hold:
         """The hold that keeps the new GPUs for the job."""
@@ -180,8 +186,17 @@ class MovesUnderWay:
         """Job -> power above that of idle GPUs that is kept for it, of those that have some."""
         return {job_id: move.power_w for job_id, move in self.jobs.items() if move.power_w > 0}
 
-    def targets(self, nodes: Sequence[str]) -> dict[str, Assignment]:
-        """Job -> its new GPUs, by position in ``nodes``; for `planning.moved.place_moved`."""
+    def targets(
+        self, nodes: Sequence[str], queue: Iterable[Request], now: float
+    ) -> dict[str, Assignment]:
+        """Job -> its new GPUs, by position in ``nodes``; for `planning.moved.place_moved`.
+
+        A job of the queue that now asks for more GPUs than it had or was to get has none.
+        """
+        for request in queue:
+            move = self.jobs.get(request.job_id)
+            if move is not None and request.least_gpus > max(move.gpus, move.new_gpus):
+                self._give_up(request.job_id, "it asks for more GPUs than it had", now)
         places = {name: i for i, name in enumerate(nodes)}
         found = {}
         for job_id, move in self.jobs.items():
@@ -191,6 +206,12 @@ class MovesUnderWay:
                 job_id, chosen, slots, policy="", score=0.0, level="", slowdown=0.0, why=move.why
             )
         return found
+
+    def _give_up(self, job_id: str, why: str, now: float) -> None:
+        """Let a requeued job wait as any other one."""
+        del self.jobs[job_id]
+        self.ledger.event(job_id, "error", {"step": _RETURN, "why": why}, now)
+        log.info("job %s comes back from its move as any job: %s", job_id, why)
 
     def _note(self, job_id: str, move: UnderWay, at: float) -> None:
         self.jobs[job_id], self.began[job_id] = move, at
@@ -204,9 +225,7 @@ class MovesUnderWay:
         if gated is None or gated.job.state in ENDED or now - began > _GIVEN_UP_S:
             del self.jobs[job_id]
         elif gated.job.state == "PENDING" and (why := _put_off(gated.job, began, now)):
-            del self.jobs[job_id]
-            self.ledger.event(job_id, "error", {"step": _RETURN, "why": why}, now)
-            log.info("job %s comes back from its move as any job: %s", job_id, why)
+            self._give_up(job_id, why, now)
         elif gated.job.state != "RUNNING":
             return
         elif gated.job.restarts > move.restarts:

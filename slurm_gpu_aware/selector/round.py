@@ -361,7 +361,7 @@ class Rounds:
         queue = dates.queue(queue, candidates.to_plan, self.mover.restart_s)
         queue = self.power.tabled(queue)
         moved: Sequence[Assignment] = ()
-        if queue and (targets := self.mover.under_way.targets(cluster.nodes)):
+        if queue and (targets := self.mover.under_way.targets(cluster.nodes, queue, now)):
             moved, queue, cluster, power = place_moved(
                 targets, queue, cluster, settings, now, policy_options=options, power=power
             )

@@ -141,6 +141,18 @@ def test_nothing_is_kept_for_a_job_that_does_not_come_back(
     assert why in error.detail["why"]
 
 
+def test_a_job_that_asks_for_more_meanwhile_is_on_no_move(slurm: SlurmFolder) -> None:
+    """It waits as any other one, so that other jobs may shrink or move."""
+    site(slurm)
+    assert slurm.round() == 0, slurm.said
+    assert requeues(slurm) == 1
+    slurm.change("7", tres_per_node="gres/gpu:4", admin_comment="gpuaware/1;tn=gres/gpu:4;mc=1")
+    slurm.change("9", state="RUNNING", nodes="n2")
+    assert slurm.round(2) == 0, slurm.said
+    (error,) = events(slurm, "error")
+    assert (error.detail["step"], error.detail["why"][:21]) == ("return", "it asks for more GPUs")
+
+
 def test_power_is_kept_for_a_job_on_a_move(slurm: SlurmFolder) -> None:
     """The limit leaves power for its two GPUs and a bit; what comes meanwhile waits for power."""
     with slurm.config.open("a") as config:
