@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from common import SYNTHETIC, arguments, finish, paragraph, percent, shared, table
-from powerflow_limits import JUMP, reasons, roughness, sync_range
+from powerflow_limits import JUMP, WANTED, node_spread, reasons, roughness, sync_range
 
 from slurm_gpu_aware.energy.fitting import conditions_of, fit_model, held_out, merged
 from slurm_gpu_aware.energy.frontier import efficient_point, points
@@ -56,7 +56,7 @@ FEW = (3, 4, 6)
 _STEP_FOLDS = 10
 _LEAST_S = 1e-6
 _LIMITED = 0.1
-"""Error of a set above which it is shown what limits it."""
+"""Error of a set above which it is fitted without its synchronisation, too."""
 
 
 @dataclass(frozen=True)
@@ -226,16 +226,14 @@ def _steps(series: Series, computing: Series) -> str:
         _progress(name)
         errors[name] = _tested(samples, name, folds=_STEP_FOLDS).time_error or 0.0
     values = np.array(list(errors.values()))
-    ordered = sorted(errors, key=lambda name: -errors[name])
-    rough = {name: roughness(series[name]) for name in ordered}
+    above = {n: errors[n] for n in sorted(errors, key=lambda n: -errors[n]) if errors[n] > WANTED}
+    rough = {name: roughness(series[name]) for name in above}
     rows = []
-    for name in (name for name in ordered if errors[name] > _LIMITED):
-        _progress(f"{name} without synchronisation")
-        without = _tested(computing[name], name, folds=_STEP_FOLDS).time_error
-        cells = [*map(_share, (errors[name], *rough[name], without))]
-        rows.append([name, *cells, f"{sync_range(series[name], computing[name]):.1f} times"])
-    headers = ["set", "error", "between neighbours", "falls", "without synchronisation"]
-    headers += ["synchronisation varies"]
+    for name, error in above.items():
+        cells = [_share(value) for value in (error, *rough[name], node_spread(series[name]))]
+        rows.append([name, *cells, *_synchronisation(name, error, series, computing)])
+    headers = ["set", "error", "between neighbours", "falls", "numbers of nodes"]
+    headers += ["without synchronisation", "synchronisation varies"]
     return "\n\n".join(
         [
             paragraph(
@@ -243,21 +241,33 @@ def _steps(series: Series, computing: Series) -> str:
                 " to several hundred conditions each, in ten folds:"
                 f" median error {_share(float(np.median(values)))} (reference fit: 7.3%),"
                 f" {_share(float(values.min()))} to {_share(float(values.max()))};"
-                f" {int((values <= _LIMITED).sum())} sets are below {_LIMITED:.0%}."
-                " What limits the others:"
+                f" {int((values <= _LIMITED).sum())} sets are below {_LIMITED:.0%},"
+                f" {len(series) - len(above)} below {WANTED:.0%}. What limits the others:"
             ),
             table(headers, rows),
             paragraph(
                 "Between neighbours: error of the line through the next smaller and the next larger"
                 " batch size on the same GPUs, for the time between them; falls: how often a larger"
-                f" batch takes over {JUMP:.0%} less time than the next smaller one; without"
+                f" batch takes over {JUMP:.0%} less time than the next smaller one; numbers of"
+                " nodes: mean distance of a time from those on the same number of GPUs with the"
+                " same batch size on other numbers of nodes, one node apart; without"
                 " synchronisation: error of a fit to the step time less the recorded time of"
                 " synchronisation; synchronisation varies: the longest recorded one over the"
-                " shortest on the same GPUs, median.",
-                *reasons(series, rough),
+                " shortest on the same GPUs, median. The last two are for sets above"
+                f" {_LIMITED:.0%}.",
+                *reasons(series, rough, above),
             ),
         ]
     )
+
+
+def _synchronisation(name: str, error: float, series: Series, computing: Series) -> list[str]:
+    """Cells on the synchronisation of a set; empty ones where its error is not large."""
+    if error <= _LIMITED:
+        return ["", ""]
+    _progress(f"{name} without synchronisation")
+    without = _tested(computing[name], name, folds=_STEP_FOLDS).time_error
+    return [_share(without), f"{sync_range(series[name], computing[name]):.1f} times"]
 
 
 def _tested(samples: Sequence[PerformanceSample], gpu: str, folds: int = 10) -> Quality:
@@ -339,7 +349,7 @@ def synthetic() -> Data:
 
 
 def _share(value: float | None) -> str:
-    return "" if value is None else percent(value)
+    return "" if value is None or np.isnan(value) else percent(value)
 
 
 def _progress(what: str) -> None:

@@ -127,10 +127,16 @@ def test_what_limits_the_prediction_of_step_times(scripts):
     assert np.isnan(limits.sync_range(samples(1.0, 2.0, 3.0, gpus=1), samples(1.0, 2.0, 3.0)))
     spread = samples(1.0, 2.0, 4.0, nodes=2, gpus=8) + samples(1.0, 1.0, 1.0, nodes=4, gpus=8)
     names = ("yolov3/dgx", "imagenet/azure", "ncf/azure")
-    said = " ".join(limits.reasons(dict.fromkeys(names, spread), {names[0]: (0.1, 0.0)}))
-    assert "in 1 sets" in said
+    assert limits.node_spread(spread) == pytest.approx((0.41 + 0.29 + 1.0 + 0.5) / 6, abs=0.01)
+    assert limits.node_spread(samples(1.0, 2.0, 4.0)) == 0.0
+    errors = dict.fromkeys(names, 0.2) | {names[2]: 0.8}
+    rough = dict.fromkeys(names, (0.0, 0.0)) | {names[0]: (0.1, 0.0)}
+    said = " ".join(limits.reasons(dict.fromkeys(names, spread), rough, errors))
+    assert "in 1 of these 3 sets" in said
+    assert "in 1 others" in said
+    assert "Neither is so in 1: ncf/azure (80.0%)." in said
     assert "up to 4.0 times as long" in said
-    assert len(list(limits.reasons({}, {}))) == 1
+    assert len(list(limits.reasons({}, {}, {}))) == 1
 
 
 def test_the_draw_like_the_authors_is_none_of_the_others(scripts):
