@@ -35,7 +35,7 @@ def writable_store(path: Path, config: Config, *, create: bool = True) -> Iterat
     As root, the folder of the configured store is given to SlurmUser. Raises StoreError; without
     ``create`` also if there is no store.
     """
-    if not create:
+    if not create:  # a mistyped path must not become an empty store
         open_store(path, readonly=True).close()
     folder = path.parent
     roots = os.geteuid() == 0 and (not folder.is_dir() or folder.stat().st_uid == 0)

@@ -13,7 +13,6 @@ from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.names import NODE_NAME
-from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.measurements import forget_gpus, forget_levels
 from slurm_gpu_aware.store.profiles import put_effbw
 
@@ -66,7 +65,6 @@ def forget(
         raise click.UsageError("name a NODE, a GPU as NODE:INDEX, --levels CLASS or --effbw MODEL")
     from gpu_aware_profile.store_writer import recompute_scores, writable_store  # imports NumPy
 
-    open_store(path, readonly=True).close()  # a mistyped path must not become an empty store
     with writable_store(path, config, create=False) as store:
         with store.write():
             removed = sum(forget_gpus(store, node, slot) for node, slot in gpus)
