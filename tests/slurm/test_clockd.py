@@ -11,7 +11,7 @@ from typing import Any
 from cluster import NODES, OUTRUN, Cluster
 from site_files import kept
 from test_clocks_live import locked
-from test_power import FILE, GPUS, IDLE_W, MARGIN, with_model
+from test_power import FILE, GPUS, IDLE_W, MARGIN, decision, with_model
 
 pytestmark = OUTRUN
 
@@ -133,15 +133,10 @@ def test_every_agent_reports_the_power_of_its_node(cluster: Cluster) -> None:
     assert check["status"] == "ok", check
 
 
-def model_w(mhz: int) -> float:
-    """Power of a GPU of application bert, as `test_power.with_model` tells it."""
-    return 70 + 0.09 * mhz + 1.6e-8 * mhz**3
-
-
 def power_over_time(
-    cluster: Cluster, since: float, ends: dict[str, float]
+    cluster: Cluster, since: float, ends: dict[str, float], model_w: dict[int, float]
 ) -> list[tuple[float, float]]:
-    """(Unix time, modelled power) after each change of a clock.
+    """(Unix time, modelled power) after each change of a clock; ``model_w``: of a GPU, by clock.
 
     A GPU with a clock is busy until the clock is reset or its job has ended (``ends``: GPU -> Unix
     time); the epilog resets the clock a little later.
@@ -158,7 +153,7 @@ def power_over_time(
         if to != "reset":
             clocks[gpu] = int(to)
         now = [mhz for one, mhz in clocks.items() if at < ends.get(one, math.inf)]
-        busy = sum(model_w(mhz) - IDLE_W for mhz in now)
+        busy = sum(model_w[mhz] - IDLE_W for mhz in now)
         if at >= since:
             power.append((at, GPUS * IDLE_W + busy))
     return power
@@ -182,6 +177,7 @@ def test_clocks_follow_a_power_limit_as_jobs_start_and_end(cluster: Cluster) -> 
         cluster.wait_until(lambda: len(locked(cluster)) == 2, 30, lambda: str(locked(cluster)))
         assert locked(cluster)[gpu] < alone
         (other,) = locked(cluster).keys() - {gpu}
+        time.sleep(2)  # its end is known in whole seconds, and counts after its start
         cluster.sh("ctl", ["scancel", second])
         cluster.wait_until(
             lambda: locked(cluster) == {gpu: alone}, 90, lambda: str(locked(cluster))
@@ -189,6 +185,9 @@ def test_clocks_follow_a_power_limit_as_jobs_start_and_end(cluster: Cluster) -> 
         cluster.sh("ctl", ["scancel", first])
         cluster.wait_until(lambda: locked(cluster) == {}, 30, lambda: str(locked(cluster)))
         end = cluster.sh("ctl", ["date", "-d", cluster.job(second)["EndTime"], "+%s"])
-        power = power_over_time(cluster, since, {f"{other[0]}gpu{other[1]}": float(end)})
+        planned = [decision(cluster, job)["why"]["power"] for job in (first, second)]
+        model_w = {one["clock_mhz"]: one["power_w"] for one in planned}
+        ends = {f"{other[0]}gpu{other[1]}": float(end)}
+        power = power_over_time(cluster, since, ends, model_w)
         assert len(power) >= 5
         assert max(watts for _, watts in power) <= limit * (1 - MARGIN) + 1.0
