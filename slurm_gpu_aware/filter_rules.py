@@ -78,6 +78,8 @@ SENTENCES = {
     "late": "gpu-aware: due=%s has passed, so it plays no part",
     "no_epoch": "gpu-aware: the due date leaves no time for one epoch of %d s, even with %d GPUs;"
     " it plays no part unless an earlier run was as short",
+    "no_run": "gpu-aware: the due date leaves no time for any earlier run of this name, as the"
+    " shortest takes at least %d s, even with %d GPUs; it plays no part",
     "gpus_outside": "gpu-aware: gpus=%s does not hold the %d GPUs that Slurm's options ask for;"
     " valid: a number or range with %d in it",
     "gpus_fixed": "gpu-aware: gpus=%s: the number of GPUs cannot change with %s; valid: %s",
@@ -85,6 +87,14 @@ SENTENCES = {
     " again",
 }
 """Refusals of what is ours, and the hint on a comment that only looks like it."""
+
+# Files from which the filter knows earlier runs (selector/shortest_runs.py).
+RUNS_FOLDER = ".runs"
+"""End of the path of their folder, behind ``events.submit_file``."""
+MAX_RUNS_BYTES = 65_536
+"""Bytes of a file that is read; 200 names take less."""
+MAX_RUN_NAME = bounds.MAX_JOB_NAME
+"""Bytes of a name; names that begin alike share a line."""
 
 # The AdminComment of a parked job: gpuaware/1;tn=gres/gpu:2;nn=2-2
 RECORD = "gpuaware/"

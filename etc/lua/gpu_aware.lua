@@ -23,6 +23,7 @@ local base = dofile(here .. "gpu_aware_base.lua")
 local change = dofile(here .. "gpu_aware_change.lua")
 local comment = dofile(here .. "gpu_aware_comment.lua")
 local defer = dofile(here .. "gpu_aware_defer.lua")
+local due = dofile(here .. "gpu_aware_due.lua")
 local forbidden = dofile(here .. "gpu_aware_forbidden.lua")
 local unsupported = dofile(here .. "gpu_aware_unsupported.lua")
 local request = dofile(here .. "gpu_aware_request.lua")
@@ -67,31 +68,6 @@ local function stays(job, hints)
     local movable = text_of(job.script) and job.requeue ~= 0 and not text_of(job.array_inx)
     if move and move ~= "no" and not movable then
         return rules.sentences.stays:format(move == "ok" and move or move .. "s")
-    end
-end
-
---- Seconds until a due date.
-local function time_left(due)
-    if type(due) == "number" then
-        return due
-    end
-    local year, month, day, hour, min, sec = due:match("(%d+)-(%d+)-(%d+)T(%d+):(%d+):?(%d*)")
-    sec = tonumber(sec) or 0
-    local at = { year = year, month = month, day = day, hour = hour, min = min, sec = sec }
-    return os.time(at) - os.time()
-end
-
---- The sentence for a job whose due date has passed, or leaves no time for one epoch, even if all
---- GPUs that it may get work as fast as can be; nil: it has none, or has time.
-local function late(hints, part, job)
-    local due, epochs = hints and hints.due, hints and hints.epochs
-    if type(due) == "string" and due < os.date("%Y-%m-%dT%H:%M") then
-        return rules.sentences.late:format(due)
-    end
-    local total = due and epochs and request.shape(job, part).total
-    local most = total and (hints.gpus or { 1, total })[2]
-    if total and time_left(due) < epochs[2] * total / most then
-        return rules.sentences.no_epoch:format(epochs[2], most)
     end
 end
 
@@ -157,7 +133,7 @@ local function decide_submit(job, part_list, uid, conf)
     new.licenses = (own and own .. "," or "") .. conf.licence .. ":1"
     local texts = { hint }
     texts[#texts + 1] = stays(job, hints)
-    texts[#texts + 1] = late(hints, parts[1], job)
+    texts[#texts + 1] = due.impossible(hints, parts[1], job, conf)
     local text = #texts > 0 and table.concat(texts, "\n") or nil
     return { new = new, environment = environment, parked = true, text = text }
 end

@@ -156,6 +156,22 @@ class RunHistory:
                 found += ((gpus, work) for work in works)
         return tuple(found[:MOST_RUNS])
 
+    def users(self) -> Iterator[str]:
+        """Users with runs."""
+        prefix = _owner("")
+        return (owner[len(prefix) :] for owner in self._owners if owner.startswith(prefix))
+
+    def runs_by_name(self, user: str) -> dict[str, list[tuple[int, float]]]:
+        """Job name -> `runs`, of all names of a user's jobs."""
+        found: dict[str, list[tuple[int, float]]] = {}
+        for group, works in reversed(self._owners.get(_owner(user), {}).items()):
+            if len(group) == 3:
+                name, _, gpus = group
+                assert isinstance(name, str)  # noqa: S101 - see `JobKind.groups`
+                assert isinstance(gpus, int)  # noqa: S101
+                found.setdefault(name, []).extend((gpus, work) for work in works)
+        return {name: runs[:MOST_RUNS] for name, runs in found.items()}
+
     def _estimate(self, kind: JobKind, done_s: float) -> Estimate:
         limit = max(kind.time_limit_s, _LEAST_S)
         found, origin, count = limit, "limit", 0

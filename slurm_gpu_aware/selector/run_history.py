@@ -19,6 +19,7 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.names import PROBE_JOB
 from slurm_gpu_aware.planning.estimates import JobKind, RunHistory
+from slurm_gpu_aware.selector.shortest_runs import ShortestRuns
 from slurm_gpu_aware.slurm.sacct import BAD_ROW, SacctRow, bounded_history
 from slurm_gpu_aware.store.ledger import Decision, Event, Ledger
 from slurm_gpu_aware.store.reading import open_for_reading
@@ -64,6 +65,7 @@ class RunReader:
     def __init__(self, config: Config, clock: Callable[[], float] = time.time) -> None:
         self.history = RunHistory()
         self._config, self._clock = config, clock
+        self._shortest = ShortestRuns(config.events.submit_file)
         self._days = config.estimates.history_days
         self._first: RunHistory | None = None
         """The history of the first reading, until a round takes it."""
@@ -77,7 +79,9 @@ class RunReader:
 
     def start(self) -> None:
         """Begin to read, unless estimates are switched off."""
-        if self._days and self._thread is None:
+        if not self._days:
+            self._shortest.write_all(self.history)
+        elif self._thread is None:
             self._thread = threading.Thread(target=self._work, name="history", daemon=True)
             self._thread.start()
 
@@ -95,9 +99,13 @@ class RunReader:
         first, self._first = self._first, None
         if first is not None:
             self.history = first
+        users = set()
         for _ in range(min(_PER_ROUND, len(self._later))):
             run = self._later.popleft()
             self.history.add(run.kind, run.work_s, cut_off=run.cut_off)
+            users.add(run.kind.user)
+        if users:
+            self._shortest.write(self.history, users)
         return first is not None
 
     def _work(self) -> None:
@@ -120,9 +128,11 @@ class RunReader:
             history = RunHistory()
             for run in new:
                 history.add(run.kind, run.work_s, cut_off=run.cut_off)
+            self._shortest.write_all(history)
             self._first = history
             log.info("estimates of run times rest on %d earlier runs", len(new))
         else:
+            self._shortest.find(run.kind.user for run in new)
             self._later.extend(new)
         self._seen = {(run.job_id, run.start_s) for run in runs}
         self._read_at = now
