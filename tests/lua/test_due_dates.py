@@ -112,6 +112,7 @@ def test_a_run_with_more_gpus_than_the_job_may_get(filter_: Filter) -> None:
         "747261696e 9e9 9000\n",
         "747261696e -9000 9000\n",
         "747261696e 9000\n",
+        "9000 9000\n",
         "x747261696e 9000 9000\n",
         "747261696e nan nan\n",
         "747261696E 9000 9000\n",
@@ -119,7 +120,7 @@ def test_a_run_with_more_gpus_than_the_job_may_get(filter_: Filter) -> None:
         "747261696e " + "9" * 70_000 + " 9000\n",
         "747261696e 9000 9000\n" + "\n" * 65_536,
     ],
-    ids=range(13),
+    ids=range(14),
 )
 def test_files_that_no_selector_wrote(filter_: Filter, text: str | bytes) -> None:
     write(filter_, text)

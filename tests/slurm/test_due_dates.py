@@ -115,6 +115,28 @@ def await_requeue(job: Job) -> None:
     job.cluster.wait_until(lambda: job.cluster.job(job.id)["Restarts"] == "1", 60, shown)
 
 
+def test_sbatch_tells_a_due_date_that_all_earlier_runs_miss(cluster: Cluster) -> None:
+    cluster.wait_until(lambda: time.time() % 60 < 50, 15, "this minute has not passed as due=")
+    due = local(time.time())
+
+    def said(user: str, *options: str) -> str:
+        comment = f"--comment=class=A,gpus=1-4,due={due}"
+        job = ["sbatch", "--gres=gpu:1", comment, *options, "--wrap=true"]
+        done = cluster.run("ctl", job, user)
+        assert done.returncode == 0
+        assert b"Submitted" in done.stdout
+        return done.stderr.decode()
+
+    told = said("alice", LONG, "-t2")
+    assert "no time for any earlier run of this name" in told, told
+    assert "even with 4 GPUs" in told
+    assert said("alice", LONG) == ""  # its time limit is not known
+    assert said("alice", f"{LONG}x", "-t2") == ""
+    assert said("bob", LONG, "-t2") == ""
+    hidden = cluster.run("ctl", ["ls", "/var/spool/slurm-gpu-aware/submitted.runs"], "alice")
+    assert b"Permission denied" in hidden.stderr
+
+
 def test_sizes_growth_and_a_killed_selector(cluster: Cluster) -> None:
     """Idle GPUs are kept for a job of all of them, so that none is given away."""
     hold = cluster.submit("bob", ["--gres=gpu:1", "-t9"], WAIT)

@@ -483,3 +483,14 @@ def test_what_tune_has_set_goes(own: Site) -> None:
     done = own.setup("--remove", "--yes")
     assert done.exit_code == 0, done.stderr
     assert not tuned.exists()
+
+
+def test_files_of_earlier_runs_go_with_their_folder(own: Site) -> None:
+    install(own)
+    runs = own.root / "spool" / "submitted.runs"
+    runs.mkdir(parents=True)
+    for name in ("1000", "1001.new"):
+        (runs / name).write_text("747261696e 60 120\n")
+    done = own.setup("--remove", "--yes")
+    assert done.exit_code == 0, done.stderr
+    assert not runs.parent.exists()
