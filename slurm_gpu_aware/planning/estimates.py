@@ -3,7 +3,8 @@
 The estimate of a job starts at its time limit and moves, group by group from the coarsest (the
 account) to the finest (user, name, limit and GPUs), towards a quantile of the group's last runs:
 on a logarithmic scale by n / (n + 1/2) of the way for n runs. So little history leaves it near the
-coarser group or the limit. `docs/internals/estimates.md` has the measurements behind the numbers.
+coarser group or the limit. A run counts as a share of its own time limit, because longer limits
+mean longer runs. `docs/internals/estimates.md` has the measurements behind the numbers.
 
 Run times are *work*: seconds on median GPUs without any slowdown.
 """
@@ -37,7 +38,9 @@ _LIMITS_PER_OCTAVE = 2
 _CACHED = 10_000
 
 Group = tuple[object, ...]
-Groups = OrderedDict[Group, list[float]]
+Run = tuple[float, float]
+"""(work, time limit), s; work is inf if the limit ended the run, the limit inf if there was none."""
+Groups = OrderedDict[Group, list[Run]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +115,14 @@ class RunHistory:
         """
         if not 0 < work_s < math.inf:
             return
-        value = math.inf if cut_off else max(work_s, _LEAST_S)
+        run = (math.inf if cut_off else max(work_s, _LEAST_S), max(kind.time_limit_s, _LEAST_S))
         for _, owner, group in kind.groups():
             groups = self._owners.setdefault(owner, OrderedDict())
             self._owners.move_to_end(owner)
             runs = groups.setdefault(group, [])
             self._count += not runs
             groups.move_to_end(group)
-            runs.append(value)
+            runs.append(run)
             del runs[:-KEPT_RUNS]
             if len(groups) > KEPT_GROUPS:
                 groups.popitem(last=False)
@@ -149,11 +152,11 @@ class RunHistory:
         Work is inf if a time limit ended the run.
         """
         found: list[tuple[int, float]] = []
-        for group, works in reversed(self._owners.get(_owner(user), {}).items()):
+        for group, runs in reversed(self._owners.get(_owner(user), {}).items()):
             if len(group) == 3 and group[0] == name[:MAX_JOB_NAME]:
                 gpus = group[2]
                 assert isinstance(gpus, int)  # noqa: S101 - see `JobKind.groups`
-                found += ((gpus, work) for work in works)
+                found += ((gpus, work) for work, _ in runs)
         return tuple(found[:MOST_RUNS])
 
     def users(self) -> Iterator[str]:
@@ -179,10 +182,10 @@ class RunHistory:
             groups = self._owners.get(owner)
             if groups is None or group not in groups:
                 continue
-            runs = [run for run in groups[group] if run > done_s]
-            if not runs:
+            works = [work for run in groups[group] if (work := _under(limit, run)) > done_s]
+            if not works:
                 continue
-            own, origin, count = min(_quantile(runs), limit), source, len(runs)
+            own, origin, count = min(_quantile(works), limit), source, len(works)
             weight = count / (count + _PRIOR_RUNS)
             # without a limit there is nothing to start from
             found = own if math.isinf(found) else found ** (1.0 - weight) * own**weight
@@ -193,9 +196,17 @@ def _owner(user: str) -> str:
     return f"user {user[:MAX_JOB_NAME]}"
 
 
-def _quantile(runs: list[float]) -> float:
+def _under(limit_s: float, run: Run) -> float:
+    """The work of a run under another limit: the same share of it. Without limits: the same."""
+    work_s, own_limit_s = run
+    if math.isinf(limit_s) or math.isinf(own_limit_s):
+        return work_s
+    return work_s * (limit_s / own_limit_s)
+
+
+def _quantile(works: list[float]) -> float:
     """The quantile, between neighbours by distance; a run that was cut off is infinite."""
-    ordered = sorted(runs)
+    ordered = sorted(works)
     place = QUANTILE * (len(ordered) - 1)
     below = ordered[int(place)]
     above = ordered[min(int(place) + 1, len(ordered) - 1)]

@@ -61,10 +61,26 @@ def test_runs_of_the_same_name_outweigh_the_users_others():
     assert history.estimate(TRAIN).seconds < 900.0
 
 
-def test_a_limit_within_a_factor_counts_as_the_same_and_bounds_the_estimate():
+def test_limits_within_a_factor_make_one_group():
     history = history_of(*[3 * HOUR] * 5)
     assert history.estimate(replace(TRAIN, time_limit_s=4.2 * HOUR)).runs == 5
-    assert history.estimate(replace(TRAIN, time_limit_s=HOUR)).seconds == HOUR
+
+
+@pytest.mark.parametrize("factor", [0.01, 0.25, 1.0, 1.1, 40.0])
+def test_a_run_counts_as_a_share_of_its_time_limit(factor):
+    history = history_of(*[3 * HOUR] * 5)
+    same = history.estimate(TRAIN).seconds
+    other = history.estimate(replace(TRAIN, time_limit_s=factor * 4 * HOUR))
+    assert other.source == "name"
+    assert other.seconds == pytest.approx(factor * same, rel=1e-3)
+
+
+def test_without_a_limit_runs_count_as_they_are():
+    unlimited = replace(TRAIN, time_limit_s=math.inf)
+    assert history_of(*[600.0] * 5).estimate(unlimited).seconds == pytest.approx(600.0)
+    history = history_of(*[600.0] * 5, kind=unlimited)
+    assert history.estimate(TRAIN).seconds < 700.0
+    assert history.estimate(replace(TRAIN, time_limit_s=300.0)).seconds == 300.0
 
 
 def test_only_the_last_runs_count():
