@@ -39,7 +39,7 @@ _CACHED = 10_000
 
 Group = tuple[object, ...]
 Run = tuple[float, float]
-"""(work, time limit), s; work is inf if the limit ended the run, the limit inf if there was none."""
+"""(work, time limit), s; work is inf if the limit ended the run, a limit inf if there was none."""
 Groups = OrderedDict[Group, list[Run]]
 
 
@@ -151,29 +151,32 @@ class RunHistory:
 
         Work is inf if a time limit ended the run.
         """
-        found: list[tuple[int, float]] = []
-        for group, runs in reversed(self._owners.get(_owner(user), {}).items()):
-            if len(group) == 3 and group[0] == name[:MAX_JOB_NAME]:
-                gpus = group[2]
-                assert isinstance(gpus, int)  # noqa: S101 - see `JobKind.groups`
+        wanted, found = name[:MAX_JOB_NAME], list[tuple[int, float]]()
+        for known, gpus, runs in self._named(user):
+            if known == wanted:
                 found += ((gpus, work) for work, _ in runs)
         return tuple(found[:MOST_RUNS])
+
+    def runs_by_name(self, user: str) -> dict[str, list[tuple[int, float]]]:
+        """Job name -> `runs`, of all names of a user's jobs."""
+        found: dict[str, list[tuple[int, float]]] = {}
+        for name, gpus, runs in self._named(user):
+            found.setdefault(name, []).extend((gpus, work) for work, _ in runs)
+        return {name: runs[:MOST_RUNS] for name, runs in found.items()}
 
     def users(self) -> Iterator[str]:
         """Users with runs."""
         prefix = _owner("")
         return (owner[len(prefix) :] for owner in self._owners if owner.startswith(prefix))
 
-    def runs_by_name(self, user: str) -> dict[str, list[tuple[int, float]]]:
-        """Job name -> `runs`, of all names of a user's jobs."""
-        found: dict[str, list[tuple[int, float]]] = {}
-        for group, works in reversed(self._owners.get(_owner(user), {}).items()):
+    def _named(self, user: str) -> Iterator[tuple[str, int, list[Run]]]:
+        """(job name, GPUs, runs) of the groups of a user with both, the last first."""
+        for group, runs in reversed(self._owners.get(_owner(user), {}).items()):
             if len(group) == 3:
                 name, _, gpus = group
                 assert isinstance(name, str)  # noqa: S101 - see `JobKind.groups`
                 assert isinstance(gpus, int)  # noqa: S101
-                found.setdefault(name, []).extend((gpus, work) for work in works)
-        return {name: runs[:MOST_RUNS] for name, runs in found.items()}
+                yield name, gpus, runs
 
     def _estimate(self, kind: JobKind, done_s: float) -> Estimate:
         limit = max(kind.time_limit_s, _LEAST_S)
