@@ -25,7 +25,13 @@ from slurm_gpu_aware.clocks.driver import (
 from slurm_gpu_aware.clocks.hooks import SCHEMA
 from slurm_gpu_aware.clocks.job import Record
 from slurm_gpu_aware.clocks.notes import NO_JOB, Note, Notes
-from slurm_gpu_aware.clocks.orders import OrderError, Orders, parse_orders, read_trusted
+from slurm_gpu_aware.clocks.orders import (
+    LONGEST_S,
+    OrderError,
+    Orders,
+    parse_orders,
+    read_trusted,
+)
 from slurm_gpu_aware.clocks.records import spool
 
 DRIVER_LIMIT_S = 3.0
@@ -39,6 +45,7 @@ GRACE_S = 10.0
 REPORT_S = 60.0
 """The node's power is reported this often, and whenever new orders have been carried out."""
 _SEQ = "orders"
+"""File among the accounts: number of the last orders, and until when they were valid at first."""
 Target = tuple[str, int]
 """(job, MHz; 0: the default clock)."""
 
@@ -105,14 +112,16 @@ class Agent:
             return None
         now = self._clock()
         orders = parse_orders(text, now)
-        last = self._accounts.number(_SEQ)
-        if orders.seq < last:
+        last, until, *_ = *self._accounts.numbers(_SEQ), 0, 0
+        # Orders written before the last ones have expired by ``until``, unless the controller's
+        # clock was set back, and a time that is too far ahead is of a wrong clock of this node.
+        if orders.seq < last and now < until <= now + LONGEST_S:
             raise OrderError(f"orders {orders.seq} are older than {last}")
         if orders.orders and orders.valid_until <= now:  # none for any job hold for ever
             raise OrderError(f"orders {orders.seq} have expired")
-        if orders.seq > last:
+        if orders.seq != last:
             try:
-                self._accounts.keep(_SEQ, str(orders.seq))
+                self._accounts.keep(_SEQ, f"{orders.seq} {orders.valid_until:.0f}")
             except OSError as exc:
                 raise OrderError(f"{self._accounts.folder}: {exc.strerror}") from None
         return orders

@@ -72,10 +72,10 @@ class NoteFolder:
                 found[int(digits)] = self._read(name)
         return found
 
-    def number(self, name: str) -> int:
-        """The number in a file of another name; 0: there is none."""
+    def numbers(self, name: str) -> list[int]:
+        """The numbers in a file of another name; empty: there is none."""
         words = self._read(name) if self._fd is not None else []
-        return int(words[0]) if words and words[0].isdecimal() else 0
+        return [int(word) for word in words if word.isdecimal()]
 
     def _read(self, name: str) -> list[str]:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -3,9 +3,9 @@
     gpu-aware-orders/1 SEQ VALID_UNTIL
     JOBID MHZ INDEX+INDEX
 
-The selector writes NODE.orders in one step, on a file system that the node sees. SEQ never goes
-back, VALID_UNTIL is in Unix seconds, MHZ 0 is the default clock. Only what root or SlurmUser alone
-could have written is read.
+The selector writes NODE.orders in one step, on a file system that the node sees. While orders are
+valid, a lower SEQ is that of an older file. VALID_UNTIL is in Unix seconds, MHZ 0 is the default
+clock. Only what root or SlurmUser alone could have written is read.
 """
 
 from __future__ import annotations

@@ -64,6 +64,7 @@ def parse_orders(text: str) -> tuple[int, float, tuple[Order, ...]]:
 @dataclass
 class _File:
     seq: int
+    """0: it is damaged."""
     valid_until: float
     orders: tuple[Order, ...]
 
@@ -91,7 +92,7 @@ class ClockOrders:
             except (OSError, ValueError) as exc:
                 log.warning("%s is written anew: %s", path, exc)
                 if is_node_name(node):
-                    self._files[node] = _File(1, -math.inf, ())
+                    self._files[node] = _File(0, math.inf, ())
 
     def ordered(self) -> Mapping[str, tuple[int, tuple[Order, ...]]]:
         """Node -> sequence number and orders of its file."""
@@ -115,13 +116,15 @@ class ClockOrders:
             orders = tuple(sorted(wanted.get(node, ())))
             known = self._files.get(node)
             same = known is not None and known.orders == orders
-            holds = known is not None and now < known.valid_until - _LEFT_S
-            valid = same and (holds or not orders) and node not in self.failed
-            if known is not None and valid:
+            left_s = -math.inf if known is None else known.valid_until - now
+            # A file of a clock that was ahead is written anew: agents refuse it.
+            valid = left_s <= VALID_S + 1.0 and (left_s > _LEFT_S or not orders)
+            if known is not None and same and valid and node not in self.failed:
                 written[node] = known.seq
                 continue
             last = 0 if known is None else known.seq
-            file = _File(last if same else max(last + 1, int(now)), now + VALID_S, orders)
+            seq = last if same and last else max(last + 1, int(now))
+            file = _File(seq, now + VALID_S, orders)
             if self._put(node, file):
                 self._files[node] = file
                 written[node] = file.seq

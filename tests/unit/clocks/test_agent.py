@@ -141,6 +141,33 @@ def test_without_valid_orders_each_job_gets_its_prologs_clock_back(site):
     assert "older than 45" in site.said("agent")[-1]["error"]
 
 
+def test_a_lower_number_is_obeyed_once_the_higher_one_has_expired(site):
+    """The controller's clock was ahead, and its orders are lost."""
+    site.run("prolog", 17, "0")
+    site.order(9_999_999_999, "17 900 0", valid_s=3)
+    site.turn()
+    site.order(5, "17 600 0")
+    site.turn()
+    assert site.locked() == {}
+    assert "orders 5 are older than 9999999999" in site.said("agent")[-1]["error"]
+    time.sleep(3)
+    site.turn()
+    assert site.locked() == {0: 600}
+    site.order(4, "17 900 0")  # an older file, still
+    site.turn()
+    assert "orders 4 are older than 5" in site.said("agent")[-1]["error"]
+
+
+@pytest.mark.parametrize("known", ["99", f"99 {int(time.time()) + 10**8}"])
+def test_a_time_that_no_orders_have_keeps_none_from_being_obeyed(site, known):
+    """Its own clock was ahead when it noted that time, or an earlier release noted none."""
+    site.run("prolog", 17, "0")
+    (site.accounts / "orders").write_text(f"{known}\n")
+    site.order(5, "17 900 0")
+    site.turn()
+    assert site.locked() == {0: 900}
+
+
 def test_a_file_without_orders_never_expires(site):
     site.order(5, valid_s=-1000)
     site.turn()

@@ -73,6 +73,27 @@ def test_a_damaged_file_is_written_anew(tmp_path: Path, damaged: str) -> None:
     assert parse_orders(text(tmp_path))[2] == (ONE,)
 
 
+def test_a_damaged_file_without_orders_is_written_anew(tmp_path: Path) -> None:
+    """Its agent obeys nothing while it is damaged, and says so."""
+    (tmp_path / "n1.orders").write_text("x")
+    orders = ClockOrders(tmp_path)
+    orders.load()
+    orders.write({}, NOW)
+    assert parse_orders(text(tmp_path)) == (int(NOW), int(NOW + VALID_S), ())
+
+
+@pytest.mark.parametrize("wanted", [(), (ONE,)])
+def test_a_file_of_a_clock_that_was_ahead_is_written_anew(
+    tmp_path: Path, wanted: tuple[Order, ...]
+) -> None:
+    """Agents refuse it, as it is valid for too long."""
+    ClockOrders(tmp_path).write({"n1": wanted}, NOW + 7200)
+    orders = ClockOrders(tmp_path)
+    orders.load()
+    assert orders.write({"n1": wanted}, NOW) == {"n1": int(NOW + 7200)}
+    assert parse_orders(text(tmp_path)) == (int(NOW + 7200), int(NOW + VALID_S), wanted)
+
+
 def test_a_node_whose_file_cannot_be_written_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert ClockOrders(tmp_path / "file" / "orders").write({"n1": [ONE]}, NOW) == {}
