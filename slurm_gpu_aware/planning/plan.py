@@ -63,6 +63,8 @@ class Waiting:
     """The job has no place even on the idle cluster."""
     by_policy: bool = False
     """An option of the policy is the reason; Slurm does not keep this option."""
+    failed: bool = False
+    """Its policy cannot be used."""
     postponement: Postponement | None = None
     """GPUs that fit are free, but the job ends sooner on a set that frees up later. A round should
     consider it again at its ``start_s``, and be given it in the request."""

@@ -171,7 +171,7 @@ class _Round:
             try:
                 answer = trial.place(request)
             except PlacementFailedError as exc:
-                self._wait(request, str(exc))
+                self._wait(request, str(exc), failed=True)
                 continue
             if isinstance(answer, Assignment):
                 placed.append((request, answer))
@@ -206,7 +206,7 @@ class _Round:
                 elif not self._is_infeasible(request) and not self._preempt(request):
                     return behind[position:], None
             except PlacementFailedError as exc:
-                self._wait(request, str(exc))
+                self._wait(request, str(exc), failed=True)
         return [], None
 
     def _preempt(self, request: Request) -> bool:
@@ -368,7 +368,7 @@ class _Round:
                     if not self.dispatcher.postponed(request, view):
                         failed[key] = reason  # a job that waits longer may have a lower threshold
             except PlacementFailedError as exc:
-                self._wait(request, str(exc))
+                self._wait(request, str(exc), failed=True)
 
     def _why_behind(self, head: Request, room: BackfillRoom, request: Request, short: bool) -> str:
         if not short and self.dispatcher.try_place(request, room.now) is not None:

@@ -233,7 +233,7 @@ class Candidates:
         return True
 
     def _candidate(self, record: GatedJob, job_id: str) -> Candidate:
-        """A job or one of its tasks as a candidate. Raises CannotPlanError."""
+        """A job or one of its tasks as a candidate. Raises CannotPlanError, SourceError."""
         gated = record.task(job_id)
         job = gated.job
         reason = "Licenses" if self._is_untried(job) or gated.only_deferred else job.reason
@@ -247,7 +247,7 @@ class Candidates:
         if lacking is not None:
             raise CannotPlanError(f"licence {lacking} is in use", leave=False)
         try:
-            request = to_request(gated, self.context)
+            return self._translated(record, gated)
         except CannotPlanError:
             raise
         except Exception as exc:
@@ -255,6 +255,11 @@ class Candidates:
             log.exception("job %s is left to Slurm: its request cannot be understood", job_id)
             why = f"its request cannot be understood: {exc}"
             raise CannotPlanError(why, leave=True) from exc
+
+    def _translated(self, record: GatedJob, gated: GatedJob) -> Candidate:
+        """``gated``: the job, or the task of the record. Raises CannotPlanError."""
+        job, job_id = gated.job, gated.id
+        request = to_request(gated, self.context)
         if request.bound and self.backoff.misplaced(job_id):
             # Only Slurm knows all that it checks, and no job may wait longer because of us.
             why = "bound to the sockets of its GPUs, it did not start where it was placed"

@@ -1,4 +1,5 @@
-"""Jobs that are left to Slurm: orphans, and infeasible jobs, which Slurm could start.
+"""Jobs that are left to Slurm: orphans, jobs without a usable policy, and infeasible jobs, which
+Slurm could start.
 
 Drained GPUs can leave two nodes without a common set of indices, or 4 + 2 GPUs for a job of 6. At
 the gate such an infeasible job would wait until the nodes are repaired. A job for which an option
@@ -23,7 +24,7 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.dispatcher import shape_of
-from slurm_gpu_aware.planning.plan import Waiting
+from slurm_gpu_aware.planning.plan import Plan, Waiting
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.candidates import Candidate
 from slurm_gpu_aware.selector.job_tracker import JobTracker
@@ -118,6 +119,16 @@ class Leaver:
             or job.id in self.tracker.placed
             or bound_slots(job) is not None
         )
+
+
+def without_policy(
+    plan: Plan, candidates: Mapping[str, Candidate], parked: Iterable[GatedJob]
+) -> list[tuple[GatedJob, str]]:
+    """Parked records whose policy cannot be used, each with the reason, unless a task starts."""
+    numbers = {job_id: one.gated.job.raw_id for job_id, one in candidates.items()}
+    failed = {numbers[one.job_id]: one.reason for one in plan.waiting if one.failed}
+    starts = {numbers[one.job_id] for one in plan.assignments}
+    return [(job, failed[n]) for job in parked if (n := job.job.raw_id) in failed.keys() - starts]
 
 
 def infeasible(

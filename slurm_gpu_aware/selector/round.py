@@ -13,10 +13,11 @@ from typing import Any
 from slurm_gpu_aware.admission.snapshot import is_usable
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs
-from slurm_gpu_aware.gate.owner_change import Change, is_changed, settle_changes
+from slurm_gpu_aware.gate.owner_change import is_changed
 from slurm_gpu_aware.gate.restore import restore
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.profile import Profile
+from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.movable import Move
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.selector.backoff import Backoff
@@ -24,12 +25,14 @@ from slurm_gpu_aware.selector.candidates import Candidates, Licences, queue_orde
 from slurm_gpu_aware.selector.due_dates import DueDates
 from slurm_gpu_aware.selector.estimates import Estimates
 from slurm_gpu_aware.selector.holding_pool import UNTRIED, HoldingPool, spare, stranded
+from slurm_gpu_aware.selector.isolation import Isolation
 from slurm_gpu_aware.selector.job_comments import JobComments
 from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.selector.known_classes import KnownClasses
-from slurm_gpu_aware.selector.leaver import Leaver, infeasible
+from slurm_gpu_aware.selector.leaver import Leaver, infeasible, without_policy
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.mover import Mover
+from slurm_gpu_aware.selector.owner_changes import OwnerChanges
 from slurm_gpu_aware.selector.placer import Placer
 from slurm_gpu_aware.selector.policy_in_force import PolicyInForce
 from slurm_gpu_aware.selector.postponements import Postponements
@@ -126,8 +129,8 @@ class Rounds:
         self.power = SitePower(config, self.tracker, clock, orders)
         self._policy_noted: str | None = None
         self._postponements = Postponements(ledger)
-        self._refused: dict[str, Change] = {}
-        """Job -> change of its owner that Slurm refused in the last round."""
+        jobs_of = client, config.gate, self.tracker, self._backoff
+        self._changes = OwnerChanges(*jobs_of, self._postponements)
         self._site = SiteReader(client, config, clock, timer)
         self._classes = KnownClasses(config, ledger)
         self.estimates = Estimates(config)
@@ -199,7 +202,7 @@ class Rounds:
         self._check_holder()  # now, as the answer can take as long as slurmctld's takeover
         gate = self._config.gate
         if any(is_changed(job, gate) for job in jobs) and self._gate_held(now):
-            self._settle_changes(jobs, now)
+            self._changes.settle(jobs, now)
             began = self._timer()
             jobs = self._client.jobs()
         outdated = self.start_monitor.outdated(self._timer() - began)
@@ -224,28 +227,6 @@ class Rounds:
             complete=not unread,
             all_ids=len(still) == len(unread),
         )
-
-    def _settle_changes(self, jobs: Sequence[SlurmJob], now: float) -> None:
-        gate = self._config.gate
-        gated = gated_jobs(jobs, gate)
-        changes = settle_changes(self._client, gate, gated, split_arrays(jobs))
-        before = self._refused
-        self._refused = {one.job.id: one for one in changes if one.refused is not None}
-        for change in changes:
-            job_id, why = change.job.id, change.refused
-            self.tracker.withdraw(job_id, {"why": "changed by its owner"}, now)
-            last = before.get(job_id)
-            if last is not None and (last.record, last.refused) == (change.record, why):
-                continue  # it was told
-            if why is None:
-                log.info("job %s was changed by its owner", job_id)
-                self._backoff.clear(job_id)
-                self._postponements.changed(job_id)
-                detail = {"record": change.record}
-            else:
-                log.warning("job %s keeps its request, Slurm refused its change: %s", job_id, why)
-                detail = {"record": change.record, "refused": why}
-            self.tracker.ledger.event(job_id, "changed", detail, now)
 
     def _candidates(self, view: _View, profile: Profile | None) -> Candidates:
         """The jobs that this round may place, and the cluster as they find it."""
@@ -272,10 +253,8 @@ class Rounds:
         leave = candidates.leave
         outcome.blocked, outcome.waiting = candidates.blocked, candidates.waiting
         began = self._timer()
-        moved, moves, plan, record = self._plan(candidates, view, profile)
+        moves, plan, record = self._plan(candidates, view, profile)
         planning_s = self._timer() - began
-        plan = replace(plan, assignments=(*moved, *plan.assignments))
-        plan = candidates.in_task_order(plan)
         if view.gate_held:
             plan = self.power.carry_out(plan, context.cluster, self.policy.settings)
         if view.complete:
@@ -345,25 +324,48 @@ class Rounds:
 
     def _plan(
         self, candidates: Candidates, view: _View, profile: Profile | None
+    ) -> tuple[Sequence[Move], Plan, Callable[[], Mapping[str, Any]]]:
+        """Moves that begin, the plan, its record; jobs with which it fails are left to Slurm."""
+        isolation = Isolation(candidates.to_plan)
+        try:
+            moved, moves, plan, record = self._plan_without(isolation, candidates, view, profile)
+        except Exception:
+            if view.gate_held and self._gate_held(self._clock()):
+                self._leaver.leave(isolation.left(view.parked), view.now, view.split)
+            raise
+        plan = replace(plan, assignments=(*moved, *plan.assignments))
+        plan = candidates.in_task_order(plan)
+        candidates.leave += isolation.left(view.parked)
+        candidates.leave += without_policy(plan, candidates.to_plan, view.parked)
+        return moves, plan, record
+
+    def _plan_without(
+        self, isolation: Isolation, candidates: Candidates, view: _View, profile: Profile | None
     ) -> tuple[Sequence[Assignment], Sequence[Move], Plan, Callable[[], Mapping[str, Any]]]:
         """Jobs that are back from a move, moves that begin, the plan of the others, its record."""
         from slurm_gpu_aware.planning.moved import begun, place_moved
         from slurm_gpu_aware.planning.record import record_round
         from slurm_gpu_aware.planning.round import plan_round
 
-        queue = [candidate.request for candidate in candidates.to_plan.values()]
-        queue = self._postponements.noted(queue)
         context = candidates.context
         cluster, now = context.cluster, context.now
         settings, options = self.policy.settings, self.policy.options
         power = self.power.state(cluster, profile, settings, self.mover.under_way.power_w)
         dates = self._due
-        queue = dates.queue(queue, candidates.to_plan, self.mover.restart_s)
-        queue = self.power.tabled(queue)
+
+        def known(queue: Sequence[Request]) -> Sequence[Request]:
+            noted = self._postponements.noted(queue)
+            dated = dates.queue(noted, candidates.to_plan, self.mover.restart_s)
+            return self.power.tabled(dated)
+
+        queue, _ = isolation.run(known, [one.request for one in candidates.to_plan.values()])
         moved: Sequence[Assignment] = ()
         if queue and (targets := self.mover.under_way.targets(cluster.nodes, queue, now)):
-            moved, queue, cluster, power = place_moved(
-                targets, queue, cluster, settings, now, policy_options=options, power=power
+            (moved, queue, cluster, power), _ = isolation.run(
+                lambda queue: place_moved(
+                    targets, queue, cluster, settings, now, policy_options=options, power=power
+                ),
+                queue,
             )
         moves: Sequence[Move] = ()
         if view.complete:
@@ -372,10 +374,12 @@ class Rounds:
                 view.gated, context, queue, cluster, self.policy, tables, dates, power
             )
             cluster, power = begun(cluster, moves, settings, now, power)
-        plan = plan_round(queue, cluster, settings, now, policy_options=options, power=power)
+        given = cluster, settings, now
+        plan, queue = isolation.run(
+            lambda queue: plan_round(queue, *given, policy_options=options, power=power), queue
+        )
         plan = self.power.noted(plan, queue)
         self._postponements.note(plan)
         dates.note_impossible(plan.due, now)
         self.mover.wake_s = min(self.mover.wake_s, plan.wake_s)
-        given = queue, cluster, settings, now, plan, options
-        return moved, moves, plan, partial(record_round, *given, power=power)
+        return moved, moves, plan, partial(record_round, queue, *given, plan, options, power=power)

@@ -1,0 +1,83 @@
+"""Isolation of jobs with which planning fails: the others are planned without them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from slurm_gpu_aware.gate.gated_job import GatedJob
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.selector.candidates import Candidate
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Step: TypeAlias = Callable[[Sequence[Request]], T]
+_MOST = 3  # records that one round leaves to Slurm; for each the queue is planned log2(n) times
+_LONGEST = 200  # characters of an error in the ledger
+
+
+class Isolation:
+    """Runs steps of planning, and finds by bisection the jobs with which they fail.
+
+    Tasks of one record go together. No step may have effects or ask Slurm.
+    """
+
+    def __init__(self, candidates: Mapping[str, Candidate]) -> None:
+        self._candidates = candidates
+        self.faults: dict[int, str] = {}
+        """Number of a record -> why it is left to Slurm."""
+
+    def run(self, step: Step[T], queue: Sequence[Request]) -> tuple[T, Sequence[Request]]:
+        """(Outcome of a step, the queue for which it succeeds).
+
+        Raises the step's error if that is not one of a few jobs.
+        """
+        while True:
+            try:
+                return step(queue), queue
+            except Exception as exc:
+                found = self._at_fault(step, queue, exc) if len(self.faults) < _MOST else None
+                if found is None:
+                    raise
+            job_id, error = found
+            number = self._number(job_id)
+            log.error("job %s is left to Slurm: planning fails with it", job_id, exc_info=error)
+            self.faults[number] = f"planning fails with it: {error!r:.{_LONGEST}}"
+            queue = [one for one in queue if self._number(one.job_id) != number]
+
+    def left(self, parked: Iterable[GatedJob]) -> list[tuple[GatedJob, str]]:
+        """The records at fault, each with the reason."""
+        return [(job, self.faults[n]) for job in parked if (n := job.job.raw_id) in self.faults]
+
+    def _at_fault(
+        self, step: Step[T], queue: Sequence[Request], error: Exception
+    ) -> tuple[str, Exception] | None:
+        """A job with which the step fails, though not for the queue before it; None: none is.
+
+        ``error``: that of the whole queue.
+        """
+        if _error(step, ()) is not None:
+            return None
+        good, bad = 0, len(queue)
+        while bad - good > 1:
+            half = (good + bad) // 2
+            wrong = _error(step, queue[:half])
+            if wrong is None:
+                good = half
+            else:
+                bad, error = half, wrong
+        return queue[good].job_id, error
+
+    def _number(self, job_id: str) -> int:
+        return self._candidates[job_id].gated.job.raw_id
+
+
+def _error(step: Step[Any], queue: Sequence[Request]) -> Exception | None:
+    """The error with which a step fails; None: it succeeds."""
+    try:
+        step(queue)
+    except Exception as exc:
+        return exc
+    return None

@@ -1,0 +1,144 @@
+"""A job with which planning fails keeps no other from being placed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from rounds_bench import RoundsBench
+from slurm_folder import SlurmFolder, parked
+
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement.policies.eft import Eft
+from slurm_gpu_aware.placement.policy import Policy
+from slurm_gpu_aware.planning import round as planning
+from slurm_gpu_aware.selector import candidates, due_dates
+
+NODES = [f"n{i}" for i in range(1, 41)]
+
+
+class Error(Exception):
+    """One that no code of ours expects."""
+
+
+def fail_for(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *jobs: str) -> None:
+    """A function of a request, or with one as its first argument but self, fails for some jobs."""
+    real = getattr(owner, name)
+
+    def wrong(*given: Any, **options: Any) -> Any:
+        (request,) = (one for one in given if isinstance(one, Request))
+        if request.job_id.partition("_")[0] in jobs:
+            raise Error(f"cannot do job {request.job_id}")
+        return real(*given, **options)
+
+    monkeypatch.setattr(owner, name, wrong)
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Lengths of the queues that were planned."""
+    real, found = planning.plan_round, []
+
+    def plan_round(queue: list[Request], *given: Any, **options: Any) -> Any:
+        found.append(len(queue))
+        return real(queue, *given, **options)
+
+    monkeypatch.setattr(planning, "plan_round", plan_round)
+    return found
+
+
+def told(bench: RoundsBench, job_id: str) -> list[str]:
+    """Reasons for which a job was left to Slurm, of its ledger."""
+    events = bench.ledger.events(job_id)
+    return [e.detail["left_to_slurm"] for e in events if "left_to_slurm" in e.detail]
+
+
+def left(slurm: SlurmFolder) -> set[str]:
+    """Jobs whose gate is open and that Slurm places as it likes."""
+    return {i for i, job in slurm.jobs.items() if ";sel=left:" in job["admin_comment"]}
+
+
+def test_one_job_of_many_is_left_to_slurm_and_the_others_are_placed(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch, plans: list[int], caplog: Any
+) -> None:
+    """Its size, for example, cannot be chosen."""
+    ids = [str(i) for i in range(100, 164)]
+    slurm.write([parked(i, stuck=True) for i in ids], NODES)
+    fail_for(monkeypatch, planning.Dispatcher, "place", "137")
+    bench = RoundsBench(slurm)
+    assert sorted(bench.rounds.run().placed) == [i for i in ids if i != "137"]
+    assert len(plans) <= math.log2(len(ids)) + 3
+    assert left(slurm) == {"137"}
+    assert slurm.jobs["137"]["licenses"] == ""
+    assert slurm.jobs["137"]["tres_per_node"] == "gres/gpu:2"
+    (why,) = told(bench, "137")
+    assert why == "planning fails with it: Error('cannot do job 137')"
+    (said,) = (r for r in caplog.records if r.exc_info and "137" in r.getMessage())
+    assert said.exc_info[0] is Error
+    plans.clear()
+    bench.rounds.run()
+    assert len(plans) <= 1
+
+
+def test_two_jobs_and_all_tasks_of_an_array_are_left(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = parked("98", stuck=True, array_job_id=98, array_task_str="0-4")
+    slurm.write([parked("7"), array, parked("99", stuck=True), parked("100")], NODES)
+    fail_for(monkeypatch, planning.Dispatcher, "place", "98", "99")
+    assert sorted(RoundsBench(slurm).rounds.run().placed) == ["100", "7"]
+    assert left(slurm) == {"98", "99"}
+
+
+def test_many_jobs_are_left_in_several_rounds(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = [str(i) for i in range(10, 17)]
+    slurm.write([*(parked(i, stuck=True) for i in wrong), parked("20")], NODES)
+    fail_for(monkeypatch, planning.Dispatcher, "place", *wrong)
+    bench = RoundsBench(slurm)
+    for gone in (3, 6):
+        with pytest.raises(Error):
+            bench.rounds.run()
+        assert left(slurm) == set(wrong[:gone])
+    assert bench.rounds.run().placed == ["20"]
+    assert left(slurm) == set(wrong)
+
+
+def test_an_error_of_no_job_fails_the_round(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(*given: Any, **options: Any) -> None:
+        raise Error("the snapshot is damaged")
+
+    monkeypatch.setattr(planning, "plan_round", wrong)
+    slurm.write([parked("7"), parked("8")], NODES)
+    with pytest.raises(Error, match="damaged"):
+        RoundsBench(slurm).rounds.run()
+    assert {job["licenses"] for job in slurm.jobs.values()} == {"gpuaware:1"}
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (Eft, "place"),
+        (Policy, "relaxed"),
+        (planning, "take"),
+        (due_dates.DueDates, "dated"),
+        (candidates, "default_cpus"),
+    ],
+)
+def test_wherever_it_fails_the_other_job_is_placed(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
+) -> None:
+    asked = "gres/gpu:9"
+    large = {"admin_comment": f"gpuaware/1;tn={asked};mc=1", "tres_per_node": asked}
+    more = {"relaxed": large, "dated": {"comment": "due=36h"}}.get(name, {})
+    slurm.write([parked("7", stuck=True, **more), parked("8")], NODES)
+    fail_for(monkeypatch, owner, name, "7")
+    bench = RoundsBench(slurm)
+    assert bench.rounds.run().placed == ["8"]
+    assert left(slurm) == {"7"}
+    (why,) = told(bench, "7")
+    assert "cannot do job 7" in why
