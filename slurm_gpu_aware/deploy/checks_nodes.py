@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from glob import glob
 from pathlib import Path
-from typing import Any
 
+from slurm_gpu_aware.agent_reports import last_report, spool_file
 from slurm_gpu_aware.clock_conf import read_clock_conf
 from slurm_gpu_aware.deploy import render
 from slurm_gpu_aware.deploy.distribution import not_read_since
@@ -21,12 +20,10 @@ from slurm_gpu_aware.deploy.node_files import ask_nodes, digest, idle_nodes
 from slurm_gpu_aware.deploy.site_scripts import calls, hook_line, read_script
 from slurm_gpu_aware.slurm.conffile import BEGIN_RECORD
 from slurm_gpu_aware.slurm.hostlist import hostlist
-from slurm_gpu_aware.text_file import open_plain
 
 _ON_NODES = ("Prolog", "Epilog")
 _SILENT_S = 180.0
 """Agents report once a minute."""
-_TAIL = 1 << 18  # bytes at the end of a spool file
 _START_AGENT = "'systemctl enable --now gpu-aware-clockd' there; 'journalctl -u gpu-aware-clockd'"
 _COPY = "copy {} to all nodes that have their own, then 'scontrol reconfigure'"
 
@@ -142,12 +139,11 @@ def _agents(g: DoctorContext) -> Iterator[Check]:
         return
     silent, troubled = [], {}
     for node in sorted(node.name for node in g.nodes if node.gpus):
-        report = _newest(Path(conf.spool) / f"{node}.jsonl")
-        at = report.get("at")
-        if not isinstance(at, int | float) or g.now - at > _SILENT_S:
+        report = last_report(spool_file(Path(conf.spool), node))
+        if report is None or abs(g.now - report.at) > _SILENT_S:
             silent.append(node)
-        elif report.get("error"):
-            troubled[node] = str(report["error"])[:200]
+        elif report.trouble:
+            troubled[node] = report.trouble
     if silent:
         found = f"no report for {_SILENT_S:.0f} s from {hostlist(silent)}: clocks stay as at start"
         yield warning("clockd", found, _START_AGENT)
@@ -156,27 +152,6 @@ def _agents(g: DoctorContext) -> Iterator[Check]:
         yield warning("clockd", f"{node} obeys no orders: {why}", cure)
     if not silent and not troubled:
         yield ok("clockd", "the agents of all nodes with GPUs report")
-
-
-def _newest(file: Path) -> Mapping[str, Any]:
-    """The newest report of an agent in a spool file; empty: there is none."""
-    try:
-        stream, status = open_plain(file)
-        with stream:
-            start = max(0, status.st_size - _TAIL)
-            lines = os.pread(stream.fileno(), _TAIL, start).splitlines()
-    except OSError:
-        return {}
-    for line in reversed(lines):
-        if b'"agent"' not in line:
-            continue
-        try:
-            raw = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(raw, dict) and raw.get("event") == "agent":
-            return raw
-    return {}
 
 
 CHECKS = (

@@ -8,20 +8,25 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from zlib import crc32
 
-from slurm_gpu_aware.bounds import MAX_GPU_W, MAX_MHZ
+from slurm_gpu_aware.agent_reports import (
+    LATEST,
+    LONGEST,
+    MOST_SEQ,
+    agent_report,
+    last_report,
+    open_spool,
+    parse_record,
+)
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
-from slurm_gpu_aware.text_file import open_plain
 
 log = logging.getLogger(__name__)
 
 _JOB = re.compile(r"[1-9][0-9]{0,11}\Z")
 _KINDS = frozenset({"clock_set", "clock_failed", "energy"})
-_AGENT = "agent"
 _KEYS = (
     *("gpus", "asked_mhz", "mhz", "seq", "call", "error", "during"),
     *("restarts", "seconds", "energy_j", "counter_mj"),
@@ -31,27 +36,7 @@ Heard = Callable[[str, str, Mapping[str, Any]], object]
 _MOST = 1 << 18  # bytes read from one file at a time
 _RATE = 5.0  # records a second that the ledger takes from a node for long: clocks of 16 GPUs move
 _BURST = 50_000.0  # records that it takes at once: the files of a node whose records waited
-_TAIL = 1 << 16  # bytes at the end of a file that hold a report of the last minutes
 _HEAD = 256  # bytes at the start of a file that identify it
-_LATEST = 1 << 33  # bound of times in seconds, frequencies and GPU indices
-_MOST_SEQ = 10**16
-_LONGEST = 200
-
-
-@dataclass(frozen=True)
-class AgentReport:
-    """What the agent of a node (``gpu-aware clockd``) said last."""
-
-    at: float
-    """Unix seconds."""
-    seq: int
-    """Number of the orders that it has carried out; 0: of none. GPUs may have refused a clock."""
-    clocks_mhz: Mapping[int, int] = field(default_factory=dict)
-    """GPU index -> the clock that is set as ordered; 0: the default clock."""
-    power_w: Mapping[int, float] = field(default_factory=dict)
-    """GPU index -> its power then."""
-    trouble: str = ""
-    """Why it obeys no orders; empty: it does, or there are none."""
 
 
 class ClockSpool:
@@ -79,7 +64,7 @@ class ClockSpool:
         self.agents = {
             name.removesuffix(".jsonl"): report
             for name in self._names()
-            if name in self._offsets and (report := self._last_report(name)) is not None
+            if name in self._offsets and (report := last_report(folder / name)) is not None
         }
         """Node -> the newest report of its agent."""
 
@@ -89,8 +74,8 @@ class ClockSpool:
         for name in self._names():
             node = name.removesuffix(".jsonl")
             for line in self._new_lines(name):
-                raw = _parsed(line)
-                report = _report(raw)
+                raw = parse_record(line)
+                report = agent_report(raw)
                 if report is not None:
                     self.agents[node] = report
                 record = _record(raw, node)
@@ -141,28 +126,9 @@ class ClockSpool:
                 break
         self._offsets[name] = seen
 
-    def _last_report(self, name: str) -> AgentReport | None:
-        """The newest report at the end of a node's file, which an earlier process has read."""
-        try:
-            with self._opened(self._folder / name) as stream:
-                size = os.fstat(stream.fileno()).st_size
-                lines = os.pread(stream.fileno(), _TAIL, max(0, size - _TAIL)).splitlines()
-        except OSError:
-            return None
-        found = (_report(_parsed(line)) for line in reversed(lines))
-        return next((report for report in found if report is not None), None)
-
-    def _opened(self, file: Path) -> IO[bytes]:
-        """A file that a node has written. Raises OSError."""
-        stream, status = open_plain(file)
-        if status.st_uid not in {0, os.geteuid(), self._folder.stat().st_uid}:
-            stream.close()
-            raise PermissionError(f"{file} is not a file of a node")
-        return stream
-
     def _read(self, file: Path, known: Mapping[str, int]) -> tuple[str, list[bytes], int, bool]:
         """(Key of a file, its new lines, offset behind them, whether it goes on), or OSError."""
-        with self._opened(file) as stream:
+        with open_spool(file) as stream:
             handle = stream.fileno()
             stat = os.fstat(handle)
             # A new file can have the inode of a deleted one, but not its first record.
@@ -194,48 +160,6 @@ class ClockSpool:
             log.warning("%s: cannot be written: %s", self._note, exc.strerror)
 
 
-def _parsed(line: bytes) -> Mapping[str, Any]:
-    """A line's object; empty for anything that is no record with a time."""
-    try:
-        raw = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    if not isinstance(raw, Mapping) or not isinstance(raw.get("event"), str):
-        return {}
-    at = raw.get("at")
-    if isinstance(at, bool) or not isinstance(at, int | float) or not 0 < at < _LATEST:
-        return {}
-    return raw
-
-
-def _report(raw: Mapping[str, Any]) -> AgentReport | None:
-    """The report of an agent; None for anything else."""
-    if raw.get("event") != _AGENT or not _is_count(raw.get("seq"), _MOST_SEQ):
-        return None
-    power = _by_gpu(raw.get("gpus"), raw.get("power_w"), MAX_GPU_W)
-    clocks = _by_gpu(raw.get("clock_gpus"), raw.get("clock_mhz"), MAX_MHZ)
-    if power is None or clocks is None:
-        return None
-    trouble = _plain(raw.get("error", ""))
-    whole = {gpu: int(mhz) for gpu, mhz in clocks.items()}
-    return AgentReport(float(raw["at"]), raw["seq"], whole, power, str(trouble or ""))
-
-
-def _by_gpu(gpus: Any, values: Any, most: float) -> dict[int, float] | None:
-    """Parallel lists as a mapping, of values from 0 to ``most``; None if they are none."""
-    if not isinstance(gpus, list) or not isinstance(values, list) or len(gpus) != len(values):
-        return None
-    if len(gpus) > _LONGEST or not all(_is_count(gpu, _LATEST) for gpu in gpus):
-        return None
-    if not all(type(value) in (int, float) and 0 <= value <= most for value in values):
-        return None
-    return dict(zip(gpus, map(float, values), strict=True))
-
-
-def _is_count(value: Any, most: int) -> bool:
-    return type(value) is int and 0 <= value < most
-
-
 def _record(raw: Mapping[str, Any], node: str) -> dict[str, Any] | None:
     """A record of a node that the ledger takes; None for anything else."""
     if raw.get("event") not in _KINDS or not _JOB.match(str(raw.get("job_id", ""))):
@@ -250,11 +174,11 @@ def _plain(value: Any) -> object:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return value[:_LONGEST]
-    if type(value) in (int, float) and abs(value) < _LATEST:
+        return value[:LONGEST]
+    if type(value) in (int, float) and abs(value) < LATEST:
         return value
-    if type(value) is int and 0 <= value < _MOST_SEQ:
+    if type(value) is int and 0 <= value < MOST_SEQ:
         return value  # a number of orders
-    if isinstance(value, list) and len(value) <= _LONGEST:
-        return [v for v in value if isinstance(v, int) and 0 <= v < _LATEST]
+    if isinstance(value, list) and len(value) <= LONGEST:
+        return [v for v in value if isinstance(v, int) and 0 <= v < LATEST]
     return type(value).__name__

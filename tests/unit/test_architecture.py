@@ -9,12 +9,13 @@ import slurm_gpu_aware
 from slurm_gpu_aware.placement.registry import policy_names
 
 ROOT = Path(slurm_gpu_aware.__file__).parent
-SHARED = {"bounds", "clock_conf", "errors", "filter_rules", "lockfile", "names"}
+SHARED = {"agent_reports", "bounds", "clock_conf", "errors", "filter_rules", "lockfile", "names"}
 SHARED |= {"text_file", "time_text"}
 """Modules beside the rooms: no room, and used by several."""
 MODEL = SHARED | {"model"}
 CORE_BELOW = MODEL | {"variability", "topology", "energy"}
 ALLOWED = {
+    "agent_reports": {"bounds", "text_file"},
     "bounds": set(),
     "clock_conf": set(),
     "errors": set(),

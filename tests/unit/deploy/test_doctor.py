@@ -400,6 +400,7 @@ def test_agents_that_are_silent_or_obey_no_orders(
 
     def say(node: str, age_s: float, error: str = "") -> None:
         said = {"event": "agent", "at": time.time() - age_s, "seq": 1, "error": error}
+        said |= {key: [] for key in ("gpus", "power_w", "clock_gpus", "clock_mhz")}
         other = {"event": "clock_set", "at": time.time(), "error": '"agent"'}
         lines = [json.dumps(said), json.dumps(other), '{"event":"agent"']
         (spool / f"{node}.jsonl").write_text("\n".join(lines) + "\n")
@@ -411,6 +412,13 @@ def test_agents_that_are_silent_or_obey_no_orders(
     assert "n2 obeys no orders: orders 3 have expired" in cluster.doctor()[1]["clockd"]["found"]
     say("n2", 5.0)
     assert cluster.doctor()[1]["clockd"]["status"] == "ok"
+    for age_s in (400.0, -400.0):  # its clock may be ahead: the selector does not count it either
+        say("n1", age_s)
+        assert "from n1" in cluster.doctor()[1]["clockd"]["found"]
+    say("n1", 5.0)
+    if os.geteuid() == 0:
+        os.chown(spool / "n1.jsonl", 1234, 1234)  # another user's
+        assert "from n1" in cluster.doctor()[1]["clockd"]["found"]
     say("n1", 400.0)
     assert "from n1" in cluster.doctor()[1]["clockd"]["found"]
 

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from slurm_gpu_aware.agent_reports import AgentReport
 from slurm_gpu_aware.clocks import records as clock_records
 from slurm_gpu_aware.clocks.job import Record
 from slurm_gpu_aware.clocks.notes import Notes
 from slurm_gpu_aware.selector import clock_spool
-from slurm_gpu_aware.selector.clock_spool import AgentReport, ClockSpool
+from slurm_gpu_aware.selector.clock_spool import ClockSpool
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
@@ -143,6 +144,7 @@ def test_the_newest_report_of_an_agent_is_kept_and_not_written_to_the_ledger(spo
         *({"gpus": [0, -1]}, {"gpus": None}, {"power_w": [1e400, 2]}, {"power_w": ["a", 2]}),
         *({"power_w": [1e300, 2]}, {"power_w": [float("nan"), 2]}, {"clock_mhz": [10**6]}),
         *({"clock_gpus": [1] * 999, "clock_mhz": [1] * 999}, {"clock_mhz": [-5]}, {"at": None}),
+        {"error": None},
     ],
 )
 def test_a_report_that_no_agent_writes_is_skipped(spool: Path, odd: dict[str, object]) -> None:

@@ -14,12 +14,12 @@ from click.testing import CliRunner
 from slurm_folder import SlurmFolder, parked
 from store_samples import fit_models, ingest, report
 
+from slurm_gpu_aware.agent_reports import AgentReport
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.energy.tables import size_table
 from slurm_gpu_aware.model.profile import RunConditions
 from slurm_gpu_aware.selector.clock_orders import parse_orders
-from slurm_gpu_aware.selector.clock_spool import AgentReport
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.performance_models import read_models
 from slurm_gpu_aware.selector.round import Rounds
