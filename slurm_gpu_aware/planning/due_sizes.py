@@ -56,9 +56,9 @@ def with_due_sizes(
         gpus = _least(request)
         if (account := known.get(request.job_id)) is not None:
             unreserved.give_back(request, gpus)
-            left = _left(request, max(gpus, account.gpus), unreserved, cluster)
             last, gpus = request is queue[-1], max(gpus, account.gpus)
-            if left < gpus and not (last and _waits(request, gpus, left, free, cluster, now)):
+            left = _left(request, gpus, unreserved)
+            if left < gpus and not (last and _waits(request, gpus, left, free, now)):
                 gpus = left
             least[request.job_id] = gpus
         if account is not None or free.has(request, gpus):
@@ -75,14 +75,20 @@ class _Room:
     ) -> None:
         first = {_kind(request): request for request in queue}
         self._row = {kind: row for row, kind in enumerate(first)}
+        self.cluster = cluster
+        self._usable = [_usable(one, cluster) for one in first.values()]
         free = cluster.free.sum(axis=1)
-        nodes = np.array([_usable(one, cluster).any(axis=1) & (free > 0) for one in first.values()])
+        nodes = np.array([usable.any(axis=1) & (free > 0) for usable in self._usable])
         self._free = nodes @ free
         self._shared = (nodes.astype(np.float32) @ nodes.T) > 0
         """Which kinds of jobs may get some of the same nodes."""
         self._taken = np.zeros(len(nodes), dtype=np.int64)
         self._budget, power_w = budget, None if budget is None else budget.cluster.power_w
         self._left_w = math.inf if power_w is None else float(power_w[0])
+
+    def usable(self, request: Request) -> BoolArray:
+        """(N, W) GPUs that a job may get, now or later."""
+        return self._usable[self._row[_kind(request)]]
 
     def has(self, request: Request, gpus: int) -> bool:
         """Whether so many GPUs, and the power for them, are left for a job."""
@@ -118,7 +124,7 @@ def _kind(request: Request) -> object:
     return request.gpu_model, None if request.eligible is None else request.eligible.tobytes()
 
 
-def _left(request: Request, gpus: int, room: _Room, cluster: Cluster) -> int:
+def _left(request: Request, gpus: int, room: _Room) -> int:
     """The size that a job starts with if it wants ``gpus`` and there is this ``room``.
 
     The wanted one, else the fastest that its nodes have free, the least of equal ones; or its
@@ -128,8 +134,8 @@ def _left(request: Request, gpus: int, room: _Room, cluster: Cluster) -> int:
     sizes = [size for size in request.sizes if least <= size and room.has(request, size)]
     if gpus == least or not sizes:
         return least
-    free = cluster.free & _usable(request, cluster)
-    sizes = [size for size in sizes if _fit(request, size, cluster, free)]
+    here = replace(room.cluster, free=room.cluster.free & room.usable(request))
+    sizes = [size for size in sizes if enough_free(request.resized(size), here)]
     if gpus in sizes:
         return gpus
     rates = work_rates(request)
@@ -137,25 +143,17 @@ def _left(request: Request, gpus: int, room: _Room, cluster: Cluster) -> int:
 
 
 def _usable(request: Request, cluster: Cluster) -> BoolArray:
-    """(N, W) GPUs that a job may get, now or later."""
     allowed = allowed_nodes(request, cluster)
     return cluster.exists if allowed is None else cluster.exists & allowed[:, None]
 
 
-def _fit(request: Request, gpus: int, cluster: Cluster, free: BoolArray) -> bool:
-    """Whether a split of so many GPUs over nodes finds them among ``free``, (N, W)."""
-    return enough_free(request.resized(gpus), replace(cluster, free=free))
-
-
-def _waits(
-    request: Request, gpus: int, left: int, room: _Room, cluster: Cluster, now: float
-) -> bool:
+def _waits(request: Request, gpus: int, left: int, room: _Room, now: float) -> bool:
     """Whether a job waits for ``gpus`` rather than start with those ``left``: it cannot grow."""
     if request.due is None or request.due.restart_s is not None:
         return False
     if not room.has_power(request, gpus):
         return False
-    later_s = _come_at(request, gpus, room.taken(request), cluster, now)
+    later_s = _come_at(request.resized(gpus), room, now)
     return _in_time(request, left, now) < WORTH_WAITING * _in_time(request, gpus, later_s)
 
 
@@ -165,19 +163,16 @@ def _in_time(request: Request, gpus: int, start_s: float) -> float:
     return 0.0 if plan is None else plan.in_time
 
 
-def _come_at(request: Request, gpus: int, taken: int, cluster: Cluster, now: float) -> float:
-    """When running jobs are expected to have freed so many GPUs for a job; inf: never.
-
-    ``taken``: GPUs that jobs before it get in this round.
-    """
-    usable = _usable(request, cluster)
-    free = cluster.free & usable
-    count = int(np.count_nonzero(free)) - taken
-    for job in RunningJobs.of(cluster.running).by_end:
+def _come_at(request: Request, room: _Room, now: float) -> float:
+    """When running jobs are expected to have freed enough GPUs for a job; inf: never."""
+    usable = room.usable(request)
+    here = replace(room.cluster, free=room.cluster.free & usable)
+    count = int(np.count_nonzero(here.free)) - room.taken(request)
+    for job in RunningJobs.of(here.running).by_end:
         for gpu in job.each_gpu:
             count += bool(usable[gpu])
-            free[gpu] = usable[gpu]
-        if count >= gpus and _fit(request, gpus, cluster, free):
+            here.free[gpu] = usable[gpu]
+        if count >= request.gpus and enough_free(request, here):
             return max(job.until_s, now)
     return math.inf
 
