@@ -25,15 +25,12 @@ from slurm_gpu_aware.clocks.driver import (
 from slurm_gpu_aware.clocks.hooks import SCHEMA
 from slurm_gpu_aware.clocks.job import Record
 from slurm_gpu_aware.clocks.notes import NO_JOB, Note, Notes
-from slurm_gpu_aware.clocks.orders import (
-    LONGEST_S,
-    OrderError,
-    Orders,
-    parse_orders,
-    read_trusted,
-)
 from slurm_gpu_aware.clocks.records import spool
+from slurm_gpu_aware.clocks.trusted_file import read_trusted
+from slurm_gpu_aware.node_orders import OrderError, Orders, parse_orders
 
+LONGEST_S = 3600.0
+"""Orders that claim to be valid for longer are refused."""
 DRIVER_LIMIT_S = 3.0
 """Less than hooks wait for us (`hooks.TOGETHER_S`)."""
 WAIT_S = 0.5
@@ -110,8 +107,9 @@ class Agent:
         text = read_trusted(path, frozenset({0, _user(conf.slurm_user)}), self._top)
         if text is None:
             return None
-        now = self._clock()
-        orders = parse_orders(text, now)
+        now, orders = self._clock(), parse_orders(text)
+        if orders.valid_until > now + LONGEST_S:
+            raise OrderError(f"valid for more than {LONGEST_S:.0f} s")
         last, until, *_ = *self._accounts.numbers(_SEQ), 0, 0
         # Orders written before the last ones have expired by ``until``, unless the controller's
         # clock was set back, and a time that is too far ahead is of a wrong clock of this node.
@@ -157,22 +155,23 @@ class Agent:
         obeyed: set[str] = set()
         now = self._clock()
         for order in orders.orders if orders is not None else ():
+            job_id = str(order.job)
             foreign = [
                 index
                 for index in order.gpus
-                if index not in accounts or accounts[index].job_id != order.job_id
+                if index not in accounts or accounts[index].job_id != job_id
             ]
             if not foreign:
-                wanted |= dict.fromkeys(order.gpus, (order.job_id, order.mhz))
-            if not foreign or order.job_id in self._obeyed:
-                obeyed.add(order.job_id)
+                wanted |= dict.fromkeys(order.gpus, (job_id, order.mhz))
+            if not foreign or job_id in self._obeyed:
+                obeyed.add(job_id)
                 continue
-            since = early[order.job_id] = self._early.get(order.job_id, now)
+            since = early[job_id] = self._early.get(job_id, now)
             if orders is not None and now - since >= GRACE_S:
-                early[order.job_id] = math.inf
+                early[job_id] = math.inf
                 why = f"the job does not hold GPU {foreign[0]} of this node"
                 detail = {"gpus": foreign, "call": "order", "error": why, "seq": orders.seq}
-                self._tell("clock_failed", order.job_id, **detail)
+                self._tell("clock_failed", job_id, **detail)
         self._early, self._obeyed = early, obeyed
         return wanted
 

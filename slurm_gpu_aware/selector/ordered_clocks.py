@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu_aware.agent_reports import AgentReport
-from slurm_gpu_aware.selector.clock_orders import ClockOrders, Order
+from slurm_gpu_aware.node_orders import Order
+from slurm_gpu_aware.selector.clock_orders import ClockOrders
 from slurm_gpu_aware.selector.job_clocks import Clock, JobClocks
 
 _HEARD_S = 150.0

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu_aware.selector.clock_orders import VALID_S, ClockOrders, Order, parse_orders
+from slurm_gpu_aware.node_orders import Order, Orders, parse_orders
+from slurm_gpu_aware.selector.clock_orders import VALID_S, ClockOrders
 from slurm_gpu_aware.selector.job_clocks import ANSWER_S, JobClocks, higher
 
 NOW = 1_790_000_000.0
@@ -17,6 +18,10 @@ def text(folder: Path, node: str = "n1") -> str:
     return (folder / f"{node}.orders").read_text()
 
 
+def orders_of(folder: Path, node: str = "n1") -> Orders:
+    return parse_orders(text(folder, node).encode())
+
+
 def test_a_file_holds_all_orders_of_its_node(tmp_path: Path) -> None:
     orders = ClockOrders(tmp_path / "orders")
     assert orders.write({"n1": [TWO, ONE]}, NOW) == {"n1": int(NOW)}
@@ -24,7 +29,7 @@ def test_a_file_holds_all_orders_of_its_node(tmp_path: Path) -> None:
     head = f"gpu-aware-orders/1 {int(NOW)} {until}\n"
     assert text(tmp_path / "orders") == f"{head}7 900 0+2\n8 0 1\n"
     assert (tmp_path / "orders" / "n1.orders").stat().st_mode & 0o777 == 0o644
-    assert parse_orders(text(tmp_path / "orders")) == (int(NOW), until, (ONE, TWO))
+    assert orders_of(tmp_path / "orders") == Orders(int(NOW), until, (ONE, TWO))
 
 
 def test_the_number_rises_with_each_change_and_over_restarts(tmp_path: Path) -> None:
@@ -47,8 +52,7 @@ def test_a_file_is_renewed_before_it_expires_and_an_empty_one_is_not(tmp_path: P
     orders.write({"n1": [ONE]}, NOW + VALID_S / 4)
     assert text(tmp_path) == first
     orders.write({"n1": [ONE]}, NOW + VALID_S / 2)
-    seq, until, _ = parse_orders(text(tmp_path))
-    assert (seq, until) == (int(NOW), int(NOW + 1.5 * VALID_S))
+    assert orders_of(tmp_path) == Orders(int(NOW), int(NOW + 1.5 * VALID_S), (ONE,))
     assert text(tmp_path, "n2") == empty
 
 
@@ -70,7 +74,7 @@ def test_a_damaged_file_is_written_anew(tmp_path: Path, damaged: str) -> None:
     orders = ClockOrders(tmp_path)
     orders.load()
     orders.write({"n1": [ONE]}, NOW)
-    assert parse_orders(text(tmp_path))[2] == (ONE,)
+    assert orders_of(tmp_path).orders == (ONE,)
 
 
 def test_a_damaged_file_without_orders_is_written_anew(tmp_path: Path) -> None:
@@ -79,7 +83,7 @@ def test_a_damaged_file_without_orders_is_written_anew(tmp_path: Path) -> None:
     orders = ClockOrders(tmp_path)
     orders.load()
     orders.write({}, NOW)
-    assert parse_orders(text(tmp_path)) == (int(NOW), int(NOW + VALID_S), ())
+    assert orders_of(tmp_path) == Orders(int(NOW), int(NOW + VALID_S), ())
 
 
 @pytest.mark.parametrize("wanted", [(), (ONE,)])
@@ -91,7 +95,7 @@ def test_a_file_of_a_clock_that_was_ahead_is_written_anew(
     orders = ClockOrders(tmp_path)
     orders.load()
     assert orders.write({"n1": wanted}, NOW) == {"n1": int(NOW + 7200)}
-    assert parse_orders(text(tmp_path)) == (int(NOW + 7200), int(NOW + VALID_S), wanted)
+    assert orders_of(tmp_path) == Orders(int(NOW + 7200), int(NOW + VALID_S), wanted)
 
 
 def test_a_node_whose_file_cannot_be_written_is_left_out(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.energy.tables import size_table
 from slurm_gpu_aware.model.profile import RunConditions
-from slurm_gpu_aware.selector.clock_orders import parse_orders
+from slurm_gpu_aware.node_orders import parse_orders
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.performance_models import read_models
 from slurm_gpu_aware.selector.round import Rounds
@@ -95,9 +95,9 @@ def orders(site: SlurmFolder) -> dict[str, tuple[int, list[str]]]:
     """Node -> sequence number and lines of its file."""
     found = {}
     for path in (site.config.parent / "orders").glob("*.orders"):
-        seq, until, lines = parse_orders(path.read_text())
-        assert until > time.time() + 300
-        found[path.name.removesuffix(".orders")] = seq, [str(order) for order in lines]
+        file = parse_orders(path.read_bytes())
+        assert file.valid_until > time.time() + 300
+        found[path.name.removesuffix(".orders")] = file.seq, [str(one) for one in file.orders]
     return found
 
 
