@@ -299,6 +299,19 @@ local function decide(job, record, part_list, conf)
     return { new = new, changed = true }
 end
 
+--- What becomes of an update of a job that was requeued and has no record: the selector, which took
+--- it from the running job, returns it in a second and restores the request then. GPUs of an index
+--- type tell such a job.
+local function decide_back(job, record)
+    local _, given = merged(job, record, {})
+    given.bitflags = nil -- scontrol always sets some (USE_DEFAULT_PART, ...), even to hold a job
+    if type(job.comment) ~= "string" and not changes(given) then
+        return {}
+    end
+    local text = "gpu-aware: this job is on its way back to the queue; try again in some seconds"
+    return { refuse = true, text = text }
+end
+
 -- Arrays ----------------------------------------------------------------------------------------------
 
 -- An update of an array reaches the filter once for each record, with the fields that the filter has
@@ -350,6 +363,10 @@ function C.decide(job, record, part_list, uid, conf)
             remember(update, record, uid, verdict.new)
         end
         return verdict
+    end
+    local back = is_pending(record) and (base.number32(record.restart_cnt) or 0) > 0
+    if back and not base.is_record(record.admin_comment) and forbidden.index_type(record) then
+        return decide_back(update, record)
     end
     local _, clock = extra_parts(record)
     if clock and bound and type(update.extra) == "string" then

@@ -35,6 +35,7 @@ PREPARED = PLACED | {
     "licenses": "matlab:1,gpuaware:1",
 }
 RUNNING = PLACED | {"job_state": 1}
+REQUEUED = PLACED | {"admin_comment": "", "restart_cnt": 1}
 LEFT = PARKED | {"licenses": "matlab:1", "admin_comment": RECORD + ";sel=left:0:1790000000"}
 OPENED_BY_HAND = PARKED | {"licenses": "matlab:1"}
 FOREIGN = {"tres_per_node": "gres/gpu:2", "licenses": "matlab:1"}
@@ -158,6 +159,28 @@ def test_a_running_job_keeps_its_clock(filter_: Filter) -> None:
     assert filter_.modify(RUNNING, extra="theirs").job["extra"] == "theirs,freq=900@0+2"
     assert filter_.modify(RUNNING, extra="").job["extra"] == "freq=900@0+2"
     assert filter_.modify(PLACED, extra="theirs").job["extra"].startswith("theirs,freq=900@0+2,gpu")
+
+
+@pytest.mark.parametrize("shown", ["", "gpu-aware n1:0,2,V=1.02", "of the site"])
+@pytest.mark.parametrize("state", [0, 0x8000], ids=["pending", "completing"])
+@pytest.mark.parametrize(
+    "change",
+    [*(change for change, _ in CHANGES if "bitflags" not in change), {"comment": "gpus=2"}],
+)
+def test_a_requeued_job_is_not_changed_before_its_record_is_back(
+    filter_: Filter, shown: str, state: int, change: dict[str, Any]
+) -> None:
+    """The selector will restore the request of the record, so the change would be lost."""
+    back = REQUEUED | {"admin_comment": shown, "job_state": state}
+    out = filter_.modify(back, **change)
+    assert (out.rc, out.written, out.log) == (ERROR, [], [])
+    assert "on its way back to the queue; try again" in out.messages[0]
+    running = back | {"job_state": 1 + state}
+    for record in (running, back | {"restart_cnt": 0}, back | {"tres_per_node": "gres/gpu:2"}):
+        assert filter_.modify(record, **change).rc == SUCCESS
+    assert filter_.modify(back, OPERATOR, **change).rc == SUCCESS
+    held = {"priority": 0, "bitflags": 0xF << 25}
+    assert filter_.modify(back, **held).rc == SUCCESS
 
 
 def test_a_change_upon_a_change(filter_: Filter) -> None:
