@@ -140,7 +140,8 @@ class MovesUnderWay:
     def settle(self, gated: Sequence[GatedJob], now: float) -> list[GatedJob]:
         """Follow the moves; return the jobs, those that are back without Slurm's delay.
 
-        Slurm lets a requeued job wait for two minutes. Raises SourceError.
+        Slurm lets a requeued job wait for two minutes, also one that its owner has held and
+        released since. Raises SourceError.
         """
         known = {job.id: job for job in gated}
         for one in gated:
@@ -149,14 +150,13 @@ class MovesUnderWay:
         for job_id in list(self.jobs):
             self._follow(job_id, known.get(job_id), now)
         self._forget(known)
-        if not self.jobs:
-            return list(gated)
         back = {
             job_id: replace(job, job=replace(job.job, eligible_s=now, reason="Licenses"))
-            for job_id in self.jobs
+            for job_id in self._past
             if (job := known.get(job_id)) is not None
             and job.parked
             and job.job.reason == "BeginTime"
+            and (job_id in self.jobs or _begins_late(job.job))
         }
         updates = [JobUpdate(job_id, (("StartTime", "now"),)) for job_id in back]
         for job_id, why in self.client.update_jobs(updates).items():
@@ -174,8 +174,11 @@ class MovesUnderWay:
 
     @property
     def before(self) -> dict[str, BeforeMove]:
-        """What jobs that were moved had before."""
-        return {i: BeforeMove(move.submit_s, move.gpus) for i, (move, _) in self._past.items()}
+        """What jobs that were moved had before; of one that shrinks the GPUs that it gets."""
+        return {
+            i: BeforeMove(move.submit_s, min(move.gpus, move.new_gpus))
+            for i, (move, _) in self._past.items()
+        }
 
     def last(self, job_id: str) -> UnderWay | None:
         """The last move of a job after which it was requeued; None: it was not moved."""
@@ -307,6 +310,12 @@ def _put_off(job: SlurmJob, began: float, now: float) -> str:
     if job.reason not in PLANNABLE | {"BeginTime"} and now - began > _BLOCKED_S:
         return f"it waits for Slurm's reason {job.reason}, so nothing is kept for it"
     return ""
+
+
+def _begins_late(job: SlurmJob) -> bool:
+    """Whether a job's begin time may be Slurm's delay: that counts from the requeue, at which the
+    job gets a new submission time."""
+    return (job.eligible_s or 0.0) <= job.submit_s + _DELAY_S
 
 
 def _delayed(job: SlurmJob, now: float) -> bool:

@@ -177,8 +177,8 @@ def test_a_running_job_grows_when_gpus_become_free(cluster: Cluster) -> None:
     goes_on(cluster, job_id, r"moved from n(.|\n)*by their\s+number")
 
 
-def test_a_running_job_shrinks_so_that_waiting_jobs_start(cluster: Cluster) -> None:
-    """Even if the selector is killed between the requeue and the restart."""
+def shrinking(cluster: Cluster) -> tuple[str, str, list[str]]:
+    """A job of bob, one of alice that has just been stopped to shrink, and two of bob for which."""
     held = cluster.submit("bob", ["-N3", "--gres=gpu:4", "--time=300"], WAIT)
     cluster.wait(held, "RUNNING", 60)
     comment = "--comment=class=A,model=net,gpus=1-4,move=10s"
@@ -187,12 +187,44 @@ def test_a_running_job_shrinks_so_that_waiting_jobs_start(cluster: Cluster) -> N
     assert sum(map(len, cluster.gpus(job_id).values())) == 4
     others = [cluster.submit("bob", ["--gres=gpu:1"], WAIT) for _ in range(2)]
     await_requeue(cluster, job_id)
-    cluster.kill("ctl", "selectd", "KILL")
+    return held, job_id, others
+
+
+def test_a_running_job_shrinks_so_that_waiting_jobs_start(cluster: Cluster) -> None:
+    """Even if the selector is killed between the requeue and the restart.
+
+    The request is not changed before its record is back: the change would be lost.
+    """
+    held, job_id, others = shrinking(cluster)
+    cluster.service_down("ctl", "selectd", "KILL")
+    for change in ("numtasks=2", "comment=class=A,model=net,gpus=4-4,move=10s"):
+        done = cluster.run("ctl", ["scontrol", "update", f"jobid={job_id}", change], "alice")
+        assert done.returncode != 0
+        assert b"on its way back to the queue; try again" in done.stderr
+    for command in ("hold", "release"):
+        cluster.sh("ctl", ["scontrol", command, job_id], "alice")
+    cluster.service_up("ctl", "selectd")
     for other in (job_id, *others):
         cluster.wait(other, "RUNNING", 90)
     assert sum(map(len, cluster.gpus(job_id).values())) == 2
     assert cluster.job(job_id)["NumTasks"] == "2"
     goes_on(cluster, job_id, r"on\s+what\s+it\s+gives\s+back\s+job(.|\n)*can\s+start")
+    for other in (held, *others):
+        let_go(cluster, "bob", other)
+        cluster.wait(other, "COMPLETED", 60)
+
+
+def test_a_job_that_was_held_while_it_shrank_waits_no_two_minutes(cluster: Cluster) -> None:
+    """Slurm's delay of requeued jobs is left out after the release, too."""
+    held, job_id, others = shrinking(cluster)
+    cluster.sh("ctl", ["scontrol", "hold", job_id], "alice")
+    for other in others:
+        cluster.wait(other, "RUNNING", 60)
+    await_event(cluster, job_id, "error")
+    cluster.sh("ctl", ["scontrol", "release", job_id], "alice")
+    cluster.wait(job_id, "RUNNING", 30)
+    assert sum(map(len, cluster.gpus(job_id).values())) == 2
+    cluster.sh("ctl", ["scancel", job_id])
     for other in (held, *others):
         let_go(cluster, "bob", other)
         cluster.wait(other, "COMPLETED", 60)

@@ -140,7 +140,9 @@ def requeue(state: State, job_id: str) -> str | None:
         return "Requested operation is presently disabled"
     if job["state"] == "RUNNING":
         job |= {"state": "PENDING", "reason": "BeginTime", "nodes": "", "slots": []}
-        job |= {"restart_cnt": job["restart_cnt"] + 1, "eligible_time": int(time.time()) + 121}
+        now = int(time.time())
+        job |= {"restart_cnt": job["restart_cnt"] + 1, "submit_time": now}
+        job["eligible_time"] = now + 121
     return None
 
 

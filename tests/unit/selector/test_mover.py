@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import itertools
 import time
+from dataclasses import asdict
 from typing import Any
 
 import pytest
+from memory_slurm import MemorySlurm
+from sample_jobs import as_gated, slurm_job
 from slurm_folder import SlurmFolder, parked
 from store_samples import ingest, report
 
 from slurm_gpu_aware.model.profile import GpuScore
+from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
+from slurm_gpu_aware.selector.moves_under_way import MovesUnderWay, UnderWay
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Event, Ledger
 from slurm_gpu_aware.store.profiles import put_scores
@@ -139,6 +144,38 @@ def test_nothing_is_kept_for_a_job_that_does_not_come_back(
     (error,) = events(slurm, "error")
     assert error.detail["step"] == "return"
     assert why in error.detail["why"]
+
+
+def test_a_job_that_was_held_meanwhile_waits_for_no_delay(slurm: SlurmFolder) -> None:
+    """But for a begin time that its owner sets later."""
+    site(slurm)
+    assert slurm.round() == 0, slurm.said
+    slurm.change("7", reason="JobHeldUser", stuck=True)
+    assert slurm.round() == 0, slurm.said
+    (error,) = events(slurm, "error")
+    assert OWNERS in error.detail["why"]
+    held, owners = dict(slurm.jobs["7"]), int(time.time()) + 400
+    for eligible_s, state in ((owners, "PENDING"), (held["eligible_time"], "RUNNING")):
+        slurm.change("7", reason="BeginTime", stuck=False, eligible_time=eligible_s)
+        assert slurm.round(2) == 0, slurm.said
+        assert slurm.jobs["7"]["state"] == state, slurm.said
+
+
+@pytest.mark.parametrize(("gpus", "new_gpus", "least"), [(4, 2, 2), (2, 4, 2)])
+def test_a_job_that_shrinks_waits_for_no_more_gpus_than_it_is_to_get(
+    slurm: SlurmFolder, gpus: int, new_gpus: int, least: int
+) -> None:
+    site(slurm)
+    assert slurm.round() == 0, slurm.said
+    (begun,) = events(slurm, "move_begun")
+    move = UnderWay(**begun.detail | {"gpus": gpus, "slots": list(range(new_gpus))})
+    ledger = LedgerWriter(slurm.store)
+    ledger.event("8", "move_begun", asdict(move), begun.at)
+    record = "gpuaware/1;tn=gres/gpu:4;mc=1"
+    job = as_gated(slurm_job(8, restarts=1, reason="JobHeldUser", admin_comment=record))
+    moves = MovesUnderWay(MemorySlurm(slurm.home), ledger)
+    moves.settle([job], begun.at + 1)
+    assert moves.before["8"].gpus == least
 
 
 def test_a_job_that_asks_for_more_meanwhile_is_on_no_move(slurm: SlurmFolder) -> None:
