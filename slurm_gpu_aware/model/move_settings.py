@@ -25,4 +25,4 @@ class MoveSettings:
     per_round: int = 4
     """Most moves that begin in one round."""
     per_hour: int = 12
-    """Most moves of the whole site that begin within `RATE_S`."""
+    """Most moves of the whole site that begin within `RATE_S`; see `planning.move_rates`."""

@@ -11,6 +11,7 @@ waiting jobs get what a move leaves, and a move is allowed only if
 
 A moldable job with a size table may grow by a move, while every waiting job fits, and shrink by one
 so that waiting jobs start (`shrinking`). None changes its number twice in `MoveSettings.again_s`.
+`move_rates` bounds the moves of the site and of each user.
 
 Under a power limit a job moves only if the power that it needs there at least (`power_budget`) is
 left while all other jobs keep what they need at least.
@@ -32,7 +33,7 @@ from itertools import chain, islice
 from typing import Any
 
 from slurm_gpu_aware.model.cluster import Cluster, Gpu
-from slurm_gpu_aware.model.move_settings import RATE_S, MoveSettings
+from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.model.power import PowerState
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
@@ -40,6 +41,7 @@ from slurm_gpu_aware.planning.due_dates import due_accounts, due_growth, in_orde
 from slurm_gpu_aware.planning.due_sizes import with_due_sizes
 from slurm_gpu_aware.planning.front import Front, front_of
 from slurm_gpu_aware.planning.movable import Movable, Move, may_move
+from slurm_gpu_aware.planning.move_rates import MoveRates
 from slurm_gpu_aware.planning.moved import after_move
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.power_budget import PowerBudget, with_least_sizes
@@ -62,7 +64,7 @@ def plan_moves(
     moves: MoveSettings,
     now: float,
     *,
-    recent: Sequence[float] = (),
+    recent: Iterable[tuple[float, str]] = (),
     busy: Collection[int] = frozenset(),
     policy_options: Mapping[str, Mapping[str, Any]] | None = None,
     power: PowerState | None = None,
@@ -73,42 +75,47 @@ def plan_moves(
 
     Parameters
     ----------
-    movable : running jobs that allow moves, of `due_dates.accounted`; their ``job`` is one of
+    movable : all running jobs that allow moves, of `due_dates.accounted`; their ``job`` is one of
         ``cluster.running``.
     queue, cluster : queue and snapshot of the round, before its starts.
-    recent : times at which moves of the site began.
+    recent : (time, user) of moves of the site that began.
     busy : nodes of moves that have not finished.
     power : as of `plan_round`.
     """
-    left = min(moves.per_round, moves.per_hour - sum(now - at < RATE_S for at in recent))
+    known = list(movable)
+    rates = MoveRates(moves, known, recent, now)
     shrinks = moves.sticky and moves.shrink and not busy and bool(queue)
-    if left <= 0 or not (shrinks or cluster.free.any()):
+    if rates.full or not (shrinks or cluster.free.any()):
+        return ()
+    ends = expected_ends([one.job for one in known], now).tolist()
+    remaining = {one.request.job_id: end - now for one, end in zip(known, ends, strict=True)}
+    allowed = [one for one in known if rates.allow(one)]
+    late = _in_turn(due_growth(allowed, now), now)
+    able = [one for one in allowed if may_move(one, remaining[one.request.job_id], moves, now)]
+    if not able and not late:
         return ()
     accounts = due_accounts(queue, now)
     queue = in_order(queue, settings, accounts, now)
-    known, budget = list(movable), PowerBudget.of(cluster, settings, power)
+    budget = PowerBudget.of(cluster, settings, power)
     if any(request.sizes for request in queue):  # as the round places them
         queue = with_least_sizes(with_due_sizes(queue, accounts, cluster, now, budget))
     if budget is not None:
         cluster, queue = budget.cluster, [budget.needing(request) for request in queue]
-        drawn_w = {job.job_id: job.power_w for job in cluster.running}
-        known = [
-            replace(one, job=replace(one.job, power_w=drawn_w[one.job.job_id])) for one in known
-        ]
-    ends = expected_ends([one.job for one in known], now).tolist()
-    remaining = {one.request.job_id: end - now for one, end in zip(known, ends, strict=True)}
+        able, late = _drawing(able, cluster), _drawing(late, cluster)
     dispatcher = Dispatcher(settings, policy_options, now, cluster.running)
     restarts = Restarts(cluster, remaining, dispatcher, budget)
     planner = _Moves(queue, restarts, moves)
-    late = _in_turn(due_growth(known, now), now)
-    able = [one for one in known if may_move(one, remaining[one.request.job_id], moves, now)]
-    if not able and not late:
-        return ()
     found = planner.improving(able) if moves.sticky else planner.anew(able, settings.classes)
     if shrinks and (smaller := best_shrink(able, planner.ordered, restarts, moves.margin_s)):
         found.append(smaller)
     found.sort(key=lambda move: -move.gain_s)
-    return tuple(planner.allowed(chain(planner.due(late), found), left, set(busy)))
+    return tuple(planner.allowed(chain(planner.due(late), found), rates, set(busy)))
+
+
+def _drawing(movable: Iterable[Movable], cluster: Cluster) -> list[Movable]:
+    """Jobs with the power that they draw in a budget's cluster."""
+    drawn_w = {job.job_id: job.power_w for job in cluster.running}
+    return [replace(one, job=replace(one.job, power_w=drawn_w[one.job.job_id])) for one in movable]
 
 
 def _in_turn(late: Sequence[Movable], now: float) -> Sequence[Movable]:
@@ -146,7 +153,7 @@ class _Moves:
                 target = replace(move.assignment, why=why)
                 yield replace(move, assignment=target, due=True)
 
-    def allowed(self, found: Iterable[Move], most: int, taken: set[int]) -> Iterator[Move]:
+    def allowed(self, found: Iterable[Move], rates: MoveRates, taken: set[int]) -> Iterator[Move]:
         """The first moves that take nothing from the waiting jobs, of each job one.
 
         ``taken``: nodes to avoid.
@@ -155,7 +162,7 @@ class _Moves:
         front_for = ""
         for move in found:
             nodes = {*move.assignment.nodes, *(node for node, _ in move.of.job.gpus)}
-            if not taken.isdisjoint(nodes):
+            if not taken.isdisjoint(nodes) or not rates.allow(move.of):
                 continue
             ordered = self.ordered
             if move.due:
@@ -171,10 +178,11 @@ class _Moves:
             then = front_of(ordered, after, self.dispatcher, self.now, lost)
             if self._takes_from(front, then, move):
                 continue
-            cluster, front, gone, most = after, then, lost, most - 1
+            cluster, front, gone = after, then, lost
             taken |= nodes
+            rates.begin(move.of)
             yield move
-            if not most or move.starts:  # what a job gives back is not free yet
+            if rates.full or move.starts:  # what a job gives back is not free yet
                 return
 
     def _takes_from(self, before: Front, then: Front, move: Move) -> bool:

@@ -154,8 +154,6 @@ class Mover:
             except CannotPlanError as exc:
                 log.debug("job %s is not moved: %s", job.job_id, exc.reason)
                 continue
-            if request.due is None and context.now - job.start_s < self._settings.first_s:
-                continue
             held = sum(len(slots) for _, slots in job.gpus)
             if request.bound or held not in (request.gpus, *request.sizes):
                 continue
@@ -210,6 +208,7 @@ class Mover:
             why={key: target.why[key] for key in ("summary", "moved", "due") if key in target.why},
             submit_s=gated.job.submit_s if before is None else before.submit_s,
             gpus=move.of.request.gpus,
+            user=gated.job.user,
             work_done=work_done(move.of.request, move.of.job, move.slowdown, now),
             run_s=[*times.items()],
         )

@@ -62,6 +62,8 @@ class UnderWay:
     """GPUs that it leaves."""
     why: Mapping[str, Any]
     """Account of the move: ``summary`` and ``moved``."""
+    user: str = ""
+    """Its owner; empty: not known (a move of an earlier release)."""
     power_w: float = 0.0
     """Power above that of idle GPUs that is kept for it; 0: no power limit was in force."""
     work_done: float = 0.0
@@ -94,8 +96,8 @@ class MovesUnderWay:
     client: SlurmClient
     ledger: LedgerWriter
     jobs: dict[str, UnderWay] = field(default_factory=dict)
-    times: list[float] = field(default_factory=list)
-    """Begins of the moves that count for the rate, Unix seconds."""
+    times: list[tuple[float, str]] = field(default_factory=list)
+    """(begin, Unix seconds; user) of the moves that count for the rates."""
     began: dict[str, float] = field(default_factory=dict)
     """Job -> begin of its last move, Unix seconds."""
     _past: dict[str, tuple[UnderWay, int]] = field(default_factory=dict)
@@ -218,7 +220,7 @@ class MovesUnderWay:
 
     def _note(self, job_id: str, move: UnderWay, at: float) -> None:
         self.jobs[job_id], self.began[job_id] = move, at
-        self.times = [*(time for time in self.times if at - time < RATE_S), at]
+        self.times = [*(one for one in self.times if at - one[0] < RATE_S), (at, move.user)]
 
     def _follow(self, job_id: str, gated: GatedJob | None, now: float) -> None:
         """Note that a job runs again, has ended, was not requeued, or is put off by its owner."""
@@ -277,8 +279,9 @@ class MovesUnderWay:
 
     def _drop(self, job_id: str) -> None:
         """Forget a move that failed: it does not count for the rate, or users could use that up."""
-        if self.jobs.pop(job_id, None) is not None and self.began[job_id] in self.times:
-            self.times.remove(self.began[job_id])
+        move = self.jobs.pop(job_id, None)
+        if move is not None and (begun := (self.began[job_id], move.user)) in self.times:
+            self.times.remove(begun)
 
     def _fail(self, job_id: str, why: str, now: float) -> None:
         self._drop(job_id)

@@ -181,6 +181,7 @@ class Simulator:
         sizes = () if self.settings.sizing in ("as-asked", "zeus") else job.sizes
         return Request(
             job_id=job.job_id,
+            user=job.user or "",
             gpus=sizes[0] if sizes else job.gpus,
             min_nodes=job.nodes or 1,
             max_nodes=job.nodes,

@@ -29,7 +29,8 @@ class Moving:
         """``dated``: some jobs have due dates."""
         self.rounds, self.moves, self.dated = rounds, moves, dated
         self.state, self.settings = rounds.state, rounds.settings
-        self._recent: deque[float] = deque()
+        self._recent: deque[tuple[float, str]] = deque()
+        """(time, user) of the moves that began in the last hour."""
         self.wake_s = math.inf
         """When a job should grow by its due date, as far as is known; inf: none should."""
 
@@ -41,7 +42,7 @@ class Moving:
     def plan(self) -> list[tuple[ActiveJob, Assignment]]:
         """Running jobs and their new GPUs."""
         now = self.state.clock.now
-        while self._recent and now - self._recent[0] >= RATE_S:
+        while self._recent and now - self._recent[0][0] >= RATE_S:
             self._recent.popleft()
         self.wake_s = math.inf
         full = len(self._recent) >= self.moves.per_hour
@@ -68,7 +69,7 @@ class Moving:
             policy_options={self.settings.policy: self.settings.policy_options},
             power=self.rounds.power_state(None),
         )
-        self._recent.extend(now for _ in found)
+        self._recent.extend((now, move.request.user) for move in found)
         if found and self.dated:  # of the moves that use the same node only one begins
             self.wake_s = min(self.wake_s, now + _LOOK_S)
         by_id = {active.job.job_id: active for active in self.state.running.values()}
@@ -87,8 +88,7 @@ class Moving:
     def _movable(self) -> Iterator[Movable]:
         now, share = self.state.clock.now, self.settings.movable_share
         for active in self.state.running.values():
-            early = active.request.due is None and now - active.placed_s < self.moves.first_s
-            if early or not _drawn(active.job, share):
+            if not _drawn(active.job, share):
                 continue
             job = self.state.estimates.holder(active, now)
             request = self._dated(active)

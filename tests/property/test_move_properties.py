@@ -26,6 +26,9 @@ def table(exponent):
     return SizeTable(gpus, np.array([1000]), times, np.full_like(times, 100.0))
 
 
+USERS = st.sampled_from(["alice", "bob"])
+
+
 @st.composite
 def sites(draw):
     """A cluster with running jobs of 1 to 3 GPUs, those that allow moves, and a queue."""
@@ -55,6 +58,7 @@ def sites(draw):
         if draw(st.booleans()):
             request = Request(str(number), len(slots), app_class="A", time_limit_s=40_000.0)
             request = replace(request, priority=TIER * draw(st.integers(0, 2)) + 9.0)
+            request = replace(request, user=draw(USERS))
             if draw(st.booleans()):
                 sizes = tuple(sorted({1, 2, 4, len(slots)}))
                 request = replace(request, sizes=sizes, table=table(draw(st.floats(-0.2, 1.0))))
@@ -82,17 +86,20 @@ def sites(draw):
     st.booleans(),
     st.integers(1, 3),
     st.integers(1, 3),
-    st.lists(st.floats(0.0, 7_200.0), max_size=3),
+    st.lists(st.tuples(st.floats(0.0, 7_200.0), USERS), max_size=3),
     st.sampled_from(["pal", "packed"]),
 )
 def test_moves_keep_all_rules(site, sticky, per_round, per_hour, ago, policy):
     cluster, movable, queue = site
     settings = PlanSettings(policy=policy)
     moves = MoveSettings(sticky=sticky, per_round=per_round, per_hour=per_hour)
-    recent = [NOW - s for s in ago]
+    recent = [(NOW - s, user) for s, user in ago]
     found = plan_moves(movable, queue, cluster, settings, moves, NOW, recent=recent)
-    within = sum(NOW - at < 3_600.0 for at in recent)
-    assert len(found) <= min(per_round, max(0, per_hour - within))
+    within = [user for at, user in recent if NOW - at < 3_600.0]
+    assert len(found) <= min(per_round, max(0, per_hour - len(within)))
+    for move in found if len({one.request.user for one in movable}) > 1 else ():
+        assert within.count(move.request.user) < per_hour - len(within)
+        within.append(move.request.user)
     known = {one.request.job_id: one for one in movable}
     nodes: list[int] = []
     for move in found:

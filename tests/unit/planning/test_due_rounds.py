@@ -228,6 +228,16 @@ def test_without_gpus_it_grows_as_far_as_it_can():
     assert move.request.gpus == 2
 
 
+@pytest.mark.parametrize(("user", "count"), [("bob", 0), ("alice", 1)])
+def test_growth_leaves_moves_of_the_hour_for_another_user(user, count):
+    one, cluster = running(1.05, since_h=1.0)
+    one = replace(one, request=replace(one.request, user="alice"))
+    other = replace(one, request=Request("other", 1, user=user), account=None)
+    jobs = [*accounted([one], cluster, NOW), replace(other, moved_s=NOW)]
+    recent, given = [(NOW - 9.0, "alice")] * 6, MoveSettings(margin_s=1e9)
+    assert len(plan_moves(jobs, (), cluster, PACKED, given, NOW, recent=recent)) == count
+
+
 def test_a_job_that_may_not_move_never_grows():
     one, cluster = running(1.05, since_h=1.0)
     due = replace(one.request.due, restart_s=None)

@@ -204,9 +204,30 @@ def test_the_rates_of_the_site():
     ]
     assert len(moves_of(cluster, apart)) == 4
     assert len(moves_of(cluster, apart, moves=MoveSettings(per_round=3))) == 3
-    recent = [NOW - 3_600.0, NOW - 3_599.0, NOW - 10.0]
+    recent = [(NOW - ago_s, "alice") for ago_s in (3_600.0, 3_599.0, 10.0)]
     assert len(moves_of(cluster, apart, recent=recent, moves=MoveSettings(per_hour=3))) == 1
     assert moves_of(cluster, apart, recent=recent, moves=MoveSettings(per_hour=2)) == ()
+
+
+@pytest.mark.parametrize(("other", "counts"), [("bob", [4, 2]), ("alice", [4, 4, 4])])
+def test_no_user_uses_up_the_hour_while_another_has_jobs_that_may_move(other, counts):
+    """Fourteen jobs of alice want to move; 14, which is bob's or hers, moved a moment ago."""
+    held = {str(i): [(i, (0,))] for i in range(15)}
+    cluster = site([[2.0]] * 15 + [[1.0]] * 15, held)
+
+    def job(i, user, **more):
+        one, nodes = movable(cluster, str(i), **more), np.isin(np.arange(30), [i, 15 + i])
+        return replace(one, request=replace(one.request, user=user, eligible=nodes))
+
+    jobs, recent, begun = [job(i, "alice") for i in range(14)], [], []
+    while found := moves_of(cluster, [*jobs, job(14, other, moved_s=NOW)], recent=recent):
+        recent += [(NOW, "alice") for _ in found]
+        begun.append(len(found))
+        gone = {move.job_id for move in found}
+        jobs = [one for one in jobs if one.request.job_id not in gone]
+    assert begun == counts
+    later = moves_of(cluster, [*jobs, job(14, other)], recent=recent)
+    assert [move.job_id for move in later] == (["14"] if other == "bob" else [])
 
 
 def test_no_move_to_gpus_that_slurm_would_choose():

@@ -161,6 +161,20 @@ def test_a_job_that_was_held_meanwhile_waits_for_no_delay(slurm: SlurmFolder) ->
         assert slurm.jobs["7"]["state"] == state, slurm.said
 
 
+def test_moves_count_for_their_user_after_a_restart_too(slurm: SlurmFolder) -> None:
+    """Moves of an earlier release count for the site alone."""
+    site(slurm)
+    assert slurm.round() == 0, slurm.said
+    (begun,) = events(slurm, "move_begun")
+    detail = dict(begun.detail)
+    assert detail.pop("user") == "alice"
+    with open_store(slurm.store) as store:
+        Ledger(store).add_event("55", "move_begun", detail, begun.at + 1)
+    moves = MovesUnderWay(MemorySlurm(slurm.home), LedgerWriter(slurm.store))
+    moves.load(begun.at - 1)
+    assert moves.times == [(begun.at, "alice"), (begun.at + 1, "")]
+
+
 @pytest.mark.parametrize(("gpus", "new_gpus", "least"), [(4, 2, 2), (2, 4, 2)])
 def test_a_job_that_shrinks_waits_for_no_more_gpus_than_it_is_to_get(
     slurm: SlurmFolder, gpus: int, new_gpus: int, least: int

@@ -95,6 +95,21 @@ def test_every_job_ends_once_and_moves_keep_the_rules(order, round_s, backfill):
         assert all(b - a >= 3_600.0 for a, b in zip(moved, moved[12:], strict=False))
 
 
+@pytest.mark.parametrize(("user", "at_s"), [("bob", [1_500.0]), ("alice", [])])
+def test_no_user_uses_up_the_moves_of_the_hour(user, at_s):
+    """A fast GPU becomes free at 1,000, 1,500 and 2,800 s; the last job gains least."""
+    ends = (1_000.0, 1_500.0, 2_800.0)
+    jobs = [TraceJob(f"short{end_s}", 0, 1, end_s, "A") for end_s in ends]
+    jobs += [TraceJob(f"long{i}", 1, 1, 20_000.0, "A", user="alice") for i in range(2)]
+    jobs.append(TraceJob("last", 1, 1, 15_000.0, "A", user=user))
+    cluster = Cluster.uniform(3, 2, scores={"A": np.tile([[1.0, 2.0]], (3, 1))})
+    base = SimSettings(estimate="exact", migration_s=10.0)
+    settings = parse_policy("pal:moves", base, MoveSettings(per_hour=2))
+    result = simulate(Trace.of("made up", jobs), cluster, settings, keep_placements=True)
+    starts = [p["at_s"] for p in result.placements if p["job_id"] == "last"]
+    assert [at for at in starts[1:] if at < 4_600.0] == at_s
+
+
 def test_the_mode_is_named():
     base = SimSettings()
     settings = parse_policy("packed:moves", base, MoveSettings(per_hour=3))
