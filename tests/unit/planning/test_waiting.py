@@ -352,8 +352,9 @@ def test_a_simulated_job_waits_and_starts_on_the_better_gpus(round_s, start):
 @pytest.mark.parametrize("longest_s", [math.inf, 300.0])
 def test_a_job_gives_up_when_the_end_does_not_come(backfill, longest_s):
     """Ten runs of 50 s let the next one of 5000 s look short: 91 waits for it, but not for long."""
-    runs = [TraceJob(f"{i}", 60.0 * i, 2, 50, user="u", name="x") for i in range(10)]
-    long = TraceJob("90", 2000.0, 2, 5000, time_limit_s=6000, user="u", name="x")
+    shared = {"time_limit_s": 6000, "user": "u", "name": "x"}
+    runs = [TraceJob(f"{i}", 60.0 * i, 2, 50, **shared) for i in range(10)]
+    long = TraceJob("90", 2000.0, 2, 5000, **shared)
     after = TraceJob("91", 2001.0, 2, 1000, time_limit_s=2000, user="v", name="y")
     settings = SimSettings(policy="eft", estimate="history", backfill=backfill)
     settings = replace(settings, policy_options={"longest_wait_s": longest_s})
