@@ -232,12 +232,13 @@ def _after_lowering(more: Mapping[str, float], room_w: float) -> frozenset[str]:
     """Jobs that need power which is free only when clocks have been lowered.
 
     ``more``: job -> power that it takes in addition to the present, in order; negative: it saves
-    power. ``room_w``: power that is free at the present clocks.
+    power, and waits for none. ``room_w``: power that is free at the present clocks; negative after
+    the limit has fallen.
     """
     after = set()
     if min(more.values(), default=0.0) < 0:
         for job_id, power_w in more.items():
-            if power_w > room_w + POWER_W:
+            if power_w > max(room_w, 0.0) + POWER_W:
                 after.add(job_id)
             elif power_w > 0:
                 room_w -= power_w

@@ -138,7 +138,9 @@ def test_lowered_clocks_come_first_and_what_needs_their_power_waits(situation):
     saves = [change.power_w <= before[change.job_id] for change in plan.clocks]
     assert saves == sorted(saves, reverse=True)
     assert all(state.running[change.job_id].adjustable for change in plan.clocks)
-    if not any(saves):
+    lowered = {c.job_id for c, lower in zip(plan.clocks, saves, strict=True) if lower}
+    assert plan.after_lowering.isdisjoint(lowered)
+    if not lowered:
         assert not plan.after_lowering
         return
     at_once = replace(

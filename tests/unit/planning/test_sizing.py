@@ -214,6 +214,17 @@ def test_a_lowered_limit_lowers_running_clocks_below_the_efficient_one():
     assert not plan.power.unmet
 
 
+@pytest.mark.parametrize(("limit_w", "mhz"), [(400.0, [900, 900]), (250.0, [600, 600])])
+def test_no_clock_waits_until_another_has_fallen_far_enough(limit_w, mhz):
+    """Regression: after the limit fell by more than a job saves, each waited for the other."""
+    cluster = busy(Cluster.uniform(1, 4), ("r", (0,), NOW + 500), ("s", (1,), NOW + 500))
+    one = PoweredJob(1, 300.0, TABLE, 1200, adjustable=True)
+    plan = plan_of([], cluster, state(limit_w, r=one, s=one))
+    assert [c.clock_mhz for c in plan.clocks] == mhz
+    assert not plan.after_lowering
+    assert plan.power.unmet is (limit_w < 300.0)
+
+
 def test_a_job_behind_the_head_does_not_take_the_power_of_the_head():
     """The head waits 100 s for power; a longer job behind it would take that power."""
     cluster = busy(Cluster.uniform(1, 8), ("r", (0, 1), NOW + 100))
