@@ -192,12 +192,12 @@ def _run_time_s(text: str | None) -> int | None:
 
 
 def _refusal(first: Answer, gpus: int, shape: Mapping[str, int]) -> str:
-    """The reason of the first policy for finding no place."""
+    """What the first policy answers; its reason stands on stdout."""
     what = "Postponed" if first.postponed else "Nothing fits"
     nodes = f"{shape['nodes']} node{'s' if shape['nodes'] > 1 else ''}"
     asked = f"{gpus} GPU{'s' if gpus > 1 else ''} on {nodes}"
     there = f"{shape['gpus']} GPUs, {shape['free']} of them free"
-    return f"{what}: {asked} with {there}. {first.policy}: {first.reason}."
+    return f"{what}: {asked} with {there}."
 
 
 def _text(answers: Sequence[Answer]) -> str:
