@@ -91,8 +91,10 @@ def show(context: Context, as_json: bool) -> None:
         reading = last_reading(reader.store)
         samples = reader.ledger.power(now - 86_400)
         note = reader.note()
+        own = reader.copy_age_s is None
     # What was set stands on the selector's host; other hosts know it from the last round.
-    held = limit_in_force(config, now).words if reading is None else reading["limit"]
+    in_force = limit_in_force(config, now)
+    held = in_force.words if own or reading is None else reading["limit"]
     schedule = dict(config.power.schedule)
     if as_json:
         few = samples[:: max(1, len(samples) // _MOST_SAMPLES)]
@@ -101,7 +103,9 @@ def show(context: Context, as_json: bool) -> None:
         return
     entries: list[tuple[str, object]] = [("limit", held)]
     entries += [("schedule", f"{limit} at {span}") for span, limit in schedule.items()]
-    if reading is None and limit_in_force(config, now).limit != OFF:
+    if reading is not None and reading["limit"] != held:
+        reading = None  # of another limit
+    if reading is None and in_force.limit != OFF:
         entries.append(("power", "the selector has planned no round under this limit yet"))
     else:
         entries.append(("power", power_line(reading)))

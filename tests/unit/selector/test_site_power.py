@@ -419,6 +419,29 @@ def test_a_limit_that_no_round_has_seen_is_shown_as_such(site: SlurmFolder) -> N
     assert "no round under this limit yet" in done.stdout
 
 
+def test_show_tells_the_limit_in_force_and_nothing_of_another_one(site: SlurmFolder) -> None:
+    """Regression: until the next round it told the limit before as the one in force."""
+
+    def power(*args: str) -> str:
+        done = CliRunner().invoke(cli, ["--config", str(site.config), "power", *args])
+        assert done.exit_code == 0, done.stderr
+        return done.stdout
+
+    power("set", "3000")
+    site.write([job("7")], NODES)
+    assert site.round() == 0, site.said
+    assert "planned" in power("show")
+    power("set", "2000")
+    shown = power("show")
+    assert "2000 W, set at" in shown
+    assert "no round under this limit yet" in shown
+    assert "W of" not in shown
+    power("set", "auto")
+    assert "no limit" in power("show")
+    assert "W of" not in power("show")
+    assert show(site)["limit"] == "no limit"
+
+
 def test_without_a_limit_the_clock_of_a_class_stays(site: SlurmFolder) -> None:
     with site.config.open("a") as config:
         config.write('[power]\nclocks = "auto"\n[classes.A]\nclock_mhz = 1200\n')
