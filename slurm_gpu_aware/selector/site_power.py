@@ -200,8 +200,8 @@ class SitePower:
         found, self._missing = {}, {}
         for job in cluster.running:
             known, gpu_model = self._known.get(job.job_id), _gpu_model(job, cluster)
-            if known is None or known.performance_model is None:
-                continue
+            if known is None or known.performance_model is None or not job.gpus:
+                continue  # a job that ends shows no GPUs any more
             name, user = known.performance_model, known.user
             why = self.tables.why_missing(name, known.app_class, gpu_model, user)
             if why is None:

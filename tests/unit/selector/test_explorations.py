@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.performance_sample import NamedSample, PerformanceSample
+from slurm_gpu_aware.model.power import PoweredJob, PowerState
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.selector.exploration_power import ExplorationPower
 from slurm_gpu_aware.selector.explorations import Explorable, Explorations, tried_clocks
@@ -63,6 +66,30 @@ def test_one_job_of_a_name_is_explored_at_a_time(explorations: Callable[[], Foun
     found[0].keep(["2"], 5.0)  # job 1 has ended before all clocks were tried
     renewed(found, asked("2"), 10.0)
     assert found[0].of("2") is not None
+
+
+@pytest.mark.parametrize(("limit_w", "begins"), [(500.0, True), (475.0, False)])
+def test_none_begins_while_the_limit_holds_others_below_their_efficient_clocks(
+    explorations: Callable[[], Found], limit_w: float, begins: bool
+) -> None:
+    """Two idle GPUs 100 W, job 1 250 W in any case, job 2 100 W at 600 MHz and 150 W at 900."""
+    table = SizeTable(
+        gpus=np.array([1]),
+        clocks_mhz=np.array([600, 900]),
+        time_s=np.array([[2.0, 1.2]]),
+        power_w=np.array([[100.0, 150.0]]),
+        source="measured",
+    )
+    jobs = {
+        "1": PoweredJob(1, 250.0, adjustable=True),
+        "2": PoweredJob(1, 250.0, table, 600, adjustable=True),
+    }
+    running = (RunningJob("1", ((0, (0,)),), math.inf), RunningJob("2", ((0, (1,)),), math.inf))
+    cluster, shape = replace(CLUSTER, running=running), CLUSTER.shape
+    state = PowerState(np.full(shape, 250.0), np.full(shape, 50.0), limit_w, jobs)
+    one, clocks = explorations()
+    one.renew(asked("1"), clocks, ExplorationPower(cluster, PlanSettings(), state), 1000.0)
+    assert (one.of("1") is not None) is begins
 
 
 def test_one_clock_is_no_choice(explorations: Callable[[], Found]) -> None:
