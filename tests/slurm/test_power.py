@@ -187,10 +187,41 @@ def test_a_running_clock_falls_before_another_job_starts(cluster: Cluster, kille
         cluster.wait_until(lambda: locked(cluster) == {}, 60, lambda: str(locked(cluster)))
 
 
-def test_a_moldable_job_without_a_model_gets_its_least_size(cluster: Cluster) -> None:
-    job = cluster.submit("alice", ["--gpus=1", "--comment=gpus=1-4"], WAIT)
+def test_all_running_clocks_fall_with_the_limit(cluster: Cluster) -> None:
+    """Regression: where one alone saved too little, each waited for the others."""
+
+    def set_limit(above_w: float) -> None:
+        watts = (GPUS * IDLE_W + above_w) / (1 - MARGIN)
+        cluster.sh("ctl", ["gpu-aware", "power", "set", str(round(watts))])
+
+    def clocks() -> dict[tuple[str, int], int]:
+        return locked(cluster)
+
+    with kept(cluster, FILE):
+        with_model(cluster)
+        set_limit(3 * 90.0)
+        asked = ["--gres=gpu:1", "--comment=model=bert,freq=auto"]
+        for job in [cluster.submit(user, asked, WAIT) for user in ("alice", "bob", "bob")]:
+            cluster.wait(job, "RUNNING")
+        high = [0, 0, 0]
+
+        def raised() -> bool:
+            high[:] = sorted(clocks().values())
+            return len(high) == 3 and high[0] > 1150
+
+        cluster.wait_until(raised, 60, lambda: str(clocks()))
+        set_limit(3 * 50.0)
+        fallen = lambda: max(clocks().values()) < high[0] - 100  # noqa: E731
+        cluster.wait_until(fallen, 30, lambda: str(clocks()))
+        assert sum(drawn(mhz) - IDLE_W for mhz in clocks().values()) <= 1.05 * 3 * 50.0
+        cluster.cancel_all()
+        cluster.wait_until(lambda: clocks() == {}, 60, lambda: str(clocks()))
+
+
+def test_a_moldable_job_without_a_model_keeps_its_number(cluster: Cluster) -> None:
+    job = cluster.submit("alice", ["--gpus=2", "--comment=gpus=1-4"], WAIT)
     cluster.wait(job, "RUNNING")
-    assert sum(map(len, cluster.gpus(job).values())) == 1
+    assert sum(map(len, cluster.gpus(job).values())) == 2
 
 
 @pytest.mark.parametrize("text", ["2kW", "eta=2", "-5", "0"])
