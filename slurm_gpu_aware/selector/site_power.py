@@ -119,7 +119,8 @@ class SitePower:
         """What starts a round when it changes."""
         ours, placed = self._ours(), self._tracker.placed
         started = frozenset[str]()
-        if self._explorations.length_s > 0:  # an exploration begins when its job has started
+        if self._explorations.length_s > 0 or (self.clocks.change and self.limit.limit != OFF):
+            # Only then its exploration begins, and its clock can be changed.
             started = frozenset(i for i in ours if placed[i].phase is JobPhase.STARTED)
         return self.limit.limit, ours, started
 

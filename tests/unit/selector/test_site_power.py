@@ -412,6 +412,23 @@ def test_an_end_and_a_new_limit_start_a_round_although_no_job_waits(site: SlurmF
     assert reading.planned_w == IDLE_W
 
 
+def test_the_clock_of_a_job_is_planned_as_soon_as_it_has_started(site: SlurmFolder) -> None:
+    """Regression: clocks were balanced up to 100 s after the starts."""
+    limit(site, 3000.0)
+    site.write([job("7", stuck=True)], NODES)
+    rounds = selector(site)
+    rounds.run()
+    rounds.run()
+    assert site.jobs["7"]["state"] == "PENDING"
+    assert not rounds.power.looks()
+    node, slots = site.ledger("7")[-1].nodes[0], list(site.ledger("7")[-1].slots[0])
+    site.change("7", state="RUNNING", nodes=node, slots=slots)
+    assert not orders(site)
+    rounds.run()
+    assert [line.split()[0] for line in orders(site)[node][1]] == ["7"]
+    assert not rounds.power.looks()
+
+
 def test_a_limit_that_no_round_has_seen_is_shown_as_such(site: SlurmFolder) -> None:
     limit(site, 3000.0)
     done = CliRunner().invoke(cli, ["--config", str(site.config), "power", "show"])
