@@ -140,10 +140,13 @@ class _Sizing:
         jobs += [self._running_job(job) for job in self.adjustable.values()]
         gpus = sum(job.sizes[0] for job in jobs) + (int(self.spare.free.sum()) if grow else 0)
         limit_w = math.inf
-        if (left := self.spare.power_w) is not None:
-            own = sum(one.request.power_w for one in started)
-            own += sum(job.power_w for job in self.adjustable.values())
-            limit_w = gpus * self.idle_w + own + float(left[0])
+        if self.budget is not None and (left := self.budget.cluster.power_w) is not None:
+            new = sum(one.request.power_w for one in started)
+            now = float(left[0]) - new
+            # A waiting job that exceeds the limit by itself starts when no other one runs.
+            spare = float(self.spare.power_w[0]) if self.spare.power_w is not None else now
+            own = new + sum(job.power_w for job in self.adjustable.values())
+            limit_w = gpus * self.idle_w + own + max(spare, min(now, 0.0))
         return allocate(jobs, gpus, limit_w, idle_w=self.idle_w).jobs
 
     def _sizing_job(self, one: Started, *, grow: bool) -> SizingJob:

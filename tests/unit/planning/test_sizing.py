@@ -225,6 +225,15 @@ def test_no_clock_waits_until_another_has_fallen_far_enough(limit_w, mhz):
     assert plan.power.unmet is (limit_w < 300.0)
 
 
+def test_a_waiting_job_that_exceeds_the_limit_takes_no_power_of_those_that_run():
+    """Regression: they got their lowest clocks, although most of the power stayed unused."""
+    cluster = busy(Cluster.uniform(1, 4), ("r", (0,), NOW + 500))
+    power = state(500.0, r=PoweredJob(1, 300.0, TABLE, 1200, adjustable=True))
+    plan = plan_of([job(0, 2, clock="max")], cluster, power)
+    assert "waits for power: it needs 500 W" in reasons(plan)["0"]
+    assert [c.clock_mhz for c in plan.clocks] == [900]
+
+
 def test_a_job_behind_the_head_does_not_take_the_power_of_the_head():
     """The head waits 100 s for power; a longer job behind it would take that power."""
     cluster = busy(Cluster.uniform(1, 8), ("r", (0, 1), NOW + 100))
