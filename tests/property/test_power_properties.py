@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -155,6 +156,24 @@ def test_lowered_clocks_come_first_and_what_needs_their_power_waits(situation):
     present = power_after(cluster, queue, state, replace(plan, assignments=(), clocks=()))
     total = power_after(cluster, queue, state, at_once)
     assert total <= max(state.limit_w, present) + 1e-3
+
+
+@settings(max_examples=200, deadline=None)
+@given(situations())
+def test_running_clocks_come_to_the_plan_in_two_rounds(situation):
+    """First those that fall, then those that rise; no clock waits for another one for ever."""
+    cluster, _, state = situation
+    for number in range(3):
+        plan = plan_round([], cluster, SETTINGS, NOW, power=state)
+        assert number < 2 or not plan.clocks
+        clocks = {c.job_id: c.clock_mhz for c in plan.clocks if c.job_id not in plan.after_lowering}
+        running = {
+            job_id: replace(job, clock_mhz=clocks.get(job_id, job.clock_mhz))
+            for job_id, job in state.running.items()
+        }
+        state = replace(state, running=running)
+    assert plan.power.now_w == pytest.approx(plan.power.planned_w)
+    assert plan.power.unmet is (plan.power.now_w > state.limit_w + 1e-3)
 
 
 @settings(max_examples=150, deadline=None)
