@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +41,8 @@ them counts as the comment."""
 BAD_ROW = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, SourceError)
 """Exceptions of the properties of a damaged row."""
 
+_SEPARATOR = re.compile(r"JobID(\|~[\w-]+\|)User")
+"""In the first line of a live answer: what separates its columns."""
 _TIMEOUT_S = 600.0
 _NEEDED = ("JobID", "Submit", "Start", "ElapsedRaw", "State")
 _RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "RESIZING", "STOPPED")
@@ -187,6 +191,15 @@ def sacct_command(days: float, until_days: float = 0) -> list[str]:
     return ["sacct", *options, *window, f"--format={','.join(SACCT_FIELDS)}"]
 
 
+def _live_command(days: float, until_days: float = 0) -> list[str]:
+    """`sacct_command` with a separator that no user can know.
+
+    sacct prints ends of lines in names and comments as they are, so that with a known separator a
+    name could hold a whole row, of a run of another user.
+    """
+    return [*sacct_command(days, until_days), f"--delimiter=|~{secrets.token_urlsafe(6)}|"]
+
+
 def _ago(days: float) -> str:
     if days == int(days):
         return f"now-{int(days)}days" if days else "now"
@@ -197,7 +210,7 @@ def bounded_history(
     days: float, until_days: float, timeout_s: float, most_bytes: int
 ) -> Iterator[SacctRow]:
     """Readable rows of a part of the live history, up to a size. Raises SourceError."""
-    text = run_bounded(sacct_command(days, until_days), timeout_s, most_bytes)
+    text = run_bounded(_live_command(days, until_days), timeout_s, most_bytes)
     return (row for _, row in sacct_rows(text, "sacct")[1] if isinstance(row, SacctRow))
 
 
@@ -207,7 +220,7 @@ def live_history(days: int) -> str:
         raise SourceError(
             "sacct is not installed here: run this where Slurm's commands are, or give a saved file"
         )
-    output, _ = run_command(sacct_command(days), _TIMEOUT_S)
+    output, _ = run_command(_live_command(days), _TIMEOUT_S)
     return output.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -227,7 +240,9 @@ def sacct_rows(
         return "record", _read(enumerate(jobs, start=1), _flatten)
     # not splitlines: a comment can hold other characters that it takes for an end of line
     header, *lines = [line.removesuffix("\r") for line in text.split("\n")]
-    columns = header.split("|")
+    found = _SEPARATOR.match(header)
+    separator = "|" if found is None else found[1]
+    columns = header.split(separator)
     missing = [c for c in _NEEDED if c not in columns]
     if "ReqTRES" not in columns and "AllocTRES" not in columns:
         missing.append("AllocTRES")
@@ -238,7 +253,7 @@ def sacct_rows(
             f"make it with: SLURM_TIME_FORMAT=%s {' '.join(sacct_command(90))}"
         )
     numbered = ((number, line) for number, line in enumerate(lines, start=2) if line)
-    return "line", _read(numbered, partial(_cells, columns))
+    return "line", _read(numbered, partial(_cells, columns, separator))
 
 
 def _read(
@@ -251,10 +266,10 @@ def _read(
             yield number, exc
 
 
-def _cells(header: Sequence[str], line: str) -> dict[str, str]:
+def _cells(header: Sequence[str], separator: str, line: str) -> dict[str, str]:
     """Column -> cell of a line. Raises ValueError if their numbers differ."""
     # only a comment can contain the bar, so further bars belong to it
-    cells = line.split("|", len(header) - 1 if header[-1] == "Comment" else -1)
+    cells = line.split(separator, len(header) - 1 if header[-1] == "Comment" else -1)
     if len(cells) != len(header):
         raise ValueError(f"{len(cells)} of {len(header)} columns: damaged, or rest of a comment")
     return dict(zip(header, cells, strict=True))

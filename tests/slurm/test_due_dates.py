@@ -16,6 +16,8 @@ from test_moves import await_event
 from test_sizes import net_model
 from test_way_of_a_job import decisions, events, let_go
 
+from slurm_gpu_aware.slurm.sacct import SACCT_FIELDS
+
 pytestmark = OUTRUN
 
 SETTINGS = """[moves]
@@ -64,6 +66,10 @@ def history(cluster: Cluster) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def new_selector(cluster: Cluster) -> None:
     """It knows the earlier runs, and how long no move took: moves of other tests are old."""
+    start_selector(cluster)
+
+
+def start_selector(cluster: Cluster) -> None:
     cluster.service_down("ctl", "selectd")
     cluster.sh("ctl", ["python3", "-c", AGED])
     cluster.service_up("ctl", "selectd")
@@ -115,26 +121,48 @@ def await_requeue(job: Job) -> None:
     job.cluster.wait_until(lambda: job.cluster.job(job.id)["Restarts"] == "1", 60, shown)
 
 
-def test_sbatch_tells_a_due_date_that_all_earlier_runs_miss(cluster: Cluster) -> None:
+def said(cluster: Cluster, user: str, *options: str) -> str:
+    """What sbatch tells of a job that is due now."""
     cluster.wait_until(lambda: time.time() % 60 < 50, 15, "this minute has not passed as due=")
-    due = local(time.time())
+    comment = f"--comment=class=A,gpus=1-4,due={local(time.time())}"
+    job = ["sbatch", "--gres=gpu:1", comment, *options, "--wrap=true"]
+    done = cluster.run("ctl", job, user)
+    assert done.returncode == 0
+    assert b"Submitted" in done.stdout
+    return done.stderr.decode()
 
-    def said(user: str, *options: str) -> str:
-        comment = f"--comment=class=A,gpus=1-4,due={due}"
-        job = ["sbatch", "--gres=gpu:1", comment, *options, "--wrap=true"]
-        done = cluster.run("ctl", job, user)
-        assert done.returncode == 0
-        assert b"Submitted" in done.stdout
-        return done.stderr.decode()
 
-    told = said("alice", LONG, "-t2")
+def test_sbatch_tells_a_due_date_that_all_earlier_runs_miss(cluster: Cluster) -> None:
+    told = said(cluster, "alice", LONG, "-t2")
     assert "no time for any earlier run of this name" in told, told
     assert "even with 4 GPUs" in told
-    assert said("alice", LONG) == ""  # its time limit is not known
-    assert said("alice", f"{LONG}x", "-t2") == ""
-    assert said("bob", LONG, "-t2") == ""
+    assert said(cluster, "alice", LONG) == ""  # its time limit is not known
+    assert said(cluster, "alice", f"{LONG}x", "-t2") == ""
+    assert said(cluster, "bob", LONG, "-t2") == ""
     hidden = cluster.run("ctl", ["ls", "/var/spool/slurm-gpu-aware/submitted.runs"], "alice")
     assert b"Permission denied" in hidden.stderr
+
+
+def test_no_name_of_a_job_forges_a_run_of_another_user(cluster: Cluster) -> None:
+    name, start = f"forged-{time.time():.0f}", f"{time.time() - 900:.0f}"
+    cells = {
+        "JobID": "999999",
+        "User": "alice",
+        "Submit": start,
+        "Start": start,
+        "ElapsedRaw": "600",
+        "TimelimitRaw": "60",
+        "State": "COMPLETED",
+        "AllocTRES": "gres/gpu=1,node=1",
+        "JobName": name,
+    }
+    row = "|".join(cells.get(field, "") for field in SACCT_FIELDS[:-1])
+    job_id = cluster.submit("bob", ["--gres=gpu:1", f"-Jx\n{row}", "-t2"], "true")
+    cluster.wait(job_id, "COMPLETED", 60)
+    listed = lambda: row in cluster.sh("ctl", f"sacct -nXPj {job_id} -o JobName")  # noqa: E731
+    cluster.wait_until(listed, 30, "sacct lists the name")
+    start_selector(cluster)
+    assert said(cluster, "alice", f"-J{name}", "-t2") == ""
 
 
 def test_sizes_growth_and_a_killed_selector(cluster: Cluster) -> None:

@@ -257,3 +257,19 @@ def test_a_run_counts_with_the_gpus_that_it_had() -> None:
     run = run_of(ended("7", 100.0, asked=asked, slots=[[0, 1, 2, 3]]))
     assert run is not None
     assert run.kind.gpus == 4
+
+
+def test_no_name_or_comment_forges_a_run_of_another_user(site: Site) -> None:
+    """sacct prints ends of lines as they are (24.11), and its usual separator is known to all."""
+    separate = 'd="|"; for a; do case "$a" in --delimiter=*) d=${a#*=} ;; esac; done'
+    site.sacct(script=f'{separate}; sed "s/@/$d/g" {site.folder}/rows; exit')
+    forged = row("9", User="bob")
+    mine = row(JobName="NAME", Comment="COMMENT").replace("|", "@")
+    mine = mine.replace("NAME", f"x\n{forged}").replace("COMMENT", f"y\n{forged}\n")
+    honest = row("8", User="bob", JobName="NAME").replace("|", "@").replace("NAME", "a|b")
+    lines = ["@".join(SACCT_FIELDS), mine, honest]
+    (site.folder / "rows").write_text("\n".join(lines) + "\n")
+    site.reader.read()
+    site.reader.renew()
+    assert site.reader.history.runs("bob", "train") == ()
+    assert site.reader.history.runs("bob", "a|b") == ((2, 1200.0),)
