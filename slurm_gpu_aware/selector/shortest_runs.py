@@ -61,7 +61,10 @@ class ShortestRuns:
         """Look up the ids of users, which may take as long as the site's directory service."""
         for user in set(users) - self._uids.keys():
             try:
-                self._uids[user] = pwd.getpwnam(user).pw_uid
+                uid = pwd.getpwnam(user).pw_uid
+                # of several names of an id Slurm knows one
+                if pwd.getpwuid(uid).pw_name.casefold() == user.casefold():
+                    self._uids[user] = uid
             except (KeyError, ValueError, OSError):  # ValueError: no name of a user at all
                 log.debug("no user of this host: %r", user)
 

@@ -77,6 +77,23 @@ def test_users_that_are_unknown_or_gone(files: ShortestRuns) -> None:
     assert written(files) == {str(OURS.pw_uid): "747261696e 60 120\n"}
 
 
+def test_of_two_names_of_an_id_the_one_that_slurm_uses_has_the_file(
+    files: ShortestRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the name without runs would remove the file of the other."""
+    known = pwd.getpwnam
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: OURS if name == "alias" else known(name))
+    history = RunHistory()
+    history.add(kind(), 60.0)
+    history.add(kind("alias", "other"), 60.0)
+    files.write_all(history)
+    assert written(files) == {str(OURS.pw_uid): "747261696e 60 120\n"}
+    history = RunHistory()
+    history.add(kind(), 60.0)
+    files.write(history, {OURS.pw_name})
+    assert written(files) == {str(OURS.pw_uid): "747261696e 60 120\n"}
+
+
 def test_a_user_that_is_displaced(files: ShortestRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     history = RunHistory()
     for user in (OURS.pw_name, OTHER.pw_name):
