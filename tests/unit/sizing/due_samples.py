@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 from parametric_work import beta, piecewise, weibull, with_atom
-from scipy.optimize import linprog, minimize
+from scipy.optimize import linprog, minimize, minimize_scalar
 
 from slurm_gpu_aware.sizing.speeds import Speeds
 from slurm_gpu_aware.sizing.work import empirical, uniform
@@ -125,3 +125,33 @@ def cost_by_descent(work, speeds, left):
         if limits[0]["fun"](kept) > -1e-9:
             best = min(best, cost(kept) * base)
     return best
+
+
+def cost_by_duality(work, speeds, left):
+    """Least cost of all mixtures of sizes, whatever the distribution: the Lagrange dual.
+
+    With a price of time all work at some level of P(W > w) is cheapest at one size. No plan costs
+    less than the best price says, so a plan of that cost is optimal.
+    """
+    unit_cost, unit_time = speeds.power / speeds.speed, 1 / speeds.speed
+    slow, fast = np.triu_indices(len(unit_cost), 1)
+    rise, gain = unit_cost[fast] - unit_cost[slow], unit_time[slow] - unit_time[fast]
+    gain, rise = gain[rise > 0], rise[rise > 0]
+
+    def least(price):
+        levels = np.sort(price * gain / rise)[::-1]
+        low, high = np.full(len(levels), work.done), np.full(len(levels), work.most)
+        for _ in range(60):  # where P(W > w) falls below each level
+            middle = (low + high) / 2
+            above = work.survival(middle) >= levels
+            low, high = np.where(above, middle, low), np.where(above, high, middle)
+        ends = np.concatenate(([work.done], low, [work.most]))
+        areas, amounts = np.diff(work.integral(ends)), np.diff(ends)
+        cost = np.outer(areas, unit_cost) + price * np.outer(amounts, unit_time)
+        return cost.min(axis=1).sum() - price * left
+
+    most = 1.01 * max((rise / gain).max(initial=0.0), 1e-9)
+    found = minimize_scalar(
+        lambda price: -least(price), bounds=(0, most), method="bounded", options={"xatol": 1e-13}
+    )
+    return max(-found.fun, least(0.0), least(most))

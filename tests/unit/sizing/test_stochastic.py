@@ -10,6 +10,7 @@ from due_samples import (
     any_work,
     concave_speeds,
     cost_by_descent,
+    cost_by_duality,
     cost_by_linear_program,
     node_power,
     smooth,
@@ -93,6 +94,18 @@ def test_steps_against_linear_programming(work, speeds, share, done):
     levels = work.survival(steps[:-1])
     expected = cost_by_linear_program(steps, levels, speeds, left * (1 + 1e-12))
     assert optimum(work, speeds, left).cost == pytest.approx(expected, rel=1e-6)
+
+
+@settings(max_examples=40)
+@given(any_work, speeds_of_any_kind(), st.floats(0, 1.1), st.floats(0, 0.9))
+def test_all_distributions_and_speeds_against_duality(work, speeds, share, done):
+    """Atoms, steps and smooth parts; with dominated sizes, whose cost the dual knows, too."""
+    assume(survival(work, done * work.most) > 1e-6)  # or the little area left is rounding
+    work = work.given(done * work.most)
+    left = time_left(work, speeds, share)
+    plan = optimum(work, speeds, left)
+    assert plan.late == 0
+    assert plan.cost == pytest.approx(cost_by_duality(work, speeds, left), rel=1e-6)
 
 
 @pytest.mark.parametrize("best", [optimum, best_constant])
