@@ -143,7 +143,7 @@ def test_sbatch_tells_a_due_date_that_all_earlier_runs_miss(cluster: Cluster) ->
     assert b"Permission denied" in hidden.stderr
 
 
-def test_no_name_of_a_job_forges_a_run_of_another_user(cluster: Cluster) -> None:
+def test_no_comment_forges_a_run_of_another_user(cluster: Cluster) -> None:
     name, start = f"forged-{time.time():.0f}", f"{time.time() - 900:.0f}"
     cells = {
         "JobID": "999999",
@@ -156,11 +156,11 @@ def test_no_name_of_a_job_forges_a_run_of_another_user(cluster: Cluster) -> None
         "AllocTRES": "gres/gpu=1,node=1",
         "JobName": name,
     }
-    row = "|".join(cells.get(field, "") for field in SACCT_FIELDS[:-1])
-    job_id = cluster.submit("bob", ["--gres=gpu:1", f"-Jx\n{row}", "-t2"], "true")
+    row = "|".join(cells.get(field, "") for field in SACCT_FIELDS)
+    job_id = cluster.submit("bob", ["--gres=gpu:1", f"--comment=x\n{row}", "-t2"], "true")
     cluster.wait(job_id, "COMPLETED", 60)
-    listed = lambda: row in cluster.sh("ctl", f"sacct -nXPj {job_id} -o JobName")  # noqa: E731
-    cluster.wait_until(listed, 30, "sacct lists the name")
+    listed = lambda: row in cluster.sh("ctl", f"sacct -nXPj {job_id} -o Comment")  # noqa: E731
+    cluster.wait_until(listed, 30, "sacct lists the comment")
     start_selector(cluster)
     assert said(cluster, "alice", f"-J{name}", "-t2") == ""
 
