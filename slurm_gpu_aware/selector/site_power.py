@@ -80,6 +80,8 @@ class SitePower:
         self._planned_at = -math.inf
         self._limit_w = math.inf
         self._planned: PlannedPower | None = None
+        self._unsettled = False
+        """The last plan kept power for jobs that wait, or counted clocks that were not set yet."""
         self._gpus, self._widest, self._idle = 0, 0, ""
         self._nodes: frozenset[str] = frozenset()
 
@@ -110,7 +112,8 @@ class SitePower:
         if not self.clocks.change and self._planned is None and self.limit.limit == OFF:
             return False
         renews = self.clocks.change and now - self._planned_at > _RENEW_S
-        return self._seen != self._to_see() or (
+        changed = self._unsettled or self._seen != self._to_see()
+        return changed or (
             bool(self._ours())
             and (renews or self._clocks.awaited or self._explorations.looks(self._clocks, now))
         )
@@ -285,6 +288,7 @@ class SitePower:
         """Order the clocks of a plan; return it without the jobs that wait for lowered clocks."""
         self._order(plan, cluster, settings)
         self._planned = plan.power
+        self._unsettled = plan.power is not None and (bool(plan.waiting) or self._clocks.awaited)
         self._gpus, self._widest = int(cluster.exists.sum()), cluster.shape[1]
         self._nodes = frozenset(cluster.nodes)
         self._idle = "" if plan.power is None else idle_nodes(plan, cluster)

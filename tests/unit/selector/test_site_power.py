@@ -429,6 +429,32 @@ def test_the_clock_of_a_job_is_planned_as_soon_as_it_has_started(site: SlurmFold
     assert not rounds.power.looks()
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_clocks_rise_as_soon_as_a_waiting_job_is_gone(site: SlurmFolder, late: bool) -> None:
+    """Regression: the power kept for a job that was cancelled stayed unused for up to 100 s.
+
+    ``late``: it is cancelled before the agent has lowered the clock for it.
+    """
+    limit(site, IDLE_W + 2.5 * efficient_w(site))
+    rounds = selector(site)
+    site.write([job("7")], NODES)
+    high = run(site, rounds, [time.time()], 2)[-1]
+    large = job("8", tres_per_node="gres/gpu:4", admin_comment="gpuaware/1;tn=gres/gpu:4;mc=1")
+    site.write([*site.jobs.values(), {**large, "comment": "class=A,freq=max"}], NODES)
+    rounds.run()
+    ((_, (order,)),) = (found for found in orders(site).values() if found[1])
+    assert int(order.split()[1]) < high
+    site.change("8", state="CANCELLED")
+    if late:
+        rounds.run()
+    assert answered(site, rounds, time.time()) < high
+    rounds.run()
+    assert answered(site, rounds, time.time()) == high
+    rounds.run()
+    rounds.run()
+    assert not rounds.power.looks()
+
+
 def test_a_limit_that_no_round_has_seen_is_shown_as_such(site: SlurmFolder) -> None:
     limit(site, 3000.0)
     done = CliRunner().invoke(cli, ["--config", str(site.config), "power", "show"])
