@@ -278,8 +278,43 @@ def test_no_stream_holds_a_job_longer_than_its_cap(
     assert np.isfinite(result.start_s).all()
 
 
-@settings(max_examples=150, deadline=None)
-@given(situations(most_jobs=5))
+@st.composite
+def awaited(draw):
+    """A job that waits for the rest of a fast node, and others that could take what is free."""
+    width = draw(st.integers(2, 3))
+    slow = draw(st.sampled_from([1.3, 1.6, 2.5]))
+    scores = {"A": np.array([[1.0] * width, [slow] * width])}
+    cluster = Cluster.uniform(2, width, scores=scores)
+    held = draw(st.integers(1, width - 1))
+    cluster.free[0, :held] = False
+    running = [
+        RunningJob(
+            f"r{slot}",
+            ((0, (slot,)),),
+            NOW + draw(st.sampled_from([60.0, 400.0])),
+            {0: 1},
+            {0: 1},
+            start_s=NOW - 50.0,
+            expected_end_s=NOW + draw(st.sampled_from([5.0, 20.0, 40.0])),
+        )
+        for slot in range(held)
+    ]
+    head = Request("0", width, max_nodes=1, app_class="A", time_limit_s=500.0, estimate_s=400.0)
+    behind = [
+        Request(
+            str(number),
+            draw(st.integers(1, 2)),
+            app_class="A",
+            time_limit_s=draw(st.sampled_from([10.0, 30.0, 100.0, 500.0])),
+            estimate_s=draw(st.sampled_from([None, 5.0])),
+        )
+        for number in range(1, draw(st.integers(2, 4)))
+    ]
+    return replace(cluster, running=tuple(running)), [head, *behind]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.one_of(situations(most_jobs=5), awaited()))
 def test_no_job_takes_what_a_postponed_head_waits_for(situation):
     """If the expected ends come true, the head gets its later set at its expected start."""
     cluster, queue = situation
@@ -290,6 +325,8 @@ def test_no_job_takes_what_a_postponed_head_waits_for(situation):
         return
     by_id = {r.job_id: r for r in queue}
     then, after = head.postponement.start_s, _after(plan, by_id, cluster, head)
+    for name, slots in head.postponement.gpus:
+        assert after.free[cluster.nodes.index(name), list(slots)].all()
     alone = plan_round([by_id[head.job_id]], after, PlanSettings(policy="eft"), then)
     assert alone.assignments or alone.waiting[0].postponed
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_clusters import clusters, requests
 
-from slurm_gpu_aware.model.cluster import RunningJob
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning import PlanSettings, plan_round
@@ -45,6 +46,44 @@ def situations(draw):
         for number in range(draw(st.integers(0, 7)))
     ]
     return replace(cluster, running=tuple(running)), queue
+
+
+@st.composite
+def crowded(draw):
+    """A head that fits only later, and small jobs behind it: some fit beside it, some before."""
+    n, width = draw(st.integers(1, 3)), draw(st.integers(2, 4))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    scores = {c: rng.choice([0.9, 1.0, 1.5], (n, width)) for c in "AB"}
+    cluster = Cluster.uniform(n, width, scores=scores, same_indices=draw(st.booleans()))
+    cluster.free[:] = rng.random((n, width)) < 0.5
+    cluster.free_cpus[:] = cluster.free.sum(axis=1) + rng.integers(0, 3, n)
+    running = []
+    for node, slot in np.argwhere(~cluster.free).tolist():
+        end = NOW + draw(st.sampled_from([10.0, 20.0]))
+        running.append(RunningJob(f"r{node}.{slot}", ((node, (slot,)),), end, {node: 1}))
+    one_node = draw(st.booleans())
+    least = int(cluster.free.sum(axis=1).max() if one_node else cluster.free.sum())
+    most = width if one_node else n * width
+    head = Request(
+        "0",
+        draw(st.integers(min(least + 1, most), most)),
+        max_nodes=1 if one_node else None,
+        app_class="A",
+        cpus_per_gpu=1,
+        time_limit_s=30.0,
+        priority=1.0,
+    )
+    behind = [
+        Request(
+            str(number),
+            draw(st.integers(1, 2)),
+            app_class=draw(st.sampled_from("AB")),
+            cpus_per_gpu=draw(st.integers(0, 2)),
+            time_limit_s=draw(st.sampled_from([5.0, 10.0, 15.0, 30.0, math.inf])),
+        )
+        for number in range(1, draw(st.integers(2, 6)))
+    ]
+    return replace(cluster, running=tuple(running)), [head, *behind]
 
 
 def demands(request, assignment):
@@ -85,7 +124,7 @@ def cluster_at(cluster, jobs, time_s):
 
 @pytest.mark.parametrize("name", ["pal", "eft"])
 @settings(max_examples=300, deadline=None)
-@given(situations())
+@given(st.one_of(situations(), crowded()))
 def test_backfill_never_delays_the_head(name, situation):
     """If all jobs run to their limits, the head's policy still places it at the promised time.
 
