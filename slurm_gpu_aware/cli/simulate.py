@@ -37,7 +37,8 @@ _HELP = {
     "--backfill/--no-backfill": "EASY backfill. Default: the site's.",
     "--locality-penalty": "Slowdown of a job that spans nodes, of any class. Default: the site's; "
     "on the store's cluster the measured one, unless the configuration sets it.",
-    "--migration": "Cost of a restart or a move.",
+    "--migration": "Time that a restart or a move costs jobs that do not say it themselves. "
+    "Default: restart_s of the class, else of [moves].",
     "--overrun": "Jobs that reach their time limit: kill, as in Slurm, or extend: all limits are "
     "long enough for the slowest GPUs.",
     "--estimate": "What the planner knows of run times: history, from runs that have ended so far; "
@@ -47,7 +48,7 @@ _HELP = {
     "--due": "Jobs without deadline_s are due after a random multiple of their fastest run time, "
     "such as 1-3, from their submission on.",
     "--gpu-model": "GPU model of all nodes, for --eta. Default: that of the store's cluster.",
-    "--movable": "Share of the jobs that allow moves, for NAME:moves.",
+    "--movable": "Share of the jobs that allow moves, of those that do not say, for NAME:moves.",
     "--nodes": "Simulate N equal nodes, not the store's cluster.",
     "--gpus-per-node": "GPUs of each.",
     "--machine": "Kind of machine of each node, with its links.",
@@ -114,7 +115,7 @@ def _option(name: str, *others: str, **details: Any) -> Callable[[_Command], _Co
 @_option("--round", "round_s", type=SOME_SECONDS, metavar="S")
 @_option("--backfill/--no-backfill", default=None)
 @_option("--locality-penalty", type=PENALTY, metavar="L")
-@_option("--migration", "migration_s", type=SECONDS, default=60.0, metavar="S")
+@_option("--migration", "migration_s", type=SECONDS, metavar="S")
 @_option("--overrun", default="kill", metavar="RULE")
 @_option("--estimate", metavar="KIND")
 @_option("--eta", metavar="SHARES")

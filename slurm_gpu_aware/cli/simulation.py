@@ -94,11 +94,14 @@ def gather(config: Config, given: Given, source: Trace | None = None) -> Inputs:
         raise RequestError("--interference needs --profile FILE.json with times of pairs of jobs")
     backfill = given["backfill"]
     classes = (*config.site.classes, *sorted({job.app_class for job in trace.jobs}))
+    of_classes = {name: entry.restart_s for name, entry in config.classes.items()}
+    cost_s = given["migration_s"]
     base = SimSettings(
         order=given["order"] or ("priority" if given["what_if"] else "fifo"),
         round_s=given["round_s"],
         backfill=config.placement.backfill if backfill is None else backfill,
-        migration_s=given["migration_s"],
+        migration_s=config.moves.restart_s if cost_s is None else cost_s,
+        class_restart_s={n: s for n, s in of_classes.items() if s is not None and cost_s is None},
         overrun=given["overrun"],
         estimate=given["estimate"],
         movable_share=given["movable"],

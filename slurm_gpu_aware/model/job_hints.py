@@ -91,7 +91,7 @@ def parse_comment(
         gpus=_value(found, "gpus", _gpus, rules.VALID["gpus"]),
         freq=_value(found, "freq", _freq, rules.VALID["freq"]),
         model=_value(found, "model", _model, rules.VALID["model"]),
-        move=_value(found, "move", _move, rules.VALID["move"]),
+        move=_value(found, "move", parse_move, rules.VALID["move"]),
         due=_value(found, "due", _due, rules.VALID["due"]),
         epochs=_value(found, "epochs", _epochs, rules.VALID["epochs"]),
         place=_choice(found, "place", [*policies, "off"]),
@@ -148,7 +148,8 @@ def _model(text: str) -> str | None:
     return text if len(text) <= rules.MAX_NAME and _MODEL.match(text) else None
 
 
-def _move(text: str) -> str | int | None:
+def parse_move(text: str) -> str | int | None:
+    """`JobHints.move` of a text; None: it is none."""
     if text in rules.MOVE_WORDS:
         return text
     return _number(text[:-1], 1, rules.MAX_RESTART_S) if text.endswith("s") else None

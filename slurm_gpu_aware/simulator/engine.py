@@ -2,9 +2,9 @@
 
 - A round sees the jobs that arrive or end at its time: ends first, then arrivals.
 - The work of a job is fixed (``duration_s`` at slowdown 1). While it holds GPUs it progresses at
-  1 / slowdown, and not at all for ``migration_s`` after a restart or a move.
+  1 / slowdown, and not at all for the time of a restart after a restart or a move.
 - At its time limit a job is killed, so that no reservation is made for a time that is not true.
-  The limit counts anew, without ``migration_s``, from a restart or a move.
+  The limit counts anew, without that time, from a restart or a move.
 - Without ``round_s`` a round follows each arrival and end, each time at which a running job
   reaches the LAS threshold, and each time at which a postponed job expects a better set, or its
   policy accepts a worse one. With it, rounds run at its multiples; GPUs of ended jobs wait for the
@@ -309,7 +309,7 @@ class Simulator:
                 self.state.set_clock(self.state.running[position], clock_mhz)
 
     def _start(self, active: ActiveJob, assignment: Assignment) -> None:
-        cost = 0.0 if active.last is None else self.settings.migration_s
+        cost = 0.0 if active.last is None else self.settings.restart_s(active.job)
         if active.last is None:
             active.start_s = self.clock.now
         else:

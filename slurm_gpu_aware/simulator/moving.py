@@ -36,8 +36,7 @@ class Moving:
 
     def restart_s(self, job: TraceJob) -> float | None:
         """What a restart with more GPUs costs a job; None: it never grows while it runs."""
-        grows = job.elastic and _drawn(job, self.settings.movable_share)
-        return self.settings.migration_s if grows else None
+        return self.settings.restart_s(job) if job.elastic else None
 
     def plan(self) -> list[tuple[ActiveJob, Assignment]]:
         """Running jobs and their new GPUs."""
@@ -88,7 +87,7 @@ class Moving:
     def _movable(self) -> Iterator[Movable]:
         now, share = self.state.clock.now, self.settings.movable_share
         for active in self.state.running.values():
-            if not _drawn(active.job, share):
+            if not _allows_moves(active.job, share):
                 continue
             job = self.state.estimates.holder(active, now)
             request = self._dated(active)
@@ -96,18 +95,21 @@ class Moving:
                 request = request.resized(active.size)
                 if not active.job.elastic:
                     request = replace(request, sizes=())
-            yield Movable(request, job, self.settings.migration_s, active.moved_s)
+            restart_s = self.settings.restart_s(active.job)
+            yield Movable(request, job, restart_s, active.moved_s)
 
     def _dated(self, active: ActiveJob) -> Request:
         """Its request with the work done before it got its GPUs, less that of its restart."""
         request, placed = active.request, active.placed
         if request.due is None or placed is None:
             return request
-        restart_s = 0.0 if active.last is None else self.settings.migration_s
+        restart_s = 0.0 if active.last is None else self.settings.restart_s(active.job)
         done_s = active.done_before_s - restart_s / (placed.slowdown * active.stretch)
         return self.state.estimates.dated(active, request, done_s)
 
 
-def _drawn(job: TraceJob, share: float) -> bool:
-    """Whether a job is one of the share that allows moves; the same in every run."""
+def _allows_moves(job: TraceJob, share: float) -> bool:
+    """Whether a job allows moves; one that does not say, if it is of the share, in every run."""
+    if job.elastic is not None:
+        return job.elastic
     return crc32(job.job_id.encode()) < share * (1 << 32)

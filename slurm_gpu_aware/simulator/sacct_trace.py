@@ -12,11 +12,11 @@ from pathlib import Path
 from slurm_gpu_aware.bounds import MIN_RUN_S, quoted
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.model.class_history import ClassHistory, GivenClass
-from slurm_gpu_aware.model.job_hints import parse_comment
+from slurm_gpu_aware.model.job_hints import JobHints, parse_comment
 from slurm_gpu_aware.names import PROBE_JOB
 from slurm_gpu_aware.placement.registry import policy_names
 from slurm_gpu_aware.simulator.history import select_window
-from slurm_gpu_aware.simulator.trace import Trace, TraceJob, checked, read_csv
+from slurm_gpu_aware.simulator.trace import Trace, TraceJob, checked, read_csv, what_moves
 from slurm_gpu_aware.slurm.sacct import BAD_ROW, SacctRow, sacct_rows
 from slurm_gpu_aware.text_file import BadRow, decoded, read_data, read_text
 
@@ -123,8 +123,9 @@ def _run(
     if not _JOB_ID.fullmatch(row.job_id):
         raise ValueError(f"JobID is {quoted(row.job_id)}, expected the number of a job")
     reason = _no_job(row)
-    asked = _class(row.text("Comment"), classes) if reason is None else None
-    job = checked(_job(row, asked or default_class)) if reason is None else None
+    hints = _hints(row.text("Comment"), classes) if reason is None else JobHints()
+    asked = hints.app_class
+    job = checked(_job(row, asked or default_class, hints.move)) if reason is None else None
     if reason is not None or row.running:
         skipped[reason or "still running"] += 1
     submit = row.submit_s or -math.inf
@@ -194,8 +195,10 @@ def _no_job(row: SacctRow) -> str | None:
     return None
 
 
-def _job(row: SacctRow, app_class: str) -> TraceJob:
+def _job(row: SacctRow, app_class: str, move: str | int | None) -> TraceJob:
     """The job of a row that started; its work is the recorded run time."""
+    if not row.job_id.isdigit():
+        move = "no"  # live no array task and no part of a heterogeneous job is moved
     start, submit, run_s = row.start_s or 0.0, row.submit_s, max(row.elapsed_s, MIN_RUN_S)
     if submit is None:
         raise ValueError(f"job {row.job_id}: no submission time")
@@ -220,13 +223,13 @@ def _job(row: SacctRow, app_class: str) -> TraceJob:
         recorded_run_s=run_s,
         recorded_nodes=row.nodes,
         recorded_slots=row.slots,
+        **what_moves(move),  # type: ignore[arg-type]
     )
 
 
-def _class(comment: str, classes: tuple[str, ...]) -> str | None:
-    """Class in the job hints of a comment, or ``auto``; None: the comment has no class."""
+def _hints(comment: str, classes: tuple[str, ...]) -> JobHints:
+    """The job hints of a comment; of one that has none, or wrong ones, no hint."""
     try:
-        hints = parse_comment(comment, classes, policy_names())
+        return parse_comment(comment, classes, policy_names()) or JobHints()
     except RequestError:
-        return None
-    return hints.app_class if hints and hints.app_class in (*classes, _AUTO) else None
+        return JobHints()

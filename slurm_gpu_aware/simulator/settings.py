@@ -14,6 +14,7 @@ from slurm_gpu_aware.placement.drb.interference import SCOPES, InterferenceProfi
 from slurm_gpu_aware.placement.registry import DEFAULT
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.simulator.communication import SHARES
+from slurm_gpu_aware.simulator.trace import TraceJob
 from slurm_gpu_aware.sizing.allocation import power_limit_w
 
 MEASURED_SHARE = SHARES["alexnet"]
@@ -102,7 +103,10 @@ class SimSettings:
     """EASY backfill; needs time limits (see ``LIMIT_FACTOR``)."""
     backfill_depth: int = PlanSettings.backfill_depth
     migration_s: float = 60.0
-    """Time without progress after a restart or a move of a job (checkpoint, restore)."""
+    """Time without progress after a restart or a move of a job (checkpoint, restore), if neither
+    the job nor ``class_restart_s`` says it."""
+    class_restart_s: Mapping[str, float] = field(default_factory=dict)
+    """Class -> the same for its jobs."""
     overrun: str = "kill"
     """A key of :data:`OVERRUNS`: what becomes of a job that reaches its limit."""
     estimate: str | None = None
@@ -110,7 +114,7 @@ class SimSettings:
     moves: MoveSettings | None = None
     """Running jobs move to better GPUs, as the selector moves them; None: no job moves."""
     movable_share: float = 1.0
-    """Share of the jobs that allow moves, drawn by their ids."""
+    """Share of the jobs that allow moves among those that do not say, drawn by their ids."""
     las_threshold_gpu_s: float = 3600.0
     """Attained service at which LAS moves a job to the second queue. Units: GPU s."""
     due_dates: bool = True
@@ -150,6 +154,11 @@ class SimSettings:
             raise PolicyError("every round of a non-sticky policy places all jobs: no moves beside")
         if self.sizing != "round" and self.power is None:
             raise PolicyError(f"{self.sizing} needs power and size tables: give --eta")
+
+    def restart_s(self, job: TraceJob) -> float:
+        """What a restart or a move costs a job, as live: by itself, its class, or all."""
+        of_class = self.class_restart_s.get(job.app_class, self.migration_s)
+        return of_class if job.restart_s is None else job.restart_s
 
     @property
     def anew(self) -> bool:

@@ -57,8 +57,10 @@ def sts_sizes(
     beside = {a.position for a in wide if a.placed is not None}
     room = state.view(beside, with_holders=False).free.sum(axis=1).tolist()
     nodes = [DueNode(_MODEL, gpus) for gpus in room]
-    restart_s = state.settings.migration_s
-    asked = [_due_job(active, width, gpu_w, now, restart_s) for active in others]
+    asked = [
+        _due_job(active, width, gpu_w, now, state.settings.restart_s(active.job))
+        for active in others
+    ]
     decision = decide(asked, nodes, now, PERIOD_S, keeps=keeps)
     sized = {a.job.job_id: Sized(a.size if a.placed else a.request.gpus) for a in wide}
     sized |= dict.fromkeys(decision.waiting, Sized(0))
@@ -86,7 +88,7 @@ def _due_job(active: ActiveJob, width: int, gpu_w: float, now: float, restart_s:
         work = empirical([seconds], seconds)
         return DueJob(name, math.inf, 0.0, work, {_MODEL: one}, held, movable=False)
     late = request.due.weight * LATE_COST * float(speeds.power[-1])
-    movable = active.job.elastic
+    movable = bool(active.job.elastic)
     if active.placed is not None:
         speeds = replace(speeds, speed=speeds.speed / active.placed.slowdown)
     steps = int(np.sum(speeds.gpus > (held.gpus if held else speeds.gpus[0])))

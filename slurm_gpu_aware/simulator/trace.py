@@ -12,6 +12,8 @@ import numpy as np
 
 from slurm_gpu_aware.bounds import MAX_GPUS, MAX_NODES, MAX_TIME_S, MIN_RUN_S, quoted
 from slurm_gpu_aware.errors import RequestError, SourceError
+from slurm_gpu_aware.filter_rules import VALID
+from slurm_gpu_aware.model.job_hints import parse_move
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.text_file import BadRow, Row, read_table
 from slurm_gpu_aware.topology.patterns import parse_pattern
@@ -54,8 +56,10 @@ class TraceJob:
     """GPU indices that it held on each node; empty: not recorded."""
     sizes: tuple[int, ...] = ()
     """GPU counts that the job may get, ascending, ``gpus`` among them; empty: only it."""
-    elastic: bool = False
-    """Its size may change while it runs, by a restart."""
+    elastic: bool | None = None
+    """It may be restarted while it runs, elsewhere or with another size; None: it does not say."""
+    restart_s: float | None = None
+    """Time that a restart costs it; None: it does not say (`SimSettings.restart_s`)."""
     table: SizeTable | None = None
     """Time and power by size and clock, as they are; None: not known. ``duration_s`` is the work at
     ``gpus`` and the default clock, on the fewest nodes that have so many."""
@@ -142,10 +146,18 @@ def _range(row: Row, column: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def _may_move(row: Row, column: str) -> bool:
-    if row.cells[column] not in ("ok", "no"):
-        raise ValueError(f"{column} is {quoted(row.cells[column])}: expected ok or no")
-    return row.cells[column] == "ok"
+def _move(row: Row, column: str) -> str | int:
+    text = row.cells[column]
+    if (move := parse_move(text)) is None:
+        raise ValueError(f"{column} is {quoted(text)}: expected {VALID['move']}")
+    return move
+
+
+def what_moves(move: str | int | None) -> dict[str, object]:
+    """Fields of a job that says this of moves (`JobHints.move`)."""
+    if move is None:
+        return {}
+    return {"elastic": move != "no", "restart_s": float(move) if isinstance(move, int) else None}
 
 
 def _doubling(gpus: int, least: int, most: int) -> tuple[int, ...]:
@@ -173,7 +185,7 @@ _OPTIONAL: Mapping[str, tuple[str, Callable[[Row, str], object]]] = {
     "pattern": ("pattern", Row.text),
     "priority": ("priority", Row.number),
     "sizes": ("sizes", _range),
-    "move": ("elastic", _may_move),
+    "move": ("move", _move),
     "user": ("user", Row.text),
     "name": ("name", Row.text),
     "vc": ("account", Row.text),  # virtual cluster, in traces of Philly
@@ -192,8 +204,8 @@ def read_csv(
 
     Columns: job_id, submit_s, gpus, duration_s; optional: class (or ``class_column``), model,
     nodes, time_limit_s, deadline_s, weight, bw (high, low), pattern, priority, sizes (MIN-MAX),
-    move (ok, no), user, name, account (or vc). Other columns are ignored. An empty optional cell
-    means the default. Raises SourceError if the file cannot be read, is not CSV, or lacks a
+    move (ok, no, 90s), user, name, account (or vc). Other columns are ignored. An empty optional
+    cell means the default. Raises SourceError if the file cannot be read, is not CSV, or lacks a
     required column.
     """
     table = read_table(source, text)
@@ -209,6 +221,7 @@ def read_csv(
         for column, (target, read) in optional.items():
             if row.cells[column]:
                 values[target] = read(row, column)
+        values |= what_moves(values.pop("move", None))  # type: ignore[arg-type]
         if "sizes" in values:
             values["sizes"] = _doubling(Row.count(row, "gpus"), *_range(row, "sizes"))
         return row.line, checked(TraceJob(**values))  # type: ignore[arg-type]

@@ -7,6 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from slurm_gpu_aware.cli.main import cli
+from slurm_gpu_aware.cli.simulate import simulate
+from slurm_gpu_aware.cli.simulation import gather
+from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.simulator.history import UNSUPPORTED
 from slurm_gpu_aware.simulator.report import plain_summary
 
@@ -419,3 +422,15 @@ def test_seeds_that_would_be_alike_are_refused(trace):
     done = run(trace, "--nodes", "1", "--gpus-per-node", "4", "--seeds", "2")
     assert done.exit_code != 0
     assert "neither is given" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "settings"),
+    [((), (45.0, {"A": 200.0})), (("--migration", "10"), (10.0, {}))],
+)
+def test_a_restart_costs_what_the_configuration_says(tmp_path, trace, option, settings):
+    file = tmp_path / "config.toml"
+    file.write_text("[moves]\nrestart_s = 45.0\n[classes.A]\nrestart_s = 200.0\n")
+    params = simulate.make_context("simulate", [trace, *SITE, *option]).params
+    (one, _) = gather(load_config(file), params).settings
+    assert (one.migration_s, one.class_restart_s) == settings

@@ -66,6 +66,22 @@ def test_only_the_share_that_allows_moves_moves():
     assert 0 < len(moved[0.3]) < len(moved[1.0])
 
 
+@pytest.mark.parametrize(
+    ("says", "share", "end_s"),
+    [
+        ({}, 0.0, 20_000.0),
+        ({"elastic": False}, 1.0, 20_000.0),
+        ({"elastic": True}, 0.0, 10_700.0),  # the restart of its class: 200 s
+        ({"elastic": True, "restart_s": 30.0}, 0.0, 10_530.0),
+        ({"elastic": True, "restart_s": 9_300.0}, 0.0, 20_000.0),  # it would gain less than 300 s
+    ],
+)
+def test_what_a_job_says_itself_goes_before_its_class_and_the_share(says, share, end_s):
+    jobs = [TraceJob("1", 0, 1, 1_000, "A"), TraceJob("2", 0, 1, 10_000, "A", **says)]
+    more = {"class_restart_s": {"A": 200.0}, "movable_share": share}
+    assert run(jobs, TWO, "pal:moves", **more).end_s[1] == end_s
+
+
 @pytest.mark.parametrize("backfill", [False, True])
 @pytest.mark.parametrize("order", ["fifo", "las"])
 @pytest.mark.parametrize("round_s", [None, 300.0])

@@ -456,7 +456,7 @@ def test_a_range_of_sizes_is_that_of_the_job_and_powers_of_two():
     jobs = read_csv("t", text=text).jobs
     assert [(job.sizes, job.elastic) for job in jobs] == [
         ((2, 3, 4, 8), True),
-        ((), False),
+        ((), None),
         ((4,), False),
     ]
 
@@ -468,6 +468,17 @@ def test_a_range_without_the_jobs_gpus_is_a_bad_row(cell):
     assert "sizes is" in bad.reason
 
 
-def test_a_move_is_ok_or_no():
-    text = "job_id,submit_s,gpus,duration_s,move\na,0,4,10,yes\n"
-    assert "expected ok or no" in read_csv("t", text=text).bad_rows[0].reason
+def test_a_move_is_ok_or_no_or_the_time_of_a_restart():
+    text = "job_id,submit_s,gpus,duration_s,move\na,0,4,10,yes\nb,0,4,10,90s\nc,0,4,10,ok\n"
+    trace = read_csv("t", text=text)
+    assert "expected ok, no, or how long a restart takes" in trace.bad_rows[0].reason
+    assert [(job.elastic, job.restart_s) for job in trace.jobs] == [(True, 90.0), (True, None)]
+
+
+def test_recorded_jobs_say_in_their_comments_whether_they_move():
+    """Array tasks and parts of heterogeneous jobs are not moved live."""
+    comments = {"7": "class=A,move=90s", "8": "move=no", "9": "class=A", "10_1": "move=ok"}
+    text = sacct_text(*(row(job_id, Comment=comment) for job_id, comment in comments.items()))
+    found = {job.job_id: (job.elastic, job.restart_s) for job in read_sacct("h", text=text).jobs}
+    silent, refuses = (None, None), (False, None)
+    assert found == {"7": (True, 90.0), "8": refuses, "9": silent, "10_1": refuses}
