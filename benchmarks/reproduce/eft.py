@@ -193,9 +193,11 @@ def section(count: Count, processes: int | None) -> str:
                 shares = [gains(found, case, average) for found in all_found.values()]
                 cells = [f"{spread(s)} ± {_error(s, load.draws)}" for s in shares]
                 rows.append((name, *case, *cells))
-            for scores, found in all_found.items():
-                cells = [spread(gains(found, ("eft", EXACT), value)) for value in OTHERS.values()]
-                beside.append((name, scores, *cells))
+            for known in (known for policy, known in load.policies if policy == "eft"):
+                for scores, found in all_found.items():
+                    case = ("eft", known)
+                    cells = [spread(gains(found, case, value)) for value in OTHERS.values()]
+                    beside.append((name, known, scores, *cells))
     part = "" if count == FULL else " (a part of the runs)"
     synergy = (
         f"Synergy-like: loads {' and '.join(map(str, count.loads))} jobs/h, "
@@ -217,8 +219,8 @@ def section(count: Count, processes: int | None) -> str:
                 "1.8 to 5.4 times the work, log-uniform."
             ),
             table(["workload", "policy", "known", *SCORES], rows),
-            "Other gains of eft over packed, run times known:",
-            table(["workload", "scores", *OTHERS], beside),
+            "Other gains of eft over packed:",
+            table(["workload", "known", "scores", *OTHERS], beside),
             paragraph(
                 "A queue is chaotic: with EASY backfill one trace gains or loses tens of percent "
                 "when its times change by minutes, whatever the policy. GPU-hours and the row of "

@@ -308,7 +308,8 @@ def section(size: Size, processes: int | None) -> str:
         "Machines with two sockets of two P100. Run times alone, across sockets and beside another "
         f"job are {origin}; several neighbours add up. Across sockets a job loses what was "
         "measured for it. Neighbours share a socket. FCFS and BF look at every machine, which the "
-        "authors' versions do not."
+        "authors' versions do not. Each table is one job file, as it is published: no draw, no "
+        "range. Differences of a few percent say nothing of other files."
     )
     parts = [
         f"## Topology-aware placement\n\n{SYNTHETIC if data is None else ''}{intro}",

@@ -99,6 +99,9 @@ def test_eft_on_synthetic_data(scripts, partial, monkeypatch):
     assert "(a part of the runs)" in text
     for row in ("Sia-Philly | eft:moves", "Sia-Philly, other times + EASY | pal", "Synergy-like"):
         assert f"| {row} | " in text
+    others = text.partition("Other gains of eft over packed:")[2]
+    for known in ("run times", "earlier runs", "time limits"):
+        assert f"| Sia-Philly + EASY | {known} | Longhorn, medians | " in others
     assert "nan" not in text
 
 
