@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu_aware.filter_rules import LICENCE, RESERVATION
+from slurm_gpu_aware.filter_rules import LICENCE, RESERVATION, RUNS_FOLDER
 from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.model.penalties import LEVELS, LevelPenalties, combine
 
@@ -194,6 +194,16 @@ class EventsConfig:
     """The filter appends a byte per submission."""
     jobcomp_file: Path | None = None
     """JobCompLoc of jobcomp/filetxt, if the site has it."""
+
+    @property
+    def defer_file(self) -> Path:
+        """File by which the selector lets the filter defer jobs (`gate.holding_pool`)."""
+        return self.submit_file.with_name(f"{self.submit_file.name}.defer")
+
+    @property
+    def runs_folder(self) -> Path:
+        """Folder of what the filter knows of earlier runs (`selector.shortest_runs`)."""
+        return self.submit_file.with_name(f"{self.submit_file.name}{RUNS_FOLDER}")
 
 
 @dataclass(frozen=True)

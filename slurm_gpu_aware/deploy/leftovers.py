@@ -20,7 +20,6 @@ from slurm_gpu_aware.deploy.files import (
 from slurm_gpu_aware.deploy.install import SCRIPT_KEYS, clock_conf_path, filter_files
 from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.deploy.site_scripts import without_join
-from slurm_gpu_aware.filter_rules import RUNS_FOLDER
 from slurm_gpu_aware.gate.holding_pool import LICENCE
 from slurm_gpu_aware.slurm.conffile import SlurmConf, outside_block, read_conf, take_back_settings
 from slurm_gpu_aware.store.ownership import REMOVAL_STATE, ROLLOUT_STATE
@@ -45,8 +44,7 @@ class OwnFiles:
 def own_files(site: Site) -> OwnFiles:
     """What setup has put on this host."""
     config, slurm_dir = site.config, site.slurm_dir
-    store, events = config.store.path, config.events.submit_file
-    runs = events.with_name(f"{events.name}{RUNS_FOLDER}")
+    store, events = config.store.path, config.events
     hooks = [slurm_dir / kind / source.name for kind in SCRIPT_KEYS for source in shipped(kind)]
     files = [
         *hooks,
@@ -54,9 +52,9 @@ def own_files(site: Site) -> OwnFiles:
         slurm_dir / LUA_CONF,
         *(site.unit_dir / name for name in unit_names()),
         clock_conf_path(config),
-        events,
-        events.with_name(f"{events.name}.defer"),
-        *runs.glob("*"),
+        events.submit_file,
+        events.defer_file,
+        *events.runs_folder.glob("*"),
         *(
             store.with_name(name)
             for name in (ROLLOUT_STATE, f"{ROLLOUT_STATE}.lock", REMOVAL_STATE)
@@ -70,7 +68,11 @@ def own_files(site: Site) -> OwnFiles:
         files.append(slurm_dir / CLI_FILTER)
     named = " ".join(site.conf.settings.values())
     hook_folders = [slurm_dir / kind for kind in SCRIPT_KEYS]
-    folders = [*(f for f in hook_folders if f"{f}/*" not in named), runs, events.parent]
+    folders = [
+        *(f for f in hook_folders if f"{f}/*" not in named),
+        events.runs_folder,
+        events.submit_file.parent,
+    ]
     data = [store.parent, *filter(None, [config.source])]
     return OwnFiles(
         [path for path in dict.fromkeys(files) if path.is_file()],

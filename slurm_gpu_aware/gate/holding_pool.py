@@ -62,9 +62,11 @@ def leave_pool_fields(job: SlurmJob) -> tuple[tuple[str, str], ...]:
     return (("ReservationName", ""),) if job.holding_pool is not None else ()
 
 
-def defer_until(submit_file: Path, until_s: float) -> None:
-    """Let the filter defer new jobs until ``until_s`` (Unix seconds), by a file. Raises OSError."""
-    path = submit_file.with_name(f"{submit_file.name}.defer")
-    new = path.with_name(f"{path.name}.new")
+def defer_until(file: Path, until_s: float) -> None:
+    """Let the filter defer new jobs until ``until_s`` (Unix seconds). Raises OSError.
+
+    ``file``: ``EventsConfig.defer_file``.
+    """
+    new = file.with_name(f"{file.name}.new")
     new.write_text(f"{int(until_s)}\n")
-    new.replace(path)
+    new.replace(file)

@@ -122,7 +122,7 @@ class Heartbeat:
 
     def _defer(self, until_s: float) -> None:
         try:
-            defer_until(self.config.events.submit_file, until_s)
+            defer_until(self.config.events.defer_file, until_s)
             self._deferring = True
         except OSError as exc:
             if self._deferring:

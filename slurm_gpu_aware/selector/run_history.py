@@ -65,7 +65,7 @@ class RunReader:
     def __init__(self, config: Config, clock: Callable[[], float] = time.time) -> None:
         self.history = RunHistory()
         self._config, self._clock = config, clock
-        self._shortest = ShortestRuns(config.events.submit_file)
+        self._shortest = ShortestRuns(config.events.runs_folder)
         self._days = config.estimates.history_days
         self._first: RunHistory | None = None
         """The history of the first reading, until a round takes it."""

@@ -14,15 +14,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
-from slurm_gpu_aware.filter_rules import MAX_RUN_NAME, RUNS_FOLDER
+from slurm_gpu_aware.filter_rules import MAX_RUN_NAME
 from slurm_gpu_aware.planning.estimates import KEPT_GROUPS, RunHistory
 
 log = logging.getLogger(__name__)
-
-
-def runs_folder(submit_file: Path) -> Path:
-    """The folder of the files; each is named by the id of its user."""
-    return submit_file.with_name(f"{submit_file.name}{RUNS_FOLDER}")
 
 
 def shortest_text(by_name: Mapping[str, Sequence[tuple[int, float]]]) -> str:
@@ -48,10 +43,13 @@ def shortest_text(by_name: Mapping[str, Sequence[tuple[int, float]]]) -> str:
 
 
 class ShortestRuns:
-    """The files. A failure is logged once; it only keeps the filter from telling."""
+    """The files, each named by the id of its user, in ``folder`` (``EventsConfig.runs_folder``).
 
-    def __init__(self, submit_file: Path) -> None:
-        self.folder = runs_folder(submit_file)
+    A failure is logged once; it only keeps the filter from telling.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self._uids: dict[str, int] = {}
         self._written: set[str] = set()
         """Users that may have a file."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from luafilter import Filter, MakeFilter
 
+from slurm_gpu_aware.config.settings import EventsConfig
 from slurm_gpu_aware.gate.admin_comment import parse
 from slurm_gpu_aware.gate.holding_pool import defer_until
 
@@ -20,7 +21,7 @@ NODE = {"tres_per_node": "gres/gpu:1"}
 def submitted(filter_: Filter) -> Path:
     """The submit file, and beside it the word of the selector."""
     path = filter_.folder / "submitted"
-    defer_until(path, time.time() + 90)
+    defer_until(EventsConfig(path).defer_file, time.time() + 90)
     return path
 
 
@@ -79,7 +80,7 @@ def test_words_that_no_selector_wrote(filter_: Filter, submitted: Path, text: st
 
 
 def test_a_selector_that_has_gone(filter_: Filter, submitted: Path) -> None:
-    defer_until(submitted, time.time() - 1)
+    defer_until(EventsConfig(submitted).defer_file, time.time() - 1)
     assert begin_of(filter_.submit(**NODE).job) is None
     submitted.with_name("submitted.defer").unlink()
     assert begin_of(filter_.submit(**NODE).job) is None

@@ -12,10 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from luafilter import ALICE, SUCCESS, Filter, MakeFilter
 
+from slurm_gpu_aware.config.settings import EventsConfig
 from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import SizeTable
-from slurm_gpu_aware.selector.shortest_runs import runs_folder, shortest_text
+from slurm_gpu_aware.selector.shortest_runs import shortest_text
 from slurm_gpu_aware.sizing.due_plan import due_plan
 
 H = 3600.0
@@ -27,7 +28,7 @@ RUNS = {"train": [(2, 2 * H), (1, 3 * H)]}
 
 
 def write(filter_: Filter, text: str | bytes, uid: int = ALICE) -> Path:
-    folder = runs_folder(filter_.folder / "submitted")
+    folder = EventsConfig(filter_.folder / "submitted").runs_folder
     folder.mkdir(exist_ok=True)
     file = folder / str(uid)
     file.write_bytes(text if isinstance(text, bytes) else text.encode())

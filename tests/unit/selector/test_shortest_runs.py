@@ -16,7 +16,7 @@ from slurm_gpu_aware.filter_rules import MAX_RUNS_BYTES
 from slurm_gpu_aware.planning import estimates
 from slurm_gpu_aware.planning.estimates import KEPT_GROUPS, JobKind, RunHistory
 from slurm_gpu_aware.selector.run_history import RunReader
-from slurm_gpu_aware.selector.shortest_runs import ShortestRuns, runs_folder, shortest_text
+from slurm_gpu_aware.selector.shortest_runs import ShortestRuns, shortest_text
 
 OURS = pwd.getpwuid(os.getuid())
 OTHER = next(entry for entry in pwd.getpwall() if entry.pw_uid != OURS.pw_uid)
@@ -29,7 +29,7 @@ def kind(user: str = OURS.pw_name, name: str = "train", gpus: int = 2) -> JobKin
 
 @pytest.fixture
 def files(tmp_path: Path) -> ShortestRuns:
-    return ShortestRuns(tmp_path / "submitted")
+    return ShortestRuns(tmp_path / "submitted.runs")
 
 
 def written(files: ShortestRuns) -> dict[str, str]:
@@ -125,7 +125,7 @@ def test_only_what_has_changed_is_written(files: ShortestRuns) -> None:
 def test_a_folder_that_cannot_be_written_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    files = ShortestRuns(tmp_path / "gone" / "submitted")
+    files = ShortestRuns(tmp_path / "gone" / "submitted.runs")
     history = RunHistory()
     history.add(kind(), 60.0)
     with caplog.at_level(logging.WARNING):
@@ -153,7 +153,7 @@ def test_the_reader_writes_at_first_and_with_later_runs(site: Site) -> None:
     mine = row(User=OURS.pw_name)
     site.sacct(mine)
     site.reader.read()
-    file = runs_folder(site.config.events.submit_file) / str(OURS.pw_uid)
+    file = site.config.events.runs_folder / str(OURS.pw_uid)
     assert file.read_text() == "747261696e 1200 2400\n"
     site.reader.renew()
     site.now += 600
@@ -171,4 +171,4 @@ def test_without_estimates_there_is_no_file(site: Site) -> None:
     site.reader.read()
     config = Config(events=site.config.events, estimates=EstimatesConfig(0))
     RunReader(config).start()
-    assert list(runs_folder(site.config.events.submit_file).iterdir()) == []
+    assert list(site.config.events.runs_folder.iterdir()) == []
