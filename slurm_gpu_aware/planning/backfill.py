@@ -19,9 +19,12 @@ import numpy as np
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, Gpus, each_gpu
 from slurm_gpu_aware.model.request import Postponement, Request
+from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.postponing import awaited
 from slurm_gpu_aware.planning.timeline import NodeShare, Timeline, hold, keep_least, take
+
+_MOST_KEPT = 16  # nodes up to which reserved GPUs are listed
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,3 +164,20 @@ def _unreserved_sockets(cluster: Cluster, request: Request, now: Cluster) -> Clu
     socket = cluster.sockets.gpu
     beside = np.take_along_axis(whole, np.maximum(socket, 0), axis=1)
     return replace(cluster, free=cluster.free & (socket >= 0) & beside)
+
+
+def with_reserved(
+    assignment: Assignment, head: Request, here: Cluster, view: Cluster
+) -> Assignment:
+    """The assignment behind the head, with free but reserved GPUs: ``kept_for``, ``kept``."""
+    kept = here.free & ~view.free
+    nodes = np.flatnonzero(kept.any(axis=1)).tolist()
+    if not nodes:
+        return assignment
+    slots = [np.flatnonzero(kept[node]).tolist() for node in nodes]
+    words = set_words(here.nodes, nodes, slots)
+    text = f"{assignment.why.get('summary', '')}; free, but reserved for job {head.job_id}: {words}"
+    why = {**assignment.why, "kept_for": head.job_id, "summary": text}
+    if len(nodes) <= _MOST_KEPT:
+        why["kept"] = {here.nodes[n]: s for n, s in zip(nodes, slots, strict=True)}
+    return replace(assignment, why=why)

@@ -33,7 +33,7 @@ from slurm_gpu_aware.model.running_jobs import RunningJobs
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.placement.policy import Reason
 from slurm_gpu_aware.planning import due_dates
-from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve
+from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve, with_reserved
 from slurm_gpu_aware.planning.dispatcher import Dispatcher, PlacementFailedError, shape_of
 from slurm_gpu_aware.planning.due_sizes import with_due_sizes
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
@@ -57,7 +57,6 @@ from slurm_gpu_aware.planning.timeline import (
 )
 from slurm_gpu_aware.time_text import duration
 
-_MOST_KEPT = 16  # nodes up to which reserved GPUs are listed
 _Placed = list[tuple[Request, Assignment]]
 
 
@@ -96,7 +95,7 @@ def plan_round(
         cluster, queue = budget.cluster, [budget.needing(request) for request in queue]
     dispatcher = Dispatcher(settings, policy_options, now, cluster.running)
     grows = moldable or budget is not None
-    one = _Round(cluster, settings, now, dispatcher, explain, reserves=grows)
+    one = _Round(cluster, settings, now, dispatcher, explain, grows=grows)
     plan = one.plan(queue)
     if grows:
         plan = sized(plan, one.placed, one.spare, dispatcher, budget, power)
@@ -114,14 +113,15 @@ class _Round:
         dispatcher: Dispatcher,
         explain: bool,
         *,
-        reserves: bool,
+        grows: bool,
     ) -> None:
-        """``reserves``: the head gets a reservation in any case."""
+        """``grows``: what is spare goes to growth, so the head gets a reservation in any case."""
         self.settings = settings
         self.now = now
         self.dispatcher = dispatcher
         self.explain = explain
-        self.reserves = reserves or explain or settings.backfill
+        self.grows = grows
+        self.reserves = grows or explain or settings.backfill
         self.cluster = cluster.copy()
         self.spare = self.cluster
         """What no waiting job can use, now and when the head starts."""
@@ -305,6 +305,17 @@ class _Round:
             self._backfill(head, room, behind, strict=True)
         for request in behind[depth:]:
             self._wait(request, why)
+        if wait is not None and self.grows:
+            self._keep_for_next(room, behind)
+
+    def _keep_for_next(self, room: BackfillRoom, behind: list[Request]) -> None:
+        """Behind a head that waits by its own choice: no growth delays the first misfit either."""
+        known = ((request, self.waiting.get(request.job_id)) for request in behind)
+        misfits = (r for r, w in known if w and not (w.postponement or w.infeasible or w.failed))
+        if (first := next(misfits, None)) is not None:
+            timeline = Timeline(self.running, self.now, self.started)
+            shadow = reserve(first, room.now, timeline, self.dispatcher)
+            self.spare = BackfillRoom(room.outside, shadow).outside
 
     def _wait_as_head(self, head: Request, shadow: Shadow | None) -> None:
         self._wait(
@@ -357,7 +368,7 @@ class _Round:
                 view = room.view(request, self.now)
                 answer = self.dispatcher.place(request, view, self._awaited)
                 if isinstance(answer, Assignment):
-                    answer = _with_reserved(answer, head, room.now, view)
+                    answer = with_reserved(answer, head, room.now, view)
                     self._record(request, answer, room.take(request, answer, self.now))
                 elif answer is not None:
                     self._postpone(request, answer, answer.reason)
@@ -378,20 +389,3 @@ class _Round:
                 f"which comes first and has {what} reserved"
             )
         return f"behind job {head.job_id}: {self.dispatcher.why_not(request, room.now).text}"
-
-
-def _with_reserved(
-    assignment: Assignment, head: Request, here: Cluster, view: Cluster
-) -> Assignment:
-    """The assignment with the reserved free GPUs in ``why``: ``kept_for``, ``kept``."""
-    kept = here.free & ~view.free
-    nodes = np.flatnonzero(kept.any(axis=1)).tolist()
-    if not nodes:
-        return assignment
-    slots = [np.flatnonzero(kept[node]).tolist() for node in nodes]
-    words = set_words(here.nodes, nodes, slots)
-    text = f"{assignment.why.get('summary', '')}; free, but reserved for job {head.job_id}: {words}"
-    why = {**assignment.why, "kept_for": head.job_id, "summary": text}
-    if len(nodes) <= _MOST_KEPT:
-        why["kept"] = {here.nodes[n]: s for n, s in zip(nodes, slots, strict=True)}
-    return replace(assignment, why=why)

@@ -94,6 +94,24 @@ def test_growth_leaves_the_gpus_that_are_reserved_for_the_head():
     assert "next in line" in reasons(plan)["1"]
 
 
+@pytest.mark.parametrize("behind", [1, 0])
+@pytest.mark.parametrize("settings", [{}, {"backfill": True}])
+def test_behind_a_head_by_choice_growth_leaves_the_gpus_of_the_first_that_does_not_fit(
+    behind, settings
+):
+    """Job 0 waits for the faster GPU of node 0, and keeps no other one from growth."""
+    scores = np.array([[1.0] * 4, [1.5] * 4])
+    cluster = busy(
+        Cluster.uniform(2, 4, scores={"B": scores}),
+        ("soon", (0,), NOW + 600),
+        ("late", (1, 2, 3), NOW + 5000),
+    )
+    queue = [job(0), job(1, sizes=(1, 2, 4), estimate_s=60.0), job(2, 8)][: 2 + behind]
+    plan = plan_of(queue, cluster, settings=PlanSettings(policy="eft", **settings))
+    assert plan.waiting[0].postponed
+    assert sizes(plan) == {"1": 1 if behind else 4}
+
+
 def test_growth_over_a_slow_network_is_not_taken():
     cluster = Cluster.uniform(2, 1, locality_penalty=2.0)
     assert sizes(plan_of([job(0, 1, sizes=(1, 2))], cluster)) == {"0": 1}
