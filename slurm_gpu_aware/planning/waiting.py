@@ -36,6 +36,7 @@ from slurm_gpu_aware.placement.policy import Policy, WaitRule
 
 _MOST_ENDS = 40
 _MOST_TRIALS = 4  # placements at later times for one decision
+_LEAST_GAIN_S = 5.0  # Slurm takes as long from the end of a job to the start of the next
 _LEAST_REST = 0.05  # of its expected run time: what an overdue job is expected to run on
 
 
@@ -149,7 +150,7 @@ def better_later(
     """Return the set that is best worth the wait; None: start now.
 
     That is the set with the least weight x wait + run time, if that is below the run time of a
-    start now by the margin.
+    start now by the margin, and by some seconds.
 
     Parameters
     ----------
@@ -160,7 +161,7 @@ def better_later(
     rule, run_s = policy.wait_rule(), request.expected_s
     if rule is None or not 0.0 < run_s < math.inf:
         return None
-    goal = run_s * (here.slowdown - rule.margin)
+    goal = _goal_s(run_s, here, rule)
     least = LeastSlowdown.of(request, cluster)
     latest = min(rule.until_s(request, now), worth_until_s(request, here, least, now, rule))
     if latest <= now:
@@ -183,8 +184,12 @@ def worth_until_s(
 ) -> float:
     """Latest start at which the fastest GPUs would be worth the wait: a bound."""
     run_s = request.expected_s
-    goal = run_s * (here.slowdown - rule.margin)
-    return now + (goal - run_s * least.anywhere) / rule.weight
+    return now + (_goal_s(run_s, here, rule) - run_s * least.anywhere) / rule.weight
+
+
+def _goal_s(run_s: float, here: Assignment, rule: WaitRule) -> float:
+    """Time below which wait and run must take for the wait to pay."""
+    return run_s * here.slowdown - max(run_s * rule.margin, _LEAST_GAIN_S)
 
 
 @dataclass(frozen=True, eq=False)

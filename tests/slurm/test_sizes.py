@@ -177,16 +177,18 @@ def test_a_running_job_grows_when_gpus_become_free(cluster: Cluster) -> None:
     goes_on(cluster, job_id, r"moved from n(.|\n)*by their\s+number")
 
 
-def shrinking(cluster: Cluster) -> tuple[str, str, list[str]]:
-    """A job of bob, one of alice that has just been stopped to shrink, and two of bob for which."""
+STOPS_SLOWLY = COUNTS.replace("exit 0'", "touch stopping-$SLURM_JOB_ID; sleep 4; exit 0'")
+
+
+def shrinking(cluster: Cluster, script: str = COUNTS) -> tuple[str, str, list[str]]:
+    """A job of bob, one of alice that is about to shrink, and two of bob for which it does."""
     held = cluster.submit("bob", ["-N3", "--gres=gpu:4", "--time=300"], WAIT)
     cluster.wait(held, "RUNNING", 60)
     comment = "--comment=class=A,model=net,gpus=1-4,move=10s"
-    job_id = cluster.submit("alice", ["-n1", "--gpus-per-task=1", comment, *APPENDS], COUNTS)
+    job_id = cluster.submit("alice", ["-n1", "--gpus-per-task=1", comment, *APPENDS], script)
     cluster.wait(job_id, "RUNNING", 60)
     assert sum(map(len, cluster.gpus(job_id).values())) == 4
     others = [cluster.submit("bob", ["--gres=gpu:1"], WAIT) for _ in range(2)]
-    await_requeue(cluster, job_id)
     return held, job_id, others
 
 
@@ -195,8 +197,12 @@ def test_a_running_job_shrinks_so_that_waiting_jobs_start(cluster: Cluster) -> N
 
     The request is not changed before its record is back: the change would be lost.
     """
-    held, job_id, others = shrinking(cluster)
+    held, job_id, others = shrinking(cluster, STOPS_SLOWLY)
+    stopping = f"test -e /shared/home/alice/stopping-{job_id}"
+    is_stopping = lambda: cluster.run("ctl", stopping).returncode == 0  # noqa: E731
+    cluster.wait_until(is_stopping, 90, lambda: str(cluster.job(job_id)))
     cluster.service_down("ctl", "selectd", "KILL")
+    await_requeue(cluster, job_id)
     for change in ("numtasks=2", "comment=class=A,model=net,gpus=4-4,move=10s"):
         done = cluster.run("ctl", ["scontrol", "update", f"jobid={job_id}", change], "alice")
         assert done.returncode != 0
@@ -217,6 +223,7 @@ def test_a_running_job_shrinks_so_that_waiting_jobs_start(cluster: Cluster) -> N
 def test_a_job_that_was_held_while_it_shrank_waits_no_two_minutes(cluster: Cluster) -> None:
     """Slurm's delay of requeued jobs is left out after the release, too."""
     held, job_id, others = shrinking(cluster)
+    await_requeue(cluster, job_id)
     cluster.sh("ctl", ["scontrol", "hold", job_id], "alice")
     for other in others:
         cluster.wait(other, "RUNNING", 60)
