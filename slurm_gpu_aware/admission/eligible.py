@@ -53,7 +53,8 @@ def leave_if_shared(entry: QueueEntry) -> None:
     """Raise CannotPlanError if the job may use nodes with shared GPUs."""
     may_use = _may_use(entry)
     if any(node.shared_gres and may_use(node.name) for node in entry.context.nodes.values()):
-        raise CannotPlanError("the GPUs of its nodes are shared or cut in parts (MPS, shards, MIG)")
+        why = "the GPUs of its nodes are cut in parts (MPS, MIG, shards that Slurm counts by node)"
+        raise CannotPlanError(why)
 
 
 def _may_use(entry: QueueEntry) -> Callable[[str], bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 import numpy as np
 
@@ -104,11 +105,11 @@ def build_cluster(
     now: float = 0.0,
     rules: PreemptionRules | None = None,
 ) -> Cluster:
-    """The planner's cluster: nodes with GPUs in Slurm's order, without MPS, shards and MIG.
+    """The planner's cluster: nodes with GPUs in Slurm's order, without MPS and MIG.
 
     A GPU is free if its node is usable, Slurm has not drained it, and neither the node (GresUsed)
-    nor one of ``holds`` uses it. No GPU of ``busy_nodes`` is free: Slurm starts no job on a node
-    while an epilog runs there. ``rules`` None: Slurm preempts no job.
+    nor one of ``holds`` uses it or a shard of it. No GPU of ``busy_nodes`` is free: Slurm starts no
+    job on a node while an epilog runs there. ``rules`` None: Slurm preempts no job.
     """
     here = [node for node in nodes if node.gpus and not node.shared_gres]
     names = [node.name for node in here]
@@ -157,7 +158,8 @@ def _gpus(
         if is_usable(node):
             slots = [s for s in all_slots if s not in node.gpus_drained]
             exists[i, slots] = True
-            free[i, [s for s in slots if s not in node.gpus_used]] = node.name not in busy
+            taken = node.gpus_used | node.shared_gpus
+            free[i, [s for s in slots if s not in taken]] = node.name not in busy
     return exists, free
 
 
@@ -185,14 +187,21 @@ def _running_jobs(
     rules: PreemptionRules,
     now: float,
 ) -> list[RunningJob]:
-    """Jobs on these nodes, with those of their GPUs that the nodes count as used."""
+    """Jobs on these nodes, with those of their GPUs that the nodes count as used.
+
+    A GPU of which several jobs have shards is that of the job that ends last.
+    """
     places = {node.name: i for i, node in enumerate(nodes)}
+    last = _last_of_shards(jobs, places)
     running = []
     for job in (job for job in jobs if job.state in HOLDING):
         shares = [(places[share.node], share) for share in job.shares if share.node in places]
         if not shares:
             continue
-        used = ((i, [g for g in share.gpus if g in nodes[i].gpus_used]) for i, share in shares)
+        used = (
+            (i, [g for g in share.gpus if g in nodes[i].gpus_used] + last.get((job.id, i), []))
+            for i, share in shares
+        )
         holds_cpus = job.state in HOLDING_CPUS
         one = RunningJob(
             job_id=job.id,
@@ -204,8 +213,27 @@ def _running_jobs(
             start_s=job.start_s or 0.0,
             node_count=len(job.shares),
         )
-        running.append(rules.with_standing(one, job, now))
+        if any(share.shards for _, share in shares):
+            running.append(one)  # its end alone frees no GPU, so it is no victim
+        else:
+            running.append(rules.with_standing(one, job, now))
     return running
+
+
+def _last_of_shards(
+    jobs: Sequence[SlurmJob], places: Mapping[str, int]
+) -> dict[tuple[str, int], list[int]]:
+    """(Job, node index) -> GPUs of whose shards it holds some longer than any other job."""
+    last: dict[tuple[int, int], SlurmJob] = {}
+    for job in (job for job in jobs if job.state in HOLDING):
+        for share in (share for share in job.shares if share.node in places):
+            for slot in share.shards:
+                gpu = places[share.node], slot
+                last[gpu] = max(last.get(gpu, job), job, key=attrgetter("end_s"))
+    found: dict[tuple[str, int], list[int]] = {}
+    for (node, slot), job in last.items():
+        found.setdefault((job.id, node), []).append(slot)
+    return found
 
 
 def _class_of_running(job: SlurmJob, site: SiteProfile) -> str | None:

@@ -270,7 +270,11 @@ def _types(g: DoctorContext) -> Iterator[Check]:
         yield failed("gres types", "Slurm knows no node with GPUs", "add Gres= to the node lines")
         return
     shared = hostlist(n.name for n in with_gpus if n.shared_gres)
-    note = f"; unsupported (shards, MPS, MIG): {shared}" if shared else ""
+    note = f"; unsupported (MPS, MIG, shards that Slurm counts by node): {shared}" if shared else ""
+    mixed = hostlist(n.name for n in with_gpus if n.gpus_used & n.shared_gpus)
+    if mixed:
+        found = f"{mixed}: Slurm has given the same GPU as a whole and in shards"
+        yield warning("gres types", found, "add File= to the lines Name=shard of gres.conf")
     whole = [n for n in with_gpus if not n.shared_gres]
     plain = [n.name for n in whole if not gpu_slots(n)[1]]
     lines = "'gpu-aware setup --roll' changes nodes one by one, each while it has no job"

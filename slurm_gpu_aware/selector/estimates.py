@@ -58,7 +58,7 @@ class Estimates:
         now: float,
         ends: dict[tuple[str, float], float],
     ) -> RunningJob:
-        if job is None or not one.gpus:
+        if job is None or not one.gpus or any(share.shards for share in job.shares):
             return one
         started = job.state in HOLDING and job.start_s is not None
         start = job.start_s if started and job.start_s is not None else now  # it starts just now

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -27,6 +27,7 @@ from slurm_gpu_aware.slurm.records import (
 )
 from slurm_gpu_aware.slurm.values import (
     UNSET,
+    GresItem,
     gpu_count,
     is_mig,
     parse_duration,
@@ -47,6 +48,7 @@ _EXCLUSIVE = 0
 def node_of(raw: Mapping[str, Any]) -> SlurmNode:
     """A node from the fields of `libslurm_fields.NODE`. Raises SourceError."""
     gres = parse_gres(raw["gres"])
+    shards = _shards(gres, raw["gres_used"])
     started = raw["slurmd_start_time"]
     return SlurmNode(
         name=raw["name"],
@@ -60,7 +62,8 @@ def node_of(raw: Mapping[str, Any]) -> SlurmNode:
         cpus_used=raw["alloc_cpus"],
         memory_mb=raw["real_memory"] - raw["mem_spec_limit"],
         memory_used_mb=raw["alloc_memory"],
-        shared_gres=any(item.name != "gpu" or is_mig(item.kind) for item in gres),
+        shared_gres=shards is None or any(item.name == "mps" or is_mig(item.kind) for item in gres),
+        shards=shards or {},
         cores=_cores(raw),
         gpu_sockets=tuple(item.sockets for item in gres if item.name == "gpu"),
         reason=raw["reason"],
@@ -85,7 +88,7 @@ def _gpu_indices(text: str) -> frozenset[int]:
     """GPU indices of ``GresUsed`` or ``GresDrain``; free ones for GPUs without device file."""
     found: set[int] = set()
     counted = 0
-    for item in parse_gres(text):
+    for item in (item for item in parse_gres(text) if item.name == "gpu"):
         slot = slot_of(item.kind)
         if item.indices is not None:
             found.update(item.indices)
@@ -95,6 +98,25 @@ def _gpu_indices(text: str) -> frozenset[int]:
             counted += item.count
     free = (slot for slot in itertools.count() if slot not in found)
     return frozenset([*found, *itertools.islice(free, counted)])
+
+
+def _shards(gres: Sequence[GresItem], used: str) -> dict[int, tuple[int, int]] | None:
+    """GPU index -> (shards in use, all shards); None: Slurm does not tell which GPUs these are."""
+    if all(item.name != "shard" for item in gres):
+        return {}
+    gpus = [item for item in gres if item.name == "gpu"]
+    slots: Sequence[int | None] = [slot_of(item.kind) for item in gpus]
+    if None in slots:
+        slots = range(sum(item.count for item in gpus))
+    shown = [item for item in parse_gres(used) if item.name == "shard"]
+    if len(shown) == 1 and len(shown[0].parts) == len(slots):
+        found = dict(zip(slots, shown[0].parts, strict=True))
+    elif all(len(item.parts) == 1 for item in shown):
+        found = {slot_of(item.kind): item.parts[0] for item in shown}
+    else:
+        return None
+    told = {slot: parts for slot, parts in found.items() if slot is not None}
+    return told if told and len(told) == len(found) else None
 
 
 def partition_of(raw: Mapping[str, Any]) -> SlurmPartition:

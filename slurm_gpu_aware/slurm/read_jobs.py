@@ -201,14 +201,18 @@ def _shares(text: str) -> tuple[NodeShare, ...]:
         node, cpus, cores, memory, gres_line = line.split("\t")
         types: dict[int, str] = {}
         held: list[int] = []
+        shards: dict[int, int] = {}
         for gres in parse_gres(gres_line):
+            if gres.name == "shard" and gres.count:
+                shards |= {slot: used for slot, (used, _) in enumerate(gres.parts) if used}
             if gres.name != "gpu" or gres.indices is None:
-                continue  # a GRES that shares GPUs, or GPUs that Slurm only counts
+                continue  # GPUs that Slurm only counts, or MPS
             if gres.count and not gres.indices:
                 raise SourceError(f"no indices in {gres_line[:80]!r}")
             held.extend(gres.indices)
             if gres.kind is not None:
                 types.update(dict.fromkeys(gres.indices, gres.kind))
         ids = None if cores == "*" else parse_indices(cores)
-        shares.append(NodeShare(node, int(cpus), int(memory), tuple(sorted(held)), types, ids))
+        gpus = tuple(sorted(held))
+        shares.append(NodeShare(node, int(cpus), int(memory), gpus, types, ids, shards))
     return tuple(shares)

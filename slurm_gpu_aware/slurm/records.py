@@ -41,6 +41,8 @@ class NodeShare:
     """GPU index -> GRES type of the GPU, if it has one."""
     cores: tuple[int, ...] | None = None
     """Its cores, counted over the node's sockets; None: not known."""
+    shards: Mapping[int, int] = field(default_factory=dict)
+    """GPU index -> shards of this GPU."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +217,7 @@ class SlurmNode:
     gpus: tuple[tuple[str | None, int], ...]
     """Configured GPUs as (type, count) in Slurm's order; type None: untyped."""
     gpus_used: frozenset[int]
-    """GPU indices that Slurm counts as allocated."""
+    """GPU indices that Slurm counts as allocated as a whole."""
     gpus_drained: frozenset[int] = frozenset()
     """GPU indices that Slurm has drained (GresDrain)."""
     cpus: int = 0
@@ -226,7 +228,9 @@ class SlurmNode:
     memory_mb: int = 0
     memory_used_mb: int = 0
     shared_gres: bool = False
-    """It has MPS, shards or MIG, so its GPUs are left to Slurm."""
+    """It has MPS, MIG, or shards of GPUs that Slurm does not tell; its GPUs are left to Slurm."""
+    shards: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """GPU index -> (shards in use, all shards); empty: it has none."""
     cores: NodeCores | None = None
     """None: not known, or free cores of a socket cannot be counted."""
     gpu_sockets: tuple[tuple[int, ...] | None, ...] = ()
@@ -235,6 +239,11 @@ class SlurmNode:
     """Why it is drained or down; empty: no reason."""
     slurmd_start_s: float | None = None
     """Start of its slurmd; None: it has not registered since slurmctld read its files."""
+
+    @property
+    def shared_gpus(self) -> frozenset[int]:
+        """GPU indices of which jobs have shards."""
+        return frozenset(slot for slot, (used, _) in self.shards.items() if used)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,9 @@ _GPU = re.compile(
     r"(?::no_consume)?(?::([0-9]+))?"
     r"(?:\((?:IDX:([0-9,-]*|N/A)|S:([0-9,-]+)|CNT:([0-9]+))\))?\Z"
 )
+_SHARDS = re.compile(
+    r"shard(?::([A-Za-z][A-Za-z0-9._+-]*))?:([0-9]+)(?:\(([-0-9/,]+|S:[0-9,-]+)\))?\Z"
+)
 _SLICE = re.compile(
     r"(?:(?<![0-9a-z])|(?<=mig))[1-9][0-9]?g[._]?[0-9]+gb(?![0-9a-z])|(?<![a-z])mig(?![a-z])",
     re.IGNORECASE,
@@ -98,11 +101,13 @@ class GresItem:
     kind: str | None
     """Type; None: untyped."""
     count: int
-    """Number of GPUs; 0 for a GRES that shares them."""
+    """Number of GPUs or shards; 0 for MPS."""
     indices: tuple[int, ...] | None
     """Slurm's GPU indices; None: not in the entry."""
     sockets: tuple[int, ...] | None = None
     """Sockets that the GPUs are bound to (``S:0-1``); None: not in the entry."""
+    parts: tuple[tuple[int, int], ...] = ()
+    """Shards in use and all shards of each GPU (``2/8,0/8``), in the order of the node's GPUs."""
 
 
 def is_mig(kind: str | None) -> bool:
@@ -116,14 +121,17 @@ def parse_gres(text: str) -> tuple[GresItem, ...]:
 
     A line holds all that a site has defined: ``gpu:a100:4(S:0-1),shard:32``, ``tmp:512G``,
     ``VramPerGpu:no_consume:48G``, ``gpu:g0:1(IDX:0),shard:0(0/8,-/8)``, ``gpu:a100(CNT:2)``, or
-    ``(null)``. Raises SourceError for an invalid entry of GPUs.
+    ``(null)``. Slurm writes ``gpu:(null):1`` for untyped GPUs beside shards. Raises SourceError for
+    an invalid entry of GPUs.
     """
     if text in UNSET:
         return ()
     items: list[GresItem] = []
-    for item in _ITEMS.split(text):
+    for item in _ITEMS.split(text.replace(":(null):", ":")):
         name = re.split(r"[:(]", item, maxsplit=1)[0]
-        if name in ("mps", "shard"):
+        if name == "shard":
+            items.append(_shards(item))
+        elif name == "mps":
             items.append(GresItem(name, None, 0, None))
         elif name == "gpu":
             items.append(_gpus(item))
@@ -147,3 +155,18 @@ def _gpus(item: str) -> GresItem:
         indices = (slot,)
     sockets = parse_indices(bound) if bound is not None else None
     return GresItem("gpu", kind, count, indices, sockets)
+
+
+def _shards(item: str) -> GresItem:
+    """Shards; without ``parts`` if the entry does not say how many each GPU has, or is not read."""
+    match = _SHARDS.match(item)
+    if match is None:
+        return GresItem("shard", None, 0, None)
+    kind, number, found = match.groups()
+    parts: list[tuple[int, int]] = []
+    for part in (found or "").split(","):
+        used, _, total = part.partition("/")
+        if not total.isdecimal() or not (used.isdecimal() or used == "-"):  # "-": a whole GPU
+            return GresItem("shard", kind, int(number), None)
+        parts.append((0 if used == "-" else int(used), int(total)))
+    return GresItem("shard", kind, int(number), None, parts=tuple(parts))

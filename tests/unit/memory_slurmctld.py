@@ -70,10 +70,10 @@ def _held(jobs: Iterable[Record]) -> set[tuple[str, int]]:
 
 
 def node_with_gpus(node: Record, state: State) -> Record:
-    """The node's record, with the GPUs that jobs hold where there are any."""
+    """The node's record, with the GPUs that jobs hold where there are any, and its own shards."""
     used = {slot for name, slot in _held(state["jobs"]) if name == node["name"]}
     held = ",".join(f"gpu:g{slot}:1(IDX:{slot})" for slot in sorted(used))
-    return node | {"gres_used": held}
+    return node | {"gres_used": ",".join(filter(None, [held, node["gres_used"]]))}
 
 
 def _shown_id(job: Record) -> str:

@@ -386,7 +386,19 @@ def test_types_of_gpus(cluster: Cluster):
     cluster.nodes(TYPED, "gpu:a100_3g.20gb:8", "gpu:2,shard:16")
     found = cluster.doctor()[1]
     assert found["gres types"]["status"] == "ok"
-    assert found["gres types"]["found"].endswith("unsupported (shards, MPS, MIG): n[2-3]")
+    assert found["gres types"]["found"].endswith(
+        "unsupported (MPS, MIG, shards that Slurm counts by node): n[2-3]"
+    )
+
+
+@pytest.mark.parametrize(("shared", "status"), [(0, "warning"), (1, "ok")])
+def test_gpus_that_slurm_gives_as_a_whole_and_in_shards(cluster: Cluster, shared: int, status: str):
+    shards = ",".join(f"shard:g{i}:{2 * (i == shared)}({2 * (i == shared)}/4)" for i in range(2))
+    used = f"gpu:g0:1(IDX:0),{shards}"
+    node = node_record("n1", gres=f"{TYPED},shard:8", gres_used=used)
+    cluster.answer(nodes=[node])
+    found = cluster.doctor()[1]["gres types"]
+    assert (found["status"], "n1: Slurm has given" in found["found"]) == (status, not shared)
 
 
 def test_agents_that_are_silent_or_obey_no_orders(

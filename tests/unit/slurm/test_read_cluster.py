@@ -89,6 +89,45 @@ def test_what_shares_gpus() -> None:
         node_of(node_record("n1", gres="gpu:2G"))
 
 
+INDEXED = "gpu:g0:1,gpu:g1:1,gpu:g3:1"
+
+
+@pytest.mark.parametrize(
+    ("gres", "used", "shards"),
+    [
+        ("gpu:2,shard:8", "gpu:1(IDX:0),shard:3(0/4,3/4)", {0: (0, 4), 1: (3, 4)}),
+        ("gpu:2,shard:8", "gpu:(null):0(IDX:N/A),shard:(null):1(1/4,0/4)", {0: (1, 4), 1: (0, 4)}),
+        ("gpu:a100:2,shard:8", "gpu:a100:0,shard:a100:1(-/4,1/4)", {0: (0, 4), 1: (1, 4)}),
+        (f"{INDEXED},shard:12", "shard:2(0/4,0/4,2/4)", {0: (0, 4), 1: (0, 4), 3: (2, 4)}),
+        (
+            f"{INDEXED},shard:g0:4,shard:g3:4",
+            "gpu:g1:1(IDX:1),shard:g0:0(0/4),shard:g3:4(4/4)",
+            {0: (0, 4), 3: (4, 4)},
+        ),
+        ("gpu:2", "gpu:1(IDX:0)", {}),
+    ],
+)
+def test_shards_of_each_gpu(gres: str, used: str, shards: dict[int, tuple[int, int]]) -> None:
+    node = node_of(node_record("n1", gres=gres, gres_used=used))
+    assert (node.shards, node.shared_gres) == (shards, False)
+    assert node.shared_gpus == {slot for slot, (held, _) in shards.items() if held}
+
+
+@pytest.mark.parametrize(
+    ("gres", "used"),
+    [
+        ("gpu:2,shard:8", "(null)"),
+        ("gpu:2,shard:8", "gpu:0(IDX:N/A),shard:0"),
+        ("gpu:2,shard:8", "shard:1(1/4,0/4,0/4)"),
+        ("gpu:a:1,gpu:b:1,shard:8", "shard:a:0(0/4),shard:b:1(1/4)"),
+        ("gpu:2,shard:8,mps:200", "shard:1(1/4,0/4),mps:0(0/100,0/100)"),
+        (f"{INDEXED},shard:12", "shard:g0:0(0/4),shard:x:0(0/4),shard:g3:0(0/4)"),
+    ],
+)
+def test_shards_of_gpus_that_slurm_does_not_tell(gres: str, used: str) -> None:
+    assert node_of(node_record("n1", gres=gres, gres_used=used)).shared_gres
+
+
 def test_state_features_and_memory() -> None:
     node = node_of(
         node_record("n1", state="MIXED*+DRAIN", features="a,b", reason="a b\n", real_memory=64000,

@@ -291,6 +291,19 @@ def test_gres_of_running_jobs(gres: str, gpus: tuple[int, ...]) -> None:
     assert [share.gpus for share in shares(f"n1\t1\t0\t500\t{gres}\n")] == [gpus]
 
 
+@pytest.mark.parametrize(
+    ("gres", "shards"),
+    [
+        ("shard:3(1/4,0/4,2/4)", {0: 1, 2: 2}),
+        ("shard:g0:0(0/4,0/4),shard:g1:3(0/4,3/4)", {1: 3}),
+        ("shard:2", {}),
+        ("gpu:g0:1(IDX:0)", {}),
+    ],
+)
+def test_shards_of_running_jobs(gres: str, shards: dict[int, int]) -> None:
+    assert [share.shards for share in shares(f"n1\t1\t0\t500\t{gres}\n")] == [shards]
+
+
 @pytest.mark.parametrize("gres", ["gpu:g0:1(IDX:N/A)", "gpu:g0:2G"])
 def test_gpus_that_cannot_be_told_are_an_error_of_that_job(gres: str) -> None:
     with pytest.raises(SourceError):

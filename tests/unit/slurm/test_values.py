@@ -56,12 +56,29 @@ def test_what_is_no_gpu_is_passed_over(other: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "sharing",
-    ["shard:32", "shard:0(0/8,0/8)", "shard:3(-/8,3/8)", "mps:a100:100(50/100,50/100)"],
+    ("sharing", "found", "parts"),
+    [
+        ("shard:32", ("shard", None, 32, None), ()),
+        ("shard:g1:4(S:0-1)", ("shard", "g1", 4, None), ()),
+        ("shard:0(0/8,0/8)", ("shard", None, 0, None), ((0, 8), (0, 8))),
+        ("shard:3(-/8,3/8)", ("shard", None, 3, None), ((0, 8), (3, 8))),
+        ("shard:g1:3(3/4)", ("shard", "g1", 3, None), ((3, 4),)),
+        ("shard:(null):2(2/3,0/3)", ("shard", None, 2, None), ((2, 3), (0, 3))),
+        ("shard:3(3/4,8)", ("shard", None, 3, None), ()),
+        ("shard:1(1/2,x/2)", ("shard", None, 0, None), ()),
+        ("shard", ("shard", None, 0, None), ()),
+        ("mps:a100:100(50/100,50/100)", ("mps", None, 0, None), ()),
+    ],
 )
-def test_what_shares_gpus_is_noticed(sharing: str) -> None:
-    name = sharing[: sharing.index(":")]
-    assert read(f"gpu:2,{sharing}") == [("gpu", None, 2, None), (name, None, 0, None)]
+def test_what_shares_gpus_is_noticed(
+    sharing: str, found: tuple[object, ...], parts: tuple[tuple[int, int], ...]
+) -> None:
+    assert read(f"gpu:2,{sharing}") == [("gpu", None, 2, None), found]
+    assert parse_gres(f"gpu:2,{sharing}")[1].parts == parts
+
+
+def test_untyped_gpus_beside_shards() -> None:
+    assert read("gpu:(null):1(IDX:2)") == [("gpu", None, 1, (2,))]
 
 
 @pytest.mark.parametrize("text", ["gpu:g1:many", "gpu:2(IDX:a)", "gpu:2G", "gpu:a b:1", "gpu:2("])
@@ -102,7 +119,8 @@ def node(gres: str, used: str, name: str = "n1") -> SlurmNode:
     ("gres", "used", "shared"),
     [
         ("gpu:a100:2(S:0-1),tmp:512G", "gpu:a100:1(IDX:1),tmp:0", False),
-        ("gpu:a100:2(S:0-1),shard:16", "gpu:a100:1(IDX:1),shard:2(2/8,-/8)", True),
+        ("gpu:a100:2(S:0-1),shard:16", "gpu:a100:1(IDX:1),shard:2(2/8,-/8)", False),
+        ("gpu:a100:2(S:0-1),shard:16", "gpu:a100:1(IDX:1),shard:0", True),
         ("gpu:a100:2,mps:200", "gpu:a100:1(IDX:1),mps:0(0/100,-/100)", True),
         ("gpu:a100_3g.20gb:2(S:0-1)", "gpu:a100_3g.20gb:1(IDX:1)", True),
         ("gpu:a100:1,gpu:1g.5gb:7(S:0)", "gpu:a100:0(IDX:N/A),gpu:1g.5gb:1(IDX:1)", True),
