@@ -19,6 +19,8 @@ from contextlib import suppress
 from statistics import median
 from typing import IO, Any
 
+import numpy as np
+
 from gpu_aware_profile.backends.cupy_library import nccl_library
 from slurm_gpu_aware.errors import SourceError
 
@@ -203,11 +205,13 @@ class LinkWorker:
 
     def _latency_us(self, reader: int, owner: int) -> float:
         """Time of a load of ``reader`` from the memory of ``owner``, each after the one before."""
+        lines = _CHASE_BYTES // 4 // _LINE
+        # Of NumPy, because random numbers of CuPy need cuRAND, which a site may not have.
+        order = np.random.default_rng(1).permutation(lines) * _LINE
+        ring = np.zeros(lines * _LINE, np.uint32)
+        ring[order] = np.roll(order, -1)
         with self.cp.cuda.Device(owner):
-            lines = _CHASE_BYTES // 4 // _LINE
-            order = self.cp.random.RandomState(1).permutation(lines) * _LINE
-            chain = self.cp.zeros(lines * _LINE, dtype=self.cp.uint32)
-            chain[order] = self.cp.roll(order, -1).astype(self.cp.uint32)
+            chain = self.cp.asarray(ring)
             self.runtime.deviceSynchronize()
         with self.cp.cuda.Device(reader):
             kernel = self.cp.RawKernel(_CHASE, "chase")

@@ -5,7 +5,7 @@ A copy to the device ``$FAKE_CUPY_WRONG`` loses a word.
 """
 
 import numpy
-from numpy import arange, float32, int64, ones, roll, uint32, zeros  # noqa: F401
+from numpy import arange, asarray, float32, int64, ones, uint32, zeros  # noqa: F401
 
 from . import cuda
 
@@ -22,8 +22,13 @@ def _on_device(make):
     return lambda *args, **options: make(*args, **options).view(Array)
 
 
-arange, zeros, ones = (_on_device(make) for make in (arange, zeros, ones))
-random = numpy.random
+arange, asarray, zeros, ones = (_on_device(make) for make in (arange, asarray, zeros, ones))
+
+
+def __getattr__(name):
+    if name == "random":  # CuPy has it only with cuRAND
+        raise ImportError('Failure finding "libcurand.so.10"')
+    raise AttributeError(name)
 
 
 class RawKernel:
