@@ -26,7 +26,9 @@ from slurm_gpu_aware.errors import not_installed
 
 _NOT_SUPPORTED = frozenset({3, 13, 26})
 """NOT_SUPPORTED, FUNCTION_NOT_FOUND of an older driver, DEPRECATED of a newer one."""
-_INVALID_ARGUMENT, _TIMEOUT, _LOST = 2, 10, 15
+_INVALID_ARGUMENT, _TIMEOUT = 2, 10
+_LOST = frozenset({15, 16})
+"""GPU_IS_LOST, RESET_REQUIRED: nothing can use the GPU until it is reset."""
 _SM, _MEMORY = 1, 2
 """nvmlClockType_t"""
 _XID = 8
@@ -54,6 +56,8 @@ _REASONS = {
     0x040: "hw_thermal_slowdown",
     0x080: "hw_power_brake_slowdown",
     0x100: "display_clock",
+    0x200: "board_limit",
+    0x400: "reliability",
 }
 """nvmlClocksEventReasons; that of an idle GPU (1) is left out."""
 _XIDS = {
@@ -104,7 +108,7 @@ class _NvmlError(DeviceError):
     """A call to NVML failed with an error number."""
 
     def __init__(self, call: str, reason: str, code: int) -> None:
-        super().__init__(call, reason, unsupported=code in _NOT_SUPPORTED, lost=code == _LOST)
+        super().__init__(call, reason, unsupported=code in _NOT_SUPPORTED, lost=code in _LOST)
         self.code = code
 
 

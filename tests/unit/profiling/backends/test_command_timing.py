@@ -261,9 +261,19 @@ def test_an_xid_during_the_program_is_a_fault_of_its_gpu(library, tmp_path, xid)
     assert report["errors"] == ([fault] if xid == 79 else [])
 
 
-def test_a_gpu_that_falls_off_the_bus_in_the_middle(library, tmp_path):
+@pytest.mark.parametrize(
+    ("override", "text"),
+    [
+        ({"lost": [0]}, "GPU is lost"),
+        (
+            {"faults": [{"call": "*", "gpu": 0, "error": "RESET_REQUIRED"}]},
+            "GPU requires restart",
+        ),
+    ],
+)
+def test_a_gpu_that_falls_off_the_bus_in_the_middle(library, tmp_path, override, text):
     node = FakeNode(library, tmp_path)
-    lost = json.dumps({"lost": [0]})
+    lost = json.dumps(override)
     code = (
         "import pathlib\n"
         f"folder = pathlib.Path({str(node.state)!r})\n"
@@ -274,7 +284,7 @@ def test_a_gpu_that_falls_off_the_bus_in_the_middle(library, tmp_path):
     report = probe(node, "--bench", python(code), "--runs", "2")
     assert {row["index"] for row in report["timings"] if row["neighbours"] == "loaded"} == {1, 2, 3}
     assert {fault["index"] for fault in report["errors"]} <= {0, None}
-    assert all("GPU is lost" in fault["error"] for fault in report["errors"])
+    assert all(text in fault["error"] for fault in report["errors"])
 
 
 def test_a_signal_ends_the_program_and_keeps_what_was_measured(library, tmp_path):

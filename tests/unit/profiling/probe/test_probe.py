@@ -291,10 +291,10 @@ def test_a_gpu_that_is_divided_has_no_time(library, tmp_path):
 def test_throttle_reasons_are_named(library, tmp_path):
     node = FakeNode(library, tmp_path)
     machine = json.loads(node.machine.read_text())
-    machine["gpus"][0]["throttle_reasons"] = 0x04 | 0x40 | 0x01  # power cap, heat, idle
+    machine["gpus"][0]["throttle_reasons"] = 0x04 | 0x40 | 0x200 | 0x01  # the last: idle
     machines.write_json(node.machine, machine)
     row = probe(node, "--class", "C", "--runs", "1")["timings"][0]
-    assert row["throttle"] == "hw_thermal_slowdown sw_power_cap"
+    assert row["throttle"] == "board_limit hw_thermal_slowdown sw_power_cap"
 
 
 def test_without_events_and_telemetry_there_are_times(library, tmp_path):
