@@ -21,6 +21,12 @@ from gpu_aware_profile.kernels.classes import NEEDED_SHARE, kernels_of
 from gpu_aware_profile.kernels.sampling import Sampler
 from slurm_gpu_aware.errors import SourceError
 
+_OTHER_PRECISIONS = (
+    "NVIDIA_TF32_OVERRIDE",
+    "CUBLAS_EMULATE_SINGLE_PRECISION",
+    "CUBLAS_EMULATE_DOUBLE_PRECISION",
+)
+"""Variables by which cuBLAS computes with other numbers than it is asked for."""
 _CHUNK_S = 0.05
 """Time of one kernel in a row while the GPU is kept working."""
 
@@ -77,7 +83,8 @@ def _work_until(
 def main(argv: Sequence[str]) -> int:
     """``main(["A"])``; without a class only check that CuPy finds its libraries."""
     warnings.simplefilter("ignore")
-    os.environ.pop("NVIDIA_TF32_OVERRIDE", None)  # would change what fp32 and tf32 are
+    for name in _OTHER_PRECISIONS:
+        os.environ.pop(name, None)
     try:
         from gpu_aware_profile.backends.cupy_library import libraries
         from gpu_aware_profile.kernels.cuda import CudaEngine

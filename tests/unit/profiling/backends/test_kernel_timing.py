@@ -124,6 +124,21 @@ def test_without_cupy_it_says_what_is_missing(monkeypatch, tmp_path):
         timing_backend("kernels")
 
 
+@pytest.mark.parametrize("name", ["NVIDIA_TF32_OVERRIDE", "CUBLAS_EMULATE_SINGLE_PRECISION"])
+def test_no_variable_changes_the_precision(name):
+    """cuBLAS would compute in TF32, or float32 by products of bf16."""
+    code = (
+        "import os\n"
+        "from gpu_aware_profile.kernels.program import main\n"
+        "main([])\n"
+        f"print({name!r} in os.environ)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, name: "1"}, capture_output=True, text=True
+    )
+    assert done.stdout.endswith("False\n"), done.stderr
+
+
 @pytest.mark.parametrize("program", [kernel_timing._PROGRAM, nccl_links._PROGRAM])
 def test_no_module_is_taken_from_the_working_directory(tmp_path, program):
     """Slurm starts a probe in /tmp where the folder of the sweep does not exist."""
