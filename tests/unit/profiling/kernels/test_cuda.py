@@ -8,6 +8,7 @@ import pytest
 
 from gpu_aware_profile.kernels import cuda
 from gpu_aware_profile.kernels.cuda import CudaEngine
+from gpu_aware_profile.links import nccl_worker
 
 V100 = {"major": 7, "minor": 0, "multiProcessorCount": 80, "clockRate": 1_530_000}
 V100 |= {"memoryClockRate": 877_000, "memoryBusWidth": 4096, "totalGlobalMem": 16_945_512_448}
@@ -141,3 +142,23 @@ def test_peaks_are_those_of_the_data_sheets(device, properties, peaks):
     for what, value in peaks.items():
         found = engine.peak(what)
         assert found is None if value is None else found == pytest.approx(value, rel=0.01)
+
+
+@pytest.mark.parametrize("arch", [70, 80, 90])
+@pytest.mark.parametrize("source", [cuda._GATHER, nccl_worker._CHASE], ids=["gather", "chase"])
+def test_the_sources_compile_for_v100_a100_and_h100(source, arch):
+    """With NVRTC, which needs no GPU, where the extra gpu is installed."""
+    pytest.importorskip("cupy")
+    try:
+        from cupy.cuda import nvrtc
+
+        nvrtc.getVersion()
+    except (ImportError, RuntimeError) as exc:
+        pytest.skip(f"no NVRTC: {exc}")
+    program = nvrtc.createProgram(source, "kernel.cu", (), ())
+    options = (f"-arch=sm_{arch}", "--std=c++17", "-ftz=true")  # CuPy's own
+    nvrtc.compileProgram(program, options)
+    log = nvrtc.getProgramLog(program)
+    assert "error" not in log
+    assert "warning" not in log.replace("warning: Architectures prior to", "")  # V100
+    assert nvrtc.getCUBIN(program)
