@@ -95,6 +95,10 @@ local function decide_submit(job, part_list, uid, conf)
         variable = text_of(job.environment[comment.variable])
         hints, sentence = comment.parse_environment(variable, conf)
     end
+    local shards = parts[1].shards
+    if shards and (hints and (hints.gpus or hints.place == "off") or not job.environment) then
+        return {}
+    end
     sentence = sentence or sizes.outside(hints, parts[1], job)
     if sentence then
         return { refuse = true, text = sentence }
@@ -123,6 +127,10 @@ local function decide_submit(job, part_list, uid, conf)
     end
     for name, value in pairs(tasks and sizes.environment(job) or {}) do
         environment[name] = value
+    end
+    if shards and not text_of(job.environment.SLURM_GRES) then
+        -- srun inside would repeat the type of the chosen GPU, and Slurm refuses that.
+        environment.SLURM_GRES = string.format("shard:%d", shards)
     end
     new.begin_time = defer.begin_time(job, conf)
     new.admin_comment = request.admin_comment(job, new, model, variable, tasks)

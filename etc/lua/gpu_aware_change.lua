@@ -249,6 +249,10 @@ local function decide(job, record, part_list, conf)
     end
     local parts, besides = request.gpu_request(view)
     sentence = says and sentence or parts[1] and sizes.outside(hints, parts[1], view)
+    local before = request.gpu_request(original)[1]
+    if before and before.shards and (not parts[1] or parts[1].shards ~= before.shards) then
+        sentence = "gpu-aware: the environment of this job has its number of shards" .. AGAIN
+    end
     if not sentence and says and not original.resizable then
         sentence = sizes.too_late(hints) -- its environment still has the number
     end
@@ -365,7 +369,8 @@ function C.decide(job, record, part_list, uid, conf)
         return verdict
     end
     local back = is_pending(record) and (base.number32(record.restart_cnt) or 0) > 0
-    if back and not base.is_record(record.admin_comment) and forbidden.index_type(record) then
+    local ours = forbidden.index_type(record) or (text_of(record.tres_per_node) or ""):find("shard[:=]g%d+")
+    if back and not base.is_record(record.admin_comment) and ours then
         return decide_back(update, record)
     end
     local _, clock = extra_parts(record)

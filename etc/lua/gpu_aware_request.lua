@@ -28,6 +28,16 @@ R.NOT_UNDERSTOOD = "[^A-Za-z0-9_.:=+&|,() -]"
 -- How much of a script is searched for a GPU type, and how often its name may occur there.
 local MAX_SCRIPT, MAX_FOUND = 65536, 1000
 
+-- Options with which shards are left to Slurm.
+local BESIDE_SHARDS = {
+    "tres_per_job",
+    "tres_per_socket",
+    "cpus_per_tres",
+    "mem_per_tres",
+    "tres_bind",
+    "tres_freq",
+}
+
 --- Read one TRES list. Returns the GPU entries {type=, count=} (count nil: not understood) and
 --- what else it contains: sharing (shard, mps), others (any, but for cpu=N of --cpus-per-task).
 function R.gpu_entries(text)
@@ -58,8 +68,27 @@ function R.gpu_entries(text)
     return gpus, rest
 end
 
---- All GPU parts of a request: list of {form=, type=, count=}, and what else is asked in these
---- options: sharing (shards or MPS), others.
+--- Number of shards of a job that asks for shards of one GPU and for nothing that goes with GPUs, in a
+--- batch script on one node; nil: another job. The selector chooses the GPU.
+local function shards_of(job)
+    local count = (text_of(job.tres_per_node) or ""):match("^gres[/:]shard[:=](%d+)$")
+    local least, most = number32(job.min_nodes) or 1, number32(job.max_nodes) or 0
+    for _, field in ipairs(BESIDE_SHARDS) do
+        if text_of(job[field]) then
+            return nil
+        end
+    end
+    local per_task = (text_of(job.tres_per_task) or "cpu=1"):match("^cpu[:=]%d+$") -- -c
+    local whole = number16(job.shared) == 0 or (number16(job.ntasks_per_tres) or 0) > 0
+    if least > 1 or most > 1 or not per_task or whole or not text_of(job.script) then
+        return nil
+    end
+    count = count and #count <= 5 and tonumber(count)
+    return count and count > 0 and count or nil
+end
+
+--- All GPU parts of a request: list of {form=, type=, count=, shards=}, and what else is asked in these
+--- options: sharing (shards or MPS), others. Shards of one GPU are a part of it.
 function R.gpu_request(job)
     local parts, besides = {}, {}
     for _, form in ipairs(FORM_ORDER) do
@@ -70,6 +99,10 @@ function R.gpu_request(job)
             gpu.form = form
             parts[#parts + 1] = gpu
         end
+    end
+    local shards = besides.sharing and #parts == 0 and shards_of(job)
+    if shards then
+        parts[1], besides.sharing = { form = "node", count = 1, shards = shards }, nil
     end
     return parts, besides
 end

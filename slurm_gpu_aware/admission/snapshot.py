@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 
 import numpy as np
 
 from slurm_gpu_aware.admission.fitting import binds_sockets, fills_sockets
 from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.admission.profile_arrays import profile_arrays
+from slurm_gpu_aware.admission.shared_gpus import last_holders, shards_of_nodes
 from slurm_gpu_aware.admission.sizes import least_with_gpus
 from slurm_gpu_aware.admission.translate import class_of
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.admin_comment import parse
 from slurm_gpu_aware.gate.gated_job import GatedJob
-from slurm_gpu_aware.gate.index_types import bound_slots, gpu_slots
+from slurm_gpu_aware.gate.index_types import bound_slots, gpu_slots, shards_of
 from slurm_gpu_aware.gate.request_forms import gpus_per_node
 from slurm_gpu_aware.gate.resizing import as_shown
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
@@ -73,6 +73,8 @@ class Hold:
     app_class: str | None = None
     whole_node: bool = False
     """It gets all GPUs and CPUs of its nodes."""
+    shards: int = 0
+    """It gets shards of its one GPU; 0: the whole GPU."""
     fills_sockets: bool = False
     """It gets all free CPUs beside its GPUs, each with ``memory_mb_per_cpu``."""
     memory_mb_per_cpu: int = 0
@@ -124,7 +126,19 @@ def build_cluster(
         # One by one, so that holds on a plain node get different GPUs.
         held = _held(hold, places, exists if hold.whole_node else free, now)
         _take(free, held)
-        running = [*_without_victims(running, held, hold), held]
+        others = running if hold.shards else _without_victims(running, held, hold)
+        running = [*others, held]
+    shared = frozenset((i, slot) for i, node in enumerate(here) for slot in node.shared_gpus)
+    of_holds = [
+        ((places[name], slot), hold.shards)
+        for hold in holds
+        if hold.shards
+        for name in hold.nodes
+        if name in places
+        for slot in hold.slots
+    ]
+    running = last_holders(running, shared.union(gpu for gpu, _ in of_holds))
+    indexed = np.array([exact for _, exact in known], dtype=np.bool_)
     names_of = site.config.applications
     running = [replace(job, application=names_of.get(job.app_class or "")) for job in running]
     cpus, free_cpus, free_memory_mb = _resources(here, slurm, holds, places)
@@ -140,7 +154,8 @@ def build_cluster(
         free_cpus=free_cpus,
         cpus=cpus,
         free_memory_mb=free_memory_mb,
-        indexed=np.array([indexed for _, indexed in known], dtype=np.bool_),
+        indexed=indexed,
+        shards=shards_of_nodes(here, exists, indexed, busy_nodes, of_holds),
         model=tuple(_model(node, arrays.models) for node in here),
         running=tuple(running),
         asleep=asleep if asleep.any() else None,
@@ -187,19 +202,15 @@ def _running_jobs(
     rules: PreemptionRules,
     now: float,
 ) -> list[RunningJob]:
-    """Jobs on these nodes, with those of their GPUs that the nodes count as used.
-
-    A GPU of which several jobs have shards is that of the job that ends last.
-    """
+    """Jobs on these nodes, with those of their GPUs that the nodes count as used."""
     places = {node.name: i for i, node in enumerate(nodes)}
-    last = _last_of_shards(jobs, places)
     running = []
     for job in (job for job in jobs if job.state in HOLDING):
         shares = [(places[share.node], share) for share in job.shares if share.node in places]
         if not shares:
             continue
         used = (
-            (i, [g for g in share.gpus if g in nodes[i].gpus_used] + last.get((job.id, i), []))
+            (i, [g for g in share.gpus if g in nodes[i].gpus_used] + sorted(share.shards))
             for i, share in shares
         )
         holds_cpus = job.state in HOLDING_CPUS
@@ -218,22 +229,6 @@ def _running_jobs(
         else:
             running.append(rules.with_standing(one, job, now))
     return running
-
-
-def _last_of_shards(
-    jobs: Sequence[SlurmJob], places: Mapping[str, int]
-) -> dict[tuple[str, int], list[int]]:
-    """(Job, node index) -> GPUs of whose shards it holds some longer than any other job."""
-    last: dict[tuple[int, int], SlurmJob] = {}
-    for job in (job for job in jobs if job.state in HOLDING):
-        for share in (share for share in job.shares if share.node in places):
-            for slot in share.shards:
-                gpu = places[share.node], slot
-                last[gpu] = max(last.get(gpu, job), job, key=attrgetter("end_s"))
-    found: dict[tuple[str, int], list[int]] = {}
-    for (node, slot), job in last.items():
-        found.setdefault((job.id, node), []).append(slot)
-    return found
 
 
 def _class_of_running(job: SlurmJob, site: SiteProfile) -> str | None:
@@ -320,4 +315,5 @@ def hold_of(
         fills_sockets=binds_sockets(job, slurm) and fills_sockets(original, nodes),
         memory_mb_per_cpu=job.memory_mb_per_cpu or 0,
         victims=victims,
+        shards=shards_of(original.tres_per_node),
     )

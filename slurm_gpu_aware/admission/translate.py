@@ -26,11 +26,13 @@ from slurm_gpu_aware.admission.fitting import (
     required_groups,
 )
 from slurm_gpu_aware.admission.moldable import cpus_of, moldable
+from slurm_gpu_aware.admission.shared_gpus import of_shards
 from slurm_gpu_aware.config.settings import DEFAULT_KINDS, Config
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.filter_rules import SOCKETS_PER_NODE
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.gated_job import GatedJob
+from slurm_gpu_aware.gate.index_types import shards_of
 from slurm_gpu_aware.gate.request_forms import Form, form_of
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.class_history import AskedClass, ClassHistory, GivenClass
@@ -127,7 +129,10 @@ def move_of(gated: GatedJob, config: Config) -> str | int | None:
 
 
 def _move_asked(gated: GatedJob, config: Config) -> str | int | None:
-    if gated.original.interactive or gated.job.het or gated.job.array_id is not None:
+    original = gated.original
+    if original.interactive or gated.job.het or gated.job.array_id is not None:
+        return None
+    if shards_of(original.tres_per_node):
         return None
     move = _hints_of(gated.job, gated.original, config).move
     return None if move == "no" else move
@@ -198,6 +203,7 @@ def _request(entry: QueueEntry) -> Request:
         default_s = partition.default_time_s
         limit_s = default_s if default_s is not None else partition.max_time_s
     per_gpu = sizes.per_gpu_of(original, context.slurm.per_gpu, partition.per_gpu)
+    per_gpu = GpuDefaults() if entry.form.shards else per_gpu
     allowed, eligible = allowed_nodes(entry), eligible_nodes(entry, limit_s)
     required = _required(entry)
     sizes.check_node_size(entry, allowed, per_gpu)
@@ -245,6 +251,8 @@ def _request(entry: QueueEntry) -> Request:
     if (node_groups := required_groups(request, entry)) is not None:
         request = replace(request, node_groups=node_groups)
     request = bind(_step_fits(request, entry, per_gpu), entry)
+    if entry.form.shards:
+        return of_shards(request, entry)
     return moldable(request, entry, hints.gpus, allowed) if hints.gpus is not None else request
 
 

@@ -11,6 +11,7 @@ from slurm_gpu_aware.names import index_type, slot_of
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
 
 _GPU = re.compile(r"(?:gres[/:])?gpu(?:[:=]([A-Za-z][A-Za-z0-9._-]*))?(?:[:=]([0-9]+))?\Z")
+_SHARDS = re.compile(r"(?:gres[/:])?shard(?:[:=](g[0-9]+))?[:=]([0-9]{1,5})\Z")
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,17 @@ class GpuItem:
 def typed_gres(slots: Iterable[int], nodes: int = 1) -> str:
     """TRES list of exactly these GPUs, on each of ``nodes``: ``gres/gpu:g1:1,gres/gpu:g3:1``."""
     return ",".join(f"gres/gpu:{index_type(slot)}:{nodes}" for slot in sorted(slots))
+
+
+def typed_shards(slot: int, number: int) -> str:
+    """TRES list of shards of exactly this GPU: ``gres/shard:g2:3``."""
+    return f"gres/shard:{index_type(slot)}:{number}"
+
+
+def shards_of(text: str | None) -> int:
+    """Shards for which a TRES list asks that asks for nothing else; 0: another list."""
+    match = _SHARDS.match(text or "")
+    return 0 if match is None else int(match[2])
 
 
 def gpu_item(text: str | None) -> GpuItem | None:
@@ -76,7 +88,11 @@ def bound_slots(job: SlurmJob) -> tuple[int, ...] | None:
 
 
 def placed_slots(text: str | None) -> tuple[int, ...] | None:
-    """GPU indices of a TRES list (``gres/gpu:g1:1,gres/gpu:g3:1``); None if untyped."""
+    """GPU indices of a TRES list (``gres/gpu:g1:1,gres/gpu:g3:1``, ``gres/shard:g2:3``); None if
+    untyped."""
+    if (shards := _SHARDS.match(text or "")) is not None:
+        slot = slot_of(shards[1])
+        return None if slot is None else (slot,)
     gpus = [match for item in _items(text) if (match := _GPU.match(item)) is not None]
     slots = [slot for gpu in gpus if (slot := slot_of(gpu[1])) is not None]
     return tuple(sorted(slots)) if slots and len(slots) == len(gpus) else None

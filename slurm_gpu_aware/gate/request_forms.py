@@ -11,6 +11,8 @@ asked                     written to Slurm, with the gate closed
 ``--gpus``                the same, ``TresPerJob`` cleared
 ``--gpus-per-task``       the same, the GPU part of ``TresPerTask`` taken out; ``TresBind`` stays
 ``--gpus-per-socket``     the same, ``TresPerSocket`` cleared
+``--gres=shard:N``        the same, with shards of one GPU (``gres/shard:g2:N``); the environment
+                          has ``SLURM_GRES=shard:N``, or ``srun`` inside would repeat the type
 all of them, a direct     ``TresPerJob`` typed, each GPU once per node, instead of ``TresPerNode``:
 ``srun``                  the step of ``srun`` repeats a typed TresPerNode beside its own request,
                           which is refused. A step inside ``salloc`` asks as inside a batch job.
@@ -45,7 +47,9 @@ from slurm_gpu_aware.gate.index_types import (
     bound_slots,
     gpu_item,
     same_tres,
+    shards_of,
     typed_gres,
+    typed_shards,
 )
 from slurm_gpu_aware.slurm.hostlist import check_node_names, expand_hostlist
 from slurm_gpu_aware.slurm.records import SlurmJob
@@ -92,6 +96,8 @@ class Form:
     item: GpuItem
     sockets: int = 1
     """Sockets per node that give GPUs (kind ``socket``)."""
+    shards: int = 0
+    """Shards of the one GPU that it stands for; 0: whole GPUs."""
 
     @property
     def on_node(self) -> int | None:
@@ -117,6 +123,8 @@ class Binding:
 
 def form_of(original: OriginalRequest) -> Form | None:
     """The form of a request; None: unsupported."""
+    if shards := shards_of(original.tres_per_node):
+        return Form("node", GpuItem(1, None, ()), shards=shards)
     tres = ((kind, getattr(original, _SHOWN[field])) for kind, field in _FIELDS.items())
     forms = [Form(kind, item) for kind, text in tres if (item := gpu_item(text)) is not None]
     if len(forms) != 1 or forms[0].item.count < 1:
@@ -142,6 +150,8 @@ def placed_fields(original: OriginalRequest, binding: Binding) -> Fields:
         fields.append(("NumNodes", f"{len(nodes)}-{len(nodes)}"))
     if binding.slots is not None:
         typed = typed_gres(binding.slots, len(nodes) if binding.direct else 1)
+        if form.shards:
+            typed = typed_shards(binding.slots[0], form.shards)
         fields += _typed_fields(form, "TresPerJob" if binding.direct else "TresPerNode", typed)
         fields += _counts(original, form, len(binding.slots), len(nodes), binding.cpus_per_gpu)
     if binding.clock_mhz is not None:

@@ -155,6 +155,16 @@ class RunningJob:
         return frozenset(node for node, _ in self.gpus).union(self.cpus)
 
 
+@dataclass(frozen=True, eq=False)
+class Shards:
+    """Shards of the GPUs of N nodes with W slots; 0 where exact ones cannot be chosen."""
+
+    total: IntArray
+    """(N, W) shards of each GPU."""
+    free: IntArray
+    """(N, W) free shards of the GPUs of which some are in use; 0 for the other GPUs."""
+
+
 @dataclass(frozen=True)
 class PreemptionOrder:
     """The order in which the site's Slurm preempts jobs (PreemptParameters)."""
@@ -203,6 +213,8 @@ class Cluster:
     """(N,): powered down until a job is placed there; None: no node sleeps."""
     preemption: PreemptionOrder = PreemptionOrder()
     """Slurm's order of preemption."""
+    shards: Shards | None = None
+    """Shards of its GPUs; None: no GPU has some. A GPU of which some are in use is not free."""
     power_w: FloatArray | None = None
     """(2,) power that the site's limit leaves for more jobs, and power that jobs of ours draw above
     that of idle GPUs; None: there is no limit."""

@@ -90,6 +90,9 @@ class Request:
     """Node indices that the allocation must contain (``-w``)."""
     node_groups: NodeGroups | None = None
     """All nodes must belong to one of these groups; None: any nodes."""
+    shards: int = 0
+    """Shards of one GPU that the job asks for (``--gres=shard:N``); 0: it asks for whole GPUs. A
+    round plans it as a job of one GPU (`planning.sharing`)."""
     whole_node: bool = False
     """``--exclusive``: the job gets every GPU of its nodes; only the nodes are chosen."""
     bound: bool = False

@@ -271,7 +271,7 @@ class Candidates:
             had = tuple(size for size in request.sizes if size == request.had_gpus)
             request = replace(request.resized(*had) if had else request, sizes=had)
         cpus = default_cpus(job, request, self.context)
-        estimate = self.estimates.of(job, request)
+        estimate = None if request.shards else self.estimates.of(job, request)
         if estimate is not None and estimate.runs:
             request = replace(request, estimate_s=estimate.seconds)
         unsplit = record.job.array_tasks is not None

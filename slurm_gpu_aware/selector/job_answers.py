@@ -278,7 +278,10 @@ def _asks_for_gpus(job: SlurmJob) -> bool:
 def _why_not_ours(job: SlurmJob, config: Config) -> str | None:
     """Why Slurm places a job that was not parked; None: not known."""
     if not _asks_for_gpus(job):
-        return "it asks for no GPUs"
+        shards = "shard" in (job.tres_per_node or "")
+        return (
+            "it asks for shards in a way that is left to Slurm" if shards else "it asks for no GPUs"
+        )
     if gpu_types(job):
         with suppress(SourceError):
             return type_sentence(job, open_client(config.selector.command_timeout_s).nodes())

@@ -19,6 +19,7 @@ from slurm_gpu_aware.gate.admin_comment import marked, unmarked
 from slurm_gpu_aware.gate.extra_field import extra_with_clock
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs, task_number
 from slurm_gpu_aware.gate.holding_pool import leave_pool_fields
+from slurm_gpu_aware.gate.index_types import shards_of
 from slurm_gpu_aware.gate.request_forms import Binding, Fields, differences
 from slurm_gpu_aware.gate.resizing import bound_fields
 from slurm_gpu_aware.gate.restore import open_fields, read_jobs, restore
@@ -137,7 +138,8 @@ class Placer:
         fields = bound_fields(original, binding) + leave_pool_fields(job)
         if binding.clock_mhz is None and job.tres_freq != original.tres_freq:
             fields += (("TresFreq", original.tres_freq or ""),)
-        extra = extra_with_clock(job.extra, binding.clock_mhz, binding.slots)
+        whole = None if shards_of(original.tres_per_node) else binding.slots
+        extra = extra_with_clock(job.extra, binding.clock_mhz, whole)
         if extra is None:
             detail = {"error": "its Extra field holds characters that cannot be kept"}
             self.tracker.ledger.event(gated.id, "clock_failed", detail, now)
@@ -218,7 +220,8 @@ def _decision(
 ) -> Decision:
     request, job, asked_class = candidate.request, candidate.gated.job, candidate.asked_class
     asked = {
-        "gpus": request.gpus,
+        "gpus": request.gpus if not request.shards else None,
+        "shards": request.shards or None,
         "gpus_range": f"{request.sizes[0]}-{request.sizes[-1]}" if request.sizes else None,
         "class": request.app_class,
         "class_from": asked_class.source if asked_class is not None else None,

@@ -346,6 +346,7 @@ class Rounds:
         from slurm_gpu_aware.planning.moved import begun, place_moved
         from slurm_gpu_aware.planning.record import record_round
         from slurm_gpu_aware.planning.round import plan_round
+        from slurm_gpu_aware.planning.sharing import apart, with_shards
 
         context = candidates.context
         cluster, now = context.cluster, context.now
@@ -359,6 +360,8 @@ class Rounds:
             return self.power.tabled(dated)
 
         queue, _ = isolation.run(known, [one.request for one in candidates.to_plan.values()])
+        in_order = queue
+        (queue, sharing), _ = isolation.run(lambda queue: apart(queue, cluster), queue)
         moved: Sequence[Assignment] = ()
         if queue and (targets := self.mover.under_way.targets(cluster.nodes, queue, now)):
             (moved, queue, cluster, power), _ = isolation.run(
@@ -378,8 +381,13 @@ class Rounds:
         plan, queue = isolation.run(
             lambda queue: plan_round(queue, *given, policy_options=options, power=power), queue
         )
+        record = partial(record_round, queue, *given, plan, options, power=power)
+        planned = plan
+        plan, _ = isolation.run(
+            lambda sharing: with_shards(planned, in_order, sharing, cluster, now), sharing
+        )
         plan = self.power.noted(plan, queue)
         self._postponements.note(plan)
         dates.note_impossible(plan.due, now)
         self.mover.wake_s = min(self.mover.wake_s, plan.wake_s)
-        return moved, moves, plan, partial(record_round, queue, *given, plan, options, power=power)
+        return moved, moves, plan, record

@@ -235,6 +235,8 @@ def run_of(decision: Decision) -> Run | None:
     start, end, state = outcome.get("start_s"), decision.outcome_at, outcome.get("state")
     if not isinstance(start, int | float) or end is None or end <= start or state not in COUNTED:
         return None
+    if "shards" in asked:
+        return None  # jobs beside it decide how fast it is
     sized = "gpus_range" in asked  # it may have run with another number than it asked for
     gpus = sum(map(len, decision.slots)) if sized else int(asked.get("gpus") or 1)
     kind = JobKind(

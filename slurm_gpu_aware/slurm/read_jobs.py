@@ -14,6 +14,7 @@ from typing import Any
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import UNSUPPORTED_BOUNDS, in_holding_pool
+from slurm_gpu_aware.names import slot_of
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.libslurm_fields import NOT_SET, UNLIMITED
 from slurm_gpu_aware.slurm.records import HOLDING, NodeShare, SlurmJob
@@ -190,7 +191,7 @@ def _unsupported(raw: Mapping[str, Any]) -> tuple[str, ...]:
 @lru_cache(maxsize=4096)
 def _gpu_types(text: str) -> frozenset[str]:
     return frozenset(
-        item.kind for item in parse_gres(text) if item.name == "gpu" and item.kind and item.count
+        item.kind for item in parse_gres(text) if item.name != "mps" and item.kind and item.count
     )
 
 
@@ -204,7 +205,9 @@ def _shares(text: str) -> tuple[NodeShare, ...]:
         shards: dict[int, int] = {}
         for gres in parse_gres(gres_line):
             if gres.name == "shard" and gres.count:
-                shards |= {slot: used for slot, (used, _) in enumerate(gres.parts) if used}
+                found = {slot: used for slot, (used, _) in enumerate(gres.parts) if used}
+                slot = slot_of(gres.kind)
+                shards |= found if slot is None else {slot: gres.count}
             if gres.name != "gpu" or gres.indices is None:
                 continue  # GPUs that Slurm only counts, or MPS
             if gres.count and not gres.indices:

@@ -142,7 +142,7 @@ class SlurmJob:
     shares: tuple[NodeShare, ...] = ()
     """Its resources; empty unless it runs. A job that is ending or has ended shows no GPUs here."""
     gpu_types: frozenset[str] = frozenset()
-    """GRES types of its GPUs, also after its end."""
+    """GRES types of its GPUs or shards, also after its end."""
 
     def licence_count(self, name: str) -> int:
         """Requested number of a licence."""

@@ -338,3 +338,40 @@ def test_an_orphan_cannot_be_changed(filter_: Filter) -> None:
     assert out.rc == ERROR
     assert "cannot be read" in out.messages[0]
     assert filter_.modify(ORPHAN, time_limit=5).rc == SUCCESS
+
+
+# Shards -------------------------------------------------------------------------------------------
+
+SHARDS = PARKED | {"tres_per_node": "gres/shard:2", "admin_comment": "gpuaware/1;tn=gres/shard:2"}
+BOUND_SHARDS = {
+    **PLACED,
+    "tres_per_node": "gres/shard:g1:2",
+    "admin_comment": "gpuaware/1;tn=gres/shard:2" + MARKER,
+}
+
+
+@pytest.mark.parametrize("record", [SHARDS, BOUND_SHARDS], ids=["parked", "released"])
+def test_a_job_of_shards_may_change(filter_: Filter, record: dict[str, Any]) -> None:
+    out = filter_.modify(record, req_nodes="n2")
+    assert (out.rc, out.log) == (SUCCESS, [])
+    request = changed(out)
+    assert (request.tres_per_node, request.req_nodes, request.left) == ("gres/shard:2", "n2", None)
+    assert "gpuaware:2" in out.job["licenses"]
+
+
+@pytest.mark.parametrize("text", ["gres/shard:3", "gres/gpu:1", "gres/shard:g1:2", ""])
+@pytest.mark.parametrize("record", [SHARDS, BOUND_SHARDS], ids=["parked", "released"])
+def test_the_number_of_shards_stays(filter_: Filter, record: dict[str, Any], text: str) -> None:
+    """srun inside asks for the number that stands in the environment of the job."""
+    out = filter_.modify(record, tres_per_node=text)
+    assert (out.rc, out.written) == (ERROR, [])
+    assert "its number of shards; cancel the job" in out.messages[0]
+
+
+def test_a_requeued_job_of_shards_is_not_changed_before_its_record_is_back(
+    filter_: Filter,
+) -> None:
+    record = BOUND_SHARDS | {"admin_comment": "", "restart_cnt": 1}
+    assert filter_.modify(record, req_nodes="n2").rc == ERROR
+    foreign = record | {"tres_per_node": "gres/shard:2"}
+    assert filter_.modify(foreign, req_nodes="n2").rc == SUCCESS

@@ -874,3 +874,79 @@ def test_job_submit_script_works_without_the_module(
     assert filter_.lua.globals()[b"slurm_job_submit"](job, None, ALICE) == SUCCESS
     assert len(list(writes.values())) == 0
     assert any(b"pass unmodified" in line for line in filter_.harness[b"log"].values())
+
+
+# Shards -------------------------------------------------------------------------------------------
+
+SHARDS = {"tres_per_node": "gres/shard:2"}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"tres_per_task": "cpu=2", "cpus_per_task": 2},
+        {"comment": "class=B"},
+        {"min_nodes": 1, "max_nodes": 1, "num_tasks": 4},
+        {"tres_per_node": "gres/shard=2"},
+    ],
+    ids=str,
+)
+def test_a_job_of_shards_is_parked(filter_: Filter, more: dict[str, Any]) -> None:
+    out = filter_.submit(environment={"A": "1"}, **(SHARDS | more))
+    assert (out.rc, out.messages, out.log) == (SUCCESS, [], [])
+    assert out.job["licenses"] == "gpuaware:1"
+    assert out.environment == {"A": "1", "SLURM_GRES": "shard:2"}
+    original = parse(out.job["admin_comment"])
+    assert original is not None
+    form = form_of(original)
+    assert form is not None
+    assert (form.kind, form.item.count, form.shards) == ("node", 1, 2)
+
+
+@pytest.mark.parametrize("own", ["none", "shard:1", "gpu:8"])
+def test_what_srun_finds_in_the_environment_stays_as_its_user_set_it(
+    filter_: Filter, own: str
+) -> None:
+    out = filter_.submit(environment={"SLURM_GRES": own}, **SHARDS)
+    assert out.job["licenses"] == "gpuaware:1"
+    assert out.environment == {"SLURM_GRES": own}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"script": None},
+        {"min_nodes": 2, "max_nodes": 2},
+        {"min_nodes": 1, "max_nodes": 4},
+        {"shared": 0},
+        {"ntasks_per_tres": 2},
+        {"cpus_per_tres": "gres/gpu:2"},
+        {"mem_per_tres": "gres/gpu:200"},
+        {"tres_bind": "gres/gpu:single:1"},
+        {"tres_freq": "gpu:900"},
+        {"tres_per_task": "gres/shard=1"},
+        {"tres_per_job": "gres/shard:2"},
+        {"tres_per_node": "gres/shard:2,gres/tmp:1"},
+        {"tres_per_node": "gres/shard:a100:2"},
+        {"tres_per_node": "gres/shard:g1:2"},
+        {"tres_per_node": "gres/shard"},
+        {"tres_per_node": "gres/shard:0"},
+        {"tres_per_node": "gres/shard:1K"},
+        {"tres_per_node": "gres/shard:-1"},
+        {"tres_per_node": "gres/shard:999999"},
+        {"tres_per_node": "gres/shard:" + "9" * 500},
+        {"tres_per_node": "gres/mps:50"},
+        {"comment": "class=A,gpus=2-4"},
+        {"comment": "place=off"},
+        {"partition": "debug"},
+    ],
+    ids=str,
+)
+def test_other_jobs_of_shards_are_not_touched(
+    make_filter: MakeFilter, more: dict[str, Any]
+) -> None:
+    filter_ = make_filter(more='partitions = {"gpu"}')
+    out = filter_.submit(environment={"A": "1"}, **(SHARDS | {"partition": "gpu"} | more))
+    assert (out.rc, out.messages, out.log, out.written) == (SUCCESS, [], [], [])
+    assert out.environment == {"A": "1"}

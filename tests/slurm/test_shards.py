@@ -1,4 +1,4 @@
-"""Shards on real Slurm: whole-GPU jobs on a node whose GPUs other jobs share."""
+"""Shards on real Slurm: whole-GPU jobs beside them, and the GPUs that jobs of shards get."""
 
 from __future__ import annotations
 
@@ -38,14 +38,15 @@ def shards(cluster: Cluster) -> Iterator[None]:
 
 
 def share(cluster: Cluster, number: int, *options: str) -> tuple[str, int]:
-    """A running job of bob's with so many shards of a GPU of n1; its id, and the GPU."""
+    """A running job of bob's with so many shards of a GPU; its id, and the GPU."""
     job_id = cluster.submit("bob", [*ON_N1, f"--gres=shard:{number}", *options], WAIT)
     cluster.wait(job_id, "RUNNING", 40)
     return job_id, shard_of(cluster, job_id)
 
 
 def shard_of(cluster: Cluster, job_id: str) -> int:
-    (slot,) = re.findall(r"shard:g([0-9]):[1-9]", cluster.job(job_id)[""].partition(" GRES=")[2])
+    held = re.findall(r" GRES=(\S*)", cluster.job(job_id)[""])
+    (slot,) = re.findall(r"shard:g([0-9]):[1-9]", held[0])
     return int(slot)
 
 
@@ -89,3 +90,118 @@ def test_a_shard_job_that_starts_between_plan_and_release(cluster: Cluster) -> N
         got = shard_of(cluster, other) if other == shared else cluster.gpus(other)["n1"][0]
         assert got == left
         let_go(cluster, "alice" if other == whole else "bob", other)
+
+
+STEPS = """
+for step in "" -n1 --gres=shard:1 --gres=none; do
+    srun $step sh -c 'echo "step $CUDA_VISIBLE_DEVICES $SLURM_SHARDS_ON_NODE"' || echo failed $step
+done
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("-n2", "-c2")])
+def test_a_job_of_shards_gets_the_fullest_gpu_that_suffices(
+    cluster: Cluster, options: tuple[str, ...]
+) -> None:
+    first, one = share(cluster, 1)
+    second, two = share(cluster, 4)
+    third, three = share(cluster, 2)
+    fourth, four = share(cluster, 3)
+    assert one == three
+    assert len({one, two, four}) == 3
+    job_id = cluster.submit("alice", [*ON_N1, "--gres=shard:1", *options], STEPS + WAIT)
+    cluster.wait(job_id, "RUNNING", 40)
+    # One shard is free of two GPUs: the lower index
+    assert shard_of(cluster, job_id) == min(one, four)
+    (decision,) = decisions(cluster, job_id)
+    assert decision
+    cluster.wait_told(job_id, r"1 of 4 were free,\s+the fewest that\s+suffice")
+    for user, each in (("alice", job_id), *(("bob", i) for i in (first, second, third, fourth))):
+        let_go(cluster, user, each)
+    cluster.wait(job_id, "COMPLETED", 40)
+    output = cluster.output(job_id, "alice")
+    assert not re.search("failed|error", output), output
+    assert output.count("step ") == (4 if "-n2" not in options else 7)
+
+
+@pytest.mark.parametrize("own", ["shard:2", "none", ""])
+def test_a_value_of_slurm_gres_stays(cluster: Cluster, own: str) -> None:
+    """What srun takes from the environment is the user's, as without us."""
+    script = "#!/bin/bash\nsrun sh -c 'echo step $SLURM_SHARDS_ON_NODE'; echo $SLURM_GRES; hostname"
+    command = f"SLURM_GRES={own} sbatch --parsable --mem=100 -w n1 -t5 --gres=shard:2"
+    job_id = cluster.sh("ctl", command, "bob", stdin=script).strip()
+    cluster.wait(job_id, "COMPLETED", 40)
+    assert decisions(cluster, job_id)
+    said = cluster.output(job_id, "bob").splitlines()
+    assert said[1:] == [own or "shard:2", "n1"], said
+    assert said[0].startswith("step")
+
+
+def test_jobs_that_come_together_share_a_gpu(cluster: Cluster) -> None:
+    """Also where no GPU has shards in use yet; a job of whole GPUs before them is not passed."""
+    jobs = [cluster.submit("bob", ["--mem=100", "-t5", "--gres=shard:2"], WAIT) for _ in range(4)]
+    for job_id in jobs:
+        cluster.wait(job_id, "RUNNING", 60)
+    slots = [shard_of(cluster, job_id) for job_id in jobs]
+    assert sorted(map(slots.count, set(slots))) == [2, 2]
+    assert all(decisions(cluster, job_id) for job_id in jobs)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--gres=shard:5"],
+        ["--gres=shard:1", "-N2"],
+        ["--gres=shard:1", "--exclusive"],
+        ["--gres=shard:g1:1"],
+        ["--gres=shard:1,gpu:1"],
+        ["--gres=shard:1", "--comment=place=off"],
+    ],
+)
+def test_what_is_left_to_slurm(cluster: Cluster, options: list[str]) -> None:
+    done = cluster.run(
+        "ctl", ["sbatch", "--parsable", "-t5", "--mem=100", *options, "--wrap=true"], "bob"
+    )
+    if done.returncode:
+        return  # Slurm itself refuses it
+    job_id = done.stdout.decode().split()[-1]
+    time.sleep(4)
+    job = cluster.job(job_id)
+    assert GATE_LICENCE not in job["Licenses"], job[""]
+    assert not decisions(cluster, job_id)
+    cluster.sh("ctl", ["scancel", job_id])
+
+
+def test_a_job_before_it_is_not_delayed(cluster: Cluster) -> None:
+    """A GPU that others use is not kept in use by jobs behind one that waits for all four."""
+    shared, _ = share(cluster, 1, "-t1")
+    whole = cluster.submit("alice", [*ON_N1, "--gres=gpu:4"], "true")
+    last = [*ON_N1, "--gres=shard:1", "--nice=1000000"]
+    behind = [cluster.submit("bob", last, "true") for _ in range(2)]
+    time.sleep(5)
+    found = [cluster.job(job_id) for job_id in (whole, *behind)]
+    assert all(GATE_LICENCE in job["Licenses"] for job in found), [job[""] for job in found]
+    cluster.wait_told(behind[0], f"waits for its turn behind job {whole}")
+    let_go(cluster, "bob", shared)
+    for job_id in (whole, *behind):
+        cluster.wait(job_id, "COMPLETED", 60)
+    starts = [cluster.job(i)["StartTime"] for i in (whole, *behind)]
+    assert starts == sorted(starts)
+
+
+def test_a_job_that_is_requeued_or_changed(cluster: Cluster) -> None:
+    """It is restored and placed again; its number of shards cannot change, its time limit can."""
+    job_id, _ = share(cluster, 2)
+    cluster.sh("ctl", ["scontrol", "requeue", job_id])
+    cluster.sh("ctl", ["scontrol", "hold", job_id])
+    cluster.wait_until(lambda: "shard:g" not in cluster.job(job_id)["TresPerNode"], 60, "unbound")
+    change = cluster.run("ctl", ["scontrol", "update", f"jobid={job_id}", "gres=shard:3"], "bob")
+    assert change.returncode != 0
+    assert b"number of shards" in change.stderr
+    cluster.sh("ctl", ["scontrol", "update", f"jobid={job_id}", "timelimit=3"], "bob")
+    cluster.sh("ctl", ["scontrol", "update", f"jobid={job_id}", "starttime=now"])
+    cluster.sh("ctl", ["scontrol", "release", job_id])
+    cluster.wait(job_id, "RUNNING", 60)
+    assert len(decisions(cluster, job_id)) >= 2
+    shard_of(cluster, job_id)
+    assert cluster.job(job_id)["TimeLimit"] == "00:03:00"

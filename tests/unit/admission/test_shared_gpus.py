@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from sample_jobs import request_of, slurm_job
 from test_translate import NOW, SLURM, asked, eligible, job, node, site
 
+from slurm_gpu_aware.admission.context import CannotPlanError
 from slurm_gpu_aware.admission.preemption import PreemptionRules
-from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster
+from slurm_gpu_aware.admission.snapshot import Hold, SiteProfile, build_cluster
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.round import plan_round
-from slurm_gpu_aware.slurm.records import NodeShare, SlurmJob, SlurmPartition
+from slurm_gpu_aware.slurm.records import NodeShare, SlurmJob, SlurmNode, SlurmPartition
 
 N1 = node("n1", used=(3,), shards={0: (3, 4), 1: (0, 4), 2: (1, 4), 3: (0, 4)})
 LOW = SlurmPartition("low", frozenset(), up=True, preempt_mode=frozenset({"REQUEUE"}))
@@ -75,3 +77,84 @@ def test_a_round_gives_no_gpu_away_of_which_shards_are_used(gpus: int, starts: b
     else:
         (waiting,) = plan.waiting
         assert waiting.shadow_start_s == NOW + 60
+
+
+# Jobs that ask for shards ------------------------------------------------------------------------
+
+IDLE = dict.fromkeys(range(4), (0, 4))
+N2 = node("n2", shards=IDLE)
+
+
+def test_free_shards_of_used_gpus():
+    where = site([N1, N2, node("n3")])
+    assert where.cluster.shards is not None
+    assert where.cluster.shards.total.tolist() == [[4] * 4, [4] * 4, [0] * 4]
+    assert where.cluster.shards.free.tolist() == [[1, 0, 3, 0], [0] * 4, [0] * 4]
+    assert site([node("n3")]).cluster.shards is None
+
+
+def test_shards_of_released_jobs_are_held():
+    def hold(job_id: str, slot: int, end_s: float) -> Hold:
+        return Hold(job_id, ("n1",), (slot,), 1, 1, 100, end_s, shards=1)
+
+    holds = [hold("7", 0, NOW + 900), hold("8", 1, NOW + 60), hold("9", 2, NOW + 60)]
+    profile = SiteProfile(Config(), {"cluster": 1.5})
+    jobs = [shard_job(1, {0: 3, 2: 1}, NOW + 600)]
+    cluster = build_cluster([N1], jobs, SLURM, profile, holds=holds)
+    assert cluster.shards is not None
+    assert cluster.shards.free.tolist() == [[0, 3, 2, 0]]
+    assert not cluster.free.any()
+    assert {one.job_id: one.gpus for one in cluster.running} == {
+        "1": ((0, (2,)),),  # it ends after job 9
+        "7": ((0, (0,)),),
+        "8": ((0, (1,)),),
+        "9": (),
+    }
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        node("n1", used=(0,), shards={0: (1, 4), 1: (0, 4)}),  # Slurm has mixed them up
+        node("n1", shards={0: (1, 4), 1: (0, 4)}, gpus_drained=frozenset({0})),
+        node("n1", shards={0: (1, 4)}, gpus=(("v100", 4),)),
+    ],
+)
+def test_gpus_whose_shards_are_not_given(wrong: SlurmNode):
+    shards = site([wrong]).cluster.shards
+    assert shards is not None
+    assert not shards.free.any()
+
+
+def test_the_request_of_a_job_of_shards():
+    where = site([N1, N2, node("n3")])
+    request = request_of(job(), asked("shard:3"), where)
+    assert (request.gpus, request.shards, request.clock) == (1, 3, "default")
+    assert eligible(request, where) == {"n1", "n2"}
+    assert (request.preempts, request.preemption_tier) == (frozenset(), None)
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "nodes"),
+    [
+        ("shard:5", {}, [N2]),
+        ("shard:2", {}, [N2, node("n3", shards={**IDLE, 1: (0, 1)})]),
+        ("shard:2", {}, [N2, node("n3", shards=IDLE, gpus=(("v100", 4),))]),
+        ("shard:2", {}, [N2, node("n3", shared_gres=True)]),
+        ("shard:2", {}, [node("n3")]),
+        ("shard:2", {"exclusive": True}, [N2]),
+        ("shard:2", {"nodes": (2, 2)}, [N2, node("n3", shards=IDLE)]),
+        ("shard:2", {"req_nodes": "n3"}, [N2, node("n3")]),
+    ],
+)
+def test_shards_that_are_left_to_slurm(text: str, more: dict[str, object], nodes: list[SlurmNode]):
+    with pytest.raises(CannotPlanError) as refused:
+        request_of(job(), asked(text, **more), site(nodes))
+    assert refused.value.leave
+
+
+def test_nodes_that_are_down_do_not_matter():
+    down = node("n1", shards=IDLE, states=frozenset({"DOWN"}))
+    where = site([down, N2])
+    assert eligible(request_of(job(), asked("shard:3"), where), where) == {"n2"}
+    assert np.count_nonzero(where.cluster.exists) == 4

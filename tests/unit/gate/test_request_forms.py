@@ -125,6 +125,11 @@ def job(**fields: object) -> SlurmJob:
             {"CpusPerTres": "", "CPUsPerTask": "4", "MinCPUsNode": "8"},
         ),
         (
+            OriginalRequest(tres_per_node="gres/shard:2"),
+            Binding(("n1",), (3,)),
+            {"TresPerNode": "gres/shard:g3:2"},
+        ),
+        (
             OriginalRequest(tres_per_node="gres/gpu:2,gres/nic:1"),
             ONE,
             {"TresPerNode": "gres/gpu:g1:1,gres/gpu:g3:1,gres/nic:1"},

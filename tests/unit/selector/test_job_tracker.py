@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 from sample_jobs import slurm_job
+from store_samples import decision
 
 from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.gate.gated_job import gated_jobs
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.selector.job_tracker import JobTracker, Tracked
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
-from slurm_gpu_aware.slurm.records import SlurmJob
+from slurm_gpu_aware.slurm.records import NodeShare, SlurmJob
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 
@@ -118,3 +119,22 @@ def test_a_task_parked_again_was_submitted_like_its_array(
     task = replace(rest, id="9_3", raw_id=10, array_tasks=None)
     observe(tracker, [task], 30.0)
     assert tracker.asked_for_none(task) is (reservation is None)
+
+
+@pytest.mark.parametrize(("slot", "as_planned"), [(2, True), (1, False)])
+@pytest.mark.parametrize("state", ["RUNNING", "COMPLETED"])
+def test_a_job_with_shards_started_as_planned(
+    tracker: JobTracker, state: str, slot: int, as_planned: bool
+) -> None:
+    decided = tracker.ledger.decide(decision("9", nodes=["n1"], slots=[[2]]))
+    tracker.placed["9"] = Tracked(decided, JobPhase.RELEASED, ("n1",), (2,), 0)
+    share = NodeShare("n1", 1, 500, (), shards={slot: 1})
+    job = replace(
+        running(9),
+        state=state,
+        shares=(share,) if state == "RUNNING" else (),
+        gpu_types=frozenset({f"g{slot}"}),
+    )
+    observe(tracker, [job], 10.0)
+    (event,) = [e for e in tracker.ledger.events("9") if e.kind == "started"]
+    assert event.detail["as_planned"] is as_planned

@@ -1,0 +1,97 @@
+"""GPUs of which jobs have shards: how many are free, and which job frees the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import replace
+
+import numpy as np
+
+from slurm_gpu_aware.admission.context import CannotPlanError, QueueEntry
+from slurm_gpu_aware.admission.eligible import leave_if_shared
+from slurm_gpu_aware.model.arrays import BoolArray
+from slurm_gpu_aware.model.cluster import Gpu, RunningJob, Shards
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.slurm.records import SlurmNode
+
+
+def shards_of_nodes(
+    nodes: Sequence[SlurmNode],
+    exists: BoolArray,
+    indexed: BoolArray,
+    busy: Set[str],
+    held: Iterable[tuple[Gpu, int]],
+) -> Shards | None:
+    """Shards of the usable GPUs of indexed nodes; None: there are none.
+
+    ``busy``: nodes on which no job can start. ``held``: GPUs of released jobs, and their shards.
+    """
+    if not any(node.shards for node in nodes):
+        return None
+    total = np.zeros(exists.shape, dtype=np.int64)
+    used = np.zeros_like(total)
+    for i in np.flatnonzero(indexed).tolist():
+        for slot, (in_use, number) in nodes[i].shards.items():
+            if slot < exists.shape[1] and exists[i, slot]:
+                total[i, slot], used[i, slot] = number, in_use
+    for gpu, number in held:
+        used[gpu] += number
+    free = np.where(used > 0, np.maximum(total - used, 0), 0)
+    for i, node in enumerate(nodes):
+        whole = [slot for slot in node.gpus_used if slot < exists.shape[1]]
+        free[i, whole] = 0  # Slurm has mixed them up
+        if node.name in busy:
+            free[i] = 0
+    return Shards(total, free)
+
+
+def of_shards(request: Request, entry: QueueEntry) -> Request:
+    """The request of a job of one GPU as one of shards of it. Raises CannotPlanError.
+
+    No clock is set: the jobs on a GPU have one. It preempts none: the GPU's other jobs would stay.
+    """
+    shards, context, cluster = entry.form.shards, entry.context, entry.context.cluster
+    if request.gpus > 1 or request.whole_node or request.by_socket:
+        raise CannotPlanError(
+            "shards of several nodes, whole nodes or one socket are left to Slurm"
+        )
+    assert request.eligible is not None  # noqa: S101 - every translation sets it
+    none = np.zeros(cluster.shape, dtype=np.int64)
+    total = none if cluster.shards is None else cluster.shards.total
+    able = np.where(cluster.exists, total, shards).min(axis=1) >= shards
+    able &= total.any(axis=1) & request.eligible
+    others = context.chosen(request.eligible & context.usable & ~able)
+    if not (able.any() and all(able[i] for i in request.required)) or any(n.shards for n in others):
+        why = "not all GPUs with shards that it may get have so many, and a type of their own"
+        raise CannotPlanError(why)
+    leave_if_shared(entry)
+    return replace(
+        request,
+        shards=shards,
+        eligible=able,
+        clock="default",
+        performance_model=None,
+        due=None,
+        preemption_tier=None,
+        preempts=frozenset(),
+        preempts_lower=frozenset(),
+    )
+
+
+def last_holders(running: Sequence[RunningJob], shared: frozenset[Gpu]) -> list[RunningJob]:
+    """The jobs, each with those of the ``shared`` GPUs that it holds longest; others stay."""
+    last: dict[Gpu, RunningJob] = {}
+    for job in running:
+        for gpu in shared.intersection(job.each_gpu):
+            if gpu not in last or job.end_s > last[gpu].end_s:
+                last[gpu] = job
+    found = []
+    for job in running:
+        if not shared.isdisjoint(job.each_gpu):
+            kept = (
+                (node, tuple(s for s in slots if last.get((node, s), job) is job))
+                for node, slots in job.gpus
+            )
+            job = replace(job, gpus=tuple((node, slots) for node, slots in kept if slots))
+        found.append(job)
+    return found
