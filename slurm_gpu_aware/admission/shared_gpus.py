@@ -46,11 +46,13 @@ def shards_of_nodes(
 
 
 def of_shards(request: Request, entry: QueueEntry) -> Request:
-    """The request of a job of one GPU as one of shards of it. Raises CannotPlanError.
+    """The request, if it asks for shards as one of a part of a GPU. Raises CannotPlanError.
 
     No clock is set: the jobs on a GPU have one. It preempts none: the GPU's other jobs would stay.
     """
     shards, context, cluster = entry.form.shards, entry.context, entry.context.cluster
+    if not shards:
+        return request
     if request.gpus > 1 or request.whole_node or request.by_socket:
         raise CannotPlanError(
             "shards of several nodes, whole nodes or one socket are left to Slurm"

@@ -9,7 +9,7 @@ from slurm_gpu_aware.admission.eligible import open_partitions
 from slurm_gpu_aware.admission.fitting import most_in_one_group
 from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
-from slurm_gpu_aware.gate.index_types import gpu_item
+from slurm_gpu_aware.gate.index_types import gpu_item, shards_of
 from slurm_gpu_aware.gate.request_forms import cpus_of_a_task, tasks_of
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.request import Request
@@ -111,8 +111,10 @@ def per_gpu_of(original: OriginalRequest, cluster: GpuDefaults, own: GpuDefaults
 
     With ``--ntasks-per-gpu`` each GPU has at least the CPUs of its tasks.
     Slurm applies the defaults whenever it tries the job; ``-c`` disables that of CPUs, ``--mem``
-    and ``--mem-per-cpu`` that of memory.
+    and ``--mem-per-cpu`` that of memory. Shards have none.
     """
+    if shards_of(original.tres_per_node):
+        return GpuDefaults()
     cpus = own.cpus if own.cpus is not None else cluster.cpus
     memory_mb = own.memory_mb if own.memory_mb is not None else cluster.memory_mb
     asked, asked_mb = gpu_item(original.cpus_per_tres), gpu_item(original.mem_per_tres)

@@ -161,7 +161,7 @@ def to_request(gated: GatedJob, context: AdmissionContext) -> Request:
     for partition in partitions:
         entry = QueueEntry(gated, form, partition, context)
         try:
-            request = _request(entry)
+            request = of_shards(_request(entry), entry)
             _check(request, entry)
         except CannotPlanError as exc:
             failed.append(exc)
@@ -203,7 +203,6 @@ def _request(entry: QueueEntry) -> Request:
         default_s = partition.default_time_s
         limit_s = default_s if default_s is not None else partition.max_time_s
     per_gpu = sizes.per_gpu_of(original, context.slurm.per_gpu, partition.per_gpu)
-    per_gpu = GpuDefaults() if entry.form.shards else per_gpu
     allowed, eligible = allowed_nodes(entry), eligible_nodes(entry, limit_s)
     required = _required(entry)
     sizes.check_node_size(entry, allowed, per_gpu)
@@ -251,8 +250,6 @@ def _request(entry: QueueEntry) -> Request:
     if (node_groups := required_groups(request, entry)) is not None:
         request = replace(request, node_groups=node_groups)
     request = bind(_step_fits(request, entry, per_gpu), entry)
-    if entry.form.shards:
-        return of_shards(request, entry)
     return moldable(request, entry, hints.gpus, allowed) if hints.gpus is not None else request
 
 

@@ -1,10 +1,11 @@
 """Jobs that ask for shards of one GPU: used GPUs are filled first, best fit. Pure functions.
 
 Before the round `apart` takes the jobs out of the queue that may share a GPU: with the jobs that
-have shards of it now, or with a job before them. Each other one is planned in the round as a job of
-one whole GPU, so that priorities, reservations and policies count as for any job. After the round
-`with_shards` gives the jobs that were taken out the used GPU with the fewest free shards that
-suffice, then the best score of their class (STS, Algorithm 3, fills used GPUs first).
+have shards of it now, or with a job before them. Those that no other job precedes are placed at
+once. Each job that finds no GPU to share is planned in the round as a job of one whole GPU, so that
+priorities, reservations and policies count as for any job. After the round `with_shards` places the
+others. Each gets the used GPU with the fewest free shards that suffice, then the best score of its
+class (STS, Algorithm 3, fills used GPUs first).
 """
 
 from __future__ import annotations
@@ -12,75 +13,76 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
-from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, Shards
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
 from slurm_gpu_aware.planning.plan import Plan, Waiting
+from slurm_gpu_aware.planning.prefix import in_slurm_order
 
 POLICY = "shards"
 """Word for the policy of a job on a GPU that others use."""
 
 
-def apart(
-    queue: Sequence[Request], cluster: Cluster
-) -> tuple[Sequence[Request], Sequence[Request]]:
-    """(Queue of the round, jobs that may share a GPU), both in the order of ``queue``."""
+class Apart(NamedTuple):
+    """The queue of a round, and what is taken out of it."""
+
+    placed: Sequence[Assignment]
+    """Jobs on used GPUs that no other job precedes."""
+    queue: Sequence[Request]
+    sharing: Sequence[Request]
+    """Jobs for `with_shards`."""
+    cluster: Cluster
+    """The cluster without what ``placed`` takes."""
+    all: Sequence[Request]
+    """All jobs, in Slurm's order."""
+
+
+def apart(queue: Sequence[Request], cluster: Cluster) -> Apart:
+    """Take the jobs that may share a GPU out of a queue."""
     if not any(request.shards for request in queue):
-        return queue, ()
+        return Apart((), queue, (), cluster, queue)
+    queue = in_slurm_order(queue)
     room = _Room(cluster)
+    placed: list[Assignment] = []
+    for request in queue:
+        gpu = room.best(request) if request.shards else None
+        if gpu is None:
+            break
+        placed.append(room.assignment(request, gpu))
+        room.take(request, gpu)
+    cluster = room.cluster()
     first: list[Request] = []
     sharing: list[Request] = []
-    opened: list[tuple[Request, int]] = []  # jobs with a GPU of their own, and what that leaves
-    for request in queue:
+    opened: dict[object, int] = {}  # shards that a job of this kind leaves of a GPU of its own
+    for request in queue[len(placed) :]:
+        kind = _kind(request)
         if not request.shards:
             first.append(request)
         elif (gpu := room.best(request)) is not None:
             room.take(request, gpu)
             sharing.append(request)
-        elif (at := _joined(request, opened)) is not None:
-            opened[at] = opened[at][0], opened[at][1] - request.shards
+        elif opened.get(kind, 0) >= request.shards:
+            opened[kind] -= request.shards
             sharing.append(request)
         else:
             first.append(request)
-            opened.append((request, room.least_total(request) - request.shards))
-    return first, sharing
+            opened[kind] = room.least_total(request) - request.shards
+    return Apart(placed, first, sharing, cluster, queue)
 
 
-def _joined(request: Request, opened: Sequence[tuple[Request, int]]) -> int | None:
-    """Position of a job before it whose GPU it can share; None: there is none.
-
-    It starts nowhere as long as that job does not, so it must not ask for less than that one.
-    """
-    for at, (first, left) in enumerate(opened):
-        if (
-            left >= request.shards
-            and first.required == request.required
-            and np.array_equal(_mask(first), _mask(request))
-            and request.time_limit_s >= first.time_limit_s
-            and all(
-                a >= b
-                for a, b in zip(node_demand(request, 1, 1), node_demand(first, 1, 1), strict=True)
-            )
-        ):
-            return at
-    return None
-
-
-def _mask(request: Request) -> BoolArray:
-    return np.ones(0, dtype=np.bool_) if request.eligible is None else request.eligible
+def _kind(request: Request) -> object:
+    """By which jobs find a GPU at the same time: one never waits for another that needs more."""
+    mask = None if request.eligible is None else request.eligible.tobytes()
+    return mask, request.required, node_demand(request, 1, 1), request.time_limit_s
 
 
 def with_shards(
-    plan: Plan,
-    queue: Sequence[Request],
-    sharing: Sequence[Request],
-    cluster: Cluster,
-    now: float,
+    plan: Plan, shared: Apart, cluster: Cluster, now: float, sharing: Sequence[Request]
 ) -> Plan:
     """The plan of a round with the jobs that share GPUs.
 
@@ -89,46 +91,37 @@ def with_shards(
 
     Parameters
     ----------
-    queue : all requests in Slurm's order.
-    sharing : those of `apart`.
-    cluster : the cluster of the round.
+    cluster : that of ``shared`` for the round.
+    sharing : those of ``shared``.
     """
-    if not any(request.shards for request in queue):
+    if not any(request.shards for request in shared.all):
         return plan
     room = _Room(cluster)
-    requests = {request.job_id: request for request in queue}
-    opened = []
-    for one in plan.assignments:
-        request = requests.get(one.job_id)
-        if request is not None:
-            one = room.start(request, one)
-        opened.append(one)
-    waits = {one.job_id: one for one in plan.waiting}
+    requests = {request.job_id: request for request in shared.queue}
+    assignments = [
+        room.start(requests[one.job_id], one) if one.job_id in requests else one
+        for one in plan.assignments
+    ]
+    waiting = {one.job_id: one for one in plan.waiting}
     apart_ids = {request.job_id for request in sharing}
-    placed: list[Assignment] = []
-    waiting: list[Waiting] = []
-    latest_s, head = math.inf, ""
-    for request in queue:
-        if request.job_id in waits:
-            if head == "" and not (
-                waits[request.job_id].infeasible or waits[request.job_id].failed
-            ):
-                latest_s, head = _start_of(waits[request.job_id]), request.job_id
-        elif request.job_id in apart_ids:
-            gpu = room.best(request)
-            if gpu is not None and now + request.time_limit_s <= latest_s:
-                placed.append(room.assignment(request, gpu))
-                room.take(request, gpu)
-            elif gpu is not None:
-                waiting.append(Waiting(request.job_id, f"waits for its turn behind job {head}"))
-            else:
-                why = f"next: waits for {request.shards} shards of a GPU that others use"
-                waiting.append(Waiting(request.job_id, why))
-    return replace(
-        plan,
-        assignments=(*opened, *placed),
-        waiting=(*plan.waiting, *waiting),
-    )
+    head: Waiting | None = None
+    for request in shared.all:
+        if (found := waiting.get(request.job_id)) is not None:
+            head = found if head is None and not (found.infeasible or found.failed) else head
+        if request.job_id not in apart_ids:
+            continue
+        gpu, end_s = room.best(request), now + request.time_limit_s
+        if gpu is None:
+            why = f"next: waits for {request.shards} shards of a GPU that others use"
+            waiting[request.job_id] = Waiting(request.job_id, why)
+        elif head is not None and end_s > _start_of(head):
+            why = f"waits for its turn behind job {head.job_id}"
+            waiting[request.job_id] = Waiting(request.job_id, why)
+        else:
+            assignments.append(room.assignment(request, gpu))
+            room.take(request, gpu)
+    assignments = [*shared.placed, *assignments]
+    return replace(plan, assignments=tuple(assignments), waiting=tuple(waiting.values()))
 
 
 def _start_of(waiting: Waiting) -> float:
@@ -145,6 +138,15 @@ class _Room:
         shards = cluster.shards if cluster.shards is not None else Shards(none, none)
         self._cluster, self._total, self._free = cluster, shards.total, shards.free.copy()
         self._cpus, self._memory_mb = cluster.free_cpus.copy(), cluster.free_memory_mb.copy()
+
+    def cluster(self) -> Cluster:
+        """The cluster with what is left now."""
+        return replace(
+            self._cluster,
+            free_cpus=self._cpus.copy(),
+            free_memory_mb=self._memory_mb.copy(),
+            shards=Shards(self._total, self._free.copy()),
+        )
 
     def least_total(self, request: Request) -> int:
         """Shards of the smallest GPU that the job may get."""

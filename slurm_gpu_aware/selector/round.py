@@ -360,8 +360,8 @@ class Rounds:
             return self.power.tabled(dated)
 
         queue, _ = isolation.run(known, [one.request for one in candidates.to_plan.values()])
-        in_order = queue
-        (queue, sharing), _ = isolation.run(lambda queue: apart(queue, cluster), queue)
+        shared, _ = isolation.run(lambda queue: apart(queue, context.cluster), queue)
+        queue, cluster = shared.queue, shared.cluster
         moved: Sequence[Assignment] = ()
         if queue and (targets := self.mover.under_way.targets(cluster.nodes, queue, now)):
             (moved, queue, cluster, power), _ = isolation.run(
@@ -382,11 +382,8 @@ class Rounds:
             lambda queue: plan_round(queue, *given, policy_options=options, power=power), queue
         )
         record = partial(record_round, queue, *given, plan, options, power=power)
-        planned = plan
-        plan, _ = isolation.run(
-            lambda sharing: with_shards(planned, in_order, sharing, cluster, now), sharing
-        )
-        plan = self.power.noted(plan, queue)
+        fill = partial(with_shards, plan, shared, cluster, now)
+        plan = self.power.noted(isolation.run(fill, shared.sharing)[0], queue)
         self._postponements.note(plan)
         dates.note_impossible(plan.due, now)
         self.mover.wake_s = min(self.mover.wake_s, plan.wake_s)

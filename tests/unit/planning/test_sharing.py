@@ -44,9 +44,10 @@ def whole(job_id: str, gpus: int = 1, limit_s: float = 60.0) -> Request:
 
 def plan_of(queue: Sequence[Request], cluster: Cluster) -> Plan:
     queue = [replace(one, priority=-float(i)) for i, one in enumerate(queue)]
-    first, sharing = apart(queue, cluster)
-    plan = plan_round(first, cluster, PlanSettings(class_clock_mhz={"A": 900}), NOW)
-    return with_shards(plan, queue, sharing, cluster, NOW)
+    shared = apart(queue[::-1], cluster)
+    settings = PlanSettings(class_clock_mhz={"A": 900})
+    plan = plan_round(shared.queue, shared.cluster, settings, NOW)
+    return with_shards(plan, shared, shared.cluster, NOW, shared.sharing)
 
 
 def given_to(plan: Plan) -> dict[str, tuple[int, int]]:
@@ -119,13 +120,23 @@ def test_cpus_memory_and_nodes_bound_it() -> None:
 
 
 def test_a_small_job_does_not_wait_for_a_large_one() -> None:
-    """Its GPU would be that of a job that needs more CPUs than are free."""
+    """It would share the GPU of a job that needs more CPUs than are free."""
     cluster = cluster_of([[0, 0]], cpus_per_node=2)
     plan = plan_of([part("a", 1, cpus=2), part("b", 1, cpus=3), part("c", 1, cpus=1)], cluster)
     assert "b" in {one.job_id for one in plan.waiting}
     busy = replace(cluster, free_cpus=np.array([1]))
     plan = plan_of([part("a", 1, math.inf, cpus=2), part("b", 1, cpus=1)], busy)
     assert set(given_to(plan)) == {"b"}
+
+
+def test_no_job_behind_it_takes_its_cpus() -> None:
+    cluster = cluster_of([[1, 0]], cpus_per_node=3)
+    plan = plan_of([part("a", 1, cpus=2), whole("w")], cluster)
+    assert given_to(plan) == {"a": (0, 0), "w": (0, 1)}
+    plan = plan_of([part("a", 1, cpus=2), replace(whole("w"), cpus=2)], cluster)
+    assert given_to(plan) == {"a": (0, 0)}
+    plan = plan_of([replace(whole("w"), cpus=2), part("a", 1, cpus=2)], cluster)
+    assert given_to(plan) == {"w": (0, 1)}
 
 
 SIZES = st.lists(st.integers(-3, 4).filter(bool), max_size=8)
