@@ -128,9 +128,9 @@ local function decide_submit(job, part_list, uid, conf)
     for name, value in pairs(tasks and sizes.environment(job) or {}) do
         environment[name] = value
     end
-    if shards and not text_of(job.environment.SLURM_GRES) then
+    if shards and (request.inherits_gres(job) or not text_of(job.environment.SLURM_GRES)) then
         -- srun inside would repeat the type of the chosen GPU, and Slurm refuses that.
-        environment.SLURM_GRES = string.format("shard:%d", shards)
+        environment.SLURM_GRES = request.GRES_OF_SHARDS:format(shards)
     end
     new.begin_time = defer.begin_time(job, conf)
     new.admin_comment = request.admin_comment(job, new, model, variable, tasks)
@@ -215,7 +215,12 @@ local function submit(job, part_list, uid)
     if verdict.refuse then
         return refusal(verdict.text)
     end
-    apply(job, verdict.new or {}, verdict.environment or {})
+    local new, environment = verdict.new or {}, verdict.environment or {}
+    if not environment.SLURM_GRES and request.inherits_gres(job) then
+        -- What srun would take from the job itself; it cannot be taken out of the environment.
+        environment.SLURM_GRES = text_of(new.tres_per_node) or text_of(job.tres_per_node) or ""
+    end
+    apply(job, new, environment)
     if verdict.text and (number32(job.het_job_offset) or 0) == 0 then -- components: say it once
         tell(verdict.text)
     end

@@ -18,6 +18,7 @@ INTERACTIVE = {"script": None}
 FIELDS: dict[str, dict[str, Any]] = {
     "--gres=gpu:2": {"tres_per_node": "gres/gpu:2"},
     "--gres=gpu:2,tmp:10": {"tres_per_node": "gres/gpu:2,gres/tmp:10"},
+    "--gres=shard:2": {"tres_per_node": "gres/shard:2"},
     "--gres=gpu:1,shard:2": {"tres_per_node": "gres/gpu:1,gres/shard:2"},
     "--gres=gpu:g1:1": {"tres_per_node": "gres/gpu:g1:1"},
     "--gres=gpu:1": {"tres_per_node": "gres/gpu:1"},

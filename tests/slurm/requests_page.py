@@ -55,6 +55,10 @@ FORMS = (
     ),
     ("a GPU model (`gpu:v100:2`)", "a node feature"),
     (
+        "`--gres=shard:N` of a batch script",
+        "[shards of a GPU that the selector chooses](../shards.md)",
+    ),
+    (
         "`--exclusive`, nodes that are not indexed",
         "the nodes only: Slurm chooses the GPUs",
     ),
@@ -70,7 +74,7 @@ LEFT: tuple[tuple[str, str, str], ...] = (
         r"a heterogeneous job|a scrontab job",
     ),
     (
-        "several GPU requests or types in one job; other GRES beside GPUs; shards and MPS",
+        "several GPU requests or types in one job; other GRES beside GPUs; shards beside GPUs; MPS",
         "one typed line stands for one request of whole GPUs; the rest Slurm alone counts",
         r"several GPU requests|.* together with other TRES|shards and MPS",
     ),

@@ -92,6 +92,7 @@ def test_a_shard_job_that_starts_between_plan_and_release(cluster: Cluster) -> N
         let_go(cluster, "alice" if other == whole else "bob", other)
 
 
+COUNT = "echo gpus=$(echo $CUDA_VISIBLE_DEVICES | tr , '\\n' | grep -c .)\n"
 STEPS = """
 for step in "" -n1 --gres=shard:1 --gres=none; do
     srun $step sh -c 'echo "step $CUDA_VISIBLE_DEVICES $SLURM_SHARDS_ON_NODE"' || echo failed $step
@@ -133,8 +134,34 @@ def test_a_value_of_slurm_gres_stays(cluster: Cluster, own: str) -> None:
     cluster.wait(job_id, "COMPLETED", 40)
     assert decisions(cluster, job_id)
     said = cluster.output(job_id, "bob").splitlines()
-    assert said[1:] == [own or "shard:2", "n1"], said
+    assert said[1:] == [own or "gres/shard:2", "n1"], said
     assert said[0].startswith("step")
+
+
+@pytest.mark.parametrize(
+    ("options", "step", "gpus"),
+    [
+        ("", "srun", ""),
+        ("--gres=shard:3", "srun", "1"),
+        ("--gres=gpu:2", "srun", "2"),
+        ("--gres=gpu:2", "srun --gres=gpu:1", "1"),
+        ("--gpus=2", "srun", "2"),
+        ("--gpus=2", "srun --gpus=1", "1"),
+    ],
+)
+def test_a_job_that_a_job_of_shards_submits(
+    cluster: Cluster, options: str, step: str, gpus: str
+) -> None:
+    """Its steps do not ask for the shards of that job, whose environment it has."""
+    cluster.sh("ctl", ["tee", "/shared/home/bob/count.sh"], "bob", stdin=COUNT)
+    seen = f"{step} sh count.sh"
+    script = f'sbatch --parsable -t1 --mem=100 -o second.out {options} --wrap "{seen}" > second'
+    cluster.sh("ctl", "rm -f second second.out", "bob")
+    first = cluster.submit("bob", [*ON_N1, "--gres=shard:1"], script)
+    cluster.wait(first, "COMPLETED", 40)
+    second = cluster.sh("ctl", ["cat", "second"], "bob").strip()
+    cluster.wait(second, "COMPLETED", 40)
+    assert cluster.sh("ctl", ["cat", "second.out"], "bob").strip() == f"gpus={gpus or 0}"
 
 
 def test_jobs_that_come_together_share_a_gpu(cluster: Cluster) -> None:
