@@ -58,12 +58,15 @@ def of_shards(request: Request, entry: QueueEntry) -> Request:
             "shards of several nodes, whole nodes or one socket are left to Slurm"
         )
     assert request.eligible is not None  # noqa: S101 - every translation sets it
+    here = request.eligible.copy()
+    if request.required:
+        here &= np.isin(np.arange(len(here)), request.required)
     none = np.zeros(cluster.shape, dtype=np.int64)
     total = none if cluster.shards is None else cluster.shards.total
     able = np.where(cluster.exists, total, shards).min(axis=1) >= shards
-    able &= total.any(axis=1) & request.eligible
-    others = context.chosen(request.eligible & context.usable & ~able)
-    if not (able.any() and all(able[i] for i in request.required)) or any(n.shards for n in others):
+    able &= total.any(axis=1) & here
+    others = context.chosen(here & context.usable & ~able)
+    if not able.any() or any(node.shards for node in others):
         why = "not all GPUs with shards that it may get have so many, and a type of their own"
         raise CannotPlanError(why)
     leave_if_shared(entry)

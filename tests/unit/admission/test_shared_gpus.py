@@ -153,6 +153,14 @@ def test_shards_that_are_left_to_slurm(text: str, more: dict[str, object], nodes
     assert refused.value.leave
 
 
+def test_only_the_node_that_it_names_counts():
+    plain = node("n3", shards=IDLE, gpus=(("v100", 4),))
+    where = site([N2, plain])
+    assert request_of(job(), asked("shard:2", req_nodes="n2"), where).shards == 2
+    with pytest.raises(CannotPlanError):
+        request_of(job(), asked("shard:2", req_nodes="n3"), where)
+
+
 def test_nodes_that_are_down_do_not_matter():
     down = node("n1", shards=IDLE, states=frozenset({"DOWN"}))
     where = site([down, N2])
