@@ -249,8 +249,8 @@ local function decide(job, record, part_list, conf)
     end
     local parts, besides = request.gpu_request(view)
     sentence = says and sentence or parts[1] and sizes.outside(hints, parts[1], view)
-    local before = request.gpu_request(original)[1]
-    if before and before.shards and (not parts[1] or parts[1].shards ~= before.shards) then
+    local shards, before = (parts[1] or {}).shards, (request.gpu_request(original)[1] or {}).shards
+    if before and shards ~= before then
         sentence = "gpu-aware: the environment of this job has its number of shards" .. AGAIN
     end
     if not sentence and says and not original.resizable then
@@ -269,6 +269,9 @@ local function decide(job, record, part_list, conf)
         reason = "an update cleared its GPU request, but Slurm may keep the GPUs"
     elseif not settings.is_managed(view, part_list, conf) then
         reason = "its partition is not managed"
+    elseif shards and not before then
+        -- Its environment has no number of shards: srun inside would repeat the type of a chosen GPU.
+        reason = "shards that an update asks for"
     else
         reason = unsupported.reason(view, parts, besides, hints, conf)
     end

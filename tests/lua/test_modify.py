@@ -375,3 +375,13 @@ def test_a_requeued_job_of_shards_is_not_changed_before_its_record_is_back(
     assert filter_.modify(record, req_nodes="n2").rc == ERROR
     foreign = record | {"tres_per_node": "gres/shard:2"}
     assert filter_.modify(foreign, req_nodes="n2").rc == SUCCESS
+
+
+@pytest.mark.parametrize("record", [PARKED, PLACED], ids=["parked", "released"])
+def test_whole_gpus_that_become_shards_are_left_to_slurm(
+    filter_: Filter, record: dict[str, Any]
+) -> None:
+    """The environment of the job has no number of shards, so srun would repeat a type."""
+    out = filter_.modify(record, tres_per_node="gres/shard:2")
+    assert (out.rc, out.log) == (SUCCESS, [])
+    assert changed(out).left
