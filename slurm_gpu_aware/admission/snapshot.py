@@ -22,7 +22,7 @@ from slurm_gpu_aware.gate.request_forms import gpus_per_node
 from slurm_gpu_aware.gate.resizing import as_shown
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.class_history import ClassHistory
-from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob
 from slurm_gpu_aware.model.penalties import LevelPenalties
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.slurm.records import (
@@ -120,24 +120,22 @@ def build_cluster(
     widths = [max(slots, default=-1) + 1 for slots, _ in known]
     exists, free = _gpus(here, [slots for slots, _ in known], max(widths, default=0), busy_nodes)
     running = _running_jobs(jobs, here, site, rules or PreemptionRules(slurm), now)
+    running = [_on_known_gpus(job, free.shape[1]) for job in running]
     for job in running:
         _take(free, job)
+    shards_held: list[tuple[Gpu, int]] = []
     for hold in holds:
         # One by one, so that holds on a plain node get different GPUs.
         held = _held(hold, places, exists if hold.whole_node else free, now)
+        held = _on_known_gpus(held, free.shape[1])
         _take(free, held)
-        others = running if hold.shards else _without_victims(running, held, hold)
-        running = [*others, held]
+        if hold.shards:
+            shards_held += [(gpu, hold.shards) for gpu in held.each_gpu]
+        else:
+            running = _without_victims(running, held, hold)
+        running = [*running, held]
     shared = frozenset((i, slot) for i, node in enumerate(here) for slot in node.shared_gpus)
-    of_holds = [
-        ((places[name], slot), hold.shards)
-        for hold in holds
-        if hold.shards
-        for name in hold.nodes
-        if name in places
-        for slot in hold.slots
-    ]
-    running = last_holders(running, shared.union(gpu for gpu, _ in of_holds))
+    running = last_holders(running, shared.union(gpu for gpu, _ in shards_held))
     indexed = np.array([exact for _, exact in known], dtype=np.bool_)
     names_of = site.config.applications
     running = [replace(job, application=names_of.get(job.app_class or "")) for job in running]
@@ -155,7 +153,7 @@ def build_cluster(
         cpus=cpus,
         free_memory_mb=free_memory_mb,
         indexed=indexed,
-        shards=shards_of_nodes(here, exists, indexed, busy_nodes, of_holds),
+        shards=shards_of_nodes(here, exists, indexed, busy_nodes, shards_held),
         model=tuple(_model(node, arrays.models) for node in here),
         running=tuple(running),
         asleep=asleep if asleep.any() else None,
@@ -259,9 +257,17 @@ def _without_victims(
     return remaining
 
 
+def _on_known_gpus(job: RunningJob, width: int) -> RunningJob:
+    """The job without GPUs of indices that no node has any more."""
+    if all(slot < width for _, slot in job.each_gpu):
+        return job
+    known = ((i, tuple(slot for slot in slots if slot < width)) for i, slots in job.gpus)
+    return replace(job, gpus=tuple((i, slots) for i, slots in known if slots))
+
+
 def _take(free: BoolArray, job: RunningJob) -> None:
     for i, slots in job.gpus:
-        free[i, [s for s in slots if s < free.shape[1]]] = False
+        free[i, list(slots)] = False
 
 
 def _held(hold: Hold, places: Mapping[str, int], usable: BoolArray, now: float) -> RunningJob:

@@ -112,6 +112,17 @@ def test_shards_of_released_jobs_are_held():
     }
 
 
+@pytest.mark.parametrize("shards", [0, 1])
+def test_a_released_job_whose_gpu_is_gone(shards: int):
+    gone = Hold("7", ("n1",), (9,), 1, 1, 100, NOW + 900, shards=shards)
+    profile = SiteProfile(Config(), {"cluster": 1.5})
+    cluster = build_cluster([N1], [], SLURM, profile, holds=[gone])
+    assert cluster.shards is not None
+    assert cluster.shards.free.tolist() == [[1, 0, 3, 0]]
+    request = request_of(job(), asked("gpu:2"), replace(site([N1]), cluster=cluster))
+    assert plan_round([request], cluster, PlanSettings(), NOW).waiting
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -156,7 +167,7 @@ def test_shards_that_are_left_to_slurm(text: str, more: dict[str, object], nodes
 def test_only_the_node_that_it_names_counts():
     plain = node("n3", shards=IDLE, gpus=(("v100", 4),))
     where = site([N2, plain])
-    assert request_of(job(), asked("shard:2", req_nodes="n2"), where).shards == 2
+    assert eligible(request_of(job(), asked("shard:2", req_nodes="n2"), where), where) == {"n2"}
     with pytest.raises(CannotPlanError):
         request_of(job(), asked("shard:2", req_nodes="n3"), where)
 
