@@ -45,7 +45,7 @@ def shards_of_nodes(
     return Shards(total, free)
 
 
-def of_shards(request: Request, entry: QueueEntry) -> Request:
+def shard_request(request: Request, entry: QueueEntry) -> Request:
     """The request, if it asks for shards as one of a part of a GPU. Raises CannotPlanError.
 
     No clock is set: the jobs on a GPU have one. It preempts none: the GPU's other jobs would stay.

@@ -26,7 +26,7 @@ from slurm_gpu_aware.admission.fitting import (
     required_groups,
 )
 from slurm_gpu_aware.admission.moldable import cpus_of, moldable
-from slurm_gpu_aware.admission.shared_gpus import of_shards
+from slurm_gpu_aware.admission.shared_gpus import shard_request
 from slurm_gpu_aware.config.settings import DEFAULT_KINDS, Config
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.filter_rules import SOCKETS_PER_NODE
@@ -161,7 +161,7 @@ def to_request(gated: GatedJob, context: AdmissionContext) -> Request:
     for partition in partitions:
         entry = QueueEntry(gated, form, partition, context)
         try:
-            request = of_shards(_request(entry), entry)
+            request = shard_request(_request(entry), entry)
             _check(request, entry)
         except CannotPlanError as exc:
             failed.append(exc)

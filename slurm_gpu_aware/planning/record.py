@@ -152,6 +152,7 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
     number = {graph: i for i, graph in enumerate(kinds)}
     values = {f.name: getattr(cluster, f.name) for f in fields(cluster)}
     del values["power_w"]  # a round under a limit finds it
+    del values["shards"]  # no round reads them
     values |= {
         "levels": tuple(tuple(getattr(one, f.name) for f in fields(one)) for one in cluster.levels),
         "kinds": tuple((g.gbps, g.classes, g.groups, g.effbw) for g in kinds),

@@ -1,11 +1,11 @@
 """Jobs that ask for shards of one GPU: used GPUs are filled first, best fit. Pure functions.
 
-Before the round `apart` takes the jobs out of the queue that may share a GPU: with the jobs that
-have shards of it now, or with a job before them. Those that no other job precedes are placed at
-once. Each job that finds no GPU to share is planned in the round as a job of one whole GPU, so that
-priorities, reservations and policies count as for any job. After the round `with_shards` places the
-others. Each gets the used GPU with the fewest free shards that suffice, then the best score of its
-class (STS, Algorithm 3, fills used GPUs first).
+Before the round `split_queue` takes the jobs out of the queue that may share a GPU: with the jobs
+that have shards of it now, or with a job before them. Those that no other job precedes are placed
+at once. Each job that finds no GPU to share is planned in the round as a job of one whole GPU, so
+that priorities, reservations and policies count as for any job. After the round `with_shards`
+places the others. Each gets the used GPU with the fewest free shards that suffice, then the best
+score of its class (STS, Algorithm 3, fills used GPUs first).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, Shards
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
-from slurm_gpu_aware.planning.plan import Plan, Waiting
+from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
 from slurm_gpu_aware.planning.prefix import in_slurm_order
 
 POLICY = "shards"
 """Word for the policy of a job on a GPU that others use."""
 
 
-class Apart(NamedTuple):
+class SplitQueue(NamedTuple):
     """The queue of a round, and what is taken out of it."""
 
     placed: Sequence[Assignment]
@@ -42,10 +42,10 @@ class Apart(NamedTuple):
     """All jobs, in Slurm's order."""
 
 
-def apart(queue: Sequence[Request], cluster: Cluster) -> Apart:
+def split_queue(queue: Sequence[Request], cluster: Cluster) -> SplitQueue:
     """Take the jobs that may share a GPU out of a queue."""
     if not any(request.shards for request in queue):
-        return Apart((), queue, (), cluster, queue)
+        return SplitQueue((), queue, (), cluster, queue)
     queue = in_slurm_order(queue)
     room = _Room(cluster)
     placed: list[Assignment] = []
@@ -55,7 +55,8 @@ def apart(queue: Sequence[Request], cluster: Cluster) -> Apart:
             break
         placed.append(room.assignment(request, gpu))
         room.take(request, gpu)
-    cluster = room.cluster()
+    cluster = room.cluster
+    room = _Room(cluster)
     first: list[Request] = []
     sharing: list[Request] = []
     opened: dict[object, int] = {}  # shards that a job of this kind leaves of a GPU of its own
@@ -72,62 +73,74 @@ def apart(queue: Sequence[Request], cluster: Cluster) -> Apart:
         else:
             first.append(request)
             opened[kind] = room.least_total(request) - request.shards
-    return Apart(placed, first, sharing, cluster, queue)
+    return SplitQueue(placed, first, sharing, cluster, queue)
 
 
 def _kind(request: Request) -> object:
     """By which jobs find a GPU at the same time: one never waits for another that needs more."""
     mask = None if request.eligible is None else request.eligible.tobytes()
-    return mask, request.required, node_demand(request, 1, 1), request.time_limit_s
+    return mask, node_demand(request, 1, 1), request.time_limit_s
 
 
 def with_shards(
-    plan: Plan, shared: Apart, cluster: Cluster, now: float, sharing: Sequence[Request]
+    plan: Plan,
+    split: SplitQueue,
+    cluster: Cluster,
+    settings: PlanSettings,
+    now: float,
+    sharing: Sequence[Request],
 ) -> Plan:
     """The plan of a round with the jobs that share GPUs.
 
     As in EASY backfill none of them delays a job before it: while one waits, it must end before the
-    reservation of that job.
+    reservation of that job. Without backfill it waits, too, except behind a job that waits by its
+    own choice.
 
     Parameters
     ----------
-    cluster : that of ``shared`` for the round.
-    sharing : those of ``shared``.
+    cluster : that of ``split`` for the round.
+    settings, now : as of `plan_round`.
+    sharing : those of ``split``.
     """
-    if not any(request.shards for request in shared.all):
+    if not any(request.shards for request in split.all):
         return plan
     room = _Room(cluster)
-    requests = {request.job_id: request for request in shared.queue}
+    requests = {request.job_id: request for request in split.queue}
     assignments = [
         room.start(requests[one.job_id], one) if one.job_id in requests else one
         for one in plan.assignments
     ]
     waiting = {one.job_id: one for one in plan.waiting}
-    apart_ids = {request.job_id for request in sharing}
-    head: Waiting | None = None
-    for request in shared.all:
-        if (found := waiting.get(request.job_id)) is not None:
-            head = found if head is None and not (found.infeasible or found.failed) else head
-        if request.job_id not in apart_ids:
+    sharing_ids = {request.job_id for request in sharing}
+    head, until_s = "", math.inf
+    for request in split.all:
+        if not head and (start_s := _start_of(waiting.get(request.job_id), settings)) is not None:
+            head, until_s = request.job_id, start_s
+        if request.job_id not in sharing_ids:
             continue
-        gpu, end_s = room.best(request), now + request.time_limit_s
+        gpu = room.best(request)
         if gpu is None:
             why = f"next: waits for {request.shards} shards of a GPU that others use"
             waiting[request.job_id] = Waiting(request.job_id, why)
-        elif head is not None and end_s > _start_of(head):
-            why = f"waits for its turn behind job {head.job_id}"
+        elif now + request.time_limit_s > until_s:
+            why = f"waits for its turn behind job {head}"
             waiting[request.job_id] = Waiting(request.job_id, why)
         else:
             assignments.append(room.assignment(request, gpu))
             room.take(request, gpu)
-    assignments = [*shared.placed, *assignments]
+    assignments = [*split.placed, *assignments]
     return replace(plan, assignments=tuple(assignments), waiting=tuple(waiting.values()))
 
 
-def _start_of(waiting: Waiting) -> float:
+def _start_of(waiting: Waiting | None, settings: PlanSettings) -> float | None:
+    """Time until which jobs behind a waiting one may run; None: it holds up no other."""
+    if waiting is None:
+        return None
     if waiting.postponement is not None:
         return waiting.postponement.start_s
-    return -math.inf if waiting.shadow_start_s is None else waiting.shadow_start_s
+    if settings.backfill or waiting.infeasible or waiting.failed:
+        return waiting.shadow_start_s
+    return -math.inf
 
 
 class _Room:
@@ -135,18 +148,10 @@ class _Room:
 
     def __init__(self, cluster: Cluster) -> None:
         none = np.zeros(cluster.shape, dtype=np.int64)
-        shards = cluster.shards if cluster.shards is not None else Shards(none, none)
-        self._cluster, self._total, self._free = cluster, shards.total, shards.free.copy()
-        self._cpus, self._memory_mb = cluster.free_cpus.copy(), cluster.free_memory_mb.copy()
-
-    def cluster(self) -> Cluster:
-        """The cluster with what is left now."""
-        return replace(
-            self._cluster,
-            free_cpus=self._cpus.copy(),
-            free_memory_mb=self._memory_mb.copy(),
-            shards=Shards(self._total, self._free.copy()),
-        )
+        shards = cluster.shards or Shards(none, none)
+        self._total, self._free = shards.total, shards.free.copy()
+        self.cluster = replace(cluster.copy(), shards=Shards(self._total, self._free))
+        """The cluster with what is left."""
 
     def least_total(self, request: Request) -> int:
         """Shards of the smallest GPU that the job may get."""
@@ -157,15 +162,13 @@ class _Room:
     def best(self, request: Request) -> Gpu | None:
         """The used GPU with the fewest free shards that suffice; None: there is none."""
         cpus, memory_mb = node_demand(request, 1, 1)
-        able = (self._cpus >= cpus) & (self._memory_mb >= memory_mb)
+        able = (self.cluster.free_cpus >= cpus) & (self.cluster.free_memory_mb >= memory_mb)
         if request.eligible is not None:
             able &= request.eligible
-        if request.required:
-            able &= np.isin(np.arange(len(able)), request.required)
         nodes, slots = np.nonzero((self._free >= request.shards) & able[:, None])
         if not len(nodes):
             return None
-        scores = self._cluster.score(request.app_class)[nodes, slots]
+        scores = self.cluster.score(request.app_class)[nodes, slots]
         at = np.lexsort((slots, nodes, scores, self._free[nodes, slots]))[0]
         return int(nodes[at]), int(slots[at])
 
@@ -191,7 +194,7 @@ class _Room:
 
     def assignment(self, request: Request, gpu: Gpu) -> Assignment:
         """The assignment of a job to a used GPU."""
-        (node, slot), score = gpu, float(self._cluster.score(request.app_class)[gpu])
+        (node, slot), score = gpu, float(self.cluster.score(request.app_class)[gpu])
         free, total = int(self._free[gpu]), int(self._total[gpu])
         words = (
             f"{request.shards} shards of a GPU that other jobs use: {free} of {total} were free,"
@@ -203,12 +206,10 @@ class _Room:
             slots=((slot,),),
             policy=POLICY,
             score=score,
-            level=self._cluster.levels[0].name,
+            level=self.cluster.levels[0].name,
             slowdown=score,
             why={"class": request.app_class, "summary": words},
         )
 
     def _hold(self, request: Request, node: int, nodes: int, gpus: int) -> None:
-        cpus, memory_mb = node_demand(request, nodes, gpus)
-        self._cpus[node] -= cpus
-        self._memory_mb[node] -= memory_mb
+        self.cluster.take(node, (), *node_demand(request, nodes, gpus))

@@ -188,7 +188,7 @@ def worth_until_s(
 
 
 def _goal_s(run_s: float, here: Assignment, rule: WaitRule) -> float:
-    """Time below which wait and run must take for the wait to pay."""
+    """Time that wait and run together must stay below for the wait to pay."""
     return run_s * here.slowdown - max(run_s * rule.margin, _LEAST_GAIN_S)
 
 

@@ -346,7 +346,7 @@ class Rounds:
         from slurm_gpu_aware.planning.moved import begun, place_moved
         from slurm_gpu_aware.planning.record import record_round
         from slurm_gpu_aware.planning.round import plan_round
-        from slurm_gpu_aware.planning.sharing import apart, with_shards
+        from slurm_gpu_aware.planning.sharing import split_queue, with_shards
 
         context = candidates.context
         cluster, now = context.cluster, context.now
@@ -360,8 +360,8 @@ class Rounds:
             return self.power.tabled(dated)
 
         queue, _ = isolation.run(known, [one.request for one in candidates.to_plan.values()])
-        shared, _ = isolation.run(lambda queue: apart(queue, context.cluster), queue)
-        queue, cluster = shared.queue, shared.cluster
+        split, _ = isolation.run(lambda queue: split_queue(queue, context.cluster), queue)
+        queue, cluster = split.queue, split.cluster
         moved: Sequence[Assignment] = ()
         if queue and (targets := self.mover.under_way.targets(cluster.nodes, queue, now)):
             (moved, queue, cluster, power), _ = isolation.run(
@@ -382,8 +382,8 @@ class Rounds:
             lambda queue: plan_round(queue, *given, policy_options=options, power=power), queue
         )
         record = partial(record_round, queue, *given, plan, options, power=power)
-        fill = partial(with_shards, plan, shared, cluster, now)
-        plan = self.power.noted(isolation.run(fill, shared.sharing)[0], queue)
+        fill = partial(with_shards, plan, split, *given)
+        plan = self.power.noted(isolation.run(fill, split.sharing)[0], queue)
         self._postponements.note(plan)
         dates.note_impossible(plan.due, now)
         self.mover.wake_s = min(self.mover.wake_s, plan.wake_s)
