@@ -29,7 +29,7 @@ def cluster_of(used: Sequence[Sequence[int]], each: int = 4, **more: Any) -> Clu
     free = np.where(held > 0, each - held, 0)
     running = [
         RunningJob(f"r{n}{s}", ((n, (s,)),), NOW + 100, start_s=0.0)
-        for n, s in zip(*np.nonzero(held), strict=True)
+        for n, s in np.argwhere(held).tolist()
     ]
     cluster = Cluster.uniform(*held.shape, running=tuple(running), **more)
     return replace(cluster, free=held == 0, shards=Shards(np.full_like(held, each), free))
@@ -155,8 +155,8 @@ def test_no_job_behind_it_takes_its_cpus() -> None:
 def test_a_recorded_round_with_jobs_of_shards_replays() -> None:
     cluster = cluster_of([[1, 0, 0]], cpus_per_node=4)
     queue = [part("a", 2, cpus=2), part("b", 4), whole("w"), part("c", 1)]
-    queue = [replace(one, priority=-float(i)) for i, one in enumerate(queue)]
-    split = split_queue(queue, cluster)
+    ranked = [replace(one, priority=-float(i)) for i, one in enumerate(queue)]
+    split = split_queue(ranked, cluster)
     given = split.queue, split.cluster, PlanSettings(), NOW
     record = json.loads(json.dumps(record_round(*given, plan_round(*given))))
     assert set(record["placed"]) == {"b", "w"}
