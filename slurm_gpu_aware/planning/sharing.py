@@ -106,10 +106,7 @@ def with_shards(
         return plan
     room = _Room(cluster)
     requests = {request.job_id: request for request in split.queue}
-    assignments = [
-        room.start(requests[one.job_id], one) if one.job_id in requests else one
-        for one in plan.assignments
-    ]
+    assignments = [room.start(requests[one.job_id], one) for one in plan.assignments]
     waiting = {one.job_id: one for one in plan.waiting}
     sharing_ids = {request.job_id for request in sharing}
     head, until_s = "", math.inf
