@@ -232,3 +232,16 @@ def test_a_job_that_is_requeued_or_changed(cluster: Cluster) -> None:
     assert len(decisions(cluster, job_id)) >= 2
     shard_of(cluster, job_id)
     assert cluster.job(job_id)["TimeLimit"] == "00:03:00"
+
+
+def test_a_job_of_whole_gpus_that_becomes_one_of_shards(cluster: Cluster) -> None:
+    """It is left to Slurm: its environment has no number of shards, so it keeps an untyped one."""
+    full = [cluster.submit("bob", [*ON_N1, "--gres=gpu:4"], WAIT)]
+    cluster.wait(full[0], "RUNNING", 40)
+    job_id = cluster.submit("alice", [*ON_N1, "--gres=gpu:1"], STEPS)
+    cluster.sh("ctl", ["scontrol", "update", f"jobid={job_id}", "gres=shard:2"], "alice")
+    let_go(cluster, "bob", full[0])
+    cluster.wait(job_id, "COMPLETED", 60)
+    assert not decisions(cluster, job_id)
+    output = cluster.output(job_id, "alice")
+    assert not re.search("failed|error", output), output
