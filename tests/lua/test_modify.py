@@ -359,11 +359,20 @@ def test_a_job_of_shards_may_change(filter_: Filter, record: dict[str, Any]) -> 
     assert "gpuaware:2" in out.job["licenses"]
 
 
-@pytest.mark.parametrize("text", ["gres/shard:3", "gres/gpu:1", "gres/shard:g1:2", ""])
+@pytest.mark.parametrize(
+    "update",
+    [
+        *({"tres_per_node": t} for t in ("gres/shard:3", "gres/gpu:1", "gres/shard:g1:2", "")),
+        {"min_nodes": 2, "max_nodes": 2},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("record", [SHARDS, BOUND_SHARDS], ids=["parked", "released"])
-def test_the_number_of_shards_stays(filter_: Filter, record: dict[str, Any], text: str) -> None:
+def test_the_number_of_shards_stays(
+    filter_: Filter, record: dict[str, Any], update: dict[str, Any]
+) -> None:
     """srun inside asks for the number that stands in the environment of the job."""
-    out = filter_.modify(record, tres_per_node=text)
+    out = filter_.modify(record, **update)
     assert (out.rc, out.written) == (ERROR, [])
     assert "its number of shards; cancel the job" in out.messages[0]
 
