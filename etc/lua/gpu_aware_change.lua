@@ -251,7 +251,7 @@ local function decide(job, record, part_list, conf)
     sentence = says and sentence or parts[1] and sizes.outside(hints, parts[1], view)
     local shards, before = (parts[1] or {}).shards, (request.gpu_request(original)[1] or {}).shards
     if before and shards ~= before then
-        sentence = "gpu-aware: this job keeps its one node and, as its environment says, its number of shards" .. AGAIN
+        sentence = "gpu-aware: this job keeps its node count and its number of shards" .. AGAIN
     end
     if not sentence and says and not original.resizable then
         sentence = sizes.too_late(hints) -- its environment still has the number
