@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Gpus
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.registry import DEFAULT
 from slurm_gpu_aware.planning.due_account import DueAccount
@@ -59,6 +60,8 @@ class Waiting:
     """One sentence for the user."""
     shadow_start_s: float | None = None
     """Latest start by the shadow reservation; None: the job has no reservation."""
+    reserved: Gpus = ()
+    """GPUs of the shadow reservation."""
     infeasible: bool = False
     """The job has no place even on the idle cluster."""
     by_policy: bool = False

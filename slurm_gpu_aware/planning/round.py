@@ -322,6 +322,7 @@ class _Round:
             head,
             self._why_next(head, shadow) if self.explain else "",
             shadow_start_s=None if shadow is None else shadow.start_s,
+            reserved=() if shadow is None else shadow.gpus,
         )
 
     def _why_next(self, head: Request, shadow: Shadow | None) -> str:

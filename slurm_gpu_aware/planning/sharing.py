@@ -18,10 +18,11 @@ from typing import NamedTuple
 import numpy as np
 
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import Cluster, Gpu, Shards
+from slurm_gpu_aware.model.cluster import Cluster, Gpu, Gpus, Shards
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
+from slurm_gpu_aware.planning.postponing import awaited
 from slurm_gpu_aware.planning.prefix import in_slurm_order
 
 POLICY = "shards"
@@ -92,9 +93,9 @@ def with_shards(
 ) -> Plan:
     """The plan of a round with the jobs that share GPUs.
 
-    As in EASY backfill none of them delays a job before it: while one waits, it must end before the
-    reservation of that job. Without backfill it waits, too, except behind a job that waits by its
-    own choice.
+    As in EASY backfill none of them delays the job before it that has a reservation: it must end
+    before, or leave the reserved GPUs, CPUs and memory free. Without backfill it waits, too, except
+    behind a job that waits by its own choice.
 
     Parameters
     ----------
@@ -109,35 +110,51 @@ def with_shards(
     assignments = [room.start(requests[one.job_id], one) for one in plan.assignments]
     waiting = {one.job_id: one for one in plan.waiting}
     sharing_ids = {request.job_id for request in sharing}
-    head, until_s = "", math.inf
+    head: _Head | None = None
     for request in split.all:
-        if not head and (start_s := _start_of(waiting.get(request.job_id), settings)) is not None:
-            head, until_s = request.job_id, start_s
+        head = head or _head_of(request, waiting.get(request.job_id), settings, cluster)
         if request.job_id not in sharing_ids:
             continue
-        gpu = room.best(request)
+        gpu = beside = room.best(request)
+        if gpu is not None and head is not None and now + request.time_limit_s > head.start_s:
+            beside = room.best(request, head) if head.gpus else None
         if gpu is None:
             why = f"next: waits for {request.shards} shards of a GPU that others use"
             waiting[request.job_id] = Waiting(request.job_id, why)
-        elif now + request.time_limit_s > until_s:
-            why = f"waits for its turn behind job {head}"
+        elif beside is None and head is not None:
+            why = f"waits for its turn behind job {head.request.job_id}"
             waiting[request.job_id] = Waiting(request.job_id, why)
         else:
+            gpu = beside or gpu
             assignments.append(room.assignment(request, gpu))
             room.take(request, gpu)
     assignments = [*split.placed, *assignments]
     return replace(plan, assignments=tuple(assignments), waiting=tuple(waiting.values()))
 
 
-def _start_of(waiting: Waiting | None, settings: PlanSettings) -> float | None:
-    """Time until which jobs behind a waiting one may run; None: it holds up no other."""
+class _Head(NamedTuple):
+    """A waiting job, and what is reserved for it."""
+
+    request: Request
+    start_s: float
+    gpus: Gpus
+    """Without any, all jobs behind it must end before."""
+
+
+def _head_of(
+    request: Request, waiting: Waiting | None, settings: PlanSettings, cluster: Cluster
+) -> _Head | None:
+    """The job, if it holds up others; None: it does not."""
     if waiting is None:
         return None
-    if waiting.postponement is not None:
-        return waiting.postponement.start_s
-    if settings.backfill or waiting.infeasible or waiting.failed:
-        return waiting.shadow_start_s
-    return -math.inf
+    start_s, gpus = waiting.shadow_start_s, waiting.reserved
+    if (wait := waiting.postponement) is not None:
+        start_s, gpus = wait.start_s, awaited(request, wait, cluster)
+    elif not (settings.backfill or waiting.infeasible or waiting.failed):
+        start_s, gpus = -math.inf, ()
+    if request.sizes and gpus:
+        request = request.resized(sum(len(slots) for _, slots in gpus))
+    return None if start_s is None else _Head(request, start_s, gpus)
 
 
 class _Room:
@@ -156,13 +173,24 @@ class _Room:
         enough = total[total >= request.shards]
         return int(enough.min()) if enough.size else 0
 
-    def best(self, request: Request) -> Gpu | None:
-        """The used GPU with the fewest free shards that suffice; None: there is none."""
+    def best(self, request: Request, head: _Head | None = None) -> Gpu | None:
+        """The used GPU with the fewest free shards that suffice; None: there is none.
+
+        ``head``: what is reserved for it stays free.
+        """
         cpus, memory_mb = node_demand(request, 1, 1)
         able = (self.cluster.free_cpus >= cpus) & (self.cluster.free_memory_mb >= memory_mb)
         if request.eligible is not None:
             able &= request.eligible
-        nodes, slots = np.nonzero((self._free >= request.shards) & able[:, None])
+        enough = (self._free >= request.shards) & able[:, None]
+        if head is not None:
+            for node, kept in head.gpus:
+                kept_cpus, kept_mb = node_demand(head.request, len(head.gpus), len(kept))
+                left = self.cluster.free_cpus[node] - cpus >= kept_cpus
+                left &= self.cluster.free_memory_mb[node] - memory_mb >= kept_mb
+                enough[node] &= left
+                enough[node, list(kept)] = False
+        nodes, slots = np.nonzero(enough)
         if not len(nodes):
             return None
         scores = self.cluster.score(request.app_class)[nodes, slots]

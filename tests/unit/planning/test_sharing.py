@@ -104,6 +104,19 @@ def test_no_job_before_it_is_delayed(limit_s: float, starts: bool) -> None:
     assert set(given_to(first)) == {"a"}
 
 
+@pytest.mark.parametrize(("cpus", "filled"), [(2, {"a": (0, 2), "b": (1, 0)}), (3, {"a": (1, 0)})])
+def test_what_is_not_reserved_is_filled(cpus: int, filled: dict[str, tuple[int, int]]) -> None:
+    """The job before it gets two GPUs of the first node, and CPUs of the three that are free."""
+    cluster = cluster_of([[1, 1, 1, 0], [1, 0, 0, 0]], cpus_per_node=3, memory_mb_per_node=1000)
+    head = replace(whole("w", 2), eligible=np.array([True, False]), required=(0,), cpus=cpus)
+    cluster = replace(cluster, free=np.zeros_like(cluster.free))
+    longer = [part(name, 3, math.inf) for name in "abc"]
+    plan = plan_of([head, *longer, part("d", 3, 60.0)], cluster)
+    assert [one.reserved for one in plan.waiting if one.job_id == "w"] == [((0, (0, 1)),)]
+    assert given_to(plan) == {**filled, "d": (0, 0)}
+    assert not plan_of([head, *longer], cluster, backfill=False).assignments
+
+
 def test_without_backfill_it_waits_behind_a_job_that_does_not_fit() -> None:
     queue, cluster = [whole("w", 2), part("a", 1)], cluster_of([[1, 1]])
     assert not plan_of(queue, cluster, backfill=False).assignments
