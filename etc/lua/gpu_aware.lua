@@ -211,12 +211,13 @@ local function submit(job, part_list, uid)
         end
         return success()
     end
-    local verdict = decide_submit(base.read_once(job), part_list, uid, conf)
+    local view = base.read_once(job)
+    local verdict = decide_submit(view, part_list, uid, conf)
     if verdict.refuse then
         return refusal(verdict.text)
     end
     local new, environment = verdict.new or {}, verdict.environment or {}
-    if not environment.SLURM_GRES and request.inherits_gres(job) then
+    if not environment.SLURM_GRES and request.inherits_gres(view) then
         -- What srun would take from the job itself; it cannot be taken out of the environment.
         environment.SLURM_GRES = text_of(new.tres_per_node) or text_of(job.tres_per_node) or ""
     end

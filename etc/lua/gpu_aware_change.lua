@@ -77,6 +77,8 @@ local OTHERS = {
 }
 local NUMBERS = base.set_of(base.split(
     "num_tasks cpus_per_task ntasks_per_node ntasks_per_tres sockets_per_node min_cpus", " "))
+-- Seconds that the selector takes at most to see that a job was requeued.
+local MOST_BACK_S = 60
 local AGAIN = "; cancel the job and submit it again"
 
 --- Is a field of an update given? A 32 bit number may be 65534.
@@ -319,6 +321,17 @@ local function decide_back(job, record)
     return { refuse = true, text = text }
 end
 
+--- Does a job name the GPU of its shards? The selector does so, and users may.
+local function names_shards(record)
+    return (text_of(record.tres_per_node) or ""):find("shard[:=]g%d+") ~= nil
+end
+
+--- Was a job requeued a short time ago? Slurm sets its time of submission then.
+local function just_requeued(record)
+    local submitted = base.number32(record.submit_time)
+    return submitted and os.time() - submitted < MOST_BACK_S
+end
+
 -- Arrays ----------------------------------------------------------------------------------------------
 
 -- An update of an array reaches the filter once for each record, with the fields that the filter has
@@ -372,7 +385,7 @@ function C.decide(job, record, part_list, uid, conf)
         return verdict
     end
     local back = is_pending(record) and (base.number32(record.restart_cnt) or 0) > 0
-    local ours = forbidden.index_type(record) or (text_of(record.tres_per_node) or ""):find("shard[:=]g%d+")
+    local ours = forbidden.index_type(record) or names_shards(record) and just_requeued(record)
     if back and not base.is_record(record.admin_comment) and ours then
         return decide_back(update, record)
     end

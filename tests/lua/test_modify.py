@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -380,8 +381,11 @@ def test_the_number_of_shards_stays(
 def test_a_requeued_job_of_shards_is_not_changed_before_its_record_is_back(
     filter_: Filter,
 ) -> None:
-    record = BOUND_SHARDS | {"admin_comment": "", "restart_cnt": 1}
+    now = int(time.time())
+    record = BOUND_SHARDS | {"admin_comment": "", "restart_cnt": 1, "submit_time": now}
     assert filter_.modify(record, req_nodes="n2").rc == ERROR
+    own = record | {"submit_time": now - 61}  # its user named the GPU
+    assert filter_.modify(own, req_nodes="n2").rc == SUCCESS
     foreign = record | {"tres_per_node": "gres/shard:2"}
     assert filter_.modify(foreign, req_nodes="n2").rc == SUCCESS
 

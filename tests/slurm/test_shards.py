@@ -245,3 +245,24 @@ def test_a_job_of_whole_gpus_that_becomes_one_of_shards(cluster: Cluster) -> Non
     assert not decisions(cluster, job_id)
     output = cluster.output(job_id, "alice")
     assert not re.search("failed|error", output), output
+
+
+def test_a_requeued_job_whose_user_named_the_gpu(cluster: Cluster) -> None:
+    """It is the user's to change as soon as it cannot be a job of the selector's."""
+    job_id, slot = share(cluster, 2, "--gres=shard:g3:2")
+    assert slot == 3
+    cluster.sh("ctl", ["scontrol", "requeue", job_id], "bob")
+    change = ["scontrol", "update", f"jobid={job_id}", "timelimit=3"]
+    cluster.wait_until(lambda: cluster.run("ctl", change, "bob").returncode == 0, 80, "changed")
+    assert not decisions(cluster, job_id)
+
+
+def test_a_job_that_waits_for_another_node_holds_up_no_shards(cluster: Cluster) -> None:
+    """Only what it has reserved is kept for it, from longer jobs."""
+    on_n2 = ["-w", "n2", "--gres=gpu:4", "--mem=100", "-t5"]
+    held = cluster.submit("alice", on_n2, WAIT)
+    cluster.wait(held, "RUNNING", 40)
+    share(cluster, 1)
+    waits = cluster.submit("alice", on_n2, WAIT)
+    share(cluster, 1, "-t60", "--nice=1000000")
+    assert GATE_LICENCE in cluster.job(waits)["Licenses"]
