@@ -95,8 +95,7 @@ local function decide_submit(job, part_list, uid, conf)
         variable = text_of(job.environment[comment.variable])
         hints, sentence = comment.parse_environment(variable, conf)
     end
-    local shards = parts[1].shards
-    if shards and (hints and (hints.gpus or hints.place == "off") or not job.environment) then
+    if parts[1].shards and hints and (hints.gpus or hints.place == "off") then
         return {}
     end
     sentence = sentence or sizes.outside(hints, parts[1], job)
@@ -127,10 +126,6 @@ local function decide_submit(job, part_list, uid, conf)
     end
     for name, value in pairs(tasks and sizes.environment(job) or {}) do
         environment[name] = value
-    end
-    if shards and (request.inherits_gres(job) or not text_of(job.environment.SLURM_GRES)) then
-        -- srun inside would repeat the type of the chosen GPU, and Slurm refuses that.
-        environment.SLURM_GRES = request.GRES_OF_SHARDS:format(shards)
     end
     new.begin_time = defer.begin_time(job, conf)
     new.admin_comment = request.admin_comment(job, new, model, variable, tasks)
@@ -211,17 +206,11 @@ local function submit(job, part_list, uid)
         end
         return success()
     end
-    local view = base.read_once(job)
-    local verdict = decide_submit(view, part_list, uid, conf)
+    local verdict = decide_submit(base.read_once(job), part_list, uid, conf)
     if verdict.refuse then
         return refusal(verdict.text)
     end
-    local new, environment = verdict.new or {}, verdict.environment or {}
-    if not environment.SLURM_GRES and request.inherits_gres(view) then
-        -- What srun would take from the job itself; it cannot be taken out of the environment.
-        environment.SLURM_GRES = text_of(new.tres_per_node) or text_of(job.tres_per_node) or ""
-    end
-    apply(job, new, environment)
+    apply(job, verdict.new or {}, verdict.environment or {})
     if verdict.text and (number32(job.het_job_offset) or 0) == 0 then -- components: say it once
         tell(verdict.text)
     end

@@ -251,10 +251,6 @@ local function decide(job, record, part_list, conf)
     end
     local parts, besides = request.gpu_request(view)
     sentence = says and sentence or parts[1] and sizes.outside(hints, parts[1], view)
-    local shards, before = (parts[1] or {}).shards, (request.gpu_request(original)[1] or {}).shards
-    if before and shards ~= before then
-        sentence = "gpu-aware: this job keeps its node count and its number of shards" .. AGAIN
-    end
     if not sentence and says and not original.resizable then
         sentence = sizes.too_late(hints) -- its environment still has the number
     end
@@ -268,12 +264,10 @@ local function decide(job, record, part_list, conf)
     local new, reason, model, tasks = {}, nil, nil, nil
     if not parts[1] then
         -- Slurm clears the text of the request and keeps the GPUs it has read from it.
-        reason = "an update cleared its GPU request, but Slurm may keep the GPUs"
+        reason = besides.sharing and "shards that are not of one GPU of the selector's choice"
+            or "an update cleared its GPU request, but Slurm may keep the GPUs"
     elseif not settings.is_managed(view, part_list, conf) then
         reason = "its partition is not managed"
-    elseif shards and not before then
-        -- Its environment has no number of shards: srun inside would repeat the type of a chosen GPU.
-        reason = "shards that an update asks for"
     else
         reason = unsupported.reason(view, parts, besides, hints, conf)
     end

@@ -28,15 +28,6 @@ R.NOT_UNDERSTOOD = "[^A-Za-z0-9_.:=+&|,() -]"
 -- How much of a script is searched for a GPU type, and how often its name may occur there.
 local MAX_SCRIPT, MAX_FOUND = 65536, 1000
 
--- SLURM_GRES of a job of shards, in a spelling that tells it from that of a user.
-R.GRES_OF_SHARDS = "gres/shard:%d"
-
---- Has a batch job the SLURM_GRES of a job of shards that has submitted it?
-function R.inherits_gres(job)
-    local value = text_of(job.script) and job.environment and text_of(job.environment.SLURM_GRES)
-    return value and value:find("^gres/shard:%d+$") ~= nil
-end
-
 -- Options with which shards are left to Slurm.
 local BESIDE_SHARDS = {
     "tres_per_job",

@@ -22,7 +22,7 @@ def shards_of_nodes(
     busy: Set[str],
     held: Iterable[tuple[Gpu, int]],
 ) -> Shards | None:
-    """Shards of the usable GPUs of indexed nodes; None: there are none.
+    """Shards of the usable GPUs of indexed nodes whose shards have types; None: there are none.
 
     ``busy``: nodes on which no job can start. ``held``: GPUs of released jobs, and their shards.
     """
@@ -30,7 +30,8 @@ def shards_of_nodes(
         return None
     total = np.zeros(exists.shape, dtype=np.int64)
     used = np.zeros_like(total)
-    for i in np.flatnonzero(indexed).tolist():
+    typed = (i for i in np.flatnonzero(indexed).tolist() if not nodes[i].untyped_shards)
+    for i in typed:
         for slot, (in_use, number) in nodes[i].shards.items():
             if slot < exists.shape[1] and exists[i, slot]:
                 total[i, slot], used[i, slot] = number, in_use

@@ -11,8 +11,7 @@ asked                     written to Slurm, with the gate closed
 ``--gpus``                the same, ``TresPerJob`` cleared
 ``--gpus-per-task``       the same, the GPU part of ``TresPerTask`` taken out; ``TresBind`` stays
 ``--gpus-per-socket``     the same, ``TresPerSocket`` cleared
-``--gres=shard:N``        the same, with shards of one GPU (``gres/shard:g2:N``); the environment
-                          has ``SLURM_GRES=gres/shard:N``, or ``srun`` would repeat the type
+``--gres=shard:N``        the same, with shards of one GPU (``gres/shard:g2:N``)
 all of them, a direct     ``TresPerJob`` typed, each GPU once per node, instead of ``TresPerNode``:
 ``srun``                  the step of ``srun`` repeats a typed TresPerNode beside its own request,
                           which is refused. A step inside ``salloc`` asks as inside a batch job.

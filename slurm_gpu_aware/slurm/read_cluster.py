@@ -64,6 +64,7 @@ def node_of(raw: Mapping[str, Any]) -> SlurmNode:
         memory_used_mb=raw["alloc_memory"],
         shared_gres=shards is None or any(item.name == "mps" or is_mig(item.kind) for item in gres),
         shards=shards or {},
+        untyped_shards=any(item.name == "shard" and item.kind is None for item in gres),
         cores=_cores(raw),
         gpu_sockets=tuple(item.sockets for item in gres if item.name == "gpu"),
         reason=raw["reason"],

@@ -231,6 +231,8 @@ class SlurmNode:
     """It has MPS, MIG, or shards of GPUs that Slurm does not tell; its GPUs are left to Slurm."""
     shards: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     """GPU index -> (shards in use, all shards); empty: it has none."""
+    untyped_shards: bool = False
+    """slurm.conf gives its shards no type: ``srun`` in a job of shards of one GPU would fail."""
     cores: NodeCores | None = None
     """None: not known, or free cores of a socket cannot be counted."""
     gpu_sockets: tuple[tuple[int, ...] | None, ...] = ()

@@ -360,22 +360,28 @@ def test_a_job_of_shards_may_change(filter_: Filter, record: dict[str, Any]) -> 
     assert "gpuaware:2" in out.job["licenses"]
 
 
+@pytest.mark.parametrize("text", ["gres/shard:3", "gres/gpu:1", "gres/gpu:2"])
+@pytest.mark.parametrize("record", [SHARDS, BOUND_SHARDS], ids=["parked", "released"])
+def test_the_number_of_shards_may_change(
+    filter_: Filter, record: dict[str, Any], text: str
+) -> None:
+    out = filter_.modify(record, tres_per_node=text)
+    assert (out.rc, out.log) == (SUCCESS, [])
+    assert (changed(out).tres_per_node, changed(out).left) == (text, None)
+
+
 @pytest.mark.parametrize(
     "update",
-    [
-        *({"tres_per_node": t} for t in ("gres/shard:3", "gres/gpu:1", "gres/shard:g1:2", "")),
-        {"min_nodes": 2, "max_nodes": 2},
-    ],
+    [{"tres_per_node": "gres/shard:g1:2"}, {"min_nodes": 2, "max_nodes": 2}],
     ids=str,
 )
 @pytest.mark.parametrize("record", [SHARDS, BOUND_SHARDS], ids=["parked", "released"])
-def test_the_number_of_shards_stays(
+def test_a_job_of_shards_that_becomes_another_one_is_left_to_slurm(
     filter_: Filter, record: dict[str, Any], update: dict[str, Any]
 ) -> None:
-    """srun inside asks for the number that stands in the environment of the job."""
     out = filter_.modify(record, **update)
-    assert (out.rc, out.written) == (ERROR, [])
-    assert "its number of shards; cancel the job" in out.messages[0]
+    assert (out.rc, out.log) == (SUCCESS, [])
+    assert "not of one GPU" in (changed(out).left or "")
 
 
 def test_a_requeued_job_of_shards_is_not_changed_before_its_record_is_back(
@@ -391,10 +397,7 @@ def test_a_requeued_job_of_shards_is_not_changed_before_its_record_is_back(
 
 
 @pytest.mark.parametrize("record", [PARKED, PLACED], ids=["parked", "released"])
-def test_whole_gpus_that_become_shards_are_left_to_slurm(
-    filter_: Filter, record: dict[str, Any]
-) -> None:
-    """The environment of the job has no number of shards, so srun would repeat a type."""
+def test_whole_gpus_may_become_shards(filter_: Filter, record: dict[str, Any]) -> None:
     out = filter_.modify(record, tres_per_node="gres/shard:2")
     assert (out.rc, out.log) == (SUCCESS, [])
-    assert changed(out).left
+    assert (changed(out).tres_per_node, changed(out).left) == ("gres/shard:2", None)

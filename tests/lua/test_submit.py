@@ -896,21 +896,12 @@ def test_a_job_of_shards_is_parked(filter_: Filter, more: dict[str, Any]) -> Non
     out = filter_.submit(environment={"A": "1"}, **(SHARDS | more))
     assert (out.rc, out.messages, out.log) == (SUCCESS, [], [])
     assert out.job["licenses"] == "gpuaware:1"
-    assert out.environment == {"A": "1", "SLURM_GRES": "gres/shard:2"}
+    assert out.environment == {"A": "1"}
     original = parse(out.job["admin_comment"])
     assert original is not None
     form = form_of(original)
     assert form is not None
     assert (form.kind, form.item.count, form.shards) == ("node", 1, 2)
-
-
-@pytest.mark.parametrize("own", ["none", "shard:1", "gpu:8"])
-def test_what_srun_finds_in_the_environment_stays_as_its_user_set_it(
-    filter_: Filter, own: str
-) -> None:
-    out = filter_.submit(environment={"SLURM_GRES": own}, **SHARDS)
-    assert out.job["licenses"] == "gpuaware:1"
-    assert out.environment == {"SLURM_GRES": own}
 
 
 @pytest.mark.parametrize(
@@ -950,25 +941,3 @@ def test_other_jobs_of_shards_are_not_touched(
     out = filter_.submit(environment={"A": "1"}, **(SHARDS | {"partition": "gpu"} | more))
     assert (out.rc, out.messages, out.log, out.written) == (SUCCESS, [], [], [])
     assert out.environment == {"A": "1"}
-
-
-@pytest.mark.parametrize(
-    ("fields", "own"),
-    [
-        (SHARDS, "gres/shard:2"),
-        (NODE, "gres/gpu:2"),
-        ({"tres_per_node": "gres/gpu:a100:2"}, "gres/gpu:2"),
-        ({"tres_per_node": "gres/tmp:10"}, "gres/tmp:10"),
-        ({"tres_per_job": "gres/gpu:2"}, ""),
-        ({}, ""),
-        ({**NODE, "comment": "place=off"}, "gres/gpu:2"),
-    ],
-    ids=str,
-)
-def test_a_job_that_a_job_of_shards_submits(
-    filter_: Filter, fields: dict[str, Any], own: str
-) -> None:
-    """It does not ask for the shards of that job."""
-    out = filter_.submit(environment={"SLURM_GRES": "gres/shard:7"}, **fields)
-    assert (out.rc, out.log) == (SUCCESS, [])
-    assert out.environment["SLURM_GRES"] == own

@@ -129,6 +129,7 @@ def test_a_released_job_whose_gpu_is_gone(shards: int):
         node("n1", used=(0,), shards={0: (1, 4), 1: (0, 4)}),  # Slurm has mixed them up
         node("n1", shards={0: (1, 4), 1: (0, 4)}, gpus_drained=frozenset({0})),
         node("n1", shards={0: (1, 4)}, gpus=(("v100", 4),)),
+        node("n1", shards={0: (1, 4)}, untyped_shards=True),
     ],
 )
 def test_gpus_whose_shards_are_not_given(wrong: SlurmNode):
@@ -151,6 +152,7 @@ def test_the_request_of_a_job_of_shards():
         ("shard:5", {}, [N2]),
         ("shard:2", {}, [N2, node("n3", shards={**IDLE, 1: (0, 1)})]),
         ("shard:2", {}, [N2, node("n3", shards=IDLE, gpus=(("v100", 4),))]),
+        ("shard:2", {}, [N2, node("n3", shards=IDLE, untyped_shards=True)]),
         ("shard:2", {}, [N2, node("n3", shared_gres=True)]),
         ("shard:2", {}, [node("n3")]),
         ("shard:2", {"exclusive": True}, [N2]),

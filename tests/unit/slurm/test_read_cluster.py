@@ -110,6 +110,7 @@ INDEXED = "gpu:g0:1,gpu:g1:1,gpu:g3:1"
 def test_shards_of_each_gpu(gres: str, used: str, shards: dict[int, tuple[int, int]]) -> None:
     node = node_of(node_record("n1", gres=gres, gres_used=used))
     assert (node.shards, node.shared_gres) == (shards, False)
+    assert node.untyped_shards == bool(shards and "shard:g" not in gres)
     assert node.shared_gpus == {slot for slot, (held, _) in shards.items() if held}
 
 
