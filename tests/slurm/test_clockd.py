@@ -62,8 +62,10 @@ def line(job: str, mhz: int, gpus: tuple[int, ...]) -> str:
 def test_orders_move_the_clock_of_a_running_job_and_of_no_other(cluster: Cluster) -> None:
     job, node, gpus = running(cluster, "alice", "--gres=gpu:2", "-w", "n1")
     other, _, others = running(cluster, "bob", "--gres=gpu:1", "-w", "n1", "--comment=freq=1200")
-    (start,) = {mhz for (_, gpu), mhz in locked(cluster).items() if gpu in others}
-    bystander = {(node, gpu): start for gpu in others}
+    # The prolog, which locks it, may still run after the job's start.
+    (mine,) = ((node, gpu) for gpu in others)
+    cluster.wait_until(lambda: mine in locked(cluster), 30, lambda: str(locked(cluster)))
+    bystander = {mine: locked(cluster)[mine]}
     carried_out(cluster, node, order(cluster, node, line(job, 900, gpus)))
     assert locked(cluster) == {(node, gpu): 900 for gpu in gpus} | bystander
     carried_out(cluster, node, order(cluster, node, line(job, 600, gpus)))

@@ -29,7 +29,7 @@ def test_exactly_the_gpus_of_the_job_run_at_its_clock(cluster: Cluster) -> None:
     """Regression: on 24.11 SLURM_JOB_GPUS names only the last GRES type of the job."""
     job = cluster.submit("alice", ["--gres=gpu:3", "--comment=class=A,freq=900"], WAIT)
     cluster.wait(job, "RUNNING")
-    cluster.wait_until(lambda: len(locked(cluster)) >= 3, 10, lambda: str(locked(cluster)))
+    cluster.wait_until(lambda: len(locked(cluster)) >= 3, 30, lambda: str(locked(cluster)))
     given = cluster.gpus(job)
     clocks = locked(cluster)
     assert set(clocks) == {(node, slot) for node, slots in given.items() for slot in slots}
