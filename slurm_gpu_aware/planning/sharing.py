@@ -115,17 +115,14 @@ def with_shards(
         head = head or _head_of(request, waiting.get(request.job_id), settings, cluster)
         if request.job_id not in sharing_ids:
             continue
-        gpu = beside = room.best(request)
+        gpu = room.best(request)
+        why = f"next: waits for {request.shards} shards of a GPU that others use"
         if gpu is not None and head is not None and now + request.time_limit_s > head.start_s:
-            beside = room.best(request, head) if head.gpus else None
-        if gpu is None:
-            why = f"next: waits for {request.shards} shards of a GPU that others use"
-            waiting[request.job_id] = Waiting(request.job_id, why)
-        elif beside is None and head is not None:
+            gpu = room.best(request, head) if head.gpus else None
             why = f"waits for its turn behind job {head.request.job_id}"
+        if gpu is None:
             waiting[request.job_id] = Waiting(request.job_id, why)
         else:
-            gpu = beside or gpu
             assignments.append(room.assignment(request, gpu))
             room.take(request, gpu)
     assignments = [*split.placed, *assignments]
