@@ -134,6 +134,7 @@ RECORD_KEYS = (
     ("ac", "admin_comment"),
     ("lf", "left"),
     ("rs", "resizable"),
+    ("pt", "partial"),
 )
 """(key, field of `gate.admin_comment.OriginalRequest`), in the order of the record."""
 

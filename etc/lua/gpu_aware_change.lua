@@ -239,7 +239,7 @@ local function decide(job, record, part_list, conf)
     local changed = gate_count(record, conf) == rules.changed_licences
     local original = original_of(changed and note or text_of(record.admin_comment))
     local view, given = merged(job, record, original or {})
-    if not original then
+    if not original or original.partial then
         given.time_limit, given.time_min = nil, nil
         local text = "gpu-aware: the record of this job cannot be read" .. AGAIN
         return changes(given) and { refuse = true, text = text } or {}
@@ -270,6 +270,9 @@ local function decide(job, record, part_list, conf)
         reason = "its partition is not managed"
     else
         reason = unsupported.reason(view, parts, besides, hints, conf)
+    end
+    if not reason and original.left ~= "place=off" then
+        reason = original.left -- the record does not hold all that made it so
     end
     if not reason and original.resizable then
         local _, fixed = sizes.rule(hints, parts[1], view, conf)

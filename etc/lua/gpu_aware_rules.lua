@@ -97,6 +97,7 @@ return {
         { "ac", "admin_comment" },
         { "lf", "left" },
         { "rs", "resizable" },
+        { "pt", "partial" },
     },
     sockets_per_node = "--sockets-per-node (-B)",
     unsupported_bounds = {

@@ -48,6 +48,10 @@ class Backoff:
         waits = self._waits.get(job_id)
         return waits is not None and self.timer() - waits.punished <= within_s
 
+    def failures(self, job_id: str) -> int:
+        """How often the job could not start."""
+        return self._waits[job_id].count if job_id in self._waits else 0
+
     def punish(self, job_id: str, *, blocked: bool = False, misplaced: bool = False) -> float:
         """Hold a job back once more; return for how many seconds.
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
+from slurm_gpu_aware.admission.left import left_request
 from slurm_gpu_aware.admission.sizes import default_cpus
 from slurm_gpu_aware.admission.translate import class_of, to_request, why_not_moved
 from slurm_gpu_aware.gate.gated_job import GatedJob, task_number
@@ -46,6 +47,8 @@ class Candidate:
     not_moved: str | None = None
     """Why a job that allows moves is not moved."""
     asked_class: AskedClass | None = None
+    components: tuple[SlurmJob, ...] = ()
+    """The other components of a heterogeneous job."""
 
     @property
     def id(self) -> str:
@@ -136,14 +139,18 @@ class Candidates:
     licences: Licences
     pool: HoldingPool
     estimates: Estimates
+    unplaceable: Mapping[int, str] = field(default_factory=dict)
+    """Number of a record that planning cannot place -> why; such a job is left to Slurm in turn."""
     to_plan: dict[str, Candidate] = field(default_factory=dict)
     """Jobs to plan, in Slurm's order."""
     leave: list[tuple[GatedJob, str]] = field(default_factory=list)
-    """Jobs to leave to Slurm, and why."""
+    """Jobs to leave to Slurm at once, and why: no round can say when their turn is."""
     waiting: list[dict[str, Any]] = field(default_factory=list)
     blocked: int = 0
     """Jobs that something other than the gate holds."""
     _order: TaskOrder = field(default_factory=TaskOrder)
+    _components: dict[int, list[SlurmJob]] = field(default_factory=dict)
+    """First component of a heterogeneous job -> the other ones."""
     _room: dict[int, int] = field(default_factory=dict)
     """Array with a ``%limit`` -> tasks that may start now."""
 
@@ -151,6 +158,9 @@ class Candidates:
         """Assign every parked job. Raises SourceError if Slurm does not answer."""
         limited = limits(gated.job for gated in parked)
         self._room = _task_room(jobs, self.context.config.gate.licence)
+        for job in jobs:
+            if job.het_id not in (None, job.raw_id) and job.state == "PENDING":
+                self._components.setdefault(job.het_id or 0, []).append(job)
         for gated in sorted(parked, key=lambda gated: queue_order(gated.job)):
             job = gated.job
             kind = alike(job)
@@ -186,6 +196,13 @@ class Candidates:
         entry = {"job_id": job_id, "reason": reason, "shadow_start_s": shadow_start_s}
         planned = self.to_plan.get(job_id)
         self.waiting.append(entry | more | ({} if planned is None else planned.account()))
+
+    def planned_by_counts(self, record: GatedJob) -> bool:
+        """Whether this round plans the record, or a task of it, as one that is left to Slurm."""
+        return any(
+            (one := self.to_plan.get(job_id)) is not None and one.request.left is not None
+            for job_id in _ids(record.job)
+        )
 
     def in_task_order(self, plan: Plan) -> Plan:
         """The plan without tasks that an earlier unplaced task of their array blocks."""
@@ -241,20 +258,38 @@ class Candidates:
         if wait_s is not None:
             self.blocked += 1
             raise CannotPlanError(f"it could not start; tried again in {wait_s:.0f} s", leave=False)
-        if gated.original.left is not None:
-            raise CannotPlanError(gated.original.left, leave=True)
         lacking = self.licences.lacking(gated, self.context.reservations)
         if lacking is not None:
             raise CannotPlanError(f"licence {lacking} is in use", leave=False)
+        why = gated.original.left or self.unplaceable.get(job.raw_id)
         try:
-            return self._translated(record, gated)
-        except CannotPlanError:
-            raise
+            if why is None:
+                return self._translated(record, gated)
+        except CannotPlanError as exc:
+            if not exc.leave:
+                raise
+            why = exc.reason
         except Exception as exc:
             # One job that cannot be translated must not keep the others from being placed.
             log.exception("job %s is left to Slurm: its request cannot be understood", job_id)
             why = f"its request cannot be understood: {exc}"
-            raise CannotPlanError(why, leave=True) from exc
+        try:
+            return self._left(record, gated, why)
+        except CannotPlanError:
+            raise
+        except Exception as exc:
+            log.exception("job %s is left to Slurm at once: it cannot be planned by counts", job_id)
+            raise CannotPlanError(why) from exc
+
+    def _left(self, record: GatedJob, gated: GatedJob, why: str) -> Candidate:
+        """A job that is left to Slurm, in its turn. Raises CannotPlanError."""
+        context, job = self.context, gated.job
+        asked = class_of(job, gated.original, context.config, context.classes)
+        components = tuple(self._components.get(job.raw_id, ()))
+        again = self.backoff.failed(gated.id)
+        request = left_request(gated, context, why, asked.app_class, components, again=again)
+        unsplit = record.job.array_tasks is not None
+        return Candidate(gated, request, unsplit, asked_class=asked, components=components)
 
     def _translated(self, record: GatedJob, gated: GatedJob) -> Candidate:
         """``gated``: the job, or the task of the record. Raises CannotPlanError."""

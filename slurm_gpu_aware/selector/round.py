@@ -44,6 +44,7 @@ from slurm_gpu_aware.slurm.records import SlurmJob, split_arrays
 
 log = logging.getLogger(__name__)
 
+_TRIES = 3  # starts of a job that is left to Slurm, before its gate opens for good in its turn
 _GATE_MARGIN_S = 5.0  # no job is bound if the gate may open within this time and one command's
 
 
@@ -103,7 +104,7 @@ class Rounds:
         ``check_holder`` raises SourceError if another selector has taken the gate. ``orders``:
         folder of the orders for clock agents, if the site has them.
         """
-        self._check_holder = check_holder
+        self._check_holder, self._wake = check_holder, wake
         self._client, self._config, self._ledger = client, config, ledger
         self._clock, self._timer = clock, timer
         self._gate_held_until = gate_held_until
@@ -135,6 +136,7 @@ class Rounds:
         self._classes = KnownClasses(config, ledger)
         self.estimates = Estimates(config)
         self._due = DueDates(config.due_dates, ledger, self.estimates, self.mover.under_way)
+        self._unplaceable: dict[int, str] = {}
         self.ids: dict[int, str] = {}
         """Slurm's record number -> job id, as last read."""
 
@@ -182,6 +184,7 @@ class Rounds:
         if view.all_ids:
             known = set(self.ids.values())
             self._backoff.forget(known)
+            self._unplaceable = {n: r for n, r in self._unplaceable.items() if n in self.ids}
             self._postponements.forget(known)
             self._pool.forget(known)
             self._pool.tidy(pending)
@@ -242,7 +245,9 @@ class Rounds:
         lost = frozenset(name for name, node in context.nodes.items() if not is_usable(node))
         self.start_monitor.watch(view.released, lost, grace_s=context.rules.grace_s)
         licences = Licences(self._client)
-        candidates = Candidates(context, self._backoff, licences, self._pool, self.estimates)
+        candidates = Candidates(
+            context, self._backoff, licences, self._pool, self.estimates, self._unplaceable
+        )
         candidates.sort_out(view.parked, view.jobs)
         return candidates
 
@@ -258,7 +263,10 @@ class Rounds:
         if view.gate_held:
             plan = self.power.carry_out(plan, context.cluster, self.policy.settings)
         if view.complete:
-            leave += infeasible(plan.waiting, candidates.to_plan, view.parked, context.cluster)
+            unplaceable = infeasible(plan.waiting, candidates.to_plan, view.parked, context)
+            self._leave_in_turn(unplaceable, candidates)
+            plan, for_good = self._opened_for_good(plan, candidates)
+            leave += for_good
         given_up = {job.job.raw_id for job, _ in leave}
         for entry in plan.waiting:
             if candidates.to_plan[entry.job_id].gated.job.raw_id not in given_up:
@@ -335,9 +343,39 @@ class Rounds:
             raise
         plan = replace(plan, assignments=(*moved, *plan.assignments))
         plan = candidates.in_task_order(plan)
-        candidates.leave += isolation.left(view.parked)
-        candidates.leave += without_policy(plan, candidates.to_plan, view.parked)
+        self._leave_in_turn(isolation.left(view.parked), candidates)
+        self._leave_in_turn(without_policy(plan, candidates.to_plan, view.parked), candidates)
         return moves, plan, record
+
+    def _leave_in_turn(self, jobs: Sequence[tuple[GatedJob, str]], candidates: Candidates) -> None:
+        """Plan these records by counts from the next round on; leave those that are, at once."""
+        for job, reason in jobs:
+            if candidates.planned_by_counts(job):
+                candidates.leave.append((job, reason))
+            else:
+                log.info("job %s is left to Slurm in its turn: %s", job.id, reason)
+                self._unplaceable[job.job.raw_id] = reason
+                self._wake()
+
+    def _opened_for_good(
+        self, plan: Plan, candidates: Candidates
+    ) -> tuple[Plan, list[tuple[GatedJob, str]]]:
+        """The plan without jobs whose gate opens for good, and these, each with the reason.
+
+        Slurm alone knows what a job lacks that fits by counts and did not start several times. It
+        passes none, as no job before it waits.
+        """
+        good = [
+            one.job_id
+            for one in plan.assignments
+            if candidates.to_plan[one.job_id].request.left is not None
+            and self._backoff.failures(one.job_id) >= _TRIES
+            and "behind" not in one.why
+        ]
+        rest = tuple(one for one in plan.assignments if one.job_id not in good)
+        jobs = [candidates.to_plan[job_id] for job_id in good]
+        left = [(one.gated, one.request.left.reason) for one in jobs if one.request.left]
+        return replace(plan, assignments=rest), left
 
     def _plan_without(
         self, isolation: Isolation, candidates: Candidates, view: _View, profile: Profile | None

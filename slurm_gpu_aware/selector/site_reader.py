@@ -11,7 +11,13 @@ from slurm_gpu_aware.admission.context import AdmissionContext
 from slurm_gpu_aware.admission.fitting import needs_sockets
 from slurm_gpu_aware.admission.free_cores import with_sockets
 from slurm_gpu_aware.admission.preemption import PreemptionRules
-from slurm_gpu_aware.admission.snapshot import Hold, SiteProfile, build_cluster, hold_of
+from slurm_gpu_aware.admission.snapshot import (
+    Hold,
+    SiteProfile,
+    build_cluster,
+    hold_of,
+    hold_of_left,
+)
 from slurm_gpu_aware.admission.translate import class_of
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
@@ -117,7 +123,18 @@ class SiteReader:
                 victims=victims[gated.id],
             )
             for gated in waiting
-            if gated.id in victims and gated.job.req_nodes
+            if gated.id in victims and gated.job.req_nodes and not gated.left
+        ]
+        holds += [
+            hold_of_left(
+                gated,
+                list(nodes.values()),
+                partitions,
+                class_of(gated.job, gated.original, self._config, classes).app_class,
+                now,
+            )
+            for gated in waiting
+            if gated.id in victims and gated.left
         ]
         holds += kept
         level_ratios = profile.level_ratios if profile is not None else {}
