@@ -59,7 +59,7 @@ function R.gpu_entries(text)
                 local plain = count:find("^%d+$") and #count <= 5
                 gpus[#gpus + 1] = { type = kind, count = plain and tonumber(count) or nil }
             end
-        elseif name == "shard" or name == "mps" then
+        elseif (name == "shard" or name == "mps") and not tail:find("^.*[:=]0+$") then
             rest.sharing = true
         elseif name ~= "" and name ~= "cpu" then
             rest.others = true

@@ -88,9 +88,7 @@ def restore(
         client, gate, [job for job in jobs if job.phase not in at_rest], now, wrong
     )
     most = None if then is JobPhase.OPENED else _MAX_TASKS  # no call follows an operator's
-    restoring = {
-        job.id: _updates(job, _restored(job), split, most, wrong) for job in outcome.parked
-    }
+    restoring = {job.id: _updates(job, restored(job), split, most, wrong) for job in outcome.parked}
     bound = _send(client, wrong, restoring)
     if then is not JobPhase.WAITING:
         opening: dict[str, list[JobUpdate]] = {}
@@ -177,8 +175,11 @@ def _updates(
         return []
 
 
-def _restored(job: GatedJob) -> Fields:
-    """Fields that clear binding, clock and marker; none for an unreadable request, never placed."""
+def restored(job: GatedJob) -> Fields:
+    """Fields that clear binding, clock and marker of a job behind the closed gate.
+
+    None for an unreadable request, which was never placed.
+    """
     bound = job.marker is not None and job.marker.phase in BOUND
     try:
         fields: Fields = ()

@@ -139,8 +139,6 @@ class Candidates:
     licences: Licences
     pool: HoldingPool
     estimates: Estimates
-    unplaceable: Mapping[int, str] = field(default_factory=dict)
-    """Number of a record that planning cannot place -> why; such a job is left to Slurm in turn."""
     to_plan: dict[str, Candidate] = field(default_factory=dict)
     """Jobs to plan, in Slurm's order."""
     leave: list[tuple[GatedJob, str]] = field(default_factory=list)
@@ -148,6 +146,8 @@ class Candidates:
     waiting: list[dict[str, Any]] = field(default_factory=list)
     blocked: int = 0
     """Jobs that something other than the gate holds."""
+    unplaceable: Mapping[int, str] = field(default_factory=dict)
+    """Number of a record that planning cannot place -> why; such a job is left to Slurm in turn."""
     _order: TaskOrder = field(default_factory=TaskOrder)
     _components: dict[int, list[SlurmJob]] = field(default_factory=dict)
     """First component of a heterogeneous job -> the other ones."""
@@ -195,6 +195,8 @@ class Candidates:
         """Add a waiting job with its reason; ``more``: times of a wait by choice, the due date."""
         entry = {"job_id": job_id, "reason": reason, "shadow_start_s": shadow_start_s}
         planned = self.to_plan.get(job_id)
+        if planned is not None and (left := planned.request.left) is not None:
+            entry["reason"] = f"{reason}; Slurm will choose its GPUs: {left.reason}"
         self.waiting.append(entry | more | ({} if planned is None else planned.account()))
 
     def planned_by_counts(self, record: GatedJob) -> bool:

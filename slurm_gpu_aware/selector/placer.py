@@ -28,7 +28,7 @@ from slurm_gpu_aware.gate.request_forms import (
     kept_tasks,
 )
 from slurm_gpu_aware.gate.resizing import bound_fields
-from slurm_gpu_aware.gate.restore import open_fields, read_jobs, restore
+from slurm_gpu_aware.gate.restore import open_fields, read_jobs, restore, restored
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.selector.candidates import Candidate
@@ -159,6 +159,9 @@ class Placer:
         job = gated.job
         comment = marked(job.admin_comment or "", JobPhase.PREPARED, job.restarts, now, "by-Slurm")
         fields = (*off, *kept_tasks(gated.original), ("AdminComment", comment))
+        if gated.phase is JobPhase.PREPARED:  # an interrupted round has bound it
+            names = {name for name, _ in fields}
+            fields = (*(f for f in restored(gated) if f[0] not in names), *fields)
         JobUpdate(candidate.id, fields)
         self.tracker.withdraw(candidate.id, {"why": "decided anew"}, now)
         nowhere = replace(assignment, nodes=(), slots=())

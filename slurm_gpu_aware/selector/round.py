@@ -246,7 +246,12 @@ class Rounds:
         self.start_monitor.watch(view.released, lost, grace_s=context.rules.grace_s)
         licences = Licences(self._client)
         candidates = Candidates(
-            context, self._backoff, licences, self._pool, self.estimates, self._unplaceable
+            context,
+            self._backoff,
+            licences,
+            self._pool,
+            self.estimates,
+            unplaceable=self._unplaceable,
         )
         candidates.sort_out(view.parked, view.jobs)
         return candidates
@@ -339,7 +344,8 @@ class Rounds:
             moved, moves, plan, record = self._plan_without(isolation, candidates, view, profile)
         except Exception:
             if view.gate_held and self._gate_held(self._clock()):
-                self._leaver.leave(isolation.left(view.parked), view.now, view.split)
+                self._leave_in_turn(isolation.left(view.parked), candidates)
+                self._leaver.leave(candidates.leave, view.now, view.split)
             raise
         plan = replace(plan, assignments=(*moved, *plan.assignments))
         plan = candidates.in_task_order(plan)

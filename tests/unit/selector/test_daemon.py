@@ -122,7 +122,9 @@ def test_a_job_that_cannot_be_understood_stops_no_other(slurm: SlurmFolder, key:
     assert slurm.round() == 0, slurm.said
     assert slurm.jobs["8"]["state"] == "RUNNING", slurm.said
     assert slurm.jobs["7"]["licenses"] == ""
-    assert ";sel=left:" in slurm.jobs["7"]["admin_comment"]
+    # Nodes that are not known cannot be planned, not even by counts.
+    phase = {"rn": "released", "xn": "left"}[key]
+    assert f";sel={phase}:" in slurm.jobs["7"]["admin_comment"]
     assert slurm.round() == 0, slurm.said
 
 
@@ -132,7 +134,7 @@ def test_an_amount_that_cannot_be_read_stops_no_other(slurm: SlurmFolder) -> Non
     slurm.write([parked("8"), odd], ["n1", "n2"])
     slurm.round()
     assert slurm.jobs["8"]["licenses"] == "", slurm.said
-    assert slurm.jobs["8"]["req_nodes"] == "n1"
+    assert slurm.jobs["8"]["req_nodes"] in ("n1", "n2")
     assert slurm.jobs["7"]["licenses"] == ""
     assert slurm.jobs["7"]["req_nodes"] == ""
 
@@ -183,7 +185,8 @@ def test_what_is_left_to_slurm_is_not_touched_again(slurm: SlurmFolder) -> None:
     slurm.round()
     assert slurm.jobs["7"]["state"] == "RUNNING"
     assert slurm.get("touched_running") == []
-    assert ";sel=left:" in slurm.jobs["7"]["admin_comment"]
+    assert slurm.jobs["7"]["tres_per_node"] == "gres/gpu:2"
+    assert ";sel=released:" in slurm.jobs["7"]["admin_comment"]
 
 
 def test_array_tasks_are_split_and_bounded(slurm: SlurmFolder) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,8 @@ def test_jobs_of_one_shape_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> 
         return fits_by_counts(request, where)
 
     monkeypatch.setattr(leaver, "fits_by_counts", count)
-    found = infeasible(waiting, candidates, jobs.values(), here)
+    context = SimpleNamespace(cluster=here)
+    found = infeasible(waiting, candidates, jobs.values(), context)  # type: ignore[arg-type]
     assert [job.id for job, _ in found] == ["1", "2", "9"]
     assert counted == ["1", "3", "90"]
 
@@ -112,21 +114,25 @@ def test_what_was_unread_when_jobs_were_read_counts(
     monkeypatch.setattr(bench.client, "jobs", jobs_then_others)
     monkeypatch.setattr(bench.client, "nodes", nodes_after_others)
     bench.rounds.run()
+    bench.rounds.run()
     assert (slurm.jobs["98"]["licenses"] == "") is (not unread)
 
 
 @pytest.mark.parametrize("tasks", [None, "0,1"])
-def test_without_common_indices_slurm_places_it(tmp_path: Path, tasks: str | None) -> None:
-    slurm = SlurmFolder(tmp_path)
+def test_without_common_indices_slurm_places_it(slurm: SlurmFolder, tasks: str | None) -> None:
     comment = "gpuaware/1;tn=gres/gpu:2;nn=2-2;mc=2"
     job = parked("98", admin_comment=comment, num_nodes=2, num_cpus=2)
     if tasks is not None:
         job |= {"array_job_id": 98, "array_task_str": tasks, "stuck": True}
     slurm.write([job, parked("8")], ["n1", "n2"], drained={"n1": [0, 1], "n2": [2, 3]})
-    slurm.round()
-    assert slurm.jobs["98"]["licenses"] == "", slurm.said
-    assert ";sel=left:" in slurm.jobs["98"]["admin_comment"]
-    assert slurm.jobs["98"]["tres_per_node"] == "gres/gpu:2"
+    bench = RoundsBench(slurm)
+    bench.rounds.run()
+    bench.rounds.run()
+    numbers = ["98"] if tasks is None else [i for i in slurm.jobs if i != "8"]
+    for number in numbers:
+        assert slurm.jobs[number]["licenses"] == ""
+        assert ";st=by-Slurm;" in slurm.jobs[number]["admin_comment"].replace("/1;", ";")
+        assert slurm.jobs[number]["tres_per_node"] == "gres/gpu:2"
     assert slurm.jobs["8"]["state"] == "RUNNING"
 
 
