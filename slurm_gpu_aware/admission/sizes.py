@@ -58,8 +58,10 @@ def _node_bounds(entry: QueueEntry, eligible: BoolArray) -> tuple[int, int | Non
     if tasks is not None and original.ntasks_per_node:
         # On more nodes Slurm would count more tasks.
         least = most = max(least, -(-tasks // original.ntasks_per_node))
-    # Nodes that are down count only if all are.
-    widest = _largest(context.cpus, eligible & context.usable) or _largest(context.cpus, eligible)
+    # Nodes that are down count only if the others are too small for one task.
+    widest = _largest(context.cpus, eligible & context.usable)
+    if widest < max(original.cpus_per_task or 1, entry.job.min_cpus_node):
+        widest = _largest(context.cpus, eligible)
     if context.slurm.counts_cpus and widest and original.cpus_per_tres is None:
         least = max(least, -(-entry.job.cpus // widest))
     if tasks is not None and (most is None or most > tasks):
@@ -90,20 +92,21 @@ def check_node_size(entry: QueueEntry, allowed: BoolArray, per_gpu: GpuDefaults)
             raise CannotPlanError(f"it asks for more {name} than a node has")
 
 
-def memory_of(entry: QueueEntry, per_gpu: GpuDefaults, eligible: BoolArray) -> tuple[int, int, int]:
-    """(per node, per CPU, per GPU) MB; 0: not given this way."""
+def memory_of(
+    entry: QueueEntry, per_gpu: GpuDefaults, eligible: BoolArray
+) -> tuple[int, int, int, bool]:
+    """(MB per node, per CPU, per GPU; whether it is all memory); 0: not given this way."""
     job, context = entry.job, entry.context
     if not context.slurm.counts_memory:
-        return 0, 0, 0
+        return 0, 0, 0, False
     if per_gpu.memory_mb is not None:
-        return 0, 0, per_gpu.memory_mb
+        return 0, 0, per_gpu.memory_mb, False
     if job.memory_mb_per_cpu is not None:
-        return 0, job.memory_mb_per_cpu, 0
+        return 0, job.memory_mb_per_cpu, 0, False
     if job.memory_mb_per_node:
-        return job.memory_mb_per_node, 0, 0
-    # --mem=0: all memory of a node, so only nodes where all of it is free count.
-    sizes = (node.memory_mb for node in context.chosen(eligible) if not node.memory_used_mb)
-    return min(sizes, default=1 << 40), 0, 0
+        return job.memory_mb_per_node, 0, 0, False
+    # --mem=0: all memory of each node, whatever it has, and at least that of the smallest.
+    return min((node.memory_mb for node in context.chosen(eligible)), default=0), 0, 0, True
 
 
 def per_gpu_of(original: OriginalRequest, cluster: GpuDefaults, own: GpuDefaults) -> GpuDefaults:
