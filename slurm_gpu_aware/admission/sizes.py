@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError, QueueEntry
 from slurm_gpu_aware.admission.eligible import open_partitions
-from slurm_gpu_aware.admission.fitting import most_in_one_group
+from slurm_gpu_aware.admission.fitting import fits, most_in_one_group
 from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.index_types import gpu_item, shards_of
@@ -15,13 +16,15 @@ from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.slurm.records import GpuDefaults, SlurmConfig, SlurmJob, SlurmPartition
 
+_MOST_COUNTS = 64  # numbers of nodes that are tried for one job
+
 
 def gpus_and_nodes(
     entry: QueueEntry, eligible: BoolArray, required: tuple[int, ...]
 ) -> tuple[int, int | None, int, int | None]:
     """(GPUs in total, per node or None, fewest nodes, most nodes). Raises CannotPlanError."""
     original, form, cluster = entry.original, entry.form, entry.context.cluster
-    least, most = _node_bounds(entry, eligible)
+    least, most = node_bounds(entry, eligible)
     gpus, per_node = form.item.count, None
     if form.on_node is not None:
         gpus = form.on_node
@@ -48,7 +51,26 @@ def gpus_and_nodes(
     return gpus, per_node, least, most
 
 
-def _node_bounds(entry: QueueEntry, eligible: BoolArray) -> tuple[int, int | None]:
+def as_many_nodes(request: Request, entry: QueueEntry) -> Request:
+    """A job with ``--nodes=2-4`` on as many nodes as can start now, as in Slurm, else the fewest.
+
+    `gpus_and_nodes` has counted the nodes with free GPUs; here CPUs, memory and the rest count.
+    """
+    most_asked = (entry.original.nodes or (1, None))[1]
+    if entry.form.on_node is None or most_asked is None or request.eligible is None:
+        return request
+    least, _ = node_bounds(entry, request.eligible)
+    each, most = request.gpus // request.min_nodes, min(request.min_nodes, most_asked)
+    for nodes in range(most, max(least, most - _MOST_COUNTS), -1):
+        wide = replace(request, gpus=each * nodes, min_nodes=nodes, max_nodes=nodes)
+        if fits(wide, entry.context.cluster):
+            return wide
+    if request.min_nodes <= least:
+        return request
+    return replace(request, gpus=each * least, min_nodes=least, max_nodes=least)
+
+
+def node_bounds(entry: QueueEntry, eligible: BoolArray) -> tuple[int, int | None]:
     """Fewest and most nodes, from request, tasks, CPUs and partition; most None: no bound."""
     original, context, upper = entry.original, entry.context, entry.partition.max_nodes
     least, most = original.nodes or (1, None)
@@ -93,7 +115,7 @@ def check_node_size(entry: QueueEntry, allowed: BoolArray, per_gpu: GpuDefaults)
 
 
 def memory_of(
-    entry: QueueEntry, per_gpu: GpuDefaults, eligible: BoolArray
+    entry: QueueEntry, per_gpu: GpuDefaults, allowed: BoolArray
 ) -> tuple[int, int, int, bool]:
     """(MB per node, per CPU, per GPU; whether it is all memory); 0: not given this way."""
     job, context = entry.job, entry.context
@@ -106,7 +128,7 @@ def memory_of(
     if job.memory_mb_per_node:
         return job.memory_mb_per_node, 0, 0, False
     # --mem=0: all memory of each node, whatever it has, and at least that of the smallest.
-    return min((node.memory_mb for node in context.chosen(eligible)), default=0), 0, 0, True
+    return min((node.memory_mb for node in context.chosen(allowed)), default=0), 0, 0, True
 
 
 def per_gpu_of(original: OriginalRequest, cluster: GpuDefaults, own: GpuDefaults) -> GpuDefaults:

@@ -211,7 +211,7 @@ def _request(entry: QueueEntry) -> Request:
     gpus, per_node, least, most = sizes.gpus_and_nodes(entry, eligible, required)
     if most is not None and len(required) > most:  # Slurm drops some of them
         raise CannotPlanError("its node list names more nodes than it may have")
-    node_mb, cpu_mb, gpu_mb, all_mb = sizes.memory_of(entry, per_gpu, eligible)
+    node_mb, cpu_mb, gpu_mb, all_mb = sizes.memory_of(entry, per_gpu, allowed)
     request = Request(
         job_id=job.id,
         gpus=gpus,
@@ -251,7 +251,7 @@ def _request(entry: QueueEntry) -> Request:
     )
     if (node_groups := required_groups(request, entry)) is not None:
         request = replace(request, node_groups=node_groups)
-    request = bind(_step_fits(request, entry, per_gpu), entry)
+    request = sizes.as_many_nodes(bind(_step_fits(request, entry, per_gpu), entry), entry)
     return moldable(request, entry, hints.gpus, allowed) if hints.gpus is not None else request
 
 
@@ -318,7 +318,9 @@ def _check(request: Request, entry: QueueEntry) -> None:
     """Check that the request can be written to Slurm and fits. Raises CannotPlanError."""
     context = entry.context
     check_sockets(request, context)
-    if needs_both_kinds(request, context.cluster):
+    # Also of nodes that are down: it would wait for them, and fit no more than now.
+    later = request.unreserved, context.repaired
+    if needs_both_kinds(request, context.cluster) or needs_both_kinds(*later):
         raise CannotPlanError(
             "it needs indexed and plain nodes together, which no typed request can name"
         )

@@ -48,13 +48,14 @@ class Impossible:
         return self._known[key]
 
     def _reason(self, request: Request) -> Reason:
-        ask = self._dispatcher
-        now = ask.why_not(request, self._empty)
-        later = request.unreserved
-        if ask.could_place(later, self._repaired) is None:
-            never = ask.why_not(later, self._repaired).text
-            return replace(now, text=f"cannot start even on an idle cluster: {never}")
-        return replace(now, text=f"{now.text}; down, drained or reserved: {self._missing(request)}")
+        ask, missing = self._dispatcher, self._missing(request)
+        now, later = ask.why_not(request, self._empty), request.unreserved
+        # The sockets of a node that is down may not be known.
+        anywhere = replace(later, bound=False, gpus_per_socket=None)
+        if missing and ask.could_place(anywhere, self._repaired) is not None:
+            return replace(now, text=f"{now.text}; down, drained or reserved: {missing}")
+        never = ask.why_not(later, self._repaired).text
+        return replace(now, text=f"cannot start even on an idle cluster: {never}")
 
     def _missing(self, request: Request) -> str:
         """Names of the nodes on which something that the job may use cannot be used now."""

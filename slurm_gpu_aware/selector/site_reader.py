@@ -19,6 +19,7 @@ from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.class_history import ClassHistory
 from slurm_gpu_aware.model.penalties import NETWORK_LEVELS
 from slurm_gpu_aware.model.profile import Profile
+from slurm_gpu_aware.selector.containment import contained
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmJob, SlurmQos
 from slurm_gpu_aware.slurm.topology import Network
@@ -107,18 +108,12 @@ class SiteReader:
         slurm = self.slurm()
         partitions = {p.name: p for p in self._client.partitions()}
         rules = PreemptionRules(slurm, partitions, self._qos.known)
-        holds = [
-            hold_of(
-                gated,
-                slurm,
-                partitions,
-                class_of(gated.job, gated.original, self._config, classes).app_class,
-                now,
-                victims=victims[gated.id],
-            )
-            for gated in waiting
-            if gated.id in victims and gated.job.req_nodes
-        ]
+        holds: list[Hold] = []
+        for gated in (one for one in waiting if one.id in victims and one.job.req_nodes):
+            with contained("resources of a placed job", gated.id):
+                known = class_of(gated.job, gated.original, self._config, classes).app_class
+                taken = victims[gated.id]
+                holds.append(hold_of(gated, slurm, partitions, known, now, victims=taken))
         holds += kept
         level_ratios = profile.level_ratios if profile is not None else {}
         penalties = self._config.placement.penalties_with(level_ratios)
