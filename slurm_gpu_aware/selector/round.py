@@ -267,7 +267,8 @@ class Rounds:
         outcome.untried = len(untried)
         for job in untried:
             candidates.waits(job.id, UNTRIED)
-        self._pool.take([job for job in untried if self._pool.holds(job.job)])
+        with contained("holding pool"):
+            self._pool.take([job for job in untried if self._pool.holds(job.job)])
         if assignments and self._gate_held(self._clock()):
             given = assignments, candidates.to_plan, context.cluster.nodes
             outcome.placed, failed = self._placer.place(*given, planning_s)

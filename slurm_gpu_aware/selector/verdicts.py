@@ -20,8 +20,8 @@ class Verdicts:
     _before: dict[str, str] = field(default_factory=dict)
 
     def confirmed(self, plan: Plan, *, complete: bool) -> tuple[Plan, int]:
-        """(The plan with only the verdicts that the last round came to, too; how many do not count
-        yet). ``complete``: whether every record of Slurm was read."""
+        """(The plan with only the verdicts that the last round came to, too; how many the next one
+        may confirm). ``complete``: whether every record of Slurm was read."""
         found = {one.job_id: one.reason for one in plan.waiting if one.infeasible}
         old = {job_id for job_id, why in found.items() if self._before.get(job_id) == why}
         self._before = found if complete else {}
@@ -31,4 +31,4 @@ class Verdicts:
             else one
             for one in plan.waiting
         )
-        return replace(plan, waiting=waiting), len(found) - (len(old) if complete else 0)
+        return replace(plan, waiting=waiting), len(found) - len(old) if complete else 0
