@@ -78,6 +78,17 @@ class AdmissionContext:
         return self.fabric.of(self.cluster.nodes)
 
     @cached_property
+    def empty(self) -> Cluster:
+        """The cluster without any job."""
+        return self.cluster.empty()
+
+    @cached_property
+    def repaired(self) -> Cluster:
+        """The same with all nodes and GPUs that are down or drained now."""
+        repaired = self.cluster.empty(repaired=True)
+        return self.empty if np.array_equal(repaired.exists, self.empty.exists) else repaired
+
+    @cached_property
     def usable(self) -> BoolArray:
         """(N,) nodes on which Slurm starts jobs if they are free."""
         return np.asarray(self.cluster.exists.any(axis=1), dtype=np.bool_)

@@ -23,23 +23,21 @@ from slurm_gpu_aware.slurm.topology import BLOCK
 
 _SHAPE = attrgetter(
     *("gpus", "gpus_per_node", "min_nodes", "max_nodes", "total_cpus", "required"),
-    *("whole_node", "bound", "several_sockets", "gpus_per_socket"),
+    *("whole_node", "bound", "several_sockets", "gpus_per_socket", "whole_memory"),
+    *("memory_mb_per_node", "memory_mb_per_cpu", "memory_mb_per_gpu"),
 )
 """Fields by which requests fit an idle cluster alike, beside their nodes."""
 
 
-def fits(request: Request, cluster: Cluster, *, idle: bool) -> bool:
-    """Whether enough nodes have enough for the request, now or (``idle``) in the idle cluster.
+def fits(request: Request, cluster: Cluster) -> bool:
+    """Whether enough nodes of the cluster, or of the empty one, have enough for the request.
 
     On several indexed nodes the same GPU indices must be free. The check counts indices that are
     free on enough nodes; it does not check that these are the same nodes for each index.
     """
     if cluster.sockets is not None and request.by_socket:
-        return any(
-            fits(r, view, idle=idle) for r, view in socket_views(request, cluster, idle=idle)
-        )
-    gpus = cluster.exists if idle else cluster.free
-    counts = gpus.sum(axis=1)
+        return any(fits(one, view) for one, view in socket_views(request, cluster))
+    counts = cluster.free.sum(axis=1)
     allowed = np.ones(len(counts), np.bool_) if request.eligible is None else request.eligible
     kinds = [cluster.indexed, ~cluster.indexed]
     if request.whole_node:
@@ -47,24 +45,30 @@ def fits(request: Request, cluster: Cluster, *, idle: bool) -> bool:
         kinds = [np.ones(len(counts), np.bool_)]
     for nodes in request.node_counts(cluster.shape[1]):
         each = request.gpus // nodes
-        able = allowed & (counts >= each) & _has_rest(request, cluster, nodes, idle)
+        able = allowed & (counts >= each) & _has_rest(request, cluster, nodes)
         for inside in (group for kind in kinds for group in _by_group(able & kind, request, nodes)):
             if not all(inside[i] for i in request.required):
                 continue
             picked_by_slurm = request.whole_node or not cluster.indexed[inside].all()
             if nodes == 1 or picked_by_slurm or not cluster.same_indices:
                 return True
-            if int((gpus[inside].sum(axis=0) >= nodes).sum()) >= each:
+            if int((cluster.free[inside].sum(axis=0) >= nodes).sum()) >= each:
                 return True
     return False
 
 
-def fits_idle(request: Request, context: AdmissionContext) -> bool:
-    """`fits` in the idle cluster, computed once a round for all requests that fit alike."""
+def fits_idle(request: Request, context: AdmissionContext, *, repaired: bool = False) -> bool:
+    """`fits` in the empty cluster, computed once a round for all requests that fit alike.
+
+    ``repaired``: with all nodes back and no reservation left.
+    """
+    where = context.repaired if repaired else context.empty
+    request = request.unreserved if repaired else request
     # context.eligible keeps the mask alive; the only groups are context.groups
-    key = (_SHAPE(request), id(request.eligible), request.node_groups is not None)
+    kind = request.node_groups is not None, where is context.empty
+    key = (_SHAPE(request), id(request.eligible), *kind)
     if key not in context.idle:
-        context.idle[key] = fits(request, context.cluster, idle=True)
+        context.idle[key] = fits(request, where)
     return context.idle[key]
 
 
@@ -80,17 +84,15 @@ def _by_group(here: BoolArray, request: Request, nodes: int) -> Iterator[BoolArr
         yield here & (of == group)
 
 
-def _has_rest(request: Request, cluster: Cluster, nodes: int, idle: bool) -> BoolArray:
-    """(N,) nodes with the CPUs and, unless ``idle``, the memory of the request."""
-    able = np.ones(cluster.shape[0], dtype=np.bool_)
-    cpus = cluster.cpus if idle or request.whole_node else cluster.free_cpus
-    if cpus is not None:
-        able &= cpus >= request.cpus_on_node(nodes)
-    if request.whole_node and not idle and cluster.cpus is not None:
+def _has_rest(request: Request, cluster: Cluster, nodes: int) -> BoolArray:
+    """(N,) nodes with the CPUs and the memory of the request."""
+    able = cluster.free_cpus >= request.cpus_on_node(nodes)
+    if request.whole_node and cluster.cpus is not None:
         able &= cluster.free_cpus >= cluster.cpus
-    if not idle:
-        able &= cluster.free_memory_mb >= request.memory_on_node(nodes)
-    return able
+    able &= cluster.free_memory_mb >= request.memory_on_node(nodes)
+    if request.whole_memory and cluster.memory_mb is not None:
+        able &= cluster.free_memory_mb >= cluster.memory_mb
+    return np.asarray(able)
 
 
 def needs_both_kinds(request: Request, cluster: Cluster) -> bool:
@@ -222,6 +224,6 @@ def check_sockets(request: Request, context: AdmissionContext) -> None:
         name = nodes[0].name
         raise CannotPlanError(f"{left}: the GPUs of node {name} are not each bound to one socket")
     free = replace(request, bound=False, gpus_per_socket=None)
-    if fits_idle(free, context) and not fits_idle(request, context):
+    if fits_idle(free, context, repaired=True) and not fits_idle(request, context, repaired=True):
         why = "no node has so many on each socket" if spread else "no socket has its GPUs and CPUs"
         raise CannotPlanError(f"{left}: {why}" + ("" if spread else " together"))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError, QueueEntry
 from slurm_gpu_aware.admission.eligible import open_partitions
-from slurm_gpu_aware.admission.fitting import most_in_one_group
+from slurm_gpu_aware.admission.fitting import fits, most_in_one_group
 from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.index_types import gpu_item, shards_of
@@ -15,13 +16,15 @@ from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.slurm.records import GpuDefaults, SlurmConfig, SlurmJob, SlurmPartition
 
+_MOST_COUNTS = 64  # numbers of nodes that are tried for one job
+
 
 def gpus_and_nodes(
     entry: QueueEntry, eligible: BoolArray, required: tuple[int, ...]
 ) -> tuple[int, int | None, int, int | None]:
     """(GPUs in total, per node or None, fewest nodes, most nodes). Raises CannotPlanError."""
     original, form, cluster = entry.original, entry.form, entry.context.cluster
-    least, most = _node_bounds(entry, eligible)
+    least, most = node_bounds(entry, eligible)
     gpus, per_node = form.item.count, None
     if form.on_node is not None:
         gpus = form.on_node
@@ -48,7 +51,26 @@ def gpus_and_nodes(
     return gpus, per_node, least, most
 
 
-def _node_bounds(entry: QueueEntry, eligible: BoolArray) -> tuple[int, int | None]:
+def as_many_nodes(request: Request, entry: QueueEntry) -> Request:
+    """A job with ``--nodes=2-4`` on as many nodes as can start now, as in Slurm, else the fewest.
+
+    `gpus_and_nodes` has counted the nodes with free GPUs; here CPUs, memory and the rest count.
+    """
+    most_asked = (entry.original.nodes or (1, None))[1]
+    if entry.form.on_node is None or most_asked is None or request.eligible is None:
+        return request
+    least, _ = node_bounds(entry, request.eligible)
+    each, most = request.gpus // request.min_nodes, min(request.min_nodes, most_asked)
+    for nodes in range(most, max(least, most - _MOST_COUNTS), -1):
+        wide = replace(request, gpus=each * nodes, min_nodes=nodes, max_nodes=nodes)
+        if fits(wide, entry.context.cluster):
+            return wide
+    if request.min_nodes <= least:
+        return request
+    return replace(request, gpus=each * least, min_nodes=least, max_nodes=least)
+
+
+def node_bounds(entry: QueueEntry, eligible: BoolArray) -> tuple[int, int | None]:
     """Fewest and most nodes, from request, tasks, CPUs and partition; most None: no bound."""
     original, context, upper = entry.original, entry.context, entry.partition.max_nodes
     least, most = original.nodes or (1, None)
@@ -58,8 +80,10 @@ def _node_bounds(entry: QueueEntry, eligible: BoolArray) -> tuple[int, int | Non
     if tasks is not None and original.ntasks_per_node:
         # On more nodes Slurm would count more tasks.
         least = most = max(least, -(-tasks // original.ntasks_per_node))
-    # Nodes that are down count only if all are.
-    widest = _largest(context.cpus, eligible & context.usable) or _largest(context.cpus, eligible)
+    # Nodes that are down count only if the others are too small for one task.
+    widest = _largest(context.cpus, eligible & context.usable)
+    if widest < max(original.cpus_per_task or 1, entry.job.min_cpus_node):
+        widest = _largest(context.cpus, eligible)
     if context.slurm.counts_cpus and widest and original.cpus_per_tres is None:
         least = max(least, -(-entry.job.cpus // widest))
     if tasks is not None and (most is None or most > tasks):
@@ -90,20 +114,21 @@ def check_node_size(entry: QueueEntry, allowed: BoolArray, per_gpu: GpuDefaults)
             raise CannotPlanError(f"it asks for more {name} than a node has")
 
 
-def memory_of(entry: QueueEntry, per_gpu: GpuDefaults, eligible: BoolArray) -> tuple[int, int, int]:
-    """(per node, per CPU, per GPU) MB; 0: not given this way."""
+def memory_of(
+    entry: QueueEntry, per_gpu: GpuDefaults, allowed: BoolArray
+) -> tuple[int, int, int, bool]:
+    """(MB per node, per CPU, per GPU; whether it is all memory); 0: not given this way."""
     job, context = entry.job, entry.context
     if not context.slurm.counts_memory:
-        return 0, 0, 0
+        return 0, 0, 0, False
     if per_gpu.memory_mb is not None:
-        return 0, 0, per_gpu.memory_mb
+        return 0, 0, per_gpu.memory_mb, False
     if job.memory_mb_per_cpu is not None:
-        return 0, job.memory_mb_per_cpu, 0
+        return 0, job.memory_mb_per_cpu, 0, False
     if job.memory_mb_per_node:
-        return job.memory_mb_per_node, 0, 0
-    # --mem=0: all memory of a node, so only nodes where all of it is free count.
-    sizes = (node.memory_mb for node in context.chosen(eligible) if not node.memory_used_mb)
-    return min(sizes, default=1 << 40), 0, 0
+        return job.memory_mb_per_node, 0, 0, False
+    # --mem=0: all memory of each node, whatever it has, and at least that of the smallest.
+    return min((node.memory_mb for node in context.chosen(allowed)), default=0), 0, 0, True
 
 
 def per_gpu_of(original: OriginalRequest, cluster: GpuDefaults, own: GpuDefaults) -> GpuDefaults:

@@ -48,6 +48,8 @@ _BLOCKING = _SILENT | _BROKEN | _KEPT_BACK | _RESTARTING
 """Without MAINTENANCE, which a reservation sets: it keeps out all jobs but its own."""
 _PLENTY = 1 << 40
 """Amount of a resource that Slurm does not count."""
+_NEVER_BACK = {"FUTURE"}
+"""States of nodes that are not there and may never be."""
 
 
 def is_usable(node: SlurmNode) -> bool:
@@ -121,7 +123,8 @@ def build_cluster(
     places = {name: i for i, name in enumerate(names)}
     known = [gpu_slots(node) for node in here]
     widths = [max(slots, default=-1) + 1 for slots, _ in known]
-    exists, free = _gpus(here, [slots for slots, _ in known], max(widths, default=0), busy_nodes)
+    slots_of, width = [slots for slots, _ in known], max(widths, default=0)
+    installed, exists, free = _gpus(here, slots_of, width, busy_nodes)
     running = _running_jobs(jobs, here, site, rules or PreemptionRules(slurm), now)
     running = [_on_known_gpus(job, free.shape[1]) for job in running]
     for job in running:
@@ -142,7 +145,7 @@ def build_cluster(
     indexed = np.array([exact for _, exact in known], dtype=np.bool_)
     names_of = site.config.applications
     running = [replace(job, application=names_of.get(job.app_class or "")) for job in running]
-    cpus, free_cpus, free_memory_mb = _resources(here, slurm, holds, places)
+    cpus, memory_mb, free_cpus, free_memory_mb = _resources(here, slurm, holds, places)
     free, by_slurm, starting = _not_started(free, holds, places)
     classes = site.config.site.classes
     arrays = profile_arrays(site.profile, tuple(names), tuple(widths), tuple(classes))
@@ -156,6 +159,8 @@ def build_cluster(
         free_cpus=free_cpus,
         cpus=cpus,
         free_memory_mb=free_memory_mb,
+        memory_mb=memory_mb,
+        installed=installed,
         indexed=indexed,
         shards=shards_of_nodes(here, exists, indexed, busy_nodes, shards_held),
         model=tuple(_model(node, arrays.models) for node in here),
@@ -184,34 +189,38 @@ def _not_started(
 
 def _gpus(
     nodes: Sequence[SlurmNode], known: Sequence[Sequence[int]], width: int, busy: Set[str]
-) -> tuple[BoolArray, BoolArray]:
-    """(N, W) usable GPUs, and those of them that no running job holds."""
-    exists = np.zeros((len(nodes), width), dtype=np.bool_)
-    free = exists.copy()
+) -> tuple[BoolArray, BoolArray, BoolArray]:
+    """(N, W) installed GPUs, usable ones, and those of them that no running job holds."""
+    installed = np.zeros((len(nodes), width), dtype=np.bool_)
+    exists, free = installed.copy(), installed.copy()
     for i, (node, all_slots) in enumerate(zip(nodes, known, strict=True)):
+        installed[i, list(all_slots)] = not node.states & _NEVER_BACK
         if is_usable(node):
             slots = [s for s in all_slots if s not in node.gpus_drained]
             exists[i, slots] = True
             taken = node.gpus_used | node.shared_gpus
             free[i, [s for s in slots if s not in taken]] = node.name not in busy
-    return exists, free
+    return installed, exists, free
 
 
 def _resources(
     nodes: Sequence[SlurmNode], slurm: SlurmConfig, holds: Sequence[Hold], places: Mapping[str, int]
-) -> tuple[IntArray, IntArray, IntArray]:
-    """(N,) CPUs, free CPUs and free memory (MB) of each node, less the holds."""
+) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """(N,) CPUs and memory (MB) of each node, and those that neither jobs nor holds have."""
     plenty = np.full(len(nodes), _PLENTY, dtype=np.int64)
     cpus = np.array([node.cpus for node in nodes], dtype=np.int64)
     used = np.array([node.cpus_used for node in nodes], dtype=np.int64)
-    memory = np.array([n.memory_mb - n.memory_used_mb for n in nodes], dtype=np.int64)
+    total_mb = np.array([node.memory_mb for node in nodes], dtype=np.int64)
+    used_mb = np.array([node.memory_used_mb for node in nodes], dtype=np.int64)
     cpus, free = (cpus, cpus - used) if slurm.counts_cpus else (plenty, plenty.copy())
-    memory = memory if slurm.counts_memory else plenty.copy()
+    total_mb, memory = (
+        (total_mb, total_mb - used_mb) if slurm.counts_memory else (plenty, plenty.copy())
+    )
     for hold in holds:
         for i in (places[name] for name in hold.nodes if name in places):
             free[i] -= cpus[i] if hold.whole_node else hold.cpus_per_node
             memory[i] -= hold.memory_mb_per_node
-    return cpus, np.maximum(free, 0), np.maximum(memory, 0)
+    return cpus, total_mb, np.maximum(free, 0), np.maximum(memory, 0)
 
 
 def _running_jobs(
@@ -333,7 +342,7 @@ def _model(node: SlurmNode, models: Mapping[str, str]) -> str | None:
 
 def hold_of_left(
     gated: GatedJob,
-    nodes: Sequence[SlurmNode],
+    nodes: Sequence[str],
     partitions: Mapping[str, SlurmPartition],
     app_class: str,
     now: float,
@@ -345,7 +354,8 @@ def hold_of_left(
     job = gated.job
     there = set().union(*(partitions[p].nodes for p in job.partitions if p in partitions))
     there &= set(job.req_nodes) or there
-    names = tuple(node.name for node in nodes if node.name in there - {*job.exc_nodes})
+    there -= {*job.exc_nodes}
+    names = tuple(name for name in nodes if name in there)
     part = part_of(job)
     return Hold(
         job_id=job.id,

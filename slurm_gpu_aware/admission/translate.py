@@ -167,7 +167,7 @@ def to_request(gated: GatedJob, context: AdmissionContext) -> Request:
             failed.append(exc)
             continue
         # All nodes of a job are in one partition: take the first where it can start now.
-        if len(partitions) == 1 or fits(request, context.cluster, idle=False):
+        if len(partitions) == 1 or fits(request, context.cluster):
             return request
         requests.append(request)
     if requests:
@@ -211,7 +211,7 @@ def _request(entry: QueueEntry) -> Request:
     gpus, per_node, least, most = sizes.gpus_and_nodes(entry, eligible, required)
     if most is not None and len(required) > most:  # Slurm drops some of them
         raise CannotPlanError("its node list names more nodes than it may have")
-    node_mb, cpu_mb, gpu_mb = sizes.memory_of(entry, per_gpu, eligible)
+    node_mb, cpu_mb, gpu_mb, all_mb = sizes.memory_of(entry, per_gpu, allowed)
     request = Request(
         job_id=job.id,
         gpus=gpus,
@@ -231,6 +231,7 @@ def _request(entry: QueueEntry) -> Request:
         had_gpus=0 if before is None else before.gpus,
         application=defaults.application,
         eligible=eligible,
+        allowed=None if allowed is eligible else allowed,
         required=required,
         whole_node=original.exclusive or job.exclusive or partition.exclusive,
         cpus=cpus_of(entry) if original.cpus_per_tres is None else 1,
@@ -238,6 +239,7 @@ def _request(entry: QueueEntry) -> Request:
         memory_mb_per_node=node_mb,
         memory_mb_per_cpu=cpu_mb,
         memory_mb_per_gpu=gpu_mb,
+        whole_memory=all_mb,
         time_limit_s=limit_s,
         priority=TIER * partition.priority_tier + job.priority,
         submit_s=job.submit_s,
@@ -249,7 +251,7 @@ def _request(entry: QueueEntry) -> Request:
     )
     if (node_groups := required_groups(request, entry)) is not None:
         request = replace(request, node_groups=node_groups)
-    request = bind(_step_fits(request, entry, per_gpu), entry)
+    request = sizes.as_many_nodes(bind(_step_fits(request, entry, per_gpu), entry), entry)
     return moldable(request, entry, hints.gpus, allowed) if hints.gpus is not None else request
 
 
@@ -316,7 +318,9 @@ def _check(request: Request, entry: QueueEntry) -> None:
     """Check that the request can be written to Slurm and fits. Raises CannotPlanError."""
     context = entry.context
     check_sockets(request, context)
-    if needs_both_kinds(request, context.cluster):
+    # Also of nodes that are down: it would wait for them, and fit no more than now.
+    later = request.unreserved, context.repaired
+    if needs_both_kinds(request, context.cluster) or needs_both_kinds(*later):
         raise CannotPlanError(
             "it needs indexed and plain nodes together, which no typed request can name"
         )
@@ -328,7 +332,7 @@ def _check(request: Request, entry: QueueEntry) -> None:
 
 def _check_time_min(request: Request, entry: QueueEntry) -> None:
     """Leave a job to backfill if it must be shortened to start before a reservation."""
-    shortest_s, cluster = entry.job.time_min_s, entry.context.cluster
+    shortest_s = entry.job.time_min_s
     if shortest_s is None or shortest_s >= request.time_limit_s:
         return
     longer = eligible_nodes(entry, shortest_s)
@@ -336,8 +340,8 @@ def _check_time_min(request: Request, entry: QueueEntry) -> None:
         return
     shortened = replace(request, eligible=longer)
     if any(
-        fits(shortened, cluster, idle=idle) and not fits(request, cluster, idle=idle)
-        for idle in (False, True)
+        fits(shortened, where) and not fits(request, where)
+        for where in (entry.context.cluster, entry.context.empty)
     ):
         raise CannotPlanError(
             "before a reservation only backfill can start it, shortened by --time-min"

@@ -223,6 +223,10 @@ class Cluster:
     power_w: FloatArray | None = None
     """(2,) power that the site's limit leaves for more jobs, and power that jobs of ours draw above
     that of idle GPUs; None: there is no limit."""
+    memory_mb: IntArray | None = None
+    """(N,) schedulable memory, held or not; ``--mem=0`` needs all free. None: not known."""
+    installed: BoolArray | None = None
+    """(N, W): the GPU is there, also if it or its node is down or drained; None: ``exists``."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -261,6 +265,32 @@ class Cluster:
         assert self.by_slurm is not None  # noqa: S101 - a round with such jobs has it
         self.by_slurm[nodes] |= self.free[nodes]
         self.free[nodes] = False
+
+    def empty(self, *, repaired: bool = False) -> Cluster:
+        """The same nodes without any job, by what they have: on it a job is possible or not.
+
+        It is not made by giving back what known jobs hold, which are never all of them. CPUs and
+        memory of which the total is not known are plenty. ``repaired``: with all nodes and GPUs
+        that are down or drained now.
+        """
+        exists = self.exists if self.installed is None or not repaired else self.installed
+        n = len(self.nodes)
+        cpus = np.full(n, PLENTY_CPUS) if self.cpus is None else self.cpus
+        memory_mb = np.full(n, PLENTY_MB) if self.memory_mb is None else self.memory_mb
+        shards = self.shards
+        return replace(
+            self,
+            exists=exists,
+            free=exists.copy(),
+            free_cpus=cpus.astype(np.int64),
+            free_memory_mb=memory_mb.astype(np.int64),
+            running=(),
+            sockets=None if self.sockets is None else self.sockets.idle(),
+            shards=None if shards is None else replace(shards, free=np.zeros_like(shards.free)),
+            power_w=None,
+            by_slurm=None if self.by_slurm is None else np.zeros_like(self.by_slurm),
+            starting=None,
+        )
 
     def has_power(self, power_w: float) -> bool:
         """Say whether a job with this power may start: the limit leaves it, or the job is alone.

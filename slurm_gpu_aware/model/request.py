@@ -118,6 +118,8 @@ class Request:
     """Only nodes with this GPU model; None: any."""
     eligible: BoolArray | None = None
     """(N,) nodes that partition, features, reservations, -w and -x allow; None: all."""
+    allowed: BoolArray | None = None
+    """(N,) the same and those that reservations, which end, keep from it; None: ``eligible``."""
     required: tuple[int, ...] = ()
     """Node indices that the allocation must contain (``-w``)."""
     node_groups: NodeGroups | None = None
@@ -142,6 +144,8 @@ class Request:
     memory_mb_per_node: int = 0
     memory_mb_per_cpu: int = 0
     memory_mb_per_gpu: int = 0
+    whole_memory: bool = False
+    """``--mem=0``: it gets all memory of its nodes, of which no other job may hold any."""
     time_limit_s: float = math.inf
     estimate_s: float | None = None
     """Expected run time on median GPUs without any slowdown; None: the time limit."""
@@ -226,6 +230,11 @@ class Request:
         least = self.fewest_nodes
         most = self.max_nodes if self.max_nodes is not None else self.gpus
         return tuple(n for n in counts if least <= n <= most)
+
+    @property
+    def unreserved(self) -> Request:
+        """The request when no reservation keeps nodes from it any more."""
+        return self if self.allowed is None else replace(self, eligible=self.allowed, allowed=None)
 
     @property
     def by_socket(self) -> bool:

@@ -27,27 +27,23 @@ _MOST_SETS = 64
 """Index sets that are compared for ``--gpus-per-socket``; 8 GPUs on two sockets have 36 at most."""
 
 
-def socket_views(
-    request: Request, cluster: Cluster, *, idle: bool = False
-) -> Iterator[tuple[Request, Cluster]]:
+def socket_views(request: Request, cluster: Cluster) -> Iterator[tuple[Request, Cluster]]:
     """Yield the views for a request whose GPUs depend on sockets (`Request.by_socket`)."""
-    return (views if request.bound else _spread_views)(request, cluster, idle=idle)
+    return (views if request.bound else _spread_views)(request, cluster)
 
 
-def _spread_views(
-    request: Request, cluster: Cluster, *, idle: bool = False
-) -> Iterator[tuple[Request, Cluster]]:
+def _spread_views(request: Request, cluster: Cluster) -> Iterator[tuple[Request, Cluster]]:
     """Yield the views for a request with ``gpus_per_socket``, lowest indices first.
 
     A view shows one index set, as many GPUs on each of its sockets as requested, on the nodes where
-    all of them are free. ``idle``: as if no job held anything.
+    all of them are free.
 
     Raises ValueError if the sockets of the cluster or the GPUs per node are not known.
     """
     sockets, each, per_socket = cluster.sockets, request.gpus_per_node, request.gpus_per_socket
     if sockets is None or each is None or per_socket is None:
         raise ValueError(f"job {request.job_id}: its sockets are not known")
-    there = cluster.exists if idle else cluster.free
+    there = cluster.free
     asked = replace(request, gpus_per_socket=None)
     rows = sockets.gpu if request.eligible is None else sockets.gpu[request.eligible]
     for row in np.unique(rows, axis=0):  # a site has few kinds of nodes
@@ -57,8 +53,7 @@ def _spread_views(
             if np.count_nonzero(nodes) >= request.fewest_nodes:
                 mask = np.zeros_like(there)
                 mask[np.ix_(nodes, slots)] = True
-                exists = mask if idle else cluster.exists
-                yield asked, replace(cluster, free=mask, exists=exists)
+                yield asked, replace(cluster, free=mask)
 
 
 @lru_cache(maxsize=256)
@@ -74,24 +69,19 @@ def _spread_sets(row: tuple[int, ...], per_socket: int, sockets: int) -> list[li
     return list(islice(sets, _MOST_SETS))
 
 
-def views(
-    request: Request, cluster: Cluster, *, idle: bool = False
-) -> Iterator[tuple[Request, Cluster]]:
+def views(request: Request, cluster: Cluster) -> Iterator[tuple[Request, Cluster]]:
     """Yield the views for a bound request, fewest nodes first.
 
     For each node count the views with named GPUs come first, one per socket if a node gives several
     GPUs, then the view in which Slurm chooses. A view is a request without binding and a cluster
-    that shows only the GPUs that the request may have. ``idle``: as if no job held anything;
-    ``exists`` then shows these GPUs, too.
+    that shows only the GPUs that the request may have.
 
     Raises ValueError if the sockets of the cluster are not known.
     """
     sockets = cluster.sockets
     if sockets is None:
         raise ValueError(f"job {request.job_id}: the sockets of the cluster are not known")
-    there = cluster.exists if idle else cluster.free
-    if idle:
-        sockets = sockets.idle()
+    there = cluster.free
     by_slurm = np.zeros_like(cluster.indexed)
     for nodes in request.node_counts(cluster.shape[1]):
         each, cpus = request.gpus // nodes, request.cpus_on_node(nodes)
@@ -103,8 +93,7 @@ def views(
         by_number = ((mask, by_slurm) for mask in _any_sockets(sockets, there, each, cpus))
         for mask, indexed in chain(named, by_number if several else ()):
             if np.count_nonzero(mask.sum(axis=1) >= each) >= nodes:
-                exists = mask if idle else cluster.exists
-                yield asked, replace(cluster, free=mask, exists=exists, indexed=indexed)
+                yield asked, replace(cluster, free=mask, indexed=indexed)
 
 
 def _one_socket(sockets: Sockets, there: BoolArray, each: int, cpus: int) -> Iterator[BoolArray]:

@@ -36,6 +36,13 @@ def node_demand(request: Request, nodes: int, gpus_here: int) -> tuple[int, int]
     return cpus, request.memory_mb_per_node
 
 
+def all_memory_free(cluster: Cluster) -> BoolArray:
+    """(N,) nodes of whose memory no job holds any, as far as is known."""
+    if cluster.memory_mb is None:
+        return np.ones(cluster.shape[0], dtype=np.bool_)
+    return np.asarray(cluster.free_memory_mb >= cluster.memory_mb)
+
+
 def allowed_nodes(request: Request, cluster: Cluster) -> BoolArray | None:
     """(N,) nodes that eligibility and GPU model allow; None: all."""
     allowed = request.eligible
@@ -128,6 +135,8 @@ class Supply:
             most = np.minimum(most, cpus * request.gpus // total)
         elif request.memory_mb_per_node:
             most = np.where(memory >= request.memory_mb_per_node, most, 0)
+        if request.whole_memory:
+            most = np.where(all_memory_free(cluster)[nodes], most, 0)
         return most
 
     def _carrying(self, split: Split) -> BoolArray:
@@ -141,6 +150,8 @@ class Supply:
                 carrying &= cluster.free_cpus >= cluster.cpus
             if memory > 0:
                 carrying &= cluster.free_memory_mb >= memory
+            if request.whole_memory:
+                carrying &= all_memory_free(cluster)
         if self._allowed is not None:
             carrying &= self._allowed
         if split.pool == "indexed":
@@ -282,9 +293,12 @@ def _not_beside(
         if request.whole_node and cluster.cpus is not None:
             with_cpus &= cluster.free_cpus >= cluster.cpus
         with_both = with_cpus & (cluster.free_memory_mb >= memory)
+        if request.whole_memory:
+            with_both &= all_memory_free(cluster)
         if int(enough.sum()) >= nodes and int(with_both.sum()) < nodes:
             wanted = "all CPUs free" if request.whole_node else f"{cpus} free CPUs"
-            short = wanted if int(with_cpus.sum()) < nodes else f"{memory} MB of memory"
+            mb = "all their memory free" if request.whole_memory else f"{memory} MB of memory"
+            short = wanted if int(with_cpus.sum()) < nodes else mb
             return f"GPUs are free, but too few nodes have {short}"
     several = [s for s in choices if s.same_slots]
     if several:

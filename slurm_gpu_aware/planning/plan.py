@@ -63,7 +63,7 @@ class Waiting:
     reserved: Gpus = ()
     """GPUs of the shadow reservation."""
     infeasible: bool = False
-    """The job has no place even on the idle cluster."""
+    """The job has no place even on the empty cluster of the nodes that are usable now."""
     by_policy: bool = False
     """An option of the policy is the reason; Slurm does not keep this option."""
     failed: bool = False

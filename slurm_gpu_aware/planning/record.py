@@ -35,7 +35,10 @@ Clocks = dict[str, int | None]
 """Job that starts, or running job with a new clock -> SM clock, MHz; None: the default clock."""
 _DEFAULT = {f.name: getattr(Request("", 1), f.name) for f in fields(Request)}
 _ARRAYS = ("exists", "free", "indexed", "asleep", "free_cpus", "free_memory_mb", "cpus")
-_TRUTHS = ("exists", "free", "indexed", "asleep", "quiet")
+_LATER_ARRAYS = ("memory_mb", "installed")
+"""Arrays that the records of earlier releases do not have."""
+_MASKS = ("eligible", "allowed")
+_TRUTHS = ("exists", "free", "indexed", "asleep", "quiet", "installed")
 """Arrays of truth values, written as 0 and 1; the other arrays have whole numbers."""
 
 
@@ -117,15 +120,16 @@ def _request(
     groups: dict[NodeGroups, int],
     tables: dict[SizeTable, int],
 ) -> dict[str, Any]:
-    """Fields that differ from their default; eligible nodes, groups and tables by number."""
+    """Fields that differ from their default; masks of nodes, groups and tables by number."""
     values = {name: getattr(request, name) for name in _DEFAULT}
-    if (mask := values.pop("eligible")) is not None:
-        mask = masks.setdefault(mask.astype(np.bool_).tobytes(), len(masks))
+    for name in _MASKS:
+        if (mask := values[name]) is not None:
+            values[name] = masks.setdefault(mask.astype(np.bool_).tobytes(), len(masks))
     if (group := values.pop("node_groups")) is not None:
         group = groups.setdefault(group, len(groups))
     if (table := values.pop("table")) is not None:
         table = tables.setdefault(table, len(tables))
-    values |= {"eligible": mask, "node_groups": group, "table": table}
+    values |= {"node_groups": group, "table": table}
     given = {n: v for n, v in values.items() if n in ("job_id", "gpus") or v != _DEFAULT[n]}
     return {name: _plain(value) for name, value in given.items()}
 
@@ -212,6 +216,7 @@ def _read_request(
         "table": tables.__getitem__,
         "sizes": tuple,
         "eligible": masks.__getitem__,
+        "allowed": masks.__getitem__,
         "node_groups": groups.__getitem__,
         "required": tuple,
         "preempts": frozenset,
@@ -250,7 +255,7 @@ def _read_power(row: Mapping[str, Any], tables: Sequence[SizeTable]) -> PowerSta
 
 def _read_cluster(row: Mapping[str, Any]) -> Cluster:
     kinds = [HardwareGraph.build(*kind) for kind in row["kinds"]]
-    arrays = _arrays(row, _ARRAYS)
+    arrays = _arrays(row, _ARRAYS) | _arrays(row, [n for n in _LATER_ARRAYS if n in row])
     names = [f.name for f in fields(Sockets)]
     return Cluster.build(
         row["nodes"],

@@ -8,7 +8,7 @@
 
 5. What is left goes to growth: more GPUs of moldable jobs, then clocks (`sizing`).
 
-An infeasible job, which could not start even on the idle cluster, blocks no other job.
+An infeasible job, which could not start even on the empty cluster (`impossible`), blocks no other.
 
 A policy may let a job wait although GPUs that fit are free (``topo-aware-p``). Such a *postponed*
 job is treated as one that does not fit, but questions of capacity ignore its threshold, because a
@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,12 +30,12 @@ from slurm_gpu_aware.model.power import PowerState
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.model.running_jobs import RunningJobs
 from slurm_gpu_aware.placement.account import set_words
-from slurm_gpu_aware.placement.policy import Reason
 from slurm_gpu_aware.planning import due_dates
 from slurm_gpu_aware.planning.apart import kept_apart
 from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve, with_reserved
 from slurm_gpu_aware.planning.dispatcher import Dispatcher, PlacementFailedError, shape_of
 from slurm_gpu_aware.planning.due_sizes import with_due_sizes
+from slurm_gpu_aware.planning.impossible import Impossible
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
 from slurm_gpu_aware.planning.postponing import row_of
 from slurm_gpu_aware.planning.power_budget import PowerBudget, with_least_sizes
@@ -130,7 +129,6 @@ class _Round:
         self.spare = self.cluster
         """What no waiting job can use, now and when the head starts."""
         self.placed: list[Started] = []
-        self.snapshot = cluster
         self.running = RunningJobs.of(cluster.running)
         """The jobs of the snapshot that are not preempted."""
         self.started: list[RunningJob] = []
@@ -138,7 +136,7 @@ class _Round:
         self.waiting: dict[str, Waiting] = {}
         self._results = TrialResults()
         """Answers of trials after the jobs that are assigned so far."""
-        self._infeasible: dict[object, Reason | None] = {}
+        self._impossible = Impossible(cluster, dispatcher)
         self._awaited: set[Gpu] = set()
         """GPUs that jobs wait for, which no job behind them waits for."""
 
@@ -266,27 +264,12 @@ class _Round:
         self.waiting[request.job_id] = Waiting(request.job_id, reason, **more)
 
     def _is_infeasible(self, request: Request) -> bool:
-        """Say whether the job does not fit even on the idle cluster; if so, it waits."""
-        if not self.explain:
-            return False
-        key = shape_of(request)
-        if key not in self._infeasible:
-            fits = self.dispatcher.could_place(request, self._idle) is not None
-            self._infeasible[key] = None if fits else self.dispatcher.why_not(request, self._idle)
-        reason = self._infeasible[key]
+        """Say whether the job does not fit even on the empty cluster; if so, it waits."""
+        reason = self._impossible.why(request) if self.explain else None
         if reason is None:
             return False
-        text = f"cannot start even on an idle cluster: {reason.text}"
-        self._wait(request, text, infeasible=True, by_policy=reason.own)
+        self._wait(request, reason.text, infeasible=True, by_policy=reason.own)
         return True
-
-    @cached_property
-    def _idle(self) -> Cluster:
-        """The idle cluster: all GPUs are free; only known jobs return CPUs and memory."""
-        holding = RunningJobs.of(self.snapshot.running).beside_gpus
-        ended = Timeline(holding, self.now).at(self.snapshot, math.inf)
-        idle = None if ended.sockets is None else ended.sockets.idle()
-        return replace(ended, free=ended.exists.copy(), sockets=idle, power_w=None)
 
     def _behind_head(self, head: Request, behind: list[Request], wait: Postponement | None) -> None:
         shadow = None

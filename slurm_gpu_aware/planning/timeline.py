@@ -47,6 +47,8 @@ def hold(cluster: Cluster, request: Request, gpus: Gpus, *, exact: bool) -> Mapp
         return _hold_by_slurm(cluster, request, gpus)
     for node, slots in gpus:
         share = NodeShare(*node_demand(request, len(gpus), len(slots)))
+        if request.whole_memory:
+            share = share._replace(memory_mb=max(0, int(cluster.free_memory_mb[node])))
         if cluster.sockets is not None:
             possible = slots
             if not exact and cluster.indexed[node]:

@@ -25,13 +25,15 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import AwareError, SourceError
 from slurm_gpu_aware.lockfile import hold_selector_lock
 from slurm_gpu_aware.selector.clock_spool import ClockSpool
+from slurm_gpu_aware.selector.containment import contained
 from slurm_gpu_aware.selector.energy_comments import EnergyComments
 from slurm_gpu_aware.selector.events import Events
 from slurm_gpu_aware.selector.heartbeat import Heartbeat
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.power_reading import PowerReading, reading_text
-from slurm_gpu_aware.selector.round import Outcome, Rounds
+from slurm_gpu_aware.selector.round import Rounds
+from slurm_gpu_aware.selector.round_state import Outcome
 from slurm_gpu_aware.selector.standby import CALL_S, WAIT_S, Standby
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.store.ledger import RoundRecord
@@ -227,7 +229,8 @@ class Selector:
         waits = [self._config.selector.round_s]
         if outcome.waiting and not self._sees_job_ends:
             waits.append(max(_POLL_S, 9 * outcome.took_s))
-        if outcome.untried or (outcome.blocked and time.monotonic() - self._freed < _FREED_S):
+        limited = outcome.blocked and time.monotonic() - self._freed < _FREED_S
+        if outcome.untried or outcome.doubtful or limited:
             waits.append(max(_LIMIT_S, 3 * outcome.took_s))
         if self._rounds.mover.under_way.jobs or self._rounds.power.awaited:
             waits.append(max(_LIMIT_S, 3 * outcome.took_s))
@@ -266,8 +269,9 @@ class Selector:
         started = time.time()
         self._failed = True
         try:
-            if self._rounds.power.awaited:
-                self._collect_clocks()
+            with contained("records of clocks"):
+                if self._rounds.power.awaited:
+                    self._collect_clocks()
             self._outcome = self._rounds.run()
         except SourceError as exc:
             if self._heartbeat.other is None:
@@ -309,10 +313,14 @@ class Selector:
         while not self._heartbeat.created.empty():
             detail = {"reservation": self._config.gate.reservation}
             self._ledger.event("", "gate_created", detail, self._heartbeat.created.get())
-        self._collect_clocks()
-        self._energy.hand_over()
-        outcome, power = self._outcome, self._rounds.power.reading()
-        power_due = self._power_due(power)
+        outcome, power, power_due = self._outcome, None, False
+        with contained("records of clocks"):
+            self._collect_clocks()
+        with contained("energy of jobs"):
+            self._energy.hand_over()
+        with contained("reading of power"):
+            power = self._rounds.power.reading()
+            power_due = self._power_due(power)
         due = time.monotonic() - self._recorded >= _RECORD_S
         shown = [(w["job_id"], w["reason"]) for w in outcome.waiting]
         if outcome.placed or (due and shown != self._last_waiting) or power_due:

@@ -26,6 +26,7 @@ from slurm_gpu_aware.gate.admin_comment import (
 from slurm_gpu_aware.gate.gated_job import GatedJob, bound_orphan
 from slurm_gpu_aware.gate.request_forms import kept_tasks
 from slurm_gpu_aware.model.job_phase import JobPhase
+from slurm_gpu_aware.selector.containment import contained
 from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob
@@ -76,19 +77,27 @@ class JobComments:
     _virtual: frozenset[int] = frozenset()
     """Running jobs whose record was read from the ledger."""
     _told: float = field(default=-_TOLD_S)
+    unclear: frozenset[str] = frozenset()
+    """Placed jobs of which the last `give_back` could not say whether their record was removed."""
 
     def give_back(self, jobs: Sequence[SlurmJob]) -> list[SlurmJob]:
         """The jobs with their records, also those that were removed from Slurm.
 
         A pending job gets its record back in Slurm, too. Raises SourceError.
         """
+        self.unclear = frozenset(self.tracker.placed)
+        unclear: set[str] = set()
         known: dict[int, str] = {}
         back: list[JobUpdate] = []
         numbers: dict[str, int] = {}
         for job in jobs:
             if job.id not in self.tracker.placed or parse(job.admin_comment) is not None:
                 continue
-            text = self._removed(job)
+            unclear.add(job.id)
+            text = None
+            with contained("record of a requeued job", job.id):
+                text = self._removed(job)
+                unclear.discard(job.id)
             if text is None:
                 continue
             known[job.raw_id] = text
@@ -99,6 +108,7 @@ class JobComments:
             log.warning("job %s: its record could not be returned: %s", job_id, why)
             del known[numbers[job_id]]
         self._virtual = frozenset(known.keys() - numbers.values())
+        self.unclear = frozenset(unclear)
         return [
             replace(job, admin_comment=known[job.raw_id]) if job.raw_id in known else job
             for job in jobs

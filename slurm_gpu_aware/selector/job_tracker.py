@@ -12,6 +12,7 @@ from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.holding_pool import lost_reservation
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.names import index_type
+from slurm_gpu_aware.selector.containment import contained
 from slurm_gpu_aware.selector.ledger_writer import Entry, LedgerWriter
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob
 
@@ -96,12 +97,13 @@ class JobTracker:
         parked: set[str] = set()
         for ours in gated:
             state, phases[ours.id] = ours.job.state, ours.phase
-            if ours.parked:
-                parked.add(ours.id)
-                self._parked(ours.job, now)
-            elif ours.id not in self.placed and self._seen_unplaced.get(ours.id) != state:
-                self._seen_unplaced[ours.id] = state
-                self._unplaced(ours, now)
+            with contained("job tracker", ours.id):
+                if ours.parked:
+                    parked.add(ours.id)
+                    self._parked(ours.job, now)
+                elif ours.id not in self.placed and self._seen_unplaced.get(ours.id) != state:
+                    self._seen_unplaced[ours.id] = state
+                    self._unplaced(ours, now)
         self._seen_parked &= known.keys()
         self._seen_unplaced = {i: state for i, state in self._seen_unplaced.items() if i in known}
         for job_id, tracked in list(self.placed.items()):
@@ -110,20 +112,22 @@ class JobTracker:
                 tracked.raw_id = job.raw_id
             if job is None and unread and (tracked.raw_id is None or tracked.raw_id in unread):
                 continue
-            if job is None and job_id.partition("_")[0] in parked:
-                self.withdraw(job_id, {"why": "still part of its array's record"}, now)
-            elif job is None:
-                self._ended(job_id, tracked, {"state": "unknown", "why": "gone from Slurm"}, now)
-            elif job.state in HOLDING:
-                self._started(job, tracked, now)
-            elif job.state != "PENDING":
-                if tracked.phase is not JobPhase.STARTED:
+            with contained("job tracker", job_id):
+                if job is None and job_id.partition("_")[0] in parked:
+                    self.withdraw(job_id, {"why": "still part of its array's record"}, now)
+                elif job is None:
+                    gone = {"state": "unknown", "why": "gone from Slurm"}
+                    self._ended(job_id, tracked, gone, now)
+                elif job.state in HOLDING:
                     self._started(job, tracked, now)
-                self._ended(job_id, tracked, {"state": job.state}, now)
-            elif phases.get(job_id) in (JobPhase.LEFT, JobPhase.OPENED):
-                self.withdraw(job_id, {"why": "its gate was opened for good"}, now)
-            elif job_id not in parked:  # a parked one is handled by round and start monitor
-                self._pending(job, tracked, now)
+                elif job.state != "PENDING":
+                    if tracked.phase is not JobPhase.STARTED:
+                        self._started(job, tracked, now)
+                    self._ended(job_id, tracked, {"state": job.state}, now)
+                elif phases.get(job_id) in (JobPhase.LEFT, JobPhase.OPENED):
+                    self.withdraw(job_id, {"why": "its gate was opened for good"}, now)
+                elif job_id not in parked:  # a parked one is handled by round and start monitor
+                    self._pending(job, tracked, now)
 
     def _unplaced(self, gated: GatedJob, now: float) -> None:
         """Record a gated job that an operator released, or that started without us."""

@@ -24,6 +24,7 @@ from slurm_gpu_aware.gate.restore import restore
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement.left_to_slurm import LeftPolicy
 from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.planning.plan import Plan, Waiting
 from slurm_gpu_aware.selector.backoff import Backoff
@@ -140,8 +141,8 @@ def infeasible(
 ) -> list[tuple[GatedJob, str]]:
     """Parked records that are infeasible for us and that Slurm may start, each with the reason.
 
-    They fit by counts; or they are planned by counts, and none of their nodes is down: then the
-    counts are wrong, or Slurm tells what the job lacks.
+    They fit by counts; or counts are all that a round knows of them, and even all nodes are too
+    few: then the counts are wrong, or Slurm tells what the job lacks.
     """
     cluster = context.cluster
     records = {job.job.raw_id: job for job in parked}
@@ -156,8 +157,7 @@ def infeasible(
             continue
         shape = shape_of(candidate.request)
         if shape not in fit and candidate.request.left is not None:
-            here = candidate.request.eligible
-            fit[shape] = bool(context.usable.all() if here is None else context.usable[here].all())
+            fit[shape] = LeftPolicy().place(candidate.request, context.repaired) is None
         elif shape not in fit:
             fit[shape] = fits_by_counts(candidate.request, cluster)
         if fit[shape]:

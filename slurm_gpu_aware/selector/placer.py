@@ -98,6 +98,9 @@ class Placer:
                 steps.append(self._step(candidate, assignment, node_names, took_s, now))
             except (SourceError, ValueError) as exc:
                 failed[assignment.job_id] = str(exc)
+            except Exception as exc:  # one job must not keep the others from being placed
+                log.exception("job %s cannot be placed", assignment.job_id)
+                failed[assignment.job_id] = f"it cannot be placed: {exc!r:.200}"
         # A bound job keeps nodes from others until its gate opens.
         with self.tracker.ledger.later():
             ready = self._prepare(steps, failed, now)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu_aware.admission.snapshot import is_usable
+from slurm_gpu_aware.admission.snapshot import Hold, is_usable
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs
 from slurm_gpu_aware.gate.owner_change import is_changed
-from slurm_gpu_aware.gate.restore import restore
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import Request
@@ -22,9 +21,11 @@ from slurm_gpu_aware.planning.movable import Move
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.candidates import Candidates, Licences, queue_order
+from slurm_gpu_aware.selector.containment import contained
 from slurm_gpu_aware.selector.due_dates import DueDates
 from slurm_gpu_aware.selector.estimates import Estimates
 from slurm_gpu_aware.selector.holding_pool import UNTRIED, HoldingPool, spare, stranded
+from slurm_gpu_aware.selector.interrupted import restore_interrupted
 from slurm_gpu_aware.selector.isolation import Isolation
 from slurm_gpu_aware.selector.job_comments import JobComments
 from slurm_gpu_aware.selector.job_tracker import JobTracker
@@ -36,50 +37,18 @@ from slurm_gpu_aware.selector.owner_changes import OwnerChanges
 from slurm_gpu_aware.selector.placer import Placer
 from slurm_gpu_aware.selector.policy_in_force import PolicyInForce
 from slurm_gpu_aware.selector.postponements import Postponements
-from slurm_gpu_aware.selector.site_power import SitePower
+from slurm_gpu_aware.selector.round_state import Outcome, View
+from slurm_gpu_aware.selector.site_power import SitePower, lowering_first
 from slurm_gpu_aware.selector.site_reader import SiteReader
 from slurm_gpu_aware.selector.start_monitor import StartMonitor
+from slurm_gpu_aware.selector.verdicts import Verdicts
 from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.records import SlurmJob, split_arrays
+from slurm_gpu_aware.slurm.records import split_arrays
 
 log = logging.getLogger(__name__)
 
 _TRIES = 3  # starts of a job that is left to Slurm, before its gate opens for good in its turn
 _GATE_MARGIN_S = 5.0  # no job is bound if the gate may open within this time and one command's
-
-
-@dataclass
-class Outcome:
-    """Result of a round."""
-
-    queued: int = 0
-    placed: list[str] = field(default_factory=list)
-    blocked: int = 0
-    """Parked jobs that something other than the gate holds."""
-    untried: int = 0
-    """Parked jobs that have a place and that Slurm must try first."""
-    waiting: list[dict[str, Any]] = field(default_factory=list)
-    took_s: float = 0.0
-    planned: Callable[[], Mapping[str, Any]] | None = None
-    """Makes plain values of the plan and its input; None: no job was placed."""
-
-
-@dataclass(frozen=True)
-class _View:
-    """The jobs as a round reads them."""
-
-    now: float
-    jobs: Sequence[SlurmJob]
-    gated: Sequence[GatedJob]
-    parked: Sequence[GatedJob]  # jobs behind the closed gate, without ``outdated``
-    released: Sequence[GatedJob]
-    split: frozenset[int]  # arrays of several records
-    gate_held: bool  # the gate was held; else a job that was read as parked may run by now
-    outdated: frozenset[str]
-    """Jobs that the start monitor has parked since, so that their records are old, and jobs that
-    their owners have just changed."""
-    complete: bool  # every record was read; else some GPUs and CPUs in use are not known
-    all_ids: bool  # the id of every record is known
 
 
 class Rounds:
@@ -130,6 +99,7 @@ class Rounds:
         self.power = SitePower(config, self.tracker, clock, orders)
         self._policy_noted: str | None = None
         self._postponements = Postponements(ledger)
+        self._verdicts = Verdicts()
         jobs_of = client, config.gate, self.tracker, self._backoff
         self._changes = OwnerChanges(*jobs_of, self._postponements)
         self._site = SiteReader(client, config, clock, timer)
@@ -161,33 +131,35 @@ class Rounds:
         started = self._timer()
         outcome = Outcome()
         self._ledger.private = self._site.slurm().private_jobs
-        self._note_policy()
+        with contained("policy in force"):
+            self._note_policy()
         view = self._read()
         pending = [job for job in view.jobs if job.state == "PENDING"]  # most others have ended
         current = [job for job in pending if job.id not in view.outdated]
-        self._leaver.leave_orphans(current, view.now, view.split, gate_held=view.gate_held)
-        parked = [job.job for job in view.parked]
-        self._pool.rescue(parked, self.tracker.asked_for_none)
-        gated = {job.job.raw_id for job in view.gated if job.parked}
-        ungated = [job for job in pending if job.raw_id not in gated]
-        self._pool.free([*ungated, *stranded(parked, view.split)], view.split)
+        with contained("orphans"):
+            self._leaver.leave_orphans(current, view.now, view.split, gate_held=view.gate_held)
+        with contained("holding pool"):
+            parked = [job.job for job in view.parked]
+            self._pool.rescue(parked, self.tracker.asked_for_none)
+            gated = {job.job.raw_id for job in view.gated if job.parked}
+            ungated = [job for job in pending if job.raw_id not in gated]
+            self._pool.free([*ungated, *stranded(parked, view.split)], view.split)
         outcome.queued = len(view.parked)
-        if (
-            view.parked
-            or view.released
-            or self.power.looks()
-            or self.mover.looks(view.gated, view.now)
-        ):
+        due = bool(view.parked or view.released)
+        with contained("looks of power and moves"):
+            due = due or self.power.looks() or self.mover.looks(view.gated, view.now)
+        if due:
             self._plan_and_place(view, outcome)
         else:
             self.start_monitor.watch((), frozenset())
         if view.all_ids:
             known = set(self.ids.values())
-            self._backoff.forget(known)
+            for forget in (self._backoff.forget, self._postponements.forget, self._pool.forget):
+                with contained("memory of jobs that are gone"):
+                    forget(known)
+            with contained("holding pool"):
+                self._pool.tidy(pending)
             self._unplaceable = {n: r for n, r in self._unplaceable.items() if n in self.ids}
-            self._postponements.forget(known)
-            self._pool.forget(known)
-            self._pool.tidy(pending)
         outcome.took_s = self._timer() - started
         return outcome
 
@@ -198,27 +170,33 @@ class Rounds:
             log.info("policy %s", self.policy.words)
             self._ledger.policy(self.policy.words)
 
-    def _read(self) -> _View:
+    def _read(self) -> View:
         now, began = self._clock(), self._timer()
         self.start_monitor.round_begins()
         jobs = self._client.jobs()
         self._check_holder()  # now, as the answer can take as long as slurmctld's takeover
         gate = self._config.gate
         if any(is_changed(job, gate) for job in jobs) and self._gate_held(now):
-            self._changes.settle(jobs, now)
+            with contained("changes by owners"):
+                self._changes.settle(jobs, now)
             began = self._timer()
             jobs = self._client.jobs()
         outdated = self.start_monitor.outdated(self._timer() - began)
         outdated |= {job.id for job in jobs if is_changed(job, gate)}
-        jobs = self._comments.give_back(jobs)
+        with contained("records of requeued jobs"):
+            jobs = self._comments.give_back(jobs)
+        outdated |= self._comments.unclear
         unread = self._client.unread
         still = {number: self.ids[number] for number in unread if number in self.ids}
         self.ids = still | {job.raw_id: job.id for job in jobs}
         gated = gated_jobs(jobs, gate)
-        self.tracker.observe(jobs, gated, now, unread)
-        self._comments.remove(gated)
-        gated = self.mover.under_way.settle(gated, now)
-        return _View(
+        with contained("job tracker"):
+            self.tracker.observe(jobs, gated, now, unread)
+        with contained("records of running jobs"):
+            self._comments.remove(gated)
+        with contained("moves under way"):
+            gated = self.mover.under_way.settle(gated, now)
+        return View(
             now,
             jobs,
             gated,
@@ -231,17 +209,23 @@ class Rounds:
             all_ids=len(still) == len(unread),
         )
 
-    def _candidates(self, view: _View, profile: Profile | None) -> Candidates:
+    def _candidates(self, view: View, profile: Profile | None) -> Candidates:
         """The jobs that this round may place, and the cluster as they find it."""
         victims = {job.id: self.tracker.victims(job.id) for job in view.released}
         waiting = (*view.parked, *view.released)
-        kept = self.mover.under_way.kept(view.parked, view.now)
-        self._classes.renew(view.gated)
+        kept: Sequence[Hold] = ()
+        with contained("moves under way"):
+            kept = self.mover.under_way.kept(view.parked, view.now)
+        with contained("classes"):
+            self._classes.renew(view.gated)
         classes = self._classes.history
         context = self._site.context(view.jobs, waiting, victims, profile, kept, classes)
-        self.estimates.renew()
-        cluster = self.estimates.with_ends(context.cluster, view.jobs, context.now)
-        context = replace(context, cluster=cluster, moved=self.mover.under_way.before)
+        with contained("estimates"):
+            self.estimates.renew()
+            cluster = self.estimates.with_ends(context.cluster, view.jobs, context.now)
+            context = replace(context, cluster=cluster)
+        with contained("moves under way"):
+            context = replace(context, moved=self.mover.under_way.before)
         lost = frozenset(name for name, node in context.nodes.items() if not is_usable(node))
         self.start_monitor.watch(view.released, lost, grace_s=context.rules.grace_s)
         licences = Licences(self._client)
@@ -256,49 +240,53 @@ class Rounds:
         candidates.sort_out(view.parked, view.jobs)
         return candidates
 
-    def _plan_and_place(self, view: _View, outcome: Outcome) -> None:
-        profile = self._ledger.profile()
+    def _plan_and_place(self, view: View, outcome: Outcome) -> None:
+        profile = None
+        with contained("profile"):
+            profile = self._ledger.profile()
         candidates = self._candidates(view, profile)
-        context = candidates.context
-        leave = candidates.leave
+        context, leave = candidates.context, candidates.leave
         outcome.blocked, outcome.waiting = candidates.blocked, candidates.waiting
         began = self._timer()
         moves, plan, record = self._plan(candidates, view, profile)
+        plan, outcome.doubtful = self._verdicts.confirmed(plan, complete=view.complete)
         planning_s = self._timer() - began
         if view.gate_held:
-            plan = self.power.carry_out(plan, context.cluster, self.policy.settings)
-        if view.complete:
-            unplaceable = infeasible(plan.waiting, candidates.to_plan, view.parked, context)
-            self._leave_in_turn(unplaceable, candidates)
-            plan, for_good = self._opened_for_good(plan, candidates)
-            leave += for_good
-        given_up = {job.job.raw_id for job, _ in leave}
-        for entry in plan.waiting:
-            if candidates.to_plan[entry.job_id].gated.job.raw_id not in given_up:
-                more: dict[str, Any] = {**self._postponements.times(entry)}
-                if (account := plan.due.get(entry.job_id)) is not None:
-                    more["due"] = account.values()
-                candidates.waits(entry.job_id, entry.reason, entry.shadow_start_s, **more)
+            ordered, plan = plan, lowering_first(plan)
+            with contained("power orders"):
+                self.power.carry_out(ordered, context.cluster, self.policy.settings)
+        with contained("verdicts"):
+            impossible = infeasible(plan.waiting, candidates.to_plan, view.parked, context)
+            self._leave_in_turn(impossible, candidates)
+        plan, for_good = self._opened_for_good(plan, candidates)
+        leave += for_good
+        self._tell_waiting(candidates, plan)
         if not (view.gate_held and self._gate_held(self._clock())):
             log.warning("the gate is not held: no job is placed until it is")
             return
-        left, stays = self._leaver.leave(leave, view.now, view.split)
+        left, stays = {job.id for job, _ in leave}, dict[str, str]()
+        with contained("jobs that are left to Slurm"):
+            left, stays = self._leaver.leave(leave, view.now, view.split)
         for job_id, why in stays.items():
             candidates.waits(job_id, why)
         chosen = {assignment.job_id for assignment in plan.assignments}
         # Restore jobs that an interrupted round bound and this one neither places nor leaves.
-        self._restore([job for job in view.parked if job.id not in chosen | left], view)
+        stay = [job for job in view.parked if job.id not in chosen | left]
+        with contained("jobs of an interrupted round"):
+            restore_interrupted(
+                self._client, self._config.gate, self.tracker, stay, view.now, view.split
+            )
         assignments, untried = candidates.placeable(plan.assignments)
         outcome.untried = len(untried)
         for job in untried:
             candidates.waits(job.id, UNTRIED)
-        self._pool.take([job for job in untried if self._pool.holds(job.job)])
+        with contained("holding pool"):
+            self._pool.take([job for job in untried if self._pool.holds(job.job)])
         if assignments and self._gate_held(self._clock()):
-            nodes = context.cluster.nodes
-            outcome.placed, failed = self._placer.place(
-                assignments, candidates.to_plan, nodes, planning_s
-            )
-            self.power.placed(outcome.placed, plan, candidates.to_plan)
+            given = assignments, candidates.to_plan, context.cluster.nodes
+            outcome.placed, failed = self._placer.place(*given, planning_s)
+            with contained("power of placed jobs"):
+                self.power.placed(outcome.placed, plan, candidates.to_plan)
             outcome.planned = record
             for job_id, why in failed.items():
                 self._backoff.punish(job_id)
@@ -306,21 +294,26 @@ class Rounds:
         elif assignments:
             log.warning("the gate is about to open: no job is placed until it is held again")
         if moves and self._gate_held(self._clock()):
-            self.mover.begin(moves, view.gated, context.cluster.nodes, context.now)
+            with contained("moves"):
+                self.mover.begin(moves, view.gated, context.cluster.nodes, context.now)
         if self._gate_held(self._clock()):
             arrays = {candidates.to_plan[job_id].gated.job.array_id for job_id in chosen}
-            stay = [job for job in view.parked if job.id not in left | chosen]
-            split = view.split | arrays
-            self._fill_pool(stay, split, len(context.nodes))
-            self._comments.tell(stay, outcome.waiting, split)
+            with contained("holding pool"):
+                self._fill_pool(stay, view.split | arrays, len(context.nodes))
+            with contained("comments of waiting jobs"):
+                self._comments.tell(stay, outcome.waiting, view.split | arrays)
 
-    def _restore(self, jobs: Sequence[GatedJob], view: _View) -> None:
-        done = restore(self._client, self._config.gate, jobs, view.now, split=view.split)
-        for job_id, why in done.wrong.items():
-            log.warning("job %s is not restored; tried again in the next round: %s", job_id, why)
-        for job in done.parked:
-            if job.id not in done.wrong:
-                self.tracker.withdraw(job.id, {"why": "interrupted"}, view.now)
+    def _tell_waiting(self, candidates: Candidates, plan: Plan) -> None:
+        """Add the jobs that wait for GPUs, with their reasons."""
+        given_up = {job.job.raw_id for job, _ in candidates.leave}
+        for entry in plan.waiting:
+            if candidates.to_plan[entry.job_id].gated.job.raw_id in given_up:
+                continue
+            due = plan.due.get(entry.job_id)
+            more: dict[str, Any] = {} if due is None else {"due": due.values()}
+            with contained("postponements", entry.job_id):
+                more |= self._postponements.times(entry)
+            candidates.waits(entry.job_id, entry.reason, entry.shadow_start_s, **more)
 
     def _fill_pool(self, parked: Sequence[GatedJob], split: Set[int | None], nodes: int) -> None:
         queue = sorted(parked, key=lambda gated: queue_order(gated.job))
@@ -336,7 +329,7 @@ class Rounds:
         return self._gate_held_until() - now > margin_s
 
     def _plan(
-        self, candidates: Candidates, view: _View, profile: Profile | None
+        self, candidates: Candidates, view: View, profile: Profile | None
     ) -> tuple[Sequence[Move], Plan, Callable[[], Mapping[str, Any]]]:
         """Moves that begin, the plan, its record; jobs with which it fails are left to Slurm."""
         isolation = Isolation(candidates.to_plan)
@@ -384,7 +377,7 @@ class Rounds:
         return replace(plan, assignments=rest), left
 
     def _plan_without(
-        self, isolation: Isolation, candidates: Candidates, view: _View, profile: Profile | None
+        self, isolation: Isolation, candidates: Candidates, view: View, profile: Profile | None
     ) -> tuple[Sequence[Assignment], Sequence[Move], Plan, Callable[[], Mapping[str, Any]]]:
         """Jobs that are back from a move, moves that begin, the plan of the others, its record."""
         from slurm_gpu_aware.planning.moved import begun, place_moved
@@ -395,19 +388,25 @@ class Rounds:
         context = candidates.context
         cluster, now = context.cluster, context.now
         settings, options = self.policy.settings, self.policy.options
-        power = self.power.state(cluster, profile, settings, self.mover.under_way.power_w)
-        dates = self._due
+        power, dates = None, self._due
+        with contained("power limit"):
+            power = self.power.state(cluster, profile, settings, self.mover.under_way.power_w)
 
-        def known(queue: Sequence[Request]) -> Sequence[Request]:
-            noted = self._postponements.noted(queue)
-            dated = dates.queue(noted, candidates.to_plan, self.mover.restart_s)
-            return self.power.tabled(dated)
+        def dated(queue: Sequence[Request]) -> Sequence[Request]:
+            return dates.queue(queue, candidates.to_plan, self.mover.restart_s)
 
-        queue, _ = isolation.run(known, [one.request for one in candidates.to_plan.values()])
+        queue: Sequence[Request] = [one.request for one in candidates.to_plan.values()]
+        noted, tabled = self._postponements.noted, self.power.tabled
+        for part, step in ("postponements", noted), ("due dates", dated), ("power", tabled):
+            with contained(part):
+                queue, _ = isolation.run(step, queue)
         split, _ = isolation.run(lambda queue: split_queue(queue, context.cluster), queue)
         queue, cluster = split.queue, split.cluster
         moved: Sequence[Assignment] = ()
-        if queue and (targets := self.mover.under_way.targets(cluster.nodes, queue, now)):
+        targets: Mapping[str, Assignment] = {}
+        with contained("moves under way"):
+            targets = self.mover.under_way.targets(cluster.nodes, queue, now) if queue else {}
+        if targets:
             (moved, queue, cluster, power), _ = isolation.run(
                 lambda queue: place_moved(
                     targets, queue, cluster, settings, now, policy_options=options, power=power
@@ -417,18 +416,24 @@ class Rounds:
         moves: Sequence[Move] = ()
         if view.complete:
             tables = self.power.tables
-            moves = self.mover.plan(
-                view.gated, context, queue, cluster, self.policy, tables, dates, power
-            )
-            cluster, power = begun(cluster, moves, settings, now, power)
+            with contained("moves"):
+                planned = self.mover.plan(
+                    view.gated, context, queue, cluster, self.policy, tables, dates, power
+                )
+                cluster, power = begun(cluster, planned, settings, now, power)
+                moves = planned
         given = cluster, settings, now
         plan, queue = isolation.run(
             lambda queue: plan_round(queue, *given, policy_options=options, power=power), queue
         )
         record = partial(record_round, queue, *given, plan, options, power=power)
         fill = partial(with_shards, plan, split, *given)
-        plan = self.power.noted(isolation.run(fill, split.sharing)[0], queue)
-        self._postponements.note(plan)
-        dates.note_impossible(plan.due, now)
+        plan = isolation.run(fill, split.sharing)[0]
+        with contained("notes on performance models"):
+            plan = self.power.noted(plan, queue)
+        with contained("postponements"):
+            self._postponements.note(plan)
+        with contained("due dates"):
+            dates.note_impossible(plan.due, now)
         self.mover.wake_s = min(self.mover.wake_s, plan.wake_s)
         return moved, moves, plan, record

@@ -23,6 +23,7 @@ from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan, PlannedPower, PlanSettings, Waiting
 from slurm_gpu_aware.selector.candidates import Candidate
+from slurm_gpu_aware.selector.containment import contained
 from slurm_gpu_aware.selector.exploration_power import ExplorationPower
 from slurm_gpu_aware.selector.explorations import Explorable, Explorations, tried_clocks
 from slurm_gpu_aware.selector.job_tables import JobTables
@@ -164,11 +165,13 @@ class SitePower:
         state = None
         if self.limit.limit != OFF:
             state = self._limited(cluster, profile, settings, kept_w)
-        power = ExplorationPower(cluster, settings, state)
-        self._explorations.renew(
-            self._explorable(cluster, settings, kept_w), self._clocks, power, now
-        )
-        return power.state
+        with contained("explorations"):
+            power = ExplorationPower(cluster, settings, state)
+            self._explorations.renew(
+                self._explorable(cluster, settings, kept_w), self._clocks, power, now
+            )
+            return power.state
+        return state
 
     def _limited(
         self,
@@ -181,11 +184,12 @@ class SitePower:
         max_w = self._max_w(cluster, profile)
         self._limit_w = self.limit.limit.watts_of(float(max_w.sum()))
         idle_w = np.where(max_w > 0, self._config.power.idle_watts, 0.0)
-        running = {
-            job.job_id: self._powered(job, cluster, max_w, settings)
-            for job in cluster.running
-            if job.job_id in self._known
-        }
+        running = {}
+        for job in (job for job in cluster.running if job.job_id in self._known):
+            most_w = float(sum(max_w[gpu] for gpu in job.each_gpu))
+            running[job.job_id] = PoweredJob(len(job.each_gpu), most_w)  # if its model fails
+            with contained("power of a running job", job.job_id):
+                running[job.job_id] = self._powered(job, cluster, max_w, settings)
         for job in cluster.running:
             if (above_w := kept_w.get(job.job_id)) is not None:
                 gpus = len(job.each_gpu)
@@ -284,22 +288,16 @@ class SitePower:
             return None
         return tracked.raw_id if settings.frees_clock(self._known[job_id].freq) else None
 
-    def carry_out(self, plan: Plan, cluster: Cluster, settings: PlanSettings) -> Plan:
-        """Order the clocks of a plan; return it without the jobs that wait for lowered clocks."""
+    def carry_out(self, plan: Plan, cluster: Cluster, settings: PlanSettings) -> None:
+        """Order the clocks of a plan; none of a round that could not reckon with the limit."""
+        if plan.power is None and self.limit.limit != OFF:
+            return
         self._order(plan, cluster, settings)
         self._planned = plan.power
         self._unsettled = plan.power is not None and (bool(plan.waiting) or self._clocks.awaited)
         self._gpus, self._widest = int(cluster.exists.sum()), cluster.shape[1]
         self._nodes = frozenset(cluster.nodes)
         self._idle = "" if plan.power is None else idle_nodes(plan, cluster)
-        later = [a.job_id for a in plan.assignments if a.job_id in plan.after_lowering]
-        if not later:
-            return plan
-        return replace(
-            plan,
-            assignments=tuple(a for a in plan.assignments if a.job_id not in later),
-            waiting=plan.waiting + tuple(Waiting(job_id, LOWERING) for job_id in later),
-        )
 
     def _order(self, plan: Plan, cluster: Cluster, settings: PlanSettings) -> None:
         """Write the orders for all running jobs whose clock may be chosen."""
@@ -359,6 +357,18 @@ class SitePower:
                 nodes = self._tracker.placed[one.job_id].nodes
                 self._clocks.start(one.job_id, one.clock_mhz, nodes)
                 self._explorations.forget(one.job_id)
+
+
+def lowering_first(plan: Plan) -> Plan:
+    """The plan without the jobs that wait for clocks that it lowers."""
+    later = [a.job_id for a in plan.assignments if a.job_id in plan.after_lowering]
+    if not later:
+        return plan
+    return replace(
+        plan,
+        assignments=tuple(a for a in plan.assignments if a.job_id not in later),
+        waiting=plan.waiting + tuple(Waiting(job_id, LOWERING) for job_id in later),
+    )
 
 
 def _gpu_model(job: RunningJob, cluster: Cluster) -> str | None:

@@ -25,6 +25,7 @@ from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.class_history import ClassHistory
 from slurm_gpu_aware.model.penalties import NETWORK_LEVELS
 from slurm_gpu_aware.model.profile import Profile
+from slurm_gpu_aware.selector.containment import contained
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmJob, SlurmQos
 from slurm_gpu_aware.slurm.topology import Network
@@ -113,29 +114,15 @@ class SiteReader:
         slurm = self.slurm()
         partitions = {p.name: p for p in self._client.partitions()}
         rules = PreemptionRules(slurm, partitions, self._qos.known)
-        holds = [
-            hold_of(
-                gated,
-                slurm,
-                partitions,
-                class_of(gated.job, gated.original, self._config, classes).app_class,
-                now,
-                victims=victims[gated.id],
-            )
-            for gated in waiting
-            if gated.id in victims and gated.job.req_nodes and not gated.left
-        ]
-        holds += [
-            hold_of_left(
-                gated,
-                list(nodes.values()),
-                partitions,
-                class_of(gated.job, gated.original, self._config, classes).app_class,
-                now,
-            )
-            for gated in waiting
-            if gated.id in victims and gated.left
-        ]
+        holds: list[Hold] = []
+        for gated in (one for one in waiting if one.id in victims):
+            with contained("resources of a placed job", gated.id):
+                known = class_of(gated.job, gated.original, self._config, classes).app_class
+                taken = victims[gated.id]
+                if gated.left:
+                    holds.append(hold_of_left(gated, list(nodes), partitions, known, now))
+                elif gated.job.req_nodes:
+                    holds.append(hold_of(gated, slurm, partitions, known, now, victims=taken))
         holds += kept
         level_ratios = profile.level_ratios if profile is not None else {}
         penalties = self._config.placement.penalties_with(level_ratios)

@@ -139,6 +139,8 @@ def _allowed(request, cluster, chosen):
             return False
         if cluster.free_memory_mb[node] < request.memory_mb_per_gpu * size:
             return False
+        if request.whole_memory and cluster.free_memory_mb[node] < cluster.memory_mb[node]:
+            return False
     return True
 
 

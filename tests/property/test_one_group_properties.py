@@ -75,7 +75,7 @@ def test_what_has_a_place_fits_by_numbers(case):
         constrained(make_policy("packed")).place(replace(request, gpu_model=None), cluster)
         is not None
     ):
-        assert fits(request, cluster, idle=False)
+        assert fits(request, cluster)
 
 
 @MANY

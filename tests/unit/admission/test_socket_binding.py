@@ -136,9 +136,9 @@ def test_with_gpus_and_one_cpu_slurm_looks_at_one_socket() -> None:
     running = slurm_job(3, state="RUNNING", shares=(held,))
     here = site(node("n1", gpus_used=frozenset({0, 2}), cpus_used=2), running=(running,))
     two = OriginalRequest(tres_per_job="gres/gpu:2")
-    assert not fits(request_of(job(), two, here), here.cluster, idle=False)
-    assert fits(request_of(job(cpus=2), two, here), here.cluster, idle=False)
-    assert fits(request_of(job(), asked("gpu:2"), here), here.cluster, idle=False)
+    assert not fits(request_of(job(), two, here), here.cluster)
+    assert fits(request_of(job(cpus=2), two, here), here.cluster)
+    assert fits(request_of(job(), asked("gpu:2"), here), here.cluster)
 
 
 @pytest.mark.parametrize(
@@ -306,9 +306,9 @@ def test_gpus_of_each_socket() -> None:
     here = site(node("n1"), node("n2", gpus_used=frozenset({0, 1})))
     request = request_of(free_job, per_socket(1, nodes=(2, 2)), here)
     assert (request.gpus, request.gpus_per_node, request.gpus_per_socket) == (4, 2, 1)
-    assert not fits(request, here.cluster, idle=False)
-    assert fits(request, here.cluster, idle=True)
-    assert fits(request_of(free_job, per_socket(1), here), here.cluster, idle=False)
+    assert not fits(request, here.cluster)
+    assert fits(request, here.cluster.empty())
+    assert fits(request_of(free_job, per_socket(1), here), here.cluster)
 
 
 @pytest.mark.parametrize(

@@ -198,13 +198,13 @@ def test_a_job_that_no_block_can_hold_blocks_no_other():
 
 
 def test_fits_counts_each_block_by_itself():
-    assert fits(wide(), cluster(0), idle=False)
-    assert not fits(wide(), cluster(0, 3), idle=False)
-    assert fits(wide(), cluster(0, 3), idle=True)
-    assert not fits(wide(required=(0, 1)), cluster(), idle=True)
+    assert fits(wide(), cluster(0))
+    assert not fits(wide(), cluster(0, 3))
+    assert fits(wide(), cluster(0, 3).empty())
+    assert not fits(wide(required=(0, 1)), cluster().empty())
     crossed = cluster(0)
     crossed.free[1, 0] = crossed.free[3, 1] = False
-    assert not fits(wide(gpus=2, gpus_per_node=1), crossed, idle=False)
+    assert not fits(wide(gpus=2, gpus_per_node=1), crossed)
 
 
 def test_requests_of_other_groups_are_of_another_shape():

@@ -19,6 +19,7 @@ from slurm_gpu_aware.planning.plan import Waiting
 from slurm_gpu_aware.selector import leaver
 from slurm_gpu_aware.selector.candidates import Candidate
 from slurm_gpu_aware.selector.leaver import fits_by_counts, infeasible
+from slurm_gpu_aware.selector.verdicts import DOUBTFUL
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
 
 RECORD = "gpuaware/1;tn=gres/gpu:2;mc=1"
@@ -127,6 +128,8 @@ def test_without_common_indices_slurm_places_it(slurm: SlurmFolder, tasks: str |
     slurm.write([job, parked("8")], ["n1", "n2"], drained={"n1": [0, 1], "n2": [2, 3]})
     bench = RoundsBench(slurm)
     bench.rounds.run()
+    assert slurm.jobs["98"]["licenses"] == "gpuaware:1"
+    bench.rounds.run()
     bench.rounds.run()
     numbers = ["98"] if tasks is None else [i for i in slurm.jobs if i != "8"]
     for number in numbers:
@@ -141,5 +144,11 @@ def test_what_is_too_large_for_the_usable_nodes_waits(tmp_path: Path) -> None:
     comment = "gpuaware/1;tn=gres/gpu:3;nn=2-2;mc=2"
     job = parked("98", admin_comment=comment, num_nodes=2, tres_per_node="gres/gpu:3")
     slurm.write([job], ["n1", "n2"], drained={"n1": [0, 1], "n2": [2, 3]})
-    slurm.round()
+    bench = RoundsBench(slurm)
+    first, second = bench.rounds.run(), bench.rounds.run()
     assert slurm.jobs["98"]["licenses"] == "gpuaware:1"
+    assert [one["reason"] for one in first.waiting] == [DOUBTFUL]
+    assert [one["reason"] for one in second.waiting] == [
+        "needs 2 nodes with 3 GPUs each; 0 nodes have that many; down, drained or reserved: n1, n2"
+    ]
+    assert (first.doubtful, second.doubtful) == (1, 0)

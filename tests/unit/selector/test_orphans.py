@@ -141,7 +141,7 @@ def test_a_refused_one_is_tried_again_later(slurm: SlurmFolder) -> None:
     assert seen(slurm.jobs["7"]) == FREE
 
 
-class KilledError(Exception):
+class KilledError(BaseException):
     """The selector was killed."""
 
 
