@@ -295,6 +295,20 @@ def test_growth_takes_nothing_from_a_waiting_job_with_a_due_date(due_h, count):
 
 
 @pytest.mark.parametrize(
+    ("user", "priority", "count"), [("alice", 2.0, 0), ("alice", 1.0, 1), ("bob", 2.0, 1)]
+)
+def test_growth_gives_no_job_of_another_user_and_a_higher_priority_worse_gpus(
+    user, priority, count
+):
+    """Two of the four GPUs are slow; the job that grows takes the fast one."""
+    one, cluster = running(1.05, since_h=1.0)
+    cluster = replace(cluster, scores={"B": np.array([[1.0, 1.0, 1.5, 1.5]])})
+    one = replace(one, request=replace(one.request, user="bob", priority=1.0))
+    waits = Request("9", 1, time_limit_s=H, priority=priority, user=user)
+    assert len(moves_of(one, cluster, [waits])) == count
+
+
+@pytest.mark.parametrize(
     ("free", "restart_s", "found"),
     [
         (4, 60.0, {"1": 2, "2": 2}),  # what their due dates need
