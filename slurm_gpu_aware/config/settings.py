@@ -103,7 +103,8 @@ class DueDatesConfig:
     """``[due_dates]``: the order of jobs with due dates."""
 
     order: str = "slurm"
-    """``pressure``: waiting neighbours with due dates exchange their places in Slurm's order."""
+    """``pressure``: waiting neighbours in Slurm's order with due dates exchange their places, if
+    they are of one user or one priority, or by the weights."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """QOS -> its weight, 1 for the others; jobs with a larger one come first."""
 

@@ -186,6 +186,14 @@ class Request:
         """The tier of its partition."""
         return self.priority // TIER
 
+    def is_behind(self, other: Request) -> bool:
+        """Whether it stands behind a job of another user, by tier and Slurm's priority.
+
+        Nothing that users say of their jobs may take anything from the other one then. Of users
+        that are not known no two are the same.
+        """
+        return self.priority < other.priority and not (self.user and self.user == other.user)
+
     @property
     def least_gpus(self) -> int:
         """The least of its numbers of GPUs."""

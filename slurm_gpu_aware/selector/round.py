@@ -101,7 +101,7 @@ class Rounds:
         self._postponements = Postponements(ledger)
         self._verdicts = Verdicts()
         jobs_of = client, config.gate, self.tracker, self._backoff
-        self._changes = OwnerChanges(*jobs_of, self._postponements)
+        self._changes = OwnerChanges(*jobs_of, self._postponements, self.mover.under_way)
         self._site = SiteReader(client, config, clock, timer)
         self._classes = KnownClasses(config, ledger)
         self.estimates = Estimates(config)

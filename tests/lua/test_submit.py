@@ -920,7 +920,6 @@ def test_a_job_of_shards_is_parked(filter_: Filter, more: dict[str, Any]) -> Non
         {"tres_per_job": "gres/shard:2"},
         {"tres_per_node": "gres/shard:2,gres/tmp:1"},
         {"tres_per_node": "gres/shard:a100:2"},
-        {"tres_per_node": "gres/shard:g1:2"},
         {"tres_per_node": "gres/shard"},
         {"tres_per_node": "gres/shard:0"},
         {"tres_per_node": "gres/shard:1K"},

@@ -140,7 +140,6 @@ def test_jobs_that_come_together_share_a_gpu(cluster: Cluster) -> None:
         ["--gres=shard:5"],
         ["--gres=shard:1", "-N2"],
         ["--gres=shard:1", "--exclusive"],
-        ["--gres=shard:g1:1"],
         ["--gres=shard:1,gpu:1"],
         ["--gres=shard:1", "--comment=place=off"],
     ],
@@ -205,14 +204,67 @@ def test_a_job_of_whole_gpus_that_becomes_one_of_shards(cluster: Cluster) -> Non
     assert not re.search("failed|error", output), output
 
 
-def test_a_requeued_job_whose_user_named_the_gpu(cluster: Cluster) -> None:
-    """It is the user's to change as soon as it cannot be a job of the selector's."""
-    job_id, slot = share(cluster, 2, "--gres=shard:g3:2")
-    assert slot == 3
-    cluster.sh("ctl", ["scontrol", "requeue", job_id], "bob")
-    change = ["scontrol", "update", f"jobid={job_id}", "timelimit=3"]
-    cluster.wait_until(lambda: cluster.run("ctl", change, "bob").returncode == 0, 80, "changed")
-    assert not decisions(cluster, job_id)
+LISTS = [
+    *("shard:g3:1", "shard:g3", "gres/shard:g3:1", "gres:shard:g3:1", "shard=g3=1", "shard:g3=1"),
+    *("shard:1,shard:g3:1", "shard:g0:1,shard:g3:1", "gpu:1,shard:g3:1", "gpu:g3:1", "gpu:g3"),
+    *(
+        "gpu=g3=1",
+        "gpu:g3=1",
+        "gres/gpu:g3:1",
+        "gpu:1,gpu:g3:1",
+        "gpu:g0:1,gpu:g3:1",
+        "xgres/gpu:g3",
+    ),
+    *("gpu:G3:1", "GPU:g3:1", "gpu: g3:1", "gpu::g3:1", " gpu:g3:1", "gpu:g03:1", "shard:G3:1"),
+    *("SHARD:g3:1", "shard: g3:1", "shard::g3:1", "shard:g3 :1", "shard:g3:1k", "gpu:g3(S:1)"),
+    *("gpu:xfUUwfUUxfUU:1", "shard:xfUUwfUUxfUU:1", "gpu:g3:g3:1", "gpu:1:g3", "gpu:(g3):1"),
+]
+"""GRES lists that might name GPU 3, by types that Slurm takes for g3, too."""
+KINDS = ["g3:1", "g3", "G3:1", "gpu:g3:1", "g3=1", "g0:1,g3:1"]
+OPTIONS = ["--gpus=", "--gpus-per-node=", "--gpus-per-task=", "--gpus-per-socket="]
+OPTIONS += ["--tres-per-task=gres/gpu:", "--tres-per-task=gres/shard:"]
+
+
+def test_no_user_names_a_gpu_in_any_spelling(cluster: Cluster) -> None:
+    """The filter or Slurm refuses it, or the job gets no GPU at all (``--gpus-per-task=g3``)."""
+    spellings = [[f"--gres={text}"] for text in LISTS]
+    spellings += [[f"{o}{kind}", "-N1", "-n1", "-B1"] for o in OPTIONS for kind in KINDS]
+    for options in spellings:
+        command = ["sbatch", "--parsable", *ON_N1, *options, "--wrap=sleep 60"]
+        done = cluster.run("ctl", command, "bob")
+        if done.returncode == 0:
+            job_id = done.stdout.decode().split()[-1]
+            cluster.wait(job_id, "RUNNING", 20)
+            assert not re.search("IDX|g3", cluster.job(job_id)[""].split("TRES=")[1]), options
+            cluster.sh("ctl", ["scancel", job_id])
+    waiting = cluster.submit("bob", ["--gres=shard:1", "--hold"], "true")
+    for text in LISTS:
+        cluster.run("ctl", ["scontrol", "update", f"jobid={waiting}", f"gres={text}"], "bob")
+        asked = cluster.job(waiting)[""].rstrip().partition("TresPerNode=")[2]
+        assert not re.search("(gpu|shard)[:=](g3(?! )|xfUU)", asked), text
+
+
+@pytest.mark.parametrize("gres", ["shard:g3:1", "gpu:g3:1"])
+def test_the_sentence_for_a_job_that_names_a_gpu(cluster: Cluster, gres: str) -> None:
+    asked = f"--gres={gres}"
+    for command in (
+        ["sbatch", asked, "--wrap=true"],
+        ["sbatch", "-a1-2", asked, "--wrap=true"],
+        ["sbatch", "-n1", ":", asked, "--wrap=true"],
+        ["salloc", asked, "true"],
+        ["srun", asked, "true"],
+        ["env", f"SBATCH_GRES={gres}", "sbatch", "--wrap=true"],
+        ["env", f"SALLOC_GRES={gres}", "salloc", "true"],
+        ["env", f"SLURM_GRES={gres}", "srun", "true"],
+    ):
+        done = cluster.run("ctl", command, "bob")
+        assert done.returncode, command
+        assert "names one GPU of a node, which is chosen for you; ask for a number" in (
+            done.stderr.decode()
+        ), command
+    job_id = cluster.sh("ctl", ["sbatch", "--parsable", "--hold", asked, "--wrap=true"]).strip()
+    assert gres in cluster.job(job_id)["TresPerNode"]  # root may
+    cluster.sh("ctl", ["scancel", job_id])
 
 
 def test_a_job_that_waits_for_another_node_holds_up_no_shards(cluster: Cluster) -> None:
