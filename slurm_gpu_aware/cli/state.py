@@ -54,7 +54,6 @@ def queue(context: Context, user: str | None, as_json: bool) -> None:
         live_jobs,
         open_reader,
         parked_of,
-        reason_for,
         still_open,
         waiting_of,
     )
@@ -73,10 +72,10 @@ def queue(context: Context, user: str | None, as_json: bool) -> None:
         say(paragraph(f"{no_slurm(exc)} This is the queue of the selector's last round."))
     away = silence is not None
     if live is None:
-        parked = [_parked(job_id, entry, None, away) for job_id, entry in waiting.items()]
+        parked = [_parked(job_id, entry, None, away) for job_id, entry in waiting.lines]
     else:
         parked = [
-            _parked(_shown(one.job), reason_for(one.job.id, waiting), one.reason, away)
+            _parked(_shown(one.job), waiting.of(one.job.id), one.reason, away)
             | {
                 "user": one.job.user,
                 "gpus": one.job.req_tres.get("gres/gpu"),  # None: Slurm does not count GPUs

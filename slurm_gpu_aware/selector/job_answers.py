@@ -12,11 +12,12 @@ from typing import Any
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.admin_comment import is_ours
-from slurm_gpu_aware.gate.gated_job import gated_job, has_task
+from slurm_gpu_aware.gate.gated_job import gated_job, has_task, queue_order
 from slurm_gpu_aware.gate.licence_gate import gate_state, selector_silence
 from slurm_gpu_aware.gate.typed_requests import gpu_types, type_sentence
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
 from slurm_gpu_aware.selector.energy_accounts import job_energy
+from slurm_gpu_aware.selector.waiting_jobs import WaitingJobs
 from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.slurm.records import ENDED, SlurmJob
 from slurm_gpu_aware.slurm.updates import TRES_FIELDS
@@ -59,7 +60,7 @@ def live_jobs(config: Config) -> list[LiveJob]:
 def parked_of(jobs: Iterable[LiveJob]) -> list[LiveJob]:
     """Jobs that wait at the gate, by priority as in Slurm."""
     parked = [job for job in jobs if job.parked]
-    return sorted(parked, key=lambda j: (-j.job.priority, j.job.submit_s, j.job.id))
+    return sorted(parked, key=lambda live: queue_order(live.job))
 
 
 def find_job(jobs: Iterable[LiveJob], job_id: str) -> LiveJob | None:
@@ -117,19 +118,9 @@ def open_reader(config: Config) -> Iterator[Reader]:
         yield Reader(store, Ledger(store), copy_age_s)
 
 
-def waiting_of(record: RoundRecord | None) -> dict[str, Mapping[str, Any]]:
-    """Job id -> why it waits, as the newest round recorded it; empty if it recorded nothing."""
-    entries = record.detail.get("waiting", ()) if record is not None else ()
-    if not isinstance(entries, list | tuple):
-        return {}
-    return {str(e["job_id"]): e for e in entries if isinstance(e, Mapping) and "job_id" in e}
-
-
-def reason_for(job_id: str, waiting: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Entry of a job in :func:`waiting_of`; for an array that of its first waiting task."""
-    if job_id in waiting:
-        return waiting[job_id]
-    return next((e for j, e in waiting.items() if j.startswith(f"{job_id}_")), None)
+def waiting_of(record: RoundRecord | None) -> WaitingJobs:
+    """Why jobs wait, as the newest round recorded it."""
+    return WaitingJobs(record.detail.get("waiting") if record is not None else ())
 
 
 def event_json(event: Event) -> dict[str, Any]:
@@ -174,7 +165,7 @@ def _look_up(reader: Reader, job_id: str) -> dict[str, Any]:
     decisions = reader.ledger.decisions(job_id)
     events = reader.ledger.events(job_id)
     rounds = reader.ledger.last_rounds(1)
-    waiting = reason_for(job_id, waiting_of(rounds[0] if rounds else None))
+    waiting = waiting_of(rounds[0] if rounds else None).of(job_id)
     placed = decisions[-1] if decisions and decisions[-1].state != JobPhase.WAITING else None
     if waiting and placed is not None and placed.decided_at >= rounds[0].started_at:
         waiting = None  # placed since
@@ -187,7 +178,7 @@ def _look_up(reader: Reader, job_id: str) -> dict[str, Any]:
     return {
         "job_id": job_id,
         "state": "array" if tasks and not waiting else state,
-        "waiting": dict(waiting) if waiting else None,
+        "waiting": waiting,
         "waiting_as_of": rounds[0].started_at if rounds and waiting else None,
         "decisions": [asdict(d) for d in decisions],
         "events": [event_json(e) for e in events],

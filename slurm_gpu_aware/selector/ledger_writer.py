@@ -22,6 +22,7 @@ from slurm_gpu_aware.errors import SourceError, StoreBusyError, StoreError
 from slurm_gpu_aware.model.performance_sample import NamedSample
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.selector.performance_models import PerformanceModels, read_models
+from slurm_gpu_aware.selector.waiting_jobs import WaitingJobs
 from slurm_gpu_aware.store import database
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.job_classes import SavedClass, saved_classes
@@ -205,21 +206,18 @@ class LedgerWriter:
         """The newest event of a job; None: none, or the store cannot be used."""
         return next(iter(self._rows(lambda store: Ledger(store).events(job_id, last=1))), None)
 
-    def last_waiting(self) -> list[Mapping[str, Any]]:
-        """Entries of the jobs that waited after the last recorded round."""
+    def last_waiting(self) -> WaitingJobs:
+        """The jobs that waited after the last recorded round."""
         rounds = self._rows(lambda store: Ledger(store).last_rounds(limit=1))
-        entries = rounds[0].detail.get("waiting", ()) if rounds else ()
-        return [entry for entry in entries if isinstance(entry, Mapping)]
+        return WaitingJobs(rounds[0].detail.get("waiting") if rounds else ())
 
     def events_since(self, kinds: Sequence[str], at: float) -> list[Event]:
         """Events of these kinds from a Unix time on; none if the store cannot be used."""
         return self._rows(lambda store: Ledger(store).events_since(kinds, at))
 
-    def prune(self, waiting_before: float, before: float | None) -> None:
-        """Delete waiting jobs of rounds, and all entries, before Unix times (None: no entry)."""
-        self._do(lambda store: Ledger(store).forget_waiting(waiting_before), None)
-        if before is not None:
-            self._do(lambda store: Ledger(store).prune(before), None)
+    def prune(self, before: float) -> None:
+        """Delete all entries before a Unix time."""
+        self._do(lambda store: Ledger(store).prune(before), None)
 
     def publish(self, *, force: bool = False, beside: bool = False) -> None:
         """Write queued entries; every two seconds or more seldom copy the store for its readers.

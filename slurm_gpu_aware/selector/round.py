@@ -12,7 +12,7 @@ from typing import Any
 
 from slurm_gpu_aware.admission.snapshot import is_usable
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs
+from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs, queue_order
 from slurm_gpu_aware.gate.owner_change import is_changed
 from slurm_gpu_aware.gate.restore import restore
 from slurm_gpu_aware.model.assignment import Assignment
@@ -21,7 +21,7 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.movable import Move
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.selector.backoff import Backoff
-from slurm_gpu_aware.selector.candidates import Candidates, Licences, queue_order
+from slurm_gpu_aware.selector.candidates import Candidates, Licences
 from slurm_gpu_aware.selector.due_dates import DueDates
 from slurm_gpu_aware.selector.estimates import Estimates
 from slurm_gpu_aware.selector.holding_pool import UNTRIED, HoldingPool, spare, stranded
