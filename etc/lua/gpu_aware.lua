@@ -30,6 +30,7 @@ local request = dofile(here .. "gpu_aware_request.lua")
 local rules = dofile(here .. "gpu_aware_rules.lua")
 local settings = dofile(here .. "gpu_aware_settings.lua")
 local sizes = dofile(here .. "gpu_aware_sizes.lua")
+local unused = dofile(here .. "gpu_aware_unused.lua")
 local number32 = base.number32
 local text_of = base.text_of
 
@@ -95,8 +96,9 @@ local function decide_submit(job, part_list, uid, conf)
         variable = text_of(job.environment[comment.variable])
         hints, sentence = comment.parse_environment(variable, conf)
     end
+    local texts = unused.sentences(hints, parts, conf)
     if parts[1].shards and hints and (hints.gpus or hints.place == "off") then
-        return {}
+        return { text = texts[1] and table.concat(texts, "\n") }
     end
     sentence = sentence or sizes.outside(hints, parts[1], job)
     if sentence then
@@ -134,9 +136,9 @@ local function decide_submit(job, part_list, uid, conf)
     end
     local own = text_of(job.licenses)
     new.licenses = (own and own .. "," or "") .. conf.licence .. ":1"
-    local texts = { hint }
-    texts[#texts + 1] = stays(job, hints)
-    texts[#texts + 1] = due.impossible(hints, parts[1], job, conf)
+    texts[#texts + 1] = hint
+    texts[#texts + 1] = not parts[1].shards and stays(job, hints) or nil
+    texts[#texts + 1] = not parts[1].shards and due.impossible(hints, parts[1], job, conf) or nil
     local text = #texts > 0 and table.concat(texts, "\n") or nil
     return { new = new, environment = environment, parked = true, text = text }
 end

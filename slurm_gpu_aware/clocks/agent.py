@@ -93,7 +93,7 @@ class Agent:
             self._report(trouble, now)
         records, self._records = self._records, []
         try:
-            spool(self._conf.spool, records, self._notes)
+            spool(self._conf.spool, records, self._notes, slurm_user=self._conf.slurm_user)
         except OSError:
             self._reported = None  # the next turn tells it again
 

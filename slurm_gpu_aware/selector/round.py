@@ -158,7 +158,7 @@ class Rounds:
         """Run a round. Raises SourceError if Slurm does not answer."""
         started = self._timer()
         outcome = Outcome()
-        self._ledger.private = self._site.slurm().private_jobs
+        self._ledger.hide(self._site.slurm().private_jobs)
         self._note_policy()
         view = self._read()
         pending = [job for job in view.jobs if job.state == "PENDING"]  # most others have ended
