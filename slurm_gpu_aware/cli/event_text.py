@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from slurm_gpu_aware.cli.slurm_reasons import held_words
 from slurm_gpu_aware.time_text import duration
 
 Detail = Mapping[str, Any]
@@ -21,7 +22,7 @@ def event_text(kind: str, detail: Detail) -> str:
 
 def _parked(detail: Detail) -> str:
     if why := detail.get("why"):
-        return f"waits again: {why}"
+        return f"waits again: {held_words(str(why))}"
     return "waits for the selector's choice"
 
 

@@ -23,12 +23,17 @@ from slurm_gpu_aware.cli.output import (
     some,
     table,
 )
+from slurm_gpu_aware.cli.slurm_reasons import held_words, slurm_words
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
 from slurm_gpu_aware.time_text import duration, stamp
 
 NO_HOLD = ("Licenses", "Priority", "Resources", "None", None)
 """Slurm's reasons of jobs that only the gate keeps waiting."""
-_STATES = {JobPhase.LEFT: "left to Slurm", JobPhase.OPENED: "opened by hand"}
+_STATES = {
+    JobPhase.LEFT: "left to Slurm",
+    JobPhase.OPENED: "released by hand",
+    "not ours": "left to Slurm",
+}
 """Phases with a longer name in the text."""
 _MAX_ROWS = 12
 _JOB_ID = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?\Z")
@@ -134,6 +139,8 @@ def _events(events: Sequence[Mapping[str, Any]], *, details: bool) -> str:
 
 def _about(answer: Mapping[str, Any]) -> list[str]:
     """Sentences on the state of the job."""
+    from slurm_gpu_aware.selector.job_answers import left_reason
+
     state, slurm, tasks = answer["state"], answer["slurm"] or {}, answer["tasks"]
     about = []
     if tasks:
@@ -170,7 +177,7 @@ def _about(answer: Mapping[str, Any]) -> list[str]:
     elif state == JobPhase.ENDED and slurm and not answer["decisions"]:
         about.append(f"It ended while it waited ({_in_slurm(slurm)}).")
     elif state == JobPhase.LEFT:
-        why = _left_reason(answer["events"]) or slurm.get("why")
+        why = left_reason(answer["events"]) or slurm.get("why")
         why = why or "it was released by hand, it was cancelled, or the selector was away"
         did = "places" if slurm["state"] == "PENDING" else "placed"
         about.append(
@@ -218,15 +225,11 @@ def _in_slurm(slurm: Mapping[str, Any]) -> str:
     return f"state {slurm['state']}" + (f", reason {reason}" if known else "")
 
 
-def _left_reason(events: Sequence[Mapping[str, Any]]) -> str | None:
-    """Why the selector left the job to Slurm; None: it did not, or no reason is known."""
-    reasons = [e["detail"]["left_to_slurm"] for e in events if "left_to_slurm" in e["detail"]]
-    return reasons[-1] if reasons else None
-
-
 def _why_without_us(events: Sequence[Mapping[str, Any]]) -> str:
     """Why a parked job ran without a decision of the selector."""
-    if reason := _left_reason(events):
+    from slurm_gpu_aware.selector.job_answers import left_reason
+
+    if reason := left_reason(events):
         return f"it was left to Slurm: {reason}"
     if any(e["kind"] == "opened_by_hand" for e in events):
         return "it was released by hand"
@@ -260,7 +263,8 @@ def _waiting(answer: Mapping[str, Any]) -> list[str]:
             " cancelled, or it has run, while the selector was away."
         ]
     if waiting is not None:
-        about = [f"Why it waits: {waiting.get('reason') or 'no reason was recorded'}"]
+        why = held_words(str(waiting.get("reason") or "no reason was recorded"))
+        about = [f"Why it waits: {why}"]
         if estimate := estimate_text(waiting):
             about.append(f"Its run time on median GPUs is expected to be {estimate}.")
         if words := waiting.get("class_from"):
@@ -274,6 +278,8 @@ def _waiting(answer: Mapping[str, Any]) -> list[str]:
             about.append(f"GPUs are reserved for it: it starts by {when} at the latest.")
         if (start := waiting.get("expected_start_s")) and not away:
             about.append(f"It is expected to start at {stamp(float(start))}.")
+        if left := (slurm or {}).get("left"):
+            about.append(f"Slurm chooses its GPUs when its turn comes: {left}.")
         about.append(f"As of the round at {stamp(answer['waiting_as_of'])}.")
         return [*about, str(away)] if away else about
     reason = (slurm or {}).get("reason")
@@ -283,5 +289,5 @@ def _waiting(answer: Mapping[str, Any]) -> list[str]:
         failed = outcome.get("why") or "no reason was recorded"
         return [f"It could not be placed: {failed}. {away or 'The next round tries again.'}"]
     if reason and reason not in NO_HOLD:
-        return [f"Slurm itself holds it: {reason}. {away or 'It is planned once that ends.'}"]
+        return [f"Why it waits: {slurm_words(reason)}. {away or 'It is planned once that ends.'}"]
     return [str(away or "It waits for the selector's next round.")]

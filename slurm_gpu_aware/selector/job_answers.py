@@ -29,6 +29,7 @@ from slurm_gpu_aware.time_text import duration
 _PLACE_OFF = re.compile(r"\bplace=off\b")
 _MODEL = re.compile(r"\bgpu_([A-Za-z0-9_.-]+)")
 """Feature that a GPU type becomes (`deploy.render.feature_of`)."""
+_MOST_LEFT = 200  # jobs whose events are read for a list
 _LAG_S = 5.0  # from a job's start to the round that records it
 
 
@@ -49,6 +50,8 @@ class LiveJob:
     """Its gate was opened for good: by an operator, or by the selector, which left it to Slurm."""
     passed: bool
     """It started with the gate's licence: the gate was open because the selector did not run."""
+    left: str | None = None
+    """Why Slurm chooses its GPUs, as sbatch said; None: the selector does, or that is not known."""
 
 
 def live_jobs(config: Config) -> list[LiveJob]:
@@ -61,6 +64,34 @@ def parked_of(jobs: Iterable[LiveJob]) -> list[LiveJob]:
     """Jobs that wait at the gate, by priority as in Slurm."""
     parked = [job for job in jobs if job.parked]
     return sorted(parked, key=lambda live: queue_order(live.job))
+
+
+def left_of(jobs: Iterable[LiveJob], reader: Reader) -> list[tuple[LiveJob, str]]:
+    """GPU jobs that wait for Slurm alone, by priority, and why the selector does not place them."""
+    alone = [
+        live
+        for live in jobs
+        if live.job.state == "PENDING"
+        and not live.parked
+        and live.placed_at is None
+        and (live.by_hand or _asks_for_gpus(live.job) or _asks_for_shards(live.job))
+    ]
+    alone.sort(key=lambda live: queue_order(live.job))
+    found = []
+    for number, live in enumerate(alone):
+        why = live.left
+        if why is None and live.by_hand and number < _MOST_LEFT:
+            why = left_reason([event_json(e) for e in reader.ledger.events(live.job.id)])
+        if why is None:
+            why = "an operator released it" if live.by_hand else _why_by_form(live.job)
+        found.append((live, why or "not a form of request that the selector places"))
+    return found
+
+
+def left_reason(events: Sequence[Mapping[str, Any]]) -> str | None:
+    """Why the selector left a job to Slurm; None: it did not, or no reason is known."""
+    reasons = [e["detail"]["left_to_slurm"] for e in events if "left_to_slurm" in e["detail"]]
+    return reasons[-1] if reasons else None
 
 
 def find_job(jobs: Iterable[LiveJob], job_id: str) -> LiveJob | None:
@@ -87,6 +118,7 @@ def live_job(job: SlurmJob, config: Config) -> LiveJob:
         ours=is_ours(job.admin_comment),
         by_hand=marker is not None and marker.phase in (JobPhase.LEFT, JobPhase.OPENED),
         passed=job.state != "PENDING" and asks and bool(job.nodes),
+        left=gated.original.left if gated is not None else None,
     )
 
 
@@ -213,9 +245,12 @@ def _ask_slurm(answer: dict[str, Any], reader: Reader, config: Config) -> dict[s
         return {**answer, "no_slurm": str(exc)}
     silence = selector_silence(gate_state(config), config)
     live = find_job(jobs, answer["job_id"])
-    if live is not None and live.job.id != answer["job_id"]:  # Slurm's number of an array task
+    if live is not None and live.job.id != (asked := answer["job_id"]):
         known = _look_up(reader, live.job.id)
-        answer = known if known["state"] != "unknown" else answer
+        if asked == str(live.job.raw_id):  # Slurm's number of an array task
+            answer = known if known["state"] != "unknown" else answer
+        elif not answer["events"]:  # a task whose array is one record yet
+            answer = {**answer, "events": known["events"]}
     if silence is not None:
         answer["selector_away"] = asdict(silence)
         answer["away"] = silence.sentences()
@@ -224,7 +259,7 @@ def _ask_slurm(answer: dict[str, Any], reader: Reader, config: Config) -> dict[s
             answer["slurm"] = {"state": None, "reason": None, "parked": False, "ended": True}
         return answer
     job = live.job
-    shown = {"state": job.state, "reason": live.reason, "parked": live.parked}
+    shown = {"state": job.state, "reason": live.reason, "parked": live.parked, "left": live.left}
     answer["slurm"] = {**shown, "ended": job.state in ENDED}
     if answer["state"] in OPEN_DECISION:
         # The selector died before it opened the gate, or the copy is older than a requeue.
@@ -266,17 +301,25 @@ def _asks_for_gpus(job: SlurmJob) -> bool:
     return "gres/gpu" in job.req_tres or any("gpu" in text for text in fields)
 
 
+def _asks_for_shards(job: SlurmJob) -> bool:
+    return any("shard" in (getattr(job, name) or "") for name in TRES_FIELDS.values())
+
+
 def _why_not_ours(job: SlurmJob, config: Config) -> str | None:
     """Why Slurm places a job that was not parked; None: not known."""
-    if not _asks_for_gpus(job):
-        shards = "shard" in (job.tres_per_node or "")
-        return (
-            "it asks for shards in a way that is left to Slurm" if shards else "it asks for no GPUs"
-        )
+    if not (_asks_for_gpus(job) or _asks_for_shards(job)):
+        return "it asks for no GPUs"
     if gpu_types(job):
         with suppress(SourceError):
             return type_sentence(job, open_client(config.selector.command_timeout_s).nodes())
         return None
+    return _why_by_form(job)
+
+
+def _why_by_form(job: SlurmJob) -> str | None:
+    """The same by the job's own fields."""
+    if _asks_for_shards(job):
+        return "it asks for shards in a way that is left to Slurm"
     if _PLACE_OFF.search(job.comment or ""):
         return "its comment says place=off"
     if model := _MODEL.search(job.features or ""):
@@ -289,6 +332,8 @@ def _why_not_ours(job: SlurmJob, config: Config) -> str | None:
 
 def _why_left_to_slurm(live: LiveJob) -> str | None:
     """Why Slurm alone places a job that was parked; None: not known."""
+    if live.left is not None:
+        return live.left
     if live.passed:
         return (
             "the selector was away, so the gate opened by itself and Slurm placed the job alone,"

@@ -239,7 +239,7 @@ def test_a_job_placed_since_the_copy_was_made_is_not_called_foreign(tmp_path: Pa
     assert "Try again in" in done.stdout
 
 
-@pytest.mark.parametrize(("ago_s", "state"), [(1, "not recorded yet"), (600, "not ours")])
+@pytest.mark.parametrize(("ago_s", "state"), [(1, "not recorded yet"), (600, "left to Slurm")])
 def test_a_job_started_since_the_copy_was_made_is_not_called_foreign(
     tmp_path: Path, ago_s: int, state: str
 ):
