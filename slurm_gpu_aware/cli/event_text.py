@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from slurm_gpu_aware.cli.slurm_reasons import held_words
+from slurm_gpu_aware.clocks.node import SHARED
 from slurm_gpu_aware.time_text import duration
 
 Detail = Mapping[str, Any]
@@ -65,8 +66,11 @@ def _clock_set(detail: Detail) -> str:
 
 
 def _clock_failed(detail: Detail) -> str:
+    why = str(detail.get("error") or "no reason was recorded")
+    if why == SHARED:
+        return f"{_gpus(detail)}: {why}"
     what = "its clock is not reset" if detail.get("during") == "reset" else "no clock is set"
-    return f"{_gpus(detail)}: {what}: {detail.get('error') or 'no reason was recorded'}"
+    return f"{_gpus(detail)}: {what}: {why}"
 
 
 def _energy(detail: Detail) -> str:
