@@ -28,7 +28,8 @@ def held_words(reason: str) -> str:
     """``its begin time has not come (BeginTime)``; a text of the selector stays as it is."""
     if not reason.startswith(HELD):
         return reason
-    return slurm_words(reason.removeprefix(HELD))
+    name, more, rest = reason.removeprefix(HELD).partition(";")
+    return slurm_words(name) + more + rest
 
 
 def slurm_words(name: str) -> str:

@@ -235,7 +235,8 @@ class Candidates:
         wait_s = self.backoff.wait_s(job_id, reason)
         if wait_s is not None:
             self.blocked += 1
-            raise CannotPlanError(f"it could not start; tried again in {wait_s:.0f} s", leave=False)
+            why = f"{self.backoff.cause(job_id)}; tried again in {wait_s:.0f} s"
+            raise CannotPlanError(why, leave=False)
         if gated.original.left is not None:
             raise CannotPlanError(gated.original.left, leave=True)
         lacking = self.licences.lacking(gated, self.context.reservations)

@@ -318,6 +318,8 @@ def _why_not_ours(job: SlurmJob, config: Config) -> str | None:
 
 def _why_by_form(job: SlurmJob) -> str | None:
     """The same by the job's own fields."""
+    if job.het:
+        return "it is a heterogeneous job"
     if _asks_for_shards(job):
         return "it asks for shards in a way that is left to Slurm"
     if _PLACE_OFF.search(job.comment or ""):

@@ -288,7 +288,7 @@ class Rounds:
             self.power.placed(outcome.placed, plan, candidates.to_plan)
             outcome.planned = record
             for job_id, why in failed.items():
-                self._backoff.punish(job_id)
+                self._backoff.punish(job_id, why=why)
                 candidates.waits(job_id, why)
         elif assignments:
             log.warning("the gate is about to open: no job is placed until it is held again")

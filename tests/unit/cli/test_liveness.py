@@ -165,6 +165,7 @@ def test_a_job_whose_gpu_type_is_gone_is_told_to_come_again(site: SlurmFolder):
         ),
         ({"tres_per_node": "", "tres_req_str": "cpu=1"}, "it asks for no GPUs."),
         ({"comment": "class=A,place=off"}, "its comment says place=off."),
+        ({"het_job_id": 9}, "it is a heterogeneous job."),
     ],
 )
 def test_a_job_of_slurms_says_its_own_reason(
@@ -205,6 +206,10 @@ def test_a_job_left_to_slurm_says_what_sbatch_said(site: SlurmFolder, phase: str
 def test_the_queue_says_its_order_and_words_for_what_holds_a_job(site: SlurmFolder) -> None:
     gate(site, 0)
     ids = {"10": 5, "9": 5, "8": 9}
+    with open_store(site.store) as store:
+        why = "held by QOSGrpGRES; tried again in 44 s"
+        detail = {"waiting": [{"job_id": "10", "reason": why}]}
+        Ledger(store).add_round(RoundRecord(960.0, 1.0, 0, 0, 1, "submit", detail))
     jobs = [parked(i, priority=p, reason="JobHeldUser") for i, p in ids.items()]
     site.write([*jobs, parked("11", reason="AssocGrpGRES", priority=1)], ["n1"])
     assert [p["job_id"] for p in json.loads(run(site, "queue", "--json")[0])["parked"]] == [
@@ -214,6 +219,7 @@ def test_the_queue_says_its_order_and_words_for_what_holds_a_job(site: SlurmFold
     assert "Parked (4), highest priority first, of equal ones the oldest" in told
     assert "its owner holds it; to let it go: scontrol release (JobHeldUser)" in told
     assert "a limit of its account is reached (AssocGrpGRES)" in told
+    assert "a limit of its QOS is reached (QOSGrpGRES); tried again in 44 s" in told
 
 
 def test_a_task_of_an_array_that_is_one_record_is_explained_by_its_own_id(
