@@ -83,10 +83,16 @@ SENTENCES = {
     "gpus_outside": "gpu-aware: gpus=%s does not hold the %d GPUs that Slurm's options ask for;"
     " valid: a number or range with %d in it",
     "gpus_fixed": "gpu-aware: gpus=%s: the number of GPUs cannot change with %s; valid: %s",
+    "of_shards": "gpu-aware: a job of shards has its GPU and clock in common with other jobs, so"
+    " these play no part: %s",
+    "many_shards": "gpu-aware: no GPU has %d shards, the most is %d",
     "gpus_late": "gpu-aware: gpus=%s must be there at submission; cancel the job and submit it"
     " again",
 }
 """Refusals of what is ours, and the hint on a comment that only looks like it."""
+
+NOT_OF_SHARDS = ("gpus", "freq", "model", "move", "due", "epochs")
+"""Keys of a comment that play no part for a job of shards."""
 
 # Files from which the filter knows earlier runs (selector/shortest_runs.py).
 RUNS_FOLDER = ".runs"

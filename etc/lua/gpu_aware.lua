@@ -30,6 +30,7 @@ local request = dofile(here .. "gpu_aware_request.lua")
 local rules = dofile(here .. "gpu_aware_rules.lua")
 local settings = dofile(here .. "gpu_aware_settings.lua")
 local sizes = dofile(here .. "gpu_aware_sizes.lua")
+local unused = dofile(here .. "gpu_aware_unused.lua")
 local number32 = base.number32
 local text_of = base.text_of
 
@@ -106,6 +107,7 @@ local function decide_submit(job, part_list, uid, conf)
         variable = text_of(job.environment[comment.variable])
         hints, sentence = comment.parse_environment(variable, conf)
     end
+    local texts = unused.sentences(hints, parts, conf)
     if hints and parts[1] and parts[1].shards then
         hints.gpus = nil -- a part of one GPU
     end
@@ -127,7 +129,8 @@ local function decide_submit(job, part_list, uid, conf)
     reason = unsupported.reason(job, parts, besides, hints, conf)
     if reason then
         local quiet = #parts == 0 and not hints
-        return parked(reason, not quiet and unsupported.sentence(reason, job, parts, conf) or hint)
+        texts[#texts + 1] = not quiet and unsupported.sentence(reason, job, parts, conf) or hint
+        return parked(reason, #texts > 0 and table.concat(texts, "\n") or nil)
     end
     local tasks, fixed = sizes.rule(hints, parts[1], job, conf)
     if fixed then
@@ -152,9 +155,9 @@ local function decide_submit(job, part_list, uid, conf)
         return parked(reason, unsupported.sentence(reason, job, parts, conf))
     end
     new.licenses = request.gated(job.licenses, conf)
-    local texts = { hint }
-    texts[#texts + 1] = stays(job, hints)
-    texts[#texts + 1] = due.impossible(hints, parts[1], job, conf)
+    texts[#texts + 1] = hint
+    texts[#texts + 1] = not parts[1].shards and stays(job, hints) or nil
+    texts[#texts + 1] = not parts[1].shards and due.impossible(hints, parts[1], job, conf) or nil
     local text = #texts > 0 and table.concat(texts, "\n") or nil
     return { new = new, environment = environment, parked = true, text = text }
 end

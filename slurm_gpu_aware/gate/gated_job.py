@@ -137,6 +137,11 @@ def task_number(job_id: str) -> float:
     return float(task) if task else math.inf
 
 
+def queue_order(job: SlurmJob) -> tuple[float, float, int, float]:
+    """Sort key of Slurm's order: priority, age, number; tasks of one array by task number."""
+    return -job.priority, job.submit_s, job.array_id or job.raw_id, task_number(job.id)
+
+
 def has_task(job: SlurmJob, job_id: str) -> bool:
     """Whether ``98_5`` is one of the tasks of an unsplit array record."""
     array, _, task = job_id.partition("_")

@@ -26,8 +26,9 @@ def due_account(
     if request.due is None:
         return None
     plan = due_plan(request, now, slowdown=slowdown, running=running)
+    passed = request.due.due_s <= now
     if plan is None:
-        return DueAccount(request.due.due_s, None)
+        return DueAccount(request.due.due_s, 0.0 if passed else None, passed=passed)
     gpus, growth = plan.gpus, [(now + time, gpus) for time, gpus in plan.growth]
     if running and gpus > request.gpus:
         growth.insert(0, (now, gpus))
@@ -42,6 +43,7 @@ def due_account(
         request.due.weight,
         now + plan.least_s - request.due.due_s if plan.in_time else -math.inf,
         by_epochs=plan.by_epochs,
+        passed=passed,
     )
 
 

@@ -13,7 +13,7 @@ from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
 from slurm_gpu_aware.admission.left import left_request
 from slurm_gpu_aware.admission.sizes import default_cpus
 from slurm_gpu_aware.admission.translate import class_of, to_request, why_not_moved
-from slurm_gpu_aware.gate.gated_job import GatedJob, task_number
+from slurm_gpu_aware.gate.gated_job import GatedJob, queue_order, task_number
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.class_history import AskedClass
 from slurm_gpu_aware.model.request import Request
@@ -22,13 +22,13 @@ from slurm_gpu_aware.planning.plan import Plan, Waiting
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.estimates import Estimates
 from slurm_gpu_aware.selector.holding_pool import PLANNABLE, HoldingPool, alike, limits
+from slurm_gpu_aware.selector.waiting_jobs import EARLIER_TASK
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob, SlurmReservation, array_tasks
 from slurm_gpu_aware.slurm.values import parse_licenses
 
 log = logging.getLogger(__name__)
 
-_EARLIER_TASK = "an earlier task of its array goes first"
 _MAX_TASKS = 500  # array tasks of one array that one round plans
 
 
@@ -99,11 +99,6 @@ def _licences(gated: GatedJob) -> tuple[tuple[str, int], ...]:
         return parse_licenses(gated.original.licenses or "")
     except ValueError:
         return ()
-
-
-def queue_order(job: SlurmJob) -> tuple[float, float, int, float]:
-    """Sort key of Slurm's order: priority, age, number; tasks of one array by task number."""
-    return -job.priority, job.submit_s, job.array_id or job.raw_id, task_number(job.id)
 
 
 class TaskOrder:
@@ -178,7 +173,7 @@ class Candidates:
                 self.waits(job.id, f"held by {holds}")
                 continue
             if self._order.blocks(job):
-                self._wait(job, job.id, _EARLIER_TASK)
+                self._wait(job, job.id, EARLIER_TASK)
                 continue
             for job_id in _ids(job):
                 if self._room.get(job.array_id or 0, 1) <= 0:
@@ -216,7 +211,7 @@ class Candidates:
             elif job_id not in chosen:
                 order.waits(candidate.gated.job, unsplit=candidate.unsplit)
         assignments = tuple(a for a in plan.assignments if a.job_id not in blocked)
-        later = tuple(Waiting(job_id, _EARLIER_TASK) for job_id in blocked & chosen)
+        later = tuple(Waiting(job_id, EARLIER_TASK) for job_id in blocked & chosen)
         return replace(plan, assignments=assignments, waiting=plan.waiting + later)
 
     def placeable(
@@ -259,7 +254,8 @@ class Candidates:
         wait_s = self.backoff.wait_s(job_id, reason)
         if wait_s is not None:
             self.blocked += 1
-            raise CannotPlanError(f"it could not start; tried again in {wait_s:.0f} s", leave=False)
+            why = f"{self.backoff.cause(job_id)}; tried again in {wait_s:.0f} s"
+            raise CannotPlanError(why, leave=False)
         lacking = self.licences.lacking(gated, self.context.reservations)
         if lacking is not None:
             raise CannotPlanError(f"licence {lacking} is in use", leave=False)

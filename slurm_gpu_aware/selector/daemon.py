@@ -35,6 +35,7 @@ from slurm_gpu_aware.selector.power_reading import PowerReading, reading_text
 from slurm_gpu_aware.selector.round import Rounds
 from slurm_gpu_aware.selector.round_state import Outcome
 from slurm_gpu_aware.selector.standby import CALL_S, WAIT_S, Standby
+from slurm_gpu_aware.selector.waiting_jobs import folded
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.store.ledger import RoundRecord
 
@@ -51,7 +52,6 @@ _POLL_S = 0.25  # least pause between two rounds while jobs wait and no file tel
 _FAILED_S = 2.0  # pause after a round that failed
 _RECORD_S = 5.0  # least time between two recorded rounds that place nothing
 _POWER_S = 60.0  # longest time between two records of power under a limit
-_SHOWN_WAITING = 200
 _PRUNE_S = 3600.0
 GC_OBJECTS = 50_000
 """Threshold of the garbage collector: a round makes many objects and hardly any cycles."""
@@ -336,7 +336,7 @@ class Selector:
                 limit_w=None if power is None else power.limit_w,
                 planned_w=None if power is None else power.planned_w,
                 measured_w=None if power is None else power.all_measured_w,
-                detail={"waiting": outcome.waiting[:_SHOWN_WAITING]},
+                detail={"waiting": folded(outcome.waiting)},
             )
             self._ledger.round(record)
         if outcome.planned is not None:
@@ -344,7 +344,8 @@ class Selector:
         if time.monotonic() - self._pruned > _PRUNE_S:
             self._pruned = time.monotonic()
             days, now = self._config.store.ledger_days, time.time()
-            self._ledger.prune(now - _PRUNE_S, now - 86400.0 * days if days else None)
+            if days:
+                self._ledger.prune(now - 86400.0 * days)
         self._ledger.publish(beside=True)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from slurm_gpu_aware.admission.snapshot import Hold, is_usable
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs
+from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs, queue_order
 from slurm_gpu_aware.gate.owner_change import is_changed
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.profile import Profile
@@ -20,7 +20,7 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.movable import Move
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.selector.backoff import Backoff
-from slurm_gpu_aware.selector.candidates import Candidates, Licences, queue_order
+from slurm_gpu_aware.selector.candidates import Candidates, Licences
 from slurm_gpu_aware.selector.containment import contained
 from slurm_gpu_aware.selector.due_dates import DueDates
 from slurm_gpu_aware.selector.estimates import Estimates
@@ -130,7 +130,7 @@ class Rounds:
         """Run a round. Raises SourceError if Slurm does not answer."""
         started = self._timer()
         outcome = Outcome()
-        self._ledger.private = self._site.slurm().private_jobs
+        self._ledger.hide(self._site.slurm().private_jobs)
         with contained("policy in force"):
             self._note_policy()
         view = self._read()
@@ -289,7 +289,7 @@ class Rounds:
                 self.power.placed(outcome.placed, plan, candidates.to_plan)
             outcome.planned = record
             for job_id, why in failed.items():
-                self._backoff.punish(job_id)
+                self._backoff.punish(job_id, why=why)
                 candidates.waits(job_id, why)
         elif assignments:
             log.warning("the gate is about to open: no job is placed until it is held again")

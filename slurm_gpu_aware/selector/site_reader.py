@@ -33,7 +33,8 @@ from slurm_gpu_aware.slurm.topology import Network
 log = logging.getLogger(__name__)
 
 _EPILOG_S = 3.0  # a node on which an epilog runs for longer counts as busy until it ends
-_CONFIG_S = 60.0  # age at which Slurm's configuration and QOS are read again
+_CONFIG_S = 5.0  # age at which Slurm's configuration is read again (3 ms): it may hide jobs now
+_QOS_S = 60.0  # age at which the QOS are
 _QOS_WAIT_S = 0.5  # longest wait of a round for the QOS, which usually take 0.05 s
 
 
@@ -77,17 +78,18 @@ class SiteReader:
         self._network = Network(client.topology, NETWORK_LEVELS)
         self._slurm: SlurmConfig | None = None
         self._qos = QosReader(client)
-        self._read_at = -float("inf")
+        self._read_at = self._qos_at = -float("inf")
         self._completing: dict[int, float] = {}
         """Record number of a job whose epilog runs -> first time seen."""
 
     def slurm(self) -> SlurmConfig:
-        """Slurm's configuration, read once a minute, as are the QOS if they preempt."""
+        """Slurm's configuration, read every few seconds; once a minute the QOS if they preempt."""
         if self._slurm is None or self._timer() - self._read_at > _CONFIG_S:
             self._slurm = self._client.config()
             self._read_at = self._timer()
-            if self._slurm.preempt_type == "qos":
-                self._qos.refresh()
+        if self._slurm.preempt_type == "qos" and self._timer() - self._qos_at > _QOS_S:
+            self._qos_at = self._timer()
+            self._qos.refresh()
         return self._slurm
 
     def prepare(self) -> None:

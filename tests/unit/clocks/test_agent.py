@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from clock_hooks import Hooks
+from clock_hooks import Hooks, gres_conf
 from fake_nvml import ROOT, FakeNode, build_library, machines
 
 from slurm_gpu_aware.clocks.trusted_file import read_trusted
@@ -190,6 +190,19 @@ def test_a_gpu_of_another_job_or_of_none_is_not_touched(site):
     assert site.said("agent")[-1]["seq"] == 5
     told = [(r["job_id"], r["gpus"], r["call"]) for r in site.said("clock_failed")]
     assert told == [("17", [1], "order"), ("19", [2], "order")]
+
+
+def test_on_a_node_with_shards_the_cause_is_told(site):
+    """No account is opened there, as jobs share the GPUs."""
+    conf = gres_conf(site.node.folder, "NodeName=n1 Name=shard Count=8")
+    site.node.env["SLURM_CONF"] = conf
+    site.run("prolog", 17, "0", "freq=900")
+    site.order(5, "17 900 0")
+    site.turn(grace=0.0)
+    at_start, ordered = site.said("clock_failed")
+    assert at_start["error"] == ordered["error"] != ""
+    assert "shards or MPS" in ordered["error"]
+    assert site.locked() == {}
 
 
 def test_an_order_that_outlives_its_job_is_no_fault(site):

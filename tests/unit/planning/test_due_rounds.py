@@ -15,6 +15,7 @@ from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning import PlanSettings, moves, plan_round
 from slurm_gpu_aware.planning.due_dates import (
     accounted,
+    due_account,
     due_accounts,
     due_growth,
     in_order,
@@ -446,3 +447,13 @@ def test_the_work_of_several_starts_in_times_of_each_size():
     bare = replace(one.request, table=None)
     assert run_times(bare, one.job, 1.25, NOW, {}) == {2: 0.8 * H}
     assert run_times(bare, one.job, 1.25, NOW, {1: H}) == {}
+
+
+@pytest.mark.parametrize("runs", [(), ((1, 60.0),)])
+@pytest.mark.parametrize(("due_s", "words"), [(999.0, "it has passed"), (5000.0, None)])
+def test_a_due_date_that_has_passed_is_called_so(runs, due_s, words):
+    """Whatever is known: also of a job without a range or a model, which no run is like."""
+    account = due_account(Request("7", 1, time_limit_s=600.0, due=DueDate(due_s, runs)), 1000.0)
+    assert account is not None
+    assert ("it has passed, so it plays no part" in account.text) == (words is not None)
+    assert account.impossible == (words is not None)

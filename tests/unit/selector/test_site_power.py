@@ -20,6 +20,7 @@ from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.energy.tables import size_table
 from slurm_gpu_aware.model.profile import RunConditions
 from slurm_gpu_aware.node_orders import parse_orders
+from slurm_gpu_aware.selector.job_answers import waiting_of
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.performance_models import read_models
 from slurm_gpu_aware.selector.round import Rounds
@@ -124,7 +125,7 @@ def show(site: SlurmFolder) -> dict[str, Any]:
 def reasons(site: SlurmFolder) -> dict[str, str]:
     with open_store(site.store, readonly=True) as store:
         (last,) = Ledger(store).last_rounds(1)
-    return {entry["job_id"]: entry["reason"] for entry in last.detail["waiting"]}
+    return {job_id: entry["reason"] for job_id, entry in waiting_of(last).each()}
 
 
 def efficient_w(site: SlurmFolder) -> float:

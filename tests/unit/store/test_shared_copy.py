@@ -194,3 +194,13 @@ def test_a_copy_is_a_whole_file_without_wal(source: Path, target: Path) -> None:
     copy(source, target)
     with sqlite3.connect(target) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone()[0] == "delete"
+
+
+def test_the_former_copy_is_as_private_as_the_new_one(source: Path, target: Path) -> None:
+    """A site may hide jobs later, and the former copy stays beside the new one."""
+    source.chmod(0o644)
+    copy(source, target)
+    source.chmod(0o640)
+    copy(source, target)
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in target.parent.iterdir()}
+    assert modes == {".state.db.before": 0o640, "state.db": 0o640}

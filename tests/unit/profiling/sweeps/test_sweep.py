@@ -176,6 +176,19 @@ def test_a_sweep_stores_times_and_power_at_several_clocks(cluster):
     assert all(["0", "A", str(mhz)] in lines for mhz in clocks[1:])
 
 
+def test_clocks_that_cannot_be_locked_are_told_once_with_their_cause(cluster):
+    """As a user who may not: the nodes lock clocks for root."""
+    machine = json.loads((cluster.folder / "n2.json").read_text())
+    (cluster.folder / "n2.json").write_text(json.dumps(machine | {"unprivileged_clocks": True}))
+    conf = cluster.folder / "clock.conf"
+    conf.write_text(f"spool = {cluster.folder}/spool\nlocks = /proc/locks\n")
+    cluster.env["GPU_AWARE_CLOCK_CONFIG"] = str(conf)
+    wanted = ["--node", "n2", "--class", "A", "--runs", "1", "--clocks", "3"]
+    done = cluster.sweep(*wanted, "--allow-clock-changes", code=3)
+    assert states(done) == {"n2": "done"}
+    assert done.stderr.count("n2: note: /proc/locks: ") == 1
+
+
 @pytest.mark.parametrize(
     ("does", "reason"),
     [
