@@ -32,7 +32,7 @@ as_user() {
     exec setpriv --reuid "$user" --regid "$user" --init-groups env HOME=/nonexistent USER="$user" "$@"
 }
 
-# $1 tries of 0.1 s until the command succeeds
+# $1 tries of 0.1 s until the command succeeds: many, as the machine may be busy
 await() {
     local tries=$1
     shift
@@ -50,20 +50,20 @@ munge() {
     mkdir -p /run/munge && chown munge: /run/munge
     rm -f /run/munge/munge.socket.2
     keep munged setpriv --reuid munge --regid munge --init-groups munged -F --force &
-    await 100 test -S /run/munge/munge.socket.2
+    await 3000 test -S /run/munge/munge.socket.2
 }
 
 database() {
     mkdir -p /run/mysqld && chown mysql: /run/mysqld
     keep mariadbd mariadbd --user=mysql &
-    await 300 mariadb -e 'SELECT 1'
+    await 3000 mariadb -e 'SELECT 1'
     keep slurmdbd as_user slurm env LD_LIBRARY_PATH=/opt/libmariadb slurmdbd -D &
-    await 300 listening localhost 6819
+    await 3000 listening localhost 6819
 }
 
 controller() {
     keep slurmctld as_user slurm slurmctld -D &
-    await 300 listening "$(hostname)" 6817
+    await 3000 listening "$(hostname)" 6817
     watch_slurmctld &
 }
 

@@ -95,7 +95,7 @@ class Cluster:
         """Remove containers, networks and volumes."""
         for hands in self._hands.values():
             hands.close()
-        self._script("down", timeout=120)
+        self._script("down", timeout=600)
 
     def refresh(self) -> None:
         """Copy the changed source into the running containers and restart the selector."""
@@ -497,7 +497,7 @@ class Cluster:
 
     def _docker(self, *args: str) -> str:
         done = subprocess.run(
-            ["docker", *args], capture_output=True, text=True, timeout=60, check=False
+            ["docker", *args], capture_output=True, text=True, timeout=300, check=False
         )
         if done.returncode != 0:
             raise CommandFailed(args, done.returncode, done.stdout, done.stderr)
