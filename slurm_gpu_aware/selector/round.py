@@ -40,7 +40,7 @@ from slurm_gpu_aware.selector.site_power import SitePower
 from slurm_gpu_aware.selector.site_reader import SiteReader
 from slurm_gpu_aware.selector.start_monitor import StartMonitor
 from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.records import SlurmJob, split_arrays
+from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation, split_arrays
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,8 @@ class Outcome:
     """Parked jobs that something other than the gate holds."""
     untried: int = 0
     """Parked jobs that have a place and that Slurm must try first."""
+    unpooled: int = 0
+    """Parked jobs that a later round puts into the holding pool."""
     waiting: list[dict[str, Any]] = field(default_factory=list)
     took_s: float = 0.0
     planned: Callable[[], Mapping[str, Any]] | None = None
@@ -69,6 +71,7 @@ class _View:
 
     now: float
     jobs: Sequence[SlurmJob]
+    reservations: Sequence[SlurmReservation]
     gated: Sequence[GatedJob]
     parked: Sequence[GatedJob]  # jobs behind the closed gate, without ``outdated``
     released: Sequence[GatedJob]
@@ -92,7 +95,7 @@ class Rounds:
         *,
         gate_held_until: Callable[[], float],
         wake: Callable[[], object] = lambda: None,
-        check_holder: Callable[[], object] = lambda: None,
+        check_holder: Callable[[Sequence[SlurmReservation]], object] = lambda reservations: None,
         pool: HoldingPool | None = None,
         orders: Path | None = None,
         clock: Callable[[], float] = time.time,
@@ -100,7 +103,8 @@ class Rounds:
     ) -> None:
         """``wake`` starts another round because GPUs have become free.
 
-        ``check_holder`` raises SourceError if another selector has taken the gate. ``orders``:
+        ``check_holder`` raises SourceError if another selector has taken the gate, by Slurm's
+        reservations. ``orders``:
         folder of the orders for clock agents, if the site has them.
         """
         self._check_holder = check_holder
@@ -179,6 +183,7 @@ class Rounds:
             self._plan_and_place(view, outcome)
         else:
             self.start_monitor.watch((), frozenset())
+        self._comments.remove(view.gated)  # last: GPUs that are free need not wait for it
         if view.all_ids:
             known = set(self.ids.values())
             self._backoff.forget(known)
@@ -199,7 +204,8 @@ class Rounds:
         now, began = self._clock(), self._timer()
         self.start_monitor.round_begins()
         jobs = self._client.jobs()
-        self._check_holder()  # now, as the answer can take as long as slurmctld's takeover
+        reservations = self._client.reservations()
+        self._check_holder(reservations)  # now: the answer can take as long as a takeover
         gate = self._config.gate
         if any(is_changed(job, gate) for job in jobs) and self._gate_held(now):
             self._changes.settle(jobs, now)
@@ -212,12 +218,13 @@ class Rounds:
         still = {number: self.ids[number] for number in unread if number in self.ids}
         self.ids = still | {job.raw_id: job.id for job in jobs}
         gated = gated_jobs(jobs, gate)
-        self.tracker.observe(jobs, gated, now, unread)
-        self._comments.remove(gated)
+        with self._ledger.later():  # one transaction
+            self.tracker.observe(jobs, gated, now, unread)
         gated = self.mover.under_way.settle(gated, now)
         return _View(
             now,
             jobs,
+            reservations,
             gated,
             parked=[job for job in gated if job.parked and job.id not in outdated],
             released=[job for job in gated if job.released],
@@ -235,7 +242,9 @@ class Rounds:
         kept = self.mover.under_way.kept(view.parked, view.now)
         self._classes.renew(view.gated)
         classes = self._classes.history
-        context = self._site.context(view.jobs, waiting, victims, profile, kept, classes)
+        context = self._site.context(
+            view.jobs, waiting, view.reservations, victims, profile, kept, classes
+        )
         self.estimates.renew()
         cluster = self.estimates.with_ends(context.cluster, view.jobs, context.now)
         context = replace(context, cluster=cluster, moved=self.mover.under_way.before)
@@ -298,7 +307,7 @@ class Rounds:
             arrays = {candidates.to_plan[job_id].gated.job.array_id for job_id in chosen}
             stay = [job for job in view.parked if job.id not in left | chosen]
             split = view.split | arrays
-            self._fill_pool(stay, split, len(context.nodes))
+            outcome.unpooled = self._fill_pool(stay, split, len(context.nodes))
             self._comments.tell(stay, outcome.waiting, split)
 
     def _restore(self, jobs: Sequence[GatedJob], view: _View) -> None:
@@ -309,11 +318,11 @@ class Rounds:
             if job.id not in done.wrong:
                 self.tracker.withdraw(job.id, {"why": "interrupted"}, view.now)
 
-    def _fill_pool(self, parked: Sequence[GatedJob], split: Set[int | None], nodes: int) -> None:
+    def _fill_pool(self, parked: Sequence[GatedJob], split: Set[int | None], nodes: int) -> int:
         queue = sorted(parked, key=lambda gated: queue_order(gated.job))
         stay = [gated for gated in queue if not self._pool.holds(gated.job)]
         room = self._config.gate.queue_tests // max(1, nodes)
-        self._pool.put(spare(stay, room, split), self._gate_held_until())
+        return self._pool.put(spare(stay, room, split), self._gate_held_until())
 
     def _gate_held(self, now: float) -> bool:
         # The lease is extended when at most a third of it is gone, so half of it is always left.
