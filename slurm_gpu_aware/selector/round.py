@@ -203,14 +203,14 @@ class Rounds:
     def _read(self) -> _View:
         now, began = self._clock(), self._timer()
         self.start_monitor.round_begins()
-        jobs = self._client.jobs()
+        jobs = self._all_jobs()
         reservations = self._client.reservations()
         self._check_holder(reservations)  # now: the answer can take as long as a takeover
         gate = self._config.gate
         if any(is_changed(job, gate) for job in jobs) and self._gate_held(now):
             self._changes.settle(jobs, now)
             began = self._timer()
-            jobs = self._client.jobs()
+            jobs = self._all_jobs()
         outdated = self.start_monitor.outdated(self._timer() - began)
         outdated |= {job.id for job in jobs if is_changed(job, gate)}
         jobs = self._comments.give_back(jobs)
@@ -234,6 +234,15 @@ class Rounds:
             complete=not unread,
             all_ids=len(still) == len(unread),
         )
+
+    def _all_jobs(self) -> Sequence[SlurmJob]:
+        """All jobs; asks ahead for what the round reads next."""
+        self._client.ask_ahead("reservations")
+        jobs = self._client.jobs()
+        if any(job.state == "PENDING" for job in jobs):
+            # Not before: a GPU that is free in an older record of its node may be taken by now.
+            self._client.ask_ahead("nodes", "partitions")
+        return jobs
 
     def _candidates(self, view: _View, profile: Profile | None) -> Candidates:
         """The jobs that this round may place, and the cluster as they find it."""
