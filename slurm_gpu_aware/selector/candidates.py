@@ -254,8 +254,8 @@ class Candidates:
         wait_s = self.backoff.wait_s(job_id, reason)
         if wait_s is not None:
             self.blocked += 1
-            why = f"{self.backoff.cause(job_id)}; tried again in {wait_s:.0f} s"
-            raise CannotPlanError(why, leave=False)
+            again = f"{self.backoff.cause(job_id)}; tried again in {wait_s:.0f} s"
+            raise CannotPlanError(again, leave=False)
         lacking = self.licences.lacking(gated, self.context.reservations)
         if lacking is not None:
             raise CannotPlanError(f"licence {lacking} is in use", leave=False)

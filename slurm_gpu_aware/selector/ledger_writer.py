@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -331,18 +332,17 @@ class LedgerWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write the queued entries while the store is not busy."""
+        """Write the queued entries, in one transaction, while the store is not busy."""
         while self._queued:
             if self._open() is None:
                 self._queued.clear()
                 return
-            try:
-                self._do(self._queued[0], None, changes=True)
-            except Exception:  # one bad entry must not keep the others from being written
-                log.exception("not written to the ledger")
+            calls = list(self._queued)  # other threads may add more
+            self._do(partial(_write_all, calls), None, changes=True)
             if self._clock() < self._busy_until:
                 return
-            self._queued.popleft()
+            for _ in calls:
+                self._queued.popleft()
         if self._lost:
             log.error("the store was busy for so long that %d entries were lost", self._lost)
             self._lost = 0
@@ -370,3 +370,17 @@ class LedgerWriter:
             return otherwise
         self._changed = self._changed or changes
         return result
+
+
+def _write_all(calls: Sequence[Callable[[Store], object]], store: Store) -> None:
+    """Write entries in one transaction; one that cannot be written is dropped alone."""
+    with store.write():
+        for call in calls:
+            try:
+                call(store)
+            except StoreError:
+                raise
+            except ValueError as exc:
+                log.error("not written to the ledger: %s", exc)
+            except Exception:
+                log.exception("not written to the ledger")

@@ -92,15 +92,16 @@ class Placer:
         released: list[str] = []
         failed: dict[str, str] = {}
         steps: list[_Step] = []
-        for assignment in assignments:
-            candidate = candidates[assignment.job_id]
-            try:
-                steps.append(self._step(candidate, assignment, node_names, took_s, now))
-            except (SourceError, ValueError) as exc:
-                failed[assignment.job_id] = str(exc)
-            except Exception as exc:  # one job must not keep the others from being placed
-                log.exception("job %s cannot be placed", assignment.job_id)
-                failed[assignment.job_id] = f"it cannot be placed: {exc!r:.200}"
+        with self.tracker.ledger.later():  # one transaction, before any update
+            for assignment in assignments:
+                candidate = candidates[assignment.job_id]
+                try:
+                    steps.append(self._step(candidate, assignment, node_names, took_s, now))
+                except (SourceError, ValueError) as exc:
+                    failed[assignment.job_id] = str(exc)
+                except Exception as exc:  # one job must not keep the others from being placed
+                    log.exception("job %s cannot be placed", assignment.job_id)
+                    failed[assignment.job_id] = f"it cannot be placed: {exc!r:.200}"
         # A bound job keeps nodes from others until its gate opens.
         with self.tracker.ledger.later():
             ready = self._prepare(steps, failed, now)

@@ -43,7 +43,7 @@ from slurm_gpu_aware.selector.site_reader import SiteReader
 from slurm_gpu_aware.selector.start_monitor import StartMonitor
 from slurm_gpu_aware.selector.verdicts import Verdicts
 from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.records import split_arrays
+from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation, split_arrays
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Rounds:
         *,
         gate_held_until: Callable[[], float],
         wake: Callable[[], object] = lambda: None,
-        check_holder: Callable[[], object] = lambda: None,
+        check_holder: Callable[[Sequence[SlurmReservation]], object] = lambda reservations: None,
         pool: HoldingPool | None = None,
         orders: Path | None = None,
         clock: Callable[[], float] = time.time,
@@ -70,7 +70,8 @@ class Rounds:
     ) -> None:
         """``wake`` starts another round because GPUs have become free.
 
-        ``check_holder`` raises SourceError if another selector has taken the gate. ``orders``:
+        ``check_holder`` raises SourceError if another selector has taken the gate, by Slurm's
+        reservations. ``orders``:
         folder of the orders for clock agents, if the site has them.
         """
         self._check_holder, self._wake = check_holder, wake
@@ -152,6 +153,8 @@ class Rounds:
             self._plan_and_place(view, outcome)
         else:
             self.start_monitor.watch((), frozenset())
+        with contained("records of running jobs"):
+            self._comments.remove(view.gated)  # last: GPUs that are free need not wait for it
         if view.all_ids:
             known = set(self.ids.values())
             for forget in (self._backoff.forget, self._postponements.forget, self._pool.forget):
@@ -173,14 +176,15 @@ class Rounds:
     def _read(self) -> View:
         now, began = self._clock(), self._timer()
         self.start_monitor.round_begins()
-        jobs = self._client.jobs()
-        self._check_holder()  # now, as the answer can take as long as slurmctld's takeover
+        jobs = self._all_jobs()
+        reservations = self._client.reservations()
+        self._check_holder(reservations)  # now: the answer can take as long as a takeover
         gate = self._config.gate
         if any(is_changed(job, gate) for job in jobs) and self._gate_held(now):
             with contained("changes by owners"):
                 self._changes.settle(jobs, now)
             began = self._timer()
-            jobs = self._client.jobs()
+            jobs = self._all_jobs()
         outdated = self.start_monitor.outdated(self._timer() - began)
         outdated |= {job.id for job in jobs if is_changed(job, gate)}
         with contained("records of requeued jobs"):
@@ -190,15 +194,14 @@ class Rounds:
         still = {number: self.ids[number] for number in unread if number in self.ids}
         self.ids = still | {job.raw_id: job.id for job in jobs}
         gated = gated_jobs(jobs, gate)
-        with contained("job tracker"):
+        with contained("job tracker"), self._ledger.later():  # one transaction
             self.tracker.observe(jobs, gated, now, unread)
-        with contained("records of running jobs"):
-            self._comments.remove(gated)
         with contained("moves under way"):
             gated = self.mover.under_way.settle(gated, now)
         return View(
             now,
             jobs,
+            reservations,
             gated,
             parked=[job for job in gated if job.parked and job.id not in outdated],
             released=[job for job in gated if job.released],
@@ -208,6 +211,15 @@ class Rounds:
             complete=not unread,
             all_ids=len(still) == len(unread),
         )
+
+    def _all_jobs(self) -> Sequence[SlurmJob]:
+        """All jobs; asks ahead for what the round reads next."""
+        self._client.ask_ahead("reservations")
+        jobs = self._client.jobs()
+        if any(job.state == "PENDING" for job in jobs):
+            # Not before: a GPU that is free in an older record of its node may be taken by now.
+            self._client.ask_ahead("nodes", "partitions")
+        return jobs
 
     def _candidates(self, view: View, profile: Profile | None) -> Candidates:
         """The jobs that this round may place, and the cluster as they find it."""
@@ -219,7 +231,9 @@ class Rounds:
         with contained("classes"):
             self._classes.renew(view.gated)
         classes = self._classes.history
-        context = self._site.context(view.jobs, waiting, victims, profile, kept, classes)
+        context = self._site.context(
+            view.jobs, waiting, view.reservations, victims, profile, kept, classes
+        )
         with contained("estimates"):
             self.estimates.renew()
             cluster = self.estimates.with_ends(context.cluster, view.jobs, context.now)
@@ -299,7 +313,8 @@ class Rounds:
         if self._gate_held(self._clock()):
             arrays = {candidates.to_plan[job_id].gated.job.array_id for job_id in chosen}
             with contained("holding pool"):
-                self._fill_pool(stay, view.split | arrays, len(context.nodes))
+                split = view.split | arrays
+                outcome.unpooled = self._fill_pool(stay, split, len(context.nodes))
             with contained("comments of waiting jobs"):
                 self._comments.tell(stay, outcome.waiting, view.split | arrays)
 
@@ -315,11 +330,11 @@ class Rounds:
                 more |= self._postponements.times(entry)
             candidates.waits(entry.job_id, entry.reason, entry.shadow_start_s, **more)
 
-    def _fill_pool(self, parked: Sequence[GatedJob], split: Set[int | None], nodes: int) -> None:
+    def _fill_pool(self, parked: Sequence[GatedJob], split: Set[int | None], nodes: int) -> int:
         queue = sorted(parked, key=lambda gated: queue_order(gated.job))
         stay = [gated for gated in queue if not self._pool.holds(gated.job)]
         room = self._config.gate.queue_tests // max(1, nodes)
-        self._pool.put(spare(stay, room, split), self._gate_held_until())
+        return self._pool.put(spare(stay, room, split), self._gate_held_until())
 
     def _gate_held(self, now: float) -> bool:
         # The lease is extended when at most a third of it is gone, so half of it is always left.

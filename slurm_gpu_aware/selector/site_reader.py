@@ -27,7 +27,7 @@ from slurm_gpu_aware.model.penalties import NETWORK_LEVELS
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.selector.containment import contained
 from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmJob, SlurmQos
+from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmJob, SlurmQos, SlurmReservation
 from slurm_gpu_aware.slurm.topology import Network
 
 log = logging.getLogger(__name__)
@@ -101,6 +101,7 @@ class SiteReader:
         self,
         jobs: Sequence[SlurmJob],
         waiting: Sequence[GatedJob],
+        reservations: Sequence[SlurmReservation],
         victims: Mapping[str, frozenset[str]],
         profile: Profile | None,
         kept: Sequence[Hold],
@@ -141,7 +142,6 @@ class SiteReader:
         )
         if any(needs_sockets(gated, slurm) for gated in waiting):
             cluster = with_sockets(cluster, nodes, jobs, holds, now)
-        reservations = self._client.reservations()
         return AdmissionContext(
             self._config,
             slurm,

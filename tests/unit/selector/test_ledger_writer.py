@@ -6,6 +6,7 @@ import math
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -182,13 +183,13 @@ def test_a_busy_store_is_waited_for_once_in_a_while(
 ) -> None:
     writer, now, _ = busy
     tries = []
-    add = Ledger.add_event
+    write = Store.write
 
-    def counted(ledger: Ledger, *arguments: Any) -> None:
+    def counted(store: Store) -> AbstractContextManager[None]:
         tries.append(now[0])
-        add(ledger, *arguments)
+        return write(store)
 
-    monkeypatch.setattr(Ledger, "add_event", counted)
+    monkeypatch.setattr(Store, "write", counted)
     for number in range(20):
         writer.event(str(number), "parked", {}, 1.0)
     assert tries == [100.0]

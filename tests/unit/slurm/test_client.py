@@ -308,7 +308,7 @@ def test_calls_that_do_not_return_are_bounded(
     loaded: Libslurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go = threading.Event()
-    for _ in range(16):
+    for _ in range(libslurm._MOST_WAITING):
         with pytest.raises(SlurmError, match="no answer"):
             loaded.within(go.wait, -0.5)
     with pytest.raises(SlurmError, match="too many calls still wait"):
