@@ -28,6 +28,8 @@ RESERVATION = "gpuaware_gate"
 """Default names of the gate's licence and reservation."""
 HOLDING_POOL = "gpuaware_pool"
 """Licence of the reservations in which parked jobs wait, and the start of their names."""
+HEAD = "gpuaware_head"
+"""Start of the names of the reservations that hold GPUs for the first job that waits."""
 CHANGED_LICENCES = 2
 """Number of the gate's licence of a job that its owner has changed (`gate.owner_change`)."""
 EXTRA_CLOCK = "freq="
@@ -177,6 +179,11 @@ TYPED_ENVIRONMENT = (
 SIZED_ENVIRONMENT = ("SLURM_GPUS", "SLURM_GPUS_PER_NODE")
 """Variables of a batch job by which srun asks for a number of GPUs. With gpus=MIN-MAX they are
 empty, which srun takes as not given."""
+
+
+def guards_head(reservation: str) -> bool:
+    """Whether a reservation is one that holds GPUs for the first job that waits."""
+    return reservation.startswith(f"{HEAD}_")
 
 
 def in_holding_pool(reservation: str | None) -> bool:

@@ -11,6 +11,7 @@ return {
     licence = "gpuaware",
     reservation = "gpuaware_gate",
     holding_pool = "gpuaware_pool",
+    head = "gpuaware_head",
     changed_licences = 2,
     extra_clock = "freq=",
     comment_keys = { "class", "bw", "pattern", "gpus", "freq", "model", "move", "due", "epochs", "place" },

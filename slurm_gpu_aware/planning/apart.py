@@ -40,6 +40,29 @@ def kept_apart(plan: Plan, queue: Sequence[Request], cluster: Cluster) -> Plan:
     return replace(plan, assignments=tuple(assignments))
 
 
+def guarded(plan: Plan, cluster: Cluster) -> dict[str, int]:
+    """Node -> free GPUs of it that the plan keeps for the first job that waits.
+
+    Without nodes on which a placed job is about to start: it needs what a reservation would take.
+    """
+    free = cluster.free.copy()
+    busy = np.zeros(cluster.shape[0], np.bool_)
+    if cluster.starting is not None:
+        busy |= cluster.starting
+    if cluster.by_slurm is not None:
+        busy |= cluster.by_slurm.any(axis=1)
+    for one in plan.assignments:
+        busy[list(one.nodes)] = True
+    kept: dict[str, int] = {}
+    for waiting in plan.waiting:
+        for node, slots in waiting.reserved:
+            count = int(np.count_nonzero(free[node, list(slots)]))
+            if count and not busy[node]:
+                free[node, list(slots)] = False
+                kept[cluster.nodes[node]] = kept.get(cluster.nodes[node], 0) + count
+    return kept
+
+
 def _kept_off(one: Assignment, request: Request, exact: BoolArray, others: bool) -> Assignment:
     assert request.left is not None  # noqa: S101 - the caller has checked
     if request.left.fixed:

@@ -24,6 +24,7 @@ from slurm_gpu_aware.selector.candidates import Candidates, Licences
 from slurm_gpu_aware.selector.containment import contained
 from slurm_gpu_aware.selector.due_dates import DueDates
 from slurm_gpu_aware.selector.estimates import Estimates
+from slurm_gpu_aware.selector.head_guard import HeadGuard
 from slurm_gpu_aware.selector.holding_pool import UNTRIED, HoldingPool, spare, stranded
 from slurm_gpu_aware.selector.interrupted import restore_interrupted
 from slurm_gpu_aware.selector.isolation import Isolation
@@ -108,6 +109,7 @@ class Rounds:
         self.estimates = Estimates(config)
         self._due = DueDates(config.due_dates, ledger, self.estimates, self.mover.under_way)
         self._unplaceable: dict[int, str] = {}
+        self._guard = HeadGuard(client, config.gate.guard_head, timer)
         self.ids: dict[int, str] = {}
         """Slurm's record number -> job id, as last read."""
 
@@ -153,6 +155,7 @@ class Rounds:
             self._plan_and_place(view, outcome)
         else:
             self.start_monitor.watch((), frozenset())
+            self._guard.keep({}, view.now)
         with contained("records of running jobs"):
             self._comments.remove(view.gated)  # last: GPUs that are free need not wait for it
         if view.all_ids:
@@ -178,6 +181,7 @@ class Rounds:
         self.start_monitor.round_begins()
         jobs = self._all_jobs()
         reservations = self._client.reservations()
+        self._guard.take_over(reservations)
         self._check_holder(reservations)  # now: the answer can take as long as a takeover
         gate = self._config.gate
         if any(is_changed(job, gate) for job in jobs) and self._gate_held(now):
@@ -297,6 +301,9 @@ class Rounds:
         with contained("holding pool"):
             self._pool.take([job for job in untried if self._pool.holds(job.job)])
         if assignments and self._gate_held(self._clock()):
+            self._guard.drop(
+                {context.cluster.nodes[node] for one in assignments for node in one.nodes}
+            )
             given = assignments, candidates.to_plan, context.cluster.nodes
             outcome.placed, failed = self._placer.place(*given, planning_s)
             with contained("power of placed jobs"):
@@ -311,6 +318,10 @@ class Rounds:
             with contained("moves"):
                 self.mover.begin(moves, view.gated, context.cluster.nodes, context.now)
         if self._gate_held(self._clock()):
+            with contained("guard of the head"):
+                from slurm_gpu_aware.planning.apart import guarded
+
+                self._guard.keep(guarded(plan, context.cluster), self._gate_held_until())
             arrays = {candidates.to_plan[job_id].gated.job.array_id for job_id in chosen}
             with contained("holding pool"):
                 split = view.split | arrays

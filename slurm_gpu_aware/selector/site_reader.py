@@ -21,6 +21,7 @@ from slurm_gpu_aware.admission.snapshot import (
 from slurm_gpu_aware.admission.translate import class_of
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.filter_rules import guards_head
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.class_history import ClassHistory
 from slurm_gpu_aware.model.penalties import NETWORK_LEVELS
@@ -147,7 +148,7 @@ class SiteReader:
             slurm,
             nodes,
             partitions,
-            reservations,
+            [one for one in reservations if not guards_head(one.name)],
             cluster,
             now,
             rules,

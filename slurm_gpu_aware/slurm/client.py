@@ -319,7 +319,8 @@ class SlurmClient:
         flags = 0
         for flag in wanted.flags:
             flags |= getattr(self._slurm.lib, f"RESERVE_FLAG_{_FLAGS.get(flag, flag)}")
-        texts = (wanted.name, wanted.users, wanted.licenses, wanted.nodes, wanted.comment)
+        holds = (wanted.licenses, wanted.nodes, wanted.tres)
+        texts = (wanted.name, wanted.users, *holds, wanted.comment)
         self._slurm.call(
             "aware_create_reservation",
             *map(self._text, texts),
