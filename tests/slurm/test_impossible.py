@@ -89,12 +89,15 @@ def test_every_form_beside_jobs_that_start(cluster: Cluster, possible: list[str]
         held = cluster.submit("bob", ["-w", node, "--gres=gpu:3", "-t", "30"], "sleep 900")
         cluster.wait(held, "RUNNING", 60)
     submit = "".join(
-        f"sbatch --parsable -Q --nice=10000 {options} -o /dev/null --wrap true || echo none;"
-        for options in possible
+        f"id=$(sbatch --parsable --nice=10000 {options} -o /dev/null --wrap true)"
+        f" && echo $id {number};"
+        for number, options in enumerate(possible)
     )
     cluster.sh("ctl", CHURN.format(turns=2, pause=0.5, then="true"), "alice")
-    ids = cluster.sh("ctl", submit, "alice", timeout=300).split()
-    jobs = dict(zip(ids, possible, strict=True))
-    assert "none" not in jobs
+    said = cluster.sh("ctl", f"{submit} true", "alice", timeout=300).splitlines()
+    numbers = dict(line.split() for line in said)
+    jobs = {job_id: possible[int(number)] for job_id, number in numbers.items()}
+    refused = sorted(set(possible) - set(jobs.values()))
+    assert refused == ["--gres=gpu:g1:1"]  # users name no GPU
     cluster.sh("ctl", CHURN.format(turns=15, pause=0.5, then="true"), "alice", timeout=300)
     assert called_impossible(cluster, jobs) == []
