@@ -10,10 +10,8 @@ SHELL  := /bin/sh
 PYTEST := $(BIN)/python -m pytest
 # Tests without Slurm take a quarter longer with it; COVERAGE= leaves it out
 COVERAGE ?= --cov --cov-report=
-# On two busy cores a real cluster sometimes outruns a deadline: a test that says so (OUTRUN in
-# tests/slurm/cluster.py) is repeated on a clean cluster, and the summary lists it as rerun.
 SLURM_PYTEST := $(PYTEST) tests/slurm -n $(CLUSTERS) --dist loadfile --no-loadscope-reorder \
-  -r fER --durations=25
+  -r fE --durations=25
 SHOW_COVERAGE := [ -z "$(COVERAGE)" ] || echo "Coverage: $$($(BIN)/coverage report --format=total)% of lines"
 
 .DEFAULT_GOAL := help

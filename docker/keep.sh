@@ -32,7 +32,7 @@ as_user() {
     exec setpriv --reuid "$user" --regid "$user" --init-groups env HOME=/nonexistent USER="$user" "$@"
 }
 
-# $1 tries of 0.1 s until the command succeeds
+# $1 tries of 0.1 s until the command succeeds: many, as the machine may be busy
 await() {
     local tries=$1
     shift
@@ -50,20 +50,20 @@ munge() {
     mkdir -p /run/munge && chown munge: /run/munge
     rm -f /run/munge/munge.socket.2
     keep munged setpriv --reuid munge --regid munge --init-groups munged -F --force &
-    await 100 test -S /run/munge/munge.socket.2
+    await 3000 test -S /run/munge/munge.socket.2
 }
 
 database() {
     mkdir -p /run/mysqld && chown mysql: /run/mysqld
     keep mariadbd mariadbd --user=mysql &
-    await 300 mariadb -e 'SELECT 1'
+    await 3000 mariadb -e 'SELECT 1'
     keep slurmdbd as_user slurm env LD_LIBRARY_PATH=/opt/libmariadb slurmdbd -D &
-    await 300 listening localhost 6819
+    await 3000 listening localhost 6819
 }
 
 controller() {
     keep slurmctld as_user slurm slurmctld -D &
-    await 300 listening "$(hostname)" 6817
+    await 3000 listening "$(hostname)" 6817
     watch_slurmctld &
 }
 
@@ -79,25 +79,38 @@ fake_gpus() {
 # Slurm 24.11.5 hangs for ever in some of its reconfigures and shutdowns (docs/internals/slurm.md). An admin would
 # restart it; here this does, and keeps what its threads did.
 watch_slurmctld() {
-    local pid last="" silent=0
+    local pid last="" silent=0 known
     while sleep 3; do
         pid=$(cat "$state/slurmctld.pid" 2>/dev/null) || continue
-        timeout 9 scontrol ping >/dev/null 2>&1
+        timeout 3 scontrol ping >/dev/null 2>&1
         # One that starts, or has no munged, refuses at once.
         if [ $? -ne 124 ] || [ "$pid" != "$last" ]; then
             silent=0 last=$pid
             continue
         fi
         silent=$((silent + 1))
-        [ $silent -ge 3 ] || continue
+        known=""
+        waits_for_ever "$pid" && sleep 1 && waits_for_ever "$pid" && known=yes
+        [ -n "$known" ] || [ $silent -ge 6 ] || continue
         {
-            echo "slurmctld, pid $pid, did not answer three times, $(date +%T)"
-            setpriv --reuid slurm --regid slurm --init-groups timeout 20 eu-stack -p "$pid" 2>&1
+            [ -z "$known" ] || echo "waits for ever, $(date +%s)"
+            echo "slurmctld, pid $pid, did not answer $silent times, $(date +%T)"
+            stacks "$pid"
         } >>"$logs/hangs.txt"
         say "slurmctld hangs, pid $pid: killed; see hangs.txt"
         kill -KILL "$pid"
         silent=0
     done
+}
+
+stacks() { setpriv --reuid slurm --regid slurm --init-groups timeout 20 eu-stack -p "$1" 2>&1; }
+
+# Whether the main thread waits for slurmscriptd without a time limit, which is a matter of milliseconds
+waits_for_ever() {
+    local main
+    main=$(stacks "$1" | awk '/^TID/ { threads++ } threads == 1')
+    case $main in *pthread_cond_wait*) ;; *) return 1 ;; esac
+    case $main in *slurmscriptd_f*) return 0 ;; *) return 1 ;; esac
 }
 
 down() {

@@ -89,7 +89,7 @@ selector() {
 }
 
 run_ctl() {
-    if [ "$(hostname)" = ctl ]; then lay_out; else await 600 test -e /etc/slurm/.ready; fi
+    if [ "$(hostname)" = ctl ]; then lay_out; else await 3000 test -e /etc/slurm/.ready; fi
     munge
     [ "$kind" = pair ] || database
     controller
@@ -99,7 +99,7 @@ run_ctl() {
 run_node() {
     fake_gpus
     munge
-    await 600 test -e /etc/slurm/.ready
+    await 3000 test -e /etc/slurm/.ready
     # Clocks that a killed container left locked
     gpu-aware-clock reset-all --every >>"$logs/clocks.log" 2>&1
     keep slurmd slurmd -D &

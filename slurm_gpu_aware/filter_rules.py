@@ -28,6 +28,8 @@ RESERVATION = "gpuaware_gate"
 """Default names of the gate's licence and reservation."""
 HOLDING_POOL = "gpuaware_pool"
 """Licence of the reservations in which parked jobs wait, and the start of their names."""
+HEAD = "gpuaware_head"
+"""Start of the names of the reservations that hold GPUs for the first job that waits."""
 CHANGED_LICENCES = 2
 """Number of the gate's licence of a job that its owner has changed (`gate.owner_change`)."""
 EXTRA_CLOCK = "freq="
@@ -83,10 +85,16 @@ SENTENCES = {
     "gpus_outside": "gpu-aware: gpus=%s does not hold the %d GPUs that Slurm's options ask for;"
     " valid: a number or range with %d in it",
     "gpus_fixed": "gpu-aware: gpus=%s: the number of GPUs cannot change with %s; valid: %s",
+    "of_shards": "gpu-aware: a job of shards has its GPU and clock in common with other jobs, so"
+    " these play no part: %s",
+    "many_shards": "gpu-aware: no GPU has %d shards, the most is %d",
     "gpus_late": "gpu-aware: gpus=%s must be there at submission; cancel the job and submit it"
     " again",
 }
 """Refusals of what is ours, and the hint on a comment that only looks like it."""
+
+NOT_OF_SHARDS = ("gpus", "freq", "model", "move", "due", "epochs")
+"""Keys of a comment that play no part for a job of shards."""
 
 # Files from which the filter knows earlier runs (selector/shortest_runs.py).
 RUNS_FOLDER = ".runs"
@@ -134,6 +142,7 @@ RECORD_KEYS = (
     ("ac", "admin_comment"),
     ("lf", "left"),
     ("rs", "resizable"),
+    ("pt", "partial"),
 )
 """(key, field of `gate.admin_comment.OriginalRequest`), in the order of the record."""
 
@@ -170,6 +179,11 @@ TYPED_ENVIRONMENT = (
 SIZED_ENVIRONMENT = ("SLURM_GPUS", "SLURM_GPUS_PER_NODE")
 """Variables of a batch job by which srun asks for a number of GPUs. With gpus=MIN-MAX they are
 empty, which srun takes as not given."""
+
+
+def guards_head(reservation: str) -> bool:
+    """Whether a reservation is one that holds GPUs for the first job that waits."""
+    return reservation.startswith(f"{HEAD}_")
 
 
 def in_holding_pool(reservation: str | None) -> bool:

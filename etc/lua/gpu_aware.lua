@@ -30,6 +30,7 @@ local request = dofile(here .. "gpu_aware_request.lua")
 local rules = dofile(here .. "gpu_aware_rules.lua")
 local settings = dofile(here .. "gpu_aware_settings.lua")
 local sizes = dofile(here .. "gpu_aware_sizes.lua")
+local unused = dofile(here .. "gpu_aware_unused.lua")
 local number32 = base.number32
 local text_of = base.text_of
 
@@ -78,14 +79,25 @@ local function decide_submit(job, part_list, uid, conf)
         return { refuse = true, text = wrong }
     end
     local parts, besides = request.gpu_request(job)
-    if #parts == 0 or forbidden.index_type(job) or forbidden.licence_option(job, conf.licence) then
+    local leader = number32(job.het_job_offset) == 0 -- only here can a heterogeneous job be gated
+    local asks = #parts > 0 or besides.sharing or leader
+    if not asks or forbidden.index_type(job) or forbidden.licence_option(job, conf.licence) then
         return {}
     end
+    --- Slurm chooses the GPUs, at once.
     local function left(text)
         local new, environment = request.left_changes(job, parts, besides, conf)
         return { text = text, new = new, environment = environment }
     end
-    if not settings.is_managed(job, part_list, conf) then
+    --- Slurm chooses the GPUs when the job's turn comes.
+    local function parked(reason, text)
+        local verdict = left(text)
+        local new = verdict.new or {}
+        request.park_left(job, new, reason, defer.begin_time(job, conf), conf)
+        verdict.new, verdict.parked = new, true
+        return verdict
+    end
+    if not settings.is_managed(job, part_list, conf) and not leader then
         return left()
     end
     local text, is_test = comment.without_mark(text_of(job.comment))
@@ -95,21 +107,30 @@ local function decide_submit(job, part_list, uid, conf)
         variable = text_of(job.environment[comment.variable])
         hints, sentence = comment.parse_environment(variable, conf)
     end
-    if parts[1].shards and hints and (hints.gpus or hints.place == "off") then
-        return {}
+    local texts = unused.sentences(hints, parts, conf)
+    if hints and parts[1] and parts[1].shards then
+        hints.gpus = nil -- a part of one GPU
     end
-    sentence = sentence or sizes.outside(hints, parts[1], job)
+    sentence = sentence or parts[1] and sizes.outside(hints, parts[1], job)
     if sentence then
         return { refuse = true, text = sentence }
     end
     hint = not hints and hint or nil
-    -- Before there are models, types are as they were: no news for the user.
-    if not hints and not conf.park_uncommented or #conf.models == 0 and request.is_typed(parts) then
-        return left(hint)
-    end
-    local reason = unsupported.reason(job, parts, besides, hints, conf)
+    local reason = unsupported.passes_gate(job)
     if reason or is_test then -- Slurm tests at once where the job can start, with closed gate
+        reason = reason or #parts > 0 and unsupported.reason(job, parts, besides, hints, conf)
         return left(reason and unsupported.sentence(reason, job, parts, conf) or hint)
+    elseif not hints and not conf.park_uncommented then
+        return parked("a job without a comment of ours", hint)
+    elseif #conf.models == 0 and not hints and request.is_typed(parts) then
+        -- Before there are models, types are as they were: no news for the user.
+        return parked("a GPU type", hint)
+    end
+    reason = unsupported.reason(job, parts, besides, hints, conf)
+    if reason then
+        local quiet = #parts == 0 and not hints
+        texts[#texts + 1] = not quiet and unsupported.sentence(reason, job, parts, conf) or hint
+        return parked(reason, #texts > 0 and table.concat(texts, "\n") or nil)
     end
     local tasks, fixed = sizes.rule(hints, parts[1], job, conf)
     if fixed then
@@ -121,7 +142,7 @@ local function decide_submit(job, part_list, uid, conf)
         environment = request.model_changes(job, parts, new)
         if not environment then
             reason = "a model together with groups or mixtures in --constraint"
-            return left(unsupported.sentence(reason, job, parts, conf))
+            return parked(reason, unsupported.sentence(reason, job, parts, conf))
         end
     end
     for name, value in pairs(tasks and sizes.environment(job) or {}) do
@@ -130,13 +151,13 @@ local function decide_submit(job, part_list, uid, conf)
     new.begin_time = defer.begin_time(job, conf)
     new.admin_comment = request.admin_comment(job, new, model, variable, tasks)
     if not new.admin_comment then
-        return left(unsupported.sentence("a request too long to be recorded", job, parts, conf))
+        reason = "a request too long to be recorded"
+        return parked(reason, unsupported.sentence(reason, job, parts, conf))
     end
-    local own = text_of(job.licenses)
-    new.licenses = (own and own .. "," or "") .. conf.licence .. ":1"
-    local texts = { hint }
-    texts[#texts + 1] = stays(job, hints)
-    texts[#texts + 1] = due.impossible(hints, parts[1], job, conf)
+    new.licenses = request.gated(job.licenses, conf)
+    texts[#texts + 1] = hint
+    texts[#texts + 1] = not parts[1].shards and stays(job, hints) or nil
+    texts[#texts + 1] = not parts[1].shards and due.impossible(hints, parts[1], job, conf) or nil
     local text = #texts > 0 and table.concat(texts, "\n") or nil
     return { new = new, environment = environment, parked = true, text = text }
 end

@@ -77,8 +77,6 @@ local OTHERS = {
 }
 local NUMBERS = base.set_of(base.split(
     "num_tasks cpus_per_task ntasks_per_node ntasks_per_tres sockets_per_node min_cpus", " "))
--- Seconds that the selector takes at most to see that a job was requeued.
-local MOST_BACK_S = 60
 local AGAIN = "; cancel the job and submit it again"
 
 --- Is a field of an update given? A 32 bit number may be 65534.
@@ -239,7 +237,7 @@ local function decide(job, record, part_list, conf)
     local changed = gate_count(record, conf) == rules.changed_licences
     local original = original_of(changed and note or text_of(record.admin_comment))
     local view, given = merged(job, record, original or {})
-    if not original then
+    if not original or original.partial then
         given.time_limit, given.time_min = nil, nil
         local text = "gpu-aware: the record of this job cannot be read" .. AGAIN
         return changes(given) and { refuse = true, text = text } or {}
@@ -270,6 +268,9 @@ local function decide(job, record, part_list, conf)
         reason = "its partition is not managed"
     else
         reason = unsupported.reason(view, parts, besides, hints, conf)
+    end
+    if not reason and original.left ~= "place=off" then
+        reason = original.left -- the record does not hold all that made it so
     end
     if not reason and original.resizable then
         local _, fixed = sizes.rule(hints, parts[1], view, conf)
@@ -304,7 +305,7 @@ end
 
 --- What becomes of an update of a job that was requeued and has no record: the selector, which took
 --- it from the running job, returns it in a second and restores the request then. GPUs of an index
---- type tell such a job.
+--- type, for which no user asks, tell such a job.
 local function decide_back(job, record)
     local _, given = merged(job, record, {})
     given.bitflags = nil -- scontrol always sets some (USE_DEFAULT_PART, ...), even to hold a job
@@ -313,17 +314,6 @@ local function decide_back(job, record)
     end
     local text = "gpu-aware: this job is on its way back to the queue; try again in some seconds"
     return { refuse = true, text = text }
-end
-
---- Does a job name the GPU of its shards? The selector does so, and users may.
-local function names_shards(record)
-    return (text_of(record.tres_per_node) or ""):find("shard[:=]g%d+") ~= nil
-end
-
---- Was a job requeued a short time ago? Slurm sets its time of submission then.
-local function just_requeued(record)
-    local submitted = base.number32(record.submit_time)
-    return submitted and os.time() - submitted < MOST_BACK_S
 end
 
 -- Arrays ----------------------------------------------------------------------------------------------
@@ -379,8 +369,7 @@ function C.decide(job, record, part_list, uid, conf)
         return verdict
     end
     local back = is_pending(record) and (base.number32(record.restart_cnt) or 0) > 0
-    local ours = forbidden.index_type(record) or names_shards(record) and just_requeued(record)
-    if back and not base.is_record(record.admin_comment) and ours then
+    if back and not base.is_record(record.admin_comment) and forbidden.index_type(record) then
         return decide_back(update, record)
     end
     local _, clock = extra_parts(record)

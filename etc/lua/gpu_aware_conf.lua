@@ -22,6 +22,8 @@ return {
     -- which refuses it at once. Absent: not known.
     -- max_cpus_per_node = 64,
     -- max_memory_mb_per_node = 512000,
+    -- Shards of the GPU with the most of them. Absent: not known.
+    -- max_shards_per_gpu = 8,
     -- User ids of SlurmUser and operators; they, and root, may change every job.
     operators = {},
 }

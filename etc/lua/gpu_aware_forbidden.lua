@@ -1,6 +1,6 @@
 --[[
 Requests that an ordinary user may not make: the gate's licence and reservation, a clock, the GPU of
-an index. All texts of a job are parsed as Slurm parses them, so that no spelling passes.
+an index, or shards of it. All texts of a job are parsed as Slurm parses them, so that no spelling passes.
 
 Lengths are checked first: slurmctld waits for the filter, and applies its own limits afterwards.
 - A text that is parsed (PARSED) is refused, and a comment is not read, if it is longer
@@ -139,15 +139,23 @@ local function index_type_in(text)
     return nil
 end
 
---- The GPU type in a job's request that is an index type to Slurm: (type, index type); nil: there is
---- none. As in slurm_get_next_tres, "gres" may stand anywhere in an entry.
+-- GRES of which a type names a GPU, and what to ask for instead.
+local OF_GPUS = {
+    gpu = "a number of GPUs (gpu:1)",
+    shard = "a number of shards (shard:1)",
+    mps = "MPS without a type (mps:1)",
+}
+
+--- The type of a GPU, or of its shards or MPS, in a job's request that is an index type to Slurm:
+--- (type, index type, GRES); nil: there is none. As in slurm_get_next_tres, "gres" may stand anywhere
+--- in an entry.
 function F.index_type(job)
     for _, field in ipairs(TYPED) do
         for item in (text_of(job[field]) or ""):gmatch("[^,]+") do
-            local typed = item:find("gpu[:=]") and trim(item:match("gres[/:]?(.*)$") or item)
-            local kind, index = index_type_in(typed and typed:match("^gpu[:=](.*)$") or "")
+            local gres, typed = trim(item:match("gres[/:]?(.*)$") or item):match("^(%l+)[:=](.*)$")
+            local kind, index = index_type_in(OF_GPUS[gres] and typed or "")
             if kind then
-                return kind, index
+                return kind, index, gres
             end
         end
     end
@@ -179,15 +187,20 @@ function F.trespass(job, conf)
         return "gpu-aware: freq= in --extra is how GPU placement sets clocks; ask with"
             .. " --comment=freq=MHz"
     end
-    local kind, index = F.index_type(job)
+    local kind, index, gres = F.index_type(job)
     if kind then
         local same = kind ~= index and ", to Slurm the same as " .. index .. "," or ""
-        local models = #conf.models > 0 and " or a model: " .. table.concat(conf.models, ", ") or ""
-        return "gpu-aware: GPU type "
+        local instead = OF_GPUS[gres]
+        if gres == "gpu" and #conf.models > 0 then
+            instead = instead .. " or a model: " .. table.concat(conf.models, ", ")
+        end
+        return "gpu-aware: "
+            .. (gres == "gpu" and "GPU" or gres)
+            .. " type "
             .. shown(kind)
             .. same
-            .. " names one GPU of a node, which is chosen for you; ask for a number of GPUs (gpu:1)"
-            .. models
+            .. " names one GPU of a node, which is chosen for you; ask for "
+            .. instead
     end
     return nil
 end

@@ -59,7 +59,7 @@ function R.gpu_entries(text)
                 local plain = count:find("^%d+$") and #count <= 5
                 gpus[#gpus + 1] = { type = kind, count = plain and tonumber(count) or nil }
             end
-        elseif name == "shard" or name == "mps" then
+        elseif (name == "shard" or name == "mps") and not tail:find("^.*[:=]0+$") then
             rest.sharing = true
         elseif name ~= "" and name ~= "cpu" then
             rest.others = true
@@ -229,6 +229,27 @@ function R.admin_comment(job, new, model, variable, tasks)
     end
     local record = rules.record_version .. table.concat(entries, ";")
     return bytes <= rules.max_record and #record <= rules.max_record and record or nil
+end
+
+--- Licences of a job with the gate's.
+function R.gated(licences, conf)
+    local own = text_of(licences)
+    return (own and own .. "," or "") .. conf.licence .. ":1"
+end
+
+--- Park a job that is left to Slurm: fields in `new`. What is too long for the record is not in it; the
+--- record of a part says so.
+function R.park_left(job, new, reason, begin_time, conf)
+    new.begin_time = begin_time
+    local own = job.admin_comment
+    local view = setmetatable({ left = reason }, { __index = job })
+    new.admin_comment = R.admin_comment(view, new)
+    if not new.admin_comment then
+        local only = { left = reason, partial = "1", admin_comment = own, script = job.script }
+        new.admin_comment = R.admin_comment(only, { begin_time = begin_time })
+            or R.admin_comment({ left = reason, partial = "1", script = job.script }, {})
+    end
+    new.licenses = R.gated(job.licenses, conf)
 end
 
 --- Remove the model from a TRES list: gres/gpu:a100:2 -> gres/gpu:2, gres/gpu:a100=2 -> gres/gpu=2.

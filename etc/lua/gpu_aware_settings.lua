@@ -39,6 +39,7 @@ local function checked(raw)
         max_gpus_per_node = raw.max_gpus_per_node,
         max_cpus_per_node = raw.max_cpus_per_node,
         max_memory_mb_per_node = raw.max_memory_mb_per_node,
+        max_shards_per_gpu = raw.max_shards_per_gpu,
         operators = raw.operators or {},
     }
     if not names_ok(conf.classes, rules.name, 1) then
@@ -72,7 +73,7 @@ local function checked(raw)
     if widest ~= nil and (type(widest) ~= "number" or widest < 1 or widest > 1024) then
         return nil, "max_gpus_per_node: expected a number from 1 to " .. rules.index_types
     end
-    for _, key in ipairs({ "max_cpus_per_node", "max_memory_mb_per_node" }) do
+    for _, key in ipairs({ "max_cpus_per_node", "max_memory_mb_per_node", "max_shards_per_gpu" }) do
         if conf[key] ~= nil and (type(conf[key]) ~= "number" or conf[key] < 1) then
             return nil, key .. ": expected a number from 1"
         end

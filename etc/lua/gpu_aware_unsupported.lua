@@ -1,5 +1,6 @@
 --[[
-GPU jobs that are left to Slurm, and the reasons for the user.
+GPU jobs whose GPUs Slurm chooses ("left to Slurm"), and the reasons for the user. They wait at the
+gate for their turn like all others; a few forms cannot.
 ]]
 
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
@@ -162,16 +163,27 @@ local function unsupported_bound(job, form)
     return nil
 end
 
---- Why a GPU job is left to Slurm, in words that complete a sentence; nil if it can be parked.
-function L.reason(job, parts, besides, hints, conf)
-    local offset = number32(job.het_job_offset)
-    if offset then
-        return "a heterogeneous job"
+--- Why a GPU job cannot wait at the gate, in words that complete a sentence; nil: it can.
+function L.passes_gate(job)
+    if (number32(job.het_job_offset) or 0) > 0 then
+        return "a heterogeneous job" -- its first component waits at the gate for all
     elseif job.cron_job == true then
-        return "a scrontab job"
+        return "a scrontab job" -- nothing can change it
     elseif (text_of(job.clusters) or ""):find(",", 1, true) or job.clusters == "all" then
         -- sbatch asks each cluster first where the job can start (REQUEST_JOB_WILL_RUN).
         return "several clusters in --clusters"
+    elseif (number16(job.immediate) or 0) > 0 then
+        return "--immediate" -- Slurm refuses it at a closed gate
+    elseif (text_of(job.licenses) or ""):find("|", 1, true) then
+        return "licences with |" -- no other licence can stand beside them
+    end
+    return nil
+end
+
+--- Why a GPU job is left to Slurm, in words that complete a sentence; nil if it can be placed.
+function L.reason(job, parts, besides, hints, conf)
+    if number32(job.het_job_offset) then
+        return "a heterogeneous job"
     elseif hints and hints.place == "off" then
         return "place=off"
     elseif besides.sharing then
@@ -200,10 +212,6 @@ function L.reason(job, parts, besides, hints, conf)
     elseif (text_of(job.tres_bind) or ""):find("ma[ps]k?_gpu") then
         -- It names GPUs by number, so the job must get the GPUs that plain Slurm would choose.
         return "--gpu-bind by GPU number"
-    elseif (number16(job.immediate) or 0) > 0 then
-        return "--immediate"
-    elseif (text_of(job.licenses) or ""):find("|", 1, true) then
-        return "licences with |"
     elseif (text_of(job.features) or ""):find(request.NOT_UNDERSTOOD) then
         return "counts, brackets or negation in --constraint"
     elseif unsupported_bound(job, part.form) then
@@ -225,8 +233,9 @@ end
 --- Why a job is left to Slurm, for its user.
 function L.sentence(reason, job, parts, conf)
     local text = "gpu-aware: this job is left to Slurm, which chooses its GPUs: " .. reason
-    local model = parts[1].type and parts[1].type:lower()
-    if not text_of(job.script) and parts[1].form ~= "node" and conf.model_set[model] then
+    local part = parts[1] or {}
+    local model = part.type and part.type:lower()
+    if not text_of(job.script) and part.form ~= "node" and conf.model_set[model] then
         -- srun asks for the type again in its own step, so the request cannot be changed.
         text = text
             .. string.format("; where it finds no GPU type %s, ask for the model with", model)

@@ -7,9 +7,10 @@ must be renewed, because the selector publishes its own writes only.
 from __future__ import annotations
 
 import os
+import pwd
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from slurm_gpu_aware.cli.output import say
@@ -35,6 +36,7 @@ def writable_store(path: Path, config: Config, *, create: bool = True) -> Iterat
     As root, the folder of the configured store is given to SlurmUser. Raises StoreError; without
     ``create`` also if there is no store.
     """
+    _check_rights(path)
     if not create:  # a mistyped path must not become an empty store
         open_store(path, readonly=True).close()
     folder = path.parent
@@ -50,6 +52,24 @@ def writable_store(path: Path, config: Config, *, create: bool = True) -> Iterat
                 republish(store)
             except StoreError as exc:
                 say(f"old measurements were not deleted, or the copy not renewed: {exc}")
+
+
+def _check_rights(path: Path) -> None:
+    """Raise StoreError if this user may not write a store that is there."""
+    with suppress(OSError):
+        owner = path.stat().st_uid
+        needed = (path, path.parent)  # SQLite writes files beside it
+        if not all(os.access(one, os.W_OK, effective_ids=True) for one in needed):
+            who = " or ".join(dict.fromkeys(("root", _user(owner))))
+            me = _user(os.geteuid())
+            raise StoreError(f"{path}: user {me} may not write it; run this as {who}")
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
 
 
 def _give(path: Path, config: Config) -> None:

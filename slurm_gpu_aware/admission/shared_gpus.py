@@ -70,7 +70,9 @@ def shard_request(request: Request, entry: QueueEntry) -> Request:
     able &= total.any(axis=1) & here
     others = context.chosen(here & context.usable & ~able)
     if not able.any() or any(node.shards for node in others):
-        why = "not all GPUs with shards that it may get have so many, and a type of their own"
+        why = "some GPUs that it may get have fewer shards, or shards without a type of their own"
+        if not able.any():
+            why = f"no GPU that it may get has {shards} shards of a type of its own"
         raise CannotPlanError(why)
     leave_if_shared(entry)
     return replace(

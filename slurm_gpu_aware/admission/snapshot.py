@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from slurm_gpu_aware.admission.fitting import binds_sockets, fills_sockets
+from slurm_gpu_aware.admission.left import part_of
 from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.admission.profile_arrays import profile_arrays
 from slurm_gpu_aware.admission.shared_gpus import last_holders, shards_of_nodes
@@ -82,6 +83,8 @@ class Hold:
     memory_mb_per_cpu: int = 0
     victims: frozenset[str] = frozenset()
     """Jobs that Slurm preempts for it."""
+    gpus: int = 0
+    """GPUs on all of ``nodes`` together, of which Slurm chooses some; 0: it is no such job."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,7 @@ def build_cluster(
         held = _held(hold, places, exists if hold.whole_node else free, now)
         held = _on_known_gpus(held, free.shape[1])
         _take(free, held)
-        if hold.shards:
+        if hold.shards and not hold.gpus:
             shards_held += [(gpu, hold.shards) for gpu in held.each_gpu]
         else:
             running = _without_victims(running, held, hold)
@@ -143,6 +146,7 @@ def build_cluster(
     names_of = site.config.applications
     running = [replace(job, application=names_of.get(job.app_class or "")) for job in running]
     cpus, memory_mb, free_cpus, free_memory_mb = _resources(here, slurm, holds, places)
+    free, by_slurm, starting = _not_started(free, holds, places)
     classes = site.config.site.classes
     arrays = profile_arrays(site.profile, tuple(names), tuple(widths), tuple(classes))
     asleep = np.array(["POWERED_DOWN" in node.states for node in here], dtype=np.bool_)
@@ -162,8 +166,25 @@ def build_cluster(
         model=tuple(_model(node, arrays.models) for node in here),
         running=tuple(running),
         asleep=asleep if asleep.any() else None,
+        by_slurm=by_slurm,
+        starting=starting,
         preemption=slurm.preemption,
     )
+
+
+def _not_started(
+    free: BoolArray, holds: Sequence[Hold], places: Mapping[str, int]
+) -> tuple[BoolArray, BoolArray | None, BoolArray | None]:
+    """(``free`` without GPUs that Slurm may give to a released job, these, nodes on which jobs with
+    exact GPUs are about to start)."""
+    chosen = np.zeros(len(free), dtype=np.bool_)
+    starting = chosen.copy()
+    for hold in holds:
+        rows = [places[name] for name in hold.nodes if name in places]
+        (chosen if hold.gpus else starting)[rows] = True
+    by_slurm = free & chosen[:, None] if chosen.any() else None
+    free = free & ~chosen[:, None]
+    return free, by_slurm, starting if starting.any() else None
 
 
 def _gpus(
@@ -282,6 +303,8 @@ def _take(free: BoolArray, job: RunningJob) -> None:
 def _held(hold: Hold, places: Mapping[str, int], usable: BoolArray, now: float) -> RunningJob:
     """A hold as a running job; if Slurm chooses the GPUs, any usable ones stand for them."""
     here = [places[name] for name in hold.nodes if name in places]
+    if hold.gpus:
+        return _any_of(hold, here, usable, now)
     most = None if hold.whole_node else hold.gpus_per_node
     return RunningJob(
         job_id=hold.job_id,
@@ -295,10 +318,57 @@ def _held(hold: Hold, places: Mapping[str, int], usable: BoolArray, now: float) 
     )
 
 
+def _any_of(hold: Hold, here: Sequence[int], free: BoolArray, now: float) -> RunningJob:
+    """A hold of which Slurm chooses the nodes, too: its GPUs on the fullest ones stand for them."""
+    gpus: list[tuple[int, tuple[int, ...]]] = []
+    missing = hold.gpus
+    for i in sorted(here, key=lambda i: (int(free[i].sum()), i)):
+        if missing and (slots := np.flatnonzero(free[i])[:missing].tolist()):
+            gpus.append((i, tuple(slots)))
+            missing -= len(slots)
+    return RunningJob(
+        job_id=hold.job_id,
+        gpus=tuple(gpus),
+        end_s=hold.end_s if math.isinf(hold.end_s) else max(now, hold.end_s),
+        app_class=hold.app_class,
+    )
+
+
 def _model(node: SlurmNode, models: Mapping[str, str]) -> str | None:
     """GPU model of a node, from its feature ``gpu_MODEL``, else from the probe."""
     named = [feature for feature in node.features if feature.startswith("gpu_")]
     return min(named).removeprefix("gpu_") if named else models.get(node.name)
+
+
+def hold_of_left(
+    gated: GatedJob,
+    nodes: Sequence[str],
+    partitions: Mapping[str, SlurmPartition],
+    app_class: str,
+    now: float,
+) -> Hold:
+    """The hold of a released job of which Slurm chooses nodes and GPUs; ``now``: Unix seconds.
+
+    CPUs and memory do not count: on which nodes it gets them is not known.
+    """
+    job = gated.job
+    there = set().union(*(partitions[p].nodes for p in job.partitions if p in partitions))
+    there &= set(job.req_nodes) or there
+    there -= {*job.exc_nodes}
+    names = tuple(name for name in nodes if name in there)
+    part = part_of(job)
+    return Hold(
+        job_id=job.id,
+        nodes=names,
+        slots=(),
+        gpus_per_node=0,
+        cpus_per_node=0,
+        memory_mb_per_node=0,
+        end_s=now + job.time_limit_s,
+        app_class=app_class,
+        gpus=max(1, part.gpus),
+        shards=part.shards,
+    )
 
 
 def hold_of(

@@ -101,7 +101,8 @@ def class_of(
     default = asked.hints.app_class or config.site.default_class
     if not asked.auto:
         return AskedClass(default, "given" if asked.given else "site")
-    known = history.of(job.user, job.name, job.account or "")
+    turn = job.submit_s, job.array_id or job.raw_id
+    known = history.of(job.user, job.name, job.account or "", turn)
     if known is None or known[1].app_class not in config.site.classes:
         return AskedClass(default, "nothing")
     return AskedClass(known[1].app_class, known[0], known[1])

@@ -8,8 +8,10 @@ from typing import Any
 
 import click
 
+from slurm_gpu_aware.cli.decision_text import asked_text, decision_text, flat
 from slurm_gpu_aware.cli.energy_text import energy_text
 from slurm_gpu_aware.cli.estimates import estimate_text
+from slurm_gpu_aware.cli.event_text import event_text
 from slurm_gpu_aware.cli.options import Context, pass_context
 from slurm_gpu_aware.cli.output import (
     json_option,
@@ -21,18 +23,19 @@ from slurm_gpu_aware.cli.output import (
     some,
     table,
 )
+from slurm_gpu_aware.cli.slurm_reasons import held_words, slurm_words
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
 from slurm_gpu_aware.time_text import duration, stamp
 
 NO_HOLD = ("Licenses", "Priority", "Resources", "None", None)
 """Slurm's reasons of jobs that only the gate keeps waiting."""
-_STATES = {JobPhase.LEFT: "left to Slurm", JobPhase.OPENED: "opened by hand"}
+_STATES = {
+    JobPhase.LEFT: "left to Slurm",
+    JobPhase.OPENED: "released by hand",
+    "not ours": "left to Slurm",
+}
 """Phases with a longer name in the text."""
 _MAX_ROWS = 12
-_UNSET: tuple[object, ...] = (None, "", "None", [], {}, ())
-"""``None`` is also a word of Slurm's."""
-_EPOCH_S = 1e9
-"""A value of a key ``..._s`` above this (2001) is a time, not a duration."""
 _JOB_ID = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?\Z")
 _TASKS = re.compile(r"([0-9]{1,10})_\[([0-9]{1,10})[0-9,:%.-]*\]\Z")
 """Waiting tasks of an array as in ``queue`` and ``squeue``: ``44_[3-9]``."""
@@ -60,18 +63,20 @@ def _job_id(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
 
 @click.command("explain")
 @click.argument("job_id", metavar="JOBID", callback=_job_id)
+@click.option("--details", is_flag=True, help="Also how the policy came to its choice.")
 @json_option
 @pass_context
-def command(context: Context, job_id: str, as_json: bool) -> None:
+def command(context: Context, job_id: str, details: bool, as_json: bool) -> None:
     """Explain why a job got its GPUs, or why it waits.
 
-    Shows the request, the cells of the locality x variability matrix that were tried, the sets that
-    were considered, the chosen one, its predicted slowdown, the time of the decision, and the
-    events since. Every user may run it. The exit code is 1 if the job is unknown.
+    Shows the request, the chosen GPUs and why, the predicted slowdown, and the events since; with
+    --details also the cells of the locality x variability matrix that were tried, and the sets that
+    were considered. Every user may run it. The exit code is 1 if the job is unknown.
 
     \b
     Examples:
       gpu-aware explain 1234
+      gpu-aware explain 1234 --details
       gpu-aware explain 1234_7 --json
     """
     from slurm_gpu_aware.selector.job_answers import explain_job, open_reader
@@ -83,7 +88,7 @@ def command(context: Context, job_id: str, as_json: bool) -> None:
     if as_json:
         print_json({k: v for k, v in answer.items() if k != "away"})
     else:
-        click.echo(explain_text(answer))
+        click.echo(explain_text(answer, details=details))
         if "no_slurm" in answer:
             say(paragraph(f"{no_slurm(answer['no_slurm'])} This is what the ledger says."))
         if note:
@@ -97,8 +102,8 @@ def no_slurm(why: object) -> str:
     return f"Slurm does not answer: {why}."
 
 
-def explain_text(answer: Mapping[str, Any]) -> str:
-    """The text on a job; ``answer``: its JSON, and ``away``."""
+def explain_text(answer: Mapping[str, Any], *, details: bool = False) -> str:
+    """The text on a job; ``answer``: its JSON, and ``away``; ``details``: accounts of policies."""
     state, slurm, decisions = answer["state"], answer["slurm"], answer["decisions"]
     over = state in OPEN_DECISION and slurm is not None and slurm["ended"]
     blocks = [f"Job {answer['job_id']}: {'ended' if over else _STATES.get(state, state)}"]
@@ -109,7 +114,8 @@ def explain_text(answer: Mapping[str, Any]) -> str:
     void = state in (JobPhase.WAITING, JobPhase.LEFT)
     if decisions:  # the request of a void placement is still valid
         newest = decisions[-1]
-        blocks.append(pairs(_asked(newest)) if void else _decision_text(newest))
+        account = decision_text(newest, answer["events"], details=details)
+        blocks.append(pairs(asked_text(newest)) if void else account)
     if earlier := decisions if void else decisions[:-1]:
         past = [
             (stamp(d["decided_at"]), place_text(d), f"{d['slowdown']:.3f}", d["state"])
@@ -118,13 +124,23 @@ def explain_text(answer: Mapping[str, Any]) -> str:
         headers = ["time", "place", "slowdown", "became"]
         blocks.append("Earlier placements\n" + table(headers, past, right=["slowdown"]))
     if answer["events"]:
-        events = [(stamp(e["at"]), e["kind"], _flat(e["detail"])) for e in answer["events"]]
-        blocks.append("Events\n" + table(["time", "event", "detail"], events))
+        blocks.append(_events(answer["events"], details=details))
     return "\n\n".join(blocks)
+
+
+def _events(events: Sequence[Mapping[str, Any]], *, details: bool) -> str:
+    """What happened; ``details``: as it was recorded."""
+    if details:
+        rows = [(stamp(e["at"]), e["kind"], flat(e["detail"])) for e in events]
+        return "Events\n" + table(["time", "event", "detail"], rows)
+    told = [(stamp(e["at"]), event_text(e["kind"], e["detail"])) for e in events]
+    return "Events\n" + table(["time", "what happened"], told)
 
 
 def _about(answer: Mapping[str, Any]) -> list[str]:
     """Sentences on the state of the job."""
+    from slurm_gpu_aware.selector.job_answers import left_reason
+
     state, slurm, tasks = answer["state"], answer["slurm"] or {}, answer["tasks"]
     about = []
     if tasks:
@@ -161,7 +177,7 @@ def _about(answer: Mapping[str, Any]) -> list[str]:
     elif state == JobPhase.ENDED and slurm and not answer["decisions"]:
         about.append(f"It ended while it waited ({_in_slurm(slurm)}).")
     elif state == JobPhase.LEFT:
-        why = _left_reason(answer["events"]) or slurm.get("why")
+        why = left_reason(answer["events"]) or slurm.get("why")
         why = why or "it was released by hand, it was cancelled, or the selector was away"
         did = "places" if slurm["state"] == "PENDING" else "placed"
         about.append(
@@ -205,18 +221,15 @@ def _explored(events: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _in_slurm(slurm: Mapping[str, Any]) -> str:
     reason = slurm["reason"]
-    return f"state {slurm['state']}" + (f", reason {reason}" if reason not in _UNSET else "")
-
-
-def _left_reason(events: Sequence[Mapping[str, Any]]) -> str | None:
-    """Why the selector left the job to Slurm; None: it did not, or no reason is known."""
-    reasons = [e["detail"]["left_to_slurm"] for e in events if "left_to_slurm" in e["detail"]]
-    return reasons[-1] if reasons else None
+    known = reason not in (None, "", "None")
+    return f"state {slurm['state']}" + (f", reason {reason}" if known else "")
 
 
 def _why_without_us(events: Sequence[Mapping[str, Any]]) -> str:
     """Why a parked job ran without a decision of the selector."""
-    if reason := _left_reason(events):
+    from slurm_gpu_aware.selector.job_answers import left_reason
+
+    if reason := left_reason(events):
         return f"it was left to Slurm: {reason}"
     if any(e["kind"] == "opened_by_hand" for e in events):
         return "it was released by hand"
@@ -250,7 +263,8 @@ def _waiting(answer: Mapping[str, Any]) -> list[str]:
             " cancelled, or it has run, while the selector was away."
         ]
     if waiting is not None:
-        about = [f"Why it waits: {waiting.get('reason') or 'no reason was recorded'}"]
+        why = held_words(str(waiting.get("reason") or "no reason was recorded"))
+        about = [f"Why it waits: {why}"]
         if estimate := estimate_text(waiting):
             about.append(f"Its run time on median GPUs is expected to be {estimate}.")
         if words := waiting.get("class_from"):
@@ -264,6 +278,8 @@ def _waiting(answer: Mapping[str, Any]) -> list[str]:
             about.append(f"GPUs are reserved for it: it starts by {when} at the latest.")
         if (start := waiting.get("expected_start_s")) and not away:
             about.append(f"It is expected to start at {stamp(float(start))}.")
+        if left := (slurm or {}).get("left"):
+            about.append(f"Slurm chooses its GPUs when its turn comes: {left}.")
         about.append(f"As of the round at {stamp(answer['waiting_as_of'])}.")
         return [*about, str(away)] if away else about
     reason = (slurm or {}).get("reason")
@@ -273,84 +289,5 @@ def _waiting(answer: Mapping[str, Any]) -> list[str]:
         failed = outcome.get("why") or "no reason was recorded"
         return [f"It could not be placed: {failed}. {away or 'The next round tries again.'}"]
     if reason and reason not in NO_HOLD:
-        return [f"Slurm itself holds it: {reason}. {away or 'It is planned once that ends.'}"]
+        return [f"Why it waits: {slurm_words(reason)}. {away or 'It is planned once that ends.'}"]
     return [str(away or "It waits for the selector's next round.")]
-
-
-def _asked(d: Mapping[str, Any]) -> list[tuple[str, object]]:
-    asked, submitted = _flat(d["asked"]), stamp(d["submitted_at"])
-    return [("user", d["user"]), ("asked", asked), ("submitted", submitted)]
-
-
-def _decision_text(d: Mapping[str, Any]) -> str:
-    why = dict(d["why"])
-    estimate = estimate_text(why, d["user"], d["asked"])
-    for shown in ("estimate", "power", "over_limit"):  # in words elsewhere
-        why.pop(shown, None)
-    level = f"level {d['level']}"
-    if source := why.pop("penalty_from", None):
-        level += f", {source}"
-    entries: list[tuple[str, object]] = [
-        *_asked(d),
-        ("decided", f"{stamp(d['decided_at'])}, took {duration(d['took_ms'] / 1000)}"),
-        ("policy", d["policy"]),
-        ("chosen", place_text(d) + ("" if d["exact"] else " (Slurm chooses the GPUs)")),
-        *([("run time", f"{estimate}, on median GPUs")] if estimate else []),
-        ("slowdown", f"{d['slowdown']:.3f} predicted"),
-        ("locality", f"L {d['slowdown'] / d['score']:.4g} ({level})" if d["score"] else level),
-        ("score", f"V {d['score']:.3f}, of the slowest GPU"),
-        ("clock", f"{d['clock_mhz']} MHz" if d["clock_mhz"] else "default"),
-    ]
-    if d["victims"]:
-        some = why.pop("preempts_of_these", None)
-        among = f"{some} of these, Slurm chooses: " if some else ""
-        entries.append(("preempts", among + ", ".join(d["victims"])))
-    if due := why.pop("due", None):
-        entries.append(("due", due["text"]))
-    if summary := why.pop("summary", None):
-        entries.append(("why", summary))
-    blocks = []
-    for name, value in why.items():
-        title = name.replace("_", " ")
-        if isinstance(value, list) and value and all(isinstance(v, Mapping) for v in value):
-            blocks.append(f"{title.capitalize()}\n{_rows(value)}")
-        else:
-            entries.append((title, _short(value)))
-    return "\n\n".join([pairs(entries), *blocks])
-
-
-def _flat(detail: Mapping[str, Any]) -> str:
-    """``key=value`` pairs on one line, without unset values; times are formatted."""
-    return ", ".join(_pair(k, v) for k, v in detail.items() if v not in _UNSET)
-
-
-def _pair(key: str, value: Any) -> str:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number and value > _EPOCH_S and key.endswith("_s"):
-        return f"{key.removesuffix('_s')}={stamp(float(value))}"
-    return f"{key}={_short(value)}"
-
-
-def _rows(records: Sequence[Mapping[str, Any]]) -> str:
-    """A table of records; keys become columns, long lists are cut."""
-    headers = list(dict.fromkeys(key for record in records for key in record))
-    right = [h for h in headers if all(isinstance(r.get(h), int | float | None) for r in records)]
-    cells = [[_short(r.get(h)) for h in headers] for r in records[:_MAX_ROWS]]
-    text = table(headers, cells, right=right)
-    more = len(records) - _MAX_ROWS
-    return text + (f"\n... and {more} more, with --json" if more > 0 else "")
-
-
-def _short(value: Any) -> str:
-    """One value."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, list | tuple):
-        return " ".join(
-            f"[{_short(v)}]" if isinstance(v, list | tuple) else _short(v) for v in value
-        )
-    if isinstance(value, Mapping):
-        return _flat(value)
-    return "" if value is None else str(value)

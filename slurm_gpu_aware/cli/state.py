@@ -22,13 +22,14 @@ from slurm_gpu_aware.cli.output import (
     table,
 )
 from slurm_gpu_aware.cli.power import last_reading, power_line
+from slurm_gpu_aware.cli.slurm_reasons import held_words, slurm_words
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION
 from slurm_gpu_aware.time_text import duration, stamp
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.config.settings import Config
-    from slurm_gpu_aware.selector.job_answers import Reader
+    from slurm_gpu_aware.selector.job_answers import LiveJob, Reader
     from slurm_gpu_aware.slurm.records import SlurmJob
 
 _ROUND = ("started_at", "took_ms", "trigger", "queued", "placed", "waiting")
@@ -42,7 +43,10 @@ _PLACED = ("job_id", "user", "state", "nodes", "slots", "exact", "slowdown", "de
 @json_option
 @pass_context
 def queue(context: Context, user: str | None, as_json: bool) -> None:
-    """List parked jobs in Slurm's order with their reasons, and placed jobs with their GPUs.
+    """List parked jobs with their reasons, jobs left to Slurm, and placed jobs with their GPUs.
+
+    Jobs that wait stand in the order of Slurm's priority, highest first, and of their submission;
+    placed jobs in the order in which they were placed.
 
     \b
     Examples:
@@ -51,10 +55,10 @@ def queue(context: Context, user: str | None, as_json: bool) -> None:
     """
     from slurm_gpu_aware.gate.licence_gate import gate_state, selector_silence
     from slurm_gpu_aware.selector.job_answers import (
+        left_of,
         live_jobs,
         open_reader,
         parked_of,
-        reason_for,
         still_open,
         waiting_of,
     )
@@ -65,23 +69,19 @@ def queue(context: Context, user: str | None, as_json: bool) -> None:
         waiting = waiting_of(rounds[0] if rounds else None)
         open_decisions = reader.ledger.open_decisions()
         note = reader.note()
-    live, silence = None, None
-    try:
-        live = live_jobs(config)
-        silence = selector_silence(gate_state(config), config)
-    except SourceError as exc:
-        say(paragraph(f"{no_slurm(exc)} This is the queue of the selector's last round."))
+        live, silence = None, None
+        try:
+            live = live_jobs(config)
+            silence = selector_silence(gate_state(config), config)
+        except SourceError as exc:
+            say(paragraph(f"{no_slurm(exc)} This is the queue of the selector's last round."))
+        left = [_left(one, why) for one, why in left_of(live or (), reader)]
     away = silence is not None
     if live is None:
-        parked = [_parked(job_id, entry, None, away) for job_id, entry in waiting.items()]
+        parked = [_parked(job_id, entry, None, away) for job_id, entry in waiting.lines]
     else:
         parked = [
-            _parked(_shown(one.job), reason_for(one.job.id, waiting), one.reason, away)
-            | {
-                "user": one.job.user,
-                "gpus": one.job.req_tres.get("gres/gpu"),  # None: Slurm does not count GPUs
-                "submitted_at": one.job.submit_s,
-            }
+            _parked(_shown(one.job), waiting.of(one.job.id), one.reason, away) | _asks(one.job)
             for one in parked_of(live)
         ]
     placed = [
@@ -92,11 +92,12 @@ def queue(context: Context, user: str | None, as_json: bool) -> None:
     if user is not None:
         parked = [p for p in parked if p["user"] == user]
         placed = [p for p in placed if p["user"] == user]
+        left = [one for one in left if one["user"] == user]
     if as_json:
         absence = None if silence is None else asdict(silence)
-        print_json({"parked": parked, "placed": placed, "selector_away": absence})
+        print_json({"parked": parked, "left": left, "placed": placed, "selector_away": absence})
         return
-    click.echo(_queue_text(parked, placed, user))
+    click.echo(_queue_text(parked, left, placed, user))
     if silence is not None:
         say(paragraph(silence.sentences("parked jobs")))
     if note:
@@ -108,17 +109,30 @@ def _shown(job: SlurmJob) -> str:
     return f"{job.id}_[{job.array_tasks}]" if job.array_tasks else job.id
 
 
+def _asks(job: SlurmJob) -> dict[str, Any]:
+    return {
+        "user": job.user,
+        "gpus": job.req_tres.get("gres/gpu"),  # None: Slurm does not count GPUs
+        "submitted_at": job.submit_s,
+    }
+
+
+def _left(live: LiveJob, why: str) -> dict[str, Any]:
+    """A job that waits for Slurm alone."""
+    return {"job_id": _shown(live.job), **_asks(live.job), "reason": live.reason, "left": why}
+
+
 def _parked(
     job_id: str, entry: Mapping[str, Any] | None, slurm_reason: str | None, away: bool
 ) -> dict[str, Any]:
     """A parked job and why it waits. ``entry``: its own in the last round."""
     if entry is not None:
-        reason = str(entry.get("reason") or "no reason was recorded")
+        reason = held_words(str(entry.get("reason") or "no reason was recorded"))
         reason += " (when the selector last looked)" if away else ""
     elif slurm_reason in NO_HOLD:
         reason = "waits for the selector, which is away" if away else "waits for the next round"
     else:
-        reason = f"Slurm holds it: {slurm_reason}"
+        reason = slurm_words(str(slurm_reason))
     return {
         "job_id": job_id,
         "user": None,
@@ -130,7 +144,10 @@ def _parked(
 
 
 def _queue_text(
-    parked: Sequence[Mapping[str, Any]], placed: Sequence[Mapping[str, Any]], user: str | None
+    parked: Sequence[Mapping[str, Any]],
+    left: Sequence[Mapping[str, Any]],
+    placed: Sequence[Mapping[str, Any]],
+    user: str | None,
 ) -> str:
     blocks = [f"No job of {clean(user)} is parked." if user else "No job is parked."]
     if parked:
@@ -139,15 +156,31 @@ def _queue_text(
             for p in parked
         ]
         headers = ["job", "user", "gpus", "submitted", "why it waits"]
-        title = f"Parked ({len(parked)}, in Slurm's order)"
+        title = f"Parked ({len(parked)}), highest priority first, of equal ones the oldest"
         blocks = [f"{title}\n{table(headers, rows, right=['gpus'])}"]
+    if left:
+        rows = [
+            (
+                p["job_id"],
+                p["user"],
+                p["gpus"],
+                stamp(p["submitted_at"])[5:16],
+                p["reason"],
+                p["left"],
+            )
+            for p in left
+        ]
+        headers = ["job", "user", "gpus", "submitted", "slurm's reason", "why Slurm places it"]
+        title = f"Left to Slurm ({len(left)}), highest priority first"
+        blocks.append(f"{title}\n{table(headers, rows, right=['gpus'])}")
     if placed:
         rows = [
             (p["job_id"], p["user"], p["state"], f"{p['slowdown']:.2f}", place_text(p))
             for p in placed
         ]
         headers = ["job", "user", "state", "slowdown", "place"]
-        blocks.append(f"Placed ({len(placed)})\n{table(headers, rows, right=['slowdown'])}")
+        title = f"Placed ({len(placed)}), in the order of placing"
+        blocks.append(f"{title}\n{table(headers, rows, right=['slowdown'])}")
     return "\n\n".join(blocks)
 
 

@@ -24,6 +24,7 @@ from slurm_gpu_aware.clocks.driver import (
 )
 from slurm_gpu_aware.clocks.hooks import SCHEMA
 from slurm_gpu_aware.clocks.job import Record
+from slurm_gpu_aware.clocks.node import SHARED, NodeGres
 from slurm_gpu_aware.clocks.notes import NO_JOB, Note, Notes
 from slurm_gpu_aware.clocks.records import spool
 from slurm_gpu_aware.clocks.trusted_file import read_trusted
@@ -92,7 +93,7 @@ class Agent:
             self._report(trouble, now)
         records, self._records = self._records, []
         try:
-            spool(self._conf.spool, records, self._notes)
+            spool(self._conf.spool, records, self._notes, slurm_user=self._conf.slurm_user)
         except OSError:
             self._reported = None  # the next turn tells it again
 
@@ -170,6 +171,8 @@ class Agent:
             if orders is not None and now - since >= GRACE_S:
                 early[job_id] = math.inf
                 why = f"the job does not hold GPU {foreign[0]} of this node"
+                if NodeGres(os.environ.get("SLURM_CONF", ""), self._node).shared():
+                    why = SHARED  # so the prolog has opened no account
                 detail = {"gpus": foreign, "call": "order", "error": why, "seq": orders.seq}
                 self._tell("clock_failed", job_id, **detail)
         self._early, self._obeyed = early, obeyed

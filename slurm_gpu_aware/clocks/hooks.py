@@ -17,7 +17,7 @@ from __future__ import annotations
 from slurm_gpu_aware.clocks.accounts import Accounts
 from slurm_gpu_aware.clocks.driver import Result, counter_mj, lock_clocks, reset_clocks
 from slurm_gpu_aware.clocks.job import Job, parse_extra, parse_gpus
-from slurm_gpu_aware.clocks.node import NodeGres, agreed_gpus, has_step
+from slurm_gpu_aware.clocks.node import SHARED, NodeGres, agreed_gpus, has_step
 from slurm_gpu_aware.clocks.notes import Note, Notes
 
 TYPE_CHECKING = False
@@ -149,7 +149,7 @@ class Hook:
         mhz, gpus = asked
         gres = NodeGres(job.slurm_conf, job.node)
         if mhz and seen and gres.shared():
-            raise ValueError("no clock is set on a node with shards or MPS: jobs share its GPUs")
+            raise ValueError(SHARED)
         return mhz or None, agreed_gpus(seen, gpus, job.extra, gres)
 
     def _foreign(self, indices: Sequence[int], noted: Mapping[int, Note]) -> dict[int, str]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SLURM_CONF = "/etc/slurm/slurm.conf"
 """Where slurmd does not say in ``SLURM_CONF``; gres.conf lies beside it."""
+SHARED = "no clock is set on a node with shards or MPS: jobs share its GPUs"
 
 
 class NodeGres:

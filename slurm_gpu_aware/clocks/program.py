@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             hook.reset_all(every="--every" in words)
         said += [to_json(record) for record in hook.records]
-        spool(conf.spool, hook.records, notes)
+        spool(conf.spool, hook.records, notes, slurm_user=conf.slurm_user)
     except Exception as exc:  # a hook that raises would drain the node
         said.append(f"{words[0]}: {type(exc).__name__}: {exc}")
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
 import stat
 
 TYPE_CHECKING = False
@@ -33,9 +34,18 @@ def _value(value: object) -> str:
 
 
 def spool(
-    folder: str, records: Sequence[Record], notes: Notes, rotate_bytes: int = ROTATE_BYTES
+    folder: str,
+    records: Sequence[Record],
+    notes: Notes,
+    rotate_bytes: int = ROTATE_BYTES,
+    *,
+    slurm_user: str = "",
 ) -> None:
-    """Append the records to NODE.jsonl; one write, so that lines of several hooks do not mix."""
+    """Append the records to NODE.jsonl; one write, so that lines of several hooks do not mix.
+
+    Only root and the group of ``slurm_user``, if it is given, can read the file: a site may hide
+    jobs from other users.
+    """
     if not records:
         return
     os.makedirs(folder, mode=0o755, exist_ok=True)
@@ -43,9 +53,11 @@ def spool(
     text = "".join(to_json(record) + "\n" for record in records)
     handle = _open(file)
     try:
+        _hide(handle, slurm_user)
         if os.fstat(handle).st_size > rotate_bytes and _rotated(file, handle, notes):
             os.close(handle)
             handle = _open(file)
+            _hide(handle, slurm_user)
         os.write(handle, text.encode())
     finally:
         os.close(handle)
@@ -60,6 +72,22 @@ def _open(file: str) -> int:
         os.close(handle)
         raise PermissionError(errno.EPERM, "is not a file of ours", file)
     return handle
+
+
+def _hide(handle: int, slurm_user: str) -> None:
+    """Leave a file to its owner and the group of a user, if this is root and the user is known."""
+    if not slurm_user or os.geteuid() != 0:
+        return
+    try:
+        known = pwd.getpwuid(int(slurm_user)) if slurm_user.isdecimal() else None
+        group = (known or pwd.getpwnam(slurm_user)).pw_gid
+        found = os.fstat(handle)
+        if found.st_gid != group:
+            os.fchown(handle, -1, group)
+        if stat.S_IMODE(found.st_mode) != 0o640:
+            os.fchmod(handle, 0o640)
+    except (KeyError, ValueError, OverflowError, OSError):
+        pass  # on a file system where root is no root, the file stays as it is
 
 
 def _rotated(file: str, handle: int, notes: Notes) -> bool:

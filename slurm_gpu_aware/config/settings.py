@@ -103,7 +103,8 @@ class DueDatesConfig:
     """``[due_dates]``: the order of jobs with due dates."""
 
     order: str = "slurm"
-    """``pressure``: waiting neighbours with due dates exchange their places in Slurm's order."""
+    """``pressure``: waiting neighbours in Slurm's order with due dates exchange their places, if
+    they are of one user or one priority, or by the weights."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """QOS -> its weight, 1 for the others; jobs with a larger one come first."""
 
@@ -146,6 +147,9 @@ class GateConfig:
     """The reservation ends this long after the last heartbeat; parked jobs then start as usual."""
     show_running: bool = False
     """Show GPUs and score of a running job in its AdminComment."""
+    guard_head: bool = True
+    """Hold the GPUs that are kept for the first waiting job by reservations, against jobs that
+    cannot wait at the gate."""
     queue_tests: int = 4_000
     """Tests of a node for a parked job in a pass of Slurm's scheduler: 12,000 take about 0.1 s."""
 

@@ -204,6 +204,7 @@ def _lua_conf(site: Site) -> str:
             "gpus": max((len(n.indices) for n in site.nodes), default=0),
             "cpus": max(cpus) if all(cpus) else 0,
             "memory_mb": max(memory_mb) if all(memory_mb) else 0,
+            "shards": max((node.shards for node in with_gpus), default=0),
         },
     )
 

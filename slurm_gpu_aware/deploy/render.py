@@ -217,10 +217,14 @@ def lua_conf(
 ) -> str:
     """``gpu_aware_conf.lua``: the configuration of the filter in slurmctld; see `filter_table`.
 
-    ``largest``: ``gpus``, ``cpus``, ``memory_mb`` -> maximum of the nodes with GPUs; 0: unknown.
+    ``largest``: ``gpus``, ``cpus``, ``memory_mb`` -> maximum of the nodes with GPUs, ``shards`` ->
+    of their GPUs; 0: unknown.
     """
     table = filter_table(config, slurm_user, models)
-    table |= {f"max_{what}_per_node": count for what, count in largest.items() if count}
+    known = {what: count for what, count in largest.items() if count}
+    if shards := known.pop("shards", 0):
+        table["max_shards_per_gpu"] = shards
+    table |= {f"max_{what}_per_node": count for what, count in known.items()}
     head = "-- Written by `gpu-aware setup` from config.toml and the profile. Do not edit.\n"
     return f"{head}return {lua_value(table)}\n"
 

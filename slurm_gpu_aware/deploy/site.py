@@ -31,6 +31,8 @@ class ConfNode:
     cpus: int
     """At least as many as Slurm derives from the line."""
     memory_mb: int
+    shards: int
+    """Of its GPU with the most of them."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,10 @@ def _conf_node(record: Mapping[str, str]) -> ConfNode:
         value = record.get(key, "")
         return int(value) if value.isascii() and value.isdigit() else 0
 
-    kinds = [item.kind for item in parse_gres(record.get("gres", "")) if item.name == "gpu"]
+    gres = parse_gres(record.get("gres", ""))
+    kinds = [item.kind for item in gres if item.name == "gpu"]
+    gpus = sum(item.count for item in gres if item.name == "gpu") or 1
+    shards = [s.count if s.kind else -(-s.count // gpus) for s in gres if s.name == "shard"]
     sockets, cores = number("sockets"), number("corespersocket")
     boards = (number("boards") or 1) * number("socketsperboard")
     threads = (cores or 1) * (number("threadspercore") or 1)
@@ -124,4 +129,5 @@ def _conf_node(record: Mapping[str, str]) -> ConfNode:
         cores_per_socket=cores,
         cpus=max(number("cpus"), number("procs"), (sockets or boards) * threads),
         memory_mb=number("realmemory"),
+        shards=max(shards, default=0),
     )

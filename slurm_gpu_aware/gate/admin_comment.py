@@ -90,10 +90,12 @@ class OriginalRequest:
     admin_comment: str | None = None
     """AdminComment that a script of the site set before."""
     left: str | None = None
-    """Why the job is left to Slurm since its owner changed it; None: it is not."""
+    """Why the job is left to Slurm, as the filter found; None: it is not."""
     resizable: str | None = None
     """What becomes of its tasks if it gets another number of GPUs: ``gpus``: as many more or fewer,
     ``nodes``: they stay. None: it must not."""
+    partial: bool = False
+    """Its request is too long for a record, which holds only why it is left to Slurm."""
 
 
 _KEYS = dict(rules.RECORD_KEYS)

@@ -54,6 +54,11 @@ class GatedJob:
         """Whether its nodes or GPUs differ from the request, whatever the marker says."""
         return _is_bound(self.job, self.original)
 
+    @property
+    def left(self) -> bool:
+        """Whether Slurm chooses the nodes and GPUs of a released job."""
+        return not self.bound and (self.original.left is not None or not self.job.req_nodes)
+
     @cached_property
     def deferred(self) -> bool:
         """Whether its begin time is the filter's, not one that a user or a requeue set later."""
@@ -82,6 +87,8 @@ def gated_job(job: SlurmJob, gate: GateConfig) -> GatedJob | None:
     original = parse(job.admin_comment)
     if original is None:
         return None
+    if original.partial:
+        original = replace(original, licenses=_own_licences(job, gate))
     marker = marker_of(job.admin_comment)
     return GatedJob(job, original, marker, _phase(job, original, marker, gate))
 
@@ -91,7 +98,15 @@ def gated_jobs(jobs: Iterable[SlurmJob], gate: GateConfig) -> list[GatedJob]:
     return [gated for job in jobs if (gated := gated_job(job, gate)) is not None]
 
 
+def _own_licences(job: SlurmJob, gate: GateConfig) -> str | None:
+    """Those of its user, as Slurm shows them."""
+    own = (f"{name}:{count}" for name, count in job.licenses if name != gate.licence)
+    return ",".join(own) or None
+
+
 def _is_bound(job: SlurmJob, original: OriginalRequest) -> bool:
+    if original.left is not None:
+        return False
     try:
         return is_bound(job, original)
     except SourceError:
@@ -120,6 +135,11 @@ def task_number(job_id: str) -> float:
     """Number of an array task; inf: another job, or the unsplit rest of an array, which is last."""
     task = job_id.partition("_")[2]
     return float(task) if task else math.inf
+
+
+def queue_order(job: SlurmJob) -> tuple[float, float, int, float]:
+    """Sort key of Slurm's order: priority, age, number; tasks of one array by task number."""
+    return -job.priority, job.submit_s, job.array_id or job.raw_id, task_number(job.id)
 
 
 def has_task(job: SlurmJob, job_id: str) -> bool:
@@ -153,6 +173,8 @@ def bound_orphan(job: SlurmJob, gate: GateConfig, last: LastDecision) -> GatedJo
     """
     slots = bound_slots(job)
     same_nodes = bool(job.req_nodes) and set(job.req_nodes) == set(last.nodes)
+    if not last.nodes:  # Slurm was to choose them
+        same_nodes = slots is None
     original = parse(last.record) if last.user == job.user else None
     if original is None or (slots != last.gpus if slots is not None else not same_nodes):
         return None
@@ -173,13 +195,12 @@ def unbound_orphans(jobs: Iterable[SlurmJob], gate: GateConfig) -> list[GatedJob
 
 def unbound_orphan(job: SlurmJob, gate: GateConfig) -> GatedJob:
     """The gated job of an orphan at the gate: its present request without the gate's licence."""
-    own = ",".join(f"{name}:{n}" for name, n in job.licenses if name != gate.licence)
     original = OriginalRequest(
         tres_per_node=job.tres_per_node,
         tres_per_job=job.tres_per_job,
         tres_per_task=job.tres_per_task,
         cpus_per_tres=job.cpus_per_tres,
-        licenses=own or None,
+        licenses=_own_licences(job, gate),
         req_nodes=",".join(job.req_nodes) or None,
         tres_freq=job.tres_freq,
     )

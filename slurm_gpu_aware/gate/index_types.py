@@ -50,6 +50,21 @@ def gpu_item(text: str | None) -> GpuItem | None:
     return GpuItem(int(gpus[0][2] or 1), gpus[0][1], others)
 
 
+def gpus_and_shards(text: str | None) -> tuple[int, int]:
+    """(GPUs, shards) of all entries of a TRES list, of any type; MPS count as a shard."""
+    gpus = shards = 0
+    for item in _items(text):
+        name, _, rest = item.removeprefix("gres/").removeprefix("gres:").partition(":")
+        name, _, more = name.partition("=")
+        number = (rest or more).rpartition(":")[2].rpartition("=")[2]
+        count = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else 1
+        if name == "gpu":
+            gpus += count
+        elif name in ("shard", "mps"):
+            shards += count if name == "shard" else 1
+    return gpus, shards
+
+
 def _items(text: str | None) -> list[str]:
     return [item for item in (text or "").split(",") if item]
 

@@ -38,6 +38,7 @@ plain nodes
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
@@ -50,7 +51,7 @@ from slurm_gpu_aware.gate.index_types import (
     typed_gres,
     typed_shards,
 )
-from slurm_gpu_aware.slurm.hostlist import check_node_names, expand_hostlist
+from slurm_gpu_aware.slurm.hostlist import check_node_names, expand_hostlist, hostlist
 from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.slurm.updates import TRES_FIELDS
 
@@ -58,6 +59,7 @@ Fields = tuple[tuple[str, str], ...]
 
 _SHOWN = {
     "ReqNodeList": "req_nodes",
+    "ExcNodeList": "exc_nodes",
     "ReservationName": "holding_pool",
     **TRES_FIELDS,
     "CpusPerTres": "cpus_per_tres",
@@ -293,6 +295,18 @@ def restored_fields(job: SlurmJob, original: OriginalRequest, *, marked: bool) -
     return tuple(fields)
 
 
+def excluded(original: OriginalRequest, nodes: Sequence[str]) -> Fields:
+    """Fields that keep a job off these nodes, too; raises ValueError for a name that is none."""
+    names = {*_names(original.exc_nodes), *check_node_names(nodes)}
+    return (("ExcNodeList", hostlist(names)),) if nodes else ()
+
+
+def excluded_again(job: SlurmJob, original: OriginalRequest) -> Fields:
+    """Field that takes back what `excluded` has added."""
+    own = _names(original.exc_nodes)
+    return () if set(job.exc_nodes) == set(own) else (("ExcNodeList", hostlist(own)),)
+
+
 def _node_range(request: OriginalRequest) -> tuple[str, str]:
     least, most = request.nodes or (1, None)
     top = _NO_MAXIMUM if most is None else max(least, min(most, _MOST_NODES))
@@ -335,9 +349,9 @@ def differences(job: SlurmJob, fields: Fields) -> list[str]:
         if name not in _SHOWN:
             continue
         seen = getattr(job, _SHOWN[name]) or ""
-        if name == "ReqNodeList":
+        if name in ("ReqNodeList", "ExcNodeList"):
+            same = set(seen) == set(_names(wanted))
             seen = ",".join(seen)
-            same = set(job.req_nodes) == set(_names(wanted))
         elif name.startswith("TresPer") or name == "CpusPerTres":
             same = same_tres(seen, wanted)
         else:

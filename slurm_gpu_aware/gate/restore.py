@@ -26,7 +26,12 @@ from slurm_gpu_aware.gate.gated_job import (
 )
 from slurm_gpu_aware.gate.holding_pool import leave_pool_fields
 from slurm_gpu_aware.gate.owner_change import is_changed, settle_changes
-from slurm_gpu_aware.gate.request_forms import Fields, kept_tasks, restored_fields
+from slurm_gpu_aware.gate.request_forms import (
+    Fields,
+    excluded_again,
+    kept_tasks,
+    restored_fields,
+)
 from slurm_gpu_aware.gate.typed_requests import gpu_types, type_sentence
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.client import SlurmClient
@@ -83,9 +88,7 @@ def restore(
         client, gate, [job for job in jobs if job.phase not in at_rest], now, wrong
     )
     most = None if then is JobPhase.OPENED else _MAX_TASKS  # no call follows an operator's
-    restoring = {
-        job.id: _updates(job, _restored(job), split, most, wrong) for job in outcome.parked
-    }
+    restoring = {job.id: _updates(job, restored(job), split, most, wrong) for job in outcome.parked}
     bound = _send(client, wrong, restoring)
     if then is not JobPhase.WAITING:
         opening: dict[str, list[JobUpdate]] = {}
@@ -172,11 +175,18 @@ def _updates(
         return []
 
 
-def _restored(job: GatedJob) -> Fields:
-    """Fields that clear binding, clock and marker; none for an unreadable request, never placed."""
+def restored(job: GatedJob) -> Fields:
+    """Fields that clear binding, clock and marker of a job behind the closed gate.
+
+    None for an unreadable request, which was never placed.
+    """
     bound = job.marker is not None and job.marker.phase in BOUND
     try:
-        fields = restored_fields(job.job, job.original, marked=bound)
+        fields: Fields = ()
+        if job.original.left is None:
+            fields = restored_fields(job.job, job.original, marked=bound)
+        if bound and not job.original.partial:
+            fields += excluded_again(job.job, job.original)
         JobUpdate(job.id, fields)
     except (SourceError, ValueError) as exc:
         log.warning("job %s keeps its present request: %s", job.id, exc)
@@ -200,7 +210,7 @@ def open_fields(job: GatedJob, now: float, then: JobPhase | None = None) -> Fiel
         state = None if then is JobPhase.RELEASED else ""
         comment = marked(job.job.admin_comment or "", then, job.job.restarts, now, state)
         fields = (("AdminComment", comment), *fields)
-    if then in (JobPhase.LEFT, JobPhase.OPENED):
+    if then in (JobPhase.LEFT, JobPhase.OPENED) or job.left:
         fields += kept_tasks(job.original)
     return (*fields, *begin_fields(job, now))
 

@@ -32,6 +32,8 @@ class Assignment:
     """SM clock to lock; None: the default clock."""
     victims: tuple[str, ...] = ()
     """Running jobs that Slurm preempts for this job; unless ``exact``, Slurm chooses among them."""
+    kept_off: tuple[int, ...] = ()
+    """Node indices on which Slurm must not start a job whose GPUs it chooses, ascending."""
     why: Mapping[str, Any] = field(default_factory=dict)
     """The policy's account as JSON values: cells tried, candidates, ties, bandwidths. Every policy
     sets ``summary`` (one sentence)."""

@@ -1,12 +1,14 @@
 """Classes that users gave their jobs, for jobs with ``class=auto``.
 
-The newest class that the user gave to a job of the same name counts, or that was stored for this
-name (`gpu-aware-profile classify --save`); without one, the newest that the user gave to a job of
-the same account. No job of another user counts.
+The newest class that the user gave to an earlier job of the same name counts, or that was stored
+for this name (`gpu-aware-profile classify --save`); without one, the newest that the user gave to
+an earlier job of the same account. No job of another user counts, and no later one: what a job
+waits for does not change under it.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,9 +19,12 @@ UNKNOWN_CLASS = ("site", "nothing")
 """Values of `AskedClass.source` of jobs whose class is only the site's default."""
 _KEPT_OF_USER = 400
 """Names and accounts of one user; the one without a job for longest goes."""
+_KEPT_OF_KEY = 4
+"""Classes of one name or account, of a run of equal ones the first and the last."""
 _ALL_KEPT = 50_000
-"""Of all users (15 MB); the user without a job for longest goes."""
+"""Of all users (at most 40 MB); the user without a job for longest goes."""
 
+_ANY = (math.inf, 0)
 _Key = tuple[str, str]
 """``name`` or ``account``, and which one."""
 
@@ -38,6 +43,13 @@ class GivenClass:
     """Empty: not known."""
     job_id: str | None = None
     """None: stored."""
+
+    @property
+    def turn(self) -> tuple[float, int]:
+        """Key of the order of jobs by submission; what is stored holds for all jobs."""
+        if self.job_id is None:
+            return -math.inf, 0
+        return self.at, int(self.job_id.partition("_")[0])
 
 
 @dataclass(frozen=True)
@@ -67,7 +79,7 @@ class ClassHistory:
     """The newest class by user and job name, and by user and account. Its size is bounded."""
 
     def __init__(self, given: Iterable[GivenClass] = ()) -> None:
-        self._users: OrderedDict[str, OrderedDict[_Key, GivenClass]] = OrderedDict()
+        self._users: OrderedDict[str, OrderedDict[_Key, tuple[GivenClass, ...]]] = OrderedDict()
         self._count = 0
         for one in given:
             self.note(one)
@@ -77,15 +89,13 @@ class ClassHistory:
         return self._count
 
     def note(self, given: GivenClass) -> None:
-        """Take in a class; an older one of the same name or account is replaced, never a newer."""
+        """Take in a class; a job of which another one is known gets the new one."""
         user = given.user[:MAX_JOB_NAME]
         known = self._users.setdefault(user, OrderedDict())
         self._users.move_to_end(user)
         for key in _keys(given.name, given.account):
-            if key in known and known[key].at > given.at:
-                continue
             self._count += key not in known
-            known[key] = given
+            known[key] = _with(known.get(key, ()), given)
             known.move_to_end(key)
             if len(known) > _KEPT_OF_USER:
                 known.popitem(last=False)
@@ -94,15 +104,35 @@ class ClassHistory:
             _, gone = self._users.popitem(last=False)
             self._count -= len(gone)
 
-    def of(self, user: str, name: str, account: str) -> tuple[str, GivenClass] | None:
-        """(``name`` or ``account``: what it has in common, the newest class); None: none known."""
+    def of(
+        self, user: str, name: str, account: str, before: tuple[float, int] = _ANY
+    ) -> tuple[str, GivenClass] | None:
+        """(``name`` or ``account``: what it has in common, the newest class); None: none known.
+
+        ``before``: time of submission and number of the job; later ones do not count.
+        """
         known = self._users.get(user[:MAX_JOB_NAME])
         if known is None:
             return None
         for key in _keys(name, account):
-            if key in known:
-                return key[0], known[key]
+            for given in reversed(known.get(key, ())):
+                if given.turn < before:
+                    return key[0], given
         return None
+
+
+def _with(known: tuple[GivenClass, ...], given: GivenClass) -> tuple[GivenClass, ...]:
+    """The classes of a name or account with one more, by their times."""
+    by_job = {one.job_id: one for one in (*known, given)}
+    stored = [one for one in (*known, given) if one.job_id is None]
+    if stored:
+        by_job[None] = max(stored, key=lambda one: one.at)
+    kept: list[GivenClass] = []
+    for one in sorted(by_job.values(), key=lambda one: one.at):
+        if len(kept) > 1 and {kept[-1].app_class, kept[-2].app_class} == {one.app_class}:
+            kept.pop()
+        kept.append(one)
+    return tuple(kept[-_KEPT_OF_KEY:])
 
 
 def _keys(name: str, account: str) -> list[_Key]:

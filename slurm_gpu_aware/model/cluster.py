@@ -215,6 +215,11 @@ class Cluster:
     """Slurm's order of preemption."""
     shards: Shards | None = None
     """Shards of its GPUs; None: no GPU has some. A GPU of which some are in use is not free."""
+    by_slurm: BoolArray | None = None
+    """(N, W): no job holds the GPU, but Slurm may give it to a released job whose GPUs it chooses,
+    so that only more such jobs can get it; such a GPU is not ``free``. None: no such GPU."""
+    starting: BoolArray | None = None
+    """(N,): a job placed on exact GPUs of the node has not started; None: on no node."""
     power_w: FloatArray | None = None
     """(2,) power that the site's limit leaves for more jobs, and power that jobs of ours draw above
     that of idle GPUs; None: there is no limit."""
@@ -243,8 +248,23 @@ class Cluster:
             free_memory_mb=self.free_memory_mb.copy(),
             sockets=None if self.sockets is None else self.sockets.copy(),
             asleep=None if self.asleep is None else self.asleep.copy(),
+            by_slurm=None if self.by_slurm is None else self.by_slurm.copy(),
             power_w=None if self.power_w is None else self.power_w.copy(),
         )
+
+    @property
+    def not_held(self) -> BoolArray:
+        """(N, W): no job holds the GPU, whether or not exact ones can be chosen."""
+        return self.free if self.by_slurm is None else self.free | self.by_slurm
+
+    def leave_to_slurm(self, nodes: BoolArray) -> None:
+        """Mark all free GPUs of (N,) nodes as ones that Slurm may give to a released job, in place.
+
+        ``by_slurm`` must not be None.
+        """
+        assert self.by_slurm is not None  # noqa: S101 - a round with such jobs has it
+        self.by_slurm[nodes] |= self.free[nodes]
+        self.free[nodes] = False
 
     def empty(self, *, repaired: bool = False) -> Cluster:
         """The same nodes without any job, by what they have: on it a job is possible or not.
@@ -268,6 +288,8 @@ class Cluster:
             sockets=None if self.sockets is None else self.sockets.idle(),
             shards=None if shards is None else replace(shards, free=np.zeros_like(shards.free)),
             power_w=None,
+            by_slurm=None if self.by_slurm is None else np.zeros_like(self.by_slurm),
+            starting=None,
         )
 
     def has_power(self, power_w: float) -> bool:

@@ -42,6 +42,38 @@ class Postponement:
     """What was weighed; one sentence for the user."""
 
 
+@dataclass(frozen=True)
+class Part:
+    """Equal nodes of a job whose GPUs Slurm chooses, by counts."""
+
+    gpus: int
+    """GPUs of all its nodes together; shards of a GPU count as the GPU."""
+    per_node: int | None = None
+    """GPUs of each node; None: they may be spread unevenly."""
+    min_nodes: int = 1
+    max_nodes: int | None = None
+    cpus: int = 0
+    """CPUs of all its nodes together."""
+    memory_mb: int = 0
+    """Memory of all its nodes together."""
+    shards: int = 0
+    """Shards of one GPU of each node; 0: whole GPUs."""
+
+
+@dataclass(frozen=True)
+class LeftToSlurm:
+    """A job of which Slurm chooses nodes and GPUs; a round decides when it starts."""
+
+    reason: str
+    """Why it is left to Slurm; completes a sentence."""
+    parts: tuple[Part, ...]
+    """Several for a heterogeneous job."""
+    fixed: bool = False
+    """Its nodes cannot be narrowed: it may get any of the eligible ones."""
+    again: bool = False
+    """It did not start on the nodes to which a round narrowed it."""
+
+
 @dataclass(frozen=True, eq=False)
 class Request:
     """One job (or array task) that waits for GPUs. Each of its nodes gives equally many."""
@@ -136,6 +168,8 @@ class Request:
     """Waiting time; a round sets it for policies that may postpone."""
     postponed: Postponement | None = None
     """Its wait for a better set, as the last round that let it wait saw it; None: none has."""
+    left: LeftToSlurm | None = None
+    """Slurm chooses its nodes and GPUs; None: a policy does."""
     relaxed: bool = False
     """A question of capacity: a policy that may postpone accepts any set that fits."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -151,6 +185,14 @@ class Request:
     def tier(self) -> float:
         """The tier of its partition."""
         return self.priority // TIER
+
+    def is_behind(self, other: Request) -> bool:
+        """Whether it stands behind a job of another user, by tier and Slurm's priority.
+
+        Nothing that users say of their jobs may take anything from the other one then. Of users
+        that are not known no two are the same.
+        """
+        return self.priority < other.priority and not (self.user and self.user == other.user)
 
     @property
     def least_gpus(self) -> int:

@@ -16,6 +16,7 @@ from functools import cache
 
 import numpy as np
 
+from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, Gpus, each_gpu
 from slurm_gpu_aware.model.request import Postponement, Request
@@ -39,6 +40,8 @@ class Shadow:
     """The cluster at ``start_s`` without the reserved resources."""
     bound: bool = False
     """The head needs cores of certain sockets."""
+    by_slurm: bool = False
+    """Slurm chooses the head's GPUs."""
 
 
 def reserve(
@@ -83,7 +86,7 @@ def reserve(
     assignment, rest = at(start_s)
     assert assignment is not None  # noqa: S101 - it fits then
     take(rest, head, assignment)
-    return Shadow(start_s, assignment.gpus, rest, head.bound)
+    return Shadow(start_s, assignment.gpus, rest, head.bound, head.left is not None)
 
 
 class BackfillRoom:
@@ -97,7 +100,7 @@ class BackfillRoom:
         """Resources that a job may use past the shadow start."""
         if shadow is not None:
             self.outside = replace(cluster.copy(), asleep=cluster.asleep)
-            keep_least(self.outside, cluster, shadow.rest, slice(None))
+            self._set_outside(slice(None))
 
     @property
     def reserved(self) -> tuple[Gpu, ...]:
@@ -113,6 +116,8 @@ class BackfillRoom:
         """Return the cluster that the job may choose from."""
         if self.shadow is None or self.ends_before(request, now_s):
             return self.now
+        if request.left is not None:
+            return self._for_slurm(request)
         if self.shadow.bound and not request.bound:
             return _keeping_cores(self.outside, request, self.shadow.gpus)
         if request.bound and request.fills_sockets:
@@ -132,8 +137,40 @@ class BackfillRoom:
                         node, slots, share.cpus, share.memory_mb, share.socket_cpus
                     )
                 self.shadow.rest.draw(request.power_w)
-            keep_least(self.outside, self.now, self.shadow.rest, list(assignment.nodes))
+            self._set_outside(list(assignment.nodes))
         return held
+
+    def _set_outside(self, rows: list[int] | slice) -> None:
+        assert self.shadow is not None  # noqa: S101 - the callers have checked
+        keep_least(self.outside, self.now, self.shadow.rest, rows)
+        if self.shadow.by_slurm:
+            # Exact GPUs of its nodes would keep it from them until their jobs have started.
+            nodes = [node for node, _ in self.shadow.gpus]
+            self.outside.leave_to_slurm(np.isin(np.arange(self.now.shape[0]), nodes))
+
+    def _for_slurm(self, request: Request) -> Cluster:
+        """The cluster for a job of which Slurm chooses the GPUs: no node with reserved ones."""
+        kept = self._reserved_nodes()
+        if request.left is not None and request.left.fixed:
+            may = kept if request.eligible is None else kept & request.eligible
+            kept = np.full(len(kept), bool(may.any()))
+        if not kept.any():
+            return self.outside
+        none = kept[:, None]
+        by_slurm = self.outside.not_held & ~none
+        return replace(self.outside, free=self.outside.free & ~none, by_slurm=by_slurm)
+
+    def kept_off(self, request: Request, now_s: float) -> tuple[int, ...]:
+        """Nodes with reserved GPUs that Slurm must not give to this job."""
+        if self.ends_before(request, now_s):
+            return ()
+        return tuple(np.flatnonzero(self._reserved_nodes()).tolist())
+
+    def _reserved_nodes(self) -> BoolArray:
+        """(N,) nodes with free GPUs that are reserved; none for a head that counts suffice."""
+        kept = (self.now.not_held & ~self.outside.not_held).any(axis=1)
+        by_slurm = self.shadow is None or self.shadow.by_slurm
+        return np.asarray(kept & (not by_slurm), dtype=np.bool_)
 
 
 def _keeping_cores(cluster: Cluster, request: Request, head: Gpus) -> Cluster:

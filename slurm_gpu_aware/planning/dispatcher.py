@@ -15,6 +15,7 @@ from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.constraints import constrained
 from slurm_gpu_aware.placement.feasible import common_reason, enough_free
+from slurm_gpu_aware.placement.left_to_slurm import LeftPolicy
 from slurm_gpu_aware.placement.policy import Policy, Reason
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning.plan import PlanSettings
@@ -27,7 +28,9 @@ _SHAPE = attrgetter(
     *("app_class", "bandwidth_sensitive", "pattern", "policy", "gpu_model"),
     *("bound", "several_sockets", "fills_sockets", "gpus_per_socket", "cpus", "cpus_per_gpu"),
     *("memory_mb_per_node", "memory_mb_per_cpu", "memory_mb_per_gpu", "whole_memory", "power_w"),
+    "left",
 )
+_LEFT = LeftPolicy()
 
 
 class PlacementFailedError(Exception):
@@ -66,6 +69,8 @@ class Dispatcher:
         """
         try:
             policy = self._policy(request)
+            if request.left is not None:
+                return policy.place(request, cluster) if _enough(request, cluster) else None
             aged = self._aged(request, policy)
             wait = self._wait(aged, cluster, policy)
             if wait is not None and self._keeps(wait, aged, least_now(aged, cluster), policy):
@@ -148,6 +153,8 @@ class Dispatcher:
             return Reason(common_reason(request, cluster))
 
     def _policy(self, request: Request) -> Policy:
+        if request.left is not None:
+            return _LEFT
         name = request.policy or self.settings.policy
         options = {**self.options.get(name, {}), **request.options}
         key = f"{name} {sorted(options.items())!r}" if options else name
@@ -164,7 +171,9 @@ class Dispatcher:
 
 def _enough(request: Request, cluster: Cluster) -> bool:
     """Say whether power and GPUs are enough, without any other rule."""
-    return cluster.has_power(request.power_w) and enough_free(request, cluster)
+    if not cluster.has_power(request.power_w):
+        return False
+    return request.left is not None or enough_free(request, cluster)
 
 
 def _power_words(request: Request, cluster: Cluster) -> str:

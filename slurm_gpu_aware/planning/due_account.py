@@ -28,6 +28,8 @@ class DueAccount:
     """Time by which that end would be late with the largest number of GPUs from now on, mostly
     negative (STS, section V)."""
     by_epochs: bool = False
+    passed: bool = False
+    """Whether it had passed when the account was made."""
 
     @property
     def impossible(self) -> bool:
@@ -42,6 +44,8 @@ class DueAccount:
     @property
     def text(self) -> str:
         """For example ``2026-12-01 18:00:00; met in 93% of 14 earlier runs ...``."""
+        if self.passed and not self.in_time:
+            return f"{stamp(self.due_s)}; it has passed, so it plays no part"
         if self.in_time is None:
             return f"{stamp(self.due_s)}; no earlier run of its name says whether it is met"
         words = f"{stamp(self.due_s)}; "
@@ -60,7 +64,7 @@ class DueAccount:
     def values(self) -> dict[str, Any]:
         """For the ledger."""
         ends_s = self.ends_s if math.isfinite(self.ends_s) else None
-        left_out = ("growth", "weight", "pressure_s", "by_epochs")
+        left_out = ("growth", "weight", "pressure_s", "by_epochs", "passed")
         values = {name: value for name, value in vars(self).items() if name not in left_out}
         grows = {"grows": [list(step) for step in self.growth]} if self.growth else {}
         return {**values, **grows, "ends_s": ends_s, "text": self.text}

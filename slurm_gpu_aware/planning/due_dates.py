@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import groupby
@@ -26,8 +26,9 @@ def due_account(
     if request.due is None:
         return None
     plan = due_plan(request, now, slowdown=slowdown, running=running)
+    passed = request.due.due_s <= now
     if plan is None:
-        return DueAccount(request.due.due_s, None)
+        return DueAccount(request.due.due_s, 0.0 if passed else None, passed=passed)
     gpus, growth = plan.gpus, [(now + time, gpus) for time, gpus in plan.growth]
     if running and gpus > request.gpus:
         growth.insert(0, (now, gpus))
@@ -42,6 +43,7 @@ def due_account(
         request.due.weight,
         now + plan.least_s - request.due.due_s if plan.in_time else -math.inf,
         by_epochs=plan.by_epochs,
+        passed=passed,
     )
 
 
@@ -59,9 +61,11 @@ def in_order(
 ) -> list[Request]:
     """The queue in Slurm's order; by the settings, neighbours with due dates exchange places.
 
-    Those of a partition tier with no other job between them come in the order of their weights and
-    pressures. No job passes another kind of job, one whose due date plays no part, or one that has
-    waited for as long as it is expected to run.
+    Those of a partition tier with no other job between them come in the order of their weights,
+    which the site sets. Then those of one user, and those of one Slurm priority, come in the order
+    of their pressures: users invent due dates, so these take no job past one of another user and a
+    higher priority. No job passes another kind of job, one whose due date plays no part, or one
+    that has waited for as long as it is expected to run.
     """
     ordered = in_slurm_order(queue)
     if not settings.due_by_pressure:
@@ -71,26 +75,47 @@ def in_order(
         for request in ordered
         if (account := accounts.get(request.job_id)) is not None and counts(request, account)
     }
+    stay = {r.job_id for r in ordered if now - r.submit_s >= r.expected_s}
+    return _exchanged(ordered, turns, stay)
 
-    def neighbours(request: Request) -> object:
-        return request.tier if request.job_id in turns else request.job_id
 
-    groups = groupby(ordered, neighbours)
-    return [request for _, group in groups for request in _by_turn(group, turns, now)]
+def _exchanged(
+    ordered: Sequence[Request], turns: Mapping[str, tuple[float, float]], stay: Collection[str]
+) -> list[Request]:
+    """Jobs in Slurm's order; those with turns exchange places, as `in_order` says.
+
+    No job passes one of ``stay``.
+    """
+    weights = {job_id: (weight, 0.0) for job_id, (weight, _) in turns.items()}
+    own = [r for r in ordered if r.job_id in turns]
+    found = _within(ordered, {r.job_id: (r.tier,) for r in own}, weights, stay)
+    found = _within(found, {r.job_id: (r.tier, r.user or r.job_id) for r in own}, turns, stay)
+    return _within(found, {r.job_id: (r.priority,) for r in own}, turns, stay)
+
+
+def _within(
+    ordered: Sequence[Request],
+    kinds: Mapping[str, object],
+    turns: Mapping[str, tuple[float, float]],
+    stay: Collection[str],
+) -> list[Request]:
+    """The jobs; neighbours of one kind stand by their turns."""
+    groups = groupby(ordered, lambda request: kinds.get(request.job_id, request.job_id))
+    return [request for _, group in groups for request in _by_turn(group, turns, stay)]
 
 
 def _by_turn(
-    group: Iterable[Request], turns: Mapping[str, tuple[float, float]], now: float
+    group: Iterable[Request], turns: Mapping[str, tuple[float, float]], stay: Collection[str]
 ) -> Iterator[Request]:
-    """Jobs by their turns; none passes one before it that has waited for long."""
+    """Jobs by their turns; none passes one of ``stay`` before it."""
     before: list[tuple[tuple[float, float], int, Request]] = []
     for place, request in enumerate(group):
         heappush(before, (turns.get(request.job_id, (0.0, 0.0)), place, request))
-        waits_long = now - request.submit_s >= request.expected_s
-        while waits_long:
+        stays = request.job_id in stay
+        while stays:
             *_, first = heappop(before)
             yield first
-            waits_long = first is not request
+            stays = first is not request
     while before:
         yield heappop(before)[-1]
 
@@ -135,13 +160,18 @@ def accounted(running: Iterable[Movable], cluster: Cluster, now: float) -> list[
 
 
 def due_growth(running: Iterable[Movable], now: float) -> list[Movable]:
-    """Of jobs of `accounted` those that should have more GPUs now, in their turn."""
-    late = [
-        (one.account.turn, one)
-        for one in running
-        if one.account is not None and one.account.growth and one.account.growth[0][0] <= now
-    ]
-    return [one for _, one in sorted(late, key=lambda entry: entry[0])]
+    """Of jobs of `accounted` those that should have more GPUs now, in their turn.
+
+    That is Slurm's order, with the exchanges of `in_order` between all that are late.
+    """
+    late: dict[str, tuple[Movable, tuple[float, float]]] = {}
+    for one in running:
+        account = one.account
+        if account is not None and account.growth and account.growth[0][0] <= now:
+            late[one.request.job_id] = one, account.turn
+    ordered = in_slurm_order(one.request for one, _ in late.values())
+    turns = {job_id: turn for job_id, (_, turn) in late.items()}
+    return [late[request.job_id][0] for request in _exchanged(ordered, turns, ())]
 
 
 def next_growth(running: Iterable[Movable], now: float) -> float:

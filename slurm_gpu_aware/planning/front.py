@@ -6,7 +6,7 @@ It tells what a move of a running job would take from the waiting jobs.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu_aware.model.assignment import Assignment
@@ -44,6 +44,12 @@ class Front:
             return True
         first, now = before.shadow, self.shadow
         return first is None or (now is not None and now.start_s <= first.start_s)
+
+    def later(self, before: Front) -> Iterator[Request]:
+        """Jobs of an earlier front that end later than there, by worse GPUs."""
+        for request, ratio in before.starts.values():
+            if self.starts[request.job_id][1] > ratio:
+                yield request
 
     def loses_gpu_s(self, before: Front) -> float:
         """GPU time by which the jobs of an earlier front end later, less that of earlier ends."""

@@ -6,8 +6,10 @@ the starts of a round: where jobs always wait, no GPU would be left after the st
 waiting jobs get what a move leaves, and a move is allowed only if
 
 - all jobs at the front of the queue that fit now still fit,
-- the first that does not fit can start no later than before (EASY's promise), and
-- it saves more GPU time than the jobs at the front lose by it.
+- the first that does not fit can start no later than before (EASY's promise),
+- it saves more GPU time than the jobs at the front lose by it, and
+- no job of another user with a higher priority gets worse GPUs by it: what a move saves rests on
+  what users say of their jobs.
 
 A moldable job with a size table may grow by a move, while every waiting job fits, and shrink by one
 so that waiting jobs start (`shrinking`). None changes its number twice in `MoveSettings.again_s`.
@@ -187,9 +189,14 @@ class _Moves:
 
     def _takes_from(self, before: Front, then: Front, move: Move) -> bool:
         """Say whether a move takes a start, a reservation or GPU time from the waiting jobs."""
+        if before.preempts or not then.keeps(before):
+            return True
+        passes = any(move.request.is_behind(request) for request in then.later(before))
+        if passes and (move.due or self.moves.sticky):
+            return True
         if move.due:
-            return before.preempts or not then.keeps(before)
-        if before.preempts or not then.keeps(before) or (move.grows and before.head is not None):
+            return False
+        if move.grows and before.head is not None:
             return True
         if not {*move.starts} <= then.starts.keys() - before.starts.keys():
             return True

@@ -29,9 +29,16 @@ def id_key(job_id: str) -> tuple[tuple[int, ...], str]:
 
 
 def by_class(prefix: Iterable[Request], classes: Sequence[str]) -> list[Request]:
-    """Placement priority (PAL, section III-B): most sensitive class first, unknown ones last."""
+    """Placement priority (PAL, section III-B): most sensitive class first, unknown ones last.
+
+    Jobs whose GPUs Slurm chooses come before them: no exact GPUs of their nodes can be chosen then.
+    """
     rank = {name: position for position, name in enumerate(classes)}
-    return sorted(prefix, key=lambda request: rank.get(request.app_class, len(rank)))
+
+    def key(request: Request) -> int:
+        return -1 if request.left is not None else rank.get(request.app_class, len(rank))
+
+    return sorted(prefix, key=key)
 
 
 def guaranteed_prefix(gpus: Sequence[int], total: int) -> int:

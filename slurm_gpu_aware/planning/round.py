@@ -31,6 +31,7 @@ from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.model.running_jobs import RunningJobs
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.planning import due_dates
+from slurm_gpu_aware.planning.apart import kept_apart
 from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve, with_reserved
 from slurm_gpu_aware.planning.dispatcher import Dispatcher, PlacementFailedError, shape_of
 from slurm_gpu_aware.planning.due_sizes import with_due_sizes
@@ -92,12 +93,15 @@ def plan_round(
         queue = with_least_sizes(with_due_sizes(queue, accounts, cluster, now, budget))
     if budget is not None:
         cluster, queue = budget.cluster, [budget.needing(request) for request in queue]
+    if any(request.left is not None for request in queue) and cluster.by_slurm is None:
+        cluster = replace(cluster, by_slurm=np.zeros_like(cluster.free))
     dispatcher = Dispatcher(settings, policy_options, now, cluster.running)
     grows = moldable or budget is not None
     one = _Round(cluster, settings, now, dispatcher, explain, grows=grows)
     plan = one.plan(queue)
     if grows:
         plan = sized(plan, one.placed, one.spare, dispatcher, budget, power)
+    plan = kept_apart(plan, queue, cluster)
     return due_dates.with_due_dates(plan, asked, accounts, now)
 
 
@@ -353,6 +357,10 @@ class _Round:
                 answer = self.dispatcher.place(request, view, self._awaited)
                 if isinstance(answer, Assignment):
                     answer = with_reserved(answer, head, room.now, view)
+                    if request.left is not None:
+                        off = room.kept_off(request, self.now)
+                        why = {**answer.why, "behind": head.job_id}
+                        answer = replace(answer, kept_off=off, why=why)
                     self._record(request, answer, room.take(request, answer, self.now))
                 elif answer is not None:
                     self._postpone(request, answer, answer.reason)

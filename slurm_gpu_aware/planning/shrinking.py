@@ -115,12 +115,12 @@ def _shrink(
 def _may_get(waiting: Request, running: Request) -> bool:
     """Whether a running job gives GPUs back for a waiting one.
 
-    It stands below the running one in a lower partition tier, or a QOS that its QOS may preempt.
-    Slurm's priorities do not tell within a tier: that of a running job stays as it was at its
-    start, and those of waiting jobs rise with their age.
+    It stands below the running one in a lower partition tier, a QOS that its QOS may preempt, or as
+    the job of another user by Slurm's priority: that of a running job stays as it was at its start,
+    and those of waiting jobs rise with their age.
     """
     below = waiting.tier < running.tier or waiting.preempt_group in running.preempts
-    return not (below or waiting.refused)
+    return not (below or waiting.is_behind(running) or waiting.refused)
 
 
 def _exceeds_limit(move: Move) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple, Self
 
@@ -16,6 +17,7 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.running_jobs import RunningJobs
 from slurm_gpu_aware.placement.feasible import allowed_nodes, node_demand
 from slurm_gpu_aware.placement.least import least_largest
+from slurm_gpu_aware.placement.left_to_slurm import left_demand
 from slurm_gpu_aware.placement.shapes import splits
 
 
@@ -41,6 +43,8 @@ def take(cluster: Cluster, request: Request, assignment: Assignment) -> Mapping[
 def hold(cluster: Cluster, request: Request, gpus: Gpus, *, exact: bool) -> Mapping[int, NodeShare]:
     """Mark GPUs and the CPUs and memory of a request as held, as :func:`take` does."""
     held = {}
+    if request.left is not None:
+        return _hold_by_slurm(cluster, request, gpus)
     for node, slots in gpus:
         share = NodeShare(*node_demand(request, len(gpus), len(slots)))
         if request.whole_memory:
@@ -56,6 +60,28 @@ def hold(cluster: Cluster, request: Request, gpus: Gpus, *, exact: bool) -> Mapp
         if share.unsure:
             cluster.free[node, list(share.unsure)] = False
         held[node] = share
+    cluster.draw(request.power_w)
+    return held
+
+
+def _hold_by_slurm(cluster: Cluster, request: Request, gpus: Gpus) -> Mapping[int, NodeShare]:
+    """Mark GPUs of a job whose GPUs Slurm chooses: which of its nodes' GPUs it gets is open."""
+    assert cluster.by_slurm is not None  # noqa: S101 - see `plan_round`
+    assert request.left is not None  # noqa: S101 - the caller has checked
+    held = {}
+    for node, slots in gpus:
+        chosen = list(slots)
+        cluster.by_slurm[node, chosen], cluster.free[node, chosen] = False, True
+        share = NodeShare(*left_demand(request, len(slots)))
+        if cluster.sockets is not None:
+            possible = np.flatnonzero(cluster.not_held[node]).tolist()
+            share = _on_sockets(cluster, request, share, node, possible)
+        cluster.take(node, slots, share.cpus, share.memory_mb, share.socket_cpus)
+        held[node] = share
+    nodes = np.isin(np.arange(cluster.shape[0]), [node for node, _ in gpus])
+    if request.left.fixed:
+        nodes = np.ones_like(nodes) if request.eligible is None else request.eligible
+    cluster.leave_to_slurm(nodes)
     cluster.draw(request.power_w)
     return held
 
@@ -98,6 +124,8 @@ def as_running(
 def keep_least(target: Cluster, one: Cluster, other: Cluster, rows: list[int] | slice) -> None:
     """Set the free resources of nodes of ``target`` to those that are free in both, in place."""
     target.free[rows] = one.free[rows] & other.free[rows]
+    if target.by_slurm is not None and one.by_slurm is not None:
+        target.by_slurm[rows] = one.by_slurm[rows] & other.not_held[rows]
     target.free_cpus[rows] = np.minimum(one.free_cpus[rows], other.free_cpus[rows])
     target.free_memory_mb[rows] = np.minimum(one.free_memory_mb[rows], other.free_memory_mb[rows])
     if target.power_w is not None and one.power_w is not None and other.power_w is not None:
@@ -155,6 +183,10 @@ class Timeline:
     def at(self, cluster: Cluster, time_s: float) -> Cluster:
         """Return a copy of the cluster without the jobs that end by ``time_s``."""
         later = cluster.copy()
+        if later.by_slurm is not None:
+            later.free[:] = later.not_held
+            none = np.zeros_like(later.by_slurm)
+            later = replace(later, by_slurm=none, starting=None)  # all have started by then
         later.free[later.exists & (self._until(cluster) <= time_s)] = True
         node, cpus, memory_mb = self._shares.by(time_s)
         np.add.at(later.free_cpus, node, cpus)
@@ -173,7 +205,9 @@ class Timeline:
         """Time before which too few GPUs are free for a request; inf: it never has enough."""
         until = self._until(cluster)
         times = np.where(np.isnan(until), math.inf, np.maximum(until, self.now))
-        times[cluster.free] = self.now
+        if request.left is not None:
+            return self.now  # a lower bound
+        times[cluster.not_held] = self.now
         allowed = allowed_nodes(request, cluster)
         if allowed is not None:
             times[~allowed] = math.inf

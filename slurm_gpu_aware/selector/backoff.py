@@ -22,6 +22,7 @@ class _Waits:
     count: int = 0
     blind: int = 0  # how often it was blocked while bound and showed no cause while parked
     misplaced: bool = False
+    why: str = ""
 
 
 @dataclass
@@ -48,10 +49,22 @@ class Backoff:
         waits = self._waits.get(job_id)
         return waits is not None and self.timer() - waits.punished <= within_s
 
-    def punish(self, job_id: str, *, blocked: bool = False, misplaced: bool = False) -> float:
+    def failures(self, job_id: str) -> int:
+        """How often the job could not start."""
+        return self._waits[job_id].count if job_id in self._waits else 0
+
+    def cause(self, job_id: str) -> str:
+        """Why the job could not start, for its user."""
+        waits = self._waits.get(job_id)
+        return (waits and waits.why) or "it could not start"
+
+    def punish(
+        self, job_id: str, *, blocked: bool = False, misplaced: bool = False, why: str = ""
+    ) -> float:
         """Hold a job back once more; return for how many seconds.
 
-        ``blocked``: Slurm showed by what. ``misplaced``: its place was the cause.
+        ``blocked``: Slurm showed by what. ``misplaced``: its place was the cause. ``why``: for its
+        user.
         """
         waits = self._waits.setdefault(job_id, _Waits())
         now = self.timer()
@@ -60,6 +73,7 @@ class Backoff:
             wait_s = min(_BLOCKED_S * (1 << min(waits.blind, 16)), long_s)
             waits.blind += 1
         waits.count += 1
+        waits.why = why
         waits.misplaced |= misplaced
         waits.punished, waits.until, waits.doubtful_until = now, now + wait_s, now + long_s
         return wait_s

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
+from slurm_gpu_aware.admission.left import left_request
 from slurm_gpu_aware.admission.sizes import default_cpus
 from slurm_gpu_aware.admission.translate import class_of, to_request, why_not_moved
-from slurm_gpu_aware.gate.gated_job import GatedJob, task_number
+from slurm_gpu_aware.gate.gated_job import GatedJob, queue_order, task_number
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.class_history import AskedClass
 from slurm_gpu_aware.model.request import Request
@@ -21,13 +22,13 @@ from slurm_gpu_aware.planning.plan import Plan, Waiting
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.estimates import Estimates
 from slurm_gpu_aware.selector.holding_pool import PLANNABLE, HoldingPool, alike, limits
+from slurm_gpu_aware.selector.waiting_jobs import EARLIER_TASK
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob, SlurmReservation, array_tasks
 from slurm_gpu_aware.slurm.values import parse_licenses
 
 log = logging.getLogger(__name__)
 
-_EARLIER_TASK = "an earlier task of its array goes first"
 _MAX_TASKS = 500  # array tasks of one array that one round plans
 
 
@@ -46,6 +47,8 @@ class Candidate:
     not_moved: str | None = None
     """Why a job that allows moves is not moved."""
     asked_class: AskedClass | None = None
+    components: tuple[SlurmJob, ...] = ()
+    """The other components of a heterogeneous job."""
 
     @property
     def id(self) -> str:
@@ -98,11 +101,6 @@ def _licences(gated: GatedJob) -> tuple[tuple[str, int], ...]:
         return ()
 
 
-def queue_order(job: SlurmJob) -> tuple[float, float, int, float]:
-    """Sort key of Slurm's order: priority, age, number; tasks of one array by task number."""
-    return -job.priority, job.submit_s, job.array_id or job.raw_id, task_number(job.id)
-
-
 class TaskOrder:
     """Keeps the tasks of an array in their order.
 
@@ -139,11 +137,15 @@ class Candidates:
     to_plan: dict[str, Candidate] = field(default_factory=dict)
     """Jobs to plan, in Slurm's order."""
     leave: list[tuple[GatedJob, str]] = field(default_factory=list)
-    """Jobs to leave to Slurm, and why."""
+    """Jobs to leave to Slurm at once, and why: no round can say when their turn is."""
     waiting: list[dict[str, Any]] = field(default_factory=list)
     blocked: int = 0
     """Jobs that something other than the gate holds."""
+    unplaceable: Mapping[int, str] = field(default_factory=dict)
+    """Number of a record that planning cannot place -> why; such a job is left to Slurm in turn."""
     _order: TaskOrder = field(default_factory=TaskOrder)
+    _components: dict[int, list[SlurmJob]] = field(default_factory=dict)
+    """First component of a heterogeneous job -> the other ones."""
     _room: dict[int, int] = field(default_factory=dict)
     """Array with a ``%limit`` -> tasks that may start now."""
 
@@ -151,6 +153,9 @@ class Candidates:
         """Assign every parked job. Raises SourceError if Slurm does not answer."""
         limited = limits(gated.job for gated in parked)
         self._room = _task_room(jobs, self.context.config.gate.licence)
+        for job in jobs:
+            if job.het_id not in (None, job.raw_id) and job.state == "PENDING":
+                self._components.setdefault(job.het_id or 0, []).append(job)
         for gated in sorted(parked, key=lambda gated: queue_order(gated.job)):
             job = gated.job
             kind = alike(job)
@@ -168,7 +173,7 @@ class Candidates:
                 self.waits(job.id, f"held by {holds}")
                 continue
             if self._order.blocks(job):
-                self._wait(job, job.id, _EARLIER_TASK)
+                self._wait(job, job.id, EARLIER_TASK)
                 continue
             for job_id in _ids(job):
                 if self._room.get(job.array_id or 0, 1) <= 0:
@@ -185,7 +190,16 @@ class Candidates:
         """Add a waiting job with its reason; ``more``: times of a wait by choice, the due date."""
         entry = {"job_id": job_id, "reason": reason, "shadow_start_s": shadow_start_s}
         planned = self.to_plan.get(job_id)
+        if planned is not None and (left := planned.request.left) is not None:
+            entry["reason"] = f"{reason}; Slurm will choose its GPUs: {left.reason}"
         self.waiting.append(entry | more | ({} if planned is None else planned.account()))
+
+    def planned_by_counts(self, record: GatedJob) -> bool:
+        """Whether this round plans the record, or a task of it, as one that is left to Slurm."""
+        return any(
+            (one := self.to_plan.get(job_id)) is not None and one.request.left is not None
+            for job_id in _ids(record.job)
+        )
 
     def in_task_order(self, plan: Plan) -> Plan:
         """The plan without tasks that an earlier unplaced task of their array blocks."""
@@ -197,7 +211,7 @@ class Candidates:
             elif job_id not in chosen:
                 order.waits(candidate.gated.job, unsplit=candidate.unsplit)
         assignments = tuple(a for a in plan.assignments if a.job_id not in blocked)
-        later = tuple(Waiting(job_id, _EARLIER_TASK) for job_id in blocked & chosen)
+        later = tuple(Waiting(job_id, EARLIER_TASK) for job_id in blocked & chosen)
         return replace(plan, assignments=assignments, waiting=plan.waiting + later)
 
     def placeable(
@@ -240,21 +254,40 @@ class Candidates:
         wait_s = self.backoff.wait_s(job_id, reason)
         if wait_s is not None:
             self.blocked += 1
-            raise CannotPlanError(f"it could not start; tried again in {wait_s:.0f} s", leave=False)
-        if gated.original.left is not None:
-            raise CannotPlanError(gated.original.left, leave=True)
+            again = f"{self.backoff.cause(job_id)}; tried again in {wait_s:.0f} s"
+            raise CannotPlanError(again, leave=False)
         lacking = self.licences.lacking(gated, self.context.reservations)
         if lacking is not None:
             raise CannotPlanError(f"licence {lacking} is in use", leave=False)
+        why = gated.original.left or self.unplaceable.get(job.raw_id)
         try:
-            return self._translated(record, gated)
-        except CannotPlanError:
-            raise
+            if why is None:
+                return self._translated(record, gated)
+        except CannotPlanError as exc:
+            if not exc.leave:
+                raise
+            why = exc.reason
         except Exception as exc:
             # One job that cannot be translated must not keep the others from being placed.
             log.exception("job %s is left to Slurm: its request cannot be understood", job_id)
             why = f"its request cannot be understood: {exc}"
-            raise CannotPlanError(why, leave=True) from exc
+        try:
+            return self._left(record, gated, why)
+        except CannotPlanError:
+            raise
+        except Exception as exc:
+            log.exception("job %s is left to Slurm at once: it cannot be planned by counts", job_id)
+            raise CannotPlanError(why) from exc
+
+    def _left(self, record: GatedJob, gated: GatedJob, why: str) -> Candidate:
+        """A job that is left to Slurm, in its turn. Raises CannotPlanError."""
+        context, job = self.context, gated.job
+        asked = class_of(job, gated.original, context.config, context.classes)
+        components = tuple(self._components.get(job.raw_id, ()))
+        again = self.backoff.failed(gated.id)
+        request = left_request(gated, context, why, asked.app_class, components, again=again)
+        unsplit = record.job.array_tasks is not None
+        return Candidate(gated, request, unsplit, asked_class=asked, components=components)
 
     def _translated(self, record: GatedJob, gated: GatedJob) -> Candidate:
         """``gated``: the job, or the task of the record. Raises CannotPlanError."""

@@ -35,6 +35,7 @@ from slurm_gpu_aware.selector.power_reading import PowerReading, reading_text
 from slurm_gpu_aware.selector.round import Rounds
 from slurm_gpu_aware.selector.round_state import Outcome
 from slurm_gpu_aware.selector.standby import CALL_S, WAIT_S, Standby
+from slurm_gpu_aware.selector.waiting_jobs import folded
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.store.ledger import RoundRecord
 
@@ -46,12 +47,11 @@ _REPEATS_S = (0.02, 0.08, 0.25)  # pauses before further rounds that look for a 
 _FREED_S = 5.0  # time after a job's end until Slurm's scheduler shows that a limit is free
 _LIMIT_S = 1.0  # pause between two of these rounds
 _PUBLISH_S = 0.5  # least pause before a round that starts only to publish
-_SHORT_S = 0.25  # a shorter round costs mostly our time, not slurmctld's
+_SHORT_S = 0.25  # a round of less CPU time costs mostly our time, not slurmctld's
 _POLL_S = 0.25  # least pause between two rounds while jobs wait and no file tells of a job's end
 _FAILED_S = 2.0  # pause after a round that failed
 _RECORD_S = 5.0  # least time between two recorded rounds that place nothing
 _POWER_S = 60.0  # longest time between two records of power under a limit
-_SHOWN_WAITING = 200
 _PRUNE_S = 3600.0
 GC_OBJECTS = 50_000
 """Threshold of the garbage collector: a round makes many objects and hardly any cycles."""
@@ -123,6 +123,7 @@ class Selector:
         self._pruned = -float("inf")
         self._freed = -float("inf")
         self._finished = -float("inf")
+        self._cost_s = 0.0
         self._last_waiting: object = None
         self._last_power: object = "unknown"
         self._power_at = -float("inf")
@@ -228,17 +229,17 @@ class Selector:
         outcome = self._outcome
         waits = [self._config.selector.round_s]
         if outcome.waiting and not self._sees_job_ends:
-            waits.append(max(_POLL_S, 9 * outcome.took_s))
-        limited = outcome.blocked and time.monotonic() - self._freed < _FREED_S
-        if outcome.untried or outcome.doubtful or limited:
-            waits.append(max(_LIMIT_S, 3 * outcome.took_s))
+            waits.append(max(_POLL_S, 9 * self._cost_s))
+        freed = outcome.blocked and time.monotonic() - self._freed < _FREED_S
+        if outcome.untried or outcome.doubtful or outcome.unpooled or freed:
+            waits.append(max(_LIMIT_S, 3 * self._cost_s))
         if self._rounds.mover.under_way.jobs or self._rounds.power.awaited:
-            waits.append(max(_LIMIT_S, 3 * outcome.took_s))
+            waits.append(max(_LIMIT_S, 3 * self._cost_s))
         if self._repeats:
-            waits.append(max(self._repeats[0], outcome.took_s))
+            waits.append(max(self._repeats[0], self._cost_s))
         # Its time may have come during the round. The next one looks, and sets another time.
         grows_s = self._rounds.mover.wake_s - time.time()
-        waits.append(max(_LIMIT_S, 3 * outcome.took_s, grows_s))
+        waits.append(max(_LIMIT_S, 3 * self._cost_s, grows_s))
         due_s = self._ledger.publish_in_s
         if due_s is not None:
             waits.append(max(_PUBLISH_S, due_s))
@@ -252,13 +253,14 @@ class Selector:
     def _rest_s(self, trigger: str) -> float:
         """Rest of the pause between two rounds, so that slurmctld can work in a storm of events.
 
-        Rounds take a fifth of the time; half of it if they are short, or GPUs were freed.
+        Rounds take a fifth of the time; half of it if they are short, or GPUs were freed. What
+        counts is their CPU time: on a busy machine they take long, and cost slurmctld no more.
         """
         since = time.monotonic() - self._finished
         if self._failed:
             return _FAILED_S - since
-        took_s = self._outcome.took_s
-        pause_s = took_s if took_s < _SHORT_S or trigger == "woken" else 4 * took_s
+        cost_s = self._cost_s
+        pause_s = 4 * cost_s if cost_s >= _SHORT_S and trigger == "submit" else cost_s
         return min(self._config.selector.round_s, pause_s) - since
 
     def _round(self, trigger: str) -> None:
@@ -266,7 +268,7 @@ class Selector:
         self._repeats = _REPEATS_S if trigger == "submit" else self._repeats[1:]
         if trigger == "end":
             self._freed = time.monotonic()
-        started = time.time()
+        started, before_s = time.time(), time.process_time()
         self._failed = True
         try:
             with contained("records of clocks"):
@@ -282,6 +284,7 @@ class Selector:
             return
         finally:
             self._finished = time.monotonic()
+            self._cost_s = time.process_time() - before_s
         self._failed = False
         self._heartbeat.round_done()
         try:
@@ -336,7 +339,7 @@ class Selector:
                 limit_w=None if power is None else power.limit_w,
                 planned_w=None if power is None else power.planned_w,
                 measured_w=None if power is None else power.all_measured_w,
-                detail={"waiting": outcome.waiting[:_SHOWN_WAITING]},
+                detail={"waiting": folded(outcome.waiting)},
             )
             self._ledger.round(record)
         if outcome.planned is not None:
@@ -344,7 +347,8 @@ class Selector:
         if time.monotonic() - self._pruned > _PRUNE_S:
             self._pruned = time.monotonic()
             days, now = self._config.store.ledger_days, time.time()
-            self._ledger.prune(now - _PRUNE_S, now - 86400.0 * days if days else None)
+            if days:
+                self._ledger.prune(now - 86400.0 * days)
         self._ledger.publish(beside=True)
 
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.gate.gate_holder import Holder, gate_reservation, other_holder
+from slurm_gpu_aware.gate.gate_holder import Holder, other_holder
 from slurm_gpu_aware.gate.holding_pool import defer_until
 from slurm_gpu_aware.gate.licence_gate import hold_gate
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.controllers import Controllers
+from slurm_gpu_aware.slurm.records import SlurmReservation
 
 log = logging.getLogger(__name__)
 
@@ -72,20 +73,26 @@ class Heartbeat:
         """Note that a round succeeded."""
         self._last_round = self.timer()
 
-    def is_ours(self) -> bool:
-        """Whether no other selector has taken the gate; asks Slurm. Raises SourceError."""
+    def is_ours(self, reservations: Iterable[SlurmReservation] | None = None) -> bool:
+        """Whether no other selector has taken the gate. Raises SourceError.
+
+        ``reservations``: those that Slurm has now; None: it is asked for them.
+        """
         if self.other is None:
             if self._controllers is None:
                 self._controllers = Controllers(self.client.settings())
-            held = gate_reservation(self.client, self.config.gate)
+            if reservations is None:
+                reservations = self.client.reservations()
+            name = self.config.gate.reservation
+            held = next((one for one in reservations if one.name == name), None)
             self.other = other_holder(held, self._controllers.only)
         if self.other is not None:
             self.held_until = 0.0
         return self.other is None
 
-    def check(self) -> None:
-        """Raise SourceError if another selector has taken the gate."""
-        if not self.is_ours() and self.other is not None:
+    def check(self, reservations: Iterable[SlurmReservation]) -> None:
+        """Raise SourceError if another selector has taken the gate, by Slurm's reservations."""
+        if not self.is_ours(reservations) and self.other is not None:
             raise SourceError(f"the selector of host {self.other.host} works")
 
     def beat(self, *, claim: bool = False, client: SlurmClient | None = None) -> None:

@@ -40,6 +40,9 @@ PLANNABLE = frozenset({"Licenses", "Priority", "Resources", "None", NODE_TAKEN})
 UNTRIED = "GPUs are free for it; it is placed as soon as Slurm has checked its limits"
 """Why a job waits that was taken from the pool."""
 _MAX_JOBS = 500  # jobs that one round puts into the pool; 2 ms each
+_AT_ONCE = 50
+_PUT_S = 0.25
+"""A round puts jobs into the pool for so long: meanwhile no freed GPU gets its next job."""
 _GAP_S = 30.0
 """The pool opens this long after the end of the gate, so that jobs next in line start first."""
 _TRIED_S = 4.0
@@ -215,26 +218,34 @@ class HoldingPool:
                 self._used_at = now  # so that not every round tries it
                 log.info("holding pool %s stays: %s", self._name, exc)
 
-    def put(self, jobs: Iterable[SlurmJob], gate_ends_s: float) -> None:
-        """Put parked jobs in the holding pool. Raises SourceError if Slurm does not answer."""
+    def put(self, jobs: Iterable[SlurmJob], gate_ends_s: float) -> int:
+        """Put parked jobs in the holding pool; returns how many are left to a later round.
+
+        Raises SourceError if Slurm does not answer.
+        """
         now = self.timer()
         self._unfit = {i: at for i, at in self._unfit.items() if now - at < _TRY_AGAIN_S}
         wanted = [job.id for job in jobs if job.id not in self._unfit]
         name = self._ready(gate_ends_s) if wanted else None
         if name is None:
-            return
+            return 0
         self._used_at = now
-        into = (("ReservationName", name),)
-        refused = self.client.update_jobs([JobUpdate(job_id, into) for job_id in wanted])
-        self._lain |= set(wanted) - refused.keys()
+        into, sent = (("ReservationName", name),), 0
+        refused: dict[str, str] = {}
+        while sent < len(wanted) and self.timer() - now < _PUT_S:
+            part = wanted[sent : sent + _AT_ONCE]
+            refused |= self.client.update_jobs([JobUpdate(job_id, into) for job_id in part])
+            sent += len(part)
+        self._lain |= set(wanted[:sent]) - refused.keys()
         if any("reservation is invalid" in why for why in refused.values()):
             log.warning("holding pool %s is gone; another one is created", name)
             with self._lock:
                 self._name = None
-            return
+            return 0
         for job_id, why in refused.items():
             log.info("job %s stays in Slurm's queue: %s", job_id, why)
         self._unfit |= dict.fromkeys(refused, now)
+        return len(wanted) - sent
 
     def take(self, jobs: Sequence[GatedJob]) -> None:
         """Take jobs from the pool, so that Slurm tries them. Raises SourceError."""

@@ -12,11 +12,12 @@ from typing import Any
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.admin_comment import is_ours
-from slurm_gpu_aware.gate.gated_job import gated_job, has_task
+from slurm_gpu_aware.gate.gated_job import gated_job, has_task, queue_order
 from slurm_gpu_aware.gate.licence_gate import gate_state, selector_silence
 from slurm_gpu_aware.gate.typed_requests import gpu_types, type_sentence
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
 from slurm_gpu_aware.selector.energy_accounts import job_energy
+from slurm_gpu_aware.selector.waiting_jobs import WaitingJobs
 from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.slurm.records import ENDED, SlurmJob
 from slurm_gpu_aware.slurm.updates import TRES_FIELDS
@@ -28,6 +29,7 @@ from slurm_gpu_aware.time_text import duration
 _PLACE_OFF = re.compile(r"\bplace=off\b")
 _MODEL = re.compile(r"\bgpu_([A-Za-z0-9_.-]+)")
 """Feature that a GPU type becomes (`deploy.render.feature_of`)."""
+_MOST_LEFT = 200  # jobs whose events are read for a list
 _LAG_S = 5.0  # from a job's start to the round that records it
 
 
@@ -48,6 +50,8 @@ class LiveJob:
     """Its gate was opened for good: by an operator, or by the selector, which left it to Slurm."""
     passed: bool
     """It started with the gate's licence: the gate was open because the selector did not run."""
+    left: str | None = None
+    """Why Slurm chooses its GPUs, as sbatch said; None: the selector does, or that is not known."""
 
 
 def live_jobs(config: Config) -> list[LiveJob]:
@@ -59,7 +63,35 @@ def live_jobs(config: Config) -> list[LiveJob]:
 def parked_of(jobs: Iterable[LiveJob]) -> list[LiveJob]:
     """Jobs that wait at the gate, by priority as in Slurm."""
     parked = [job for job in jobs if job.parked]
-    return sorted(parked, key=lambda j: (-j.job.priority, j.job.submit_s, j.job.id))
+    return sorted(parked, key=lambda live: queue_order(live.job))
+
+
+def left_of(jobs: Iterable[LiveJob], reader: Reader) -> list[tuple[LiveJob, str]]:
+    """GPU jobs that wait for Slurm alone, by priority, and why the selector does not place them."""
+    alone = [
+        live
+        for live in jobs
+        if live.job.state == "PENDING"
+        and not live.parked
+        and live.placed_at is None
+        and (live.by_hand or _asks_for_gpus(live.job) or _asks_for_shards(live.job))
+    ]
+    alone.sort(key=lambda live: queue_order(live.job))
+    found = []
+    for number, live in enumerate(alone):
+        why = live.left
+        if why is None and live.by_hand and number < _MOST_LEFT:
+            why = left_reason([event_json(e) for e in reader.ledger.events(live.job.id)])
+        if why is None:
+            why = "an operator released it" if live.by_hand else _why_by_form(live.job)
+        found.append((live, why or "not a form of request that the selector places"))
+    return found
+
+
+def left_reason(events: Sequence[Mapping[str, Any]]) -> str | None:
+    """Why the selector left a job to Slurm; None: it did not, or no reason is known."""
+    reasons = [e["detail"]["left_to_slurm"] for e in events if "left_to_slurm" in e["detail"]]
+    return reasons[-1] if reasons else None
 
 
 def find_job(jobs: Iterable[LiveJob], job_id: str) -> LiveJob | None:
@@ -86,6 +118,7 @@ def live_job(job: SlurmJob, config: Config) -> LiveJob:
         ours=is_ours(job.admin_comment),
         by_hand=marker is not None and marker.phase in (JobPhase.LEFT, JobPhase.OPENED),
         passed=job.state != "PENDING" and asks and bool(job.nodes),
+        left=gated.original.left if gated is not None else None,
     )
 
 
@@ -117,19 +150,9 @@ def open_reader(config: Config) -> Iterator[Reader]:
         yield Reader(store, Ledger(store), copy_age_s)
 
 
-def waiting_of(record: RoundRecord | None) -> dict[str, Mapping[str, Any]]:
-    """Job id -> why it waits, as the newest round recorded it; empty if it recorded nothing."""
-    entries = record.detail.get("waiting", ()) if record is not None else ()
-    if not isinstance(entries, list | tuple):
-        return {}
-    return {str(e["job_id"]): e for e in entries if isinstance(e, Mapping) and "job_id" in e}
-
-
-def reason_for(job_id: str, waiting: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Entry of a job in :func:`waiting_of`; for an array that of its first waiting task."""
-    if job_id in waiting:
-        return waiting[job_id]
-    return next((e for j, e in waiting.items() if j.startswith(f"{job_id}_")), None)
+def waiting_of(record: RoundRecord | None) -> WaitingJobs:
+    """Why jobs wait, as the newest round recorded it."""
+    return WaitingJobs(record.detail.get("waiting") if record is not None else ())
 
 
 def event_json(event: Event) -> dict[str, Any]:
@@ -174,7 +197,7 @@ def _look_up(reader: Reader, job_id: str) -> dict[str, Any]:
     decisions = reader.ledger.decisions(job_id)
     events = reader.ledger.events(job_id)
     rounds = reader.ledger.last_rounds(1)
-    waiting = reason_for(job_id, waiting_of(rounds[0] if rounds else None))
+    waiting = waiting_of(rounds[0] if rounds else None).of(job_id)
     placed = decisions[-1] if decisions and decisions[-1].state != JobPhase.WAITING else None
     if waiting and placed is not None and placed.decided_at >= rounds[0].started_at:
         waiting = None  # placed since
@@ -187,7 +210,7 @@ def _look_up(reader: Reader, job_id: str) -> dict[str, Any]:
     return {
         "job_id": job_id,
         "state": "array" if tasks and not waiting else state,
-        "waiting": dict(waiting) if waiting else None,
+        "waiting": waiting,
         "waiting_as_of": rounds[0].started_at if rounds and waiting else None,
         "decisions": [asdict(d) for d in decisions],
         "events": [event_json(e) for e in events],
@@ -222,9 +245,12 @@ def _ask_slurm(answer: dict[str, Any], reader: Reader, config: Config) -> dict[s
         return {**answer, "no_slurm": str(exc)}
     silence = selector_silence(gate_state(config), config)
     live = find_job(jobs, answer["job_id"])
-    if live is not None and live.job.id != answer["job_id"]:  # Slurm's number of an array task
+    if live is not None and live.job.id != (asked := answer["job_id"]):
         known = _look_up(reader, live.job.id)
-        answer = known if known["state"] != "unknown" else answer
+        if asked == str(live.job.raw_id):  # Slurm's number of an array task
+            answer = known if known["state"] != "unknown" else answer
+        elif not answer["events"]:  # a task whose array is one record yet
+            answer = {**answer, "events": known["events"]}
     if silence is not None:
         answer["selector_away"] = asdict(silence)
         answer["away"] = silence.sentences()
@@ -233,7 +259,7 @@ def _ask_slurm(answer: dict[str, Any], reader: Reader, config: Config) -> dict[s
             answer["slurm"] = {"state": None, "reason": None, "parked": False, "ended": True}
         return answer
     job = live.job
-    shown = {"state": job.state, "reason": live.reason, "parked": live.parked}
+    shown = {"state": job.state, "reason": live.reason, "parked": live.parked, "left": live.left}
     answer["slurm"] = {**shown, "ended": job.state in ENDED}
     if answer["state"] in OPEN_DECISION:
         # The selector died before it opened the gate, or the copy is older than a requeue.
@@ -275,17 +301,27 @@ def _asks_for_gpus(job: SlurmJob) -> bool:
     return "gres/gpu" in job.req_tres or any("gpu" in text for text in fields)
 
 
+def _asks_for_shards(job: SlurmJob) -> bool:
+    return any("shard" in (getattr(job, name) or "") for name in TRES_FIELDS.values())
+
+
 def _why_not_ours(job: SlurmJob, config: Config) -> str | None:
     """Why Slurm places a job that was not parked; None: not known."""
-    if not _asks_for_gpus(job):
-        shards = "shard" in (job.tres_per_node or "")
-        return (
-            "it asks for shards in a way that is left to Slurm" if shards else "it asks for no GPUs"
-        )
+    if not (_asks_for_gpus(job) or _asks_for_shards(job)):
+        return "it asks for no GPUs"
     if gpu_types(job):
         with suppress(SourceError):
             return type_sentence(job, open_client(config.selector.command_timeout_s).nodes())
         return None
+    return _why_by_form(job)
+
+
+def _why_by_form(job: SlurmJob) -> str | None:
+    """The same by the job's own fields."""
+    if job.het:
+        return "it is a heterogeneous job"
+    if _asks_for_shards(job):
+        return "it asks for shards in a way that is left to Slurm"
     if _PLACE_OFF.search(job.comment or ""):
         return "its comment says place=off"
     if model := _MODEL.search(job.features or ""):
@@ -298,6 +334,8 @@ def _why_not_ours(job: SlurmJob, config: Config) -> str | None:
 
 def _why_left_to_slurm(live: LiveJob) -> str | None:
     """Why Slurm alone places a job that was parked; None: not known."""
+    if live.left is not None:
+        return live.left
     if live.passed:
         return (
             "the selector was away, so the gate opened by itself and Slurm placed the job alone,"

@@ -67,7 +67,8 @@ class JobClocks:
             if answers:
                 del job.ordered[node]
         elif kind == "clock_failed" and detail.get("during") != "reset":
-            job.refused = str(detail.get("error") or detail.get("call") or "no reason was recorded")
+            why = str(detail.get("error") or detail.get("call") or "no reason was recorded")
+            job.refused = job.refused or why  # the first one is the cause of the others
             if seq is None:
                 job.on[node] = None  # the prolog could not lock it
             job.ordered.pop(node, None)

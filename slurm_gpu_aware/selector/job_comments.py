@@ -52,7 +52,7 @@ def placed_text(nodes: Sequence[str], slots: Sequence[int] | None, score: float)
 
 def waiting_text(reason: str) -> str:
     """Short form of the reason of a round, with few values; empty if Slurm shows it itself."""
-    if reason.startswith("held by "):
+    if reason.startswith("held by ") and ";" not in reason:
         return ""
     if _BEHIND.match(reason):
         return "waits-its-turn"

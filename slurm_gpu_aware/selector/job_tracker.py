@@ -202,6 +202,8 @@ class JobTracker:
 
     @staticmethod
     def _as_planned(job: SlurmJob, got: Mapping[str, list[int]], tracked: Tracked) -> bool:
+        if not tracked.nodes:
+            return True  # Slurm chooses the nodes, too
         same_nodes = set(job.nodes) == set(tracked.nodes)
         if not same_nodes or tracked.slots is None:
             return same_nodes

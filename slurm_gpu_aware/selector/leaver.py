@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from slurm_gpu_aware.admission.context import AdmissionContext
 from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.gate.admin_comment import parse
 from slurm_gpu_aware.gate.gated_job import GatedJob, bound_orphan, unbound_orphan
@@ -23,6 +24,7 @@ from slurm_gpu_aware.gate.restore import restore
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement.left_to_slurm import LeftPolicy
 from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.planning.plan import Plan, Waiting
 from slurm_gpu_aware.selector.backoff import Backoff
@@ -135,9 +137,14 @@ def infeasible(
     waiting: Iterable[Waiting],
     candidates: Mapping[str, Candidate],
     parked: Iterable[GatedJob],
-    cluster: Cluster,
+    context: AdmissionContext,
 ) -> list[tuple[GatedJob, str]]:
-    """Parked records that are infeasible for us but fit by counts, each with the reason."""
+    """Parked records that are infeasible for us and that Slurm may start, each with the reason.
+
+    They fit by counts; or counts are all that a round knows of them, and even all nodes are too
+    few: then the counts are wrong, or Slurm tells what the job lacks.
+    """
+    cluster = context.cluster
     records = {job.job.raw_id: job for job in parked}
     leave: dict[int, tuple[GatedJob, str]] = {}
     fit: dict[object, bool] = {}
@@ -149,7 +156,9 @@ def infeasible(
         if number in leave:  # another task of its array
             continue
         shape = shape_of(candidate.request)
-        if shape not in fit:
+        if shape not in fit and candidate.request.left is not None:
+            fit[shape] = LeftPolicy().place(candidate.request, context.repaired) is None
+        elif shape not in fit:
             fit[shape] = fits_by_counts(candidate.request, cluster)
         if fit[shape]:
             leave[number] = (records[number], entry.reason)

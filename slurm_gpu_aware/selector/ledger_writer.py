@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ from slurm_gpu_aware.errors import SourceError, StoreBusyError, StoreError
 from slurm_gpu_aware.model.performance_sample import NamedSample
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.selector.performance_models import PerformanceModels, read_models
+from slurm_gpu_aware.selector.waiting_jobs import WaitingJobs
 from slurm_gpu_aware.store import database
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.job_classes import SavedClass, saved_classes
@@ -42,6 +44,7 @@ _MOST_QUEUED = 10_000  # writes queued for a busy store; beyond it the oldest ar
 _PUBLISH_S = 2.0
 _ALIVE_S = 30.0
 _PROFILE_S = 5.0
+_PRIVATE = 0o640  # mode of the published copy while Slurm hides jobs
 _MOST_CLASSES = 50_000  # decisions of which the class is read at the start
 _SHARE = 50.0  # copies and snapshots take at most one part in so many of the time
 
@@ -88,8 +91,19 @@ class LedgerWriter:
         self._publisher: threading.Thread | None = None
         self._owner = threading.current_thread()
         """The thread that uses the store; other threads only queue writes."""
-        self.private = True
+        self._private = True
         """Whether only owner and group may read the published copy: Slurm hides jobs of others."""
+
+    def hide(self, private: bool) -> None:
+        """Let only owner and group read the published copies, or every user, from now on."""
+        if private == self._private:
+            return
+        self._private = private
+        # A copy that is being made has the old mode: another one follows, here and on other hosts.
+        self._changed, self._published = True, -math.inf
+        if private:
+            with suppress(OSError):
+                os.chmod(self._copy_path, _PRIVATE)
 
     def profile(self) -> Profile | None:
         """The profile, read again every few seconds; None: default scores."""
@@ -205,21 +219,18 @@ class LedgerWriter:
         """The newest event of a job; None: none, or the store cannot be used."""
         return next(iter(self._rows(lambda store: Ledger(store).events(job_id, last=1))), None)
 
-    def last_waiting(self) -> list[Mapping[str, Any]]:
-        """Entries of the jobs that waited after the last recorded round."""
+    def last_waiting(self) -> WaitingJobs:
+        """The jobs that waited after the last recorded round."""
         rounds = self._rows(lambda store: Ledger(store).last_rounds(limit=1))
-        entries = rounds[0].detail.get("waiting", ()) if rounds else ()
-        return [entry for entry in entries if isinstance(entry, Mapping)]
+        return WaitingJobs(rounds[0].detail.get("waiting") if rounds else ())
 
     def events_since(self, kinds: Sequence[str], at: float) -> list[Event]:
         """Events of these kinds from a Unix time on; none if the store cannot be used."""
         return self._rows(lambda store: Ledger(store).events_since(kinds, at))
 
-    def prune(self, waiting_before: float, before: float | None) -> None:
-        """Delete waiting jobs of rounds, and all entries, before Unix times (None: no entry)."""
-        self._do(lambda store: Ledger(store).forget_waiting(waiting_before), None)
-        if before is not None:
-            self._do(lambda store: Ledger(store).prune(before), None)
+    def prune(self, before: float) -> None:
+        """Delete all entries before a Unix time."""
+        self._do(lambda store: Ledger(store).prune(before), None)
 
     def publish(self, *, force: bool = False, beside: bool = False) -> None:
         """Write queued entries; every two seconds or more seldom copy the store for its readers.
@@ -239,7 +250,7 @@ class LedgerWriter:
             self._publisher.join()
         self._published = self._clock()
         self._changed = False
-        copy = (store, self.private)
+        copy = (store, self._private)
         if beside:
             self._publisher = threading.Thread(target=self._copy, args=copy, name="publish")
             self._publisher.start()
@@ -258,7 +269,9 @@ class LedgerWriter:
     def _copy(self, store: Store, private: bool) -> None:
         self._touched = math.inf  # a copy that could not be renewed is not valid any more
         try:
-            database.publish(store, mode=0o640 if private else 0o644)
+            database.publish(store, mode=_PRIVATE if private else 0o644)
+            if self._private and not private:  # since it was begun
+                os.chmod(self._copy_path, _PRIVATE)
             self._touched = self._clock()
         except (StoreError, OSError) as exc:
             log.warning("the store cannot be published for readers: %s", exc)
@@ -319,18 +332,17 @@ class LedgerWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write the queued entries while the store is not busy."""
+        """Write the queued entries, in one transaction, while the store is not busy."""
         while self._queued:
             if self._open() is None:
                 self._queued.clear()
                 return
-            try:
-                self._do(self._queued[0], None, changes=True)
-            except Exception:  # one bad entry must not keep the others from being written
-                log.exception("not written to the ledger")
+            calls = list(self._queued)  # other threads may add more
+            self._do(partial(_write_all, calls), None, changes=True)
             if self._clock() < self._busy_until:
                 return
-            self._queued.popleft()
+            for _ in calls:
+                self._queued.popleft()
         if self._lost:
             log.error("the store was busy for so long that %d entries were lost", self._lost)
             self._lost = 0
@@ -358,3 +370,17 @@ class LedgerWriter:
             return otherwise
         self._changed = self._changed or changes
         return result
+
+
+def _write_all(calls: Sequence[Callable[[Store], object]], store: Store) -> None:
+    """Write entries in one transaction; one that cannot be written is dropped alone."""
+    with store.write():
+        for call in calls:
+            try:
+                call(store)
+            except StoreError:
+                raise
+            except ValueError as exc:
+                log.error("not written to the ledger: %s", exc)
+            except Exception:
+                log.exception("not written to the ledger")

@@ -212,6 +212,14 @@ class MovesUnderWay:
             )
         return found
 
+    def changed(self, job_id: str, now: float) -> None:
+        """Let a job that its owner has changed wait as any other one.
+
+        With more time, CPUs or memory, or on other nodes, it would pass those that wait for them.
+        """
+        if job_id in self.jobs:
+            self._give_up(job_id, "its owner has changed it", now)
+
     def _give_up(self, job_id: str, why: str, now: float) -> None:
         """Let a requeued job wait as any other one."""
         del self.jobs[job_id]

@@ -10,6 +10,7 @@ from slurm_gpu_aware.gate.gated_job import gated_jobs
 from slurm_gpu_aware.gate.owner_change import Change, settle_changes
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.job_tracker import JobTracker
+from slurm_gpu_aware.selector.moves_under_way import MovesUnderWay
 from slurm_gpu_aware.selector.postponements import Postponements
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, split_arrays
@@ -27,7 +28,9 @@ class OwnerChanges:
         tracker: JobTracker,
         backoff: Backoff,
         postponements: Postponements,
+        moves: MovesUnderWay,
     ) -> None:
+        self._moves = moves
         self._client, self._gate, self._tracker = client, gate, tracker
         self._backoff, self._postponements = backoff, postponements
         self._refused: dict[str, Change] = {}
@@ -49,6 +52,7 @@ class OwnerChanges:
                 log.info("job %s was changed by its owner", job_id)
                 self._backoff.clear(job_id)
                 self._postponements.changed(job_id)
+                self._moves.changed(job_id, now)
                 detail = {"record": change.record}
             else:
                 log.warning("job %s keeps its request, Slurm refused its change: %s", job_id, why)

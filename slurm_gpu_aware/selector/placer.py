@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 
 from slurm_gpu_aware.bounds import MAX_JOB_NAME
@@ -20,9 +20,15 @@ from slurm_gpu_aware.gate.extra_field import extra_with_clock
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs, task_number
 from slurm_gpu_aware.gate.holding_pool import leave_pool_fields
 from slurm_gpu_aware.gate.index_types import shards_of
-from slurm_gpu_aware.gate.request_forms import Binding, Fields, differences
+from slurm_gpu_aware.gate.request_forms import (
+    Binding,
+    Fields,
+    differences,
+    excluded,
+    kept_tasks,
+)
 from slurm_gpu_aware.gate.resizing import bound_fields
-from slurm_gpu_aware.gate.restore import open_fields, read_jobs, restore
+from slurm_gpu_aware.gate.restore import open_fields, read_jobs, restore, restored
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.selector.candidates import Candidate
@@ -44,6 +50,8 @@ class _Step:
     binding: Binding
     fields: Fields
     tracked: Tracked
+    off: Fields = ()
+    """Of ``fields``, what all components of a heterogeneous job get."""
 
     def updates(self) -> list[JobUpdate]:
         """Updates that prepare the job."""
@@ -52,6 +60,8 @@ class _Step:
         own = [JobUpdate(self.candidate.id, self.fields)]
         if self.binding.cpus_per_gpu is not None and "CPUsPerTask" in dict(self.fields):
             own.insert(0, JobUpdate(self.candidate.id, (("CPUsPerTask", "1"),)))
+        if self.off:
+            own += [JobUpdate(str(one.raw_id), self.off) for one in self.candidate.components]
         return own
 
 
@@ -82,15 +92,16 @@ class Placer:
         released: list[str] = []
         failed: dict[str, str] = {}
         steps: list[_Step] = []
-        for assignment in assignments:
-            candidate = candidates[assignment.job_id]
-            try:
-                steps.append(self._step(candidate, assignment, node_names, took_s, now))
-            except (SourceError, ValueError) as exc:
-                failed[assignment.job_id] = str(exc)
-            except Exception as exc:  # one job must not keep the others from being placed
-                log.exception("job %s cannot be placed", assignment.job_id)
-                failed[assignment.job_id] = f"it cannot be placed: {exc!r:.200}"
+        with self.tracker.ledger.later():  # one transaction, before any update
+            for assignment in assignments:
+                candidate = candidates[assignment.job_id]
+                try:
+                    steps.append(self._step(candidate, assignment, node_names, took_s, now))
+                except (SourceError, ValueError) as exc:
+                    failed[assignment.job_id] = str(exc)
+                except Exception as exc:  # one job must not keep the others from being placed
+                    log.exception("job %s cannot be placed", assignment.job_id)
+                    failed[assignment.job_id] = f"it cannot be placed: {exc!r:.200}"
         # A bound job keeps nodes from others until its gate opens.
         with self.tracker.ledger.later():
             ready = self._prepare(steps, failed, now)
@@ -114,6 +125,8 @@ class Placer:
         if slots is not None and any(tuple(sorted(s)) != slots for s in assignment.slots):
             raise ValueError("Slurm takes no different GPU indices on the nodes of one job")
         gated = candidate.gated
+        if candidate.request.left is not None:
+            return self._left_step(candidate, assignment, node_names, took_s, now)
         direct = gated.original.interactive and gated.job.submitted_with != "salloc"
         gpus = sum(map(len, assignment.slots)) if candidate.request.sizes else None
         binding = Binding(names, slots, assignment.clock_mhz, candidate.default_cpus, gpus, direct)
@@ -135,6 +148,38 @@ class Placer:
         )
         self.tracker.placed[candidate.id] = tracked
         return _Step(candidate, assignment, binding, fields, tracked)
+
+    def _left_step(
+        self,
+        candidate: Candidate,
+        assignment: Assignment,
+        node_names: Sequence[str],
+        took_s: float,
+        now: float,
+    ) -> _Step:
+        """The same for a job whose nodes and GPUs Slurm chooses: it is only kept off some nodes."""
+        gated = candidate.gated
+        off = excluded(gated.original, [node_names[i] for i in assignment.kept_off])
+        job = gated.job
+        comment = marked(job.admin_comment or "", JobPhase.PREPARED, job.restarts, now, "by-Slurm")
+        fields = (*off, *kept_tasks(gated.original), ("AdminComment", comment))
+        if gated.phase is JobPhase.PREPARED:  # an interrupted round has bound it
+            names = {name for name, _ in fields}
+            fields = (*(f for f in restored(gated) if f[0] not in names), *fields)
+        JobUpdate(candidate.id, fields)
+        self.tracker.withdraw(candidate.id, {"why": "decided anew"}, now)
+        nowhere = replace(assignment, nodes=(), slots=())
+        tracked = Tracked(
+            self.tracker.ledger.decide(_decision(candidate, nowhere, (), took_s, now)),
+            JobPhase.PLANNED,
+            (),
+            None,
+            job.restarts,
+            victims=frozenset(assignment.victims),
+            record=unmarked(job.admin_comment or ""),
+        )
+        self.tracker.placed[candidate.id] = tracked
+        return _Step(candidate, assignment, Binding((), None), fields, tracked, off)
 
     def _fields(self, gated: GatedJob, binding: Binding, now: float, state: str) -> Fields:
         job, original = gated.job, gated.original
@@ -205,7 +250,13 @@ class Placer:
             tracked.phase = JobPhase.RELEASED
             tracked.released_s, tracked.released_at = self.timer(), self.clock()
             self.tracker.ledger.outcome(tracked.decision, JobPhase.RELEASED, now)
-            self.tracker.ledger.event(job_id, "released", {}, now)
+            left = step.candidate.request.left
+            detail = {} if left is None else {"left_to_slurm": left.reason}
+            self.tracker.ledger.event(job_id, "released", detail, now)
+            if left is not None:
+                log.info("job %s starts by Slurm in its turn: %s", job_id, left.reason)
+                released.append(job_id)
+                continue
             log.info(
                 "job %s -> %s GPUs %s (%s, score %.3f)",
                 job_id,

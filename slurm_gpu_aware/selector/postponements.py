@@ -8,12 +8,13 @@ only begins anew.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.planning.plan import Plan, Waiting
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
+from slurm_gpu_aware.selector.waiting_jobs import WaitingJobs
 
 
 class Postponements:
@@ -70,9 +71,9 @@ class Postponements:
         return self._waits
 
 
-def _recorded(entries: Sequence[Mapping[str, object]]) -> dict[str, Postponement]:
+def _recorded(waiting: WaitingJobs) -> dict[str, Postponement]:
     """The waits in the record of a round, of which only the beginning counts."""
-    times = ((str(e.get("job_id")), e.get("postponed_since_s")) for e in entries)
+    times = ((job_id, entry.get("postponed_since_s")) for job_id, entry in waiting.each())
     return {
         job_id: Postponement(float(since))
         for job_id, since in times

@@ -12,7 +12,7 @@ from typing import Any
 
 from slurm_gpu_aware.admission.snapshot import Hold, is_usable
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs
+from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs, queue_order
 from slurm_gpu_aware.gate.owner_change import is_changed
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.profile import Profile
@@ -20,10 +20,11 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.movable import Move
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.selector.backoff import Backoff
-from slurm_gpu_aware.selector.candidates import Candidates, Licences, queue_order
+from slurm_gpu_aware.selector.candidates import Candidates, Licences
 from slurm_gpu_aware.selector.containment import contained
 from slurm_gpu_aware.selector.due_dates import DueDates
 from slurm_gpu_aware.selector.estimates import Estimates
+from slurm_gpu_aware.selector.head_guard import HeadGuard
 from slurm_gpu_aware.selector.holding_pool import UNTRIED, HoldingPool, spare, stranded
 from slurm_gpu_aware.selector.interrupted import restore_interrupted
 from slurm_gpu_aware.selector.isolation import Isolation
@@ -43,10 +44,11 @@ from slurm_gpu_aware.selector.site_reader import SiteReader
 from slurm_gpu_aware.selector.start_monitor import StartMonitor
 from slurm_gpu_aware.selector.verdicts import Verdicts
 from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.records import split_arrays
+from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation, split_arrays
 
 log = logging.getLogger(__name__)
 
+_TRIES = 3  # starts of a job that is left to Slurm, before its gate opens for good in its turn
 _GATE_MARGIN_S = 5.0  # no job is bound if the gate may open within this time and one command's
 
 
@@ -61,7 +63,7 @@ class Rounds:
         *,
         gate_held_until: Callable[[], float],
         wake: Callable[[], object] = lambda: None,
-        check_holder: Callable[[], object] = lambda: None,
+        check_holder: Callable[[Sequence[SlurmReservation]], object] = lambda reservations: None,
         pool: HoldingPool | None = None,
         orders: Path | None = None,
         clock: Callable[[], float] = time.time,
@@ -69,10 +71,11 @@ class Rounds:
     ) -> None:
         """``wake`` starts another round because GPUs have become free.
 
-        ``check_holder`` raises SourceError if another selector has taken the gate. ``orders``:
+        ``check_holder`` raises SourceError if another selector has taken the gate, by Slurm's
+        reservations. ``orders``:
         folder of the orders for clock agents, if the site has them.
         """
-        self._check_holder = check_holder
+        self._check_holder, self._wake = check_holder, wake
         self._client, self._config, self._ledger = client, config, ledger
         self._clock, self._timer = clock, timer
         self._gate_held_until = gate_held_until
@@ -100,11 +103,13 @@ class Rounds:
         self._postponements = Postponements(ledger)
         self._verdicts = Verdicts()
         jobs_of = client, config.gate, self.tracker, self._backoff
-        self._changes = OwnerChanges(*jobs_of, self._postponements)
+        self._changes = OwnerChanges(*jobs_of, self._postponements, self.mover.under_way)
         self._site = SiteReader(client, config, clock, timer)
         self._classes = KnownClasses(config, ledger)
         self.estimates = Estimates(config)
         self._due = DueDates(config.due_dates, ledger, self.estimates, self.mover.under_way)
+        self._unplaceable: dict[int, str] = {}
+        self._guard = HeadGuard(client, config.gate.guard_head, timer)
         self.ids: dict[int, str] = {}
         """Slurm's record number -> job id, as last read."""
 
@@ -128,7 +133,7 @@ class Rounds:
         """Run a round. Raises SourceError if Slurm does not answer."""
         started = self._timer()
         outcome = Outcome()
-        self._ledger.private = self._site.slurm().private_jobs
+        self._ledger.hide(self._site.slurm().private_jobs)
         with contained("policy in force"):
             self._note_policy()
         view = self._read()
@@ -150,6 +155,9 @@ class Rounds:
             self._plan_and_place(view, outcome)
         else:
             self.start_monitor.watch((), frozenset())
+            self._guard.keep({}, view.now)
+        with contained("records of running jobs"):
+            self._comments.remove(view.gated)  # last: GPUs that are free need not wait for it
         if view.all_ids:
             known = set(self.ids.values())
             for forget in (self._backoff.forget, self._postponements.forget, self._pool.forget):
@@ -157,6 +165,7 @@ class Rounds:
                     forget(known)
             with contained("holding pool"):
                 self._pool.tidy(pending)
+            self._unplaceable = {n: r for n, r in self._unplaceable.items() if n in self.ids}
         outcome.took_s = self._timer() - started
         return outcome
 
@@ -170,14 +179,16 @@ class Rounds:
     def _read(self) -> View:
         now, began = self._clock(), self._timer()
         self.start_monitor.round_begins()
-        jobs = self._client.jobs()
-        self._check_holder()  # now, as the answer can take as long as slurmctld's takeover
+        jobs = self._all_jobs()
+        reservations = self._client.reservations()
+        self._guard.take_over(reservations)
+        self._check_holder(reservations)  # now: the answer can take as long as a takeover
         gate = self._config.gate
         if any(is_changed(job, gate) for job in jobs) and self._gate_held(now):
             with contained("changes by owners"):
                 self._changes.settle(jobs, now)
             began = self._timer()
-            jobs = self._client.jobs()
+            jobs = self._all_jobs()
         outdated = self.start_monitor.outdated(self._timer() - began)
         outdated |= {job.id for job in jobs if is_changed(job, gate)}
         with contained("records of requeued jobs"):
@@ -187,15 +198,14 @@ class Rounds:
         still = {number: self.ids[number] for number in unread if number in self.ids}
         self.ids = still | {job.raw_id: job.id for job in jobs}
         gated = gated_jobs(jobs, gate)
-        with contained("job tracker"):
+        with contained("job tracker"), self._ledger.later():  # one transaction
             self.tracker.observe(jobs, gated, now, unread)
-        with contained("records of running jobs"):
-            self._comments.remove(gated)
         with contained("moves under way"):
             gated = self.mover.under_way.settle(gated, now)
         return View(
             now,
             jobs,
+            reservations,
             gated,
             parked=[job for job in gated if job.parked and job.id not in outdated],
             released=[job for job in gated if job.released],
@@ -205,6 +215,15 @@ class Rounds:
             complete=not unread,
             all_ids=len(still) == len(unread),
         )
+
+    def _all_jobs(self) -> Sequence[SlurmJob]:
+        """All jobs; asks ahead for what the round reads next."""
+        self._client.ask_ahead("reservations")
+        jobs = self._client.jobs()
+        if any(job.state == "PENDING" for job in jobs):
+            # Not before: a GPU that is free in an older record of its node may be taken by now.
+            self._client.ask_ahead("nodes", "partitions")
+        return jobs
 
     def _candidates(self, view: View, profile: Profile | None) -> Candidates:
         """The jobs that this round may place, and the cluster as they find it."""
@@ -216,7 +235,9 @@ class Rounds:
         with contained("classes"):
             self._classes.renew(view.gated)
         classes = self._classes.history
-        context = self._site.context(view.jobs, waiting, victims, profile, kept, classes)
+        context = self._site.context(
+            view.jobs, waiting, view.reservations, victims, profile, kept, classes
+        )
         with contained("estimates"):
             self.estimates.renew()
             cluster = self.estimates.with_ends(context.cluster, view.jobs, context.now)
@@ -226,7 +247,14 @@ class Rounds:
         lost = frozenset(name for name, node in context.nodes.items() if not is_usable(node))
         self.start_monitor.watch(view.released, lost, grace_s=context.rules.grace_s)
         licences = Licences(self._client)
-        candidates = Candidates(context, self._backoff, licences, self._pool, self.estimates)
+        candidates = Candidates(
+            context,
+            self._backoff,
+            licences,
+            self._pool,
+            self.estimates,
+            unplaceable=self._unplaceable,
+        )
         candidates.sort_out(view.parked, view.jobs)
         return candidates
 
@@ -246,7 +274,10 @@ class Rounds:
             with contained("power orders"):
                 self.power.carry_out(ordered, context.cluster, self.policy.settings)
         with contained("verdicts"):
-            leave += infeasible(plan.waiting, candidates.to_plan, view.parked, context.cluster)
+            impossible = infeasible(plan.waiting, candidates.to_plan, view.parked, context)
+            self._leave_in_turn(impossible, candidates)
+        plan, for_good = self._opened_for_good(plan, candidates)
+        leave += for_good
         self._tell_waiting(candidates, plan)
         if not (view.gate_held and self._gate_held(self._clock())):
             log.warning("the gate is not held: no job is placed until it is")
@@ -270,13 +301,16 @@ class Rounds:
         with contained("holding pool"):
             self._pool.take([job for job in untried if self._pool.holds(job.job)])
         if assignments and self._gate_held(self._clock()):
+            self._guard.drop(
+                {context.cluster.nodes[node] for one in assignments for node in one.nodes}
+            )
             given = assignments, candidates.to_plan, context.cluster.nodes
             outcome.placed, failed = self._placer.place(*given, planning_s)
             with contained("power of placed jobs"):
                 self.power.placed(outcome.placed, plan, candidates.to_plan)
             outcome.planned = record
             for job_id, why in failed.items():
-                self._backoff.punish(job_id)
+                self._backoff.punish(job_id, why=why)
                 candidates.waits(job_id, why)
         elif assignments:
             log.warning("the gate is about to open: no job is placed until it is held again")
@@ -284,9 +318,14 @@ class Rounds:
             with contained("moves"):
                 self.mover.begin(moves, view.gated, context.cluster.nodes, context.now)
         if self._gate_held(self._clock()):
+            with contained("guard of the head"):
+                from slurm_gpu_aware.planning.apart import guarded
+
+                self._guard.keep(guarded(plan, context.cluster), self._gate_held_until())
             arrays = {candidates.to_plan[job_id].gated.job.array_id for job_id in chosen}
             with contained("holding pool"):
-                self._fill_pool(stay, view.split | arrays, len(context.nodes))
+                split = view.split | arrays
+                outcome.unpooled = self._fill_pool(stay, split, len(context.nodes))
             with contained("comments of waiting jobs"):
                 self._comments.tell(stay, outcome.waiting, view.split | arrays)
 
@@ -302,11 +341,11 @@ class Rounds:
                 more |= self._postponements.times(entry)
             candidates.waits(entry.job_id, entry.reason, entry.shadow_start_s, **more)
 
-    def _fill_pool(self, parked: Sequence[GatedJob], split: Set[int | None], nodes: int) -> None:
+    def _fill_pool(self, parked: Sequence[GatedJob], split: Set[int | None], nodes: int) -> int:
         queue = sorted(parked, key=lambda gated: queue_order(gated.job))
         stay = [gated for gated in queue if not self._pool.holds(gated.job)]
         room = self._config.gate.queue_tests // max(1, nodes)
-        self._pool.put(spare(stay, room, split), self._gate_held_until())
+        return self._pool.put(spare(stay, room, split), self._gate_held_until())
 
     def _gate_held(self, now: float) -> bool:
         # The lease is extended when at most a third of it is gone, so half of it is always left.
@@ -324,13 +363,44 @@ class Rounds:
             moved, moves, plan, record = self._plan_without(isolation, candidates, view, profile)
         except Exception:
             if view.gate_held and self._gate_held(self._clock()):
-                self._leaver.leave(isolation.left(view.parked), view.now, view.split)
+                self._leave_in_turn(isolation.left(view.parked), candidates)
+                self._leaver.leave(candidates.leave, view.now, view.split)
             raise
         plan = replace(plan, assignments=(*moved, *plan.assignments))
         plan = candidates.in_task_order(plan)
-        candidates.leave += isolation.left(view.parked)
-        candidates.leave += without_policy(plan, candidates.to_plan, view.parked)
+        self._leave_in_turn(isolation.left(view.parked), candidates)
+        self._leave_in_turn(without_policy(plan, candidates.to_plan, view.parked), candidates)
         return moves, plan, record
+
+    def _leave_in_turn(self, jobs: Sequence[tuple[GatedJob, str]], candidates: Candidates) -> None:
+        """Plan these records by counts from the next round on; leave those that are, at once."""
+        for job, reason in jobs:
+            if candidates.planned_by_counts(job):
+                candidates.leave.append((job, reason))
+            else:
+                log.info("job %s is left to Slurm in its turn: %s", job.id, reason)
+                self._unplaceable[job.job.raw_id] = reason
+                self._wake()
+
+    def _opened_for_good(
+        self, plan: Plan, candidates: Candidates
+    ) -> tuple[Plan, list[tuple[GatedJob, str]]]:
+        """The plan without jobs whose gate opens for good, and these, each with the reason.
+
+        Slurm alone knows what a job lacks that fits by counts and did not start several times. It
+        passes none, as no job before it waits.
+        """
+        good = [
+            one.job_id
+            for one in plan.assignments
+            if candidates.to_plan[one.job_id].request.left is not None
+            and self._backoff.failures(one.job_id) >= _TRIES
+            and "behind" not in one.why
+        ]
+        rest = tuple(one for one in plan.assignments if one.job_id not in good)
+        jobs = [candidates.to_plan[job_id] for job_id in good]
+        left = [(one.gated, one.request.left.reason) for one in jobs if one.request.left]
+        return replace(plan, assignments=rest), left
 
     def _plan_without(
         self, isolation: Isolation, candidates: Candidates, view: View, profile: Profile | None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slurm_gpu_aware.gate.gated_job import GatedJob
-from slurm_gpu_aware.slurm.records import SlurmJob
+from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation
 
 
 @dataclass
@@ -20,6 +20,8 @@ class Outcome:
     """Parked jobs that something other than the gate holds."""
     untried: int = 0
     """Parked jobs that have a place and that Slurm must try first."""
+    unpooled: int = 0
+    """Parked jobs that a later round puts into the holding pool."""
     doubtful: int = 0
     """Jobs that seem impossible, which only the next round can say."""
     waiting: list[dict[str, Any]] = field(default_factory=list)
@@ -34,6 +36,7 @@ class View:
 
     now: float
     jobs: Sequence[SlurmJob]
+    reservations: Sequence[SlurmReservation]
     gated: Sequence[GatedJob]
     parked: Sequence[GatedJob]  # jobs behind the closed gate, without ``outdated``
     released: Sequence[GatedJob]

@@ -11,23 +11,31 @@ from slurm_gpu_aware.admission.context import AdmissionContext
 from slurm_gpu_aware.admission.fitting import needs_sockets
 from slurm_gpu_aware.admission.free_cores import with_sockets
 from slurm_gpu_aware.admission.preemption import PreemptionRules
-from slurm_gpu_aware.admission.snapshot import Hold, SiteProfile, build_cluster, hold_of
+from slurm_gpu_aware.admission.snapshot import (
+    Hold,
+    SiteProfile,
+    build_cluster,
+    hold_of,
+    hold_of_left,
+)
 from slurm_gpu_aware.admission.translate import class_of
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.filter_rules import guards_head
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.class_history import ClassHistory
 from slurm_gpu_aware.model.penalties import NETWORK_LEVELS
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.selector.containment import contained
 from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmJob, SlurmQos
+from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmJob, SlurmQos, SlurmReservation
 from slurm_gpu_aware.slurm.topology import Network
 
 log = logging.getLogger(__name__)
 
 _EPILOG_S = 3.0  # a node on which an epilog runs for longer counts as busy until it ends
-_CONFIG_S = 60.0  # age at which Slurm's configuration and QOS are read again
+_CONFIG_S = 5.0  # age at which Slurm's configuration is read again (3 ms): it may hide jobs now
+_QOS_S = 60.0  # age at which the QOS are
 _QOS_WAIT_S = 0.5  # longest wait of a round for the QOS, which usually take 0.05 s
 
 
@@ -71,17 +79,18 @@ class SiteReader:
         self._network = Network(client.topology, NETWORK_LEVELS)
         self._slurm: SlurmConfig | None = None
         self._qos = QosReader(client)
-        self._read_at = -float("inf")
+        self._read_at = self._qos_at = -float("inf")
         self._completing: dict[int, float] = {}
         """Record number of a job whose epilog runs -> first time seen."""
 
     def slurm(self) -> SlurmConfig:
-        """Slurm's configuration, read once a minute, as are the QOS if they preempt."""
+        """Slurm's configuration, read every few seconds; once a minute the QOS if they preempt."""
         if self._slurm is None or self._timer() - self._read_at > _CONFIG_S:
             self._slurm = self._client.config()
             self._read_at = self._timer()
-            if self._slurm.preempt_type == "qos":
-                self._qos.refresh()
+        if self._slurm.preempt_type == "qos" and self._timer() - self._qos_at > _QOS_S:
+            self._qos_at = self._timer()
+            self._qos.refresh()
         return self._slurm
 
     def prepare(self) -> None:
@@ -93,6 +102,7 @@ class SiteReader:
         self,
         jobs: Sequence[SlurmJob],
         waiting: Sequence[GatedJob],
+        reservations: Sequence[SlurmReservation],
         victims: Mapping[str, frozenset[str]],
         profile: Profile | None,
         kept: Sequence[Hold],
@@ -109,11 +119,14 @@ class SiteReader:
         partitions = {p.name: p for p in self._client.partitions()}
         rules = PreemptionRules(slurm, partitions, self._qos.known)
         holds: list[Hold] = []
-        for gated in (one for one in waiting if one.id in victims and one.job.req_nodes):
+        for gated in (one for one in waiting if one.id in victims):
             with contained("resources of a placed job", gated.id):
                 known = class_of(gated.job, gated.original, self._config, classes).app_class
                 taken = victims[gated.id]
-                holds.append(hold_of(gated, slurm, partitions, known, now, victims=taken))
+                if gated.left:
+                    holds.append(hold_of_left(gated, list(nodes), partitions, known, now))
+                elif gated.job.req_nodes:
+                    holds.append(hold_of(gated, slurm, partitions, known, now, victims=taken))
         holds += kept
         level_ratios = profile.level_ratios if profile is not None else {}
         penalties = self._config.placement.penalties_with(level_ratios)
@@ -130,13 +143,12 @@ class SiteReader:
         )
         if any(needs_sockets(gated, slurm) for gated in waiting):
             cluster = with_sockets(cluster, nodes, jobs, holds, now)
-        reservations = self._client.reservations()
         return AdmissionContext(
             self._config,
             slurm,
             nodes,
             partitions,
-            reservations,
+            [one for one in reservations if not guards_head(one.name)],
             cluster,
             now,
             rules,

@@ -253,12 +253,14 @@ class Rounds:
         return self.ranked(queue)
 
     def ranked(self, ordered: list[ActiveJob]) -> list[Request]:
-        """Requests with a priority by their position in the list."""
-        if self.settings.order == "fifo":
+        """Requests with the priority that their order gives them, equal ones with the same."""
+        firsts = [self._key(active)[0] for active in ordered]
+        rank = {first: float(n) for n, first in enumerate(sorted(set(firsts), reverse=True))}
+        if len(rank) <= 1:
             return [a.request for a in ordered]  # the planner breaks ties by submission
         return [
-            replace(a.request, priority=float(len(ordered) - place))
-            for place, a in enumerate(ordered)
+            replace(a.request, priority=rank[first])
+            for a, first in zip(ordered, firsts, strict=True)
         ]
 
 

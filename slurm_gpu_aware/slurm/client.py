@@ -9,15 +9,16 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm import libslurm_fields as kinds
 from slurm_gpu_aware.slurm import read_cluster as read
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.hostlist import check_node_names
-from slurm_gpu_aware.slurm.libslurm import Libslurm, SlurmError, decode, records
+from slurm_gpu_aware.slurm.libslurm import Call, Libslurm, SlurmError, decode, records
 from slurm_gpu_aware.slurm.mig import MigNodes
 from slurm_gpu_aware.slurm.read_jobs import job_of
 from slurm_gpu_aware.slurm.records import (
@@ -35,10 +36,14 @@ from slurm_gpu_aware.slurm.updates import JobUpdate, NewReservation, check_job_i
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+_Update: TypeAlias = tuple[str, Mapping[str, str], Mapping[str, int]]
+"""Job id, texts, numbers."""
 
 _UNLIMITED = 0xFFFFFFFF
 """INFINITE: as a priority, Slurm computes it, which releases a held job."""
 _PER_UPDATE_S = 0.02
+_LANES = 4
+"""Requests sent at the same time: most of a request's time passes outside slurmctld."""
 _AGAIN_S = 30.0
 """After this time all jobs are read again, even if slurmctld says that none changed."""
 _FLAGS = {"IGNORE_JOBS": "IGN_JOBS", "NO_HOLD_JOBS_AFTER": "NO_HOLD_JOBS"}
@@ -122,17 +127,25 @@ class SlurmClient:
     def jobs_of(self, ids: Sequence[str]) -> list[SlurmJob]:
         """These jobs, one request for each job or array; a job that is gone is left out."""
         check_job_ids(ids)
+        numbers = list(dict.fromkeys(int(job_id.partition("_")[0]) for job_id in ids))
+        lanes = [numbers[lane::_LANES] for lane in range(min(_LANES, len(numbers)))]
+        extra_s = _PER_UPDATE_S * len(numbers)
         known: dict[str, SlurmJob] = {}
-        for number in dict.fromkeys(int(job_id.partition("_")[0]) for job_id in ids):
-            try:
-                answer = self._slurm.records("aware_job", number)
-            except SlurmError as exc:
-                if exc.code == self._slurm.lib.ESLURM_INVALID_JOB_ID:
-                    continue
-                raise
-            jobs = (self._value(kinds.JOB, record, job_of) for record in answer)
+        for answers in self._slurm.together([partial(self._records_of, n) for n in lanes], extra_s):
+            jobs = (self._value(kinds.JOB, record, job_of) for record in answers)
             known |= {job.id: job for job in jobs if job is not None}
         return [known[job_id] for job_id in ids if job_id in known]
+
+    def _records_of(self, numbers: Sequence[int]) -> list[bytes]:
+        """Records of jobs and arrays that exist, one request for each. Raises SlurmError."""
+        found: list[bytes] = []
+        for number in numbers:
+            try:
+                found += records(self._slurm.ask("aware_job", number))
+            except SlurmError as exc:
+                if exc.code != self._slurm.lib.ESLURM_INVALID_JOB_ID:
+                    raise
+        return found
 
     def nodes(self) -> list[SlurmNode]:
         """All nodes."""
@@ -169,6 +182,21 @@ class SlurmClient:
         """Licences that reservations hold now, by name."""
         return {lic["name"]: lic["reserved"] for lic in self._values(kinds.LICENSE, dict)}
 
+    def ask_ahead(self, *names: str) -> None:
+        """Ask for ``nodes``, ``partitions`` or ``reservations`` now, without waiting.
+
+        The next reading of each in this thread takes the answer.
+        """
+        ask, ahead = self._slurm.ask, self._ahead
+        for name in names:
+            ahead[name] = self._slurm.begin(partial(ask, f"aware_{name}"))
+
+    @property
+    def _ahead(self) -> dict[str, Call[bytes]]:
+        """What this thread has asked for: kind of records -> call under way."""
+        found: dict[str, Call[bytes]] = self._last.__dict__.setdefault("ahead", {})
+        return found
+
     def _values(
         self,
         kind: kinds.RecordKind,
@@ -176,10 +204,13 @@ class SlurmClient:
         *arguments: object,
     ) -> list[_T]:
         """Values of the records that can be read; an unchanged record is not read again."""
+        name = f"{kind.name}s"
+        call = self._ahead.pop(name, None)
+        reply = call.result() if call else self._slurm.reply(f"aware_{name}", *arguments)
         before = self._known[kind.name]
         known = self._known[kind.name] = {
             record: before[record] if record in before else self._value(kind, record, value_of)
-            for record in self._slurm.records(f"aware_{kind.name}s", *arguments)
+            for record in records(reply)
         }
         return [value for value in known.values() if value is not None]
 
@@ -200,10 +231,11 @@ class SlurmClient:
     # -- jobs ----------------------------------------------------------------------------------
 
     def update_jobs(self, updates: Sequence[JobUpdate]) -> dict[str, str]:
-        """Send updates in order, one RPC each; return refused job id -> Slurm's message.
+        """Send updates, one RPC each; return refused job id -> Slurm's message.
 
-        Not atomic: a refused update can change some fields, and after an error any update can still
-        be applied. Read back.
+        Those of one job or array are sent in order, others at the same time. Not atomic: a refused
+        update can change some fields, and after an error any update can still be applied. Read
+        back.
         """
         return self._update([(update.job_id, *update.descriptor()) for update in updates])
 
@@ -229,23 +261,25 @@ class SlurmClient:
             return self._slurm.text_of(exc.code)
         return None
 
-    def _update(
-        self, updates: Sequence[tuple[str, Mapping[str, str], Mapping[str, int]]]
-    ) -> dict[str, str]:
-        """Send updates (id, texts, numbers) in order. Raises SourceError if Slurm is silent."""
+    def _update(self, updates: Sequence[_Update]) -> dict[str, str]:
+        """Send updates, those of a job or an array in order. Raises SourceError without answer."""
         if not updates:
             return {}
         given_up = threading.Event()
 
-        def send() -> dict[str, str]:
+        def send(lane: Sequence[_Update]) -> dict[str, str]:
             refused: dict[str, str] = {}
-            for update in updates:
+            for update in lane:
                 if given_up.is_set():
                     break  # the caller has gone on, and a later round may decide otherwise
                 refused |= self._send(*update)
             return refused
 
-        return self._slurm.within(send, _PER_UPDATE_S * len(updates), given_up)
+        works = [partial(send, lane) for lane in _lanes(updates)]
+        refused: dict[str, str] = {}
+        for part in self._slurm.together(works, _PER_UPDATE_S * len(updates), given_up):
+            refused |= part
+        return refused
 
     def _send(
         self, job_id: str, texts: Mapping[str, str], numbers: Mapping[str, int]
@@ -285,7 +319,8 @@ class SlurmClient:
         flags = 0
         for flag in wanted.flags:
             flags |= getattr(self._slurm.lib, f"RESERVE_FLAG_{_FLAGS.get(flag, flag)}")
-        texts = (wanted.name, wanted.users, wanted.licenses, wanted.nodes, wanted.comment)
+        holds = (wanted.licenses, wanted.nodes, wanted.tres)
+        texts = (wanted.name, wanted.users, *holds, wanted.comment)
         self._slurm.call(
             "aware_create_reservation",
             *map(self._text, texts),
@@ -340,6 +375,16 @@ class SlurmClient:
         """A C string; NULL for the empty one."""
         ffi = self._slurm.ffi
         return ffi.new("char[]", text.encode("utf-8", "surrogateescape")) if text else ffi.NULL
+
+
+def _lanes(updates: Sequence[_Update]) -> list[list[_Update]]:
+    """Updates that may be sent at the same time; those of a job or an array stay in order."""
+    lanes: list[list[_Update]] = [[] for _ in range(_LANES)]
+    lane_of: dict[str, int] = {}
+    for update in updates:
+        number = update[0].partition("_")[0]
+        lanes[lane_of.setdefault(number, len(lane_of) % _LANES)].append(update)
+    return [lane for lane in lanes if lane]
 
 
 def _named(record: str, asked: str) -> str:

@@ -7,6 +7,7 @@ caller beyond its time limit.
 
 from __future__ import annotations
 
+import _thread
 import errno
 import importlib
 import os
@@ -16,10 +17,10 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.libslurm_fields import RecordKind
@@ -38,7 +39,7 @@ _SYSTEM = (
 _UNREACHED = {getattr(errno, name) for name in _SYSTEM} | {*range(1000, 2000), *range(5000, 7000)}
 """Error numbers of the system, and those of communication, sockets and authentication
 (``slurm_errno.h``): slurmctld was not reached or refused the connection."""
-_MOST_WAITING = 16
+_MOST_WAITING = 32
 """Calls that may be open at a time, also those that timed out; further ones fail at once."""
 
 
@@ -51,6 +52,25 @@ class SlurmError(SourceError):
         """Slurm's error number (``slurm_errno.h``) or the system's."""
         self.refused = refused
         """slurmctld has refused; otherwise the request may have been carried out."""
+
+
+class Call(Generic[_T]):
+    """A work under way, with its time limit."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._until = time.monotonic() + limit_s
+        self.done = threading.Event()
+        self.outcome: list[_T] = []
+        self.failure: BaseException | None = None
+
+    def result(self) -> _T:
+        """Its result. Raises SourceError, also if it takes too long."""
+        if not self.done.wait(max(0.0, self._until - time.monotonic())):
+            raise SlurmError(f"Slurm: no answer within {self._limit_s:g} s", errno.ETIMEDOUT)
+        if self.failure is not None:
+            raise self.failure
+        return self.outcome[0]
 
 
 class Libslurm:
@@ -71,15 +91,15 @@ class Libslurm:
 
     def reply(self, function: str, *arguments: object) -> bytes:
         """Reply of a function. Raises SourceError."""
+        return self.within(lambda: self.ask(function, *arguments))
 
-        def ask() -> bytes:
-            reply = self.ffi.new("aware_reply *")
-            code = getattr(self.lib, function)(*arguments, reply)
-            data = self.take(reply)
-            self.check(code, function)
-            return data
-
-        return self.within(ask)
+    def ask(self, function: str, *arguments: object) -> bytes:
+        """Reply of a function, without a time limit. Raises SlurmError."""
+        reply = self.ffi.new("aware_reply *")
+        code = getattr(self.lib, function)(*arguments, reply)
+        data = self.take(reply)
+        self.check(code, function)
+        return data
 
     def take(self, reply: Any) -> bytes:
         """The bytes of an ``aware_reply``; frees it."""
@@ -114,30 +134,41 @@ class Libslurm:
         Work that takes longer goes on in its thread, and its present request can still be carried
         out; ``given_up`` is set, so that no other follows. Raises SourceError.
         """
-        limit_s = self._timeout_s + extra_s
+        return self.together([work], extra_s, given_up)[0]
+
+    def together(
+        self,
+        works: Sequence[Callable[[], _T]],
+        extra_s: float = 0.0,
+        given_up: threading.Event | None = None,
+    ) -> list[_T]:
+        """Results of works that are done at the same time, each as `within` does it."""
+        calls: list[Call[_T]] = []
+        try:
+            calls += (self.begin(work, extra_s) for work in works)
+            return [call.result() for call in calls]
+        finally:
+            if given_up is not None and not all(call.done.is_set() for call in calls):
+                given_up.set()
+
+    def begin(self, work: Callable[[], _T], extra_s: float = 0.0) -> Call[_T]:
+        """Begin a work in a thread of its own. Raises SourceError if too many are open."""
         if not self._waiting.acquire(blocking=False):
             raise SlurmError("Slurm does not answer: too many calls still wait", errno.EAGAIN)
-        outcome: list[_T] = []
-        failure: list[BaseException] = []
-        done = threading.Event()
+        call: Call[_T] = Call(self._timeout_s + extra_s)
 
         def run() -> None:
             try:
-                outcome.append(work())
+                call.outcome.append(work())
             except BaseException as exc:
-                failure.append(exc)
+                call.failure = exc
             finally:
                 self._waiting.release()
-                done.set()
+                call.done.set()
 
-        threading.Thread(target=run, name="libslurm", daemon=True).start()
-        if not done.wait(limit_s):
-            if given_up is not None:
-                given_up.set()
-            raise SlurmError(f"Slurm: no answer within {limit_s:g} s", errno.ETIMEDOUT)
-        if failure:
-            raise failure[0]
-        return outcome[0]
+        # Thread.start would wait until the thread runs, which takes long on a busy machine.
+        _thread.start_new_thread(run, ())
+        return call
 
 
 def records(data: bytes) -> Iterator[bytes]:

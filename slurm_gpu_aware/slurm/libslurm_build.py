@@ -106,8 +106,8 @@ builder.cdef(
     int aware_settings(aware_reply *);
     int aware_update_job(char *, char **, int64_t *, aware_reply *);
     int aware_requeue_job(char *);
-    int aware_create_reservation(char *, char *, char *, char *, char *, int64_t, int64_t,
-                                 uint64_t);
+    int aware_create_reservation(char *, char *, char *, char *, char *, char *, int64_t,
+                                 int64_t, uint64_t);
     int aware_move_reservation(char *, char *, int64_t, int64_t);
     int aware_delete_reservation(char *);
     int aware_update_node(char *, uint32_t, char *);

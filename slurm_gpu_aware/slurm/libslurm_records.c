@@ -427,8 +427,8 @@ int aware_requeue_job(char *job_id)
 	return code;
 }
 
-int aware_create_reservation(char *name, char *users, char *licenses, char *nodes, char *comment,
-			     int64_t start, int64_t end, uint64_t flags)
+int aware_create_reservation(char *name, char *users, char *licenses, char *nodes, char *tres,
+			     char *comment, int64_t start, int64_t end, uint64_t flags)
 {
 	resv_desc_msg_t wanted;
 	char *made;
@@ -437,6 +437,7 @@ int aware_create_reservation(char *name, char *users, char *licenses, char *node
 	wanted.users = users;
 	wanted.licenses = licenses;
 	wanted.node_list = nodes;
+	wanted.tres_str = tres;
 	wanted.comment = comment;
 	if (!nodes)
 		wanted.node_cnt = 0;

@@ -84,7 +84,7 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
         time_min_s=60.0 * raw["time_min"] if raw["time_min"] > 0 else None,
         array_id=array_id,
         array_tasks=tasks,
-        het=raw["het_job_id"] > 0,
+        het_id=raw["het_job_id"] if raw["het_job_id"] > 0 else None,
         req_nodes=required or (),
         exc_nodes=excluded or (),
         nodes=() if pending else expand_hostlist(raw["nodes"]),

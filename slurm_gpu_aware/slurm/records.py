@@ -92,8 +92,8 @@ class SlurmJob:
     """Task expression of an unsplit array (``0-2,4-9``); None: a single job or task."""
     array_limit: int | None = None
     """``%N``: tasks that may run at a time."""
-    het: bool = False
-    """Component of a heterogeneous job."""
+    het_id: int | None = None
+    """Number of the first component of its heterogeneous job; None: another job."""
     dependency: str | None = None
     """Unfulfilled ``--dependency``; None: none."""
     account: str | None = None
@@ -143,6 +143,11 @@ class SlurmJob:
     """Its resources; empty unless it runs. A job that is ending or has ended shows no GPUs here."""
     gpu_types: frozenset[str] = frozenset()
     """GRES types of its GPUs or shards, also after its end."""
+
+    @property
+    def het(self) -> bool:
+        """Whether it is a component of a heterogeneous job."""
+        return self.het_id is not None
 
     def licence_count(self, name: str) -> int:
         """Requested number of a licence."""

@@ -111,6 +111,8 @@ class NewReservation:
     """``name:count``; such a reservation holds no node."""
     nodes: str = ""
     """Host list, or ``ALL``."""
+    tres: str = ""
+    """What it holds of the nodes, such as ``gres/gpu=2``; empty: the whole nodes."""
     flags: frozenset[str] = frozenset()
     """``ANY_NODES``, ``IGNORE_JOBS``, ``NO_HOLD_JOBS_AFTER``, ``OVERLAP``, ``PURGE_COMP``."""
     comment: str = ""

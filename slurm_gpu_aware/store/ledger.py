@@ -169,8 +169,12 @@ class Ledger:
             )
 
     def add_round(self, record: RoundRecord) -> None:
-        """Store a round."""
-        _ROUNDS.add(self._store, record)
+        """Store a round. Only the newest one keeps its details: they list all waiting jobs."""
+        with self._store.write():
+            self._store.execute(
+                "UPDATE rounds SET detail = '{}' WHERE id = (SELECT max(id) FROM rounds)"
+            )
+            _ROUNDS.add(self._store, record)
 
     def decisions(self, job_id: str) -> list[Decision]:
         """All decisions about a job, oldest first."""
@@ -245,16 +249,6 @@ class Ledger:
     def last_rounds(self, limit: int = 20) -> list[RoundRecord]:
         """The newest rounds, newest first."""
         return _ROUNDS.read(self._store, "ORDER BY id DESC LIMIT ?", (limit,))
-
-    def forget_waiting(self, before_unix: float) -> None:
-        """Delete the details of rounds before ``before_unix``.
-
-        They list all waiting jobs, many times a minute, and only the last ones are read.
-        """
-        self._store.execute(
-            "UPDATE rounds SET detail = '{}' WHERE started_at_unix < ? AND detail <> '{}'",
-            (before_unix,),
-        )
 
     def add_snapshot(self, at: float, content: Mapping[str, Any]) -> None:
         """Store the record (``planning.record.record_round``) of a round at Unix time ``at``.

@@ -90,6 +90,8 @@ def _write(folder: int, name: str, file: BinaryIO, status: os.stat_result) -> No
             os.fchmod(out.fileno(), stat.S_IMODE(status.st_mode))
         # NFS: who has the former copy open on another host can read it until the next one.
         _remove(before, folder)
+        with contextlib.suppress(OSError):  # the former one is as private as the new one
+            os.chmod(name, stat.S_IMODE(status.st_mode), dir_fd=folder, follow_symlinks=True)
         with contextlib.suppress(OSError):
             os.link(name, before, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
         os.rename(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)

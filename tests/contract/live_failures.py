@@ -1,9 +1,12 @@
 """Calls the client while Slurm fails, and prints JSON; see ``tests/slurm/test_client.py``.
 
 python live_failures.py open                 open it once
-python live_failures.py calls SECONDS        call it again and again, each call with 2 s
+python live_failures.py calls SECONDS        call it again and again, each call with 2 s, until it
+                                             has failed and works again, for so long at most
 python live_failures.py rights JOB           what an ordinary user may not do
 python live_failures.py busy SECONDS JOB     eight threads at a time
+
+All seconds are those of an idle machine.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from idle_clock import Stopwatch, idle_s
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
@@ -31,24 +36,24 @@ class Heartbeat:
         threading.Thread(target=self._beat, daemon=True).start()
 
     def _beat(self) -> None:
-        last = time.monotonic()
+        last = idle_s()
         while True:
             time.sleep(0.01)
-            now = time.monotonic()
+            now = idle_s()
             self.longest_s = max(self.longest_s, now - last)
             last = now
 
 
 def timed(call: Callable[[], object]) -> tuple[float, str]:
     """(seconds, what it raised or refused; empty: nothing)."""
-    began = time.monotonic()
+    watch = Stopwatch()
     said = ""
     try:
         found = call()
         said = "; ".join(found.values()) if isinstance(found, dict) else ""
     except SourceError as exc:
         said = f"SourceError: {exc}"
-    return time.monotonic() - began, said
+    return watch.idle_s, said
 
 
 def update(client: SlurmClient, job_id: str, value: str) -> dict[str, str]:
@@ -57,7 +62,7 @@ def update(client: SlurmClient, job_id: str, value: str) -> dict[str, str]:
 
 
 def calls(seconds: float) -> list[Any]:
-    """(call, seconds, what it raised or refused) of each, for a while."""
+    """(call, seconds, what it raised or refused) of each, until all work again after a failure."""
     client = open_client(TIMEOUT_S)
     each: dict[str, Callable[[], object]] = {
         "jobs": lambda: [client.jobs()],
@@ -65,11 +70,14 @@ def calls(seconds: float) -> list[Any]:
         "update": lambda: [update(client, "99999999", "x")],
         "licences": lambda: [client.free_licenses()],
     }
-    found = []
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    found: list[Any] = []
+    watch = Stopwatch()
+    while watch.idle_s < seconds:
         for name, call in each.items():
             found.append([name, *timed(call)])
+        works = not any(said for _, _, said in found[-len(each) :])
+        if works and any(said for _, _, said in found):
+            break
         time.sleep(0.2)
     return found
 
@@ -114,11 +122,11 @@ def busy(seconds: float, job_id: str) -> dict[str, Any]:
     ]
     counts = [0] * len(each)
     failed: list[str] = []
-    end = time.monotonic() + seconds
+    watch = Stopwatch()
 
     def work(number: int) -> None:
         turn = number
-        while time.monotonic() < end:
+        while watch.idle_s < seconds:
             try:
                 each[turn % len(each)]()
                 counts[number] += 1
@@ -129,7 +137,8 @@ def busy(seconds: float, job_id: str) -> dict[str, Any]:
     threads = [threading.Thread(target=work, args=(number,)) for number in range(len(each))]
     for thread in threads:
         thread.start()
-    time.sleep(seconds / 2)
+    while watch.idle_s < seconds / 2:
+        time.sleep(0.1)
     half = memory_kb()
     for thread in threads:
         thread.join()

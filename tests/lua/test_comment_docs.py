@@ -21,6 +21,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "--gres=shard:2": {"tres_per_node": "gres/shard:2"},
     "--gres=gpu:1,shard:2": {"tres_per_node": "gres/gpu:1,gres/shard:2"},
     "--gres=gpu:g1:1": {"tres_per_node": "gres/gpu:g1:1"},
+    "--gres=shard:g1:2": {"tres_per_node": "gres/shard:g1:2"},
     "--gres=gpu:1": {"tres_per_node": "gres/gpu:1"},
     ":": {"het_job_offset": 0},
     "-M a,b": {"clusters": "a,b"},

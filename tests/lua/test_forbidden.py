@@ -86,6 +86,19 @@ FORMS: list[tuple[str, str]] = [
     ("tres_per_task", "cpu=2,gres/gpu:{}=1"),
     ("cpus_per_tres", "gres/gpu:{}:4"),
     ("mem_per_tres", "gres/gpu:{}:4"),
+    ("tres_per_node", "gres/shard:{}:4"),
+    ("tres_per_node", "gres/shard:{}"),
+    ("tres_per_node", "gres/shard={}=4"),
+    ("tres_per_node", "shard:{}:4"),
+    ("tres_per_node", "gres:shard:{}:4"),
+    ("tres_per_node", "gresshard:{}:4"),
+    ("tres_per_node", "gres/tmp:1, gres/shard:{}:4"),
+    ("tres_per_node", "gres/shard:1,gres/shard:{}:1"),
+    ("tres_per_node", "gres/gpu:1,gres/shard:{}:1"),
+    ("tres_per_job", "gres/shard:{}:4"),
+    ("tres_per_socket", "gres/shard:{}:4"),
+    ("tres_per_task", "cpu=2,gres/shard:{}=1"),
+    ("tres_per_node", "gres/mps:{}:50"),
 ]
 MODELS = [
     *(
@@ -142,6 +155,35 @@ def test_the_sentence_names_both_types(filter_: Filter) -> None:
     assert f"GPU type {SAME_AS_G3}, to Slurm the same as g3, names" in sentence
 
 
+@pytest.mark.parametrize(
+    ("gres", "text"),
+    [
+        (
+            "gpu:g1:1",
+            "GPU type g1 names one GPU of a node, which is chosen for you; ask for a number",
+        ),
+        ("shard:g1:4", "shard type g1 names one GPU of a node, which is chosen for you; ask for a"),
+        ("mps:g1:50", "mps type g1 names one GPU of a node, which is chosen for you; ask for MPS"),
+    ],
+)
+def test_the_sentence_says_what_to_ask_for(filter_: Filter, gres: str, text: str) -> None:
+    (sentence,) = filter_.submit(tres_per_node=f"gres/{gres}").messages
+    name = gres.partition(":")[0]
+    assert sentence.startswith(f"gpu-aware: {text}")
+    assert f"({name}:1)" in sentence
+    assert ("or a model" in sentence) is (name == "gpu")
+
+
+def test_other_gres_may_have_such_types(filter_: Filter) -> None:
+    for text in (
+        "gres/nic:g1:1",
+        "gres/shards:g1:1",
+        "gres/tmp:1,gres/shard:4",
+        "gres/shard:a100:4",
+    ):
+        assert filter_.submit(tres_per_node=text).rc == SUCCESS
+
+
 def test_models_are_no_index(filter_: Filter) -> None:
     for kind, (field, form) in product(MODELS, FORMS):
         assert filter_.submit(**{field: form.format(kind)}).rc == SUCCESS, (kind, form)
@@ -193,7 +235,25 @@ PIECES = [
         "2",
         "1k",
     ),
-    *("0", " ", "\n", "%", "[", "(", "|", ";", "@", "*", "-1", "\udcff", "freq=", "map_gpu:"),
+    *(
+        "shard",
+        "shard:",
+        "mps=",
+        "0",
+        " ",
+        "\n",
+        "%",
+        "[",
+        "(",
+        "|",
+        ";",
+        "@",
+        "*",
+        "-1",
+        "\udcff",
+        "freq=",
+        "map_gpu:",
+    ),
 ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -370,16 +369,12 @@ def test_the_number_of_shards_may_change(
     assert (changed(out).tres_per_node, changed(out).left) == (text, None)
 
 
-@pytest.mark.parametrize(
-    "update",
-    [{"tres_per_node": "gres/shard:g1:2"}, {"min_nodes": 2, "max_nodes": 2}],
-    ids=str,
-)
 @pytest.mark.parametrize("record", [SHARDS, BOUND_SHARDS], ids=["parked", "released"])
 def test_a_job_of_shards_that_becomes_another_one_is_left_to_slurm(
-    filter_: Filter, record: dict[str, Any], update: dict[str, Any]
+    filter_: Filter, record: dict[str, Any]
 ) -> None:
-    out = filter_.modify(record, **update)
+    assert filter_.modify(record, tres_per_node="gres/shard:g1:2").rc == ERROR
+    out = filter_.modify(record, min_nodes=2, max_nodes=2)
     assert (out.rc, out.log) == (SUCCESS, [])
     assert "not of one GPU" in (changed(out).left or "")
 
@@ -387,11 +382,8 @@ def test_a_job_of_shards_that_becomes_another_one_is_left_to_slurm(
 def test_a_requeued_job_of_shards_is_not_changed_before_its_record_is_back(
     filter_: Filter,
 ) -> None:
-    now = int(time.time())
-    record = BOUND_SHARDS | {"admin_comment": "", "restart_cnt": 1, "submit_time": now}
+    record = BOUND_SHARDS | {"admin_comment": "", "restart_cnt": 1}
     assert filter_.modify(record, req_nodes="n2").rc == ERROR
-    own = record | {"submit_time": now - 61}  # its user named the GPU
-    assert filter_.modify(own, req_nodes="n2").rc == SUCCESS
     foreign = record | {"tres_per_node": "gres/shard:2"}
     assert filter_.modify(foreign, req_nodes="n2").rc == SUCCESS
 

@@ -352,7 +352,6 @@ UNTOUCHED: list[tuple[str, dict[str, Any]]] = [
     ("no gpu, our comment", {"comment": "class=A"}),
     ("no gpu, our comment and wrong", {"comment": "class=D"}),
     ("other gres", {"tres_per_node": "gres/tmp:10"}),
-    ("shards", {"tres_per_node": "gres/shard:2", "comment": "class=A,gpus=1-4,due=1h"}),
     ("gpus=0", {"tres_per_node": "gres/gpu:0"}),
     ("only cpus per task", {"tres_per_task": "cpu=4"}),
     ("a gres whose name begins alike", {"tres_per_node": "gres/gpumem:4"}),
@@ -904,6 +903,40 @@ def test_a_job_of_shards_is_parked(filter_: Filter, more: dict[str, Any]) -> Non
     assert (form.kind, form.item.count, form.shards) == ("node", 1, 2)
 
 
+OF_SHARDS = (
+    "gpu-aware: a job of shards has its GPU and clock in common with other jobs, so these play no"
+    " part: {}"
+)
+
+
+@pytest.mark.parametrize(
+    ("comment", "keys", "parked"),
+    [
+        ("class=A,due=1h", "due=", True),
+        ("freq=900,move=ok,due=2020-01-01T08:00", "freq=, move=, due=", True),
+        ("class=A,model=bert,epochs=2x1h", "model=, epochs=", True),
+        ("class=A,gpus=2-4", "gpus=", False),
+        ("class=A,bw=low,move=no", None, True),
+    ],
+)
+def test_what_plays_no_part_for_a_job_of_shards_is_told(
+    filter_: Filter, comment: str, keys: str | None, parked: bool
+) -> None:
+    out = filter_.submit(**SHARDS, comment=comment)
+    assert out.messages == ([] if keys is None else [OF_SHARDS.format(keys)])
+    assert (out.rc, "licenses" in out.written) == (SUCCESS, parked)
+
+
+@pytest.mark.parametrize(("number", "told"), [(4, False), (5, True)])
+def test_more_shards_than_a_gpu_has_are_told(
+    make_filter: MakeFilter, number: int, told: bool
+) -> None:
+    filter_ = make_filter(more="max_shards_per_gpu = 4")
+    out = filter_.submit(tres_per_node=f"gres/shard:{number}")
+    sentence = "gpu-aware: no GPU has 5 shards, the most is 4"
+    assert (out.rc, out.messages) == (SUCCESS, [sentence] if told else [])
+
+
 @pytest.mark.parametrize(
     "more",
     [
@@ -920,7 +953,6 @@ def test_a_job_of_shards_is_parked(filter_: Filter, more: dict[str, Any]) -> Non
         {"tres_per_job": "gres/shard:2"},
         {"tres_per_node": "gres/shard:2,gres/tmp:1"},
         {"tres_per_node": "gres/shard:a100:2"},
-        {"tres_per_node": "gres/shard:g1:2"},
         {"tres_per_node": "gres/shard"},
         {"tres_per_node": "gres/shard:0"},
         {"tres_per_node": "gres/shard:1K"},
@@ -928,7 +960,6 @@ def test_a_job_of_shards_is_parked(filter_: Filter, more: dict[str, Any]) -> Non
         {"tres_per_node": "gres/shard:999999"},
         {"tres_per_node": "gres/shard:" + "9" * 500},
         {"tres_per_node": "gres/mps:50"},
-        {"comment": "class=A,gpus=2-4"},
         {"comment": "place=off"},
         {"partition": "debug"},
     ],

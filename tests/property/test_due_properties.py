@@ -1,5 +1,6 @@
 """Due dates, whatever runs and waits: no job loses GPUs, and those without one change nothing."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,9 @@ from hypothesis import strategies as st
 from test_move_properties import NOW, sites, table
 
 from slurm_gpu_aware.model.due_date import DueDate
+from slurm_gpu_aware.model.job_hints import parse_comment
 from slurm_gpu_aware.model.move_settings import MoveSettings
+from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.planning import PlanSettings, plan_round
 from slurm_gpu_aware.planning.due_dates import (
     accounted,
@@ -121,6 +124,73 @@ def test_by_pressure_no_job_passes_one_of_another_kind(site, exponent, data):
             if other.job_id in passed:
                 assert other.due is not None
                 assert NOW - other.submit_s < other.expected_s
+
+
+COMMENTS = (
+    st.sampled_from(["due=3m,epochs=1x160s", "due=20m,epochs=1x1s", "due=9h,epochs=2x1h", "due=2d"])
+    | st.builds(
+        "due={}{},epochs={}x{}s".format,
+        st.integers(1, 366),
+        st.sampled_from(["m", "h", "d"]),
+        st.integers(1, 100_000),
+        st.integers(1, 90_000),
+    )
+    | st.just("class=A")
+)
+"""What a user writes, whatever is true."""
+LIMITS = st.sampled_from([300.0, 864_000.0, 864_000.0, math.inf])
+TIERS = st.sampled_from([0, 0, 0, 1])
+
+
+@st.composite
+def written(draw, number):
+    """A waiting job of some user and priority with a comment, and earlier runs made for it."""
+    gpus = draw(st.sampled_from([1, 2, 4]))
+    request = Request(
+        str(number),
+        gpus,
+        time_limit_s=draw(LIMITS),
+        user=draw(st.sampled_from(["alice", "bob", "carol", ""])),
+        priority=TIER * draw(TIERS) + draw(st.sampled_from([1.0, 2.0, 41_000.0])),
+        submit_s=NOW - draw(st.floats(0.0, 900.0)),
+        sizes=draw(st.sampled_from([tuple(sorted({gpus, 8}))] * 3 + [()])),
+        table=table(0.9),
+    )
+    hints = parse_comment(draw(COMMENTS), "ABC", ())
+    if hints.due is None:
+        return request
+    epochs = None if hints.epochs is None else (hints.epochs[0], gpus, float(hints.epochs[1]))
+    short = st.sampled_from([(), ((1, 1.0),), ((2, 60.0), (4, 2_000.0))])
+    due = DueDate(request.submit_s + float(hints.due), draw(short), epochs)
+    return replace(request, due=replace(due, weight=draw(st.sampled_from([1.0, 1.0, 2.0]))))
+
+
+queues = st.integers(0, 9).flatmap(lambda n: st.tuples(*map(written, range(n))))
+
+
+@given(queues)
+def test_by_pressure_no_user_passes_another_of_higher_priority(queue):
+    """Only a weight of the site, a larger one, goes before a higher priority."""
+    accounts = due_accounts(queue, NOW)
+    found = in_order(queue, replace(PACKED, due_by_pressure=True), accounts, NOW)
+    assert sorted(one.job_id for one in found) == sorted(one.job_id for one in queue)
+    for place, other in enumerate(found):
+        for one in found[:place]:  # which stands before the other
+            if one.priority < other.priority and (one.user != other.user or not one.user):
+                assert one.due is not None
+                assert other.due is not None
+                assert one.due.weight > other.due.weight
+                assert one.tier == other.tier
+
+
+@given(queues)
+def test_by_pressure_users_keep_the_places_of_their_jobs(queue):
+    """Where each job has a priority of its own, and the site sets no weights."""
+    queue = [replace(one, priority=float(n)) for n, one in enumerate(queue)]
+    queue = [(one.due and replace(one, due=replace(one.due, weight=1.0))) or one for one in queue]
+    accounts = due_accounts(queue, NOW)
+    found = in_order(queue, replace(PACKED, due_by_pressure=True), accounts, NOW)
+    assert [one.user for one in found] == [one.user for one in reversed(queue)]
 
 
 @given(sites(), st.floats(0.2, 1.0), st.data())

@@ -11,9 +11,12 @@ from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning import PlanSettings, plan_round
+from slurm_gpu_aware.planning.dispatcher import Dispatcher
+from slurm_gpu_aware.planning.front import front_of
 from slurm_gpu_aware.planning.movable import Movable, may_move
 from slurm_gpu_aware.planning.moved import begun
 from slurm_gpu_aware.planning.moves import plan_moves
+from slurm_gpu_aware.planning.prefix import in_slurm_order
 
 NOW = 50_000.0
 NODES, WIDTH = 4, 3
@@ -134,6 +137,11 @@ def test_moves_keep_all_rules(site, sticky, per_round, per_hour, ago, policy):
     assert len(nodes) == len(set(nodes))
     if found:
         keep_their_turn(queue, settings, cluster, after(cluster, found))
+    if sticky and len(found) == 1 and not found[0].starts:
+        ordered, dispatcher = in_slurm_order(queue), Dispatcher(settings, now=NOW)
+        before = front_of(ordered, cluster, dispatcher, NOW)
+        then = front_of(ordered, after(cluster, found), dispatcher, NOW)
+        assert not any(found[0].request.is_behind(request) for request in then.later(before))
 
 
 def after(cluster, moves):
@@ -194,32 +202,42 @@ def keep_their_turn(queue, settings, before, later):
 TIERS = st.integers(0, 2)
 
 
-@given(st.lists(TIERS, min_size=2, max_size=2), st.lists(st.tuples(TIERS, st.booleans())))
+OTHERS = st.lists(st.tuples(TIERS, st.sampled_from([0.0, 9.0]), USERS, st.booleans()))
+
+
+@given(st.lists(TIERS, min_size=2, max_size=2), OTHERS)
 def test_jobs_shrink_for_those_of_their_tier_that_slurm_has_not_refused(own, others):
-    """Two nodes, each full with one job that shrinks for any job that it may shrink for."""
+    """Two nodes, each full with a job of alice that shrinks for any job that it may shrink for."""
     cluster, movable = Cluster.uniform(2, 4, scores={"A": np.ones((2, 4))}), []
     for node, tier in enumerate(own):
         cluster.take(node, (0, 1, 2, 3))
         gpus = ((node, (0, 1, 2, 3)),)
         job = RunningJob(str(node), gpus, NOW + 4e4, app_class="A", expected_end_s=NOW + 2e4)
-        request = Request(str(node), 4, app_class="A", priority=TIER * tier + 5.0)
-        movable.append(Movable(replace(request, sizes=(2, 4), table=table(0.1)), job, 60.0))
+        request = Request(
+            str(node), 4, app_class="A", priority=TIER * tier + 5.0, user="alice", sizes=(2, 4)
+        )
+        movable.append(Movable(replace(request, table=table(0.1)), job, 60.0))
     queue = [
-        Request(f"9{i}", 1, app_class="A", priority=TIER * tier, refused=refused)
-        for i, (tier, refused) in enumerate(sorted(others, key=lambda one: -one[0]))
+        Request(f"9{i}", 1, app_class="A", priority=TIER * t + more, user=user, refused=refused)
+        for i, (t, more, user, refused) in enumerate(
+            sorted(others, key=lambda one: -TIER * one[0] - one[1])
+        )
     ]
     cluster = replace(cluster, running=tuple(one.job for one in movable))
     settings = PlanSettings(policy="packed")
     found = plan_moves(movable, queue, cluster, settings, MoveSettings(), NOW)
     allowed = {
-        request.job_id
-        for request in queue
-        if request.priority // TIER >= min(own) and not request.refused
+        tier: {
+            one.job_id
+            for one in queue
+            if one.priority // TIER >= tier and not one.refused
+            if one.user == "alice" or one.priority >= TIER * tier + 5.0
+        }
+        for tier in own
     }
     for move in found:
-        assert {*move.starts} <= allowed
-        tiers = {request.priority // TIER for request in queue if request.job_id in move.starts}
-        assert min(tiers) >= move.request.priority // TIER
+        assert {*move.starts} <= allowed[move.request.priority // TIER]
+    allowed = set().union(*allowed.values())
     assert bool(found) == (queue[:1] != [] and queue[0].job_id in allowed)
 
 

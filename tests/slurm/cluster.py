@@ -17,16 +17,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hands import Hands
+from idle_clock import idle_s
 
-__all__ = ["ENDED", "NODES", "OUTRUN", "Cluster", "ClusterError", "CommandFailed", "LostJob"]
-
-OUTRUN = pytest.mark.flaky(reruns=2, reruns_delay=5, only_rerun=["ClusterError"])
-"""Mark of tests that wait for real daemons: two busy cores sometimes outrun a deadline.
-
-Only what ran past a deadline is repeated, on a clean cluster; a wrong result never is.
-"""
+__all__ = ["ENDED", "NODES", "NO_ANSWER", "Cluster", "ClusterError", "CommandFailed"]
 
 NODES = ("n1", "n2", "n3", "n4")
 ENDED = frozenset(
@@ -44,16 +38,19 @@ ENDED = frozenset(
 )
 ROOT = Path(__file__).resolve().parents[2]
 GATE = "gpuaware_gate"
+HANGS = "/var/log/cluster/hangs.txt"
+SLURM_COMMANDS = frozenset(
+    ("sacctmgr", "sbatch", "scancel", "scontrol", "sdiag", "sinfo", "squeue")
+)
+NO_ANSWER = re.compile(
+    rb"Unable to contact slurm controller|Connection re(set|fused)|timed out|Zero Bytes"
+)
 # A field's name starts with a capital letter: a comment such as "class=A,bw=high" stays whole.
 _FIELD = re.compile(r"(?:^|\s)([A-Z][A-Za-z/:]*|JOB_GRES|GRES)=")
 
 
 class ClusterError(AssertionError):
     """The cluster did not come to the state that the test waited for."""
-
-
-class LostJob(AssertionError):  # noqa: N818 - reads as what happened
-    """A job did not run as often, or not as well, as it should have: never excused."""
 
 
 class CommandFailed(ClusterError):  # noqa: N818 - reads as what happened
@@ -87,7 +84,6 @@ class Cluster:
         self.controller = "ctl"
         self._hands: dict[tuple[str, str], Hands] = {}
         self._lock = threading.Lock()
-        self._hangs = 0
 
     # -- life of the cluster -------------------------------------------------------------------
 
@@ -99,7 +95,7 @@ class Cluster:
         """Remove containers, networks and volumes."""
         for hands in self._hands.values():
             hands.close()
-        self._script("down", timeout=120)
+        self._script("down", timeout=600)
 
     def refresh(self) -> None:
         """Copy the changed source into the running containers and restart the selector."""
@@ -162,10 +158,22 @@ class Cluster:
         stdin: str | bytes | None = None,
         check: bool = False,
     ) -> subprocess.CompletedProcess[bytes]:
-        """Like `sh`, but return status, stdout and stderr (bytes)."""
+        """Like `sh`, but return status, stdout and stderr (bytes).
+
+        A command of Slurm that has no answer because slurmctld hung (`hung_since`) is given again.
+        """
         argv = ["sh", "-c", command] if isinstance(command, str) else list(command)
         given = stdin.encode() if isinstance(stdin, str) else (stdin or b"")
+        began = time.time()
         done = self._hands_of(container, user).run(argv, given, timeout)
+        if (
+            done.returncode
+            and argv[0] in SLURM_COMMANDS
+            and NO_ANSWER.search(done.stderr)
+            and self.hung_since(began)
+        ):
+            self.await_answer()
+            done = self._hands_of(container, user).run(argv, given, timeout)
         if check and done.returncode != 0:
             raise CommandFailed(
                 command,
@@ -185,6 +193,16 @@ class Cluster:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
+
+    def finish(self, process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes]:
+        """Wait for the end of a started command; its stdout and stderr."""
+        end = idle_s() + deadline
+        while True:
+            try:
+                return process.communicate(timeout=1)
+            except subprocess.TimeoutExpired as exc:
+                if idle_s() > end:
+                    raise ClusterError(f"not ended within {deadline:g} s: {exc.cmd}") from exc
 
     # -- jobs ----------------------------------------------------------------------------------
 
@@ -209,8 +227,11 @@ class Cluster:
         return [fields for fields in found if "JobState" in fields]
 
     def job(self, job_id: str) -> dict[str, str]:
-        """Return the fields of one job (see `jobs`)."""
+        """Return the fields of one job (see `jobs`); waits for a slurmctld that restarts."""
         found = self.jobs(job_id)
+        if not found:
+            self.await_answer()
+            found = self.jobs(job_id)
         if not found:
             raise ClusterError(f"Slurm knows no job {job_id}")
         return found[0]
@@ -265,12 +286,18 @@ class Cluster:
         deadline: float,
         what: str | Callable[[], str] = "condition",
     ) -> None:
-        """Poll until the condition holds; fail after ``deadline`` seconds with ``what``."""
-        end = time.monotonic() + deadline
+        """Poll until the condition holds; fail after ``deadline`` seconds with ``what``.
+
+        The deadline is that of an idle machine (`idle_clock`). A hang of slurmctld (`hung_since`)
+        begins it anew.
+        """
+        began, end = time.time(), idle_s() + deadline
         while not condition():
-            if time.monotonic() > end:
-                text = what if isinstance(what, str) else what()
-                raise ClusterError(f"not within {deadline:g} s: {text}")
+            if idle_s() > end:
+                if not self.hung_since(began):
+                    text = what if isinstance(what, str) else what()
+                    raise ClusterError(f"not within {deadline:g} s: {text}")
+                began, end = time.time(), idle_s() + deadline
             time.sleep(self.POLL_S)
 
     def explained(self, job_id: str) -> dict[str, Any]:
@@ -307,8 +334,15 @@ class Cluster:
     # -- breaking things -----------------------------------------------------------------------
 
     def kill(self, container: str, service: str, signal: str = "KILL") -> None:
-        """Send a signal to a service; its supervisor starts it again half a second later."""
+        """Send a signal to a service, and wait until it has ended if that ends it.
+
+        Its supervisor starts it again half a second later.
+        """
+        pid = self.service_pid(container, service)
         self.sh(container, f'kill -s {signal} "$(services pid {service})"')
+        if signal in ("KILL", "TERM"):
+            gone = lambda: self.service_pid(container, service) != pid  # noqa: E731
+            self.wait_until(gone, 60, f"{service} ends")
 
     def service_down(self, container: str, service: str, signal: str = "TERM") -> None:
         """Stop a service, wait until it has ended, and keep it down."""
@@ -347,28 +381,46 @@ class Cluster:
                 update = ["scontrol", "update", f"nodename={node}", "state=resume"]
                 self.sh(self.controller, update, check=False)
 
-    def hung(self) -> bool:
-        """Whether slurmctld hung since the last `reset`, as 24.11.5 does now and then when it ends.
+    def hung_since(self, at: float) -> bool:
+        """Whether slurmctld hung since a Unix time, as 24.11.5 does now and then when it ends.
 
         Its slurmscriptd answers before it waits for the answer (docs/internals/slurm.md), so it
-        waits for ever. Read from its stack; any other hang does not count.
+        waits for ever. Its supervisor reads that from its stack; any other hang does not count.
         """
-        with contextlib.suppress(ClusterError):
-            self.await_answer()
-        return self._known_hangs() > self._hangs
+        text = self._hands_of(self.controller, "root").run(["cat", HANGS], b"", 60).stdout.decode()
+        return any(float(then) >= at for then in re.findall(r"^waits for ever, (\d+)$", text, re.M))
 
-    def _known_hangs(self) -> int:
-        text = self.sh(self.controller, "cat /var/log/cluster/hangs.txt 2>/dev/null || true")
-        count = 0
-        for part in re.split(r"^slurmctld, ", text, flags=re.MULTILINE):
-            main = part.split("TID ")[1:2]
-            # Not in a wait with a time limit, as that for scripts that run
-            count += any("slurmscriptd_f" in t and "pthread_cond_wait" in t for t in main)
-        return count
+    def await_saved(self) -> None:
+        """Until slurmctld has saved all that it knows now, as it does every five seconds."""
+        name = f"saved-{time.time_ns()}"
+        job = self.submit("root", ["-H", "-J", name, "-o", "/dev/null"])
+        state = "$(scontrol show config | sed -n 's/^StateSaveLocation *= //p')/job_state"
+        self.wait_until(
+            lambda: self.run(self.controller, f"grep -q {name} {state}").returncode == 0,
+            30,
+            "slurmctld has saved its state",
+        )
+        self.sh(self.controller, ["scancel", job])
+
+    def start_requeued(self, job_id: str) -> None:
+        """Let a requeued job start now: by itself Slurm lets it wait for two minutes.
+
+        Its first run has ended then. Before, what Slurm sends to end that one may end the next.
+        """
+        pending = lambda: self.job(job_id)["JobState"] == "PENDING"  # noqa: E731
+        self.wait_until(pending, 60, lambda: self.job(job_id)[""])
+        self.sh(self.controller, ["scontrol", "update", f"jobid={job_id}", "starttime=now"])
 
     def cancel_all(self) -> None:
         """Cancel every job, as root."""
         self.sh(self.controller, "squeue -h -r -o %i | xargs -r scancel --quiet", check=False)
+
+    def end_all(self) -> None:
+        """Cancel every job, and wait until none is left."""
+        self.cancel_all()
+        self.wait_until(
+            lambda: self.run(self.controller, ["squeue", "-h"]).stdout == b"", 60, "no job is left"
+        )
 
     def reset(self) -> None:
         """End all jobs and bring everything up again: services, containers, nodes.
@@ -384,7 +436,6 @@ class Cluster:
         for name in self.CONTAINERS:
             self.sh(name, "rm -f /run/services/*.down")
         self.await_answer()
-        self._hangs = self._known_hangs()
         self.cancel_all()
         reservations = self.sh(
             self.controller, ["scontrol", "-o", "show", "reservation"], check=False
@@ -446,7 +497,7 @@ class Cluster:
 
     def _docker(self, *args: str) -> str:
         done = subprocess.run(
-            ["docker", *args], capture_output=True, text=True, timeout=60, check=False
+            ["docker", *args], capture_output=True, text=True, timeout=300, check=False
         )
         if done.returncode != 0:
             raise CommandFailed(args, done.returncode, done.stdout, done.stderr)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster import Cluster, ClusterError, LostJob
+from cluster import Cluster
 
 HERE = Path(__file__).parent
 
@@ -73,19 +73,6 @@ def clean(cluster: Cluster) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """A test that fails where Slurm's own hang came in between says so, and is repeated."""
-    try:
-        yield
-    except Exception as exc:
-        found = getattr(item, "funcargs", {}).get("cluster")
-        lost = isinstance(exc, LostJob)
-        if not lost and isinstance(found, Cluster) and found.hung():
-            raise ClusterError("slurmctld hung in the meantime, by a fault of its own") from exc
-        raise
-
-
-@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """Show the logs of the cluster with a test that failed."""
     report = yield
@@ -93,9 +80,3 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     if report.failed and isinstance(found, Cluster) and found.running():  # it ends with the last
         report.sections.append(("logs of the cluster", found.logs()))
     return report
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say which deadline each repeated test ran past."""
-    for report in terminalreporter.stats.get("rerun", []):
-        terminalreporter.write_line(f"repeated: {report.nodeid}: {report.longreprtext[-300:]}")

@@ -6,7 +6,6 @@ import json
 import shlex
 import subprocess
 import threading
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -120,7 +119,6 @@ class ForeignSite(Cluster):
         """Let the users submit no more; wait until no job is left. Return what does not end."""
         for user in USERS:
             self.sh("login", f"touch /home/{user}/load/stop", user)
-        end = time.monotonic() + deadline
         left = ""
 
         def over() -> bool:
@@ -139,7 +137,7 @@ class ForeignSite(Cluster):
             wrong = wrong or ["the load does not end"]
             self.cancel_all()
         for process in running:
-            _, said = process.communicate(timeout=max(30.0, end - time.monotonic()))
+            _, said = self.finish(process, 30)
             if process.returncode:
                 wrong.append(f"the load ended with {process.returncode}: {said.decode()}")
         return wrong

@@ -14,6 +14,8 @@ import subprocess
 import threading
 from collections.abc import Sequence
 
+from idle_clock import idle_s
+
 __all__ = ["GONE", "Hands"]
 
 GONE = 137
@@ -73,7 +75,7 @@ class Hands:
         Raises
         ------
         subprocess.TimeoutExpired
-            After ``timeout`` seconds; the command itself goes on.
+            After ``timeout`` seconds of an idle machine; the command itself goes on.
         """
         number = next(self._ids)
         ask = {"id": number, "argv": list(argv), "stdin": base64.b64encode(stdin).decode()}
@@ -84,7 +86,12 @@ class Hands:
                 self._process.stdin.flush()
             except OSError:
                 self._gone = True
-            self._answered.wait_for(lambda: self._gone or number in self._answers, timeout)
+            end = idle_s() + timeout
+            while not self._answered.wait_for(
+                lambda: self._gone or number in self._answers, max(0.1, end - idle_s())
+            ):
+                if idle_s() > end:
+                    break
             if number in self._answers:
                 return subprocess.CompletedProcess(list(argv), *self._answers.pop(number))
             if self._gone:
@@ -96,7 +103,7 @@ class Hands:
         with contextlib.suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()
-        self._process.wait(10)
+        self._process.wait(60)
 
     def _read(self) -> None:
         assert self._process.stdout is not None

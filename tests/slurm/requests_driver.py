@@ -1,6 +1,7 @@
 """Runs on the controller, as a user: submits the cells of the matrix and says what became of them.
 
-Read as text by the test and fed to the container's Python: standard library only. stdin is JSON:
+Read as text by the test and fed to the container's Python: standard library and `idle_clock`, in
+which all its bounds are. stdin is JSON:
 ``{"bound_s": seconds, "out": folder, "lanes": [[{"name", "tool", "options"}, ...], ...]}``. The
 cells of a lane run one after the other, each on idle nodes; lanes share no node, so they run side
 by side. stdout is JSON: cell name -> what was seen, all of it as it came from Slurm.
@@ -16,6 +17,8 @@ import sys
 import threading
 import time
 from pathlib import Path
+
+from idle_clock import idle_s
 
 POLL_S = 0.15
 RUN_S = 90.0
@@ -41,7 +44,7 @@ MATRIX_STEP=batch "$MATRIX_TASK"
 step() {
     name=$1
     shift
-    MATRIX_STEP=$name timeout 30 srun "$@" "$MATRIX_TASK" >"$MATRIX_OUT/said.$name" 2>&1 </dev/null
+    MATRIX_STEP=$name timeout 60 srun "$@" "$MATRIX_TASK" >"$MATRIX_OUT/said.$name" 2>&1 </dev/null
     echo $? >"$MATRIX_OUT/status.$name"
 }
 step plain
@@ -63,7 +66,7 @@ class Queue:
 
     def _poll(self):
         while True:
-            asked = time.monotonic()
+            asked = idle_s()
             done = subprocess.run(
                 ["squeue", "-h", "-u", os.environ["USER"], "-o", "%j|%i|%T|%r"],
                 capture_output=True, text=True, timeout=60, check=False,
@@ -102,32 +105,32 @@ def run_cell(cell, queue, out, bound_s):
         process = subprocess.Popen(
             argv, env=env, cwd=out, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said
         )
-        began = time.monotonic()
+        began = idle_s()
         pending, started = None, None
         seen = {"tool": cell["tool"], "verdict": "ended"}
         while True:
             ended = process.poll() is not None
-            asked = time.monotonic()
+            asked = idle_s()
             job = queue.of(name, asked)
             if job is not None:
                 seen["id"] = job[0]
                 if job[1] == "PENDING":
                     pending = job[2]
                 elif started is None:
-                    started = time.monotonic()
+                    started = idle_s()
                 waited = asked - (started or began)
                 if waited > (bound_s if started is None else RUN_S):
                     seen["verdict"] = "waits" if started is None else "does not end"
                     seen["reason"] = pending
                     subprocess.run(["scancel", f"--name={name}"], timeout=60, check=False)
-                    began = started = time.monotonic()
+                    began = started = idle_s()
             elif ended:
                 break
             elif asked - began > bound_s + RUN_S:
                 process.kill()
         seen["status"] = process.wait()
         seen["stdout"] = process.stdout.read().decode(errors="replace")
-        seen["took_s"] = round(time.monotonic() - began, 2)
+        seen["took_s"] = round(idle_s() - began, 2)
     return seen
 
 

@@ -21,6 +21,9 @@ OUT = f"/shared/home/{USER}/matrix"
 LAG_S = 5.0
 """The selector writes its ledger beside its rounds."""
 DRIVER = Path(__file__).with_name("requests_driver.py")
+CLOCK = Path(__file__).parents[1] / "idle_clock.py"
+LIBRARY = "/tmp/requests"
+"""Where the driver finds it."""
 
 
 @contextmanager
@@ -95,7 +98,9 @@ def _drive(cluster: Cluster, beside: Sequence[Sequence[Cell]], bound_s: float) -
             if lane
         ],
     }
-    program = ["python3", "-c", DRIVER.read_text()]
+    cluster.sh("ctl", f"install -d {LIBRARY}")
+    cluster.sh("ctl", f"cat >{LIBRARY}/{CLOCK.name}", stdin=CLOCK.read_text())
+    program = ["env", f"PYTHONPATH={LIBRARY}", "python3", "-c", DRIVER.read_text()]
     stdin = json.dumps(order)
     found = json.loads(cluster.sh("ctl", program, USER, timeout=1800, stdin=stdin))
     assert isinstance(found, dict)

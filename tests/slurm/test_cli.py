@@ -6,9 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from cluster import OUTRUN, Cluster
-
-pytestmark = OUTRUN
+from cluster import Cluster
 
 
 @pytest.fixture

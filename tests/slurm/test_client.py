@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import OUTRUN, Cluster
-
-pytestmark = OUTRUN
+from cluster import Cluster
 
 CONTRACT = Path(__file__).resolve().parents[1] / "contract"
 PYTHON = "/opt/slurm-gpu-aware/bin/python"
@@ -18,15 +16,15 @@ FOLDER = "/tmp/contract"
 LIMIT_S = 2.0
 """Time limit of each call of ``live_failures.py``."""
 HELD_UP_S = 0.5
-"""So long may other threads of a process be held up by a call: 0.25 s come of a busy machine alone,
-a call that kept Python's lock would take ``LIMIT_S``."""
+"""So long may other threads of a process be held up by a call, on an idle machine; a call that kept
+Python's lock would take ``LIMIT_S``."""
 
 
 @pytest.fixture
 def plain(cluster: Cluster) -> Iterator[Cluster]:
     """Plain Slurm, with what runs beside it in the controller's container."""
     cluster.sh("ctl", ["mkdir", "-p", FOLDER])
-    for path in CONTRACT.glob("*.py"):
+    for path in (*CONTRACT.glob("*.py"), CONTRACT.parent / "idle_clock.py"):
         cluster.sh("ctl", f"cat > {FOLDER}/{path.name}", stdin=path.read_text())
     with cluster.plain():
         yield cluster
@@ -97,7 +95,7 @@ def test_no_configuration(plain: Cluster) -> None:
 def test_slurm_that_is_away_for_a_while(plain: Cluster, stop: str, go: str) -> None:
     """Each call ends within its time, with an error; afterwards the same client works again."""
     plain.sh("ctl", f"(sleep 4; {stop}; sleep 8; {go}) >/dev/null 2>&1 &")
-    found = call(plain, "calls", "25")
+    found = call(plain, "calls", "60")
     assert max(took_s for _, took_s, _ in found) < LIMIT_S + 0.5
     errors = [said for _, _, said in found if said]
     assert errors

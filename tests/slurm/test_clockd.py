@@ -8,12 +8,10 @@ import re
 import time
 from typing import Any
 
-from cluster import NODES, OUTRUN, Cluster
+from cluster import NODES, Cluster
 from site_files import kept
 from test_clocks_live import locked
 from test_power import FILE, GPUS, IDLE_W, MARGIN, decision, with_model
-
-pytestmark = OUTRUN
 
 ORDERS = "/etc/slurm/gpu-aware-orders"
 WAIT = "sleep 300"
@@ -89,8 +87,9 @@ def test_on_doubt_and_when_the_agent_dies_clocks_go_back(cluster: Cluster) -> No
     def back_to(clocks: dict[tuple[str, int], int]) -> None:
         cluster.wait_until(lambda: locked(cluster) == clocks, 20, lambda: str(locked(cluster)))
 
-    order(cluster, node, line(job, 900, gpus), valid_s=4)
+    order(cluster, node, line(job, 900, gpus))
     back_to(moved)
+    order(cluster, node, line(job, 900, gpus), valid_s=3)
     back_to({})  # they expired
     order(cluster, node, line(job, 900, gpus))
     back_to(moved)

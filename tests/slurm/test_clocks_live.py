@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import time
 
-from cluster import NODES, OUTRUN, Cluster
-
-pytestmark = OUTRUN
-
-WAIT = "sleep 4"
+from cluster import NODES, Cluster
+from test_limits import WAIT
+from test_way_of_a_job import let_go
 
 
 def locked(cluster: Cluster) -> dict[tuple[str, int], int]:
@@ -36,6 +33,7 @@ def test_exactly_the_gpus_of_the_job_run_at_its_clock(cluster: Cluster) -> None:
     assert max(clocks.values()) - min(clocks.values()) == 0
     assert 850 <= min(clocks.values()) <= 950
     assert cluster.job(job)["TresFreq"].startswith("gpu:900")
+    let_go(cluster, "alice", job)
     cluster.wait(job, "COMPLETED")
     cluster.wait_until(lambda: locked(cluster) == {}, 20, lambda: str(locked(cluster)))
     cluster.wait_until(lambda: "clock_set" in kinds(cluster, job), 20, "the ledger knows")
@@ -45,7 +43,7 @@ def test_a_clock_that_cannot_be_set_leaves_the_job_alone(cluster: Cluster) -> No
     for node in NODES:
         fault = ["--call", "nvmlDeviceSetGpuLockedClocks", "--error", "NO_PERMISSION"]
         cluster.sh("ctl", ["fake-gpu", "fault", f"/shared/fakegpu/{node}", *fault])
-    job = cluster.submit("bob", ["--gres=gpu:2", "--comment=class=C"], WAIT)
+    job = cluster.submit("bob", ["--gres=gpu:2", "--comment=class=C"], "sleep 2")
     cluster.wait(job, "COMPLETED", 60)
     assert locked(cluster) == {}
     cluster.wait_until(lambda: "clock_failed" in kinds(cluster, job), 20, "the ledger knows")
@@ -63,22 +61,25 @@ def test_a_sweep_finds_the_slow_gpus_and_class_a_stays_off_them(cluster: Cluster
     cluster.sh("ctl", ["gpu-aware-profile", "sweep"], timeout=180)
     rows = json.loads(cluster.sh("ctl", ["gpu-aware-profile", "show", "--json"]))
     assert rows
-    time.sleep(6)  # the selector reads scores every 5 s
+    cluster.kill("ctl", "selectd", "TERM")  # it reads scores when it starts
     job = cluster.submit("alice", ["--gres=gpu:2", "--comment=class=A"], WAIT)
     cluster.wait(job, "RUNNING")
     assert cluster.gpus(job) == {fast[0]: fast[1]}
+    let_go(cluster, "alice", job)
     cluster.wait(job, "COMPLETED")
 
 
 def test_a_user_on_a_node_keeps_no_clock_from_being_set_and_reset(cluster: Cluster) -> None:
     """Regression: a user's lock on our folder cost each job 14 s, and its clock stayed."""
-    job = cluster.submit("alice", ["--gres=gpu:1", "-w", "n1", "--comment=class=A,freq=900"], WAIT)
+    asked = ["--gres=gpu:1", "-w", "n1", "--comment=class=A,freq=900"]
+    job = cluster.submit("alice", asked, "sleep 2")
     cluster.wait(job, "COMPLETED")  # all folders are there
     ours = "/var/lib/slurm-gpu-aware/clock-locks /shared/gpu-aware/clocks"
     attack = f"find {ours} -readable -print0 | xargs -0 -P0 -I@ flock -s -n @ sleep 60"
     with cluster.start_command("n1", ["sh", "-c", attack], user="alice") as attacker:
         job = cluster.submit("bob", ["--gres=gpu:1", "-w", "n1", "--comment=freq=900"], WAIT)
         cluster.wait_until(lambda: len(locked(cluster)) == 1, 20, lambda: str(locked(cluster)))
+        let_go(cluster, "bob", job)
         cluster.wait(job, "COMPLETED")
         cluster.wait_until(lambda: locked(cluster) == {}, 20, lambda: str(locked(cluster)))
         attacker.kill()
@@ -86,7 +87,7 @@ def test_a_user_on_a_node_keeps_no_clock_from_being_set_and_reset(cluster: Clust
 
 
 def test_only_slurm_says_that_a_step_runs(cluster: Cluster) -> None:
-    job = cluster.submit("alice", ["--gres=gpu:1", "-w", "n1"], "sleep 30")
+    job = cluster.submit("alice", ["--gres=gpu:1", "-w", "n1"], WAIT)
     cluster.wait(job, "RUNNING")
     titles = ["ps", "-eo", "args"]
     fake = "exec -a 'slurmstepd: [777.batch]' sleep 30"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cluster import NODES, OUTRUN, Cluster
-
-pytestmark = OUTRUN
+from cluster import NODES, Cluster
 
 SHOW = (
     "echo cuda=$CUDA_VISIBLE_DEVICES; srun --gres=gpu:g3:1 sh -c 'echo step=$CUDA_VISIBLE_DEVICES'"

@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cluster import OUTRUN, Cluster
+from cluster import Cluster
 from site_files import SLURM_CONF, kept, restart
-
-pytestmark = OUTRUN
 
 SLOW, UNLUCKY = ("n2", 1), ("n3", 2)
 
@@ -112,7 +110,7 @@ def test_a_preempted_probe_is_reported_and_resumed(cluster: Cluster, sweeps: Swe
                 "alice", ["-w", "n1", "--gres=gpu:1", "--comment=place=off"], "true"
             )
             cluster.wait(job, "COMPLETED", 90)
-            out, _ = running.communicate(timeout=90)
+            out, _ = cluster.finish(running, 90)
         (n1,) = json.loads(out)["nodes"]
         assert (n1["state"], n1["reason"]) == ("preempted", "Slurm gave the node to another job")
         cluster.sh("ctl", ["rm", "/shared/slow-probe"])

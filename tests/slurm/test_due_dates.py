@@ -10,15 +10,13 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from cluster import OUTRUN, Cluster
+from cluster import Cluster
 from test_limits import WAIT
 from test_moves import await_event
 from test_sizes import net_model
-from test_way_of_a_job import decisions, events, let_go
+from test_way_of_a_job import events, let_go, placed
 
 from slurm_gpu_aware.slurm.sacct import SACCT_FIELDS
-
-pytestmark = OUTRUN
 
 SETTINGS = """[moves]
 enabled = true
@@ -123,7 +121,7 @@ def await_requeue(job: Job) -> None:
 
 def said(cluster: Cluster, user: str, *options: str) -> str:
     """What sbatch tells of a job that is due now."""
-    cluster.wait_until(lambda: time.time() % 60 < 50, 15, "this minute has not passed as due=")
+    cluster.wait_until(lambda: time.time() % 60 < 40, 30, "this minute has not passed as due=")
     comment = f"--comment=class=A,gpus=1-4,due={local(time.time())}"
     job = ["sbatch", "--gres=gpu:1", comment, *options, "--wrap=true"]
     done = cluster.run("ctl", job, user)
@@ -170,9 +168,9 @@ def test_sizes_growth_and_a_killed_selector(cluster: Cluster) -> None:
     hold = cluster.submit("bob", ["--gres=gpu:1", "-t9"], WAIT)
     cluster.wait(hold, "RUNNING", 60)
     behind = cluster.submit("bob", ALL_GPUS, "true")
-    due_s = time.time() + 75
+    due_s = time.time() + 90
     due, name = local(due_s), f"-Jnew-{due_s:.0f}"
-    grows = Job(cluster, f",due={due},move=1s", work_s=60)
+    grows = Job(cluster, f",due={due},move=1s", work_s=70)
     stays = Job(cluster, f",due={due}")
     early = Job(cluster, ",due=1h,move=1s", work_s=5)
     late = Job(cluster, f",due={local(time.time())}", work_s=5)
@@ -181,7 +179,8 @@ def test_sizes_growth_and_a_killed_selector(cluster: Cluster) -> None:
     slurms = Job(cluster, ",move=1s", "-t1", "--deadline=now+1hour", work_s=5)
     plain = Job(cluster, "", work_s=5)
 
-    # All of the limit of 120 s must fit: one GPU needs 120 s for it, two need 61 s.
+    # All of the limit of 120 s must fit: one GPU needs 120 s for it, two need 61 s. So they may be
+    # placed half a minute late, on a busy machine, without taking more.
     others = (early, late, new, slurms, plain)
     assert [job.runs() for job in (grows, stays, epochs, *others)] == [1, 2, 2, 1, 1, 1, 1, 1]
     cluster.wait_told(grows.id, r"due +\S+ \S+; met with 100% by \d+ earlier runs; longest case")
@@ -215,16 +214,16 @@ def test_sizes_growth_and_a_killed_selector(cluster: Cluster) -> None:
         assert len(starts) == 1
     assert late.kinds().count("due_impossible") == 1
     assert "due_impossible" not in stays.kinds()
-    assert "due" not in decisions(cluster, plain.id)[-1]["asked"]
+    assert "due" not in placed(cluster, plain.id)[-1]["asked"]
     let_go(cluster, "bob", hold)
     cluster.wait(behind, "COMPLETED", 60)
 
 
 def test_on_a_full_cluster_due_dates_are_met_and_nothing_starves(cluster: Cluster) -> None:
     """Slurm alone is late with the same work, although its job starts first of all."""
-    due_s, work_s = time.time() + 45, 46
+    due_s, work_s = time.time() + 90, 91
     due = f",due={local(due_s)}"
-    plain = Job(cluster, f"{due},place=off", "-t1", work_s=work_s)
+    plain = Job(cluster, f"{due},place=off", work_s=work_s)
     cluster.wait(plain.id, "RUNNING", 60)  # or it takes a GPU that the selector gives away
     forms = (["-N3", "--gres=gpu:4"], ["--gres=gpu:3"])
     held = [cluster.submit("bob", [*form, "-t9"], WAIT) for form in forms]
@@ -232,14 +231,14 @@ def test_on_a_full_cluster_due_dates_are_met_and_nothing_starves(cluster: Cluste
         cluster.wait(job_id, "RUNNING", 60)
     others = [cluster.submit("bob", ["--gres=gpu:2", "-t1"], "sleep 5") for _ in range(2)]
     others.append(cluster.submit("bob", ALL_GPUS, "sleep 1"))
-    jobs = [Job(cluster, due, "-t1", work_s=work_s) for _ in range(3)]
+    jobs = [Job(cluster, due, work_s=work_s) for _ in range(3)]
     others.append(cluster.submit("bob", ["--gres=gpu:1", "-t1"], "sleep 5"))
     let_go(cluster, "bob", held[0])
     for job in jobs:
-        (start,), end = job.ended()
+        (start,), end = job.ended(150)
         assert int(start[-1]) > 1
         assert end <= due_s
-    (start,), end = plain.ended()
+    (start,), end = plain.ended(150)
     assert (start[-1], end > due_s) == ("1", True)
     let_go(cluster, "bob", held[1])
     for job_id in others:
@@ -274,6 +273,6 @@ def test_by_pressure_the_urgent_job_starts_first_and_others_are_untouched(cluste
     assert started["urgent"] == min(started.values())
     assert started["urgent"] < started["with time"]
     for name in ("without history", "without due date"):
-        assert sum(map(len, decisions(cluster, jobs[name])[-1]["slots"])) == 1
+        assert sum(map(len, placed(cluster, jobs[name])[-1]["slots"])) == 1
         account = cluster.explained(jobs[name])["why"].get("due")
         assert account is None or account["in_time"] is None

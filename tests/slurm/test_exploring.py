@@ -8,13 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cluster import NODES, OUTRUN, Cluster
+from cluster import NODES, Cluster
 from site_files import CONFIG, kept, new_store
 from test_clockd import reports
 from test_clocks_live import locked
 from test_power import FILE, GPUS, IDLE_W, MARGIN, WAIT
-
-pytestmark = OUTRUN
 
 RECORDS = "/shared/records"
 IDLE, MOST = 42.0, 300.0
@@ -50,7 +48,7 @@ def exploring(cluster: Cluster) -> Iterator[None]:
                 "gpu-aware-profile sweep --clocks 6 --allow-clock-changes --time-limit 600",
                 timeout=600,
             )
-            time.sleep(6)  # the selector reads the profile every 5 s
+            cluster.kill("ctl", "selectd", "TERM")  # it reads the profile when it starts
             yield
 
 
@@ -127,7 +125,7 @@ def test_a_job_makes_the_model_that_the_next_one_uses(cluster: Cluster, explorin
     shown = json.loads(cluster.sh("ctl", ["gpu-aware", "models", "show", f"bob/{name}", "--json"]))
     assert shown[0]["quality"]["time_samples"] == 0
     assert shown[0]["quality"]["power_samples"] == len(found["power_w"])
-    time.sleep(6)
+    cluster.kill("ctl", "selectd", "TERM")  # it reads models when it starts
     watts = (GPUS * IDLE_W + 3 * 340) / (1 - MARGIN)
     cluster.sh("ctl", ["gpu-aware", "power", "set", str(round(watts))])
     second = cluster.submit("alice", asked, WAIT)

@@ -207,7 +207,7 @@ def test_interactive_waits_and_goes_on(cluster: Cluster, command: str) -> None:
             "gres/gpu:1", min_cpus=1, interactive=True
         )
         open_gate(cluster, job["JobId"])
-        out, _ = process.communicate(timeout=60)
+        out, _ = cluster.finish(process, 60)
         assert (process.returncode, out) == (0, b"ran\n")
     finally:
         process.kill()

@@ -95,7 +95,6 @@ class Walk:
             self.wrong.append(f"installed, but doctor exits with {status}: {'; '.join(bad)}")
 
 
-@pytest.mark.flaky(reruns=1, only_rerun=["slurmctld hung"])
 def test_guide_from_first_command_to_last(cluster: ForeignSite) -> None:
     steps = read_guide(ROOT)
     roll = next(n for n, step in enumerate(steps) if "setup --roll" in step.text)

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 from cluster import Cluster
 from hostile_attack import RECORD
+from idle_clock import Stopwatch
 from site_files import SLURM_CONF, kept, restart
-from test_limits import slack
-from test_survival import decisions
+from test_way_of_a_job import placed
 
 JOBS = int(os.environ.get("GPU_AWARE_HOSTILE_JOBS", "150"))
 SEED = int(os.environ.get("GPU_AWARE_HOSTILE_SEED", "1"))
@@ -30,7 +30,7 @@ PYTHON = "/opt/slurm-gpu-aware/bin/python"
 HERE = Path(__file__).parent
 LOG = "/var/log/cluster/selectd.log"
 MOST_GROWTH_MB = 50
-LONGER_S = 2.0
+LONGER_S = 3.0
 """So much longer than without an attack another user's job may take to start."""
 MOVING = {
     "",
@@ -85,11 +85,11 @@ def memory_mb(cluster: Cluster) -> float:
 
 
 def start_s(cluster: Cluster, *options: str) -> float:
-    """How long a job of bob's takes until it runs on the free node."""
-    asked = time.monotonic()
+    """How long a job of bob's takes until it runs on the free node, on an idle machine."""
+    asked = Stopwatch()
     job_id = cluster.submit("bob", ["--gres=gpu:1", "--nodelist=n4", *options], "true")
     cluster.wait(job_id, {"RUNNING", "COMPLETING", "COMPLETED"}, 60)
-    return time.monotonic() - asked
+    return asked.idle_s
 
 
 def usual_s(cluster: Cluster) -> float:
@@ -156,8 +156,8 @@ def test_random_values(cluster: Cluster, victims: dict[str, str], matlab: str) -
             check_picture(cluster)
             for name, job in victims.items():
                 assert fixed(cluster, job) == before[name], name
-            assert waited < usual + LONGER_S * slack()
-            assert start_s(cluster) < usual + LONGER_S * slack()
+            assert waited < usual + LONGER_S
+            assert start_s(cluster) < usual + LONGER_S
             cluster.sh("ctl", ["scancel", "--user=alice"])
     assert taken > JOBS / 2, "Slurm refuses most of it: what is left says nothing"
 
@@ -188,7 +188,7 @@ def test_step_managers(cluster: Cluster) -> None:
         restart(cluster)
         job_id = cluster.submit("alice", ["--gres=gpu:1"], "srun sleep 1")
         assert cluster.job(job_id)["StepMgrEnabled"] == "Yes"
-        assert start_s(cluster) < usual + LONGER_S * slack()
+        assert start_s(cluster) < usual + LONGER_S
         cluster.wait(job_id, "COMPLETED", 40)
         check_picture(cluster)
 
@@ -201,7 +201,7 @@ def test_comments_that_change_all_the_time(cluster: Cluster, victims: dict[str, 
         changing = pool.submit(inside, cluster, "hostile_attack.py", "alice", "comments", 10)
         waits = [start_s(cluster) for _ in range(3)]
         assert changing.result() > 60
-    assert max(waits) < usual + LONGER_S * slack()
+    assert max(waits) < usual + LONGER_S
     check_picture(cluster)
 
 
@@ -216,7 +216,7 @@ def test_odd_licences(cluster: Cluster, matlab: str, count: str) -> None:
     ).strip()
     with selector_unharmed(cluster):
         for _ in range(2):
-            assert start_s(cluster) < 10 * slack()
+            assert start_s(cluster) < 15
     if blocked:
         cluster.wait(blocked, "COMPLETED", 40)
 
@@ -235,7 +235,7 @@ def test_megabytes(cluster: Cluster) -> None:
         for name, text in texts.items():
             script = f"#!/bin/bash\n#SBATCH --{name}={text}\nsleep 1\n"
             cluster.run("ctl", ["sbatch", "--hold"], "alice", stdin=script, timeout=120)
-        assert start_s(cluster) < usual + LONGER_S * slack()
+        assert start_s(cluster) < usual + LONGER_S
         check_picture(cluster)
 
 
@@ -250,9 +250,9 @@ def test_long_node_lists_by_raw_updates(cluster: Cluster) -> None:
         "print(client._send(sys.argv[1], {'req_nodes': 'n[' + '2,' * 30000 + '2]'}, {}))\n"
     )
     cluster.sh("ctl", [PYTHON, "-c", program, job_id], "alice")
-    asked = time.monotonic()
+    asked = Stopwatch()
     check_picture(cluster)
-    assert time.monotonic() - asked < 10 * slack()
+    assert asked.idle_s < 15
 
 
 def test_arrays_wait_for_their_begin_and_their_dependency(cluster: Cluster) -> None:
@@ -276,7 +276,7 @@ def test_arrays_wait_for_their_begin_and_their_dependency(cluster: Cluster) -> N
                 40,
                 name,
             )
-            assert len(decisions(cluster, name)) == 1
+            assert len(placed(cluster, name)) == 1
 
 
 def test_an_array_of_tasks_far_apart_starts(cluster: Cluster) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import time
 
-from cluster import OUTRUN, Cluster
-from test_limits import quiet, slack
-
-pytestmark = OUTRUN
+from cluster import Cluster
+from idle_clock import Stopwatch
 
 IDLE_S = 60.0
 
@@ -23,26 +21,26 @@ def cpu_seconds(cluster: Cluster) -> float:
 
 def test_idle_selector_costs_nothing(cluster: Cluster) -> None:
     time.sleep(5)
-    before, start = cpu_seconds(cluster), time.monotonic()
+    watch, before, start = Stopwatch(), cpu_seconds(cluster), time.monotonic()
     time.sleep(IDLE_S)
     share = (cpu_seconds(cluster) - before) / (time.monotonic() - start)
     print(f"\nidle selector with its commands: {100 * share:.2f}% of a core (target below 1%)")
     # A loaded machine charges more for the same work: caches, switches.
-    assert share < 0.01 * (1.0 if quiet() else max(2.0, slack()))
+    assert share < 0.01 * (1.0 if watch.quiet else min(max(2.0, 1 / watch.share), 4.0))
 
 
 def test_a_submission_is_seen_at_once(cluster: Cluster) -> None:
     """By the filter's byte, not by the timer: sooner than a round's interval, every time."""
     waits = []
     for _ in range(5):
-        asked = time.time()
+        watch, asked = Stopwatch(), time.time()
         job_id = cluster.submit("alice", ["--gres=gpu:1"], "true")
         cluster.wait(job_id, "COMPLETED", 30)
         started = cluster.job(job_id)["StartTime"]
         at = float(cluster.sh("ctl", ["date", "-d", started, "+%s"]))
-        waits.append(max(0.0, at - asked))
+        waits.append(max(0.0, at - asked) * watch.share)
     print(f"\nfrom sbatch to start (Slurm counts whole seconds): {waits}")
-    assert sorted(waits)[2] <= 4 * slack()
+    assert sorted(waits)[2] <= 6
 
 
 def test_an_end_is_seen_at_once(cluster: Cluster) -> None:
@@ -50,11 +48,12 @@ def test_an_end_is_seen_at_once(cluster: Cluster) -> None:
     first = [cluster.submit("bob", ["--gres=gpu:4"], "sleep 8") for _ in range(4)]
     for job_id in first:
         cluster.wait(job_id, "RUNNING", 40)
-    second = cluster.submit("alice", ["--gres=gpu:4"], "true")
+    second, watch = cluster.submit("alice", ["--gres=gpu:4"], "true"), Stopwatch()
     cluster.wait(second, {"RUNNING", "COMPLETED"}, 60)
+    share = watch.share
     ends = [
         float(cluster.sh("ctl", ["date", "-d", cluster.job(j)["EndTime"], "+%s"])) for j in first
     ]
     start = float(cluster.sh("ctl", ["date", "-d", cluster.job(second)["StartTime"], "+%s"]))
     print(f"\nstarted {start - min(ends):.0f} s after the first end")
-    assert start - min(ends) <= 10 * slack()
+    assert (start - min(ends)) * share <= 15

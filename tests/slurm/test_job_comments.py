@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from cluster import OUTRUN, Cluster
-
-pytestmark = OUTRUN
+from cluster import Cluster
 
 FOUR = ["--gres=gpu:4", "-w", "n4"]
 
@@ -84,6 +82,6 @@ def test_a_requeued_job_gets_its_request_back(cluster: Cluster, away: bool) -> N
 
     cluster.wait_until(parked, 40, "its own request behind the gate")
     assert cluster.job(job)["ReqNodeList"] == "(null)"
-    cluster.sh("ctl", f"scontrol update jobid={job} starttime=now")
+    cluster.start_requeued(job)
     cluster.wait(job, "RUNNING", deadline=180)
     freed(cluster, job)

@@ -1,37 +1,20 @@
 """What else holds a job: only what can start is planned, and nothing that waits keeps GPUs.
 
-Times are measured and printed. The bounds are those of a machine that does nothing else; they are
-loosened by the factor that `slack` gives, the load per CPU.
+Times are measured and printed, in seconds of an idle machine (`idle_clock`).
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 
 import pytest
-from cluster import GATE, OUTRUN, Cluster
+from cluster import GATE, Cluster
+from idle_clock import Stopwatch
 from test_way_of_a_job import GATE_LICENCE, decisions, events, let_go
-
-pytestmark = OUTRUN
 
 WAIT = "while [ ! -e go-$SLURM_JOB_ID ]; do sleep 0.2; done"
 LIMIT = "two_gpus"
-
-
-def slack() -> float:
-    """Factor on the bounds: processes that want a CPU, per CPU; 1 on a machine with time to spare.
-
-    Asking the cluster costs time too (a ``docker exec`` takes 0.1 s and more), hence at least 1.5,
-    and at most 4.
-    """
-    return min(max(1.5, os.getloadavg()[0] / (os.cpu_count() or 1)), 4.0)
-
-
-def quiet() -> bool:
-    """Whether this machine had next to nothing else to do in the last minute."""
-    return os.getloadavg()[0] < 0.5 * (os.cpu_count() or 1)
 
 
 def sacctmgr(cluster: Cluster, *arguments: str) -> None:
@@ -60,10 +43,10 @@ def is_parked(cluster: Cluster, job_id: str) -> bool:
     )
 
 
-def running_after(cluster: Cluster, job_id: str, since: float, deadline: float = 60) -> float:
+def running_after(cluster: Cluster, job_id: str, since: Stopwatch, deadline: float = 60) -> float:
     """Seconds from ``since`` until the job is seen running."""
     cluster.wait(job_id, {"RUNNING", "COMPLETED"}, deadline)
-    return time.monotonic() - since
+    return since.idle_s
 
 
 def fill(cluster: Cluster, counts: Sequence[int]) -> list[str]:
@@ -76,13 +59,10 @@ def fill(cluster: Cluster, counts: Sequence[int]) -> list[str]:
 
 def test_two_jobs_that_fit_a_limit_only_alone(cluster: Cluster, limit: str) -> None:
     fill(cluster, [4, 4, 4])
-    # A busy test run is far above the bounds; a job that is blocked here waits for minutes. Queries
-    # to the cluster take up to half a second of the measured time.
-    bounds = (2.5, 5.5) if quiet() else (6 * slack(), 9 * slack())
     job = ["--gres=gpu:2", "--comment=class=B", "-t", "30"]
     first = cluster.submit("alice", [*job, f"--qos={limit}"], WAIT)
     second = cluster.submit("alice", [*job, f"--qos={limit}"], WAIT)
-    asked = time.monotonic()
+    asked = Stopwatch()
     third = cluster.submit("bob", [*job, "--nice=1000000"], WAIT)
     third_s = running_after(cluster, third, asked)
     cluster.wait(first, "RUNNING", 30)
@@ -94,7 +74,7 @@ def test_two_jobs_that_fit_a_limit_only_alone(cluster: Cluster, limit: str) -> N
 
     # The rest of the node is taken: the second waits for the limit and for GPUs, the first's.
     let_go(cluster, "alice", first)
-    ended = time.monotonic()
+    ended = Stopwatch()
     cluster.wait(first, "COMPLETED", 60)
     second_s = running_after(cluster, second, ended)
     parked = [
@@ -102,6 +82,9 @@ def test_two_jobs_that_fit_a_limit_only_alone(cluster: Cluster, limit: str) -> N
         for kind, detail in events(cluster, second)
         if kind == "parked" and "why" in detail
     ]
+    # A busy test run is far above the bounds; a job that is blocked here waits for minutes. Queries
+    # to the cluster take up to half a second of the measured time.
+    bounds = (2.5, 5.5) if asked.quiet else (9.0, 13.5)
     print(
         f"\nthird job ran after {third_s:.1f} s (bound 2), second job {second_s:.1f} s after the"
         f" first was told to end (bound 5); held to {bounds}; parked again: {parked}"
@@ -117,8 +100,10 @@ def test_a_limit_is_not_tried_in_a_loop(cluster: Cluster, limit: str) -> None:
     cluster.wait(first, "RUNNING", 30)
     others = [cluster.submit("alice", ["--gres=gpu:1", f"--qos={limit}"], WAIT) for _ in range(5)]
     time.sleep(20)
-    for job_id in others:
-        assert is_parked(cluster, job_id), cluster.job(job_id)[""]
+    for job_id in others:  # one may be on its way back just now
+        cluster.wait_until(
+            lambda job_id=job_id: is_parked(cluster, job_id), 15, lambda: str(cluster.jobs())
+        )
         assert len(decisions(cluster, job_id)) <= 2
 
 
@@ -151,7 +136,7 @@ def test_what_is_held_is_not_planned(cluster: Cluster, way: str) -> None:
         cluster.sh("ctl", update, "alice")
     elif way == "hold":
         cluster.sh("ctl", ["scontrol", "release", job_id], "alice")
-    freed = time.monotonic()
+    freed = Stopwatch()
     print(f"\n{way}: runs {running_after(cluster, job_id, freed):.1f} s after it could")
     cluster.wait(job_id, "COMPLETED", 60)
 
@@ -170,7 +155,7 @@ def test_limit_of_a_partition(cluster: Cluster) -> None:
         assert not decisions(cluster, job_id)
     finally:
         cluster.sh("ctl", ["scontrol", "update", "partitionname=gpu", "maxtime=unlimited"])
-    freed = time.monotonic()
+    freed = Stopwatch()
     print(f"\npartition: runs {running_after(cluster, job_id, freed):.1f} s after it could")
 
 
@@ -221,12 +206,11 @@ def test_tasks_of_a_lower_priority_do_not_stop_their_array(cluster: Cluster) -> 
 
 
 def test_array_throttle_leaves_the_rest_to_others(cluster: Cluster) -> None:
-    array = cluster.submit("alice", ["--gres=gpu:4", "--array=1-6%2"], "sleep 4")
+    array = cluster.submit("alice", ["--gres=gpu:4", "--array=1-6%2"], WAIT)
     other = cluster.submit("bob", ["-N2", "--gres=gpu:4", "--nice=1000000"], "true")
     cluster.wait(other, "COMPLETED", 30)
     states = [job["JobState"] for job in cluster.jobs(array)]
-    assert states.count("RUNNING") <= 2
-    assert "PENDING" in states, "the other job did not wait for the throttled tasks"
+    assert states.count("RUNNING") <= 2  # they do not end: the other has not waited for the rest
 
 
 def test_maintenance_reservation(cluster: Cluster) -> None:
@@ -242,13 +226,13 @@ def test_maintenance_reservation(cluster: Cluster) -> None:
     assert list(cluster.gpus(on_n4)) == ["n4"]
     too_long = cluster.submit("alice", ["--gres=gpu:1", "-t", "60"], "true")
     short = [cluster.submit("bob", ["--gres=gpu:4", "-t", "10"], "sleep 2") for _ in range(3)]
-    asked = time.monotonic()
+    asked = Stopwatch()
     for job_id in short:
         running_after(cluster, job_id, asked)
     assert is_parked(cluster, too_long)
     assert not decisions(cluster, too_long)
     cluster.sh("ctl", ["scontrol", "delete", "reservationname=maint"])
-    freed = time.monotonic()
+    freed = Stopwatch()
     print(f"\nreservation: runs {running_after(cluster, too_long, freed):.1f} s after it could")
     assert GATE in cluster.sh("ctl", ["scontrol", "show", "reservation"])
 

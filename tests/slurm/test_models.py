@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from cluster import OUTRUN, Cluster, CommandFailed
+from cluster import Cluster, CommandFailed
 from site_files import FILTER_CONF, SLURM_CONF, kept, restart
 from test_limits import WAIT, is_parked
 from test_nodes import node_of
 from test_way_of_a_job import let_go
-
-pytestmark = OUTRUN
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,10 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from cluster import OUTRUN, Cluster
+from cluster import Cluster
 from site_files import CONFIG, SLURM_CONF, TOPOLOGY, kept, restart
 from test_limits import WAIT, is_parked
 from test_way_of_a_job import decisions, let_go, started
-
-pytestmark = OUTRUN
 
 # Neighbours by name are never neighbours by network: no order of names gives these pairs.
 PAIRS = ({"n1", "n3"}, {"n2", "n4"})

@@ -7,12 +7,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from cluster import NODES, OUTRUN, Cluster, CommandFailed
+from cluster import NODES, Cluster, CommandFailed
 from site_files import GRES_CONF, SLURM_CONF, kept, restart
 from test_limits import WAIT, fill, is_parked, limit
-from test_way_of_a_job import GATE_LICENCE, decisions, let_go
-
-pytestmark = OUTRUN
+from test_way_of_a_job import GATE_LICENCE, decisions, let_go, placed
 
 __all__ = ["limit"]  # a fixture of test_limits
 
@@ -171,8 +169,7 @@ def test_partitions(cluster: Cluster) -> None:
         cluster.sh("ctl", ["scontrol", "update", "partitionname=right", "state=up"])
         cluster.wait(held, "COMPLETED", 40)
     finally:
-        cluster.cancel_all()
-        time.sleep(2)
+        cluster.end_all()
         for name in ("left", "right"):
             cluster.sh("ctl", ["scontrol", "delete", f"partitionname={name}"], check=False)
 
@@ -195,7 +192,7 @@ def test_a_node_that_lacks_a_gpu(cluster: Cluster) -> None:
         # One after the other: each takes a GPU that the one before left.
         jobs = [cluster.submit("alice", ["--gres=gpu:1"], WAIT) for _ in range(3)]
         assert {node_of(cluster, job_id) for job_id in jobs} == {"n4"}
-        slots = [decisions(cluster, job_id)[-1]["slots"] for job_id in jobs]
+        slots = [placed(cluster, job_id)[-1]["slots"] for job_id in jobs]
         assert sorted(slots) == [[[0]], [[2]], [[3]]]
         types = [re.findall(r"gpu:(g\d):1\(IDX", cluster.job(j)[""]) for j in jobs]
         assert types == [[f"g{slot[0][0]}"] for slot in slots]
@@ -246,4 +243,4 @@ def test_a_node_that_sleeps_is_woken(cluster: Cluster, asleep: str) -> None:
     cluster.sh(asleep, "slurmd -b")  # as a machine that has just booted
     cluster.wait(job_id, "RUNNING", 60)
     assert cluster.gpus(job_id) == {asleep: (0, 1)}
-    assert len(decisions(cluster, job_id)) == 1
+    assert len(placed(cluster, job_id)) == 1

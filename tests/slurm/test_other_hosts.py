@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cluster import OUTRUN, Cluster
-
-pytestmark = OUTRUN
+from cluster import Cluster
 
 SHARED = "/shared/gpu-aware/state"
 

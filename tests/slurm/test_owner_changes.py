@@ -11,9 +11,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from cluster import ENDED, GATE, NODES, OUTRUN, Cluster
-
-pytestmark = OUTRUN
+from cluster import ENDED, GATE, NODES, Cluster
 
 CPU_FIELDS = ("NumNodes", "NumCPUs", "NumTasks", "CPUs/Task", "MinCPUsNode", "MinMemoryCPU")
 PYTHON = "/opt/slurm-gpu-aware/bin/python"
@@ -76,10 +74,7 @@ def second(cluster: Cluster) -> Iterator[None]:
     """A second partition, of two nodes."""
     cluster.sh("ctl", ["scontrol", "create", "partitionname=second", "nodes=n[3-4]"])
     yield
-    cluster.cancel_all()
-    cluster.wait_until(
-        lambda: not cluster.sh("ctl", ["squeue", "-h"]), 60, "all jobs of the partition are gone"
-    )
+    cluster.end_all()
     cluster.sh("ctl", ["scontrol", "delete", "partitionname=second"], check=False)
 
 
@@ -337,4 +332,5 @@ def test_changes_while_jobs_are_placed(cluster: Cluster) -> None:
     for job in jobs:
         shown = cluster.job(job)
         assert shown["JobState"] == "COMPLETED", job
-        assert gpus_of(shown) == answers[job], shown
+        # One that ended before it was looked at was not changed
+        assert gpus_of(shown) == answers.get(job, 1), shown

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cluster import NODES, OUTRUN, Cluster
+from cluster import NODES, Cluster
 from site_files import kept, new_store
 from test_clocks_live import locked
-
-pytestmark = OUTRUN
 
 FILE = "/var/lib/slurm-gpu-aware/power.json"
 IDLE_W, GPU_W, MARGIN = 60.0, 400.0, 0.05
@@ -108,7 +105,7 @@ def with_model(cluster: Cluster) -> None:
     cluster.sh("ctl", "printf '%s\\n' " + " ".join(lines) + " >/tmp/samples.csv")
     cluster.sh("ctl", ["gpu-aware-profile", "import", "/tmp/samples.csv"])
     cluster.sh("ctl", ["gpu-aware", "models", "fit"], timeout=120)
-    time.sleep(6)  # the selector reads models every 5 s
+    cluster.kill("ctl", "selectd", "TERM")  # it reads models when it starts
 
 
 def decision(cluster: Cluster, job: str) -> dict[str, Any]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from cluster import OUTRUN, Cluster
-
-pytestmark = OUTRUN
+from cluster import Cluster
 
 REPLAY = """
 import json

@@ -43,14 +43,13 @@ class Pair:
 def found(cluster: Cluster) -> list[Pair]:
     """All chosen cells, after both passes."""
     chosen = [cell for cell in cells() if ALL or cell.quick]
-    bound_s = BOUND_S * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
     cluster.reset()
     began = time.monotonic()
     with lanes(cluster):
         with cluster.plain():
-            plain = run_pass(cluster, chosen, bound_s)
+            plain = run_pass(cluster, chosen, BOUND_S)
         await_gate(cluster)
-        ours = run_pass(cluster, chosen, bound_s)
+        ours = run_pass(cluster, chosen, BOUND_S)
     print(f"\n{len(chosen)} requests, both ways in {time.monotonic() - began:.0f} s")
     return [Pair(c, seen_of(plain[c.name]), seen_of(ours[c.name])) for c in chosen]
 

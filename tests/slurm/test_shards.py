@@ -7,12 +7,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from cluster import OUTRUN, Cluster
+from cluster import Cluster
 from site_files import GRES_CONF, SLURM_CONF, kept, restart
 from test_limits import WAIT
-from test_way_of_a_job import GATE_LICENCE, decisions, let_go
-
-pytestmark = OUTRUN
+from test_way_of_a_job import GATE_LICENCE, decisions, let_go, placed
 
 TYPES = ",".join(f"shard:g{i}:4" for i in range(4))
 ON_N1 = ["-w", "n1", "--mem=100", "-t5"]
@@ -58,7 +56,7 @@ def test_whole_gpus_beside_shards(cluster: Cluster) -> None:
         cluster.wait(job_id, "RUNNING", 40)
     given = {cluster.gpus(job_id)["n1"] for job_id in whole}
     assert given == {(i,) for i in range(4) if i != slot}
-    assert all(decisions(cluster, job_id) for job_id in whole)
+    assert all(placed(cluster, job_id) for job_id in whole)
     waits = cluster.submit("alice", [*ON_N1, "--gres=gpu:1"], WAIT)
     time.sleep(4)
     assert GATE_LICENCE in cluster.job(waits)["Licenses"]
@@ -113,8 +111,7 @@ def test_a_job_of_shards_gets_the_fullest_gpu_that_suffices(
     cluster.wait(job_id, "RUNNING", 40)
     # One shard is free of two GPUs: the lower index
     assert shard_of(cluster, job_id) == min(one, four)
-    (decision,) = decisions(cluster, job_id)
-    assert decision
+    assert len(placed(cluster, job_id)) == 1
     cluster.wait_told(job_id, r"1 of 4 were free,\s+the fewest that\s+suffice")
     for user, each in (("alice", job_id), *(("bob", i) for i in (first, second, third, fourth))):
         let_go(cluster, user, each)
@@ -131,7 +128,7 @@ def test_jobs_that_come_together_share_a_gpu(cluster: Cluster) -> None:
         cluster.wait(job_id, "RUNNING", 60)
     slots = [shard_of(cluster, job_id) for job_id in jobs]
     assert sorted(map(slots.count, set(slots))) == [2, 2]
-    assert all(decisions(cluster, job_id) for job_id in jobs)
+    assert all(placed(cluster, job_id) for job_id in jobs)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +137,6 @@ def test_jobs_that_come_together_share_a_gpu(cluster: Cluster) -> None:
         ["--gres=shard:5"],
         ["--gres=shard:1", "-N2"],
         ["--gres=shard:1", "--exclusive"],
-        ["--gres=shard:g1:1"],
         ["--gres=shard:1,gpu:1"],
         ["--gres=shard:1", "--comment=place=off"],
     ],
@@ -161,7 +157,7 @@ def test_what_is_left_to_slurm(cluster: Cluster, options: list[str]) -> None:
 
 def test_a_job_before_it_is_not_delayed(cluster: Cluster) -> None:
     """A GPU that others use is not kept in use by jobs behind one that waits for all four."""
-    shared, _ = share(cluster, 1, "-t1")
+    shared, _ = share(cluster, 1, "-t3")
     whole = cluster.submit("alice", [*ON_N1, "--gres=gpu:4"], "true")
     last = [*ON_N1, "--gres=shard:1", "--nice=1000000"]
     behind = [cluster.submit("bob", last, "true") for _ in range(2)]
@@ -184,10 +180,10 @@ def test_a_job_that_is_requeued_or_changed(cluster: Cluster) -> None:
     cluster.wait_until(lambda: "shard:g" not in cluster.job(job_id)["TresPerNode"], 60, "unbound")
     for change in ("gres=shard:3", "timelimit=3"):
         cluster.sh("ctl", ["scontrol", "update", f"jobid={job_id}", change], "bob")
-    cluster.sh("ctl", ["scontrol", "update", f"jobid={job_id}", "starttime=now"])
+    cluster.start_requeued(job_id)
     cluster.sh("ctl", ["scontrol", "release", job_id])
     cluster.wait(job_id, "RUNNING", 60)
-    assert len(decisions(cluster, job_id)) >= 2
+    cluster.wait_until(lambda: len(decisions(cluster, job_id)) >= 2, 30, "two decisions")
     assert f"shard:g{shard_of(cluster, job_id)}:3" in cluster.job(job_id)[""]
     assert cluster.job(job_id)["TimeLimit"] == "00:03:00"
 
@@ -200,19 +196,72 @@ def test_a_job_of_whole_gpus_that_becomes_one_of_shards(cluster: Cluster) -> Non
     cluster.sh("ctl", ["scontrol", "update", f"jobid={job_id}", "gres=shard:2"], "alice")
     let_go(cluster, "bob", full[0])
     cluster.wait(job_id, "COMPLETED", 60)
-    assert decisions(cluster, job_id)
+    assert placed(cluster, job_id)
     output = cluster.output(job_id, "alice")
     assert not re.search("failed|error", output), output
 
 
-def test_a_requeued_job_whose_user_named_the_gpu(cluster: Cluster) -> None:
-    """It is the user's to change as soon as it cannot be a job of the selector's."""
-    job_id, slot = share(cluster, 2, "--gres=shard:g3:2")
-    assert slot == 3
-    cluster.sh("ctl", ["scontrol", "requeue", job_id], "bob")
-    change = ["scontrol", "update", f"jobid={job_id}", "timelimit=3"]
-    cluster.wait_until(lambda: cluster.run("ctl", change, "bob").returncode == 0, 80, "changed")
-    assert not decisions(cluster, job_id)
+LISTS = [
+    *("shard:g3:1", "shard:g3", "gres/shard:g3:1", "gres:shard:g3:1", "shard=g3=1", "shard:g3=1"),
+    *("shard:1,shard:g3:1", "shard:g0:1,shard:g3:1", "gpu:1,shard:g3:1", "gpu:g3:1", "gpu:g3"),
+    *(
+        "gpu=g3=1",
+        "gpu:g3=1",
+        "gres/gpu:g3:1",
+        "gpu:1,gpu:g3:1",
+        "gpu:g0:1,gpu:g3:1",
+        "xgres/gpu:g3",
+    ),
+    *("gpu:G3:1", "GPU:g3:1", "gpu: g3:1", "gpu::g3:1", " gpu:g3:1", "gpu:g03:1", "shard:G3:1"),
+    *("SHARD:g3:1", "shard: g3:1", "shard::g3:1", "shard:g3 :1", "shard:g3:1k", "gpu:g3(S:1)"),
+    *("gpu:xfUUwfUUxfUU:1", "shard:xfUUwfUUxfUU:1", "gpu:g3:g3:1", "gpu:1:g3", "gpu:(g3):1"),
+]
+"""GRES lists that might name GPU 3, by types that Slurm takes for g3, too."""
+KINDS = ["g3:1", "g3", "G3:1", "gpu:g3:1", "g3=1", "g0:1,g3:1"]
+OPTIONS = ["--gpus=", "--gpus-per-node=", "--gpus-per-task=", "--gpus-per-socket="]
+OPTIONS += ["--tres-per-task=gres/gpu:", "--tres-per-task=gres/shard:"]
+
+
+def test_no_user_names_a_gpu_in_any_spelling(cluster: Cluster) -> None:
+    """The filter or Slurm refuses it, or the job gets no GPU at all (``--gpus-per-task=g3``)."""
+    spellings = [[f"--gres={text}"] for text in LISTS]
+    spellings += [[f"{o}{kind}", "-N1", "-n1", "-B1"] for o in OPTIONS for kind in KINDS]
+    for options in spellings:
+        command = ["sbatch", "--parsable", *ON_N1, *options, "--wrap=sleep 60"]
+        done = cluster.run("ctl", command, "bob")
+        if done.returncode == 0:
+            job_id = done.stdout.decode().split()[-1]
+            cluster.wait(job_id, "RUNNING", 20)
+            assert not re.search("IDX|g3", cluster.job(job_id)[""].split("TRES=")[1]), options
+            cluster.sh("ctl", ["scancel", job_id])
+    waiting = cluster.submit("bob", ["--gres=shard:1", "--hold"], "true")
+    for text in LISTS:
+        cluster.run("ctl", ["scontrol", "update", f"jobid={waiting}", f"gres={text}"], "bob")
+        asked = cluster.job(waiting)[""].rstrip().partition("TresPerNode=")[2]
+        assert not re.search("(gpu|shard)[:=](g3(?! )|xfUU)", asked), text
+
+
+@pytest.mark.parametrize("gres", ["shard:g3:1", "gpu:g3:1"])
+def test_the_sentence_for_a_job_that_names_a_gpu(cluster: Cluster, gres: str) -> None:
+    asked = f"--gres={gres}"
+    for command in (
+        ["sbatch", asked, "--wrap=true"],
+        ["sbatch", "-a1-2", asked, "--wrap=true"],
+        ["sbatch", "-n1", ":", asked, "--wrap=true"],
+        ["salloc", asked, "true"],
+        ["srun", asked, "true"],
+        ["env", f"SBATCH_GRES={gres}", "sbatch", "--wrap=true"],
+        ["env", f"SALLOC_GRES={gres}", "salloc", "true"],
+        ["env", f"SLURM_GRES={gres}", "srun", "true"],
+    ):
+        done = cluster.run("ctl", command, "bob")
+        assert done.returncode, command
+        assert "names one GPU of a node, which is chosen for you; ask for a number" in (
+            done.stderr.decode()
+        ), command
+    job_id = cluster.sh("ctl", ["sbatch", "--parsable", "--hold", asked, "--wrap=true"]).strip()
+    assert gres in cluster.job(job_id)["TresPerNode"]  # root may
+    cluster.sh("ctl", ["scancel", job_id])
 
 
 def test_a_job_that_waits_for_another_node_holds_up_no_shards(cluster: Cluster) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from cluster import OUTRUN, Cluster
-
-pytestmark = OUTRUN
+from cluster import Cluster
 
 
 def test_what_if_from_the_live_history(cluster: Cluster) -> None:

@@ -6,12 +6,10 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from cluster import OUTRUN, Cluster
+from cluster import Cluster
 from site_files import CONFIG, SLURM_CONF
 from test_limits import WAIT, is_parked
-from test_way_of_a_job import decisions, expect_kinds, let_go, started
-
-pytestmark = OUTRUN
+from test_way_of_a_job import decisions, expect_kinds, let_go, placed, started
 
 STORE = "/var/lib/slurm-gpu-aware/store.db"
 
@@ -85,8 +83,7 @@ def test_a_site_overwrites_admin_comments(cluster: Cluster) -> None:
 
     cluster.wait_until(unpinned, 20, lambda: str(cluster.job(job_id)))
     assert cluster.job(job_id)["AdminComment"] == "JS1:abc"
-    # Slurm lets what was requeued wait for two minutes; the admin need not.
-    cluster.sh("ctl", ["scontrol", "update", f"jobid={job_id}", "starttime=now"])
+    cluster.start_requeued(job_id)
     cluster.wait(job_id, "RUNNING", 60)
     assert sum(len(slots) for slots in cluster.gpus(job_id).values()) == 2
 
@@ -107,7 +104,7 @@ def test_hints_where_a_tool_owns_the_comment(cluster: Cluster) -> None:
             submit += [f"--comment={comment}", "--wrap=true"]
             job_id = cluster.sh("ctl", submit, "alice").strip()
             cluster.wait(job_id, "COMPLETED", 60)
-            asked = decisions(cluster, job_id)[-1]["asked"]
+            asked = placed(cluster, job_id)[-1]["asked"]
             assert (asked["class"], asked["bw"]) == (app_class, "high")
     finally:
         cluster.sh("ctl", ["tee", CONFIG], stdin=text)
@@ -129,7 +126,7 @@ def test_a_store_that_another_process_holds(cluster: Cluster) -> None:
     job_id = cluster.submit("alice", ["--gres=gpu:1", "--comment=class=A"], WAIT)
     cluster.wait(job_id, "RUNNING", 12)
     assert holder.wait(30) == 0
-    cluster.wait_until(lambda: bool(decisions(cluster, job_id)), 30, "the ledger tells of it")
+    placed(cluster, job_id)
     expect_kinds(cluster, job_id, ["released", "started"])
 
 

@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
-from cluster import GATE, NODES, OUTRUN, Cluster
-
-pytestmark = OUTRUN
+from cluster import GATE, NODES, Cluster
 
 CLIENT = "/shared/test-only"
 """Folder with the slurm.conf of the commands that load the file; the cluster's stays as it is."""

@@ -7,10 +7,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from cluster import OUTRUN, Cluster
+from cluster import Cluster
 from site_files import CONFIG, kept
-
-pytestmark = OUTRUN
 
 TUNED = "/var/lib/slurm-gpu-aware/tuned.json"
 SET = {

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
-from cluster import GATE, NODES, OUTRUN, Cluster, ClusterError, CommandFailed
+from cluster import GATE, NODES, Cluster, ClusterError, CommandFailed
+from idle_clock import Stopwatch
 from test_survival import GUARDED, check_storm, prepare_storm
 
-pytestmark = OUTRUN
 TAKEOVER_S = 5.0
-"""Longest time from slurmctld's takeover to the first placed job."""
+"""Longest time from slurmctld's takeover to the first placed job, on an idle machine."""
+AS_TOLD = "while [ ! -e $mark/go ]; do sleep 0.2; done"
 
 
 class Pair(Cluster):
@@ -65,15 +66,16 @@ def cluster() -> Iterator[Pair]:
 
 
 def submit(cluster: Pair, count: int, gpus: int, seconds: float) -> list[str]:
-    """Jobs of two users."""
-    script = GUARDED.replace("$1", str(seconds))
+    """Jobs of two users; of 0 seconds: until they are told to end."""
+    script = GUARDED.replace("sleep $1", f"sleep {seconds}" if seconds else AS_TOLD)
     asked = [f"--gres=gpu:{gpus}", "--comment=class=A", "-t5"]
     return [submit_one(cluster, ("alice", "bob")[n % 2], asked, script) for n in range(count)]
 
 
 def submit_one(cluster: Pair, user: str, asked: list[str], script: str) -> str:
     """Submit; a slurmctld that has just started does not know the nodes' GPUs yet."""
-    for _ in range(50):
+    watch = Stopwatch()
+    while watch.idle_s < 30:
         try:
             return cluster.submit(user, asked, script)
         except CommandFailed as exc:
@@ -113,7 +115,7 @@ def placed_at(cluster: Pair, host: str, job_id: str) -> float | None:
 
 def test_the_second_takes_over_under_load_and_gives_back(cluster: Pair) -> None:
     prepare_storm(cluster)
-    stay = submit(cluster, 5, 2, 60)
+    stay = submit(cluster, 5, 2, 0)
     gone = [submit_one(cluster, "bob", ["--gres=gpu:2", "-t5"], "sleep 600") for _ in range(3)]
     for job_id in [*stay, *gone]:
         cluster.wait(job_id, "RUNNING", 60)
@@ -126,21 +128,24 @@ def test_the_second_takes_over_under_load_and_gives_back(cluster: Pair) -> None:
         cluster.sh("ctl", ["scancel", job_id])
     for job_id in gone:
         cluster.wait(job_id, "CANCELLED", 30)
-    time.sleep(7)  # slurmctld saves its state every five seconds; it forgets the rest
+    cluster.await_saved()  # it forgets the rest
     assert {states(cluster)[job_id] for job_id in jobs} == {"PENDING"}
 
+    watch = Stopwatch()
     cluster.service_down("ctl", "slurmctld", "KILL")
     cluster.link("ctl", "down")
     cluster.controller = "ctl2"
     cluster.wait_until(cluster.answers, 90, "slurmctld of ctl2 is in control")
     cluster.wait_until(lambda: cluster.holder() == "ctl2", 60, "the selector of ctl2 works")
+    share = watch.share
     for job_id in jobs:
         cluster.wait(job_id, "COMPLETED", 60)
     first = min(placed_at(cluster, "ctl2", job_id) or float("inf") for job_id in jobs)
     late_s = first - in_control_at(cluster, "ctl2")
-    print(f"first job placed {late_s:.1f} s after slurmctld's takeover")
-    if late_s > TAKEOVER_S:
-        raise ClusterError(f"placed {late_s:.1f} s after slurmctld's takeover")
+    print(
+        f"first job placed {late_s:.1f} s after slurmctld's takeover, at {share:.2f} of the speed"
+    )
+    assert late_s * share <= TAKEOVER_S
     jobs += (more := submit(cluster, 4, 1, 1))
     for job_id in more:
         cluster.wait(job_id, "COMPLETED", 60)
@@ -153,6 +158,7 @@ def test_the_second_takes_over_under_load_and_gives_back(cluster: Pair) -> None:
         lambda: cluster.holder() == "ctl", 90, "the first controller and its selector work again"
     )
     jobs += (last := submit(cluster, 4, 1, 1))
+    cluster.sh("ctl", "touch /shared/home/storm/go")
     for job_id in [*stay, *last]:
         cluster.wait(job_id, "COMPLETED", 90)
     assert placed_at(cluster, "ctl", last[0]) is not None

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from cluster import OUTRUN, Cluster
+from cluster import Cluster
 from test_way_of_a_job import NO_HISTORY, one_fast_node
-
-pytestmark = OUTRUN
 
 
 @pytest.fixture(autouse=True)

@@ -14,10 +14,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from cluster import ENDED, NODES, OUTRUN, Cluster
+from cluster import ENDED, NODES, Cluster
 from site_files import CONFIG, SLURM_CONF
-
-pytestmark = OUTRUN
 
 GATE_LICENCE = "gpuaware"
 NO_HISTORY = "[estimates]\nhistory_days = 0\n"
@@ -81,6 +79,18 @@ def decisions(cluster: Cluster, job_id: str) -> list[dict[str, Any]]:
 def events(cluster: Cluster, job_id: str) -> list[tuple[str, dict[str, Any]]]:
     """(kind, detail) of a job's events, oldest first."""
     return [(kind, detail) for kind, detail in ledger_of(cluster, [job_id])[job_id]["events"]]
+
+
+def placed(cluster: Cluster, job_id: str) -> list[dict[str, Any]]:
+    """Wait until the ledger tells of it: the selector writes it beside its rounds."""
+    found: list[dict[str, Any]] = []
+
+    def known() -> bool:
+        found[:] = decisions(cluster, job_id)
+        return bool(found)
+
+    cluster.wait_until(known, 30, f"the ledger has a decision about job {job_id}")
+    return found
 
 
 def started(cluster: Cluster, job_id: str) -> dict[str, Any]:
@@ -156,8 +166,9 @@ def test_array_is_placed_task_by_task(cluster: Cluster) -> None:
     assert {job["JobState"] for job in cluster.jobs(job_id)} == {"COMPLETED"}
     assert busiest <= 3
     for task in range(1, 7):
-        (decision,) = decisions(cluster, f"{job_id}_{task}")
+        decision = started(cluster, f"{job_id}_{task}")
         assert decision["outcome"]["as_planned"] is True, (task, decision)
+        assert len(decisions(cluster, f"{job_id}_{task}")) == 1
 
 
 def test_salloc_gets_placed_and_steps_work(cluster: Cluster) -> None:

@@ -237,6 +237,9 @@ class MemorySlurm:
         with self._asked("nodes") as state:
             return [node_of(node_with_gpus(node, state)) for node in state["nodes"]]
 
+    def ask_ahead(self, *names: str) -> None:
+        """It answers at once."""
+
     def partitions(self) -> list[SlurmPartition]:
         with self._asked("partitions") as state:
             names = ",".join(node["name"] for node in state["nodes"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import pwd
 import shlex
 import time
 from collections.abc import Mapping
@@ -30,6 +32,7 @@ from slurm_gpu_aware.cli.options import Number
 from slurm_gpu_aware.cli.output import json_option, say
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.slurm.hostlist import hostlist
 from slurm_gpu_aware.store.database import Store, open_store
 from slurm_gpu_aware.store.history import probed_at
 from slurm_gpu_aware.store.ingest import ingest_report
@@ -110,7 +113,9 @@ def sweep(
     program of your own (--bench). Other times are imported.
 
     The probe is one exclusive job per node. A node that fails, hangs, stays busy or is preempted is
-    reported and skipped; then the exit code is 3, and the sweep may be resumed for these nodes.
+    reported and skipped; then the exit code is 3, and the sweep may be resumed for these nodes. It
+    is 3, too, if clocks of --clocks could not be locked: the nodes allow that to root, so run the
+    sweep as root.
     --resume uses the nodes and options of the sweep, except for options that are given again.
 
     A GPU with a time below half or above twice the median of its model is reported; one below half
@@ -155,7 +160,11 @@ def sweep(
     print_found(progress.sweep_id, found, complete=complete, as_json=as_json)
     if not complete:
         say(f"for the other nodes: {again}")
-    if not complete or not found.scored:
+    unlocked = [one.node for one in found.outcomes if one.unlocked] if given["clocks"] else []
+    if unlocked and os.geteuid() != 0:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        say(f"no clocks were locked on {hostlist(unlocked)} as user {user}: run the sweep as root")
+    if not complete or not found.scored or unlocked:
         context.exit(PARTLY)
 
 

@@ -8,9 +8,11 @@ those of another from being read.
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import re
+import stat
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -40,14 +42,16 @@ class Collected(NamedTuple):
     stored: int
     """Rows."""
     refused: tuple[str, ...]
-    """A sentence for each file that was deleted unread, or in part."""
+    """A sentence for each file that was deleted unread or in part, or that may not be read."""
 
 
 def collect(store: Store, folder: Path, classes: Sequence[str], now: float) -> Collected:
     """Store the rows of all files, and delete these. ``now``: Unix time.
 
-    Raises SourceError if the folder cannot be read, StoreError if the store refuses.
+    Raises SourceError if this user may not read the folder or delete files of others there, so that
+    no row is stored twice; StoreError if the store refuses.
     """
+    _check_rights(folder)
     stored, refused = 0, []
     for name in _names(folder, now):
         file = folder / name
@@ -56,11 +60,39 @@ def collect(store: Store, folder: Path, classes: Sequence[str], now: float) -> C
             samples = _samples(name, owner, text, classes, min(at, now), now)
             put_samples(store, samples, source="job")
             stored += len(samples)
+        except FileNotFoundError:
+            continue
+        except PermissionError as exc:  # it stays for a user who may read it
+            refused.append(f"{_label(file)}: this user may not read it: {exc.strerror}")
+            continue
         except SourceError as exc:
-            refused.append(str(exc))
+            refused.append(f"{_label(file)}: {str(exc).removeprefix(f'{name}: ')}")
         with suppress(OSError):
             file.unlink()
     return Collected(stored, tuple(refused))
+
+
+def _check_rights(folder: Path) -> None:
+    try:
+        known = folder.stat()
+    except OSError as exc:
+        raise SourceError(f"{folder}: cannot be read: {exc.strerror}") from None
+    mine = os.geteuid() in (0, known.st_uid)
+    may = os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=True)
+    if not may or not (mine or not known.st_mode & stat.S_ISVTX):
+        as_whom = " or ".join(dict.fromkeys(("root", _user(known.st_uid))))
+        raise SourceError(
+            f"{folder}: user {_user(os.geteuid())} may not read and delete the files of others"
+            f" there; run this as {as_whom}"
+        )
+
+
+def _label(file: Path) -> str:
+    """``gpu-aware-job-7.csv of ada``."""
+    try:
+        return f"{file.name} of {_user(file.lstat().st_uid)}"
+    except OSError:
+        return file.name
 
 
 def _names(folder: Path, now: float) -> list[str]:
@@ -87,7 +119,10 @@ def _names(folder: Path, now: float) -> list[str]:
 
 
 def _opened(file: Path) -> tuple[str, str, float]:
-    """(owner, text, time of the last change) of a file that a user wrote. Raises SourceError."""
+    """(owner, text, time of the last change) of a file that a user wrote.
+
+    Raises SourceError, PermissionError if this user may not read it, FileNotFoundError.
+    """
     try:
         stream, known = open_plain(file)
         with stream:
@@ -95,6 +130,8 @@ def _opened(file: Path) -> tuple[str, str, float]:
                 raise SourceError(f"{file.name}: not a plain file with one name")
             data = stream.read(_MOST_BYTES + 1)
     except OSError as exc:
+        if exc.errno in (errno.EACCES, errno.ENOENT):
+            raise
         raise SourceError(f"{file.name}: cannot be read: {exc.strerror}") from None
     if len(data) > _MOST_BYTES:
         raise SourceError(f"{file.name}: larger than {_MOST_BYTES >> 10} KiB")

@@ -37,6 +37,10 @@ class Outcome:
     faults: int = 0
     """Failed calls in a finished probe."""
     took_s: float = 0.0
+    causes: tuple[str, ...] = ()
+    """``call: error`` of the failed calls, each once."""
+    unlocked: bool = False
+    """Whether a clock could not be locked or reset."""
 
 
 def gpu_nodes(probe_s: float) -> tuple[list[Target], list[Outcome]]:

@@ -43,7 +43,10 @@ def read_probe(ended: Ended, target: Target, now: float) -> tuple[Outcome, Probe
             state, reason = "failed", f"ended with {ended.code} before all was measured"
         elif any(fault.call == PROBE_TIME_LIMIT for fault in report.faults):
             state, reason = "timeout", "its time was over before all was measured"
-        return Outcome(node, state, reason, *counts), report
+        causes = tuple(dict.fromkeys(f"{f.call}: {f.error}"[:200] for f in report.faults))
+        unlocked = any(_of_clock(fault.call) for fault in report.faults)
+        outcome = Outcome(node, state, reason, *counts, causes=causes, unlocked=unlocked)
+        return outcome, report
     if taken:
         return Outcome(node, "preempted", _PREEMPTED), None
     if report is not None and report.faults:
@@ -52,6 +55,11 @@ def read_probe(ended: Ended, target: Target, now: float) -> tuple[Outcome, Probe
         raise SourceError("the probe printed no report")
     said = ended.err.strip().rpartition("\n")[2]
     raise SourceError(said.removeprefix("srun: ")[:200] or f"srun ended with {ended.code}")
+
+
+def _of_clock(call: str) -> bool:
+    """Whether a call is one of a lock of clocks, its note, or the driver's own."""
+    return call in ("note", "lock", "clocks") or ("Clock" in call and "Get" not in call)
 
 
 def _report(text: str, target: Target, now: float) -> ProbeReport | None:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from slurm_gpu_aware.variability.outliers import Outlier
 
 
+_MOST_CAUSES = 8
+
+
 @dataclass
 class Found:
     """What a sweep found."""
@@ -98,6 +101,16 @@ def print_found(sweep_id: str, found: Found, *, complete: bool, as_json: bool) -
     done = [outcome for outcome in outcomes if outcome.state == "done"]
     if done and not any(outcome.timings for outcome in done):
         say("no times were measured: they need the extra 'gpu' on the nodes, --bench, or an import")
+    causes: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        for cause in outcome.causes:
+            causes.setdefault(cause, []).append(outcome.node)
+    for cause, nodes in list(causes.items())[:_MOST_CAUSES]:
+        say(f"{hostlist(nodes)}: {cause}")
+    if len(causes) > _MOST_CAUSES:
+        say(
+            f"and {len(causes) - _MOST_CAUSES} other causes of failed calls: gpu-aware-profile show"
+        )
     for sentence in outlier_sentences([one for one in found.far if one.ratio > 1.0]):
         say(f"stored as measured: {sentence}")
     for sentence in outlier_sentences([one for one in found.far if one.ratio < 1.0]):

@@ -167,8 +167,8 @@ class Eft(Policy):
         rows = ((offer.cost <= limit) & (offer.left == fewest)).nonzero()[0]
         cell = offer.narrowed(rows, limit)
         why = {"least_cost": round(least, 4), "nodes_that_fit": sum(len(o.cost) for o in offers)}
-        rule = f"the least slowdown with the price of a broken-up node ({least:.2f})"
-        rule += f", {fewest} GPU{'s' * (fewest != 1)} left beside it" if fewest else ", none left"
+        rule = f"the fastest GPUs, counting a price for breaking up a free node ({least:.2f})"
+        rule += f", {fewest} left free beside them" if fewest else ", none left free beside them"
         return self._chosen(cell, rule, why)
 
     def _chosen(self, cell: Cell, rule: str, why: dict[str, Any]) -> Assignment:

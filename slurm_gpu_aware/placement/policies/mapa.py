@@ -45,9 +45,12 @@ from slurm_gpu_aware.topology.patterns import parse_pattern
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, slots_of
 
 _RULES: dict[Objective, tuple[str, str]] = {
-    "effbw": ("the largest EffBW", "effbw_gbps"),
-    "aggbw": ("the largest AggBW", "aggbw_gbps"),
-    "preserved": ("the least link bandwidth taken from others", "preservedbw_change_gbps"),
+    "effbw": ("the fastest links between them (EffBW)", "effbw_gbps"),
+    "aggbw": ("the largest sum of links between them (AggBW)", "aggbw_gbps"),
+    "preserved": (
+        "the least taken from the links of others (PreservedBW)",
+        "preservedbw_change_gbps",
+    ),
 }
 """Objective -> the rule in words, and the key of its values in the account."""
 
@@ -156,7 +159,7 @@ def links_rule(choice: Choice, goal: Goal, account: dict[str, Any]) -> tuple[str
     if choice.sets is not None:
         parts[0] += f" of {choice.sets} sets" if choice.sets != 1 else " (the only set)"
     if choice.ties > 1:
-        parts.append(f"the lowest index of {choice.ties} equal ones")
+        parts.append(f"the first of {choice.ties} equal ones")
     if "embeddings" in account:
         parts.append("layouts of this pattern searched in part")
     if "preservedbw_gbps" not in account:

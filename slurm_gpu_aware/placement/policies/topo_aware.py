@@ -52,7 +52,7 @@ class TopoAware(Policy):
                 for kind, own in zip(kinds, slots, strict=True)
             )
         choice = Choice(nodes, slots, found.sets, found.ties, cut=found.cut)
-        ties = f", the lowest index of {found.ties} equal ones" if found.ties > 1 else ""
+        ties = f", the first of {found.ties} equal ones" if found.ties > 1 else ""
         rule = f"the highest utility, {found.best.terms.utility:.2f}{ties}"
         return assignment(self.name, machines.cell, choice, why=self._account(found), rule=rule)
 

@@ -23,7 +23,8 @@ OTHER = GivenClass("alice", "C", 200.0, "graph", "bio", "8")
 
 
 def job(comment: str | None = "class=auto", **more: object) -> SlurmJob:
-    values: dict[str, object] = {"user": "alice", "name": "train", "account": "bio", **more}
+    values: dict[str, object] = {"user": "alice", "name": "train", "account": "bio"}
+    values |= {"submit_s": 1000.0, **more}
     return replace(slurm_job(), comment=comment, **values)  # type: ignore[arg-type]
 
 
@@ -40,6 +41,17 @@ def test_the_name_goes_before_the_account_and_the_newest_counts() -> None:
     history.note(TRAIN)  # read again: it is not newer now
     assert asked(job(), history).like == newer
     assert asked(job(name="new"), history).app_class == "B"
+
+
+def test_no_class_comes_from_a_later_job() -> None:
+    """It would change under a job that waits, and `explain` would name a job of the future."""
+    later = [replace(TRAIN, app_class="C", at=1001.0 + i, job_id=str(90 + i)) for i in range(9)]
+    history = ClassHistory([TRAIN, *later])
+    assert asked(job(), history).like == TRAIN
+    assert asked(job(submit_s=1003.0), history).like == later[0]
+    assert asked(job(submit_s=2000.0), history).like == later[-1]
+    same_second = replace(TRAIN, app_class="C", at=1000.0, job_id="8")
+    assert asked(job(), ClassHistory([same_second])).source == "nothing"  # it is job 7
 
 
 def test_what_was_stored_counts_until_a_job_says_otherwise() -> None:

@@ -19,6 +19,7 @@ import click.testing
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from idle_clock import Stopwatch
 from store_samples import ingest, report
 
 from gpu_aware_profile.cli import cli as profile_cli
@@ -451,8 +452,8 @@ def test_a_simulation_that_is_ended_leaves_no_process(site: Path, number: signal
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
         preexec_fn=heed_interrupts,
     )  # fmt: skip
-    deadline = time.monotonic() + 60
-    while len(children(process.pid)) < 2 and time.monotonic() < deadline:
+    watch = Stopwatch()
+    while len(children(process.pid)) < 2 and watch.idle_s < 60:
         time.sleep(0.1)
     workers = children(process.pid)
     assert len(workers) == 2
@@ -462,8 +463,8 @@ def test_a_simulation_that_is_ended_leaves_no_process(site: Path, number: signal
     else:
         os.kill(process.pid, number)
     _, said = process.communicate(timeout=30)
-    deadline = time.monotonic() + 10
-    while any(Path(f"/proc/{w}/exe").exists() for w in workers) and time.monotonic() < deadline:
+    watch = Stopwatch()
+    while any(Path(f"/proc/{w}/exe").exists() for w in workers) and watch.idle_s < 10:
         time.sleep(0.1)
     left = [w for w in workers if Path(f"/proc/{w}/exe").exists()]
     for worker in left:

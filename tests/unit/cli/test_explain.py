@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,9 +15,10 @@ from command_server import RUNNER
 from memory_slurm import opened
 from slurm_folder import SlurmFolder, parked
 
+from slurm_gpu_aware.cli.event_text import event_text
 from slurm_gpu_aware.cli.explain import explain_text
 from slurm_gpu_aware.store.database import open_store, publish
-from slurm_gpu_aware.store.ledger import Decision, Ledger, RoundRecord
+from slurm_gpu_aware.store.ledger import EVENT_KINDS, Decision, Ledger, RoundRecord
 from slurm_gpu_aware.store.ownership import published_path
 
 NOW = 1_790_000_000.0
@@ -37,7 +39,15 @@ def decision(job_id: str, **changes: object) -> Decision:
         "user": "alice",
         "submitted_at": NOW,
         "decided_at": NOW + 1,
-        "asked": {"gpus": 2, "class": "A", "model": None},
+        "asked": {
+            "gpus": 2,
+            "class": "A",
+            "model": None,
+            "min_nodes": 1,
+            "max_nodes": 1,
+            "time_limit_s": 3600,
+            "comment": "class=A",
+        },
         "policy": "pal",
         "nodes": ["n1"],
         "slots": [[1, 3]],
@@ -102,18 +112,67 @@ def run(config: Path, *args: str, columns: int = 100) -> subprocess.CompletedPro
     return done
 
 
+def test_a_placed_job_is_explained_in_a_users_words(site: Path):
+    """No keys of accounts, tables of the policy, or records of ours."""
+    with open_store(site.parent / "store" / "store.db") as store:
+        record = "gpuaware/1;tn=gres/gpu:2;sel=prepared:0:1"
+        fields = {"ReqNodeList": "n1", "TresFreq": "gpu:1380", "AdminComment": record}
+        Ledger(store).add_event("7", "prepared", fields, NOW + 1)
+    said = run(site, "explain", "7").stdout
+    for text in (
+        "asked      2 GPUs on one node, at most 1 h, comment class=A",
+        "chosen     n1: 1,3",
+        "class      A",
+        "slowdown   7% longer than on median GPUs of one node predicted, by its slowest GPU",
+        "clock      1380 MHz",
+        "why        the first cell with two free GPUs",
+        "given n1",
+        "n4: 0,1",
+    ):
+        assert text in said, said
+    assert not re.search(r"[a-z_]+=(?!A)|ties|left|no set|gpuaware|Candidates", said), said
+    told = run(site, "explain", "7", "--details").stdout
+    assert "ReqNodeList=n1, TresFreq=gpu:1380" in told
+    assert "gpuaware/1" not in told
+
+
+@pytest.mark.parametrize(
+    ("event", "clock"),
+    [
+        ({"error": "no clock is set on a node with shards"}, "default on n1, 1380 MHz was not set"),
+        ({"error": "busy", "during": "reset"}, "1380 MHz"),
+        ({"error": "late", "call": "orders"}, "1380 MHz"),  # the clock of its prolog holds
+        ({"error": "late", "seq": 4}, "1380 MHz"),
+    ],
+)
+def test_a_refused_clock_is_not_shown_as_set(site: Path, event: dict[str, object], clock: str):
+    with open_store(site.parent / "store" / "store.db") as store:
+        Ledger(store).add_event("7", "clock_failed", {"node": "n1", **event}, NOW - 60)
+    assert "clock      1380 MHz\n" in run(site, "explain", "7").stdout  # of an earlier run
+    with open_store(site.parent / "store" / "store.db") as store:
+        Ledger(store).add_event("7", "clock_failed", {"node": "n1", **event}, NOW + 2)
+    said = run(site, "explain", "7").stdout
+    assert f"clock      {clock}" in said, said
+    assert str(event["error"]) in said
+
+
+@pytest.mark.parametrize("kind", EVENT_KINDS)
+def test_every_event_has_words(kind: str):
+    for detail in ({}, {"why": "x"}, {"gpus": 3, "nodes": None, "why": "y"}):
+        assert re.fullmatch(r"[^=;{}_]+", event_text(kind, detail)), event_text(kind, detail)
+
+
 def test_a_placed_job_tells_everything(site: Path):
-    done = run(site, "explain", "7")
+    done = run(site, "explain", "7", "--details")
     assert done.returncode == 0
     for text in (
         "Job 7: started",
         "gpus=2, class=A",
+        "planned in",
         "n1: 1,3",
         "1380 MHz",
-        "1.070 predicted",
-        "L 1 (level node)",
-        "V 1.070",
-        "took 1 ms",
+        "1 (level node)",
+        "1.070, of the slowest GPU",
         "the first cell with two free GPUs",
         "no set",
         "Earlier placements",
@@ -180,7 +239,7 @@ def test_a_job_placed_since_the_copy_was_made_is_not_called_foreign(tmp_path: Pa
     assert "Try again in" in done.stdout
 
 
-@pytest.mark.parametrize(("ago_s", "state"), [(1, "not recorded yet"), (600, "not ours")])
+@pytest.mark.parametrize(("ago_s", "state"), [(1, "not recorded yet"), (600, "left to Slurm")])
 def test_a_job_started_since_the_copy_was_made_is_not_called_foreign(
     tmp_path: Path, ago_s: int, state: str
 ):

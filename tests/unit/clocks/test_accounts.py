@@ -41,27 +41,36 @@ def load(hooks, gpu, percent):
 
 
 def test_the_energy_of_a_job_without_a_clock_is_recorded(hooks):
+    began = time.time()
     hooks.run("prolog", 17, "0,3")
+    after = time.time()
     load(hooks, 1, 100)  # of another job
     time.sleep(0.5)
+    before = time.time()
     hooks.run("epilog", 17, "0,3", SLURM_JOB_RESTART_COUNT="1")
+    most_s = time.time() - began
     (record,) = energies(hooks)
     assert (record["job_id"], record["restarts"], record["gpus"]) == ("17", 0, [0, 3])
-    assert record["seconds"] >= 0.5
-    # A reading is some ms after its hook's start.
-    assert record["energy_j"] == pytest.approx(2 * IDLE_W * record["seconds"], rel=0.3)
+    assert 0.5 <= record["seconds"] <= most_s
+    # Read within its hooks, as late as a busy machine runs them
+    assert 0.99 * (before - after) <= record["energy_j"] / (2 * IDLE_W) <= 1.01 * most_s
     assert (accounts(hooks), hooks.locked()) == ([], {})
 
 
 def test_a_job_at_full_load_takes_more(hooks):
     load(hooks, 2, 100)
+    began = time.time()
     hooks.run("prolog", 17, "2", "freq=900")
+    after = time.time()
     time.sleep(0.3)
+    before = time.time()
     hooks.run("epilog", 17, "2")
+    hooks_s = after - began + time.time() - before
     (record,) = energies(hooks)
     clock = 900 / json.loads(hooks.node.machine.read_text())["clocks"]["graphics_mhz"][0]
-    power = IDLE_W + (300 - IDLE_W) * clock**3
-    assert record["energy_j"] == pytest.approx(power * record["seconds"], rel=0.3)
+    least_j = (IDLE_W + (300 - IDLE_W) * clock**3) * (before - after)
+    # Within the hooks the clock may be the usual one, at which the GPU takes 300 W
+    assert 0.99 * least_j <= record["energy_j"] <= 1.01 * (least_j + 300 * hooks_s)
     assert [r["event"] for r in hooks.records()] == ["clock_set", "energy", "clock_reset"]
 
 

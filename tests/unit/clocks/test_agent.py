@@ -9,8 +9,9 @@ import sys
 import time
 
 import pytest
-from clock_hooks import Hooks
+from clock_hooks import Hooks, gres_conf
 from fake_nvml import ROOT, FakeNode, build_library, machines
+from idle_clock import Stopwatch
 
 from slurm_gpu_aware.clocks.trusted_file import read_trusted
 from slurm_gpu_aware.node_orders import Order, OrderError, parse_orders
@@ -30,6 +31,13 @@ while {forever}:
     time.sleep(0.01)
     one.turn()
 """
+
+
+LATER = (
+    "import functools\n"
+    "agent.Agent = functools.partial(agent.Agent, clock=lambda: time.time() + 100)"
+)
+"""A turn 100 s from now: of what expires by then nothing counts."""
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +81,14 @@ class Site(Hooks):
 
     def said(self, event):
         return [r for r in self.records() if r["event"] == event]
+
+
+def until(condition):
+    """Wait until it holds."""
+    watch = Stopwatch()
+    while not condition():
+        assert watch.idle_s < 10
+        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -147,24 +163,24 @@ def test_without_valid_orders_each_job_gets_its_prologs_clock_back(site):
 def test_a_lower_number_is_obeyed_once_the_higher_one_has_expired(site):
     """The controller's clock was ahead, and its orders are lost."""
     site.run("prolog", 17, "0")
-    site.order(9_999_999_999, "17 900 0", valid_s=3)
+    site.order(9_999_999_999, "17 900 0")
     site.turn()
-    site.order(5, "17 600 0")
+    site.order(5, "17 600 0", valid_s=600)
     site.turn()
     assert site.locked() == {}
     assert "orders 5 are older than 9999999999" in site.said("agent")[-1]["error"]
-    time.sleep(3)
-    site.turn()
+    site.turn(before=LATER)
     assert site.locked() == {0: 600}
-    site.order(4, "17 900 0")  # an older file, still
-    site.turn()
+    site.order(4, "17 900 0", valid_s=600)  # an older file, still
+    site.turn(before=LATER)
     assert "orders 4 are older than 5" in site.said("agent")[-1]["error"]
 
 
-@pytest.mark.parametrize("known", ["99", f"99 {int(time.time()) + 10**8}"])
-def test_a_time_that_no_orders_have_keeps_none_from_being_obeyed(site, known):
+@pytest.mark.parametrize("ahead_s", [None, 10**8])
+def test_a_time_that_no_orders_have_keeps_none_from_being_obeyed(site, ahead_s):
     """Its own clock was ahead when it noted that time, or an earlier release noted none."""
     site.run("prolog", 17, "0")
+    known = "99" if ahead_s is None else f"99 {int(time.time()) + ahead_s}"
     (site.accounts / "orders").write_text(f"{known}\n")
     site.order(5, "17 900 0")
     site.turn()
@@ -192,14 +208,25 @@ def test_a_gpu_of_another_job_or_of_none_is_not_touched(site):
     assert told == [("17", [1], "order"), ("19", [2], "order")]
 
 
+def test_on_a_node_with_shards_the_cause_is_told(site):
+    """No account is opened there, as jobs share the GPUs."""
+    conf = gres_conf(site.node.folder, "NodeName=n1 Name=shard Count=8")
+    site.node.env["SLURM_CONF"] = conf
+    site.run("prolog", 17, "0", "freq=900")
+    site.order(5, "17 900 0")
+    site.turn(grace=0.0)
+    at_start, ordered = site.said("clock_failed")
+    assert at_start["error"] == ordered["error"] != ""
+    assert "shards or MPS" in ordered["error"]
+    assert site.locked() == {}
+
+
 def test_an_order_that_outlives_its_job_is_no_fault(site):
     site.run("prolog", 17, "0")
     site.order(5, "17 900 0")
     with site.start(grace=0.0) as agent:
         agent.stdout.readline()
-        deadline = time.monotonic() + 10
-        while not site.locked() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        until(site.locked)
         site.run("epilog", 17, "0")
         time.sleep(0.3)
         agent.kill()
@@ -292,13 +319,10 @@ def test_a_requeued_job_on_the_same_gpu_gets_its_order_again(site):
     site.order(5, "17 900 0")
     with site.start() as agent:
         agent.stdout.readline()
-        deadline = time.monotonic() + 10
-        while not site.locked() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        until(site.locked)
         site.run("epilog", 17, "0")
         site.run("prolog", 17, "0")
-        while not site.locked() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        until(site.locked)
         assert site.locked() == {0: 900}
         agent.kill()
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pwd
 import subprocess
 import sys
 from pathlib import Path
@@ -592,3 +593,23 @@ def test_records_are_json(text, numbers, at):
     record = {"error": text, "gpus": numbers, "at": at, "call": None}
     expected = "".join(c if c <= "\uffff" else "?" for c in text)
     assert json.loads(to_json(record)) == {**record, "error": expected}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        ("", (0o644, 0)),
+        ("slurm_user = nobody", (0o640, pwd.getpwnam("nobody").pw_gid)),
+        (f"slurm_user = {pwd.getpwnam('nobody').pw_uid}", (0o640, pwd.getpwnam("nobody").pw_gid)),
+        ("slurm_user = no-such-user", (0o644, 0)),
+    ],
+)
+def test_only_slurm_reads_the_spool(hooks, line, kept):
+    """A site may hide jobs from users (PrivateData), at any time."""
+    hooks.run("prolog", 7, "0", "freq=900")
+    hooks.conf.write_text(hooks.conf.read_text() + f"{line}\n")
+    hooks.run("epilog", 7, "0", "freq=900")  # an older file, too
+    status = (hooks.spool / "n1.jsonl").stat()
+    assert (status.st_mode & 0o777, status.st_gid) == kept
+    assert [event for event, *_ in hooks.events()] == ["clock_set", "clock_reset"]

@@ -170,7 +170,7 @@ def test_the_filter_accepts_what_is_written(tmp_path: Path, most: int):
             Config(),
             "64030",
             ["v100", "a100-80gb"],
-            {"gpus": most, "cpus": 8 * most, "memory_mb": 1000 * most},
+            {"gpus": most, "cpus": 8 * most, "memory_mb": 1000 * most, "shards": 2 * most},
         )
     )
     lua = lua51.LuaRuntime()
@@ -183,6 +183,7 @@ def test_the_filter_accepts_what_is_written(tmp_path: Path, most: int):
     assert conf.max_gpus_per_node == (most or None)
     assert conf.max_cpus_per_node == (8 * most or None)
     assert conf.max_memory_mb_per_node == (1000 * most or None)
+    assert conf.max_shards_per_gpu == (2 * most or None)
     assert conf.reservation == "gpuaware_gate"
 
 

@@ -61,7 +61,7 @@ def test_leaving_an_array_to_slurm_does_not_touch_its_running_tasks(slurm: Slurm
     rest = [job for job in slurm.jobs.values() if job["job_id"] != 99]
     assert sorted(job["array_task_id"] for job in rest) == [2, 3]
     assert all(job["licenses"] == "" for job in rest)
-    assert all(";sel=left:" in job["admin_comment"] for job in rest)
+    assert all(";sel=released:" in job["admin_comment"] for job in rest)
 
 
 def test_an_array_of_one_record_is_released_by_its_own_id(slurm: SlurmFolder) -> None:

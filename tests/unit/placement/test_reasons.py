@@ -14,6 +14,7 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.registry import make_policy, policy_names
 from slurm_gpu_aware.planning import PlanSettings, Waiting
 from slurm_gpu_aware.planning.round import plan_round
+from slurm_gpu_aware.selector.job_answers import waiting_of
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
@@ -154,6 +155,6 @@ def test_a_job_that_the_sites_option_forbids_stays_parked_with_the_reason(tmp_pa
     assert slurm.jobs["98"]["licenses"] == "gpuaware:1", slurm.said
     assert slurm.jobs["8"]["state"] == "RUNNING"
     with open_store(slurm.store, readonly=True) as store:
-        (entry,) = Ledger(store).last_rounds(1)[0].detail["waiting"]
-    assert entry["job_id"] == "98"
+        ((job_id, entry),) = waiting_of(Ledger(store).last_rounds(1)[0]).each()
+    assert job_id == "98"
     assert entry["reason"].endswith(CASES["several nodes"][2])

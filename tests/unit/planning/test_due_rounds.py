@@ -15,7 +15,9 @@ from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning import PlanSettings, moves, plan_round
 from slurm_gpu_aware.planning.due_dates import (
     accounted,
+    due_account,
     due_accounts,
+    due_growth,
     in_order,
     next_growth,
     run_times,
@@ -294,6 +296,20 @@ def test_growth_takes_nothing_from_a_waiting_job_with_a_due_date(due_h, count):
 
 
 @pytest.mark.parametrize(
+    ("user", "priority", "count"), [("alice", 2.0, 0), ("alice", 1.0, 1), ("bob", 2.0, 1)]
+)
+def test_growth_gives_no_job_of_another_user_and_a_higher_priority_worse_gpus(
+    user, priority, count
+):
+    """Two of the four GPUs are slow; the job that grows takes the fast one."""
+    one, cluster = running(1.05, since_h=1.0)
+    cluster = replace(cluster, scores={"B": np.array([[1.0, 1.0, 1.5, 1.5]])})
+    one = replace(one, request=replace(one.request, user="bob", priority=1.0))
+    waits = Request("9", 1, time_limit_s=H, priority=priority, user=user)
+    assert len(moves_of(one, cluster, [waits])) == count
+
+
+@pytest.mark.parametrize(
     ("free", "restart_s", "found"),
     [
         (4, 60.0, {"1": 2, "2": 2}),  # what their due dates need
@@ -325,7 +341,7 @@ def test_a_job_back_from_its_growth_never_gets_fewer_gpus_than_before():
 
 
 def dated(name, due_h, priority, weight=1.0, **more):
-    one = job(name, due_h, **{"priority": priority, "submit_s": NOW, **more})
+    one = job(name, due_h, **{"priority": priority, "submit_s": NOW, "user": "alice", **more})
     return replace(one, due=replace(one.due, weight=weight))
 
 
@@ -339,6 +355,11 @@ def dated(name, due_h, priority, weight=1.0, **more):
         ({"1": {"priority": TIER + 5.0}}, "13245"),  # a tier of its own
         ({"1": {"submit_s": NOW - 11 * H}}, "13245"),  # it has waited for longer than it runs
         ({"2": {"submit_s": NOW - 11 * H}}, "23145"),
+        ({"3": {"user": "bob"}}, "21345"),
+        ({"2": {"user": "bob"}}, "12345"),  # the jobs of its user do not pass it either
+        ({"2": {"user": "bob", "priority": 5.0}}, "21345"),  # the priority of job 1
+        ({"3": {"user": "bob", "weight": 2.0}}, "32145"),  # the site's weight
+        ({name: {"user": ""} for name in "123"}, "12345"),  # not known: no two are of one user
     ],
 )
 def test_by_pressure_neighbours_with_due_dates_exchange_places(changes, order):
@@ -364,6 +385,17 @@ def test_by_pressure_the_more_urgent_job_starts():
     assert [next(iter(sizes(plan))) for plan in plans] == ["1", "2"]
 
 
+@pytest.mark.parametrize(("user", "first"), [("bob", "1"), ("alice", "5")])
+def test_an_invented_due_date_passes_no_other_user(user, first):
+    """One epoch that just fits: the least time to spare of all."""
+    queue = [dated(str(n), 5.0, 41_000.0, submit_s=NOW + n) for n in range(1, 5)]
+    due = DueDate(NOW + 180.0, epochs=(1, 1, 160.0))
+    invented = job("5", priority=1.0, user=user, submit_s=NOW + 5)
+    queue.append(replace(invented, due=due))
+    plan = plan_round(queue, full(1), replace(PACKED, due_by_pressure=True), NOW)
+    assert sizes(plan) == {first: 1}
+
+
 @pytest.mark.parametrize(("weight", "first"), [(1.0, "2"), (2.0, "1")])
 def test_growth_by_weight_and_pressure(weight, first):
     """Two jobs run with a GPU each, and two GPUs are free."""
@@ -378,6 +410,22 @@ def test_growth_by_weight_and_pressure(weight, first):
     jobs = accounted(jobs, cluster, NOW)
     moves = plan_moves(jobs, (), cluster, PACKED, MoveSettings(margin_s=1e9), NOW)
     assert [move.job_id for move in moves] == [first]
+
+
+def test_growth_of_several_users_by_priority_and_of_each_by_pressure():
+    """The job of bob has the least time to spare, and the least priority."""
+    found = []
+    for name, due_h, user, priority in (
+        ("1", 1.05, "alice", 8.0),
+        ("2", 1.06, "alice", 8.5),
+        ("3", 1.03, "bob", 7.0),
+    ):
+        one, cluster = running(due_h, since_h=1.0)
+        request = replace(one.request, job_id=name, user=user, priority=priority)
+        found += accounted([replace(one, request=request)], cluster, NOW)
+    assert [one.request.job_id for one in due_growth(found, NOW)] == ["1", "2", "3"]
+    same = [replace(one, request=replace(one.request, priority=8.0)) for one in found]
+    assert [one.request.job_id for one in due_growth(same, NOW)] == ["3", "1", "2"]
 
 
 def test_on_slow_gpus_less_work_is_done_and_the_job_grows_sooner():
@@ -399,3 +447,13 @@ def test_the_work_of_several_starts_in_times_of_each_size():
     bare = replace(one.request, table=None)
     assert run_times(bare, one.job, 1.25, NOW, {}) == {2: 0.8 * H}
     assert run_times(bare, one.job, 1.25, NOW, {1: H}) == {}
+
+
+@pytest.mark.parametrize("runs", [(), ((1, 60.0),)])
+@pytest.mark.parametrize(("due_s", "words"), [(999.0, "it has passed"), (5000.0, None)])
+def test_a_due_date_that_has_passed_is_called_so(runs, due_s, words):
+    """Whatever is known: also of a job without a range or a model, which no run is like."""
+    account = due_account(Request("7", 1, time_limit_s=600.0, due=DueDate(due_s, runs)), 1000.0)
+    assert account is not None
+    assert ("it has passed, so it plays no part" in account.text) == (words is not None)
+    assert account.impossible == (words is not None)

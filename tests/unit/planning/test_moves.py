@@ -134,6 +134,23 @@ def test_a_move_saves_more_gpu_time_than_the_waiting_jobs_lose(more, count):
     assert len(anew) == 1
 
 
+@pytest.mark.parametrize(
+    ("more", "count"),
+    [
+        ({"priority": 7.0, "user": "alice"}, 0),
+        ({"priority": 7.0, "user": "alice", "app_class": "B"}, 1),  # it loses nothing
+        ({"priority": 7.0, "user": "bob"}, 1),
+        ({"priority": 5.0, "user": "alice"}, 1),
+    ],
+)
+def test_a_move_gives_no_job_of_another_user_and_a_higher_priority_worse_gpus(more, count):
+    """The time limit of the running job is what its user says: it may promise any gain."""
+    cluster = site([[2.0], [1.0]], {"1": [(0, (0,))]})
+    one = movable(cluster)
+    one = replace(one, request=replace(one.request, user="bob", priority=6.0))
+    assert len(moves_of(cluster, [one], [waiting(**more)])) == count
+
+
 @pytest.mark.parametrize("moves", [USUAL, NON_STICKY])
 def test_what_fits_now_fits_beside_the_move(moves):
     """The waiting job needs both GPUs of n1; job 1 would leave one of n0."""

@@ -147,13 +147,18 @@ def test_a_job_that_fits_now_does_not_count():
 
 
 QOS = {"preempts": frozenset({"low"})}
+OWN = {"user": "alice"}
 
 
 @pytest.mark.parametrize(
     ("own", "other", "starts"),
     [
         ({"priority": 2 * TIER}, {"priority": 2 * TIER + 7.0}, True),
-        ({"priority": 2 * TIER + 7.0}, {"priority": 2 * TIER}, True),
+        ({"priority": 2 * TIER + 7.0}, {"priority": 2 * TIER}, False),
+        ({"priority": 2 * TIER + 7.0, **OWN}, {"priority": 2 * TIER, **OWN}, True),
+        ({"priority": 2 * TIER + 7.0, **OWN}, {"priority": 2 * TIER, "user": "bob"}, False),
+        ({"priority": 2 * TIER, **OWN}, {"priority": 2 * TIER, "user": "bob"}, True),
+        ({"priority": 2 * TIER, **OWN}, {"priority": 2 * TIER - 1.0, **OWN}, False),
         ({"priority": 2 * TIER}, {"priority": 3 * TIER}, True),
         ({"priority": 2 * TIER}, {"priority": 2 * TIER - 1.0}, False),
         (QOS, {"preempt_group": "low"}, False),

@@ -63,19 +63,22 @@ def test_a_class_that_was_given_once_holds_after_a_restart(slurm: SlurmFolder) -
         assert [row.job_id for row in Ledger(store).given_classes(99)] == ["7"]
 
 
-def test_a_job_in_the_queue_tells_the_class_of_another(slurm: SlurmFolder) -> None:
+def test_a_job_in_the_queue_tells_the_class_of_a_later_one_only(slurm: SlurmFolder) -> None:
     slurm.write(
         [
-            parked("7", comment="class=auto", name="train", priority=9),
-            parked("8", comment="class=C", name="train", priority=1),
+            parked("6", comment="class=auto", name="train", priority=9),
+            parked("7", comment="class=C", name="train", priority=1),
+            parked("8", comment="class=auto", name="train", priority=9),
         ],
-        ["n1"],
+        ["n1", "n2"],
     )
     bench = Bench(slurm)
     bench.run()
-    assert bench.decision("7").asked["class"] == "C"
-    assert bench.decision("8").asked["class_from"] == "given"
-    assert "class_from" not in bench.decision("8").why
+    earlier = bench.decision("6")
+    assert (earlier.asked["class"], earlier.asked["class_from"]) == ("B", "nothing")
+    assert bench.decision("8").asked["class"] == "C"
+    assert bench.decision("7").asked["class_from"] == "given"
+    assert "class_from" not in bench.decision("7").why
 
 
 def test_a_comment_that_is_changed_while_the_job_waits_counts_anew(slurm: SlurmFolder) -> None:
@@ -135,6 +138,6 @@ def test_explain_says_which_class_and_why(
     def explained(job_id: str) -> str:
         return " ".join(CliRunner().invoke(cli, ["explain", job_id]).stdout.split())
 
-    assert "class from A, as the user's job 6 of the same name" in explained("7")
+    assert "class A, as the user's job 6 of the same name" in explained("7")
     assert "Its class is A, as the user's job 6 of the same name." in explained("8")
-    assert "class from" not in explained("6")
+    assert "as the user's job" not in explained("6")

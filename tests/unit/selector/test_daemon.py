@@ -51,8 +51,9 @@ def test_it_wakes_up_for_a_growth_whose_time_came_during_the_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grows_in_s: float, waits_s: float
 ) -> None:
     selector = selector_in(tmp_path, monkeypatch)
-    selector._rounds.mover.wake_s = time.time() + grows_in_s
-    assert selector._wait_s() == pytest.approx(waits_s, abs=0.5)
+    now = time.time()
+    selector._rounds.mover.wake_s = now + grows_in_s
+    assert waits_s - (time.time() - now) - 0.5 <= selector._wait_s() <= waits_s
 
 
 def test_own_licences_survive(slurm: SlurmFolder) -> None:
@@ -122,7 +123,9 @@ def test_a_job_that_cannot_be_understood_stops_no_other(slurm: SlurmFolder, key:
     assert slurm.round() == 0, slurm.said
     assert slurm.jobs["8"]["state"] == "RUNNING", slurm.said
     assert slurm.jobs["7"]["licenses"] == ""
-    assert ";sel=left:" in slurm.jobs["7"]["admin_comment"]
+    # Nodes that are not known cannot be planned, not even by counts.
+    phase = {"rn": "released", "xn": "left"}[key]
+    assert f";sel={phase}:" in slurm.jobs["7"]["admin_comment"]
     assert slurm.round() == 0, slurm.said
 
 
@@ -132,7 +135,7 @@ def test_an_amount_that_cannot_be_read_stops_no_other(slurm: SlurmFolder) -> Non
     slurm.write([parked("8"), odd], ["n1", "n2"])
     slurm.round()
     assert slurm.jobs["8"]["licenses"] == "", slurm.said
-    assert slurm.jobs["8"]["req_nodes"] == "n1"
+    assert slurm.jobs["8"]["req_nodes"] in ("n1", "n2")
     assert slurm.jobs["7"]["licenses"] == ""
     assert slurm.jobs["7"]["req_nodes"] == ""
 
@@ -183,7 +186,8 @@ def test_what_is_left_to_slurm_is_not_touched_again(slurm: SlurmFolder) -> None:
     slurm.round()
     assert slurm.jobs["7"]["state"] == "RUNNING"
     assert slurm.get("touched_running") == []
-    assert ";sel=left:" in slurm.jobs["7"]["admin_comment"]
+    assert slurm.jobs["7"]["tres_per_node"] == "gres/gpu:2"
+    assert ";sel=released:" in slurm.jobs["7"]["admin_comment"]
 
 
 def test_array_tasks_are_split_and_bounded(slurm: SlurmFolder) -> None:

@@ -6,6 +6,7 @@ import math
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
 from slurm_gpu_aware.slurm.read_cluster import config_of
 from slurm_gpu_aware.slurm.updates import JobUpdate
+from slurm_gpu_aware.store import database
 from slurm_gpu_aware.store.database import Store, open_store
 from slurm_gpu_aware.store.ledger import Decision, Ledger
 from slurm_gpu_aware.store.ownership import published_path
@@ -51,6 +53,48 @@ def test_before_slurm_has_answered_the_copy_is_private(tmp_path: Path) -> None:
     writer.event("7", "parked", {}, 1.0)
     writer.publish()
     assert mode(tmp_path / "store.db") == 0o640
+
+
+def test_the_copy_is_private_as_soon_as_slurm_is(tmp_path: Path) -> None:
+    """Without a restart, and although no job has changed."""
+    slurm, now = SlurmFolder(tmp_path), [1000.0]
+    writer = LedgerWriter(slurm.store, clock=lambda: now[0])
+    rounds = Rounds(
+        slurm.client(),
+        Config(),
+        writer,
+        gate_held_until=lambda: now[0] + 60.0,
+        clock=lambda: now[0],
+        timer=lambda: now[0],
+    )
+    public = slurm.get("settings")
+    for setting, bits in (("none", 0o644), ("jobs", 0o640), ("none", 0o644)):
+        slurm.set(settings={**public, "PrivateData": setting})
+        now[0] += 6.0
+        rounds.run()
+        if setting == "jobs":
+            assert mode(slurm.store) == bits  # before another copy is made
+        writer.publish()
+        assert mode(slurm.store) == bits
+    writer.close()
+
+
+def test_a_copy_that_is_being_made_becomes_private_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = LedgerWriter(tmp_path / "store.db")
+    writer.hide(False)
+    writer.event("7", "parked", {}, 1.0)
+    publish = database.publish
+
+    def slow(store: Store, *, mode: int) -> None:
+        writer.hide(True)
+        publish(store, mode=mode)
+
+    monkeypatch.setattr(database, "publish", slow)
+    writer.publish(force=True)
+    assert mode(tmp_path / "store.db") == 0o640
+    writer.close()
 
 
 def test_the_next_copy_is_due_when_the_last_one_has_cost_its_share(tmp_path: Path) -> None:
@@ -139,13 +183,13 @@ def test_a_busy_store_is_waited_for_once_in_a_while(
 ) -> None:
     writer, now, _ = busy
     tries = []
-    add = Ledger.add_event
+    write = Store.write
 
-    def counted(ledger: Ledger, *arguments: Any) -> None:
+    def counted(store: Store) -> AbstractContextManager[None]:
         tries.append(now[0])
-        add(ledger, *arguments)
+        return write(store)
 
-    monkeypatch.setattr(Ledger, "add_event", counted)
+    monkeypatch.setattr(Store, "write", counted)
     for number in range(20):
         writer.event(str(number), "parked", {}, 1.0)
     assert tries == [100.0]

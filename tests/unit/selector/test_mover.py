@@ -204,6 +204,17 @@ def test_a_job_that_asks_for_more_meanwhile_is_on_no_move(slurm: SlurmFolder) ->
     assert (error.detail["step"], error.detail["why"][:21]) == ("return", "it asks for more GPUs")
 
 
+def test_a_job_that_its_owner_changes_meanwhile_is_on_no_move(slurm: SlurmFolder) -> None:
+    """With more CPUs, as here, or more time, it would pass jobs that stand before it."""
+    site(slurm)
+    assert slurm.round() == 0, slurm.said
+    assert requeues(slurm) == 1
+    slurm.change("7", licenses="gpuaware:2", extra="gpuaware/1;tn=gres/gpu:2;mc=8")
+    assert slurm.round(2) == 0, slurm.said
+    (error,) = events(slurm, "error")
+    assert error.detail == {"step": "return", "why": "its owner has changed it"}
+
+
 def test_power_is_kept_for_a_job_on_a_move(slurm: SlurmFolder) -> None:
     """The limit leaves power for its two GPUs and a bit; what comes meanwhile waits for power."""
     with slurm.config.open("a") as config:

@@ -35,3 +35,15 @@ def test_a_node_cannot_confirm_orders_that_were_never_written(tmp_path):
     assert clocks.jobs.present("7") == 1400
     clocks.reported({"n1": AgentReport(1000.0, 1000)})
     assert clocks.jobs.present("7") == 900
+
+
+def test_the_first_refusal_is_the_cause(tmp_path):
+    """A node with shards: its prolog refuses the clock, so the agent finds no account later."""
+    clocks = OrderedClocks(tmp_path)
+    clocks.jobs.start("7", 1400, ["n1"])
+    shared = "no clock is set on a node with shards or MPS: jobs share its GPUs"
+    clocks.heard("7", "clock_failed", {"node": "n1", "gpus": [], "call": "parse", "error": shared})
+    clocks.order([WantedClock("7", 7, 900, {"n1": (0,)})], 1000.0)
+    why = {"call": "order", "error": "the job does not hold GPU 0 of this node", "seq": 1000}
+    clocks.heard("7", "clock_failed", {"node": "n1", "gpus": [0], **why})
+    assert clocks.jobs.refused("7") == shared

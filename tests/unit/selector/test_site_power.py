@@ -20,6 +20,7 @@ from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.energy.tables import size_table
 from slurm_gpu_aware.model.profile import RunConditions
 from slurm_gpu_aware.node_orders import parse_orders
+from slurm_gpu_aware.selector.job_answers import waiting_of
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.performance_models import read_models
 from slurm_gpu_aware.selector.round import Rounds
@@ -124,7 +125,7 @@ def show(site: SlurmFolder) -> dict[str, Any]:
 def reasons(site: SlurmFolder) -> dict[str, str]:
     with open_store(site.store, readonly=True) as store:
         (last,) = Ledger(store).last_rounds(1)
-    return {entry["job_id"]: entry["reason"] for entry in last.detail["waiting"]}
+    return {job_id: entry["reason"] for job_id, entry in waiting_of(last).each()}
 
 
 def efficient_w(site: SlurmFolder) -> float:
@@ -224,13 +225,13 @@ def test_a_start_waits_until_a_running_clock_has_fallen(site: SlurmFolder) -> No
     assert show(site)["last"]["planned_w"] <= show(site)["last"]["limit_w"]
 
 
-@pytest.mark.parametrize("fields", [{"at": time.time() - 200}, {"error": "orders are refused"}])
+@pytest.mark.parametrize(("ago_s", "error"), [(200, ""), (0, "orders are refused")])
 def test_no_start_waits_for_an_agent_that_obeys_no_orders(
-    site: SlurmFolder, fields: dict[str, Any]
+    site: SlurmFolder, ago_s: int, error: str
 ) -> None:
     start_one(site)
     for node in NODES:
-        report_of_agent(site, node, **fields)
+        report_of_agent(site, node, at=time.time() - ago_s, error=error)
     assert site.round(2) == 0, site.said  # the first one may know of the agents' last reports
     assert "waits for power: it needs" in reasons(site)["8"]  # and not for clocks to fall
     for node in NODES:

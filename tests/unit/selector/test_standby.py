@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from idle_clock import Stopwatch
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.config.settings import Config, EventsConfig, StoreConfig
@@ -259,9 +260,9 @@ def running(selector: Selector, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 
 def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
+    watch = Stopwatch()
     while not condition():
-        assert time.monotonic() < end
+        assert watch.idle_s < 20
         time.sleep(0.05)
 
 

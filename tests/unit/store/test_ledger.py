@@ -126,11 +126,10 @@ def test_rounds_come_back(ledger: Ledger) -> None:
     assert (newest.started_at, newest.detail) == (15.0, {"errors": 1})
 
 
-def test_only_young_rounds_keep_the_waiting_jobs(ledger: Ledger) -> None:
+def test_only_the_newest_round_keeps_the_waiting_jobs(ledger: Ledger) -> None:
     round_ = RoundRecord(10.0, 1.5, 3, 2, 1, detail={"waiting": [{"job_id": "7"}]})
     ledger.add_round(round_)
     ledger.add_round(replace(round_, started_at=20.0))
-    ledger.forget_waiting(15.0)
     newest, oldest = ledger.last_rounds()
     assert (newest.detail, oldest.detail) == (round_.detail, {})
     assert oldest.waiting == 1

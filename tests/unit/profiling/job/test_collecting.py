@@ -2,8 +2,12 @@
 
 import math
 import os
+import subprocess
+import sys
+import tempfile
 import time
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -92,6 +96,56 @@ def test_a_wrong_file_is_named_and_deleted_and_stores_nothing(store, folder, tex
     assert not bad.exists()
     assert not good.exists()
     assert len(application_pairs(store)) == 1
+
+
+def test_a_wrong_file_is_named_with_its_user(store, folder, monkeypatch):
+    monkeypatch.setattr(collecting, "_user", lambda number: "ada")
+    leave(folder, "a,b\n1,2\n", "a.csv")
+    (sentence,) = collect(store, folder).refused
+    assert sentence.startswith("a.csv of ada: no column")
+
+
+AS_USER = """
+import os, sys, time
+from pathlib import Path
+from gpu_aware_profile.imports import collecting
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.store.database import open_store
+with open_store(Path(sys.argv[1]) / "store.db") as store:
+    os.setgid(65534)
+    os.setuid(int(sys.argv[2]))
+    try:
+        print(collecting.collect(store, Path(sys.argv[1]) / "left", ("A",), time.time()))
+    except SourceError as exc:
+        print(exc)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
+@pytest.mark.parametrize(
+    ("mode", "owner", "file_mode", "told"),
+    [
+        (0o1777, 0, 0o644, "left: user nobody may not read and delete the files of others"),
+        (0o1733, 0, 0o644, "left: user nobody may not read and delete the files of others"),
+        (0o1733, 65534, 0o600, "a.csv of 4711: this user may not read it: Permission denied"),
+    ],
+)
+def test_without_the_right_it_says_so_and_stores_nothing(mode, owner, file_mode, told):
+    """In a folder that other users can enter."""
+    with tempfile.TemporaryDirectory() as name:
+        base = Path(name)
+        base.chmod(0o755)
+        folder = base / "left"
+        folder.mkdir()
+        file = leave(folder, "a,b\n1,2\n", "a.csv")
+        file.chmod(file_mode)
+        os.chown(file, 4711, 4711)
+        os.chown(folder, owner, owner)
+        folder.chmod(mode)
+        words = [sys.executable, "-c", AS_USER, name, "65534"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+        assert told in done.stdout
+        assert file.exists()
 
 
 def test_no_link_pipe_or_second_name_is_read(store, folder, tmp_path):

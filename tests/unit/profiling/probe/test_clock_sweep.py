@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import pytest
 from fake_nvml import FakeNode, build_library, machines
+from idle_clock import Stopwatch
 
 from gpu_aware_profile.probe.clock_sweep import clock_steps
 from slurm_gpu_aware.clocks.notes import Note, Notes
@@ -83,10 +84,10 @@ def hang_when_locked(node):
 
 
 def wait_for_hang(node, process):
-    ends = time.monotonic() + 40
+    watch = Stopwatch()
     while not (node.folder / "hangs").exists() or not (node.folder / "hangs").read_text():
         assert process.poll() is None
-        assert time.monotonic() < ends
+        assert watch.idle_s < 40
         time.sleep(0.05)
     assert node.locked() == [0, 1, 2, 3]
 

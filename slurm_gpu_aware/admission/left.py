@@ -1,0 +1,139 @@
+"""Requests of jobs that are left to Slurm: what a round must know to open their gate in turn.
+
+Slurm chooses nodes and GPUs, so counts suffice, and Slurm's own record of the job has them for
+every form of request. Only nodes that partition, features, node lists and reservations allow count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError, QueueEntry
+from slurm_gpu_aware.admission.eligible import (
+    allowed_nodes,
+    eligible_nodes,
+    leave_if_shared,
+    open_partitions,
+    understood,
+)
+from slurm_gpu_aware.bounds import MAX_GPUS
+from slurm_gpu_aware.gate.gated_job import GatedJob
+from slurm_gpu_aware.gate.index_types import GpuItem, gpus_and_shards
+from slurm_gpu_aware.gate.request_forms import Form
+from slurm_gpu_aware.model.arrays import BoolArray
+from slurm_gpu_aware.model.request import TIER, LeftToSlurm, Part, Request
+from slurm_gpu_aware.slurm.records import SlurmJob
+
+_NO_FORM = Form("node", GpuItem(1, None, ()))
+
+
+def left_request(
+    gated: GatedJob,
+    context: AdmissionContext,
+    reason: str,
+    app_class: str,
+    components: Sequence[SlurmJob] = (),
+    *,
+    again: bool = False,
+) -> Request:
+    """The request of a job, or array task, that is left to Slurm.
+
+    ``components``: the other ones of a heterogeneous job. ``again``: a round narrowed its nodes,
+    and it did not start there. Raises CannotPlanError: it waits, or its turn cannot be told.
+    """
+    job = gated.job
+    parts = tuple(map(part_of, (job, *components)))
+    gpus = sum(part.gpus for part in parts)
+    if not gpus:
+        raise CannotPlanError("no component of it asks for GPUs")
+    if gpus > MAX_GPUS:
+        raise CannotPlanError(f"it asks for more than {MAX_GPUS} GPUs")
+    managed = context.config.site.partitions
+    if managed and not {*managed}.issuperset(job.partitions):
+        raise CannotPlanError("its partition is not managed")
+    entries = [QueueEntry(gated, _NO_FORM, p, context) for p in open_partitions(job, context)]
+    partition = entries[0].partition
+    limit_s = job.time_limit_s
+    if math.isinf(limit_s):
+        default_s = partition.default_time_s
+        limit_s = default_s if default_s is not None else partition.max_time_s
+    masks = [_nodes(entry, limit_s) for entry in entries]
+    eligible = _same(np.logical_or.reduce(masks), context)
+    places = {name: i for i, name in enumerate(context.cluster.nodes)}
+    required = tuple(places[name] for name in job.req_nodes if name in places)
+    whole = gated.original.exclusive or job.exclusive or partition.exclusive
+    return Request(
+        job_id=job.id,
+        gpus=gpus,
+        min_nodes=max(1, sum(part.min_nodes for part in parts)),
+        app_class=app_class,
+        clock="default",
+        user=job.user,
+        eligible=eligible,
+        required=required,
+        whole_node=whole,
+        cpus=max(1, sum(part.cpus for part in parts)),
+        time_limit_s=limit_s,
+        priority=TIER * partition.priority_tier + job.priority,
+        submit_s=job.submit_s,
+        preemption_tier=context.rules.tier(partition),
+        preempts=context.rules.preempts(job),
+        preempts_lower=context.rules.preempts_lower(job),
+        preempting_priority=float(job.priority),
+        preempt_group=context.rules.group(job),
+        left=LeftToSlurm(reason, parts, fixed=gated.original.partial, again=again),
+    )
+
+
+def _nodes(entry: QueueEntry, limit_s: float) -> BoolArray:
+    """(N,) nodes that the job may get in this partition; too many rather than too few."""
+    if not understood(entry.original.features):
+        names = entry.context.cluster.nodes
+        return np.array([name in entry.partition.nodes for name in names], dtype=np.bool_)
+    allowed = allowed_nodes(entry)  # raises if only nodes are allowed whose GPUs are cut in parts
+    try:
+        eligible = eligible_nodes(entry, limit_s)
+    except CannotPlanError:
+        return allowed  # only Slurm knows what its reservation leaves
+    if eligible.any():
+        return eligible
+    leave_if_shared(entry)
+    return allowed
+
+
+def _same(mask: BoolArray, context: AdmissionContext) -> BoolArray:
+    """The same array for equal masks, as `AdmissionContext.eligible` asks for."""
+    return context.eligible.setdefault(("left", mask.tobytes()), mask)
+
+
+def part_of(job: SlurmJob) -> Part:
+    """The GPUs of a job, or of one component, by Slurm's record."""
+    gpus, shards, per_node = _counts(job)
+    return Part(
+        gpus=gpus,
+        per_node=per_node,
+        min_nodes=job.min_nodes,
+        max_nodes=job.max_nodes,
+        cpus=job.cpus,
+        memory_mb=0 if job.memory_mb_per_node == 0 else job.req_tres.get("mem", 0),
+        shards=shards,
+    )
+
+
+def _counts(job: SlurmJob) -> tuple[int, int, int | None]:
+    """(GPUs of all nodes together, shards on each node, GPUs on each node or None)."""
+    on_node, shards = gpus_and_shards(job.tres_per_node)
+    of_job, job_shards = gpus_and_shards(job.tres_per_job)
+    of_task, task_shards = gpus_and_shards(job.tres_per_task)
+    on_socket, socket_shards = gpus_and_shards(job.tres_per_socket)
+    counted = job.req_tres.get("gres/gpu", 0)
+    per_node = on_node or None
+    total = of_job or of_task * job.tasks or on_socket * job.min_nodes or on_node * job.min_nodes
+    shares = shards or job_shards or task_shards or socket_shards
+    if not total and not counted and shares:
+        return job.min_nodes, shares, 1
+    total = max(total, counted)
+    return total, 0, per_node if per_node and per_node * job.min_nodes == total else None

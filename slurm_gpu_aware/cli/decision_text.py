@@ -1,0 +1,170 @@
+"""Texts of ``explain`` on a placement: what was asked, what was chosen, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from slurm_gpu_aware.cli.estimates import estimate_text
+from slurm_gpu_aware.cli.output import pairs, place_text, some, table
+from slurm_gpu_aware.time_text import duration, stamp
+
+_MAX_ROWS = 12
+_UNSET: tuple[object, ...] = (None, "", "None", [], {}, ())
+"""``None`` is also a word of Slurm's."""
+_EPOCH_S = 1e9
+"""A value of a key ``..._s`` above this (2001) is a time, not a duration."""
+_RECORDS = ("AdminComment", "record")
+"""Keys of the record of a parked job, which the selector reads."""
+_IN_WORDS = ("estimate", "power", "over_limit", "class_from", "not_moved", "kept", "kept_for")
+"""Keys of an account that other lines tell in words."""
+
+
+def asked_text(d: Mapping[str, Any]) -> list[tuple[str, object]]:
+    """Lines on the request."""
+    asked: Mapping[str, Any] = d["asked"]
+    shards, gpus, nodes = asked.get("shards"), asked.get("gpus"), asked.get("min_nodes", 1)
+    words = f"{shards} shards of a GPU" if shards else _count(gpus, "GPU")
+    if asked.get("gpus_range"):
+        words = f"{asked['gpus_range']} GPUs"
+    if not shards and nodes == asked.get("max_nodes", 1):
+        words += " on one node" if nodes == 1 else f" on {nodes} nodes"
+    parts = [words, "whole nodes" if asked.get("exclusive") else None]
+    if limit := asked.get("time_limit_s"):
+        parts.append(f"at most {duration(limit)}")
+    if comment := asked.get("comment"):
+        parts.append(f"comment {comment}")
+    entries: list[tuple[str, object]] = [
+        ("user", d["user"]),
+        ("job name", asked.get("name")),
+        ("asked", ", ".join(filter(None, parts))),
+        ("submitted", stamp(d["submitted_at"])),
+    ]
+    return [(name, value) for name, value in entries if value not in _UNSET]
+
+
+def _count(number: Any, name: str) -> str:
+    return f"{number} {name}{'' if number == 1 else 's'}"
+
+
+def decision_text(
+    d: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *, details: bool
+) -> str:
+    """All of a placement in words; ``details``: and the account of its policy."""
+    why = dict(d["why"])
+    estimate = estimate_text(why, d["user"], d["asked"])
+    entries: list[tuple[str, object]] = [
+        *asked_text(d),
+        ("decided", f"{stamp(d['decided_at'])}, by policy {d['policy']}"),
+        ("chosen", place_text(d) + ("" if d["exact"] else " (Slurm chooses the GPUs)")),
+        ("class", _class_text(d["asked"], why)),
+        *([("run time", f"{estimate}, on median GPUs")] if estimate else []),
+        ("slowdown", _slowdown_text(d)),
+        ("clock", _clock_text(d, events)),
+    ]
+    if d["victims"]:
+        few = why.pop("preempts_of_these", None)
+        among = f"{few} of these, Slurm chooses: " if few else ""
+        entries.append(("preempts", among + some(d["victims"], _MAX_ROWS)))
+    if due := why.pop("due", None):
+        entries.append(("due", due["text"]))
+    if summary := why.pop("summary", None):
+        entries.append(("why", summary))
+    if woken := why.get("woken"):
+        entries.append(("woken up", some(woken, _MAX_ROWS)))
+    if model := why.get("model"):
+        entries.append(("model", model))
+    if not_moved := why.get("not_moved"):
+        entries.append(("not moved", not_moved))
+    return "\n\n".join([pairs(entries), *(_account(d, why) if details else ())])
+
+
+def _class_text(asked: Mapping[str, Any], why: Mapping[str, Any]) -> str:
+    name, source = asked.get("class"), asked.get("class_from")
+    told = str(why.get("class_from") or name)
+    return f"{name}, the site's default" if source == "site" else told
+
+
+def _slowdown_text(d: Mapping[str, Any]) -> str:
+    """``7% longer than on median GPUs of one node, by its slowest GPU``."""
+    score, slowdown = d["score"] or 1.0, d["slowdown"]
+    if abs(slowdown - 1.0) < 0.0005:
+        return "none predicted"
+    causes = ["its slowest GPU"] if abs(score - 1.0) >= 0.0005 else []
+    causes += ["the distance of its GPUs"] if abs(slowdown / score - 1.0) >= 0.0005 else []
+    change = 100 * (slowdown - 1.0)
+    than = f"{'longer' if change > 0 else 'shorter'} than on median GPUs of one node"
+    return f"{abs(change):.3g}% {than} predicted, by {' and '.join(causes)}"
+
+
+def _clock_text(d: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> str:
+    """The clock that the job has: what its nodes refused is not shown as set."""
+    if not d["clock_mhz"]:
+        return "default"
+    text = f"{d['clock_mhz']} MHz"
+    for event in events:
+        detail = event["detail"]
+        refused = event["kind"] == "clock_failed" and detail.get("during") != "reset"
+        at_start = detail.get("seq") is None and detail.get("call") != "orders"
+        if refused and at_start and event["at"] >= int(d["decided_at"]):
+            where = f" on {detail['node']}" if detail.get("node") else ""
+            return f"default{where}, {text} was not set: {detail.get('error') or 'refused'}"
+    return text
+
+
+def _account(d: Mapping[str, Any], why: Mapping[str, Any]) -> list[str]:
+    """The policy's account of its choice, for administrators."""
+    entries: list[tuple[str, object]] = [
+        ("request", flat(d["asked"])),
+        ("planned in", duration(d["took_ms"] / 1000)),
+        ("L", f"{d['slowdown'] / (d['score'] or 1.0):.4g} (level {d['level']})"),
+        ("V", f"{d['score']:.3f}, of the slowest GPU"),
+    ]
+    blocks = []
+    for name, value in why.items():
+        title = name.replace("_", " ")
+        if name in _IN_WORDS:
+            continue
+        if isinstance(value, list) and value and all(isinstance(v, Mapping) for v in value):
+            blocks.append(f"{title.capitalize()}\n{_rows(value)}")
+        else:
+            entries.append((title, _short(value)))
+    return ["Account of the policy\n" + pairs(entries), *blocks]
+
+
+def flat(detail: Mapping[str, Any]) -> str:
+    """``key=value`` pairs on one line, without unset values and records; times are formatted."""
+    shown = {k: v for k, v in detail.items() if v not in _UNSET and k not in _RECORDS}
+    return ", ".join(_pair(k, v) for k, v in shown.items())
+
+
+def _pair(key: str, value: Any) -> str:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and value > _EPOCH_S and key.endswith("_s"):
+        return f"{key.removesuffix('_s')}={stamp(float(value))}"
+    return f"{key}={_short(value)}"
+
+
+def _rows(records: Sequence[Mapping[str, Any]]) -> str:
+    """A table of records; keys become columns, long lists are cut."""
+    headers = list(dict.fromkeys(key for record in records for key in record))
+    right = [h for h in headers if all(isinstance(r.get(h), int | float | None) for r in records)]
+    cells = [[_short(r.get(h)) for h in headers] for r in records[:_MAX_ROWS]]
+    text = table(headers, cells, right=right)
+    more = len(records) - _MAX_ROWS
+    return text + (f"\n... and {more} more, with --json" if more > 0 else "")
+
+
+def _short(value: Any) -> str:
+    """One value."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return " ".join(
+            f"[{_short(v)}]" if isinstance(v, list | tuple) else _short(v) for v in value
+        )
+    if isinstance(value, Mapping):
+        return flat(value)
+    return "" if value is None else str(value)

@@ -1,0 +1,190 @@
+"""Places of jobs whose GPUs Slurm chooses: nodes by counts of GPUs, CPUs and memory.
+
+Slurm chooses the nodes, too, but on these the job fits, so a round can keep them for it. GPUs of
+several nodes may be spread unevenly, as Slurm spreads them. The fullest node that suffices comes
+first; a job that needs several nodes gets the emptiest, which are the fewest.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from slurm_gpu_aware.model.arrays import BoolArray, IntArray
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.request import Part, Request
+from slurm_gpu_aware.placement.account import level_of
+from slurm_gpu_aware.placement.policy import Policy, Reason
+
+_Counts = dict[int, int]
+"""Node -> GPUs there."""
+
+
+class LeftPolicy(Policy):
+    """The nodes that a round keeps for a job until Slurm has started it."""
+
+    name = "slurm"
+
+    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
+        found = _Room(request, cluster).place()
+        if found is None:
+            return None
+        nodes = tuple(sorted(found))
+        slots = tuple(tuple(_first(cluster.not_held[node], found[node])) for node in nodes)
+        level = level_of(cluster, nodes, slots) if all(slots) else cluster.levels[0]
+        return Assignment(
+            job_id=request.job_id,
+            nodes=nodes,
+            slots=slots,
+            policy=self.name,
+            score=1.0,
+            level=level.name,
+            slowdown=level.of(request.app_class)[0],
+            exact=False,
+            why={"class": request.app_class, "summary": f"Slurm chooses its GPUs: {_why(request)}"},
+        )
+
+    def why_not(self, request: Request, cluster: Cluster) -> Reason:
+        room = _Room(request, cluster)
+        exists = int(np.count_nonzero(cluster.exists & room.allowed[:, None]))
+        if exists < request.gpus:
+            return Reason(f"it needs {request.gpus} GPUs, and its nodes have {exists} in all")
+        free = int(room.counts.sum())
+        if free < request.gpus:
+            return Reason(f"it needs {request.gpus} GPUs, and {free} of its nodes' are free")
+        return Reason(f"no nodes have its {request.gpus} GPUs with CPUs and memory")
+
+
+def _why(request: Request) -> str:
+    assert request.left is not None  # noqa: S101 - the policy of such requests
+    return request.left.reason
+
+
+def _first(free: BoolArray, count: int) -> list[int]:
+    found: list[int] = np.flatnonzero(free)[:count].tolist()
+    return found
+
+
+class _Room:
+    """What is free for one job, less the parts that have a place."""
+
+    def __init__(self, request: Request, cluster: Cluster) -> None:
+        assert request.left is not None  # noqa: S101 - the policy of such requests
+        self.request, self.cluster, self.left = request, cluster, request.left
+        allowed = request.eligible
+        self.allowed = np.ones(cluster.shape[0], np.bool_) if allowed is None else allowed
+        here = self.allowed if cluster.starting is None else self.allowed & ~cluster.starting
+        self.closed = self.left.fixed and not np.array_equal(here, self.allowed)
+        """It might get a node on which another job is about to start."""
+        self.counts: IntArray = np.where(here, cluster.not_held.sum(axis=1), 0)
+        self.cpus, self.memory_mb = cluster.free_cpus.copy(), cluster.free_memory_mb.copy()
+        self.here = here
+        self.wanted = list(request.required)
+
+    def place(self) -> _Counts | None:
+        """Node -> GPUs of the whole job; None: it has no place."""
+        if self.closed:
+            return None
+        found: _Counts = {}
+        for part in self.left.parts:
+            nodes = self._part(part)
+            if nodes is None:
+                return None
+            for node, gpus in nodes.items():
+                found[node] = found.get(node, 0) + gpus
+                self._take(part, node, gpus)
+        return found
+
+    def _take(self, part: Part, node: int, gpus: int) -> None:
+        self.counts[node] -= gpus
+        self.cpus[node] -= _share(part.cpus, gpus, part.gpus)
+        self.memory_mb[node] -= _share(part.memory_mb, gpus, part.gpus)
+
+    def _part(self, part: Part) -> _Counts | None:
+        if part.gpus == 0:
+            return {}
+        if part.shards and part.gpus == 1 and (node := self._shared(part)) is not None:
+            return {node: 0}
+        able = self._capacity(part)
+        if part.per_node is not None:
+            return self._even(part, able)
+        fewest = max(part.min_nodes, len(self.wanted))
+        if fewest <= 1:
+            whole = dict.fromkeys(self._by_fit(able >= part.gpus)[:1], part.gpus)
+            if whole:
+                return whole
+        return self._uneven(part, able, fewest)
+
+    def _shared(self, part: Part) -> int | None:
+        """The first node without a free GPU and with shards of a used one; None: there is none."""
+        if self.cluster.shards is None:
+            return None
+        enough = (self.cluster.shards.free >= part.shards).any(axis=1) & (self.counts == 0)
+        enough &= self.here & (self.cpus >= part.cpus) & (self.memory_mb >= part.memory_mb)
+        nodes = np.flatnonzero(enough)
+        return int(nodes[0]) if len(nodes) else None
+
+    def _capacity(self, part: Part) -> IntArray:
+        """(N,) GPUs of each node that CPUs and memory allow; whole nodes: all or none."""
+        most = self.counts.copy()
+        for free, total in ((self.cpus, part.cpus), (self.memory_mb, part.memory_mb)):
+            if total > 0:
+                most = np.minimum(most, np.maximum(free, 0) * part.gpus // total)
+        if self.request.whole_node:
+            whole = self.counts == self.cluster.exists.sum(axis=1)
+            if self.cluster.cpus is not None:
+                whole &= self.cpus >= self.cluster.cpus
+            most = np.where(whole, self.counts, 0)
+        return most
+
+    def _by_fit(self, able: BoolArray) -> list[int]:
+        """Able nodes, required ones first, then those with the fewest free GPUs."""
+        nodes = np.flatnonzero(able)
+        wanted = np.isin(nodes, self.wanted)
+        if len(self.wanted) > int(wanted.sum()):
+            return []
+        found: list[int] = nodes[np.lexsort((nodes, self.counts[nodes], ~wanted))].tolist()
+        return found
+
+    def _even(self, part: Part, able: IntArray) -> _Counts | None:
+        assert part.per_node is not None  # noqa: S101 - the caller has checked
+        nodes = self._by_fit(able >= part.per_node)[: max(1, part.gpus // part.per_node)]
+        if len(nodes) * part.per_node < part.gpus:
+            return None
+        return dict.fromkeys(nodes, part.per_node)
+
+    def _uneven(self, part: Part, able: IntArray, fewest: int) -> _Counts | None:
+        """The fewest nodes that suffice, each with at least one GPU."""
+        nodes = np.flatnonzero(able > 0)
+        wanted = np.isin(nodes, self.wanted)
+        if len(self.wanted) > int(wanted.sum()):
+            return None
+        order = nodes[np.lexsort((nodes, -able[nodes], ~wanted))]
+        total = np.cumsum(able[order])
+        number = max(fewest, int(np.searchsorted(total, part.gpus)) + 1)
+        most = math.inf if part.max_nodes is None else part.max_nodes
+        if number > len(order) or number > min(most, part.gpus):
+            return None
+        found = dict.fromkeys(order[:number].tolist(), 1)
+        rest = part.gpus - number
+        for node in found:
+            more = min(rest, int(able[node]) - 1)
+            found[node] += more
+            rest -= more
+        return found if rest == 0 else None
+
+
+def _share(total: int, gpus: int, of: int) -> int:
+    return -(-total * gpus // of) if of else total
+
+
+def left_demand(request: Request, gpus_here: int) -> tuple[int, int]:
+    """CPUs and memory (MB) that the job takes on a node that gives ``gpus_here`` of its GPUs."""
+    assert request.left is not None  # noqa: S101 - the policy of such requests
+    cpus = sum(part.cpus for part in request.left.parts)
+    memory_mb = sum(part.memory_mb for part in request.left.parts)
+    if gpus_here == 0:  # shards of a GPU that others use
+        return cpus, memory_mb
+    return _share(cpus, gpus_here, request.gpus), _share(memory_mb, gpus_here, request.gpus)

@@ -1,0 +1,76 @@
+"""Nodes on which Slurm must not start the jobs whose GPUs it chooses. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from slurm_gpu_aware.model.arrays import BoolArray
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning.plan import Plan
+
+
+def kept_apart(plan: Plan, queue: Sequence[Request], cluster: Cluster) -> Plan:
+    """The plan with ``Assignment.kept_off`` of the jobs whose GPUs Slurm chooses.
+
+    While other jobs of the queue want exact GPUs, such a job is kept to the nodes of its
+    assignment, so that a later round can place them elsewhere before it has started. If it did not
+    start there, or no other job waits, it is only kept off nodes on which it would take exact or
+    reserved GPUs.
+    """
+    left = {request.job_id: request for request in queue if request.left is not None}
+    if not left:
+        return plan
+    exact = np.zeros(cluster.shape[0], np.bool_)
+    if cluster.starting is not None:
+        exact |= cluster.starting
+    for one in plan.assignments:
+        if one.job_id not in left:
+            exact[list(one.nodes)] = True
+    never = {one.job_id for one in plan.waiting if one.infeasible or one.failed}
+    others = any(r.job_id not in left and r.job_id not in never for r in queue)
+    assignments = [
+        _kept_off(one, left[one.job_id], exact, others) if one.job_id in left else one
+        for one in plan.assignments
+    ]
+    return replace(plan, assignments=tuple(assignments))
+
+
+def guarded(plan: Plan, cluster: Cluster) -> dict[str, int]:
+    """Node -> free GPUs of it that the plan keeps for the first job that waits.
+
+    Without nodes on which a placed job is about to start: it needs what a reservation would take.
+    """
+    free = cluster.free.copy()
+    busy = np.zeros(cluster.shape[0], np.bool_)
+    if cluster.starting is not None:
+        busy |= cluster.starting
+    if cluster.by_slurm is not None:
+        busy |= cluster.by_slurm.any(axis=1)
+    for one in plan.assignments:
+        busy[list(one.nodes)] = True
+    kept: dict[str, int] = {}
+    for waiting in plan.waiting:
+        for node, slots in waiting.reserved:
+            count = int(np.count_nonzero(free[node, list(slots)]))
+            if count and not busy[node]:
+                free[node, list(slots)] = False
+                kept[cluster.nodes[node]] = kept.get(cluster.nodes[node], 0) + count
+    return kept
+
+
+def _kept_off(one: Assignment, request: Request, exact: BoolArray, others: bool) -> Assignment:
+    assert request.left is not None  # noqa: S101 - the caller has checked
+    if request.left.fixed:
+        return replace(one, kept_off=())
+    narrow = others and not request.left.again
+    off = np.ones_like(exact) if narrow else exact.copy()
+    off[list(one.kept_off)] = True
+    off[list(one.nodes)] = False
+    if request.eligible is not None:
+        off &= request.eligible
+    return replace(one, kept_off=tuple(np.flatnonzero(off).tolist()))

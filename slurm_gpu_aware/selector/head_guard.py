@@ -1,0 +1,94 @@
+"""Guard of the head: short reservations of the GPUs that are kept for the first job that waits.
+
+A few kinds of jobs cannot wait at the gate (``passes_gate`` in gpu_aware_unsupported.lua), so
+Slurm would start them on GPUs that a round keeps for the head. While the head waits, a reservation
+holds their number on each node. It holds cores beside them, too.
+
+- A reservation is made only when two rounds in a row keep the same GPUs of a node, and no placed
+  job is about to start there, so that queues that move fast make none.
+- Before a job is placed on a node, its reservation goes.
+- Each ends with the gate's lease: a dead selector leaves none behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.filter_rules import HEAD, guards_head
+from slurm_gpu_aware.slurm.client import SlurmClient
+from slurm_gpu_aware.slurm.records import SlurmReservation
+from slurm_gpu_aware.slurm.updates import NewReservation
+
+log = logging.getLogger(__name__)
+
+_MOST = 64  # nodes with a reservation; 5 ms each
+_AGAIN_S = 600.0  # pause after Slurm refused a reservation
+
+
+@dataclass
+class HeadGuard:
+    """The reservations that there are: node -> (GPUs, end)."""
+
+    client: SlurmClient
+    enabled: bool = True
+    timer: Callable[[], float] = time.monotonic
+    _held: dict[str, tuple[int, float]] = field(default_factory=dict)
+    _last: Mapping[str, int] = field(default_factory=dict)
+    """What the last round kept."""
+    _refused_at: float = -math.inf
+
+    def take_over(self, reservations: Iterable[SlurmReservation]) -> None:
+        """Note those that Slurm has, also of an earlier selector."""
+        there = [one for one in reservations if guards_head(one.name)]
+        self._held = {node: (one.gpus or 0, one.end_s) for one in there for node in one.nodes}
+
+    def drop(self, nodes: Iterable[str]) -> None:
+        """Remove the reservations of nodes, before jobs are placed there."""
+        for node in [node for node in nodes if node in self._held]:
+            try:
+                self.client.delete_reservation(_name(node))
+                del self._held[node]
+            except SourceError as exc:
+                log.warning("reservation %s is not removed: %s", _name(node), exc)
+
+    def keep(self, wanted: Mapping[str, int], until_s: float) -> None:
+        """Hold the GPUs (node -> number) that a round keeps for the head, until a time.
+
+        ``until_s``: end of the gate's lease, Unix seconds.
+        """
+        self.drop([node for node, (gpus, _) in self._held.items() if wanted.get(node) != gpus])
+        steady = {node: gpus for node, gpus in wanted.items() if self._last.get(node) == gpus}
+        self._last = dict(wanted)
+        if not self.enabled or self.timer() - self._refused_at < _AGAIN_S:
+            return
+        try:
+            for node, gpus in list(steady.items())[:_MOST]:
+                self._hold(node, gpus, until_s)
+        except SourceError as exc:
+            self._refused_at = self.timer()
+            log.warning("GPUs that wait for the first job are not guarded: %s", exc)
+
+    def _hold(self, node: str, gpus: int, until_s: float) -> None:
+        """Make a reservation, or put its end off. Raises SourceError."""
+        if node in self._held:
+            if self._held[node][1] < until_s and self.client.move_reservation(_name(node), until_s):
+                self._held[node] = gpus, until_s
+            return
+        wanted = NewReservation(
+            _name(node),
+            until_s,
+            nodes=node,
+            tres=f"gres/gpu={gpus}",
+            flags=frozenset({"IGNORE_JOBS", "PURGE_COMP"}),
+        )
+        self.client.create_reservation(wanted)
+        self._held[node] = gpus, until_s
+
+
+def _name(node: str) -> str:
+    return f"{HEAD}_{node}"
