@@ -17,12 +17,13 @@ from slurm_gpu_aware.slurm.records import SlurmNode
 
 def shards_of_nodes(
     nodes: Sequence[SlurmNode],
+    installed: BoolArray,
     exists: BoolArray,
     indexed: BoolArray,
     busy: Set[str],
     held: Iterable[tuple[Gpu, int]],
 ) -> Shards | None:
-    """Shards of the usable GPUs of indexed nodes whose shards have types; None: there are none.
+    """Shards of the GPUs of indexed nodes whose shards have types; None: there are none.
 
     ``busy``: nodes on which no job can start. ``held``: GPUs of released jobs, and their shards.
     """
@@ -33,11 +34,11 @@ def shards_of_nodes(
     typed = (i for i in np.flatnonzero(indexed).tolist() if not nodes[i].untyped_shards)
     for i in typed:
         for slot, (in_use, number) in nodes[i].shards.items():
-            if slot < exists.shape[1] and exists[i, slot]:
+            if slot < exists.shape[1] and installed[i, slot]:
                 total[i, slot], used[i, slot] = number, in_use
     for gpu, number in held:
         used[gpu] += number
-    free = np.where(used > 0, np.maximum(total - used, 0), 0)
+    free = np.where(exists & (used > 0), np.maximum(total - used, 0), 0)
     for i, node in enumerate(nodes):
         whole = [slot for slot in node.gpus_used if slot < exists.shape[1]]
         free[i, whole] = 0  # Slurm has mixed them up
@@ -58,13 +59,14 @@ def shard_request(request: Request, entry: QueueEntry) -> Request:
         raise CannotPlanError(
             "shards of several nodes, whole nodes or one socket are left to Slurm"
         )
-    assert request.eligible is not None  # noqa: S101 - every translation sets it
-    here = request.eligible.copy()
+    eligible = request.unreserved.eligible
+    assert request.eligible is not None and eligible is not None  # noqa: S101, PT018 - it is set
+    here = eligible.copy()
     if request.required:
         here &= np.isin(np.arange(len(here)), request.required)
     none = np.zeros(cluster.shape, dtype=np.int64)
     total = none if cluster.shards is None else cluster.shards.total
-    able = np.where(cluster.exists, total, shards).min(axis=1) >= shards
+    able = np.where(context.repaired.exists, total, shards).min(axis=1) >= shards
     able &= total.any(axis=1) & here
     others = context.chosen(here & context.usable & ~able)
     if not able.any() or any(node.shards for node in others):
@@ -76,7 +78,8 @@ def shard_request(request: Request, entry: QueueEntry) -> Request:
     return replace(
         request,
         shards=shards,
-        eligible=able,
+        eligible=able & request.eligible,
+        allowed=able,
         clock="default",
         performance_model=None,
         due=None,

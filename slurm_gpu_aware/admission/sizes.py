@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError, QueueEntry
-from slurm_gpu_aware.admission.eligible import open_partitions
+from slurm_gpu_aware.admission.eligible import allowed_nodes, open_partitions
 from slurm_gpu_aware.admission.fitting import fits, most_in_one_group
 from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
@@ -80,10 +80,10 @@ def node_bounds(entry: QueueEntry, eligible: BoolArray) -> tuple[int, int | None
     if tasks is not None and original.ntasks_per_node:
         # On more nodes Slurm would count more tasks.
         least = most = max(least, -(-tasks // original.ntasks_per_node))
-    # Nodes that are down count only if the others are too small for one task.
+    # Nodes that are down or reserved count only if the others are too small for one task.
     widest = _largest(context.cpus, eligible & context.usable)
     if widest < max(original.cpus_per_task or 1, entry.job.min_cpus_node):
-        widest = _largest(context.cpus, eligible)
+        widest = _largest(context.cpus, allowed_nodes(entry))
     if context.slurm.counts_cpus and widest and original.cpus_per_tres is None:
         least = max(least, -(-entry.job.cpus // widest))
     if tasks is not None and (most is None or most > tasks):

@@ -162,7 +162,7 @@ def build_cluster(
         memory_mb=memory_mb,
         installed=installed,
         indexed=indexed,
-        shards=shards_of_nodes(here, exists, indexed, busy_nodes, shards_held),
+        shards=shards_of_nodes(here, installed, exists, indexed, busy_nodes, shards_held),
         model=tuple(_model(node, arrays.models) for node in here),
         running=tuple(running),
         asleep=asleep if asleep.any() else None,

@@ -15,9 +15,16 @@ from slurm_gpu_aware.admission.snapshot import Hold, SiteProfile, build_cluster
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.planning.plan import PlanSettings
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.round import plan_round
-from slurm_gpu_aware.slurm.records import NodeShare, SlurmJob, SlurmNode, SlurmPartition
+from slurm_gpu_aware.slurm.records import (
+    NodeShare,
+    SlurmJob,
+    SlurmNode,
+    SlurmPartition,
+    SlurmReservation,
+)
 
 N1 = node("n1", used=(3,), shards={0: (3, 4), 1: (0, 4), 2: (1, 4), 3: (0, 4)})
 LOW = SlurmPartition("low", frozenset(), up=True, preempt_mode=frozenset({"REQUEUE"}))
@@ -174,8 +181,37 @@ def test_only_the_node_that_it_names_counts():
         request_of(job(), asked("shard:2", req_nodes="n3"), where)
 
 
+def planned(request: Request, cluster: Cluster) -> Plan:
+    """The plan of one job, with the levels of a site."""
+    levels = Cluster.uniform(cluster.nodes, 4).levels
+    return plan_round([request], replace(cluster, levels=levels), PlanSettings(), NOW)
+
+
 def test_nodes_that_are_down_do_not_matter():
     down = node("n1", shards=IDLE, states=frozenset({"DOWN"}))
     where = site([down, N2])
-    assert eligible(request_of(job(), asked("shard:3"), where), where) == {"n2"}
+    request = request_of(job(), asked("shard:3"), where)
     assert np.count_nonzero(where.cluster.exists) == 4
+    (placed,) = planned(request, where.cluster).assignments
+    assert placed.nodes == (1,)
+
+
+def test_shards_of_a_node_that_is_drained_are_not_given():
+    used = {0: (1, 4), 1: (0, 4), 2: (0, 4), 3: (0, 4)}
+    drained = node("n1", shards=used, states=frozenset({"MIXED", "DRAIN"}))
+    shards = site([drained, N2]).cluster.shards
+    assert shards is not None
+    assert not shards.free[0].any()
+
+
+@pytest.mark.parametrize("away", ["DOWN", "DRAIN", "reserved"])
+def test_a_job_waits_for_nodes_with_shards_that_are_all_away(away: str):
+    """It was left to Slurm for good, which could not start it either."""
+    shown = node("n1", shards=IDLE, states=frozenset({"IDLE", away} - {"reserved"}))
+    kept = SlurmReservation("m", NOW, NOW + 60, frozenset({"n1"}), flags=frozenset({"MAINT"}))
+    where = site([shown, node("n2")], None, [kept] if away == "reserved" else [])
+    request = request_of(job(), asked("shard:3"), where)
+    (waiting,) = planned(request, where.cluster).waiting
+    assert waiting.reason.endswith("; down, drained or reserved: n1")
+    with pytest.raises(CannotPlanError):
+        request_of(job(), asked("shard:5"), where)

@@ -175,6 +175,63 @@ def test_a_wide_node_that_is_down_is_not_waited_for():
     assert request_of(job(cpus=20), asked(num_tasks=20), where).min_nodes == 2
 
 
+@pytest.mark.parametrize("away", ["down", "reserved"])
+@pytest.mark.parametrize(
+    ("record", "original"),
+    [
+        ({"cpus": 40, "cpus_per_task": 40}, asked(cpus_per_task=40)),
+        ({"cpus": 40, "min_cpus_node": 40}, asked()),
+    ],
+)
+def test_a_task_that_only_a_node_that_is_away_can_hold_is_not_cut_in_parts(
+    record: dict[str, object], original: OriginalRequest, away: str
+):
+    """It would be planned on three nodes, with a GPU on each, and called impossible there."""
+    fat = node("fat", cpus=64, states=frozenset({"DOWN" if away == "down" else "IDLE"}))
+    kept = SlurmReservation("maintenance", NOW, NOW + 600, frozenset({"fat"}), cpus=64)
+    where = site([node("n1"), node("n2"), fat], None, [kept] if away == "reserved" else [])
+    request = request_of(job(**record), original, where)
+    assert (request.min_nodes, request.gpus, request.total_cpus) == (1, 1, 40)
+
+
+@pytest.mark.parametrize(
+    ("full", "small", "nodes"),
+    [
+        ({}, {}, 4),
+        ({"memory_used_mb": 1}, {}, 3),
+        ({}, {"memory_mb": 32000}, 3),
+        ({"memory_used_mb": 1}, {"memory_mb": 32000}, 2),
+        ({}, {"gpus": (("v100", 4),), "memory_mb": 32000}, 3),
+    ],
+)
+def test_a_range_of_nodes_counts_those_with_all_that_it_needs(
+    full: dict[str, object], small: dict[str, object], nodes: int
+):
+    """--nodes=2-4 --mem=64000: nodes with free GPUs alone are not enough."""
+    here = [node("n1"), node("n2"), node("n3", **full), node("n4", **small)]
+    each = job(memory_mb_per_cpu=None, memory_mb_per_node=64000, cpus=2)
+    request = request_of(each, asked(nodes=(2, 4), memory=True), site(here))
+    assert (request.min_nodes, request.max_nodes, request.gpus) == (nodes, nodes, nodes)
+
+
+def test_all_memory_is_that_of_whatever_node():
+    """--mem=0 while no node is wholly free: no amount, and none that no node has."""
+    busy = [node("n1", memory_used_mb=500), node("n2", memory_mb=32000, memory_used_mb=500)]
+    everything = job(memory_mb_per_cpu=None, memory_mb_per_node=0)
+    request = request_of(everything, asked(memory=True), site(busy))
+    assert (request.whole_memory, request.memory_on_node(1)) == (True, 32000)
+    away = [node("n1", states=frozenset({"DOWN"})), node("n2", states=frozenset({"DOWN"}))]
+    assert request_of(everything, asked(memory=True), site(away)).memory_on_node(1) == 64000
+
+
+def test_a_node_of_the_other_kind_that_is_down_is_counted():
+    """It fits neither now nor when the node is back, so Slurm places it."""
+    here = [*(node(f"n{i}") for i in range(3)), node("plain", gpus=(("v100", 4),))]
+    here[3] = replace(here[3], states=frozenset({"DOWN"}))
+    with pytest.raises(CannotPlanError, match="indexed and plain nodes together"):
+        request_of(job(cpus=4), asked(nodes=(4, 4)), site(here))
+
+
 @pytest.mark.parametrize(
     ("record", "original"),
     [

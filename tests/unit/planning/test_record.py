@@ -45,6 +45,11 @@ def a_round(seed):
         )
     order = PreemptionOrder(youngest_first=bool(seed % 2), reorder_count=seed)
     cluster = replace(cluster, running=tuple(running), cpus=np.full(6, 64), preemption=order)
+    if seed % 3:
+        installed = np.pad(cluster.exists[:5], ((0, 1), (0, 0)), constant_values=True)
+        totals = {"memory_mb": np.full(6, 1 << 40), "installed": installed}
+        cluster.exists[5], cluster.free[5] = False, False
+        cluster = replace(cluster, **totals)
     if rng.random() < 0.5:
         cluster = replace(cluster, asleep=np.array([False, True, True, False, False, False]))
     eligible = np.array([True, True, True, True, False, True])
@@ -55,6 +60,8 @@ def a_round(seed):
             app_class=str(rng.choice(list("ABC"))),
             bandwidth_sensitive=bool(i % 2),
             eligible=eligible if i % 4 == 0 else None,
+            allowed=np.ones(6, dtype=bool) if i % 8 == 0 else None,
+            whole_memory=i == 9,
             required=(1,) if i == 5 else (),
             cpus=2,
             time_limit_s=math.inf if i == 3 else float(rng.integers(50, 2000)),
@@ -86,6 +93,15 @@ def test_a_replay_is_identical(seed):
     again = plan_round(recorded.queue, recorded.cluster, recorded.settings, recorded.now)
     assert again.assignments == plan.assignments
     assert again.waiting == plan.waiting
+
+
+def test_a_record_of_an_earlier_release_is_read():
+    """It has no totals of memory and no GPUs of nodes that are down."""
+    queue, cluster, settings, plan = a_round(1)
+    content = json.loads(json.dumps(record_round(queue, cluster, settings, 50.0, plan)))
+    for name in ("memory_mb", "installed"):
+        del content["cluster"][name]
+    assert read_round(content).cluster.installed is None
 
 
 def test_the_record_keeps_the_fits_of_effbw():

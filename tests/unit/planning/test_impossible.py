@@ -1,0 +1,122 @@
+"""Verdicts of one round on jobs that have no place on the empty cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slurm_gpu_aware.model.cluster import PLENTY_CPUS, PLENTY_MB, Cluster, RunningJob, Shards
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning import PlanSettings, Waiting, plan_round
+
+FOUR = np.ones((2, 4), dtype=np.bool_)
+
+
+def site(**fields: Any) -> Cluster:
+    """Two nodes of four GPUs, 16 CPUs and 1000 MB, all of it held by jobs that none knows."""
+    totals = {"cpus": np.array([16, 16]), "memory_mb": np.array([1000, 1000])}
+    free = {"free": ~FOUR, "free_cpus": np.zeros(2, int), "free_memory_mb": np.zeros(2, int)}
+    given = {"exists": FOUR.copy(), **totals, **free, **fields}
+    return Cluster.build(["n1", "n2"], given.pop("exists"), **given)
+
+
+def asked(request: Request, cluster: Cluster) -> Waiting:
+    (waiting,) = plan_round([request], cluster, PlanSettings(), 0.0).waiting
+    return waiting
+
+
+def test_the_empty_cluster_has_what_its_nodes_have() -> None:
+    running = (RunningJob("r", ((0, (0,)),), 10.0, {0: 16}, {0: 1000}),)
+    shards = Shards(np.full((2, 4), 8), np.full((2, 4), 3))
+    used = site(running=running, shards=shards, power_w=np.zeros(2))
+    empty = used.empty()
+    assert empty.free.all()
+    assert (empty.free_cpus.tolist(), empty.free_memory_mb.tolist()) == ([16, 16], [1000, 1000])
+    assert (empty.running, empty.power_w) == ((), None)
+    assert empty.shards is not None
+    assert not empty.shards.free.any()  # those of GPUs that jobs share
+    assert not used.free.any()
+    empty.take(0, (0,), 1, 1)
+    assert used.cpus is not None
+    assert (used.cpus.tolist(), used.exists.all()) == ([16, 16], True)
+
+
+def test_what_is_not_known_is_plenty() -> None:
+    empty = replace(site(), cpus=None, memory_mb=None).empty(repaired=True)
+    assert empty.free_cpus.tolist() == [PLENTY_CPUS] * 2
+    assert empty.free_memory_mb.tolist() == [PLENTY_MB] * 2
+    assert empty.exists is not None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"gpus": 1, "cpus": 16},
+        {"gpus": 4, "memory_mb_per_gpu": 250},
+        {"gpus": 1, "whole_memory": True, "memory_mb_per_node": 1000},
+        {"gpus": 4, "whole_node": True},
+        {"gpus": 8, "power_w": 5000.0},
+    ],
+)
+def test_what_jobs_hold_makes_no_job_impossible(fields: dict[str, Any]) -> None:
+    used = site(power_w=np.array([0.0, 100.0]))
+    assert not asked(Request("1", **fields), used).infeasible
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"gpus": 1, "cpus": 17}, "GPUs are free, but too few nodes have 17 free CPUs"),
+        ({"gpus": 1, "memory_mb_per_gpu": 1001}, "too few nodes have 1001 MB of memory"),
+        ({"gpus": 5, "max_nodes": 1}, "5 GPUs cannot be split evenly over nodes of at most 4 GPUs"),
+    ],
+)
+def test_what_no_node_has_is_impossible(fields: dict[str, Any], why: str) -> None:
+    waiting = asked(Request("1", **fields), site())
+    assert waiting.infeasible
+    assert waiting.reason.startswith("cannot start even on an idle cluster: ")
+    assert waiting.reason.endswith(why)
+
+
+def test_nodes_that_are_down_are_named() -> None:
+    down = site(exists=FOUR & [[True], [False]], installed=FOUR)
+    waiting = asked(Request("1", 8), down)
+    assert waiting.infeasible
+    now = "needs 8 GPUs; the nodes it may use have 4 GPUs"
+    assert waiting.reason == f"{now}; down, drained or reserved: n2"
+    assert asked(Request("1", 12), down).reason.startswith("cannot start even on an idle cluster")
+
+
+def test_reserved_nodes_are_named_and_others_are_not() -> None:
+    names = [f"n{i}" for i in range(1, 8)]
+    cluster = Cluster.uniform(names, 4)
+    eligible = np.arange(7) < 1
+    request = Request("1", 8, eligible=eligible, allowed=np.arange(7) < 6)
+    assert asked(request, cluster).reason.endswith("reserved: n2, n3, n4 and 2 more")
+    without = replace(request, allowed=None)
+    assert asked(without, cluster).reason.startswith("cannot start even on an idle cluster")
+
+
+def test_all_memory_is_that_of_the_node_which_the_job_gets() -> None:
+    """Not an amount: of two nodes only the one that no job uses counts, and all of it is taken."""
+    sizes = np.array([1000, 4000])
+    cluster = Cluster.build(
+        ["n1", "n2"], FOUR, memory_mb=sizes, free_memory_mb=np.array([1000, 3000])
+    )
+    every = {"whole_memory": True, "memory_mb_per_node": 1000}
+    queue = [Request("1", 1, **every), Request("2", 1, **every), Request("3", 1)]
+    plan = plan_round(queue, cluster, PlanSettings(), 0.0)
+    assert [(a.job_id, a.nodes) for a in plan.assignments if a.job_id == "1"] == [("1", (0,))]
+    (second,) = plan.waiting
+    assert second.job_id == "2"
+    assert "too few nodes have all their memory free" in second.reason
+    emptied = replace(cluster, free_memory_mb=sizes.copy())
+    big = plan_round([Request("1", 1, eligible=np.array([False, True]), **every)], emptied,
+                     PlanSettings(), 0.0)  # fmt: skip
+    assert big.assignments[0].nodes == (1,)
+    behind = [Request("1", 1, eligible=np.array([False, True]), **every),
+              Request("2", 1, eligible=np.array([False, True]), memory_mb_per_gpu=1)]  # fmt: skip
+    assert [w.job_id for w in plan_round(behind, emptied, PlanSettings(), 0.0).waiting] == ["2"]
