@@ -21,6 +21,7 @@ from slurm_gpu_aware.planning.plan import Plan, Waiting
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.estimates import Estimates
 from slurm_gpu_aware.selector.holding_pool import PLANNABLE, HoldingPool, alike, limits
+from slurm_gpu_aware.selector.kept_candidates import KeptCandidates
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob, SlurmReservation, array_tasks
 from slurm_gpu_aware.slurm.values import parse_licenses
@@ -143,6 +144,7 @@ class Candidates:
     waiting: list[dict[str, Any]] = field(default_factory=list)
     blocked: int = 0
     """Jobs that something other than the gate holds."""
+    kept: KeptCandidates = field(default_factory=KeptCandidates)
     _order: TaskOrder = field(default_factory=TaskOrder)
     _room: dict[int, int] = field(default_factory=dict)
     """Array with a ``%limit`` -> tasks that may start now."""
@@ -234,7 +236,10 @@ class Candidates:
 
     def _candidate(self, record: GatedJob, job_id: str) -> Candidate:
         """A job or one of its tasks as a candidate. Raises CannotPlanError, SourceError."""
-        gated = record.task(job_id)
+        kept = None
+        if not self.backoff.knows(job_id) and job_id not in self.context.moved:
+            kept = self.kept.get(record, job_id)
+        gated = record.task(job_id) if kept is None else kept.gated
         job = gated.job
         reason = "Licenses" if self._is_untried(job) or gated.only_deferred else job.reason
         wait_s = self.backoff.wait_s(job_id, reason)
@@ -246,8 +251,12 @@ class Candidates:
         lacking = self.licences.lacking(gated, self.context.reservations)
         if lacking is not None:
             raise CannotPlanError(f"licence {lacking} is in use", leave=False)
+        if kept is not None:
+            return kept
         try:
-            return self._translated(record, gated)
+            candidate = self._translated(record, gated)
+            self.kept.put(record, candidate, self.context)
+            return candidate
         except CannotPlanError:
             raise
         except Exception as exc:

@@ -31,7 +31,8 @@ from slurm_gpu_aware.selector.heartbeat import Heartbeat
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.power_reading import PowerReading, reading_text
-from slurm_gpu_aware.selector.round import Outcome, Rounds
+from slurm_gpu_aware.selector.round import Rounds
+from slurm_gpu_aware.selector.round_state import Outcome
 from slurm_gpu_aware.selector.standby import CALL_S, WAIT_S, Standby
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.store.ledger import RoundRecord
@@ -85,6 +86,7 @@ class Selector:
 
     def __init__(self, config: Config, client: SlurmClient, standby: Standby | None = None) -> None:
         self._config, self._client = config, client
+        client.parking_licence = config.gate.licence
         self._standby = standby if standby is not None else Standby(client, config)
         files = {"submit": config.events.submit_file}
         if config.events.jobcomp_file is not None:

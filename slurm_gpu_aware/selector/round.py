@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from slurm_gpu_aware.admission.snapshot import is_usable
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs
+from slurm_gpu_aware.gate.gated_job import GatedJob, GatedJobs
 from slurm_gpu_aware.gate.owner_change import is_changed
 from slurm_gpu_aware.gate.restore import restore
 from slurm_gpu_aware.model.assignment import Assignment
@@ -28,6 +28,7 @@ from slurm_gpu_aware.selector.holding_pool import UNTRIED, HoldingPool, spare, s
 from slurm_gpu_aware.selector.isolation import Isolation
 from slurm_gpu_aware.selector.job_comments import JobComments
 from slurm_gpu_aware.selector.job_tracker import JobTracker
+from slurm_gpu_aware.selector.kept_candidates import KeptCandidates
 from slurm_gpu_aware.selector.known_classes import KnownClasses
 from slurm_gpu_aware.selector.leaver import Leaver, infeasible, without_policy
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
@@ -36,6 +37,7 @@ from slurm_gpu_aware.selector.owner_changes import OwnerChanges
 from slurm_gpu_aware.selector.placer import Placer
 from slurm_gpu_aware.selector.policy_in_force import PolicyInForce
 from slurm_gpu_aware.selector.postponements import Postponements
+from slurm_gpu_aware.selector.round_state import Outcome, View
 from slurm_gpu_aware.selector.site_power import SitePower
 from slurm_gpu_aware.selector.site_reader import SiteReader
 from slurm_gpu_aware.selector.start_monitor import StartMonitor
@@ -45,43 +47,6 @@ from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation, split_arra
 log = logging.getLogger(__name__)
 
 _GATE_MARGIN_S = 5.0  # no job is bound if the gate may open within this time and one command's
-
-
-@dataclass
-class Outcome:
-    """Result of a round."""
-
-    queued: int = 0
-    placed: list[str] = field(default_factory=list)
-    blocked: int = 0
-    """Parked jobs that something other than the gate holds."""
-    untried: int = 0
-    """Parked jobs that have a place and that Slurm must try first."""
-    unpooled: int = 0
-    """Parked jobs that a later round puts into the holding pool."""
-    waiting: list[dict[str, Any]] = field(default_factory=list)
-    took_s: float = 0.0
-    planned: Callable[[], Mapping[str, Any]] | None = None
-    """Makes plain values of the plan and its input; None: no job was placed."""
-
-
-@dataclass(frozen=True)
-class _View:
-    """The jobs as a round reads them."""
-
-    now: float
-    jobs: Sequence[SlurmJob]
-    reservations: Sequence[SlurmReservation]
-    gated: Sequence[GatedJob]
-    parked: Sequence[GatedJob]  # jobs behind the closed gate, without ``outdated``
-    released: Sequence[GatedJob]
-    split: frozenset[int]  # arrays of several records
-    gate_held: bool  # the gate was held; else a job that was read as parked may run by now
-    outdated: frozenset[str]
-    """Jobs that the start monitor has parked since, so that their records are old, and jobs that
-    their owners have just changed."""
-    complete: bool  # every record was read; else some GPUs and CPUs in use are not known
-    all_ids: bool  # the id of every record is known
 
 
 class Rounds:
@@ -113,6 +78,9 @@ class Rounds:
         self._gate_held_until = gate_held_until
         self._pool = pool if pool is not None else HoldingPool(client, clock=clock, timer=timer)
         self.tracker = JobTracker(ledger)
+        self._gated, self._kept = GatedJobs(config.gate), KeptCandidates()
+        self._untouched: dict[int, GatedJob] = {}
+        """Parked jobs that show their original request."""
         self._comments = JobComments(client, config.gate, self.tracker)
         self._backoff = Backoff(config.selector.reuse_backoff_s, timer)
         self._leaver = Leaver(client, config.gate, self.tracker, self._backoff)
@@ -200,7 +168,7 @@ class Rounds:
             log.info("policy %s", self.policy.words)
             self._ledger.policy(self.policy.words)
 
-    def _read(self) -> _View:
+    def _read(self) -> View:
         now, began = self._clock(), self._timer()
         self.start_monitor.round_begins()
         jobs = self._all_jobs()
@@ -217,11 +185,11 @@ class Rounds:
         unread = self._client.unread
         still = {number: self.ids[number] for number in unread if number in self.ids}
         self.ids = still | {job.raw_id: job.id for job in jobs}
-        gated = gated_jobs(jobs, gate)
+        gated = self._gated.among(jobs)
         with self._ledger.later():  # one transaction
             self.tracker.observe(jobs, gated, now, unread)
         gated = self.mover.under_way.settle(gated, now)
-        return _View(
+        return View(
             now,
             jobs,
             reservations,
@@ -244,7 +212,7 @@ class Rounds:
             self._client.ask_ahead("nodes", "partitions")
         return jobs
 
-    def _candidates(self, view: _View, profile: Profile | None) -> Candidates:
+    def _candidates(self, view: View, profile: Profile | None) -> Candidates:
         """The jobs that this round may place, and the cluster as they find it."""
         victims = {job.id: self.tracker.victims(job.id) for job in view.released}
         waiting = (*view.parked, *view.released)
@@ -257,14 +225,16 @@ class Rounds:
         self.estimates.renew()
         cluster = self.estimates.with_ends(context.cluster, view.jobs, context.now)
         context = replace(context, cluster=cluster, moved=self.mover.under_way.before)
+        context = self._kept.renew(context, self.estimates.reader.version)
         lost = frozenset(name for name, node in context.nodes.items() if not is_usable(node))
         self.start_monitor.watch(view.released, lost, grace_s=context.rules.grace_s)
         licences = Licences(self._client)
-        candidates = Candidates(context, self._backoff, licences, self._pool, self.estimates)
+        given = context, self._backoff, licences, self._pool, self.estimates
+        candidates = Candidates(*given, kept=self._kept)
         candidates.sort_out(view.parked, view.jobs)
         return candidates
 
-    def _plan_and_place(self, view: _View, outcome: Outcome) -> None:
+    def _plan_and_place(self, view: View, outcome: Outcome) -> None:
         profile = self._ledger.profile()
         candidates = self._candidates(view, profile)
         context = candidates.context
@@ -319,8 +289,13 @@ class Rounds:
             outcome.unpooled = self._fill_pool(stay, split, len(context.nodes))
             self._comments.tell(stay, outcome.waiting, split)
 
-    def _restore(self, jobs: Sequence[GatedJob], view: _View) -> None:
+    def _restore(self, jobs: Sequence[GatedJob], view: View) -> None:
+        seen, placed = self._untouched, self.tracker.placed
+        known = [job for job in jobs if seen.get(id(job)) is job and job.id not in placed]
+        ids = {job.id for job in known}
+        jobs = [job for job in jobs if job.id not in ids]
         done = restore(self._client, self._config.gate, jobs, view.now, split=view.split)
+        self._untouched = {id(job): job for job in (*known, *done.untouched)}
         for job_id, why in done.wrong.items():
             log.warning("job %s is not restored; tried again in the next round: %s", job_id, why)
         for job in done.parked:
@@ -341,7 +316,7 @@ class Rounds:
         return self._gate_held_until() - now > margin_s
 
     def _plan(
-        self, candidates: Candidates, view: _View, profile: Profile | None
+        self, candidates: Candidates, view: View, profile: Profile | None
     ) -> tuple[Sequence[Move], Plan, Callable[[], Mapping[str, Any]]]:
         """Moves that begin, the plan, its record; jobs with which it fails are left to Slurm."""
         isolation = Isolation(candidates.to_plan)
@@ -358,7 +333,7 @@ class Rounds:
         return moves, plan, record
 
     def _plan_without(
-        self, isolation: Isolation, candidates: Candidates, view: _View, profile: Profile | None
+        self, isolation: Isolation, candidates: Candidates, view: View, profile: Profile | None
     ) -> tuple[Sequence[Assignment], Sequence[Move], Plan, Callable[[], Mapping[str, Any]]]:
         """Jobs that are back from a move, moves that begin, the plan of the others, its record."""
         from slurm_gpu_aware.planning.moved import begun, place_moved
