@@ -366,9 +366,7 @@ class _Round:
                 elif isinstance(answer, Assignment):
                     answer = with_reserved(answer, head, room.now, view)
                     if request.left is not None:
-                        off = room.kept_off(request, self.now)
-                        why = {**answer.why, "behind": head.job_id}
-                        answer = replace(answer, kept_off=off, why=why)
+                        answer = room.kept_off(answer, request, head, self.now)
                     self._record(request, answer, room.take(request, answer, self.now))
                 elif answer is not None:
                     self._postpone(request, answer, answer.reason)
