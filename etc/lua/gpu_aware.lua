@@ -97,7 +97,8 @@ local function decide_submit(job, part_list, uid, conf)
         verdict.new, verdict.parked = new, true
         return verdict
     end
-    if not settings.is_managed(job, part_list, conf) and not leader then
+    local all, some = settings.is_managed(job, part_list, conf)
+    if not some and not leader then
         return left()
     end
     local text, is_test = comment.without_mark(text_of(job.comment))
@@ -127,6 +128,7 @@ local function decide_submit(job, part_list, uid, conf)
         return parked("a GPU type", hint)
     end
     reason = unsupported.reason(job, parts, besides, hints, conf)
+    reason = reason or not all and "a partition that is not managed"
     if reason then
         local quiet = #parts == 0 and not hints
         texts[#texts + 1] = not quiet and unsupported.sentence(reason, job, parts, conf) or hint

@@ -43,7 +43,8 @@ local BESIDE_SHARDS = {
 function R.gpu_entries(text)
     local gpus, rest = {}, {}
     for item in (text or ""):gmatch("[^,]+") do
-        local entry = trim(item):gsub("^gres[/:]", "")
+        -- As in slurm_get_next_tres, "gres" may stand anywhere in an entry.
+        local entry = trim(item:match("gres[/:](.*)$") or item)
         local name, tail = entry:match("^([^:=]*)(.*)$")
         if name == "gpu" then
             local body = tail:sub(2)

@@ -110,10 +110,10 @@ function S.read_conf(path)
     return conf, reason and path .. ": " .. reason
 end
 
---- Are all partitions of a job managed? A job that names none goes to the default one.
+--- Are (all, some) partitions of a job managed? A job that names none goes to the default one.
 function S.is_managed(job, part_list, conf)
     if not conf.managed then
-        return true
+        return true, true
     end
     local names = text_of(job.partition)
     if not names then
@@ -124,14 +124,14 @@ function S.is_managed(job, part_list, conf)
         end
     end
     if not names or #names > rules.max_text then -- Slurm refuses a longer text itself
-        return false
+        return false, false
     end
+    local all, some = true, false
     for name in names:gmatch("[^,]+") do
-        if not conf.managed[name] then
-            return false
-        end
+        all = all and conf.managed[name] or false
+        some = some or conf.managed[name] or false
     end
-    return true
+    return all, some
 end
 
 return S

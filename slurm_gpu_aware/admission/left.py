@@ -52,7 +52,7 @@ def left_request(
     if gpus > MAX_GPUS:
         raise CannotPlanError(f"it asks for more than {MAX_GPUS} GPUs")
     managed = context.config.site.partitions
-    if managed and not {*managed}.issuperset(job.partitions):
+    if managed and {*managed}.isdisjoint(job.partitions):
         raise CannotPlanError("its partition is not managed")
     entries = [QueueEntry(gated, _NO_FORM, p, context) for p in open_partitions(job, context)]
     partition = entries[0].partition

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from luafilter import ALICE, ERROR, OPERATOR, SUCCESS, Filter
+from luafilter import ALICE, ERROR, OPERATOR, SUCCESS, Filter, MakeFilter
 
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest, parse
 from slurm_gpu_aware.gate.extra_field import noted_record
@@ -393,3 +393,34 @@ def test_whole_gpus_may_become_shards(filter_: Filter, record: dict[str, Any]) -
     out = filter_.modify(record, tres_per_node="gres/shard:2")
     assert (out.rc, out.log) == (SUCCESS, [])
     assert (changed(out).tres_per_node, changed(out).left) == ("gres/shard:2", None)
+
+
+@pytest.mark.parametrize(
+    ("record", "update", "refused"),
+    [
+        ({}, {"tres_per_node": "gres/gpu:1"}, True),
+        ({}, {"tres_per_job": "gres/gpu:1"}, True),
+        ({}, {"tres_per_node": "gres/shard:1"}, True),
+        ({}, {"tres_per_node": "gres/tmp:1"}, False),
+        ({}, {"time_limit": 5}, False),
+        ({"partition": "cpu", "tres_per_node": "gres/gpu:1"}, {"partition": "gpu"}, True),
+        ({"partition": "cpu", "tres_per_node": "gres/gpu:1"}, {"partition": "cpu2"}, False),
+        (
+            {"partition": "cpu", "tres_per_node": "gres/gpu:1"},
+            {"tres_per_node": "gres/gpu:2"},
+            False,
+        ),
+        ({"partition": "cpu"}, {"partition": "gpu"}, False),
+        ({"job_state": 1}, {"tres_per_node": "gres/gpu:1"}, False),
+    ],
+)
+def test_no_change_brings_a_gpu_job_past_the_gate(
+    make_filter: MakeFilter, record: dict[str, Any], update: dict[str, Any], refused: bool
+) -> None:
+    """A job that does not wait at the gate becomes no GPU job of a managed partition."""
+    filter_ = make_filter(more='partitions = {"gpu"}')
+    known = {"job_state": 0, "partition": "gpu", "admin_comment": "", **record}
+    out = filter_.modify(known, uid=ALICE, **update)
+    assert (out.rc == ERROR) is refused
+    if refused:
+        assert "submit it again" in out.messages[0]
