@@ -52,6 +52,9 @@ def decision_text(
 ) -> str:
     """All of a placement in words; ``details``: and the account of its policy."""
     why = dict(d["why"])
+    if not d["nodes"]:
+        turn = ("its turn came", stamp(d["decided_at"]))
+        return pairs([*asked_text(d), turn, ("why", why.get("summary"))])
     estimate = estimate_text(why, d["user"], d["asked"])
     entries: list[tuple[str, object]] = [
         *asked_text(d),

@@ -94,7 +94,7 @@ def _columns(rows: Iterable[Sequence[str]], widths: Sequence[int], right: Sequen
 def place_text(placed: Mapping[str, Any]) -> str:
     """``n1: 0,1; n2: 0,1``; only the node names if Slurm chooses the GPUs (not ``exact``)."""
     if not placed["exact"]:
-        return ", ".join(placed["nodes"])
+        return ", ".join(placed["nodes"]) or "by Slurm"
     chosen = zip(placed["nodes"], placed["slots"], strict=True)
     return "; ".join(f"{node}: {','.join(map(str, slots))}" for node, slots in chosen)
 

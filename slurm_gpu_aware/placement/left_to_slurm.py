@@ -49,12 +49,13 @@ class LeftPolicy(Policy):
     def why_not(self, request: Request, cluster: Cluster) -> Reason:
         room = _Room(request, cluster)
         exists = int(np.count_nonzero(cluster.exists & room.allowed[:, None]))
+        needs = f"needs {request.gpus} free GPU{'' if request.gpus == 1 else 's'}"
         if exists < request.gpus:
-            return Reason(f"it needs {request.gpus} GPUs, and its nodes have {exists} in all")
+            return Reason(f"{needs}; the nodes that it may use have {exists} in all")
         free = int(room.counts.sum())
         if free < request.gpus:
-            return Reason(f"it needs {request.gpus} GPUs, and {free} of its nodes' are free")
-        return Reason(f"no nodes have its {request.gpus} GPUs with CPUs and memory")
+            return Reason(f"{needs}; on the nodes that it may use {free} are free")
+        return Reason(f"{needs} on its nodes, with CPUs and memory beside them")
 
 
 def _why(request: Request) -> str:

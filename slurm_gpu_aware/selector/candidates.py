@@ -192,8 +192,10 @@ class Candidates:
         """Add a waiting job with its reason; ``more``: times of a wait by choice, the due date."""
         entry = {"job_id": job_id, "reason": reason, "shadow_start_s": shadow_start_s}
         planned = self.to_plan.get(job_id)
-        if planned is not None and (left := planned.request.left) is not None:
-            entry["reason"] = f"{reason}; Slurm will choose its GPUs: {left.reason}"
+        left = None if planned is None else planned.request.left
+        if planned is not None and left is not None and planned.gated.original.left is None:
+            # Its record does not say it.
+            entry["reason"] = f"{reason}; Slurm chooses its GPUs: {left.reason}"
         self.waiting.append(entry | more | ({} if planned is None else planned.account()))
 
     def planned_by_counts(self, record: GatedJob) -> bool:

@@ -13,7 +13,6 @@ holds their number on each node. It holds cores beside them, too.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ from slurm_gpu_aware.slurm.updates import NewReservation
 log = logging.getLogger(__name__)
 
 _MOST = 64  # nodes with a reservation; 5 ms each
-_AGAIN_S = 600.0  # pause after Slurm refused a reservation
+_AGAIN_S = 10.0  # pause of a node for which Slurm refused a reservation, as of one that ends there
 
 
 @dataclass
@@ -40,7 +39,8 @@ class HeadGuard:
     _held: dict[str, tuple[int, float]] = field(default_factory=dict)
     _last: Mapping[str, int] = field(default_factory=dict)
     """What the last round kept."""
-    _refused_at: float = -math.inf
+    _refused: dict[str, float] = field(default_factory=dict)
+    """Node -> when Slurm refused one, in seconds of the timer."""
 
     def take_over(self, reservations: Iterable[SlurmReservation]) -> None:
         """Note those that Slurm has, also of an earlier selector."""
@@ -64,14 +64,15 @@ class HeadGuard:
         self.drop([node for node, (gpus, _) in self._held.items() if wanted.get(node) != gpus])
         steady = {node: gpus for node, gpus in wanted.items() if self._last.get(node) == gpus}
         self._last = dict(wanted)
-        if not self.enabled or self.timer() - self._refused_at < _AGAIN_S:
-            return
-        try:
-            for node, gpus in list(steady.items())[:_MOST]:
-                self._hold(node, gpus, until_s)
-        except SourceError as exc:
-            self._refused_at = self.timer()
-            log.warning("GPUs that wait for the first job are not guarded: %s", exc)
+        now = self.timer()
+        self._refused = {node: at for node, at in self._refused.items() if now - at < _AGAIN_S}
+        free = [node for node in steady if self.enabled and node not in self._refused]
+        for node in free[:_MOST]:
+            try:
+                self._hold(node, steady[node], until_s)
+            except SourceError as exc:
+                self._refused[node] = now
+                log.info("GPUs of %s that the first job waits for are not guarded: %s", node, exc)
 
     def _hold(self, node: str, gpus: int, until_s: float) -> None:
         """Make a reservation, or put its end off. Raises SourceError."""

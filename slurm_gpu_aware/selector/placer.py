@@ -168,7 +168,7 @@ class Placer:
             fields = (*(f for f in restored(gated) if f[0] not in names), *fields)
         JobUpdate(candidate.id, fields)
         self.tracker.withdraw(candidate.id, {"why": "decided anew"}, now)
-        nowhere = replace(assignment, nodes=(), slots=())
+        nowhere = replace(assignment, nodes=(), slots=(), slowdown=1.0)
         tracked = Tracked(
             self.tracker.ledger.decide(_decision(candidate, nowhere, (), took_s, now)),
             JobPhase.PLANNED,
@@ -218,7 +218,8 @@ class Placer:
                 ready.append((step, gated))
                 step.tracked.phase = JobPhase.PREPARED
                 self.tracker.ledger.outcome(step.tracked.decision, JobPhase.PREPARED, now)
-                self.tracker.ledger.event(job_id, "prepared", dict(step.fields), now)
+                if step.candidate.request.left is None:
+                    self.tracker.ledger.event(job_id, "prepared", dict(step.fields), now)
                 continue
             if array is not None:
                 broken_arrays.add(array)
