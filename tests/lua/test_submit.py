@@ -6,10 +6,12 @@ import itertools
 import re
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cpu_time import least_cpu_s
 from luafilter import ALICE, ERROR, LUA, OPERATOR, SUCCESS, Filter, MakeFilter
 
 from slurm_gpu_aware.admission.eligible import understood
@@ -421,10 +423,8 @@ def test_no_number_holds_slurmctld_up(
 ) -> None:
     """The time of the filter is slurmctld's; the largest primes are the longest way."""
     filter_ = make_filter(more=widest)
-    start = time.process_time()
-    for _ in range(5):
-        filter_.submit(tres_per_task="gres/gpu=1", **numbers)
-    assert time.process_time() - start < 0.5
+    submit = lambda: filter_.submit(tres_per_task="gres/gpu=1", **numbers)  # noqa: E731
+    assert least_cpu_s(submit, 0.1) < 0.1
 
 
 @pytest.mark.parametrize("widest", [4, None])
@@ -763,11 +763,9 @@ def test_a_script_that_names_the_type_keeps_it_in_its_environment(
 def test_a_hostile_script_is_searched_quickly(make_filter: MakeFilter) -> None:
     filter_ = make_filter(**PLAIN)
     for script in ("x" * 4_000_000, "gpu:" * 1_000_000, "# gpu:x " * 500_000):
-        started = time.process_time()
-        filter_.submit(
-            environment={"SLURM_GPUS": "x:1"}, script=script, tres_per_node="gres/gpu:x:1"
-        )
-        assert time.process_time() - started < 0.3
+        asked = {"script": script, "tres_per_node": "gres/gpu:x:1"}
+        submit = partial(filter_.submit, environment={"SLURM_GPUS": "x:1"}, **asked)
+        assert least_cpu_s(submit, 0.3) < 0.3
 
 
 def test_before_there_are_models_salloc_is_untouched(make_filter: MakeFilter) -> None:
