@@ -6,6 +6,7 @@ import itertools
 import re
 import subprocess
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -587,6 +588,16 @@ def test_a_due_date_that_has_passed_is_told_at_once(filter_: Filter, due: str, l
     assert [f"due={due} has passed" in text for text in out.messages] == [True] * late
 
 
+@pytest.fixture
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A time zone in which no hour comes twice a year: a date in that hour means the later one."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
+
+
 @pytest.mark.parametrize(
     ("due", "gpus", "late"),
     [
@@ -599,7 +610,7 @@ def test_a_due_date_that_has_passed_is_told_at_once(filter_: Filter, due: str, l
     ],
 )
 def test_a_due_date_before_the_end_of_one_epoch_is_told_at_once(
-    filter_: Filter, due: str, gpus: str, late: bool
+    filter_: Filter, utc: None, due: str, gpus: str, late: bool
 ) -> None:
     """An epoch takes 1 h with the 2 GPUs of Slurm's options, and 15 min with 8 at best."""
     if due == "soon":
