@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 def collecting(*what: Path | str, options: tuple[str, ...] = (), **environment: str) -> Popen[str]:
     """A process of its own that prints the ids of the tests."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    kept["PYTHONDONTWRITEBYTECODE"] = "1"  # two processes, and those of other tests, read the files
     # Plain assertions: to rewrite them takes ten times as long as to collect
     pytest_options = ("--collect-only", "-q", "--assert=plain", "-p", "no:cacheprovider")
     return Popen(
@@ -29,7 +30,7 @@ def collecting(*what: Path | str, options: tuple[str, ...] = (), **environment: 
 
 def collected(process: Popen[str]) -> list[str]:
     said, _ = process.communicate()
-    assert process.returncode == 0, said
+    assert process.returncode == 0, (process.returncode, said[-3000:])
     return [line for line in said.splitlines() if "::" in line]
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cpu_time import least_cpu_s
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
@@ -25,9 +25,8 @@ from slurm_gpu_aware.slurm.read_jobs import job_of
     ],
 )
 def test_long_host_lists_are_read_at_once(text: str, names: tuple[str, ...]) -> None:
-    start = time.process_time()
     assert expand_hostlist(text) == names
-    assert time.process_time() - start < 1
+    assert least_cpu_s(lambda: expand_hostlist(text), 1) < 1
 
 
 @pytest.mark.parametrize(
@@ -43,10 +42,11 @@ def test_long_host_lists_are_read_at_once(text: str, names: tuple[str, ...]) -> 
     ],
 )
 def test_long_host_lists_are_refused_at_once(text: str) -> None:
-    start = time.process_time()
-    with pytest.raises(SourceError):
-        expand_hostlist(text)
-    assert time.process_time() - start < 1
+    def refused() -> None:
+        with pytest.raises(SourceError):
+            expand_hostlist(text)
+
+    assert least_cpu_s(refused, 1) < 1
 
 
 def record(**changed: Any) -> dict[str, Any]:
