@@ -188,7 +188,7 @@ def test_sizes_growth_and_a_killed_selector(cluster: Cluster) -> None:
     assert account["due_s"] == int(due_s)
     ((at, gpus),) = account["grows"]
     assert (gpus, at < due_s) == (2, True)
-    cluster.wait_told(late.id, "due_impossible|it cannot be met")
+    cluster.wait_told(late.id, "it has passed, so it plays no part")
     cluster.wait_told(new.id, "no earlier run of its name")
     cluster.wait_told(epochs.id, "met with 100% by its epochs")
     cluster.wait_told(slurms.id, r"met with 100% by \d+ earlier runs")
