@@ -123,6 +123,11 @@ local function part_of(text)
     return text:sub(from)
 end
 
+--- The last word of a text; from its end, as a pattern would be quadratic in its length.
+local function last_word(text)
+    return (text:reverse():match("^[%w_-]*"):reverse())
+end
+
 --- Entries {key=, value=} of a text; whether all of them, and the first that has a key of ours.
 local function entries_of(text)
     local entries, all, first = {}, true, nil
@@ -130,7 +135,8 @@ local function entries_of(text)
         local key, value = item:match("^([^=]*)=(.*)$")
         key, value = trim(key or item), value and trim(value)
         local ours = value and KNOWN_KEY[key]
-        all, first = all and ours, first or (ours and key .. "=" .. value)
+        local word = value and last_word(key) -- of "run 7 class"
+        all, first = all and ours, first or (KNOWN_KEY[word] and word .. "=" .. value)
         entries[#entries + 1] = { key = key, value = value }
     end
     return entries, all, first

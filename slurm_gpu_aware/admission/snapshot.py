@@ -251,6 +251,7 @@ def _running_jobs(
             app_class=_class_of_running(job, site),
             start_s=job.start_s or 0.0,
             node_count=len(job.shares),
+            user=job.user,
         )
         if any(share.shards for _, share in shares):
             running.append(one)  # its end alone frees no GPU, so it is no victim

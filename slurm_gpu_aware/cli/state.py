@@ -81,7 +81,8 @@ def queue(context: Context, user: str | None, as_json: bool) -> None:
         parked = [_parked(job_id, entry, None, away) for job_id, entry in waiting.lines]
     else:
         parked = [
-            _parked(_shown(one.job), waiting.of(one.job.id), one.reason, away) | _asks(one.job)
+            _parked(_shown(one.job), waiting.of(one.job.id), one.reason, away, one.left)
+            | _asks(one.job)
             for one in parked_of(live)
         ]
     placed = [
@@ -123,9 +124,15 @@ def _left(live: LiveJob, why: str) -> dict[str, Any]:
 
 
 def _parked(
-    job_id: str, entry: Mapping[str, Any] | None, slurm_reason: str | None, away: bool
+    job_id: str,
+    entry: Mapping[str, Any] | None,
+    slurm_reason: str | None,
+    away: bool,
+    left: str | None = None,
 ) -> dict[str, Any]:
-    """A parked job and why it waits. ``entry``: its own in the last round."""
+    """A parked job and why it waits. ``entry``: its own in the last round; ``left``: why Slurm will
+    choose its GPUs.
+    """
     if entry is not None:
         reason = held_words(str(entry.get("reason") or "no reason was recorded"))
         reason += " (when the selector last looked)" if away else ""
@@ -133,6 +140,7 @@ def _parked(
         reason = "waits for the selector, which is away" if away else "waits for the next round"
     else:
         reason = slurm_words(str(slurm_reason))
+    reason += f"; Slurm chooses its GPUs: {left}" if left else ""
     return {
         "job_id": job_id,
         "user": None,

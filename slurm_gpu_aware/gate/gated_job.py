@@ -98,6 +98,23 @@ def gated_jobs(jobs: Iterable[SlurmJob], gate: GateConfig) -> list[GatedJob]:
     return [gated for job in jobs if (gated := gated_job(job, gate)) is not None]
 
 
+class GatedJobs:
+    """The gated jobs of one reading after another; an unchanged record gives the same object."""
+
+    def __init__(self, gate: GateConfig) -> None:
+        self._gate = gate
+        self._known: dict[int, tuple[SlurmJob, GatedJob | None]] = {}
+
+    def among(self, jobs: Iterable[SlurmJob]) -> list[GatedJob]:
+        """All gated jobs among ``jobs``, in their order."""
+        before, known = self._known, {}
+        for job in jobs:
+            last = before.get(id(job))
+            known[id(job)] = last if last and last[0] is job else (job, gated_job(job, self._gate))
+        self._known = known
+        return [gated for _, gated in known.values() if gated is not None]
+
+
 def _own_licences(job: SlurmJob, gate: GateConfig) -> str | None:
     """Those of its user, as Slurm shows them."""
     own = (f"{name}:{count}" for name, count in job.licenses if name != gate.licence)

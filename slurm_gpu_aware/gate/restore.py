@@ -56,6 +56,8 @@ class Restoration:
     """Job -> ids of its records with a gate that was opened for good."""
     wrong: dict[str, str] = field(default_factory=dict)
     """Job -> why it could not be restored."""
+    untouched: list[GatedJob] = field(default_factory=list)
+    """Those of ``parked`` that show their original request."""
 
 
 def restore(
@@ -89,6 +91,8 @@ def restore(
     )
     most = None if then is JobPhase.OPENED else _MAX_TASKS  # no call follows an operator's
     restoring = {job.id: _updates(job, restored(job), split, most, wrong) for job in outcome.parked}
+    known = wrong.keys()
+    outcome.untouched = [j for j in outcome.parked if not restoring[j.id] and j.id not in known]
     bound = _send(client, wrong, restoring)
     if then is not JobPhase.WAITING:
         opening: dict[str, list[JobUpdate]] = {}

@@ -133,6 +133,8 @@ class RunningJob:
     """Power above that of idle GPUs, which its end frees; it counts under a power limit only."""
     power_is_ours: bool = True
     """That power is of a job that the planner started."""
+    user: str = ""
+    """The job's owner; empty: not known."""
 
     @cached_property
     def each_gpu(self) -> tuple[Gpu, ...]:

@@ -160,11 +160,13 @@ class BackfillRoom:
         by_slurm = self.outside.not_held & ~none
         return replace(self.outside, free=self.outside.free & ~none, by_slurm=by_slurm)
 
-    def kept_off(self, request: Request, now_s: float) -> tuple[int, ...]:
-        """Nodes with reserved GPUs that Slurm must not give to this job."""
-        if self.ends_before(request, now_s):
-            return ()
-        return tuple(np.flatnonzero(self._reserved_nodes()).tolist())
+    def kept_off(
+        self, answer: Assignment, request: Request, head: Request, now_s: float
+    ) -> Assignment:
+        """The assignment of a job whose GPUs Slurm chooses, kept off nodes with reserved GPUs."""
+        nodes = np.flatnonzero(self._reserved_nodes()).tolist()
+        off = () if self.ends_before(request, now_s) else tuple(nodes)
+        return replace(answer, kept_off=off, why={**answer.why, "behind": head.job_id})
 
     def _reserved_nodes(self) -> BoolArray:
         """(N,) nodes with free GPUs that are reserved; none for a head that counts suffice."""

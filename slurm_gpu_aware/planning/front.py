@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob, each_gpu
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.planning.backfill import Shadow, reserve
-from slurm_gpu_aware.planning.dispatcher import Dispatcher
+from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve
+from slurm_gpu_aware.planning.dispatcher import Dispatcher, shape_of
 from slurm_gpu_aware.planning.postponing import awaited
 from slurm_gpu_aware.planning.preempt import can_preempt
 from slurm_gpu_aware.planning.timeline import Timeline, as_running, take
@@ -35,6 +35,8 @@ class Front:
     rest: Cluster
     """The cluster with the jobs that fit now on it, which are ``started``."""
     started: Sequence[RunningJob]
+    behind: Mapping[str, tuple[Request, float]] = field(default_factory=dict)
+    """As ``starts``, the jobs behind the head that start now by backfill."""
 
     def keeps(self, before: Front) -> bool:
         """Say whether every job of an earlier front starts as soon as there."""
@@ -46,9 +48,10 @@ class Front:
         return first is None or (now is not None and now.start_s <= first.start_s)
 
     def later(self, before: Front) -> Iterator[Request]:
-        """Jobs of an earlier front that end later than there, by worse GPUs."""
-        for request, ratio in before.starts.values():
-            if self.starts[request.job_id][1] > ratio:
+        """Jobs of an earlier front that end later than there, or do not start by backfill now."""
+        now = {**self.starts, **self.behind}
+        for job_id, (request, ratio) in {**before.starts, **before.behind}.items():
+            if job_id not in now or now[job_id][1] > ratio:
                 yield request
 
     def loses_gpu_s(self, before: Front) -> float:
@@ -66,17 +69,19 @@ def front_of(
     dispatcher: Dispatcher,
     now: float,
     gone: Collection[Gpu] = (),
+    *,
+    behind: bool = False,
 ) -> Front:
     """Return the front of a queue in Slurm's order; ``gone``: GPUs taken since the last round.
 
     A job that fits but waits for better GPUs counts as one that fits. An infeasible job is left
-    out.
+    out. ``behind``: find the jobs behind the head, too.
     """
     after = cluster.copy()
     started: list[RunningJob] = []
     starts: dict[str, tuple[Request, float]] = {}
     free = int(after.free.sum())
-    for request in ordered:
+    for place, request in enumerate(ordered):
         found = dispatcher.could_place(request, after) if request.gpus <= free else None
         if found is not None:
             held = take(after, request, found)
@@ -88,8 +93,32 @@ def front_of(
             return Front(starts, request, None, True, after, started)
         shadow = reserve(request, after, Timeline(cluster.running, now, started), dispatcher)
         if shadow is not None:
-            return Front(starts, request, shadow, False, after, started)
+            front = Front(starts, request, shadow, False, after, started)
+            more = ordered[place + 1 :] if behind else ()
+            return replace(front, behind=_backfilled(more, after, shadow, dispatcher, now))
     return Front(starts, None, None, False, after, started)
+
+
+def _backfilled(
+    behind: Sequence[Request], cluster: Cluster, shadow: Shadow, dispatcher: Dispatcher, now: float
+) -> dict[str, tuple[Request, float]]:
+    """`Front.behind`."""
+    starts: dict[str, tuple[Request, float]] = {}
+    settings = dispatcher.settings
+    if not (behind and settings.backfill):
+        return starts
+    room, failed = BackfillRoom(cluster.copy(), shadow), set[object]()
+    for request in behind[: settings.backfill_depth]:
+        kind = shape_of(request), room.ends_before(request, now)
+        if kind in failed or not room.now.free.any():
+            continue
+        found = dispatcher.could_place(request, room.view(request, now))
+        if found is None:
+            failed.add(kind)
+        else:
+            room.take(request, found, now)
+            starts[request.job_id] = request, found.slowdown
+    return starts
 
 
 def _until_end(

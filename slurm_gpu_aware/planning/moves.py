@@ -8,8 +8,8 @@ waiting jobs get what a move leaves, and a move is allowed only if
 - all jobs at the front of the queue that fit now still fit,
 - the first that does not fit can start no later than before (EASY's promise),
 - it saves more GPU time than the jobs at the front lose by it, and
-- no job of another user with a higher priority gets worse GPUs by it: what a move saves rests on
-  what users say of their jobs.
+- no job of another user with a higher priority gets worse GPUs by it, or starts by backfill no
+  more: what a move saves rests on what users say of their jobs.
 
 A moldable job with a size table may grow by a move, while every waiting job fits, and shrink by one
 so that waiting jobs start (`shrinking`). None changes its number twice in `MoveSettings.again_s`.
@@ -172,12 +172,12 @@ class _Moves:
                 ordered = [r for r in ordered if r.priority > before_it or r.due is not None]
             key = move.job_id if move.due else ""
             if front is None or front_for != key:
-                front, front_for = front_of(ordered, cluster, self.dispatcher, self.now), key
+                front, front_for = self._front(ordered, cluster), key
             after = after_move(cluster, move, self.now)
             if move.request.gpus != move.of.request.gpus and not after.leaves(0.0):
                 continue  # an earlier move takes the power
             lost = gone | gpus_of(move.assignment)
-            then = front_of(ordered, after, self.dispatcher, self.now, lost)
+            then = self._front(ordered, after, lost)
             if self._takes_from(front, then, move):
                 continue
             cluster, front, gone = after, then, lost
@@ -186,6 +186,11 @@ class _Moves:
             yield move
             if rates.full or move.starts:  # what a job gives back is not free yet
                 return
+
+    def _front(
+        self, ordered: Sequence[Request], cluster: Cluster, gone: Collection[Gpu] = ()
+    ) -> Front:
+        return front_of(ordered, cluster, self.dispatcher, self.now, gone, behind=True)
 
     def _takes_from(self, before: Front, then: Front, move: Move) -> bool:
         """Say whether a move takes a start, a reservation or GPU time from the waiting jobs."""

@@ -46,6 +46,7 @@ from slurm_gpu_aware.planning.prefix import (
     by_class,
     guaranteed_prefix,
 )
+from slurm_gpu_aware.planning.refusals import Refusals
 from slurm_gpu_aware.planning.sizing import Started, sized
 from slurm_gpu_aware.planning.timeline import (
     NodeShare,
@@ -139,6 +140,7 @@ class _Round:
         self._impossible = Impossible(cluster, dispatcher)
         self._awaited: set[Gpu] = set()
         """GPUs that jobs wait for, which no job behind them waits for."""
+        self._refusals = Refusals(dispatcher, self.running)
 
     def plan(self, ordered: list[Request]) -> Plan:
         behind, wait = self._continue(self._prefix(ordered))
@@ -294,6 +296,7 @@ class _Round:
             self._wait(request, why)
         if wait is not None and self.grows:
             self._keep_for_next(room, behind)
+        self.spare = self._refusals.beside(self.spare)
 
     def _keep_for_next(self, room: BackfillRoom, behind: list[Request]) -> None:
         """Behind a head that waits by its own choice: no growth delays the first misfit either."""
@@ -331,7 +334,9 @@ class _Round:
         """Let a job wait for a set that frees up later; no job behind it waits for the same."""
         self._wait(request, reason, postponement=wait)
         rows = row_of(self.cluster.nodes)
-        self._awaited.update((rows[node], slot) for node, slots in wait.gpus for slot in slots)
+        gpus = {(rows[node], slot) for node, slots in wait.gpus for slot in slots}
+        self._awaited |= gpus
+        self._refusals.add(request, wait, gpus, self.started)
 
     def _backfill(
         self, head: Request, room: BackfillRoom, behind: list[Request], *, strict: bool = False
@@ -355,12 +360,13 @@ class _Round:
             try:
                 view = room.view(request, self.now)
                 answer = self.dispatcher.place(request, view, self._awaited)
-                if isinstance(answer, Assignment):
+                if (why := self._refusals.why_not(request, answer, room.now)) is not None:
+                    self._wait(request, why)
+                    blocked = request.job_id if strict else None
+                elif isinstance(answer, Assignment):
                     answer = with_reserved(answer, head, room.now, view)
                     if request.left is not None:
-                        off = room.kept_off(request, self.now)
-                        why = {**answer.why, "behind": head.job_id}
-                        answer = replace(answer, kept_off=off, why=why)
+                        answer = room.kept_off(answer, request, head, self.now)
                     self._record(request, answer, room.take(request, answer, self.now))
                 elif answer is not None:
                     self._postpone(request, answer, answer.reason)

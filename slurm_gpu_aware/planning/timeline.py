@@ -118,6 +118,7 @@ def as_running(
         app_class=request.app_class,
         application=request.application,
         power_w=request.power_w,
+        user=request.user,
     )
 
 

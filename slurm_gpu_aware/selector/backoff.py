@@ -40,6 +40,10 @@ class Backoff:
     """Seconds of a clock that is never set."""
     _waits: dict[str, _Waits] = field(default_factory=dict)
 
+    def knows(self, job_id: str) -> bool:
+        """Whether the job was ever held back."""
+        return job_id in self._waits
+
     def misplaced(self, job_id: str) -> bool:
         """Whether the job could not start at an earlier place, and nothing else blocked it."""
         return job_id in self._waits and self._waits[job_id].misplaced

@@ -22,6 +22,7 @@ from slurm_gpu_aware.planning.plan import Plan, Waiting
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.estimates import Estimates
 from slurm_gpu_aware.selector.holding_pool import PLANNABLE, HoldingPool, alike, limits
+from slurm_gpu_aware.selector.kept_candidates import KeptCandidates
 from slurm_gpu_aware.selector.waiting_jobs import EARLIER_TASK
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob, SlurmReservation, array_tasks
@@ -141,6 +142,7 @@ class Candidates:
     waiting: list[dict[str, Any]] = field(default_factory=list)
     blocked: int = 0
     """Jobs that something other than the gate holds."""
+    kept: KeptCandidates = field(default_factory=KeptCandidates)
     unplaceable: Mapping[int, str] = field(default_factory=dict)
     """Number of a record that planning cannot place -> why; such a job is left to Slurm in turn."""
     _order: TaskOrder = field(default_factory=TaskOrder)
@@ -248,7 +250,10 @@ class Candidates:
 
     def _candidate(self, record: GatedJob, job_id: str) -> Candidate:
         """A job or one of its tasks as a candidate. Raises CannotPlanError, SourceError."""
-        gated = record.task(job_id)
+        kept = None
+        if not self.backoff.knows(job_id) and job_id not in self.context.moved:
+            kept = self.kept.get(record, job_id)
+        gated = record.task(job_id) if kept is None else kept.gated
         job = gated.job
         reason = "Licenses" if self._is_untried(job) or gated.only_deferred else job.reason
         wait_s = self.backoff.wait_s(job_id, reason)
@@ -260,9 +265,13 @@ class Candidates:
         if lacking is not None:
             raise CannotPlanError(f"licence {lacking} is in use", leave=False)
         why = gated.original.left or self.unplaceable.get(job.raw_id)
+        if kept is not None and why is None:
+            return kept
         try:
             if why is None:
-                return self._translated(record, gated)
+                candidate = self._translated(record, gated)
+                self.kept.put(record, candidate, self.context)
+                return candidate
         except CannotPlanError as exc:
             if not exc.leave:
                 raise

@@ -87,6 +87,7 @@ class Selector:
 
     def __init__(self, config: Config, client: SlurmClient, standby: Standby | None = None) -> None:
         self._config, self._client = config, client
+        client.parking_licence = config.gate.licence
         self._standby = standby if standby is not None else Standby(client, config)
         files = {"submit": config.events.submit_file}
         if config.events.jobcomp_file is not None:

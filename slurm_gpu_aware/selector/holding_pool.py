@@ -40,8 +40,8 @@ PLANNABLE = frozenset({"Licenses", "Priority", "Resources", "None", NODE_TAKEN})
 UNTRIED = "GPUs are free for it; it is placed as soon as Slurm has checked its limits"
 """Why a job waits that was taken from the pool."""
 _MAX_JOBS = 500  # jobs that one round puts into the pool; 2 ms each
-_AT_ONCE = 50
-_PUT_S = 0.25
+_AT_ONCE = 8
+_PUT_S = 0.2
 """A round puts jobs into the pool for so long: meanwhile no freed GPU gets its next job."""
 _GAP_S = 30.0
 """The pool opens this long after the end of the gate, so that jobs next in line start first."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from slurm_gpu_aware.admission.snapshot import Hold, is_usable
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs, queue_order
+from slurm_gpu_aware.gate.gated_job import GatedJob, GatedJobs, queue_order
 from slurm_gpu_aware.gate.owner_change import is_changed
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.profile import Profile
@@ -26,10 +26,11 @@ from slurm_gpu_aware.selector.due_dates import DueDates
 from slurm_gpu_aware.selector.estimates import Estimates
 from slurm_gpu_aware.selector.head_guard import HeadGuard
 from slurm_gpu_aware.selector.holding_pool import UNTRIED, HoldingPool, spare, stranded
-from slurm_gpu_aware.selector.interrupted import restore_interrupted
+from slurm_gpu_aware.selector.interrupted import Interrupted
 from slurm_gpu_aware.selector.isolation import Isolation
 from slurm_gpu_aware.selector.job_comments import JobComments
 from slurm_gpu_aware.selector.job_tracker import JobTracker
+from slurm_gpu_aware.selector.kept_candidates import KeptCandidates
 from slurm_gpu_aware.selector.known_classes import KnownClasses
 from slurm_gpu_aware.selector.leaver import Leaver, infeasible, without_policy
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
@@ -81,6 +82,8 @@ class Rounds:
         self._gate_held_until = gate_held_until
         self._pool = pool if pool is not None else HoldingPool(client, clock=clock, timer=timer)
         self.tracker = JobTracker(ledger)
+        self._gated, self._kept = GatedJobs(config.gate), KeptCandidates()
+        self._interrupted = Interrupted(client, config.gate, self.tracker)
         self._comments = JobComments(client, config.gate, self.tracker)
         self._backoff = Backoff(config.selector.reuse_backoff_s, timer)
         self._leaver = Leaver(client, config.gate, self.tracker, self._backoff)
@@ -197,7 +200,7 @@ class Rounds:
         unread = self._client.unread
         still = {number: self.ids[number] for number in unread if number in self.ids}
         self.ids = still | {job.raw_id: job.id for job in jobs}
-        gated = gated_jobs(jobs, gate)
+        gated = self._gated.among(jobs)
         with contained("job tracker"), self._ledger.later():  # one transaction
             self.tracker.observe(jobs, gated, now, unread)
         with contained("moves under way"):
@@ -244,6 +247,7 @@ class Rounds:
             context = replace(context, cluster=cluster)
         with contained("moves under way"):
             context = replace(context, moved=self.mover.under_way.before)
+        context = self._kept.renew(context, self.estimates.reader.version)
         lost = frozenset(name for name, node in context.nodes.items() if not is_usable(node))
         self.start_monitor.watch(view.released, lost, grace_s=context.rules.grace_s)
         licences = Licences(self._client)
@@ -253,6 +257,7 @@ class Rounds:
             licences,
             self._pool,
             self.estimates,
+            kept=self._kept,
             unplaceable=self._unplaceable,
         )
         candidates.sort_out(view.parked, view.jobs)
@@ -291,9 +296,7 @@ class Rounds:
         # Restore jobs that an interrupted round bound and this one neither places nor leaves.
         stay = [job for job in view.parked if job.id not in chosen | left]
         with contained("jobs of an interrupted round"):
-            restore_interrupted(
-                self._client, self._config.gate, self.tracker, stay, view.now, view.split
-            )
+            self._interrupted.restore(stay, view.now, view.split)
         assignments, untried = candidates.placeable(plan.assignments)
         outcome.untried = len(untried)
         for job in untried:

@@ -64,6 +64,8 @@ class RunReader:
 
     def __init__(self, config: Config, clock: Callable[[], float] = time.time) -> None:
         self.history = RunHistory()
+        self.version = 0
+        """Grows with each change of the history."""
         self._config, self._clock = config, clock
         self._shortest = ShortestRuns(config.events.runs_folder)
         self._days = config.estimates.history_days
@@ -104,6 +106,7 @@ class RunReader:
             run = self._later.popleft()
             self.history.add(run.kind, run.work_s, cut_off=run.cut_off)
             users.add(run.kind.user)
+        self.version += first is not None or bool(users)
         if users:
             self._shortest.write(self.history, users)
         return first is not None

@@ -63,11 +63,11 @@ class WaitingJobs:
             if tasks:
                 numbers = list(map(str, array_tasks(tasks)))
             if not numbers:
-                self._own.setdefault(array, entry)
+                self._own[array] = entry
                 continue
             self._first.setdefault(array, entry)
             for number in numbers:
-                self._own.setdefault(f"{array}_{number}", entry)
+                self._own[f"{array}_{number}"] = entry
 
     def each(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """(job, its entry)."""

@@ -121,6 +121,7 @@ class ActiveJob:
                 start_s=self.placed_s,
                 app_class=self.job.app_class,
                 application=self.job.model,
+                user=self.job.user or "",
             )
         return self.holder
 

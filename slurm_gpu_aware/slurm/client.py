@@ -20,7 +20,7 @@ from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.hostlist import check_node_names
 from slurm_gpu_aware.slurm.libslurm import Call, Libslurm, SlurmError, decode, records
 from slurm_gpu_aware.slurm.mig import MigNodes
-from slurm_gpu_aware.slurm.read_jobs import job_of
+from slurm_gpu_aware.slurm.read_jobs import job_of, settled
 from slurm_gpu_aware.slurm.records import (
     SlurmConfig,
     SlurmJob,
@@ -65,6 +65,9 @@ class SlurmClient:
     def __init__(self, timeout_s: float) -> None:
         self._slurm = Libslurm(timeout_s)
         self._timeout_s = timeout_s
+        self.parking_licence = ""
+        """`jobs` does not tell when Slurm last tried a job that asks for this licence: Slurm
+        tries it in each pass, and the record would never stay the same."""
         self._known: defaultdict[str, dict[bytes, Any]] = defaultdict(dict)
         """Kind -> record as last read -> its value; None: it could not be read."""
         self._read_at = -math.inf
@@ -208,9 +211,12 @@ class SlurmClient:
         call = self._ahead.pop(name, None)
         reply = call.result() if call else self._slurm.reply(f"aware_{name}", *arguments)
         before = self._known[kind.name]
+        found = records(reply)
+        if kind is kinds.JOB and self.parking_licence:
+            found = settled(found, self.parking_licence)
         known = self._known[kind.name] = {
             record: before[record] if record in before else self._value(kind, record, value_of)
-            for record in records(reply)
+            for record in found
         }
         return [value for value in known.values() if value is not None]
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 import pwd
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from struct import Struct
 from typing import Any
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import UNSUPPORTED_BOUNDS, in_holding_pool
 from slurm_gpu_aware.names import slot_of
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
-from slurm_gpu_aware.slurm.libslurm_fields import NOT_SET, UNLIMITED
+from slurm_gpu_aware.slurm.libslurm_fields import JOB, NOT_SET, UNLIMITED
 from slurm_gpu_aware.slurm.records import HOLDING, NodeShare, SlurmJob
 from slurm_gpu_aware.slurm.values import parse_gres, parse_indices, parse_licenses, parse_tres
 
@@ -26,6 +27,9 @@ _THREADS = 0x8000
 """CORE_SPEC_THREAD: the number counts threads, not cores."""
 _GRES_ENFORCE_BIND = 1 << 4
 _GRES_DISABLE_BIND = 1 << 19
+_NUMBER = Struct("=q")
+_TRIED_AT, _FLAGS_AT = (8 * JOB.numbers.index(name) for name in ("last_sched_eval", "bitflags"))
+"""Places in a record."""
 _SPECIAL = ("core_spec", "thread_spec")
 _TEXTS = (
     *("dependency", "account", "qos", "features", "admin_comment", "comment", "extra"),
@@ -43,6 +47,21 @@ _TIMES = {f"{name}_s": f"{name}_time" for name in ("eligible", "accrue", "start"
     "deadline_s": "deadline",
 }
 """Unix time of a job -> Slurm's field; 0: not yet, or not given."""
+
+
+def settled(records: Iterable[bytes], licence: str) -> Iterator[bytes]:
+    """Records of `JOB`; those with ``licence`` without what each pass of Slurm changes in them.
+
+    These are the time of the last try, and flags that `job_of` does not read.
+    """
+    parked = f"{licence}:".encode()
+    for record in records:
+        if parked in record:
+            (flags,) = _NUMBER.unpack_from(record, _FLAGS_AT)
+            read = _NUMBER.pack(flags & (_GRES_DISABLE_BIND | _GRES_ENFORCE_BIND))
+            begin = record[:_TRIED_AT] + bytes(8) + record[_TRIED_AT + 8 : _FLAGS_AT]
+            record = begin + read + record[_FLAGS_AT + 8 :]
+        yield record
 
 
 def job_of(raw: Mapping[str, Any]) -> SlurmJob:

@@ -38,7 +38,8 @@ def open_for_reading(settings: StoreConfig) -> Store:
     if damaged:
         raise StoreError(failure)
     if closed is not None:
-        raise StoreError(f"{closed}: only {_readers(closed)} may read it; ask an administrator")
+        why = "where the site hides jobs (PrivateData) that is meant so"
+        raise StoreError(f"{closed}: only {_readers(closed)} may read it; {why}")
     raise StoreError(_what_to_do(settings))
 
 

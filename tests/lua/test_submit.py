@@ -609,6 +609,27 @@ def test_a_due_date_before_the_end_of_one_epoch_is_told_at_once(
     assert ["no time for one epoch of 3600 s" in text for text in out.messages] == [True] * late
 
 
+@pytest.mark.parametrize(
+    ("comment", "told"),
+    [
+        ("run 7 class=A", "gpu:class=A"),
+        ("run 7, class=A", "gpu:class=A"),
+        ("my due=36h, or so", "gpu:due=36h"),
+        ("run 7 subclass=A", None),
+        ("run 7 time-due=3", None),
+        ("run=7", None),
+        ("class", None),
+    ],
+)
+def test_a_comment_that_only_looks_like_ours_is_told(
+    filter_: Filter, comment: str, told: str | None
+) -> None:
+    out = filter_.submit(**NODE, comment=comment)
+    assert (out.rc, "licenses" in out.written) == (SUCCESS, True)
+    assert [told in text for text in out.messages if told] == [True] * bool(told)
+    assert bool(out.messages) == bool(told)
+
+
 def test_two_hints_are_two_lines(filter_: Filter) -> None:
     out = filter_.submit(**NODE, array_inx="1-4", comment="class=A,move=ok,due=2020-02-29T08:00")
     assert out.rc == SUCCESS

@@ -24,6 +24,7 @@ LONGEST_FIRST = (
     "test_requests",
     "test_preemption",
     "test_limits",
+    "test_due_dates",
 )
 """Files in the order in which clusters side by side take them: no long one at the end, alone."""
 

@@ -34,7 +34,7 @@ def test_setup_agrees_with_the_cluster(swept: Cluster) -> None:
 
 
 def test_explain_names_the_gpus_that_slurm_gave(swept: Cluster) -> None:
-    job = swept.submit("alice", ["--gres=gpu:2", "--comment=class=A"], "sleep 30")
+    job = swept.submit("alice", ["--gres=gpu:2", "--comment=class=A"], "sleep 300")
     swept.wait(job, "RUNNING")
     told: list[Any] = []
 
@@ -75,6 +75,6 @@ def test_a_waiting_job_tells_why_and_is_let_go_by_hand(swept: Cluster) -> None:
 
 
 def test_a_job_without_gpus_is_not_ours(swept: Cluster) -> None:
-    job = swept.submit("alice", [], "sleep 20")
+    job = swept.submit("alice", [], "sleep 300")
     swept.wait(job, "RUNNING")
     assert as_json(swept, "alice", f"gpu-aware explain {job}")["state"] == "not ours"

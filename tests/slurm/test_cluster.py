@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 from cluster import NODES, Cluster
+from test_limits import WAIT
+from test_way_of_a_job import let_go
 
 SHOW = (
     "echo cuda=$CUDA_VISIBLE_DEVICES; srun --gres=gpu:g3:1 sh -c 'echo step=$CUDA_VISIBLE_DEVICES'"
@@ -18,15 +20,16 @@ def plain(cluster: Cluster):
 
 def test_exact_gpus_by_type(plain: Cluster) -> None:
     args = ["--gres=gpu:g1:1,gpu:g3:1", "-w", "n3"]
-    job = plain.submit("alice", args, f"{SHOW}; sleep 3")
+    job = plain.submit("alice", args, f"{SHOW}; {WAIT}")
     plain.wait(job, "RUNNING")
     assert plain.gpus(job) == {"n3": (1, 3)}
+    let_go(plain, "alice", job)
     plain.wait(job, "COMPLETED")
     assert plain.output(job, "alice").splitlines() == ["cuda=1,3", "step=3"]
 
 
 def test_same_indices_on_two_nodes(plain: Cluster) -> None:
-    job = plain.submit("bob", ["-N2", "--gres=gpu:g0:1,gpu:g2:1"], "sleep 60")
+    job = plain.submit("bob", ["-N2", "--gres=gpu:g0:1,gpu:g2:1"], "sleep 300")
     plain.wait(job, "RUNNING")
     given = plain.gpus(job)
     assert len(given) == 2

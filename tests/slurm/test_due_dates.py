@@ -276,3 +276,25 @@ def test_by_pressure_the_urgent_job_starts_first_and_others_are_untouched(cluste
         assert sum(map(len, placed(cluster, jobs[name])[-1]["slots"])) == 1
         account = cluster.explained(jobs[name])["why"].get("due")
         assert account is None or account["in_time"] is None
+
+
+def test_an_invented_due_date_passes_no_other_user(cluster: Cluster) -> None:
+    """One GPU for all, one after another; bob's job has the least time to spare."""
+    for count in (4, 4, 4, 3):
+        cluster.wait(cluster.submit("bob", [f"--gres=gpu:{count}", "-t9"], WAIT), "RUNNING", 60)
+    last = cluster.submit("bob", ["--gres=gpu:1", "-t9"], WAIT)
+    cluster.wait(last, "RUNNING", 60)
+    asked = "--comment=class=A,model=net,place=packed,gpus=1-4"
+    jobs = [
+        cluster.submit(user, ["--gres=gpu:1", "-t900", f"{asked},{due}", nice], "sleep 2")
+        for user, due, nice in (
+            *(("alice", "due=9h,epochs=9x1s", "--nice=0"),) * 4,
+            ("bob", "due=3m,epochs=1x60s", "--nice=1000000"),
+        )
+    ]
+    cluster.wait_told(jobs[-1], "met with 100%")
+    let_go(cluster, "bob", last)
+    for job_id in jobs:
+        cluster.wait(job_id, "COMPLETED", 60)
+    *starts, invented = (cluster.job(job_id)["StartTime"] for job_id in jobs)
+    assert max(starts) < invented

@@ -21,7 +21,8 @@ from cluster import Cluster
 from hostile_attack import RECORD
 from idle_clock import Stopwatch
 from site_files import SLURM_CONF, kept, restart
-from test_way_of_a_job import placed
+from test_limits import WAIT
+from test_way_of_a_job import let_go, placed
 
 JOBS = int(os.environ.get("GPU_AWARE_HOSTILE_JOBS", "150"))
 SEED = int(os.environ.get("GPU_AWARE_HOSTILE_SEED", "1"))
@@ -257,17 +258,19 @@ def test_long_node_lists_by_raw_updates(cluster: Cluster) -> None:
 
 def test_arrays_wait_for_their_begin_and_their_dependency(cluster: Cluster) -> None:
     """Slurm shows no reason of a new array: none of it takes GPUs before its time."""
-    earlier = cluster.submit("alice", ["--gres=gpu:1"], "sleep 8")
+    earlier = cluster.submit("alice", ["--gres=gpu:1"], WAIT)
     array = ["--gres=gpu:4", "--array=1-2", "--comment=class=A"]
-    begins = cluster.submit("alice", [*array, "--begin=now+10"], "true")
+    asked = time.monotonic()
+    begins = cluster.submit("alice", [*array, "--begin=now+20"], "true")
     depends = cluster.submit("alice", [*array, f"--dependency=afterany:{earlier}"], "true")
     end = time.monotonic() + 6
-    while time.monotonic() < end:
+    while time.monotonic() < min(end, asked + 18):
         for job_id in (begins, depends):
             for part in cluster.jobs(job_id):
                 assert part["JobState"] == "PENDING"
                 assert part["ReqNodeList"] == "(null)"
         time.sleep(0.1)
+    let_go(cluster, "alice", earlier)
     for job_id in (begins, depends):
         for task in ("1", "2"):
             name = f"{job_id}_{task}"

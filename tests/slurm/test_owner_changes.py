@@ -227,7 +227,7 @@ def test_placed_jobs_return_to_the_queue(cluster: Cluster, second: None, no_sele
 
 def test_running_jobs_change_as_in_plain_slurm(cluster: Cluster) -> None:
     options = ("-N2", "--gpus-per-node=1")
-    ours, plain = twins(cluster, options, "sleep 60")
+    ours, plain = twins(cluster, options, "sleep 300")
     for job in (ours, plain):
         cluster.wait(job, "RUNNING", 60)
     for change in (

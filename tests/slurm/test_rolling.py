@@ -16,6 +16,8 @@ import pytest
 from cluster import ENDED, NODES, Cluster
 from idle_clock import Stopwatch
 from site_files import CONFIG, GRES_CONF, SLURM_CONF
+from test_limits import WAIT
+from test_way_of_a_job import let_go
 
 STATE = "/var/lib/slurm-gpu-aware/rollout.json"
 PLAIN_GRES = """\
@@ -305,7 +307,7 @@ def test_some_nodes_indexed_and_some_plain(plain: Cluster) -> None:
     assert state["n2"][0].startswith("drain")
 
     def placed(*args: str) -> tuple[dict[str, str], dict[str, Any]]:
-        job = plain.submit("alice", args, "sleep 30")
+        job = plain.submit("alice", args, "sleep 300")
         fields = plain.wait(job, "RUNNING")
         found: list[dict[str, Any]] = []
 
@@ -328,7 +330,7 @@ def test_some_nodes_indexed_and_some_plain(plain: Cluster) -> None:
     assert fields["NodeList"] == "n3" == decision["nodes"][0]
     assert "gpu:g" not in fields["TresPerNode"]
     # No typed request names both kinds: such a job is left to Slurm.
-    wide = plain.submit("alice", ["-N3", "--gpus-per-node=1"], "sleep 30")
+    wide = plain.submit("alice", ["-N3", "--gpus-per-node=1"], "sleep 300")
     plain.wait(wide, "RUNNING")
     assert set(plain.gpus(wide)) == {"n1", "n3", "n4"}
 
@@ -340,7 +342,7 @@ def test_a_node_that_does_not_register_is_put_back(plain: Cluster) -> None:
     text = '[setup]\ndistribute = ["cp", "/tmp/old-gres.conf", "/etc/slurm/gres.conf"]\n'
     text += "register_timeout_s = 6.0\n"
     plain.sh("ctl", ["tee", "-a", CONFIG], stdin=text)
-    running = plain.submit("alice", ["--gres=gpu:1", "-w", "n2"], "sleep 12")
+    running = plain.submit("alice", ["--gres=gpu:1", "-w", "n2"], "sleep 30")
     plain.wait(running, "RUNNING")
     code, summary, talk = roll(plain, "--roll", "--nodes", "n[1-2]")
     assert code == 1, talk
@@ -410,17 +412,20 @@ exec /usr/bin/scontrol "$@"
 def test_removal_loses_no_job(plain: Cluster) -> None:
     """By the guide: parked, placed and running jobs all end well, and nothing of ours is left."""
     assert roll(plain, "--roll")[0] == 0
-    jobs = [plain.submit("alice", ["--gres=gpu:4", "--comment=class=A"], "sleep 6")]
-    jobs += [plain.submit("alice", ["--gres=gpu:v100:4"], "sleep 6") for _ in range(3)]
+    jobs = [plain.submit("alice", ["--gres=gpu:4", "--comment=class=A"], WAIT)]
+    jobs += [plain.submit("alice", ["--gres=gpu:v100:4"], WAIT) for _ in range(3)]
     for job in jobs:
         plain.wait(job, "RUNNING")
     jobs += [plain.submit("bob", ["--gres=gpu:v100:2", "--comment=class=B"]) for _ in range(4)]
+    running = jobs[:4]
     jobs.append(plain.submit("bob", ["--gres=gpu:1", "--array=1-3"], "sleep 1"))
     # 1. the filter, 2. the gate, 3. the selector, 4. types, 5. the licence
     plain.sh("ctl", "cp /opt/cluster/etc/job_submit_plain.lua /etc/slurm/job_submit.lua")
     plain.sh("ctl", ["touch", "-d", "+2 seconds", "/etc/slurm/job_submit.lua"])
     plain.sh("ctl", ["gpu-aware", "release", "--all"])
     plain.service_down("ctl", "selectd")
+    for job in running:
+        let_go(plain, "alice", job)
     code, summary, talk = roll(plain, "--undo")
     assert code == 0, talk
     assert set(results(summary).values()) == {"changed"}

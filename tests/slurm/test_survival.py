@@ -203,7 +203,7 @@ def test_dead_selector_opens_the_gate(cluster: Cluster) -> None:
     full = [cluster.submit("bob", ["--gres=gpu:4"], "sleep 600") for _ in range(4)]
     for job_id in full:
         cluster.wait(job_id, "RUNNING", 60)
-    parked = cluster.submit("alice", ["--gres=gpu:2"], "sleep 90")
+    parked = cluster.submit("alice", ["--gres=gpu:2"], "sleep 600")
     cluster.wait_until(
         lambda: cluster.job(parked)["Reason"] == "Licenses", 30, lambda: str(cluster.job(parked))
     )
@@ -211,11 +211,11 @@ def test_dead_selector_opens_the_gate(cluster: Cluster) -> None:
     cluster.service_down("ctl", "selectd", "KILL")
     for job_id in full:
         cluster.sh("ctl", ["scancel", job_id])
-    new = cluster.submit("bob", ["--gres=gpu:2"], "sleep 90")
+    new = cluster.submit("bob", ["--gres=gpu:2"], "sleep 600")
     for job_id in (parked, new):
         cluster.wait(job_id, "RUNNING", 150)
     assert watch.idle_s < 120
-    late = cluster.submit("bob", ["--gres=gpu:1"], "sleep 60")
+    late = cluster.submit("bob", ["--gres=gpu:1"], "sleep 600")
     cluster.wait(late, "RUNNING", 60)
 
     # It takes over without touching what runs, and uses what is left.

@@ -200,7 +200,9 @@ def test_a_job_left_to_slurm_says_what_sbatch_said(site: SlurmFolder, phase: str
     found = {row["job_id"]: (row["reason"], row["left"]) for row in rows}
     assert found.pop("10") == ("Priority", "its comment says place=off")
     assert found == ({"9": ("Resources", "--contiguous")} if phase else {})
-    assert "Left to Slurm (" in run(site, "queue")[0]
+    told = run(site, "queue")[0]
+    assert "Left to Slurm (" in told
+    assert ("behind job 8; Slurm chooses its GPUs: --contiguous" in told) == (not phase)
 
 
 def test_the_queue_says_its_order_and_words_for_what_holds_a_job(site: SlurmFolder) -> None:

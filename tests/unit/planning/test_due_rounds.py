@@ -275,7 +275,8 @@ def test_late_jobs_that_cannot_grow_keep_neither_others_from_it_nor_the_round(mo
     waits = replace(waits, priority=1.0, eligible=~only[40])
     cluster = replace(cluster, running=tuple(one.job for one in late))
     fronts = []
-    monkeypatch.setattr(moves, "front_of", lambda *a: fronts.append(a) or front_of(*a))
+    counted = lambda *a, **more: fronts.append(a) or front_of(*a, **more)  # noqa: E731
+    monkeypatch.setattr(moves, "front_of", counted)
     moved, most = set(), 0
     for at in np.arange(0, 300, 30):
         fronts.clear()
@@ -307,6 +308,18 @@ def test_growth_gives_no_job_of_another_user_and_a_higher_priority_worse_gpus(
     one = replace(one, request=replace(one.request, user="bob", priority=1.0))
     waits = Request("9", 1, time_limit_s=H, priority=priority, user=user)
     assert len(moves_of(one, cluster, [waits])) == count
+
+
+@pytest.mark.parametrize(
+    ("priority", "limit_s", "count"), [(2.0, H / 2, 0), (0.5, H / 2, 1), (2.0, 99 * H, 1)]
+)
+def test_growth_leaves_jobs_behind_the_head_what_they_start_on(priority, limit_s, count):
+    """Job 8 waits for all four GPUs; job 9 needs the two that are free, and ends before, or not."""
+    one, cluster = running(1.05, since_h=1.0, free=3)
+    one = replace(one, request=replace(one.request, user="bob", priority=1.0))
+    head = Request("8", 4, time_limit_s=H, priority=9.0, user="alice")
+    behind = Request("9", 2, time_limit_s=limit_s, priority=priority, user="alice")
+    assert len(moves_of(one, cluster, [head, behind])) == count
 
 
 @pytest.mark.parametrize(

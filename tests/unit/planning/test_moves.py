@@ -151,6 +151,19 @@ def test_a_move_gives_no_job_of_another_user_and_a_higher_priority_worse_gpus(mo
     assert len(moves_of(cluster, [one], [waiting(**more)])) == count
 
 
+@pytest.mark.parametrize(
+    ("user", "priority", "count"), [("alice", 7.0, 0), ("alice", 5.0, 1), ("bob", 7.0, 1)]
+)
+def test_a_move_leaves_jobs_behind_the_head_what_they_start_on(user, priority, count):
+    """The head needs both GPUs of n0, the job behind it both of n1, to one of which job 1 goes."""
+    cluster = site([[2.0, 2.0], [1.0, 1.0]], {"1": [(0, (0,))], "2": [(0, (1,))]})
+    one = movable(cluster)
+    one = replace(one, request=replace(one.request, user="bob", priority=6.0))
+    head = waiting(2, priority=9.0, user="alice", eligible=np.array([True, False]))
+    behind = replace(waiting(2, priority=priority, user=user, max_nodes=1), job_id="8")
+    assert len(moves_of(cluster, [one], [head, behind])) == count
+
+
 @pytest.mark.parametrize("moves", [USUAL, NON_STICKY])
 def test_what_fits_now_fits_beside_the_move(moves):
     """The waiting job needs both GPUs of n1; job 1 would leave one of n0."""

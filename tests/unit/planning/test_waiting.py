@@ -8,6 +8,7 @@ import pytest
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import NodeGroups, Postponement, Request
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning import PlanSettings, plan_round
 from slurm_gpu_aware.planning.waiting import expected_ends
 from slurm_gpu_aware.selector.job_comments import waiting_text
@@ -232,6 +233,54 @@ def test_the_head_keeps_its_later_set_from_others():
     wide = [queue[0], job(2, 4), job(3, 1, limit_s=2 * HOUR, estimate_s=HOUR)]
     assert not plan(wide, cluster, backfill=False).assignments
     assert chosen(plan(queue, cluster, backfill=False)) == {"2": ((1,), ((0,),))}
+
+
+ALICE = {"user": "alice", "priority": 41_000.0}
+BOB = {"user": "bob", "priority": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("holder", "end", "other", "starts"),
+    [
+        ("bob", {}, BOB, False),
+        ("bob", {}, {**BOB, "user": "carol"}, True),  # nothing that this user said
+        ("carol", {}, BOB, True),
+        ("bob", {}, {**ALICE, "priority": 1.0}, True),  # her own job
+        ("bob", {}, {**BOB, "limit_s": 0.9 * HOUR}, True),  # it ends before
+        ("bob", {"limit_s": HOUR}, BOB, True),  # Slurm ends the other job then
+        ("", {}, {**BOB, "user": ""}, True),
+    ],
+)
+@pytest.mark.parametrize("backfill", [True, False])
+def test_no_user_makes_another_wait_for_own_gpus_and_takes_what_that_leaves(
+    holder, end, other, starts, backfill
+):
+    """The job of the holder may run on; the head could start on n1 now."""
+    cluster = site(replace(held("r", 0, [0], HOUR, **end), user=holder))
+    behind = job(2, 1, **{"limit_s": 2 * HOUR, "estimate_s": HOUR, **other})
+    result = plan([job(1, 2, max_nodes=1, **ALICE), behind], cluster, backfill=backfill)
+    (first, *others) = result.waiting
+    assert (first.job_id, first.postponed) == ("1", True)
+    assert bool(chosen(result)) == starts
+    assert starts or "waits for GPUs of another job of the same user" in others[0].reason
+
+
+def test_beside_what_the_head_could_have_a_job_of_the_holder_starts():
+    scores = np.array([[1.0, 1.0], [1.5, 1.5], [1.5, 1.5]])
+    cluster = site(replace(held("r", 0, [0], HOUR), user="bob"), scores=scores)
+    queue = [job(1, 2, max_nodes=1, **ALICE), *(job(n, 1, **BOB) for n in (2, 3, 4))]
+    assert len(chosen(plan(queue, cluster))) == 2
+
+
+@pytest.mark.parametrize(("limit_s", "gpus"), [(20 * HOUR, 2), (HOUR, 4)])
+def test_no_growth_takes_what_the_head_could_have(limit_s, gpus):
+    running = replace(held("r", 0, [0, 1, 2], HOUR, limit_s=limit_s), user="bob")
+    cluster = site(running, scores=np.array([[1.0] * 4, [1.5] * 4]))
+    counts = np.array([1, 2, 4])
+    table = SizeTable(counts, np.array([1000]), 1.0 / counts[:, None], np.full((3, 1), 100.0))
+    grows = replace(job(2, 1, **BOB), sizes=(1, 2, 4), table=table)
+    ((nodes, slots),) = chosen(plan([job(1, 2, max_nodes=1, **ALICE), grows], cluster)).values()
+    assert (nodes, sum(map(len, slots))) == ((1,), gpus)
 
 
 def test_a_job_behind_the_head_does_not_count_on_reserved_gpus():

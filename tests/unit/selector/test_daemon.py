@@ -19,7 +19,8 @@ from slurm_gpu_aware.selector.daemon import Selector
 from slurm_gpu_aware.selector.heartbeat import Heartbeat
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
-from slurm_gpu_aware.selector.round import Outcome, Rounds
+from slurm_gpu_aware.selector.round import Rounds
+from slurm_gpu_aware.selector.round_state import Outcome
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 

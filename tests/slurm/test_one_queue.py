@@ -1,0 +1,215 @@
+"""One queue: what Slurm places itself, and what cannot wait at the gate, passes no other job."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from cluster import NODES, Cluster
+from test_limits import WAIT
+from test_power import IDLE_W, limited, power
+from test_way_of_a_job import GATE_LICENCE, let_go
+
+__all__ = ["limited"]
+
+LOWER = ["--nice=1000000", "-t", "60"]
+HET = (
+    "#!/bin/bash\n#SBATCH --gres=gpu:1 -t 60\n#SBATCH hetjob\n#SBATCH --gres=gpu:1 -t 60\nsleep 1\n"
+)
+FORMS = {
+    "place=off": ["--gres=gpu:1", "--comment=place=off"],
+    "contiguous": ["--gres=gpu:1", "--contiguous"],
+    "uneven": ["--gpus=3", "-N2"],
+    "array": ["--gres=gpu:1", "--comment=place=off", "--array=0-2"],
+    "two requests": ["--gres=gpu:1,gpu:1"],
+}
+INTERACTIVE = {
+    "srun": ["srun", "--gres=gpu:1", "--contiguous", *LOWER, "true"],
+    "salloc": ["salloc", "--gres=gpu:1", "--comment=place=off", *LOWER, "true"],
+}
+
+
+@pytest.fixture
+def full(cluster: Cluster) -> Iterator[dict[str, list[str]]]:
+    """Node -> jobs of one GPU that fill it, and end when they are told to."""
+    jobs = {
+        node: [
+            cluster.submit("bob", ["--gres=gpu:1", "-w", node, "-t", "3"], WAIT) for _ in range(4)
+        ]
+        for node in NODES
+    }
+    for job in (job for each in jobs.values() for job in each):
+        cluster.wait(job, "RUNNING")
+    yield jobs
+    cluster.cancel_all()
+
+
+def starts(cluster: Cluster) -> dict[str, float]:
+    """Start of each job that has started, by Slurm's accounting: job or first component -> time."""
+    text = "sacct -X -n -P -o jobidraw,start -S now-1hour"
+    out = cluster.sh("ctl", ["sh", "-c", f"SLURM_TIME_FORMAT=%s {text}"])
+    rows = (line.split("|") for line in out.splitlines())
+    return {job: float(at) for job, at in rows if at.isdecimal()}
+
+
+def test_whatever_slurm_places_waits_for_its_turn(
+    cluster: Cluster, full: dict[str, list[str]]
+) -> None:
+    """GPUs become free one by one: nodes go to the two jobs of four GPUs, then to the others."""
+    high = [
+        cluster.submit("alice", ["--gres=gpu:4", "--comment=class=A", "-t", "5"]) for _ in range(2)
+    ]
+    low = [cluster.submit("bob", [*form, *LOWER]) for form in FORMS.values()]
+    het = cluster.sh("ctl", ["sbatch", "--parsable", "--nice=1000000"], "bob", stdin=HET).strip()
+    waiting = [cluster.start_command("ctl", command, "bob") for command in INTERACTIVE.values()]
+    for job in low:
+        assert GATE_LICENCE in cluster.job(job)["Licenses"]
+    assert cluster.job(het)["JobState"] == "PENDING"
+    for node in NODES:
+        for job in full[node]:
+            let_go(cluster, "bob", job)
+            cluster.wait(job, "COMPLETED")
+        if node == NODES[0]:
+            cluster.wait(high[0], {"RUNNING", "COMPLETED"})
+    for job in (*high, *low, het):
+        cluster.wait(job, "COMPLETED", 120)
+    for process in waiting:
+        cluster.finish(process, 60)
+        assert process.returncode == 0
+    at = starts(cluster)
+    last = max(at[job] for job in high)
+    assert all(at[job] >= last for job in (*low[:3], low[4], het) if job in at)
+
+
+def test_the_owners_exclusions_stay_when_it_is_parked_again(
+    cluster: Cluster, full: dict[str, list[str]]
+) -> None:
+    job = cluster.submit("bob", ["--gres=gpu:1", "--comment=place=off", "-x", NODES[3], "-t", "9"])
+    cluster.submit("alice", ["--gres=gpu:4", "-t", "9"])
+    for one in full[NODES[3]]:
+        let_go(cluster, "bob", one)
+    cluster.sh("ctl", ["scontrol", "hold", job], "bob")
+    cluster.sh("ctl", ["scontrol", "release", job], "bob")
+    let_go(cluster, "bob", full[NODES[1]][0])
+    done = cluster.wait(job, "COMPLETED", 90)
+    assert done["NodeList"] != NODES[3]
+
+
+def test_srun_immediate_takes_no_reserved_gpu(cluster: Cluster, full: dict[str, list[str]]) -> None:
+    """It cannot wait at the gate: a reservation keeps the GPUs of the head."""
+    head = cluster.submit("alice", ["--gres=gpu:4", "-t", "5", "--nice=1000"])
+    for job in full[NODES[0]][:2]:
+        let_go(cluster, "bob", job)
+        cluster.wait(job, "COMPLETED")
+    name = f"gpuaware_head_{NODES[0]}"
+    cluster.wait_until(
+        lambda: cluster.run("ctl", ["scontrol", "show", "res", name]).returncode == 0, 60, name
+    )
+    now = ["srun", "--immediate", "--gres=gpu:1", "-t", "60", "true"]
+    assert cluster.run("ctl", now, "bob").returncode != 0
+    for job in full[NODES[0]][2:]:
+        let_go(cluster, "bob", job)
+    cluster.wait(head, {"RUNNING", "COMPLETED"})
+    cluster.wait_until(
+        lambda: cluster.run("ctl", ["scontrol", "show", "res", name]).returncode != 0, 60, name
+    )
+
+
+def test_they_count_under_a_power_limit(cluster: Cluster, limited: None) -> None:
+    """The limit leaves power for three GPUs."""
+    jobs = [cluster.submit("bob", ["--gres=gpu:1", "--comment=place=off"]) for _ in range(8)]
+    most = 0.0
+    for job in jobs:
+        cluster.wait(job, {"RUNNING", "COMPLETED"}, 120)
+        told = power(cluster)
+        most = max(most, told["planned_w"] if told else 0.0)
+    assert 4 * len(NODES) * IDLE_W < most
+    running = [job for job in cluster.jobs() if job["JobState"] == "RUNNING"]
+    assert len(running) <= 3
+    assert power(cluster) is None or not power(cluster)["unmet"]  # type: ignore[index]
+    for job in jobs:
+        cluster.wait(job, "COMPLETED", 120)
+
+
+# Mixed submissions, from accounting ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """One job by Slurm's accounting; times are Unix seconds."""
+
+    job: str
+    gpus: int
+    priority: int
+    submit: float
+    start: float
+    end: float
+    node: str
+    limit: float
+
+
+def accounted(cluster: Cluster, jobs: set[str]) -> list[Run]:
+    fields = "jobidraw,alloctres,priority,submit,start,end,nodelist,timelimitraw"
+    out = cluster.sh(
+        "ctl", ["sh", "-c", f"SLURM_TIME_FORMAT=%s sacct -X -n -P -o {fields} -S now-2hours"]
+    )
+    runs = []
+    for line in out.splitlines():
+        job, tres, priority, submit, start, end, node, limit = line.split("|")
+        if job in jobs:
+            gpus = next(int(t[9:]) for t in tres.split(",") if t.startswith("gres/gpu="))
+            times = float(submit), float(start), float(end)
+            runs.append(Run(job, gpus, int(priority), *times, node, 60.0 * float(limit)))
+    return runs
+
+
+def delayed(runs: list[Run], slack_s: float = 4.0) -> list[tuple[str, str]]:
+    """(job, the first job in line that it delayed): without the former that would have fitted."""
+    found = []
+    for one in runs:
+        before = [
+            r
+            for r in runs
+            if (r.priority, -r.submit) > (one.priority, -one.submit)
+            and r.submit + slack_s < one.start < r.start - slack_s
+        ]
+        if not before:
+            continue
+        head = max(before, key=lambda r: (r.priority, -r.submit))
+        moments = {
+            r.end + slack_s for r in runs if one.start < r.end + slack_s < head.start - slack_s
+        }
+        for at in moments:
+            if not one.start <= at < one.end:
+                continue
+            free = 4 - sum(r.gpus for r in runs if r.node == one.node and r.start <= at < r.end)
+            if free < head.gpus <= free + one.gpus:
+                found.append((one.job, head.job))
+                break
+    return found
+
+
+def test_mixed_submissions_pass_no_one(cluster: Cluster) -> None:
+    """Half of them are placed by Slurm; three priorities, two users."""
+    rng = random.Random(7)
+    count = int(os.environ.get("GPU_AWARE_MIXED_JOBS", "60"))
+    forms = [["--comment=place=off"], ["--contiguous"], ["--comment=class=A"], []]
+    jobs = set()
+    for number in range(count):
+        gpus = rng.choice([1, 1, 2, 4])
+        options = [
+            f"--gres=gpu:{gpus}",
+            f"--nice={rng.choice([0, 50_000, 150_000])}",
+            *forms[number % 4],
+            *("-t", str(rng.choice([1, 5]))),
+        ]
+        user = rng.choice(["alice", "bob"])
+        jobs.add(cluster.submit(user, options, f"sleep {rng.choice([2, 4, 8])}"))
+    for job in jobs:
+        cluster.wait(job, "COMPLETED", 60 + 3 * count)
+    runs = accounted(cluster, jobs)
+    assert len(runs) == count
+    assert delayed(runs) == []
