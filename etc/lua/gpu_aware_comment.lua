@@ -105,7 +105,7 @@ local function readers(conf)
         move = reader(read_move, rules.valid.move),
         due = reader(read_due, rules.valid.due),
         epochs = reader(read_epochs, rules.valid.epochs),
-        place = reader(one_of(conf.policies, "off")),
+        place = reader(one_of(conf.policies, conf.place_off and "off" or nil)),
     }
 end
 

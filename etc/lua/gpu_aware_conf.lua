@@ -5,6 +5,8 @@ return {
     classes = { "A", "B", "C" },
     -- Policies that users may name with place= (placement.allowed).
     policies = { "eft", "pal+mapa", "pal", "pm-first", "packed", "mapa-preserve", "topo-aware" },
+    -- place=off is allowed (placement.allow_off).
+    place_off = true,
     -- Partitions that are managed; empty: all (site.partitions).
     partitions = {},
     -- The gate (gate.licence, gate.reservation).

@@ -30,6 +30,7 @@ local function checked(raw)
     local conf = {
         classes = raw.classes,
         policies = raw.policies or {},
+        place_off = raw.place_off ~= false,
         licence = raw.licence or rules.licence,
         reservation = raw.reservation or rules.reservation,
         submit_file = raw.submit_file,

@@ -154,7 +154,8 @@ def to_request(gated: GatedJob, context: AdmissionContext) -> Request:
     Raises CannotPlanError with the reason, and whether the job is left to Slurm.
     """
     form = _supported_form(gated)
-    if _hints_of(gated.job, gated.original, context.config).place == "off":
+    hints = _hints_of(gated.job, gated.original, context.config)
+    if hints.place == "off" and context.config.placement.allow_off:
         raise CannotPlanError("place=off is the site's default for it")
     requests: list[Request] = []
     failed: list[CannotPlanError] = []

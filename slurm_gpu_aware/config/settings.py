@@ -67,6 +67,8 @@ class PlacementConfig:
         "topo-aware",
     )
     """Policies that users may name with ``place=``; see `offered`."""
+    allow_off: bool = True
+    """Users may write ``place=off``: Slurm chooses the GPUs of the job, when its turn comes."""
     levels: Mapping[str, float] = field(default_factory=dict)
     """Level of `LEVELS` -> its factor >= 1 on a job's iteration time; ``cluster``: L_across."""
     backfill: bool = True

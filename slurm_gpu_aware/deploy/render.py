@@ -238,6 +238,7 @@ def filter_table(config: Config, slurm_user: str, models: Iterable[str] = ()) ->
     return {
         "classes": config.site.classes,
         "policies": config.placement.offered,
+        "place_off": config.placement.allow_off,
         "partitions": config.site.partitions,
         "licence": config.gate.licence,
         "reservation": config.gate.reservation,

@@ -39,6 +39,7 @@ from slurm_gpu_aware.selector.owner_changes import OwnerChanges
 from slurm_gpu_aware.selector.placer import Placer
 from slurm_gpu_aware.selector.policy_in_force import PolicyInForce
 from slurm_gpu_aware.selector.postponements import Postponements
+from slurm_gpu_aware.selector.promises import Promises
 from slurm_gpu_aware.selector.round_state import Outcome, View
 from slurm_gpu_aware.selector.site_power import SitePower, lowering_first
 from slurm_gpu_aware.selector.site_reader import SiteReader
@@ -112,6 +113,7 @@ class Rounds:
         self.estimates = Estimates(config)
         self._due = DueDates(config.due_dates, ledger, self.estimates, self.mover.under_way)
         self._unplaceable: dict[int, str] = {}
+        self._promises = Promises()
         self._guard = HeadGuard(client, config.gate.guard_head, timer)
         self.ids: dict[int, str] = {}
         """Slurm's record number -> job id, as last read."""
@@ -335,6 +337,9 @@ class Rounds:
     def _tell_waiting(self, candidates: Candidates, plan: Plan) -> None:
         """Add the jobs that wait for GPUs, with their reasons."""
         given_up = {job.job.raw_id for job, _ in candidates.leave}
+        broken: Mapping[str, str] = {}
+        with contained("promised starts"):
+            broken = self._promises.told(plan.waiting, candidates.context.cluster)
         for entry in plan.waiting:
             if candidates.to_plan[entry.job_id].gated.job.raw_id in given_up:
                 continue
@@ -342,7 +347,8 @@ class Rounds:
             more: dict[str, Any] = {} if due is None else {"due": due.values()}
             with contained("postponements", entry.job_id):
                 more |= self._postponements.times(entry)
-            candidates.waits(entry.job_id, entry.reason, entry.shadow_start_s, **more)
+            reason = "; ".join(filter(None, (entry.reason, broken.get(entry.job_id))))
+            candidates.waits(entry.job_id, reason, entry.shadow_start_s, **more)
 
     def _fill_pool(self, parked: Sequence[GatedJob], split: Set[int | None], nodes: int) -> int:
         queue = sorted(parked, key=lambda gated: queue_order(gated.job))
