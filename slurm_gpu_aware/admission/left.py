@@ -60,8 +60,8 @@ def left_request(
     if math.isinf(limit_s):
         default_s = partition.default_time_s
         limit_s = default_s if default_s is not None else partition.max_time_s
-    masks = [_nodes(entry, limit_s) for entry in entries]
-    eligible = _same(np.logical_or.reduce(masks), context)
+    masks = zip(*(_nodes(entry, limit_s) for entry in entries), strict=True)
+    eligible, allowed = (_same(np.logical_or.reduce(kind), context) for kind in masks)
     places = {name: i for i, name in enumerate(context.cluster.nodes)}
     required = tuple(places[name] for name in job.req_nodes if name in places)
     whole = gated.original.exclusive or job.exclusive or partition.exclusive
@@ -73,6 +73,7 @@ def left_request(
         clock="default",
         user=job.user,
         eligible=eligible,
+        allowed=allowed,
         required=required,
         whole_node=whole,
         cpus=max(1, sum(part.cpus for part in parts)),
@@ -88,20 +89,22 @@ def left_request(
     )
 
 
-def _nodes(entry: QueueEntry, limit_s: float) -> BoolArray:
-    """(N,) nodes that the job may get in this partition; too many rather than too few."""
+def _nodes(entry: QueueEntry, limit_s: float) -> tuple[BoolArray, BoolArray]:
+    """(N,) nodes that the job may get in this partition, too many rather than too few; and those
+    that it may get when no reservation is left."""
     if not understood(entry.original.features):
         names = entry.context.cluster.nodes
-        return np.array([name in entry.partition.nodes for name in names], dtype=np.bool_)
+        every = np.array([name in entry.partition.nodes for name in names], dtype=np.bool_)
+        return every, every
     allowed = allowed_nodes(entry)  # raises if only nodes are allowed whose GPUs are cut in parts
     try:
         eligible = eligible_nodes(entry, limit_s)
     except CannotPlanError:
-        return allowed  # only Slurm knows what its reservation leaves
+        return allowed, allowed  # only Slurm knows what its reservation leaves
     if eligible.any():
-        return eligible
+        return eligible, allowed
     leave_if_shared(entry)
-    return allowed
+    return allowed, allowed
 
 
 def _same(mask: BoolArray, context: AdmissionContext) -> BoolArray:

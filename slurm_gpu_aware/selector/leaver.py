@@ -157,7 +157,8 @@ def infeasible(
             continue
         shape = shape_of(candidate.request)
         if shape not in fit and candidate.request.left is not None:
-            fit[shape] = LeftPolicy().place(candidate.request, context.repaired) is None
+            later = candidate.request.unreserved
+            fit[shape] = LeftPolicy().place(later, context.repaired) is None
         elif shape not in fit:
             fit[shape] = fits_by_counts(candidate.request, cluster)
         if fit[shape]:

@@ -160,7 +160,8 @@ class Rounds:
             self._plan_and_place(view, outcome)
         else:
             self.start_monitor.watch((), frozenset())
-            self._guard.keep({}, view.now)
+            with contained("guard of the head"):
+                self._guard.keep({}, view.now)
         with contained("records of running jobs"):
             self._comments.remove(view.gated)  # last: GPUs that are free need not wait for it
         if view.all_ids:
@@ -186,7 +187,8 @@ class Rounds:
         self.start_monitor.round_begins()
         jobs = self._all_jobs()
         reservations = self._client.reservations()
-        self._guard.take_over(reservations)
+        with contained("guard of the head"):
+            self._guard.take_over(reservations)
         self._check_holder(reservations)  # now: the answer can take as long as a takeover
         gate = self._config.gate
         if any(is_changed(job, gate) for job in jobs) and self._gate_held(now):
@@ -306,9 +308,10 @@ class Rounds:
         with contained("holding pool"):
             self._pool.take([job for job in untried if self._pool.holds(job.job)])
         if assignments and self._gate_held(self._clock()):
-            self._guard.drop(
-                {context.cluster.nodes[node] for one in assignments for node in one.nodes}
-            )
+            with contained("guard of the head"):
+                self._guard.drop(
+                    {context.cluster.nodes[node] for one in assignments for node in one.nodes}
+                )
             given = assignments, candidates.to_plan, context.cluster.nodes
             outcome.placed, failed = self._placer.place(*given, planning_s)
             with contained("power of placed jobs"):

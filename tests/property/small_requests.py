@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu_aware.admission.context import AdmissionContext
 from slurm_gpu_aware.admission.free_cores import with_sockets
+from slurm_gpu_aware.admission.left import left_request
 from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.admission.snapshot import Hold, SiteProfile, build_cluster
 from slurm_gpu_aware.admission.translate import to_request
@@ -43,6 +44,11 @@ def slurm_job(number=7, **fields):
 def request_of(job, original, context):
     """The planner's request of a waiting job. Raises CannotPlanError."""
     return to_request(GatedJob(job, original, None, JobPhase.WAITING), context)
+
+
+def left_of(job, original, context):
+    """The request of the same job, if it is left to Slurm. Raises CannotPlanError."""
+    return left_request(GatedJob(job, original, None, JobPhase.WAITING), context, "place=off", "B")
 
 
 def node(name, *, typed=True, memory_mb=64000, **fields):
@@ -98,6 +104,13 @@ def asked(draw):
         name = "memory_mb_per_cpu" if memory == "cpu" else "memory_mb_per_node"
         job[name] = draw(st.sampled_from(amounts[memory]))
     job["cpus"] = (fields["num_tasks"] or (nodes or (1,))[0]) * (per_task or 1)
+    job["tasks"] = fields["num_tasks"] or 1
+    least, most = nodes or (1, None)
+    job |= {"min_nodes": least, "max_nodes": most, "exclusive": fields["exclusive"]}
+    for name in ("node", "job", "task", "socket"):
+        job[f"tres_per_{name}"] = fields.get(f"tres_per_{name}")
+    job["req_nodes"] = tuple(filter(None, (fields["req_nodes"] or "").split(",")))
+    job["req_tres"] = {"mem": job.get("memory_mb_per_node") or 500 * job["cpus"]}
     return slurm_job(**job, time_limit_s=600.0), OriginalRequest(**fields)
 
 

@@ -6,10 +6,21 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_clusters import all_sets, clusters, requests
-from small_requests import NAMES, NOW, asked, busy, context_of, request_of, reserved, sites
+from small_requests import (
+    NAMES,
+    NOW,
+    asked,
+    busy,
+    context_of,
+    left_of,
+    request_of,
+    reserved,
+    sites,
+)
 
 from slurm_gpu_aware.admission.context import CannotPlanError
 from slurm_gpu_aware.model.cluster import RunningJob
@@ -60,30 +71,32 @@ def test_the_empty_cluster_decides(situation):
     assert (verdict(request, empty) is None) is possible
 
 
-def outcome(job, original, context):
+def outcome(job, original, context, make=request_of):
     """``planned``, ``left`` or ``impossible``; and the reason."""
     try:
-        request = request_of(job, original, context)
+        request = make(job, original, context)
     except CannotPlanError as exc:
         return ("impossible" if IMPOSSIBLE.search(exc.reason) else "left"), exc.reason
     why = verdict(request, context.cluster)
     return ("planned" if why is None else "impossible"), why
 
 
+@pytest.mark.parametrize("make", [request_of, left_of])
 @settings(max_examples=600, deadline=None)
 @given(st.data(), sites(), asked())
-def test_no_job_of_others_makes_a_request_impossible(data, nodes, request):
+def test_no_job_of_others_makes_a_request_impossible(make, data, nodes, request):
     """Whatever runs, is placed and not started, or is read wrong."""
-    alone, _ = outcome(*request, context_of(nodes))
-    beside, _ = outcome(*request, context_of(*data.draw(busy(nodes))))
+    alone, _ = outcome(*request, context_of(nodes), make)
+    beside, _ = outcome(*request, context_of(*data.draw(busy(nodes))), make)
     assert beside != "impossible" or alone == "impossible"
 
 
+@pytest.mark.parametrize("make", [request_of, left_of])
 @settings(max_examples=400, deadline=None)
 @given(st.data(), sites(), asked())
-def test_a_node_that_is_away_is_no_reason_for_never(data, nodes, request):
+def test_a_node_that_is_away_is_no_reason_for_never(make, data, nodes, request):
     """Down, drained, silent, with drained GPUs, or reserved."""
-    alone, why_alone = outcome(*request, context_of(nodes))
+    alone, why_alone = outcome(*request, context_of(nodes), make)
     away = data.draw(st.sets(st.sampled_from(NAMES), min_size=1))
     kind = data.draw(st.sampled_from(["DOWN", "DRAIN", "gpus", "reserved"]))
     states, drained = frozenset({"IDLE", kind}), frozenset({0, 1})
@@ -93,7 +106,7 @@ def test_a_node_that_is_away_is_no_reason_for_never(data, nodes, request):
         change = {"gpus_drained": drained} if kind == "gpus" else {"states": states}
         shown = [replace(one, **change) if one.name in away else one for one in nodes]
         context = context_of(shown)
-    found, why = outcome(*request, context)
+    found, why = outcome(*request, context, make)
     if found != "impossible":
         return
     if alone == "left":  # here by another rule of ours than there

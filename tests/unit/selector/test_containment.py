@@ -21,6 +21,7 @@ from slurm_gpu_aware.selector.due_dates import DueDates
 from slurm_gpu_aware.selector.energy_comments import EnergyComments
 from slurm_gpu_aware.selector.estimates import Estimates
 from slurm_gpu_aware.selector.explorations import Explorations
+from slurm_gpu_aware.selector.head_guard import HeadGuard
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
 from slurm_gpu_aware.selector.job_comments import JobComments
 from slurm_gpu_aware.selector.job_tracker import JobTracker
@@ -37,6 +38,7 @@ PARTS: dict[type, tuple[str, ...]] = {
     DueDates: ("queue", "note_impossible"),
     Estimates: ("renew", "with_ends"),
     Explorations: ("renew", "keep"),
+    HeadGuard: ("take_over", "drop", "keep"),
     HoldingPool: ("rescue", "free", "put", "tidy", "forget", "take"),
     JobComments: ("give_back", "remove", "tell", "_removed"),
     JobTracker: ("observe", "_parked", "_started", "_ended", "asked_for_none"),

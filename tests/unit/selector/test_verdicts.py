@@ -90,6 +90,27 @@ def test_a_reservation_that_ends_is_no_reason_for_never(slurm: SlurmFolder) -> N
     assert waiting_for(slurm, node_record("n1")) == [DOUBTFUL, why]
 
 
+@pytest.mark.parametrize("away", ["DOWN", "IDLE+DRAIN", "reserved"])
+def test_a_job_that_slurm_places_waits_for_nodes_that_are_away(
+    slurm: SlurmFolder, away: str
+) -> None:
+    """Its gate is not opened for good, past all that wait."""
+    if away == "reserved":
+        gate = reservation_record("gpuaware_gate", licenses="gpuaware:100000")
+        slurm.reserve(gate, reservation_record("repair", node_list="n2", flags="MAINT"))
+    comment = "gpuaware/1;tn=gres/gpu:4;nn=2-2;mc=2"
+    tres = {"tres_per_node": "gres/gpu:4", "tres_req_str": "cpu=2,mem=1000M,node=2,gres/gpu=8"}
+    two = {"num_nodes": 2, "num_cpus": 2, "num_tasks": 2, "comment": "place=off"}
+    slurm.write([parked("3", admin_comment=comment, **tres, **two)], ["n1"])
+    state = "IDLE" if away == "reserved" else away
+    slurm.set(nodes=[node_record("n1"), node_record("n2", state=state)])
+    bench = RoundsBench(slurm)
+    for _ in range(4):
+        (waiting,) = bench.rounds.run().waiting
+        assert slurm.jobs["3"]["licenses"] == "gpuaware:1"
+    assert "; down, drained or reserved: n2; Slurm will" in waiting["reason"]
+
+
 def test_what_no_node_has_is_never(slurm: SlurmFolder) -> None:
     """Two nodes of a partition that has no more, and a job for three of them."""
     record = {"record": ";nn=3-3;mc=3", "num_nodes": 3, "num_cpus": 3}
