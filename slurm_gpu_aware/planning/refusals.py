@@ -8,73 +8,84 @@ of theirs, jobs of a user leave it a set on which it could start, or end before 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Set
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Sequence, Set
+from dataclasses import dataclass
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
+from slurm_gpu_aware.planning.sizing import Started
 from slurm_gpu_aware.planning.timeline import take
 
 
-class _Refusal(NamedTuple):
+@dataclass
+class _Refusal:
     request: Request
     start_s: float
     """Its expected start."""
     users: Collection[str]
     """Those for whose jobs it waits."""
+    left: Cluster
+    """What is free then for sure, after the jobs that the round has started."""
+    seen: int
+    """Number of these."""
 
 
 class Refusals:
     """The refusals of one round, in the order of its queue."""
 
-    def __init__(self, dispatcher: Dispatcher, running: Iterable[RunningJob]) -> None:
-        """``running``: the jobs of the snapshot."""
-        self._dispatcher, self._running = dispatcher, running
+    def __init__(
+        self, dispatcher: Dispatcher, running: Iterable[RunningJob], started: Sequence[Started]
+    ) -> None:
+        """``running``: of the snapshot; ``started``: the list of those that the round starts."""
+        self._dispatcher, self._running, self._started = dispatcher, running, started
         self._holders: dict[Gpu, RunningJob] = {}
         self._known: list[_Refusal] = []
 
-    def add(
-        self,
-        request: Request,
-        wait: Postponement,
-        gpus: Set[Gpu],
-        started: Iterable[RunningJob],
-    ) -> None:
-        """Note the wait of a job for some GPUs; ``started``: those that the round has started."""
+    def add(self, request: Request, wait: Postponement, gpus: Set[Gpu], cluster: Cluster) -> None:
+        """Note the wait of a job for some GPUs; ``cluster``: with what it leaves free."""
         if not self._holders:
             self._holders = {gpu: job for job in self._running for gpu in job.each_gpu}
         holders = [self._holders[gpu] for gpu in gpus if gpu in self._holders]
-        holders += (job for job in started if not gpus.isdisjoint(job.each_gpu))
+        holders += (one.job for one in self._started if not gpus.isdisjoint(one.job.each_gpu))
         # An end by its time limit comes for sure.
         users = {job.user for job in holders if job.user and wait.start_s < job.end_s}
         if users := users - {request.user}:
-            self._known.append(_Refusal(request, wait.start_s, users))
+            seen = len(self._started)
+            self._known.append(_Refusal(request, wait.start_s, users, cluster.copy(), seen))
 
-    def why_not(self, request: Request, answer: object, cluster: Cluster) -> str | None:
-        """Why a job does not start with its assignment on a cluster; None: it may."""
+    def why_not(self, request: Request, answer: object) -> str | None:
+        """Why a job does not start with its assignment; None: it may."""
         if not isinstance(answer, Assignment):
             return None
-        for first, start_s, users in self._known:
-            if request.user not in users or not request.is_behind(first):
+        for one in self._known:
+            first = one.request
+            if request.user not in one.users or not request.is_behind(first):
                 continue
-            if self._dispatcher.now + request.time_limit_s <= start_s:
+            if self._ends_by(one.start_s, request):
                 continue
-            after = cluster.copy()
+            for job in self._started[one.seen :]:
+                if not self._ends_by(one.start_s, job.request):
+                    take(one.left, job.request, job.assignment)
+            one.seen = len(self._started)
+            after = one.left.copy()
             take(after, request, answer)
-            if self._could_start(first, cluster) and not self._could_start(first, after):
-                job = f"job {first.job_id}, which waits for GPUs of another job of the same user"
-                return f"waits for its turn behind {job}"
+            if self._could_start(first, one.left) and not self._could_start(first, after):
+                job_id = f"job {first.job_id}, which waits for GPUs of another job of the same user"
+                return f"waits for its turn behind {job_id}"
         return None
 
     def beside(self, cluster: Cluster) -> Cluster:
         """The cluster without a set for each job, on which it could start now."""
         after = cluster.copy() if self._known else cluster
-        for first, *_ in self._known:
-            if (found := self._dispatcher.could_place(first, after)) is not None:
-                take(after, first, found)
+        for one in self._known:
+            if (found := self._dispatcher.could_place(one.request, after)) is not None:
+                take(after, one.request, found)
         return after
+
+    def _ends_by(self, time_s: float, request: Request) -> bool:
+        return self._dispatcher.now + request.time_limit_s <= time_s
 
     def _could_start(self, request: Request, cluster: Cluster) -> bool:
         return self._dispatcher.could_place(request, cluster) is not None

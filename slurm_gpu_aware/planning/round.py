@@ -140,7 +140,7 @@ class _Round:
         self._impossible = Impossible(cluster, dispatcher)
         self._awaited: set[Gpu] = set()
         """GPUs that jobs wait for, which no job behind them waits for."""
-        self._refusals = Refusals(dispatcher, self.running)
+        self._refusals = Refusals(dispatcher, self.running, self.placed)
 
     def plan(self, ordered: list[Request]) -> Plan:
         behind, wait = self._continue(self._prefix(ordered))
@@ -336,7 +336,7 @@ class _Round:
         rows = row_of(self.cluster.nodes)
         gpus = {(rows[node], slot) for node, slots in wait.gpus for slot in slots}
         self._awaited |= gpus
-        self._refusals.add(request, wait, gpus, self.started)
+        self._refusals.add(request, wait, gpus, self.cluster)
 
     def _backfill(
         self, head: Request, room: BackfillRoom, behind: list[Request], *, strict: bool = False
@@ -360,7 +360,7 @@ class _Round:
             try:
                 view = room.view(request, self.now)
                 answer = self.dispatcher.place(request, view, self._awaited)
-                if (why := self._refusals.why_not(request, answer, room.now)) is not None:
+                if (why := self._refusals.why_not(request, answer)) is not None:
                     self._wait(request, why)
                     blocked = request.job_id if strict else None
                 elif isinstance(answer, Assignment):

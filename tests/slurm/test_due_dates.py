@@ -289,10 +289,12 @@ def test_an_invented_due_date_passes_no_other_user(cluster: Cluster) -> None:
         cluster.submit(user, ["--gres=gpu:1", "-t900", f"{asked},{due}", nice], "sleep 2")
         for user, due, nice in (
             *(("alice", "due=9h,epochs=9x1s", "--nice=0"),) * 4,
-            ("bob", "due=3m,epochs=1x60s", "--nice=1000000"),
+            ("bob", "due=9m,epochs=1x5m", "--nice=1000000"),
         )
     ]
-    cluster.wait_told(jobs[-1], "met with 100%")
+    explain = ["gpu-aware", "explain", jobs[-1]]
+    counts = lambda: "met with 100%" in cluster.sh("ctl", explain, "bob")  # noqa: E731
+    cluster.wait_until(counts, 60, "its due date counts")
     let_go(cluster, "bob", last)
     for job_id in jobs:
         cluster.wait(job_id, "COMPLETED", 60)

@@ -272,6 +272,15 @@ def test_beside_what_the_head_could_have_a_job_of_the_holder_starts():
     assert len(chosen(plan(queue, cluster))) == 2
 
 
+def test_a_short_job_opens_no_way_for_a_long_one():
+    """The short one ends before the head is expected to start, so it leaves that its GPU."""
+    cluster = site(replace(held("r", 0, [0], HOUR), user="bob"))
+    short = job(2, 1, limit_s=0.9 * HOUR, estimate_s=0.9 * HOUR, **{**BOB, "priority": 2.0})
+    narrow = replace(short, eligible=np.array([False, True]))
+    queue = [job(1, 2, max_nodes=1, **ALICE), narrow, job(3, 1, limit_s=2 * HOUR, **BOB)]
+    assert chosen(plan(queue, cluster)).keys() == {"2"}
+
+
 @pytest.mark.parametrize(("limit_s", "gpus"), [(20 * HOUR, 2), (HOUR, 4)])
 def test_no_growth_takes_what_the_head_could_have(limit_s, gpus):
     running = replace(held("r", 0, [0, 1, 2], HOUR, limit_s=limit_s), user="bob")
