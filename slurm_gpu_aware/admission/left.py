@@ -7,7 +7,7 @@ every form of request. Only nodes that partition, features, node lists and reser
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -19,13 +19,14 @@ from slurm_gpu_aware.admission.eligible import (
     open_partitions,
     understood,
 )
+from slurm_gpu_aware.admission.snapshot import Hold
 from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.index_types import GpuItem, gpus_and_shards
 from slurm_gpu_aware.gate.request_forms import Form
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.request import TIER, LeftToSlurm, Part, Request
-from slurm_gpu_aware.slurm.records import SlurmJob
+from slurm_gpu_aware.slurm.records import SlurmJob, SlurmPartition
 
 _NO_FORM = Form("node", GpuItem(1, None, ()))
 
@@ -110,6 +111,37 @@ def _nodes(entry: QueueEntry, limit_s: float) -> tuple[BoolArray, BoolArray]:
 def _same(mask: BoolArray, context: AdmissionContext) -> BoolArray:
     """The same array for equal masks, as `AdmissionContext.eligible` asks for."""
     return context.eligible.setdefault(("left", mask.tobytes()), mask)
+
+
+def hold_of_left(
+    gated: GatedJob,
+    nodes: Sequence[str],
+    partitions: Mapping[str, SlurmPartition],
+    app_class: str,
+    now: float,
+) -> Hold:
+    """The hold of a released job of which Slurm chooses nodes and GPUs; ``now``: Unix seconds.
+
+    CPUs and memory do not count: on which nodes it gets them is not known.
+    """
+    job = gated.job
+    there = set().union(*(partitions[p].nodes for p in job.partitions if p in partitions))
+    there &= set(job.req_nodes) or there
+    there -= {*job.exc_nodes}
+    names = tuple(name for name in nodes if name in there)
+    part = part_of(job)
+    return Hold(
+        job_id=job.id,
+        nodes=names,
+        slots=(),
+        gpus_per_node=0,
+        cpus_per_node=0,
+        memory_mb_per_node=0,
+        end_s=now + job.time_limit_s,
+        app_class=app_class,
+        gpus=max(1, part.gpus),
+        shards=part.shards,
+    )
 
 
 def part_of(job: SlurmJob) -> Part:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from slurm_gpu_aware.admission.fitting import binds_sockets, fills_sockets
-from slurm_gpu_aware.admission.left import part_of
 from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.admission.profile_arrays import profile_arrays
 from slurm_gpu_aware.admission.shared_gpus import last_holders, shards_of_nodes
@@ -119,12 +118,11 @@ def build_cluster(
     job on a node while an epilog runs there. ``rules`` None: Slurm preempts no job.
     """
     here = [node for node in nodes if node.gpus and not node.shared_gres]
-    names = [node.name for node in here]
+    names = tuple(node.name for node in here)
     places = {name: i for i, name in enumerate(names)}
     known = [gpu_slots(node) for node in here]
     widths = [max(slots, default=-1) + 1 for slots, _ in known]
-    slots_of, width = [slots for slots, _ in known], max(widths, default=0)
-    installed, exists, free = _gpus(here, slots_of, width, busy_nodes)
+    installed, exists, free = _gpus(here, known, max(widths, default=0), busy_nodes)
     running = _running_jobs(jobs, here, site, rules or PreemptionRules(slurm), now)
     running = [_on_known_gpus(job, free.shape[1]) for job in running]
     for job in running:
@@ -146,9 +144,8 @@ def build_cluster(
     names_of = site.config.applications
     running = [replace(job, application=names_of.get(job.app_class or "")) for job in running]
     cpus, memory_mb, free_cpus, free_memory_mb = _resources(here, slurm, holds, places)
-    free, by_slurm, starting = _not_started(free, holds, places)
-    classes = site.config.site.classes
-    arrays = profile_arrays(site.profile, tuple(names), tuple(widths), tuple(classes))
+    free, not_started = _not_started(free, holds, places)
+    arrays = profile_arrays(site.profile, names, tuple(widths), tuple(site.config.site.classes))
     asleep = np.array(["POWERED_DOWN" in node.states for node in here], dtype=np.bool_)
     return arrays.cluster(
         names,
@@ -166,17 +163,16 @@ def build_cluster(
         model=tuple(_model(node, arrays.models) for node in here),
         running=tuple(running),
         asleep=asleep if asleep.any() else None,
-        by_slurm=by_slurm,
-        starting=starting,
+        **not_started,
         preemption=slurm.preemption,
     )
 
 
 def _not_started(
     free: BoolArray, holds: Sequence[Hold], places: Mapping[str, int]
-) -> tuple[BoolArray, BoolArray | None, BoolArray | None]:
-    """(``free`` without GPUs that Slurm may give to a released job, these, nodes on which jobs with
-    exact GPUs are about to start)."""
+) -> tuple[BoolArray, dict[str, BoolArray | None]]:
+    """(``free`` without GPUs that Slurm may give to a released job; `Cluster.by_slurm`, which has
+    these, and `Cluster.starting`)."""
     chosen = np.zeros(len(free), dtype=np.bool_)
     starting = chosen.copy()
     for hold in holds:
@@ -184,16 +180,19 @@ def _not_started(
         (chosen if hold.gpus else starting)[rows] = True
     by_slurm = free & chosen[:, None] if chosen.any() else None
     free = free & ~chosen[:, None]
-    return free, by_slurm, starting if starting.any() else None
+    return free, {"by_slurm": by_slurm, "starting": starting if starting.any() else None}
 
 
 def _gpus(
-    nodes: Sequence[SlurmNode], known: Sequence[Sequence[int]], width: int, busy: Set[str]
+    nodes: Sequence[SlurmNode],
+    known: Sequence[tuple[Sequence[int], bool]],
+    width: int,
+    busy: Set[str],
 ) -> tuple[BoolArray, BoolArray, BoolArray]:
     """(N, W) installed GPUs, usable ones, and those of them that no running job holds."""
     installed = np.zeros((len(nodes), width), dtype=np.bool_)
     exists, free = installed.copy(), installed.copy()
-    for i, (node, all_slots) in enumerate(zip(nodes, known, strict=True)):
+    for i, (node, (all_slots, _)) in enumerate(zip(nodes, known, strict=True)):
         installed[i, list(all_slots)] = not node.states & _NEVER_BACK
         if is_usable(node):
             slots = [s for s in all_slots if s not in node.gpus_drained]
@@ -339,37 +338,6 @@ def _model(node: SlurmNode, models: Mapping[str, str]) -> str | None:
     """GPU model of a node, from its feature ``gpu_MODEL``, else from the probe."""
     named = [feature for feature in node.features if feature.startswith("gpu_")]
     return min(named).removeprefix("gpu_") if named else models.get(node.name)
-
-
-def hold_of_left(
-    gated: GatedJob,
-    nodes: Sequence[str],
-    partitions: Mapping[str, SlurmPartition],
-    app_class: str,
-    now: float,
-) -> Hold:
-    """The hold of a released job of which Slurm chooses nodes and GPUs; ``now``: Unix seconds.
-
-    CPUs and memory do not count: on which nodes it gets them is not known.
-    """
-    job = gated.job
-    there = set().union(*(partitions[p].nodes for p in job.partitions if p in partitions))
-    there &= set(job.req_nodes) or there
-    there -= {*job.exc_nodes}
-    names = tuple(name for name in nodes if name in there)
-    part = part_of(job)
-    return Hold(
-        job_id=job.id,
-        nodes=names,
-        slots=(),
-        gpus_per_node=0,
-        cpus_per_node=0,
-        memory_mb_per_node=0,
-        end_s=now + job.time_limit_s,
-        app_class=app_class,
-        gpus=max(1, part.gpus),
-        shards=part.shards,
-    )
 
 
 def hold_of(

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,7 @@ from slurm_gpu_aware.admission.snapshot import Hold, is_usable
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.gated_job import GatedJob, GatedJobs, queue_order
 from slurm_gpu_aware.gate.owner_change import is_changed
-from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.profile import Profile
-from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.movable import Move
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.selector.backoff import Backoff
@@ -40,17 +37,18 @@ from slurm_gpu_aware.selector.placer import Placer
 from slurm_gpu_aware.selector.policy_in_force import PolicyInForce
 from slurm_gpu_aware.selector.postponements import Postponements
 from slurm_gpu_aware.selector.promises import Promises
+from slurm_gpu_aware.selector.round_planner import RoundPlanner
 from slurm_gpu_aware.selector.round_state import Outcome, View
 from slurm_gpu_aware.selector.site_power import SitePower, lowering_first
 from slurm_gpu_aware.selector.site_reader import SiteReader
 from slurm_gpu_aware.selector.start_monitor import StartMonitor
+from slurm_gpu_aware.selector.turns import Turns
 from slurm_gpu_aware.selector.verdicts import Verdicts
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation, split_arrays
 
 log = logging.getLogger(__name__)
 
-_TRIES = 3  # starts of a job that is left to Slurm, before its gate opens for good in its turn
 _GATE_MARGIN_S = 5.0  # no job is bound if the gate may open within this time and one command's
 
 
@@ -74,10 +72,9 @@ class Rounds:
         """``wake`` starts another round because GPUs have become free.
 
         ``check_holder`` raises SourceError if another selector has taken the gate, by Slurm's
-        reservations. ``orders``:
-        folder of the orders for clock agents, if the site has them.
+        reservations. ``orders``: folder of the orders for clock agents, if the site has them.
         """
-        self._check_holder, self._wake = check_holder, wake
+        self._check_holder = check_holder
         self._client, self._config, self._ledger = client, config, ledger
         self._clock, self._timer = clock, timer
         self._gate_held_until = gate_held_until
@@ -112,7 +109,9 @@ class Rounds:
         self._classes = KnownClasses(config, ledger)
         self.estimates = Estimates(config)
         self._due = DueDates(config.due_dates, ledger, self.estimates, self.mover.under_way)
-        self._unplaceable: dict[int, str] = {}
+        self._turns = Turns(self._backoff, wake)
+        parts = self.policy, self.power, self.mover, self._postponements, self._due
+        self._planner = RoundPlanner(*parts)
         self._promises = Promises()
         self._guard = HeadGuard(client, config.gate.guard_head, timer)
         self.ids: dict[int, str] = {}
@@ -171,7 +170,7 @@ class Rounds:
                     forget(known)
             with contained("holding pool"):
                 self._pool.tidy(pending)
-            self._unplaceable = {n: r for n, r in self._unplaceable.items() if n in self.ids}
+            self._turns.forget(self.ids)
         outcome.took_s = self._timer() - started
         return outcome
 
@@ -254,16 +253,9 @@ class Rounds:
         context = self._kept.renew(context, self.estimates.reader.version)
         lost = frozenset(name for name, node in context.nodes.items() if not is_usable(node))
         self.start_monitor.watch(view.released, lost, grace_s=context.rules.grace_s)
-        licences = Licences(self._client)
-        candidates = Candidates(
-            context,
-            self._backoff,
-            licences,
-            self._pool,
-            self.estimates,
-            kept=self._kept,
-            unplaceable=self._unplaceable,
-        )
+        given = context, self._backoff, Licences(self._client), self._pool, self.estimates
+        known = self._turns.unplaceable
+        candidates = Candidates(*given, kept=self._kept, unplaceable=known)
         candidates.sort_out(view.parked, view.jobs)
         return candidates
 
@@ -283,14 +275,27 @@ class Rounds:
             with contained("power orders"):
                 self.power.carry_out(ordered, context.cluster, self.policy.settings)
         with contained("verdicts"):
-            impossible = infeasible(plan.waiting, candidates.to_plan, view.parked, context)
-            self._leave_in_turn(impossible, candidates)
-        plan, for_good = self._opened_for_good(plan, candidates)
+            given = candidates.to_plan, view.parked, context
+            self._turns.leave(infeasible(plan.waiting, *given), candidates)
+        plan, for_good = self._turns.opened_for_good(plan, candidates)
         leave += for_good
         self._tell_waiting(candidates, plan)
         if not (view.gate_held and self._gate_held(self._clock())):
             log.warning("the gate is not held: no job is placed until it is")
             return
+        stay = self._place(view, outcome, candidates, plan, planning_s)
+        outcome.planned = record if outcome.placed else None
+        if moves and self._gate_held(self._clock()):
+            with contained("moves"):
+                self.mover.begin(moves, view.gated, context.cluster.nodes, context.now)
+        if self._gate_held(self._clock()):
+            self._keep_waiting(view, outcome, candidates, plan, stay)
+
+    def _place(
+        self, view: View, outcome: Outcome, candidates: Candidates, plan: Plan, planning_s: float
+    ) -> Sequence[GatedJob]:
+        """Place, leave and restore jobs; return the parked ones that stay as they are."""
+        leave, nodes = candidates.leave, candidates.context.cluster.nodes
         left, stays = {job.id for job, _ in leave}, dict[str, str]()
         with contained("jobs that are left to Slurm"):
             left, stays = self._leaver.leave(leave, view.now, view.split)
@@ -309,33 +314,38 @@ class Rounds:
             self._pool.take([job for job in untried if self._pool.holds(job.job)])
         if assignments and self._gate_held(self._clock()):
             with contained("guard of the head"):
-                self._guard.drop(
-                    {context.cluster.nodes[node] for one in assignments for node in one.nodes}
-                )
-            given = assignments, candidates.to_plan, context.cluster.nodes
+                self._guard.drop({nodes[node] for one in assignments for node in one.nodes})
+            given = assignments, candidates.to_plan, nodes
             outcome.placed, failed = self._placer.place(*given, planning_s)
             with contained("power of placed jobs"):
                 self.power.placed(outcome.placed, plan, candidates.to_plan)
-            outcome.planned = record
             for job_id, why in failed.items():
                 self._backoff.punish(job_id, why=why)
                 candidates.waits(job_id, why)
         elif assignments:
             log.warning("the gate is about to open: no job is placed until it is held again")
-        if moves and self._gate_held(self._clock()):
-            with contained("moves"):
-                self.mover.begin(moves, view.gated, context.cluster.nodes, context.now)
-        if self._gate_held(self._clock()):
-            with contained("guard of the head"):
-                from slurm_gpu_aware.planning.apart import guarded
+        return stay
 
-                self._guard.keep(guarded(plan, context.cluster), self._gate_held_until())
-            arrays = {candidates.to_plan[job_id].gated.job.array_id for job_id in chosen}
-            with contained("holding pool"):
-                split = view.split | arrays
-                outcome.unpooled = self._fill_pool(stay, split, len(context.nodes))
-            with contained("comments of waiting jobs"):
-                self._comments.tell(stay, outcome.waiting, view.split | arrays)
+    def _keep_waiting(
+        self,
+        view: View,
+        outcome: Outcome,
+        candidates: Candidates,
+        plan: Plan,
+        stay: Sequence[GatedJob],
+    ) -> None:
+        """Guard the head's GPUs, fill the holding pool, show in jobs why they wait."""
+        from slurm_gpu_aware.planning.apart import guarded
+
+        context = candidates.context
+        with contained("guard of the head"):
+            self._guard.keep(guarded(plan, context.cluster), self._gate_held_until())
+        arrays = {candidates.to_plan[one.job_id].gated.job.array_id for one in plan.assignments}
+        with contained("holding pool"):
+            split = view.split | arrays
+            outcome.unpooled = self._fill_pool(stay, split, len(context.nodes))
+        with contained("comments of waiting jobs"):
+            self._comments.tell(stay, outcome.waiting, view.split | arrays)
 
     def _tell_waiting(self, candidates: Candidates, plan: Plan) -> None:
         """Add the jobs that wait for GPUs, with their reasons."""
@@ -372,106 +382,14 @@ class Rounds:
         """Moves that begin, the plan, its record; jobs with which it fails are left to Slurm."""
         isolation = Isolation(candidates.to_plan)
         try:
-            moved, moves, plan, record = self._plan_without(isolation, candidates, view, profile)
+            moved, moves, plan, record = self._planner.plan(isolation, candidates, view, profile)
         except Exception:
             if view.gate_held and self._gate_held(self._clock()):
-                self._leave_in_turn(isolation.left(view.parked), candidates)
+                self._turns.leave(isolation.left(view.parked), candidates)
                 self._leaver.leave(candidates.leave, view.now, view.split)
             raise
         plan = replace(plan, assignments=(*moved, *plan.assignments))
         plan = candidates.in_task_order(plan)
-        self._leave_in_turn(isolation.left(view.parked), candidates)
-        self._leave_in_turn(without_policy(plan, candidates.to_plan, view.parked), candidates)
+        self._turns.leave(isolation.left(view.parked), candidates)
+        self._turns.leave(without_policy(plan, candidates.to_plan, view.parked), candidates)
         return moves, plan, record
-
-    def _leave_in_turn(self, jobs: Sequence[tuple[GatedJob, str]], candidates: Candidates) -> None:
-        """Plan these records by counts from the next round on; leave those that are, at once."""
-        for job, reason in jobs:
-            if candidates.planned_by_counts(job):
-                candidates.leave.append((job, reason))
-            else:
-                log.info("job %s is left to Slurm in its turn: %s", job.id, reason)
-                self._unplaceable[job.job.raw_id] = reason
-                self._wake()
-
-    def _opened_for_good(
-        self, plan: Plan, candidates: Candidates
-    ) -> tuple[Plan, list[tuple[GatedJob, str]]]:
-        """The plan without jobs whose gate opens for good, and these, each with the reason.
-
-        Slurm alone knows what a job lacks that fits by counts and did not start several times. It
-        passes none, as no job before it waits.
-        """
-        good = [
-            one.job_id
-            for one in plan.assignments
-            if candidates.to_plan[one.job_id].request.left is not None
-            and self._backoff.failures(one.job_id) >= _TRIES
-            and "behind" not in one.why
-        ]
-        rest = tuple(one for one in plan.assignments if one.job_id not in good)
-        jobs = [candidates.to_plan[job_id] for job_id in good]
-        left = [(one.gated, one.request.left.reason) for one in jobs if one.request.left]
-        return replace(plan, assignments=rest), left
-
-    def _plan_without(
-        self, isolation: Isolation, candidates: Candidates, view: View, profile: Profile | None
-    ) -> tuple[Sequence[Assignment], Sequence[Move], Plan, Callable[[], Mapping[str, Any]]]:
-        """Jobs that are back from a move, moves that begin, the plan of the others, its record."""
-        from slurm_gpu_aware.planning.moved import begun, place_moved
-        from slurm_gpu_aware.planning.record import record_round
-        from slurm_gpu_aware.planning.round import plan_round
-        from slurm_gpu_aware.planning.sharing import split_queue, with_shards
-
-        context = candidates.context
-        cluster, now = context.cluster, context.now
-        settings, options = self.policy.settings, self.policy.options
-        power, dates = None, self._due
-        with contained("power limit"):
-            power = self.power.state(cluster, profile, settings, self.mover.under_way.power_w)
-
-        def dated(queue: Sequence[Request]) -> Sequence[Request]:
-            return dates.queue(queue, candidates.to_plan, self.mover.restart_s)
-
-        queue: Sequence[Request] = [one.request for one in candidates.to_plan.values()]
-        noted, tabled = self._postponements.noted, self.power.tabled
-        for part, step in ("postponements", noted), ("due dates", dated), ("power", tabled):
-            with contained(part):
-                queue, _ = isolation.run(step, queue)
-        split, _ = isolation.run(lambda queue: split_queue(queue, context.cluster), queue)
-        queue, cluster = split.queue, split.cluster
-        moved: Sequence[Assignment] = ()
-        targets: Mapping[str, Assignment] = {}
-        with contained("moves under way"):
-            targets = self.mover.under_way.targets(cluster.nodes, queue, now) if queue else {}
-        if targets:
-            (moved, queue, cluster, power), _ = isolation.run(
-                lambda queue: place_moved(
-                    targets, queue, cluster, settings, now, policy_options=options, power=power
-                ),
-                queue,
-            )
-        moves: Sequence[Move] = ()
-        if view.complete:
-            tables = self.power.tables
-            with contained("moves"):
-                planned = self.mover.plan(
-                    view.gated, context, queue, cluster, self.policy, tables, dates, power
-                )
-                cluster, power = begun(cluster, planned, settings, now, power)
-                moves = planned
-        given = cluster, settings, now
-        plan, queue = isolation.run(
-            lambda queue: plan_round(queue, *given, policy_options=options, power=power), queue
-        )
-        record = partial(record_round, queue, *given, plan, options, power=power)
-        fill = partial(with_shards, plan, split, *given)
-        plan = isolation.run(fill, split.sharing)[0]
-        with contained("notes on performance models"):
-            plan = self.power.noted(plan, queue)
-        with contained("postponements"):
-            self._postponements.note(plan)
-        with contained("due dates"):
-            dates.note_impossible(plan.due, now)
-        self.mover.wake_s = min(self.mover.wake_s, plan.wake_s)
-        return moved, moves, plan, record
