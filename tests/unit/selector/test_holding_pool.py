@@ -355,6 +355,16 @@ def test_slurm_has_saved_a_pool_before_jobs_name_it(slurm: SlurmFolder) -> None:
     assert pooled(slurm) == ["9"]
 
 
+def test_a_round_fills_the_pool_for_a_short_time_only(slurm: SlurmFolder) -> None:
+    bench = bench_of(slurm, *(aged(str(number)) for number in range(11, 41)))
+    bench.update_s = 0.015
+    jobs = [slurm_job(number) for number in range(11, 41)]
+    assert bench.pool.put(jobs, bench.wall + 60.0) == 14
+    assert len(pooled(slurm)) == 16
+    assert bench.pool.put(jobs[16:], bench.wall + 60.0) == 0
+    assert len(pooled(slurm)) == 30
+
+
 def test_the_heartbeat_holds_the_gate_before_it_puts_the_pool_off(slurm: SlurmFolder) -> None:
     bench = full_node(slurm, aged("9"))
     slurm.forget_calls()
