@@ -495,3 +495,25 @@ def test_an_unused_pool_is_removed(slurm: SlurmFolder) -> None:
     bench.steady += 2.0
     bench.rounds.run()
     assert pools(slurm) == []
+
+
+@pytest.mark.parametrize(("first", "placed"), [("AssocGrpGRES", ["9"]), ("Licenses", ["7", "8"])])
+def test_behind_a_job_that_a_limit_holds_no_job_like_it_is_tried(
+    slurm: SlurmFolder, first: str, placed: list[str]
+) -> None:
+    """Slurm looks at the first of them first, so what it shows of the others is older."""
+    other = parked("9", user_id=1002, user_name="bob")
+    slurm.write([parked(reason=first), parked("8", reason="None"), other], ["n1"])
+    bench = RoundsBench(slurm)
+    outcome = bench.rounds.run()
+    assert sorted(outcome.placed) == placed
+    reasons = {one["job_id"]: one["reason"] for one in outcome.waiting}
+    if first != "Licenses":
+        assert reasons["7"] == "held by AssocGrpGRES"
+        assert reasons["8"] == "a limit holds job 7, which is like it: AssocGrpGRES"
+
+
+def test_a_limit_that_holds_a_later_job_holds_no_earlier_one(slurm: SlurmFolder) -> None:
+    """Slurm tries only the first jobs of its queue in each pass."""
+    slurm.write([parked(), parked("8", reason="AssocGrpGRES")], ["n1"])
+    assert RoundsBench(slurm).rounds.run().placed == ["7"]
