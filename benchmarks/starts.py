@@ -268,7 +268,7 @@ def main() -> None:
     unknown = set(given.parts) - set(PARTS)
     if unknown:
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
-    found = []
+    found: list[dict[str, Any]] = []
     try:
         for name in given.parts or PARTS:
             found.append(run(name, given))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -21,7 +21,7 @@ from slurm_gpu_aware.planning.estimates import Estimate
 from slurm_gpu_aware.planning.plan import Plan, Waiting
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.estimates import Estimates
-from slurm_gpu_aware.selector.holding_pool import PLANNABLE, HoldingPool, alike, limits
+from slurm_gpu_aware.selector.holding_pool import PLANNABLE, HoldingPool, alike, is_limit, limits
 from slurm_gpu_aware.selector.kept_candidates import KeptCandidates
 from slurm_gpu_aware.selector.waiting_jobs import EARLIER_TASK
 from slurm_gpu_aware.slurm.client import SlurmClient
@@ -154,6 +154,7 @@ class Candidates:
     def sort_out(self, parked: Sequence[GatedJob], jobs: Sequence[SlurmJob]) -> None:
         """Assign every parked job. Raises SourceError if Slurm does not answer."""
         limited = limits(gated.job for gated in parked)
+        earlier: dict[Hashable, SlurmJob] = {}  # held by a limit: Slurm looks at these first
         self._room = _task_room(jobs, self.context.config.gate.licence)
         for job in jobs:
             if job.het_id not in (None, job.raw_id) and job.state == "PENDING":
@@ -162,8 +163,11 @@ class Candidates:
             job = gated.job
             kind = alike(job)
             unseen = self.pool.holds(job) or gated.only_deferred
-            shown = limited.get(kind) if unseen else None
-            if shown is not None and not self.pool.may_try(kind):
+            shown = (limited if unseen else earlier).get(kind)
+            if is_limit(job):
+                shown = None
+                earlier.setdefault(kind, job)
+            if shown is not None and not (unseen and self.pool.may_try(kind)):
                 self.blocked += 1
                 why = f"a limit holds job {shown.id}, which is like it: {shown.reason}"
                 self.waits(job.id, why)

@@ -65,7 +65,7 @@ def limits(jobs: Iterable[SlurmJob]) -> dict[Hashable, SlurmJob]:
     """For each kind of jobs the first one, not in a pool, that a limit holds."""
     limited: dict[Hashable, SlurmJob] = {}
     for job in jobs:
-        if job.holding_pool is None and _is_limit(job):
+        if job.holding_pool is None and is_limit(job):
             limited.setdefault(alike(job), job)
     return limited
 
@@ -80,7 +80,7 @@ def spare(jobs: Iterable[GatedJob], room: int, split: Set[int | None]) -> list[S
         for gated in jobs
         if gated.job.reservation is None
         and not kept_tasks(gated.original)  # an update must not change its tasks
-        and (gated.job.reason in PLANNABLE or _is_limit(gated.job) or gated.only_deferred)
+        and (gated.job.reason in PLANNABLE or is_limit(gated.job) or gated.only_deferred)
     ]
     shown = {job.id for job in limits(tried).values()} if len(tried) > room else set()
     fit = (j for j in tried[room:] if _ages_there(j) and _is_whole(j, split) and j.id not in shown)
@@ -107,7 +107,7 @@ def _is_whole(job: SlurmJob, split: Set[int] | Set[int | None]) -> bool:
     return job.array_tasks is None or job.array_id not in split
 
 
-def _is_limit(job: SlurmJob) -> bool:
+def is_limit(job: SlurmJob) -> bool:
     """Whether a limit of accounting holds it, which Slurm checks only when it tries a job."""
     return job.reason.startswith(("QOS", "Assoc"))
 

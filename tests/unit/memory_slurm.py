@@ -192,6 +192,8 @@ class MemorySlurm:
     def __init__(self, folder: Path, timeout_s: float = 20.0) -> None:
         self._folder = folder
         self.unread: frozenset[int] = frozenset()
+        self.parking_licence = ""
+        self._known: dict[str, SlurmJob | None] = {}
 
     @contextmanager
     def _asked(self, *call: object) -> Iterator[State]:
@@ -218,7 +220,11 @@ class MemorySlurm:
 
     def jobs(self) -> list[SlurmJob]:
         with self._asked("jobs") as state:
-            found = [(job["job_id"], job_as_read(job)) for job in state["jobs"]]
+            shown = [(json.dumps(job, sort_keys=True), job) for job in state["jobs"]]
+        known = self._known
+        # As the client does: a record that has not changed gives the same object.
+        self._known = {k: known[k] if k in known else job_as_read(job) for k, job in shown}
+        found = [(job["job_id"], self._known[text]) for text, job in shown]
         self.unread = frozenset(number for number, job in found if job is None)
         return [job for _, job in found if job is not None]
 

@@ -312,3 +312,22 @@ def test_after_a_round_that_failed_no_event_starts_the_next_at_once(
     selector._round("submit")
     assert selector._rest_s("submit") < 0.1
     selector.close()
+
+
+def test_the_pause_after_a_round_follows_its_cpu_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine a round waits for its turn, while freed GPUs stand idle."""
+    selector = selector_in(tmp_path, monkeypatch)
+
+    def waits() -> Outcome:
+        time.sleep(0.5)
+        return Outcome(took_s=0.5)
+
+    monkeypatch.setattr(selector._rounds, "run", waits)
+    selector._round("end")
+    assert selector._rest_s("end") < 0.25
+    selector._cost_s, selector._finished = 1.0, time.monotonic()
+    assert selector._rest_s("end") == pytest.approx(1.0, abs=0.5)
+    assert selector._rest_s("submit") == pytest.approx(4.0, abs=0.5)
+    selector.close()

@@ -355,6 +355,16 @@ def test_slurm_has_saved_a_pool_before_jobs_name_it(slurm: SlurmFolder) -> None:
     assert pooled(slurm) == ["9"]
 
 
+def test_a_round_fills_the_pool_for_a_short_time_only(slurm: SlurmFolder) -> None:
+    bench = bench_of(slurm, *(aged(str(number)) for number in range(11, 41)))
+    bench.update_s = 0.015
+    jobs = [slurm_job(number) for number in range(11, 41)]
+    assert bench.pool.put(jobs, bench.wall + 60.0) == 14
+    assert len(pooled(slurm)) == 16
+    assert bench.pool.put(jobs[16:], bench.wall + 60.0) == 0
+    assert len(pooled(slurm)) == 30
+
+
 def test_the_heartbeat_holds_the_gate_before_it_puts_the_pool_off(slurm: SlurmFolder) -> None:
     bench = full_node(slurm, aged("9"))
     slurm.forget_calls()
@@ -485,3 +495,25 @@ def test_an_unused_pool_is_removed(slurm: SlurmFolder) -> None:
     bench.steady += 2.0
     bench.rounds.run()
     assert pools(slurm) == []
+
+
+@pytest.mark.parametrize(("first", "placed"), [("AssocGrpGRES", ["9"]), ("Licenses", ["7", "8"])])
+def test_behind_a_job_that_a_limit_holds_no_job_like_it_is_tried(
+    slurm: SlurmFolder, first: str, placed: list[str]
+) -> None:
+    """Slurm looks at the first of them first, so what it shows of the others is older."""
+    other = parked("9", user_id=1002, user_name="bob")
+    slurm.write([parked(reason=first), parked("8", reason="None"), other], ["n1"])
+    bench = RoundsBench(slurm)
+    outcome = bench.rounds.run()
+    assert sorted(outcome.placed) == placed
+    reasons = {one["job_id"]: one["reason"] for one in outcome.waiting}
+    if first != "Licenses":
+        assert reasons["7"] == "held by AssocGrpGRES"
+        assert reasons["8"] == "a limit holds job 7, which is like it: AssocGrpGRES"
+
+
+def test_a_limit_that_holds_a_later_job_holds_no_earlier_one(slurm: SlurmFolder) -> None:
+    """Slurm tries only the first jobs of its queue in each pass."""
+    slurm.write([parked(), parked("8", reason="AssocGrpGRES")], ["n1"])
+    assert RoundsBench(slurm).rounds.run().placed == ["7"]

@@ -251,6 +251,26 @@ def test_at_the_end_a_busy_store_is_tried_once_more(
         assert len(Ledger(store).decisions("7")) == 1
 
 
+def test_what_is_written_later_is_one_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = LedgerWriter(tmp_path / "store.db")
+    writer.event("7", "parked", {}, 1.0)
+    assert writer._store is not None
+    said: list[str] = []
+    writer._store._connection.set_trace_callback(said.append)
+    with writer.later():
+        for number in range(20):
+            writer.event(str(number), "released", {}, 1.0)
+        writer.event("7", "no such kind", {}, 1.0)
+        writer.event("7", "started", {}, 1.0)
+        assert said == []
+    assert said.count("COMMIT") == 1
+    assert writer.first_event("19", "released")
+    assert writer.first_event("7", "started")
+    writer.close()
+
+
 def test_what_the_ledger_refuses_is_dropped_alone(tmp_path: Path) -> None:
     writer = LedgerWriter(tmp_path / "store.db")
     writer.event("7", "no such kind", {}, 1.0)

@@ -6,7 +6,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from struct import Struct
 from types import SimpleNamespace
@@ -19,8 +19,8 @@ from memory_slurm import job_record, node_record
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm import client as slurm_client
 from slurm_gpu_aware.slurm import libslurm
-from slurm_gpu_aware.slurm.client import SlurmClient, _named, open_client
-from slurm_gpu_aware.slurm.libslurm import Libslurm, SlurmError, decode, records
+from slurm_gpu_aware.slurm.client import SlurmClient, _lanes, _named, open_client
+from slurm_gpu_aware.slurm.libslurm import Call, Libslurm, SlurmError, decode, records
 from slurm_gpu_aware.slurm.libslurm_fields import JOB, LICENSE, NODE, RecordKind
 from slurm_gpu_aware.slurm.updates import JobUpdate
 
@@ -60,6 +60,21 @@ class Library:
         if function == "aware_job":
             self.asked.append(given[0])
         return self.found[function]
+
+    def reply(self, function: str, *given: Any) -> bytes:
+        found = self.records(function, *given)
+        return b"".join(Struct("=I").pack(len(record)) + record for record in found)
+
+    ask = reply
+
+    def together(self, works: Sequence[Callable[[], Any]], *_: Any) -> list[Any]:
+        return [work() for work in works]
+
+    def begin(self, work: Callable[[], Any]) -> Call[Any]:
+        call: Call[Any] = Call(1.0)
+        call.outcome.append(work())
+        call.done.set()
+        return call
 
 
 @pytest.fixture
@@ -301,7 +316,58 @@ def test_after_its_time_no_update_of_a_batch_follows(
         client.update_jobs([JobUpdate(str(n), (("Extra", "x"),)) for n in range(1, 9)])
     go.set()
     assert ended.wait(10)
-    assert sent == ["1"]
+    assert sorted(sent) == ["1", "2", "3", "4"]  # the first of each lane
+
+
+def test_updates_of_one_job_or_array_stay_in_order() -> None:
+    ids = ["5", "98_1", "6", "98_2", "5", "7", "8", "98"]
+    lanes = _lanes([(job_id, {}, {"number": n}) for n, job_id in enumerate(ids)])
+    assert len(lanes) == 4
+    for of in (["5"], ["98_1", "98_2", "98"]):
+        (lane,) = (lane for lane in lanes if lane[0][0] in of)
+        assert [job_id for job_id, _, _ in lane if job_id in of] == [i for i in ids if i in of]
+
+
+def test_works_are_done_at_the_same_time(loaded: Libslurm) -> None:
+    meet = threading.Barrier(3)
+    assert len(loaded.together([meet.wait] * 3, 5.0)) == 3
+
+
+def test_the_error_of_a_work_is_raised(loaded: Libslurm) -> None:
+    def fails() -> int:
+        raise SlurmError("no", 1)
+
+    with pytest.raises(SlurmError, match="no"):
+        loaded.together([lambda: 7, fails], 5.0)
+
+
+def test_what_was_asked_ahead_is_not_asked_again(library: Library) -> None:
+    library.found["aware_nodes"] = [encoded(NODE, node_record("n1"))]
+    client = SlurmClient(1.0)
+    client.ask_ahead("nodes")
+    library.found["aware_nodes"] = []
+    assert [node.name for node in client.nodes()] == ["n1"]
+    assert client.nodes() == []
+
+
+def test_slurms_passes_do_not_change_a_parked_job(library: Library) -> None:
+    client = SlurmClient(1.0)
+    client.parking_licence = "gpuaware"
+    read = []
+    for at, flags in ((5, 1 << 19), (6, 1 << 19 | 1 << 40)):
+        passed = {"last_sched_eval": at, "bitflags": flags}
+        parked = job(7, licenses="gpuaware:1", **passed)
+        library.found["aware_jobs"] = [
+            parked,
+            job(8, **passed),
+            job(9, licenses="other:1", **passed),
+        ]
+        read.append(client.jobs())
+    assert [a is b for a, b in zip(*read, strict=True)] == [True, False, False]
+    assert [one.tried_at_s for one in read[1]] == [None, 6.0, 6.0]
+    assert not any(one.enforce_binding for one in read[1])
+    library.found["aware_jobs"] = [job(7, licenses="gpuaware:1", bitflags=1 << 4)]
+    assert client.jobs()[0].enforce_binding
 
 
 def test_calls_that_do_not_return_are_bounded(

@@ -1,0 +1,157 @@
+"""Candidates kept from round to round: what drops them, and that nothing else does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from memory_slurm import node_record, reservation_record
+from rounds_bench import RoundsBench
+from slurm_folder import SlurmFolder, parked
+
+from slurm_gpu_aware.admission import translate
+from slurm_gpu_aware.planning.estimates import JobKind
+from slurm_gpu_aware.selector import candidates as module
+
+
+@pytest.fixture
+def bench(slurm: SlurmFolder) -> RoundsBench:
+    """Jobs 7 and 8 wait: their node has no two free GPUs."""
+    slurm.write([parked(), parked("8")], ["n1"])
+    slurm.set(
+        nodes=[node_record("n1", gres_used="gpu:g0:1(IDX:0),gpu:g1:1(IDX:1),gpu:g2:1(IDX:2)")]
+    )
+    bench = RoundsBench(slurm)
+    bench.rounds.run()  # it writes into the jobs why they wait
+    return bench
+
+
+@pytest.fixture
+def translated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Ids of the jobs that are translated."""
+    ids: list[str] = []
+
+    def counted(gated: Any, context: Any) -> Any:
+        ids.append(gated.id)
+        return translate.to_request(gated, context)
+
+    monkeypatch.setattr(module, "to_request", counted)
+    return ids
+
+
+def test_unchanged_jobs_are_translated_once(bench: RoundsBench, translated: list[str]) -> None:
+    for _ in range(3):
+        assert bench.rounds.run().queued == 2
+    assert sorted(translated) == ["7", "8"]
+
+
+def test_a_changed_job_is_translated_again_and_no_other(
+    slurm: SlurmFolder, bench: RoundsBench, translated: list[str]
+) -> None:
+    bench.rounds.run()
+    translated.clear()
+    slurm.change("8", priority=7)
+    bench.rounds.run()
+    assert translated == ["8"]
+
+
+def add_run(slurm: SlurmFolder, bench: RoundsBench) -> None:
+    reader = bench.rounds.estimates.reader
+    reader.history.add(JobKind("alice", "x", "", 2, 60.0), 30.0)
+    reader.version += 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda slurm, bench: slurm.set(
+            nodes=[*slurm.get("nodes"), node_record("n2", gres_used="gpu:g0:1(IDX:0-2)")]
+        ),
+        lambda slurm, bench: slurm.set(
+            nodes=[node | {"features": "new"} for node in slurm.get("nodes")]
+        ),
+        lambda slurm, bench: slurm.set(
+            nodes=[node | {"state": "MIXED+DRAIN"} for node in slurm.get("nodes")]
+        ),
+        lambda slurm, bench: slurm.set(tiers={"gpu": 7}),
+        lambda slurm, bench: slurm.reserve(
+            *slurm.get("reservations"), reservation_record("maintenance", node_list="n1")
+        ),
+        add_run,
+    ],
+    ids=["node", "features", "drain", "partition", "reservation", "history"],
+)
+def test_a_change_of_the_site_drops_all(
+    slurm: SlurmFolder,
+    bench: RoundsBench,
+    translated: list[str],
+    change: Callable[[SlurmFolder, RoundsBench], None],
+) -> None:
+    bench.rounds.run()
+    translated.clear()
+    change(slurm, bench)
+    bench.rounds.run()
+    assert sorted(translated) == ["7", "8"]
+
+
+def test_what_jobs_use_of_a_node_drops_nothing(
+    slurm: SlurmFolder, bench: RoundsBench, translated: list[str]
+) -> None:
+    bench.rounds.run()
+    translated.clear()
+    slurm.set(nodes=[node | {"alloc_cpus": 3} for node in slurm.get("nodes")])
+    bench.rounds.run()
+    assert translated == []
+
+
+def test_beside_a_reservation_of_nodes_nothing_is_kept(
+    slurm: SlurmFolder, bench: RoundsBench, translated: list[str]
+) -> None:
+    held = reservation_record("maintenance", node_list="n2")
+    slurm.reserve(*slurm.get("reservations"), held)
+    bench.rounds.run()
+    bench.rounds.run()
+    assert sorted(translated) == ["7", "7", "8", "8"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"partition": "gpu,gpu2"},
+        {"time_min": 5},
+        {"comment": "class=auto"},
+        {"pn_min_memory": 0},
+        {"admin_comment": "gpuaware/1;tn=gres/gpu:2;mc=1;nn=1-2", "num_nodes": 1, "max_nodes": 2},
+    ],
+    ids=["partitions", "time-min", "class", "memory", "nodes"],
+)
+def test_what_rests_on_free_resources_or_other_jobs_is_not_kept(
+    slurm: SlurmFolder, bench: RoundsBench, translated: list[str], fields: dict[str, Any]
+) -> None:
+    slurm.change("8", **fields)
+    bench.rounds.run()
+    bench.rounds.run()
+    assert translated.count("7") == 1
+    assert translated.count("8") == 2
+
+
+def test_a_job_that_could_not_start_is_translated_again(
+    bench: RoundsBench, translated: list[str]
+) -> None:
+    bench.rounds.run()
+    translated.clear()
+    bench.rounds._backoff.punish("8", misplaced=True)
+    bench.steady += 10_000.0
+    bench.rounds.run()
+    assert translated == ["8"]
+
+
+def test_a_kept_job_is_placed_when_its_gpus_are_free(
+    slurm: SlurmFolder, bench: RoundsBench, translated: list[str]
+) -> None:
+    bench.rounds.run()
+    bench.rounds.run()
+    slurm.set(nodes=[node_record("n1")])
+    assert sorted(bench.rounds.run().placed) == ["7", "8"]
+    assert sorted(translated) == ["7", "8"]
