@@ -112,7 +112,6 @@ fields = st.fixed_dictionaries(
         "cpus_per_task": st.integers(1, 64),
         "ntasks_per_node": st.integers(1, 64),
         "min_cpus": count,
-        "req_nodes": names,
         "exc_nodes": names,
         "licenses": names,
         "tres_freq": text,

@@ -341,7 +341,7 @@ def test_an_orphan_cannot_be_changed(filter_: Filter) -> None:
     assert filter_.modify(ORPHAN, time_limit=5).rc == SUCCESS
 
 
-# Jobs that are left to Slurm ------------------------------------------------------------------------
+# Jobs that are left to Slurm ----------------------------------------------------------------------
 
 LEFT_RECORD = "gpuaware/1;tn=gres/gpu:2;lic=matlab:1;mc=1;lf=--contiguous"
 OFF_RECORD = "gpuaware/1;tn=gres/gpu:2;lic=matlab:1;mc=1;lf=place%3Doff"

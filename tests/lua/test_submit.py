@@ -883,7 +883,7 @@ def test_before_there_are_models_only_the_environment_loses_a_type(
     before: dict[str, str],
     after: dict[str, str] | None,
 ) -> None:
-    """Pending jobs can then be changed when their nodes are; a job without a comment hears nothing."""
+    """Pending jobs can then change with their nodes; without a comment they hear nothing."""
     out = make_filter(**PLAIN).submit(environment=before, **fields)
     reason = "place=off" if "comment" in fields else "a GPU type"
     assert is_parked_and_left(out, fields).left == reason
