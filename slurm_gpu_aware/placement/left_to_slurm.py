@@ -8,6 +8,7 @@ first; a job that needs several nodes gets the emptiest, which are the fewest.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -47,6 +48,10 @@ class LeftPolicy(Policy):
         )
 
     def why_not(self, request: Request, cluster: Cluster) -> Reason:
+        if cluster.starting is not None:
+            started = _Room(request, replace(cluster, starting=None))
+            if started.place() is not None:
+                return Reason("other jobs are about to start on its nodes")
         room = _Room(request, cluster)
         exists = int(np.count_nonzero(cluster.exists & room.allowed[:, None]))
         if exists < request.gpus:
