@@ -15,7 +15,6 @@ from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError,
 from slurm_gpu_aware.admission.eligible import (
     allowed_nodes,
     eligible_nodes,
-    leave_if_shared,
     open_partitions,
     understood,
 )
@@ -98,10 +97,7 @@ def _nodes(entry: QueueEntry, limit_s: float) -> BoolArray:
         eligible = eligible_nodes(entry, limit_s)
     except CannotPlanError:
         return allowed  # only Slurm knows what its reservation leaves
-    if eligible.any():
-        return eligible
-    leave_if_shared(entry)
-    return allowed
+    return eligible if eligible.any() else allowed  # none is up: it waits for one
 
 
 def _same(mask: BoolArray, context: AdmissionContext) -> BoolArray:

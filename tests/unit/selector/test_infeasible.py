@@ -128,12 +128,14 @@ def test_without_common_indices_slurm_places_it(slurm: SlurmFolder, tasks: str |
     bench = RoundsBench(slurm)
     bench.rounds.run()
     bench.rounds.run()
-    numbers = ["98"] if tasks is None else [i for i in slurm.jobs if i != "8"]
-    for number in numbers:
-        assert slurm.jobs[number]["licenses"] == ""
-        assert ";st=by-Slurm;" in slurm.jobs[number]["admin_comment"].replace("/1;", ";")
-        assert slurm.jobs[number]["tres_per_node"] == "gres/gpu:2"
     assert slurm.jobs["8"]["state"] == "RUNNING"
+    assert slurm.jobs["98"]["licenses"] == "gpuaware:1"  # it waits for these GPUs, too
+    slurm.change("8", state="COMPLETED", nodes="", slots=[])
+    bench.rounds.run()
+    opened = [job for i, job in slurm.jobs.items() if i != "8" and job["licenses"] == ""]
+    (job,) = opened  # of an array one task, which takes all GPUs
+    assert ";st=by-Slurm;" in job["admin_comment"].replace("/1;", ";")
+    assert job["tres_per_node"] == "gres/gpu:2"
 
 
 def test_what_is_too_large_for_the_usable_nodes_waits(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from memory_slurm import node_record
 from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
 
@@ -146,3 +147,23 @@ def test_a_round_tells_why_slurm_will_choose(slurm: SlurmFolder) -> None:
     result = bench.rounds.run()
     (entry,) = [one for one in result.waiting if one["job_id"] == "7"]
     assert entry["reason"].endswith("; Slurm will choose its GPUs: place=off")
+
+
+@pytest.mark.parametrize("what", ["gres/shard:2", "gres/shard:a100:2", "gres/gpu:2"])
+def test_a_job_whose_nodes_are_all_down_waits_and_starts_when_they_return(
+    slurm: SlurmFolder, what: str
+) -> None:
+    node = {
+        "gres": "gpu:g0:1(S:0),gpu:g1:1(S:0),shard:g0:4(S:0),shard:g1:4(S:0)",
+        "gres_used": "gpu:g0:0(IDX:N/A),gpu:g1:0(IDX:N/A),shard:g0:0(0/4),shard:g1:0(0/4)",
+    }
+    record = f"gpuaware/1;tn={what};mc=1;lf=shards%20and%20MPS%20share%20GPUs"
+    slurm.write([left(tres_per_node=what, admin_comment=record, tres_req_str="cpu=1")], [])
+    bench = RoundsBench(slurm)
+    slurm.set(nodes=[node_record("n1", state="DOWN", **node)])
+    for _ in range(2):
+        assert bench.rounds.run().placed == []
+        assert not is_open(slurm, "7")
+    slurm.set(nodes=[node_record("n1", **node)])
+    assert bench.rounds.run().placed == ["7"]
+    assert ";sel=left:" not in slurm.jobs["7"]["admin_comment"]
