@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_gpu_aware.model.cluster import Cluster, Shards
-
 from slurm_gpu_aware.model.request import LeftToSlurm, Part, Request
 from slurm_gpu_aware.placement.left_to_slurm import LeftPolicy, left_demand
 
