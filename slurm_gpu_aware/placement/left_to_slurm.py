@@ -141,7 +141,7 @@ class _Room:
             whole = self.counts == self.cluster.exists.sum(axis=1)
             if self.cluster.cpus is not None:
                 whole &= self.cpus >= self.cluster.cpus
-            most = np.where(whole, self.counts, 0)
+            most = np.where(whole, most, 0)
         return most
 
     def _by_fit(self, able: BoolArray) -> list[int]:

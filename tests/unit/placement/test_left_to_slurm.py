@@ -179,6 +179,15 @@ def test_required_nodes_come_first():
     assert spread(job(Part(2), required=(1,)), cluster) is None
 
 
+def test_a_whole_node_needs_its_memory_too():
+    cluster = Cluster.uniform(2, 2, cpus_per_node=8, cpus=np.full(2, 8))
+    cluster.free_memory_mb[:] = 5, 9
+    request = job(Part(2, 2, cpus=8, memory_mb=8), whole_node=True)
+    assert spread(request, cluster) == {1: 2}
+    cluster.free_cpus[1] = 7
+    assert spread(request, cluster) is None
+
+
 def shared(free_shards, *, gpu_free):
     cluster = Cluster.uniform(2, 2, free=np.array([[gpu_free] * 2, [False] * 2]))
     total = np.full((2, 2), 4)
