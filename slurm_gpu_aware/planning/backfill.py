@@ -78,7 +78,7 @@ def reserve(
         return at(time_s)[0] is not None
 
     start_s = timeline.earliest(head, cluster)
-    if head.left is not None and fits(timeline.now):
+    if cluster.by_slurm is not None and fits(timeline.now):
         start_s = timeline.now  # as soon as the jobs on its nodes have started
     elif start_s <= timeline.now or not fits(start_s):  # it lacks more than GPUs
         ends = timeline.ends[bisect_left(timeline.ends, start_s) :]

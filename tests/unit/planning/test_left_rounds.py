@@ -183,6 +183,15 @@ def test_a_job_does_not_start_where_an_exact_one_starts_in_the_same_round():
     assert "other jobs are about to start on its nodes" in waiting.reason
 
 
+def test_no_job_passes_an_exact_one_that_waits_for_slurms_choice():
+    """It starts in the next round, as soon as the GPUs of the first are known."""
+    queue = [left(n, 1, priority=9.0 - n, limit=5.0, fixed=True) for n in (0, 2)]
+    queue.insert(1, exact(1, 1, priority=8.0, limit=5.0))
+    plan = planned(queue, Cluster.uniform(1, 2))
+    assert [a.job_id for a in plan.assignments] == ["0"]
+    assert plan.waiting[0].shadow_start_s == NOW
+
+
 # Properties ---------------------------------------------------------------------------------------
 
 
