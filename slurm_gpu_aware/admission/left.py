@@ -15,7 +15,6 @@ from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError,
 from slurm_gpu_aware.admission.eligible import (
     allowed_nodes,
     eligible_nodes,
-    leave_if_shared,
     open_partitions,
     understood,
 )
@@ -102,10 +101,7 @@ def _nodes(entry: QueueEntry, limit_s: float) -> tuple[BoolArray, BoolArray]:
         eligible = eligible_nodes(entry, limit_s)
     except CannotPlanError:
         return allowed, allowed  # only Slurm knows what its reservation leaves
-    if eligible.any():
-        return eligible, allowed
-    leave_if_shared(entry)
-    return allowed, allowed
+    return (eligible if eligible.any() else allowed), allowed  # none is up: it waits for one
 
 
 def _same(mask: BoolArray, context: AdmissionContext) -> BoolArray:

@@ -251,6 +251,7 @@ class Cluster:
             sockets=None if self.sockets is None else self.sockets.copy(),
             asleep=None if self.asleep is None else self.asleep.copy(),
             by_slurm=None if self.by_slurm is None else self.by_slurm.copy(),
+            starting=None if self.starting is None else self.starting.copy(),
             power_w=None if self.power_w is None else self.power_w.copy(),
         )
 
@@ -267,6 +268,12 @@ class Cluster:
         assert self.by_slurm is not None  # noqa: S101 - a round with such jobs has it
         self.by_slurm[nodes] |= self.free[nodes]
         self.free[nodes] = False
+
+    def choose(self, node: int, slots: Sequence[int]) -> None:
+        """Mark GPUs that Slurm may give away as free, so that a job can take them, in place."""
+        assert self.by_slurm is not None  # noqa: S101 - a round with such jobs has it
+        self.free[node, list(slots)] |= self.by_slurm[node, list(slots)]
+        self.by_slurm[node, list(slots)] = False
 
     def empty(self, *, repaired: bool = False) -> Cluster:
         """The same nodes without any job, by what they have: on it a job is possible or not.

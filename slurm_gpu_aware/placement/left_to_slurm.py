@@ -8,6 +8,7 @@ first; a job that needs several nodes gets the emptiest, which are the fewest.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -47,6 +48,10 @@ class LeftPolicy(Policy):
         )
 
     def why_not(self, request: Request, cluster: Cluster) -> Reason:
+        if cluster.starting is not None:
+            started = _Room(request, replace(cluster, starting=None))
+            if started.place() is not None:
+                return Reason("other jobs are about to start on its nodes")
         room = _Room(request, cluster)
         exists = int(np.count_nonzero(cluster.exists & room.allowed[:, None]))
         needs = f"needs {request.gpus} free GPU{'' if request.gpus == 1 else 's'}"
@@ -137,7 +142,7 @@ class _Room:
             whole = self.counts == self.cluster.exists.sum(axis=1)
             if self.cluster.cpus is not None:
                 whole &= self.cpus >= self.cluster.cpus
-            most = np.where(whole, self.counts, 0)
+            most = np.where(whole, most, 0)
         return most
 
     def _by_fit(self, able: BoolArray) -> list[int]:

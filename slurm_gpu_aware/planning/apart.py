@@ -14,6 +14,17 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan
 
 
+def with_slurms_choice(cluster: Cluster) -> Cluster:
+    """The cluster with arrays in which a round notes what Slurm may give away, and where not."""
+    nodes = cluster.shape[0]
+    none, nowhere = np.zeros_like(cluster.free), np.zeros(nodes, np.bool_)
+    return replace(
+        cluster,
+        by_slurm=none if cluster.by_slurm is None else cluster.by_slurm,
+        starting=nowhere if cluster.starting is None else cluster.starting,
+    )
+
+
 def kept_apart(plan: Plan, queue: Sequence[Request], cluster: Cluster) -> Plan:
     """The plan with ``Assignment.kept_off`` of the jobs whose GPUs Slurm chooses.
 

@@ -78,7 +78,9 @@ def reserve(
         return at(time_s)[0] is not None
 
     start_s = timeline.earliest(head, cluster)
-    if start_s <= timeline.now or not fits(start_s):  # it lacks more than GPUs
+    if cluster.by_slurm is not None and fits(timeline.now):
+        start_s = timeline.now  # as soon as the jobs on its nodes have started
+    elif start_s <= timeline.now or not fits(start_s):  # it lacks more than GPUs
         ends = timeline.ends[bisect_left(timeline.ends, start_s) :]
         if not ends or not fits(ends[-1]):
             return None
@@ -133,11 +135,14 @@ class BackfillRoom:
             if not self.ends_before(request, now_s):
                 for node, slots in assignment.gpus:
                     share = held[node]
+                    if request.left is not None:
+                        self.shadow.rest.choose(node, slots)
                     self.shadow.rest.take(
                         node, slots, share.cpus, share.memory_mb, share.socket_cpus
                     )
                 self.shadow.rest.draw(request.power_w)
-            self._set_outside(list(assignment.nodes))
+            anywhere = request.left is not None and request.left.fixed
+            self._set_outside(slice(None) if anywhere else list(assignment.nodes))
         return held
 
     def _set_outside(self, rows: list[int] | slice) -> None:
@@ -154,6 +159,8 @@ class BackfillRoom:
         if request.left is not None and request.left.fixed:
             may = kept if request.eligible is None else kept & request.eligible
             kept = np.full(len(kept), bool(may.any()))
+        elif self.shadow is None or self.shadow.by_slurm:
+            return self.outside  # on the nodes that it is planned for, counts suffice
         if not kept.any():
             return self.outside
         none = kept[:, None]
@@ -169,10 +176,9 @@ class BackfillRoom:
         return replace(answer, kept_off=off, why={**answer.why, "behind": head.job_id})
 
     def _reserved_nodes(self) -> BoolArray:
-        """(N,) nodes with free GPUs that are reserved; none for a head that counts suffice."""
+        """(N,) nodes with free GPUs that are reserved."""
         kept = (self.now.not_held & ~self.outside.not_held).any(axis=1)
-        by_slurm = self.shadow is None or self.shadow.by_slurm
-        return np.asarray(kept & (not by_slurm), dtype=np.bool_)
+        return np.asarray(kept, dtype=np.bool_)
 
 
 def _keeping_cores(cluster: Cluster, request: Request, head: Gpus) -> Cluster:

@@ -23,7 +23,7 @@ from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.penalties import Penalty
 from slurm_gpu_aware.model.power import PoweredJob, PowerState
-from slurm_gpu_aware.model.request import NodeGroups, Postponement, Request
+from slurm_gpu_aware.model.request import LeftToSlurm, NodeGroups, Part, Postponement, Request
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
@@ -35,10 +35,10 @@ Clocks = dict[str, int | None]
 """Job that starts, or running job with a new clock -> SM clock, MHz; None: the default clock."""
 _DEFAULT = {f.name: getattr(Request("", 1), f.name) for f in fields(Request)}
 _ARRAYS = ("exists", "free", "indexed", "asleep", "free_cpus", "free_memory_mb", "cpus")
-_LATER_ARRAYS = ("memory_mb", "installed")
+_LATER_ARRAYS = ("memory_mb", "installed", "by_slurm", "starting")
 """Arrays that the records of earlier releases do not have."""
 _MASKS = ("eligible", "allowed")
-_TRUTHS = ("exists", "free", "indexed", "asleep", "quiet", "installed")
+_TRUTHS = ("exists", "free", "indexed", "asleep", "quiet", *_LATER_ARRAYS[1:])
 """Arrays of truth values, written as 0 and 1; the other arrays have whole numbers."""
 
 
@@ -223,6 +223,7 @@ def _read_request(
         "preempts_lower": frozenset,
         "postponed": _read_wait,
         "due": _read_due,
+        "left": _read_left,
     }
     return Request(**{n: read[n](value) if n in read else value for n, value in row.items()})
 
@@ -236,6 +237,10 @@ def _read_due(row: Mapping[str, Any]) -> DueDate:
     runs = tuple((int(gpus), float(s)) for gpus, s in row["runs"])
     epochs = tuple(row["epochs"]) if row.get("epochs") else None
     return DueDate(**{**row, "runs": runs, "epochs": epochs})
+
+
+def _read_left(row: Mapping[str, Any]) -> LeftToSlurm:
+    return LeftToSlurm(**{**row, "parts": tuple(Part(**part) for part in row["parts"])})
 
 
 def _read_table(row: Mapping[str, Any]) -> SizeTable:

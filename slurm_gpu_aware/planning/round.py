@@ -31,7 +31,7 @@ from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.model.running_jobs import RunningJobs
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.planning import due_dates
-from slurm_gpu_aware.planning.apart import kept_apart
+from slurm_gpu_aware.planning.apart import kept_apart, with_slurms_choice
 from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve, with_reserved
 from slurm_gpu_aware.planning.dispatcher import Dispatcher, PlacementFailedError, shape_of
 from slurm_gpu_aware.planning.due_sizes import with_due_sizes
@@ -94,8 +94,8 @@ def plan_round(
         queue = with_least_sizes(with_due_sizes(queue, accounts, cluster, now, budget))
     if budget is not None:
         cluster, queue = budget.cluster, [budget.needing(request) for request in queue]
-    if any(request.left is not None for request in queue) and cluster.by_slurm is None:
-        cluster = replace(cluster, by_slurm=np.zeros_like(cluster.free))
+    if any(request.left is not None for request in queue):
+        cluster = with_slurms_choice(cluster)
     dispatcher = Dispatcher(settings, policy_options, now, cluster.running)
     grows = moldable or budget is not None
     one = _Round(cluster, settings, now, dispatcher, explain, grows=grows)

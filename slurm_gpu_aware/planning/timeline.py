@@ -60,6 +60,8 @@ def hold(cluster: Cluster, request: Request, gpus: Gpus, *, exact: bool) -> Mapp
         if share.unsure:
             cluster.free[node, list(share.unsure)] = False
         held[node] = share
+        if cluster.starting is not None:
+            cluster.starting[node] = True
     cluster.draw(request.power_w)
     return held
 
@@ -70,8 +72,7 @@ def _hold_by_slurm(cluster: Cluster, request: Request, gpus: Gpus) -> Mapping[in
     assert request.left is not None  # noqa: S101 - the caller has checked
     held = {}
     for node, slots in gpus:
-        chosen = list(slots)
-        cluster.by_slurm[node, chosen], cluster.free[node, chosen] = False, True
+        cluster.choose(node, slots)
         share = NodeShare(*left_demand(request, len(slots)))
         if cluster.sockets is not None:
             possible = np.flatnonzero(cluster.not_held[node]).tolist()
@@ -125,8 +126,11 @@ def as_running(
 def keep_least(target: Cluster, one: Cluster, other: Cluster, rows: list[int] | slice) -> None:
     """Set the free resources of nodes of ``target`` to those that are free in both, in place."""
     target.free[rows] = one.free[rows] & other.free[rows]
-    if target.by_slurm is not None and one.by_slurm is not None:
-        target.by_slurm[rows] = one.by_slurm[rows] & other.not_held[rows]
+    if target.by_slurm is not None:
+        both = one.not_held[rows] & other.not_held[rows]
+        target.by_slurm[rows] = both & ~target.free[rows]
+    if target.starting is not None and one.starting is not None:
+        target.starting[rows] = one.starting[rows]
     target.free_cpus[rows] = np.minimum(one.free_cpus[rows], other.free_cpus[rows])
     target.free_memory_mb[rows] = np.minimum(one.free_memory_mb[rows], other.free_memory_mb[rows])
     if target.power_w is not None and one.power_w is not None and other.power_w is not None:

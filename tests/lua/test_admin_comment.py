@@ -29,6 +29,8 @@ requests = st.builds(
     **dict.fromkeys(["num_tasks", "cpus_per_task", "min_cpus"], st.none() | count),
     exclusive=st.booleans(),
     interactive=st.booleans(),
+    left=st.none() | text,
+    partial=st.booleans(),
 )
 
 
@@ -110,7 +112,6 @@ fields = st.fixed_dictionaries(
         "cpus_per_task": st.integers(1, 64),
         "ntasks_per_node": st.integers(1, 64),
         "min_cpus": count,
-        "req_nodes": names,
         "exc_nodes": names,
         "licenses": names,
         "tres_freq": text,
@@ -118,6 +119,9 @@ fields = st.fixed_dictionaries(
         "mem_per_tres": text,
         "admin_comment": text,
         "script": st.just("#!/bin/sh"),
+        "comment": st.sampled_from(["place=off", "class=A", "see wiki"]),
+        "contiguous": st.just(1),
+        "req_nodes": names | st.just("n" * 1000),
     },
 )
 
@@ -126,17 +130,33 @@ fields = st.fixed_dictionaries(
 @given(fields)
 def test_python_reads_what_lua_writes(lua_filter: Filter, fields: dict[str, Any]) -> None:
     out = lua_filter.submit(**{"script": None, **fields})
-    expected = {k: v for k, v in fields.items() if k not in ("script", "min_nodes")}
+    unread = ("script", "min_nodes", "comment", "contiguous")
+    expected = {k: v for k, v in fields.items() if k not in unread}
     site = expected.pop("admin_comment", None)
     least = fields.get("min_nodes")
     tasks, per_node = fields.get("num_tasks", 0), fields.get("ntasks_per_node", 1)
-    if tasks % per_node:
-        assert out.job.get("admin_comment") == site  # left to Slurm
-        return
-    assert parse(out.job["admin_comment"]) == OriginalRequest(
-        **expected,
-        nodes=(least, None) if least else None,
-        interactive="script" not in fields,
-        admin_comment=site,
-    )
-    assert encode(parse(out.job["admin_comment"]) or OriginalRequest()) == out.job["admin_comment"]
+    left = None
+    if fields.get("comment") == "place=off":
+        left = "place=off"
+    elif "contiguous" in fields:
+        left = "--contiguous"
+    elif tasks % per_node:
+        left = "--ntasks that is no multiple of --ntasks-per-node"
+    record = parse(out.job["admin_comment"])
+    assert record is not None
+    interactive = "script" not in fields
+    if len(fields.get("req_nodes", "")) == 1000:
+        too_long = left or "a request too long to be recorded"
+        assert record == OriginalRequest(
+            left=too_long, partial=True, interactive=interactive, admin_comment=site
+        )
+    else:
+        assert record == OriginalRequest(
+            **expected,
+            nodes=(least, None) if least else None,
+            interactive=interactive,
+            admin_comment=site,
+            left=left,
+        )
+    assert encode(record) == out.job["admin_comment"]
+    assert "gpuaware:1" in out.job["licenses"]

@@ -11,6 +11,7 @@ from luafilter import ERROR, POLICIES, REPO, SUCCESS, Filter, MakeFilter
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.filter_rules import COMMENT_KEYS
+from slurm_gpu_aware.gate.admin_comment import parse
 
 TEXT = (REPO / "docs" / "comment.md").read_text()
 INTERACTIVE = {"script": None}
@@ -22,6 +23,9 @@ FIELDS: dict[str, dict[str, Any]] = {
     "--gres=gpu:1,shard:2": {"tres_per_node": "gres/gpu:1,gres/shard:2"},
     "--gres=gpu:g1:1": {"tres_per_node": "gres/gpu:g1:1"},
     "--gres=shard:g1:2": {"tres_per_node": "gres/shard:g1:2"},
+    "--immediate": {"immediate": 1},
+    '-L "a|b"': {"licenses": "a|b"},
+    "--comment=place=off": {"comment": "place=off"},
     "--gres=gpu:1": {"tres_per_node": "gres/gpu:1"},
     ":": {"het_job_offset": 0},
     "-M a,b": {"clusters": "a,b"},
@@ -99,15 +103,14 @@ def test_requests(make_filter: MakeFilter, command: str, verdict: str) -> None:
     for option in found:
         fields |= FIELDS[option]
     out = make_filter().submit(**fields)
-    happened = (
-        "refused"
-        if out.rc == ERROR
-        else "GPUs chosen"
-        if "licenses" in out.job
-        else "left to Slurm"
-        if out.messages
-        else "not touched"
-    )
+    record = parse(out.job.get("admin_comment"))
+    assert ("gpuaware:1" in out.job.get("licenses", "")) == (record is not None)
+    if out.rc == ERROR:
+        happened = "refused"
+    elif record is not None:
+        happened = "GPUs chosen" if record.left is None else "left to Slurm"
+    else:
+        happened = "left to Slurm at once" if out.messages else "not touched"
     assert happened == verdict
 
 

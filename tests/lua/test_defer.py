@@ -63,8 +63,19 @@ def test_jobs_that_wait_anyway_and_interactive_jobs_are_not_deferred(
 
 
 def test_a_job_that_is_not_parked(filter_: Filter, submitted: Path) -> None:
-    assert filter_.submit(tres_per_node="gres/gpu:1", comment="place=off").written == []
+    assert filter_.submit(tres_per_node="gres/gpu:1", cron_job=True).written == []
     assert filter_.submit(num_tasks=4).written == []
+
+
+@pytest.mark.parametrize("nodes", [None, "n" * 2000], ids=["whole record", "record of a part"])
+def test_a_job_that_is_left_to_slurm_is_deferred_too(
+    filter_: Filter, submitted: Path, nodes: str | None
+) -> None:
+    job = filter_.submit(**NODE, comment="place=off", req_nodes=nodes).job
+    record = parse(job["admin_comment"])
+    assert record is not None
+    assert (record.left, record.partial) == ("place=off", nodes is not None)
+    assert record.begin_s == begin_of(job) is not None
 
 
 @pytest.mark.parametrize(

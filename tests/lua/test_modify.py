@@ -340,6 +340,69 @@ def test_an_orphan_cannot_be_changed(filter_: Filter) -> None:
     assert filter_.modify(ORPHAN, time_limit=5).rc == SUCCESS
 
 
+# Jobs that are left to Slurm ----------------------------------------------------------------------
+
+LEFT_RECORD = "gpuaware/1;tn=gres/gpu:2;lic=matlab:1;mc=1;lf=--contiguous"
+OFF_RECORD = "gpuaware/1;tn=gres/gpu:2;lic=matlab:1;mc=1;lf=place%3Doff"
+BY_SLURM = ";sel=released:0:1790000000"
+
+
+@pytest.mark.parametrize("marker", ["", BY_SLURM], ids=["parked", "released"])
+@pytest.mark.parametrize(
+    "change",
+    [{"req_nodes": "n1"}, {"num_tasks": 4}, {"tres_per_node": "gres/gpu:1"}, {"partition": "x"}],
+    ids=str,
+)
+def test_a_changed_job_stays_left_to_slurm(
+    filter_: Filter, marker: str, change: dict[str, Any]
+) -> None:
+    """Its record does not hold all that made it so; it returns to the gate in the same update."""
+    licences = {"licenses": "matlab:1"} if marker else {}
+    out = filter_.modify(PARKED | {"admin_comment": LEFT_RECORD + marker} | licences, **change)
+    assert (out.rc, out.messages, out.log) == (SUCCESS, [], [])
+    assert changed(out).left == "--contiguous"
+    assert out.job["licenses"] == "matlab:1,gpuaware:2"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "left"),
+    [
+        ("place=off", "class=A", None),
+        ("place=off", "place=off", "place=off"),
+        ("see wiki", "place=off", "place=off"),
+    ],
+)
+def test_only_place_off_is_taken_back(
+    filter_: Filter, before: str, after: str, left: str | None
+) -> None:
+    record = PARKED | {"admin_comment": OFF_RECORD, "comment": before}
+    assert changed(filter_.modify(record, comment=after, num_tasks=2)).left == left
+    others = record | {"admin_comment": LEFT_RECORD}
+    kept = changed(filter_.modify(others, comment=after, num_tasks=2)).left
+    assert kept == (left or "--contiguous")
+
+
+def test_a_job_that_was_left_by_its_comment_stays_so_without_another(filter_: Filter) -> None:
+    record = PARKED | {"admin_comment": OFF_RECORD, "comment": "place=off"}
+    assert changed(filter_.modify(record, num_tasks=2)).left == "place=off"
+    assert changed(filter_.modify(record, comment="", num_tasks=2)).left is None
+
+
+@pytest.mark.parametrize("marker", ["", BY_SLURM], ids=["parked", "released"])
+def test_a_record_of_a_part_refuses_changes_of_the_request(filter_: Filter, marker: str) -> None:
+    part = "gpuaware/1;lf=a%20request%20too%20long%20to%20be%20recorded;pt=1"
+    record = PARKED | {"admin_comment": part + marker, "req_nodes": "n" * 2000}
+    for change, _ in CHANGES:
+        if change.keys() & {"time_limit", "comment"}:
+            assert filter_.modify(record, **change).written == []
+            continue
+        out = filter_.modify(record, **change)
+        assert (out.rc, out.written) == (ERROR, []), change
+        assert "cannot be read; cancel the job and submit it again" in out.messages[0]
+    for change in HARMLESS:
+        assert filter_.modify(record, **change).rc == SUCCESS
+
+
 # Shards -------------------------------------------------------------------------------------------
 
 SHARDS = PARKED | {"tres_per_node": "gres/shard:2", "admin_comment": "gpuaware/1;tn=gres/shard:2"}

@@ -93,7 +93,10 @@ def test_a_range_is_refused_where_srun_could_not_follow(
 
 def test_a_job_that_is_left_to_slurm_keeps_its_number(filter_: Filter) -> None:
     out = filter_.submit(**NODE, **RANGE, contiguous=1, environment={"SLURM_GPUS_PER_NODE": "2"})
-    assert (out.rc, out.written) == (SUCCESS, [])
+    assert (out.rc, sorted(out.written)) == (SUCCESS, ["admin_comment", "licenses"])
+    record = parse(out.job["admin_comment"])
+    assert record is not None
+    assert (record.left, record.resizable) == ("--contiguous", None)
     assert out.environment == {"SLURM_GPUS_PER_NODE": "2"}
 
 

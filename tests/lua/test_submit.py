@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from cpu_time import least_cpu_s
-from luafilter import ALICE, ERROR, LUA, OPERATOR, SUCCESS, Filter, MakeFilter
+from luafilter import ALICE, ERROR, LUA, OPERATOR, SUCCESS, Filter, MakeFilter, Outcome
 
 from slurm_gpu_aware.admission.eligible import understood
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest, parse
@@ -224,9 +224,6 @@ PARKED: list[tuple[str, dict[str, Any], OriginalRequest]] = [
 
 LEFT: list[tuple[str, dict[str, Any], str]] = [
     ("heterogeneous", {**NODE, "het_job_offset": 0}, "heterogeneous"),
-    ("scrontab", {**NODE, "cron_job": True}, "scrontab"),
-    ("-M a,b", {**NODE, "clusters": "a,b"}, "several clusters"),
-    ("-M all", {**NODE, "clusters": "all"}, "several clusters"),
     ("place=off", {**NODE, "comment": "place=off"}, "place=off"),
     ("shard", {"tres_per_node": "gres/gpu:1,gres/shard:4"}, "shards"),
     ("per socket", {"tres_per_socket": "gres/gpu:1"}, "without --sockets-per-node"),
@@ -301,8 +298,6 @@ LEFT: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("--mem-per-gpu", {**NODE, "mem_per_tres": "gres/gpu:33000"}, "more memory than a node has"),
     ("--exclusive=user", {**NODE, "shared": 2}, "exclusive=user"),
-    ("--immediate", {**NODE, "script": None, "immediate": 1}, "immediate"),
-    ("licences or", {**NODE, "licenses": "a|b"}, "licences"),
     ("uneven 5 on nodes of 4", {"tres_per_job": "gres/gpu:5"}, "evenly"),
     ("uneven -N2 --gpus=3", {"tres_per_job": "gres/gpu:3", **TWO_NODES}, "evenly"),
     ("task without tasks", {"tres_per_task": "gres/gpu=1"}, "--ntasks"),
@@ -348,13 +343,34 @@ LEFT: list[tuple[str, dict[str, Any], str]] = [
     ("--batch", {**NODE, "batch_features": "fast"}, "--batch"),
     ("--bb", {**NODE, "burst_buffer": "capacity=1"}, "--bb"),
     ("too long", {**NODE, "req_nodes": "n" * 960}, "too long"),
+    ("MPS", {"tres_per_node": "gres/mps:50", "comment": "class=A"}, "shards and MPS"),
 ]
+
+PASSES_GATE: list[tuple[str, dict[str, Any], str]] = [
+    *(
+        (f"component {n}", {**NODE, "het_job_offset": n, "comment": comment}, "heterogeneous")
+        for n, comment in ((1, None), (2, "class=A"), (127, "place=off"))
+    ),
+    ("scrontab", {**NODE, "cron_job": True}, "scrontab"),
+    ("-M a,b", {**NODE, "clusters": "a,b"}, "several clusters"),
+    ("-M all", {**NODE, "clusters": "all"}, "several clusters"),
+    ("--immediate", {**NODE, "script": None, "immediate": 1}, "immediate"),
+    ("licences or", {**NODE, "licenses": "a|b"}, "licences"),
+    ("licences or, place=off", {**NODE, "licenses": "a|b", "comment": "place=off"}, "licences"),
+    ("--immediate of shards", {"tres_per_node": "gres/shard:2", "immediate": 1}, "immediate"),
+]
+"""The only jobs of a managed partition that start without the gate's licence, and why."""
 
 UNTOUCHED: list[tuple[str, dict[str, Any]]] = [
     ("no gpu", {}),
     ("no gpu, our comment", {"comment": "class=A"}),
     ("no gpu, our comment and wrong", {"comment": "class=D"}),
     ("other gres", {"tres_per_node": "gres/tmp:10"}),
+    ("shards=0", {"tres_per_node": "gres/shard:0"}),
+    ("shards=0 of a type", {"tres_per_node": "gres/shard:a100:0"}),
+    ("MPS=0", {"tres_per_node": "gres/mps=0"}),
+    ("later component without gpu", {"het_job_offset": 1}),
+    ("scrontab without gpu", {"cron_job": True}),
     ("gpus=0", {"tres_per_node": "gres/gpu:0"}),
     ("only cpus per task", {"tres_per_task": "cpu=4"}),
     ("a gres whose name begins alike", {"tres_per_node": "gres/gpumem:4"}),
@@ -401,13 +417,138 @@ def test_parked(filter_: Filter, name: str, fields: dict[str, Any], expected: An
     assert out.job["admin_comment"].isascii()
 
 
+def is_parked_and_left(out: Outcome, asked: dict[str, Any]) -> OriginalRequest:
+    """The record of a job that waits at the gate, and is otherwise as its user asked."""
+    assert (out.rc, out.log) == (SUCCESS, [])
+    own = asked.get("licenses")
+    assert out.job["licenses"] == (f"{own},gpuaware:1" if own else "gpuaware:1")
+    assert {"licenses", "admin_comment"} <= set(out.written)
+    assert out.job["admin_comment"].isascii()
+    record = parse(out.job["admin_comment"])
+    assert record is not None
+    assert record.left is not None
+    return record
+
+
 @pytest.mark.parametrize(("name", "fields", "reason"), LEFT, ids=[p[0] for p in LEFT])
 def test_left_to_slurm(filter_: Filter, name: str, fields: dict[str, Any], reason: str) -> None:
     out = filter_.submit(**fields)
+    record = is_parked_and_left(out, fields)
+    assert sorted(out.written) == ["admin_comment", "licenses"]
+    (sentence,) = out.messages
+    told = f"gpu-aware: this job is left to Slurm, which chooses its GPUs: {record.left}"
+    assert sentence.split(";")[0] == told
+    assert reason in sentence
+    assert record.partial == (name == "too long")
+    if not record.partial:
+        for field in ("tres_per_node", "tres_per_job", "tres_per_task", "features", "req_nodes"):
+            assert getattr(record, field) == fields.get(field)
+        assert record.exclusive is False
+        assert record.interactive == ("script" in fields)
+
+
+@pytest.mark.parametrize(("name", "fields", "reason"), PASSES_GATE, ids=[p[0] for p in PASSES_GATE])
+def test_what_passes_the_gate(
+    filter_: Filter, name: str, fields: dict[str, Any], reason: str
+) -> None:
+    out = filter_.submit(**fields)
     assert (out.rc, out.written, out.log) == (SUCCESS, [], [])
+    assert not (filter_.folder / "submitted").exists()
+    if "het_job_offset" in fields:
+        assert out.messages == []  # its first component has told
+        return
     (sentence,) = out.messages
     assert sentence.startswith("gpu-aware: this job is left to Slurm, which chooses its GPUs: ")
     assert reason in sentence
+
+
+@pytest.mark.parametrize("more", [{}, {"comment": "class=A"}, {"partition": "cpu"}, NODE], ids=str)
+def test_the_first_component_of_a_heterogeneous_job_is_parked(
+    make_filter: MakeFilter, more: dict[str, Any]
+) -> None:
+    """Slurm starts all components at once, so the gate of the first one holds those with GPUs."""
+    filter_ = make_filter(more='partitions = {"gpu"}')
+    asked = {"het_job_offset": 0, "partition": "gpu", **more}
+    out = filter_.submit(**asked)
+    assert is_parked_and_left(out, asked).left == "a heterogeneous job"
+    assert len(out.messages) == ("tres_per_node" in more or "comment" in more)
+
+
+@pytest.mark.parametrize(
+    ("long", "value"),
+    [
+        ("req_nodes", "n[1-9]," * 200),
+        ("exc_nodes", "n" * 3_000_000),
+        ("licenses", ",".join(f"tool{i}:1" for i in range(108))),
+    ],
+)
+@pytest.mark.parametrize("comment", [None, "place=off"])
+def test_a_request_that_no_record_holds_is_parked_with_a_part_of_it(
+    filter_: Filter, long: str, value: str, comment: str | None
+) -> None:
+    asked = {**NODE, long: value, "comment": comment, "admin_comment": "of the site"}
+    out = filter_.submit(**asked)
+    record = is_parked_and_left(out, asked)
+    reason = "place=off" if comment else "a request too long to be recorded"
+    assert record == OriginalRequest(left=reason, partial=True, admin_comment="of the site")
+    assert out.job[long].removesuffix(",gpuaware:1") == value
+    assert len(out.job["admin_comment"]) < 200
+
+
+def test_a_long_text_of_the_site_is_not_kept_beside_a_part(filter_: Filter) -> None:
+    asked = {**NODE, "req_nodes": "n" * 2000, "admin_comment": "x" * 2000}
+    record = is_parked_and_left(filter_.submit(**asked), asked)
+    assert record == OriginalRequest(left="a request too long to be recorded", partial=True)
+
+
+GPU_FORMS: list[dict[str, Any]] = [
+    {field: f"{prefix}{what}"}
+    for field in ("tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket")
+    for prefix in ("gres/", "gres:", "")
+    for what in (
+        *("gpu", "gpu:2", "gpu=2", "gpu:a100:2", "gpu:a100=2", "gpu:A100", "gpu:other:1", "gpu:1K"),
+        *("gpu:g1:1", "gpu:2,gres/tmp:1", "gpu:a100:1,gres/gpu:v100:1", "gpu:1,gres/shard:1"),
+        *("shard:2", "shard=2", "shard:a100:2", "shard:g1:2", "mps:50", "gpu:99999", "gpu:x:y:z"),
+    )
+]
+BESIDE: list[dict[str, Any]] = [
+    {},
+    {"script": None},
+    {"comment": "place=off"},
+    {"comment": "class=A"},
+    {"comment": "class=A,gpus=1-4"},
+    {"comment": "see wiki"},
+    {"num_tasks": 3, "min_nodes": 2, "max_nodes": 2},
+    {"contiguous": 1, "shared": 0},
+    {"features": "[a*2&b]", "licenses": "matlab:1"},
+    {"req_nodes": "n," * 700},
+    {"het_job_offset": 0},
+    {"array_inx": "0-9%2"},
+]
+
+
+@pytest.mark.parametrize("more", ["", "park_uncommented = false", "models = {}"])
+def test_each_form_of_gpus_is_parked_or_refused(make_filter: MakeFilter, more: str) -> None:
+    """Whatever a user types: what asks for GPUs waits at the gate, or passes by a rule."""
+    filter_ = make_filter(more=more)
+    ends = {"parked": 0, "refused": 0}
+    for form, beside in itertools.product(GPU_FORMS, BESIDE):
+        asked = form | beside
+        out = filter_.submit(**asked)
+        assert out.log == []
+        if out.rc == ERROR:
+            assert out.written == []
+            ends["refused"] += 1
+            continue
+        assert out.job["licenses"].endswith("gpuaware:1"), asked
+        record = parse(out.job["admin_comment"])
+        assert record is not None, asked
+        if record.left is None:
+            assert form_of(record) is not None, asked
+        ends["parked"] += 1
+        for passing in ({"cron_job": True}, {"immediate": 1}, {"clusters": "a,b"}):
+            assert "licenses" not in filter_.submit(**asked, **passing).written
+    assert min(ends.values()) > 30, ends
 
 
 @pytest.mark.parametrize(
@@ -438,7 +579,9 @@ def test_even_splits_are_those_that_counting_finds(
         start = max(least, -(-total // widest) if widest else 1)
         expected = any(total % n == 0 for n in range(start, min(most, total) + 1))
         out = filter_.submit(tres_per_job=f"gres/gpu:{total}", min_nodes=least, max_nodes=most)
-        assert ("licenses" in out.written) is expected, (total, least, most)
+        record = parse(out.job["admin_comment"])
+        assert record is not None
+        assert (record.left is None) is expected, (total, least, most)
 
 
 def test_a_model_becomes_a_feature_also_where_slurm_picks(filter_: Filter) -> None:
@@ -447,9 +590,11 @@ def test_a_model_becomes_a_feature_also_where_slurm_picks(filter_: Filter) -> No
     out = filter_.submit(**asked)
     assert out.rc == SUCCESS
     assert "place=off" in out.messages[0]
-    assert set(out.written) == {"tres_per_node", "features"}
+    assert set(out.written) == {"tres_per_node", "features", "licenses", "admin_comment"}
     assert out.job["tres_per_node"] == "gres/gpu:2"
     assert out.job["features"] == "ib&gpu_a100"
+    record = is_parked_and_left(out, asked)
+    assert (record.tres_per_node, record.features) == ("gres/gpu:2", "ib&gpu_a100")
 
 
 @pytest.mark.parametrize(
@@ -463,7 +608,8 @@ def test_a_model_becomes_a_feature_also_where_slurm_picks(filter_: Filter) -> No
 )
 def test_a_type_that_stays(filter_: Filter, fields: dict[str, Any]) -> None:
     out = filter_.submit(**fields)
-    assert (out.rc, out.written) == (SUCCESS, [])
+    is_parked_and_left(out, fields)
+    assert sorted(out.written) == ["admin_comment", "licenses"]
 
 
 @pytest.mark.parametrize(("name", "fields"), UNTOUCHED, ids=[p[0] for p in UNTOUCHED])
@@ -652,7 +798,7 @@ def test_two_hints_are_two_lines(filter_: Filter) -> None:
 
 def test_place_off_in_the_environment(filter_: Filter) -> None:
     out = filter_.submit(environment={"GPU_AWARE": "place=off"}, **NODE)
-    assert (out.rc, out.written) == (SUCCESS, [])
+    assert is_parked_and_left(out, NODE).left == "place=off"
     assert "place=off" in out.messages[0]
 
 
@@ -686,16 +832,24 @@ def test_jobs_of_root_are_parked_like_others(filter_: Filter) -> None:
     assert filter_.submit(0, **NODE).job["licenses"] == "gpuaware:1"
 
 
-def test_park_uncommented_false_parks_only_our_comments(make_filter: MakeFilter) -> None:
+def test_park_uncommented_false_leaves_jobs_without_our_comments(make_filter: MakeFilter) -> None:
+    """They wait for their turn like others, and Slurm chooses their GPUs; sbatch says nothing."""
     filter_ = make_filter(more="park_uncommented = false")
-    assert filter_.submit(**NODE).written == []
-    assert filter_.submit(**NODE, comment="see wiki").written == []
-    assert filter_.submit(**NODE, comment="class=A").job["licenses"] == "gpuaware:1"
+    plain = OriginalRequest(**NODE, left="a job without a comment of ours")
+    for comment in (None, "see wiki"):
+        out = filter_.submit(**NODE, comment=comment)
+        assert (is_parked_and_left(out, NODE), out.messages) == (plain, [])
+    shards = filter_.submit(tres_per_node="gres/shard:2")
+    assert is_parked_and_left(shards, {}).left == plain.left
+    ours = filter_.submit(**NODE, comment="class=A").job
+    assert ours["licenses"] == "gpuaware:1"
+    assert parse(ours["admin_comment"]) == OriginalRequest(**NODE)
     meant = filter_.submit(**NODE, comment="class=A, run 7")
-    assert (meant.rc, meant.written) == (SUCCESS, [])
+    assert is_parked_and_left(meant, NODE) == plain
     assert "gpu:class=A" in meant.messages[0]
     typed = filter_.submit(tres_per_node="gres/gpu:a100:2")  # no indexed node has the type
     assert typed.messages == []
+    assert is_parked_and_left(typed, {}).features == "gpu_a100"
     assert typed.job["tres_per_node"] == "gres/gpu:2"
     assert typed.job["features"] == "gpu_a100"
 
@@ -761,10 +915,13 @@ def test_before_there_are_models_only_the_environment_loses_a_type(
     before: dict[str, str],
     after: dict[str, str] | None,
 ) -> None:
-    """Pending jobs can then be changed when their nodes are; until then nothing is new to users."""
+    """Pending jobs can then change with their nodes; without a comment they hear nothing."""
     out = make_filter(**PLAIN).submit(environment=before, **fields)
-    assert (out.rc, out.messages) == (SUCCESS, [])
-    assert all(name.startswith("environment.") for name in out.written)
+    reason = "place=off" if "comment" in fields else "a GPU type"
+    assert is_parked_and_left(out, fields).left == reason
+    assert len(out.messages) == ("comment" in fields)
+    others = {name for name in out.written if not name.startswith("environment.")}
+    assert others == {"licenses", "admin_comment"}
     assert out.environment == (before if after is None else after)
 
 
@@ -799,11 +956,13 @@ def test_a_hostile_script_is_searched_quickly(make_filter: MakeFilter) -> None:
         assert least_cpu_s(submit, 0.3) < 0.3
 
 
-def test_before_there_are_models_salloc_is_untouched(make_filter: MakeFilter) -> None:
+def test_before_there_are_models_salloc_keeps_its_type(make_filter: MakeFilter) -> None:
     out = make_filter(**PLAIN).submit(
         script=None, environment={"SLURM_GPUS": "a100:2"}, **TYPED_JOB
     )
-    assert (out.rc, out.messages, out.written) == (SUCCESS, [], [])
+    record = is_parked_and_left(out, TYPED_JOB)
+    assert record == OriginalRequest(**TYPED_JOB, left="a GPU type", interactive=True)
+    assert (out.messages, sorted(out.written)) == ([], ["admin_comment", "licenses"])
     assert out.environment == {"SLURM_GPUS": "a100:2"}
 
 
@@ -823,7 +982,7 @@ def test_a_model_becomes_a_feature_where_only_comments_park(make_filter: MakeFil
 
 def test_srun_with_a_model_is_told_how_to_ask(filter_: Filter) -> None:
     out = filter_.submit(script=None, tres_per_job="gres/gpu:a100:1")
-    assert (out.rc, out.written) == (SUCCESS, [])
+    is_parked_and_left(out, {})
     assert "--constraint=gpu_a100" in out.messages[0]
 
 
@@ -984,21 +1143,43 @@ def test_more_shards_than_a_gpu_has_are_told(
         {"tres_per_node": "gres/shard:2,gres/tmp:1"},
         {"tres_per_node": "gres/shard:a100:2"},
         {"tres_per_node": "gres/shard"},
-        {"tres_per_node": "gres/shard:0"},
         {"tres_per_node": "gres/shard:1K"},
         {"tres_per_node": "gres/shard:-1"},
         {"tres_per_node": "gres/shard:999999"},
         {"tres_per_node": "gres/shard:" + "9" * 500},
         {"tres_per_node": "gres/mps:50"},
         {"comment": "place=off"},
-        {"partition": "debug"},
     ],
-    ids=str,
+    ids=lambda more: str(more)[:60],
 )
-def test_other_jobs_of_shards_are_not_touched(
+def test_other_jobs_of_shards_are_parked_and_left(
     make_filter: MakeFilter, more: dict[str, Any]
 ) -> None:
     filter_ = make_filter(more='partitions = {"gpu"}')
-    out = filter_.submit(environment={"A": "1"}, **(SHARDS | {"partition": "gpu"} | more))
-    assert (out.rc, out.messages, out.log, out.written) == (SUCCESS, [], [], [])
+    asked = SHARDS | {"partition": "gpu"} | more
+    out = filter_.submit(environment={"A": "1"}, **asked)
+    record = is_parked_and_left(out, asked)
+    reason = "place=off" if "comment" in more else "shards and MPS share GPUs"
+    assert (record.left, record.tres_per_node) == (reason, asked["tres_per_node"])
+    assert len(out.messages) == ("comment" in more)  # who asked nothing of us hears nothing
     assert out.environment == {"A": "1"}
+
+
+@pytest.mark.parametrize("text", ["gres/shard:0", "gres/shard=0", "shard:a100:0", "gres/mps:00"])
+def test_no_shards_are_no_request(filter_: Filter, text: str) -> None:
+    out = filter_.submit(tres_per_node=text, comment="class=A")
+    assert (out.rc, out.messages, out.log, out.written) == (SUCCESS, [], [], [])
+
+
+def test_shards_of_an_unmanaged_partition_are_not_touched(make_filter: MakeFilter) -> None:
+    filter_ = make_filter(more='partitions = {"gpu"}')
+    for text in ("gres/shard:2", "gres/shard:a100:2", "gres/mps:50"):
+        out = filter_.submit(tres_per_node=text, partition="debug")
+        assert (out.rc, out.messages, out.log, out.written) == (SUCCESS, [], [], [])
+
+
+def test_another_number_of_gpus_plays_no_part_for_shards(filter_: Filter) -> None:
+    for comment in ("class=A,gpus=2-4", "class=A,gpus=1-4,due=1h"):
+        out = filter_.submit(**SHARDS, comment=comment)
+        assert (out.rc, out.messages) == (SUCCESS, [])
+        assert parse(out.job["admin_comment"]) == OriginalRequest(**SHARDS)

@@ -11,7 +11,7 @@ import pytest
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.cluster import Cluster, PreemptionOrder, RunningJob
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
-from slurm_gpu_aware.model.request import Postponement, Request
+from slurm_gpu_aware.model.request import LeftToSlurm, Part, Postponement, Request
 from slurm_gpu_aware.planning import PlanSettings, plan_round
 from slurm_gpu_aware.planning.record import read_round, record_round, replay, replay_all
 from slurm_gpu_aware.store.database import open_store
@@ -102,6 +102,47 @@ def test_a_record_of_an_earlier_release_is_read():
     for name in ("memory_mb", "installed"):
         del content["cluster"][name]
     assert read_round(content).cluster.installed is None
+
+
+def test_a_round_with_jobs_that_slurm_places_is_replayed():
+    """What such a job asks for, and what Slurm may give to released ones, is in the record."""
+    cluster = Cluster.uniform(4, 4)
+    free = cluster.free.copy()
+    free[1] = False
+    by_slurm = np.zeros_like(free)
+    by_slurm[1] = True
+    starting = np.array([False, False, True, False])
+    cluster = replace(cluster, free=free, by_slurm=by_slurm, starting=starting)
+    part = Part(gpus=5, per_node=None, min_nodes=1, max_nodes=3, cpus=5, memory_mb=50)
+    queue = [
+        Request("1", 2, priority=9.0, time_limit_s=90.0),
+        Request("2", 5, left=LeftToSlurm("place=off", (part,)), priority=8.0, time_limit_s=90.0),
+        Request("3", 1, left=LeftToSlurm("MPS", (Part(1, 1, shards=2),), again=True), priority=7.0),
+        Request("4", 2, left=LeftToSlurm("too long", (Part(1, 1), Part(1)), fixed=True)),
+        Request("5", 16, priority=5.0, time_limit_s=90.0),
+    ]
+    settings = PlanSettings(policy="packed")
+    plan = plan_round(queue, cluster, settings, 50.0)
+    assert {"1", "2", "3"} <= {one.job_id for one in plan.assignments}
+    recorded = read_round(
+        json.loads(json.dumps(record_round(queue, cluster, settings, 50.0, plan)))
+    )
+    assert [r.left for r in recorded.queue] == [r.left for r in queue]
+    assert np.array_equal(recorded.cluster.by_slurm, by_slurm)
+    assert np.array_equal(recorded.cluster.starting, starting)
+    assert recorded.cluster.by_slurm.dtype == recorded.cluster.starting.dtype == np.bool_
+    assert replay(recorded) == []
+    again = plan_round(recorded.queue, recorded.cluster, recorded.settings, recorded.now)
+    assert again.assignments == plan.assignments
+    assert again.waiting == plan.waiting
+
+
+def test_an_older_record_without_such_jobs_is_read():
+    queue, cluster, settings, plan = a_round(2)
+    content = record_round(queue, cluster, settings, 50.0, plan)
+    for name in ("by_slurm", "starting"):
+        assert content["cluster"].pop(name) is None
+    assert replay(read_round(content)) == []
 
 
 def test_the_record_keeps_the_fits_of_effbw():

@@ -1,0 +1,169 @@
+"""Jobs that are left to Slurm: how the selector opens their gate in turn, and closes it again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from memory_slurm import node_record
+from rounds_bench import RoundsBench
+from slurm_folder import SlurmFolder, parked
+
+LEFT = "gpuaware/1;tn=gres/gpu:2;mc=1;lf=place%3Doff"
+HELD = "QOSMaxGRESPerUser"
+
+
+def left(job_id: str = "7", **fields: Any) -> dict[str, Any]:
+    return parked(job_id, **{"admin_comment": LEFT, "stuck": True, **fields})
+
+
+def bench_of(slurm: SlurmFolder, jobs: list[dict[str, Any]], nodes: list[str]) -> RoundsBench:
+    slurm.write(jobs, nodes)
+    return RoundsBench(slurm)
+
+
+def is_open(slurm: SlurmFolder, job_id: str) -> bool:
+    return bool(slurm.jobs[job_id]["licenses"] == "")
+
+
+def test_on_an_idle_cluster_it_starts_at_once_and_is_kept_off_no_node(slurm: SlurmFolder) -> None:
+    bench = bench_of(slurm, [left()], ["n1", "n2"])
+    assert bench.rounds.run().placed == ["7"]
+    job = slurm.jobs["7"]
+    assert (job["licenses"], job["req_nodes"], job["exc_nodes"]) == ("", "", "")
+    assert job["tres_per_node"] == "gres/gpu:2"
+    assert ";sel=released:0:" in job["admin_comment"]
+    assert "st=by-Slurm" in job["admin_comment"]
+    assert "lf=place%3Doff" in job["admin_comment"]
+
+
+def beside_an_exact_job(slurm: SlurmFolder, **fields: Any) -> RoundsBench:
+    jobs = [parked("6", priority=900, stuck=True), left(**fields)]
+    bench = bench_of(slurm, jobs, ["n1", "n2"])
+    assert sorted(bench.rounds.run().placed) == ["6", "7"]
+    return bench
+
+
+@pytest.mark.parametrize("own", ["", "n9", "n8,n9"])
+def test_it_is_kept_off_the_nodes_of_exact_gpus_until_it_is_parked_again(
+    slurm: SlurmFolder, own: str
+) -> None:
+    record = LEFT.replace(";lf", f";xn={own};lf") if own else LEFT
+    bench = beside_an_exact_job(slurm, exc_nodes=own, admin_comment=record)
+    (exact,) = slurm.jobs["6"]["req_nodes"].split(",")
+    seen = next(job for job in bench.client.jobs() if job.id == "7")
+    assert set(seen.exc_nodes) == {exact, *filter(None, own.split(","))}
+    assert is_open(slurm, "7")
+    slurm.change("7", reason=HELD)
+    slurm.change("6", reason="Resources")
+    assert bench.rounds.start_monitor.poll() == 1
+    assert not is_open(slurm, "7")
+    seen = next(job for job in bench.client.jobs() if job.id == "7")
+    assert set(seen.exc_nodes) == {*filter(None, own.split(","))}
+    assert "sel=" not in slurm.jobs["7"]["admin_comment"]
+
+
+def test_a_lower_job_waits_for_one_of_higher_priority(slurm: SlurmFolder) -> None:
+    """n1 has 4 GPUs, 2 of them in use; the first in line wants 4."""
+    running = parked(
+        "5",
+        state="RUNNING",
+        nodes="n1",
+        slots=[0, 1],
+        licenses="",
+        start_time=1_789_999_000,
+        end_time=1_790_000_600,
+    )
+    head = parked(
+        "6",
+        priority=900,
+        admin_comment="gpuaware/1;tn=gres/gpu:4;mc=1",
+        tres_per_node="gres/gpu:4",
+        tres_req_str="cpu=1,mem=500M,node=1,billing=1,gres/gpu=4",
+    )
+    bench = bench_of(slurm, [running, head, left()], ["n1"])
+    assert bench.rounds.run().placed == []
+    assert not is_open(slurm, "6")
+    assert not is_open(slurm, "7")
+
+
+def test_a_requeued_job_is_parked_again(slurm: SlurmFolder) -> None:
+    bench = bench_of(slurm, [left(stuck=False)], ["n1"])
+    bench.rounds.run()
+    assert slurm.jobs["7"]["state"] == "RUNNING"
+    bench.rounds.run()
+    shown = slurm.jobs["7"]["admin_comment"]
+    assert "lf=" not in shown  # what sacct keeps of a running job
+    usual = {"state": "PENDING", "reason": "BeginTime", "restart_cnt": 1}
+    slurm.change("7", nodes="", slots=[], stuck=True, **usual)
+    bench.rounds.run()  # its record is back
+    bench.rounds.run()
+    bench.rounds.start_monitor.poll()
+    job = slurm.jobs["7"]
+    assert (job["licenses"], job["tres_per_node"]) == ("gpuaware:1", "gres/gpu:2")
+    assert "lf=place%3Doff" in job["admin_comment"]
+
+
+def test_it_is_opened_for_good_after_three_failures_if_none_waits_before_it(
+    slurm: SlurmFolder,
+) -> None:
+    bench = bench_of(slurm, [left()], ["n1"])
+    for _ in range(3):
+        assert bench.rounds.run().placed == ["7"]
+        slurm.change("7", reason=HELD)
+        assert bench.rounds.start_monitor.poll() == 1
+        assert ";sel=left:" not in slurm.jobs["7"]["admin_comment"]
+        slurm.change("7", reason="Licenses")
+        bench.steady += 3600.0
+        bench.wall += 3600.0
+    assert bench.rounds.run().placed == []
+    assert is_open(slurm, "7")
+    assert ";sel=left:" in slurm.jobs["7"]["admin_comment"]
+
+
+def test_array_tasks_are_opened_by_task(slurm: SlurmFolder) -> None:
+    array = left("98", array_job_id=98, array_task_str="0-4")
+    bench = bench_of(slurm, [array], ["n1"])
+    placed = bench.rounds.run().placed
+    assert placed == ["98_0", "98_1"]
+    opened = [i for i in slurm.jobs if is_open(slurm, i)]
+    assert len(opened) == 2
+
+
+def test_all_components_of_a_heterogeneous_job_are_kept_off(slurm: SlurmFolder) -> None:
+    first = left(het_job_id=7, admin_comment=LEFT.replace("place%3Doff", "a%20heterogeneous%20job"))
+    other = parked("8", het_job_id=7, licenses="", admin_comment="", stuck=True)
+    jobs = [parked("6", priority=900, stuck=True), first, other]
+    bench = bench_of(slurm, jobs, ["n1", "n2"])
+    bench.rounds.run()
+    exact = slurm.jobs["6"]["req_nodes"]
+    assert is_open(slurm, "7")
+    assert slurm.jobs["7"]["exc_nodes"] == slurm.jobs["8"]["exc_nodes"] == exact
+
+
+def test_a_round_tells_why_slurm_will_choose(slurm: SlurmFolder) -> None:
+    running = parked("5", state="RUNNING", nodes="n1", slots=[0, 1, 2], licenses="")
+    bench = bench_of(slurm, [running, left()], ["n1"])
+    result = bench.rounds.run()
+    (entry,) = [one for one in result.waiting if one["job_id"] == "7"]
+    assert entry["reason"].endswith("; Slurm will choose its GPUs: place=off")
+
+
+@pytest.mark.parametrize("what", ["gres/shard:2", "gres/shard:a100:2", "gres/gpu:2"])
+def test_a_job_whose_nodes_are_all_down_waits_and_starts_when_they_return(
+    slurm: SlurmFolder, what: str
+) -> None:
+    node = {
+        "gres": "gpu:g0:1(S:0),gpu:g1:1(S:0),shard:g0:4(S:0),shard:g1:4(S:0)",
+        "gres_used": "gpu:g0:0(IDX:N/A),gpu:g1:0(IDX:N/A),shard:g0:0(0/4),shard:g1:0(0/4)",
+    }
+    record = f"gpuaware/1;tn={what};mc=1;lf=shards%20and%20MPS%20share%20GPUs"
+    slurm.write([left(tres_per_node=what, admin_comment=record, tres_req_str="cpu=1")], [])
+    bench = RoundsBench(slurm)
+    slurm.set(nodes=[node_record("n1", state="DOWN", **node)])
+    for _ in range(2):
+        assert bench.rounds.run().placed == []
+        assert not is_open(slurm, "7")
+    slurm.set(nodes=[node_record("n1", **node)])
+    assert bench.rounds.run().placed == ["7"]
+    assert ";sel=left:" not in slurm.jobs["7"]["admin_comment"]
