@@ -211,7 +211,11 @@ def test_the_gates_licence_by_task_is_refused(filter_: Filter, text: str) -> Non
         assert (out.rc, out.written, out.log) == (ERROR, [], [])
         assert "remove it from --tres-per-task" in out.messages[0]
     out = filter_.submit(OPERATOR, **NODE, tres_per_task=text)
-    assert (out.rc, out.written) == (SUCCESS, [])
+    parked = "gpuaware_pool" in text and "gpu:1" in text  # two requests, none for the gate itself
+    assert (out.rc, sorted(out.written)) == (
+        SUCCESS,
+        ["admin_comment", "licenses"] if parked else [],
+    )
 
 
 @pytest.mark.parametrize("text", ["license/matlab=1", "license/gpuaware2=1", "gres/tmp:gpuaware"])
@@ -312,13 +316,15 @@ def test_a_text_too_long_for_the_record_leaves_the_job_to_slurm(
     filter_: Filter, field: str
 ) -> None:
     out = filter_.submit(**NODE, **{field: padded(MEGABYTES)})
-    assert (out.rc, out.written) == (SUCCESS, [])
+    assert (out.rc, sorted(out.written)) == (SUCCESS, ["admin_comment", "licenses"])
+    assert out.job["admin_comment"].endswith(";pt=1")
     assert "too long to be recorded" in out.messages[0]
 
 
 def test_a_model_is_rewritten_also_where_the_record_is_too_long(filter_: Filter) -> None:
     out = filter_.submit(tres_per_node="gres/gpu:a100:2", req_nodes=padded(2000))
-    assert set(out.written) == {"tres_per_node", "features"}
+    assert set(out.written) == {"tres_per_node", "features", "licenses", "admin_comment"}
+    assert out.job["admin_comment"].endswith(";pt=1")
 
 
 @pytest.mark.parametrize("field", LOOKED_AT)
