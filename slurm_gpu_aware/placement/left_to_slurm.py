@@ -33,7 +33,10 @@ class LeftPolicy(Policy):
         if found is None:
             return None
         nodes = tuple(sorted(found))
-        slots = tuple(tuple(_first(cluster.not_held[node], found[node])) for node in nodes)
+        whole = cluster.shape[1] if request.whole_node else 0  # it gets all GPUs of its nodes
+        slots = tuple(
+            tuple(_first(cluster.not_held[node], max(whole, found[node]))) for node in nodes
+        )
         level = level_of(cluster, nodes, slots) if all(slots) else cluster.levels[0]
         return Assignment(
             job_id=request.job_id,
@@ -191,6 +194,6 @@ def left_demand(request: Request, gpus_here: int) -> tuple[int, int]:
     assert request.left is not None  # noqa: S101 - the policy of such requests
     cpus = sum(part.cpus for part in request.left.parts)
     memory_mb = sum(part.memory_mb for part in request.left.parts)
-    if gpus_here == 0:  # shards of a GPU that others use
+    if gpus_here == 0 or request.whole_node:  # shards of a used GPU, or nothing is left beside it
         return cpus, memory_mb
     return _share(cpus, gpus_here, request.gpus), _share(memory_mb, gpus_here, request.gpus)
