@@ -350,25 +350,31 @@ local function remember(job, record, uid, new)
     last.licenses, last.extra = new.licenses, new.extra
 end
 
---- The refusal of an update by which a waiting job that is not at the gate would become a GPU job of a
---- managed partition, and pass those that wait there; nil: it would not.
+--- Is a job, with these fields in place of those of its record, a GPU job of a managed partition?
+local function is_managed_gpu_job(fields, record, part_list, conf)
+    local view = setmetatable(fields, { __index = record })
+    local parts, besides = request.gpu_request(view)
+    local _, some = settings.is_managed(view, part_list, conf)
+    return some and (#parts > 0 or besides.sharing) or false
+end
+
+--- The refusal of an update by which a waiting job that is not at the gate would become such a job, and
+--- pass those that wait there; nil: it would not.
 local TRES = { "tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket" }
 local function passes_by(update, record, part_list, conf)
-    local moved, asks = text_of(update.partition), false
-    local view = { partition = moved or record.partition }
+    local given = { partition = text_of(update.partition) }
     for _, name in ipairs(TRES) do
-        asks = asks or text_of(update[name])
-        view[name] = is_set(update[name]) and update[name] or record[name]
+        given[name] = is_set(update[name]) and update[name] or nil
     end
-    local parts, besides = request.gpu_request(setmetatable(view, { __index = record }))
-    if #parts == 0 and not besides.sharing or not (moved or asks) then
+    local moved = given.partition
+    if
+        not changes(given)
+        or is_managed_gpu_job({}, record, part_list, conf)
+        or not is_managed_gpu_job(given, record, part_list, conf)
+    then
         return nil
     end
-    local _, some = settings.is_managed(view, part_list, conf)
-    if not some then
-        return nil
-    end
-    return asks and rules.sentences.gpus_later or rules.sentences.moved_in:format(base.shown(moved))
+    return moved and rules.sentences.moved_in:format(base.shown(moved)) or rules.sentences.gpus_later
 end
 
 --- Decide about an update by an ordinary user: {refuse=, text=, new=, changed=} (see decide).
@@ -389,15 +395,15 @@ function C.decide(job, record, part_list, uid, conf)
         end
         return verdict
     end
+    local back = is_pending(record) and (base.number32(record.restart_cnt) or 0) > 0
+    if back and not base.is_record(record.admin_comment) and forbidden.index_type(record) then
+        return decide_back(update, record)
+    end
     if is_pending(record) and not base.is_record(record.admin_comment) then
         wrong = passes_by(update, record, part_list, conf)
         if wrong then
             return { refuse = true, text = wrong }
         end
-    end
-    local back = is_pending(record) and (base.number32(record.restart_cnt) or 0) > 0
-    if back and not base.is_record(record.admin_comment) and forbidden.index_type(record) then
-        return decide_back(update, record)
     end
     local _, clock = extra_parts(record)
     if clock and bound and type(update.extra) == "string" then

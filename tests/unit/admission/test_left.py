@@ -8,8 +8,7 @@ from sample_jobs import as_gated, slurm_job
 from test_translate import NOW, job, node, site
 
 from slurm_gpu_aware.admission.context import CannotPlanError
-from slurm_gpu_aware.admission.left import left_request, part_of
-from slurm_gpu_aware.admission.snapshot import hold_of_left
+from slurm_gpu_aware.admission.left import hold_of_left, left_request, part_of
 from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.model.request import Part, Request
 
@@ -119,7 +118,8 @@ def test_a_released_job_holds_what_slurm_may_give_it(shards: int) -> None:
         tres_per_node=what, exc_nodes=("n3",), admin_comment=f"gpuaware/1;tn={what};lf=x"
     )
     where = site(NODES)
-    hold = hold_of_left(as_gated(released), NODES, where.partitions, "B", NOW)
+    names = [node.name for node in NODES]
+    hold = hold_of_left(as_gated(released), names, where.partitions, "B", NOW)
     assert (hold.nodes, hold.slots, hold.gpus) == (("n1", "n2"), (), 1 if shards else 2)
     assert hold.shards == shards
     assert hold.end_s == NOW + 600.0
