@@ -261,10 +261,7 @@ class Cluster:
         return self.free if self.by_slurm is None else self.free | self.by_slurm
 
     def leave_to_slurm(self, nodes: BoolArray) -> None:
-        """Mark all free GPUs of (N,) nodes as ones that Slurm may give to a released job, in place.
-
-        ``by_slurm`` must not be None.
-        """
+        """Mark the free GPUs of (N,) nodes as ones that Slurm may give to a released job."""
         assert self.by_slurm is not None  # noqa: S101 - a round with such jobs has it
         self.by_slurm[nodes] |= self.free[nodes]
         self.free[nodes] = False
@@ -278,15 +275,13 @@ class Cluster:
     def empty(self, *, repaired: bool = False) -> Cluster:
         """The same nodes without any job, by what they have: on it a job is possible or not.
 
-        It is not made by giving back what known jobs hold, which are never all of them. CPUs and
-        memory of which the total is not known are plenty. ``repaired``: with all nodes and GPUs
-        that are down or drained now.
+        CPUs and memory of which the total is not known are plenty. ``repaired``: with all nodes and
+        GPUs that are down or drained now.
         """
         exists = self.exists if self.installed is None or not repaired else self.installed
-        n = len(self.nodes)
+        n, shards = len(self.nodes), self.shards
         cpus = np.full(n, PLENTY_CPUS) if self.cpus is None else self.cpus
         memory_mb = np.full(n, PLENTY_MB) if self.memory_mb is None else self.memory_mb
-        shards = self.shards
         return replace(
             self,
             exists=exists,

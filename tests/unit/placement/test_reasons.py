@@ -6,20 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
 
+from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import uniform_graph
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.registry import make_policy, policy_names
 from slurm_gpu_aware.planning import PlanSettings, Waiting
 from slurm_gpu_aware.planning.round import plan_round
-from slurm_gpu_aware.selector.job_answers import waiting_of
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
-from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.ledger import Ledger
 
 PCIE = uniform_graph(8, "PIX")
 NARROW = {"min_bandwidth_gbps": 25.0}
@@ -151,10 +150,10 @@ def test_a_job_that_the_sites_option_forbids_stays_parked_with_the_reason(tmp_pa
     comment = "gpuaware/1;tn=gres/gpu:2;nn=2-2;mc=2"
     wide = parked("98", admin_comment=comment, num_nodes=2, num_cpus=2)
     slurm.write([wide, parked("8")], ["n1", "n2"])
-    slurm.round()
-    assert slurm.jobs["98"]["licenses"] == "gpuaware:1", slurm.said
+    bench = RoundsBench(slurm, load_config(slurm.config))
+    bench.rounds.run()
+    (entry,) = bench.rounds.run().waiting  # the second reading confirms it
+    assert slurm.jobs["98"]["licenses"] == "gpuaware:1"
     assert slurm.jobs["8"]["state"] == "RUNNING"
-    with open_store(slurm.store, readonly=True) as store:
-        ((job_id, entry),) = waiting_of(Ledger(store).last_rounds(1)[0]).each()
-    assert job_id == "98"
+    assert entry["job_id"] == "98"
     assert entry["reason"].endswith(CASES["several nodes"][2])

@@ -354,4 +354,4 @@ def test_an_impossible_due_date_is_told_once(site: SlurmFolder) -> None:  # noqa
     one.ledger.close()
     site.round()  # records what waits
     shown = CliRunner().invoke(cli, ["--config", str(site.config), "explain", "7"])
-    assert "it cannot be met by what 2 earlier runs needed" in shown.output
+    assert "it cannot be met by what 2 earlier runs needed" in " ".join(shown.output.split())

@@ -141,12 +141,13 @@ def test_all_components_of_a_heterogeneous_job_are_kept_off(slurm: SlurmFolder) 
     assert slurm.jobs["7"]["exc_nodes"] == slurm.jobs["8"]["exc_nodes"] == exact
 
 
-def test_a_round_tells_why_slurm_will_choose(slurm: SlurmFolder) -> None:
+def test_a_round_tells_why_it_waits(slurm: SlurmFolder) -> None:
+    """Its record says why Slurm chooses its GPUs, which `queue` and `explain` show."""
     running = parked("5", state="RUNNING", nodes="n1", slots=[0, 1, 2], licenses="")
     bench = bench_of(slurm, [running, left()], ["n1"])
     result = bench.rounds.run()
     (entry,) = [one for one in result.waiting if one["job_id"] == "7"]
-    assert entry["reason"].endswith("; Slurm will choose its GPUs: place=off")
+    assert "needs 2 free GPUs; on the nodes that it may use 1 are free" in entry["reason"]
 
 
 @pytest.mark.parametrize("what", ["gres/shard:2", "gres/shard:a100:2", "gres/gpu:2"])

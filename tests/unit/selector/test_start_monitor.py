@@ -289,7 +289,9 @@ def stuck_and_others(slurm: SlurmFolder) -> RoundsBench:
     slurm.write([parked(stuck=True)], ["n1", "n2"])
     bench = RoundsBench(slurm)
     assert bench.rounds.run().placed == ["7"]
-    slurm.write([*slurm.jobs.values(), *(parked(str(n)) for n in range(20, 28))], ["n1", "n2"])
+    # Of another account: a limit that holds 7 holds none of them.
+    others = (parked(str(n), account="other") for n in range(20, 28))
+    slurm.write([*slurm.jobs.values(), *others], ["n1", "n2"])
     slurm.change("7", reason="Resources")
     return bench
 

@@ -108,7 +108,7 @@ def test_a_job_that_slurm_places_waits_for_nodes_that_are_away(
     for _ in range(4):
         (waiting,) = bench.rounds.run().waiting
         assert slurm.jobs["3"]["licenses"] == "gpuaware:1"
-    assert "; down, drained or reserved: n2; Slurm will" in waiting["reason"]
+    assert "; down, drained or reserved: n2; Slurm chooses" in waiting["reason"]
 
 
 def test_what_no_node_has_is_never(slurm: SlurmFolder) -> None:

@@ -285,7 +285,7 @@ def test_signals_cancel_what_runs_and_say_how_to_go_on(cluster, numbers):
     cluster._program("scancel", f"#!{sys.executable}\nimport time\ntime.sleep(0.3)\n{SCANCEL}")
     started = cluster.folder / "n1.started"
     os.mkfifo(started)  # readable when the fake srun has opened it
-    watch = os.open(started, os.O_RDONLY | os.O_NONBLOCK)
+    reader = os.open(started, os.O_RDONLY | os.O_NONBLOCK)
     with subprocess.Popen(
         cluster.argv("--jobs", "1"),
         env=cluster.env,
@@ -296,14 +296,14 @@ def test_signals_cancel_what_runs_and_say_how_to_go_on(cluster, numbers):
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         first = process.stderr.readline()
-        assert select.select([watch], [], [], 60.0)[0]
+        assert select.select([reader], [], [], 60.0)[0]
         watch = Stopwatch()
         for number in numbers:
             process.send_signal(number)
             time.sleep(0.05)
         _, said = process.communicate(timeout=60)
     assert watch.idle_s < 20.0
-    os.close(watch)
+    os.close(reader)
     sweep_id = first.split()[1].rstrip(":")
     assert process.returncode == 130
     assert f"resume with: gpu-aware-profile sweep --resume {sweep_id}" in said
