@@ -7,6 +7,7 @@ return {
   submit_file = "/var/spool/slurm-gpu-aware/submitted",
   models = { "v100" },
   park_uncommented = true,
+  cli_filter = true,
   max_gpus_per_node = 4,
   max_cpus_per_node = 16,
   max_memory_mb_per_node = 64000,

@@ -80,7 +80,7 @@ local function decide_submit(job, part_list, uid, conf)
     end
     local parts, besides = request.gpu_request(job)
     local leader = number32(job.het_job_offset) == 0 -- only here can a heterogeneous job be gated
-    local asks = #parts > 0 or besides.sharing or leader
+    local asks = #parts > 0 or besides.sharing or besides.uncounted or leader
     if not asks or forbidden.index_type(job) or forbidden.licence_option(job, conf.licence) then
         return {}
     end
@@ -102,6 +102,7 @@ local function decide_submit(job, part_list, uid, conf)
         return left()
     end
     local text, is_test = comment.without_mark(text_of(job.comment))
+    is_test = is_test and conf.cli_filter -- else a user has typed the mark
     local hints, sentence, hint = comment.parse(text, conf)
     local variable = nil
     if not hints and not sentence and text_of(job.script) and job.environment then
@@ -120,7 +121,9 @@ local function decide_submit(job, part_list, uid, conf)
     local reason = unsupported.passes_gate(job)
     if reason or is_test then -- Slurm tests at once where the job can start, with closed gate
         reason = reason or #parts > 0 and unsupported.reason(job, parts, besides, hints, conf)
-        return left(reason and unsupported.sentence(reason, job, parts, conf) or hint)
+        local verdict = left(reason and unsupported.sentence(reason, job, parts, conf) or hint)
+        verdict.wakes = true -- it must take no GPU that is kept for the first job that waits
+        return verdict
     elseif not hints and not conf.park_uncommented then
         return parked("a job without a comment of ours", hint)
     elseif #conf.models == 0 and not hints and request.is_typed(parts) then
@@ -130,9 +133,10 @@ local function decide_submit(job, part_list, uid, conf)
     reason = unsupported.reason(job, parts, besides, hints, conf)
     reason = reason or not all and "a partition that is not managed"
     if reason then
-        local quiet = #parts == 0 and not hints
+        local quiet = #parts == 0 and not hints and not besides.uncounted
         texts[#texts + 1] = not quiet and unsupported.sentence(reason, job, parts, conf) or hint
-        return parked(reason, #texts > 0 and table.concat(texts, "\n") or nil)
+        local text = #texts > 0 and table.concat(texts, "\n") or nil
+        return unsupported.is_refused(reason) and left(text) or parked(reason, text)
     end
     local tasks, fixed = sizes.rule(hints, parts[1], job, conf)
     if fixed then
@@ -237,7 +241,7 @@ local function submit(job, part_list, uid)
     if verdict.text and (number32(job.het_job_offset) or 0) == 0 then -- components: say it once
         tell(verdict.text)
     end
-    if verdict.parked and conf.submit_file then
+    if (verdict.parked or verdict.wakes) and conf.submit_file then
         pcall(append_byte, conf.submit_file)
     end
     return success()

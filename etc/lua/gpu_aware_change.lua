@@ -399,7 +399,15 @@ function C.decide(job, record, part_list, uid, conf)
     if back and not base.is_record(record.admin_comment) and forbidden.index_type(record) then
         return decide_back(update, record)
     end
-    if is_pending(record) and not base.is_record(record.admin_comment) then
+    if is_pending(record) and base.is_record(record.admin_comment) then
+        -- Its gate is open for good: another request would pass the jobs that wait.
+        local _, given = merged(update, record, {})
+        for _, field in ipairs(BINDING) do
+            if given[field[1]] or given.partition then
+                return { refuse = true, text = rules.sentences.opened }
+            end
+        end
+    elseif is_pending(record) then
         wrong = passes_by(update, record, part_list, conf)
         if wrong then
             return { refuse = true, text = wrong }

@@ -7,6 +7,8 @@ return {
     policies = { "eft", "pal+mapa", "pal", "pm-first", "packed", "mapa-preserve", "topo-aware" },
     -- place=off is allowed (placement.allow_off).
     place_off = true,
+    -- Slurm's commands mark --test-only (setup.cli_filter).
+    cli_filter = false,
     -- Partitions that are managed; empty: all (site.partitions).
     partitions = {},
     -- The gate (gate.licence, gate.reservation).

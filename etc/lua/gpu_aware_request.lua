@@ -44,7 +44,7 @@ function R.gpu_entries(text)
     local gpus, rest = {}, {}
     for item in (text or ""):gmatch("[^,]+") do
         -- As in slurm_get_next_tres, "gres" may stand anywhere in an entry.
-        local entry = trim(item:match("gres[/:](.*)$") or item)
+        local entry = trim(item:match("gres[/:]?(.*)$") or item)
         local name, tail = entry:match("^([^:=]*)(.*)$")
         if name == "gpu" then
             local body = tail:sub(2)
@@ -89,7 +89,7 @@ local function shards_of(job)
 end
 
 --- All GPU parts of a request: list of {form=, type=, count=, shards=}, and what else is asked in these
---- options: sharing (shards or MPS), others. Shards of one GPU are a part of it.
+--- options: sharing (shards or MPS), others; uncounted: GPUs of which the number is not there. Shards of one GPU are a part of it.
 function R.gpu_request(job)
     local parts, besides = {}, {}
     for _, form in ipairs(FORM_ORDER) do
@@ -101,6 +101,9 @@ function R.gpu_request(job)
             parts[#parts + 1] = gpu
         end
     end
+    -- Slurm counts the GPUs of --ntasks-per-gpu after the filter.
+    local by_tasks = (number16(job.ntasks_per_tres) or 0) > 0
+    besides.uncounted = by_tasks and #parts == 0 and not besides.sharing
     local shards = besides.sharing and #parts == 0 and shards_of(job)
     if shards then
         parts[1], besides.sharing = { form = "node", count = 1, shards = shards }, nil

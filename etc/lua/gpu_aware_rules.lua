@@ -62,6 +62,7 @@ return {
         of_shards = "gpu-aware: a job of shards has its GPU and clock in common with other jobs, so these play no part: %s",
         many_shards = "gpu-aware: no GPU has %d shards, the most is %d",
         gpus_later = "gpu-aware: a waiting job cannot be given GPUs; cancel it and submit it again with them",
+        opened = "gpu-aware: Slurm places this job as it was submitted; cancel it and submit it again to change this",
         moved_in = "gpu-aware: a waiting GPU job cannot move to partition %s; cancel it and submit it again there",
         gpus_late = "gpu-aware: gpus=%s must be there at submission; cancel the job and submit it again",
     },

@@ -31,6 +31,7 @@ local function checked(raw)
         classes = raw.classes,
         policies = raw.policies or {},
         place_off = raw.place_off ~= false,
+        cli_filter = raw.cli_filter == true,
         licence = raw.licence or rules.licence,
         reservation = raw.reservation or rules.reservation,
         submit_file = raw.submit_file,

@@ -180,6 +180,11 @@ function L.passes_gate(job)
     return nil
 end
 
+--- Does Slurm refuse a job at once that is left to it for this reason? At the gate it would wait.
+function L.is_refused(reason)
+    return reason:find("^more %a+ than a node has$") ~= nil
+end
+
 --- Why a GPU job is left to Slurm, in words that complete a sentence; nil if it can be placed.
 function L.reason(job, parts, besides, hints, conf)
     if number32(job.het_job_offset) then
@@ -188,6 +193,8 @@ function L.reason(job, parts, besides, hints, conf)
         return "place=off"
     elseif besides.sharing then
         return "shards and MPS share GPUs"
+    elseif besides.uncounted then
+        return "--ntasks-per-gpu without a number of GPUs"
     elseif #parts > 1 then
         return "several GPU requests in one job"
     end

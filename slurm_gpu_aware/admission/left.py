@@ -51,8 +51,9 @@ def left_request(
         raise CannotPlanError("no component of it asks for GPUs")
     if gpus > MAX_GPUS:
         raise CannotPlanError(f"it asks for more than {MAX_GPUS} GPUs")
-    managed = context.config.site.partitions
-    if managed and {*managed}.isdisjoint(job.partitions):
+    managed, named = context.config.site.partitions, {*job.partitions}
+    named = named.union(*(one.partitions for one in components))
+    if managed and named.isdisjoint(managed):
         raise CannotPlanError("its partition is not managed")
     entries = [QueueEntry(gated, _NO_FORM, p, context) for p in open_partitions(job, context)]
     partition = entries[0].partition
@@ -60,7 +61,9 @@ def left_request(
     if math.isinf(limit_s):
         default_s = partition.default_time_s
         limit_s = default_s if default_s is not None else partition.max_time_s
-    masks = zip(*(_nodes(entry, limit_s) for entry in entries), strict=True)
+    found = [_nodes(entry, limit_s) for entry in entries]
+    found += [_of_partitions(one, context) for one in components]
+    masks = zip(*found, strict=True)
     eligible, allowed = (_same(np.logical_or.reduce(kind), context) for kind in masks)
     places = {name: i for i, name in enumerate(context.cluster.nodes)}
     required = tuple(places[name] for name in job.req_nodes if name in places)
@@ -85,7 +88,10 @@ def left_request(
         preempts_lower=context.rules.preempts_lower(job),
         preempting_priority=float(job.priority),
         preempt_group=context.rules.group(job),
-        left=LeftToSlurm(reason, parts, fixed=gated.original.partial, again=again),
+        # Its record has no node lists of other components, to which they could be given back.
+        left=LeftToSlurm(
+            reason, parts, fixed=gated.original.partial or bool(components), again=again
+        ),
     )
 
 
@@ -104,6 +110,14 @@ def _nodes(entry: QueueEntry, limit_s: float) -> tuple[BoolArray, BoolArray]:
     return (eligible if eligible.any() else allowed), allowed  # none is up: it waits for one
 
 
+def _of_partitions(job: SlurmJob, context: AdmissionContext) -> tuple[BoolArray, BoolArray]:
+    """The same for another component of a heterogeneous job: all nodes of its partitions."""
+    known = [context.partitions[p].nodes for p in job.partitions if p in context.partitions]
+    names = frozenset[str]().union(*known)
+    mask = np.array([name in names for name in context.cluster.nodes], dtype=np.bool_)
+    return mask, mask
+
+
 def _same(mask: BoolArray, context: AdmissionContext) -> BoolArray:
     """The same array for equal masks, as `AdmissionContext.eligible` asks for."""
     return context.eligible.setdefault(("left", mask.tobytes()), mask)
@@ -115,17 +129,20 @@ def hold_of_left(
     partitions: Mapping[str, SlurmPartition],
     app_class: str,
     now: float,
+    components: Sequence[SlurmJob] = (),
 ) -> Hold:
     """The hold of a released job of which Slurm chooses nodes and GPUs; ``now``: Unix seconds.
 
     CPUs and memory do not count: on which nodes it gets them is not known.
     """
     job = gated.job
-    there = set().union(*(partitions[p].nodes for p in job.partitions if p in partitions))
+    named = {p for one in (job, *components) for p in one.partitions}
+    there = set().union(*(partitions[p].nodes for p in named if p in partitions))
     there &= set(job.req_nodes) or there
     there -= {*job.exc_nodes}
     names = tuple(name for name in nodes if name in there)
     part = part_of(job)
+    more = sum(part_of(one).gpus for one in components)
     return Hold(
         job_id=job.id,
         nodes=names,
@@ -135,7 +152,7 @@ def hold_of_left(
         memory_mb_per_node=0,
         end_s=now + job.time_limit_s,
         app_class=app_class,
-        gpus=max(1, part.gpus),
+        gpus=max(1, part.gpus + more),
         shards=part.shards,
     )
 

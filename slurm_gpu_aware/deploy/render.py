@@ -239,6 +239,7 @@ def filter_table(config: Config, slurm_user: str, models: Iterable[str] = ()) ->
         "classes": config.site.classes,
         "policies": config.placement.offered,
         "place_off": config.placement.allow_off,
+        "cli_filter": config.setup.cli_filter,
         "partitions": config.site.partitions,
         "licence": config.gate.licence,
         "reservation": config.gate.reservation,

@@ -54,7 +54,8 @@ def gpus_and_shards(text: str | None) -> tuple[int, int]:
     """(GPUs, shards) of all entries of a TRES list, of any type; MPS count as a shard."""
     gpus = shards = 0
     for item in _items(text):
-        name, _, rest = item.removeprefix("gres/").removeprefix("gres:").partition(":")
+        # As Slurm reads it: "gres" may stand anywhere.
+        name, _, rest = re.sub(r"^.*gres[/:]?", "", item).partition(":")
         name, _, more = name.partition("=")
         number = (rest or more).rpartition(":")[2].rpartition("=")[2]
         count = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else 1

@@ -52,11 +52,10 @@ def kept_apart(plan: Plan, queue: Sequence[Request], cluster: Cluster) -> Plan:
 
 
 def guarded(plan: Plan, cluster: Cluster) -> dict[str, int]:
-    """Node -> free GPUs of it that the plan keeps for the first job that waits.
+    """Node -> GPUs of it, free or not, that the plan keeps for the first job that waits.
 
     Without nodes on which a placed job is about to start: it needs what a reservation would take.
     """
-    free = cluster.free.copy()
     busy = np.zeros(cluster.shape[0], np.bool_)
     if cluster.starting is not None:
         busy |= cluster.starting
@@ -65,12 +64,10 @@ def guarded(plan: Plan, cluster: Cluster) -> dict[str, int]:
     for one in plan.assignments:
         busy[list(one.nodes)] = True
     kept: dict[str, int] = {}
-    for waiting in plan.waiting:
-        for node, slots in waiting.reserved:
-            count = int(np.count_nonzero(free[node, list(slots)]))
-            if count and not busy[node]:
-                free[node, list(slots)] = False
-                kept[cluster.nodes[node]] = kept.get(cluster.nodes[node], 0) + count
+    first = next((one for one in plan.waiting if one.reserved), None)
+    for node, slots in () if first is None else first.reserved:
+        if not busy[node]:
+            kept[cluster.nodes[node]] = len(slots)
     return kept
 
 

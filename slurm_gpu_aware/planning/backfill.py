@@ -78,7 +78,8 @@ def reserve(
         return at(time_s)[0] is not None
 
     start_s = timeline.earliest(head, cluster)
-    if cluster.by_slurm is not None and fits(timeline.now):
+    waits = cluster.by_slurm is not None and dispatcher.could_place(head, cluster) is None
+    if waits and fits(timeline.now):
         start_s = timeline.now  # as soon as the jobs on its nodes have started
     elif start_s <= timeline.now or not fits(start_s):  # it lacks more than GPUs
         ends = timeline.ends[bisect_left(timeline.ends, start_s) :]

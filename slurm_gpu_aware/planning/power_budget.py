@@ -76,7 +76,7 @@ class PowerBudget:
         running = [self._drawing(job) for job in cluster.running]
         own = sum(job.power_w for job in running if job.power_is_ours)
         listed = RunningJobs.of(cluster.running)
-        unknown = cluster.exists & ~cluster.free & np.isnan(listed.until(cluster.shape))
+        unknown = cluster.exists & ~cluster.not_held & np.isnan(listed.until(cluster.shape))
         foreign = sum(job.power_w for job in running) - own
         foreign += float((power.max_w - power.idle_w)[unknown].sum())
         self.base_w = float(power.idle_w.sum()) + foreign

@@ -219,6 +219,9 @@ class _Round:
         asked = request, self.cluster
         if self.dispatcher.postponed(*asked) or self.dispatcher.only_lacks_power(*asked):
             return False  # Slurm preempts for GPUs only
+        soon = Timeline((), self.now).at(self.cluster, self.now)
+        if self.cluster.by_slurm is not None and self.dispatcher.could_place(request, soon):
+            return False  # it only waits for jobs that are about to start
         placed = {assignment.job_id for assignment in self.assignments}
         others = [job for job in (*self.running, *self.started) if job.job_id not in placed]
         # The victims of GPUs that Slurm itself chooses are not known.

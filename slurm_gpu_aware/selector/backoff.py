@@ -22,6 +22,7 @@ class _Waits:
     count: int = 0
     blind: int = 0  # how often it was blocked while bound and showed no cause while parked
     misplaced: bool = False
+    unexplained: int = 0
     why: str = ""
 
 
@@ -54,8 +55,8 @@ class Backoff:
         return waits is not None and self.timer() - waits.punished <= within_s
 
     def failures(self, job_id: str) -> int:
-        """How often the job could not start."""
-        return self._waits[job_id].count if job_id in self._waits else 0
+        """How often the job did not start, and Slurm showed no cause."""
+        return self._waits[job_id].unexplained if job_id in self._waits else 0
 
     def cause(self, job_id: str) -> str:
         """Why the job could not start, for its user."""
@@ -63,12 +64,18 @@ class Backoff:
         return (waits and waits.why) or "it could not start"
 
     def punish(
-        self, job_id: str, *, blocked: bool = False, misplaced: bool = False, why: str = ""
+        self,
+        job_id: str,
+        *,
+        blocked: bool = False,
+        misplaced: bool = False,
+        unexplained: bool = False,
+        why: str = "",
     ) -> float:
         """Hold a job back once more; return for how many seconds.
 
-        ``blocked``: Slurm showed by what. ``misplaced``: its place was the cause. ``why``: for its
-        user.
+        ``blocked``: Slurm showed by what. ``misplaced``: its place was the cause. ``unexplained``:
+        Slurm showed no cause. ``why``: for its user.
         """
         waits = self._waits.setdefault(job_id, _Waits())
         now = self.timer()
@@ -77,6 +84,7 @@ class Backoff:
             wait_s = min(_BLOCKED_S * (1 << min(waits.blind, 16)), long_s)
             waits.blind += 1
         waits.count += 1
+        waits.unexplained += unexplained
         waits.why = why
         waits.misplaced |= misplaced
         waits.punished, waits.until, waits.doubtful_until = now, now + wait_s, now + long_s

@@ -25,7 +25,13 @@ from slurm_gpu_aware.selector.holding_pool import PLANNABLE, HoldingPool, alike,
 from slurm_gpu_aware.selector.kept_candidates import KeptCandidates
 from slurm_gpu_aware.selector.waiting_jobs import EARLIER_TASK
 from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob, SlurmReservation, array_tasks
+from slurm_gpu_aware.slurm.records import (
+    HOLDING,
+    SlurmJob,
+    SlurmReservation,
+    array_tasks,
+    components_of,
+)
 from slurm_gpu_aware.slurm.values import parse_licenses
 
 log = logging.getLogger(__name__)
@@ -48,8 +54,6 @@ class Candidate:
     not_moved: str | None = None
     """Why a job that allows moves is not moved."""
     asked_class: AskedClass | None = None
-    components: tuple[SlurmJob, ...] = ()
-    """The other components of a heterogeneous job."""
 
     @property
     def id(self) -> str:
@@ -146,8 +150,7 @@ class Candidates:
     unplaceable: Mapping[int, str] = field(default_factory=dict)
     """Number of a record that planning cannot place -> why; such a job is left to Slurm in turn."""
     _order: TaskOrder = field(default_factory=TaskOrder)
-    _components: dict[int, list[SlurmJob]] = field(default_factory=dict)
-    """First component of a heterogeneous job -> the other ones."""
+    _components: Mapping[int, Sequence[SlurmJob]] = field(default_factory=dict)
     _room: dict[int, int] = field(default_factory=dict)
     """Array with a ``%limit`` -> tasks that may start now."""
 
@@ -156,9 +159,7 @@ class Candidates:
         limited = limits(gated.job for gated in parked)
         earlier: dict[Hashable, SlurmJob] = {}  # held by a limit: Slurm looks at these first
         self._room = _task_room(jobs, self.context.config.gate.licence)
-        for job in jobs:
-            if job.het_id not in (None, job.raw_id) and job.state == "PENDING":
-                self._components.setdefault(job.het_id or 0, []).append(job)
+        self._components = components_of(jobs)
         for gated in sorted(parked, key=lambda gated: queue_order(gated.job)):
             job = gated.job
             kind = alike(job)
@@ -302,7 +303,7 @@ class Candidates:
         again = self.backoff.failed(gated.id)
         request = left_request(gated, context, why, asked.app_class, components, again=again)
         unsplit = record.job.array_tasks is not None
-        return Candidate(gated, request, unsplit, asked_class=asked, components=components)
+        return Candidate(gated, request, unsplit, asked_class=asked)
 
     def _translated(self, record: GatedJob, gated: GatedJob) -> Candidate:
         """``gated``: the job, or the task of the record. Raises CannotPlanError."""

@@ -1,11 +1,10 @@
 """Guard of the head: short reservations of the GPUs that are kept for the first job that waits.
 
-A few kinds of jobs cannot wait at the gate (``passes_gate`` in gpu_aware_unsupported.lua), so
-Slurm would start them on GPUs that a round keeps for the head. While the head waits, a reservation
-holds their number on each node. It holds cores beside them, too.
+A few kinds of jobs cannot wait at the gate (``passes_gate`` in gpu_aware_unsupported.lua). Slurm
+starts none of them at its submission while a job of higher priority waits, but soon after, as soon
+as GPUs are free. So while such a job is pending, a reservation holds the head's number of GPUs on
+each node, also those that running jobs still use. It holds cores beside them, too.
 
-- A reservation is made only when two rounds in a row keep the same GPUs of a node, and no placed
-  job is about to start there, so that queues that move fast make none.
 - Before a job is placed on a node, its reservation goes.
 - Each ends with the gate's lease: a dead selector leaves none behind.
 """
@@ -19,8 +18,11 @@ from dataclasses import dataclass, field
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import HEAD, guards_head
+from slurm_gpu_aware.gate.admin_comment import is_ours, marker_of
+from slurm_gpu_aware.gate.index_types import gpus_and_shards
+from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.records import SlurmReservation
+from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation
 from slurm_gpu_aware.slurm.updates import NewReservation
 
 log = logging.getLogger(__name__)
@@ -37,8 +39,6 @@ class HeadGuard:
     enabled: bool = True
     timer: Callable[[], float] = time.monotonic
     _held: dict[str, tuple[int, float]] = field(default_factory=dict)
-    _last: Mapping[str, int] = field(default_factory=dict)
-    """What the last round kept."""
     _refused: dict[str, float] = field(default_factory=dict)
     """Node -> when Slurm refused one, in seconds of the timer."""
 
@@ -62,14 +62,12 @@ class HeadGuard:
         ``until_s``: end of the gate's lease, Unix seconds.
         """
         self.drop([node for node, (gpus, _) in self._held.items() if wanted.get(node) != gpus])
-        steady = {node: gpus for node, gpus in wanted.items() if self._last.get(node) == gpus}
-        self._last = dict(wanted)
         now = self.timer()
         self._refused = {node: at for node, at in self._refused.items() if now - at < _AGAIN_S}
-        free = [node for node in steady if self.enabled and node not in self._refused]
+        free = [node for node in wanted if self.enabled and node not in self._refused]
         for node in free[:_MOST]:
             try:
-                self._hold(node, steady[node], until_s)
+                self._hold(node, wanted[node], until_s)
             except SourceError as exc:
                 self._refused[node] = now
                 log.info("GPUs of %s that the first job waits for are not guarded: %s", node, exc)
@@ -89,6 +87,18 @@ class HeadGuard:
         )
         self.client.create_reservation(wanted)
         self._held[node] = gpus, until_s
+
+
+def passes_gate(job: SlurmJob, managed: frozenset[str]) -> bool:
+    """Whether it is a pending GPU job of a managed partition (none: all are) with an open gate."""
+    marker = marker_of(job.admin_comment)
+    opened = marker is not None and marker.phase is JobPhase.LEFT
+    if job.state != "PENDING" or (is_ours(job.admin_comment) and not opened):
+        return False
+    if managed and managed.isdisjoint(job.partitions):
+        return False
+    asked = job.tres_per_node, job.tres_per_job, job.tres_per_task, job.tres_per_socket
+    return job.req_tres.get("gres/gpu", 0) > 0 or any(any(gpus_and_shards(one)) for one in asked)
 
 
 def _name(node: str) -> str:

@@ -21,6 +21,7 @@ from slurm_gpu_aware.slurm.topology import Fabric
 if TYPE_CHECKING:
     from slurm_gpu_aware.selector.candidates import Candidate
 
+_MOST_MASKS = 10_000  # users choose the options from which they are made
 _FIXED_CLASS = frozenset({"given", "site"})
 """Origins of a class that no other job changes."""
 
@@ -66,6 +67,8 @@ class KeptCandidates:
             runs,
         )
         self._last, self._next = self._next, {}
+        if len(self._eligible) > _MOST_MASKS or len(self._idle) > _MOST_MASKS:
+            self._eligible, self._idle, self._last = {}, {}, {}
         if site != self._site or any(one.nodes for one in context.reservations):
             self._last, self._eligible, self._idle = {}, {}, {}
         self._site = site

@@ -50,8 +50,6 @@ class _Step:
     binding: Binding
     fields: Fields
     tracked: Tracked
-    off: Fields = ()
-    """Of ``fields``, what all components of a heterogeneous job get."""
 
     def updates(self) -> list[JobUpdate]:
         """Updates that prepare the job."""
@@ -60,8 +58,6 @@ class _Step:
         own = [JobUpdate(self.candidate.id, self.fields)]
         if self.binding.cpus_per_gpu is not None and "CPUsPerTask" in dict(self.fields):
             own.insert(0, JobUpdate(self.candidate.id, (("CPUsPerTask", "1"),)))
-        if self.off:
-            own += [JobUpdate(str(one.raw_id), self.off) for one in self.candidate.components]
         return own
 
 
@@ -179,7 +175,7 @@ class Placer:
             record=unmarked(job.admin_comment or ""),
         )
         self.tracker.placed[candidate.id] = tracked
-        return _Step(candidate, assignment, Binding((), None), fields, tracked, off)
+        return _Step(candidate, assignment, Binding((), None), fields, tracked)
 
     def _fields(self, gated: GatedJob, binding: Binding, now: float, state: str) -> Fields:
         job, original = gated.job, gated.original

@@ -56,7 +56,7 @@ def first_of(found: Mapping[str, str]) -> dict[str, str]:
 
 def idle_nodes(plan: Plan, cluster: Cluster) -> str:
     """Host list of the nodes that are awake and have no job after the plan."""
-    held = cluster.exists & ~cluster.free
+    held = cluster.exists & ~cluster.not_held
     for assignment in plan.assignments:
         held[list(assignment.nodes)] = True
     idle = ~held.any(axis=1) & cluster.exists.any(axis=1)

@@ -6,6 +6,7 @@ later time, its text names the cause, so that no date moves in silence.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -44,7 +45,7 @@ class Promises:
         self._known = {job_id: p for job_id, p in self._known.items() if job_id in here}
         for one in waiting:
             before = self._known.get(one.job_id)
-            if one.shadow_start_s is not None and one.reserved:
+            if one.reserved and math.isfinite(one.shadow_start_s or math.inf):
                 self._known[one.job_id] = self._renewed(one, before, cluster)
             elif before is not None and first is not None and not before.broken:
                 why = f"job {first.job_id}, which comes first, waits now"

@@ -21,7 +21,7 @@ from slurm_gpu_aware.selector.candidates import Candidates, Licences
 from slurm_gpu_aware.selector.containment import contained
 from slurm_gpu_aware.selector.due_dates import DueDates
 from slurm_gpu_aware.selector.estimates import Estimates
-from slurm_gpu_aware.selector.head_guard import HeadGuard
+from slurm_gpu_aware.selector.head_guard import HeadGuard, passes_gate
 from slurm_gpu_aware.selector.holding_pool import UNTRIED, HoldingPool, spare, stranded
 from slurm_gpu_aware.selector.interrupted import Interrupted
 from slurm_gpu_aware.selector.isolation import Isolation
@@ -339,7 +339,10 @@ class Rounds:
 
         context = candidates.context
         with contained("guard of the head"):
-            self._guard.keep(guarded(plan, context.cluster), self._gate_held_until())
+            managed = frozenset(self._config.site.partitions)
+            needed = any(passes_gate(job, managed) for job in view.jobs)
+            wanted = guarded(plan, context.cluster) if needed else {}
+            self._guard.keep(wanted, self._gate_held_until())
         arrays = {candidates.to_plan[one.job_id].gated.job.array_id for one in plan.assignments}
         with contained("holding pool"):
             split = view.split | arrays

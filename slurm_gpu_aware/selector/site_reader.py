@@ -23,7 +23,13 @@ from slurm_gpu_aware.model.penalties import NETWORK_LEVELS
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.selector.containment import contained
 from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmJob, SlurmQos, SlurmReservation
+from slurm_gpu_aware.slurm.records import (
+    SlurmConfig,
+    SlurmJob,
+    SlurmQos,
+    SlurmReservation,
+    components_of,
+)
 from slurm_gpu_aware.slurm.topology import Network
 
 log = logging.getLogger(__name__)
@@ -114,12 +120,15 @@ class SiteReader:
         partitions = {p.name: p for p in self._client.partitions()}
         rules = PreemptionRules(slurm, partitions, self._qos.known)
         holds: list[Hold] = []
+        components = components_of(jobs)
         for gated in (one for one in waiting if one.id in victims):
             with contained("resources of a placed job", gated.id):
                 known = class_of(gated.job, gated.original, self._config, classes).app_class
                 taken = victims[gated.id]
                 if gated.left:
-                    holds.append(hold_of_left(gated, list(nodes), partitions, known, now))
+                    others = components.get(gated.job.raw_id, ())
+                    given = list(nodes), partitions, known, now, others
+                    holds.append(hold_of_left(gated, *given))
                 elif gated.job.req_nodes:
                     holds.append(hold_of(gated, slurm, partitions, known, now, victims=taken))
         holds += kept

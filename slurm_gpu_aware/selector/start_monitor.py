@@ -243,7 +243,9 @@ class StartMonitor:
             return
         blocked = why.startswith("held by ") or why == _NO_ROOM
         misplaced = not blocked or why == _NEVER_THERE
-        wait_s = self.backoff.punish(job.id, blocked=blocked, misplaced=misplaced, why=why)
+        causes = {"blocked": blocked, "misplaced": misplaced}
+        unexplained = not why.startswith("held by ")
+        wait_s = self.backoff.punish(job.id, **causes, unexplained=unexplained, why=why)
         log.warning("job %s parked again: %s; not planned for %.0f s", job.id, why, wait_s)
 
 

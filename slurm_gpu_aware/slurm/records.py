@@ -168,6 +168,15 @@ def array_tasks(expression: str) -> list[int]:
     return tasks
 
 
+def components_of(jobs: Iterable[SlurmJob]) -> dict[int, list[SlurmJob]]:
+    """First component of each pending heterogeneous job -> the other ones."""
+    found: dict[int, list[SlurmJob]] = {}
+    for job in jobs:
+        if job.het_id is not None and job.het_id != job.raw_id and job.state == "PENDING":
+            found.setdefault(job.het_id, []).append(job)
+    return found
+
+
 def split_arrays(jobs: Iterable[SlurmJob]) -> frozenset[int]:
     """Arrays of more than one record, that is with split tasks."""
     records = Counter(job.array_id for job in jobs if job.array_id is not None)

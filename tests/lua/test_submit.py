@@ -223,6 +223,11 @@ PARKED: list[tuple[str, dict[str, Any], OriginalRequest]] = [
 ]
 
 LEFT: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "--ntasks-per-gpu without GPUs",
+        {"num_tasks": 4, "ntasks_per_tres": 2},
+        "--ntasks-per-gpu without a number of GPUs",
+    ),
     ("heterogeneous", {**NODE, "het_job_offset": 0}, "heterogeneous"),
     ("place=off", {**NODE, "comment": "place=off"}, "place=off"),
     ("shard", {"tres_per_node": "gres/gpu:1,gres/shard:4"}, "shards"),
@@ -433,6 +438,10 @@ def is_parked_and_left(out: Outcome, asked: dict[str, Any]) -> OriginalRequest:
 @pytest.mark.parametrize(("name", "fields", "reason"), LEFT, ids=[p[0] for p in LEFT])
 def test_left_to_slurm(filter_: Filter, name: str, fields: dict[str, Any], reason: str) -> None:
     out = filter_.submit(**fields)
+    if reason.endswith("than a node has"):  # at the gate it would wait; Slurm refuses it at once
+        assert (out.rc, out.written, len(out.messages)) == (SUCCESS, [], 1)
+        assert reason in out.messages[0]
+        return
     record = is_parked_and_left(out, fields)
     assert sorted(out.written) == ["admin_comment", "licenses"]
     (sentence,) = out.messages
@@ -453,7 +462,8 @@ def test_what_passes_the_gate(
 ) -> None:
     out = filter_.submit(**fields)
     assert (out.rc, out.written, out.log) == (SUCCESS, [], [])
-    assert not (filter_.folder / "submitted").exists()
+    # It wakes the selector, so that it gets no GPU that is kept for the first job that waits.
+    assert (filter_.folder / "submitted").exists()
     if "het_job_offset" in fields:
         assert out.messages == []  # its first component has told
         return
@@ -540,6 +550,9 @@ def test_each_form_of_gpus_is_parked_or_refused(make_filter: MakeFilter, more: s
             assert out.written == []
             ends["refused"] += 1
             continue
+        if "licenses" not in out.written:
+            assert re.search("more [A-Za-z]+ than a node has$", out.messages[-1]), asked
+            continue  # Slurm refuses it at once
         assert out.job["licenses"].endswith("gpuaware:1"), asked
         record = parse(out.job["admin_comment"])
         assert record is not None, asked

@@ -70,7 +70,8 @@ SELECTOR = "the selector"
 LEFT: tuple[tuple[str, str, str], ...] = (
     (
         "heterogeneous jobs, `scrontab`",
-        "Slurm updates no component by itself, and no job of a crontab",
+        "which components get which nodes together is not planned; no update changes a job of a"
+        " crontab",
         r"a heterogeneous job|a scrontab job",
     ),
     (
@@ -119,8 +120,8 @@ LEFT: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "`-n N --ntasks-per-gpu=T` without a number of GPUs",
-        "Slurm counts the GPUs after the filter, which sees a job without any",
-        r"(?!)",
+        "Slurm counts the GPUs after the filter",
+        r"--ntasks-per-gpu without",
     ),
     (
         "`--contiguous`, `--switches`, `--segment`, `--tmp`, `--bb`, `-B` and its parts,"
@@ -147,7 +148,7 @@ LEFT: tuple[tuple[str, str, str], ...] = (
     (
         "what only the selector sees: the direct `srun`, options that Slurm hides from the filter,"
         " nodes whose sockets or topology are not clear, more nodes in `-w` than `-N` allows",
-        "the gate is opened at once; `gpu-aware explain` says why",
+        "`gpu-aware explain` says why",
         SELECTOR,
     ),
 )
@@ -156,8 +157,11 @@ LEFT: tuple[tuple[str, str, str], ...] = (
 TITLES = {"differences": "difference", "groups": "requests", "left": "left to Slurm"}
 """Section -> heading of the first column of its table; the second is an example or a reason."""
 HEADS = ("such as", "why")
-LEFT_NOTE = """The job runs as without us, and a message at submission names the reason. The
-numbers count requests of the matrix.
+LEFT_NOTE = """The job waits for its turn like any other; then Slurm starts it as without us. Until
+its start it is kept off the nodes (`ExcNodeList`) whose GPUs are chosen or reserved for others. A
+message at submission names the reason. What cannot wait, and what Slurm refuses at once, passes
+the gate ([which](slurm.md#jobs-that-slurm-places-and-the-queue)). The numbers count requests of
+the matrix.
 
 """
 GROUPS = {

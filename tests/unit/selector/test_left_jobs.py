@@ -104,21 +104,24 @@ def test_a_requeued_job_is_parked_again(slurm: SlurmFolder) -> None:
     assert "lf=place%3Doff" in job["admin_comment"]
 
 
+@pytest.mark.parametrize("held", [False, True])
 def test_it_is_opened_for_good_after_three_failures_if_none_waits_before_it(
-    slurm: SlurmFolder,
+    slurm: SlurmFolder, held: bool
 ) -> None:
+    """What Slurm shows (``held``: a limit) is no failure: a user could bring it about."""
     bench = bench_of(slurm, [left()], ["n1"])
     for _ in range(3):
         assert bench.rounds.run().placed == ["7"]
-        slurm.change("7", reason=HELD)
+        slurm.change("7", reason=HELD if held else "Priority")
+        bench.steady += 31.0
         assert bench.rounds.start_monitor.poll() == 1
         assert ";sel=left:" not in slurm.jobs["7"]["admin_comment"]
         slurm.change("7", reason="Licenses")
         bench.steady += 3600.0
         bench.wall += 3600.0
-    assert bench.rounds.run().placed == []
+    assert bench.rounds.run().placed == (["7"] if held else [])
     assert is_open(slurm, "7")
-    assert ";sel=left:" in slurm.jobs["7"]["admin_comment"]
+    assert (";sel=left:" in slurm.jobs["7"]["admin_comment"]) is not held
 
 
 def test_array_tasks_are_opened_by_task(slurm: SlurmFolder) -> None:
@@ -130,15 +133,18 @@ def test_array_tasks_are_opened_by_task(slurm: SlurmFolder) -> None:
     assert len(opened) == 2
 
 
-def test_all_components_of_a_heterogeneous_job_are_kept_off(slurm: SlurmFolder) -> None:
+def test_a_heterogeneous_job_waits_while_exact_jobs_start_on_its_nodes(slurm: SlurmFolder) -> None:
+    """The node lists of its components stay as they are."""
     first = left(het_job_id=7, admin_comment=LEFT.replace("place%3Doff", "a%20heterogeneous%20job"))
     other = parked("8", het_job_id=7, licenses="", admin_comment="", stuck=True)
     jobs = [parked("6", priority=900, stuck=True), first, other]
     bench = bench_of(slurm, jobs, ["n1", "n2"])
-    bench.rounds.run()
-    exact = slurm.jobs["6"]["req_nodes"]
+    assert bench.rounds.run().placed == ["6"]
+    assert not is_open(slurm, "7")
+    slurm.change("6", state="RUNNING", nodes="n1", slots=[0, 1])
+    assert bench.rounds.run().placed == ["7"]
     assert is_open(slurm, "7")
-    assert slurm.jobs["7"]["exc_nodes"] == slurm.jobs["8"]["exc_nodes"] == exact
+    assert slurm.jobs["7"]["exc_nodes"] == slurm.jobs["8"]["exc_nodes"] == ""
 
 
 def test_a_round_tells_why_it_waits(slurm: SlurmFolder) -> None:
