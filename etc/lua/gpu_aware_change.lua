@@ -381,9 +381,6 @@ end
 function C.decide(job, record, part_list, uid, conf)
     local update = as_given(job, record, uid)
     local wrong = forbidden.too_long(update) or forbidden.trespass(update, conf)
-    if not wrong and (text_of(update.extra) or ""):find(rules.record, 1, true) then
-        wrong = "gpu-aware: gpuaware/... in Extra is GPU placement's own record; remove it"
-    end
     if wrong then
         return { refuse = true, text = wrong }
     end
@@ -402,10 +399,9 @@ function C.decide(job, record, part_list, uid, conf)
     if is_pending(record) and base.is_record(record.admin_comment) then
         -- Its gate is open for good: another request would pass the jobs that wait.
         local _, given = merged(update, record, {})
-        for _, field in ipairs(BINDING) do
-            if given[field[1]] or given.partition then
-                return { refuse = true, text = rules.sentences.opened }
-            end
+        given.bitflags = nil -- scontrol always sets some, even to hold a job
+        if changes(given) then
+            return { refuse = true, text = rules.sentences.opened }
         end
     elseif is_pending(record) then
         wrong = passes_by(update, record, part_list, conf)

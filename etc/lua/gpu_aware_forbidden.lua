@@ -183,6 +183,8 @@ function F.trespass(job, conf)
             .. " is the gate of GPU placement, not for jobs; name another with --reservation"
     elseif base.is_record(job.admin_comment) then
         return "gpu-aware: an AdminComment gpuaware/... is GPU placement's own record; remove it"
+    elseif (text_of(job.extra) or ""):find(rules.record, 1, true) then
+        return "gpu-aware: gpuaware/... in Extra is GPU placement's own record; remove it"
     elseif (text_of(job.extra) or ""):find(rules.extra_clock, 1, true) then
         return "gpu-aware: freq= in --extra is how GPU placement sets clocks; ask with"
             .. " --comment=freq=MHz"

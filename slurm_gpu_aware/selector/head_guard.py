@@ -3,7 +3,7 @@
 A few kinds of jobs cannot wait at the gate (``passes_gate`` in gpu_aware_unsupported.lua). Slurm
 starts none of them at its submission while a job of higher priority waits, but soon after, as soon
 as GPUs are free. So while such a job is pending, a reservation holds the head's number of GPUs on
-each node, also those that running jobs still use. It holds cores beside them, too.
+each node, also those that running jobs still use, and as many cores.
 
 - Before a job is placed on a node, its reservation goes.
 - Each ends with the gate's lease: a dead selector leaves none behind.
@@ -82,20 +82,19 @@ class HeadGuard:
             _name(node),
             until_s,
             nodes=node,
-            tres=f"gres/gpu={gpus}",
+            # With CPUs: else Slurm takes more cores, and refuses a node without free ones.
+            tres=f"gres/gpu={gpus},cpu={gpus}",
             flags=frozenset({"IGNORE_JOBS", "PURGE_COMP"}),
         )
         self.client.create_reservation(wanted)
         self._held[node] = gpus, until_s
 
 
-def passes_gate(job: SlurmJob, managed: frozenset[str]) -> bool:
-    """Whether it is a pending GPU job of a managed partition (none: all are) with an open gate."""
+def passes_gate(job: SlurmJob) -> bool:
+    """Whether it is a pending GPU job with an open gate, also of an unmanaged partition."""
     marker = marker_of(job.admin_comment)
     opened = marker is not None and marker.phase is JobPhase.LEFT
     if job.state != "PENDING" or (is_ours(job.admin_comment) and not opened):
-        return False
-    if managed and managed.isdisjoint(job.partitions):
         return False
     asked = job.tres_per_node, job.tres_per_job, job.tres_per_task, job.tres_per_socket
     return job.req_tres.get("gres/gpu", 0) > 0 or any(any(gpus_and_shards(one)) for one in asked)

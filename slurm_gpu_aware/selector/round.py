@@ -276,7 +276,10 @@ class Rounds:
                 self.power.carry_out(ordered, context.cluster, self.policy.settings)
         with contained("verdicts"):
             given = candidates.to_plan, view.parked, context
-            self._turns.leave(infeasible(plan.waiting, *given), candidates)
+            impossible = infeasible(plan.waiting, *given)
+            self._turns.leave(
+                self._turns.without_waiting_before(impossible, plan, candidates), candidates
+            )
         plan, for_good = self._turns.opened_for_good(plan, candidates)
         leave += for_good
         self._tell_waiting(candidates, plan)
@@ -339,8 +342,7 @@ class Rounds:
 
         context = candidates.context
         with contained("guard of the head"):
-            managed = frozenset(self._config.site.partitions)
-            needed = any(passes_gate(job, managed) for job in view.jobs)
+            needed = any(map(passes_gate, view.jobs))
             wanted = guarded(plan, context.cluster) if needed else {}
             self._guard.keep(wanted, self._gate_held_until())
         arrays = {candidates.to_plan[one.job_id].gated.job.array_id for one in plan.assignments}

@@ -36,6 +36,26 @@ class Turns:
                 self.unplaceable[job.job.raw_id] = reason
                 self.wake()
 
+    def without_waiting_before(
+        self, jobs: Sequence[tuple[GatedJob, str]], plan: Plan, candidates: Candidates
+    ) -> list[tuple[GatedJob, str]]:
+        """The records without those whose gate would open while a job before them waits.
+
+        What its user asks can start nowhere by counts; with another request it would pass that job.
+        """
+        waits = {one.job_id for one in plan.waiting if not (one.infeasible or one.failed)}
+        behind: set[int] = set()
+        after = False
+        for job_id, one in candidates.to_plan.items():  # in queue order
+            after = after or job_id in waits
+            if after:
+                behind.add(one.gated.job.raw_id)
+        return [
+            (job, why)
+            for job, why in jobs
+            if job.job.raw_id not in behind or not candidates.planned_by_counts(job)
+        ]
+
     def opened_for_good(
         self, plan: Plan, candidates: Candidates
     ) -> tuple[Plan, list[tuple[GatedJob, str]]]:
