@@ -170,6 +170,9 @@ def test_left_to_slurm_and_told(cluster: Cluster) -> None:
         assert status == 0
         assert said.count("gpu-aware: this job is left to Slurm, which chooses its GPUs: ") == 1
         assert reason in said
+        if "-M" not in args:  # it waits for its turn, and no selector opens it
+            assert cluster.job(job)["Licenses"] == "gpuaware:1"
+            open_gate(cluster, job)
         assert cluster.wait(job, "COMPLETED")["Licenses"] == "(null)"
 
 

@@ -10,7 +10,7 @@ import pytest
 from cluster import Cluster
 from site_files import GRES_CONF, SLURM_CONF, kept, restart
 from test_limits import WAIT
-from test_way_of_a_job import GATE_LICENCE, decisions, let_go, placed
+from test_way_of_a_job import GATE_LICENCE, decisions, let_go, placed, placed_by_us
 
 TYPES = ",".join(f"shard:g{i}:4" for i in range(4))
 ON_N1 = ["-w", "n1", "--mem=100", "-t5"]
@@ -151,7 +151,7 @@ def test_what_is_left_to_slurm(cluster: Cluster, options: list[str]) -> None:
     time.sleep(4)
     job = cluster.job(job_id)
     assert GATE_LICENCE not in job["Licenses"], job[""]
-    assert not decisions(cluster, job_id)
+    assert not placed_by_us(cluster, job_id)
     cluster.sh("ctl", ["scancel", job_id])
 
 

@@ -9,7 +9,7 @@ import pytest
 from cluster import Cluster
 from site_files import CONFIG, SLURM_CONF
 from test_limits import WAIT, is_parked
-from test_way_of_a_job import decisions, expect_kinds, let_go, placed, started
+from test_way_of_a_job import decisions, expect_kinds, let_go, placed, placed_by_us, started
 
 STORE = "/var/lib/slurm-gpu-aware/store.db"
 
@@ -57,7 +57,7 @@ def test_cpus_that_come_with_gpus(
 def test_what_is_left_to_slurm_gets_its_default(cluster: Cluster, three_cpus: None) -> None:
     job_id = cluster.submit("alice", ["-n4", "--gres=gpu:2"], "true")
     assert cluster.wait(job_id, "COMPLETED", 40)["NumCPUs"] == "6"
-    assert not decisions(cluster, job_id)
+    assert not placed_by_us(cluster, job_id)
 
 
 def test_a_requeued_job_has_its_own_cpus_again(cluster: Cluster, three_cpus: None) -> None:

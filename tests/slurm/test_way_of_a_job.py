@@ -76,6 +76,11 @@ def decisions(cluster: Cluster, job_id: str) -> list[dict[str, Any]]:
     return list(ledger_of(cluster, [job_id])[job_id]["decisions"])
 
 
+def placed_by_us(cluster: Cluster, job_id: str) -> bool:
+    """Whether nodes or GPUs were ever chosen for a job; else its gate was opened in its turn."""
+    return any(decision["policy"] != "slurm" for decision in decisions(cluster, job_id))
+
+
 def events(cluster: Cluster, job_id: str) -> list[tuple[str, dict[str, Any]]]:
     """(kind, detail) of a job's events, oldest first."""
     return [(kind, detail) for kind, detail in ledger_of(cluster, [job_id])[job_id]["events"]]
