@@ -259,7 +259,10 @@ def _ask_slurm(answer: dict[str, Any], reader: Reader, config: Config) -> dict[s
             answer["slurm"] = {"state": None, "reason": None, "parked": False, "ended": True}
         return answer
     job = live.job
-    shown = {"state": job.state, "reason": live.reason, "parked": live.parked, "left": live.left}
+    left = live.left
+    if left is not None and gpu_types(job):
+        left = _why_not_ours(job, config) or left  # whether its nodes still have the type
+    shown = {"state": job.state, "reason": live.reason, "parked": live.parked, "left": left}
     answer["slurm"] = {**shown, "ended": job.state in ENDED}
     if answer["state"] in OPEN_DECISION:
         # The selector died before it opened the gate, or the copy is older than a requeue.

@@ -37,6 +37,8 @@ class _Site:
     nodes: tuple[object, ...]
     runs: int
     """Number of the history of runs, by which run times are estimated."""
+    reserved: bool
+    """There are reservations of nodes, which a job may reach as time passes."""
 
 
 class KeptCandidates:
@@ -65,11 +67,12 @@ class KeptCandidates:
             context.fabric,
             tuple(still for _, still in nodes.values()),
             runs,
+            any(one.nodes for one in context.reservations),
         )
         self._last, self._next = self._next, {}
         if len(self._eligible) > _MOST_MASKS or len(self._idle) > _MOST_MASKS:
             self._eligible, self._idle, self._last = {}, {}, {}
-        if site != self._site or any(one.nodes for one in context.reservations):
+        if site != self._site or site.reserved:
             self._last, self._eligible, self._idle = {}, {}, {}
         self._site = site
         return replace(context, eligible=self._eligible, idle=self._idle)

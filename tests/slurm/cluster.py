@@ -322,7 +322,7 @@ class Cluster:
 
         def told() -> bool:
             nonlocal said
-            said = self.sh("ctl", ["gpu-aware", "explain", job_id], "alice")
+            said = self.sh("ctl", ["gpu-aware", "explain", job_id, "--details"], "alice")
             return re.search(pattern, said) is not None
 
         self.wait_until(told, 20, lambda: said)
