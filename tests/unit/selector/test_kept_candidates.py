@@ -109,10 +109,15 @@ def test_beside_a_reservation_of_nodes_nothing_is_kept(
     slurm: SlurmFolder, bench: RoundsBench, translated: list[str]
 ) -> None:
     held = reservation_record("maintenance", node_list="n2")
-    slurm.reserve(*slurm.get("reservations"), held)
+    before = slurm.get("reservations")
+    slurm.reserve(*before, held)
     bench.rounds.run()
     bench.rounds.run()
     assert sorted(translated) == ["7", "7", "8", "8"]
+    translated.clear()
+    slurm.reserve(*before)  # nor what was made beside it, when it has ended
+    bench.rounds.run()
+    assert sorted(translated) == ["7", "8"]
 
 
 @pytest.mark.parametrize(
