@@ -115,4 +115,4 @@ def test_many_calls_at_a_time(plain: Cluster) -> None:
     assert found["failed"] == []
     assert min(found["counts"]) > 100
     assert sum(found["counts"]) > 4000
-    assert found["grew_kb"] < 2048
+    assert found["grew_kb"] < 8192  # 2 KB of each call; threads bring some MB of their own

@@ -1,6 +1,6 @@
 """What an owner changes in a job (``scontrol update``), beside what plain Slurm answers.
 
-Each change is made in two jobs alike: one is ours, the other is left to Slurm (``place=off``).
+Each change is made in two jobs alike: one is ours, the other has passed the gate (`PAST`).
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ FIELDS = (
     *("TresPerNode", "TresPerJob", "TresPerTask", "CpusPerTres", "Contiguous", "Reservation"),
     *CPU_FIELDS,
 )
+PAST = ["-M", "gpuaware,gpuaware"]
+"""Several clusters: such a job cannot wait at the gate, so Slurm alone places it."""
 ONE, JOB, TASKS = ("--gres=gpu:2",), ("--gpus=2",), ("-n2", "--gpus-per-task=1")
 CHANGES = [
     (ONE, "partition=second"),
@@ -90,17 +92,17 @@ def no_selector(cluster: Cluster) -> Iterator[None]:
 
 def fill(cluster: Cluster) -> None:
     """Occupy all GPUs by jobs that are not ours."""
-    options = ["--comment=place=off", "--gres=gpu:4", "-t", "60"]
+    options = [*PAST, "--gres=gpu:4", "-t", "60"]
     for node in NODES:
         job = cluster.submit("bob", [*options, "-w", node], "sleep 3600")
         cluster.wait(job, "RUNNING", 60)
 
 
 def twins(cluster: Cluster, options: tuple[str, ...], script: str = "sleep 2") -> tuple[str, str]:
-    """(our job, a job left to Slurm) of alice with these options."""
+    """(our job, a job past the gate) of alice with these options."""
     both = [
-        cluster.submit("alice", [*options, "-t", "60", f"--comment={comment}"], script)
-        for comment in ("class=A", "place=off")
+        cluster.submit("alice", [*options, "-t", "60", *one], script)
+        for one in (["--comment=class=A"], PAST)
     ]
     return both[0], both[1]
 
