@@ -136,7 +136,12 @@ local function decide_submit(job, part_list, uid, conf)
         local quiet = #parts == 0 and not hints and not besides.uncounted
         texts[#texts + 1] = not quiet and unsupported.sentence(reason, job, parts, conf) or hint
         local text = #texts > 0 and table.concat(texts, "\n") or nil
-        return unsupported.is_refused(reason) and left(text) or parked(reason, text)
+        if unsupported.is_refused(reason) then
+            local verdict = left(text)
+            verdict.wakes = true
+            return verdict
+        end
+        return parked(reason, text)
     end
     local tasks, fixed = sizes.rule(hints, parts[1], job, conf)
     if fixed then

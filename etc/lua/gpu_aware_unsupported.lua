@@ -180,9 +180,12 @@ function L.passes_gate(job)
     return nil
 end
 
---- Does Slurm refuse a job at once that is left to it for this reason? At the gate it would wait.
+--- Does Slurm refuse a job at once that is left to it for this reason? At the gate it would wait. A GPU
+--- type that is no model of ours, or one that cannot become a feature, may be on some nodes.
 function L.is_refused(reason)
     return reason:find("^more %a+ than a node has$") ~= nil
+        or reason:find("^GPU type ") ~= nil
+        or reason:find("with a GPU type with salloc or srun", 1, true) ~= nil
 end
 
 --- Why a GPU job is left to Slurm, in words that complete a sentence; nil if it can be placed.
