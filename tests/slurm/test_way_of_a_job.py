@@ -78,7 +78,7 @@ def decisions(cluster: Cluster, job_id: str) -> list[dict[str, Any]]:
 
 def placed_by_us(cluster: Cluster, job_id: str) -> bool:
     """Whether nodes or GPUs were ever chosen for a job; else its gate was opened in its turn."""
-    return any(decision["policy"] != "slurm" for decision in decisions(cluster, job_id))
+    return any(decision["nodes"] for decision in decisions(cluster, job_id))
 
 
 def events(cluster: Cluster, job_id: str) -> list[tuple[str, dict[str, Any]]]:
