@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypedDict
 
 import numpy as np
 
@@ -16,7 +18,7 @@ from slurm_gpu_aware.gate.request_forms import Form
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.class_history import ClassHistory
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.request import NodeGroups
+from slurm_gpu_aware.model.request import TIER, NodeGroups
 from slurm_gpu_aware.slurm.records import (
     SlurmConfig,
     SlurmJob,
@@ -122,6 +124,18 @@ class AdmissionContext:
         return [self.nodes[self.cluster.nodes[i]] for i in np.flatnonzero(mask)]
 
 
+class Standing(TypedDict):
+    """Fields of a `Request` that tell its place in the queue, and which jobs it may preempt."""
+
+    priority: float
+    submit_s: float
+    preemption_tier: float | None
+    preempts: frozenset[str]
+    preempts_lower: frozenset[str]
+    preempting_priority: float
+    preempt_group: str | None
+
+
 @dataclass(frozen=True)
 class QueueEntry:
     """A parked job in one of its partitions."""
@@ -140,3 +154,29 @@ class QueueEntry:
     def original(self) -> OriginalRequest:
         """What the user asked for."""
         return self.gated.original
+
+    @property
+    def limit_s(self) -> float:
+        """Its time limit, else the partition's default, else the partition's largest."""
+        if not math.isinf(self.job.time_limit_s):
+            return self.job.time_limit_s
+        default_s = self.partition.default_time_s
+        return default_s if default_s is not None else self.partition.max_time_s
+
+    @property
+    def whole_node(self) -> bool:
+        """Whether it gets its nodes for itself."""
+        return self.original.exclusive or self.job.exclusive or self.partition.exclusive
+
+    def standing(self) -> Standing:
+        """Its place in the queue."""
+        job, rules = self.job, self.context.rules
+        return {
+            "priority": TIER * self.partition.priority_tier + job.priority,
+            "submit_s": job.submit_s,
+            "preemption_tier": rules.tier(self.partition),
+            "preempts": rules.preempts(job),
+            "preempts_lower": rules.preempts_lower(job),
+            "preempting_priority": float(job.priority),
+            "preempt_group": rules.group(job),
+        }

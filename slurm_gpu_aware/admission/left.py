@@ -6,7 +6,6 @@ every form of request. Only nodes that partition, features, node lists and reser
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -24,7 +23,7 @@ from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.index_types import GpuItem, gpus_and_shards
 from slurm_gpu_aware.gate.request_forms import Form
 from slurm_gpu_aware.model.arrays import BoolArray
-from slurm_gpu_aware.model.request import TIER, LeftToSlurm, Part, Request
+from slurm_gpu_aware.model.request import LeftToSlurm, Part, Request
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmPartition
 
 _NO_FORM = Form("node", GpuItem(1, None, ()))
@@ -56,18 +55,14 @@ def left_request(
     if managed and named.isdisjoint(managed):
         raise CannotPlanError("its partition is not managed")
     entries = [QueueEntry(gated, _NO_FORM, p, context) for p in open_partitions(job, context)]
-    partition = entries[0].partition
-    limit_s = job.time_limit_s
-    if math.isinf(limit_s):
-        default_s = partition.default_time_s
-        limit_s = default_s if default_s is not None else partition.max_time_s
+    first = entries[0]
+    limit_s = first.limit_s
     found = [_nodes(entry, limit_s) for entry in entries]
     found += [_of_partitions(one, context) for one in components]
     masks = zip(*found, strict=True)
     eligible, allowed = (_same(np.logical_or.reduce(kind), context) for kind in masks)
     places = {name: i for i, name in enumerate(context.cluster.nodes)}
     required = tuple(places[name] for name in job.req_nodes if name in places)
-    whole = gated.original.exclusive or job.exclusive or partition.exclusive
     return Request(
         job_id=job.id,
         gpus=gpus,
@@ -78,16 +73,10 @@ def left_request(
         eligible=eligible,
         allowed=allowed,
         required=required,
-        whole_node=whole,
+        whole_node=first.whole_node,
         cpus=max(1, sum(part.cpus for part in parts)),
         time_limit_s=limit_s,
-        priority=TIER * partition.priority_tier + job.priority,
-        submit_s=job.submit_s,
-        preemption_tier=context.rules.tier(partition),
-        preempts=context.rules.preempts(job),
-        preempts_lower=context.rules.preempts_lower(job),
-        preempting_priority=float(job.priority),
-        preempt_group=context.rules.group(job),
+        **first.standing(),
         # Its record has no node lists of other components, to which they could be given back.
         left=LeftToSlurm(
             reason, parts, fixed=gated.original.partial or bool(components), again=again

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
@@ -38,7 +37,7 @@ from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.class_history import AskedClass, ClassHistory, GivenClass
 from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.job_hints import JobHints, parse_comment
-from slurm_gpu_aware.model.request import TIER, Request
+from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.records import GpuDefaults, SlurmJob
 
@@ -200,10 +199,7 @@ def _request(entry: QueueEntry) -> Request:
     hints, before = _hints_of(job, original, context.config), context.moved.get(job.id)
     app_class = class_of(job, original, context.config, context.classes).app_class
     defaults = context.config.for_class(app_class)
-    limit_s = job.time_limit_s
-    if math.isinf(limit_s):
-        default_s = partition.default_time_s
-        limit_s = default_s if default_s is not None else partition.max_time_s
+    limit_s = entry.limit_s
     per_gpu = sizes.per_gpu_of(original, context.slurm.per_gpu, partition.per_gpu)
     allowed, eligible = allowed_nodes(entry), eligible_nodes(entry, limit_s)
     required = _required(entry)
@@ -235,7 +231,7 @@ def _request(entry: QueueEntry) -> Request:
         eligible=eligible,
         allowed=None if allowed is eligible else allowed,
         required=required,
-        whole_node=original.exclusive or job.exclusive or partition.exclusive,
+        whole_node=entry.whole_node,
         cpus=cpus_of(entry) if original.cpus_per_tres is None else 1,
         cpus_per_gpu=per_gpu.cpus or 0,
         memory_mb_per_node=node_mb,
@@ -243,13 +239,7 @@ def _request(entry: QueueEntry) -> Request:
         memory_mb_per_gpu=gpu_mb,
         whole_memory=all_mb,
         time_limit_s=limit_s,
-        priority=TIER * partition.priority_tier + job.priority,
-        submit_s=job.submit_s,
-        preemption_tier=context.rules.tier(partition),
-        preempts=context.rules.preempts(job),
-        preempts_lower=context.rules.preempts_lower(job),
-        preempting_priority=float(job.priority),
-        preempt_group=context.rules.group(job),
+        **entry.standing(),
     )
     if (node_groups := required_groups(request, entry)) is not None:
         request = replace(request, node_groups=node_groups)

@@ -132,17 +132,7 @@ class Placer:
         # An update that cannot be sent raises here, before any job of the round is bound.
         JobUpdate(candidate.id, fields)
         JobUpdate(candidate.id, open_fields(candidate.gated, now))
-        self.tracker.withdraw(candidate.id, {"why": "decided anew"}, now)
-        tracked = Tracked(
-            self.tracker.ledger.decide(_decision(candidate, assignment, names, took_s, now)),
-            JobPhase.PLANNED,
-            names,
-            slots,
-            candidate.gated.job.restarts,
-            victims=frozenset(assignment.victims),
-            record=unmarked(candidate.gated.job.admin_comment or ""),
-        )
-        self.tracker.placed[candidate.id] = tracked
+        tracked = self._track(candidate, assignment, names, slots, took_s, now)
         return _Step(candidate, assignment, binding, fields, tracked)
 
     def _left_step(
@@ -163,19 +153,32 @@ class Placer:
             names = {name for name, _ in fields}
             fields = (*(f for f in restored(gated) if f[0] not in names), *fields)
         JobUpdate(candidate.id, fields)
-        self.tracker.withdraw(candidate.id, {"why": "decided anew"}, now)
         nowhere = replace(assignment, nodes=(), slots=(), slowdown=1.0)
+        tracked = self._track(candidate, nowhere, (), None, took_s, now)
+        return _Step(candidate, assignment, Binding((), None), fields, tracked)
+
+    def _track(
+        self,
+        candidate: Candidate,
+        assignment: Assignment,
+        names: tuple[str, ...],
+        slots: tuple[int, ...] | None,
+        took_s: float,
+        now: float,
+    ) -> Tracked:
+        """Record the decision, instead of an earlier one of this job."""
+        self.tracker.withdraw(candidate.id, {"why": "decided anew"}, now)
         tracked = Tracked(
-            self.tracker.ledger.decide(_decision(candidate, nowhere, (), took_s, now)),
+            self.tracker.ledger.decide(_decision(candidate, assignment, names, took_s, now)),
             JobPhase.PLANNED,
-            (),
-            None,
-            job.restarts,
+            names,
+            slots,
+            candidate.gated.job.restarts,
             victims=frozenset(assignment.victims),
-            record=unmarked(job.admin_comment or ""),
+            record=unmarked(candidate.gated.job.admin_comment or ""),
         )
         self.tracker.placed[candidate.id] = tracked
-        return _Step(candidate, assignment, Binding((), None), fields, tracked)
+        return tracked
 
     def _fields(self, gated: GatedJob, binding: Binding, now: float, state: str) -> Fields:
         job, original = gated.job, gated.original
