@@ -278,8 +278,7 @@ def _waiting(answer: Mapping[str, Any]) -> list[str]:
             about.append(f"GPUs are reserved for it: it starts by {when} at the latest.")
         if (start := waiting.get("expected_start_s")) and not away:
             about.append(f"It is expected to start at {stamp(float(start))}.")
-        if left := (slurm or {}).get("left"):
-            about.append(f"Slurm chooses its GPUs when its turn comes: {left}.")
+        about += _by_slurm(slurm)
         about.append(f"As of the round at {stamp(answer['waiting_as_of'])}.")
         return [*about, str(away)] if away else about
     reason = (slurm or {}).get("reason")
@@ -289,5 +288,16 @@ def _waiting(answer: Mapping[str, Any]) -> list[str]:
         failed = outcome.get("why") or "no reason was recorded"
         return [f"It could not be placed: {failed}. {away or 'The next round tries again.'}"]
     if reason and reason not in NO_HOLD:
-        return [f"Why it waits: {slurm_words(reason)}. {away or 'It is planned once that ends.'}"]
-    return [str(away or "It waits for the selector's next round.")]
+        why = f"Why it waits: {slurm_words(reason)}. {away or 'It is planned once that ends.'}"
+        return [why, *_by_slurm(slurm)]
+    return [str(away or "It waits for the selector's next round."), *_by_slurm(slurm)]
+
+
+def _by_slurm(slurm: Mapping[str, Any] | None) -> list[str]:
+    """Why Slurm is to choose the GPUs of a parked job; empty: the selector does."""
+    left = (slurm or {}).get("left")
+    if not left:
+        return []
+    if (slurm or {}).get("type_is_gone"):
+        return [f"{left[0].upper()}{left[1:]}."]
+    return [f"Slurm chooses its GPUs when its turn comes: {left}."]

@@ -14,7 +14,7 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.admin_comment import is_ours
 from slurm_gpu_aware.gate.gated_job import gated_job, has_task, queue_order
 from slurm_gpu_aware.gate.licence_gate import gate_state, selector_silence
-from slurm_gpu_aware.gate.typed_requests import gpu_types, type_sentence
+from slurm_gpu_aware.gate.typed_requests import can_start, gpu_types, type_sentence
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
 from slurm_gpu_aware.selector.energy_accounts import job_energy
 from slurm_gpu_aware.selector.waiting_jobs import WaitingJobs
@@ -259,10 +259,13 @@ def _ask_slurm(answer: dict[str, Any], reader: Reader, config: Config) -> dict[s
             answer["slurm"] = {"state": None, "reason": None, "parked": False, "ended": True}
         return answer
     job = live.job
-    left = live.left
+    left, gone = live.left, False
     if left is not None and gpu_types(job):
-        left = _why_not_ours(job, config) or left  # whether its nodes still have the type
+        with suppress(SourceError):
+            nodes = open_client(config.selector.command_timeout_s).nodes()
+            left, gone = type_sentence(job, nodes), not can_start(job, nodes)
     shown = {"state": job.state, "reason": live.reason, "parked": live.parked, "left": left}
+    shown["type_is_gone"] = gone
     answer["slurm"] = {**shown, "ended": job.state in ENDED}
     if answer["state"] in OPEN_DECISION:
         # The selector died before it opened the gate, or the copy is older than a requeue.

@@ -4,19 +4,21 @@ python live_failures.py open                 open it once
 python live_failures.py calls SECONDS        call it again and again, each call with 2 s, until it
                                              has failed and works again, for so long at most
 python live_failures.py rights JOB           what an ordinary user may not do
-python live_failures.py busy SECONDS JOB     eight threads at a time
+python live_failures.py busy SECONDS JOB     eight threads at a time; with PYTHONMALLOC=malloc
 
 All seconds are those of an idle machine.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from idle_clock import Stopwatch, idle_s
@@ -26,6 +28,7 @@ from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.slurm.updates import JobUpdate, NewReservation
 
 TIMEOUT_S = 2.0
+MALLINFO = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
 
 
 class Heartbeat:
@@ -101,14 +104,24 @@ def rights(job_id: str) -> list[str]:
     return said
 
 
-def memory_kb() -> int:
-    """Resident memory of this process."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4
+class Mallinfo(ctypes.Structure):
+    """``struct mallinfo2`` of glibc: bytes, over all arenas."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in MALLINFO.split()]
+
+
+def memory_kb() -> float:
+    """Memory in use, without what is free again; Python's own where it allocates by malloc."""
+    gc.collect()
+    mallinfo2 = ctypes.CDLL(None).mallinfo2
+    mallinfo2.restype = Mallinfo
+    found = mallinfo2()
+    return (found.uordblks + found.hblkhd) / 1024
 
 
 def busy(seconds: float, job_id: str) -> dict[str, Any]:
     """Calls of each thread, what went wrong, and by how much memory grew in the second half."""
+    assert os.environ.get("PYTHONMALLOC") == "malloc"
     client = open_client(10.0)
     each = [
         client.jobs,
@@ -120,29 +133,34 @@ def busy(seconds: float, job_id: str) -> dict[str, Any]:
         client.settings,
         client.topology,
     ]
-    counts = [0] * len(each)
     failed: list[str] = []
-    watch = Stopwatch()
 
-    def work(number: int) -> None:
-        turn = number
-        while watch.idle_s < seconds:
-            try:
-                each[turn % len(each)]()
-                counts[number] += 1
-            except Exception as exc:
-                failed.append(repr(exc))
-            turn += 1
+    def half() -> list[int]:
+        counts = [0] * len(each)
+        watch = Stopwatch()
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(each))]
-    for thread in threads:
-        thread.start()
-    while watch.idle_s < seconds / 2:
-        time.sleep(0.1)
-    half = memory_kb()
-    for thread in threads:
-        thread.join()
-    return {"counts": counts, "failed": failed, "grew_kb": memory_kb() - half}
+        def work(number: int) -> None:
+            turn = number
+            while watch.idle_s < seconds / 2:
+                try:
+                    each[turn % len(each)]()
+                    counts[number] += 1
+                except Exception as exc:
+                    failed.append(repr(exc))
+                turn += 1
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(len(each))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return counts
+
+    first = half()
+    before_kb = memory_kb()
+    second = half()
+    grew_kb = memory_kb() - before_kb
+    return {"counts": [first, second], "failed": failed, "grew_kb": grew_kb}
 
 
 def main() -> None:

@@ -30,10 +30,9 @@ def plain(cluster: Cluster) -> Iterator[Cluster]:
         yield cluster
 
 
-def call(cluster: Cluster, *words: str, user: str = "slurm", conf: str = "") -> Any:
+def call(cluster: Cluster, *words: str, user: str = "slurm", variables: str = "") -> Any:
     """What ``live_failures.py`` found; the process has ended by itself, and nothing held it up."""
-    setting = f"SLURM_CONF={conf} " if conf else ""
-    command = f"cd /tmp && {setting}{PYTHON} {FOLDER}/live_failures.py {' '.join(words)}"
+    command = f"cd /tmp && {variables} {PYTHON} {FOLDER}/live_failures.py {' '.join(words)}"
     answer = json.loads(cluster.sh("ctl", command, user, timeout=120))
     assert answer["longest_s"] < HELD_UP_S
     return answer["found"]
@@ -66,7 +65,7 @@ def test_configuration_that_cannot_be_read(plain: Cluster, text: str | None, sai
     plain.sh("ctl", f"rm -f {conf}")
     if text is not None:
         plain.sh("ctl", f"cat > {conf}", stdin=f"ClusterName=x\n{text}\n")
-    took_s, message = call(plain, "open", conf=conf)
+    took_s, message = call(plain, "open", variables=f"SLURM_CONF={conf}")
     assert took_s < 5
     assert message.startswith("SourceError: ")
     assert said in message
@@ -111,8 +110,10 @@ def test_rights_of_an_ordinary_user(plain: Cluster) -> None:
 
 
 def test_many_calls_at_a_time(plain: Cluster) -> None:
-    found = call(plain, "busy", "20", parked(plain))
+    job_id = parked(plain)
+    found = call(plain, "busy", "20", job_id, variables="PYTHONMALLOC=malloc")
     assert found["failed"] == []
-    assert min(found["counts"]) > 100
-    assert sum(found["counts"]) > 4000
-    assert found["grew_kb"] < 8192  # 2 KB of each call; threads bring some MB of their own
+    for half in found["counts"]:
+        assert min(half) > 50
+        assert sum(half) > 2000
+    assert found["grew_kb"] < 256  # at most 130 bytes of a call

@@ -171,8 +171,12 @@ def test_a_forged_record(cluster: Cluster, victims: dict[str, str]) -> None:
         for option in ("--comment", "--job-name", "--extra"):
             for job_id in victims.values():
                 for record in (RECORD, released):
-                    text = record.format(job_id)
-                    cluster.submit("alice", ["--hold", f"{option}={text}"])
+                    asked = ["--parsable", "--hold", f"{option}={record.format(job_id)}"]
+                    told = cluster.run("ctl", ["sbatch", *asked, "--wrap=true"], "alice")
+                    # Extra stays as it is written, and could be taken for a record of a placed job
+                    refused = b"gpuaware/... in Extra is GPU placement's own record" in told.stderr
+                    assert refused == (option == "--extra"), told
+                    assert (told.returncode == 0) != refused, told
         for _ in range(3):  # each makes a round
             start_s(cluster)
         check_picture(cluster)

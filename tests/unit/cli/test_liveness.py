@@ -152,6 +152,17 @@ def test_a_job_whose_gpu_type_is_gone_is_told_to_come_again(site: SlurmFolder):
     assert "can no longer start: cancel it and submit it again" in told
 
 
+def test_a_parked_job_whose_gpu_type_is_gone_is_told_so_though_it_is_held(site: SlurmFolder):
+    gate(site, -60)
+    record = "gpuaware/1;tn=gres/gpu:v100:2;mc=1;lf=a%20GPU%20type"
+    typed = {"admin_comment": record, "tres_per_node": "gres/gpu:v100:2"}
+    site.write([parked("9", **typed, reason="JobHeldUser", priority=0)], ["n1"])
+    told = run(site, "explain", "9")[0]
+    assert "Why it waits: its owner holds it" in told
+    assert "so the job can no longer start: cancel it and submit it again." in told
+    assert "Slurm chooses its GPUs when its turn comes" not in told
+
+
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
