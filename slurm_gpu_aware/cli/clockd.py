@@ -5,10 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import threading
+import time
 from pathlib import Path
 
 import click
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurm_gpu_aware.clocks.agent import Agent
 
 _TURN_S = 1.0
 log = logging.getLogger(__name__)
@@ -44,19 +48,37 @@ def clockd(once: bool, node: str | None) -> None:
     name = node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
     if not is_node_name(name):
         raise ConfigError(f"{name[:40]!r} is not a node name; give --node")
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    # Blocked in this thread and its children: each is taken where the loop waits for it.
+    signals = {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     agent = Agent(conf, name)
     with InstanceLock(Path(conf.accounts) / ".lock.agent", "clockd"):
         log.info("agent of %s: orders in %s", name, conf.orders or "no folder")
-        while True:
-            try:
-                agent.turn()
-            except Exception:
-                log.exception("the turn failed; the next one tries again")
-            if once:
-                return
-            if stop.wait(_TURN_S):
-                break
+        if once:
+            _turn(agent)
+            return
+        with agent.listening():
+            stopped = False
+            while not stopped:
+                _turn(agent)
+                until = time.monotonic() + _TURN_S
+                while not stopped and (left := until - time.monotonic()) > 0:
+                    woken = signal.sigtimedwait(signals, left)
+                    if woken is not None and woken.si_signo == signal.SIGUSR1:
+                        _hear(agent)
+                    stopped = woken is not None and woken.si_signo != signal.SIGUSR1
         agent.turn(stopping=True)
+
+
+def _turn(agent: Agent) -> None:
+    try:
+        agent.turn()
+    except Exception:
+        log.exception("the turn failed; the next one tries again")
+
+
+def _hear(agent: Agent) -> None:
+    try:
+        agent.hear()
+    except Exception:
+        log.exception("what hooks left could not be done; the next turn tries again")

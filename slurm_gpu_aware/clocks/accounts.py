@@ -6,6 +6,8 @@ that the next job on a GPU replaces an account that no epilog closed.
 
 from __future__ import annotations
 
+import os
+
 from slurm_gpu_aware.bounds import MAX_GPU_W
 from slurm_gpu_aware.clocks.driver import read_meters
 from slurm_gpu_aware.clocks.note_folder import NoteFolder
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from slurm_gpu_aware.clocks.driver import Meter
     from slurm_gpu_aware.clocks.job import Job
 
+INBOX = "inbox"
 _BOOT = "/proc/sys/kernel/random/boot_id"
 
 
@@ -64,25 +67,53 @@ class Accounts(NoteFolder):
         found = {index: _account(words) for index, words in self.words().items()}
         return {index: account for index, account in found.items() if account is not None}
 
+    def forget_all(self) -> None:
+        """Drop all accounts, and what hooks have left for the agent (`inbox`)."""
+        for index in self.words():
+            self.forget(index)
+        inbox = os.path.join(self.folder, INBOX)
+        for name in os.listdir(inbox) if os.path.isdir(inbox) else ():
+            os.unlink(os.path.join(inbox, name))
+
     def of_job(self, job_id: str) -> dict[int, Account]:
         """GPU index -> account of a job."""
         return {index: a for index, a in self.all().items() if a.job_id == job_id}
 
     def open(
-        self, job: Job, indices: Sequence[int], asked_mhz: int, at: float, limit_s: float
+        self,
+        job: Job,
+        indices: Sequence[int],
+        asked_mhz: int,
+        at: float,
+        limit_s: float,
+        *,
+        late: bool = False,
     ) -> None:
-        """Open the accounts of a job, also of GPUs whose counter cannot be read. Raises OSError."""
+        """Open the accounts of a job, also of GPUs whose counter cannot be read. Raises OSError.
+
+        ``late``: too late for a counter to tell the energy at the start.
+        """
         start = (job.id, job.restarts, asked_mhz, at, boot_id())
         for meter in read_meters(indices, limit_s):
-            self.put(meter.index, Account(*start, meter.uuid, meter.energy_mj).line())
+            energy_mj = None if late else meter.energy_mj
+            self.put(meter.index, Account(*start, meter.uuid, energy_mj).line())
 
-    def close(self, job_id: str, limit_s: float, at: float) -> dict[str, object]:
+    def close(
+        self,
+        job_id: str,
+        limit_s: float,
+        at: float,
+        now: float,
+        *,
+        late: bool = False,
+    ) -> dict[str, object]:
         """Close the accounts of a job; return what a record says of them, empty without any.
 
-        ``restarts``, ``gpus``, ``seconds``, and ``energy_j`` of all of them; None, with an
-        ``error``, if that of one is not known.
+        ``at``: when its epilog ran; accounts that were opened since then stay. ``late``: that is
+        too long ago for a counter to tell the energy. A record has ``restarts``, ``gpus``,
+        ``seconds``, and ``energy_j`` of all; None, with an ``error``, if that of one is not known.
         """
-        opened = self.of_job(job_id)
+        opened = {i: one for i, one in self.of_job(job_id).items() if not at < one.at <= now}
         if not opened:
             return {}
         for index in opened:  # first: from now on the agent leaves these GPUs alone
@@ -94,6 +125,8 @@ class Accounts(NoteFolder):
             "seconds": seconds,
             "energy_j": None,
         }
+        if late:
+            return said | {"error": "the agent learned of its end too late"}
         total, boot = 0, boot_id()
         for meter in read_meters(sorted(opened), limit_s):
             try:

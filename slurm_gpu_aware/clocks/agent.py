@@ -11,7 +11,8 @@ import math
 import os
 import pwd
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from slurm_gpu_aware.clock_conf import ClockConf, conf_path
 from slurm_gpu_aware.clocks.accounts import Account, Accounts
@@ -23,10 +24,11 @@ from slurm_gpu_aware.clocks.driver import (
     reset_clocks,
 )
 from slurm_gpu_aware.clocks.hooks import SCHEMA
+from slurm_gpu_aware.clocks.inbox import Inbox, hear
 from slurm_gpu_aware.clocks.job import Record
 from slurm_gpu_aware.clocks.node import SHARED, NodeGres
 from slurm_gpu_aware.clocks.notes import NO_JOB, Note, Notes
-from slurm_gpu_aware.clocks.records import spool
+from slurm_gpu_aware.clocks.records import spool, syslog, to_json
 from slurm_gpu_aware.clocks.trusted_file import read_trusted
 from slurm_gpu_aware.node_orders import OrderError, Orders, parse_orders
 
@@ -60,6 +62,7 @@ class Agent:
         self._conf, self._node, self._clock, self._top = conf, node, clock, top
         self._notes = Notes(conf.locks)
         self._accounts = Accounts(conf.accounts)
+        self._inbox = Inbox(conf.accounts)
         self._sure: dict[int, tuple[Target, float]] = {}
         """Orders that this process has carried out, and when the GPU's account was opened.
 
@@ -76,8 +79,22 @@ class Agent:
         self._reported: tuple[int, str] | None = None
         self._reported_at = 0.0
 
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """While hooks leave accounts to this process (`inbox`), which must block SIGUSR1."""
+        with self._inbox.heard():
+            yield
+        self.hear()
+
+    def hear(self) -> None:
+        """Open and close the accounts that hooks have left to us."""
+        records = hear(self._inbox, self._notes, self._accounts, self._clock())
+        spool(self._conf.spool, records, self._notes, slurm_user=self._conf.slurm_user)
+        syslog(map(to_json, records))
+
     def turn(self, *, stopping: bool = False) -> None:
         """Carry out the orders that are valid now; ``stopping``: none are any more."""
+        self.hear()
         orders, trouble = None, "the agent has stopped" if stopping else ""
         if not stopping:
             try:

@@ -34,6 +34,8 @@ MAKE_UP_LIMIT_S = 3.0
 """Time limit of the driver calls for GPUs of ended jobs."""
 METER_LIMIT_S = 3.0
 """Time limit of the driver calls that read energy."""
+LATE_S = 5.0
+"""A counter that is read so long after its hook ran tells nothing about the job."""
 AGAIN_S = 60.0
 """A GPU that could not be reset then is tried again by hooks of other jobs after this time."""
 ALONE_S = 2.0
@@ -45,16 +47,23 @@ TOGETHER_S = 5.0
 class Hook:
     """One run on a node, at a time in Unix seconds; ``records`` are what happened.
 
-    ``accounts``: None where the site keeps none.
+    ``accounts``: None where the site keeps none. ``heard_at``: when Slurm ran the hook, if the
+    agent does its work (`inbox`); what has happened to an account since then is not undone.
     """
 
     def __init__(
-        self, env: Mapping[str, str], notes: Notes, at: float, accounts: Accounts | None = None
+        self,
+        env: Mapping[str, str],
+        notes: Notes,
+        at: float,
+        accounts: Accounts | None = None,
+        heard_at: float | None = None,
     ) -> None:
         self._job = Job(env)
         self._notes = notes
         self._accounts = accounts
         self._at = at
+        self._heard_at = at if heard_at is None else heard_at
         self.records: list[Record] = []
 
     def prolog(self) -> None:
@@ -117,8 +126,7 @@ class Hook:
         methods = {index: note.method for index, note in self._notes.all().items()}
         self._undo(methods, DRIVER_LIMIT_S, every=every)
         if self._accounts is not None:
-            for index in self._accounts.words():
-                self._accounts.forget(index)
+            self._accounts.forget_all()
 
     def _open_accounts(self, asked_mhz: int | None, indices: Sequence[int]) -> None:
         """Open accounts if all GPUs of the job are known, and it shares none."""
@@ -128,17 +136,28 @@ class Hook:
         gres = NodeGres(job.slurm_conf, job.node)
         if gres.shared() or (parse_extra(job.extra) is None and gres.indexed()):
             return
+        opened = self._accounts.all()
+        if any(i in opened and self._heard_at < opened[i].at <= self._at for i in indices):
+            return  # of a later job
         try:
-            self._accounts.open(job, indices, asked_mhz or 0, self._at, METER_LIMIT_S)
+            self._accounts.open(
+                job, indices, asked_mhz or 0, self._heard_at, METER_LIMIT_S, late=self._is_late()
+            )
         except OSError as exc:
             why = f"{self._accounts.folder}: cannot be written: {exc.strerror}"
             self._record("energy", gpus=indices, energy_j=None, error=why)
 
     def _close_accounts(self) -> None:
         if self._accounts is not None:
-            closed = self._accounts.close(self._job.id, METER_LIMIT_S, self._at)
+            closed = self._accounts.close(
+                self._job.id, METER_LIMIT_S, self._heard_at, self._at, late=self._is_late()
+            )
             if closed:
                 self._record("energy", **closed)
+
+    def _is_late(self) -> bool:
+        """Whether counters read now tell nothing about the job's start or end."""
+        return not 0.0 <= self._at - self._heard_at < LATE_S
 
     def _wanted(self) -> tuple[int | None, list[int]]:
         """Clock in MHz (None: default) and GPUs of the job. Raises ValueError for nonsense."""

@@ -15,7 +15,7 @@ from slurm_gpu_aware.lockfile import open_lock
 
 _GPU = "gpu"
 _LOCK = ".lock"
-_NAMES = (_GPU, f".{_GPU}", _LOCK, "orders", ".orders")
+_NAMES = (_GPU, f".{_GPU}", _LOCK, "orders", ".orders", "inbox", "agent")
 """Starts of the names of our files."""
 _LONGEST = 200
 """Bytes of a file."""

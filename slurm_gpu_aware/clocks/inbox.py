@@ -1,0 +1,109 @@
+"""What hooks have left for the agent: the accounts of jobs that need no change of clocks.
+
+A hook that would only open or close an account writes one small file and sends the agent SIGUSR1
+instead of starting Python: a job waits for neither. ``agent`` among the accounts names the process
+that hears (number, start time), which the hook compares with ``/proc``; without one it does the
+work itself. Files last: what an agent that died left is done by the next one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from slurm_gpu_aware.clocks.accounts import INBOX, Accounts
+from slurm_gpu_aware.clocks.hooks import Hook
+from slurm_gpu_aware.clocks.job import Record
+from slurm_gpu_aware.clocks.notes import Notes
+
+_AGENT = "agent"
+_LONGEST = 1200
+"""Bytes of a file; the scripts write no more."""
+_UNFINISHED_S = 60.0
+_VARIABLES = (
+    "SLURM_JOB_RESTART_COUNT",
+    "SLURM_JOB_GPUS",
+    "SLURM_JOB_EXTRA",
+    "SLURM_CONF",
+    "SLURMD_NODENAME",
+)
+"""Of a line, in this order; ``-`` for none, and ``.`` at the end."""
+
+
+@dataclass(frozen=True)
+class Word:
+    """What one hook left, at a Unix time."""
+
+    name: str
+    at: float
+    kind: str
+    env: Mapping[str, str]
+
+
+class Inbox:
+    """The folder of such files, beside the accounts. Its methods raise OSError."""
+
+    def __init__(self, accounts: str) -> None:
+        self._accounts = accounts
+        self._folder = os.path.join(accounts, INBOX)
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """While hooks leave their accounts to this process, which blocks SIGUSR1."""
+        with suppress(FileExistsError):
+            os.mkdir(self._folder, 0o700)
+        with open(f"/proc/{os.getpid()}/stat", encoding="ascii", errors="replace") as stream:
+            started = stream.read().rpartition(") ")[2].split()[19]
+        name = os.path.join(self._accounts, _AGENT)
+        with open(f"{name}.new", "w", encoding="ascii") as stream:
+            stream.write(f"{os.getpid()} {started}\n")
+        os.replace(f"{name}.new", name)
+        try:
+            yield
+        finally:
+            os.unlink(name)
+
+    def take(self, now: float) -> Iterator[Word]:
+        """What hooks left, in their order; each is gone once the next is asked for."""
+        if not os.path.isdir(self._folder):
+            return
+        found = []
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                # Of two within a tick of the clock, a job ends before another one begins.
+                kind = entry.name.rpartition(".")[2]
+                found.append((entry.stat(follow_symlinks=False).st_mtime, kind, entry.name))
+        for at, kind, name in sorted(found):
+            env = self._read(name)
+            if env is not None and kind in ("prolog", "epilog"):
+                yield Word(name, at, kind, env)
+            elif now - at < _UNFINISHED_S:
+                continue  # it is being written
+            os.unlink(os.path.join(self._folder, name))
+
+    def _read(self, name: str) -> dict[str, str] | None:
+        """The hook's variables; None: the file is not whole."""
+        path = os.path.join(self._folder, name)
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            words = os.read(handle, _LONGEST).decode("ascii", "replace").split(" ")
+        finally:
+            os.close(handle)
+        if len(words) != len(_VARIABLES) + 1 or words[-1] != ".\n":
+            return None
+        given = dict(zip(_VARIABLES, words, strict=False))
+        env = {key: value for key, value in given.items() if value != "-"}
+        return env | {"SLURM_JOB_ID": name.partition(".")[0]}
+
+
+def hear(inbox: Inbox, notes: Notes, accounts: Accounts, now: float) -> list[Record]:
+    """Open and close the accounts that hooks have left to us; return the hooks' records."""
+    records: list[Record] = []
+    for word in inbox.take(now):
+        with suppress(ValueError):  # no hook of ours wrote such a job or node
+            hook = Hook(word.env, notes, now, accounts, heard_at=word.at)
+            hook.prolog() if word.kind == "prolog" else hook.epilog()
+            records += hook.records
+    return records

@@ -1,0 +1,194 @@
+"""Accounts that hooks leave to the agent: no process is started, nothing is lost or mixed up."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from clock_hooks import Hooks
+from fake_nvml import FakeNode, build_library
+from idle_clock import Stopwatch
+
+from slurm_gpu_aware.clocks.inbox import Inbox
+
+COMMAND = [sys.executable, "-m", "slurm_gpu_aware.cli.main", "clockd", "--node", "n1"]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return build_library(tmp_path_factory.mktemp("nvml"))
+
+
+class Site(Hooks):
+    """A node whose agent runs, or not."""
+
+    def agent(self):
+        env = {**self.node.env, "GPU_AWARE_CLOCK_CONFIG": str(self.conf)}
+        agent = subprocess.Popen(COMMAND, env=env, stderr=subprocess.DEVNULL)
+        until((self.accounts / "agent").exists)
+        return agent
+
+    def energies(self):
+        return [r for r in self.records() if r["event"] == "energy"]
+
+    def left(self):
+        """What hooks have left and no agent has taken."""
+        return sorted(file.name for file in (self.accounts / "inbox").iterdir())
+
+    def opened(self):
+        return sorted(file.name for file in self.accounts.glob("gpu*"))
+
+
+def until(condition):
+    watch = Stopwatch()
+    while not condition():
+        assert watch.idle_s < 20
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def site(library, tmp_path):
+    return Site(FakeNode(library, tmp_path, nvml_order=[2, 0, 3, 1]), tmp_path, accounts=True)
+
+
+@pytest.fixture
+def agent(site):
+    agent = site.agent()
+    yield agent
+    agent.kill()
+    agent.wait()
+
+
+def test_beside_an_agent_no_hook_starts_python(site, agent):
+    site.run("prolog", 17, "0,3", SLURM_JOB_RESTART_COUNT="2")
+    until(lambda: site.opened() == ["gpu0", "gpu3"])
+    time.sleep(0.3)
+    site.run("epilog", 17, "0,3")
+    until(site.energies)
+    (record,) = site.energies()
+    assert (record["job_id"], record["restarts"], record["gpus"]) == ("17", 2, [0, 3])
+    assert record["node"] == "n1"
+    assert record["energy_j"] > 0
+    assert (site.started(), site.opened(), site.left()) == ([], [], [])
+    agent.send_signal(signal.SIGTERM)
+    assert agent.wait(30) == 0
+    assert not (site.accounts / "agent").exists()
+
+
+def test_jobs_that_follow_each_other_on_a_gpu_are_not_mixed_up(site, agent):
+    for job in range(20, 40):
+        site.run("prolog", job, "1")
+        site.run("epilog", job, "1")
+    until(lambda: len(site.energies()) == 20)
+    assert [r["job_id"] for r in site.energies()] == [str(job) for job in range(20, 40)]
+    assert all(r["energy_j"] is not None for r in site.energies())
+    assert (site.started(), site.opened()) == ([], [])
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped", "another process", "another start", "none"])
+def test_without_an_agent_that_hears_the_hook_does_it(site, agent, how):
+    word = (site.accounts / "agent").read_text().split()
+    if how == "killed":
+        agent.kill()
+        agent.wait()
+    elif how == "stopped":
+        agent.send_signal(signal.SIGSTOP)
+        stat = Path(f"/proc/{agent.pid}/stat")
+        until(lambda: stat.read_text().rpartition(") ")[2].startswith("T"))
+    elif how == "another process":
+        (site.accounts / "agent").write_text(f"{os.getpid()} {word[1]}\n")
+    elif how == "another start":
+        (site.accounts / "agent").write_text(f"{word[0]} {int(word[1]) + 1}\n")
+    else:
+        (site.accounts / "agent").write_text("x; reboot\n")
+    site.run("prolog", 17, "0")
+    assert (site.opened(), site.left()) == (["gpu0"], [])
+    site.run("epilog", 17, "0")
+    assert [r["job_id"] for r in site.energies()] == ["17"]
+    assert site.started() == ["gpu-aware-clock"] * 2
+
+
+@pytest.mark.parametrize(
+    "extra", ["a b", "x\ny", "$(reboot)", "`x`", "'", "\\", "é", "x" * 2000, "*", "freq=0@0;"]
+)
+def test_a_text_of_the_user_that_a_line_cannot_hold_goes_the_other_way(site, agent, extra):
+    site.run("prolog", 17, "0", extra=extra)
+    assert site.left() == []
+    assert site.started() == ["gpu-aware-clock"]
+
+
+def test_a_job_with_a_clock_is_locked_before_it_starts(site, agent):
+    site.run("prolog", 17, "0", "freq=900")
+    assert site.locked() == {0: 900}
+    site.run("epilog", 17, "0")
+    assert (site.locked(), site.opened()) == ({}, [])
+    assert [r["job_id"] for r in site.energies()] == ["17"]
+
+
+def leave(site, name, line="- 0 - - n1 .\n", ago_s=0.0):
+    (site.accounts / "inbox").mkdir(parents=True, exist_ok=True)
+    file = site.accounts / "inbox" / name
+    file.write_text(line)
+    at = time.time() - ago_s
+    os.utime(file, (at, at))
+
+
+def once(site):
+    env = {**site.node.env, "GPU_AWARE_CLOCK_CONFIG": str(site.conf)}
+    subprocess.run([*COMMAND, "--once"], env=env, check=True, capture_output=True, timeout=60)
+
+
+def test_what_an_agent_that_died_has_left_is_done_and_its_energy_is_not_known(site):
+    leave(site, "17.prolog", ago_s=30)
+    once(site)
+    assert site.opened() == ["gpu0"]
+    leave(site, "17.epilog", ago_s=0)
+    once(site)
+    assert [r["error"] for r in site.energies()] == ["GPU 0: its energy was not known at the start"]
+    site.run("prolog", 18, "0")
+    time.sleep(0.05)
+    account = (site.accounts / "gpu0").read_text().split()
+    account[3] = str(float(account[3]) - 60)
+    (site.accounts / "gpu0").write_text(" ".join(account) + "\n")
+    leave(site, "18.epilog", ago_s=30)
+    once(site)
+    assert site.energies()[-1]["error"] == "the agent learned of its end too late"
+    assert site.left() == []
+
+
+def test_a_late_word_changes_nothing_of_a_later_job(site):
+    site.run("prolog", 18, "0")
+    leave(site, "17.prolog", ago_s=30)
+    leave(site, "18.epilog", ago_s=20)  # of its run before it was requeued
+    once(site)
+    assert (site.accounts / "gpu0").read_text().startswith("18 ")
+    assert (site.energies(), site.left()) == ([], [])
+
+
+def test_nonsense_and_unfinished_files_are_dropped_or_wait(site):
+    leave(site, "17.prolog", "- 0 - -")
+    leave(site, "18.prolog", "- 0 - -", ago_s=100)
+    leave(site, "x.prolog")
+    leave(site, "19.other", ago_s=100)
+    leave(site, "20.prolog", "- 0,x - - n1 .\n")
+    leave(site, "21.prolog", "- 1 - - n1 .\n")
+    once(site)
+    assert (site.left(), site.opened()) == (["17.prolog"], ["gpu1"])
+
+
+def test_the_start_of_the_node_forgets_what_was_left(site):
+    leave(site, "17.prolog")
+    site.command("reset-all")
+    assert site.left() == []
+
+
+def test_of_two_words_of_one_moment_the_end_comes_first(tmp_path):
+    (tmp_path / "inbox").mkdir()
+    for name in ("18.prolog", "17.epilog"):
+        file = tmp_path / "inbox" / name
+        file.write_text("- 0 - - n1 .\n")
+        os.utime(file, (1000, 1000))
+    assert [word.name for word in Inbox(str(tmp_path)).take(1001.0)] == ["17.epilog", "18.prolog"]
