@@ -81,14 +81,16 @@ class Agent:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """While hooks leave accounts to this process (`inbox`), which must block SIGUSR1."""
+        """While hooks leave their work to this process (`inbox`), which must block SIGUSR1."""
+        from slurm_gpu_aware.clocks import nvml  # noqa: F401  # so that no child imports it
+
         with self._inbox.heard():
             yield
         self.hear()
 
     def hear(self) -> None:
-        """Open and close the accounts that hooks have left to us."""
-        records = hear(self._inbox, self._notes, self._accounts, self._clock())
+        """Do what hooks have left to us."""
+        records = hear(self._inbox, self._notes, self._accounts, self._clock)
         spool(self._conf.spool, records, self._notes, slurm_user=self._conf.slurm_user)
         syslog(map(to_json, records))
 

@@ -94,6 +94,10 @@ class Hook:
                 and noted[index].tried_at != self._at  # not twice by one hook
             }
             self._undo(stale, DRIVER_LIMIT_S)
+            if asked_mhz is not None and indices and self._is_late():
+                late = {"call": "hook", "error": "the agent learned of the job too late"}
+                self._record("clock_failed", gpus=indices, asked_mhz=asked_mhz, **late)
+                return
             if asked_mhz is not None and indices:
                 self._lock(asked_mhz, indices)
             self._open_accounts(asked_mhz, indices)

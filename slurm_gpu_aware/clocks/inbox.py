@@ -1,15 +1,16 @@
-"""What hooks have left for the agent: the accounts of jobs that need no change of clocks.
+"""What hooks leave to the agent, where one runs: starting Python costs more than their work.
 
-A hook that would only open or close an account writes one small file and sends the agent SIGUSR1
-instead of starting Python: a job waits for neither. ``agent`` among the accounts names the process
-that hears (number, start time), which the hook compares with ``/proc``; without one it does the
-work itself. Files last: what an agent that died left is done by the next one.
+A hook writes one small file and sends the agent SIGUSR1. It waits until the agent has removed the
+file only if a clock must change, and for some seconds at most. ``agent`` among the accounts names
+the process that hears (number, start time), which the hook compares with ``/proc``; without one it
+does the work itself, and so it does if the agent has not begun in time. A file that the agent has
+begun ends in ``.taken``. Files last: what an agent that died left is done by the next one.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -22,6 +23,9 @@ _AGENT = "agent"
 _LONGEST = 1200
 """Bytes of a file; the scripts write no more."""
 _UNFINISHED_S = 60.0
+_TAKEN = ".taken"
+_KINDS = ("epilog", "prolog")
+"""Of two within a tick of the clock, a job ends before another one begins."""
 _VARIABLES = (
     "SLURM_JOB_RESTART_COUNT",
     "SLURM_JOB_GPUS",
@@ -72,21 +76,38 @@ class Inbox:
         found = []
         with os.scandir(self._folder) as entries:
             for entry in entries:
-                # Of two within a tick of the clock, a job ends before another one begins.
-                kind = entry.name.rpartition(".")[2]
-                found.append((entry.stat(follow_symlinks=False).st_mtime, kind, entry.name))
+                kind = entry.name.removesuffix(_TAKEN).partition(".")[2]
+                with suppress(FileNotFoundError):  # its hook does it itself
+                    at = entry.stat(follow_symlinks=False).st_mtime
+                    if kind in _KINDS:
+                        found.append((at, kind, entry.name))
+                    elif now - at >= _UNFINISHED_S:
+                        os.unlink(entry)
         for at, kind, name in sorted(found):
             env = self._read(name)
-            if env is not None and kind in ("prolog", "epilog"):
-                yield Word(name, at, kind, env)
-            elif now - at < _UNFINISHED_S:
+            if env is None and now - at < _UNFINISHED_S:
                 continue  # it is being written
-            os.unlink(os.path.join(self._folder, name))
+            taken = name.removesuffix(_TAKEN) + _TAKEN
+            try:
+                os.rename(self._path(name), self._path(taken))
+            except FileNotFoundError:
+                continue  # its hook does it itself
+            try:
+                if env is not None:
+                    yield Word(name, at, kind, env)
+            finally:
+                os.unlink(self._path(taken))
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._folder, name)
 
     def _read(self, name: str) -> dict[str, str] | None:
-        """The hook's variables; None: the file is not whole."""
-        path = os.path.join(self._folder, name)
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        """The hook's variables; None: the file is not whole, or gone."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            handle = os.open(self._path(name), flags)
+        except OSError:
+            return None
         try:
             words = os.read(handle, _LONGEST).decode("ascii", "replace").split(" ")
         finally:
@@ -98,12 +119,14 @@ class Inbox:
         return env | {"SLURM_JOB_ID": name.partition(".")[0]}
 
 
-def hear(inbox: Inbox, notes: Notes, accounts: Accounts, now: float) -> list[Record]:
-    """Open and close the accounts that hooks have left to us; return the hooks' records."""
+def hear(
+    inbox: Inbox, notes: Notes, accounts: Accounts, clock: Callable[[], float]
+) -> list[Record]:
+    """Do what hooks have left to us; return their records."""
     records: list[Record] = []
-    for word in inbox.take(now):
+    for word in inbox.take(clock()):
         with suppress(ValueError):  # no hook of ours wrote such a job or node
-            hook = Hook(word.env, notes, now, accounts, heard_at=word.at)
+            hook = Hook(word.env, notes, clock(), accounts, heard_at=word.at)
             hook.prolog() if word.kind == "prolog" else hook.epilog()
             records += hook.records
     return records

@@ -1,4 +1,4 @@
-"""Accounts that hooks leave to the agent: no process is started, nothing is lost or mixed up."""
+"""What hooks leave to the agent: no process is started, nothing is lost or mixed up."""
 
 import os
 import signal
@@ -121,11 +121,52 @@ def test_a_text_of_the_user_that_a_line_cannot_hold_goes_the_other_way(site, age
 
 
 def test_a_job_with_a_clock_is_locked_before_it_starts(site, agent):
-    site.run("prolog", 17, "0", "freq=900")
-    assert site.locked() == {0: 900}
-    site.run("epilog", 17, "0")
+    for job in range(17, 27):
+        site.run("prolog", job, "0", "freq=900")
+        assert site.locked() == {0: 900}
+        site.run("epilog", job, "0")
+        assert (site.locked(), site.opened()) == ({}, [])
+    until(lambda: len(site.energies()) == 10)
+    assert [r["job_id"] for r in site.energies()] == [str(job) for job in range(17, 27)]
+    assert (site.started(), site.left()) == ([], [])
+
+
+DEAF = """
+import signal, time
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+print(open("/proc/self/stat").read().rpartition(") ")[2].split()[19], flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_hook_waits_some_seconds_for_an_agent_that_is_busy_and_then_does_it_itself(site):
+    leave(site, "x")
+    (site.accounts / "inbox" / "x").unlink()
+    command = [sys.executable, "-c", DEAF]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as deaf:
+        (site.accounts / "agent").write_text(f"{deaf.pid} {deaf.stdout.readline()}")
+        site.run("prolog", 17, "0", "freq=900")
+        assert site.locked() == {0: 900}
+        assert site.started() == ["gpu-aware-clock"]
+        site.run("prolog", 18, "1")  # no clock: nobody waits
+        assert site.left() == ["17.prolog.late", "18.prolog"]
+        taken = site.accounts / "inbox" / "19.prolog.taken"  # it has begun
+        taken.touch()
+        site.run("prolog", 19, "2", "freq=900")
+        assert site.locked() == {0: 900, 2: 900}
+        deaf.kill()
+
+
+def test_a_clock_that_is_too_late_is_not_set_and_is_given_back(site):
+    leave(site, "17.prolog", "- 0 freq=900 - n1 .\n", ago_s=30)
+    once(site)
     assert (site.locked(), site.opened()) == ({}, [])
-    assert [r["job_id"] for r in site.energies()] == ["17"]
+    (failed,) = [r for r in site.records() if r["event"] == "clock_failed"]
+    assert failed["error"] == "the agent learned of the job too late"
+    site.run("prolog", 18, "1", "freq=900")
+    leave(site, "18.epilog.taken", ago_s=-1)
+    once(site)
+    assert (site.locked(), site.left()) == ({}, [])
 
 
 def leave(site, name, line="- 0 - - n1 .\n", ago_s=0.0):
