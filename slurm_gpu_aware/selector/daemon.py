@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 _SIGNAL_S = 0.2  # a signal ends a pause after this time at most
 _SETTLE_S = 0.01  # pause after a submission: the filter reports a job before it exists
 _REPEATS_S = (0.02, 0.08, 0.25)  # pauses before further rounds that look for a submitted job
+_FULL_S = 0.4  # least pause after a submission while no GPU is free; a job's end ends it
 _FREED_S = 5.0  # time after a job's end until Slurm's scheduler shows that a limit is free
 _LIMIT_S = 1.0  # pause between two of these rounds
 _PUBLISH_S = 0.5  # least pause before a round that starts only to publish
@@ -160,10 +161,7 @@ class Selector:
                 return
             trigger = self._events.wait(self._wait_s())
             if trigger != "timer":
-                # A job that is ready while the epilog runs starts on its GPU without a pause.
-                self._rest(max(_SETTLE_S if trigger == "submit" else 0.0, self._rest_s(trigger)))
-                if self._events.drain() == "submit":
-                    trigger = "submit"
+                trigger = self._settle(trigger)
 
     def once(self) -> int:
         """One heartbeat, one round, one poll of the released jobs."""
@@ -246,6 +244,21 @@ class Selector:
             waits.append(max(_PUBLISH_S, due_s))
         return min(waits)
 
+    def _settle(self, trigger: str) -> str:
+        """Rest before a round that an event starts; return the event that counts.
+
+        A job that is ready while the epilog runs starts on its GPU without a pause, so the end of a
+        job ends the longer pause after a submission.
+        """
+        until = time.monotonic() + self._rest_s(trigger)
+        while not self._stopping and (left_s := until - time.monotonic()) > 0:
+            happened = self._events.wait(min(left_s, _SIGNAL_S))
+            if happened == "end" and trigger == "submit":
+                until = min(until, time.monotonic() + self._rest_s(happened))
+            elif happened == "submit":
+                trigger = happened
+        return "submit" if self._events.drain() == "submit" else trigger
+
     def _rest(self, pause_s: float) -> None:
         until = time.monotonic() + pause_s
         while not self._stopping and (left_s := until - time.monotonic()) > 0:
@@ -262,11 +275,14 @@ class Selector:
             return _FAILED_S - since
         cost_s = self._cost_s
         pause_s = 4 * cost_s if cost_s >= _SHORT_S and trigger == "submit" else cost_s
+        if trigger == "submit":
+            pause_s = max(pause_s, _FULL_S if self._outcome.full else since + _SETTLE_S)
         return min(self._config.selector.round_s, pause_s) - since
 
     def _round(self, trigger: str) -> None:
         """Run one round and record it; after a failure the daemon goes on."""
         self._repeats = _REPEATS_S if trigger == "submit" else self._repeats[1:]
+        known = self._rounds.ids.keys()
         if trigger == "end":
             self._freed = time.monotonic()
         started, before_s = time.time(), time.process_time()
@@ -276,6 +292,8 @@ class Selector:
                 if self._rounds.power.awaited:
                     self._collect_clocks()
             self._outcome = self._rounds.run()
+            if not self._rounds.ids.keys() <= known:
+                self._repeats = self._repeats[-1:]  # another one may have come right after it
         except SourceError as exc:
             if self._heartbeat.other is None:
                 log.warning("round failed; the next one tries again: %s", exc)

@@ -298,7 +298,8 @@ class Rounds:
         self, view: View, outcome: Outcome, candidates: Candidates, plan: Plan, planning_s: float
     ) -> Sequence[GatedJob]:
         """Place, leave and restore jobs; return the parked ones that stay as they are."""
-        leave, nodes = candidates.leave, candidates.context.cluster.nodes
+        context = candidates.context
+        leave, nodes = candidates.leave, context.cluster.nodes
         left, stays = {job.id for job, _ in leave}, dict[str, str]()
         with contained("jobs that are left to Slurm"):
             left, stays = self._leaver.leave(leave, view.now, view.split)
@@ -320,12 +321,16 @@ class Rounds:
                 self._guard.drop({nodes[node] for one in assignments for node in one.nodes})
             given = assignments, candidates.to_plan, nodes
             outcome.placed, failed = self._placer.place(*given, planning_s)
+            taken = sum(len(slots) for one in assignments for slots in one.slots)
+            outcome.full = not context.cluster.free.sum() > taken
             with contained("power of placed jobs"):
                 self.power.placed(outcome.placed, plan, candidates.to_plan)
             for job_id, why in failed.items():
                 self._backoff.punish(job_id, why=why)
                 candidates.waits(job_id, why)
-        elif assignments:
+        elif not assignments:
+            outcome.full = not context.cluster.free.any()
+        else:
             log.warning("the gate is about to open: no job is placed until it is held again")
         return stay
 

@@ -24,6 +24,8 @@ class Outcome:
     """Parked jobs that a later round puts into the holding pool."""
     doubtful: int = 0
     """Jobs that seem impossible, which only the next round can say."""
+    full: bool = False
+    """No GPU is free after the round."""
     waiting: list[dict[str, Any]] = field(default_factory=list)
     took_s: float = 0.0
     planned: Callable[[], Mapping[str, Any]] | None = None
