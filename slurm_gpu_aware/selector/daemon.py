@@ -14,7 +14,7 @@ import gc
 import logging
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -159,9 +159,7 @@ class Selector:
             self._round(trigger)
             if self._heartbeat.other is not None:
                 return
-            trigger = self._events.wait(self._wait_s())
-            if trigger != "timer":
-                trigger = self._settle(trigger)
+            trigger = self._next(self._events.wait(self._wait_s()))
 
     def once(self) -> int:
         """One heartbeat, one round, one poll of the released jobs."""
@@ -244,20 +242,24 @@ class Selector:
             waits.append(max(_PUBLISH_S, due_s))
         return min(waits)
 
-    def _settle(self, trigger: str) -> str:
-        """Rest before a round that an event starts; return the event that counts.
+    def _next(self, happened: Set[str]) -> str:
+        """Rest before a round that events start; return what starts it.
 
         A job that is ready while the epilog runs starts on its GPU without a pause, so the end of a
         job ends the longer pause after a submission.
         """
-        until = time.monotonic() + self._rest_s(trigger)
-        while not self._stopping and (left_s := until - time.monotonic()) > 0:
-            happened = self._events.wait(min(left_s, _SIGNAL_S))
-            if happened == "end" and trigger == "submit":
-                until = min(until, time.monotonic() + self._rest_s(happened))
-            elif happened == "submit":
-                trigger = happened
-        return "submit" if self._events.drain() == "submit" else trigger
+        began = time.monotonic()
+        while happened and not self._stopping:
+            kind = "end" if "end" in happened else "submit" if "submit" in happened else "woken"
+            settled_s = began + _SETTLE_S - time.monotonic() if "submit" in happened else 0.0
+            left_s = max(settled_s, self._rest_s(kind))
+            if left_s <= 0:
+                break
+            happened |= self._events.wait(min(left_s, _SIGNAL_S))
+        happened |= self._events.drain()
+        if "end" in happened:
+            self._freed = time.monotonic()
+        return next((kind for kind in ("submit", "end", "woken") if kind in happened), "timer")
 
     def _rest(self, pause_s: float) -> None:
         until = time.monotonic() + pause_s
@@ -275,16 +277,14 @@ class Selector:
             return _FAILED_S - since
         cost_s = self._cost_s
         pause_s = 4 * cost_s if cost_s >= _SHORT_S and trigger == "submit" else cost_s
-        if trigger == "submit":
-            pause_s = max(pause_s, _FULL_S if self._outcome.full else since + _SETTLE_S)
+        if trigger == "submit" and self._outcome.full:
+            pause_s = max(pause_s, _FULL_S)
         return min(self._config.selector.round_s, pause_s) - since
 
     def _round(self, trigger: str) -> None:
         """Run one round and record it; after a failure the daemon goes on."""
         self._repeats = _REPEATS_S if trigger == "submit" else self._repeats[1:]
         known = self._rounds.ids.keys()
-        if trigger == "end":
-            self._freed = time.monotonic()
         started, before_s = time.time(), time.process_time()
         self._failed = True
         try:

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 import select
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 
 import inotify_simple
@@ -34,8 +34,8 @@ class Events:
         self._missing: set[str] = set()
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
-    def wait(self, timeout_s: float) -> str:
-        """Wait; return ``submit``, ``end``, ``woken`` or ``timer``, the first of them that is."""
+    def wait(self, timeout_s: float) -> Set[str]:
+        """Wait; return which of ``submit``, ``end``, ``woken`` happened; none: the time is over."""
         self._watch()
         readable, _, _ = select.select(
             [self._inotify.fileno(), self._wake_r], [], [], max(0.0, timeout_s)
@@ -43,7 +43,7 @@ class Events:
         woken = self._wake_r in readable
         if woken:
             os.read(self._wake_r, 4096)
-        return self.drain() or ("woken" if woken else "timer")
+        return self.drain() | ({"woken"} if woken else set())
 
     def wake(self) -> None:
         """End a wait at once; for signal handlers and other threads."""
@@ -56,15 +56,15 @@ class Events:
         os.close(self._wake_r)
         os.close(self._wake_w)
 
-    def drain(self) -> str | None:
+    def drain(self) -> Set[str]:
         """Drop the events so far, as a round that starts now sees their effects; return which."""
-        happened: str | None = None
+        happened = set()
         for event in self._inotify.read(timeout=0):
             what = self._watched.get(event.wd)
             if event.mask & (_GONE | _FLAGS.IGNORED):
                 self._watched.pop(event.wd, None)
-            if what is not None and event.mask & _CHANGED and happened != "submit":
-                happened = what
+            if what is not None and event.mask & _CHANGED:
+                happened.add(what)
         return happened
 
     def _watch(self) -> None:
