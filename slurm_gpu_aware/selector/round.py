@@ -13,6 +13,7 @@ from slurm_gpu_aware.admission.snapshot import Hold, is_usable
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.gated_job import GatedJob, GatedJobs, queue_order
 from slurm_gpu_aware.gate.owner_change import is_changed
+from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.planning.movable import Move
 from slurm_gpu_aware.planning.plan import Plan
@@ -26,6 +27,7 @@ from slurm_gpu_aware.selector.holding_pool import UNTRIED, HoldingPool, spare, s
 from slurm_gpu_aware.selector.interrupted import Interrupted
 from slurm_gpu_aware.selector.isolation import Isolation
 from slurm_gpu_aware.selector.job_comments import JobComments
+from slurm_gpu_aware.selector.job_ends import JobEnds
 from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.selector.kept_candidates import KeptCandidates
 from slurm_gpu_aware.selector.known_classes import KnownClasses
@@ -114,6 +116,10 @@ class Rounds:
         self._planner = RoundPlanner(*parts)
         self._promises = Promises()
         self._guard = HeadGuard(client, config.gate.guard_head, timer)
+        self._ends = JobEnds(config.events.jobcomp_file)
+        self._opened: Set[str] = frozenset()
+        """Jobs past the gate that had not started in the last round."""
+        self._wake = wake
         self.ids: dict[int, str] = {}
         """Slurm's record number -> job id, as last read."""
 
@@ -152,6 +158,7 @@ class Rounds:
             ungated = [job for job in pending if job.raw_id not in gated]
             self._pool.free([*ungated, *stranded(parked, view.split)], view.split)
         outcome.queued = len(view.parked)
+        self._opened = {job.id for job in view.released}
         due = bool(view.parked or view.released)
         with contained("looks of power and moves"):
             due = due or self.power.looks() or self.mover.looks(view.gated, view.now)
@@ -171,6 +178,7 @@ class Rounds:
             with contained("holding pool"):
                 self._pool.tidy(pending)
             self._turns.forget(self.ids)
+        self._opened |= set(outcome.placed)
         outcome.took_s = self._timer() - started
         return outcome
 
@@ -184,7 +192,7 @@ class Rounds:
     def _read(self) -> View:
         now, began = self._clock(), self._timer()
         self.start_monitor.round_begins()
-        jobs = self._all_jobs()
+        jobs = self._all_jobs(self._ends.look())
         reservations = self._client.reservations()
         with contained("guard of the head"):
             self._guard.take_over(reservations)
@@ -222,10 +230,20 @@ class Rounds:
             all_ids=len(still) == len(unread),
         )
 
-    def _all_jobs(self) -> Sequence[SlurmJob]:
-        """All jobs; asks ahead for what the round reads next."""
+    def _all_jobs(self, ended: Set[int] | None = None) -> Sequence[SlurmJob]:
+        """All jobs; asks ahead for what the round reads next.
+
+        ``ended``: what has changed, beside the jobs that were opened and those that are new; None:
+        that is not known.
+        """
         self._client.ask_ahead("reservations")
-        jobs = self._client.jobs()
+        if ended is None:
+            jobs = self._client.jobs()
+        else:
+            numbers = {number for number, job_id in self.ids.items() if job_id in self._opened}
+            split = self._opened - {self.ids[number] for number in numbers}
+            arrays = {int(job_id.partition("_")[0]) for job_id in split}
+            jobs = self._client.jobs_with(ended | numbers | arrays)
         if any(job.state == "PENDING" for job in jobs):
             # Not before: a GPU that is free in an older record of its node may be taken by now.
             self._client.ask_ahead("nodes", "partitions")
@@ -312,6 +330,7 @@ class Rounds:
             self._interrupted.restore(stay, view.now, view.split)
         assignments, untried = candidates.placeable(plan.assignments)
         outcome.untried = len(untried)
+        assignments = self._unchanged(assignments, candidates)
         for job in untried:
             candidates.waits(job.id, UNTRIED)
         with contained("holding pool"):
@@ -333,6 +352,16 @@ class Rounds:
         else:
             log.warning("the gate is about to open: no job is placed until it is held again")
         return stay
+
+    def _unchanged(
+        self, assignments: Sequence[Assignment], candidates: Candidates
+    ) -> list[Assignment]:
+        """Those whose jobs are as the round has read them; for the others a round follows."""
+        number = {a.job_id: candidates.to_plan[a.job_id].gated.job.raw_id for a in assignments}
+        same = self._client.still(frozenset(number.values()))
+        if not same.issuperset(number.values()):
+            self._wake()
+        return [one for one in assignments if number[one.job_id] in same]
 
     def _keep_waiting(
         self,

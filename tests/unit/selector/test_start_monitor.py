@@ -572,7 +572,7 @@ def test_what_the_monitor_parks_again_starts_a_round(
         monitor = selector._rounds.start_monitor
         monkeypatch.setattr(monitor, "poll", lambda: 1)
         monitor.start()
-        assert selector._events.wait(10.0) == "woken"
+        assert selector._events.wait(10.0) == {"woken"}
     finally:
         selector.close()
     assert not monitor._thread.is_alive()
