@@ -49,6 +49,7 @@ _FREED_S = 5.0  # time after a job's end until Slurm's scheduler shows that a li
 _LIMIT_S = 1.0  # pause between two of these rounds
 _PUBLISH_S = 0.5  # least pause before a round that starts only to publish
 _SHORT_S = 0.25  # a round of less CPU time costs mostly our time, not slurmctld's
+_SHORTEST_S = 0.05  # rounds of less CPU time follow each other at once when a job has ended
 _POLL_S = 0.25  # least pause between two rounds while jobs wait and no file tells of a job's end
 _FAILED_S = 2.0  # pause after a round that failed
 _RECORD_S = 5.0  # least time between two recorded rounds that place nothing
@@ -279,6 +280,8 @@ class Selector:
         pause_s = 4 * cost_s if cost_s >= _SHORT_S and trigger == "submit" else cost_s
         if trigger == "submit" and self._outcome.full:
             pause_s = max(pause_s, _FULL_S)
+        elif trigger == "end" and cost_s < _SHORTEST_S:
+            pause_s = 0.0  # the GPU is barred from others while the epilog runs, but not longer
         return min(self._config.selector.round_s, pause_s) - since
 
     def _round(self, trigger: str) -> None:

@@ -6,6 +6,7 @@ The daemon runs as a process of its own and is killed with SIGKILL at every requ
 from __future__ import annotations
 
 import time
+from collections.abc import Set
 from pathlib import Path
 
 import pytest
@@ -330,4 +331,51 @@ def test_the_pause_after_a_round_follows_its_cpu_time(
     selector._cost_s, selector._finished = 1.0, time.monotonic()
     assert selector._rest_s("end") == pytest.approx(1.0, abs=0.5)
     assert selector._rest_s("submit") == pytest.approx(4.0, abs=0.5)
+    selector.close()
+
+
+@pytest.mark.parametrize(
+    ("full", "then", "least_s", "most_s"),
+    [(False, None, 0.01, 0.2), (True, None, 0.35, 1.5), (True, "end", 0.1, 0.35)],
+)
+def test_a_job_that_cannot_start_before_a_gpu_is_free_waits_for_others(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    full: bool,
+    then: str | None,
+    least_s: float,
+    most_s: float,
+) -> None:
+    """What a storm of submissions costs must not grow with it; an end is heard at once."""
+    selector = selector_in(tmp_path, monkeypatch)
+    monkeypatch.setattr(selector._rounds, "run", lambda: Outcome(full=full))
+    selector._round("submit")
+    later = iter([frozenset(), {then} if then else frozenset()])
+
+    def wait(timeout_s: float) -> Set[str]:
+        time.sleep(min(timeout_s, 0.1))
+        return next(later, frozenset())
+
+    monkeypatch.setattr(selector._events, "wait", wait)
+    began = time.monotonic()
+    assert selector._next(frozenset({"submit"})) == "submit"
+    assert least_s <= time.monotonic() - began < most_s
+    selector.close()
+
+
+def test_a_new_job_that_was_seen_is_looked_for_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one may have come right after it, whose event is gone."""
+    selector = selector_in(tmp_path, monkeypatch)
+
+    def sees() -> Outcome:
+        selector._rounds.ids = {7: "7"}
+        return Outcome()
+
+    monkeypatch.setattr(selector._rounds, "run", sees)
+    selector._round("submit")
+    assert len(selector._repeats) == 1
+    selector._round("submit")  # none is new
+    assert len(selector._repeats) == 3
     selector.close()
