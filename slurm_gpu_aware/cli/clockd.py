@@ -57,17 +57,19 @@ def clockd(once: bool, node: str | None) -> None:
         if once:
             _turn(agent)
             return
-        with agent.listening():
-            stopped = False
-            while not stopped:
-                _turn(agent)
-                until = time.monotonic() + _TURN_S
-                while not stopped and (left := until - time.monotonic()) > 0:
-                    woken = signal.sigtimedwait(signals, left)
-                    if woken is not None and woken.si_signo == signal.SIGUSR1:
-                        _hear(agent)
-                    stopped = woken is not None and woken.si_signo != signal.SIGUSR1
-        agent.turn(stopping=True)
+        try:
+            with agent.listening():
+                stopped = False
+                while not stopped:
+                    _turn(agent)
+                    until = time.monotonic() + _TURN_S
+                    while not stopped and (left := until - time.monotonic()) > 0:
+                        woken = signal.sigtimedwait(signals, left)
+                        if woken is not None and woken.si_signo == signal.SIGUSR1:
+                            _hear(agent)
+                        stopped = woken is not None and woken.si_signo != signal.SIGUSR1
+        finally:
+            agent.turn(stopping=True)
 
 
 def _turn(agent: Agent) -> None:

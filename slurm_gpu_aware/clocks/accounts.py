@@ -75,6 +75,13 @@ class Accounts(NoteFolder):
         for name in os.listdir(inbox) if os.path.isdir(inbox) else ():
             os.unlink(os.path.join(inbox, name))
 
+    def withdraw(self, job_id: str) -> None:
+        """Drop the prolog of a job that has ended, if the agent has not begun it."""
+        try:
+            os.unlink(os.path.join(self.folder, INBOX, f"{job_id}.prolog"))
+        except OSError:
+            pass
+
     def of_job(self, job_id: str) -> dict[int, Account]:
         """GPU index -> account of a job."""
         return {index: a for index, a in self.all().items() if a.job_id == job_id}

@@ -12,7 +12,7 @@ import os
 import pwd
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from slurm_gpu_aware.clock_conf import ClockConf, conf_path
 from slurm_gpu_aware.clocks.accounts import Account, Accounts
@@ -86,13 +86,19 @@ class Agent:
 
         with self._inbox.heard():
             yield
-        self.hear()
 
     def hear(self) -> None:
         """Do what hooks have left to us."""
-        records = hear(self._inbox, self._notes, self._accounts, self._clock)
-        spool(self._conf.spool, records, self._notes, slurm_user=self._conf.slurm_user)
-        syslog(map(to_json, records))
+        said: list[str] = []
+        records: list[Record] = []
+        try:
+            given = self._inbox, self._notes, self._accounts, self._clock
+            records = hear(*given, complain=said.append)
+        except OSError as exc:
+            said.append(f"{self._accounts.folder}: {exc.strerror}")
+        syslog([*map(to_json, records), *said])
+        with suppress(OSError):  # then syslog alone has them
+            spool(self._conf.spool, records, self._notes, slurm_user=self._conf.slurm_user)
 
     def turn(self, *, stopping: bool = False) -> None:
         """Carry out the orders that are valid now; ``stopping``: none are any more."""
@@ -200,8 +206,9 @@ class Agent:
     def _change(self, goal: Target, indices: Sequence[int], seq: int | None) -> bool:
         """Give GPUs of one job a clock; False: hooks are at work. ``seq`` None: not ordered."""
         job_id, mhz = goal
+        self.hear()  # its epilog, above all
         with self._notes.alone(WAIT_S) as alone:
-            if not alone:
+            if not alone or self._inbox.has_ended(job_id):
                 return False
             held = self._accounts.of_job(job_id)  # an epilog may have closed them since
             indices = [index for index in indices if index in held]

@@ -36,6 +36,8 @@ METER_LIMIT_S = 3.0
 """Time limit of the driver calls that read energy."""
 LATE_S = 5.0
 """A counter that is read so long after its hook ran tells nothing about the job."""
+HOOK_S = 35.0
+"""No hook waits so long for the agent."""
 AGAIN_S = 60.0
 """A GPU that could not be reset then is tried again by hooks of other jobs after this time."""
 ALONE_S = 2.0
@@ -81,6 +83,8 @@ class Hook:
             except ValueError as exc:
                 self._record("clock_failed", gpus=[], call="parse", error=str(exc))
                 return
+            if not self._outdated().isdisjoint(indices):
+                return
             foreign = self._foreign(indices, noted)
             for index, job_id in foreign.items():
                 error = f"job {job_id} runs on it"
@@ -94,13 +98,13 @@ class Hook:
                 and noted[index].tried_at != self._at  # not twice by one hook
             }
             self._undo(stale, DRIVER_LIMIT_S)
-            if asked_mhz is not None and indices and self._is_late():
+            if asked_mhz is not None and indices and self._is_late(HOOK_S):
                 late = {"call": "hook", "error": "the agent learned of the job too late"}
                 self._record("clock_failed", gpus=indices, asked_mhz=asked_mhz, **late)
                 return
+            self._open_accounts(asked_mhz, indices)  # first: they tell earlier hooks of this job
             if asked_mhz is not None and indices:
                 self._lock(asked_mhz, indices)
-            self._open_accounts(asked_mhz, indices)
 
     def epilog(self) -> None:
         """Close the accounts of this job, and reset the clocks that were locked for it.
@@ -110,12 +114,17 @@ class Hook:
         marked before are tried again, too. No other clock is touched.
         """
         self.make_up()
+        if self._accounts is not None and self._heard_at == self._at:
+            self._accounts.withdraw(self._job.id)
         with self._notes.together(TOGETHER_S):
             self._close_accounts()
+            outdated = self._outdated()
             own = {
                 index: note
                 for index, note in self._notes.all().items()
-                if note.job_id == self._job.id and note.tried_at != self._at  # not twice
+                if note.job_id == self._job.id
+                and note.tried_at != self._at  # not twice
+                and index not in outdated
             }
             for index, note in own.items():
                 self._write(index, Note(note.job_id, note.method, ended=True))
@@ -140,9 +149,6 @@ class Hook:
         gres = NodeGres(job.slurm_conf, job.node)
         if gres.shared() or (parse_extra(job.extra) is None and gres.indexed()):
             return
-        opened = self._accounts.all()
-        if any(i in opened and self._heard_at < opened[i].at <= self._at for i in indices):
-            return  # of a later job
         try:
             self._accounts.open(
                 job, indices, asked_mhz or 0, self._heard_at, METER_LIMIT_S, late=self._is_late()
@@ -159,9 +165,16 @@ class Hook:
             if closed:
                 self._record("energy", **closed)
 
-    def _is_late(self) -> bool:
+    def _outdated(self) -> set[int]:
+        """GPUs on which a hook of a later job, or run, has been at work since this one ran."""
+        if self._accounts is None or self._heard_at == self._at:
+            return set()
+        opened = self._accounts.all().items()
+        return {i for i, account in opened if self._heard_at < account.at <= self._at}
+
+    def _is_late(self, after_s: float = LATE_S) -> bool:
         """Whether counters read now tell nothing about the job's start or end."""
-        return not 0.0 <= self._at - self._heard_at < LATE_S
+        return not 0.0 <= self._at - self._heard_at < after_s
 
     def _wanted(self) -> tuple[int | None, list[int]]:
         """Clock in MHz (None: default) and GPUs of the job. Raises ValueError for nonsense."""
@@ -246,10 +259,14 @@ class Hook:
         """Reset clocks; ``of_job``: for which other job than the hook's own, as records name it."""
         if not methods and not every:
             return
+        before = self._notes.all()
         results = reset_clocks(methods, limit_s, every=every)
         good = sorted(result.index for result in results if not result.error)
+        after = self._notes.all()
         for index in good:
-            self._notes.forget(index)
+            # Not one of a hook that has waited in vain for this one.
+            if index not in before or index not in after or _same(before[index], after[index]):
+                self._notes.forget(index)
         if good:
             self._record("clock_reset", gpus=good, **of_job)
         # A failed note stays, so that the next hook or the next boot tries again.
@@ -268,3 +285,7 @@ class Hook:
         job = self._job
         of_job = {"node": job.node, "job_id": job.id, "restarts": job.restarts}
         self.records.append({"schema": SCHEMA, "event": event, "at": self._at} | of_job | detail)
+
+
+def _same(one: Note, other: Note) -> bool:
+    return one.job_id == other.job_id

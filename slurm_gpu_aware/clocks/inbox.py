@@ -3,8 +3,8 @@
 A hook writes one small file and sends the agent SIGUSR1. It waits until the agent has removed the
 file only if a clock must change, and for some seconds at most. ``agent`` among the accounts names
 the process that hears (number, start time), which the hook compares with ``/proc``; without one it
-does the work itself, and so it does if the agent has not begun in time. A file that the agent has
-begun ends in ``.taken``. Files last: what an agent that died left is done by the next one.
+does the work itself, and so it does if the agent has not begun in time, or dies. A file that the
+agent has begun ends in ``.taken``. What an agent that died has left is done by the next one.
 """
 
 from __future__ import annotations
@@ -67,7 +67,13 @@ class Inbox:
         try:
             yield
         finally:
-            os.unlink(name)
+            with suppress(FileNotFoundError):
+                os.unlink(name)
+
+    def has_ended(self, job_id: str) -> bool:
+        """Whether the epilog of a job has left its work here."""
+        files = (self._path(f"{job_id}.epilog{end}") for end in ("", _TAKEN))
+        return any(map(os.path.exists, files))
 
     def take(self, now: float) -> Iterator[Word]:
         """What hooks left, in their order; each is gone once the next is asked for."""
@@ -77,7 +83,7 @@ class Inbox:
         with os.scandir(self._folder) as entries:
             for entry in entries:
                 kind = entry.name.removesuffix(_TAKEN).partition(".")[2]
-                with suppress(FileNotFoundError):  # its hook does it itself
+                with suppress(OSError):  # its hook does it itself, or it is no file of ours
                     at = entry.stat(follow_symlinks=False).st_mtime
                     if kind in _KINDS:
                         found.append((at, kind, entry.name))
@@ -93,10 +99,12 @@ class Inbox:
             except FileNotFoundError:
                 continue  # its hook does it itself
             try:
-                if env is not None:
+                # The hook of a prolog that an agent had begun when it died has done it itself.
+                if env is not None and not (kind == "prolog" and name == taken):
                     yield Word(name, at, kind, env)
             finally:
-                os.unlink(self._path(taken))
+                with suppress(FileNotFoundError):
+                    os.unlink(self._path(taken))
 
     def _path(self, name: str) -> str:
         return os.path.join(self._folder, name)
@@ -120,13 +128,20 @@ class Inbox:
 
 
 def hear(
-    inbox: Inbox, notes: Notes, accounts: Accounts, clock: Callable[[], float]
+    inbox: Inbox,
+    notes: Notes,
+    accounts: Accounts,
+    clock: Callable[[], float],
+    complain: Callable[[str], object],
 ) -> list[Record]:
-    """Do what hooks have left to us; return their records."""
+    """Do what hooks have left to us; return their records. Raises OSError."""
     records: list[Record] = []
     for word in inbox.take(clock()):
-        with suppress(ValueError):  # no hook of ours wrote such a job or node
+        try:
             hook = Hook(word.env, notes, clock(), accounts, heard_at=word.at)
             hook.prolog() if word.kind == "prolog" else hook.epilog()
-            records += hook.records
+        except Exception as exc:  # the others' work is done all the same
+            complain(f"{word.name}: {type(exc).__name__}: {exc}")
+            continue
+        records += hook.records
     return records

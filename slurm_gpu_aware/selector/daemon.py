@@ -44,12 +44,12 @@ log = logging.getLogger(__name__)
 _SIGNAL_S = 0.2  # a signal ends a pause after this time at most
 _SETTLE_S = 0.01  # pause after a submission: the filter reports a job before it exists
 _REPEATS_S = (0.02, 0.08, 0.25)  # pauses before further rounds that look for a submitted job
+_EVENTS = ("submit", "end", "woken")
 _FULL_S = 0.4  # least pause after a submission while no GPU is free; a job's end ends it
 _FREED_S = 5.0  # time after a job's end until Slurm's scheduler shows that a limit is free
 _LIMIT_S = 1.0  # pause between two of these rounds
 _PUBLISH_S = 0.5  # least pause before a round that starts only to publish
 _SHORT_S = 0.25  # a round of less CPU time costs mostly our time, not slurmctld's
-_SHORTEST_S = 0.05  # rounds of less CPU time follow each other at once when a job has ended
 _POLL_S = 0.25  # least pause between two rounds while jobs wait and no file tells of a job's end
 _FAILED_S = 2.0  # pause after a round that failed
 _RECORD_S = 5.0  # least time between two recorded rounds that place nothing
@@ -251,7 +251,7 @@ class Selector:
         """
         began = time.monotonic()
         while happened and not self._stopping:
-            kind = "end" if "end" in happened else "submit" if "submit" in happened else "woken"
+            kind = "submit" if happened == {"submit"} else "end"
             settled_s = began + _SETTLE_S - time.monotonic() if "submit" in happened else 0.0
             left_s = max(settled_s, self._rest_s(kind))
             if left_s <= 0:
@@ -260,7 +260,7 @@ class Selector:
         happened |= self._events.drain()
         if "end" in happened:
             self._freed = time.monotonic()
-        return next((kind for kind in ("submit", "end", "woken") if kind in happened), "timer")
+        return next((kind for kind in _EVENTS if kind in happened), "timer")
 
     def _rest(self, pause_s: float) -> None:
         until = time.monotonic() + pause_s
@@ -280,8 +280,6 @@ class Selector:
         pause_s = 4 * cost_s if cost_s >= _SHORT_S and trigger == "submit" else cost_s
         if trigger == "submit" and self._outcome.full:
             pause_s = max(pause_s, _FULL_S)
-        elif trigger == "end" and cost_s < _SHORTEST_S:
-            pause_s = 0.0  # the GPU is barred from others while the epilog runs, but not longer
         return min(self._config.selector.round_s, pause_s) - since
 
     def _round(self, trigger: str) -> None:

@@ -13,7 +13,6 @@ from slurm_gpu_aware.admission.snapshot import Hold, is_usable
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.gated_job import GatedJob, GatedJobs, queue_order
 from slurm_gpu_aware.gate.owner_change import is_changed
-from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.planning.movable import Move
 from slurm_gpu_aware.planning.plan import Plan
@@ -27,7 +26,6 @@ from slurm_gpu_aware.selector.holding_pool import UNTRIED, HoldingPool, spare, s
 from slurm_gpu_aware.selector.interrupted import Interrupted
 from slurm_gpu_aware.selector.isolation import Isolation
 from slurm_gpu_aware.selector.job_comments import JobComments
-from slurm_gpu_aware.selector.job_ends import JobEnds
 from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.selector.kept_candidates import KeptCandidates
 from slurm_gpu_aware.selector.known_classes import KnownClasses
@@ -40,7 +38,7 @@ from slurm_gpu_aware.selector.policy_in_force import PolicyInForce
 from slurm_gpu_aware.selector.postponements import Postponements
 from slurm_gpu_aware.selector.promises import Promises
 from slurm_gpu_aware.selector.round_planner import RoundPlanner
-from slurm_gpu_aware.selector.round_state import Outcome, View
+from slurm_gpu_aware.selector.round_state import Outcome, View, is_full
 from slurm_gpu_aware.selector.site_power import SitePower, lowering_first
 from slurm_gpu_aware.selector.site_reader import SiteReader
 from slurm_gpu_aware.selector.start_monitor import StartMonitor
@@ -98,8 +96,8 @@ class Rounds:
             clock=clock,
             on_move=lambda job_id: job_id in self.mover.under_way.jobs,
         )
-        on_release = self.start_monitor.add
-        self._placer = Placer(client, config.gate, self.tracker, timer, clock, on_release)
+        started = timer, clock, self.start_monitor.add
+        self._placer = Placer(client, config.gate, self.tracker, *started)
         self.policy = PolicyInForce(config)
         self.power = SitePower(config, self.tracker, clock, orders)
         self._policy_noted: str | None = None
@@ -114,12 +112,7 @@ class Rounds:
         self._turns = Turns(self._backoff, wake)
         parts = self.policy, self.power, self.mover, self._postponements, self._due
         self._planner = RoundPlanner(*parts)
-        self._promises = Promises()
-        self._guard = HeadGuard(client, config.gate.guard_head, timer)
-        self._ends = JobEnds(config.events.jobcomp_file)
-        self._opened: Set[str] = frozenset()
-        """Jobs past the gate that had not started in the last round."""
-        self._wake = wake
+        self._promises, self._guard = Promises(), HeadGuard(client, config.gate.guard_head, timer)
         self.ids: dict[int, str] = {}
         """Slurm's record number -> job id, as last read."""
 
@@ -158,7 +151,6 @@ class Rounds:
             ungated = [job for job in pending if job.raw_id not in gated]
             self._pool.free([*ungated, *stranded(parked, view.split)], view.split)
         outcome.queued = len(view.parked)
-        self._opened = {job.id for job in view.released}
         due = bool(view.parked or view.released)
         with contained("looks of power and moves"):
             due = due or self.power.looks() or self.mover.looks(view.gated, view.now)
@@ -178,7 +170,6 @@ class Rounds:
             with contained("holding pool"):
                 self._pool.tidy(pending)
             self._turns.forget(self.ids)
-        self._opened |= set(outcome.placed)
         outcome.took_s = self._timer() - started
         return outcome
 
@@ -192,7 +183,7 @@ class Rounds:
     def _read(self) -> View:
         now, began = self._clock(), self._timer()
         self.start_monitor.round_begins()
-        jobs = self._all_jobs(self._ends.look())
+        jobs = self._all_jobs()
         reservations = self._client.reservations()
         with contained("guard of the head"):
             self._guard.take_over(reservations)
@@ -230,20 +221,10 @@ class Rounds:
             all_ids=len(still) == len(unread),
         )
 
-    def _all_jobs(self, ended: Set[int] | None = None) -> Sequence[SlurmJob]:
-        """All jobs; asks ahead for what the round reads next.
-
-        ``ended``: what has changed, beside the jobs that were opened and those that are new; None:
-        that is not known.
-        """
+    def _all_jobs(self) -> Sequence[SlurmJob]:
+        """All jobs; asks ahead for what the round reads next."""
         self._client.ask_ahead("reservations")
-        if ended is None:
-            jobs = self._client.jobs()
-        else:
-            numbers = {number for number, job_id in self.ids.items() if job_id in self._opened}
-            split = self._opened - {self.ids[number] for number in numbers}
-            arrays = {int(job_id.partition("_")[0]) for job_id in split}
-            jobs = self._client.jobs_with(ended | numbers | arrays)
+        jobs = self._client.jobs()
         if any(job.state == "PENDING" for job in jobs):
             # Not before: a GPU that is free in an older record of its node may be taken by now.
             self._client.ask_ahead("nodes", "partitions")
@@ -316,8 +297,7 @@ class Rounds:
         self, view: View, outcome: Outcome, candidates: Candidates, plan: Plan, planning_s: float
     ) -> Sequence[GatedJob]:
         """Place, leave and restore jobs; return the parked ones that stay as they are."""
-        context = candidates.context
-        leave, nodes = candidates.leave, context.cluster.nodes
+        leave, nodes = candidates.leave, candidates.context.cluster.nodes
         left, stays = {job.id for job, _ in leave}, dict[str, str]()
         with contained("jobs that are left to Slurm"):
             left, stays = self._leaver.leave(leave, view.now, view.split)
@@ -329,8 +309,8 @@ class Rounds:
         with contained("jobs of an interrupted round"):
             self._interrupted.restore(stay, view.now, view.split)
         assignments, untried = candidates.placeable(plan.assignments)
+        outcome.full = is_full(candidates.context.cluster, assignments)
         outcome.untried = len(untried)
-        assignments = self._unchanged(assignments, candidates)
         for job in untried:
             candidates.waits(job.id, UNTRIED)
         with contained("holding pool"):
@@ -340,28 +320,14 @@ class Rounds:
                 self._guard.drop({nodes[node] for one in assignments for node in one.nodes})
             given = assignments, candidates.to_plan, nodes
             outcome.placed, failed = self._placer.place(*given, planning_s)
-            taken = sum(len(slots) for one in assignments for slots in one.slots)
-            outcome.full = not context.cluster.free.sum() > taken
             with contained("power of placed jobs"):
                 self.power.placed(outcome.placed, plan, candidates.to_plan)
             for job_id, why in failed.items():
                 self._backoff.punish(job_id, why=why)
                 candidates.waits(job_id, why)
-        elif not assignments:
-            outcome.full = not context.cluster.free.any()
-        else:
+        elif assignments:
             log.warning("the gate is about to open: no job is placed until it is held again")
         return stay
-
-    def _unchanged(
-        self, assignments: Sequence[Assignment], candidates: Candidates
-    ) -> list[Assignment]:
-        """Those whose jobs are as the round has read them; for the others a round follows."""
-        number = {a.job_id: candidates.to_plan[a.job_id].gated.job.raw_id for a in assignments}
-        same = self._client.still(frozenset(number.values()))
-        if not same.issuperset(number.values()):
-            self._wake()
-        return [one for one in assignments if number[one.job_id] in same]
 
     def _keep_waiting(
         self,

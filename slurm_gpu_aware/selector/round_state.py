@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slurm_gpu_aware.gate.gated_job import GatedJob
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation
 
 
@@ -49,3 +51,9 @@ class View:
     owners have just changed, and jobs whose own record could not be looked up."""
     complete: bool  # every record was read; else some GPUs and CPUs in use are not known
     all_ids: bool  # the id of every record is known
+
+
+def is_full(cluster: Cluster, assignments: Sequence[Assignment]) -> bool:
+    """Whether no GPU is free once these jobs have started."""
+    taken = sum(len(slots) for one in assignments for slots in one.slots)
+    return not cluster.free.sum() > taken

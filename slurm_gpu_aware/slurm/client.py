@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -46,10 +46,6 @@ _LANES = 4
 """Requests sent at the same time: most of a request's time passes outside slurmctld."""
 _AGAIN_S = 30.0
 """After this time all jobs are read again, even if slurmctld says that none changed."""
-_QUICK_S, _QUICKEST_S = 1.0, 5.0
-"""All jobs are read again after such a time, though only some are asked for."""
-_MOST_QUICK = 100
-"""Jobs; to ask for more of them one by one takes longer than to read all."""
 _FLAGS = {"IGNORE_JOBS": "IGN_JOBS", "NO_HOLD_JOBS_AFTER": "NO_HOLD_JOBS"}
 """Flags whose names in ``slurm.h`` are others."""
 
@@ -75,9 +71,6 @@ class SlurmClient:
         self._known: defaultdict[str, dict[bytes, Any]] = defaultdict(dict)
         """Kind -> record as last read -> its value; None: it could not be read."""
         self._read_at = -math.inf
-        self._quick_s = _QUICK_S
-        self._by_number: dict[int, bytes] | None = None
-        """Slurm's number of a job -> its record; None: not made since all were read."""
         self._since = 0
         """Time of the last change of jobs, from Slurm's last answer; 0: read them all."""
         self._complained: dict[str, str] = {}
@@ -109,10 +102,8 @@ class SlurmClient:
         which can be set, so all jobs are read now and then, and after every failure.
         """
         with self._reading:
-            self._last.records = None
             last_update = self._slurm.ffi.new("int64_t *")
-            began = time.monotonic()
-            fresh = began - self._read_at < _AGAIN_S
+            fresh = time.monotonic() - self._read_at < _AGAIN_S
             since, self._since = self._since if fresh else 0, 0
             try:
                 jobs = self._values(kinds.JOB, job_of, since, last_update)
@@ -122,81 +113,13 @@ class SlurmClient:
                 self._since = since
                 self._last.unread = frozenset()  # otherwise all jobs would have been read
                 return list(self._known[kinds.JOB.name].values())
-            self._read_at = began
-            self._quick_s = min(_QUICKEST_S, max(_QUICK_S, 10 * (time.monotonic() - began)))
-            self._by_number = None
+            self._read_at = time.monotonic()
             known = self._known[kinds.JOB.name]
             unread = (decode(kinds.JOB, record) for record in known if known[record] is None)
             self._last.unread = frozenset(int(fields["job_id"]) for fields in unread)
             waits = self._last.unread or any(job.state == "PENDING" for job in jobs)
             self._since = 0 if waits else last_update[0]
             return jobs
-
-    def jobs_with(self, numbers: Collection[int]) -> list[SlurmJob]:
-        """All job records; jobs and arrays of these numbers, and those submitted since, as of now.
-
-        What it costs depends on these: the others are of the last time at which all were read, a
-        second ago, or ten times as long as that took. Where that cannot be, as `jobs`.
-        """
-        with self._reading:
-            quick = time.monotonic() - self._read_at < self._quick_s
-            jobs = self._renewed(numbers) if quick and len(numbers) <= _MOST_QUICK else None
-            self._last.records = None if jobs is None else self._by_number
-            if jobs is not None:
-                self._last.unread = frozenset()
-                return jobs
-        return self.jobs()
-
-    def _renewed(self, numbers: Collection[int]) -> list[SlurmJob] | None:
-        """Jobs as last read, and these and newer ones as of now; None: all must be read."""
-        known = self._known[kinds.JOB.name]
-        if self._by_number is None:
-            if None in known.values():
-                return None
-            self._by_number = {job.raw_id: record for record, job in known.items()}
-        lanes = [list(numbers)[lane :: _LANES - 1] for lane in range(_LANES - 1)]
-        calls = [partial(self._records_of, lane) for lane in lanes if lane]
-        calls.append(partial(self._records_after, max(self._by_number, default=0)))
-        for record in self._together(calls, len(numbers)):
-            job = self._value(kinds.JOB, record, job_of)
-            before = self._by_number.get(job.raw_id) if job is not None else None
-            if job is None or (before is None and ("_" in job.id or job.het)):
-                return None  # a task leaves the record of its array, which may be an old one
-            known.pop(before or b"", None)
-            known[record], self._by_number[job.raw_id] = job, record
-        return list(known.values())
-
-    def still(self, numbers: Collection[int]) -> frozenset[int]:
-        """Numbers of those jobs whose records are now as this thread read them last."""
-        known: Mapping[int, bytes] | None = self._last.__dict__.get("records")
-        if known is None:  # it has read them all just now
-            return frozenset(numbers)
-        each = list(numbers)
-        lanes = [each[lane::_LANES] for lane in range(min(_LANES, len(each)))]
-        calls = [partial(self._records_of, lane) for lane in lanes]
-        now = set(self._together(calls, len(each)))
-        same = frozenset(number for number in each if known.get(number) in now)
-        if len(same) < len(each):
-            self._read_at = -math.inf
-        return same
-
-    def _together(self, calls: Sequence[Callable[[], list[bytes]]], count: int) -> Iterable[bytes]:
-        """Records of jobs from several calls at a time, as `jobs` keeps them."""
-        answers = self._slurm.together(calls, _PER_UPDATE_S * count)
-        return self._settled(record for answer in answers for record in answer)
-
-    def _settled(self, found: Iterable[bytes]) -> Iterable[bytes]:
-        return settled(found, self.parking_licence) if self.parking_licence else found
-
-    def _records_after(self, number: int) -> list[bytes]:
-        """Records of the jobs with the next numbers, until there is none. Raises SlurmError."""
-        found: list[bytes] = []
-        for later in range(number + 1, number + 1 + _MOST_QUICK):
-            more = self._records_of([later])
-            if not more:
-                break
-            found += more
-        return found
 
     @property
     def unread(self) -> frozenset[int]:
@@ -288,9 +211,9 @@ class SlurmClient:
         call = self._ahead.pop(name, None)
         reply = call.result() if call else self._slurm.reply(f"aware_{name}", *arguments)
         before = self._known[kind.name]
-        found: Iterable[bytes] = records(reply)
-        if kind is kinds.JOB:
-            found = self._settled(found)
+        found = records(reply)
+        if kind is kinds.JOB and self.parking_licence:
+            found = settled(found, self.parking_licence)
         known = self._known[kind.name] = {
             record: before[record] if record in before else self._value(kind, record, value_of)
             for record in found

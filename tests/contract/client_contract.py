@@ -117,43 +117,6 @@ def reads_few_jobs_by_id(hands: Hands) -> None:
         refusal(lambda text=text: hands.client.jobs_of([text]), ValueError)
 
 
-def reads_what_has_changed(hands: Hands) -> None:
-    """`jobs_with` is `jobs` for whoever names what has changed; a new job need not be named."""
-    client, ours = hands.client, {hands.park(), hands.park(tasks=2)}
-
-    def agree(*numbers: int) -> None:
-        quick = {job.id: job for job in client.jobs_with(numbers)}
-        every = {job.id: job for job in client.jobs()}
-        assert quick.keys() == every.keys()
-        for job_id in ours:
-            assert quick.get(job_id) == every.get(job_id), job_id
-
-    client.jobs()
-    agree()
-    ours |= {first := hands.park(), second := hands.park(tasks=3)}
-    agree()
-    hands.run(first)
-    agree(int(first))
-    hands.run(f"{second}_1")
-    agree(int(second))
-    hands.finish(first)
-    agree(int(first))
-    agree(int(first), 99_999_999)
-
-
-def says_which_jobs_are_as_they_were(hands: Hands) -> None:
-    client, one, two = hands.client, int(hands.park()), int(hands.park())
-    client.jobs()
-    assert client.still([one, two]) == {one, two}
-    client.jobs_with([one])
-    assert client.still([one, two]) == {one, two}
-    assert client.still([]) == frozenset()
-    client.jobs_with([])
-    assert update(hands, str(one), Extra="changed") == {}
-    assert client.still([one, two]) == {two}
-    assert any(job.extra == "changed" for job in client.jobs_with([]))
-
-
 def reads_what_a_running_job_holds(hands: Hands) -> None:
     job_id = hands.park()
     hands.run(job_id)
@@ -429,8 +392,6 @@ def drains_and_resumes_a_node(hands: Hands) -> None:
 CHECKS: tuple[Callable[[Hands], None], ...] = (
     reads_all_kinds_of_records,
     reads_few_jobs_by_id,
-    reads_what_has_changed,
-    says_which_jobs_are_as_they_were,
     reads_what_a_running_job_holds,
     reads_texts_as_they_are,
     sets_and_clears_texts,

@@ -6,12 +6,13 @@ import os
 import random
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import pytest
 from cluster import NODES, Cluster
 from test_limits import WAIT
-from test_power import IDLE_W, limited, power
+from test_power import IDLE_W, limited, power, power_for
 from test_way_of_a_job import GATE_LICENCE, let_go
 
 __all__ = ["limited"]
@@ -176,8 +177,13 @@ def accounted(cluster: Cluster, jobs: set[str]) -> list[Run]:
     return runs
 
 
-def delayed(runs: list[Run], slack_s: float = 4.0) -> list[tuple[str, str]]:
-    """(job, the first job in line that it delayed): without the former that would have fitted."""
+def delayed(
+    runs: list[Run], most: int = 4 * len(NODES), slack_s: float = 4.0
+) -> list[tuple[str, str]]:
+    """(job, the first job in line that it delayed): without the former that would have fitted.
+
+    ``most``: GPUs that can be busy at a time.
+    """
     found = []
     for one in runs:
         before = [
@@ -195,17 +201,28 @@ def delayed(runs: list[Run], slack_s: float = 4.0) -> list[tuple[str, str]]:
         for at in moments:
             if not one.start <= at < one.end:
                 continue
-            free = 4 - sum(r.gpus for r in runs if r.node == one.node and r.start <= at < r.end)
-            if free < head.gpus <= free + one.gpus:
+            busy = [r for r in runs if r.start <= at < r.end]
+            here = 4 - sum(r.gpus for r in busy if r.node == one.node)
+            in_all = most - sum(r.gpus for r in busy)
+            fits = min(here, in_all) < head.gpus <= min(here, in_all) + one.gpus
+            nodes = max(4 - sum(r.gpus for r in busy if r.node == node) for node in NODES)
+            fits |= in_all < head.gpus <= in_all + one.gpus and nodes >= head.gpus
+            if fits:
                 found.append((one.job, head.job))
                 break
     return found
 
 
-def test_mixed_submissions_pass_no_one(cluster: Cluster) -> None:
-    """Half of them are placed by Slurm; three priorities, two users."""
+@pytest.mark.parametrize("most", [16, 8])
+def test_mixed_submissions_pass_no_one(cluster: Cluster, most: int) -> None:
+    """Half of them are placed by Slurm; three priorities, two users; power for ``most`` GPUs."""
+    with power_for(cluster, most) if most < 4 * len(NODES) else nullcontext():
+        check_mixed(cluster, most)
+
+
+def check_mixed(cluster: Cluster, most: int) -> None:
     rng = random.Random(7)
-    count = int(os.environ.get("GPU_AWARE_MIXED_JOBS", "60"))
+    count = int(os.environ.get("GPU_AWARE_MIXED_JOBS", "60")) * most // 16
     forms = [["--comment=place=off"], ["--contiguous"], ["--comment=class=A"], []]
     jobs = set()
     for number in range(count):
@@ -222,4 +239,4 @@ def test_mixed_submissions_pass_no_one(cluster: Cluster) -> None:
         cluster.wait(job, "COMPLETED", 60 + 3 * count)
     runs = accounted(cluster, jobs)
     assert len(runs) == count
-    assert delayed(runs) == []
+    assert delayed(runs, most) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -18,12 +19,19 @@ GPUS = 4 * len(NODES)
 WAIT = "sleep 300"
 
 
+@contextmanager
+def power_for(cluster: Cluster, gpus: int) -> Iterator[None]:
+    """The limit leaves power for so many GPUs, whose power limits no sweep has read."""
+    with kept(cluster, FILE), new_store(cluster):
+        watts = (GPUS * IDLE_W + gpus * (GPU_W - IDLE_W)) / (1 - MARGIN)
+        cluster.sh("ctl", ["gpu-aware", "power", "set", str(round(watts + 1))])
+        yield
+
+
 @pytest.fixture
 def limited(cluster: Cluster) -> Iterator[None]:
-    """The limit leaves power for three GPUs, whose power limits no sweep has read."""
-    with kept(cluster, FILE), new_store(cluster):
-        watts = (GPUS * IDLE_W + 3 * (GPU_W - IDLE_W)) / (1 - MARGIN)
-        cluster.sh("ctl", ["gpu-aware", "power", "set", str(round(watts + 1))])
+    """Power for three GPUs."""
+    with power_for(cluster, 3):
         yield
 
 

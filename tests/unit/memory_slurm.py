@@ -14,7 +14,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -194,7 +194,6 @@ class MemorySlurm:
         self.unread: frozenset[int] = frozenset()
         self.parking_licence = ""
         self._known: dict[str, SlurmJob | None] = {}
-        self._read: dict[int, SlurmJob] = {}
 
     @contextmanager
     def _asked(self, *call: object) -> Iterator[State]:
@@ -228,19 +227,6 @@ class MemorySlurm:
         found = [(job["job_id"], self._known[text]) for text, job in shown]
         self.unread = frozenset(number for number, job in found if job is None)
         return [job for _, job in found if job is not None]
-
-    def jobs_with(self, numbers: Collection[int]) -> list[SlurmJob]:
-        """All jobs as of now, which is no older than promised."""
-        found = self.jobs()
-        self._read = {job.raw_id: job for job in found}
-        return found
-
-    def still(self, numbers: Collection[int]) -> frozenset[int]:
-        """See `SlurmClient.still`."""
-        if not numbers or not self._read:
-            return frozenset(numbers)
-        now = {job.raw_id: job for job in self.jobs()}
-        return frozenset(n for n in numbers if self._read.get(n) == now.get(n))
 
     def jobs_of(self, ids: Sequence[str]) -> list[SlurmJob]:
         found: list[SlurmJob] = []

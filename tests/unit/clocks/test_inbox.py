@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -79,11 +80,11 @@ def test_beside_an_agent_no_hook_starts_python(site, agent):
 
 
 def test_jobs_that_follow_each_other_on_a_gpu_are_not_mixed_up(site, agent):
-    for job in range(20, 40):
+    for job in range(20, 28):  # fewer than make an inbox full
         site.run("prolog", job, "1")
         site.run("epilog", job, "1")
-    until(lambda: len(site.energies()) == 20)
-    assert [r["job_id"] for r in site.energies()] == [str(job) for job in range(20, 40)]
+    until(lambda: len(site.energies()) == 8)
+    assert [r["job_id"] for r in site.energies()] == [str(job) for job in range(20, 28)]
     assert all(r["energy_j"] is not None for r in site.energies())
     assert (site.started(), site.opened()) == ([], [])
 
@@ -157,8 +158,53 @@ def test_a_hook_waits_some_seconds_for_an_agent_that_is_busy_and_then_does_it_it
         deaf.kill()
 
 
+def test_a_hook_whose_agent_dies_meanwhile_does_it_itself(site):
+    """The next agent does not lock once more what may be of an ended job."""
+    (site.accounts / "inbox").mkdir(parents=True)
+    takes = """
+import os, time
+file = "{}/inbox/17.prolog"
+while not os.path.exists(file):
+    time.sleep(0.01)
+os.rename(file, file + ".taken")
+"""
+    code = DEAF.replace("time.sleep(600)", "") + takes.format(site.accounts)
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as dies:
+        (site.accounts / "agent").write_text(f"{dies.pid} {dies.stdout.readline()}")
+        reaper = threading.Thread(target=dies.wait)
+        reaper.start()
+        site.run("prolog", 17, "0", "freq=900")
+        reaper.join()
+    assert (site.locked(), site.started()) == ({0: 900}, ["gpu-aware-clock"])
+    site.run("epilog", 17, "0")
+    assert site.left() == ["17.prolog.taken"]
+    once(site)
+    assert (site.locked(), site.opened(), site.left()) == ({}, [], [])
+
+
+def test_an_epilog_without_agent_withdraws_what_its_prolog_had_left(site):
+    leave(site, "17.prolog")
+    site.run("epilog", 17, "0")
+    site.run("prolog", 17, "0")
+    leave(site, "17.prolog")
+    site.run("epilog", 17, "0")
+    assert site.left() == []
+
+
+def test_no_clock_is_moved_of_a_job_whose_epilog_waits_for_the_agent(site, agent):
+    site.run("prolog", 17, "0")
+    until(lambda: site.opened() == ["gpu0"])
+    account = (site.accounts / "gpu0").read_text()
+    agent.send_signal(signal.SIGSTOP)
+    leave(site, "17.epilog")
+    (site.accounts / "gpu0").write_text(account.rsplit(" ", 1)[0] + " 900\n")  # of an order
+    agent.send_signal(signal.SIGCONT)
+    until(lambda: not site.left())
+    assert (site.locked(), site.opened()) == ({}, [])
+
+
 def test_a_clock_that_is_too_late_is_not_set_and_is_given_back(site):
-    leave(site, "17.prolog", "- 0 freq=900 - n1 .\n", ago_s=30)
+    leave(site, "17.prolog", "- 0 freq=900 - n1 .\n", ago_s=60)
     once(site)
     assert (site.locked(), site.opened()) == ({}, [])
     (failed,) = [r for r in site.records() if r["event"] == "clock_failed"]
@@ -207,6 +253,26 @@ def test_a_late_word_changes_nothing_of_a_later_job(site):
     once(site)
     assert (site.accounts / "gpu0").read_text().startswith("18 ")
     assert (site.energies(), site.left()) == ([], [])
+
+
+def test_a_late_word_takes_no_clock_of_a_later_job_or_run(site):
+    site.run("prolog", 18, "0", "freq=900")
+    leave(site, "17.prolog", ago_s=4)  # short jobs without a clock: nobody has waited for them
+    leave(site, "16.prolog", ago_s=60)
+    leave(site, "18.epilog", ago_s=3)  # of its run before it was requeued
+    once(site)
+    assert (site.locked(), site.opened(), site.left()) == ({0: 900}, ["gpu0"], [])
+    site.run("epilog", 18, "0")
+    assert (site.locked(), site.opened()) == ({}, [])
+
+
+def test_a_full_inbox_is_left_alone(site, agent):
+    agent.send_signal(signal.SIGSTOP)
+    for number in range(30):
+        leave(site, f"{number}.other")
+    agent.send_signal(signal.SIGCONT)
+    site.run("prolog", 17, "0")
+    assert site.started() == ["gpu-aware-clock"]
 
 
 def test_nonsense_and_unfinished_files_are_dropped_or_wait(site):
