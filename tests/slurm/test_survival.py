@@ -223,8 +223,11 @@ def test_dead_selector_opens_the_gate(cluster: Cluster) -> None:
     cluster.service_up("ctl", "selectd")
 
     def closed() -> bool:
-        found = cluster.sh("ctl", ["scontrol", "show", "res", "-o"], check=False)
-        return any(GATE in line and "State=ACTIVE" in line for line in found.splitlines())
+        # Slurm lists one that has just ended as ACTIVE, and it holds no licence any more.
+        found = cluster.sh("ctl", "date +%FT%T; scontrol show res -o", check=False)
+        now, *lines = found.splitlines()
+        ends = [re.search(r"EndTime=(\S+)", line) for line in lines if GATE in line]
+        return any(end is not None and end[1] > now for end in ends)
 
     cluster.wait_until(closed, 30, "the gate is back")
     fresh = cluster.submit("bob", ["--gres=gpu:1", "--comment=class=A"], "sleep 2")

@@ -90,6 +90,12 @@ def marks(cluster: Pair) -> int:
     return len(cluster.sh("ctl", "find /shared/home/storm -name 'n*-*'").split())
 
 
+def told(cluster: Pair) -> str:
+    """What the running jobs have noted, and where they are."""
+    seen = cluster.sh("ctl", "cd /shared/home/storm; find; cat shared runs 2>&1", check=False)
+    return seen + cluster.sh(cluster.controller, ["squeue"], check=False)
+
+
 def states(cluster: Pair) -> dict[str, str]:
     return {job["JobId"]: job["JobState"] for job in cluster.jobs()}
 
@@ -120,7 +126,11 @@ def test_the_second_takes_over_under_load_and_gives_back(cluster: Pair) -> None:
     for job_id in [*stay, *gone]:
         cluster.wait(job_id, "RUNNING", 60)
     # slurmctld tells a job's GPUs only after the nodes have registered with it
-    cluster.wait_until(lambda: marks(cluster) == 2 * len(stay), 60, "the jobs know their GPUs")
+    cluster.wait_until(
+        lambda: marks(cluster) == 2 * len(stay),
+        60,
+        lambda: f"the jobs know their GPUs: {told(cluster)}",
+    )
     # GPUs become free behind the back of the first selector, so that jobs wait for the second
     cluster.service_down("ctl", "selectd", "KILL")
     jobs = submit(cluster, 6, 1, 1)
@@ -159,8 +169,11 @@ def test_the_second_takes_over_under_load_and_gives_back(cluster: Pair) -> None:
     )
     jobs += (last := submit(cluster, 4, 1, 1))
     cluster.sh("ctl", "touch /shared/home/storm/go")
-    for job_id in [*stay, *last]:
-        cluster.wait(job_id, "COMPLETED", 90)
+    try:
+        for job_id in [*stay, *last]:
+            cluster.wait(job_id, "COMPLETED", 90)
+    except ClusterError as exc:
+        raise ClusterError(f"{exc}: {told(cluster)}") from None
     assert placed_at(cluster, "ctl", last[0]) is not None
     assert placed_at(cluster, "ctl2", last[0]) is None, "exactly one selector works"
     check_storm(cluster, [*stay, *jobs])
