@@ -12,7 +12,8 @@ import click
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurm_gpu_aware.clocks.agent import Agent
+    from collections.abc import Callable
+
 
 _TURN_S = 1.0
 log = logging.getLogger(__name__)
@@ -55,32 +56,25 @@ def clockd(once: bool, node: str | None) -> None:
     with InstanceLock(Path(conf.accounts) / ".lock.agent", "clockd"):
         log.info("agent of %s: orders in %s", name, conf.orders or "no folder")
         if once:
-            _turn(agent)
+            _attempt(agent.turn, "the turn")
             return
         try:
             with agent.listening():
                 stopped = False
                 while not stopped:
-                    _turn(agent)
+                    _attempt(agent.turn, "the turn")
                     until = time.monotonic() + _TURN_S
                     while not stopped and (left := until - time.monotonic()) > 0:
                         woken = signal.sigtimedwait(signals, left)
                         if woken is not None and woken.si_signo == signal.SIGUSR1:
-                            _hear(agent)
+                            _attempt(agent.hear, "what hooks left")
                         stopped = woken is not None and woken.si_signo != signal.SIGUSR1
         finally:
             agent.turn(stopping=True)
 
 
-def _turn(agent: Agent) -> None:
+def _attempt(work: Callable[[], object], what: str) -> None:
     try:
-        agent.turn()
+        work()
     except Exception:
-        log.exception("the turn failed; the next one tries again")
-
-
-def _hear(agent: Agent) -> None:
-    try:
-        agent.hear()
-    except Exception:
-        log.exception("what hooks left could not be done; the next turn tries again")
+        log.exception("%s failed; the next turn tries again", what)

@@ -96,6 +96,8 @@ class Agent:
             records = hear(*given, complain=said.append)
         except OSError as exc:
             said.append(f"{self._accounts.folder}: {exc.strerror}")
+        if not (records or said):
+            return
         syslog([*map(to_json, records), *said])
         with suppress(OSError):  # then syslog alone has them
             spool(self._conf.spool, records, self._notes, slurm_user=self._conf.slurm_user)

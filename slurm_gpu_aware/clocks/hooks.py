@@ -264,8 +264,10 @@ class Hook:
         good = sorted(result.index for result in results if not result.error)
         after = self._notes.all()
         for index in good:
+            now = after.get(index)
+            was = before.get(index, now)
             # Not one of a hook that has waited in vain for this one.
-            if index not in before or index not in after or _same(before[index], after[index]):
+            if now is None or was is None or was.job_id == now.job_id:
                 self._notes.forget(index)
         if good:
             self._record("clock_reset", gpus=good, **of_job)
@@ -285,7 +287,3 @@ class Hook:
         job = self._job
         of_job = {"node": job.node, "job_id": job.id, "restarts": job.restarts}
         self.records.append({"schema": SCHEMA, "event": event, "at": self._at} | of_job | detail)
-
-
-def _same(one: Note, other: Note) -> bool:
-    return one.job_id == other.job_id

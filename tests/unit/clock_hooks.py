@@ -3,10 +3,20 @@
 import json
 import subprocess
 import sys
+import time
 
 from fake_nvml import ROOT
+from idle_clock import Stopwatch
 
 HOOKS = {kind: ROOT / "etc" / f"{kind}.d" / "50-gpu-aware" for kind in ("prolog", "epilog")}
+
+
+def until(condition):
+    """Wait until it holds."""
+    watch = Stopwatch()
+    while not condition():
+        assert watch.idle_s < 10
+        time.sleep(0.02)
 
 
 class Hooks:

@@ -9,9 +9,8 @@ import sys
 import time
 
 import pytest
-from clock_hooks import Hooks, gres_conf
+from clock_hooks import Hooks, gres_conf, until
 from fake_nvml import ROOT, FakeNode, build_library, machines
-from idle_clock import Stopwatch
 
 from slurm_gpu_aware.clocks.trusted_file import read_trusted
 from slurm_gpu_aware.node_orders import Order, OrderError, parse_orders
@@ -81,14 +80,6 @@ class Site(Hooks):
 
     def said(self, event):
         return [r for r in self.records() if r["event"] == event]
-
-
-def until(condition):
-    """Wait until it holds."""
-    watch = Stopwatch()
-    while not condition():
-        assert watch.idle_s < 10
-        time.sleep(0.02)
 
 
 @pytest.fixture

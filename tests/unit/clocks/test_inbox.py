@@ -9,9 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from clock_hooks import Hooks
+from clock_hooks import Hooks, until
 from fake_nvml import FakeNode, build_library
-from idle_clock import Stopwatch
 
 from slurm_gpu_aware.clocks.inbox import Inbox
 
@@ -41,13 +40,6 @@ class Site(Hooks):
 
     def opened(self):
         return sorted(file.name for file in self.accounts.glob("gpu*"))
-
-
-def until(condition):
-    watch = Stopwatch()
-    while not condition():
-        assert watch.idle_s < 20
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -149,7 +141,7 @@ def test_a_hook_waits_some_seconds_for_an_agent_that_is_busy_and_then_does_it_it
         site.run("prolog", 17, "0", "freq=900")
         assert site.locked() == {0: 900}
         assert site.started() == ["gpu-aware-clock"]
-        site.run("prolog", 18, "1")  # no clock: nobody waits
+        site.run("prolog", 18, "1")  # no clock: it does not wait
         assert site.left() == ["17.prolog.late", "18.prolog"]
         taken = site.accounts / "inbox" / "19.prolog.taken"  # it has begun
         taken.touch()
@@ -257,7 +249,7 @@ def test_a_late_word_changes_nothing_of_a_later_job(site):
 
 def test_a_late_word_takes_no_clock_of_a_later_job_or_run(site):
     site.run("prolog", 18, "0", "freq=900")
-    leave(site, "17.prolog", ago_s=4)  # short jobs without a clock: nobody has waited for them
+    leave(site, "17.prolog", ago_s=4)  # short jobs without a clock: their hooks have not waited
     leave(site, "16.prolog", ago_s=60)
     leave(site, "18.epilog", ago_s=3)  # of its run before it was requeued
     once(site)
