@@ -180,11 +180,15 @@ STOPS_SLOWLY = COUNTS.replace("exit 0'", "touch stopping-$SLURM_JOB_ID; sleep 4;
 
 
 def shrinking(cluster: Cluster, script: str = COUNTS) -> tuple[str, str, list[str]]:
-    """A job of bob, one of alice that is about to shrink, and two of bob for which it does."""
+    """A job of bob, one of alice that is about to shrink, and two of bob for which it does.
+
+    She stands below him, whatever fair share makes of what ran before: for who stands below it, no
+    job shrinks.
+    """
     held = cluster.submit("bob", ["-N3", "--gres=gpu:4", "--time=300"], WAIT)
     cluster.wait(held, "RUNNING", 60)
-    comment = "--comment=class=A,model=net,gpus=1-4,move=10s"
-    job_id = cluster.submit("alice", ["-n1", "--gpus-per-task=1", comment, *APPENDS], script)
+    asked = ["-n1", "--gpus-per-task=1", "--comment=class=A,model=net,gpus=1-4,move=10s"]
+    job_id = cluster.submit("alice", [*asked, "--nice=1000000", *APPENDS], script)
     cluster.wait(job_id, "RUNNING", 60)
     assert sum(map(len, cluster.gpus(job_id).values())) == 4
     others = [cluster.submit("bob", ["--gres=gpu:1"], WAIT) for _ in range(2)]
