@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
-from queue import Full, Queue
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from queue import Empty, Full, Queue
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.selector.energy_accounts import JobEnergy, job_energy
@@ -25,8 +26,9 @@ _SETTLE_S = 10.0
 _MOST = 10_000
 """Jobs that wait; more are left out."""
 _TIMEOUT_S = 20.0
-_PAUSE_S = 0.2
-"""Between two jobs, so that slurmdbd has other things to do."""
+_PAUSE_S = 2.0
+"""Before the ready jobs are written, so that many ends cost slurmdbd and us two commands."""
+_AT_ONCE = 200
 _COMPLAINT_S = 3600.0
 _OURS = "gpu_energy"
 
@@ -43,11 +45,12 @@ class EnergyComments:
     def __init__(
         self,
         events: Callable[[str], Iterable[Event]],
-        run: Callable[[list[str], float], tuple[str, str]] = run_command,
+        run: Callable[..., tuple[str, str]] = run_command,
         clock: Callable[[], float] = time.monotonic,
+        pause_s: float = _PAUSE_S,
     ) -> None:
         """``events``: those of a job, in the ledger; asked in the caller's thread."""
-        self._events, self._run, self._clock = events, run, clock
+        self._events, self._run, self._clock, self._pause_s = events, run, clock, pause_s
         self._due: dict[str, float] = {}
         self._ready: Queue[tuple[str, str]] = Queue(_MOST)
         self._complained = -_COMPLAINT_S
@@ -76,20 +79,31 @@ class EnergyComments:
 
     def _work(self) -> None:
         while True:
-            self._write(*self._ready.get())
-            time.sleep(_PAUSE_S)
+            jobs = [self._ready.get()]
+            time.sleep(self._pause_s)
+            with suppress(Empty):
+                while len(jobs) < _AT_ONCE:
+                    jobs.append(self._ready.get_nowait())
+            self._write(dict(jobs))
 
-    def _write(self, job_id: str, text: str) -> None:
+    def _write(self, texts: Mapping[str, str]) -> None:
         """A text of another program (burst buffers have one) stays."""
+        fields = "JobID,JobIDRaw,SystemComment"
+        changes = []
         try:
-            asked = ["sacct", "-n", "-X", "-P", "-j", job_id, "-o", "JobIDRaw,SystemComment"]
-            lines = self._run(asked, _TIMEOUT_S)[0].split("\n")
-            number, _, kept = lines[0].partition("|")
-            # sacctmgr knows an array's task by Slurm's number only.
-            if number.isascii() and number.isdecimal() and (not kept or kept.startswith(_OURS)):
-                where = ["where", f"jobid={number}", "set", f"SystemComment={text}"]
-                self._run(["sacctmgr", "-i", "modify", "job", *where], _TIMEOUT_S)
+            asked = ["sacct", "-n", "-X", "-P", "-j", ",".join(texts), "-o", fields]
+            for line in self._run(asked, _TIMEOUT_S)[0].split("\n"):
+                job_id, _, rest = line.partition("|")
+                number, _, kept = rest.partition("|")
+                free = not kept or kept.startswith(_OURS)
+                # sacctmgr knows an array's task by Slurm's number only.
+                if job_id in texts and free and number.isascii() and number.isdecimal():
+                    change = f"set SystemComment={texts[job_id]}"
+                    changes.append(f"modify job where jobid={number} {change}\n")
+            if changes:
+                self._run(["sacctmgr", "-i", "-Q"], _TIMEOUT_S, stdin="".join(changes))
         except SourceError as exc:
             if self._clock() - self._complained >= _COMPLAINT_S:
                 self._complained = self._clock()
-                log.warning("the energy of job %s is not in Slurm's accounting: %s", job_id, exc)
+                some = ", ".join(list(texts)[:3]) + (" and others" if len(texts) > 3 else "")
+                log.warning("energy of jobs %s is not in Slurm's accounting: %s", some, exc)

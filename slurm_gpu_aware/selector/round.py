@@ -45,7 +45,7 @@ from slurm_gpu_aware.selector.start_monitor import StartMonitor
 from slurm_gpu_aware.selector.turns import Turns
 from slurm_gpu_aware.selector.verdicts import Verdicts
 from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation, split_arrays
+from slurm_gpu_aware.slurm.records import ENDED, SlurmJob, SlurmReservation, split_arrays
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +113,8 @@ class Rounds:
         parts = self.policy, self.power, self.mover, self._postponements, self._due
         self._planner = RoundPlanner(*parts)
         self._promises, self._guard = Promises(), HeadGuard(client, config.gate.guard_head, timer)
+        self._over: Mapping[int, SlurmJob] = {}
+        """Record number -> job that had ended in the last round, no array task (`split_arrays`)."""
         self.ids: dict[int, str] = {}
         """Slurm's record number -> job id, as last read."""
 
@@ -183,7 +185,8 @@ class Rounds:
     def _read(self) -> View:
         now, began = self._clock(), self._timer()
         self.start_monitor.round_begins()
-        jobs = self._all_jobs()
+        everything = self._all_jobs()
+        jobs = self._without_over(everything)
         reservations = self._client.reservations()
         with contained("guard of the head"):
             self._guard.take_over(reservations)
@@ -193,7 +196,8 @@ class Rounds:
             with contained("changes by owners"):
                 self._changes.settle(jobs, now)
             began = self._timer()
-            jobs = self._all_jobs()
+            everything = self._all_jobs()
+            jobs = self._without_over(everything)
         outdated = self.start_monitor.outdated(self._timer() - began)
         outdated |= {job.id for job in jobs if is_changed(job, gate)}
         with contained("records of requeued jobs"):
@@ -201,10 +205,15 @@ class Rounds:
         outdated |= self._comments.unclear
         unread = self._client.unread
         still = {number: self.ids[number] for number in unread if number in self.ids}
-        self.ids = still | {job.raw_id: job.id for job in jobs}
+        self.ids = still | {job.raw_id: job.id for job in everything}
         gated = self._gated.among(jobs)
         with contained("job tracker"), self._ledger.later():  # one transaction
             self.tracker.observe(jobs, gated, now, unread)
+            self._over = {
+                job.raw_id: job
+                for job in everything
+                if job.state in ENDED and job.array_id is None and job.id not in self.tracker.placed
+            }
         with contained("moves under way"):
             gated = self.mover.under_way.settle(gated, now)
         return View(
@@ -229,6 +238,10 @@ class Rounds:
             # Not before: a GPU that is free in an older record of its node may be taken by now.
             self._client.ask_ahead("nodes", "partitions")
         return jobs
+
+    def _without_over(self, jobs: Sequence[SlurmJob]) -> list[SlurmJob]:
+        """The jobs but those whose end an earlier round has read: a site has thousands of them."""
+        return [job for job in jobs if self._over.get(job.raw_id) is not job]
 
     def _candidates(self, view: View, profile: Profile | None) -> Candidates:
         """The jobs that this round may place, and the cluster as they find it."""

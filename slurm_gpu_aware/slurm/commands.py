@@ -24,7 +24,9 @@ def clean_environment() -> dict[str, str]:
     return unrelated | {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C"}
 
 
-def run_command(argv: Sequence[str], timeout_s: float, *, check: bool = True) -> tuple[str, str]:
+def run_command(
+    argv: Sequence[str], timeout_s: float, *, check: bool = True, stdin: str = ""
+) -> tuple[str, str]:
     """Run a command; return (stdout, stderr).
 
     Raises SourceError if it does not exist, exceeds ``timeout_s``, or (``check``) fails.
@@ -33,7 +35,7 @@ def run_command(argv: Sequence[str], timeout_s: float, *, check: bool = True) ->
     try:
         done = subprocess.run(
             list(argv),
-            stdin=subprocess.DEVNULL,
+            input=stdin.encode(),
             capture_output=True,
             timeout=timeout_s,
             env=clean_environment(),

@@ -21,18 +21,19 @@ def started(*nodes):
 class Accounting:
     """What sacct says, and the sacctmgr calls that were made."""
 
-    def __init__(self, said="7|\n", fails=False):
+    def __init__(self, said="7|7|\n", fails=False):
         self.said, self.fails = said, fails
         self.changed = []
         self.asked = threading.Semaphore(0)
 
-    def run(self, argv, timeout_s):
+    def run(self, argv, timeout_s, stdin=""):
         try:
             if self.fails:
                 raise SourceError("sacct: no answer within 20 s")
             if argv[0] == "sacct":
                 return self.said, ""
-            self.changed.append(argv[-2:] if argv[-2] != "set" else [argv[-3], argv[-1]])
+            assert argv == ["sacctmgr", "-i", "-Q"]
+            self.changed += stdin.splitlines()
             return "", ""
         finally:
             self.asked.release()
@@ -52,7 +53,7 @@ class Clock:
 def comments(events, accounting):
     clock = Clock()
     events = [started(*(event.detail["node"] for event in events)), *events]
-    return EnergyComments(lambda job_id: events, accounting.run, clock), clock
+    return EnergyComments(lambda job_id: events, accounting.run, clock, 0.05), clock
 
 
 def test_the_sum_of_all_nodes_is_written_once_when_they_have_recorded():
@@ -68,23 +69,38 @@ def test_the_sum_of_all_nodes_is_written_once_when_they_have_recorded():
     clock.now = 15.0
     energies.hand_over()
     accounting.wait(2)
-    assert accounting.changed == [["jobid=7", "SystemComment=gpu_energy=1.000kWh"]]
+    assert accounting.changed == ["modify job where jobid=7 set SystemComment=gpu_energy=1.000kWh"]
     energies.hand_over()
     assert len(accounting.changed) == 1
 
 
 def test_a_part_that_is_not_known_is_said():
-    accounting = Accounting("7|gpu_energy=0.100kWh\n")
+    accounting = Accounting("7|7|gpu_energy=0.100kWh\n")
     unknown = energy("n2", error="no counter", energy_j=None)
     energies, clock = comments([energy("n1"), unknown], accounting)
     energies.heard("7")
     clock.now = 60.0
     energies.hand_over()
     accounting.wait(2)
-    assert accounting.changed == [["jobid=7", "SystemComment=gpu_energy>=0.500kWh"]]
+    assert accounting.changed == ["modify job where jobid=7 set SystemComment=gpu_energy>=0.500kWh"]
 
 
-@pytest.mark.parametrize("said", ["7|stage-in done\n", "", "\n", "no|\n", "7;x|\n"])
+def test_many_jobs_cost_two_commands():
+    """One with another text, and one that the accounting does not know, keep none from it."""
+    accounting = Accounting("3_1|4|\n3_2|5|stage-in done\n7|7|gpu_energy=1.000kWh\n")
+    energies, clock = comments([energy()], accounting)
+    for job_id in ("3_1", "3_2", "6", "7"):
+        energies.heard(job_id)
+    clock.now = 60.0
+    energies.hand_over()
+    accounting.wait(2)
+    assert accounting.changed == [
+        f"modify job where jobid={number} set SystemComment=gpu_energy=0.500kWh"
+        for number in (4, 7)
+    ]
+
+
+@pytest.mark.parametrize("said", ["7|7|stage-in done\n", "", "\n", "7|no|\n", "7|7;x|\n", "9|7|\n"])
 def test_another_text_stays_and_an_unknown_job_is_left(said):
     accounting = Accounting(said)
     energies, clock = comments([energy()], accounting)
