@@ -45,7 +45,8 @@ _SIGNAL_S = 0.2  # a signal ends a pause after this time at most
 _SETTLE_S = 0.01  # pause after a submission: the filter reports a job before it exists
 _REPEATS_S = (0.02, 0.08, 0.25)  # pauses before further rounds that look for a submitted job
 _EVENTS = ("submit", "end", "woken")
-_FULL_S = 0.4  # least pause after a submission while no GPU is free; a job's end ends it
+_BURST_S = 0.2  # least pause between two rounds of submissions; a job's end ends it
+_FULL_S = 0.4  # the same while no GPU is free
 _FREED_S = 5.0  # time after a job's end until Slurm's scheduler shows that a limit is free
 _LIMIT_S = 1.0  # pause between two of these rounds
 _PUBLISH_S = 0.5  # least pause before a round that starts only to publish
@@ -278,8 +279,8 @@ class Selector:
             return _FAILED_S - since
         cost_s = self._cost_s
         pause_s = 4 * cost_s if cost_s >= _SHORT_S and trigger == "submit" else cost_s
-        if trigger == "submit" and self._outcome.full:
-            pause_s = max(pause_s, _FULL_S)
+        if trigger == "submit":
+            pause_s = max(pause_s, _FULL_S if self._outcome.full else _BURST_S)
         return min(self._config.selector.round_s, pause_s) - since
 
     def _round(self, trigger: str) -> None:
