@@ -185,6 +185,11 @@ def accounted(cluster: Cluster, jobs: set[str]) -> list[Run]:
     return runs
 
 
+def in_line(run: Run) -> tuple[int, float, int]:
+    """Smaller: stands before."""
+    return -run.priority, run.submit, int(run.job)
+
+
 def delayed(
     runs: list[Run], most: int = 4 * len(NODES), slack_s: float = 4.0
 ) -> list[tuple[str, str]]:
@@ -197,12 +202,11 @@ def delayed(
         before = [
             r
             for r in runs
-            if (r.priority, -r.submit) > (one.priority, -one.submit)
-            and r.submit + slack_s < one.start < r.start - slack_s
+            if in_line(r) < in_line(one) and r.submit + slack_s < one.start < r.start
         ]
-        if not before:
-            continue
-        head = max(before, key=lambda r: (r.priority, -r.submit))
+        head = min(before, key=in_line, default=one)
+        if head.start - slack_s <= one.start:
+            continue  # none waits, or the first in line has just got its place
         moments = {
             r.end + slack_s for r in runs if one.start < r.end + slack_s < head.start - slack_s
         }
