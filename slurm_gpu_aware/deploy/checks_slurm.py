@@ -312,7 +312,7 @@ def _typed_jobs(g: DoctorContext) -> Iterator[Check]:
 
 def _accounting(g: DoctorContext) -> Iterator[Check]:
     """The accounting has what estimates, tune and simulate read, and sacct answers."""
-    if not read_clock_conf().accounts:
+    if not g.elsewhere and not read_clock_conf().accounts:
         cure = f"add accounts = {ACCOUNTS} to clock.conf here and on all nodes"
         yield warning("energy", f"{conf_path()} {NO_ACCOUNTS}", cure)
     gaps = list(gaps_of(g.slurm.get))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
+
+from slurm_gpu_aware.bounds import quoted
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.slurm.sacct import SacctRow
@@ -90,6 +93,8 @@ _KEPT = {
     "Comment": "; if users write comments, AccountingStoreFlags=job_comment in slurm.conf keeps"
     " those of later jobs"
 }
+_MANY = 100
+"""Jobs without GPUs that make a begin without any worth a word."""
 UNKNOWN = frozenset({"", "Unknown", "None", "Partition_Limit", "None assigned", "(null)"})
 """Cells that tell nothing."""
 
@@ -99,6 +104,11 @@ class Missing:
 
     def __init__(self) -> None:
         self._rows = self._jobs = self._with_gpus = self._usable = 0
+        self._untyped = False
+        self._bare: Counter[int] = Counter()
+        """Day since 1970 -> jobs without GPUs that started on it."""
+        self._first = math.inf
+        """The first day with a job with GPUs."""
         self._users: set[str] = set()
         self._without: Counter[tuple[str, ...]] = Counter()
         self._absent: Counter[tuple[str, ...]] = Counter()
@@ -111,9 +121,13 @@ class Missing:
         self._jobs += 1
         if len(self._users) < 2:
             self._users.add(row.text("User"))
+        day = int((row.start_s or 0.0) // 86_400)
         if not row.gpus:
+            self._bare[day] += 1
             return
         self._with_gpus += 1
+        self._first = min(self._first, day)
+        self._untyped |= "gres/gpu=" in (row.text("AllocTRES") or row.text("ReqTRES"))
         if row.on_mig:
             return
         self._usable += 1
@@ -136,10 +150,22 @@ class Missing:
                 f" gres/gpu, or no job had any; {_NO_HISTORY}; add"
                 f" AccountingStorageTRES=gres/gpu, {_LATER}"
             )
+        elif self._with_gpus and not self._untyped:
+            found.append(
+                "GPUs are recorded by type only, so jobs on GPUs of other types may count as"
+                f" without; add gres/gpu to AccountingStorageTRES in slurm.conf, {_LATER}"
+            )
+        before = sum(count for day, count in self._bare.items() if day < self._first)
+        if self._with_gpus and before >= _MANY:
+            days = self._first - min(self._bare)
+            found.append(
+                f"none of the {before} jobs in the first {days} days has GPUs: if"
+                " AccountingStorageTRES got gres/gpu later, replay the days after that (--days)"
+            )
         if self._jobs > 1 and len(self._users) == 1 and (user := min(self._users)):
             found.append(
-                f"all {self._jobs} jobs are of user {user}: if others have jobs, these are missing,"
-                " because sacct shows only a user's own with PrivateData=jobs or without"
+                f"all {self._jobs} jobs are of user {quoted(user)}: if others have jobs, these are"
+                " missing, because sacct shows only a user's own with PrivateData=jobs or without"
                 " --allusers; run it as SlurmUser, root or operator"
             )
         return found

@@ -113,6 +113,25 @@ def test_gpus_that_no_job_has(tres: str) -> None:
     assert read(ROW, OTHER | bare).missing == ()  # a job without GPUs beside one with
 
 
+def test_gpus_by_type_only() -> None:
+    typed = {"AllocTRES": "cpu=4,gres/gpu:a100=2"}
+    (said,) = read(ROW | typed, OTHER | typed).missing
+    assert said.startswith("GPUs are recorded by type only")
+    assert read(ROW, OTHER | typed).missing == ()
+
+
+@pytest.mark.parametrize(
+    ("jobs", "days", "told"), [(100, 3, True), (99, 3, False), (100, 0, False)]
+)
+def test_gpus_that_are_recorded_since_some_day(jobs: int, days: int, told: bool) -> None:
+    begin = 1790000100 - 86_400 * days
+    bare = {"Submit": str(begin), "Eligible": "", "Start": str(begin), "AllocTRES": "cpu=4"}
+    early = [OTHER | bare | {"JobID": str(100 + n), "ReqTRES": "cpu=4"} for n in range(jobs)]
+    trace = read(*early, ROW, OTHER)
+    said = f"none of the {jobs} jobs in the first {days} days has GPUs: if AccountingStorageTRES"
+    assert [text.startswith(said) for text in trace.missing] == [True] * told
+
+
 def test_a_job_without_any_tres_is_no_job_without_gpus() -> None:
     trace = read(ROW, OTHER | {"AllocTRES": "", "ReqTRES": ""})
     assert trace.skipped == {"no TRES recorded, so its GPUs are not known": 1}
@@ -135,7 +154,7 @@ def test_mig_is_seen_in_what_was_requested_too() -> None:
 
 def test_jobs_of_one_user_may_be_all_that_is_shown() -> None:
     (said,) = read(ROW, ROW | {"JobID": "8"}).missing
-    assert said.startswith("all 2 jobs are of user alice: if others have jobs, these are missing")
+    assert said.startswith("all 2 jobs are of user 'alice': if others have jobs, these are missing")
     assert "PrivateData=jobs" in said
     (said,) = read().missing
     assert said.startswith("no job at all: ")
