@@ -11,6 +11,7 @@ LOCKS = "/var/lib/slurm-gpu-aware/clock-locks"
 """Folder of the notes; local to the node, kept across restarts."""
 ACCOUNTS = "/var/lib/slurm-gpu-aware/gpu-accounts"
 """Folder of the accounts that ``gpu-aware setup`` names; local to the node."""
+NO_ACCOUNTS = "has no line 'accounts', so the energy of jobs' GPUs is not known"
 _PATHS = ("spool", "locks", "command", "accounts", "orders")
 """``command``, the path of this program, is read by the hook scripts only."""
 _USER = "slurm_user"

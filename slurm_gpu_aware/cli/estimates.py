@@ -11,6 +11,7 @@ import click
 from slurm_gpu_aware.cli.energy_text import energy_table
 from slurm_gpu_aware.cli.options import Context
 from slurm_gpu_aware.cli.output import paragraph, print_json, say, table
+from slurm_gpu_aware.clock_conf import ACCOUNTS
 from slurm_gpu_aware.time_text import duration
 
 _SOURCES = {
@@ -72,6 +73,9 @@ def report_site(context: Context, days: int, *, as_json: bool) -> None:
     click.echo(_text(rows, days))
     if energy:
         click.echo(f"\n{energy_table(energy, days)}")
+    elif decisions:
+        text = f"The energy of no job is known: accounts = {ACCOUNTS} in clock.conf of the nodes"
+        say(paragraph(f"{text}, and our Prolog and Epilog, keep it (gpu-aware doctor)."))
     if note:
         say(note)
 

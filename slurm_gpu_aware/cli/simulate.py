@@ -108,6 +108,20 @@ def _option(name: str, *others: str, **details: Any) -> Callable[[_Command], _Co
     return click.option(name, *others, help=_HELP[name], **details)
 
 
+def cluster_options(command: _Command) -> _Command:
+    """Add the options of a cluster that is not the store's."""
+    for add in reversed(
+        (
+            _option("--nodes", type=NODES, metavar="N"),
+            _option("--gpus-per-node", type=click.IntRange(1, MAX_GPUS_PER_NODE), metavar="G"),
+            _option("--machine", metavar="NAME"),
+            _option("--variability", multiple=True, metavar="CLASS=FILE.csv"),
+        )
+    ):
+        command = add(command)
+    return command
+
+
 @click.command("simulate")
 @click.argument("trace", required=False, type=_FILE)
 @_option("--policy", "-p", "policies", multiple=True, metavar="NAME[:MODE]")
@@ -122,11 +136,8 @@ def _option(name: str, *others: str, **details: Any) -> Callable[[_Command], _Co
 @_option("--due", metavar="LOW-HIGH")
 @_option("--gpu-model", metavar="NAME")
 @_option("--movable", type=Number(0, 1), default=1.0, metavar="SHARE")
-@_option("--nodes", type=NODES, metavar="N")
-@_option("--gpus-per-node", type=click.IntRange(1, MAX_GPUS_PER_NODE), metavar="G")
-@_option("--machine", metavar="NAME")
+@cluster_options
 @_option("--any-indices", is_flag=True)
-@_option("--variability", multiple=True, metavar="CLASS=FILE.csv")
 @_option("--draw", default="gpus", metavar="HOW")
 @_option("--seed", type=click.IntRange(0), default=0)
 @_option("--seeds", type=click.IntRange(1, 1000), default=1, metavar="N")

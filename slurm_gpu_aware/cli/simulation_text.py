@@ -37,6 +37,8 @@ def say_inputs(inputs: Inputs, given: Collection[str]) -> None:
         say(f"{name}: {counted(len(trace.bad_rows), 'bad row')} left out{rest}")
     for reason, count in sorted(trace.skipped.items()):
         say(f"{name}: {counted(count, 'job')} left out: {reason}")
+    for sentence in trace.missing:
+        say(f"{name}: {sentence}")
     known = inputs.recorded
     if known:
         parts = [f"{known[how]} {words}" for how, words in KNOWLEDGE.items() if known.get(how)]
@@ -126,6 +128,7 @@ def as_json(inputs: Inputs, seeds: Sequence[Sequence[Result]]) -> dict[str, Any]
             "jobs": len(trace.jobs),
             "bad_rows": [{"line": row.line, "reason": row.reason} for row in trace.bad_rows],
             "skipped": dict(trace.skipped),
+            "missing": list(trace.missing),
             "recorded": dict(inputs.recorded),
             "background": len(trace.background),
         },

@@ -11,6 +11,7 @@ import click
 
 from slurm_gpu_aware.cli.options import Context, Number, pass_context
 from slurm_gpu_aware.cli.output import json_option, paragraph, print_json
+from slurm_gpu_aware.cli.simulate import cluster_options
 
 
 @click.command("tune")
@@ -44,6 +45,7 @@ from slurm_gpu_aware.cli.output import json_option, paragraph, print_json
 @click.option(
     "--sacct", default="live", metavar="FILE|live", help="A saved history, or this cluster's."
 )
+@cluster_options
 @click.option("--apply", is_flag=True, help="Set the best policy if it is ahead, within [tune].")
 @json_option
 @pass_context
@@ -61,7 +63,12 @@ def tune(context: Context, /, **given: Any) -> None:
       gpu-aware tune --days 60 --seeds 16 -j 4
       gpu-aware tune -c pal -c pm-first --json
       gpu-aware tune --apply
+      gpu-aware tune --sacct history --nodes 16 --machine dgx-a100
     """
+    if given["nodes"] is None and given["variability"]:
+        raise click.UsageError("--variability needs --nodes; the store has times of its own GPUs")
+    if given["nodes"] is not None and given["apply"]:
+        raise click.UsageError("--apply sets this site's policy, and --nodes is another cluster")
     from slurm_gpu_aware.cli import tuning
     from slurm_gpu_aware.config.tuned import Candidate
     from slurm_gpu_aware.placement.registry import PACKED
@@ -76,7 +83,7 @@ def tune(context: Context, /, **given: Any) -> None:
     if given["apply"]:
         tuning.check_apply(config, candidates, given["candidates"])
     _step_back()
-    history = tuning.read_history(config, given["sacct"], given["days"])
+    history = tuning.read_history(config, given)
     if not given["candidates"]:
         candidates |= tuning.bounded_candidates(history, config, ends_at=ends_at)
     found = tuning.replay(

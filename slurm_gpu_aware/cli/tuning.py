@@ -13,7 +13,7 @@ from typing import Any
 
 from slurm_gpu_aware.cli.output import say, table
 from slurm_gpu_aware.cli.simulate import simulate
-from slurm_gpu_aware.cli.simulation import Inputs, gather, with_options
+from slurm_gpu_aware.cli.simulation import Given, Inputs, gather, with_options
 from slurm_gpu_aware.cli.simulation_text import Progress, say_inputs
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.config.tuned import (
@@ -113,14 +113,23 @@ def check_apply(config: Config, candidates: Mapping[str, Candidate], named: Sequ
         raise RequestError(f"--apply: {folder} cannot be written; run this as SlurmUser or root")
 
 
-def read_history(config: Config, source: str, days: int) -> History:
+def read_history(config: Config, given: Given) -> History:
     """The jobs of the last days, the site, and the measured runs of its GPUs.
 
-    Raises RequestError if there is too little of it, SourceError.
+    ``given``: options of tune; with ``nodes`` the cluster is not the store's, and GPUs run as drawn
+    from ``variability``. Raises RequestError if there is too little of it, SourceError.
     """
-    options = ["--sacct", source, "--days", str(days), "--order", "priority", "-p", PACKED]
-    inputs = gather(config, simulate.make_context("simulate", options).params)
-    say_inputs(inputs, ())
+    days = given["days"]
+    options = {"sacct": given["sacct"], "days": days, "order": "priority", "policy": PACKED}
+    options |= {name: given[name] for name in ("nodes", "gpus_per_node", "machine")}
+    words = [f"--{k.replace('_', '-')}={v}" for k, v in options.items() if v is not None]
+    words += [f"--variability={entry}" for entry in given["variability"]]
+    inputs = gather(config, simulate.make_context("simulate", words).params)
+    say_inputs(inputs, [entry.partition("=")[0] for entry in given["variability"]])
+    if given["nodes"] is not None:
+        if not inputs.site.truth:
+            say("all GPUs count as equal; --variability CLASS=FILE.csv gives them measured times")
+        return History(inputs, covered_days(inputs.trace, days), ())
     if not inputs.site.truth:
         raise RequestError(
             "the store has no times of any GPU, so all GPUs count as equal: import times with"

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from slurm_gpu_aware import filter_rules as rules
+from slurm_gpu_aware.clock_conf import ACCOUNTS, NO_ACCOUNTS, conf_path, read_clock_conf
 from slurm_gpu_aware.deploy import render
 from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok, skipped, warning
 from slurm_gpu_aware.deploy.files import CLI_FILTER, LUA_CONF, OUR_CLI_FILTER, OWN_FILTER
@@ -24,6 +25,8 @@ from slurm_gpu_aware.gate.licence_gate import (
     longest_silence_s,
 )
 from slurm_gpu_aware.gate.typed_requests import can_start, gpu_types
+from slurm_gpu_aware.slurm.accounting import OFF, gaps_of
+from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.conffile import read_conf
 from slurm_gpu_aware.slurm.controllers import Controllers
 from slurm_gpu_aware.slurm.hostlist import hostlist
@@ -307,6 +310,27 @@ def _typed_jobs(g: DoctorContext) -> Iterator[Check]:
     yield ok("typed jobs", "no pending job asks for a GPU type which is gone")
 
 
+def _accounting(g: DoctorContext) -> Iterator[Check]:
+    """The accounting has what estimates, tune and simulate read, and sacct answers."""
+    if not g.elsewhere and not read_clock_conf().accounts:
+        cure = f"add accounts = {ACCOUNTS} to clock.conf here and on all nodes"
+        yield warning("energy", f"{conf_path()} {NO_ACCOUNTS}", cure)
+    gaps = list(gaps_of(g.slurm.get))
+    for gap in gaps:
+        yield warning("accounting", f"{gap.found}: {gap.cost}", gap.cure)
+    if OFF in gaps:
+        return
+    try:
+        asked = ["sacct", "-nXP", "--starttime=now-1minutes", "-o", "JobIDRaw"]
+        run_command(asked, g.config.selector.command_timeout_s)
+    except SourceError as exc:
+        cure = "look at slurmdbd, or install sacct here; until then the ledger alone tells of runs"
+        yield warning("accounting", str(exc), cure)
+    private = "jobs" in g.words("PrivateData")
+    whose = "; users see their own jobs only (PrivateData)" if private else ""
+    yield ok("accounting", f"sacct answers; GPUs and comments of jobs are recorded{whose}")
+
+
 CHECKS = (
     ("release", True, False, _release),
     ("settings", True, False, _settings),
@@ -317,5 +341,6 @@ CHECKS = (
     ("test-only", True, False, _cli_filter),
     ("gres types", True, False, _types),
     ("typed jobs", True, False, _typed_jobs),
+    ("accounting", True, False, _accounting),
 )
 """See `doctor.Checks`."""

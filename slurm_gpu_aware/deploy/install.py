@@ -10,6 +10,7 @@ import re
 import sys
 from pathlib import Path
 
+from slurm_gpu_aware.clock_conf import ACCOUNTS, NO_ACCOUNTS
 from slurm_gpu_aware.config.settings import DEFAULT_PATH, Config
 from slurm_gpu_aware.deploy import render
 from slurm_gpu_aware.deploy.files import (
@@ -23,6 +24,7 @@ from slurm_gpu_aware.deploy.files import (
 )
 from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.deploy.site_scripts import calls, join_lines, loads_filter, read_script
+from slurm_gpu_aware.slurm.accounting import gaps_of
 from slurm_gpu_aware.slurm.conffile import edit_settings, fields_of, outside_block, replace_block
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
 
@@ -66,6 +68,8 @@ def in_place(site: Site) -> Plan:
     clock = clock_conf_path(site.config)
     if not clock.exists():  # settings of the site are kept
         changes.append(Change(clock, render.clock_conf(_COMMANDS / "gpu-aware-clock", site.user)))
+    elif not re.search(r"^\s*accounts\s*=\s*/", clock.read_text(errors="replace"), re.M):
+        notes.append(f"{clock} {NO_ACCOUNTS}; add accounts = {ACCOUNTS}")
     changes += _filter(site, notes)
     if site.config.setup.cli_filter:
         changes += _client_filter(site, notes)
@@ -92,6 +96,8 @@ def _settings(site: Site) -> render.Settings:
         if not _runs(site.conf.get(key), site.slurm_dir / kind / source.name)
     }
     settings = render.slurm_settings(site.config, site.conf, scripts)
+    if site.text("slurm.conf") is not None:
+        settings.notes.extend(map(str, gaps_of(site.conf.get)))
     if not site.nodes:
         settings.notes.append(
             "the store has no profile: no gres.conf lines and no GPU models; run"

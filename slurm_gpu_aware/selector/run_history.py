@@ -13,6 +13,7 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from slurm_gpu_aware.config.settings import Config
@@ -20,6 +21,7 @@ from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.names import PROBE_JOB
 from slurm_gpu_aware.planning.estimates import JobKind, RunHistory
 from slurm_gpu_aware.selector.shortest_runs import ShortestRuns
+from slurm_gpu_aware.slurm.accounting import Missing
 from slurm_gpu_aware.slurm.sacct import BAD_ROW, SacctRow, bounded_history
 from slurm_gpu_aware.store.ledger import Decision, Event, Ledger
 from slurm_gpu_aware.store.reading import open_for_reading
@@ -159,14 +161,20 @@ class RunReader:
         except StoreError as exc:
             log.debug("earlier runs without the ledger: %s", exc)
         found: dict[tuple[str, float], Run] = {}
+        missing = Missing()
         try:
             for row in self._rows(since_s):
+                with suppress(*BAD_ROW):
+                    missing.note(row)
                 run = _run_of_row(row, slowdowns)
                 if run is not None and run.end_s >= now - since_s:  # else it may have been counted
                     found[run.job_id, run.start_s] = run
                 if len(found) >= _MOST_RUNS:
                     break
             self._warned = False
+            if self._read_at is None:
+                for sentence in missing.of_history():
+                    log.warning("earlier runs: %s", sentence)
         except SourceError as exc:
             if not self._warned:
                 log.warning("sacct tells no more runs, those of the ledger count: %s", exc)

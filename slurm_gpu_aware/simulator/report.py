@@ -213,9 +213,13 @@ def page_text(head: Mapping[str, Any], pictures: Sequence[tuple[str, str, Path]]
         for title, text, path in pictures
     )
     says = "".join(f"<li>{html.escape(line)}</li>" for line in plain_summary(head))
-    limits = "".join(f"<li>{html.escape(line)}</li>" for line in head["limits"])
-    if limits:
-        limits = f"<h2>Limits of the model</h2><ul>{limits}</ul>"
+    lists = {"Limits of the model": head["limits"]}
+    lists["What the record lacks"] = head["input"].get("missing", ())
+    limits = "".join(
+        f"<h2>{name}</h2><ul>{''.join(f'<li>{html.escape(line)}</li>' for line in lines)}</ul>"
+        for name, lines in lists.items()
+        if lines
+    )
     title = html.escape(f"Simulation of {head['trace']}")
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>

@@ -17,7 +17,8 @@ from slurm_gpu_aware.names import PROBE_JOB
 from slurm_gpu_aware.placement.registry import policy_names
 from slurm_gpu_aware.simulator.history import select_window
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob, checked, read_csv, what_moves
-from slurm_gpu_aware.slurm.sacct import BAD_ROW, SacctRow, sacct_rows
+from slurm_gpu_aware.slurm.accounting import Missing
+from slurm_gpu_aware.slurm.sacct import BAD_ROW, SacctRow, is_sacct, sacct_rows
 from slurm_gpu_aware.text_file import BadRow, decoded, read_data, read_text
 
 _AUTO = "auto"
@@ -58,9 +59,7 @@ def read_trace(
     """Jobs of a file: output of ``sacct`` (text or JSON), else CSV. Raises SourceError."""
     file = Path(path)
     data = read_data(file)  # once: the file may be a pipe
-    start = data[:4096].decode("utf-8-sig", errors="replace").lstrip()
-    line = start.split("\n", 1)[0]
-    recorded = start.startswith("{") or ("|" in line and "JobID" in line.split("|"))
+    recorded = is_sacct(data[:4096].decode("utf-8-sig", errors="replace"))
     # users' comments may not be UTF-8
     text = decoded(data, file, errors="replace" if recorded else "strict")
     if recorded:
@@ -86,11 +85,13 @@ def read_sacct(
     if text is None:
         text = read_text(source, errors="replace")
     unit, rows = sacct_rows(text, source)
+    missing = Missing()
     runs: list[_Run] = []
     bad: list[BadRow] = []
     skipped: Counter[str] = Counter()
     for line, row in rows:
         try:
+            missing.note(row)
             if isinstance(row, Exception):
                 raise row
             runs.append(_run(line, row, classes, default_class, skipped))
@@ -109,7 +110,8 @@ def read_sacct(
     )
     bad = sorted([*bad, *again], key=lambda row: row.line)
     trace = Trace.of(Path(source).name, jobs, bad, skipped + left_out)
-    return replace(trace, background=tuple(background))
+    known = (*missing.of_history(), *missing.of_jobs())
+    return replace(trace, background=tuple(background), missing=known)
 
 
 def _run(
@@ -122,6 +124,8 @@ def _run(
     """The row as a run; counts in ``skipped`` why it is not a job. Raises for a bad row."""
     if not _JOB_ID.fullmatch(row.job_id):
         raise ValueError(f"JobID is {quoted(row.job_id)}, expected the number of a job")
+    if not row.state:
+        raise ValueError("no State")
     reason = _no_job(row)
     hints = _hints(row.text("Comment"), classes) if reason is None else JobHints()
     asked = hints.app_class
@@ -187,7 +191,9 @@ def _no_job(row: SacctRow) -> str | None:
     if row.on_mig:
         return "MIG slices"
     if row.gpus == 0:
-        return "no GPU"
+        # Slurm gives each job that starts at least a CPU
+        told = row.text("AllocTRES") or row.text("ReqTRES") or not row.ran
+        return "no GPU" if told else "no TRES recorded, so its GPUs are not known"
     if row.text("JobName").startswith(PROBE_JOB):
         return PROBE
     if not row.ran or (row.running and row.elapsed_s == 0):

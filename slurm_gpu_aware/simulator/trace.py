@@ -83,6 +83,8 @@ class Trace:
     """Reason -> number of well-formed rows that are not jobs (``no GPU``, ``still running``)."""
     background: tuple[TraceJob, ...] = ()
     """Recorded jobs that are not replayed but hold GPUs, see ``history.select_window``."""
+    missing: tuple[str, ...] = ()
+    """Sentences on what the record of the jobs lacks, and what that costs."""
 
     @classmethod
     def of(

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import tempfile
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
 from slurm_gpu_aware.errors import SourceError
+
+_MOST_SAID = 1000
+"""Bytes at the end of what a command has complained of that count."""
 
 
 def clean_environment() -> dict[str, str]:
@@ -49,9 +53,14 @@ def run_command(
     stdout = done.stdout.decode("utf-8", "surrogateescape")
     stderr = done.stderr.decode("utf-8", "surrogateescape")
     if check and done.returncode != 0:
-        lines = (stderr.strip() or stdout.strip()).splitlines()
-        raise SourceError(f"{what}: {lines[-1][:200] if lines else f'exit {done.returncode}'}")
+        raise SourceError(f"{what}: {_why(stderr.strip() or stdout.strip(), done.returncode)}")
     return stdout, stderr
+
+
+def _why(said: str, code: int) -> str:
+    """Why a command failed: the last line that it wrote, or else its exit status."""
+    lines = said.splitlines()
+    return lines[-1][:200] if lines else f"exit {code}"
 
 
 def run_bounded(argv: Sequence[str], timeout_s: float, most_bytes: int) -> str:
@@ -61,40 +70,43 @@ def run_bounded(argv: Sequence[str], timeout_s: float, most_bytes: int) -> str:
     Raises SourceError if it does not exist, exceeds ``timeout_s``, or fails.
     """
     what = " ".join(argv[:4])
-    try:
-        process = subprocess.Popen(
-            list(argv),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=clean_environment(),
-            process_group=0,
-        )
-    except OSError as exc:
-        raise SourceError(f"{what}: cannot be run: {exc.strerror}") from None
     late = threading.Event()
+    with tempfile.TemporaryFile() as complaints:
+        try:
+            process = subprocess.Popen(
+                list(argv),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+                env=clean_environment(),
+                process_group=0,
+            )
+        except OSError as exc:
+            raise SourceError(f"{what}: cannot be run: {exc.strerror}") from None
 
-    def stop() -> None:
-        with suppress(ProcessLookupError):
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)  # what it started holds the pipe, too
+        def stop() -> None:
+            with suppress(ProcessLookupError):
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)  # what it started holds the pipe, too
 
-    def expire() -> None:
-        late.set()
-        stop()
-
-    timer = threading.Timer(timeout_s, expire)
-    timer.daemon = True
-    timer.start()
-    with process:
-        output = process.stdout.read(most_bytes + 1) if process.stdout is not None else b""
-        whole = len(output) <= most_bytes
-        if not whole:
+        def expire() -> None:
+            late.set()
             stop()
-            output = output[: output.rfind(b"\n", 0, most_bytes) + 1]
-    timer.cancel()
+
+        timer = threading.Timer(timeout_s, expire)
+        timer.daemon = True
+        timer.start()
+        with process:
+            output = process.stdout.read(most_bytes + 1) if process.stdout is not None else b""
+            whole = len(output) <= most_bytes
+            if not whole:
+                stop()
+                output = output[: output.rfind(b"\n", 0, most_bytes) + 1]
+        timer.cancel()
+        complaints.seek(max(0, complaints.seek(0, os.SEEK_END) - _MOST_SAID))
+        said = complaints.read().decode("utf-8", "replace").strip()
     if late.is_set():
         raise SourceError(f"{what}: no answer within {timeout_s:g} s")
     if whole and process.returncode != 0:
-        raise SourceError(f"{what}: exit {process.returncode}")
+        raise SourceError(f"{what}: {_why(said, process.returncode)}")
     return output.decode("utf-8", "replace")

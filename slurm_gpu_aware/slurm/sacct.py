@@ -13,12 +13,13 @@ from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu_aware.bounds import MAX_TIME_S
+from slurm_gpu_aware.bounds import MAX_TIME_S, quoted
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.names import slot_of
+from slurm_gpu_aware.slurm.accounting import with_cure
 from slurm_gpu_aware.slurm.commands import run_bounded, run_command
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
-from slurm_gpu_aware.slurm.values import gpu_count, is_mig, parse_tres
+from slurm_gpu_aware.slurm.values import gpu_count, is_mig, parse_duration, parse_tres
 from slurm_gpu_aware.text_file import parse_json
 
 SACCT_FIELDS = (
@@ -44,7 +45,12 @@ BAD_ROW = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, 
 _SEPARATOR = re.compile(r"JobID(\|~[\w-]+\|)User")
 """In the first line of a live answer: what separates its columns."""
 _TIMEOUT_S = 600.0
-_NEEDED = ("JobID", "Submit", "Start", "ElapsedRaw", "State")
+_NEEDED = (
+    ("JobID", "JobIDRaw"),
+    *(("Submit",), ("Start",), ("ElapsedRaw", "Elapsed"), ("State",), ("AllocTRES", "ReqTRES")),
+)
+"""Columns of which one of each suffices."""
+_NAMES = frozenset({*SACCT_FIELDS, "JobIDRaw", "Elapsed", "Timelimit", "ExitCode"})
 _RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "RESIZING", "STOPPED")
 
 
@@ -65,7 +71,7 @@ class SacctRow:
     @property
     def job_id(self) -> str:
         """``7``, ``7_3``, ``7_[3-9]``, ``7+1``, each with a step (``.batch``) or without."""
-        return self.cells["JobID"]
+        return self.text("JobID") or self.cells["JobIDRaw"]
 
     @property
     def is_step(self) -> bool:
@@ -116,19 +122,25 @@ class SacctRow:
     @property
     def elapsed_s(self) -> int:
         """Run time; the record has whole seconds."""
-        return int(self.cells["ElapsedRaw"] or 0)
+        text = self.text("ElapsedRaw") or self.cells["Elapsed"]
+        if text.removeprefix("-").isdecimal():
+            return int(text)
+        if ":" not in text:
+            raise ValueError(f"ElapsedRaw is {quoted(text)}, expected seconds")
+        return int(parse_duration(text))
 
     @property
     def time_limit_s(self) -> float:
-        """Time limit from TimelimitRaw (minutes, UNLIMITED or Partition_Limit); inf: none."""
-        minutes = self.text("TimelimitRaw")
-        limit = 60.0 * int(minutes) if minutes.isdigit() else math.inf
+        """Time limit; inf: none (UNLIMITED), or not recorded (`accounting.UNKNOWN`)."""
+        text = self.text("TimelimitRaw") or self.text("Timelimit")
+        minutes = 60.0 * int(text) if text.isdecimal() else math.inf
+        limit = parse_duration(text) if ":" in text else minutes
         return limit if limit <= MAX_TIME_S else math.inf  # Slurm's number for infinite is finite
 
     @property
     def on_mig(self) -> bool:
         """Whether the job had MIG devices."""
-        return _gpus(self.text("AllocTRES"))[2]
+        return _gpus(self.text("AllocTRES") or self.text("ReqTRES"))[2]
 
     @property
     def gpus(self) -> int:
@@ -167,7 +179,9 @@ class SacctRow:
 @lru_cache(maxsize=16384)
 def _gpus(text: str) -> tuple[int, dict[int, int], bool]:
     """(GPUs of a TRES list, index K -> GPUs of type ``gK``, whether some are MIG devices)."""
-    start, tres = "gres/gpu:", parse_tres(text)[0]
+    start, (tres, complete) = "gres/gpu:", parse_tres(text)
+    if not complete and re.search("gres/gpu[:=]", text) and not gpu_count(tres):
+        raise ValueError(f"{quoted(text)} has a number of GPUs that cannot be read")
     types = {name.removeprefix(start): tres[name] for name in tres if name.startswith(start)}
     slots = {slot: count for kind, count in types.items() if (slot := slot_of(kind)) is not None}
     return gpu_count(tres), slots, any(map(is_mig, types))
@@ -210,7 +224,10 @@ def bounded_history(
     days: float, until_days: float, timeout_s: float, most_bytes: int
 ) -> Iterator[SacctRow]:
     """Readable rows of a part of the live history, up to a size. Raises SourceError."""
-    text = run_bounded(_live_command(days, until_days), timeout_s, most_bytes)
+    try:
+        text = run_bounded(_live_command(days, until_days), timeout_s, most_bytes)
+    except SourceError as exc:
+        raise SourceError(with_cure(str(exc))) from None
     return (row for _, row in sacct_rows(text, "sacct")[1] if isinstance(row, SacctRow))
 
 
@@ -220,8 +237,19 @@ def live_history(days: int) -> str:
         raise SourceError(
             "sacct is not installed here: run this where Slurm's commands are, or give a saved file"
         )
-    output, _ = run_command(_live_command(days), _TIMEOUT_S)
+    try:
+        output, _ = run_command(_live_command(days), _TIMEOUT_S)
+    except SourceError as exc:
+        raise SourceError(with_cure(str(exc))) from None
     return output.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def is_sacct(text: str) -> bool:
+    """Whether a text that begins so is the output of ``sacct``, in whatever form."""
+    line = text.lstrip().split("\n", 1)[0]
+    known = _NAMES.intersection(re.findall("[A-Za-z]+", line))
+    bars = "|" in line and (bool(known) or line[0].isdecimal())  # or without its header
+    return line.startswith("{") or bars or len(known) >= 3
 
 
 def sacct_rows(
@@ -233,24 +261,22 @@ def sacct_rows(
     neither parsable2 output with the needed columns nor JSON of sacct.
     """
     if text.lstrip()[:1] == "{":
-        content = parse_json(text, source)
-        jobs = content.get("jobs") if isinstance(content, dict) else None
-        if not isinstance(jobs, list):
-            raise SourceError(f"{source}: not the output of sacct --json: no list 'jobs'")
-        return "record", _read(enumerate(jobs, start=1), _flatten)
+        return "record", _read(enumerate(_records(text, source), start=1), _flatten)
     # not splitlines: a comment can hold other characters that it takes for an end of line
     header, *lines = [line.removesuffix("\r") for line in text.split("\n")]
+    if header.endswith("|"):  # sacct --parsable
+        header, *lines = [line.removesuffix("|") for line in (header, *lines)]
     found = _SEPARATOR.match(header)
     separator = "|" if found is None else found[1]
     columns = header.split(separator)
-    missing = [c for c in _NEEDED if c not in columns]
-    if "ReqTRES" not in columns and "AllocTRES" not in columns:
-        missing.append("AllocTRES")
+    missing = [names[0] for names in _NEEDED if not {*names} & {*columns}]
     if missing:
+        why = f"no column {', '.join(map(repr, missing))}"
+        if separator not in header:
+            why = "not the output of sacct with columns between bars"
         # Unix seconds, because local times lose or repeat an hour when clocks change
         raise SourceError(
-            f"{source}: no column {missing[0]!r}; "
-            f"make it with: SLURM_TIME_FORMAT=%s {' '.join(sacct_command(90))}"
+            f"{source}: {why}; make it with: SLURM_TIME_FORMAT=%s {' '.join(sacct_command(90))}"
         )
     numbered = ((number, line) for number, line in enumerate(lines, start=2) if line)
     return "line", _read(numbered, partial(_cells, columns, separator))
@@ -275,13 +301,29 @@ def _cells(header: Sequence[str], separator: str, line: str) -> dict[str, str]:
     return dict(zip(header, cells, strict=True))
 
 
+def _records(text: str, source: Path | str) -> list[Any]:
+    """Jobs of ``sacct --json``. Raises SourceError for another JSON."""
+    content = parse_json(text, source)
+    jobs = content.get("jobs") if isinstance(content, dict) else None
+    if not isinstance(jobs, list):
+        raise SourceError(f"{source}: not the output of sacct --json: no list 'jobs'")
+    if jobs and isinstance(jobs[0], dict) and "job_state" in jobs[0]:
+        raise SourceError(
+            f"{source}: squeue or scontrol wrote it, which forget ended jobs; use sacct --json"
+        )
+    if not jobs and content.get("errors"):
+        raise SourceError(with_cure(f"{source}: sacct says {quoted(str(content['errors']))}"))
+    return jobs
+
+
 def _flatten(job: Mapping[str, Any]) -> dict[str, str]:
     """Column of the text form -> cell, of a job of the JSON form."""
     times = job["time"]
     array, tres, comment = (job.get(key) or {} for key in ("array", "tres", "comment"))
     task, state = _json_number(array.get("task_id")), job["state"]["current"]
     in_array = array.get("job_id") and task is not None
-    limit = _json_number(times.get("limit"))
+    limit, priority = times.get("limit"), _json_number(job.get("priority"))
+    endless = isinstance(limit, dict) and limit.get("infinite")
     return {
         "JobID": f"{array['job_id']}_{task}" if in_array else str(job["job_id"]),
         "User": str(job.get("user") or ""),
@@ -290,14 +332,14 @@ def _flatten(job: Mapping[str, Any]) -> dict[str, str]:
         "Submit": str(times["submission"]),
         "Eligible": str(times.get("eligible") or ""),
         "Start": str(times.get("start") or "Unknown"),
-        "ElapsedRaw": str(times.get("elapsed") or 0),
-        "TimelimitRaw": "UNLIMITED" if limit is None else str(limit),
+        "ElapsedRaw": str(times["elapsed"]),
+        "TimelimitRaw": "UNLIMITED" if endless else _text(_json_number(limit)),
         "State": state[0] if isinstance(state, list) else str(state),
         "AllocTRES": _json_tres(tres.get("allocated")),
         "ReqTRES": _json_tres(tres.get("requested")),
         "NNodes": str(job.get("allocation_nodes") or ""),
         "NodeList": str(job.get("nodes") or ""),
-        "Priority": str(_json_number(job.get("priority")) or 0),
+        "Priority": _text(priority),
         "JobName": str(job.get("name") or ""),
         "Comment": str(comment.get("job") or "") if isinstance(comment, dict) else str(comment),
     }
@@ -312,9 +354,13 @@ def _json_number(value: Any) -> int | None:
     return None if value is None else int(value)
 
 
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
 def _json_tres(entries: Any) -> str:
     parts = []
     for entry in entries or ():
         name = f"{entry['type']}/{entry['name']}" if entry.get("name") else entry["type"]
-        parts.append(f"{name}={int(entry['count'])}")
+        parts.append(f"{name}={_text(_json_number(entry.get('count')))}")
     return ",".join(parts)

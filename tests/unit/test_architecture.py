@@ -185,7 +185,7 @@ def test_every_room_is_listed():
 def test_the_simulator_takes_from_slurm_only_its_accounts():
     texts = [path.read_text() for path in modules("simulator")]
     used = {name for text in texts for name in re.findall(r"slurm_gpu_aware\.slurm\.(\w+)", text)}
-    assert used == {"sacct"}
+    assert used == {"accounting", "sacct"}
 
 
 def test_no_module_and_no_function_grows_too_long():

@@ -78,12 +78,12 @@ def test_a_waiting_job_and_a_placed_one_tell_their_estimate() -> None:
     assert "seconds=" not in shown
 
 
-def report(folder: Path, *args: str) -> str:
+def report(folder: Path, *args: str, stderr: bool = False) -> str:
     config = folder / "config.toml"
     config.write_text(f'[store]\npath = "{folder}/store.db"\n')
     done = CliRunner().invoke(cli, ["--config", str(config), "report", *args])
     assert done.exit_code == 0, done.output
-    return done.stdout
+    return done.stderr if stderr else done.stdout
 
 
 def test_report_compares_run_times_with_what_was_expected(tmp_path: Path) -> None:
@@ -115,6 +115,8 @@ def test_report_compares_run_times_with_what_was_expected(tmp_path: Path) -> Non
     shown = report(tmp_path)
     assert "same user and name" in shown
     assert "50% ended within the expected time" in " ".join(shown.split())
+    said = " ".join(report(tmp_path, stderr=True).split())
+    assert "The energy of no job is known: accounts = /var/lib/" in said
 
 
 def test_report_without_estimates_says_so(tmp_path: Path) -> None:

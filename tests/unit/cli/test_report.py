@@ -131,6 +131,7 @@ def test_the_page_compares_one_set_of_jobs_and_says_which(tmp_path):
     assert "those of the 1 job that ended in every run; 1 did not" in page
     assert "<th>ended</th><th>killed</th><th>never ran</th>" in page
     assert "partitions, GPU models" in page
+    assert "<h2>What the record lacks</h2><ul><li>no column TimelimitRaw: " in page
     cells = re.findall(r"<tr><td>pal</td><td>(\d+)</td><td>0</td><td>(\d+)</td>", page)
     assert cells == [("1", "1")]
 

@@ -125,6 +125,38 @@ def test_the_live_history_is_read_in_unix_seconds(tmp_path, monkeypatch):
     assert (output["input"]["jobs"], output["input"]["bad_rows"]) == (1, [])
 
 
+def test_a_site_without_accounting_gets_the_line_to_add(tmp_path, monkeypatch):
+    sacct = tmp_path / "sacct"
+    sacct.write_text("#!/bin/sh\necho Slurm accounting storage is disabled >&2\nexit 1\n")
+    sacct.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    for option in ("--what-if", "--sacct=live"):
+        done = run(option, *SITE, "-p", "pal")
+        assert done.exit_code == 1
+        assert "storage is disabled: sacct tells nothing" in done.stderr
+        assert "add AccountingStorageType=accounting_storage/slurmdbd and" in done.stderr
+
+
+def test_a_history_without_gpus_says_why(tmp_path):
+    """On stderr and in the JSON; with a job that has some, nothing."""
+    history = tmp_path / "history"
+    rows = [f"{i}|1000||1000|50|COMPLETED|cpu=4|60|" for i in range(3)]
+    said = "no job has GPUs in accounting: AccountingStorageTRES in slurm.conf has no gres/gpu"
+    for args in (("--what-if", "--sacct"), ("--sacct",), ()):
+        history.write_text("\n".join([HISTORY, *rows]))
+        done = run(*args, str(history), *SITE, "-p", "pal")
+        assert done.exit_code == 1
+        assert f"history: {said}" in done.stderr
+    history.write_text("\n".join([HISTORY, *rows, "9|1000||1000|50|FAILED|gres/gpu=4||"]))
+    done = run(str(history), *SITE, "-p", "pal", "--json")
+    assert said not in done.stderr
+    told = json.loads(done.stdout)["input"]["missing"]
+    assert told[0] == (
+        "TimelimitRaw is not known of 1 of 1 jobs: these jobs count as without time limit"
+    )
+    assert told[-1] == "add to sacct's --format: User,JobName,Account,ReqTRES,NodeList,Comment"
+
+
 HISTORY = "JobID|Submit|Eligible|Start|ElapsedRaw|State|AllocTRES|TimelimitRaw|Priority"
 
 

@@ -111,6 +111,57 @@ def test_a_damaged_file_counts_as_none_and_is_replaced(tmp_path: Path) -> None:
     assert tuned.policy == "pal"
 
 
+def test_another_cluster_needs_no_store(tmp_path: Path) -> None:
+    """As simulate --what-if: --nodes, --gpus-per-node, --machine and --variability."""
+    config = write_config(tmp_path)
+    write_history(tmp_path / "history", 14)
+    times = tmp_path / "times.csv"
+    rows = [f"{g},m{n},{180 if g < 2 else 100}" for n in range(4) for g in range(4)]
+    times.write_text("\n".join(["gpu,node,value_ms", *rows]) + "\n")
+    options = ["--sacct", str(tmp_path / "history"), "--days", "14", "--seeds", "4", "-c", "pal"]
+    options += ["--nodes", "4", "--gpus-per-node", "4", "--json"]
+    done = tune(config, *options)
+    assert [one["gain"] for one in answer(done)["candidates"]] == [0.0, 0.0]
+    assert "all GPUs count as equal; --variability" in done.stderr
+    assert "no column Comment: all jobs have the default class" in done.stderr
+    done = tune(config, *options, f"--variability=B={times}", "--variability", f"A={times}")
+    packed, pal = answer(done)["candidates"]
+    assert (packed["gain"], pal["low"] > 0.1) == (0.0, True)
+    assert "GPUs count as equal" not in done.stderr
+    assert "--variability A: no job is of this class" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--nodes", "4", "--gpus-per-node", "4", "--apply"], "--nodes is another cluster"),
+        (["--variability", "A=t.csv"], "--variability needs --nodes"),
+        (["--gpus-per-node", "4"], "--gpus-per-node need --nodes"),
+        (["--nodes", "4"], "give --gpus-per-node or --machine"),
+        (["--nodes", "4", "--machine", "abacus"], "abacus"),
+    ],
+)
+def test_a_cluster_that_is_half_given_is_refused(
+    tmp_path: Path, options: list[str], why: str
+) -> None:
+    write_history(tmp_path / "history", 14)
+    config = write_config(tmp_path)
+    done = tune(config, "--sacct", str(tmp_path / "history"), "-c", "pal", *options)
+    assert done.exit_code in (1, 2)
+    assert why in done.stderr
+
+
+def test_a_history_without_gpus_says_what_to_add(tmp_path: Path) -> None:
+    write_history(tmp_path / "history", 14)
+    text = (tmp_path / "history").read_text()
+    (tmp_path / "history").write_text(text.replace("gres/gpu=", "cpu="))
+    options = ["--sacct", str(tmp_path / "history"), "-c", "pal", "--nodes", "4"]
+    done = tune(write_config(tmp_path), *options, "--gpus-per-node", "4")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "no job has GPUs in accounting: AccountingStorageTRES in slurm.conf" in done.stderr
+    assert "Error: too little history: 0 jobs with GPUs" in done.stderr
+
+
 def test_too_little_is_said_in_one_sentence(tmp_path: Path) -> None:
     config, options = site(tmp_path, 1.8)
     write_history(tmp_path / "history", 14, 5)

@@ -40,6 +40,9 @@ from slurm_gpu_aware.store.database import open_store, publish
 from slurm_gpu_aware.store.measurements import Run, put_timings
 
 SETTINGS = {
+    "AccountingStorageTRES": "cpu,mem,energy,node,billing,fs/disk,vmem,pages,gres/gpu",
+    "AccountingStorageType": "accounting_storage/slurmdbd",
+    "AccountingStoreFlags": "job_comment",
     "JobCompLoc": "{root}/jobcomp",
     "JobCompType": "jobcomp/filetxt",
     "JobSubmitPlugins": "lua",
@@ -74,6 +77,7 @@ class Cluster:
         self.nodes(TYPED, TYPED)
         self.gate(80, 100_000)
         self.script("scontrol", "#!/bin/sh\nexit 1\n")
+        self.script("sacct", "#!/bin/sh\n")
         self.sbatch(REFUSED)
         self.install()
         self.profile()
@@ -167,6 +171,7 @@ def test_a_healthy_site_is_fine(cluster: Cluster):
     assert bad == {}
     assert code == 0
     expected = {"release", "licence", "gate", "heartbeat", "filter", "filter answers", "store"}
+    expected.add("accounting")
     assert expected <= set(found)
     assert {found[n]["status"] for n in expected} == {"ok"}
 
@@ -295,6 +300,45 @@ def test_what_works_less_well_is_a_warning(cluster: Cluster, changes: dict[str, 
     assert code == 0
     assert found[check]["status"] == "warning"
     assert found[check]["cure"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "cure"),
+    [
+        (
+            {"AccountingStorageType": "(null)"},
+            "add AccountingStorageType=accounting_storage/slurmdbd",
+        ),
+        ({"AccountingStorageTRES": "cpu,mem"}, "add AccountingStorageTRES=gres/gpu,"),
+        ({"AccountingStoreFlags": "(null)"}, "add AccountingStoreFlags=job_comment,"),
+    ],
+)
+def test_what_the_accounting_lacks(cluster: Cluster, changes: dict[str, str], cure: str):
+    cluster.settings(**changes)
+    code, found = cluster.doctor()
+    assert (code, found["accounting"]["status"]) == (0, "warning")
+    assert cure in found["accounting"]["cure"]
+
+
+def test_an_accounting_that_does_not_answer_or_shows_a_part(cluster: Cluster):
+    cluster.settings(PrivateData="jobs,usage")
+    check = cluster.doctor()[1]["accounting"]
+    assert (check["status"], "their own jobs only" in check["found"]) == ("ok", True)
+    cluster.script("sacct", "#!/bin/sh\necho 'sacct: error: Connection refused' >&2\nexit 1\n")
+    check = cluster.doctor()[1]["accounting"]
+    assert (check["status"], "Connection refused" in check["found"]) == ("warning", True)
+
+
+def test_nodes_that_keep_no_energy(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    conf = tmp_path / "clock.conf"
+    monkeypatch.setenv("GPU_AWARE_CLOCK_CONFIG", str(conf))
+    conf.write_text("spool = /var/spool/clocks\n")
+    check = cluster.doctor()[1]["energy"]
+    assert (check["status"], "accounts = /" in check["cure"]) == ("warning", True)
+    conf.write_text("accounts = /var/lib/accounts\n")
+    assert "energy" not in cluster.doctor()[1]
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,36 @@ def test_install_asks_before_it_overwrites(site: Site):
     assert site.files() == before
 
 
+ACCOUNTS = "accounting_storage/slurmdbd\nAccountingStoreFlags=job_comment"
+
+
+@pytest.mark.parametrize(
+    ("conf", "line"),
+    [
+        ("", "add AccountingStorageType=accounting_storage/slurmdbd"),
+        (f"AccountingStorageType={ACCOUNTS}\n", "add AccountingStorageTRES=gres/gpu,"),
+        (f"accountingstoragetype={ACCOUNTS}\nAccountingStorageTRES=gres/gpu\n", ""),
+    ],
+)
+def test_a_note_says_what_the_accounting_lacks(tmp_path: Path, conf: str, line: str):
+    """Setup does not add it: without slurmdbd gres/gpu would be fatal for slurmctld."""
+    site = Site(tmp_path, HEAD + conf)
+    done = site.setup("--install", "--yes")
+    said = " ".join(done.stderr.split())
+    assert ("note: Accounting" in said or "note: accounting is off" in said) == bool(line)
+    assert line in said
+    assert parse_conf(site.files()["slurm.conf"]).get("AccountingStorageTRES") in (
+        None,
+        "gres/gpu",
+    )
+    clock_conf = site.config.parent / "clock.conf"
+    assert "accounts" not in said
+    clock_conf.write_text("slurm_user = root\n")
+    said = " ".join(site.setup().stderr.split())
+    assert f"{clock_conf} has no line 'accounts'" in said
+    assert "add accounts = /var/lib/" in said
+
+
 def test_a_question_without_an_answer_writes_nothing(site: Site):
     """The end of stdin was called an interruption, with exit code 130."""
     before = site.files()

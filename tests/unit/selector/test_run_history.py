@@ -225,6 +225,21 @@ def test_without_sacct_the_ledgers_runs_count(
     assert site.runs() == 2
 
 
+def test_it_says_once_why_the_accounting_tells_nothing(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A site without gres/gpu in AccountingStorageTRES, and one without accounting at all."""
+    none = {"AllocTRES": "cpu=4,node=1"}
+    site.sacct(row("7", **none), row("8", User="bob", **none))
+    assert site.runs() == site.runs() == 0
+    said = "no job has GPUs in accounting: AccountingStorageTRES in slurm.conf has no gres/gpu"
+    assert caplog.text.count(said) == 1
+    site.sacct(script="echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    assert site.runs() == site.runs() == 0
+    assert caplog.text.count("storage is disabled: sacct tells nothing") == 1
+    assert "AccountingStorageType=accounting_storage/slurmdbd" in caplog.text
+
+
 def test_a_run_of_the_ledger_without_a_limit() -> None:
     run = run_of(ended("7", 100.0, asked={"gpus": 2}))
     assert run is not None

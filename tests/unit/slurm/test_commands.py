@@ -45,6 +45,7 @@ def test_what_a_command_that_fails_says(command: list[str], told: str) -> None:
         ("sleep 10", "no answer within 0.3 s"),
         ("echo one; sleep 10", "no answer within 0.3 s"),
         ("echo one; exit 3", "exit 3"),
+        ("echo one; echo off >&2; exit 3", "off"),
     ],
 )
 def test_a_bounded_command_fails_as_a_whole(command: str, told: str) -> None:
