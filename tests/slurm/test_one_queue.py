@@ -190,6 +190,17 @@ def in_line(run: Run) -> tuple[int, float, int]:
     return -run.priority, run.submit, int(run.job)
 
 
+def promised_s(head: Run, one: Run, runs: list[Run], most: int) -> float:
+    """When the first in line could start without ``one``, by the limits of what runs."""
+    running = [r for r in runs if r is not one and r.start <= one.start < r.end]
+    for at in sorted(r.start + r.limit for r in running):
+        left = [r for r in running if r.start + r.limit > at]
+        free = max(4 - sum(r.gpus for r in left if r.node == node) for node in NODES)
+        if head.gpus <= min(free, most - sum(r.gpus for r in left)):
+            return at
+    return one.start
+
+
 def delayed(
     runs: list[Run], most: int = 4 * len(NODES), slack_s: float = 4.0
 ) -> list[tuple[str, str]]:
@@ -207,6 +218,8 @@ def delayed(
         head = min(before, key=in_line, default=one)
         if head.start - slack_s <= one.start:
             continue  # none waits, or the first in line has just got its place
+        if one.start + one.limit <= promised_s(head, one, runs, most):
+            continue  # backfill: it had to end before, by its limit
         moments = {
             r.end + slack_s for r in runs if one.start < r.end + slack_s < head.start - slack_s
         }
