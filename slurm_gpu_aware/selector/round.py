@@ -20,6 +20,7 @@ from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.candidates import Candidates, Licences
 from slurm_gpu_aware.selector.containment import contained
 from slurm_gpu_aware.selector.due_dates import DueDates
+from slurm_gpu_aware.selector.ended_jobs import EndedJobs
 from slurm_gpu_aware.selector.estimates import Estimates
 from slurm_gpu_aware.selector.head_guard import HeadGuard, passes_gate
 from slurm_gpu_aware.selector.holding_pool import UNTRIED, HoldingPool, spare, stranded
@@ -45,7 +46,7 @@ from slurm_gpu_aware.selector.start_monitor import StartMonitor
 from slurm_gpu_aware.selector.turns import Turns
 from slurm_gpu_aware.selector.verdicts import Verdicts
 from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.records import ENDED, SlurmJob, SlurmReservation, split_arrays
+from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation, split_arrays
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ class Rounds:
         self._gate_held_until = gate_held_until
         self._pool = pool if pool is not None else HoldingPool(client, clock=clock, timer=timer)
         self.tracker = JobTracker(ledger)
-        self._gated, self._kept = GatedJobs(config.gate), KeptCandidates()
+        self._gated, self._kept, self._ended = GatedJobs(config.gate), KeptCandidates(), EndedJobs()
         self._interrupted = Interrupted(client, config.gate, self.tracker)
         self._comments = JobComments(client, config.gate, self.tracker)
         self._backoff = Backoff(config.selector.reuse_backoff_s, timer)
@@ -113,8 +114,6 @@ class Rounds:
         parts = self.policy, self.power, self.mover, self._postponements, self._due
         self._planner = RoundPlanner(*parts)
         self._promises, self._guard = Promises(), HeadGuard(client, config.gate.guard_head, timer)
-        self._over: Mapping[int, SlurmJob] = {}
-        """Record number -> job that had ended in the last round, no array task (`split_arrays`)."""
         self.ids: dict[int, str] = {}
         """Slurm's record number -> job id, as last read."""
 
@@ -136,8 +135,7 @@ class Rounds:
 
     def run(self) -> Outcome:
         """Run a round. Raises SourceError if Slurm does not answer."""
-        started = self._timer()
-        outcome = Outcome()
+        started, outcome = self._timer(), Outcome()
         self._ledger.hide(self._site.slurm().private_jobs)
         with contained("policy in force"):
             self._note_policy()
@@ -146,14 +144,13 @@ class Rounds:
         current = [job for job in pending if job.id not in view.outdated]
         with contained("orphans"):
             self._leaver.leave_orphans(current, view.now, view.split, gate_held=view.gate_held)
+        parked = [job.job for job in view.parked]
         with contained("holding pool"):
-            parked = [job.job for job in view.parked]
             self._pool.rescue(parked, self.tracker.asked_for_none)
             gated = {job.job.raw_id for job in view.gated if job.parked}
             ungated = [job for job in pending if job.raw_id not in gated]
             self._pool.free([*ungated, *stranded(parked, view.split)], view.split)
-        outcome.queued = len(view.parked)
-        due = bool(view.parked or view.released)
+        outcome.queued, due = len(parked), bool(view.parked or view.released)
         with contained("looks of power and moves"):
             due = due or self.power.looks() or self.mover.looks(view.gated, view.now)
         if due:
@@ -185,8 +182,7 @@ class Rounds:
     def _read(self) -> View:
         now, began = self._clock(), self._timer()
         self.start_monitor.round_begins()
-        everything = self._all_jobs()
-        jobs = self._without_over(everything)
+        jobs = self._ended.left_out(everything := self._all_jobs())
         reservations = self._client.reservations()
         with contained("guard of the head"):
             self._guard.take_over(reservations)
@@ -196,8 +192,7 @@ class Rounds:
             with contained("changes by owners"):
                 self._changes.settle(jobs, now)
             began = self._timer()
-            everything = self._all_jobs()
-            jobs = self._without_over(everything)
+            jobs = self._ended.left_out(everything := self._all_jobs())
         outdated = self.start_monitor.outdated(self._timer() - began)
         outdated |= {job.id for job in jobs if is_changed(job, gate)}
         with contained("records of requeued jobs"):
@@ -209,11 +204,7 @@ class Rounds:
         gated = self._gated.among(jobs)
         with contained("job tracker"), self._ledger.later():  # one transaction
             self.tracker.observe(jobs, gated, now, unread)
-            self._over = {
-                job.raw_id: job
-                for job in everything
-                if job.state in ENDED and job.array_id is None and job.id not in self.tracker.placed
-            }
+            self._ended.note(everything, self.tracker.placed)
         with contained("moves under way"):
             gated = self.mover.under_way.settle(gated, now)
         return View(
@@ -238,10 +229,6 @@ class Rounds:
             # Not before: a GPU that is free in an older record of its node may be taken by now.
             self._client.ask_ahead("nodes", "partitions")
         return jobs
-
-    def _without_over(self, jobs: Sequence[SlurmJob]) -> list[SlurmJob]:
-        """The jobs but those whose end an earlier round has read: a site has thousands of them."""
-        return [job for job in jobs if self._over.get(job.raw_id) is not job]
 
     def _candidates(self, view: View, profile: Profile | None) -> Candidates:
         """The jobs that this round may place, and the cluster as they find it."""
