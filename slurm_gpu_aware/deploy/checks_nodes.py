@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from glob import glob
 from pathlib import Path
 
 from slurm_gpu_aware.agent_reports import last_report, spool_file
@@ -17,7 +16,7 @@ from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok, skip
 from slurm_gpu_aware.deploy.files import shipped
 from slurm_gpu_aware.deploy.install import SCRIPT_KEYS
 from slurm_gpu_aware.deploy.node_files import ask_nodes, digest, idle_nodes
-from slurm_gpu_aware.deploy.site_scripts import calls, hook_line, read_script
+from slurm_gpu_aware.deploy.site_scripts import calls, hook_line, read_script, scripts_of
 from slurm_gpu_aware.slurm.conffile import BEGIN_RECORD
 from slurm_gpu_aware.slurm.hostlist import hostlist
 
@@ -38,7 +37,7 @@ def _scripts(g: DoctorContext) -> Iterator[Check]:
 
 def _scripts_of(g: DoctorContext, key: str) -> list[Path]:
     """Scripts of a setting, on this host."""
-    return [Path(file) for value in _values_of(g, key) for file in sorted(glob(value))]
+    return [path for value in _values_of(g, key) for path in scripts_of(value)]
 
 
 def _values_of(g: DoctorContext, key: str) -> list[str]:
