@@ -159,11 +159,11 @@ class SiteFiles:
             for name in record.names:
                 groups.setdefault(wanted(name), []).append(name)
             lines = [
-                _node_line(record, group, indices, model)
+                _node_pairs(record, group, indices, model)
                 for (indices, model), group in sorted(groups.items(), key=lambda g: len(g[0][0]))
             ]
-            unchanged = len(groups) == 1 and pairs_of(lines[0])[0][1:] == record.pairs[1:]
-            return None if unchanged else lines
+            unchanged = len(groups) == 1 and lines[0][1:] == record.pairs[1:]
+            return None if unchanged else [*map(render_pairs, lines)]
 
         return self.slurm.rewrite(ours)
 
@@ -284,10 +284,10 @@ def _gpus_of(gres: str) -> tuple[list[str | None], int, bool]:
     return [item.kind for item in gpus], sum(item.count for item in gpus), len(gpus) < len(items)
 
 
-def _node_line(
+def _node_pairs(
     record: _Record, group: Sequence[str], indices: tuple[int, ...], model: str | None
-) -> str:
-    """The line for some nodes of a record, with their index types and feature."""
+) -> Pairs:
+    """The keys and values for some nodes of a record, with their index types and feature."""
     out = _part(record, group)
     if indices:
         _set(out, ("gres",), "Gres", _with_types(record.values.get("gres", ""), indices))
@@ -296,7 +296,7 @@ def _node_line(
         if feature_of(model) not in words:
             value = ",".join([*words, feature_of(model)])
             _set(out, ("feature", "features"), "Features", value)
-    return render_pairs(out)
+    return out
 
 
 def _with_types(gres: str, indices: Sequence[int]) -> str:

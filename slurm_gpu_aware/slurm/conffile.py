@@ -179,6 +179,11 @@ class ConfFiles:
                 inside[-1].clear()
             text = "\n".join(chain.from_iterable(parts))
             if text != self.texts[path]:
+                if included(last := entries[-1].text) and not last[-1].isspace():
+                    raise SourceError(
+                        f"{path}: the last line, {quoted(last)}, has no end of line, so that Slurm"
+                        " reads on behind it (a fault of Slurm); add an empty line"
+                    )
                 out[path] = text
         return out
 

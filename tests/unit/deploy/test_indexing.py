@@ -249,3 +249,22 @@ def test_a_second_record_behind_our_marks_is_named(tmp_path: Path):
     path.write_text(path.read_text().replace("#| NodeName=old", "#| NodeName=x\n#| NodeName=old"))
     with pytest.raises(SourceError, match="more than one record"):
         again(tmp_path)
+
+
+def test_an_escaped_character_stays_escaped(tmp_path: Path):
+    conf = 'NodeName=n[1-2] Gres=gpu:2 Reason="x \\# 1"\n'
+    profile = {n: NodeGpus(n, (0, 1), None) for n in ("n1", "n2")}
+    found = site(tmp_path, conf, "", **profile)
+    assert found.texts((), features=True) == {}
+    apply(found, {"n2"})
+    assert {node["reason"] for node in records(tmp_path).values()} == {"x # 1"}
+    apply(again(tmp_path, **profile), set(), features=False)
+    assert (tmp_path / "slurm.conf").read_text() == conf
+
+
+def test_a_last_include_without_an_end_of_line_is_named(tmp_path: Path):
+    """slurmctld reads on behind such a line, into what longer lines have left in its buffer."""
+    (tmp_path / "more.conf").write_text("# none\n")
+    found = site(tmp_path, f"{CONF}Include more.conf", GRES)
+    with pytest.raises(SourceError, match=r"'Include more\.conf', has no end of line"):
+        found.texts({"n1"}, features=True)
