@@ -241,11 +241,11 @@ class Removal:
 
     def _remove_settings(self, how: Delivery) -> list[str]:
         """Change slurm.conf and let all daemons read it; return what has to be done by hand."""
-        conf = self._site.slurm_dir / "slurm.conf"
         found = self._local.read()
         plain = {} if found.indexed_by_us() else found.texts((), features=False)
         changes, _ = self.conf_changes(plain)
-        if not changes and not not_read_since(self._client.nodes(), conf.stat().st_mtime):
+        changed_s = max(path.stat().st_mtime for path in found.slurm.texts)
+        if not changes and not not_read_since(self._client.nodes(), changed_s):
             return []
         for change in changes:
             files.write(change, backup=False)
