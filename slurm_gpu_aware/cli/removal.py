@@ -78,11 +78,9 @@ def _preview(
 ) -> None:
     """Show all changes of files, and the steps."""
     plain = found.texts((), features=False)
-    conf = found.slurm.path
-    changes = [files.Change(path, text) for path, text in plain.items() if path != conf]
     in_filter = removal.filter_change()
-    of_conf, notes = removal.conf_changes(plain.get(conf))
-    changes += [*([in_filter] if in_filter else []), *of_conf]
+    of_conf, notes = removal.conf_changes(plain)
+    changes = [*([in_filter] if in_filter else []), *of_conf]
     for change in changes:
         click.echo(files.diff(change), nl=False, err=given["as_json"])
     nodes = found.indexed_by_us()

@@ -146,7 +146,7 @@ def _write(site: Site, output: Path | None, install: bool, yes: bool) -> None:
         last = "All files are up to date; nothing was written."
     elif install:
         last = (
-            f"Next: copy gres.conf, slurm.conf, prolog.d, epilog.d and"
+            f"Next: copy gres.conf, slurm.conf, what they include, prolog.d, epilog.d and"
             f" {work.clock_conf_path(site.config)} to all nodes if they do not share these folders;"
             " 'systemctl daemon-reload'; 'systemctl restart slurmctld'; 'scontrol reconfigure', so"
             " that the slurmds read them; 'systemctl enable --now gpu-aware-selectd'; 'gpu-aware"

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 
+from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.names import slot_of
+from slurm_gpu_aware.slurm.conf_grammar import fields_of, in_order, read_text, records_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,17 +25,17 @@ SHARED = "no clock is set on a node with shards or MPS: jobs share its GPUs"
 class NodeGres:
     """The gres.conf beside a slurm.conf (empty: the usual place), for one node.
 
-    A missing one says nothing; ``Include`` is not followed.
+    A missing one says nothing; slurmd does not start with a faulty one.
     """
 
     def __init__(self, slurm_conf: str, node: str) -> None:
         file = os.path.join(os.path.dirname(slurm_conf or SLURM_CONF), "gres.conf")
+        self._lines: list[dict[str, str]] = []
         try:
-            with open(file, encoding="utf-8", errors="replace") as stream:
-                text = stream.read()
-        except OSError:
-            text = ""
-        self._lines = [_fields(line) for line in text.replace("\\\n", " ").splitlines()]
+            for _, record, _ in in_order(file, _records):
+                self._lines.append(fields_of(record))
+        except SourceError:
+            pass
         self._node = node
 
     def shared(self) -> bool:
@@ -77,14 +79,8 @@ def agreed_gpus(
     return sorted(asked)
 
 
-def _fields(line: str) -> dict[str, str]:
-    """``Name = gpu Type=g0 # comment`` -> {"name": "gpu", "type": "g0"}."""
-    words = line.partition("#")[0].replace("=", " = ").split()
-    return {
-        words[at - 1].lower(): words[at + 1]
-        for at in range(1, len(words) - 1)
-        if words[at] == "=" and words[at - 1] != "=" and words[at + 1] != "="
-    }
+def _records(file: str) -> Iterator[tuple[str, None]]:
+    return ((record, None) for _, record in records_of(read_text(file)))
 
 
 def _is_for(line: dict[str, str], node: str) -> bool:
@@ -94,12 +90,11 @@ def _is_for(line: dict[str, str], node: str) -> bool:
     if not any(mark in names for mark in "[,"):
         return False
     # Late: it needs regular expressions.
-    from slurm_gpu_aware.errors import AwareError
     from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 
     try:
         return node in expand_hostlist(names)
-    except (AwareError, ValueError):
+    except (SourceError, ValueError):
         return True  # better no clock than one on a GPU of several jobs
 
 

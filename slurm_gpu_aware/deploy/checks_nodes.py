@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from glob import glob
 from pathlib import Path
 
 from slurm_gpu_aware.agent_reports import last_report, spool_file
@@ -17,8 +16,8 @@ from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok, skip
 from slurm_gpu_aware.deploy.files import shipped
 from slurm_gpu_aware.deploy.install import SCRIPT_KEYS
 from slurm_gpu_aware.deploy.node_files import ask_nodes, digest, idle_nodes
-from slurm_gpu_aware.deploy.site_scripts import calls, hook_line, read_script
-from slurm_gpu_aware.slurm.conffile import BEGIN_RECORD
+from slurm_gpu_aware.deploy.site_scripts import calls, hook_line, read_script, scripts_of
+from slurm_gpu_aware.slurm.conffile import BEGIN_RECORD, read_conf
 from slurm_gpu_aware.slurm.hostlist import hostlist
 
 _ON_NODES = ("Prolog", "Epilog")
@@ -38,7 +37,7 @@ def _scripts(g: DoctorContext) -> Iterator[Check]:
 
 def _scripts_of(g: DoctorContext, key: str) -> list[Path]:
     """Scripts of a setting, on this host."""
-    return [Path(file) for value in _values_of(g, key) for file in sorted(glob(value))]
+    return [path for value in _values_of(g, key) for path in scripts_of(value)]
 
 
 def _values_of(g: DoctorContext, key: str) -> list[str]:
@@ -87,8 +86,9 @@ def _nodes(g: DoctorContext) -> Iterator[Check]:
     conf = g.folder / "slurm.conf"
     name = "files of nodes"
     with_gpus = [node for node in g.nodes if node.gpus]
-    if conf.exists():
-        behind = hostlist(not_read_since(with_gpus, conf.stat().st_mtime))
+    if files := _conf_files(g):
+        changed_s = max(path.stat().st_mtime for path in files)
+        behind = hostlist(not_read_since(with_gpus, changed_s))
         if behind:
             found = f"slurmd has not read {conf} since it was changed: {behind}"
             yield warning(name, found, _COPY.format(g.folder))
@@ -116,6 +116,12 @@ def _nodes(g: DoctorContext) -> Iterator[Check]:
         yield ok(name, f"{len(here)} files as on the controller: {hostlist(there)}")
 
 
+def _conf_files(g: DoctorContext) -> tuple[Path, ...]:
+    """slurm.conf of this host with its includes; none if it has none. Raises SourceError."""
+    conf = g.folder / "slurm.conf"
+    return read_conf(conf).files if conf.exists() else ()
+
+
 def _files_of_nodes(g: DoctorContext) -> list[Path]:
     """Files of this host that the nodes read: slurm.conf, gres.conf, prolog and epilog."""
     scripts = [path for key in _ON_NODES for path in _scripts_of(g, key)]
@@ -129,7 +135,7 @@ def _files_of_nodes(g: DoctorContext) -> list[Path]:
     gres = g.folder / "gres.conf"
     # That of a site may differ from node to node; moved nodes have ours.
     ours_in_gres = [gres] if BEGIN_RECORD in (read_script(gres) or "") else []
-    return list(dict.fromkeys([g.folder / "slurm.conf", *ours_in_gres, *scripts, *called]))
+    return list(dict.fromkeys([*_conf_files(g), *ours_in_gres, *scripts, *called]))
 
 
 def _agents(g: DoctorContext) -> Iterator[Check]:

@@ -12,6 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from slurm_gpu_aware.deploy.node_records import (
+    devices_of,
+    gres_fields,
+    names_of,
+    nodes_of,
+    per_node,
+    without_features,
+)
 from slurm_gpu_aware.deploy.render import (
     NodeGpus,
     feature_of,
@@ -21,21 +29,22 @@ from slurm_gpu_aware.deploy.render import (
 )
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.names import index_type, slot_of
-from slurm_gpu_aware.slurm.conffile import (
-    ConfFiles,
-    Entry,
+from slurm_gpu_aware.slurm.conf_grammar import (
     Pairs,
-    block_alone,
     fields_of,
     pairs_of,
+    quoted_value,
     render_pairs,
 )
+from slurm_gpu_aware.slurm.conffile import ConfFiles, Entry, node_fields
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
 from slurm_gpu_aware.slurm.values import is_mig, parse_gres
 
 _DEVICE = re.compile(r"/dev/nvidia(\d+)\Z")
-_PARALLEL = frozenset({"nodeaddr", "nodehostname", "bcastaddr", "port"})
-"""Parameters of a NodeName line that hold one value per node."""
+_UNREAD = (
+    "{file}: nothing was written: Slurm would not read the new lines of {name} as meant; write one"
+    " line for the node, without repeated keys"
+)
 
 
 @dataclass(frozen=True)
@@ -75,7 +84,7 @@ class _Record(NamedTuple):
     names: list[str]
     pairs: Pairs
     values: dict[str, str]
-    """As `fields_of`, without NodeName, with the ``NodeName=DEFAULT`` lines before it."""
+    """As `node_fields`."""
 
 
 @dataclass(frozen=True)
@@ -101,13 +110,37 @@ class SiteFiles:
         ``features``: plain nodes also get the feature of their GPU model, so that a request by
         model matches both forms.
 
-        Raises SourceError if a record cannot be split.
+        Raises SourceError if a record cannot be split, or if Slurm would not read the result so.
         """
         chosen = frozenset(indexed)
         out = self._gres_texts(chosen) | self._slurm_texts(chosen, features)
-        out[self.slurm.path] = out.pop(self.slurm.path)
-        old = self.gres.texts | self.slurm.texts
-        return {path: text for path, text in out.items() if old.get(path) != text}
+        if self.slurm.path in out:
+            out[self.slurm.path] = out.pop(self.slurm.path)
+        if out:
+            self._read_back(out, chosen)
+        return out
+
+    def _read_back(self, changed: Mapping[Path, str], chosen: frozenset[str]) -> None:
+        """Raise SourceError unless Slurm would read the changed files as meant."""
+        slurm = ConfFiles(self.slurm.path, texts={**self.slurm.texts, **changed})
+        gres = ConfFiles(self.gres.path, texts={**self.gres.texts, **changed})
+        nodes, devices = nodes_of(slurm), devices_of(gres, self.nodes)
+        former = devices_of(self.gres, self.nodes, of_site=True)
+        wanted = nodes_of(self.slurm, of_site=True)
+        for name, node in self.nodes.items():
+            if name in chosen and node.indices:
+                wanted[name]["gres"] = _with_types(wanted[name].get("gres", ""), node.indices)
+                others = [values for values in former[name] if values["name"].lower() != "gpu"]
+                indexed = {(index_type(i), f"/dev/nvidia{i}") for i in node.indices}
+                gpus = {(d.get("type"), d.get("file")) for d in devices[name] if d not in others}
+                wrong = gpus != indexed or [d for d in devices[name] if d in others] != others
+            else:
+                wrong = devices[name] != former[name]
+            if wrong:
+                raise SourceError(_UNREAD.format(file=self.gres.path, name=name))
+        for name in {**wanted, **nodes}:
+            if without_features(nodes.get(name)) != without_features(wanted.get(name)):
+                raise SourceError(_UNREAD.format(file=self.slurm.path, name=name))
 
     def _slurm_texts(self, chosen: frozenset[str], features: bool) -> dict[Path, str]:
         defaults: dict[str, str] = {}
@@ -126,11 +159,11 @@ class SiteFiles:
             for name in record.names:
                 groups.setdefault(wanted(name), []).append(name)
             lines = [
-                _node_line(record, group, indices, model)
+                _node_pairs(record, group, indices, model)
                 for (indices, model), group in sorted(groups.items(), key=lambda g: len(g[0][0]))
             ]
-            unchanged = len(groups) == 1 and pairs_of(lines[0])[1:] == record.pairs[1:]
-            return None if unchanged else lines
+            unchanged = len(groups) == 1 and lines[0][1:] == record.pairs[1:]
+            return None if unchanged else [*map(render_pairs, lines)]
 
         return self.slurm.rewrite(ours)
 
@@ -138,9 +171,8 @@ class SiteFiles:
         described: set[str] = set()
 
         def ours(entry: Entry) -> list[str] | None:
-            pairs = pairs_of(entry.text)
-            keys = fields_of(entry.text)
-            names = _names(keys["nodename"]) if "nodename" in keys else list(self.nodes)
+            pairs, keys = pairs_of(entry.text)[0], gres_fields(entry.text)
+            names = names_of(keys["nodename"]) if "nodename" in keys else list(self.nodes)
             here = [n for n in names if n in chosen]
             rest = [n for n in names if n not in chosen]
             if not here:
@@ -150,21 +182,19 @@ class SiteFiles:
                     return None
                 off = f"NodeName={hostlist(here)} AutoDetect=off"
                 return [*(_rest(pairs, rest) if "nodename" in keys else [entry.text]), off]
-            if keys.get("name", "").lower() != "gpu" or "file" not in keys:
+            if keys.get("name", "").lower() != "gpu":
                 return None
+            if "file" not in keys:
+                return _rest(pairs, rest)
             described.update(here)
             return [*_rest(pairs, rest), *_device_lines(pairs, keys["file"], here)]
 
-        texts = self.gres.rewrite(ours)
+        self.gres.rewrite(ours)  # fills described
         alone = [
             self.profile.get(n, NodeGpus(n, self.nodes[n].indices))
             for n in sorted(chosen - described)
         ]
-        if alone:
-            text = texts[self.gres.path]
-            end = "" if not text or text.endswith("\n") else "\n"
-            texts[self.gres.path] = text + end + block_alone(gres_lines(alone))
-        return texts
+        return self.gres.rewrite(ours, gres_lines(alone))
 
 
 def read_site(slurm_conf: Path, gres_conf: Path, profile: Mapping[str, NodeGpus]) -> SiteFiles:
@@ -182,9 +212,8 @@ def read_site(slurm_conf: Path, gres_conf: Path, profile: Mapping[str, NodeGpus]
             continue
         for name in record.names:
             read.setdefault(name, _NodeLines()).gres = record.values.get("gres", "")
-        for line in entry.ours or ():
-            values = fields_of(line)
-            for name in _names(values["nodename"]):
+        for values in map(fields_of, entry.effective() if entry.ours else ()):
+            for name in names_of(values["nodename"]):
                 read.setdefault(name, _NodeLines()).now = values.get("gres", "")
     _read_devices(gres, read)
     forms = {name: _form(lines, profile.get(name)) for name, lines in read.items()}
@@ -194,23 +223,18 @@ def read_site(slurm_conf: Path, gres_conf: Path, profile: Mapping[str, NodeGpus]
 
 def _node_record(entry: Entry, defaults: dict[str, str]) -> _Record | None:
     """The NodeName line of the site; None: another line, or one that changes ``defaults``."""
-    pairs = pairs_of(entry.text)
-    if not pairs or pairs[0][0].lower() != "nodename":
+    values = node_fields(entry.text, defaults)
+    if values is None:
         return None
-    values = fields_of(entry.text)
-    name = values.pop("nodename")
-    if name.upper() == "DEFAULT":
-        defaults |= values
-        return None
-    return _Record(_names(name), pairs, {**defaults, **values})
+    return _Record(names_of(values["nodename"]), pairs_of(entry.text)[0], values)
 
 
 def _read_devices(gres: ConfFiles, read: dict[str, _NodeLines]) -> None:
     for entry in gres.records():
-        keys = fields_of(entry.text)
+        keys = gres_fields(entry.text)
         if "name" not in keys:
             continue
-        here = _names(keys["nodename"]) if "nodename" in keys else list(read)
+        here = names_of(keys["nodename"]) if "nodename" in keys else list(read)
         for node in (read[name] for name in here if name in read):
             if keys["name"].lower() in ("mps", "shard") or "multiplefiles" in keys:
                 node.problem = "its GPUs are shared or partitioned (MPS, shards, MIG)"
@@ -260,30 +284,34 @@ def _gpus_of(gres: str) -> tuple[list[str | None], int, bool]:
     return [item.kind for item in gpus], sum(item.count for item in gpus), len(gpus) < len(items)
 
 
-def _node_line(
+def _node_pairs(
     record: _Record, group: Sequence[str], indices: tuple[int, ...], model: str | None
-) -> str:
-    """The line for some nodes of a record, with their index types and feature."""
+) -> Pairs:
+    """The keys and values for some nodes of a record, with their index types and feature."""
     out = _part(record, group)
     if indices:
-        entries = record.values.get("gres", "").split(",")
-        others = [item for item in entries if item and item.split(":")[0].lower() != "gpu"]
-        _set(out, ("gres",), "Gres", ",".join([*index_gres(indices), *others]))
+        _set(out, ("gres",), "Gres", _with_types(record.values.get("gres", ""), indices))
     if model is not None:
-        have = record.values.get("features") or record.values.get("feature") or ""
-        words = [w for w in have.split(",") if w]
+        words = [w for w in record.values.get("features", "").split(",") if w]
         if feature_of(model) not in words:
             value = ",".join([*words, feature_of(model)])
             _set(out, ("feature", "features"), "Features", value)
-    return render_pairs(out)
+    return out
+
+
+def _with_types(gres: str, indices: Sequence[int]) -> str:
+    """A value of ``Gres=`` with one type per GPU."""
+    others = [item for item in gres.split(",") if item and item.split(":")[0].lower() != "gpu"]
+    return ",".join([*index_gres(indices), *others])
 
 
 def _set(pairs: Pairs, keys: tuple[str, ...], new_key: str, value: str) -> None:
-    for i, (key, _) in enumerate(pairs):
-        if key.lower() in keys:
-            pairs[i] = (key, value)
-            return
-    pairs.append((new_key, value))
+    """Set the value in the place of the first of the keys, and drop the others."""
+    there = [pair for pair in pairs if pair[0].lower() in keys]
+    at = pairs.index(there[0]) if there else len(pairs)
+    pairs[at : at + 1] = [(there[0][0] if there else new_key, quoted_value(value))]
+    for pair in there[1:]:
+        pairs.remove(pair)
 
 
 def _part(record: _Record, group: Sequence[str]) -> Pairs:
@@ -294,8 +322,8 @@ def _part(record: _Record, group: Sequence[str]) -> Pairs:
     out = [("NodeName", _short(group))]
     for key, value in record.pairs[1:]:
         part = value
-        if key.lower() in _PARALLEL and ("[" in value or "," in value):
-            values = _names(value)
+        values = per_node(key.lower(), value)
+        if len(values) > 1:
             if len(values) != len(names):
                 raise SourceError(
                     f"slurm.conf: NodeName={hostlist(names)}: {key}={value} has {len(values)}"
@@ -312,14 +340,10 @@ def _short(names: Sequence[str]) -> str:
     return text if expand_hostlist(text) == tuple(names) else ",".join(names)
 
 
-def _names(text: str) -> list[str]:
-    return list(expand_hostlist(text.strip('"')))
-
-
 def _devices(files: str) -> dict[str, int]:
     """``/dev/nvidia[0-1],/dev/nvidia3`` -> device and minor number. Raises SourceError."""
     devices = {}
-    marked = files.strip('"').replace("/", "..")  # a host list must not contain slashes
+    marked = files.replace("/", "..")  # a host list must not contain slashes
     for name in expand_hostlist(marked):
         path = name.replace("..", "/")
         match = _DEVICE.match(path)
@@ -340,9 +364,9 @@ def _rest(pairs: Pairs, names: Sequence[str]) -> list[str]:
 def _device_lines(pairs: Pairs, files: str, names: Sequence[str]) -> list[str]:
     """One line with its own type per device."""
     devices = _devices(files)
-    dropped = {"nodename", "name", "type", "file", "count"}
+    dropped = {"nodename", "name", "type", "file", "files", "count"}
     if len(devices) > 1:  # a list of links applies to one device
-        dropped.add("links")
+        dropped |= {"link", "links"}
     others = [(key, value) for key, value in pairs if key.lower() not in dropped]
     head = [("NodeName", _short(names)), ("Name", "gpu")]
     return [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_gpu_aware.clock_conf import ACCOUNTS, NO_ACCOUNTS
@@ -23,9 +24,10 @@ from slurm_gpu_aware.deploy.files import (
     shipped_lua,
 )
 from slurm_gpu_aware.deploy.site import Site
-from slurm_gpu_aware.deploy.site_scripts import calls, join_lines, loads_filter, read_script
+from slurm_gpu_aware.deploy.site_scripts import join_lines, loads_filter
 from slurm_gpu_aware.slurm.accounting import gaps_of
-from slurm_gpu_aware.slurm.conffile import edit_settings, fields_of, outside_block, replace_block
+from slurm_gpu_aware.slurm.conf_grammar import fields_of
+from slurm_gpu_aware.slurm.conffile import ConfFiles, Entry, edit_settings, setting_line
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
 
 SCRIPT_KEYS = {"prolog.d": "Prolog", "epilog.d": "Epilog", "resv.d": "ResvProlog"}
@@ -41,9 +43,10 @@ Plan = tuple[list[Change], list[str]]
 def for_output(site: Site, folder: Path) -> Plan:
     """All files, separately for review, under ``folder``."""
     settings = _settings(site)
-    lines = [f"{key}={value}" for key, value in settings.values.items()]
+    lines = [setting_line(key, value) for key, value in settings.values.items()]
     text = "# Merge into slurm.conf.\n" + "\n".join(lines) + "\n"
     changes = []
+    unknown: list[str] = []
     if site.nodes:
         text += "\n# Into the NodeName lines; on a node with GPUs only while it is drained.\n"
         text += "".join(f"# {line}\n" for line in render.node_lines(site.nodes))
@@ -52,11 +55,16 @@ def for_output(site: Site, folder: Path) -> Plan:
     changes += [
         Change(folder / "slurm.conf.lines", text),
         Change(folder / "clock.conf", render.clock_conf(_COMMANDS / "gpu-aware-clock", site.user)),
-        *_own_files(site, folder, folder / "systemd"),
+        *_own_files(site, folder, folder / "systemd", unknown),
         Change(folder / OWN_FILTER, shipped_lua(OWN_FILTER)),
     ]
     if site.config.setup.cli_filter:
         changes.append(Change(folder / CLI_FILTER, shipped_lua(OUR_CLI_FILTER)))
+    if unknown:
+        settings.notes.append(
+            f"{', '.join(unknown)}: no user of this host, so {LUA_CONF} lacks the uid among its"
+            " operators; 'gpu-aware setup --install' on the controller writes it"
+        )
     return changes, settings.notes
 
 
@@ -74,16 +82,16 @@ def in_place(site: Site) -> Plan:
     if site.config.setup.cli_filter:
         changes += _client_filter(site, notes)
     changes += _gres(site, notes)
-    conf = site.text("slurm.conf")
-    if conf is None:
+    conf = site.slurm_dir / "slurm.conf"
+    if not conf.exists():
         notes.append(
             f"{site.slurm_dir}/slurm.conf does not exist; run setup on the controller, or merge"
             " slurm.conf.lines of --output by hand"
         )
     else:
         # Last, because it refers to the other files.
-        changed = edit_settings(conf, settings.values)
-        changes.append(Change(site.slurm_dir / "slurm.conf", changed))
+        changed = edit_settings(ConfFiles(conf, checked=False), settings.values)
+        changes += [Change(path, changed[path]) for path in sorted(changed, key=conf.__eq__)]
     return changes, notes
 
 
@@ -93,7 +101,6 @@ def _settings(site: Site) -> render.Settings:
         key: str(site.slurm_dir / kind / source.name)
         for kind, key in SCRIPT_KEYS.items()
         for source in shipped(kind)
-        if not _runs(site.conf.get(key), site.slurm_dir / kind / source.name)
     }
     settings = render.slurm_settings(site.config, site.conf, scripts)
     if site.text("slurm.conf") is not None:
@@ -106,17 +113,14 @@ def _settings(site: Site) -> render.Settings:
     return settings
 
 
-def _runs(own: str | None, script: Path) -> bool:
-    """Whether the site's own script runs ours already."""
-    return own not in (None, str(script)) and calls(read_script(Path(own or "")) or "", script)
-
-
-def _own_files(site: Site, folder: Path, unit_dir: Path) -> list[Change]:
+def _own_files(
+    site: Site, folder: Path, unit_dir: Path, unknown: list[str] | None = None
+) -> list[Change]:
     """Files that belong to slurm-gpu-aware: scripts, filter with its configuration, units."""
     return [
         *(_copy(file, folder / kind, 0o755) for kind in SCRIPT_KEYS for file in shipped(kind)),
         *(_copy(file, folder) for file in filter_files()),
-        Change(folder / LUA_CONF, _lua_conf(site)),
+        Change(folder / LUA_CONF, _lua_conf(site, unknown)),
         *_units(site, unit_dir),
     ]
 
@@ -184,20 +188,21 @@ def _gres(site: Site, notes: list[str]) -> list[Change]:
     if absent:
         lines = "; ".join(render.node_lines(absent))
         notes.append(f"slurm.conf has no GPUs on these nodes; add to their lines: {lines}")
-    text = site.text("gres.conf") or ""
-    lines_of_site = [fields_of(line.split("#", 1)[0]) for line in outside_block(text)]
+    gres = ConfFiles(site.slurm_dir / "gres.conf", missing_ok=True, checked=False)
+    of_site = (fields_of(record) for record, entry in gres.effective if not entry.in_block)
     described = {
         name
-        for fields in lines_of_site
+        for fields in of_site
         if fields.get("name", "").lower() == "gpu"
         for name in expand_hostlist(fields.get("nodename", ""))
     }
     ours = [n for n in site.nodes if indexed.get(n.name) and n.name not in described]
-    changed = replace_block(text, render.gres_lines(ours))
-    return [Change(site.slurm_dir / "gres.conf", changed)] if changed != text else []
+    block: dict[Entry, Sequence[str]] = dict.fromkeys(gres.block(), ())
+    changed = gres.with_lines(block, render.gres_lines(ours))
+    return [Change(path, text) for path, text in changed.items()]
 
 
-def _lua_conf(site: Site) -> str:
+def _lua_conf(site: Site, unknown: list[str] | None) -> str:
     models = {n.model for n in site.nodes if n.model} - _unfeatured(site)
     with_gpus = [node for node in site.conf_nodes.values() if node.has_gpus]
     cpus = [node.cpus for node in with_gpus] or [0]
@@ -212,6 +217,7 @@ def _lua_conf(site: Site) -> str:
             "memory_mb": max(memory_mb) if all(memory_mb) else 0,
             "shards": max((node.shards for node in with_gpus), default=0),
         },
+        unknown,
     )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from slurm_gpu_aware.config.tuned import tuned_path
@@ -21,7 +23,8 @@ from slurm_gpu_aware.deploy.install import SCRIPT_KEYS, clock_conf_path, filter_
 from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.deploy.site_scripts import without_join
 from slurm_gpu_aware.gate.holding_pool import LICENCE
-from slurm_gpu_aware.slurm.conffile import SlurmConf, outside_block, read_conf, take_back_settings
+from slurm_gpu_aware.slurm.conf_grammar import read_text
+from slurm_gpu_aware.slurm.conffile import ConfFiles, SlurmConf, content_of, take_back_settings
 from slurm_gpu_aware.store.ownership import REMOVAL_STATE, ROLLOUT_STATE
 
 BACKUP = ".before-gpu-aware"
@@ -66,7 +69,7 @@ def own_files(site: Site) -> OwnFiles:
         files.append(slurm_dir / OWN_FILTER)
     if site.text(CLI_FILTER) == shipped_lua(OUR_CLI_FILTER):
         files.append(slurm_dir / CLI_FILTER)
-    named = " ".join(site.conf.settings.values())
+    named = {*site.conf.settings.values(), *chain(*site.conf.repeated.values())}
     hook_folders = [slurm_dir / kind for kind in SCRIPT_KEYS]
     folders = [
         *(f for f in hook_folders if f"{f}/*" not in named),
@@ -96,6 +99,7 @@ def kept_backups(site: Site) -> dict[Path, bool]:
     """First versions that setup has kept -> whether the file is the same again, or ours."""
     folders = {site.slurm_dir, site.unit_dir, clock_conf_path(site.config).parent}
     folders |= {site.slurm_dir / kind for kind in SCRIPT_KEYS}
+    folders |= {path.resolve().parent for path in site.conf.files}
     ours = set(own_files(site).files)
     found = {}
     for backup in (
@@ -115,59 +119,62 @@ def commands_here() -> tuple[Path, list[Path]]:
     return prefix, [link for link in links if link.readlink().is_relative_to(prefix)]
 
 
-def conf_without_settings(site: Site, text: str) -> tuple[str, list[str]]:
-    """slurm.conf without the settings that setup has added, and notes on what stays.
+def conf_without_settings(
+    site: Site, plain: Mapping[Path, str]
+) -> tuple[dict[Path, str], list[str]]:
+    """Changed files without the settings that setup has added, and notes on what stays.
 
-    The first version (``slurm.conf.before-gpu-aware``) says what the site had. Without it only what
-    is certainly ours goes.
+    ``plain``: texts of files with plain nodes. The first versions (``NAME.before-gpu-aware``) say
+    what the site had. Without them only what is certainly ours goes.
     """
-    first = site.slurm_dir / f"slurm.conf{BACKUP}"
-    had = read_conf(first) if first.is_file() else None
-    old = first.read_text(encoding="utf-8", errors="surrogateescape") if had else ""
-    in_place = {line.partition("=")[0].strip().lower() for line in outside_block(text)}
-    wanted: dict[str, str | None] = {}
-    for key, value in _settings_of_site(site, had).items():
-        inherited = had is not None and value is not None and had.get(key) == value
-        wanted[key] = None if inherited and key.lower() not in in_place else value
-    changed = take_back_settings(text, wanted, old)
+    conf = ConfFiles(site.slurm_dir / "slurm.conf", checked=False, texts=plain)
+    first = {path: Path(f"{path.resolve()}{BACKUP}") for path in conf.texts}
+    old = {path: read_text(str(backup)) for path, backup in first.items() if backup.is_file()}
+    before, had = None, None
+    if conf.path in old or (old and not conf.block()):
+        before = ConfFiles(conf.path, checked=False, texts={**conf.texts, **old})
+        had = content_of(before)
+    changed = take_back_settings(conf, _value_of_site(site, had), before)
     notes = []
-    if had is None and changed != text:
+    if before is None and changed:
         notes.append(
-            f"{first} is gone, so it is not known what slurm.conf had before: the plugins,"
-            " SchedulerParameters and JobCompType stay"
+            f"{first[conf.path]} is gone, so it is not known what slurm.conf had before: the"
+            " plugins, SchedulerParameters and JobCompType stay"
         )
     return changed, notes
 
 
-def _settings_of_site(site: Site, had: SlurmConf | None) -> dict[str, str | None]:
-    """Settings that setup changes, as the site would have them now; None: no such setting."""
+def _value_of_site(site: Site, had: SlurmConf | None) -> Callable[[str, str], str | None]:
+    """(key in lower case, value) -> the value as the site would have it; None: no such setting."""
     config, conf = site.config, site.conf
-    ours = {"Licenses": {config.gate.licence: "", LICENCE: ""}}
+    ours = {"licenses": {config.gate.licence: "", LICENCE: ""}}
+    whole: dict[tuple[str, str], str | None] = {
+        (key.lower(), str(site.slurm_dir / kind / source.name)): None
+        for kind, key in SCRIPT_KEYS.items()
+        for source in shipped(kind)
+    }
     if had is not None:
-        ours |= {key: {"lua": "lua"} for key in ("JobSubmitPlugins", "CliFilterPlugins")}
-        ours["SchedulerParameters"] = {n: f"{n}={v}" for n, (v, _) in render.SCHEDULER.items()}
+        ours |= {key: {"lua": "lua"} for key in ("jobsubmitplugins", "clifilterplugins")}
+        ours["schedulerparameters"] = {n: f"{n}={v}" for n, (v, _) in render.SCHEDULER.items()}
         if not any(node.has_gpus for node in site.conf_nodes.values()):
-            ours["GresTypes"] = {"gpu": "gpu"}
-    wanted: dict[str, str | None] = {}
-    for key, words in ours.items():
-        value = conf.get(key)
-        if value is None:
-            continue
+            ours["grestypes"] = {"gpu": "gpu"}
+        written = ("jobcomp/filetxt", str(config.events.jobcomp_file))
+        keys = ("jobcomptype", "jobcomploc")
+        if tuple(map(conf.get, keys)) == written and had.get("JobCompType") != written[0]:
+            whole |= {both: had.get(both[0]) for both in zip(keys, written, strict=True)}
+
+    def value_of_site(key: str, value: str) -> str | None:
         before = {_name(word) for word in ((had and had.get(key)) or "").split(",")}
+        words = [word for word in value.split(",") if word]
         kept = [
             word
-            for word in value.split(",")
-            if word and not _is_added(word, words, before if key != "Licenses" else set())
+            for word in words
+            if not _is_added(word, ours.get(key, {}), before if key != "licenses" else set())
         ]
-        wanted[key] = ",".join(kept) or None
-    for kind, key in SCRIPT_KEYS.items():
-        if conf.get(key) in {str(site.slurm_dir / kind / source.name) for source in shipped(kind)}:
-            wanted[key] = None
-    log = str(config.events.jobcomp_file)
-    mine = (conf.get("JobCompType"), conf.get("JobCompLoc")) == ("jobcomp/filetxt", log)
-    if had is not None and mine and had.get("JobCompType") != "jobcomp/filetxt":
-        wanted |= {key: had.get(key) for key in ("JobCompType", "JobCompLoc")}
-    return wanted
+        own = value if kept == words else ",".join(kept) or None
+        return whole.get((key, value), own)
+
+    return value_of_site
 
 
 def _is_added(word: str, ours: dict[str, str], before: set[str]) -> bool:

@@ -42,7 +42,13 @@ from slurm_gpu_aware.deploy.render import feature_of
 from slurm_gpu_aware.deploy.returned_types import return_types
 from slurm_gpu_aware.deploy.rollout_site import LocalSite
 from slurm_gpu_aware.deploy.site import Site
-from slurm_gpu_aware.deploy.site_scripts import names_us, read_script, without_calls, without_join
+from slurm_gpu_aware.deploy.site_scripts import (
+    names_us,
+    read_script,
+    scripts_of,
+    without_calls,
+    without_join,
+)
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import EXTRA_CLOCK, HOLDING_POOL
 from slurm_gpu_aware.gate.admin_comment import BOUND, marker_of
@@ -105,14 +111,15 @@ class Removal:
             raise SourceError(_by_hand(path, lines))
         return files.Change(path, changed) if changed != text else None
 
-    def conf_changes(self, slurm_conf: str | None = None) -> tuple[list[files.Change], list[str]]:
+    def conf_changes(self, plain: Mapping[Path, str]) -> tuple[list[files.Change], list[str]]:
         """The site's Prolog, Epilog, cli_filter.lua and slurm.conf without us, this last; notes.
 
-        ``slurm_conf``: its text with plain nodes; None: as it is. Raises SourceError if a script
-        runs ours in a form that is not known.
+        ``plain``: changed files with plain nodes. Raises SourceError if a script runs ours in a
+        form that is not known.
         """
         changes = []
-        scripts = [Path(self._site.conf.get(key) or "") for key in SCRIPT_KEYS.values()]
+        values = (value for key in SCRIPT_KEYS.values() for value in self._site.conf.all(key))
+        scripts = [path for value in values for path in scripts_of(value)]
         ours = own_files(self._site).files
         for path in [*scripts, self._site.slurm_dir / files.CLI_FILTER]:
             text = read_script(path) if path.is_file() else None
@@ -124,12 +131,10 @@ class Removal:
                 raise SourceError(_by_hand(path, lines))
             if changed != text:
                 changes.append(files.Change(path, changed))
-        conf = self._site.text("slurm.conf") if slurm_conf is None else slurm_conf
-        if conf is None:
-            raise SourceError(f"{self._site.slurm_dir}/slurm.conf: no such file")
-        changed, notes = conf_without_settings(self._site, conf)
-        if changed != conf or slurm_conf is not None:
-            changes.append(files.Change(self._site.slurm_dir / "slurm.conf", changed))
+        settings, notes = conf_without_settings(self._site, plain)
+        texts = {**plain, **settings}
+        last = (self._site.slurm_dir / "slurm.conf").__eq__
+        changes += [files.Change(path, texts[path]) for path in sorted(texts, key=last)]
         return [change for change in changes if files.diff(change)], notes
 
     # -- steps ---------------------------------------------------------------------------------
@@ -236,12 +241,11 @@ class Removal:
 
     def _remove_settings(self, how: Delivery) -> list[str]:
         """Change slurm.conf and let all daemons read it; return what has to be done by hand."""
-        conf = self._site.slurm_dir / "slurm.conf"
         found = self._local.read()
         plain = {} if found.indexed_by_us() else found.texts((), features=False)
-        changes, _ = self.conf_changes(plain.pop(conf, None))
-        changes = [*(files.Change(path, text) for path, text in plain.items()), *changes]
-        if not changes and not not_read_since(self._client.nodes(), conf.stat().st_mtime):
+        changes, _ = self.conf_changes(plain)
+        changed_s = max(path.stat().st_mtime for path in found.slurm.texts)
+        if not changes and not not_read_since(self._client.nodes(), changed_s):
             return []
         for change in changes:
             files.write(change, backup=False)

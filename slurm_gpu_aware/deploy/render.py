@@ -16,7 +16,7 @@ from typing import NamedTuple
 from slurm_gpu_aware import filter_rules as rules
 from slurm_gpu_aware.clock_conf import ACCOUNTS
 from slurm_gpu_aware.config.settings import DEFAULT_PATH, Config
-from slurm_gpu_aware.deploy.site_scripts import hook_line
+from slurm_gpu_aware.deploy.site_scripts import hook_line, runs
 from slurm_gpu_aware.errors import ConfigError
 from slurm_gpu_aware.gate.holding_pool import LICENCE, LICENCE_COUNT
 from slurm_gpu_aware.names import index_type, slot_of
@@ -136,12 +136,13 @@ def slurm_settings(config: Config, current: SlurmConf, scripts: Mapping[str, str
             " seconds; remove it if the site can do without"
         )
     for key, path in scripts.items():
-        have = current.get(key)
-        if have is None or have == path:
+        have = current.all(key)
+        if not have or path in have:
             values[key] = path
-        elif have != f"{Path(path).parent}/*":
+        elif not any(runs(value, Path(path)) for value in have):
+            lines = " ".join(f"{key}={value}" for value in have)
             notes.append(
-                f"{key}={have} stays; without a line more {WITHOUT[key]}; before its last exit:\n"
+                f"{lines} stays; without a line more {WITHOUT[key]}; before its last exit:\n"
                 f"{hook_line(Path(path))}"
             )
     wanted = config.events.jobcomp_file
@@ -214,13 +215,14 @@ def lua_conf(
     slurm_user: str,
     models: Iterable[str],
     largest: Mapping[str, int],
+    unknown: list[str] | None = None,
 ) -> str:
     """``gpu_aware_conf.lua``: the configuration of the filter in slurmctld; see `filter_table`.
 
     ``largest``: ``gpus``, ``cpus``, ``memory_mb`` -> maximum of the nodes with GPUs, ``shards`` ->
     of their GPUs; 0: unknown.
     """
-    table = filter_table(config, slurm_user, models)
+    table = filter_table(config, slurm_user, models, unknown)
     known = {what: count for what, count in largest.items() if count}
     if shards := known.pop("shards", 0):
         table["max_shards_per_gpu"] = shards
@@ -229,11 +231,16 @@ def lua_conf(
     return f"{head}return {lua_value(table)}\n"
 
 
-def filter_table(config: Config, slurm_user: str, models: Iterable[str] = ()) -> dict[str, object]:
+def filter_table(
+    config: Config,
+    slurm_user: str,
+    models: Iterable[str] = (),
+    unknown: list[str] | None = None,
+) -> dict[str, object]:
     """The part of the filter's configuration that does not depend on the nodes.
 
-    ``models`` are node features, so that ``gpu:a100:1`` becomes a constraint. Raises ConfigError
-    if an operator or SlurmUser is no user of this host.
+    ``models`` are node features, so that ``gpu:a100:1`` becomes a constraint. An operator or
+    SlurmUser that is no user of this host is appended to ``unknown``, or raises ConfigError.
     """
     return {
         "classes": config.site.classes,
@@ -246,11 +253,11 @@ def filter_table(config: Config, slurm_user: str, models: Iterable[str] = ()) ->
         "submit_file": str(config.events.submit_file),
         "models": sorted(models),
         "park_uncommented": config.site.park_uncommented,
-        "operators": _operators(config, slurm_user),
+        "operators": _operators(config, slurm_user, unknown),
     }
 
 
-def _operators(config: Config, slurm_user: str) -> list[int]:
+def _operators(config: Config, slurm_user: str, unknown: list[str] | None) -> list[int]:
     """User ids that pass all checks of the filter: root, SlurmUser (the selector), operators."""
     uids = {0}
     for name in (slurm_user, *config.site.operators):
@@ -258,6 +265,9 @@ def _operators(config: Config, slurm_user: str) -> list[int]:
             number = name.isascii() and name.isdigit()
             uids.add(int(name) if number else pwd.getpwnam(name).pw_uid)
         except KeyError:
+            if unknown is not None:
+                unknown.append(name)
+                continue
             where = f"{config.source or DEFAULT_PATH}: site.operators"
             if name == slurm_user:
                 where = "slurm.conf: SlurmUser"

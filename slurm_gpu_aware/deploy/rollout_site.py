@@ -64,8 +64,8 @@ class LocalSite:
 
     def check_writable(self) -> None:
         """Raise SourceError if the files cannot be changed, before a node is drained."""
-        for name in ("slurm.conf", "gres.conf"):
-            path = (self._dir / name).resolve()
+        found = self.read()
+        for path in (name.resolve() for name in (*found.slurm.texts, *found.gres.texts)):
             target = path if path.exists() else path.parent
             if not os.access(target, os.W_OK) or not os.access(path.parent, os.W_OK):
                 raise SourceError(f"{path} cannot be written; run this as root on the controller")

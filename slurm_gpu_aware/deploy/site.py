@@ -124,7 +124,7 @@ def _conf_node(record: Mapping[str, str]) -> ConfNode:
     return ConfNode(
         has_gpus=bool(kinds),
         indexed=bool(kinds) and all(slot_of(kind) is not None for kind in kinds),
-        features=tuple((record.get("features") or record.get("feature") or "").split(",")),
+        features=tuple(record.get("features", "").split(",")),
         sockets=sockets,
         cores_per_socket=cores,
         cpus=max(number("cpus"), number("procs"), (sockets or boards) * threads),

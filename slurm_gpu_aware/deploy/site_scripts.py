@@ -6,6 +6,8 @@ They are printed for the administrator to add, recognised by doctor, and taken o
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatchcase
+from glob import glob
 from pathlib import Path
 
 from slurm_gpu_aware.errors import SourceError
@@ -60,6 +62,18 @@ def read_script(path: Path) -> str | None:
     except OSError as exc:
         raise SourceError(f"{path}: cannot be read: {exc.strerror}") from None
     return data.decode("utf-8", "surrogateescape") if len(data) <= MAX_BYTES else None
+
+
+def scripts_of(value: str) -> list[Path]:
+    """Scripts of this host that a value of Prolog names, which may be a pattern."""
+    return [Path(file) for file in sorted(glob(value))]
+
+
+def runs(value: str, script: Path) -> bool:
+    """Whether a value of Prolog runs our script: as one of its pattern, or by a call in another."""
+    in_folder = value.count("/") == str(script).count("/") and fnmatchcase(str(script), value)
+    others = (read_script(path) or "" for path in scripts_of(value) if path != script)
+    return value != str(script) and (in_folder or any(calls(text, script) for text in others))
 
 
 def calls(text: str, script: Path) -> bool:

@@ -1,20 +1,33 @@
 """Reader and editor of slurm.conf and gres.conf that keeps the site's lines, order and spelling.
 
-Settings are set in their place, or in one block of ours at the end of the file. A changed record
-becomes a block of its own: the site's lines, each behind ``#|``, then the lines that hold instead.
-Without the block the file is what it was, byte for byte. The end of such a block has a checksum of
-our lines, so that a change by hand is never overwritten.
+Settings are set in the record that counts, or in one block of ours at the end of the file. A
+changed record of nodes becomes a block of its own: the site's lines, each behind ``#|``, then the
+lines that hold instead. Without the blocks the file is what it was, byte for byte. The end of a
+block of nodes has a checksum of our lines, so that a change by hand is never overwritten. Each
+change is read back as Slurm would, before a file is written.
 """
 
 from __future__ import annotations
 
-import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
+from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm.conf_grammar import (
+    fields_of,
+    in_order,
+    included,
+    pairs_of,
+    quoted_value,
+    read_text,
+    records_of,
+    render_pairs,
+    unquoted,
+)
 
 BEGIN = "# BEGIN gpu-aware (written by gpu-aware setup; edit above or below)"
 END = "# END gpu-aware"
@@ -23,34 +36,18 @@ BEGIN_RECORD = "# BEGIN gpu-aware nodes"
 _BEGIN_LINE = f"{BEGIN_RECORD}: instead of the lines behind '#|', by 'gpu-aware setup --roll'"
 _END_RECORD = "# END gpu-aware nodes"
 _ORIGIN = "#|"
-_PAIR = re.compile(r'([A-Za-z][A-Za-z0-9_]*)\s*(\+?=)\s*("[^"]*"|\S*)')
-_SETTING = re.compile(r"\s*([A-Za-z][A-Za-z0-9_]*)\s*=\s*(.*?)\s*\Z")
-_RECORDS = frozenset({"nodename", "partitionname", "downnodes", "nodeset", "frontendname"})
-_MAX_DEPTH = 8
-
-Pairs = list[tuple[str, str]]
-"""Key as the site spells it, value with its quotes."""
-
-
-def pairs_of(line: str) -> Pairs:
-    """Keys and values of a record."""
-    return [(key, value) for key, _, value in _PAIR.findall(line)]
-
-
-def render_pairs(pairs: Pairs) -> str:
-    """The record of keys and values; the inverse of `pairs_of`."""
-    return " ".join(f"{key}={value}" for key, value in pairs)
-
-
-def fields_of(line: str) -> dict[str, str]:
-    """Keys of a record in lower case -> values without quotes."""
-    return {key.lower(): value.strip('"') for key, value in pairs_of(line)}
+_RECORDS = frozenset(
+    {"nodename", "partitionname", "downnodes", "nodeset", "frontendname", "poweraction", "name"}
+)
+"""First keys of records with several keys; after another key Slurm reads nothing more."""
+REPEATED = frozenset({"prolog", "epilog", "prologslurmctld", "epilogslurmctld", "slurmctldhost"})
+"""Settings of which each line counts; of another one the last."""
 
 
 # -- records ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Entry:
     """One record of a file: its lines, or a block that replaces them."""
 
@@ -58,118 +55,213 @@ class Entry:
     """The site's lines with continuations and comments; empty: the block replaces no line."""
     ours: tuple[str, ...] | None = None
     """Lines that hold instead; None: the site's lines hold."""
+    in_block: bool = False
+    """A line of our block of settings."""
 
     @property
     def text(self) -> str:
-        """The site's record in one line without comment."""
-        return " ".join(_bare(line) for line in self.origin).strip()
+        """The site's record as Slurm joins it."""
+        return next((record for _, record in records_of("\n".join(self.origin))), "")
 
     def effective(self) -> tuple[str, ...]:
-        """The lines that Slurm reads, without comments."""
-        return (self.text,) if self.ours is None else tuple(map(_bare, self.ours))
+        """The records that Slurm reads."""
+        if self.ours is None:
+            return (self.text,)
+        return tuple(record for _, record in records_of("\n".join(self.ours)))
 
-    def lines(self) -> list[str]:
+    def lines(self) -> Sequence[str]:
         """The lines in the file."""
         if self.ours is None:
-            return list(self.origin)
+            return self.origin
         origin = [f"{_ORIGIN} {line}" for line in self.origin]
         return [_BEGIN_LINE, *origin, *self.ours, f"{_END_RECORD} {_checksum(self.ours)}"]
-
-
-def block_alone(lines: Sequence[str]) -> str:
-    """Text of a block that replaces no line."""
-    return "".join(f"{line}\n" for line in Entry((), tuple(lines)).lines())
 
 
 class ConfFiles:
     """A configuration file with its includes.
 
-    Raises SourceError if one cannot be read or (``checked``) has a block that was changed by hand.
+    ``texts``: file -> text to read instead of it. Raises SourceError if a file cannot be read, if
+    Slurm would refuse a line, or (``checked``) if a block was changed by hand.
     """
 
-    def __init__(self, path: Path, *, missing_ok: bool = False, checked: bool = True) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        missing_ok: bool = False,
+        checked: bool = True,
+        texts: Mapping[Path, str] | None = None,
+    ) -> None:
         self.path = path
         self._checked = checked
+        self._given = {path: ""} if missing_ok and not path.exists() else {}
+        self._given |= texts or {}
+        self._names: dict[Path, Path] = {}
+        """File -> its first name."""
+        self._entries: dict[Path, list[Entry]] = {}
         self.texts: dict[Path, str] = {}
-        self._entries: list[tuple[Path, Entry]] = []
-        """In Slurm's order, each with its file."""
-        if missing_ok and not path.exists():
-            self.texts[path] = ""
-        else:
-            self._read(path, 0)
+        self.effective: list[tuple[str, Entry]] = []
+        """The records in the order in which Slurm reads them, each with its entry."""
+        for name, record, entry in in_order(str(path), self._read):
+            self._check(name, record)
+            self.effective.append((record, entry))
 
-    def _read(self, path: Path, depth: int) -> None:
-        try:
-            text = path.read_bytes().decode("utf-8", "surrogateescape")
-        except OSError as exc:
-            raise SourceError(f"{path}: cannot be read: {exc.strerror}") from None
-        self.texts[path] = text
-        for entry in _split(text, path, self._checked):
-            words = entry.text.split(None, 1)
-            if len(words) == 2 and words[0].lower() == "include":
-                included = self.path.parent / words[1]
-                if included not in self.texts and depth < _MAX_DEPTH:
-                    self._read(included, depth + 1)
-            self._entries.append((path, entry))
+    def _read(self, name: str) -> Iterator[tuple[str, Entry]]:
+        real = Path(name).resolve()
+        path = self._names.setdefault(real, Path(name))
+        if path not in self._entries:
+            given = self._given.get(path)
+            self.texts[path] = read_text(name) if given is None else given
+            self._entries[path] = list(_split(self.texts[path], path, self._checked))
+        for entry in self._entries[path]:
+            for record in entry.effective() or ("",):
+                yield record, entry
+
+    def _check(self, name: str, record: str) -> None:
+        """Raise SourceError for a record at which slurmctld would end."""
+        include = included(record)
+        pairs, rest = ([], include[1]) if include else pairs_of(record)
+        if include and "*" in include[0] and self.path.name == "slurm.conf":
+            why = "Slurm takes no pattern for Include; name each file"
+        elif rest:
+            why = f"Slurm does not read {quoted(rest)}; valid is Key=Value, or Include FILE"
+        elif len(pairs) > 1 and pairs[0][0].lower() not in _RECORDS:
+            why = f"Slurm reads one setting per line; give {pairs[1][0]} a line of its own"
+        else:
+            return
+        raise SourceError(f"{name}: line {quoted(record.strip())}: {why}")
+
+    def read(self) -> Iterator[str]:
+        """The records that Slurm reads, in its order."""
+        return (record for record, _ in self.effective)
 
     def records(self) -> Iterator[Entry]:
-        """All records in Slurm's order."""
-        return (entry for _, entry in self._entries)
+        """All entries in Slurm's order."""
+        return iter(dict.fromkeys(entry for _, entry in self.effective))
 
-    def rewrite(self, ours: Callable[[Entry], Sequence[str] | None]) -> dict[Path, str]:
-        """Text of each file with ``ours(record)`` for the site's lines (None: these hold).
+    def settings(self) -> list[tuple[str, str, Entry]]:
+        """(key in lower case, value without quotes, entry) of all settings in Slurm's order."""
+        found = []
+        for record, entry in self.effective:
+            pairs = pairs_of(record)[0]
+            if pairs and pairs[0][0].lower() not in _RECORDS:
+                found.append((pairs[0][0].lower(), unquoted(pairs[0][1]), entry))
+        return found
 
-        Records come in Slurm's order. Blocks that replace no line are left out.
+    def nodes(self) -> list[dict[str, str]]:
+        """NodeName records, keys in lower case, with the ``NodeName=DEFAULT`` before them."""
+        defaults: dict[str, str] = {}
+        return [node for record in self.read() if (node := node_fields(record, defaults))]
+
+    def block(self) -> list[Entry]:
+        """The entries of our block of settings, without its first and last line."""
+        return [entry for entry in self._entries[self.path] if entry.in_block][1:-1]
+
+    def with_lines(
+        self, new: Mapping[Entry, Sequence[str]], added: Sequence[str] = ()
+    ) -> dict[Path, str]:
+        """The changed files with other lines for some entries, and further ones in our block.
+
+        A new block stands at the end: before the last line if that has no end of line, so that it
+        can go without a trace. An empty one goes.
         """
-        out: dict[Path, list[str]] = {path: [] for path in self.texts}
-        for path, entry in self._entries:
-            if entry.origin:
-                lines = ours(entry)
-                changed = Entry(entry.origin, None if lines is None else tuple(lines))
-                out[path].extend(changed.lines())
-        return {path: "\n".join(lines) for path, lines in out.items()}
+        out = {}
+        for path, entries in self._entries.items():
+            parts = [list(new.get(entry, entry.lines())) for entry in entries]
+            inside = [part for entry, part in zip(entries, parts, strict=True) if entry.in_block]
+            if path == self.path and added:
+                if not inside:
+                    inside = [[BEGIN], [END]]
+                    parts[-1:-1] = inside
+                inside[-1][:0] = added
+            elif inside and not any(inside[1:-1]):
+                inside[0].clear()
+                inside[-1].clear()
+            text = "\n".join(chain.from_iterable(parts))
+            if text != self.texts[path]:
+                if included(last := entries[-1].text) and not last[-1].isspace():
+                    raise SourceError(
+                        f"{path}: the last line, {quoted(last)}, has no end of line, so that Slurm"
+                        " reads on behind it (a fault of Slurm); add an empty line"
+                    )
+                out[path] = text
+        return out
+
+    def rewrite(
+        self, ours: Callable[[Entry], Sequence[str] | None], alone: Sequence[str] = ()
+    ) -> dict[Path, str]:
+        """The changed files with ``ours(record)`` for the site's lines (None: these hold).
+
+        Records come in Slurm's order. ``alone``: lines of a block that replaces no line.
+        """
+        new: dict[Entry, Sequence[str]] = {}
+        for entry in self.records():
+            lines = ours(entry) if entry.origin else None
+            changed = Entry(entry.origin, None if lines is None else tuple(lines))
+            new[entry] = changed.lines()
+        if alone:
+            last = self._entries[self.path][-1]
+            new[last] = [*Entry((), tuple(alone)).lines(), *new[last]]
+        return self.with_lines(new)
+
+
+def node_fields(record: str, defaults: dict[str, str]) -> dict[str, str] | None:
+    """A NodeName record with the ``defaults``; None: another one, or one that changed these.
+
+    Keys are in lower case; ``feature`` is ``features``, as it precedes it in Slurm.
+    """
+    fields = fields_of(record)
+    if next(iter(fields), None) != "nodename":
+        return None
+    if "feature" in fields:
+        fields["features"] = fields.pop("feature")
+    if fields["nodename"].upper() != "DEFAULT":
+        return defaults | fields
+    defaults |= {key: value for key, value in fields.items() if key != "nodename"}
+    return None
 
 
 def _split(text: str, file: Path, checked: bool) -> Iterator[Entry]:
-    lines = iter(text.split("\n"))
-    for line in lines:
-        if line.startswith(BEGIN_RECORD):
-            yield _block(lines, file, checked)
-            continue
-        record = [line]
-        while record[-1].split("#", 1)[0].rstrip().endswith("\\"):
-            following = next(lines, None)
-            if following is None:
-                break
-            record.append(following)
-        yield Entry(tuple(record))
-
-
-def _block(lines: Iterator[str], file: Path, checked: bool) -> Entry:
-    origin: list[str] = []
-    ours: list[str] = []
-    for line in lines:
-        if line.startswith(_END_RECORD):
-            if checked and line.removeprefix(_END_RECORD).strip() != _checksum(ours):
-                raise SourceError(
-                    f"{file}: lines between '{BEGIN_RECORD}' and '{_END_RECORD}' were changed by"
-                    f" hand, near {ours[0] if ours else line!r}; undo that, or change the site's"
-                    f" lines behind '{_ORIGIN}' instead and run 'gpu-aware setup --roll' again"
-                )
-            return Entry(tuple(origin), tuple(ours))
-        if line.startswith(_ORIGIN):
-            origin.append(line.removeprefix(_ORIGIN).removeprefix(" "))
+    marks = [line.rstrip() for line in text.split("\n")]
+    begin = marks.index(BEGIN) if BEGIN in marks else len(marks)
+    span = range(begin, marks.index(END, begin) + 1) if END in marks[begin:] else range(0)
+    block: list[str] | None = None
+    at = 0
+    for lines, _ in records_of(text):
+        if lines[0].startswith(BEGIN_RECORD) and block is None:
+            block = []
+        elif block is None:
+            yield Entry(tuple(lines), in_block=at in span)
+        elif lines[0].startswith(_END_RECORD):
+            yield _block(block, lines[0], file, checked)
+            block = None
         else:
-            ours.append(line)
-    raise SourceError(f"{file}: '{BEGIN_RECORD}' without '{_END_RECORD}'")
+            block += lines
+        at += len(lines)
+    if block is not None:
+        raise SourceError(f"{file}: '{BEGIN_RECORD}' without '{_END_RECORD}'")
 
 
-def _bare(line: str) -> str:
-    return line.split("#", 1)[0].rstrip().removesuffix("\\").strip()
+def _block(lines: Sequence[str], end: str, file: Path, checked: bool) -> Entry:
+    behind = [line for line in lines if line.startswith(_ORIGIN)]
+    origin = tuple(line.removeprefix(_ORIGIN).removeprefix(" ") for line in behind)
+    ours = tuple(line for line in lines if not line.startswith(_ORIGIN))
+    if checked and end.removeprefix(_END_RECORD).strip() != _checksum(ours):
+        raise SourceError(
+            f"{file}: lines between '{BEGIN_RECORD}' and '{_END_RECORD}' were changed by"
+            f" hand, near {ours[0] if ours else end!r}; undo that, or change the site's"
+            f" lines behind '{_ORIGIN}' instead and run 'gpu-aware setup --roll' again"
+        )
+    if len(list(records_of("\n".join(origin)))) > 1:
+        raise SourceError(
+            f"{file}: the lines behind '{_ORIGIN}' near {origin[0]!r} are more than one record;"
+            " write the others outside of our lines"
+        )
+    return Entry(origin, ours)
 
 
 def _checksum(lines: Sequence[str]) -> str:
-    return f"{zlib.crc32(chr(10).join(lines).encode()):08x}"
+    return f"{zlib.crc32(chr(10).join(lines).encode('utf-8', 'surrogateescape')):08x}"
 
 
 # -- slurm.conf ------------------------------------------------------------------------------------
@@ -182,109 +274,112 @@ class SlurmConf:
     settings: Mapping[str, str] = field(default_factory=dict)
     """Key in lower case -> value; the last one wins, as in Slurm."""
     nodes: tuple[Mapping[str, str], ...] = ()
-    """NodeName lines, keys in lower case; each has the ``NodeName=DEFAULT`` before it merged in."""
+    """See `ConfFiles.nodes`."""
+    repeated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Key in lower case of a setting of `REPEATED` -> all values."""
+    files: tuple[Path, ...] = ()
 
     def get(self, key: str) -> str | None:
         """Value of a setting; None if it is not there."""
         return self.settings.get(key.lower())
 
+    def all(self, key: str) -> tuple[str, ...]:
+        """The values of a setting that count."""
+        one = self.get(key)
+        return self.repeated.get(key.lower()) or (() if one is None else (one,))
+
 
 def read_conf(path: Path) -> SlurmConf:
     """Read a slurm.conf with its ``Include`` files. Raises SourceError if one cannot be read."""
-    settings: dict[str, str] = {}
-    nodes: list[Mapping[str, str]] = []
-    defaults: dict[str, str] = {}
-    records = ConfFiles(path, checked=False).records()
-    for line in (line for record in records for line in record.effective()):
-        record = fields_of(line)
-        first = next(iter(record), None)
-        if first == "nodename":
-            if record["nodename"].upper() == "DEFAULT":
-                defaults |= {key: value for key, value in record.items() if key != "nodename"}
-            else:
-                nodes.append(defaults | record)
-        elif first not in _RECORDS and (setting := _setting(line)):
-            settings[setting[0]] = setting[1]
-    return SlurmConf(settings, tuple(nodes))
+    return content_of(ConfFiles(path, checked=False))
 
 
-def _setting(line: str) -> tuple[str, str] | None:
-    """(key in lower case, value) of a line ``Key=value``; None: it is another one."""
-    match = _SETTING.match(line.split("#", 1)[0])
-    return (match[1].lower(), match[2].strip('"')) if match else None
+def content_of(conf: ConfFiles) -> SlurmConf:
+    """What Slurm reads in these files."""
+    settings = [(key, value) for key, value, _ in conf.settings()]
+    repeated = {k: v for k, v in _counting(settings).items() if k in REPEATED}
+    return SlurmConf(dict(settings), tuple(conf.nodes()), repeated, tuple(conf.texts))
 
 
-def edit_settings(text: str, wanted: Mapping[str, str]) -> str:
-    """Set ``wanted`` (key as Slurm spells it -> value) in the text of a slurm.conf.
+def _counting(settings: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Key -> the values that count."""
+    found: dict[str, tuple[str, ...]] = {}
+    for key, value in settings:
+        found[key] = (*found.get(key, ()), value) if key in REPEATED else (value,)
+    return found
 
-    A key in the text keeps its place (its last line); others go into our block at the end.
+
+def edit_settings(conf: ConfFiles, wanted: Mapping[str, str]) -> dict[Path, str]:
+    """The changed files with the settings ``wanted`` (key as Slurm spells it -> value).
+
+    The record that counts is changed, the last one over all files; keys that are nowhere go into
+    our block at the end, as does a further value of a setting of `REPEATED`. Raises SourceError if
+    Slurm would not read the result so.
     """
-    lines = text.splitlines()
-    there = {setting[0]: i for i, line in enumerate(lines) if (setting := _setting(line))}
-    missing: list[str] = []
+    found = conf.settings()
+    there = {key: entry for key, _, entry in found}
+    meant = _counting((key, value) for key, value, _ in found)
+    new: dict[Entry, Sequence[str]] = {}
+    added: list[str] = []
     for key, value in wanted.items():
-        place = there.get(key.lower())
-        if place is None:
-            missing.append(f"{key}={value}")
-        elif _setting(lines[place]) != (key.lower(), value):
-            lines[place] = f"{key}={value}"
-    out = "".join(f"{line}\n" for line in lines)
-    if not missing:
-        return out
-    return replace_block(out, [*lines[_span(lines)][1:-1], *missing])
-
-
-def take_back_settings(text: str, wanted: Mapping[str, str | None], before: str) -> str:
-    """Undo `edit_settings`: set ``wanted`` (key -> value; None: no such setting) in a slurm.conf.
-
-    ``before``: the text before the edit, whose lines come back where their value does. Of our block
-    only what differs from it stays.
-    """
-    lines = text.splitlines()
-    former = {setting: line for line in before.splitlines() if (setting := _setting(line))}
-    there = {setting[0]: i for i, line in enumerate(lines) if (setting := _setting(line))}
-    span = _span(lines)
-    gone: set[int] = set()
-    for key, value in wanted.items():
-        place = there.get(key.lower())
-        if place is None or (value is not None and _setting(lines[place]) == (key.lower(), value)):
+        low = key.lower()
+        if value in meant.get(low, ()):
             continue
-        if value is None:
-            gone.add(place)
+        if low in REPEATED or low not in there:
+            added.append(setting_line(key, value))
+            meant[low] = (*meant.get(low, ()), value)
         else:
-            lines[place] = former.get((key.lower(), value), f"{key}={value}")
-    body = [line for i, line in enumerate(lines) if i not in gone]
-    if not body[_span(body)][1:-1] and span.stop > span.start:
-        start = _span(body).start
-        del body[_span(body)]
-        # `replace_block` put a blank line before the block at the end of the file.
-        if start == len(body) and body and not body[-1].strip():
-            del body[-1]
-    return "".join(f"{line}\n" for line in body)
+            new[there[low]] = [setting_line(key, value, there[low])]
+            meant[low] = (value,)
+    changed = conf.with_lines(new, added)
+    _read_back(conf, changed, meant)
+    return changed
 
 
-def replace_block(text: str, body: list[str]) -> str:
-    """Write ``body`` into our block, which is at the end of the file if new; empty: remove it."""
-    lines = text.splitlines()
-    block = [BEGIN, *body, END] if body else []
-    span = _span(lines)
-    if block and span.start == len(lines) and lines and lines[-1].strip():
-        lines.append("")
-        span = _span(lines)
-    lines[span] = block
-    return "".join(f"{line}\n" for line in lines)
+def setting_line(key: str, value: str, instead: Entry | None = None) -> str:
+    """The line of a setting, with the end of line of the one that it replaces."""
+    end = "\r" if instead and instead.origin[-1].endswith("\r") else ""
+    return render_pairs([(key, quoted_value(value))]) + end
 
 
-def outside_block(text: str) -> list[str]:
-    """Lines that are not in our block."""
-    lines = text.splitlines()
-    del lines[_span(lines)]
-    return lines
+def take_back_settings(
+    conf: ConfFiles, site: Callable[[str, str], str | None], before: ConfFiles | None
+) -> dict[Path, str]:
+    """Undo `edit_settings`: the changed files.
+
+    ``site(key in lower case, value)``: the value without what setup added; None: no such setting.
+    ``before``: the files before the edit, whose lines come back where their value does. Of our
+    block only what differs from the rest stays. Raises SourceError as `edit_settings`.
+    """
+    former = {(k, v): entry.origin for k, v, entry in before.settings()} if before else {}
+    found = conf.settings()
+    outside = {key: site(key, value) for key, value, entry in found if not entry.in_block}
+    new: dict[Entry, Sequence[str]] = {}
+    kept: list[tuple[str, str]] = []
+    for key, value, entry in found:
+        own = site(key, value)
+        if own is None or (entry.in_block and outside.get(key) == own):
+            new[entry] = ()
+            continue
+        kept.append((key, own))
+        if own != value:
+            line = (setting_line(pairs_of(entry.text)[0][0][0], own, entry),)
+            new[entry] = line if entry.in_block else former.get((key, own), line)
+    changed = conf.with_lines(new)
+    _read_back(conf, changed, _counting(kept))
+    return changed
 
 
-def _span(lines: Sequence[str]) -> slice:
-    """Our block with its first and its last line; nothing at the end if there is none."""
-    start = lines.index(BEGIN) if BEGIN in lines else len(lines)
-    if END not in lines[start:]:
-        return slice(len(lines), len(lines))
-    return slice(start, lines.index(END, start) + 1)
+def _read_back(
+    conf: ConfFiles, changed: Mapping[Path, str], meant: Mapping[str, tuple[str, ...]]
+) -> None:
+    """Raise SourceError unless Slurm would read the changed files as meant, nodes as before."""
+    after = ConfFiles(conf.path, checked=False, texts={**conf.texts, **changed})
+    found = _counting((key, value) for key, value, _ in after.settings())
+    wrong = [k for k in {**meant, **found} if sorted(found.get(k, ())) != sorted(meant.get(k, ()))]
+    if wrong or after.nodes() != conf.nodes():
+        what = f"{wrong[0]}={found.get(wrong[0])}" if wrong else "other nodes"
+        raise SourceError(
+            f"{conf.path}: nothing was written: Slurm would read {what} in the changed file; set"
+            f" {', '.join(wrong) or 'them'} by hand in one line without continuation"
+        )

@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.conffile import ConfFiles, fields_of
+from slurm_gpu_aware.slurm.conf_grammar import fields_of
+from slurm_gpu_aware.slurm.conffile import ConfFiles
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.records import SlurmNode
 

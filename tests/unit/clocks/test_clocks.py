@@ -102,6 +102,14 @@ def test_no_clock_where_jobs_share_gpus(hooks, kind):
     assert hooks.locked() == {3: 900}
 
 
+def test_gres_conf_is_read_as_by_slurmd(hooks):
+    """Continued lines are joined without a blank; includes are followed."""
+    own = gres_conf(hooks.node.folder, "Include more.conf")
+    (hooks.node.folder / "more.conf").write_text("NodeName=n2,\\\nn1 Name=shard Count=8")
+    hooks.run("prolog", 17, "3", "freq=900", SLURM_CONF=own)
+    assert hooks.locked() == {}
+
+
 def test_no_clock_on_a_gpu_in_parts(hooks):
     content = json.loads(hooks.node.machine.read_text())
     for gpu in content["gpus"]:

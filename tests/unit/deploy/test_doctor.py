@@ -563,6 +563,13 @@ def test_nodes_that_have_not_read_slurm_conf(cluster: Cluster):
     assert found["status"] == "warning"
     assert found["found"].endswith("since it was changed: n2")
     assert "scontrol reconfigure" in found["cure"]
+    included = conf.with_name("nodes.conf")
+    included.write_text("")
+    conf.write_text("Include nodes.conf\n")
+    os.utime(conf, (started, started))
+    os.utime(included, (started + 9, started + 9))
+    found = cluster.doctor()[1]["files of nodes"]
+    assert found["found"].endswith("since it was changed: n[1-2]")
 
 
 def test_nodes_are_asked_for_their_files(cluster: Cluster):

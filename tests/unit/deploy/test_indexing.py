@@ -186,3 +186,85 @@ def test_lists_that_do_not_fit_are_named(tmp_path: Path):
     found = site(tmp_path, "NodeName=n[1-3] NodeAddr=a,b Gres=gpu:2\n")
     with pytest.raises(SourceError, match="NodeAddr=a,b has 2 values for 3 nodes"):
         found.texts({"n1"}, features=True)
+
+
+def test_a_list_that_goes_on_over_lines_loses_nothing(tmp_path: Path):
+    conf = (
+        "NodeName=gpu-a-01,gpu-a-02,\\\ngpu-a-03 CPUs=32 Gres=gpu:a100:4,\\\nnvme:1 State=UNKNOWN\n"
+    )
+    found = site(tmp_path, conf, "NodeName=gpu-a-[01-03] Name=gpu File=/dev/nvidia[0-3]\n")
+    assert sorted(found.nodes) == ["gpu-a-01", "gpu-a-02", "gpu-a-03"]
+    apply(found, set(found.nodes))
+    wanted = "gpu:g0:1,gpu:g1:1,gpu:g2:1,gpu:g3:1,nvme:1"
+    assert {name: node["gres"] for name, node in records(tmp_path).items()} == dict.fromkeys(
+        found.nodes, wanted
+    )
+    apply(again(tmp_path), set(), features=False)
+    assert (tmp_path / "slurm.conf").read_text() == conf
+
+
+ROUND_TRIP = """\
+ClusterName=c
+NodeName=ib[1-2] \tCPUs=64 SocketsPerBoard=8 CoresPerSocket=8 Gres=gpu:m2070q:4 Features="gpu,inter"
+NodeName=vis1 CPUs=8 Gres=gpu:gtx970:1,gpu:gtx1060:1
+NodeName=dgx[1-4] NodeAddr=dgx[1-4] Gres=gpu:8 CPUs=80 State=UNKNOWN
+Nodename=DEFAULT Gres=gpu:2
+NodeName=t[0-3] nodeaddr=localhost port=27001-27004"""
+ROUND_TRIP_GRES = """\
+Nodename=ib[1-2] \tName=gpu Type=m2070q\tFile=/dev/nvidia[0-3]
+Nodename=vis1 Name=gpu Type=gtx970 File=/dev/nvidia0
+Nodename=vis1 Name=gpu Type=gtx1060 File=/dev/nvidia1
+NodeName=dgx[1-4] Name=gpu Files=/dev/nvidia[0-7] Cores=0-39
+NodeName=t[0-3] Name=gpu Count=2"""
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_public_layouts_come_back_byte_for_byte(tmp_path: Path, end: str):
+    profile = {f"t{n}": NodeGpus(f"t{n}", (0, 1), "t4") for n in range(4)}
+    found = site(tmp_path, ROUND_TRIP + end, ROUND_TRIP_GRES + end, **profile)
+    first = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    apply(found, {"ib1", "dgx2", "dgx4", "t1", "t3"})
+    assert {name for name, node in records(tmp_path).items() if "gpu:g1:1" in node["gres"]} == {
+        *("ib1", "dgx2", "dgx4", "t1", "t3")
+    }
+    assert records(tmp_path)["t1"]["port"] == "[27002,27004]"
+    again_found = again(tmp_path, **profile)
+    assert "vis1" not in again_found.indexed_by_us()
+    apply(again_found, set(), features=False)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == first
+
+
+def test_repeated_keys_of_a_record_become_one(tmp_path: Path):
+    conf = "NodeName=n1 Gres=gpu:4 Feature=a Features=b Gres=gpu:2\n"
+    apply(site(tmp_path, conf, GRES), {"n1"})
+    (node,) = records(tmp_path).values()
+    assert (node["gres"], node["features"]) == ("gpu:g0:1,gpu:g1:1", "a,gpu_a100")
+    lines = (tmp_path / "slurm.conf").read_text().splitlines()
+    assert "NodeName=n1 Gres=gpu:g0:1,gpu:g1:1 Feature=a,gpu_a100" in lines
+
+
+def test_a_second_record_behind_our_marks_is_named(tmp_path: Path):
+    apply(site(tmp_path), {"old"})
+    path = tmp_path / "slurm.conf"
+    path.write_text(path.read_text().replace("#| NodeName=old", "#| NodeName=x\n#| NodeName=old"))
+    with pytest.raises(SourceError, match="more than one record"):
+        again(tmp_path)
+
+
+def test_an_escaped_character_stays_escaped(tmp_path: Path):
+    conf = 'NodeName=n[1-2] Gres=gpu:2 Reason="x \\# 1"\n'
+    profile = {n: NodeGpus(n, (0, 1), None) for n in ("n1", "n2")}
+    found = site(tmp_path, conf, "", **profile)
+    assert found.texts((), features=True) == {}
+    apply(found, {"n2"})
+    assert {node["reason"] for node in records(tmp_path).values()} == {"x # 1"}
+    apply(again(tmp_path, **profile), set(), features=False)
+    assert (tmp_path / "slurm.conf").read_text() == conf
+
+
+def test_a_last_include_without_an_end_of_line_is_named(tmp_path: Path):
+    """slurmctld reads on behind such a line, into what longer lines have left in its buffer."""
+    (tmp_path / "more.conf").write_text("# none\n")
+    found = site(tmp_path, f"{CONF}Include more.conf", GRES)
+    with pytest.raises(SourceError, match=r"'Include more\.conf', has no end of line"):
+        found.texts({"n1"}, features=True)

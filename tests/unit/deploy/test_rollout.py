@@ -248,7 +248,7 @@ def test_there_and_back(world: World):
     assert world.killed_jobs == 0
     assert world.distributed == 4  # features first, then each node
     conf = read_conf(world.folder / "slurm.conf")
-    assert [(n["nodename"], n.get("gres"), n.get("feature")) for n in conf.nodes] == [
+    assert [(n["nodename"], n.get("gres"), n.get("features")) for n in conf.nodes] == [
         ("n[1-3]", "gpu:g0:1,gpu:g1:1,nic:1", "ib,gpu_v100"),
         ("login", None, None),
     ]

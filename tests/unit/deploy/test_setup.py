@@ -14,8 +14,9 @@ from store_samples import ingest, report
 
 from slurm_gpu_aware.deploy.files import Change, check_lua, shipped, write
 from slurm_gpu_aware.deploy.site import conf_nodes
-from slurm_gpu_aware.deploy.site_scripts import join_lines
+from slurm_gpu_aware.deploy.site_scripts import hook_line, join_lines
 from slurm_gpu_aware.errors import AwareError
+from slurm_gpu_aware.slurm.conffile import read_conf
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.measurements import Run, put_timings
 
@@ -80,6 +81,89 @@ def test_without_a_mode_nothing_is_written(site: Site):
     assert "files would change; --install writes them." in done.stderr
     assert site.files() == before
     assert not site.units.exists()
+
+
+CONTINUED = """\
+ClusterName=c
+SlurmUser=root
+GresTypes=gpu
+SchedulerParameters=bf_continue,bf_interval=60,\\
+bf_max_job_test=1000
+Licenses=matlab:10,\\
+ansys:5
+NodeName=n1 CPUs=32 Gres=gpu:4
+"""
+
+
+def test_a_continued_setting_is_replaced_whole(tmp_path: Path):
+    site = Site(tmp_path, CONTINUED)
+    assert site.setup("--install", "--yes").returncode == 0
+    lines = site.files()["slurm.conf"].splitlines()
+    assert lines[3:6] == [
+        "SchedulerParameters=bf_continue,bf_interval=60,bf_max_job_test=1000,"
+        "default_queue_depth=5000,batch_sched_delay=1",
+        "Licenses=matlab:10,ansys:5,gpuaware:100000,gpuaware_pool:8",
+        "NodeName=n1 CPUs=32 Gres=gpu:4",
+    ]
+
+
+def test_a_setting_is_changed_where_it_counts(tmp_path: Path):
+    head = "ClusterName=c\nSlurmUser=root\nGresTypes=gpu\nLicenses=matlab:10\n"
+    site = Site(tmp_path, f"{head}NodeName=n1 CPUs=8 Gres=gpu:2\ninclude %c/custom.conf\n")
+    (site.slurm / "c").mkdir()
+    custom = site.slurm / "c" / "custom.conf"
+    custom.write_text("SchedulerParameters=bf_continue\nLicenses=ansys:5\n")
+    done = site.setup("--install", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert custom.read_text() == (
+        "SchedulerParameters=bf_continue,default_queue_depth=5000,batch_sched_delay=1\n"
+        "Licenses=ansys:5,gpuaware:100000,gpuaware_pool:8\n"
+    )
+    assert read_conf(site.slurm / "slurm.conf").get("Licenses") == (
+        "ansys:5,gpuaware:100000,gpuaware_pool:8"
+    )
+    assert site.setup("--install").stdout == ""
+
+
+def test_what_slurm_does_not_read_stops_setup_with_the_line(tmp_path: Path):
+    site = Site(tmp_path, f"{HEAD}SchedulerType=sched/backfill MaxJobCount=7\n")
+    before = site.files()
+    done = site.setup("--install", "--yes")
+    assert done.returncode == 1
+    text = " ".join(done.stderr.split())
+    assert "slurm.conf: line 'SchedulerType=sched/backfill MaxJobCount=7'" in text
+    assert site.files() == before
+
+
+@pytest.mark.parametrize("prologs", ["Prolog=/a\nProlog={dir}/*\n", "Prolog=/a\nProlog={call}\n"])
+def test_one_of_several_prologs_runs_ours(tmp_path: Path, prologs: str):
+    site = Site(tmp_path, None)
+    folder = site.slurm / "prolog.d"
+    call = site.slurm / "own.sh"
+    call.write_text(f"#!/bin/sh\n{hook_line(folder / '50-gpu-aware')}\n")
+    (site.slurm / "slurm.conf").write_text(HEAD + prologs.format(dir=folder, call=call))
+    done = site.setup("--install", "--yes")
+    assert "Prolog=/a" not in done.stderr
+    assert read_conf(site.slurm / "slurm.conf").all("Prolog")[2:] == ()
+
+
+def test_several_prologs_of_the_site_stay_and_are_named(tmp_path: Path):
+    site = Site(tmp_path, f"{HEAD}Prolog=/a\nProlog=/b\n")
+    done = site.setup("--install", "--yes")
+    assert "note: Prolog=/a Prolog=/b stays" in " ".join(done.stderr.split())
+    assert read_conf(site.slurm / "slurm.conf").all("Prolog") == ("/a", "/b")
+
+
+def test_review_without_the_sites_users_says_whose_uid_is_missing(tmp_path: Path):
+    site = Site(tmp_path, "ClusterName=c\nSlurmUser=no-such-user\nGresTypes=gpu\n")
+    done = site.setup("--output", str(tmp_path / "review"))
+    assert done.returncode == 0, done.stderr
+    text = " ".join(done.stderr.split())
+    assert "note: no-such-user: no user of this host, so gpu_aware_conf.lua lacks the uid" in text
+    assert "operators = { 0 }" in (tmp_path / "review" / "gpu_aware_conf.lua").read_text()
+    done = site.setup("--install", "--yes")
+    assert done.returncode == 1
+    assert "SlurmUser: no such user on this host: 'no-such-user'" in " ".join(done.stderr.split())
 
 
 def test_install_asks_before_it_overwrites(site: Site):

@@ -1,16 +1,20 @@
 """slurm.conf is read as Slurm reads it, and edited without touching what is the site's."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from conf_text import parse_conf
 
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm.conf_grammar import fields_of, pairs_of, records_of, render_pairs
 from slurm_gpu_aware.slurm.conffile import (
+    END,
+    ConfFiles,
     edit_settings,
-    outside_block,
     read_conf,
-    replace_block,
     take_back_settings,
 )
 
@@ -24,6 +28,33 @@ NodeName=n[1-2] Gres=gpu:a100:4 \\
 PartitionName=gpu Nodes=ALL Default=YES
 JobSubmitPlugins=all_partitions
 """
+
+
+def folder_of(folder: Path, **texts: str) -> Path:
+    """The folder with these files; ``slurm`` is slurm.conf."""
+    for name, text in texts.items():
+        (folder / f"{name}.conf").write_bytes(text.encode())
+    return folder / "slurm.conf"
+
+
+def edit(conf: Path, wanted: Mapping[str, str]) -> list[str]:
+    """Set and write; the names of the changed files."""
+    return write(edit_settings(ConfFiles(conf), wanted))
+
+
+def write(changed: Mapping[Path, str]) -> list[str]:
+    for path, text in changed.items():
+        path.write_bytes(text.encode())
+    return [path.name for path in changed]
+
+
+def edited(folder: Path, text: str, wanted: Mapping[str, str]) -> str:
+    conf = folder_of(folder, slurm=text)
+    edit(conf, wanted)
+    return conf.read_bytes().decode()
+
+
+# -- reading ---------------------------------------------------------------------------------------
 
 
 def test_settings_are_case_insensitive_and_without_comments():
@@ -41,76 +72,211 @@ def test_node_lines_get_defaults_and_continuations():
 
 
 def test_the_last_value_wins_as_in_slurm():
-    assert parse_conf("Licenses=a:1\nLicenses=b:2\n").get("licenses") == "b:2"
+    assert parse_conf("Licenses=a:1\nLicenses+=b:2\n").get("licenses") == "b:2"
 
 
-def test_includes_are_followed(tmp_path: Path):
-    (tmp_path / "slurm.conf").write_text("Include nodes.conf\nClusterName=x\n")
-    (tmp_path / "nodes.conf").write_text("NodeName=a Gres=gpu:g0:1\n")
-    conf = read_conf(tmp_path / "slurm.conf")
-    assert [n["nodename"] for n in conf.nodes] == ["a"]
-    assert conf.get("ClusterName") == "x"
+def test_all_prologs_count():
+    conf = parse_conf("Prolog=/a\nPROLOG=/b.d/*\nResvProlog=/a\nResvProlog=/b\n")
+    assert conf.all("Prolog") == ("/a", "/b.d/*")
+    assert conf.all("ResvProlog") == ("/b",)
+    assert conf.all("Epilog") == ()
 
 
-def test_a_missing_include_is_named(tmp_path: Path):
-    (tmp_path / "slurm.conf").write_text("Include gone.conf\n")
-    with pytest.raises(SourceError, match=r"gone\.conf: cannot be read"):
-        read_conf(tmp_path / "slurm.conf")
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("Licenses=a:1,\\\nb:2\n", "a:1,b:2"),
+        ("Licenses=a:1,\\ \t\r\nb:2\r\n", "a:1,b:2"),
+        ("Licenses=a:1,\\ # the first\nb:2 # and last\n", "a:1,b:2"),
+        ("Licenses=a:1,\\\n# not on\nMaxJobCount=7\n", "a:1,"),
+        ("Licenses=a:1,\\\n", "a:1,"),
+        ("Licenses=a:1,\\", "a:1,"),
+        ("Licenses=a\\#b:1 # c\n", "a#b:1"),
+        ("Licenses=a\\\\#b:1\n", "a\\"),
+        ("Licenses=a\\b\\\\\n", "ab\\"),
+        ('  Licenses\t= "a:1, b:2"\n', "a:1, b:2"),
+        ('Licenses=""\n', ""),
+        ('Licenses="a"b"\n', '"a"b"'),
+        ("Licenses=a:1 # goes on \\\nMaxJobCount=7\n", "a:1"),
+        ("Licenses=a:1\x0b\n", "a:1"),
+        ("Licenses=a\u2028b\n", "a\u2028b"),
+    ],
+)
+def test_lines_are_joined_as_in_slurm(text: str, value: str):
+    assert parse_conf(text).get("licenses") == value
 
 
-def test_an_include_loop_ends(tmp_path: Path):
-    (tmp_path / "slurm.conf").write_text("Include slurm.conf\nClusterName=x\n")
-    assert read_conf(tmp_path / "slurm.conf").get("ClusterName") == "x"
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("SchedulerType=sched/backfill MaxJobCount=7", "give MaxJobCount a line of its own"),
+        ("Licenses=a:1, b:2", "does not read 'b:2'"),
+        ("Licenses=", "does not read 'Licenses='"),
+        ("hello world", "valid is Key=Value"),
+        ("  Include a.conf", "does not read 'Include a.conf'"),
+        ("Include a.conf b.conf", "does not read 'b.conf'"),
+        ("Include conf.d/*.conf", "no pattern"),
+        ("NodeName=n2 CPUs=8 foo", "does not read 'foo'"),
+        ("Include %c.conf", "no ClusterName"),
+        ("Include gone.conf", r"gone\.conf: cannot be read: No such file"),
+        ("Include slurm.conf", "include each other"),
+        ("Include a\0b", "NUL"),
+    ],
+)
+def test_what_slurm_refuses_is_refused_with_the_line(tmp_path: Path, line: str, why: str):
+    conf = folder_of(tmp_path, slurm=f"# site\n{line}\n")
+    with pytest.raises(SourceError, match=why) as error:
+        read_conf(conf)
+    assert ".conf: " in str(error.value)
 
 
-def test_edit_keeps_the_place_of_known_keys_and_appends_the_rest():
-    edited = edit_settings(SITE, {"Licenses": "matlab:2,gpuaware:9", "GresTypes": "gpu"})
-    lines = edited.splitlines()
+def test_includes_are_followed_where_they_stand_and_as_often(tmp_path: Path):
+    conf = folder_of(
+        tmp_path,
+        slurm="ClusterName=X1\nINCLUDE a.conf # once\nMaxJobCount=5\ninclude\t%c.conf\r\n",
+        a="MaxJobCount=9\nNodeName=a Gres=gpu:g0:1\nInclude deep/b.conf",
+        x1="Include deep/b.conf\n",
+    )
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "b.conf").write_text("Prolog=/p")
+    read = read_conf(conf)
+    assert [n["nodename"] for n in read.nodes] == ["a"]
+    assert (read.get("MaxJobCount"), read.all("Prolog")) == ("5", ("/p", "/p"))
+    assert {path.name for path in read.files} == {"slurm.conf", "a.conf", "b.conf", "x1.conf"}
+
+
+def test_a_folder_includes_nothing(tmp_path: Path):
+    (tmp_path / "conf.d").mkdir()
+    conf = folder_of(tmp_path, slurm="Include conf.d\nClusterName=x\n")
+    assert read_conf(conf).get("ClusterName") == "x"
+
+
+def test_feature_precedes_features_as_in_slurm():
+    text = "NodeName=DEFAULT Feature=d\nNodeName=a Features=b Feature=c Features=e\nNodeName=b\n"
+    assert [node["features"] for node in parse_conf(text).nodes] == ["c", "d"]
+
+
+def test_a_record_can_be_written_again():
+    pairs = [("NodeName", "a"), ("Reason", '"x # y"'), ("Comment", "C:\\#1")]
+    ((_, record),) = records_of(render_pairs(pairs))
+    assert pairs_of(record) == (pairs, "")
+    assert fields_of(record) == {"nodename": "a", "reason": "x # y", "comment": "C:\\#1"}
+
+
+# -- editing ---------------------------------------------------------------------------------------
+
+
+def test_edit_keeps_the_place_of_known_keys_and_appends_the_rest(tmp_path: Path):
+    text = edited(tmp_path, SITE, {"Licenses": "matlab:2,gpuaware:9", "GresTypes": "gpu"})
+    lines = text.splitlines()
     assert lines[2] == "Licenses=matlab:2,gpuaware:9"
-    assert lines[-2] == "GresTypes=gpu"
-    assert lines[-1] == "# END gpu-aware"
+    assert lines[-2:] == ["GresTypes=gpu", END]
     assert [x for x in lines if x.startswith("NodeName")] == [
         x for x in SITE.splitlines() if x.startswith("NodeName")
     ]
 
 
-def test_edit_twice_changes_nothing():
-    wanted = {"Licenses": "matlab:2,gpuaware:9", "GresTypes": "gpu"}
-    once = edit_settings(SITE, wanted)
-    assert edit_settings(once, wanted) == once
+def test_edit_twice_changes_nothing(tmp_path: Path):
+    wanted = {"Licenses": "matlab:2,gpuaware:9", "GresTypes": "gpu", "Prolog": "/p"}
+    edited(tmp_path, SITE, wanted)
+    assert edit(tmp_path / "slurm.conf", wanted) == []
 
 
-def test_edit_changes_the_last_line_of_a_repeated_key():
-    edited = edit_settings("GresTypes=mps\nGresTypes=nic\n", {"GresTypes": "nic,gpu"})
-    assert edited == "GresTypes=mps\nGresTypes=nic,gpu\n"
+def test_edit_changes_the_last_line_of_a_repeated_key(tmp_path: Path):
+    text = edited(tmp_path, "GresTypes=mps\nGresTypes=nic\n", {"GresTypes": "nic,gpu"})
+    assert text == "GresTypes=mps\nGresTypes=nic,gpu\n"
 
 
-def test_a_second_edit_keeps_the_block_of_the_first():
-    once = edit_settings("", {"GresTypes": "gpu"})
-    twice = edit_settings(once, {"Licenses": "x:1"})
-    assert parse_conf(twice).settings == {"grestypes": "gpu", "licenses": "x:1"}
-    assert twice.count("# END gpu-aware") == 1
+def test_a_continued_setting_becomes_one_line(tmp_path: Path):
+    text = "SchedulerParameters=bf_continue,\\\nbf_interval=60\nMaxJobCount=7\n"
+    assert parse_conf(text).get("SchedulerParameters") == "bf_continue,bf_interval=60"
+    wanted = {"SchedulerParameters": "bf_continue,bf_interval=60,batch_sched_delay=1"}
+    assert edited(tmp_path, text, wanted) == (
+        "SchedulerParameters=bf_continue,bf_interval=60,batch_sched_delay=1\nMaxJobCount=7\n"
+    )
 
 
-def test_block_is_replaced_and_removed():
-    text = replace_block("a\n", ["one"])
-    text = replace_block(text, ["two", "three"])
-    assert "one" not in text
-    assert outside_block(text) == ["a", ""]
-    assert replace_block(text, []).split() == ["a"]
+def test_the_line_that_counts_is_changed_in_its_file(tmp_path: Path):
+    conf = folder_of(
+        tmp_path,
+        slurm="Licenses=matlab:10\nMaxJobCount=1\ninclude custom.conf\n",
+        custom="Licenses=ansys:5",
+    )
+    assert edit(conf, {"Licenses": "ansys:5,gpuaware:9", "MaxJobCount": "2"}) == [
+        "slurm.conf",
+        "custom.conf",
+    ]
+    assert conf.read_text() == "Licenses=matlab:10\nMaxJobCount=2\ninclude custom.conf\n"
+    assert (tmp_path / "custom.conf").read_text() == "Licenses=ansys:5,gpuaware:9"
+    assert read_conf(conf).get("Licenses") == "ansys:5,gpuaware:9"
 
 
-def test_settings_are_taken_back_to_the_byte():
-    wanted = {"Licenses": "matlab:2,gpuaware:9", "GresTypes": "gpu", "Epilog": "/x"}
-    edited = edit_settings(SITE, wanted)
-    back = {"Licenses": "matlab:2", "GresTypes": None, "Epilog": None, "Prolog": None}
-    assert take_back_settings(edited, back, SITE) == SITE
+def test_a_file_under_two_names_is_changed_once(tmp_path: Path):
+    (tmp_path / "d").mkdir()
+    conf = folder_of(tmp_path, slurm="Include a.conf\nInclude d/../a.conf\n", a="Licenses=a\n")
+    assert edit(conf, {"Licenses": "b"}) == ["a.conf"]
+    assert read_conf(conf).get("Licenses") == "b"
 
 
-def test_what_the_site_added_meanwhile_stays():
-    edited = edit_settings(SITE, {"GresTypes": "gpu", "Epilog": "/x"})
-    edited = edited.replace("GresTypes=gpu", "GresTypes=gpu,nic") + "MaxJobCount=7\n"
-    out = take_back_settings(edited, {"GresTypes": "nic", "Epilog": None}, SITE)
-    assert parse_conf(out).get("GresTypes") == "nic"
-    assert parse_conf(out).get("Epilog") is None
-    assert "MaxJobCount=7\n" in out
+def test_a_prolog_is_added_to_those_of_the_site(tmp_path: Path):
+    text = edited(tmp_path, "Prolog=/a\nProlog=/b\n", {"Prolog": "/c"})
+    assert text.startswith("Prolog=/a\nProlog=/b\n")
+    assert parse_conf(text).all("Prolog") == ("/a", "/b", "/c")
+
+
+def test_a_value_that_the_grammar_lacks_is_refused(tmp_path: Path):
+    conf = folder_of(tmp_path, slurm=SITE)
+    with pytest.raises(SourceError, match="has a quote"):
+        edit(conf, {"Licenses": 'a"b'})
+    assert conf.read_text() == SITE
+
+
+def test_a_second_edit_keeps_the_block_of_the_first(tmp_path: Path):
+    edited(tmp_path, "", {"GresTypes": "gpu"})
+    conf = tmp_path / "slurm.conf"
+    edit(conf, {"Licenses": "x:1"})
+    assert read_conf(conf).settings == {"grestypes": "gpu", "licenses": "x:1"}
+    assert conf.read_text().count(END) == 1
+
+
+@pytest.mark.parametrize(
+    "text", [SITE, SITE.rstrip("\n"), SITE.replace("\n", "\r\n"), f"{SITE}\n\n", "", "\n", "#"]
+)
+def test_settings_are_taken_back_to_the_byte(tmp_path: Path, text: str):
+    folder = tmp_path / "first"
+    folder.mkdir()
+    before = ConfFiles(folder_of(folder, slurm=text))
+    new = {"Licenses": "matlab:2,gpuaware:9", "GresTypes": "gpu", "Epilog": "/x"}
+    assert edited(tmp_path, text, new) != text
+    own = {"licenses": "matlab:2" if SITE[:6] in text else None, "grestypes": None, "epilog": None}
+    conf = ConfFiles(tmp_path / "slurm.conf")
+    write(take_back_settings(conf, lambda key, value: own.get(key, value), before))
+    assert (tmp_path / "slurm.conf").read_bytes() == text.encode()
+
+
+def test_what_the_site_added_meanwhile_stays(tmp_path: Path):
+    text = edited(tmp_path, SITE, {"GresTypes": "gpu", "Epilog": "/x"})
+    conf = folder_of(
+        tmp_path, slurm=text.replace("GresTypes=gpu", "GresTypes=gpu,nic") + "MaxJobCount=7\n"
+    )
+    own = {"grestypes": "nic", "epilog": None}
+    write(take_back_settings(ConfFiles(conf), lambda k, v: own.get(k, v), None))
+    assert read_conf(conf).get("GresTypes") == "nic"
+    assert read_conf(conf).get("Epilog") is None
+    assert conf.read_text().endswith("MaxJobCount=7\n")
+
+
+def test_lines_that_do_not_count_any_more_are_taken_back_too(tmp_path: Path):
+    conf = folder_of(tmp_path, slurm="Licenses=a:1 # seats\n", late="Licenses=b:2\n")
+    first = ConfFiles(conf).texts
+    edit(conf, {"Licenses": "a:1,ours:9"})
+    conf.write_text(f"{conf.read_text()}Include late.conf\n")
+    edit(conf, {"Licenses": "b:2,ours:9"})
+
+    def own(key: str, value: str) -> str:
+        return value.removesuffix(",ours:9")
+
+    before = ConfFiles(conf, texts=first)
+    write(take_back_settings(ConfFiles(conf), own, before))
+    assert conf.read_text() == "Licenses=a:1 # seats\nInclude late.conf\n"
+    assert (tmp_path / "late.conf").read_text() == "Licenses=b:2\n"
