@@ -46,7 +46,6 @@ _SETTLE_S = 0.01  # pause after a submission: the filter reports a job before it
 _REPEATS_S = (0.02, 0.08, 0.25)  # pauses before further rounds that look for a submitted job
 _EVENTS = ("submit", "end", "woken")
 _BURST_S = 0.2  # least pause between two rounds of submissions; a job's end ends it
-_WHOLE_S = 2.0  # longest time between two rounds that do what can wait, too
 _FULL_S = 0.4  # the same while no GPU is free
 _FREED_S = 5.0  # time after a job's end until Slurm's scheduler shows that a limit is free
 _LIMIT_S = 1.0  # pause between two of these rounds
@@ -118,7 +117,6 @@ class Selector:
             self._ledger,
             gate_held_until=lambda: self._heartbeat.held_until,
             wake=self._events.wake,
-            is_urgent=self._is_urgent,
             check_holder=self._heartbeat.check,
             pool=pool,
             orders=self._orders,
@@ -127,7 +125,7 @@ class Selector:
         self._failed = False
         self._recorded = -float("inf")
         self._pruned = -float("inf")
-        self._freed = self._whole = -float("inf")
+        self._freed = -float("inf")
         self._finished = -float("inf")
         self._cost_s = 0.0
         self._last_waiting: object = None
@@ -284,14 +282,6 @@ class Selector:
         if trigger == "submit":
             pause_s = max(pause_s, _FULL_S if self._outcome.full else _BURST_S)
         return min(self._config.selector.round_s, pause_s) - since
-
-    def _is_urgent(self) -> bool:
-        """Whether a job has ended since the round began; now and then a round is whole anyhow."""
-        now = time.monotonic()
-        urgent = now - self._whole < _WHOLE_S and self._events.pending("end")
-        if not urgent:
-            self._whole = now
-        return urgent
 
     def _round(self, trigger: str) -> None:
         """Run one round and record it; after a failure the daemon goes on."""

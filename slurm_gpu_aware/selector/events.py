@@ -32,14 +32,11 @@ class Events:
         self._inotify = inotify_simple.INotify()
         self._watched: dict[int, str] = {}
         self._missing: set[str] = set()
-        self._seen: set[str] = set()
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def wait(self, timeout_s: float) -> Set[str]:
         """Wait; return which of ``submit``, ``end``, ``woken`` happened; none: the time is over."""
         self._watch()
-        if self._seen:
-            timeout_s = 0.0
         readable, _, _ = select.select(
             [self._inotify.fileno(), self._wake_r], [], [], max(0.0, timeout_s)
         )
@@ -59,14 +56,9 @@ class Events:
         os.close(self._wake_r)
         os.close(self._wake_w)
 
-    def pending(self, event: str) -> bool:
-        """Whether it has happened since the last wait, which the next one still tells."""
-        self._seen |= self.drain()
-        return event in self._seen
-
     def drain(self) -> Set[str]:
         """Drop the events so far, as a round that starts now sees their effects; return which."""
-        happened, self._seen = self._seen, set()
+        happened = set()
         for event in self._inotify.read(timeout=0):
             what = self._watched.get(event.wd)
             if event.mask & (_GONE | _FLAGS.IGNORED):

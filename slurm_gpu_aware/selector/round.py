@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,20 +64,18 @@ class Rounds:
         *,
         gate_held_until: Callable[[], float],
         wake: Callable[[], object] = lambda: None,
-        is_urgent: Callable[[], bool] = lambda: False,
         check_holder: Callable[[Sequence[SlurmReservation]], object] = lambda reservations: None,
         pool: HoldingPool | None = None,
         orders: Path | None = None,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``wake`` starts another round because GPUs have become free. ``is_urgent``: others have
-        become free since this one began, so that the next one is due before what can wait.
+        """``wake`` starts another round because GPUs have become free.
 
         ``check_holder`` raises SourceError if another selector has taken the gate, by Slurm's
         reservations. ``orders``: folder of the orders for clock agents, if the site has them.
         """
-        self._check_holder, self._is_urgent = check_holder, is_urgent
+        self._check_holder = check_holder
         self._client, self._config, self._ledger = client, config, ledger
         self._clock, self._timer = clock, timer
         self._gate_held_until = gate_held_until
@@ -292,7 +290,7 @@ class Rounds:
         if moves and self._gate_held(self._clock()):
             with contained("moves"):
                 self.mover.begin(moves, view.gated, context.cluster.nodes, context.now)
-        if not self._is_urgent() and self._gate_held(self._clock()):
+        if self._gate_held(self._clock()):
             self._keep_waiting(view, outcome, candidates, plan, stay)
 
     def _place(
@@ -350,10 +348,7 @@ class Rounds:
         arrays = {candidates.to_plan[one.job_id].gated.job.array_id for one in plan.assignments}
         with contained("holding pool"):
             split = view.split | arrays
-            room = self._config.gate.queue_tests // max(1, len(context.nodes))
-            tried = [job for job in stay if not self._pool.holds(job.job)]
-            tried.sort(key=lambda gated: queue_order(gated.job))
-            outcome.unpooled = self._pool.put(spare(tried, room, split), self._gate_held_until())
+            outcome.unpooled = self._fill_pool(stay, split, len(context.nodes))
         with contained("comments of waiting jobs"):
             self._comments.tell(stay, outcome.waiting, view.split | arrays)
 
@@ -372,6 +367,12 @@ class Rounds:
                 more |= self._postponements.times(entry)
             reason = "; ".join(filter(None, (entry.reason, broken.get(entry.job_id))))
             candidates.waits(entry.job_id, reason, entry.shadow_start_s, **more)
+
+    def _fill_pool(self, parked: Sequence[GatedJob], split: Set[int | None], nodes: int) -> int:
+        queue = sorted(parked, key=lambda gated: queue_order(gated.job))
+        stay = [gated for gated in queue if not self._pool.holds(gated.job)]
+        room = self._config.gate.queue_tests // max(1, nodes)
+        return self._pool.put(spare(stay, room, split), self._gate_held_until())
 
     def _gate_held(self, now: float) -> bool:
         # The lease is extended when at most a third of it is gone, so half of it is always left.
