@@ -10,7 +10,7 @@ agent has begun ends in ``.taken``. What an agent that died has left is done by 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -25,7 +25,6 @@ _LONGEST = 1200
 _UNFINISHED_S = 60.0
 _TAKEN = ".taken"
 _KINDS = ("epilog", "prolog")
-"""Of two within a tick of the clock, a job ends before another one begins."""
 _VARIABLES = (
     "SLURM_JOB_RESTART_COUNT",
     "SLURM_JOB_GPUS",
@@ -89,7 +88,7 @@ class Inbox:
                         found.append((at, kind, entry.name))
                     elif now - at >= _UNFINISHED_S:
                         os.unlink(entry)
-        for at, kind, name in sorted(found):
+        for at, kind, name in sorted(found, key=_order(found)):
             env = self._read(name)
             if env is None and now - at < _UNFINISHED_S:
                 continue  # it is being written
@@ -125,6 +124,20 @@ class Inbox:
         given = dict(zip(_VARIABLES, words, strict=False))
         env = {key: value for key, value in given.items() if value != "-"}
         return env | {"SLURM_JOB_ID": name.partition(".")[0]}
+
+
+def _order(
+    found: Iterable[tuple[float, str, str]],
+) -> Callable[[tuple[float, str, str]], tuple[float, bool, int, str, bool]]:
+    """Key by time: within a tick of the clock a job ends before others begin, and after itself."""
+    begun = {(at, name.partition(".")[0]) for at, kind, name in found if kind == "prolog"}
+
+    def key(entry: tuple[float, str, str]) -> tuple[float, bool, int, str, bool]:
+        at, kind, name = entry
+        job = name.partition(".")[0]
+        return at, (at, job) in begun, len(job), job, kind == "epilog"
+
+    return key
 
 
 def hear(

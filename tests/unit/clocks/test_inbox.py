@@ -284,10 +284,20 @@ def test_the_start_of_the_node_forgets_what_was_left(site):
     assert site.left() == []
 
 
-def test_of_two_words_of_one_moment_the_end_comes_first(tmp_path):
+@pytest.mark.parametrize(
+    "order",
+    [
+        ["17.epilog", "18.prolog"],
+        ["18.epilog", "17.prolog"],
+        ["17.prolog", "17.epilog"],
+        ["9.prolog", "9.epilog", "17.prolog", "17.epilog", "100.prolog"],
+        ["18.epilog", "17.prolog", "17.epilog"],
+    ],
+)
+def test_in_one_moment_a_job_ends_before_others_begin_and_after_itself(tmp_path, order):
     (tmp_path / "inbox").mkdir()
-    for name in ("18.prolog", "17.epilog"):
+    for name in sorted(order):
         file = tmp_path / "inbox" / name
         file.write_text("- 0 - - n1 .\n")
         os.utime(file, (1000, 1000))
-    assert [word.name for word in Inbox(str(tmp_path)).take(1001.0)] == ["17.epilog", "18.prolog"]
+    assert [word.name for word in Inbox(str(tmp_path)).take(1001.0)] == order
