@@ -79,18 +79,24 @@ _PROCESS_KILLED = 45
 """The driver removed the channels of a process that was killed, by us or by Slurm. An error that
 kills a process is an event of its own."""
 _VENDOR_WORDS = {"nvidia", "tesla", "quadro", "geforce", "graphics", "device", "gpu"}
-_SERIES_WORDS = {"rtx", "gtx", "titan"}
+_VENDOR_WORDS |= {"hgx", "dgx", "grid"}
+_SERIES_WORDS = {"rtx", "gtx", "titan", "pro"}
+_VARIANT_WORDS = {"ti", "super", "ada", "nvl", "maxq"}
 
 
 def model_word(name: str) -> str | None:
     """Return the short name of a model: ``Tesla V100-SXM2-16GB`` is ``v100``.
 
     It is the first word that is neither the vendor's nor a product line's, up to its first hyphen,
-    with a leading ``rtx``, ``gtx`` or ``titan``, because a number alone is not specific.
+    with a leading ``rtx``, ``gtx``, ``titan`` or ``pro``, because a number alone is not specific,
+    and with words that name another chip or limit: ``RTX 6000 Ada Generation`` is ``rtx6000ada``.
     """
-    heads = [re.sub(r"[^a-z0-9]", "", word.partition("-")[0]) for word in name.lower().split()]
+    plain = name.lower().replace("max-q", "maxq")
+    heads = [re.sub(r"[^a-z0-9]", "", word.partition("-")[0]) for word in plain.split()]
     words = [head for head in heads if head and head not in _VENDOR_WORDS]
-    return "".join(words[: 2 if words[0] in _SERIES_WORDS else 1]) if words else None
+    end = next((i + 1 for i, word in enumerate(words) if word not in _SERIES_WORDS), len(words))
+    variants = [word for word in words[end:] if word in _VARIANT_WORDS]
+    return "".join(words[:end] + variants) or None
 
 
 def cpu_list(cpus: list[int]) -> str:

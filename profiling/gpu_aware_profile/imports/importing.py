@@ -73,6 +73,11 @@ class Import:
                 "the files differ in what they measure or in its unit; import them apart"
             )
         ((kind, rate),) = kinds
+        for file in self.files:
+            for what, count in file.left_out.items():
+                runs = "1 run" if count == 1 else f"{count} runs"
+                say(f"{file.table.name}: {runs} {what} left out: the store has no place for them")
+            _say_node(file.table)
         if kind is Kind.TIMES:
             return not self._timings(rate)
         if kind is Kind.LEVEL_TIMES:
@@ -217,6 +222,14 @@ def _hidden(times: Sequence[LevelTime], penalties: LevelPenalties) -> list[str]:
                 what = f"{ratio:.4g} was measured, {value:.4g} counts ({source})"
                 sentences.append(f"class {app_class}, level {level}: {what}")
     return sentences
+
+
+def _say_node(table: Table) -> None:
+    """Say for which node a file is taken whose name has more dots than the one of its suffix."""
+    stem = Path(table.name).stem
+    nodes = {row.cells.get("node") for row in table.rows}
+    if "." in stem and nodes == {stem.partition(".")[0]}:
+        say(f"{table.name}: taken for node {stem.partition('.')[0]}; --node NAME names another one")
 
 
 def _s(things: Sequence[object]) -> str:

@@ -15,7 +15,7 @@ _PCI = re.compile(
     r"(?:(?P<domain>[0-9a-f]{4,8}):)?(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})(?:\.[0-7])?\Z",
     re.IGNORECASE,
 )
-_NVML = re.compile(r"nvml:(?P<place>[0-9]{1,2})\Z")
+_NVML = re.compile(r"nvml:(?P<place>[0-9]{1,2})(?:/(?P<count>[0-9]{1,2}))?\Z")
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class KnownGpus:
         if gpu.isascii() and gpu.isdigit() and len(gpu) <= 4 and int(gpu) < MAX_GPUS_PER_NODE:
             return self._checked(node, int(gpu))
         if place := _NVML.match(gpu):
-            return self._at_place(node, int(place["place"]))
+            count = place["count"]
+            return self._at_place(node, int(place["place"]), None if count is None else int(count))
         if address := _pci_key(gpu):
             return self._at_address(node, gpu, address)
         if gpu not in self.by_uuid:
@@ -55,11 +56,19 @@ class KnownGpus:
             raise ValueError(f"no sweep has read GPU {slot} of node {node}; sweep first")
         return slot
 
-    def _at_place(self, node: str, place: int) -> int:
-        """The GPU at a place in NVML's order, which is that of the PCI addresses."""
+    def _at_place(self, node: str, place: int, count: int | None) -> int:
+        """The GPU at a place in NVML's order, which is that of the PCI addresses.
+
+        ``count``: GPUs that the program saw; None: it does not tell.
+        """
         slots = sorted(self.by_pci.get(node, ()), key=lambda slot: self._key(node, slot))
-        if not slots:
+        if not slots and count is None:
             return self._checked(node, place)
+        if count not in (None, len(slots)):
+            raise ValueError(
+                f"the file is of {count} GPUs without their addresses, and {len(slots)} GPUs of"
+                f" {node} are known: which they are is not certain"
+            )
         if set(slots) != self.seen.get(node):
             raise ValueError(
                 f"a GPU of {node} could not be read: nvml:{place} is not certain; sweep again"
@@ -72,7 +81,8 @@ class KnownGpus:
         for slot in self.by_pci.get(node, ()):
             if self._key(node, slot) == address:
                 return slot
-        raise ValueError(f"no sweep has seen a GPU with the PCI address {gpu} on node {node}")
+        what = f"a GPU with the PCI address {gpu} on node {node}"
+        raise ValueError(f"no sweep has seen {what}; sweep {node} first")
 
     def _key(self, node: str, slot: int) -> tuple[int, ...]:
         return _pci_key(self.by_pci[node][slot]) or ()

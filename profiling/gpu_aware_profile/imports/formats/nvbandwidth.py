@@ -1,4 +1,4 @@
-"""Output of nvbandwidth 0.5 to 0.8, as text or as JSON (``-j``): bandwidths of pairs of GPUs.
+"""Output of nvbandwidth 0.5 to 0.10, as text or as JSON (``-j``): bandwidths of pairs of GPUs.
 
 Only copies between GPUs of one node count; those to the host, latencies and tests across nodes have
 no place in the store. In a *read* test the GPU of the row reads from the GPU of the column, in a
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from gpu_aware_profile.imports.formats.reader import (
     Measured,
     ReadOptions,
     Source,
+    node_name,
     node_of,
     objects,
 )
@@ -32,6 +34,7 @@ _DEVICE = re.compile(
     r"(: \((?P<host>[\w.-]{1,252})\))?\Z"
 )
 _HOST = re.compile(r"[A-Za-z0-9][\w.-]{0,251}\Z")
+_START = re.compile(r"^[ \t]*nvbandwidth Version:", re.MULTILINE)
 _RUNNING = re.compile(r"Running (?P<name>\w{1,100})\.\Z")
 
 Matrix = Sequence[Sequence[float]]
@@ -53,7 +56,7 @@ class Nvbandwidth:
         """Say whether a file is output of nvbandwidth."""
         if isinstance(source.content, Mapping):
             return isinstance(source.content.get("nvbandwidth"), Mapping)
-        return source.text.lstrip().startswith("nvbandwidth Version:")
+        return _START.search(source.text) is not None
 
     def read(self, source: Source, options: ReadOptions) -> Measured:
         """Read the pairs. Of several tests the fastest counts for each direction.
@@ -65,16 +68,45 @@ class Nvbandwidth:
             listed = root.get("GPU Device list")
             lines = listed if isinstance(listed, list) else []
             lines = [one for one in lines if isinstance(one, str)]
-            host, tests = None, list(_json_tests(root))
+            rows = self._rows(source, options, lines, None, list(_json_tests(root)))
         else:
-            lines = source.text.split("\n")
-            host, tests = _host(lines), list(_text_tests(lines))
+            starts = [match.start() for match in _START.finditer(source.text)]
+            runs = [source.text[a:b].split("\n") for a, b in pairwise([*starts, len(source.text)])]
+            found = [
+                self._rows(source, options, lines, _host(lines), list(_text_tests(lines)))
+                for lines in runs
+            ]
+            nodes = [run[0].cells["node"] for run in found]
+            if len(set(nodes)) < len(nodes):
+                raise SourceError(
+                    f"{source.name}: {len(nodes)} runs, of which several are of one node, or do not"
+                    " name theirs; give each run as a file of its own"
+                )
+            rows = [row for run in found for row in run]
+        numbered = (replace(row, line=number) for number, row in enumerate(rows, 1))
+        return Measured(Table(source.name, PAIR_COLUMNS, tuple(numbered), (), "pair"))
+
+    def _rows(
+        self,
+        source: Source,
+        options: ReadOptions,
+        lines: Sequence[str],
+        host: str | None,
+        tests: Sequence[_Test],
+    ) -> list[Row]:
+        """The pairs of one run. Raises SourceError."""
         devices = {int(m["number"]): m for m in map(_DEVICE.match, map(str.strip, lines)) if m}
-        if not devices:
-            raise SourceError(f"{source.name}: no list of devices with their PCI addresses")
+        rows_of = max((len(test.matrix) for test in tests if _of_pairs(test)), default=0)
+        if not devices and (options.node is None or not rows_of):
+            raise SourceError(
+                f"{source.name}: no list of devices with their PCI addresses (nvbandwidth 0.6 to"
+                " 0.9 print it, with -j since 0.8); with --node NAME the node's GPUs are taken in"
+                " the order of these, as with CUDA_DEVICE_ORDER=PCI_BUS_ID"
+            )
         node = next((m["host"] for m in devices.values()), None) or host
-        node = options.node or (node.partition(".")[0] if node else node_of(source, options))
+        node = options.node or (node_name(node) if node else node_of(source, options))
         names = {number: _pci(match["pci"]) for number, match in devices.items()}
+        names = names or {number: f"nvml:{number}/{rows_of}" for number in range(rows_of)}
         one_way, both_ways = _fastest(tests)
         rows = [
             _row(number, node, pair, names, one_way, both_ways)
@@ -82,7 +114,7 @@ class Nvbandwidth:
         ]
         if not rows:
             raise SourceError(f"{source.name}: no bandwidth between two GPUs")
-        return Measured(Table(source.name, PAIR_COLUMNS, tuple(rows), (), "pair"))
+        return rows
 
 
 def _json_tests(root: Mapping[str, object]) -> Iterator[_Test]:
@@ -161,6 +193,10 @@ def _fastest(tests: Sequence[_Test]) -> tuple[Bandwidths, Bandwidths]:
                     pair, found = ((j, i) if one["what"] == "read" else (i, j)), one_way
                 found[pair] = max(gbps, found.get(pair, 0.0))
     return one_way, both_ways
+
+
+def _of_pairs(test: _Test) -> bool:
+    return bool(_ONE_WAY.match(test.name) or _BOTH_WAYS.match(test.name))
 
 
 def _pairs(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +25,11 @@ COLLECTIVE_COLUMNS = ("node", "gpus", "operation", "gbps", "size_bytes", "taken_
 blanks."""
 
 
+_HEAD, _LINES_BEFORE = 1 << 16, 20
+"""Characters and lines in which a JSON object begins; warnings may stand before it."""
+_ADDRESS = re.compile(r"\d{1,3}(\.\d{1,3}){3}\Z")
+
+
 @dataclass(frozen=True)
 class Source:
     """A file to read."""
@@ -35,11 +41,13 @@ class Source:
     @cached_property
     def content(self) -> Any:
         """Its JSON value; None: it is not a JSON object. Raises SourceError if it is damaged."""
-        if not self.text.lstrip().startswith("{"):
+        lines = self.text[:_HEAD].splitlines(keepends=True)[:_LINES_BEFORE]
+        start = next((i for i, line in enumerate(lines) if line.lstrip().startswith("{")), None)
+        if start is None or any("," in line for line in lines[:start]):
             return None
         if len(self.text) > MAX_CHARACTERS:
             raise SourceError(f"{self.name}: a JSON file above {MAX_CHARACTERS >> 20} MiB")
-        return parse_json(self.text, self.name)
+        return parse_json(self.text[sum(map(len, lines[:start])) :], self.name)
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,8 @@ class Measured:
     """With the columns of one of the tables that ``import_rows`` reads."""
     rate: str | None = None
     """Unit of the rates that became times; None: they were no rates."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """What has no place in the store, in words -> how many runs."""
 
 
 class Reader(Protocol):
@@ -83,13 +93,19 @@ def as_time_ms(rate: float) -> float:
 
 
 def node_of(source: Source, options: ReadOptions) -> str:
-    """Node of a file that does not name it: ``--node``, or the file's name up to its first dot."""
+    """Node of a file that does not name it: ``--node``, or `node_name` of the file."""
     if options.node is not None:
         return options.node
-    name = "" if source.name == "stdin" else Path(source.name).name.partition(".")[0]
+    path = Path(source.name)
+    name = "" if source.name == "stdin" else node_name(path.stem if path.suffix else path.name)
     if not name:
         raise SourceError(f"{source.name}: it does not name its node; give it with --node NAME")
     return name
+
+
+def node_name(host: str) -> str:
+    """A host's name up to its first dot, as slurmd names its node; an IP address is kept whole."""
+    return host if _ADDRESS.match(host) else host.partition(".")[0]
 
 
 def number_of(value: object, what: str) -> float:

@@ -117,7 +117,8 @@ class ReframeReport:
     """Reader of the report of one session (``--report-file``): all test cases with their values.
 
     The layout is that of ``reframe/schemas/runreport.json`` of ReFrame 4: a performance variable is
-    named ``system:partition:NAME`` and has value, reference, two thresholds, unit and verdict.
+    named ``system:partition:NAME`` and has value, reference, two thresholds, unit and verdict;
+    before ReFrame 4.7 it is an object in the list ``perfvars``.
     """
 
     name = "reframe-report"
@@ -280,3 +281,6 @@ def _values(case: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Any, Any]]]:
     for name, value in values.items() if isinstance(values, Mapping) else ():
         if isinstance(value, list) and len(value) > _UNIT_AT:
             yield name.rpartition(":")[2], (value[0], value[_UNIT_AT])
+    for one in objects(case.get("perfvars")):
+        if isinstance(one.get("name"), str):
+            yield one["name"], (one.get("value"), one.get("unit"))

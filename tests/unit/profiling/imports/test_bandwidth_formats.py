@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from store_samples import ingest, report
 
 from gpu_aware_profile.cli import cli
-from gpu_aware_profile.imports.formats.reader import ReadOptions, Source
+from gpu_aware_profile.imports.formats.reader import ReadOptions, Source, node_of
 from gpu_aware_profile.imports.formats.registry import FORMATS
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.interconnect import Collective, PairBandwidth
@@ -266,27 +266,147 @@ def test_output_of_2021(store_path: Path, run_import: Call) -> None:
     assert "--value takes all_reduce, " in run_import("-", "--value", "x", text=old).stderr
 
 
+SHARED_BUS = (
+    "# nThread 1 nGpus 2 minBytes 8 maxBytes 8 step: 2(factor)\n"
+    "#   Rank  0 Pid  20011 on         n1 device  0 [0x00] A100-SXM4-40GB\n"
+    "#   Rank  1 Pid  20011 on         n1 device  1 [0x00] A100-SXM4-40GB\n"
+    "#       size         count    type   redop     time   algbw   busbw  error\n"
+    "   268435456      67108864   float     sum   1700.8  157.09  157.09  1e-07\n"
+)
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (nccl(gpus=(("n1", "0000:00:00"), ("n2", "0000:00:00"))), "nodes: 2, groups of ranks: 1;"),
+        (nccl().replace("Group  0 Pid   4712", "Group  1 Pid   4712"), "groups of ranks: 2;"),
+        (nccl(wrong="7"), "wrong values at size 1048576: 7, 0"),
+        (nccl().replace(": 0 OK", ": 2 FAILED"), "the program says FAILED: 2 values out of bounds"),
         (
-            nccl().replace("Group  0 Pid   4712", "Group  1 Pid   4712"),
-            "nodes: 1, groups of ranks: 2;",
+            nccl() + "n1: Test NCCL failure all_reduce.cu:44\n",
+            "the program says 'n1: Test NCCL",
         ),
-        (nccl(wrong="7"), "the result is wrong (7, 0 wrong values)"),
         (nccl(busbw=0.0).replace("1.00       0", "0.00       0"), "gbps is 0"),
         (nccl().partition("#       size")[0], "no line with a result"),
         (nccl(gpus=(("n1", "0000:00:00"),)), "is not two or more different GPUs"),
         (nccl(gpus=(("n1", "0000:00:00"), ("n1", "0000:09:00"))), "no sweep has seen a GPU"),
-        (nccl("sendrecv"), "operation 'sendrecv' is not one of all_reduce"),
+        (SHARED_BUS, "prints the PCI bus alone, which several GPUs of n1 share"),
     ],
 )
 def test_a_run_without_a_place_is_refused(run_import: Call, text: str, why: str) -> None:
-    done = run_import("-", text=text)
+    done = run_import("-", "--value", "all_reduce", text=text)
     assert done.exit_code == 1
     assert why in done.stderr
     assert "line " in done.stderr
+
+
+def test_runs_of_no_use_are_left_out_and_counted(store_path: Path, run_import: Call) -> None:
+    across = nccl(gpus=(("n1", "0000:00:00"), ("n2", "0000:00:00")))
+    done = run_import("-", text=nccl("sendrecv") + nccl() + nccl("sendrecv") + across)
+    assert done.exit_code == 0, done.stderr
+    assert "stdin: 2 runs of sendrecv left out: the store has no place for them" in done.stderr
+    assert "stdin: 1 run across nodes left out" in done.stderr
+    assert "imported bandwidths of 1 collective" in done.stderr
+    alone = run_import("-", text=nccl("sendrecv"))
+    assert alone.exit_code == 1
+    assert "stdin: no run of all_reduce, all_gather, " in alone.stderr
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "0: ",
+        " 0: ",
+        "[1,0]<stdout>:",
+        "Sat Nov 28 06:00:01 2026<stdout>:",
+        "[prterun-n1-7@1,0]<stdout>: ",
+    ],
+)
+def test_prefixes_of_launchers_do_no_harm(store_path: Path, run_import: Call, prefix: str) -> None:
+    lines = nccl().splitlines()
+    text = "srun: job 7 queued\n" + "".join(f"{prefix}{line}\n" for line in lines)
+    done = run_import("-", text=text)
+    assert done.exit_code == 0, done.stderr
+    with open_store(store_path) as store:
+        assert newest_collectives(store, "all_reduce")[0].gbps == 231.0
+
+
+def test_tasks_whose_lines_alternate_are_read_apart(store_path: Path, run_import: Call) -> None:
+    pairs = zip(nvbandwidth_text("n1").split("\n"), nvbandwidth_text("n2").split("\n"), strict=True)
+    text = "".join(f"0: {one}\n1: {other}\n" for one, other in pairs)
+    done = run_import("-", text=text)
+    assert done.exit_code == 0, done.stderr
+    with open_store(store_path) as store:
+        assert {pair.node for pair in newest_bandwidths(store)} == {"n1", "n2"}
+
+
+def test_several_runs_in_a_file(store_path: Path, run_import: Call) -> None:
+    """Of two nodes each keeps its own values; two of one node are refused."""
+    slow = nvbandwidth_text("n2").replace("12.00", "3.00")
+    done = run_import("-", "--accept-outliers", text=nvbandwidth_text("n1") + "\n" + slow)
+    assert done.exit_code == 0, done.stderr
+    with open_store(store_path) as store:
+        of_node = {node: set[float | None]() for node in ("n1", "n2")}
+        for pair in newest_bandwidths(store):
+            of_node[pair.node] |= {pair.ab_gbps, pair.ba_gbps}
+    assert 12.0 in of_node["n1"]
+    assert 3.0 in of_node["n2"]
+    assert 12.0 not in of_node["n2"]
+    twice = run_import("-", text=2 * nvbandwidth_text("n1"))
+    assert twice.exit_code == 1
+    assert "2 runs, of which several are of one node" in twice.stderr
+
+
+def test_without_a_list_of_devices_the_order_is_that_of_the_addresses(
+    store_path: Path, run_import: Call
+) -> None:
+    """So prints nvbandwidth 0.10, and with -j any before 0.8; for all GPUs of the node only."""
+    text = "\n".join(line for line in nvbandwidth_text().split("\n") if "Device " not in line)
+    done = run_import("-", text=text)
+    assert done.exit_code == 1
+    assert "no list of devices with their PCI addresses" in done.stderr
+    done = run_import("-", "--node", "n1", text=text)
+    assert done.exit_code == 0, done.stderr
+    with open_store(store_path) as store:
+        assert {(pair.a, pair.b): pair.ba_gbps for pair in newest_bandwidths(store)}[0, 1] == 11.0
+    part = f"""nvbandwidth Version: v0.10.0
+
+Running device_to_device_memcpy_read_ce.
+memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)
+{matrix_text([[0, 11.0], [13.0, 0]])}"""
+    done = run_import("-", "--node", "n1", text=part)
+    assert done.exit_code == 1
+    assert "is of 2 GPUs without their addresses, and 3 GPUs of n1 are known" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV4\t0-3\n", "it looks like nvidia-smi topo -m"),
+        ("Successfully ran diagnostic for group.\n| Denylist | Pass |\n", "dcgmi diag with -v -j"),
+        ("gpu;node;class;value_ms\n0;n1;A;1.0\n", "separated by ';', expected ','"),
+        ("some text\n", "none of the formats dcgm-diag, nvbandwidth, nccl-tests,"),
+    ],
+)
+def test_what_is_not_recognised_is_named(run_import: Call, text: str, why: str) -> None:
+    done = run_import("-", "--class", "A", "--node", "n1", text=text)
+    assert done.exit_code == 1
+    assert why in done.stderr
+    assert "no column" not in done.stderr
+
+
+def test_a_line_before_the_object_of_dcgm_is_skipped(run_import: Call) -> None:
+    text = 'WARNING: something from nvvs\n{"DCGM GPU Diagnostic": {"test_categories": []}}\n'
+    source = Source("n1.json", text)
+    assert source.content == {"DCGM GPU Diagnostic": {"test_categories": []}}
+    assert FORMATS["dcgm-diag"].matches(source)
+
+
+@pytest.mark.parametrize(
+    ("file", "node"),
+    [("10.140.71.103.json", "10.140.71.103"), ("dgx01.json", "dgx01"), ("n1.site.json", "n1")],
+)
+def test_the_node_of_a_file(file: str, node: str) -> None:
+    assert node_of(Source(file, ""), ReadOptions()) == node
 
 
 def test_a_slow_collective_is_refused(store_path: Path, run_import: Call) -> None:

@@ -241,6 +241,18 @@ def reframe_report(**values: Any) -> str:
     return json.dumps({"session_info": session, "runs": [{"testcases": cases}]})
 
 
+def test_a_report_of_reframe_before_4_7(store_path: Path, run_import: Call) -> None:
+    report = json.loads(reframe_report(gpu0=500.0, gpu1=400.0))
+    case = report["runs"][0]["testcases"][0]
+    case["perfvars"] = [
+        {"name": name.rpartition(":")[2], "reference": 0, "unit": value[4], "value": value[0]}
+        for name, value in case.pop("perfvalues").items()
+    ]
+    done = run_import("-", "--class", "C", "--value", "gpu{gpu}", text=json.dumps(report))
+    assert done.exit_code == 0, done.stderr
+    assert times(store_path) == {("n1", 0): 2.0, ("n1", 1): 2.5}
+
+
 def test_a_report_of_reframe(store_path: Path, run_import: Call) -> None:
     text = reframe_report(gpu0=500.0, gpu1=400.0, gpu_perf_min=400.0)
     done = run_import("-", "--class", "C", "--value", "gpu{gpu}", text=text)
