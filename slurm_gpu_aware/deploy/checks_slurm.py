@@ -14,7 +14,13 @@ from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok, skip
 from slurm_gpu_aware.deploy.files import CLI_FILTER, LUA_CONF, OUR_CLI_FILTER, OWN_FILTER
 from slurm_gpu_aware.deploy.filter_answer import filter_answer
 from slurm_gpu_aware.deploy.install import filter_files
-from slurm_gpu_aware.deploy.site_scripts import join_lines, loads_filter, read_script
+from slurm_gpu_aware.deploy.site_scripts import (
+    AT_THE_END,
+    join_lines,
+    joins_too_late,
+    loads_filter,
+    read_script,
+)
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.gate_holder import gate_reservation, holder_of
 from slurm_gpu_aware.gate.holding_pool import LICENCE, LICENCE_COUNT
@@ -167,12 +173,19 @@ def _filter(g: DoctorContext) -> Iterator[Check]:
         return
     script = g.folder / OWN_FILTER
     text = read_script(script)
+    if text is not None and joins_too_late(text):
+        found = (
+            f"{script} calls join() inside a function: jobs are parked only after its first call"
+        )
+        cure = f"move the lines below out of it, {AT_THE_END}"
+        yield failed("filter", found, cure, lines=join_lines(g.folder))
+        return
     if (text is None or not loads_filter(text)) and not filter_answer(g.config)[0]:
         found = f"{script} does not load gpu_aware.lua"
         if text is None:
             yield failed("filter", found, "run 'gpu-aware setup --install'")
         else:
-            cure = f"add the lines below to {script}, before its last return"
+            cure = f"add the lines below to {script}, {AT_THE_END}"
             yield failed("filter", found, cure, lines=join_lines(g.folder))
         return
     there = {p.name: p.read_bytes() for p in g.folder.glob("*.lua")}
@@ -205,7 +218,7 @@ def _cli_filter(g: DoctorContext) -> Iterator[Check]:
         yield failed("test-only", f"{script} is missing: sbatch and srun fail", cure)
     elif g.config.setup.cli_filter:
         if OUR_CLI_FILTER not in script.read_text(errors="replace"):
-            cure = f'add before its last return: pcall(dofile, "{g.folder / OUR_CLI_FILTER}")'
+            cure = f'add {AT_THE_END}: pcall(dofile, "{g.folder / OUR_CLI_FILTER}")'
             yield failed("test-only", f"{script} does not load {OUR_CLI_FILTER}", cure)
         yield ok("test-only", f"{script} marks tests; other hosts need it, too")
 

@@ -24,7 +24,7 @@ from slurm_gpu_aware.deploy.files import (
     shipped_lua,
 )
 from slurm_gpu_aware.deploy.site import Site
-from slurm_gpu_aware.deploy.site_scripts import join_lines, loads_filter
+from slurm_gpu_aware.deploy.site_scripts import AT_THE_END, join_lines, loads_filter
 from slurm_gpu_aware.slurm.accounting import gaps_of
 from slurm_gpu_aware.slurm.conf_grammar import fields_of
 from slurm_gpu_aware.slurm.conffile import ConfFiles, Entry, edit_settings, setting_line
@@ -145,8 +145,8 @@ def _filter(site: Site, notes: list[str]) -> list[Change]:
     if not loads_filter(have):
         first, second = join_lines(site.slurm_dir)
         notes.append(
-            f"{site.slurm_dir / OWN_FILTER} is the site's own and stays; add before its last"
-            f" return, after slurmctld was restarted:\n{first}\n{second}"
+            f"{site.slurm_dir / OWN_FILTER} is the site's own and stays; add {AT_THE_END}, after"
+            f" slurmctld was restarted:\n{first}\n{second}"
         )
     return []
 
@@ -166,7 +166,7 @@ def _client_filter(site: Site, notes: list[str]) -> list[Change]:
         return [Change(path, ours)]
     if OUR_CLI_FILTER not in have:
         notes.append(
-            f"{path} is the site's own and stays; add before its last return:"
+            f"{path} is the site's own and stays; add {AT_THE_END}:"
             f' pcall(dofile, "{site.slurm_dir / OUR_CLI_FILTER}")'
         )
     return []

@@ -29,11 +29,23 @@ _CALL = re.compile(
 )
 _OURS = re.compile(r"gpu[_-]aware")
 _COMMENTS = {".lua": re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)}
+_LUA = re.compile(
+    r"--\[(?P<c>=*)\[.*?\](?P=c)\]|--[^\n]*|\[(?P<s>=*)\[.*?\](?P=s)\]"
+    r"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|(?P<word>[A-Za-z_]\w*)(?P<call>\s*\()?",
+    re.DOTALL,
+)
+"""Comments and strings of Lua, and words outside of them."""
+_OPENS = ("function", "do", "if", "repeat")
+"""Words that begin a block; ``while`` and ``for`` have a ``do``."""
 _SHELL_COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*")
 
 
+AT_THE_END = "at its end (before a return outside of all functions, if it has one)"
+"""Where a line of ours belongs in a site's Lua script."""
+
+
 def join_lines(slurm_dir: Path) -> tuple[str, str]:
-    """The lines of a site's own job_submit.lua that load the filter, before its last ``return``."""
+    """The lines of a site's own job_submit.lua that load the filter (`AT_THE_END`)."""
     return (
         f'local loaded, gpu_aware = pcall(dofile, "{slurm_dir / "gpu_aware.lua"}")',
         "if loaded then gpu_aware.join() end",
@@ -84,9 +96,28 @@ def calls(text: str, script: Path) -> bool:
 
 
 def loads_filter(text: str) -> bool:
-    """Whether job_submit.lua loads the filter and joins it, outside of comments."""
-    code = _code(text, ".lua")
-    return "gpu_aware" in code and re.search(r"\bjoin\s*\(", code) is not None
+    """Whether job_submit.lua loads the filter and joins it when Slurm reads the script."""
+    return "gpu_aware" in _code(text, ".lua") and False in _joins(text)
+
+
+def joins_too_late(text: str) -> bool:
+    """Whether job_submit.lua joins the filter inside a function only: at each of its calls."""
+    return "gpu_aware" in _code(text, ".lua") and set(_joins(text)) == {True}
+
+
+def _joins(text: str) -> list[bool]:
+    """Of each call of ``join`` in Lua, whether it stands inside a function."""
+    blocks: list[str] = []
+    found = []
+    for match in _LUA.finditer(text):
+        word = match["word"]
+        if word in _OPENS:
+            blocks.append(word)
+        elif word in ("end", "until") and blocks:
+            blocks.pop()
+        elif word is not None and match["call"] and word == "join":
+            found.append("function" in blocks)
+    return found
 
 
 def without_join(text: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from luafilter import ALICE, ERROR, LUA, REPO, SUCCESS, Filter, MakeFilter
+from luafilter import ALICE, ERROR, LUA, OPERATOR, REPO, SUCCESS, Filter, MakeFilter
 
 OWN = """
 function slurm_job_submit(job_desc, part_list, submit_uid)
@@ -21,6 +21,7 @@ end
 
 function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
     if job_desc.account == "broken" then error("the site's own mistake") end
+    if modify_uid ~= 0 and job_desc.account == "closed" then return slurm.ERROR end
     return slurm.SUCCESS
 end
 {lines}
@@ -70,6 +71,17 @@ def test_both_guard_changes(site: Filter) -> None:
     assert site.modify(record, ALICE, time_limit=10).rc == SUCCESS
     with pytest.raises(Exception, match="the site's own mistake"):
         site.modify(record, ALICE, account="broken")
+
+
+def test_a_sites_rule_for_users_keeps_no_gpu_job_parked(site: Filter) -> None:
+    """The selector is SlurmUser, not root; jobs that are not ours stay under the rule."""
+    ours, other = site.submit(tres_per_node="gres/gpu:2").job, site.submit().job
+    assert site.modify(ours, OPERATOR, account="closed").rc == SUCCESS
+    assert site.modify(ours, OPERATOR, account="broken").rc == SUCCESS
+    assert site.modify(ours, ALICE, account="closed").rc == ERROR
+    assert site.modify(other, OPERATOR, account="closed").rc == ERROR
+    back = {"account": "closed", "admin_comment": "gpuaware/1;tn=gres/gpu:2"}
+    assert site.modify(other, OPERATOR, **back).rc == SUCCESS
 
 
 @pytest.mark.parametrize("version", ["5.1", "5.4"])

@@ -9,6 +9,8 @@ from slurm_gpu_aware.deploy.site_scripts import (
     calls,
     hook_line,
     join_lines,
+    joins_too_late,
+    loads_filter,
     names_us,
     read_script,
     without_calls,
@@ -74,3 +76,30 @@ def test_a_file_too_long_for_a_script_is_not_read(tmp_path: Path):
     (tmp_path / "big").write_bytes(b"x" * (1 << 21))
     assert read_script(tmp_path / "big") is None
     assert read_script(tmp_path / "absent") is None
+
+
+JOIN = "".join(f"{line}\n" for line in join_lines(Path("/x")))
+CHECK = "local function check(j)\n  if j then return slurm.SUCCESS end\nend\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "loads", "late"),
+    [
+        (CHECK + JOIN, True, False),
+        (CHECK + JOIN + "return slurm.SUCCESS\n", True, False),
+        (f"function slurm_job_modify(j)\n{JOIN}  return check(j)\nend\n", False, True),
+        (f"x = function()\n for i = 1, 2 do\n{JOIN} end\nend\n{JOIN}", True, False),
+        (f"repeat\n f()\nuntil true\nwhile a do b() end\n{JOIN}", True, False),
+        (
+            "-- function\n--[[ function f( ]]\ns = 'function ' .. \"end\" .. [[ end ]]\n" + JOIN,
+            True,
+            False,
+        ),
+        ("s = '--'; function f()\n" + JOIN + "end\n", False, True),
+        ("--[==[\n" + JOIN + "]==]\n", False, False),
+        ('log("gpu_aware.join()")\n', False, False),
+        ("", False, False),
+    ],
+)
+def test_where_the_filter_is_joined(text: str, loads: bool, late: bool) -> None:
+    assert (loads_filter(text), joins_too_late(text)) == (loads, late)
