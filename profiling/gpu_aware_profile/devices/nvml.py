@@ -81,7 +81,7 @@ kills a process is an event of its own."""
 _VENDOR_WORDS = {"nvidia", "tesla", "quadro", "geforce", "graphics", "device", "gpu"}
 _VENDOR_WORDS |= {"hgx", "dgx", "grid"}
 _SERIES_WORDS = {"rtx", "gtx", "titan", "pro"}
-_VARIANT_WORDS = {"ti", "super", "ada", "nvl", "maxq"}
+_VARIANT_WORDS = {"ti", "super", "ada", "nvl", "maxq", "laptop", "d"}
 
 
 def model_word(name: str) -> str | None:

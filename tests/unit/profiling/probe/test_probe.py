@@ -345,6 +345,8 @@ def test_a_gpu_that_hangs_its_driver_costs_only_itself(library, tmp_path, call):
         ("NVIDIA GeForce RTX 2080 Ti", "rtx2080ti"),
         ("NVIDIA GeForce RTX 4070 Ti SUPER", "rtx4070tisuper"),
         ("NVIDIA TITAN RTX", "titanrtx"),
+        ("NVIDIA GeForce RTX 4090 D", "rtx4090d"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "rtx4090laptop"),
         ("HGX GB200", "gb200"),
         ("NVIDIA GB200", "gb200"),
         ("GRID A100X-40C", "a100x"),
