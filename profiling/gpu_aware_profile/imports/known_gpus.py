@@ -64,6 +64,8 @@ class KnownGpus:
         slots = sorted(self.by_pci.get(node, ()), key=lambda slot: self._key(node, slot))
         if not slots and count is None:
             return self._checked(node, place)
+        if not slots:
+            raise ValueError(f"no sweep has read the GPUs of {node}; sweep {node} first")
         if count not in (None, len(slots)):
             raise ValueError(
                 f"the file is of {count} GPUs without their addresses, and {len(slots)} GPUs of"
