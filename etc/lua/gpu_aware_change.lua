@@ -305,11 +305,13 @@ end
 
 --- What becomes of an update of a job that was requeued and has no record: the selector, which took
 --- it from the running job, returns it in a second and restores the request then. GPUs of an index
---- type, for which no user asks, tell such a job.
+--- type, for which no user asks, tell such a job. Of any other GPU job only the start time counts:
+--- Slurm delays requeued jobs, so that the selector parks it before Slurm may start it.
 local function decide_back(job, record)
     local _, given = merged(job, record, {})
     given.bitflags = nil -- scontrol always sets some (USE_DEFAULT_PART, ...), even to hold a job
-    if type(job.comment) ~= "string" and not changes(given) then
+    local asks = type(job.comment) == "string" or changes(given)
+    if (base.number32(job.begin_time) or 0) == 0 and not (asks and forbidden.index_type(record)) then
         return {}
     end
     local text = "gpu-aware: this job is on its way back to the queue; try again in some seconds"
@@ -393,8 +395,12 @@ function C.decide(job, record, part_list, uid, conf)
         return verdict
     end
     local back = is_pending(record) and (base.number32(record.restart_cnt) or 0) > 0
-    if back and not base.is_record(record.admin_comment) and forbidden.index_type(record) then
-        return decide_back(update, record)
+    local ours = forbidden.index_type(record) or is_managed_gpu_job({}, record, part_list, conf)
+    if back and ours and not base.is_record(record.admin_comment) then
+        local verdict = decide_back(update, record)
+        if verdict.refuse then
+            return verdict
+        end
     end
     if is_pending(record) and base.is_record(record.admin_comment) then
         -- Its gate is open for good: another request would pass the jobs that wait.
