@@ -19,9 +19,10 @@ def ingest_report(store: Store, probe: ProbeReport) -> None:
     """Store one probe report, all of it or nothing. Storing it again changes nothing.
 
     The caller recomputes the scores after the last report of a sweep. A slot with another UUID
-    holds another board, so the timings of the old board are deleted. A GPU that the report does not
-    mention is deleted, unless the report has an error of this GPU or of the node. A report older
-    than the stored one only adds its timings and bandwidths. Raises StoreError.
+    (if none was known: with another PCI address) holds another board, so the timings of the old
+    board are deleted. A GPU that the report does not mention is deleted, unless the report has an
+    error of this GPU or of the node. A report older than the stored one only adds its timings and
+    bandwidths. Raises StoreError.
     """
     with store.write():
         newer = store.query(
@@ -55,13 +56,24 @@ def _uuids(store: Store, node: str) -> dict[int, str | None]:
     return {row["slot"]: row["uuid"] for row in rows}
 
 
+def _moved(store: Store, probe: ProbeReport) -> set[int]:
+    """Slots that were imported by PCI address only, and are other GPUs in the report."""
+    rows = store.query(
+        "SELECT slot, pci FROM gpus WHERE node = ? AND uuid IS NULL AND pci IS NOT NULL",
+        (probe.node,),
+    )
+    now = {slot: (gpu.pci or "").lower() for slot, gpu in probe.gpus.items()}
+    return {row["slot"] for row in rows if now.get(row["slot"], "") != row["pci"].lower()}
+
+
 def _put_gpus(store: Store, probe: ProbeReport) -> None:
+    moved = _moved(store, probe)
     failed = {fault.slot for fault in probe.faults}
     for slot, uuid in _uuids(store, probe.node).items():
         gone = slot not in probe.gpus and slot not in failed and None not in failed
         new = probe.gpus.get(slot)
         replaced = new is not None and None not in (uuid, new.uuid) and uuid != new.uuid
-        if gone or replaced:
+        if gone or replaced or (slot in moved and new is not None):
             store.execute("DELETE FROM gpus WHERE node = ? AND slot = ?", (probe.node, slot))
     columns = [field.name for field in fields(GpuRecord)]
     updates = ", ".join(f"{column} = excluded.{column}" for column in columns)

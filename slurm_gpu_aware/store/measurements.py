@@ -39,11 +39,7 @@ def put_timings(store: Store, runs: Sequence[Run]) -> None:
     """
     with store.write():
         for node, slot, app_class, taken_at in dict.fromkeys(run[:4] for run in runs):
-            store.execute(
-                "INSERT INTO nodes (node, taken_at_unix) VALUES (?, ?) ON CONFLICT (node)"
-                " DO UPDATE SET taken_at_unix = max(taken_at_unix, excluded.taken_at_unix)",
-                (node, taken_at),
-            )
+            _put_node(store, node, taken_at)
             store.execute(
                 "INSERT INTO gpus (node, slot) VALUES (?, ?) ON CONFLICT DO NOTHING", (node, slot)
             )
@@ -53,6 +49,24 @@ def put_timings(store: Store, runs: Sequence[Run]) -> None:
                 (node, slot, app_class, taken_at),
             )
         add_runs(store, runs, source="import")
+
+
+def _put_node(store: Store, node: str, taken_at: float) -> None:
+    store.execute(
+        "INSERT INTO nodes (node, taken_at_unix) VALUES (?, ?) ON CONFLICT (node)"
+        " DO UPDATE SET taken_at_unix = max(taken_at_unix, excluded.taken_at_unix)",
+        (node, taken_at),
+    )
+
+
+def put_addresses(store: Store, node: str, pci: Sequence[str], taken_at: float) -> None:
+    """Add a node with GPUs of which only the PCI addresses are known, by slot. StoreError."""
+    _put_node(store, node, taken_at)
+    store.executemany(
+        "INSERT INTO gpus (node, slot, pci) VALUES (?, ?, ?)"
+        " ON CONFLICT (node, slot) DO UPDATE SET pci = excluded.pci",
+        [(node, slot, address) for slot, address in enumerate(pci)],
+    )
 
 
 def add_runs(store: Store, runs: Sequence[Run], *, source: str) -> None:

@@ -347,25 +347,37 @@ def test_alibabas_tasks_are_jobs_where_they_have_whole_gpus_and_an_end(scripts, 
     }
 
 
-def test_the_columns_that_alibaba_publishes(scripts, tmp_path):
+def test_the_file_that_alibaba_publishes_is_read(scripts, tmp_path):
     file = tmp_path / "openb_pod_list_default.csv"
     file.write_text(
         "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,"
         "deletion_time,scheduled_time\n"
-        "a,12000,16384,1,1000,,LS,Running,0,12537496,0\n"
-        "b,88000,327680,8,1000,,LS,Succeeded,9437497,10769854,9437500\n"
+        "pod-0,12000,16384,1,1000,,LS,Running,0,12537496,0\n"
+        "pod-1,88000,327680,8,1000,,LS,Succeeded,9437497,10769854,9437500.0\n"
+        "pod-2,88000,327680,8,1000,,LS,Pending,9437497,,\n"
     )
     jobs, left_out = converted(scripts, file)
-    assert [job[:4] for job in jobs] == [("b", "9437497", "8", "1332354.0")]
-    assert left_out == {"still running at the end of the trace": 1}
+    assert jobs == [("pod-1", "9437497", "8", "1332354", "", "", "")]
+    assert left_out == {"still running at the end of the trace": 1, "never started": 1}
 
 
-@pytest.mark.parametrize("text", ["job_id,num_gpu,submit_time\n0,1,0\n", "a b c\n", ""])
-def test_another_trace_is_refused_in_one_sentence(scripts, tmp_path, text):
-    file = tmp_path / "t.csv"
+@pytest.mark.parametrize(
+    "text",
+    [
+        "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n0,1,0,6,v,1,3\n",
+        "2,ring,0,100,1,vgg\nx\n",
+        "name,num_gpu,gpu_milli\na,1,1000\n",
+        "name,num_gpu,gpu_milli,pod_phase,creation_time,deletion_time,scheduled_time\n"
+        "a,1,1000,Running,x,5,3\n",
+    ],
+)
+def test_another_trace_is_refused_in_one_sentence(scripts, tmp_path, monkeypatch, capsys, text):
+    file = tmp_path / "trace.csv"
     file.write_text(text)
-    with pytest.raises(SystemExit, match=r"t.csv: neither Alibaba's trace of 2023 nor a job file"):
-        converted(scripts, file)
+    monkeypatch.setattr(sys, "argv", ["convert.py", str(file)])
+    with pytest.raises(SystemExit, match=r"Error: trace\.csv: "):
+        scripts.convert.main()
+    assert capsys.readouterr().out == ""
 
 
 def test_a_converted_job_file_of_mapa_is_a_trace(scripts, tmp_path, monkeypatch, capsys):

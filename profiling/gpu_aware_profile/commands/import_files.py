@@ -10,9 +10,12 @@ import click
 
 from gpu_aware_profile.cli import PARTLY, store_options
 from gpu_aware_profile.imports.formats.reader import ReadOptions
-from gpu_aware_profile.imports.formats.registry import FORMATS, read_measured
+from gpu_aware_profile.imports.formats.registry import FORMATS, cut_name, read_measured
 from slurm_gpu_aware.cli.options import SECONDS
+from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.measurements import seen_gpus
 
 
 @click.command("import")
@@ -28,7 +31,7 @@ from slurm_gpu_aware.config.settings import Config
 @click.option(
     "--node",
     metavar="NAME",
-    help="For files that do not name their node. Default: the file's name up to its first dot.",
+    help="For files that do not name their node. Default: from the file's name.",
 )
 @click.option(
     "--value",
@@ -41,7 +44,13 @@ from slurm_gpu_aware.config.settings import Config
     "--unit", metavar="UNIT", help="Unit of ReFrame's values, in place of the recorded one."
 )
 @click.option("--skip-bad", is_flag=True, help="Store the good rows, report the bad ones.")
-@click.option("--new-gpus", is_flag=True, help="Accept rows of GPUs that no sweep has seen.")
+@click.option(
+    "--new-gpus",
+    "--new-nodes",
+    "new_gpus",
+    is_flag=True,
+    help="Accept GPUs and nodes that no sweep has seen.",
+)
 @click.option(
     "--accept-outliers", is_flag=True, help="Accept times far from the median as measured."
 )
@@ -98,7 +107,17 @@ def import_command(
 
     if node is not None and len(files) > 1:
         raise click.UsageError("--node is for one FILE; name several files after their nodes")
-    wanted = ReadOptions(node, value, unit)
+    wanted = ReadOptions(node, value, unit, _nodes(path))
     measured = [read_measured(file, wanted, format_name) for file in files]
+    for sentence in filter(None, (cut_name(one, wanted) for one in measured)):
+        say(sentence)
     if not Import(measured, path, config, time.time(), **options).run():
         raise click.exceptions.Exit(PARTLY)
+
+
+def _nodes(path: Path) -> frozenset[str]:
+    """Nodes that a sweep has seen; empty: there is no store yet."""
+    if not path.exists():
+        return frozenset()
+    with open_store(path, readonly=True) as store:
+        return frozenset(seen_gpus(store))

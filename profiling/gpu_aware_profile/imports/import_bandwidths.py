@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from statistics import fmean, median
 
+from gpu_aware_profile.imports.formats.reader import BUS_ALONE
 from gpu_aware_profile.imports.import_rows import taken_at_of
 from gpu_aware_profile.imports.known_gpus import KnownGpus
 from slurm_gpu_aware.bounds import MAX_GBPS, quoted
@@ -17,6 +19,7 @@ from slurm_gpu_aware.store.report import check_name
 from slurm_gpu_aware.text_file import BadRow, Row, Table
 from slurm_gpu_aware.variability.outliers import BANDWIDTH_UNITS, Outlier, mixed_units, outliers
 
+_BUS = re.compile(rf"{BUS_ALONE}[0-9a-f]{{2}}\Z")
 _MIN_GBPS = 1e-6
 _MOST_BYTES = 1 << 50
 
@@ -49,7 +52,11 @@ def read_collectives(
 
     def collective(row: Row) -> Collective:
         node, operation = check_name("node", row.text("node")), row.text("operation")
-        gpus = tuple(sorted(known.probed(gpu, node) for gpu in row.text("gpus").split()))
+        named = row.text("gpus").split()
+        if all(_BUS.match(gpu) for gpu in named):
+            gpus = tuple(sorted(known.on_buses(named, node)))
+        else:
+            gpus = tuple(sorted(known.probed(gpu, node) for gpu in named))
         if len(gpus) < 2 or len(set(gpus)) < len(gpus):
             raise ValueError(f"{quoted(row.cells['gpus'])} is not two or more different GPUs")
         if operation not in OPERATIONS:
@@ -61,6 +68,28 @@ def read_collectives(
         return Collective(node, gpus, operation, at, _gbps(row, "gbps"), size)
 
     return table.parse(collective)
+
+
+def fastest_pairs(pairs: Iterable[PairBandwidth]) -> list[PairBandwidth]:
+    """One measurement per pair and moment: of several runs the best of each value."""
+    found: dict[tuple[object, ...], PairBandwidth] = {}
+    for pair in pairs:
+        key, best = pair[:4], found.get(pair[:4], pair)
+        values = (
+            max((v for v in both if v is not None), default=None)
+            for both in zip(pair[4:], best[4:], strict=True)
+        )
+        found[key] = PairBandwidth(*key, *values)
+    return list(found.values())
+
+
+def largest_collectives(collectives: Iterable[Collective]) -> list[Collective]:
+    """One measurement per GPUs, operation and moment: the largest message, of these the fastest."""
+    return list(
+        {
+            one[:4]: one for one in sorted(collectives, key=lambda c: (c.size_bytes or 0, c.gbps))
+        }.values()
+    )
 
 
 def far_pairs(store: Store) -> list[Outlier]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +13,14 @@ from gpu_aware_profile.imports.import_bandwidths import (
     bandwidth_sentences,
     far_collectives,
     far_pairs,
+    fastest_pairs,
+    largest_collectives,
     read_collectives,
     read_pairs,
 )
 from gpu_aware_profile.imports.import_rows import Kind, kind_of, read_levels, read_timings
 from gpu_aware_profile.imports.import_samples import read_samples
-from gpu_aware_profile.imports.known_gpus import known_gpus
+from gpu_aware_profile.imports.known_gpus import KnownGpus, add_nodes, known_gpus
 from gpu_aware_profile.store_writer import recompute_scores, stored_outliers, writable_store
 from slurm_gpu_aware.cli.output import paragraph, say
 from slurm_gpu_aware.config.settings import Config
@@ -25,9 +28,11 @@ from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.model.penalties import LevelPenalties, LevelTime, level_ratios
 from slurm_gpu_aware.model.profile import gpu_names
 from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.ingest import ingest_report
 from slurm_gpu_aware.store.interconnect import put_bandwidths, put_collectives
 from slurm_gpu_aware.store.measurements import Run, put_level_times, put_timings, unseen_gpus
 from slurm_gpu_aware.store.models import put_samples
+from slurm_gpu_aware.store.report import ProbeReport
 from slurm_gpu_aware.text_file import BadRow, Table
 from slurm_gpu_aware.variability.outliers import (
     RATE_UNITS,
@@ -62,22 +67,28 @@ class Import:
     """Class of files without a column ``class``."""
     skip_bad: bool
     new_gpus: bool
-    """Accept rows of GPUs that no sweep has seen."""
+    """Accept rows of GPUs and, of bandwidths, nodes that no sweep has seen."""
     accept_outliers: bool
 
     def run(self) -> bool:
         """Import the files in one transaction; return False if bad rows were skipped."""
+        for file in self.files:
+            if file.left_out:
+                counts = Counter(file.left_out).most_common()
+                what = ", ".join(f"{name} ({count})" for name, count in counts)
+                say(
+                    f"{file.table.name}: left out {len(file.left_out)} measurement"
+                    f"{_s(file.left_out)} for which the store has no place: {what}"
+                )
+        reports = [file.report for file in self.files if file.report is not None]
+        if reports:
+            return self._reports(reports)
         kinds = {(kind_of(file.table, self.app_class), file.rate) for file in self.files}
         if len(kinds) > 1:
             raise SourceError(
                 "the files differ in what they measure or in its unit; import them apart"
             )
         ((kind, rate),) = kinds
-        for file in self.files:
-            for what, count in file.left_out.items():
-                runs = "1 run" if count == 1 else f"{count} runs"
-                say(f"{file.table.name}: {runs} {what} left out: the store has no place for them")
-            _say_node(file.table)
         if kind is Kind.TIMES:
             return not self._timings(rate)
         if kind is Kind.LEVEL_TIMES:
@@ -85,6 +96,19 @@ class Import:
         if kind is Kind.SAMPLES:
             return not self._samples()
         return not (self._pairs() if kind is Kind.PAIRS else self._collectives())
+
+    def _reports(self, reports: Sequence[ProbeReport]) -> bool:
+        if len(reports) < len(self.files) or self.app_class is not None:
+            raise SourceError("import reports of nodes apart from other files, without --class")
+        with writable_store(self.path, self.config) as store, store.write():
+            before = stored_outliers(store)
+            for report in reports:
+                ingest_report(store, report)
+            new = new_outliers(before, stored_outliers(store))
+            self._refuse_far(outlier_sentences(new, TIME_UNITS))
+            recompute_scores(store, self.config.site.classes)
+        say(f"imported reports of {len(reports)} node{_s(reports)} into {self.path}")
+        return True
 
     def _timings(self, rate: str | None) -> int:
         classes = self.config.site.classes
@@ -127,8 +151,9 @@ class Import:
 
     def _pairs(self) -> int:
         with writable_store(self.path, self.config) as store, store.write():
-            known = known_gpus(store, new=False)
+            known = self._known(store)
             good, bad = self._rows(lambda table: read_pairs(table, known, self.taken_at, self.now))
+            good = fastest_pairs(good)
             before = far_pairs(store)
             put_bandwidths(store, good, source="import")
             self._refuse_far(bandwidth_sentences(new_outliers(before, far_pairs(store))))
@@ -137,15 +162,27 @@ class Import:
 
     def _collectives(self) -> int:
         with writable_store(self.path, self.config) as store, store.write():
-            known = known_gpus(store, new=False)
+            known = self._known(store)
             good, bad = self._rows(
                 lambda table: read_collectives(table, known, self.taken_at, self.now)
             )
+            good = largest_collectives(good)
             before = far_collectives(store)
             put_collectives(store, good, source="import")
             self._refuse_far(bandwidth_sentences(new_outliers(before, far_collectives(store))))
         say(f"imported bandwidths of {len(good)} collective{_s(good)} into {self.path}")
         return bad
+
+    def _known(self, store: Store) -> KnownGpus:
+        """The GPUs that bandwidths may name; with ``new_gpus`` also those of unknown nodes."""
+        at = self.now if self.taken_at is None else self.taken_at
+        added = add_nodes(store, [f.table for f in self.files], at) if self.new_gpus else {}
+        for node, count in added.items():
+            say(
+                f"note: {node} is new: its GPUs 0 to {count - 1} are those of the file in the order"
+                " of their PCI addresses, until a sweep has seen them"
+            )
+        return known_gpus(store, new=False)
 
     def _samples(self) -> int:
         classes = self.config.site.classes
@@ -189,7 +226,7 @@ class Import:
                 f"{count} bad row{'s' * (count != 1)}, nothing was imported; correct the file or"
                 " give --skip-bad"
             )
-        if not good:
+        if not good and not any(file.left_out for file in self.files):
             raise StoreError(f"{self.files[0].table.name}: no row to import")
         return good, count
 
@@ -222,14 +259,6 @@ def _hidden(times: Sequence[LevelTime], penalties: LevelPenalties) -> list[str]:
                 what = f"{ratio:.4g} was measured, {value:.4g} counts ({source})"
                 sentences.append(f"class {app_class}, level {level}: {what}")
     return sentences
-
-
-def _say_node(table: Table) -> None:
-    """Say for which node a file is taken whose name has more dots than the one of its suffix."""
-    stem = Path(table.name).stem
-    nodes = {row.cells.get("node") for row in table.rows}
-    if "." in stem and nodes == {stem.partition(".")[0]}:
-        say(f"{table.name}: taken for node {stem.partition('.')[0]}; --node NAME names another one")
 
 
 def _s(things: Sequence[object]) -> str:

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpu_aware_profile.imports.formats.reader import BUS_ALONE
 from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE, quoted
 from slurm_gpu_aware.model.profile import Gpu
+from slurm_gpu_aware.names import is_node_name
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.measurements import gpus_by_uuid, listed, pci_addresses, seen_gpus
+from slurm_gpu_aware.store.measurements import (
+    gpus_by_uuid,
+    listed,
+    pci_addresses,
+    put_addresses,
+    seen_gpus,
+)
+from slurm_gpu_aware.text_file import Table
 
 _PCI = re.compile(
     r"(?:(?P<domain>[0-9a-f]{4,8}):)?(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})(?:\.[0-7])?\Z",
     re.IGNORECASE,
 )
-_NVML = re.compile(r"nvml:(?P<place>[0-9]{1,2})(?:/(?P<count>[0-9]{1,2}))?\Z")
+_NVML = re.compile(r"nvml:(?P<place>[0-9]{1,2})(/(?P<count>[0-9]{1,2}))?\Z")
+"""``nvml:0/4``: of a file that has all GPUs of its node, here 4."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +46,7 @@ class KnownGpus:
         if gpu.isascii() and gpu.isdigit() and len(gpu) <= 4 and int(gpu) < MAX_GPUS_PER_NODE:
             return self._checked(node, int(gpu))
         if place := _NVML.match(gpu):
-            count = place["count"]
-            return self._at_place(node, int(place["place"]), None if count is None else int(count))
+            return self._at_place(node, int(place["place"]), place["count"])
         if address := _pci_key(gpu):
             return self._at_address(node, gpu, address)
         if gpu not in self.by_uuid:
@@ -56,24 +66,19 @@ class KnownGpus:
             raise ValueError(f"no sweep has read GPU {slot} of node {node}; sweep first")
         return slot
 
-    def _at_place(self, node: str, place: int, count: int | None) -> int:
-        """The GPU at a place in NVML's order, which is that of the PCI addresses.
-
-        ``count``: GPUs that the program saw; None: it does not tell.
-        """
+    def _at_place(self, node: str, place: int, count: str | None) -> int:
+        """The GPU at a place in NVML's order, which is that of the PCI addresses."""
         slots = sorted(self.by_pci.get(node, ()), key=lambda slot: self._key(node, slot))
-        if not slots and count is None:
-            return self._checked(node, place)
         if not slots:
-            raise ValueError(f"no sweep has read the GPUs of {node}; sweep {node} first")
-        if count not in (None, len(slots)):
-            raise ValueError(
-                f"the file is of {count} GPUs without their addresses, and {len(slots)} GPUs of"
-                f" {node} are known: which they are is not certain"
-            )
+            return self._checked(node, place)
         if set(slots) != self.seen.get(node):
             raise ValueError(
                 f"a GPU of {node} could not be read: nvml:{place} is not certain; sweep again"
+            )
+        if count is not None and int(count) != len(slots):
+            raise ValueError(
+                f"the output names no PCI addresses and has {count} GPUs, node {node} has"
+                f" {len(slots)}: which ones is not known"
             )
         if place >= len(slots):
             raise ValueError(f"nvml:{place}: node {node} has {len(slots)} GPUs")
@@ -83,8 +88,38 @@ class KnownGpus:
         for slot in self.by_pci.get(node, ()):
             if self._key(node, slot) == address:
                 return slot
-        what = f"a GPU with the PCI address {gpu} on node {node}"
-        raise ValueError(f"no sweep has seen {what}; sweep {node} first")
+        raise ValueError(self._unseen(node, f"a GPU with the PCI address {gpu} on node {node}"))
+
+    def on_buses(self, gpus: Sequence[str], node: str) -> list[int]:
+        """The GPUs on PCI buses, which an old output prints without domain and device.
+
+        Raises ValueError if several GPUs share a bus, unless they are all GPUs of the node.
+        """
+        on_bus: dict[int, list[int]] = {}
+        for slot in self.by_pci.get(node, ()):
+            on_bus.setdefault(self._key(node, slot)[1], []).append(slot)
+        wanted = Counter(int(gpu.removeprefix(BUS_ALONE), 16) for gpu in gpus)
+        for bus, count in wanted.items():
+            if bus not in on_bus:
+                raise ValueError(
+                    f"no sweep has seen a GPU with the PCI bus {bus:02x} on node {node}; sweep it"
+                    " first: this version of nccl-tests prints the bus alone"
+                )
+            if count != len(on_bus[bus]):
+                raise ValueError(
+                    f"this version of nccl-tests prints the PCI bus alone ({bus:02x}), which"
+                    f" {len(on_bus[bus])} GPUs of {node} share; use one since March 2025"
+                )
+        return [slot for bus in wanted for slot in on_bus[bus]]
+
+    def _unseen(self, node: str, what: str) -> str:
+        """A sentence that ends with the cure."""
+        if node in self.by_pci or self.new:
+            return f"no sweep has seen {what}; sweep {node} again"
+        return (
+            f"no sweep has seen {what}; sweep {node} first, import what 'gpu-aware-profile node"
+            " --json' prints there, or give --new-gpus if this output has all its GPUs"
+        )
 
     def _key(self, node: str, slot: int) -> tuple[int, ...]:
         return _pci_key(self.by_pci[node][slot]) or ()
@@ -102,6 +137,29 @@ class KnownGpus:
 def known_gpus(store: Store, *, new: bool) -> KnownGpus:
     """The GPUs of a store. ``new``: rows may name others. Raises StoreError."""
     return KnownGpus(gpus_by_uuid(store), pci_addresses(store), seen_gpus(store), new)
+
+
+def add_nodes(store: Store, tables: Iterable[Table], taken_at: float) -> dict[str, int]:
+    """Add the nodes that tables of bandwidths name and the store has no address of.
+
+    Their GPUs are those of the tables, in the order of their PCI addresses. Returns node -> number
+    of GPUs. ``taken_at``: Unix s. Raises StoreError.
+    """
+    known = seen_gpus(store).keys() | pci_addresses(store).keys()
+    found: dict[str, set[tuple[int, int, int] | None]] = {}
+    for row in (row for table in tables for row in table.rows):
+        cells = row.cells
+        gpus = cells["gpus"].split() if "gpus" in cells else [cells["a"], cells["b"]]
+        if is_node_name(cells["node"]) and cells["node"] not in known:
+            found.setdefault(cells["node"], set()).update(map(_pci_key, gpus))
+    added = {}
+    for node, keys in found.items():
+        addresses = sorted(key for key in keys if key is not None)
+        if len(addresses) == len(keys) <= MAX_GPUS_PER_NODE:
+            names = [f"{key[0]:08X}:{key[1]:02X}:{key[2]:02X}.0" for key in addresses]
+            put_addresses(store, node, names, taken_at)
+            added[node] = len(names)
+    return added
 
 
 def _pci_key(text: str) -> tuple[int, int, int] | None:

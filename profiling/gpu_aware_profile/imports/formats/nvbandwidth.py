@@ -4,28 +4,30 @@ Only copies between GPUs of one node count; those to the host, latencies and tes
 no place in the store. In a *read* test the GPU of the row reads from the GPU of the column, in a
 *write* test it writes to it (``testcases_ce.cpp``; the arrow of the description points the other
 way). The bidirectional tests give both directions, whose sum is the matrix named ``Total``.
+
+A text may hold several runs. PCI addresses stand in text of 0.6 to 0.8 and in JSON since 0.8;
+without them the GPUs are counted in CUDA's order.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
 from gpu_aware_profile.imports.formats.reader import (
+    ONE_RUN_A_FILE,
     PAIR_COLUMNS,
     Measured,
     ReadOptions,
     Source,
-    node_name,
     node_of,
     objects,
 )
-from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE
+from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE, quoted
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.text_file import Row, Table
+from slurm_gpu_aware.text_file import BadRow, Row, Table
 
 _ONE_WAY = re.compile(r"device_to_device_memcpy_(?P<what>read|write)_(ce|sm)\Z")
 _BOTH_WAYS = re.compile(r"device_to_device_bidirectional_memcpy_(read|write)_(ce|sm)\Z")
@@ -33,8 +35,10 @@ _DEVICE = re.compile(
     r"(Device )?(?P<number>\d{1,3}): .{0,200}\((?P<pci>[0-9a-fA-F]{1,8}(:[0-9a-fA-F]{1,2}){2})\)"
     r"(: \((?P<host>[\w.-]{1,252})\))?\Z"
 )
-_HOST = re.compile(r"[A-Za-z0-9][\w.-]{0,251}\Z")
 _START = re.compile(r"^[ \t]*nvbandwidth Version:", re.MULTILINE)
+_HOST = re.compile(r"[A-Za-z0-9][\w.-]{0,251}\Z")
+_FAILED = re.compile(r"\[?Error\b|CUDA_ERROR|Invalid value when checking", re.IGNORECASE)
+_BAD_STATUS = ("error", "failed")
 _RUNNING = re.compile(r"Running (?P<name>\w{1,100})\.\Z")
 
 Matrix = Sequence[Sequence[float]]
@@ -45,88 +49,116 @@ class _Test(NamedTuple):
     name: str
     description: str
     matrix: Matrix
+    failed: bool = False
+    """The program says so; there may be a matrix or none."""
+
+
+class _Run(NamedTuple):
+    host: str | None
+    gpus: Mapping[int, str]
+    """CUDA's number -> PCI address; empty: not listed."""
+    tests: Sequence[_Test]
 
 
 class Nvbandwidth:
-    """Reader of the output of one node."""
+    """Reader of one or more runs, each on one node."""
 
     name = "nvbandwidth"
 
     def matches(self, source: Source) -> bool:
         """Say whether a file is output of nvbandwidth."""
-        if isinstance(source.content, Mapping):
-            return isinstance(source.content.get("nvbandwidth"), Mapping)
-        return _START.search(source.text) is not None
+        if _START.search(source.text):
+            return True
+        return source.content is not None and isinstance(source.content.get("nvbandwidth"), Mapping)
 
     def read(self, source: Source, options: ReadOptions) -> Measured:
         """Read the pairs. Of several tests the fastest counts for each direction.
 
         Raises SourceError.
         """
-        if source.content is not None:
-            root = source.content["nvbandwidth"]
-            listed = root.get("GPU Device list")
-            lines = listed if isinstance(listed, list) else []
-            lines = [one for one in lines if isinstance(one, str)]
-            rows = self._rows(source, options, lines, None, list(_json_tests(root)))
-        else:
-            starts = [match.start() for match in _START.finditer(source.text)]
-            runs = [source.text[a:b].split("\n") for a, b in pairwise([*starts, len(source.text)])]
-            found = [
-                self._rows(source, options, lines, _host(lines), list(_text_tests(lines)))
-                for lines in runs
-            ]
-            nodes = [run[0].cells["node"] for run in found]
-            if len(set(nodes)) < len(nodes):
-                raise SourceError(
-                    f"{source.name}: {len(nodes)} runs, of which several are of one node, or do not"
-                    " name theirs; give each run as a file of its own"
-                )
-            rows = [row for run in found for row in run]
-        numbered = (replace(row, line=number) for number, row in enumerate(rows, 1))
-        return Measured(Table(source.name, PAIR_COLUMNS, tuple(numbered), (), "pair"))
-
-    def _rows(
-        self,
-        source: Source,
-        options: ReadOptions,
-        lines: Sequence[str],
-        host: str | None,
-        tests: Sequence[_Test],
-    ) -> list[Row]:
-        """The pairs of one run. Raises SourceError."""
-        devices = {int(m["number"]): m for m in map(_DEVICE.match, map(str.strip, lines)) if m}
-        rows_of = max((len(test.matrix) for test in tests if _of_pairs(test)), default=0)
-        if not devices and (options.node is None or not rows_of):
+        runs = _runs(source)
+        hosts = [run.host for run in runs if run.host]
+        if len(runs) > 1 and len(hosts) < len(runs):
             raise SourceError(
-                f"{source.name}: no list of devices with their PCI addresses (nvbandwidth 0.6 to"
-                " 0.9 print it, with -j since 0.8); with --node NAME the node's GPUs are taken in"
-                " the order of these, as with CUDA_DEVICE_ORDER=PCI_BUS_ID"
+                f"{source.name}: {len(runs)} runs that do not all name their node; {ONE_RUN_A_FILE}"
             )
-        node = next((m["host"] for m in devices.values()), None) or host
-        node = options.node or (node_name(node) if node else node_of(source, options))
-        names = {number: _pci(match["pci"]) for number, match in devices.items()}
-        names = names or {number: f"nvml:{number}/{rows_of}" for number in range(rows_of)}
-        one_way, both_ways = _fastest(tests)
-        rows = [
-            _row(number, node, pair, names, one_way, both_ways)
-            for number, pair in enumerate(_pairs(one_way, both_ways, names), 1)
-        ]
-        if not rows:
+        given = options.node_or(hosts, source.name)
+        rows: list[Row] = []
+        bad: list[BadRow] = []
+        left_out: list[str] = []
+        for run in runs:
+            node = options.node or options.named(run.host or "") or given
+            node = node or node_of(source, options)
+            failed = dict.fromkeys(test.name for test in run.tests if test.failed)
+            bad += [
+                BadRow(n, f"{name} failed, says the program", "test")
+                for n, name in enumerate(failed, len(bad) + 1)
+                if _place(name) is None
+            ]
+            left_out += [
+                why
+                for name in dict.fromkeys(test.name for test in run.tests)
+                if (why := _place(name))
+            ]
+            one_way, both_ways = _fastest([t for t in run.tests if t.name not in failed])
+            names = run.gpus or _counted(run.tests)
+            rows += [
+                _row(number, node, pair, names, one_way, both_ways)
+                for number, pair in enumerate(_pairs(one_way, both_ways, names), len(rows) + 1)
+            ]
+        if not rows and not bad and not left_out:
             raise SourceError(f"{source.name}: no bandwidth between two GPUs")
-        return rows
+        table = Table(source.name, PAIR_COLUMNS, tuple(rows), tuple(bad), "pair")
+        return Measured(table, left_out=tuple(left_out))
+
+
+def _runs(source: Source) -> list[_Run]:
+    """The runs of a file. Raises SourceError if the program says that it failed as a whole."""
+    if not _START.search(source.text):
+        root = source.content["nvbandwidth"]
+        if root.get("error"):
+            raise SourceError(f"{source.name}: nvbandwidth failed: {quoted(root['error'])}")
+        listed = root.get("GPU Device list")
+        lines = [one for one in listed if isinstance(one, str)] if isinstance(listed, list) else []
+        named = [m["host"] for m in map(_DEVICE.match, lines) if m and m["host"]]
+        return [_Run(next(iter(named), None), _gpus(lines), list(_json_tests(root)))]
+    texts = [text.split("\n") for text in _START.split(source.text)[1:]]
+    return [_Run(_host(lines), _gpus(lines), list(_text_tests(lines))) for lines in texts]
+
+
+def _gpus(lines: Sequence[str]) -> dict[int, str]:
+    """CUDA's number of a GPU -> PCI address, from a list of devices."""
+    found = (m for m in map(_DEVICE.match, map(str.strip, lines)) if m)
+    return {int(match["number"]): _pci(match["pci"]) for match in found}
+
+
+def _counted(tests: Sequence[_Test]) -> dict[int, str]:
+    """The GPUs of a run without PCI addresses, in CUDA's order, which must be all of the node."""
+    count = max((len(test.matrix) for test in tests if _place(test.name) is None), default=0)
+    return {number: f"nvml:{number}/{count}" for number in range(min(count, MAX_GPUS_PER_NODE))}
+
+
+def _place(name: str) -> str | None:
+    """What a test measures for which the store has no place; None: it has one."""
+    if _ONE_WAY.match(name) or _BOTH_WAYS.match(name):
+        return None
+    kinds = {"multinode": "across nodes", "latency": "latencies", "host": "from or to the host"}
+    return next((text for word, text in kinds.items() if word in name), "not between two GPUs")
 
 
 def _json_tests(root: Mapping[str, object]) -> Iterator[_Test]:
     for test in objects(root.get("testcases")):
+        failed = bool(test.get("error")) or str(test.get("status")).lower() in _BAD_STATUS
         rows = test.get("bandwidth_matrix")
         if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
+            if failed:
+                yield _Test(str(test.get("name")), "", [], failed)
             continue
         matrix = [[_gbps(value) for value in row] for row in rows]
         # The matrices of a bidirectional test follow each other; the last one is described.
         width = len(matrix[-1]) if matrix else 0
         name, description = test.get("name"), test.get("bandwidth_description")
-        yield _Test(str(name), str(description), matrix[-width:] if width else [])
+        yield _Test(str(name), str(description), matrix[-width:] if width else [], failed)
 
 
 def _text_tests(lines: Sequence[str]) -> Iterator[_Test]:
@@ -139,6 +171,8 @@ def _text_tests(lines: Sequence[str]) -> Iterator[_Test]:
             matrix = []
         if match := _RUNNING.match(line.strip()):
             name, description = match["name"], ""
+        elif _FAILED.match(line.strip()) and name:
+            yield _Test(name, description, [], failed=True)
         elif "(row)" in line:
             description = line
         elif description and words[:1] == [str(len(matrix))] and not _is_header(words):
@@ -193,10 +227,6 @@ def _fastest(tests: Sequence[_Test]) -> tuple[Bandwidths, Bandwidths]:
                     pair, found = ((j, i) if one["what"] == "read" else (i, j)), one_way
                 found[pair] = max(gbps, found.get(pair, 0.0))
     return one_way, both_ways
-
-
-def _of_pairs(test: _Test) -> bool:
-    return bool(_ONE_WAY.match(test.name) or _BOTH_WAYS.match(test.name))
 
 
 def _pairs(

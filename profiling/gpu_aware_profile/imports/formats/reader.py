@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.text_file import BadRow, Row, Table, parse_json
+from slurm_gpu_aware.store.report import ProbeReport
+from slurm_gpu_aware.text_file import BadRow, Row, Table
 
+ONE_RUN_A_FILE = "write each run to a file of its own"
 MAX_CHARACTERS = 64 << 20
 """Limit of a file of another program; a CSV file of ours may be larger."""
 TIMING_COLUMNS = ("gpu", "node", "value_ms", "taken_at")
@@ -24,10 +27,13 @@ COLLECTIVE_COLUMNS = ("node", "gpus", "operation", "gbps", "size_bytes", "taken_
 """Columns of a table of collectives, see `model.interconnect.Collective`; ``gpus``: separated by
 blanks."""
 
-
-_HEAD, _LINES_BEFORE = 1 << 16, 20
-"""Characters and lines in which a JSON object begins; warnings may stand before it."""
+_OBJECT = re.compile(r'^[ \t]*\{(?=\s*")', re.MULTILINE)
+_PREAMBLE = 1 << 20
+"""Characters in which a JSON object begins, after lines of a launcher or a driver."""
 _ADDRESS = re.compile(r"\d{1,3}(\.\d{1,3}){3}\Z")
+
+BUS_ALONE = "bus:"
+"""Before a PCI bus in a cell of a GPU: an output without domain and device."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +46,29 @@ class Source:
 
     @cached_property
     def content(self) -> Any:
-        """Its JSON value; None: it is not a JSON object. Raises SourceError if it is damaged."""
-        lines = self.text[:_HEAD].splitlines(keepends=True)[:_LINES_BEFORE]
-        start = next((i for i, line in enumerate(lines) if line.lstrip().startswith("{")), None)
-        if start is None or any("," in line for line in lines[:start]):
+        """Its JSON object; None: there is none. Other lines before and after it are skipped.
+
+        Raises SourceError if it is damaged or not the only one.
+        """
+        start = 0 if self.text.lstrip().startswith("{") else None
+        if start is None and (match := _OBJECT.search(self.text, 0, _PREAMBLE)):
+            start = match.start()
+        if start is None:
             return None
         if len(self.text) > MAX_CHARACTERS:
             raise SourceError(f"{self.name}: a JSON file above {MAX_CHARACTERS >> 20} MiB")
-        return parse_json(self.text[sum(map(len, lines[:start])) :], self.name)
+        text = self.text[start:].lstrip()
+        try:
+            content, end = json.JSONDecoder().raw_decode(text)
+        except RecursionError:
+            raise SourceError(f"{self.name}: not JSON: nested too deep") from None
+        except ValueError as exc:
+            raise SourceError(f"{self.name}: not JSON: {exc}") from None
+        if text[end:].partition("\n")[0].strip():
+            raise SourceError(f"{self.name}: not JSON: text after its end in the same line")
+        if _OBJECT.search(text, end):
+            raise SourceError(f"{self.name}: several JSON objects; {ONE_RUN_A_FILE}")
+        return content
 
 
 @dataclass(frozen=True)
@@ -58,6 +79,32 @@ class ReadOptions:
     value: str | None = None
     """Which of the values of the file."""
     unit: str | None = None
+    nodes: Collection[str] = frozenset()
+    """Nodes of the store."""
+
+    def named(self, text: str) -> str:
+        """The node that a host or file name with a domain or suffix means.
+
+        It is the longest part before a dot that is a node of the store or an IP address, else the
+        part before the first dot.
+        """
+        parts = text.split(".")
+        names = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+        known = (name for name in names if name in self.nodes)
+        address = (name for name in names if _ADDRESS.match(name))
+        return next(known, None) or next(address, None) or parts[0]
+
+    def node_or(self, hosts: Collection[str], name: str) -> str:
+        """``--node``, else the node of the first host of the file ``name``; empty: none is known.
+
+        Raises SourceError if ``--node`` is given for several nodes.
+        """
+        nodes = sorted({self.named(host) for host in hosts})
+        if self.node is not None and len(nodes) > 1:
+            raise SourceError(
+                f"{name}: --node is for a file of one node; it has {', '.join(nodes)}"
+            )
+        return self.node or next(iter(nodes), "")
 
 
 @dataclass(frozen=True)
@@ -68,8 +115,10 @@ class Measured:
     """With the columns of one of the tables that ``import_rows`` reads."""
     rate: str | None = None
     """Unit of the rates that became times; None: they were no rates."""
-    left_out: Mapping[str, int] = field(default_factory=dict)
-    """What has no place in the store, in words -> how many runs."""
+    report: ProbeReport | None = None
+    """What a probe of ours says, in place of the table."""
+    left_out: tuple[str, ...] = ()
+    """For each valid measurement for which the store has no place: what it is."""
 
 
 class Reader(Protocol):
@@ -93,19 +142,13 @@ def as_time_ms(rate: float) -> float:
 
 
 def node_of(source: Source, options: ReadOptions) -> str:
-    """Node of a file that does not name it: ``--node``, or `node_name` of the file."""
+    """Node of a file that does not name it: ``--node``, or the one that the file's name means."""
     if options.node is not None:
         return options.node
-    path = Path(source.name)
-    name = "" if source.name == "stdin" else node_name(path.stem if path.suffix else path.name)
+    name = "" if source.name == "stdin" else options.named(Path(source.name).name)
     if not name:
         raise SourceError(f"{source.name}: it does not name its node; give it with --node NAME")
     return name
-
-
-def node_name(host: str) -> str:
-    """A host's name up to its first dot, as slurmd names its node; an IP address is kept whole."""
-    return host if _ADDRESS.match(host) else host.partition(".")[0]
 
 
 def number_of(value: object, what: str) -> float:

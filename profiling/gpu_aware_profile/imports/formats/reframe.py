@@ -116,9 +116,9 @@ class ReframeLog:
 class ReframeReport:
     """Reader of the report of one session (``--report-file``): all test cases with their values.
 
-    The layout is that of ``reframe/schemas/runreport.json`` of ReFrame 4: a performance variable is
-    named ``system:partition:NAME`` and has value, reference, two thresholds, unit and verdict;
-    before ReFrame 4.7 it is an object in the list ``perfvars``.
+    The layout is that of ``reframe/schemas/runreport.json`` of ReFrame 4. Since 4.7 a performance
+    variable is named ``system:partition:NAME`` and has value, reference, two thresholds, unit and
+    verdict; before, it is an object in a list.
     """
 
     name = "reframe-report"
@@ -157,6 +157,7 @@ def _measured(
             if match is None:
                 continue
             try:
+                _check_sane(result.fields)
                 ms, rate = _time_ms(name, value, options.unit or own_unit)
                 node = _node(match, result.fields, options)
                 gpu = _gpu(match, result.fields)
@@ -170,6 +171,13 @@ def _measured(
         units = [*sorted(rates), *(["times"] if times else [])]
         raise SourceError(f"{source.name}: {' and '.join(units)} cannot be compared")
     return Measured(timings_table(source, rows, bad, unit), rate=next(iter(rates), None))
+
+
+def _check_sane(fields: Mapping[str, Any]) -> None:
+    """Raise ValueError if the test failed before its performance was judged."""
+    phase = fields.get("fail_phase")
+    if phase not in (*_EMPTY, "performance"):
+        raise ValueError(f"the test failed in the phase {quoted(phase)}: its value says nothing")
 
 
 def _wanted(source: Source, results: Sequence[_Result], options: ReadOptions) -> re.Pattern[str]:
@@ -277,10 +285,10 @@ def _cases(content: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _values(case: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """(variable, (value, unit)) of a test case; ``perfvars`` was the list before ReFrame 4.7."""
+    for one in objects(case.get("perfvars")):
+        yield str(one.get("name")), (one.get("value"), one.get("unit"))
     values = case.get("perfvalues")
     for name, value in values.items() if isinstance(values, Mapping) else ():
         if isinstance(value, list) and len(value) > _UNIT_AT:
             yield name.rpartition(":")[2], (value[0], value[_UNIT_AT])
-    for one in objects(case.get("perfvars")):
-        if isinstance(one.get("name"), str):
-            yield one["name"], (one.get("value"), one.get("unit"))

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
 from gpu_aware_profile.imports.formats.dcgm_diag import DcgmDiag
+from gpu_aware_profile.imports.formats.launcher import outputs
 from gpu_aware_profile.imports.formats.nccl_tests import NcclTests
 from gpu_aware_profile.imports.formats.nvbandwidth import Nvbandwidth
+from gpu_aware_profile.imports.formats.probe_report import ProbeReportFile
 from gpu_aware_profile.imports.formats.reader import (
-    COLLECTIVE_COLUMNS,
     MAX_CHARACTERS,
-    PAIR_COLUMNS,
-    TIMING_COLUMNS,
+    ONE_RUN_A_FILE,
     Measured,
     Reader,
     ReadOptions,
     Source,
 )
 from gpu_aware_profile.imports.formats.reframe import ReframeLog, ReframeReport
+from gpu_aware_profile.imports.import_rows import Kind
+from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.text_file import name_of, read_table, read_text
+
+_COLUMNS = frozenset(column for kind in Kind for column in kind.value if len(column) > 1)
+_DELIMITERS = re.compile(r"[,;|\t]")
+_DCGM_TEXT = re.compile(r"Successfully ran diagnostic|^\| Diagnostic +\| Result", re.MULTILINE)
+_BEHIND_PREFIX = re.compile(r"(nvbandwidth) Version: |# (n)Thread \d+ nGpus ")
 
 
 class _CsvFile:
@@ -30,54 +38,17 @@ class _CsvFile:
     name = "csv"
 
     def matches(self, source: Source) -> bool:
-        """Say whether the first line that is no comment has the names of columns."""
-        lines = (line.strip() for line in source.text.removeprefix("\ufeff").split("\n"))
-        head = next((line for line in lines if line and not line.startswith("#")), "")
-        words = [word.strip().strip('"') for word in re.split(r"[,;\t|]", head)]
-        return source.content is None and (not head or not _COLUMNS.isdisjoint(words))
+        """Say whether the first line has one of our columns and a comma."""
+        line = _first_line(source.text)
+        return "," in line and bool(_COLUMNS & set(_cells(line)))
 
     def read(self, source: Source, options: ReadOptions) -> Measured:
         """Read the table; its columns are checked later. Raises SourceError."""
-        head = source.text.lstrip("\ufeff \r\n").split("\n", 1)[0]
-        found = next((mark for mark in ";\t|" if mark in head and "," not in head), None)
-        if found is not None:
-            raise SourceError(f"{source.name}: separated by {found!r}, expected ','")
         return Measured(read_table(source.name, source.text))
 
 
-_COLUMNS = frozenset({*TIMING_COLUMNS, *PAIR_COLUMNS, *COLLECTIVE_COLUMNS, "class", "level"})
-_COLUMNS |= {"application", "gpu_model", "gpus", "time_s"}
-_HINTS = {
-    "Successfully ran diagnostic": "; run dcgmi diag with -v -j",
-    "CPU Affinity": "; it looks like nvidia-smi topo -m, which a sweep reads itself",
-}
-"""Text of an output that cannot be read -> what helps."""
-_PREFIX = re.compile(
-    r"[ ]{0,8}(?:(?P<task>[0-9]{1,6}):(?: |$)"
-    r"|(?:\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})?[ ]?(?P<rank>\[[^\]\s]{1,100}\])?"
-    r"<std(?:out|err|diag)>[ ]?:[ ]?)"
-)
-"""What ``srun -l`` and ``mpirun`` with ``--tag-output`` or ``--timestamp-output`` write first."""
-
-
-def without_prefixes(text: str) -> str:
-    """The output of each task in turn, without what a launcher wrote before each line.
-
-    A text in which fewer than half of the lines have such a prefix stays as it is.
-    """
-    lines = text.split("\n")
-    matches = [_PREFIX.match(line) for line in lines]
-    if 2 * sum(match is not None for match in matches) <= sum(map(bool, map(str.strip, lines))):
-        return text
-    tasks: dict[str, list[str]] = {}
-    for line, match in zip(lines, matches, strict=True):
-        task = (match["task"] or match["rank"] or "") if match else ""
-        tasks.setdefault(task, []).append(line[match.end() :] if match else line)
-    return "\n".join(line for task in tasks.values() for line in task)
-
-
 _READERS: tuple[Reader, ...] = (
-    *(DcgmDiag(), Nvbandwidth(), NcclTests(), ReframeReport(), ReframeLog()),
+    *(ProbeReportFile(), DcgmDiag(), Nvbandwidth(), NcclTests(), ReframeReport(), ReframeLog()),
     _CsvFile(),
 )
 """In the order in which they are asked."""
@@ -87,21 +58,76 @@ FORMATS = {reader.name: reader for reader in _READERS}
 def read_measured(
     file: Path | str | BinaryIO, options: ReadOptions, format_name: str | None = None
 ) -> Measured:
-    """Read a file. ``format_name``: its format; None: the first one that matches.
+    """Read a file. ``format_name``: its format; None: the only one that matches.
 
     Raises SourceError.
     """
-    source = Source(name_of(file), without_prefixes(read_text(file)))
-    reader: Reader | None
-    if format_name is None:
-        reader = next((reader for reader in _READERS if reader.matches(source)), None)
-        if reader is None:
-            hint = next((why for mark, why in _HINTS.items() if mark in source.text[:10_000]), "")
-            raise SourceError(f"{source.name}: none of the formats {', '.join(FORMATS)}{hint}")
-    else:
-        reader = FORMATS[format_name]
-        if not reader.matches(source):
-            raise SourceError(f"{source.name}: not a file of the format {format_name}")
-    if reader.name != _CsvFile.name and len(source.text) > MAX_CHARACTERS:
+    parts = outputs(Source(name_of(file), read_text(file)))
+    found = [_reader(source, format_name).read(source, options) for source in parts]
+    first, tables = found[0], [one.table for one in found]
+    if len(parts) > 1 and (
+        any(source.content is not None for source in parts)
+        or len({table.columns for table in tables}) > 1
+    ):
+        raise SourceError(f"{first.table.name}: output of {len(parts)} tasks; {ONE_RUN_A_FILE}")
+    rows = tuple(row for table in tables for row in table.rows)
+    bad = tuple(row for table in tables for row in table.bad_rows)
+    left_out = tuple(what for one in found for what in one.left_out)
+    return replace(first, table=replace(first.table, rows=rows, bad_rows=bad), left_out=left_out)
+
+
+def _reader(source: Source, format_name: str | None) -> Reader:
+    """The reader of a file. Raises SourceError if none or several match, or the file is large."""
+    readers = _READERS if format_name is None else (FORMATS[format_name],)
+    matching = [reader for reader in readers if reader.matches(source)]
+    if not matching:
+        raise SourceError(f"{source.name}: {_unknown(source, format_name)}")
+    names = " and ".join(one.name for one in matching if one.name != _CsvFile.name)
+    if " and " in names:
+        raise SourceError(f"{source.name}: it holds {names}; name one with --format")
+    if matching[0].name != _CsvFile.name and len(source.text) > MAX_CHARACTERS:
         raise SourceError(f"{source.name}: above {MAX_CHARACTERS >> 20} MiB; give it in parts")
-    return reader.read(source, options)
+    return matching[0]
+
+
+def cut_name(measured: Measured, options: ReadOptions) -> str | None:
+    """A sentence on a node that was taken from a file's name with dots; None: it is certain."""
+    stem = Path(measured.table.name).stem
+    node = stem.partition(".")[0]
+    named = {row.cells.get("node") for row in measured.table.rows}
+    if options.node or node == stem or node in options.nodes or node not in named:
+        return None
+    return f"{measured.table.name}: taken for node {node}; if that is wrong, give --node"
+
+
+def _unknown(source: Source, format_name: str | None) -> str:
+    """Why a file cannot be read, as far as can be told."""
+    if _DCGM_TEXT.search(source.text, 0, 1 << 16):
+        return "the text form of dcgmi diag has no rates; run dcgmi diag with -j and -v"
+    if format_name not in (None, _CsvFile.name):
+        return f"not a file of the format {format_name}"
+    line = _first_line(source.text)
+    if not line:
+        return "it is empty"
+    if match := _BEHIND_PREFIX.search(source.text, 0, 1 << 20):
+        what = match[1] or "nccl-tests"
+        return f"it looks like {what} with a prefix before each line; run it without the prefix"
+    separator = _DELIMITERS.search(line)
+    if separator and separator[0] != "," and _COLUMNS & set(_cells(line)):
+        return f"separated by {quoted(separator[0])}, expected ','"
+    if format_name is not None:
+        return f"no line of columns such as {','.join(Kind.TIMES.value)}"
+    return (
+        f"none of the formats {', '.join(FORMATS)}; a CSV file begins with a line of columns such"
+        f" as {','.join(Kind.TIMES.value)}"
+    )
+
+
+def _first_line(text: str) -> str:
+    """The first line with text that is no comment; empty: none."""
+    lines = (line.strip() for line in text[: 1 << 16].split("\n"))
+    return next((line for line in lines if line.strip(",; \t") and not line.startswith("#")), "")
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip().strip('"').lower() for cell in _DELIMITERS.split(line)]

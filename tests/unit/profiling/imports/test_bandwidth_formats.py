@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from store_samples import ingest, report
 
 from gpu_aware_profile.cli import cli
-from gpu_aware_profile.imports.formats.reader import ReadOptions, Source, node_of
+from gpu_aware_profile.imports.formats.reader import ReadOptions, Source
 from gpu_aware_profile.imports.formats.registry import FORMATS
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.interconnect import Collective, PairBandwidth
@@ -121,7 +121,7 @@ def test_a_read_goes_from_column_to_row(store_path: Path, run_import: Call, text
     """CUDA's GPUs 0, 1, 2 are Slurm's 2, 0, 1 here."""
     done = run_import("-", text=text)
     assert done.exit_code == 0, done.stderr
-    assert done.stderr == f"imported bandwidths of 3 pairs of GPUs into {store_path}\n"
+    assert done.stderr.endswith(f"imported bandwidths of 3 pairs of GPUs into {store_path}\n")
     with open_store(store_path) as store:
         assert newest_bandwidths(store) == [
             PairBandwidth("n1", 0, 1, 5000.0, ab_gbps=16.0, ba_gbps=14.0, both_gbps=42.5),
@@ -149,10 +149,6 @@ def test_an_unknown_gpu_or_a_missing_list_is_refused(store_path: Path, run_impor
     assert unknown.exit_code == 1
     assert "pair 1: no sweep has seen a GPU with the PCI address 0000:77:00" in unknown.stderr
     assert "no sweep has seen a GPU" in run_import("-", text=nvbandwidth_text("n9")).stderr
-    bare = run_import("-", text=nvbandwidth_text().replace("Device ", "GPU "))
-    assert "no list of devices with their PCI addresses" in bare.stderr
-    single = run_import("-", text=nvbandwidth_text().replace("device_to_device", "multinode"))
-    assert "no bandwidth between two GPUs" in single.stderr
     assert (
         "only times are of a class; leave --class out"
         in run_import("-", "--class", "A", text=nvbandwidth_text()).stderr
@@ -164,7 +160,7 @@ def test_a_list_of_devices_that_is_none_is_refused(run_import: Call, listed: obj
     text = json.dumps({"nvbandwidth": {"GPU Device list": listed}})
     done = run_import("-", text=text)
     assert done.exit_code == 1
-    assert "no list of devices" in done.output
+    assert "does not name its node; give it with --node" in done.output
 
 
 def test_a_node_with_bits_for_bytes_is_refused(store_path: Path, run_import: Call) -> None:
@@ -266,147 +262,21 @@ def test_output_of_2021(store_path: Path, run_import: Call) -> None:
     assert "--value takes all_reduce, " in run_import("-", "--value", "x", text=old).stderr
 
 
-SHARED_BUS = (
-    "# nThread 1 nGpus 2 minBytes 8 maxBytes 8 step: 2(factor)\n"
-    "#   Rank  0 Pid  20011 on         n1 device  0 [0x00] A100-SXM4-40GB\n"
-    "#   Rank  1 Pid  20011 on         n1 device  1 [0x00] A100-SXM4-40GB\n"
-    "#       size         count    type   redop     time   algbw   busbw  error\n"
-    "   268435456      67108864   float     sum   1700.8  157.09  157.09  1e-07\n"
-)
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (nccl().replace("Group  0 Pid   4712", "Group  1 Pid   4712"), "groups of ranks: 2;"),
-        (nccl(wrong="7"), "wrong values at size 1048576: 7, 0"),
-        (nccl().replace(": 0 OK", ": 2 FAILED"), "the program says FAILED: 2 values out of bounds"),
-        (
-            nccl() + "n1: Test NCCL failure all_reduce.cu:44\n",
-            "the program says 'n1: Test NCCL",
-        ),
+        (nccl(wrong="7"), "the program says that the run failed: '7, 0 wrong values'"),
         (nccl(busbw=0.0).replace("1.00       0", "0.00       0"), "gbps is 0"),
         (nccl().partition("#       size")[0], "no line with a result"),
-        (nccl(gpus=(("n1", "0000:00:00"),)), "is not two or more different GPUs"),
+        (nccl(gpus=(("n1", "0000:00:00"),) * 2), "is not two or more different GPUs"),
         (nccl(gpus=(("n1", "0000:00:00"), ("n1", "0000:09:00"))), "no sweep has seen a GPU"),
-        (SHARED_BUS, "prints the PCI bus alone, which several GPUs of n1 share"),
     ],
 )
 def test_a_run_without_a_place_is_refused(run_import: Call, text: str, why: str) -> None:
-    done = run_import("-", "--value", "all_reduce", text=text)
+    done = run_import("-", text=text)
     assert done.exit_code == 1
     assert why in done.stderr
     assert "line " in done.stderr
-
-
-def test_runs_of_no_use_are_left_out_and_counted(store_path: Path, run_import: Call) -> None:
-    across = nccl(gpus=(("n1", "0000:00:00"), ("n2", "0000:00:00")))
-    done = run_import("-", text=nccl("sendrecv") + nccl() + nccl("sendrecv") + across)
-    assert done.exit_code == 0, done.stderr
-    assert "stdin: 2 runs of sendrecv left out: the store has no place for them" in done.stderr
-    assert "stdin: 1 run across nodes left out" in done.stderr
-    assert "imported bandwidths of 1 collective" in done.stderr
-    alone = run_import("-", text=nccl("sendrecv"))
-    assert alone.exit_code == 1
-    assert "stdin: no run of all_reduce, all_gather, " in alone.stderr
-
-
-@pytest.mark.parametrize(
-    "prefix",
-    [
-        "0: ",
-        " 0: ",
-        "[1,0]<stdout>:",
-        "Sat Nov 28 06:00:01 2026<stdout>:",
-        "[prterun-n1-7@1,0]<stdout>: ",
-    ],
-)
-def test_prefixes_of_launchers_do_no_harm(store_path: Path, run_import: Call, prefix: str) -> None:
-    lines = nccl().splitlines()
-    text = "srun: job 7 queued\n" + "".join(f"{prefix}{line}\n" for line in lines)
-    done = run_import("-", text=text)
-    assert done.exit_code == 0, done.stderr
-    with open_store(store_path) as store:
-        assert newest_collectives(store, "all_reduce")[0].gbps == 231.0
-
-
-def test_tasks_whose_lines_alternate_are_read_apart(store_path: Path, run_import: Call) -> None:
-    pairs = zip(nvbandwidth_text("n1").split("\n"), nvbandwidth_text("n2").split("\n"), strict=True)
-    text = "".join(f"0: {one}\n1: {other}\n" for one, other in pairs)
-    done = run_import("-", text=text)
-    assert done.exit_code == 0, done.stderr
-    with open_store(store_path) as store:
-        assert {pair.node for pair in newest_bandwidths(store)} == {"n1", "n2"}
-
-
-def test_several_runs_in_a_file(store_path: Path, run_import: Call) -> None:
-    """Of two nodes each keeps its own values; two of one node are refused."""
-    slow = nvbandwidth_text("n2").replace("12.00", "3.00")
-    done = run_import("-", "--accept-outliers", text=nvbandwidth_text("n1") + "\n" + slow)
-    assert done.exit_code == 0, done.stderr
-    with open_store(store_path) as store:
-        of_node = {node: set[float | None]() for node in ("n1", "n2")}
-        for pair in newest_bandwidths(store):
-            of_node[pair.node] |= {pair.ab_gbps, pair.ba_gbps}
-    assert 12.0 in of_node["n1"]
-    assert 3.0 in of_node["n2"]
-    assert 12.0 not in of_node["n2"]
-    twice = run_import("-", text=2 * nvbandwidth_text("n1"))
-    assert twice.exit_code == 1
-    assert "2 runs, of which several are of one node" in twice.stderr
-
-
-def test_without_a_list_of_devices_the_order_is_that_of_the_addresses(
-    store_path: Path, run_import: Call
-) -> None:
-    """So prints nvbandwidth 0.10, and with -j any before 0.8; for all GPUs of the node only."""
-    text = "\n".join(line for line in nvbandwidth_text().split("\n") if "Device " not in line)
-    done = run_import("-", text=text)
-    assert done.exit_code == 1
-    assert "no list of devices with their PCI addresses" in done.stderr
-    done = run_import("-", "--node", "n1", text=text)
-    assert done.exit_code == 0, done.stderr
-    with open_store(store_path) as store:
-        assert {(pair.a, pair.b): pair.ba_gbps for pair in newest_bandwidths(store)}[0, 1] == 11.0
-    part = f"""nvbandwidth Version: v0.10.0
-
-Running device_to_device_memcpy_read_ce.
-memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)
-{matrix_text([[0, 11.0], [13.0, 0]])}"""
-    done = run_import("-", "--node", "n1", text=part)
-    assert done.exit_code == 1
-    assert "is of 2 GPUs without their addresses, and 3 GPUs of n1 are known" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV4\t0-3\n", "it looks like nvidia-smi topo -m"),
-        ("Successfully ran diagnostic for group.\n| Denylist | Pass |\n", "dcgmi diag with -v -j"),
-        ("gpu;node;class;value_ms\n0;n1;A;1.0\n", "separated by ';', expected ','"),
-        ("some text\n", "none of the formats dcgm-diag, nvbandwidth, nccl-tests,"),
-    ],
-)
-def test_what_is_not_recognised_is_named(run_import: Call, text: str, why: str) -> None:
-    done = run_import("-", "--class", "A", "--node", "n1", text=text)
-    assert done.exit_code == 1
-    assert why in done.stderr
-    assert "no column" not in done.stderr
-
-
-def test_a_line_before_the_object_of_dcgm_is_skipped(run_import: Call) -> None:
-    text = 'WARNING: something from nvvs\n{"DCGM GPU Diagnostic": {"test_categories": []}}\n'
-    source = Source("n1.json", text)
-    assert source.content == {"DCGM GPU Diagnostic": {"test_categories": []}}
-    assert FORMATS["dcgm-diag"].matches(source)
-
-
-@pytest.mark.parametrize(
-    ("file", "node"),
-    [("10.140.71.103.json", "10.140.71.103"), ("dgx01.json", "dgx01"), ("n1.site.json", "n1")],
-)
-def test_the_node_of_a_file(file: str, node: str) -> None:
-    assert node_of(Source(file, ""), ReadOptions()) == node
 
 
 def test_a_slow_collective_is_refused(store_path: Path, run_import: Call) -> None:
@@ -434,3 +304,200 @@ def test_no_damage_breaks_a_reader(text: str, damages: list[tuple[int, int, str]
         except SourceError as exc:
             if len(str(exc)) > 2000:
                 raise
+
+
+OLD = """# nThread 1 nGpus 2 minBytes 8 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters: 20 validation: 1
+#   Rank  0 Pid  26837 on         n1 device  0 [0x02] A100-SXM4-40GB
+#   Rank  1 Pid  26837 on         n1 device  1 [0x00] A100-SXM4-40GB
+#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error
+   134217728      33554432   float     sum   1234.5   40.00   40.00  2e+00   1234.5   41.00   42.00  2e+00
+# Out of bounds values : 0 OK
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        nccl().replace(" : 0 OK", " : 2 FAILED"),
+        nccl().replace("   50.00       0", "   50.00 8388608", 1),
+        OLD.replace(" : 0 OK", " : 2 FAILED"),
+        nccl() + "n1: Test NCCL failure common.cu:958 'unhandled cuda error'\n",
+    ],
+)
+def test_the_verdict_of_the_program_counts_before_its_numbers(run_import: Call, text: str) -> None:
+    done = run_import("-", "--value", "all_reduce", text=text)
+    assert done.exit_code == 1
+    assert "the program says that the run failed" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (nccl("sendrecv"), "sendrecv (1)"),
+        (nccl(gpus=(("n1", "0000:00:00"), ("n2", "0000:00:00"))), "a run on several nodes (1)"),
+        (nccl().replace("Group  0 Pid   4712", "Group  1 Pid   4712"), "several groups of ranks"),
+        (nccl(gpus=(("n1", "0000:00:00"),)), "a run on one GPU (1)"),
+        (nvbandwidth_text().replace("device_to_device", "multinode"), "across nodes (3)"),
+    ],
+)
+def test_what_the_store_has_no_place_for_is_left_out(
+    run_import: Call, text: str, what: str
+) -> None:
+    done = run_import("-", text=text)
+    assert done.exit_code == 0, done.stderr
+    assert what in done.stderr
+    assert "imported bandwidths of 0 " in done.stderr
+
+
+def prefixed(text: str, prefix: str) -> str:
+    return "".join(f"{prefix}{line}\n" for line in text.splitlines())
+
+
+PREFIXES = (
+    *(
+        "0: ",
+        " 0: ",
+        "[1,0]<stdout>:",
+        "[prterun-n1-42@1,0]<stdout>: ",
+        "[0] ",
+        "n1: ",
+        "n1 | ",
+        "n1:   ",
+    ),
+    *("Thu Nov 27 06:49:28 2026<stdout>:", "Thu Nov 27 06:49:28 2026[1,0]<stdout>:"),
+    *("[node-1@1,0][n1:4711]<stdout>: ", "2026-11-27T06:49:28.123Z ", "[2026-11-27 06:49:28] "),
+)
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("text", [nccl(), nvbandwidth_text(), nvbandwidth_json()])
+def test_prefixes_of_launchers_are_skipped(
+    store_path: Path, run_import: Call, prefix: str, text: str
+) -> None:
+    done = run_import("-", text="srun: job 7 queued\n" + prefixed(text, prefix))
+    assert done.exit_code == 0, done.stderr
+    with open_store(store_path) as store:
+        found = newest_bandwidths(store), newest_collectives(store, "all_reduce")
+    assert [len(one) for one in found] == ([0, 1] if text == nccl() else [3, 0])
+
+
+def test_tasks_whose_lines_are_mixed_are_told_apart(store_path: Path, run_import: Call) -> None:
+    both = zip(
+        prefixed(nvbandwidth_text("n1"), "0: ").splitlines(),
+        prefixed(nvbandwidth_text("n2").replace("11.00", "10.00"), "1: ").splitlines(),
+        strict=True,
+    )
+    done = run_import("-", text="\n".join(line for pair in both for line in pair))
+    assert done.exit_code == 0, done.stderr
+    with open_store(store_path) as store:
+        found = {(p.node, p.a, p.b): p.ab_gbps for p in newest_bandwidths(store)}
+    assert (found["n1", 0, 2], found["n2", 0, 2]) == (11.0, 10.0)
+
+
+def test_several_runs_in_one_text_are_told_apart(store_path: Path, run_import: Call) -> None:
+    slow = nvbandwidth_text("n1.cluster.site").replace("11.00", "10.00")
+    done = run_import("-", text=slow + "\n" + nvbandwidth_text("n2"))
+    assert done.exit_code == 0, done.stderr
+    with open_store(store_path) as store:
+        found = {(p.node, p.a, p.b): p.ab_gbps for p in newest_bandwidths(store)}
+    assert (found["n1", 0, 2], found["n2", 0, 2]) == (10.0, 11.0)
+    for text in (slow + nvbandwidth_text("n2"), nccl() + nccl().replace(" n1 ", " n2 ")):
+        refused = run_import("-", "--node", "n1", text=text)
+        assert "--node is for a file of one node; it has n1, n2" in refused.stderr
+    unnamed = nvbandwidth_text().replace("Device ", "GPU ") * 2
+    refused = run_import("-", "--node", "n1", text=unnamed)
+    assert "2 runs that do not all name their node" in refused.stderr
+    assert "several JSON objects" in run_import("-", text=f"{nvbandwidth_json()}\n" * 2).stderr
+    mixed = run_import("-", text=nvbandwidth_text() + nccl())
+    assert "it holds nvbandwidth and nccl-tests; name one with --format" in mixed.stderr
+
+
+def test_a_failed_test_of_nvbandwidth_is_bad(run_import: Call) -> None:
+    done = run_import("-", text=nvbandwidth_json().replace("Passed", "Error", 1))
+    assert "test 1: device_to_device_memcpy_read_ce failed" in done.stderr
+    assert done.exit_code == 1
+    text = nvbandwidth_text().replace("Waived:", "Error: CUDA_ERROR_ILLEGAL_ADDRESS")
+    assert "test 1: device_to_device_memcpy_write_sm failed" in run_import("-", text=text).stderr
+    whole = {"nvbandwidth": {**json.loads(nvbandwidth_json())["nvbandwidth"], "error": "no GPU"}}
+    assert "nvbandwidth failed: 'no GPU'" in run_import("-", text=json.dumps(whole)).stderr
+
+
+def test_without_addresses_all_gpus_of_the_node_are_counted(
+    store_path: Path, run_import: Call
+) -> None:
+    text = (
+        "nvbandwidth Version: v0.10.0\n\nRunning device_to_device_memcpy_read_ce.\n"
+        "memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)\n"
+    )
+    part = run_import("-", "--node", "n1", text=text + matrix_text([[0, 1.0], [1.0, 0]]))
+    assert "has 2 GPUs, node n1 has 3: which ones is not known" in part.stderr
+    assert "does not name its node" in run_import("-", text=text + matrix_text(READ)).stderr
+    done = run_import("-", "--node", "n1", text=text + matrix_text(READ))
+    assert done.exit_code == 0, done.stderr
+    with open_store(store_path) as store:
+        pairs = {(p.a, p.b): (p.ab_gbps, p.ba_gbps) for p in newest_bandwidths(store)}
+    assert pairs == {(0, 1): (13.0, 11.0), (0, 2): (15.0, 12.0), (1, 2): (16.0, 14.0)}
+
+
+def test_buses_that_gpus_share_are_refused_unless_all_took_part(
+    store_path: Path, run_import: Call
+) -> None:
+    swept = report("n1")
+    for gpu in swept["gpus"]:
+        gpu["pci"] = f"{gpu['index']:08X}:00:00.0"
+    with open_store(store_path) as store:
+        ingest(store, swept)
+    part = OLD.replace("[0x02]", "[0x00]").replace("2e+00", "1e-07")
+    done = run_import("-", "--value", "all_reduce", text=part)
+    assert "prints the PCI bus alone (00), which 4 GPUs of n1 share" in done.stderr
+    ranks = "".join(f"#   Rank {n} Pid 1 on n1 device {n} [0x00] A100\n" for n in (2, 3))
+    done = run_import(
+        "-", "--value", "all_reduce", text=part.replace("#       size", f"{ranks}# size")
+    )
+    assert done.exit_code == 0, done.stderr
+    with open_store(store_path) as store:
+        assert newest_collectives(store, "all_reduce")[0].gpus == (0, 1, 2, 3)
+
+
+def test_new_nodes_take_the_devices_of_the_file(store_path: Path, run_import: Call) -> None:
+    done = run_import("-", text=nvbandwidth_text("n9"))
+    assert "sweep n9 first, import what 'gpu-aware-profile node --json' prints" in done.stderr
+    done = run_import("-", "--new-nodes", text=nvbandwidth_text("n9"))
+    assert done.exit_code == 0, done.stderr
+    assert "n9 is new: its GPUs 0 to 2 are those of the file" in done.stderr
+    more = nccl(gpus=(("n9", "0000:02:00"), ("n9", "0000:00:00")))
+    assert run_import("-", text=more).exit_code == 0
+    other = nccl(gpus=(("n9", "0000:02:00"), ("n9", "0000:07:00")))
+    assert "sweep n9 again" in run_import("-", "--new-gpus", text=other).stderr
+    with open_store(store_path) as store:
+        assert newest_bandwidths(store, "n9")[0][:5] == ("n9", 0, 1, 5000.0, 16.0)
+        assert newest_collectives(store, "all_reduce", "n9")[0].gpus == (0, 2)
+        ingest(store, report("n9"))
+        assert len(newest_bandwidths(store, "n9")) == 3
+        assert len(newest_collectives(store, "all_reduce", "n9")) == 1
+
+
+def test_a_sweep_that_finds_other_gpus_drops_what_was_imported(
+    store_path: Path, run_import: Call
+) -> None:
+    gpus = (("n9", "0000:03:00"), ("n9", "0000:02:00"))
+    assert run_import("-", "--new-gpus", text=nccl(gpus=gpus)).exit_code == 0
+    with open_store(store_path) as store:
+        ingest(store, report("n9"))
+        assert newest_collectives(store, "all_reduce", "n9") == []
+
+
+def test_of_several_runs_on_the_same_gpus_the_best_counts(
+    store_path: Path, run_import: Call
+) -> None:
+    slow = nvbandwidth_text().replace("11.00", "10.00").replace("12.00", "12.50")
+    done = run_import("-", text=nvbandwidth_text() + slow)
+    assert "imported bandwidths of 3 pairs" in done.stderr
+    half = nccl(busbw=120.0)
+    small = nccl(busbw=999.0).replace(f"{1 << 30:12d}", f"{1 << 26:12d}")
+    done = run_import("-", text=half + nccl() + half + small)
+    assert "imported bandwidths of 1 collective " in done.stderr
+    with open_store(store_path) as store:
+        found = {(p.a, p.b): p for p in newest_bandwidths(store)}
+        assert newest_collectives(store, "all_reduce")[0].gbps == 231.0
+    assert (found[0, 2].ab_gbps, found[1, 2].ab_gbps) == (11.0, 12.5)

@@ -241,18 +241,6 @@ def reframe_report(**values: Any) -> str:
     return json.dumps({"session_info": session, "runs": [{"testcases": cases}]})
 
 
-def test_a_report_of_reframe_before_4_7(store_path: Path, run_import: Call) -> None:
-    report = json.loads(reframe_report(gpu0=500.0, gpu1=400.0))
-    case = report["runs"][0]["testcases"][0]
-    case["perfvars"] = [
-        {"name": name.rpartition(":")[2], "reference": 0, "unit": value[4], "value": value[0]}
-        for name, value in case.pop("perfvalues").items()
-    ]
-    done = run_import("-", "--class", "C", "--value", "gpu{gpu}", text=json.dumps(report))
-    assert done.exit_code == 0, done.stderr
-    assert times(store_path) == {("n1", 0): 2.0, ("n1", 1): 2.5}
-
-
 def test_a_report_of_reframe(store_path: Path, run_import: Call) -> None:
     text = reframe_report(gpu0=500.0, gpu1=400.0, gpu_perf_min=400.0)
     done = run_import("-", "--class", "C", "--value", "gpu{gpu}", text=text)
@@ -327,7 +315,9 @@ def test_the_format_is_checked_if_it_is_given(run_import: Call) -> None:
         "not a file of the format dcgm-diag"
         in run_import("-", "--format", "dcgm-diag", text=LOG).stderr
     )
-    assert "none of the formats dcgm-diag, " in run_import("-", text='{"a": 1}').stderr
+    assert (
+        "none of the formats probe-report, dcgm-diag, " in run_import("-", text='{"a": 1}').stderr
+    )
     assert "not JSON" in run_import("-", text="{").stderr
 
 
@@ -439,3 +429,94 @@ def test_large_files_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         path.write_text(text)
         with pytest.raises(SourceError, match="MiB"):
             read_measured(path, NO_OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (
+            "\tGPU0\tGPU1\nGPU0\t X \tNV4\n",
+            "none of the formats probe-report, dcgm-diag, nvbandwidth, ",
+        ),
+        ("a,b,c\n1,2,3\n", "none of the formats probe-report, dcgm-diag, "),
+        ("| Diagnostic                | Result |\n", "run dcgmi diag with -j"),
+        (
+            "<<n1>> # nThread 1 nGpus 2 min\n",
+            "looks like nccl-tests with a prefix before each line",
+        ),
+        ("<<n1>> nvbandwidth Version: v0.8\n", "looks like nvbandwidth with a prefix"),
+        ("Successfully ran diagnostic for group.\n+---+\n", "run dcgmi diag with -j"),
+        ("gpu;node;class;value_ms\n0;n1;A;101.3\n", "separated by ';', expected ','"),
+        ("gpu\tnode\tclass\tvalue_ms\n0\tn1\tA\t101.3\n", "separated by '\\t', expected ','"),
+        ("", "it is empty"),
+        ("gpu,node,klass\n0,n1,A\n", "no column "),
+    ],
+)
+def test_a_file_that_is_not_recognised_is_named_as_such(
+    run_import: Call, text: str, why: str
+) -> None:
+    done = run_import("-", "--class", "A", "--node", "n1", text=text)
+    assert done.exit_code == 1
+    assert why in done.stderr
+
+
+def test_lines_around_json_are_skipped(store_path: Path, run_import: Call) -> None:
+    text = f"WARNING: from nvvs\n{dcgm4({0: 20000.0})}\nsrun: done\n"
+    done = run_import("-", "--node", "n1", "--class", "A", text=text)
+    assert done.exit_code == 0, done.stderr
+    assert times(store_path) == {("n1", 0): 0.05}
+    assert "not JSON" in run_import("-", text=dcgm4({0: 1.0}) + "}").stderr
+
+
+def test_nodes_with_dots(store_path: Path, run_import: Call, tmp_path: Path) -> None:
+    with open_store(store_path) as store:
+        ingest(store, report("r1.gpu01"))
+    files = ("10.140.71.103.json", "10.140.79.152.json", "r1.gpu01.json", "n1.site.org.json")
+    for name in files:
+        (tmp_path / name).write_text(dcgm4({0: 20000.0}))
+    done = run_import(*files, "--class", "B", "--new-gpus")
+    assert done.exit_code == 0, done.stderr
+    assert {node for node, _ in times(store_path)} == {
+        *("10.140.71.103", "10.140.79.152", "r1.gpu01", "n1")
+    }
+    assert "n1.site.org.json: taken for node n1; if that is wrong, give --node" in done.stderr
+    assert done.stderr.count("taken for node") == 1
+
+
+def test_reframe_before_4_7_has_a_list_of_variables(store_path: Path, run_import: Call) -> None:
+    variables = [
+        {"name": f"gpu{n}_gemm", "reference": 0, "unit": "Gflop/s", "value": value}
+        for n, value in enumerate((19000.0, 18000.0))
+    ]
+    case = {"name": "Gemm", "job_nodelist": ["nid001"], "perfvars": variables, "result": "success"}
+    old = {"session_info": {"version": "4.6.0"}, "runs": [{"testcases": [case]}]}
+    done = run_import("-", "--class", "A", "--value", "gpu{gpu}_gemm", text=json.dumps(old))
+    assert done.exit_code == 0, done.stderr
+    assert times(store_path) == {
+        ("nid001", 0): pytest.approx(1000 / 19000),
+        ("nid001", 1): pytest.approx(1000 / 18000),
+    }
+    case["fail_phase"] = "sanity"
+    done = run_import("-", "--class", "A", "--value", "gpu{gpu}_gemm", text=json.dumps(old))
+    assert "the test failed in the phase 'sanity'" in done.stderr
+
+
+def test_reports_of_nodes_enter_the_store_without_slurm(
+    store_path: Path, run_import: Call, tmp_path: Path
+) -> None:
+    for node in ("n1", "n2"):
+        (tmp_path / f"{node}.json").write_text(json.dumps(report(node, times={0: 100.0, 1: 101.0})))
+    done = run_import("n1.json", "n2.json")
+    assert done.exit_code == 0, done.stderr
+    assert "imported reports of 2 nodes" in done.stderr
+    assert times(store_path) == {
+        ("n1", 0): 100.0,
+        ("n1", 1): 101.0,
+        ("n2", 0): 100.0,
+        ("n2", 1): 101.0,
+    }
+    (tmp_path / "t.csv").write_text("gpu,node,class,value_ms\n0,n1,A,1\n")
+    assert "apart from other files" in run_import("n1.json", "t.csv").stderr
+    broken = json.dumps(report("n1") | {"gpus": 7})
+    assert "probe report of n1: " in run_import("-", text=broken).stderr
+    assert "leave --node, --value out" in run_import("n1.json", "--node", "n1").stderr
