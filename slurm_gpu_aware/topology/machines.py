@@ -5,7 +5,8 @@ Vendor machines follow the vendors' public documentation, with nvidia-smi's GPU 
 ``mapa-torus-2d`` and ``mapa-cubemesh-16`` correct errors in the tables of the paper's code.
 
 Paths through the host have no documented bandwidth. They count as `PCIE_GBPS` (PCIe gen3 x16, MAPA
-table 1; the paper's code has 10), below every NVLink and xGMI link.
+table 1; the paper's code has 10), below every NVLink and xGMI link. In machines of PCIe
+cards the steps of nvidia-smi's words scale with the generation.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from itertools import combinations
 
-from slurm_gpu_aware.model.hardware_graph import PCIE_GBPS, HardwareGraph, uniform_graph
+from slurm_gpu_aware.model.hardware_graph import PCIE_GBPS, HardwareGraph, class_gbps, uniform_graph
 from slurm_gpu_aware.model.profile import Link
 
 _Pairs = Collection[tuple[int, int]]
@@ -48,9 +49,28 @@ def _dgx1_v100() -> HardwareGraph:
     return _linked(8, 4, (1, _CUBE_MESH), (2, _CUBE_MESH_DOUBLE))
 
 
-def _switched(n: int, per_socket: int, links: int) -> HardwareGraph:
+def _switched(n: int, per_socket: int, links: int, per_link: float = 25.0) -> HardwareGraph:
     """NVSwitch crossbar: the bandwidth of an edge is one GPU's limit, shared by its peers."""
-    return _linked(n, per_socket, (links, [*combinations(range(n), 2)]))
+    return _linked(n, per_socket, (links, [*combinations(range(n), 2)]), per_link=per_link)
+
+
+def _pcie(per_socket: int, gbps: float, per_switch: int = 1, bridge: int = 0) -> HardwareGraph:
+    """Two sockets with GPUs on PCIe; ``gbps``: of one slot, in one direction.
+
+    ``per_switch``: neighbours behind one PCIe switch; ``bridge``: NVLinks of a bridge over each two
+    neighbours.
+    """
+
+    def link(a: int, b: int) -> Link:
+        if bridge and a // 2 == b // 2:
+            return Link(a, b, f"NV{bridge}", bridge * 25.0)
+        near = "PIX" if a // per_switch == b // per_switch else "NODE"
+        word = near if a // per_socket == b // per_socket else "SYS"
+        return Link(a, b, word, class_gbps(word) * gbps / PCIE_GBPS)
+
+    n = 2 * per_socket
+    links = [link(*pair) for pair in combinations(range(n), 2)]
+    return HardwareGraph.from_links(links, n=n, groups=[i // per_socket for i in range(n)])
 
 
 def _power_node(per_socket: int, links: int, per_link: float = 25.0) -> HardwareGraph:
@@ -99,7 +119,17 @@ _MACHINES: Mapping[str, Callable[[], HardwareGraph]] = {
     "dgx-2": lambda: _switched(16, 8, 6),
     "dgx-a100": lambda: _switched(8, 4, 12),
     "dgx-h100": lambda: _switched(8, 4, 18),
+    "dgx-h200": lambda: _switched(8, 4, 18),
+    # NVLink 5 (NVIDIA, DGX B200 and B300 User Guides): 18 links, 1.8 TB/s of a GPU both ways.
+    "dgx-b200": lambda: _switched(8, 4, 18, 50.0),
+    "dgx-b300": lambda: _switched(8, 4, 18, 50.0),
+    # A Slurm node is one compute tray of the rack: 2 Grace CPUs, 4 GPUs (NVIDIA, DGX GB Rack Scale
+    # Systems User Guide, hardware).
+    "gb200-nvl72": lambda: _switched(4, 2, 18, 50.0),
+    "gb300-nvl72": lambda: _switched(4, 2, 18, 50.0),
     "hgx-a100-4": lambda: uniform_graph(4, "NV4", 100.0),
+    # Bridges of 600 GB/s both ways over pairs (NVIDIA, H100 NVL product brief).
+    "h100-nvl-8": lambda: _pcie(4, 63.0, bridge=12),
     "hpe-ex235a-mi250x": _mi250x,
     "ibm-ac922-4xv100": lambda: _power_node(2, 3),
     "ibm-ac922-6xv100": lambda: _power_node(3, 2),
@@ -109,6 +139,12 @@ _MACHINES: Mapping[str, Callable[[], HardwareGraph]] = {
     "mapa-summit": lambda: _power_node(3, 2),
     "mapa-torus-2d": _torus_2d,
     "mapa-cubemesh-16": lambda: _linked(16, 4, (1, _MESH16_SINGLE), (2, _MESH16_DOUBLE)),
+    "pcie-gen4-4": lambda: _pcie(2, 31.5),
+    "pcie-gen4-8": lambda: _pcie(4, 31.5),
+    "pcie-gen5-8": lambda: _pcie(4, 63.0),
+    # Two GPUs on the PCIe switch of each of four ConnectX-8 (NVIDIA, "ConnectX-8 SuperNICs Advance
+    # AI Platform Architecture with PCIe Gen6 Connectivity"); the GPUs have PCIe gen5 x16.
+    "rtx-pro-8": lambda: _pcie(4, 63.0, per_switch=2),
     # One xGMI link of 16 lanes of 32 GT/s between every two GPUs, so 64 GB/s.
     "mi300x-8": lambda: _linked(
         8, 4, (1, [*combinations(range(8), 2)]), per_link=64.0, kind="XGMI"

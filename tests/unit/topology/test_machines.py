@@ -154,3 +154,36 @@ def test_torus_is_the_same_from_both_ends():
 def test_host_paths_are_below_every_link():
     gbps = machine("dgx-1-v100").gbps
     assert gbps.min(where=~np.eye(8, dtype=bool), initial=99) == 12.0
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "word", "gbps"),
+    [
+        ("dgx-h200", 8, "NV18", 450.0),
+        ("dgx-b200", 8, "NV18", 900.0),
+        ("dgx-b300", 8, "NV18", 900.0),
+        ("gb200-nvl72", 4, "NV18", 900.0),
+        ("GB300-NVL72", 4, "NV18", 900.0),
+    ],
+)
+def test_switched_machines_have_their_nvlink_generation(name, n, word, gbps):
+    graph = machine(name)
+    assert graph.n == n
+    assert set(of_code(graph).values()) == {(word, gbps)}
+    assert graph.groups == tuple(i // (n // 2) for i in range(n))
+
+
+def test_pcie_machines_keep_near_pairs_ahead():
+    links = of_code(machine("rtx-pro-8"))
+    assert links[0, 1] == links[6, 7] == ("PIX", 63.0)
+    assert links[1, 2] == ("NODE", 47.25)
+    assert links[3, 4] == ("SYS", 42.0)
+    bridged = of_code(machine("h100-nvl-8"))
+    assert bridged[2, 3] == ("NV12", 300.0)
+    assert bridged[1, 2][0] == "NODE"
+    assert of_code(machine("pcie-gen4-4")) == {
+        pair: ("NODE" if pair in ((0, 1), (2, 3)) else "SYS", gbps)
+        for pair, gbps in {
+            (0, 1): 23.625, (0, 2): 21.0, (0, 3): 21.0, (1, 2): 21.0, (1, 3): 21.0, (2, 3): 23.625
+        }.items()
+    }  # fmt: skip
