@@ -22,7 +22,14 @@ from slurm_gpu_aware.deploy.files import (
     shipped_lua,
 )
 from slurm_gpu_aware.deploy.site import Site
-from slurm_gpu_aware.deploy.site_scripts import calls, join_lines, loads_filter, read_script
+from slurm_gpu_aware.deploy.site_scripts import (
+    LUA_PLACE,
+    calls,
+    join_fault,
+    join_lines,
+    loads_filter,
+    read_script,
+)
 from slurm_gpu_aware.slurm.conffile import edit_settings, fields_of, outside_block, replace_block
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
 
@@ -132,11 +139,13 @@ def _filter(site: Site, notes: list[str]) -> list[Change]:
     have, ours = site.text(OWN_FILTER), shipped_lua(OWN_FILTER)
     if have is None or have == ours:
         return [Change(site.slurm_dir / OWN_FILTER, ours)]
-    if not loads_filter(have):
+    if fault := join_fault(have):
+        notes.append(f"{site.slurm_dir / OWN_FILTER} {fault}; move the two lines {LUA_PLACE}")
+    elif not loads_filter(have):
         first, second = join_lines(site.slurm_dir)
         notes.append(
-            f"{site.slurm_dir / OWN_FILTER} is the site's own and stays; add before its last"
-            f" return, after slurmctld was restarted:\n{first}\n{second}"
+            f"{site.slurm_dir / OWN_FILTER} is the site's own and stays; add {LUA_PLACE},"
+            f" after slurmctld was restarted:\n{first}\n{second}"
         )
     return []
 
@@ -156,7 +165,7 @@ def _client_filter(site: Site, notes: list[str]) -> list[Change]:
         return [Change(path, ours)]
     if OUR_CLI_FILTER not in have:
         notes.append(
-            f"{path} is the site's own and stays; add before its last return:"
+            f"{path} is the site's own and stays; add {LUA_PLACE}:"
             f' pcall(dofile, "{site.slurm_dir / OUR_CLI_FILTER}")'
         )
     return []
