@@ -6,7 +6,7 @@ They are printed for the administrator to add, recognised by doctor, and taken o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from slurm_gpu_aware.errors import SourceError
