@@ -3,7 +3,8 @@ gpu_aware.lua: the filter of slurm-gpu-aware inside slurmctld.
 
 It parks GPU jobs behind a gate (a licence that a reservation holds), so that the selector can
 choose their exact GPUs, and prevents ordinary users from opening that gate. A site's own
-job_submit.lua loads it with two lines, after its functions and before its "return":
+job_submit.lua loads it with two lines at the end of the file, before a "return" outside of all
+functions if it has one:
 
     local loaded, gpu_aware = pcall(dofile, "/etc/slurm/gpu_aware.lua")
     if loaded then gpu_aware.join() end
@@ -294,6 +295,7 @@ end
 
 --- Append our functions to the script's own slurm_job_submit and slurm_job_modify (globals).
 -- The site's functions run first, with their own return codes and errors; ours see accepted jobs.
+-- They are asked about the selector's changes, too: whether those pass is the site's to say.
 function M.join()
     local function followed(own, ours)
         return function(...)
