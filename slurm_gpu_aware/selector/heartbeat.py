@@ -132,7 +132,6 @@ class Heartbeat:
             return
         self._stalled = False
         if claim:
-            remove_trials(client or self.client)
             held = gate_reservation(client or self.client, self.config.gate)
             self._open = held is None or held.end_s <= now
         if self.refusals.too_many:
@@ -198,6 +197,10 @@ class Heartbeat:
 
     def _run(self) -> None:
         usual_s = wait_s = self.config.selector.heartbeat_s
+        try:
+            remove_trials(self.client)  # of a process that was killed
+        except SourceError as exc:
+            log.warning("test jobs of an earlier process are not cancelled: %s", exc)
         while not self._stop.wait(wait_s):
             wait_s = usual_s
             try:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from luafilter import ALICE, ERROR, LUA, REPO, SUCCESS, Filter, MakeFilter
+from luafilter import ALICE, ERROR, LUA, OPERATOR, REPO, SUCCESS, Filter, MakeFilter
 
 OWN = """
 function slurm_job_submit(job_desc, part_list, submit_uid)
@@ -90,3 +90,17 @@ def test_our_own_script(version: str, make_filter: MakeFilter) -> None:
     (filter_.folder / "gpu_aware.lua").write_text("this is no Lua")
     join(filter_, (LUA / "job_submit.lua").read_text())
     assert filter_.submit(tres_per_node="gres/gpu:1").written == []
+
+
+@pytest.mark.parametrize("version", ["5.1", "5.4"])
+def test_the_sites_rule_holds_for_the_selectors_changes_too(
+    version: str, make_filter: MakeFilter
+) -> None:
+    """So a test job shows what the site refuses, before the gate closes."""
+    filter_ = make_filter(version)
+    lines = two_lines().replace("/etc/slurm/", f"{filter_.folder}/")
+    rule = "if modify_uid == 0 then return slurm.SUCCESS end return slurm.ERROR"
+    join(filter_, f"function slurm_job_modify(desc, rec, parts, modify_uid) {rule} end\n{lines}")
+    record = filter_.submit(tres_per_node="gres/gpu:2").job
+    assert filter_.modify(record, OPERATOR, licenses="").rc == ERROR
+    assert filter_.modify(record, 0, licenses="").rc == SUCCESS
