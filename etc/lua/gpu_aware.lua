@@ -3,7 +3,8 @@ gpu_aware.lua: the filter of slurm-gpu-aware inside slurmctld.
 
 It parks GPU jobs behind a gate (a licence that a reservation holds), so that the selector can
 choose their exact GPUs, and prevents ordinary users from opening that gate. A site's own
-job_submit.lua loads it with two lines, after its functions and before its "return":
+job_submit.lua loads it with two lines at the end of the file, before a "return" outside of all
+functions if it has one:
 
     local loaded, gpu_aware = pcall(dofile, "/etc/slurm/gpu_aware.lua")
     if loaded then gpu_aware.join() end

@@ -6,7 +6,7 @@ difference between a test and a submission.
 Optional. It runs in Slurm's commands, on the user's host, and needs no other file of ours:
 
 - Copy it to every host that has sbatch or srun, as cli_filter.lua beside slurm.conf. A site's own
-  cli_filter.lua loads it instead, at its end, before a "return" outside of all functions:
+  cli_filter.lua loads it instead, at its end (before a "return" outside of all functions):
 
     pcall(dofile, "/etc/slurm/gpu_aware_cli_filter.lua")
 

@@ -72,7 +72,7 @@ def queue(context: Context, user: str | None, as_json: bool) -> None:
         live, silence = None, None
         try:
             live = live_jobs(config)
-            silence = selector_silence(gate_state(config), config)
+            silence = selector_silence(gate_state(config, reader.ledger.why_open), config)
         except SourceError as exc:
             say(paragraph(f"{no_slurm(exc)} This is the queue of the selector's last round."))
         left = [_left(one, why) for one, why in left_of(live or (), reader)]
@@ -217,11 +217,11 @@ def status(context: Context, count: int, as_json: bool) -> None:
         answer["policy"] = value_of(reader.store, POLICY) or config.placement.policy
         answer["power"] = last_reading(reader.store)
         decisions = reader.ledger.open_decisions()
-        note = reader.note()
+        note, why_open = reader.note(), reader.ledger.why_open
     jobs, gate = None, None
     try:
         jobs = live_jobs(config)
-        gate = gate_state(config)
+        gate = gate_state(config, why_open)
     except SourceError as exc:
         say(paragraph(no_slurm(exc)))
     silence = selector_silence(gate, config)
@@ -297,6 +297,8 @@ def _selector_text(
     seen = "no round yet" if last is None else f"last recorded round {duration(now - last)} ago"
     if gate is None:
         return seen
+    if gate["why_open"]:
+        return f"leaves all jobs to Slurm while the gate is open ({seen})"
     if not gate["exists"]:
         return f"does not run ({seen}); start it: systemctl start gpu-aware-selectd"
     quiet = config.gate.lease_s - gate["left_s"]
@@ -309,6 +311,8 @@ def _selector_text(
 def _gate_text(gate: Mapping[str, Any] | None) -> str:
     if gate is None:
         return "unknown: Slurm does not answer, or hides reservations from you"
+    if gate["why_open"]:
+        return f"open: {gate['why_open']}"
     if not gate["exists"]:
         return "open: there is no reservation, and jobs start as usual"
     return f"closed, held by reservation {gate['reservation']} for {duration(gate['left_s'])} more"

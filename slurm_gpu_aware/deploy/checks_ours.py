@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import stat
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from slurm_gpu_aware.config.settings import DEFAULT_PATH
 from slurm_gpu_aware.config.tuned import read_tuned, tuned_path
-from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok, warning
+from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok, skipped, warning
 from slurm_gpu_aware.deploy.removal_state import removal_waits
 from slurm_gpu_aware.errors import AwareError, ConfigError, SourceError, StoreError
+from slurm_gpu_aware.gate import trial
 from slurm_gpu_aware.gate.gate_holder import gate_reservation
 from slurm_gpu_aware.gate.licence_gate import working_elsewhere
 from slurm_gpu_aware.lockfile import SELECTOR_LOCK
@@ -66,6 +70,33 @@ def _standing_by(g: DoctorContext) -> str:
         if other is not None:
             return f", stands by for the one of host {other.host}"
     return ""
+
+
+def _changes(g: DoctorContext) -> Iterator[Check]:
+    """SlurmUser may change jobs as the selector does: a held test job is changed and cancelled."""
+    name = "changes of jobs"
+    try:
+        user = pwd.getpwnam(g.slurm_user)
+    except KeyError:
+        cure = "run doctor on the controller"
+        yield skipped(name, f"SlurmUser {g.slurm_user} is no user of this host", cure)
+        return
+    if os.geteuid() not in (0, user.pw_uid):
+        yield skipped(name, "only SlurmUser may try them", "run doctor as root")
+        return
+    command = [sys.executable, "-m", trial.__name__, str(g.config.source or DEFAULT_PATH)]
+    limit_s = 6 * g.config.selector.command_timeout_s
+    # root may often do what SlurmUser may not.
+    if os.geteuid() != user.pw_uid:
+        ids = [f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--init-groups"]
+        command = ["setpriv", *ids, *command]
+    found = trial.Trial(**json.loads(run_command(command, limit_s)[0]))
+    if found.passed is None:
+        yield skipped(name, found.why, found.cure)
+    elif not found.passed:
+        yield failed(name, found.why, f"{found.cure}; until then the gate stays open")
+    else:
+        yield ok(name, "a held test job could be changed as the selector changes jobs")
 
 
 def _store(g: DoctorContext) -> Iterator[Check]:
@@ -239,6 +270,7 @@ CHECKS = (
     ("selector", False, True, _selector),
     ("store", False, True, _store),
     ("permissions", True, True, _permissions),
+    ("changes of jobs", True, True, _changes),
     ("profile", False, True, _profile),
     ("policy", False, True, _policy),
     ("coverage", True, True, _coverage),

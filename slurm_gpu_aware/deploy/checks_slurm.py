@@ -15,13 +15,13 @@ from slurm_gpu_aware.deploy.files import CLI_FILTER, LUA_CONF, OUR_CLI_FILTER, O
 from slurm_gpu_aware.deploy.filter_answer import filter_answer
 from slurm_gpu_aware.deploy.install import filter_files
 from slurm_gpu_aware.deploy.site_scripts import (
-    AT_THE_END,
+    LUA_PLACE,
+    join_fault,
     join_lines,
-    joins_too_late,
     loads_filter,
     read_script,
 )
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.gate.gate_holder import gate_reservation, holder_of
 from slurm_gpu_aware.gate.holding_pool import LICENCE, LICENCE_COUNT
 from slurm_gpu_aware.gate.index_types import gpu_slots
@@ -36,6 +36,8 @@ from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.conffile import read_conf
 from slurm_gpu_aware.slurm.controllers import Controllers
 from slurm_gpu_aware.slurm.hostlist import hostlist
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.ledger import Ledger
 from slurm_gpu_aware.time_text import duration
 
 OLDEST, NEWEST = (24, 11), (26, 5)
@@ -115,6 +117,11 @@ def _gate(g: DoctorContext) -> Iterator[Check]:
     start = "start the selector: systemctl start gpu-aware-selectd"
     held = gate_reservation(g.client, gate)
     if held is None:
+        with suppress(StoreError), open_store(g.config.store.path, readonly=True) as store:
+            if why := Ledger(store).why_open:
+                cure = "the selector tries again within an hour, and at once if it is restarted"
+                yield failed("gate", f"open: jobs start as usual: {why}", cure)
+                return
         yield failed("gate", "open: jobs start as usual", start)
         return
     left = held.end_s - g.now
@@ -173,19 +180,16 @@ def _filter(g: DoctorContext) -> Iterator[Check]:
         return
     script = g.folder / OWN_FILTER
     text = read_script(script)
-    if text is not None and joins_too_late(text):
-        found = (
-            f"{script} calls join() inside a function: jobs are parked only after its first call"
-        )
-        cure = f"move the lines below out of it, {AT_THE_END}"
-        yield failed("filter", found, cure, lines=join_lines(g.folder))
+    if text is not None and (fault := join_fault(text)):
+        cure = f"the lines below belong {LUA_PLACE}"
+        yield failed("filter", f"{script} {fault}", cure, lines=join_lines(g.folder))
         return
     if (text is None or not loads_filter(text)) and not filter_answer(g.config)[0]:
         found = f"{script} does not load gpu_aware.lua"
         if text is None:
             yield failed("filter", found, "run 'gpu-aware setup --install'")
         else:
-            cure = f"add the lines below to {script}, {AT_THE_END}"
+            cure = f"add the lines below to {script} {LUA_PLACE}"
             yield failed("filter", found, cure, lines=join_lines(g.folder))
         return
     there = {p.name: p.read_bytes() for p in g.folder.glob("*.lua")}
@@ -218,7 +222,7 @@ def _cli_filter(g: DoctorContext) -> Iterator[Check]:
         yield failed("test-only", f"{script} is missing: sbatch and srun fail", cure)
     elif g.config.setup.cli_filter:
         if OUR_CLI_FILTER not in script.read_text(errors="replace"):
-            cure = f'add {AT_THE_END}: pcall(dofile, "{g.folder / OUR_CLI_FILTER}")'
+            cure = f'add {LUA_PLACE}: pcall(dofile, "{g.folder / OUR_CLI_FILTER}")'
             yield failed("test-only", f"{script} does not load {OUR_CLI_FILTER}", cure)
         yield ok("test-only", f"{script} marks tests; other hosts need it, too")
 

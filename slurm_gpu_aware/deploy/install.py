@@ -24,7 +24,7 @@ from slurm_gpu_aware.deploy.files import (
     shipped_lua,
 )
 from slurm_gpu_aware.deploy.site import Site
-from slurm_gpu_aware.deploy.site_scripts import AT_THE_END, join_lines, loads_filter
+from slurm_gpu_aware.deploy.site_scripts import LUA_PLACE, join_fault, join_lines, loads_filter
 from slurm_gpu_aware.slurm.accounting import gaps_of
 from slurm_gpu_aware.slurm.conf_grammar import fields_of
 from slurm_gpu_aware.slurm.conffile import ConfFiles, Entry, edit_settings, setting_line
@@ -142,11 +142,13 @@ def _filter(site: Site, notes: list[str]) -> list[Change]:
     have, ours = site.text(OWN_FILTER), shipped_lua(OWN_FILTER)
     if have is None or have == ours:
         return [Change(site.slurm_dir / OWN_FILTER, ours)]
-    if not loads_filter(have):
+    if fault := join_fault(have):
+        notes.append(f"{site.slurm_dir / OWN_FILTER} {fault}; the two lines belong {LUA_PLACE}")
+    elif not loads_filter(have):
         first, second = join_lines(site.slurm_dir)
         notes.append(
-            f"{site.slurm_dir / OWN_FILTER} is the site's own and stays; add {AT_THE_END}, after"
-            f" slurmctld was restarted:\n{first}\n{second}"
+            f"{site.slurm_dir / OWN_FILTER} is the site's own and stays; add {LUA_PLACE},"
+            f" after slurmctld was restarted:\n{first}\n{second}"
         )
     return []
 
@@ -166,7 +168,7 @@ def _client_filter(site: Site, notes: list[str]) -> list[Change]:
         return [Change(path, ours)]
     if OUR_CLI_FILTER not in have:
         notes.append(
-            f"{path} is the site's own and stays; add {AT_THE_END}:"
+            f"{path} is the site's own and stays; add {LUA_PLACE}:"
             f' pcall(dofile, "{site.slurm_dir / OUR_CLI_FILTER}")'
         )
     return []

@@ -6,6 +6,7 @@ They are printed for the administrator to add, recognised by doctor, and taken o
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from glob import glob
 from pathlib import Path
@@ -28,24 +29,21 @@ _CALL = re.compile(
     re.MULTILINE,
 )
 _OURS = re.compile(r"gpu[_-]aware")
-_COMMENTS = {".lua": re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)}
 _LUA = re.compile(
-    r"--\[(?P<c>=*)\[.*?\](?P=c)\]|--[^\n]*|\[(?P<s>=*)\[.*?\](?P=s)\]"
-    r"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|(?P<word>[A-Za-z_]\w*)(?P<call>\s*\()?",
+    r"""(?P<long>(?:--)?\[=*\[)|--[^\n]*|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[A-Za-z_]\w*|[^\s\w]""",
     re.DOTALL,
 )
-"""Comments and strings of Lua, and words outside of them."""
-_OPENS = ("function", "do", "if", "repeat")
-"""Words that begin a block; ``while`` and ``for`` have a ``do``."""
+_OPENS, _CLOSES = frozenset(("function", "do", "if", "repeat")), frozenset(("end", "until"))
+_HOOKS = frozenset(("slurm_job_submit", "slurm_job_modify"))
 _SHELL_COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*")
 
 
-AT_THE_END = "at its end (before a return outside of all functions, if it has one)"
-"""Where a line of ours belongs in a site's Lua script."""
+LUA_PLACE = "at the end of the file (before a return outside of all functions, if it has one)"
+"""Where a site's own Lua script gets our lines."""
 
 
 def join_lines(slurm_dir: Path) -> tuple[str, str]:
-    """The lines of a site's own job_submit.lua that load the filter (`AT_THE_END`)."""
+    """The lines of a site's own job_submit.lua that load the filter, `LUA_PLACE`."""
     return (
         f'local loaded, gpu_aware = pcall(dofile, "{slurm_dir / "gpu_aware.lua"}")',
         "if loaded then gpu_aware.join() end",
@@ -96,28 +94,64 @@ def calls(text: str, script: Path) -> bool:
 
 
 def loads_filter(text: str) -> bool:
-    """Whether job_submit.lua loads the filter and joins it when Slurm reads the script."""
-    return "gpu_aware" in _code(text, ".lua") and False in _joins(text)
+    """Whether job_submit.lua loads the filter and joins it when slurmctld loads the script."""
+    return "gpu_aware" in _code(text, ".lua") and True in _joins(text) and not join_fault(text)
 
 
-def joins_too_late(text: str) -> bool:
-    """Whether job_submit.lua joins the filter inside a function only: at each of its calls."""
-    return "gpu_aware" in _code(text, ".lua") and set(_joins(text)) == {True}
+def join_fault(text: str) -> str:
+    """Why the join() of a job_submit.lua has no effect, to follow the file's name; empty: it has.
+
+    In a function, join() would wrap the script's functions anew with each call of it.
+    """
+    at_load = _joins(text)
+    if at_load and True not in at_load:
+        return "calls join() inside a function, so not when slurmctld loads the script"
+    words = [word for word in _words(text) if word[0] not in "\"'["]
+    joined, known = False, set[str]()  # functions that are read after join(), and so may be wrapped
+    for i, word in enumerate(words):
+        joined |= word == "join" and words[i + 1 : i + 2] == ["("]
+        if not joined or word not in _HOOKS:
+            continue
+        before, after = words[i - 1 : i], words[i + 1 : i + 3]
+        defined = before == ["function"] or (after[:1] == ["="] and after != ["=", "="])
+        if defined and word not in known:
+            return f"defines {word} after join(), which replaces what was joined"
+        known.add(word)
+    return ""
 
 
 def _joins(text: str) -> list[bool]:
-    """Of each call of ``join`` in Lua, whether it stands inside a function."""
-    blocks: list[str] = []
-    found = []
-    for match in _LUA.finditer(text):
-        word = match["word"]
+    """For each call of join() in Lua code: whether it runs when the script is loaded."""
+    words = [word for word in _words(text) if word[0] not in "\"'["]
+    found: list[bool] = []
+    blocks: list[bool] = []  # of each open block: whether it is a function that runs later
+    for i, word in enumerate(words):
         if word in _OPENS:
-            blocks.append(word)
-        elif word in ("end", "until") and blocks:
+            protected = words[max(0, i - 2) : i] in (["pcall", "("], ["xpcall", "("])
+            blocks.append(word == "function" and not protected)
+        elif word in _CLOSES and blocks:
             blocks.pop()
-        elif word is not None and match["call"] and word == "join":
-            found.append("function" in blocks)
+        elif word == "join" and words[i + 1 : i + 2] == ["("] and words[i - 1] != "function":
+            found.append(not any(blocks))
     return found
+
+
+def _words(text: str) -> Iterator[str]:
+    """Names, strings and signs of Lua code."""
+    return (word for word in _lua(text) if not word.startswith("--") and not word.isspace())
+
+
+def _lua(text: str) -> Iterator[str]:
+    """Lua code in pieces that make up the text: comments, strings, names, signs, the rest."""
+    at = 0
+    while at < len(text):
+        found = _LUA.match(text, at)
+        end = found.end() if found is not None else at + 1
+        if found is not None and found["long"]:
+            close = text.find(found["long"].lstrip("-").replace("[", "]"), end)
+            end = len(text) if close < 0 else close + len(found["long"].lstrip("-"))
+        yield text[at:end]
+        at = end
 
 
 def without_join(text: str) -> str:
@@ -144,7 +178,7 @@ def _blank(match: re.Match[str]) -> str:
 
 def _code(text: str, suffix: str) -> str:
     """The text with its comments blanked, line by line as before."""
-    comment = _COMMENTS.get(suffix)
-    if comment is None:
-        return "\n".join(_SHELL_COMMENT.sub("", line) for line in text.split("\n"))
-    return comment.sub(_blank, text)
+    if suffix == ".lua":
+        pieces = ("\n" * p.count("\n") if p.startswith("--") else p for p in _lua(text))
+        return "".join(pieces)
+    return "\n".join(_SHELL_COMMENT.sub("", line) for line in text.split("\n"))

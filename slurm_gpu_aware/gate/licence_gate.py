@@ -118,6 +118,8 @@ class GateState:
     left_s: float | None = None
     holder: str | None = None
     """Host of the selector that works; None: not known."""
+    why_open: str = ""
+    """Why the selector itself has opened it; empty: it has not."""
 
 
 @dataclass(frozen=True)
@@ -128,9 +130,13 @@ class Silence:
     """Time since its last heartbeat; None: not known, as there is no reservation."""
     gate_opens_at: float | None
     """Unix time at which Slurm ends the reservation; None: the gate is open."""
+    why_open: str = ""
+    """Why the selector has opened the gate itself; empty: it has not."""
 
     def sentences(self, what: str = "this job") -> str:
         """What the silence means for ``what``, which is parked."""
+        if self.why_open:
+            return f"The gate is open, and Slurm starts {what} by itself: {self.why_open}."
         silence = "a while" if self.quiet_s is None else duration(self.quiet_s)
         start = f"The selector has not answered for {silence}"
         if self.gate_opens_at is None:
@@ -142,8 +148,11 @@ class Silence:
         )
 
 
-def gate_state(config: Config) -> GateState | None:
-    """State of the gate; None if Slurm does not answer, or hides reservations from this user."""
+def gate_state(config: Config, why_open: str = "") -> GateState | None:
+    """State of the gate; None if Slurm does not answer, or hides reservations from this user.
+
+    ``why_open``: of an open gate, by the ledger.
+    """
     name = config.gate.reservation
     try:
         client = open_client(config.selector.command_timeout_s)
@@ -154,7 +163,7 @@ def gate_state(config: Config) -> GateState | None:
     except SourceError:
         return None
     if lease is None:
-        return GateState(name, False)
+        return GateState(name, False, why_open=why_open)
     left_s = lease.end_s - time.time()
     host = None if holder is None else holder.host
     return GateState(name, left_s > 0, lease.end_s, max(0.0, left_s), host)
@@ -195,7 +204,7 @@ def selector_silence(gate: GateState | None, config: Config) -> Silence | None:
     if gate is None:
         return None
     if gate.end_s is None:
-        return Silence(None, None)
+        return Silence(None, None, gate.why_open)
     now = time.time()
     if not is_silent(gate.end_s, config, now):
         return None

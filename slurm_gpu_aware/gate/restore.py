@@ -25,13 +25,16 @@ from slurm_gpu_aware.gate.gated_job import (
     unbound_orphans,
 )
 from slurm_gpu_aware.gate.holding_pool import leave_pool_fields
+from slurm_gpu_aware.gate.index_types import shards_of
 from slurm_gpu_aware.gate.owner_change import is_changed, settle_changes
 from slurm_gpu_aware.gate.request_forms import (
+    Binding,
     Fields,
     excluded_again,
     kept_tasks,
     restored_fields,
 )
+from slurm_gpu_aware.gate.resizing import bound_fields
 from slurm_gpu_aware.gate.typed_requests import gpu_types, type_sentence
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.client import SlurmClient
@@ -202,6 +205,22 @@ def restored(job: GatedJob) -> Fields:
     if marker_of(comment) is not None:
         fields += (("AdminComment", unmarked(comment)),)
     return fields
+
+
+def prepared_fields(
+    gated: GatedJob, binding: Binding, now: float, state: str
+) -> tuple[Fields, bool]:
+    """(fields that bind a job, its marker with them; whether its clock could be written)."""
+    job, original = gated.job, gated.original
+    fields = bound_fields(original, binding) + leave_pool_fields(job)
+    if binding.clock_mhz is None and job.tres_freq != original.tres_freq:
+        fields += (("TresFreq", original.tres_freq or ""),)
+    whole = None if shards_of(original.tres_per_node) else binding.slots
+    extra = extra_with_clock(job.extra, binding.clock_mhz, whole)
+    if extra is not None and extra != (job.extra or ""):
+        fields += (("Extra", extra),)
+    comment = marked(job.admin_comment or "", JobPhase.PREPARED, job.restarts, now, state)
+    return (*fields, ("AdminComment", comment)), extra is not None
 
 
 def open_fields(job: GatedJob, now: float, then: JobPhase | None = None) -> Fields:

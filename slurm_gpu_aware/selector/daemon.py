@@ -121,6 +121,8 @@ class Selector:
             pool=pool,
             orders=self._orders,
         )
+        self._heartbeat.refusals = refusals = self._rounds.tracker.refusals
+        refusals.ended = lambda: self._client.ended
         self._repeats: tuple[float, ...] = ()
         self._failed = False
         self._recorded = -float("inf")
@@ -334,9 +336,9 @@ class Selector:
         return due and power is not None
 
     def _record(self, trigger: str, started: float) -> None:
-        while not self._heartbeat.created.empty():
-            detail = {"reservation": self._config.gate.reservation}
-            self._ledger.event("", "gate_created", detail, self._heartbeat.created.get())
+        while not self._heartbeat.events.empty():
+            kind, detail, at = self._heartbeat.events.get()
+            self._ledger.event("", kind, detail, at)
         outcome, power, power_due = self._outcome, None, False
         with contained("records of clocks"):
             self._collect_clocks()

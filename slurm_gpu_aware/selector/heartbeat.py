@@ -2,11 +2,15 @@
 
 If no round succeeds for a long time it stops: the gate then opens by itself, and Slurm starts the
 parked jobs as if we were not installed. It never extends the gate of a selector on another host.
+
+An open gate closes only after a test job could be changed (`gate.trial`). If Slurm refuses the
+changes of several jobs in a row, the heartbeat opens the gate, and tries again later.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -15,10 +19,12 @@ from queue import SimpleQueue
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.gate.gate_holder import Holder, other_holder
+from slurm_gpu_aware.gate.gate_holder import Holder, gate_reservation, other_holder
 from slurm_gpu_aware.gate.holding_pool import defer_until
 from slurm_gpu_aware.gate.licence_gate import hold_gate
+from slurm_gpu_aware.gate.trial import remove_trials, try_changes
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
+from slurm_gpu_aware.selector.refusals import Refusals
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.controllers import Controllers
 from slurm_gpu_aware.slurm.records import SlurmReservation
@@ -26,6 +32,8 @@ from slurm_gpu_aware.slurm.records import SlurmReservation
 log = logging.getLogger(__name__)
 
 _RETRY_S = 3.0
+_TRY_S = 60.0  # pause between two test jobs while the gate is open; at least, after refusals
+_LONGEST_TRY_S = 3600.0
 
 
 @dataclass
@@ -41,14 +49,22 @@ class Heartbeat:
     """Without a successful round for this long, the heartbeat stops."""
     held_until: float = 0.0
     """Unix time until which the gate is closed for certain."""
-    created: SimpleQueue[float] = field(default_factory=SimpleQueue)
-    """Times at which the reservation was created, for the main loop to record."""
+    events: SimpleQueue[tuple[str, dict[str, str], float]] = field(default_factory=SimpleQueue)
+    """What happened to the gate (kind, detail, Unix time), for the main loop to record."""
+    refusals: Refusals = field(default_factory=Refusals)
+    """Of the selector's changes."""
     other: Holder | None = None
     """Selector of another host that has taken the gate since; this one must stand by."""
     _stop: threading.Event = field(default_factory=threading.Event)
     _controllers: Controllers | None = None
     _stalled: bool = False
     _deferring: bool = True
+    _open: bool = False
+    """The gate is open, and closes only after a trial."""
+    _open_why: str = ""
+    _try_at: float = -math.inf
+    _pause_s: float = _TRY_S
+    _opened_at: float = -math.inf
 
     def __post_init__(self) -> None:
         self._last_round = self.timer()
@@ -115,6 +131,13 @@ class Heartbeat:
             self._stalled = True
             return
         self._stalled = False
+        if claim:
+            held = gate_reservation(client or self.client, self.config.gate)
+            self._open = held is None or held.end_s <= now
+        if self.refusals.too_many:
+            self._open_gate(now)
+        if self._open and not self._may_close(client or self.client, now):
+            return
         end_s, created = hold_gate(client or self.client, self.config.gate, now, claim=claim)
         self.held_until = end_s
         try:
@@ -125,7 +148,43 @@ class Heartbeat:
             self._defer(end_s)
         if created:
             log.info("gate reservation %s created", self.config.gate.reservation)
-            self.created.put(now)
+            detail = {"reservation": self.config.gate.reservation}
+            self.events.put(("gate_created", detail, now))
+
+    def _open_gate(self, now: float) -> None:
+        """Open the gate because changes are refused, for longer each time. Raises SourceError."""
+        self.held_until = 0.0
+        self.client.delete_reservation(self.config.gate.reservation)
+        often = self.timer() - self._opened_at < 2 * self._pause_s
+        self._pause_s = min(2 * self._pause_s, _LONGEST_TRY_S) if often else _TRY_S
+        self._open, self._opened_at = True, self.timer()
+        self._try_at = self.timer() + self._pause_s
+        self.refusals.accepted()
+        cure = "'gpu-aware doctor' names what refuses, and the cure"
+        self._say_open(f"Slurm refuses the selector's changes: {self.refusals.why}", cure, now)
+        self.pool.keep_closed(now)
+        if self.pool.in_use:
+            self._defer(now)
+
+    def _may_close(self, client: SlurmClient, now: float) -> bool:
+        """Whether an open gate may close: no test job is refused. Raises SourceError."""
+        if self.timer() < self._try_at:
+            return False
+        trial = try_changes(client, self.config)
+        if trial.passed is False:
+            self._try_at = self.timer() + _TRY_S
+            self._say_open(trial.why, trial.cure, now)
+            return False
+        if trial.passed is None:
+            log.warning("the gate closes untested: %s; %s", trial.why, trial.cure)
+        self._open, self._open_why = False, ""
+        return True
+
+    def _say_open(self, why: str, cure: str, now: float) -> None:
+        if why != self._open_why:
+            log.error("the gate is open, and Slurm starts all jobs by itself: %s; %s", why, cure)
+            self.events.put(("gate_lost", {"why": why, "cure": cure}, now))
+        self._open_why = why
 
     def _defer(self, until_s: float) -> None:
         try:
@@ -138,6 +197,10 @@ class Heartbeat:
 
     def _run(self) -> None:
         usual_s = wait_s = self.config.selector.heartbeat_s
+        try:
+            remove_trials(self.client)  # of a process that was killed
+        except SourceError as exc:
+            log.warning("test jobs of an earlier process are not cancelled: %s", exc)
         while not self._stop.wait(wait_s):
             wait_s = usual_s
             try:

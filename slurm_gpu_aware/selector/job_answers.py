@@ -243,7 +243,7 @@ def _ask_slurm(answer: dict[str, Any], reader: Reader, config: Config) -> dict[s
         jobs = live_jobs(config)
     except SourceError as exc:
         return {**answer, "no_slurm": str(exc)}
-    silence = selector_silence(gate_state(config), config)
+    silence = selector_silence(gate_state(config, reader.ledger.why_open), config)
     live = find_job(jobs, answer["job_id"])
     if live is not None and live.job.id != (asked := answer["job_id"]):
         known = _look_up(reader, live.job.id)

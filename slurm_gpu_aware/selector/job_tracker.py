@@ -14,6 +14,7 @@ from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.names import index_type
 from slurm_gpu_aware.selector.containment import contained
 from slurm_gpu_aware.selector.ledger_writer import Entry, LedgerWriter
+from slurm_gpu_aware.selector.refusals import Refusals
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class JobTracker:
     """
 
     ledger: LedgerWriter
+    refusals: Refusals = field(default_factory=Refusals)
     placed: dict[str, Tracked] = field(default_factory=dict)
     _seen_parked: set[str] = field(default_factory=set)
     _seen_unplaced: dict[str, str] = field(default_factory=dict)

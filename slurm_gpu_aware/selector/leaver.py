@@ -83,9 +83,11 @@ class Leaver:
             for name in dict.fromkeys([*ids, job_id] if job_id not in done.wrong else ids):
                 self.tracker.ledger.event(name, "released", {"left_to_slurm": reason}, now)
             if job_id not in done.wrong:
+                self.tracker.refusals.accepted()
                 log.info("job %s is left to Slurm: %s", job_id, reason)
                 self.tracker.withdraw(job_id, {"why": reason}, now)
         for job_id, why in done.wrong.items():
+            self.tracker.refusals.refused(job_id, why)
             wait_s = self.backoff.punish(job_id)
             stays[job_id] = f"could not be left to Slurm: {why}"
             log.warning("job %s %s; tried again in %.0f s", job_id, stays[job_id], wait_s)

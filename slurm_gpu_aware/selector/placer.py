@@ -16,10 +16,7 @@ from slurm_gpu_aware.bounds import MAX_JOB_NAME
 from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.admin_comment import marked, unmarked
-from slurm_gpu_aware.gate.extra_field import extra_with_clock
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs, task_number
-from slurm_gpu_aware.gate.holding_pool import leave_pool_fields
-from slurm_gpu_aware.gate.index_types import shards_of
 from slurm_gpu_aware.gate.request_forms import (
     Binding,
     Fields,
@@ -27,8 +24,13 @@ from slurm_gpu_aware.gate.request_forms import (
     excluded,
     kept_tasks,
 )
-from slurm_gpu_aware.gate.resizing import bound_fields
-from slurm_gpu_aware.gate.restore import open_fields, read_jobs, restore, restored
+from slurm_gpu_aware.gate.restore import (
+    open_fields,
+    prepared_fields,
+    read_jobs,
+    restore,
+    restored,
+)
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.selector.candidates import Candidate
@@ -128,7 +130,10 @@ class Placer:
         binding = Binding(names, slots, assignment.clock_mhz, candidate.default_cpus, gpus, direct)
         state = placed_text(names, slots, assignment.score)
         state = with_due_date(state, assignment.why.get("due"))
-        fields = self._fields(candidate.gated, binding, now, state)
+        fields, has_clock = prepared_fields(gated, binding, now, state)
+        if not has_clock:
+            detail = {"error": "its Extra field holds characters that cannot be kept"}
+            self.tracker.ledger.event(gated.id, "clock_failed", detail, now)
         # An update that cannot be sent raises here, before any job of the round is bound.
         JobUpdate(candidate.id, fields)
         JobUpdate(candidate.id, open_fields(candidate.gated, now))
@@ -180,22 +185,6 @@ class Placer:
         self.tracker.placed[candidate.id] = tracked
         return tracked
 
-    def _fields(self, gated: GatedJob, binding: Binding, now: float, state: str) -> Fields:
-        job, original = gated.job, gated.original
-        fields = bound_fields(original, binding) + leave_pool_fields(job)
-        if binding.clock_mhz is None and job.tres_freq != original.tres_freq:
-            fields += (("TresFreq", original.tres_freq or ""),)
-        whole = None if shards_of(original.tres_per_node) else binding.slots
-        extra = extra_with_clock(job.extra, binding.clock_mhz, whole)
-        if extra is None:
-            detail = {"error": "its Extra field holds characters that cannot be kept"}
-            self.tracker.ledger.event(gated.id, "clock_failed", detail, now)
-        elif extra != (job.extra or ""):
-            fields += (("Extra", extra),)
-        record = job.admin_comment or ""
-        comment = marked(record, JobPhase.PREPARED, job.restarts, now, state)
-        return (*fields, ("AdminComment", comment))
-
     def _prepare(
         self, steps: Sequence[_Step], failed: dict[str, str], now: float
     ) -> list[tuple[_Step, GatedJob]]:
@@ -211,6 +200,8 @@ class Placer:
             job_id, array = step.candidate.id, step.candidate.gated.job.array_id
             gated = seen.get(job_id)
             wrong = _wrong(step, gated, refused.get(job_id))
+            if wrong is not None and gated is not None and gated.parked:
+                self.tracker.refusals.refused(job_id, refused.get(job_id, wrong))
             if wrong is None and array in broken_arrays:
                 wrong = "an earlier task of its array could not be prepared"
             if wrong is None and gated is not None:
@@ -242,11 +233,13 @@ class Placer:
         for step, _ in ready:
             job_id, tracked, slots = step.candidate.id, step.tracked, step.binding.slots
             if (why := refused.get(job_id)) is not None:
+                self.tracker.refusals.refused(job_id, why)
                 # Slurm may have applied it in part: the next round reads and restores the job.
                 failed[job_id] = f"its gate could not be opened: {why}"
                 log.warning("job %s: %s", job_id, failed[job_id])
                 self.tracker.ledger.event(job_id, "error", {"step": "open", "why": why}, now)
                 continue
+            self.tracker.refusals.accepted()
             tracked.phase = JobPhase.RELEASED
             tracked.released_s, tracked.released_at = self.timer(), self.clock()
             self.tracker.ledger.outcome(tracked.decision, JobPhase.RELEASED, now)

@@ -13,6 +13,7 @@ from slurm_gpu_aware.admission.snapshot import Hold, is_usable
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.gated_job import GatedJob, GatedJobs, queue_order
 from slurm_gpu_aware.gate.owner_change import is_changed
+from slurm_gpu_aware.gate.trial import is_trial
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.planning.movable import Move
 from slurm_gpu_aware.planning.plan import Plan
@@ -224,7 +225,7 @@ class Rounds:
     def _all_jobs(self) -> Sequence[SlurmJob]:
         """All jobs; asks ahead for what the round reads next."""
         self._client.ask_ahead("reservations")
-        jobs = self._client.jobs()
+        jobs = [job for job in self._client.jobs() if not is_trial(job)]
         if any(job.state == "PENDING" for job in jobs):
             # Not before: a GPU that is free in an older record of its node may be taken by now.
             self._client.ask_ahead("nodes", "partitions")
@@ -283,8 +284,7 @@ class Rounds:
         leave += for_good
         self._tell_waiting(candidates, plan)
         if not (view.gate_held and self._gate_held(self._clock())):
-            log.warning("the gate is not held: no job is placed until it is")
-            return
+            return  # the heartbeat says why
         stay = self._place(view, outcome, candidates, plan, planning_s)
         outcome.planned = record if outcome.placed else None
         if moves and self._gate_held(self._clock()):

@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm import libslurm_fields as kinds
 from slurm_gpu_aware.slurm import read_cluster as read
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.hostlist import check_node_names
+from slurm_gpu_aware.slurm.lanes import LANES, Update, lanes_of, refused_id
 from slurm_gpu_aware.slurm.libslurm import Call, Libslurm, SlurmError, decode, records
 from slurm_gpu_aware.slurm.mig import MigNodes
 from slurm_gpu_aware.slurm.read_jobs import job_of, settled
@@ -36,14 +37,10 @@ from slurm_gpu_aware.slurm.updates import JobUpdate, NewReservation, check_job_i
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-_Update: TypeAlias = tuple[str, Mapping[str, str], Mapping[str, int]]
-"""Job id, texts, numbers."""
 
 _UNLIMITED = 0xFFFFFFFF
 """INFINITE: as a priority, Slurm computes it, which releases a held job."""
 _PER_UPDATE_S = 0.02
-_LANES = 4
-"""Requests sent at the same time: most of a request's time passes outside slurmctld."""
 _AGAIN_S = 30.0
 """After this time all jobs are read again, even if slurmctld says that none changed."""
 _FLAGS = {"IGNORE_JOBS": "IGN_JOBS", "NO_HOLD_JOBS_AFTER": "NO_HOLD_JOBS"}
@@ -131,7 +128,7 @@ class SlurmClient:
         """These jobs, one request for each job or array; a job that is gone is left out."""
         check_job_ids(ids)
         numbers = list(dict.fromkeys(int(job_id.partition("_")[0]) for job_id in ids))
-        lanes = [numbers[lane::_LANES] for lane in range(min(_LANES, len(numbers)))]
+        lanes = [numbers[lane::LANES] for lane in range(min(LANES, len(numbers)))]
         extra_s = _PER_UPDATE_S * len(numbers)
         known: dict[str, SlurmJob] = {}
         for answers in self._slurm.together([partial(self._records_of, n) for n in lanes], extra_s):
@@ -240,10 +237,33 @@ class SlurmClient:
         """Send updates, one RPC each; return refused job id -> Slurm's message.
 
         Those of one job or array are sent in order, others at the same time. Not atomic: a refused
-        update can change some fields, and after an error any update can still be applied. Read
-        back.
+        update can change some fields; after an error any one can still be applied. Read back.
         """
         return self._update([(update.job_id, *update.descriptor()) for update in updates])
+
+    @property
+    def ended(self) -> frozenset[str]:
+        """Slurm's sentences for an update of a job that has started or ended meanwhile."""
+        codes = (getattr(self._slurm.lib, name) for name in kinds.ENDED)
+        return frozenset(map(self._slurm.text_of, codes))
+
+    def submit_held(self, user: int, group: int, name: str, partition: str, comment: str) -> str:
+        """Submit a held job of one GPU; return its id. Only SlurmUser may submit for others.
+
+        ``partition``: empty for Slurm's default. Raises SlurmError if refused.
+        """
+        number = self._slurm.ffi.new("int64_t *")
+        texts = map(self._text, (name, partition, comment))
+        self._slurm.call("aware_submit_held", user, group, *texts, number)
+        return str(number[0])
+
+    def cancel_job(self, number: int) -> None:
+        """Cancel the job of Slurm's number, if it has not ended."""
+        try:
+            self._slurm.call("aware_cancel_job", number)
+        except SlurmError as exc:
+            if self._slurm.text_of(exc.code) not in self.ended:
+                raise
 
     def release_jobs(self, ids: Sequence[str]) -> None:
         """Release jobs that Slurm itself holds; a refusal is logged."""
@@ -267,13 +287,13 @@ class SlurmClient:
             return self._slurm.text_of(exc.code)
         return None
 
-    def _update(self, updates: Sequence[_Update]) -> dict[str, str]:
+    def _update(self, updates: Sequence[Update]) -> dict[str, str]:
         """Send updates, those of a job or an array in order. Raises SourceError without answer."""
         if not updates:
             return {}
         given_up = threading.Event()
 
-        def send(lane: Sequence[_Update]) -> dict[str, str]:
+        def send(lane: Sequence[Update]) -> dict[str, str]:
             refused: dict[str, str] = {}
             for update in lane:
                 if given_up.is_set():
@@ -281,7 +301,7 @@ class SlurmClient:
                 refused |= self._send(*update)
             return refused
 
-        works = [partial(send, lane) for lane in _lanes(updates)]
+        works = [partial(send, lane) for lane in lanes_of(updates)]
         refused: dict[str, str] = {}
         for part in self._slurm.together(works, _PER_UPDATE_S * len(updates), given_up):
             refused |= part
@@ -291,10 +311,7 @@ class SlurmClient:
         self, job_id: str, texts: Mapping[str, str], numbers: Mapping[str, int]
     ) -> dict[str, str]:
         slurm, ffi = self._slurm, self._slurm.ffi
-        c_texts = {
-            name: ffi.new("char[]", text.encode("utf-8", "surrogateescape"))
-            for name, text in texts.items()
-        }
+        c_texts = {name: self._text(text, clears=True) for name, text in texts.items()}
         reply = ffi.new("aware_reply *")
         code = slurm.lib.aware_update_job(
             ffi.new("char[]", job_id.encode()),
@@ -304,7 +321,7 @@ class SlurmClient:
         )
         results = [decode(kinds.RESULT, record) for record in records(slurm.take(reply))]
         refused = {
-            _named(result["job_id"], job_id): result["message"]
+            refused_id(result["job_id"], job_id): result["message"]
             or slurm.text_of(result["error_code"])
             for result in results
             if result["error_code"]
@@ -347,9 +364,7 @@ class SlurmClient:
         start = -1 if start_s is None else int(start_s)
         lib = self._slurm.lib
         try:
-            text = (
-                self._slurm.ffi.new("char[]", b"") if comment == "" else self._text(comment or "")
-            )
+            text = self._text(comment or "", clears=comment == "")
             self._slurm.call("aware_move_reservation", self._text(name), text, start, int(end_s))
         except SlurmError as exc:
             if exc.code in (lib.ESLURM_RESERVATION_INVALID, lib.ESLURM_RSV_ALREADY_STARTED):
@@ -377,23 +392,7 @@ class SlurmClient:
         check_node_names([name])
         self._slurm.call("aware_update_node", self._text(name), state, self._text(reason))
 
-    def _text(self, text: str) -> object:
-        """A C string; NULL for the empty one."""
-        ffi = self._slurm.ffi
-        return ffi.new("char[]", text.encode("utf-8", "surrogateescape")) if text else ffi.NULL
-
-
-def _lanes(updates: Sequence[_Update]) -> list[list[_Update]]:
-    """Updates that may be sent at the same time; those of a job or an array stay in order."""
-    lanes: list[list[_Update]] = [[] for _ in range(_LANES)]
-    lane_of: dict[str, int] = {}
-    for update in updates:
-        number = update[0].partition("_")[0]
-        lanes[lane_of.setdefault(number, len(lane_of) % _LANES)].append(update)
-    return [lane for lane in lanes if lane]
-
-
-def _named(record: str, asked: str) -> str:
-    """Id of a refused record as in the request: ``98_[4-9]`` is the rest of array 98."""
-    array, _, task = record.partition("_")
-    return record if task.isdigit() and asked != array else asked
+    def _text(self, text: str, *, clears: bool = False) -> object:
+        """A C string; NULL for the empty one unless that ``clears`` a field."""
+        ffi, data = self._slurm.ffi, text.encode("utf-8", "surrogateescape")
+        return ffi.new("char[]", data) if text or clears else ffi.NULL

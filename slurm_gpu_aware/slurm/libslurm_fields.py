@@ -76,6 +76,11 @@ LICENSE = RecordKind("license", _words("available reserved"), ("name",))
 RESULT = RecordKind("result", ("error_code",), ("job_id", "message"))
 """Result of an update for one record."""
 
+ENDED = _words(
+    """ESLURM_ALREADY_DONE ESLURM_INVALID_JOB_ID ESLURM_JOB_FINISHED ESLURM_JOB_NOT_PENDING
+    ESLURM_JOB_NOT_PENDING_NOR_RUNNING ESLURM_JOB_STARTED ESLURM_TRANSITION_STATE_NO_UPDATE"""
+)
+"""Errors of an update of a job that has started or ended."""
 UPDATE_TEXTS = _words(
     """admin_comment comment cpus_per_tres exc_nodes extra features licenses name partition
     req_nodes reservation tres_bind tres_freq tres_per_job tres_per_node tres_per_socket

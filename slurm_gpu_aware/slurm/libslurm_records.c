@@ -411,6 +411,43 @@ int aware_update_job(char *job_id, char **texts, int64_t *numbers, aware_reply *
 	return code ? code : finish(out);
 }
 
+/* A batch job of one GPU that Slurm holds and that ends at once if it is ever released. */
+int aware_submit_held(uint32_t user, uint32_t group, char *name, char *partition, char *comment,
+		      int64_t *job_id)
+{
+	job_desc_msg_t wanted;
+	submit_response_msg_t *made = NULL;
+	char *environment[] = {"PATH=/usr/bin:/bin", NULL};
+	slurm_init_job_desc_msg(&wanted);
+	wanted.user_id = user;
+	wanted.group_id = group;
+	wanted.name = name;
+	wanted.partition = partition;
+	wanted.comment = comment;
+	wanted.priority = 0;
+	wanted.requeue = 0;
+	wanted.time_limit = 1;
+	wanted.min_nodes = wanted.max_nodes = 1;
+	wanted.tres_per_node = "gres/gpu:1";
+	wanted.script = "#!/bin/sh\nexit 0\n";
+	wanted.work_dir = "/";
+	wanted.std_in = wanted.std_out = wanted.std_err = "/dev/null";
+	wanted.environment = environment;
+	wanted.env_size = 1;
+	errno = 0;
+	if (slurm_submit_batch_job(&wanted, &made))
+		return failure();
+	*job_id = made->job_id;
+	slurm_free_submit_response_response_msg(made);
+	return 0;
+}
+
+int aware_cancel_job(uint32_t job_id)
+{
+	errno = 0;
+	return slurm_kill_job(job_id, SIGKILL, 0) ? failure() : 0;
+}
+
 /* A job that does not run any more stays as it is: one that has ended would run again. */
 int aware_requeue_job(char *job_id)
 {

@@ -222,6 +222,14 @@ class Ledger:
         tail = "WHERE job_id = ? ORDER BY CAST(at_unix AS INTEGER) DESC, id DESC LIMIT ?"
         return _EVENTS.read(self._store, tail, (job_id, last))[::-1]
 
+    @property
+    def why_open(self) -> str:
+        """Why the selector has opened the gate, and the cure; empty: it has not."""
+        last = next(iter(self.events("", last=1)), None)
+        if last is None or last.kind != "gate_lost":
+            return ""
+        return "; ".join(str(last.detail[key]) for key in ("why", "cure") if key in last.detail)
+
     def events_since(self, kinds: Sequence[str], at: float) -> list[Event]:
         """Events of these kinds from a Unix time on, oldest first."""
         marks = ", ".join("?" for _ in kinds)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import pwd
 import signal
 import time
 from collections import Counter
@@ -31,6 +32,7 @@ from memory_slurmctld import (
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.slurm.libslurm import SlurmError
 from slurm_gpu_aware.slurm.libslurm_fields import (
     JOB,
     NODE,
@@ -91,6 +93,8 @@ START: State = {
     "topology": "",  # as Slurm prints it
     "qos": "",  # as sacctmgr prints it
     "refuse": [],  # ids of jobs and array tasks whose updates are refused
+    "site_refuses": False,  # the site's slurm_job_modify refuses every change
+    "no_account": [],  # ids of users whose submissions are refused
     "unheld": [],  # reservations that hold nothing since Slurm refused an update of them
     "licences": {"gpuaware": 100_000, "gpuaware_pool": 8, "matlab": 10},
     "silent": "",  # why Slurm does not answer
@@ -289,6 +293,36 @@ class MemorySlurm:
             with self._asked("update", update.job_id, dict(update.fields)) as state:
                 refused |= change_jobs(state, update)
         return refused
+
+    ended = frozenset({"Invalid job id specified", "Job is no longer pending execution"})
+
+    def submit_held(self, user: int, group: int, name: str, partition: str, comment: str) -> str:
+        """Parks the job as the filter does. `State` ``no_account``: users who may not submit."""
+        with self._asked("submit_held", user, partition) as state:
+            if user in state["no_account"]:
+                code = 2045
+                raise SlurmError("Slurm, submit held: Invalid account", code, refused=True)
+            number = max((job["job_id"] for job in state["jobs"]), default=0) + 1_000_000
+            job = job_record(
+                job_id=number,
+                name=name,
+                user_id=user,
+                user_name=pwd.getpwuid(user).pw_name,
+                priority=0,
+                reason="JobHeldUser",
+                partition=partition,
+                comment=comment,
+                tres_per_node="gres/gpu:1",
+                licenses="gpuaware:1",
+                admin_comment="gpuaware/1;tn=gres/gpu:1;mc=1",
+                stuck=True,
+            )
+            state["jobs"].append(job)
+            return str(number)
+
+    def cancel_job(self, number: int) -> None:
+        with self._asked("cancel", number) as state:
+            state["jobs"] = [job for job in state["jobs"] if job["job_id"] != number]
 
     def release_jobs(self, ids: Sequence[str]) -> None:
         for job_id in ids:

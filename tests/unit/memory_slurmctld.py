@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.client import _named
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.slurm.lanes import refused_id
 from slurm_gpu_aware.slurm.libslurm_fields import NOT_SET
 from slurm_gpu_aware.slurm.read_jobs import job_of
 from slurm_gpu_aware.slurm.records import SlurmJob, array_tasks
@@ -113,6 +113,8 @@ def find(state: State, job_id: str) -> Record | None:
 def change_jobs(state: State, update: JobUpdate) -> dict[str, str]:
     """Complaints by the id that was asked for."""
     job_id, refused = update.job_id, state["refuse"]
+    if state["site_refuses"]:
+        return {job_id: "Unspecified error"}
     # The id of an array means every record of it, running tasks too.
     jobs = [job for job in state["jobs"] if str(job["array_job_id"]) == job_id]
     if not jobs:
@@ -127,7 +129,7 @@ def change_jobs(state: State, update: JobUpdate) -> dict[str, str]:
         else:
             why = _change(state, job, update)
         if why:
-            complaints[_named(_shown_id(job), job_id)] = why
+            complaints[refused_id(_shown_id(job), job_id)] = why
     return complaints
 
 

@@ -8,8 +8,8 @@ from slurm_gpu_aware.deploy.files import OWN_FILTER, shipped
 from slurm_gpu_aware.deploy.site_scripts import (
     calls,
     hook_line,
+    join_fault,
     join_lines,
-    joins_too_late,
     loads_filter,
     names_us,
     read_script,
@@ -78,7 +78,75 @@ def test_a_file_too_long_for_a_script_is_not_read(tmp_path: Path):
     assert read_script(tmp_path / "absent") is None
 
 
-JOIN = "".join(f"{line}\n" for line in join_lines(Path("/x")))
+JOIN = "\n".join(join_lines(Path("/etc/slurm"))) + "\n"
+OWN = """local function check(job_desc) return slurm.SUCCESS end
+
+function slurm_job_submit(job_desc, part_list, submit_uid)
+    for i = 1, 2 do if i == 1 then check() elseif i == 2 then check() else check() end end
+    repeat local text = "]] end -- '" until true
+    return check(job_desc)
+end
+
+function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
+    while false do end
+    return check(job_desc)
+end
+"""
+LAST_RETURN = "    return check(job_desc)\nend\n"
+"""Of the script without a return of its own: it stands in slurm_job_modify."""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        OWN + JOIN,
+        OWN + JOIN + "return slurm.SUCCESS\n",
+        OWN + "rules = '--[['\n" + JOIN,
+        OWN + 'rules = "\\"--[["\n' + JOIN,
+        OWN + 'dofile("/etc/slurm/gpu_aware.lua").join()\n',
+        OWN + 'pcall(function() dofile("/etc/slurm/gpu_aware.lua").join() end)\n',
+        OWN + JOIN + "if slurm_job_modify == nil then error() end\n",
+        OWN
+        + JOIN
+        + "local ours = slurm_job_modify\nfunction slurm_job_modify(...) return ours(...) end\n",
+    ],
+)
+def test_a_script_that_joins_when_it_is_loaded(text: str):
+    assert loads_filter(text)
+    assert join_fault(text) == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        OWN,
+        OWN + "".join(f"-- {line}\n" for line in JOIN.splitlines()),
+        f"{OWN}--[==[ ]]\n{JOIN}]==]\n",
+        f"{OWN}local text = [[\n{JOIN}]]\n",
+        f"{OWN}local gpu_aware = 'join()'\n",
+    ],
+)
+def test_a_join_in_a_comment_or_a_string_is_none(text: str):
+    assert not loads_filter(text)
+    assert join_fault(text) == ""
+
+
+def test_a_join_inside_a_function_has_no_effect_when_the_script_is_loaded():
+    inside = OWN.removesuffix(LAST_RETURN) + JOIN + LAST_RETURN
+    assert "inside a function" in join_fault(inside)
+    assert not loads_filter(inside)
+
+
+def test_a_function_after_the_join_replaces_what_was_joined():
+    assert "defines slurm_job_submit after join()" in join_fault(JOIN + OWN)
+    assert "slurm_job_modify" in join_fault(JOIN + "slurm_job_modify = function() end\n")
+    assert not loads_filter(JOIN + OWN)
+
+
+def test_a_long_bracket_without_an_end_takes_no_quadratic_time():
+    assert not loads_filter("[[" * 250_000 + "--[=[" * 100_000 + JOIN)
+
+
 CHECK = "local function check(j)\n  if j then return slurm.SUCCESS end\nend\n"
 
 
@@ -102,4 +170,4 @@ CHECK = "local function check(j)\n  if j then return slurm.SUCCESS end\nend\n"
     ],
 )
 def test_where_the_filter_is_joined(text: str, loads: bool, late: bool) -> None:
-    assert (loads_filter(text), joins_too_late(text)) == (loads, late)
+    assert (loads_filter(text), "inside a function" in join_fault(text)) == (loads, late)

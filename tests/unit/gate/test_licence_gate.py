@@ -119,9 +119,9 @@ def test_a_gate_that_holds_too_few_licences_is_made_anew(slurm: SlurmFolder, lic
     heartbeat = gate_of(slurm, licences)
     heartbeat.beat()
     assert held(slurm) == ["gpuaware:100000"]
-    assert heartbeat.created.qsize() == 1
+    assert heartbeat.events.qsize() == 1
     heartbeat.beat()
-    assert heartbeat.created.qsize() == 1
+    assert heartbeat.events.qsize() == 1
 
 
 def test_each_heartbeat_looks_at_the_licences(slurm: SlurmFolder) -> None:
@@ -139,7 +139,7 @@ def test_a_gate_that_holds_nothing_since_a_refused_update_is_made_anew(slurm: Sl
     slurm.set(unheld=["gpuaware_gate"])
     heartbeat.beat()
     assert slurm.client().reserved_licenses()["gpuaware"] == 100_000
-    assert heartbeat.created.qsize() == 1
+    assert heartbeat.events.qsize() == 1
 
 
 def test_a_gate_that_slurm_cannot_make_larger_stays(slurm: SlurmFolder) -> None:

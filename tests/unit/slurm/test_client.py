@@ -19,7 +19,8 @@ from memory_slurm import job_record, node_record
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm import client as slurm_client
 from slurm_gpu_aware.slurm import libslurm
-from slurm_gpu_aware.slurm.client import SlurmClient, _lanes, _named, open_client
+from slurm_gpu_aware.slurm.client import SlurmClient, open_client
+from slurm_gpu_aware.slurm.lanes import lanes_of, refused_id
 from slurm_gpu_aware.slurm.libslurm import Call, Libslurm, SlurmError, decode, records
 from slurm_gpu_aware.slurm.libslurm_fields import JOB, LICENSE, NODE, RecordKind
 from slurm_gpu_aware.slurm.updates import JobUpdate
@@ -272,7 +273,7 @@ def test_reserved_licences_are_not_free(library: Library) -> None:
     ],
 )
 def test_complaints_are_named_by_what_was_asked(record: str, asked: str, named: str) -> None:
-    assert _named(record, asked) == named
+    assert refused_id(record, asked) == named
 
 
 # -- calls -----------------------------------------------------------------------------------------
@@ -321,7 +322,7 @@ def test_after_its_time_no_update_of_a_batch_follows(
 
 def test_updates_of_one_job_or_array_stay_in_order() -> None:
     ids = ["5", "98_1", "6", "98_2", "5", "7", "8", "98"]
-    lanes = _lanes([(job_id, {}, {"number": n}) for n, job_id in enumerate(ids)])
+    lanes = lanes_of([(job_id, {}, {"number": n}) for n, job_id in enumerate(ids)])
     assert len(lanes) == 4
     for of in (["5"], ["98_1", "98_2", "98"]):
         (lane,) = (lane for lane in lanes if lane[0][0] in of)

@@ -1,0 +1,185 @@
+"""A site that refuses the selector's changes: the gate is open, and says why."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from memory_slurm import job_record, reservation_record
+from slurm_folder import SlurmFolder, parked
+
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.gate.trial import NAME, try_changes
+from slurm_gpu_aware.selector.heartbeat import Heartbeat
+from slurm_gpu_aware.selector.holding_pool import HoldingPool
+from slurm_gpu_aware.selector.refusals import MOST, Refusals
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.ledger import Ledger
+
+
+class Gate:
+    """A heartbeat with a clock of its own."""
+
+    def __init__(self, slurm: SlurmFolder) -> None:
+        self.slurm, self.now = slurm, 1000.0
+        client = slurm.client()
+        self.heartbeat = Heartbeat(
+            client, Config(), HoldingPool(client), timer=lambda: self.now, stall_s=1e9
+        )
+
+    @property
+    def closed(self) -> bool:
+        return bool(self.slurm.get("reservations"))
+
+    def events(self) -> list[str]:
+        queue = self.heartbeat.events
+        return [queue.get()[0] for _ in range(queue.qsize())]
+
+
+def asked(slurm: SlurmFolder, name: str) -> int:
+    return sum(call[0] == name for call in slurm.calls)
+
+
+def test_an_open_gate_closes_after_a_test_job_was_changed(slurm: SlurmFolder) -> None:
+    slurm.reserve()
+    gate = Gate(slurm)
+    gate.heartbeat.beat(claim=True)
+    assert gate.closed
+    assert asked(slurm, "submit_held") == 1
+    assert slurm.jobs == {}
+    changed = {name for call in slurm.calls if call[0] == "update" for name in call[2]}
+    assert {"AdminComment", "Extra", "Licenses", "ReqNodeList", "TresPerNode"} <= changed
+    slurm.forget_calls()
+    gate.heartbeat.beat()
+    gate.heartbeat.beat(claim=True)
+    assert asked(slurm, "submit_held") == 0  # once, not with each beat or takeover
+
+
+def test_the_gate_stays_open_while_the_site_refuses_and_closes_when_it_does_not(
+    slurm: SlurmFolder,
+) -> None:
+    slurm.reserve()
+    slurm.set(site_refuses=True)
+    gate = Gate(slurm)
+    gate.heartbeat.beat(claim=True)
+    assert (gate.closed, gate.heartbeat.held_until, slurm.jobs) == (False, 0.0, {})
+    gate.now += 20.0
+    gate.heartbeat.beat()
+    assert asked(slurm, "submit_held") == 1  # a minute between two test jobs
+    gate.now += 60.0
+    gate.heartbeat.beat()
+    assert asked(slurm, "submit_held") == 2
+    assert gate.events() == ["gate_lost"]
+    slurm.set(site_refuses=False)
+    gate.now += 60.0
+    gate.heartbeat.beat()
+    assert gate.closed
+    assert gate.events() == ["gate_created"]
+
+
+def test_refusals_in_a_row_open_the_gate_for_longer_each_time(slurm: SlurmFolder) -> None:
+    gate = Gate(slurm)
+    for pause_s in (60.0, 120.0, 240.0):
+        gate.heartbeat.beat()
+        assert gate.closed
+        for _ in range(MOST):
+            gate.heartbeat.refusals.refused("7", "Unspecified error")
+        gate.heartbeat.beat()
+        assert not gate.closed
+        gate.now += pause_s - 1.0
+        gate.heartbeat.beat()
+        assert not gate.closed
+        gate.now += 1.0
+        gate.heartbeat.beat()
+        assert gate.closed
+
+
+def test_what_has_ended_or_got_through_in_between_is_no_row() -> None:
+    refusals = Refusals(lambda: {"Job has finished"})
+    for _ in range(MOST):
+        refusals.refused("7", "Job has finished")
+    assert not refusals.too_many
+    for _ in range(MOST):
+        assert not refusals.too_many
+        refusals.refused("7", "Unspecified error")
+    assert refusals.too_many
+    assert refusals.why == "job 7: Unspecified error"
+    refusals.accepted()
+    assert not refusals.too_many
+
+
+def test_the_test_job_of_a_killed_selector_is_cancelled_and_others_are_not(
+    slurm: SlurmFolder,
+) -> None:
+    mine = job_record(job_id=5, name=NAME, user_name="root", licenses="gpuaware:1")
+    of_a_user = parked("6", name=NAME, stuck=True)
+    slurm.write([mine, of_a_user], ["n1"])
+    heartbeat = Gate(slurm).heartbeat
+    heartbeat.start()
+    heartbeat.stop()
+    assert list(slurm.jobs) == ["6"]
+    slurm.write([mine, of_a_user], ["n1"])
+    assert try_changes(slurm.client(), Config()).passed
+    assert list(slurm.jobs) == ["6"]
+
+
+@pytest.mark.parametrize("users", [[os.geteuid()], [os.geteuid(), 0]])
+def test_a_user_without_an_account(slurm: SlurmFolder, users: list[int]) -> None:
+    """Root has one wherever there is accounting; without either, the gate closes untested."""
+    slurm.set(no_account=users)
+    trial = try_changes(slurm.client(), Config())
+    if os.geteuid() != 0 and users == [os.geteuid()]:
+        assert trial.passed
+        return
+    assert trial.passed is None
+    assert "Invalid account" in trial.why
+    slurm.reserve()
+    gate = Gate(slurm)
+    gate.heartbeat.beat(claim=True)
+    assert gate.closed
+
+
+def test_the_refusal_names_fields_and_cure(slurm: SlurmFolder) -> None:
+    slurm.set(site_refuses=True)
+    trial = try_changes(slurm.client(), Config())
+    assert trial.passed is False
+    assert "Unspecified error" in trial.why
+    assert "AdminComment" in trial.why
+    assert f"if modify_uid == {os.geteuid()} then return slurm.SUCCESS end" in trial.cure
+
+
+def test_jobs_that_cannot_be_placed_count_and_rounds_ignore_test_jobs(slurm: SlurmFolder) -> None:
+    trial = job_record(
+        job_id=5, name=NAME, user_name="root", licenses="gpuaware:1", reason="Licenses"
+    )
+    trial["admin_comment"] = "gpuaware/1;tn=gres/gpu:1;mc=1"
+    slurm.write([trial | {"state": "RUNNING"}, parked("7"), parked("8"), parked("9")], ["n1", "n2"])
+    slurm.set(site_refuses=True)
+    slurm.round()
+    slurm.round()
+    with open_store(slurm.store, readonly=True) as store:
+        kinds = {e.kind for job_id in ("7", "8", "9") for e in Ledger(store).events(job_id)}
+        assert "error" in kinds
+        assert Ledger(store).events("5") == []
+
+
+def test_the_ledger_says_why_the_gate_is_open(slurm: SlurmFolder) -> None:
+    slurm.reserve()
+    slurm.set(site_refuses=True)
+    slurm.round()
+    assert slurm.get("reservations") == []
+    with open_store(slurm.store, readonly=True) as store:
+        assert "Unspecified error" in Ledger(store).why_open
+    slurm.set(site_refuses=False)
+    slurm.round()
+    with open_store(slurm.store, readonly=True) as store:
+        assert Ledger(store).why_open == ""
+
+
+def test_a_new_reservation_is_not_needed_to_open(slurm: SlurmFolder) -> None:
+    slurm.reserve(reservation_record("other"))
+    gate = Gate(slurm)
+    for _ in range(MOST):
+        gate.heartbeat.refusals.refused("7", "Unspecified error")
+    gate.heartbeat.beat()
+    assert [one["name"] for one in slurm.get("reservations")] == ["other"]
