@@ -59,6 +59,8 @@ class Restoration:
     """Job -> ids of its records with a gate that was opened for good."""
     wrong: dict[str, str] = field(default_factory=dict)
     """Job -> why it could not be restored."""
+    refused: set[str] = field(default_factory=set)
+    """Those of ``wrong`` of which Slurm refused an update."""
     untouched: list[GatedJob] = field(default_factory=list)
     """Those of ``parked`` that show their original request."""
 
@@ -96,7 +98,7 @@ def restore(
     restoring = {job.id: _updates(job, restored(job), split, most, wrong) for job in outcome.parked}
     known = wrong.keys()
     outcome.untouched = [j for j in outcome.parked if not restoring[j.id] and j.id not in known]
-    bound = _send(client, wrong, restoring)
+    bound = _send(client, outcome, restoring)
     if then is not JobPhase.WAITING:
         opening: dict[str, list[JobUpdate]] = {}
         for job in outcome.parked:
@@ -108,7 +110,7 @@ def restore(
                 # Open and bound, a job that the selector leaves would belong to no one.
                 updates = [update for update in updates if update.job_id not in bound]
             opening[job.id] = updates
-        refused = _send(client, wrong, opening)
+        refused = _send(client, outcome, opening)
         outcome.left = {
             job_id: [update.job_id for update in updates if update.job_id not in refused]
             for job_id, updates in opening.items()
@@ -117,14 +119,15 @@ def restore(
 
 
 def _send(
-    client: SlurmClient, wrong: dict[str, str], updates: dict[str, list[JobUpdate]]
+    client: SlurmClient, outcome: Restoration, updates: dict[str, list[JobUpdate]]
 ) -> dict[str, str]:
-    """Send the updates of each job; note the first refusal of each job in ``wrong``."""
+    """Send the updates of each job; note the first refusal of each job."""
     refused = client.update_jobs([one for sent in updates.values() for one in sent])
     for job_id, sent in updates.items():
         why = next((refused[one.job_id] for one in sent if one.job_id in refused), None)
         if why is not None:
-            wrong[job_id] = why
+            outcome.wrong[job_id] = why
+            outcome.refused.add(job_id)
     return refused
 
 

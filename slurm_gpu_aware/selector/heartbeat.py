@@ -32,7 +32,7 @@ from slurm_gpu_aware.slurm.records import SlurmReservation
 log = logging.getLogger(__name__)
 
 _RETRY_S = 3.0
-_TRY_S = 60.0  # pause between two test jobs while the gate is open; at least, after refusals
+_TRY_S = 120.0  # first pause until an open gate closes if it can; it doubles
 _LONGEST_TRY_S = 3600.0
 
 
@@ -64,7 +64,6 @@ class Heartbeat:
     _open_why: str = ""
     _try_at: float = -math.inf
     _pause_s: float = _TRY_S
-    _opened_at: float = -math.inf
 
     def __post_init__(self) -> None:
         self._last_round = self.timer()
@@ -134,7 +133,7 @@ class Heartbeat:
         if claim:
             held = gate_reservation(client or self.client, self.config.gate)
             self._open = held is None or held.end_s <= now
-        if self.refusals.too_many:
+        if self.refusals.too_many and not self._open:
             self._open_gate(now)
         if self._open and not self._may_close(client or self.client, now):
             return
@@ -155,11 +154,8 @@ class Heartbeat:
         """Open the gate because changes are refused, for longer each time. Raises SourceError."""
         self.held_until = 0.0
         self.client.delete_reservation(self.config.gate.reservation)
-        often = self.timer() - self._opened_at < 2 * self._pause_s
-        self._pause_s = min(2 * self._pause_s, _LONGEST_TRY_S) if often else _TRY_S
-        self._open, self._opened_at = True, self.timer()
-        self._try_at = self.timer() + self._pause_s
-        self.refusals.accepted()
+        self._open = True
+        self._postpone()
         cure = "'gpu-aware doctor' names what refuses, and the cure"
         self._say_open(f"Slurm refuses the selector's changes: {self.refusals.why}", cure, now)
         self.pool.keep_closed(now)
@@ -172,13 +168,20 @@ class Heartbeat:
             return False
         trial = try_changes(client, self.config)
         if trial.passed is False:
-            self._try_at = self.timer() + _TRY_S
+            self._postpone()
             self._say_open(trial.why, trial.cure, now)
             return False
         if trial.passed is None:
             log.warning("the gate closes untested: %s; %s", trial.why, trial.cure)
         self._open, self._open_why = False, ""
+        self.refusals.try_again()
         return True
+
+    def _postpone(self) -> None:
+        """Keep the gate open for a while, twice as long each time until a job gets through."""
+        first, self.refusals.through = self.refusals.through, False
+        self._pause_s = _TRY_S if first else min(2 * self._pause_s, _LONGEST_TRY_S)
+        self._try_at = self.timer() + self._pause_s
 
     def _say_open(self, why: str, cure: str, now: float) -> None:
         if why != self._open_why:

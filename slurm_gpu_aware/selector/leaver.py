@@ -87,7 +87,8 @@ class Leaver:
                 log.info("job %s is left to Slurm: %s", job_id, reason)
                 self.tracker.withdraw(job_id, {"why": reason}, now)
         for job_id, why in done.wrong.items():
-            self.tracker.refusals.refused(job_id, why)
+            if job_id in done.refused:
+                self.tracker.refusals.refused(job_id, why)
             wait_s = self.backoff.punish(job_id)
             stays[job_id] = f"could not be left to Slurm: {why}"
             log.warning("job %s %s; tried again in %.0f s", job_id, stays[job_id], wait_s)

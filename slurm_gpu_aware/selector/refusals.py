@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 
-MOST = 3
+MOST = 5
 """Refusals in a row after which the gate opens."""
 
 
@@ -18,6 +18,8 @@ class Refusals:
     count: int = 0
     why: str = ""
     """Of the last one: job and Slurm's sentence."""
+    through: bool = True
+    """A job got through since the gate was last opened, or it never was."""
 
     @property
     def too_many(self) -> bool:
@@ -32,4 +34,8 @@ class Refusals:
 
     def accepted(self) -> None:
         """Forget the refusals: a job got through."""
-        self.count = 0
+        self.count, self.through = 0, True
+
+    def try_again(self) -> None:
+        """Note that the gate closes: until a job gets through, the first refusal opens it again."""
+        self.count = 0 if self.through else MOST - 1

@@ -65,13 +65,16 @@ def test_the_gate_stays_open_while_the_site_refuses_and_closes_when_it_does_not(
     assert (gate.closed, gate.heartbeat.held_until, slurm.jobs) == (False, 0.0, {})
     gate.now += 20.0
     gate.heartbeat.beat()
-    assert asked(slurm, "submit_held") == 1  # a minute between two test jobs
-    gate.now += 60.0
+    assert asked(slurm, "submit_held") == 1  # a pause between two test jobs
+    gate.now += 100.0
     gate.heartbeat.beat()
     assert asked(slurm, "submit_held") == 2
     assert gate.events() == ["gate_lost"]
     slurm.set(site_refuses=False)
-    gate.now += 60.0
+    gate.now += 239.0
+    gate.heartbeat.beat()
+    assert not gate.closed
+    gate.now += 1.0
     gate.heartbeat.beat()
     assert gate.closed
     assert gate.events() == ["gate_created"]
@@ -79,11 +82,14 @@ def test_the_gate_stays_open_while_the_site_refuses_and_closes_when_it_does_not(
 
 def test_refusals_in_a_row_open_the_gate_for_longer_each_time(slurm: SlurmFolder) -> None:
     gate = Gate(slurm)
-    for pause_s in (60.0, 120.0, 240.0):
+    refusals = gate.heartbeat.refusals
+    for pause_s in (120.0, 240.0, 480.0, 960.0, 1920.0, 3600.0, 3600.0):
         gate.heartbeat.beat()
         assert gate.closed
-        for _ in range(MOST):
-            gate.heartbeat.refusals.refused("7", "Unspecified error")
+        for _ in range(MOST if pause_s == 120.0 else 1):  # later, the first one opens it again
+            refusals.refused("7", "Unspecified error")
+        gate.heartbeat.beat()
+        refusals.refused("8", "Unspecified error")  # of the round that was under way
         gate.heartbeat.beat()
         assert not gate.closed
         gate.now += pause_s - 1.0
@@ -92,6 +98,17 @@ def test_refusals_in_a_row_open_the_gate_for_longer_each_time(slurm: SlurmFolder
         gate.now += 1.0
         gate.heartbeat.beat()
         assert gate.closed
+    refusals.accepted()  # a job got through: counted, and paused, from the beginning
+    for _ in range(MOST - 1):
+        refusals.refused("7", "Unspecified error")
+    gate.heartbeat.beat()
+    assert gate.closed
+    refusals.refused("9", "Unspecified error")
+    gate.heartbeat.beat()
+    assert not gate.closed
+    gate.now += 120.0
+    gate.heartbeat.beat()
+    assert gate.closed
 
 
 def test_what_has_ended_or_got_through_in_between_is_no_row() -> None:
