@@ -18,6 +18,7 @@ from slurm_gpu_aware.deploy.site_scripts import (
     LUA_PLACE,
     join_fault,
     join_lines,
+    loads_cli_filter,
     loads_filter,
     read_script,
 )
@@ -221,7 +222,7 @@ def _cli_filter(g: DoctorContext) -> Iterator[Check]:
         cure = "copy gpu_aware_cli_filter.lua there, or remove lua from CliFilterPlugins"
         yield failed("test-only", f"{script} is missing: sbatch and srun fail", cure)
     elif g.config.setup.cli_filter:
-        if OUR_CLI_FILTER not in script.read_text(errors="replace"):
+        if not loads_cli_filter(script.read_text(errors="replace")):
             cure = f'add {LUA_PLACE}: pcall(dofile, "{g.folder / OUR_CLI_FILTER}")'
             yield failed("test-only", f"{script} does not load {OUR_CLI_FILTER}", cure)
         yield ok("test-only", f"{script} marks tests; other hosts need it, too")

@@ -24,7 +24,13 @@ from slurm_gpu_aware.deploy.files import (
     shipped_lua,
 )
 from slurm_gpu_aware.deploy.site import Site
-from slurm_gpu_aware.deploy.site_scripts import LUA_PLACE, join_fault, join_lines, loads_filter
+from slurm_gpu_aware.deploy.site_scripts import (
+    LUA_PLACE,
+    join_fault,
+    join_lines,
+    loads_cli_filter,
+    loads_filter,
+)
 from slurm_gpu_aware.slurm.accounting import gaps_of
 from slurm_gpu_aware.slurm.conf_grammar import fields_of
 from slurm_gpu_aware.slurm.conffile import ConfFiles, Entry, edit_settings, setting_line
@@ -166,7 +172,7 @@ def _client_filter(site: Site, notes: list[str]) -> list[Change]:
     )
     if have is None or have == ours:
         return [Change(path, ours)]
-    if OUR_CLI_FILTER not in have:
+    if not loads_cli_filter(have):
         notes.append(
             f"{path} is the site's own and stays; add {LUA_PLACE}:"
             f' pcall(dofile, "{site.slurm_dir / OUR_CLI_FILTER}")'

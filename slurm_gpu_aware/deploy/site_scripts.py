@@ -6,11 +6,12 @@ They are printed for the administrator to add, recognised by doctor, and taken o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from fnmatch import fnmatchcase
 from glob import glob
 from pathlib import Path
 
+from slurm_gpu_aware.deploy.files import OUR_CLI_FILTER
 from slurm_gpu_aware.errors import SourceError
 
 MAX_BYTES = 1 << 20
@@ -34,6 +35,8 @@ _LUA = re.compile(
     re.DOTALL,
 )
 _OPENS, _CLOSES = frozenset(("function", "do", "if", "repeat")), frozenset(("end", "until"))
+_AT_ONCE = frozenset(("pcall", "xpcall", "end"))
+"""Words before a function in brackets that is called where it stands."""
 _HOOKS = frozenset(("slurm_job_submit", "slurm_job_modify"))
 _SHELL_COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*")
 
@@ -98,18 +101,30 @@ def loads_filter(text: str) -> bool:
     return "gpu_aware" in _code(text, ".lua") and True in _joins(text) and not join_fault(text)
 
 
+def loads_cli_filter(text: str) -> bool:
+    """Whether cli_filter.lua is or holds our file, or names it in code that runs when loaded."""
+    if any(piece.startswith(f"--[[\n{OUR_CLI_FILTER}:") for piece in _lua(text)):
+        return True
+    words = list(_words(text))
+    named = (i for i, word in enumerate(words) if word[0] in "\"'[" and OUR_CLI_FILTER in word)
+    return True in _at_load(words, set(named))
+
+
 def join_fault(text: str) -> str:
     """Why the join() of a job_submit.lua has no effect, to follow the file's name; empty: it has.
 
     In a function, join() would wrap the script's functions anew with each call of it.
     """
+    if "gpu_aware" not in _code(text, ".lua"):
+        return ""
     at_load = _joins(text)
     if at_load and True not in at_load:
         return "calls join() inside a function, so not when slurmctld loads the script"
-    words = [word for word in _words(text) if word[0] not in "\"'["]
-    joined, known = False, set[str]()  # functions that are read after join(), and so may be wrapped
+    words = list(_words(text))
+    calls, joined = _join_calls(words), False
+    known = set[str]()  # functions that are read after join(), and so may be wrapped
     for i, word in enumerate(words):
-        joined |= word == "join" and words[i + 1 : i + 2] == ["("]
+        joined |= i in calls
         if not joined or word not in _HOOKS:
             continue
         before, after = words[i - 1 : i], words[i + 1 : i + 3]
@@ -121,17 +136,35 @@ def join_fault(text: str) -> str:
 
 
 def _joins(text: str) -> list[bool]:
-    """For each call of join() in Lua code: whether it runs when the script is loaded."""
-    words = [word for word in _words(text) if word[0] not in "\"'["]
+    """For each call of our join() in Lua code: whether it runs when the script is loaded."""
+    words = list(_words(text))
+    return _at_load(words, _join_calls(words))
+
+
+def _join_calls(words: Sequence[str]) -> set[int]:
+    """Places of ``.join()``; a site's own function of this name takes arguments."""
+    return {
+        i
+        for i, word in enumerate(words)
+        if word == "join"
+        and words[i - 1 : i] == ["."]
+        and words[i + 1 : i + 3] == ["(", ")"]
+        and words[max(0, i - 3) : i - 2] != ["function"]
+    }
+
+
+def _at_load(words: Sequence[str], places: Set[int]) -> list[bool]:
+    """For each place in Lua code: whether it is reached when the script is loaded."""
     found: list[bool] = []
     blocks: list[bool] = []  # of each open block: whether it is a function that runs later
     for i, word in enumerate(words):
         if word in _OPENS:
-            protected = words[max(0, i - 2) : i] in (["pcall", "("], ["xpcall", "("])
-            blocks.append(word == "function" and not protected)
+            before = words[i - 2] if i > 1 else ""
+            at_once = words[i - 1] == "(" and (before in _AT_ONCE or not before.isidentifier())
+            blocks.append(word == "function" and not at_once)
         elif word in _CLOSES and blocks:
             blocks.pop()
-        elif word == "join" and words[i + 1 : i + 2] == ["("] and words[i - 1] != "function":
+        elif i in places:
             found.append(not any(blocks))
     return found
 

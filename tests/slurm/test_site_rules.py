@@ -1,4 +1,4 @@
-"""A site whose job_submit.lua refuses every change but root's: the gate stays open."""
+"""A site whose job_submit.lua refuses every change but root's: no job waits for that."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from cluster import GATE, Cluster
+
+from slurm_gpu_aware.selector.refusals import MOST
 
 SCRIPT = "/etc/slurm/job_submit.lua"
 RULE = """
@@ -31,9 +33,9 @@ def own_script(cluster: Cluster) -> Iterator[str]:
     cluster.wait_until(lambda: is_closed(cluster), 90, "the gate is closed")
 
 
-def with_rule(text: str) -> str:
-    """The script with the site's rule before our lines."""
-    at = text.index("local loaded, gpu_aware")
+def with_rule(text: str, *, before: str = "return slurm.SUCCESS") -> str:
+    """The script with the site's rule before the last line of this beginning."""
+    at = text.rindex(f"\n{before}")
     return text[:at] + RULE + text[at:]
 
 
@@ -76,7 +78,7 @@ def test_a_site_that_refuses_all_changes_keeps_the_gate_open_until_it_mends_that
     assert "changes of jobs" in doctor
     assert "modify_uid ==" in doctor.replace("\n", " ")
     write(cluster, own_script)
-    cluster.wait_until(lambda: is_closed(cluster), 150, "the gate closes without a restart")
+    cluster.wait_until(lambda: is_closed(cluster), 270, "the gate closes without a restart")
     job = cluster.submit("alice", ["--gres=gpu:1"])
     cluster.wait(job, "COMPLETED", 60)
     assert "refused" not in status(cluster)
@@ -85,8 +87,19 @@ def test_a_site_that_refuses_all_changes_keeps_the_gate_open_until_it_mends_that
 def test_a_rule_that_comes_later_opens_the_gate(cluster: Cluster, own_script: str) -> None:
     cluster.wait_until(lambda: is_closed(cluster), 60, "the gate is closed")
     write(cluster, with_rule(own_script))
-    jobs = [cluster.submit("alice", ["--gres=gpu:1"]) for _ in range(3)]
+    jobs = [cluster.submit("alice", ["--gres=gpu:1"]) for _ in range(MOST + 1)]
     for job in jobs:
-        cluster.wait(job, "COMPLETED", 90)
+        cluster.wait(job, "COMPLETED", 150)
     cluster.wait_until(lambda: "refuse" in status(cluster), 60, "status says why it is open")
     assert not is_closed(cluster)
+
+
+def test_a_rule_that_join_calls_keeps_no_job_waiting(cluster: Cluster, own_script: str) -> None:
+    open_the_gate(cluster)
+    write(cluster, with_rule(own_script, before="local loaded, gpu_aware"))
+    cluster.service_up("ctl", "selectd")
+    cluster.wait_until(lambda: is_closed(cluster), 60, "the test job could be changed")
+    job = cluster.submit("alice", ["--gres=gpu:1"])
+    cluster.wait(job, "COMPLETED", 60)
+    assert is_closed(cluster)
+    assert "refused" not in status(cluster)

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu_aware.deploy.files import OWN_FILTER, shipped
+from slurm_gpu_aware.deploy.files import OWN_FILTER, shipped, shipped_lua
 from slurm_gpu_aware.deploy.site_scripts import (
     calls,
     hook_line,
     join_fault,
     join_lines,
+    loads_cli_filter,
     loads_filter,
     names_us,
     read_script,
@@ -79,6 +80,7 @@ def test_a_file_too_long_for_a_script_is_not_read(tmp_path: Path):
 
 
 JOIN = "\n".join(join_lines(Path("/etc/slurm"))) + "\n"
+CLI = 'pcall(dofile, "/etc/slurm/gpu_aware_cli_filter.lua")\n'
 OWN = """local function check(job_desc) return slurm.SUCCESS end
 
 function slurm_job_submit(job_desc, part_list, submit_uid)
@@ -106,6 +108,8 @@ LAST_RETURN = "    return check(job_desc)\nend\n"
         OWN + 'dofile("/etc/slurm/gpu_aware.lua").join()\n',
         OWN + 'pcall(function() dofile("/etc/slurm/gpu_aware.lua").join() end)\n',
         OWN + JOIN + "if slurm_job_modify == nil then error() end\n",
+        OWN + f"(function()\n{JOIN}end)()\n",
+        f"local function list(t) return names.join(t) end\n{OWN}{JOIN}",
         OWN
         + JOIN
         + "local ours = slurm_job_modify\nfunction slurm_job_modify(...) return ours(...) end\n",
@@ -124,6 +128,9 @@ def test_a_script_that_joins_when_it_is_loaded(text: str):
         f"{OWN}--[==[ ]]\n{JOIN}]==]\n",
         f"{OWN}local text = [[\n{JOIN}]]\n",
         f"{OWN}local gpu_aware = 'join()'\n",
+        "function list(t) return names.join(t) .. util.join() end\n" + OWN,
+        "local gpu_aware = 1 names.join(gpu_aware)\n" + OWN,
+        "local gpu_aware = {} function gpu_aware.join(t) end\n" + OWN,
     ],
 )
 def test_a_join_in_a_comment_or_a_string_is_none(text: str):
@@ -171,3 +178,22 @@ CHECK = "local function check(j)\n  if j then return slurm.SUCCESS end\nend\n"
 )
 def test_where_the_filter_is_joined(text: str, loads: bool, late: bool) -> None:
     assert (loads_filter(text), "inside a function" in join_fault(text)) == (loads, late)
+
+
+@pytest.mark.parametrize(
+    ("text", "loads"),
+    [
+        (OWN + CLI, True),
+        (shipped_lua("gpu_aware_cli_filter.lua"), True),
+        (OWN + shipped_lua("gpu_aware_cli_filter.lua"), True),
+        (OWN + "dofile(here .. 'gpu_aware_cli_filter.lua')\n", True),
+        (OWN + CLI + "return slurm.SUCCESS\n", True),
+        (OWN.removesuffix(LAST_RETURN) + CLI + LAST_RETURN, False),
+        (OWN + "-- " + CLI, False),
+        (OWN + f"--[[\n{CLI}]]\n", False),
+        (OWN, False),
+    ],
+)
+def test_where_the_filter_of_commands_is_loaded(text: str, loads: bool) -> None:
+    """In a function it would replace the functions of Slurm's commands only once they are asked."""
+    assert loads_cli_filter(text) == loads

@@ -197,6 +197,7 @@ def test_a_refused_opening_is_told(slurm: SlurmFolder) -> None:
     slurm.set(refuse=["7"])
     found = run(slurm, JobPhase.LEFT)
     assert found.wrong == {"7": "Invalid job id specified"}
+    assert found.refused == {"7"}
     assert found.left == {"7": [], "8": ["8"]}
     assert [j.id for j in found.parked if j.id not in found.wrong] == ["8"]
     assert slurm.jobs["7"]["licenses"] == "matlab:1,gpuaware:1"
@@ -303,6 +304,7 @@ def test_tasks_that_cannot_be_read_stay_closed(
     monkeypatch.setattr("slurm_gpu_aware.gate.restore.update_ids", unreadable)
     found = run(slurm, JobPhase.LEFT)
     assert set(found.wrong.values()) == {"it must be released by hand: 1-x"}
+    assert found.refused == set()  # that is no rule of the site
     assert (set(found.wrong), found.left["98"], steps(slurm)) == ({"7", "98"}, [], [])
 
 
