@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
+from typing import Any
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
@@ -28,6 +29,7 @@ from slurm_gpu_aware.selector.refusals import Refusals
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.controllers import Controllers
 from slurm_gpu_aware.slurm.records import SlurmReservation
+from slurm_gpu_aware.time_text import stamp
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +51,7 @@ class Heartbeat:
     """Without a successful round for this long, the heartbeat stops."""
     held_until: float = 0.0
     """Unix time until which the gate is closed for certain."""
-    events: SimpleQueue[tuple[str, dict[str, str], float]] = field(default_factory=SimpleQueue)
+    events: SimpleQueue[tuple[str, dict[str, Any], float]] = field(default_factory=SimpleQueue)
     """What happened to the gate (kind, detail, Unix time), for the main loop to record."""
     refusals: Refusals = field(default_factory=Refusals)
     """Of the selector's changes."""
@@ -184,9 +186,11 @@ class Heartbeat:
         self._try_at = self.timer() + self._pause_s
 
     def _say_open(self, why: str, cure: str, now: float) -> None:
+        again_at = now + self._pause_s
         if why != self._open_why:
             log.error("the gate is open, and Slurm starts all jobs by itself: %s; %s", why, cure)
-            self.events.put(("gate_lost", {"why": why, "cure": cure}, now))
+        log.info("the gate stays open until %s at least", stamp(again_at))
+        self.events.put(("gate_lost", {"why": why, "cure": cure, "again_at": again_at}, now))
         self._open_why = why
 
     def _defer(self, until_s: float) -> None:

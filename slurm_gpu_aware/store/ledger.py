@@ -6,6 +6,7 @@ Each write is a transaction. Recorded rounds (snapshots) are kept compressed, fo
 from __future__ import annotations
 
 import json
+import time
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,9 @@ from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.record_table import RecordTable, dump
+from slurm_gpu_aware.time_text import stamp
+
+_LATE_S = 120.0  # a running selector is never later than this with what it wanted to do
 
 KEEP = 200
 """Number of recorded rounds to keep; older ones are deleted."""
@@ -224,11 +228,18 @@ class Ledger:
 
     @property
     def why_open(self) -> str:
-        """Why the selector has opened the gate, and the cure; empty: it has not."""
+        """Why the selector has opened the gate, the cure, and when it tries again.
+
+        Empty: it has not opened it, or has not tried again when it wanted to, as it does not run.
+        """
         last = next(iter(self.events("", last=1)), None)
         if last is None or last.kind != "gate_lost":
             return ""
-        return "; ".join(str(last.detail[key]) for key in ("why", "cure") if key in last.detail)
+        again_at = float(last.detail["again_at"])
+        if time.time() > again_at + _LATE_S:
+            return ""
+        again = f"the selector tries again at {stamp(again_at)[11:]}"
+        return f"{last.detail['why']}; {last.detail['cure']}; {again}"
 
     def events_since(self, kinds: Sequence[str], at: float) -> list[Event]:
         """Events of these kinds from a Unix time on, oldest first."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import time
 
 import pytest
 from memory_slurm import job_record, reservation_record
@@ -69,7 +71,7 @@ def test_the_gate_stays_open_while_the_site_refuses_and_closes_when_it_does_not(
     gate.now += 100.0
     gate.heartbeat.beat()
     assert asked(slurm, "submit_held") == 2
-    assert gate.events() == ["gate_lost"]
+    assert gate.events() == ["gate_lost"] * 2  # each tells when it is tried again
     slurm.set(site_refuses=False)
     gate.now += 239.0
     gate.heartbeat.beat()
@@ -180,13 +182,21 @@ def test_jobs_that_cannot_be_placed_count_and_rounds_ignore_test_jobs(slurm: Slu
         assert Ledger(store).events("5") == []
 
 
-def test_the_ledger_says_why_the_gate_is_open(slurm: SlurmFolder) -> None:
+def test_the_ledger_says_why_the_gate_is_open(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time()
     slurm.reserve()
     slurm.set(site_refuses=True)
     slurm.round()
     assert slurm.get("reservations") == []
     with open_store(slurm.store, readonly=True) as store:
-        assert "Unspecified error" in Ledger(store).why_open
+        why = Ledger(store).why_open
+        assert "Unspecified error" in why
+        assert re.search(r"; the selector tries again at \d\d:\d\d", why)
+        with monkeypatch.context() as later:
+            later.setattr("time.time", lambda: now + 400.0)
+            assert Ledger(store).why_open == ""  # it has not tried: it does not run
     slurm.set(site_refuses=False)
     slurm.round()
     with open_store(slurm.store, readonly=True) as store:
