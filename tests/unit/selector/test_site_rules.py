@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -210,3 +211,21 @@ def test_a_new_reservation_is_not_needed_to_open(slurm: SlurmFolder) -> None:
         gate.heartbeat.refusals.refused("7", "Unspecified error")
     gate.heartbeat.beat()
     assert [one["name"] for one in slurm.get("reservations")] == ["other"]
+
+
+def test_the_commands_say_why_the_gate_is_open(slurm: SlurmFolder) -> None:
+    slurm.write([parked("7")], ["n1"])
+    slurm.reserve()
+    slurm.set(site_refuses=True)
+    slurm.round()
+
+    def said(*argv: str) -> str:
+        done = slurm.run("gpu-aware", "--config", str(slurm.config), *argv)
+        return " ".join(done.stdout.split())
+
+    shown = said("status")
+    assert "open: a change of a job (" in shown
+    assert "leaves all jobs to Slurm" in shown
+    assert "Unspecified error" in json.loads(said("status", "--json"))["gate"]["why_open"]
+    opened = "The gate is open, and Slurm starts this job by itself: a change of a job ("
+    assert opened in said("explain", "7")
