@@ -11,7 +11,7 @@ from slurm_gpu_aware.model.profile import GpuRecord
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.history import classes_of_gpu
 from slurm_gpu_aware.store.interconnect import put_bandwidths, put_collectives, put_nics
-from slurm_gpu_aware.store.measurements import Run, add_runs
+from slurm_gpu_aware.store.measurements import Run, add_runs, put_node, seen_gpus
 from slurm_gpu_aware.store.report import MAX_CLASSES, ProbeReport
 
 
@@ -38,6 +38,34 @@ def ingest_report(store: Store, probe: ProbeReport) -> None:
         same = _same_boards(store, probe)
         _put_timings(store, probe, same)
         _put_bandwidths(store, probe, same)
+
+
+def add_matrix(store: Store, matrix: ProbeReport, taken_at: float) -> None:
+    """Add the GPUs and links of a node that no probe has read, at Unix time ``taken_at``.
+
+    GPUs that were imported before get their names. Raises StoreError if a probe has read the node,
+    or if it is known with another number of GPUs.
+    """
+    node, known = matrix.node, _uuids(store, matrix.node)
+    if node in seen_gpus(store):
+        raise StoreError(f"a sweep has read {node} and its links; there is nothing to import")
+    if known and known.keys() != matrix.gpus.keys():
+        raise StoreError(
+            f"{node} is known with {len(known)} GPUs, the matrix has {len(matrix.gpus)};"
+            f" 'gpu-aware-profile forget {node}' if that is right"
+        )
+    put_node(store, node, taken_at)
+    store.executemany(
+        "INSERT INTO gpus (node, slot, uuid, name, model, numa, cpus) VALUES (?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (node, slot) DO UPDATE SET"
+        " uuid = coalesce(excluded.uuid, uuid), name = coalesce(excluded.name, name),"
+        " model = coalesce(excluded.model, model), numa = excluded.numa, cpus = excluded.cpus",
+        [
+            (node, slot, gpu.uuid, gpu.name, gpu.model, gpu.numa, gpu.cpus)
+            for slot, gpu in matrix.gpus.items()
+        ],
+    )
+    _put_links(store, matrix)
 
 
 def _put_node(store: Store, probe: ProbeReport) -> None:

@@ -39,7 +39,7 @@ def put_timings(store: Store, runs: Sequence[Run]) -> None:
     """
     with store.write():
         for node, slot, app_class, taken_at in dict.fromkeys(run[:4] for run in runs):
-            _put_node(store, node, taken_at)
+            put_node(store, node, taken_at)
             store.execute(
                 "INSERT INTO gpus (node, slot) VALUES (?, ?) ON CONFLICT DO NOTHING", (node, slot)
             )
@@ -51,7 +51,8 @@ def put_timings(store: Store, runs: Sequence[Run]) -> None:
         add_runs(store, runs, source="import")
 
 
-def _put_node(store: Store, node: str, taken_at: float) -> None:
+def put_node(store: Store, node: str, taken_at: float) -> None:
+    """Add a node, or note that something of it was measured at Unix time ``taken_at``."""
     store.execute(
         "INSERT INTO nodes (node, taken_at_unix) VALUES (?, ?) ON CONFLICT (node)"
         " DO UPDATE SET taken_at_unix = max(taken_at_unix, excluded.taken_at_unix)",
@@ -61,7 +62,7 @@ def _put_node(store: Store, node: str, taken_at: float) -> None:
 
 def put_addresses(store: Store, node: str, pci: Sequence[str], taken_at: float) -> None:
     """Add a node with GPUs of which only the PCI addresses are known, by slot. StoreError."""
-    _put_node(store, node, taken_at)
+    put_node(store, node, taken_at)
     store.executemany(
         "INSERT INTO gpus (node, slot, pci) VALUES (?, ?, ?)"
         " ON CONFLICT (node, slot) DO UPDATE SET pci = excluded.pci",

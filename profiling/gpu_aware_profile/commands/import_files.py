@@ -70,7 +70,9 @@ def import_command(
     unit: str | None,
     **options: Any,
 ) -> None:
-    """Import what was measured: CSV, DCGM, ReFrame, nvbandwidth, nccl-tests (- reads stdin).
+    """Import what was measured: CSV, DCGM, ReFrame, nvbandwidth, nccl-tests, nvidia-smi topo.
+
+    - reads stdin.
 
     All files are stored in one transaction. A CSV file has the columns gpu,node,class,value_ms,
     and if you like taken_at, the Unix time of the measurement. gpu is Slurm's index on the node,
@@ -102,6 +104,7 @@ def import_command(
       gpu-aware-profile import --class A n1.json n2.json   # dcgmi diag -r 3 -v -j
       gpu-aware-profile import --class A --value gpu{gpu}_perf gemm.log   # of ReFrame
       gpu-aware-profile import n1.txt n2.txt               # of nvbandwidth or nccl-tests
+      gpu-aware-profile import --new-nodes n1.txt          # of nvidia-smi topo -m
     """
     from gpu_aware_profile.imports.importing import Import  # imports NumPy
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpu_aware_profile.imports.formats.reader import Measured
+from gpu_aware_profile.imports.formats.topology_matrix import BACKEND as MATRIX
 from gpu_aware_profile.imports.import_bandwidths import (
     bandwidth_sentences,
     far_collectives,
@@ -28,9 +29,15 @@ from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.model.penalties import LevelPenalties, LevelTime, level_ratios
 from slurm_gpu_aware.model.profile import gpu_names
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.ingest import ingest_report
+from slurm_gpu_aware.store.ingest import add_matrix, ingest_report
 from slurm_gpu_aware.store.interconnect import put_bandwidths, put_collectives
-from slurm_gpu_aware.store.measurements import Run, put_level_times, put_timings, unseen_gpus
+from slurm_gpu_aware.store.measurements import (
+    Run,
+    pci_addresses,
+    put_level_times,
+    put_timings,
+    unseen_gpus,
+)
 from slurm_gpu_aware.store.models import put_samples
 from slurm_gpu_aware.store.report import ProbeReport
 from slurm_gpu_aware.text_file import BadRow, Table
@@ -48,6 +55,10 @@ BAD_SHOWN = 20
 """Number of bad rows of a file that are reported singly; the others are counted."""
 FAR_LEVEL = 50.0
 """A level whose time differs from that of the innermost one by this factor is an outlier."""
+_NEW_NODE = (
+    "note: {node} is new: its GPUs 0 to {last} are those of the file in the order of their PCI"
+    " addresses, until a sweep has seen them"
+)
 _REFUSED = "Nothing was imported; correct the file, or give --accept-outliers if it is as measured"
 
 
@@ -103,12 +114,22 @@ class Import:
         with writable_store(self.path, self.config) as store, store.write():
             before = stored_outliers(store)
             for report in reports:
-                ingest_report(store, report)
+                self._report(store, report)
             new = new_outliers(before, stored_outliers(store))
             self._refuse_far(outlier_sentences(new, TIME_UNITS))
             recompute_scores(store, self.config.site.classes)
         say(f"imported reports of {len(reports)} node{_s(reports)} into {self.path}")
         return True
+
+    def _report(self, store: Store, report: ProbeReport) -> None:
+        """Store the report of a probe, or the matrix of a node that no sweep has seen."""
+        if report.backend != MATRIX:
+            return ingest_report(store, report)
+        if not self.new_gpus and report.node not in pci_addresses(store):
+            raise StoreError(f"no sweep has seen {report.node}; give --new-nodes to add it")
+        add_matrix(store, report, self.now if self.taken_at is None else self.taken_at)
+        say(_NEW_NODE.format(node=report.node, last=len(report.gpus) - 1))
+        return None
 
     def _timings(self, rate: str | None) -> int:
         classes = self.config.site.classes
@@ -178,10 +199,7 @@ class Import:
         at = self.now if self.taken_at is None else self.taken_at
         added = add_nodes(store, [f.table for f in self.files], at) if self.new_gpus else {}
         for node, count in added.items():
-            say(
-                f"note: {node} is new: its GPUs 0 to {count - 1} are those of the file in the order"
-                " of their PCI addresses, until a sweep has seen them"
-            )
+            say(_NEW_NODE.format(node=node, last=count - 1))
         return known_gpus(store, new=False)
 
     def _samples(self) -> int:

@@ -146,6 +146,8 @@ def add_nodes(store: Store, tables: Iterable[Table], taken_at: float) -> dict[st
     of GPUs. ``taken_at``: Unix s. Raises StoreError.
     """
     known = seen_gpus(store).keys() | pci_addresses(store).keys()
+    rows = store.query("SELECT node, max(slot) AS most FROM gpus GROUP BY node")
+    most = {row["node"]: int(row["most"]) for row in rows}
     found: dict[str, set[tuple[int, int, int] | None]] = {}
     for row in (row for table in tables for row in table.rows):
         cells = row.cells
@@ -155,7 +157,7 @@ def add_nodes(store: Store, tables: Iterable[Table], taken_at: float) -> dict[st
     added = {}
     for node, keys in found.items():
         addresses = sorted(key for key in keys if key is not None)
-        if len(addresses) == len(keys) <= MAX_GPUS_PER_NODE:
+        if max(len(keys), most.get(node, 0) + 1) == len(addresses) <= MAX_GPUS_PER_NODE:
             names = [f"{key[0]:08X}:{key[1]:02X}:{key[2]:02X}.0" for key in addresses]
             put_addresses(store, node, names, taken_at)
             added[node] = len(names)

@@ -19,8 +19,9 @@ and ``--timestamp-output``, Hydra's ``-prepend-rank`` (``[3] ``), pdsh
 _LINE = re.compile(_PREFIX)
 _FIRST = re.compile(
     rf"^(?P<prefix>{_PREFIX})"
-    r"[ \t]*(?:\{\s*$|\{\"|nvbandwidth Version:"
-    r"|# (?:nccl-tests version|Collective test starting|nThread) )",
+    r"(?:[ \t]*(?:\{\s*$|\{\"|nvbandwidth Version:"
+    r"|# (?:nccl-tests version|Collective test starting|nThread) )"
+    r"|(?:\x1b\[4m)?[ \t]+(?:\x1b\[4m)?GPU0[ \t])",
     re.MULTILINE,
 )
 """How the outputs of the programs begin that a launcher starts."""

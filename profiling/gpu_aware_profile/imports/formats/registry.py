@@ -21,6 +21,7 @@ from gpu_aware_profile.imports.formats.reader import (
     Source,
 )
 from gpu_aware_profile.imports.formats.reframe import ReframeLog, ReframeReport
+from gpu_aware_profile.imports.formats.topology_matrix import TopologyMatrix
 from gpu_aware_profile.imports.import_rows import Kind
 from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import SourceError
@@ -49,7 +50,7 @@ class _CsvFile:
 
 _READERS: tuple[Reader, ...] = (
     *(ProbeReportFile(), DcgmDiag(), Nvbandwidth(), NcclTests(), ReframeReport(), ReframeLog()),
-    _CsvFile(),
+    *(TopologyMatrix(), _CsvFile()),
 )
 """In the order in which they are asked."""
 FORMATS = {reader.name: reader for reader in _READERS}
@@ -67,6 +68,7 @@ def read_measured(
     first, tables = found[0], [one.table for one in found]
     if len(parts) > 1 and (
         any(source.content is not None for source in parts)
+        or any(one.report is not None for one in found)
         or len({table.columns for table in tables}) > 1
     ):
         raise SourceError(f"{first.table.name}: output of {len(parts)} tasks; {ONE_RUN_A_FILE}")

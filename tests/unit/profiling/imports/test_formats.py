@@ -435,7 +435,7 @@ def test_large_files_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ("text", "why"),
     [
         (
-            "\tGPU0\tGPU1\nGPU0\t X \tNV4\n",
+            "\tNIC0\tNIC1\nNIC0\t X \tPIX\n",
             "none of the formats probe-report, dcgm-diag, nvbandwidth, ",
         ),
         ("a,b,c\n1,2,3\n", "none of the formats probe-report, dcgm-diag, "),

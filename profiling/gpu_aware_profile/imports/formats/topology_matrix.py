@@ -1,0 +1,127 @@
+"""Output of ``nvidia-smi topo -m``: the GPUs of a node and the class of the path of each pair.
+
+The matrix has the GPUs in NVML's order, which is that of their PCI addresses. Lines of
+``nvidia-smi -L`` in the same file add their names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+from gpu_aware_profile.devices.nvml import model_word
+from gpu_aware_profile.imports.formats.reader import (
+    ONE_RUN_A_FILE,
+    Measured,
+    ReadOptions,
+    Source,
+    node_of,
+)
+from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE, quoted
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.model.hardware_graph import LINK_CLASS, class_gbps, direct_links
+from slurm_gpu_aware.store.report import SCHEMA, parse_report
+from slurm_gpu_aware.text_file import Table
+
+BACKEND = "nvidia-smi topo"
+"""Backend of the reports made here."""
+_ESCAPE = re.compile(r"\x1b\[[0-9;]{0,8}m")
+_HEADER = re.compile(r"^[ \t]+GPU0\b.*$", re.MULTILINE)
+_ROW = re.compile(r"^[ \t]*GPU0[ \t]+X\b", re.MULTILINE)
+_GPU = re.compile(r"GPU\d{1,2}\Z")
+_LISTED = re.compile(
+    r"^[ \t]*GPU (\d{1,2}): (?P<name>.{1,100}) \(UUID: (?P<uuid>GPU-[\w-]{1,60})\)", re.MULTILINE
+)
+_CPUS = re.compile(r"\d[\d,-]{0,200}\Z")
+_NVLINK_GBPS = ((re.compile("p100"), 20.0), (re.compile("g?b[123]00"), 50.0))
+"""Models whose NVLinks do not have 25 GB/s in each direction."""
+
+
+class TopologyMatrix:
+    """Reader of the matrix of one node."""
+
+    name = "nvidia-smi-topo"
+
+    def matches(self, source: Source) -> bool:
+        """Say whether a text has a line of columns that begins with GPU0, and a row of it."""
+        text = _ESCAPE.sub("", source.text[: 1 << 20])
+        return bool(_HEADER.search(text) and _ROW.search(text))
+
+    def read(self, source: Source, options: ReadOptions) -> Measured:
+        """Read the matrix as a report of the node at an unknown time (0). Raises SourceError."""
+        if options.value is not None:
+            raise SourceError(f"{source.name}: a matrix has no values; leave --value out")
+        text = _ESCAPE.sub("", source.text)
+        headers = list(_HEADER.finditer(text))
+        if len(headers) != 1:
+            raise SourceError(f"{source.name}: {len(headers)} matrices; {ONE_RUN_A_FILE}")
+        header = headers[0][0].partition("CPU Affinity")[0].split()
+        rows = {w[0]: w[1:] for w in map(str.split, text[headers[0].end() :].split("\n")) if w}
+        listed = {int(match[1]): match for match in _LISTED.finditer(text)}
+        try:
+            raw = _report(header, rows, listed)
+        except ValueError as exc:
+            raise SourceError(f"{source.name}: {exc}") from None
+        report = parse_report({**raw, "node": node_of(source, options)})
+        nics = [name for name in header if not _GPU.match(name)]
+        left_out = tuple("path of a NIC" for _ in nics)
+        return Measured(Table(source.name, (), (), ()), report=report, left_out=left_out)
+
+
+def _report(
+    header: Sequence[str], rows: Mapping[str, list[str]], listed: Mapping[int, re.Match[str]]
+) -> dict[str, Any]:
+    """A report of the probe, without the node. Raises ValueError."""
+    names = [name for name in header if _GPU.match(name)]
+    if names != [f"GPU{i}" for i in range(len(names))] or len(names) > MAX_GPUS_PER_NODE:
+        raise ValueError(f"columns {quoted(' '.join(names))}: not GPU0 and those after it")
+    for name in names:
+        if len(rows.get(name, ())) < len(header):
+            raise ValueError(f"no whole row of {name}")
+    if listed and listed.keys() != set(range(len(names))):
+        raise ValueError(f"{len(listed)} GPUs by name, {len(names)} in the matrix")
+    gpus = [
+        {"index": i, "clocks_mhz": [], **_named(listed.get(i)), **_affinity(rows[n][len(header) :])}
+        for i, n in enumerate(names)
+    ]
+    links = []
+    for (a, one), (b, other) in combinations(enumerate(names), 2):
+        word = rows[one][header.index(other)]
+        if not LINK_CLASS.match(word) or rows[other][header.index(one)] != word:
+            raise ValueError(
+                f"{one} to {other} is {quoted(word)},"
+                f" {other} to {one} {quoted(rows[other][header.index(one)])}"
+            )
+        gbps = _gbps(word, str(gpus[a].get("model")))
+        links.append({"a": a, "b": b, "class": word, "gbps": gbps})
+    return {
+        "schema": SCHEMA,
+        "taken_at": 0.0,
+        "backend": BACKEND,
+        "gpus": gpus,
+        "links": links,
+    }
+
+
+def _named(match: re.Match[str] | None) -> dict[str, Any]:
+    if match is None:
+        return {}
+    return {"name": match["name"], "uuid": match["uuid"], "model": model_word(match["name"])}
+
+
+def _affinity(words: Sequence[str]) -> dict[str, Any]:
+    """CPUs and NUMA node of a GPU, as far as the matrix has them."""
+    if not words or not _CPUS.match(words[0]):
+        return {}
+    numa = words[1] if len(words) > 1 else ""
+    return {"cpus": words[0], **({"numa": int(numa)} if re.match(r"\d{1,3}\Z", numa) else {})}
+
+
+def _gbps(link_class: str, model: str) -> float:
+    """Nominal bandwidth of a path in one direction."""
+    nominal = class_gbps(link_class)
+    links = direct_links(link_class)
+    own = next((gbps for models, gbps in _NVLINK_GBPS if models.match(model)), None)
+    return links * own if links and own else nominal

@@ -1,0 +1,148 @@
+"""Links of a node from ``nvidia-smi topo -m`` before any sweep, then a placement."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import click.testing
+import pytest
+from store_samples import ingest, report
+
+from gpu_aware_profile.cli import cli
+from slurm_gpu_aware.cli.main import cli as gpu_aware
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.interconnect import newest_collectives
+from slurm_gpu_aware.store.profiles import load_profile
+
+Call = Callable[..., click.testing.Result]
+
+LISTED = "".join(
+    f"GPU {i}: NVIDIA A100-PCIE-40GB (UUID: GPU-5c1e6b3a-0000-0000-0000-00000000000{i})\n"
+    for i in range(4)
+)
+TOPO = (
+    "\t\x1b[4mGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n"
+    "GPU0\t X \tSYS\tNV12\tSYS\tPIX\t0-31,64-95\t0\t\tN/A\n"
+    "GPU1\tSYS\t X \tSYS\tNV12\tSYS\t32-63\t1\t\tN/A\n"
+    "GPU2\tNV12\tSYS\t X \tSYS\tPIX\t0-31,64-95\t0\t\tN/A\n"
+    "GPU3\tSYS\tNV12\tSYS\t X \tSYS\t32-63\t1\t\tN/A\n"
+    "NIC0\tPIX\tSYS\tPIX\tSYS\t X \t\t\t\t\n\n"
+    "Legend:\n\n  X    = Self\n\nNIC Legend:\n\n  NIC0: mlx5_0\n"
+)
+PAIR = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPHB\t0-7\nGPU1\tPHB\t X \t0-7\n"
+NCCL = """# nccl-tests version 2.17.8 nccl-headers=22902 nccl-library=22902
+# Collective test starting: all_reduce_perf
+# nThread 1 nGpus 2 minBytes 8 maxBytes 8 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1
+#
+# Using devices
+#  Rank  0 Group  0 Pid  20011 on         n1 device  0 [0000:18:00] NVIDIA GeForce RTX 5090
+#  Rank  1 Group  0 Pid  20011 on         n1 device  1 [0000:3b:00] NVIDIA GeForce RTX 5090
+#
+#       size    count  type redop root    time  algbw  busbw #wrong    time  algbw  busbw #wrong
+   268435456 67108864 float   sum   -1  5700.8  47.09  47.09      0  5702.5  47.07  47.07      0
+# Out of bounds values : 0 OK
+"""
+
+
+@pytest.fixture
+def run_import(store_path: Path) -> Call:
+    def call(text: str, *args: str) -> click.testing.Result:
+        return click.testing.CliRunner().invoke(cli, ["import", "-", *args], input=text)
+
+    return call
+
+
+def test_a_matrix_gives_a_placement(store_path: Path, run_import: Call) -> None:
+    refused = run_import(LISTED + TOPO, "--node", "n1")
+    assert refused.exit_code == 1
+    assert "no sweep has seen n1; give --new-nodes to add it" in refused.stderr
+    done = run_import(LISTED + TOPO, "--node", "n1", "--new-nodes")
+    assert done.exit_code == 0, done.stderr
+    assert "n1 is new: its GPUs 0 to 3" in done.stderr
+    assert "left out 1 measurement for which the store has no place: path of a NIC" in done.stderr
+    with open_store(store_path) as store:
+        profile = load_profile(store)
+    assert {(x.a, x.b): (x.link_class, x.gbps) for x in profile.links["n1"]} == {
+        **dict.fromkeys(((0, 1), (0, 3), (1, 2), (2, 3)), ("SYS", 8.0)),
+        **dict.fromkeys(((0, 2), (1, 3)), ("NV12", 300.0)),
+    }
+    gpu = profile.gpus["n1", 1]
+    assert (gpu.model, gpu.numa, gpu.cpus) == ("a100", 1, "32-63")
+    placed = click.testing.CliRunner().invoke(
+        gpu_aware, ["place", "--gpus", "2", "--bw", "high", "--json"]
+    )
+    assert placed.exit_code == 0, placed.output
+    assert json.loads(placed.stdout)["answers"][0]["place"] in (
+        {"n1": [0, 2]},
+        {"n1": [1, 3]},
+    )
+
+
+def test_links_have_the_bandwidth_of_their_generation(store_path: Path, run_import: Call) -> None:
+    text = LISTED.replace("A100-PCIE-40GB", "B200") + TOPO
+    assert run_import(text, "--node", "n1", "--new-nodes").exit_code == 0
+    with open_store(store_path) as store:
+        assert load_profile(store).links["n1"][1].gbps == 600.0
+
+
+def test_nccl_tests_and_the_matrix_in_both_orders(store_path: Path, run_import: Call) -> None:
+    assert run_import(NCCL, "--new-nodes").exit_code == 0
+    assert run_import(PAIR, "--node", "n1").exit_code == 0
+    assert run_import(PAIR, "--node", "n2", "--new-nodes").exit_code == 0
+    second = NCCL.replace("  n1 ", "  n2 ")
+    assert "no sweep has seen" in run_import(second).stderr
+    done = run_import(second, "--new-nodes")
+    assert done.exit_code == 0, done.stderr
+    with open_store(store_path) as store:
+        profile = load_profile(store)
+        assert {one.node: one.gpus for one in newest_collectives(store, "all_reduce")} == {
+            "n1": (0, 1),
+            "n2": (0, 1),
+        }
+    for node in ("n1", "n2"):
+        assert profile.links[node][0].link_class == "PHB"
+        assert [profile.gpus[node, i].pci for i in (0, 1)] == [
+            *("00000000:18:00.0", "00000000:3B:00.0"),
+        ]
+
+
+def test_collectives_of_some_gpus_of_a_matrix_are_refused(run_import: Call) -> None:
+    assert run_import(TOPO, "--node", "n1", "--new-nodes").exit_code == 0
+    assert run_import(NCCL, "--new-nodes").exit_code == 1
+
+
+def test_what_a_sweep_has_read_stays(store_path: Path, run_import: Call) -> None:
+    with open_store(store_path) as store:
+        ingest(store, report("n1"))
+        before = load_profile(store).links
+    done = run_import(PAIR, "--node", "n1", "--new-nodes")
+    assert done.exit_code == 1
+    assert "a sweep has read n1 and its links; there is nothing to import" in done.stderr
+    with open_store(store_path) as store:
+        assert load_profile(store).links == before
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (TOPO * 2, "2 matrices; write each run to a file of its own"),
+        (TOPO.replace("GPU2\tNV12", "GPU2\tNV4"), "GPU0 to GPU2 is 'NV12', GPU2 to GPU0 'NV4'"),
+        (TOPO.replace("NV12", "NVX"), "GPU0 to GPU2 is 'NVX'"),
+        (TOPO.replace("GPU3\tSYS", "GPU5\tSYS"), "no whole row of GPU3"),
+        (LISTED.split("\n")[0] + "\n" + TOPO, "1 GPUs by name, 4 in the matrix"),
+        ("".join(f"{n}: {x}\n" for n in "ab" for x in TOPO.split("\n")), "output of 2 tasks"),
+    ],
+)
+def test_damaged_matrices_are_refused(run_import: Call, text: str, reason: str) -> None:
+    done = run_import(text, "--node", "n1", "--new-nodes")
+    assert done.exit_code == 1
+    assert reason in done.stderr
+
+
+def test_a_matrix_behind_a_launchers_prefix(store_path: Path, run_import: Call) -> None:
+    text = "".join(f"n1: {line}\n" for line in (LISTED + TOPO).split("\n"))
+    assert run_import(text, "--node", "n1", "--new-nodes").exit_code == 0
+    with open_store(store_path) as store:
+        assert load_profile(store).gpus["n1", 2].model == "a100"
