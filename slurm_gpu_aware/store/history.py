@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any
 
 from slurm_gpu_aware.model.history import Alarm, Pair
-from slurm_gpu_aware.model.profile import IDLE, GpuTiming, RunConditions
+from slurm_gpu_aware.model.profile import IDLE, GpuTiming, RunConditions, board_of
 from slurm_gpu_aware.store.database import Store
 
 _AS_JOBS = f"neighbours = '{IDLE}' AND clock_mhz = 0"
@@ -48,13 +48,14 @@ def newest_runs(store: Store, neighbours: str = IDLE) -> list[GpuTiming]:
     ``neighbours`` LOADED: the runs of the same measurements while the other GPUs worked.
     """
     rows = store.query(
-        f"{_NEWEST} SELECT node, slot, class, value_ms, taken_at_unix, ifnull(model, '')"  # noqa: S608
+        f"{_NEWEST} SELECT node, slot, class, value_ms, taken_at_unix, ifnull(model, ''), name"  # noqa: S608
         " FROM newest JOIN timings t USING (node, slot, class) JOIN gpus USING (node, slot)"
         " WHERE taken_at_unix = at AND neighbours = ? AND clock_mhz = 0"
         " ORDER BY node, slot, class, run",
         (neighbours,),
     )
-    return [GpuTiming(*row) for row in rows]
+    boards = {row["name"]: board_of(row["name"]) for row in rows}
+    return [GpuTiming(*row[:6])._replace(board=boards[row["name"]]) for row in rows]
 
 
 def newest_run_records(store: Store) -> list[dict[str, Any]]:

@@ -51,11 +51,11 @@ def outliers(timings: Iterable[GpuTiming], unseen: Set[Gpu] = frozenset()) -> li
     ``timings``: one per GPU and class. ``unseen``: GPUs that do not count for the median, unless
     there are no others.
     """
-    groups: dict[tuple[str, str], list[GpuTiming]] = {}
+    groups: dict[tuple[str, str, str], list[GpuTiming]] = {}
     for row in timings:
-        groups.setdefault((row.app_class, row.model), []).append(row)
+        groups.setdefault((row.app_class, row.model, row.board), []).append(row)
     found: list[Outlier] = []
-    for (name, model), rows in groups.items():
+    for (name, model, _), rows in groups.items():
         counted = [row for row in rows if row[:2] not in unseen] or rows
         found += [
             Outlier(name, model, row.node, row.slot, ratio)

@@ -103,8 +103,8 @@ def scores_of_gpus(
     classes : the classes to score; None: all with timings.
     unseen : GPUs that no probe has seen. They do not count for the median and have separate bins,
         so they change no score of another GPU.
-    reference : ``model``: scores are relative to the median GPU of the model. ``cluster``: to the
-        median over all models, so that scores also rank the models.
+    reference : ``model``: scores are relative to the median GPU of the same model and board.
+        ``cluster``: to the median over all models, so that scores also rank the models.
     """
     of_class: dict[str, list[GpuTiming]] = {}
     for timing in timings:
@@ -116,9 +116,9 @@ def scores_of_gpus(
 def _scored(rows: Sequence[GpuTiming], unseen: Set[Gpu], reference: str) -> list[GpuScore]:
     """Scores of one class."""
     seen = [row[:2] not in unseen for row in rows]
-    groups = [row.model for row in rows] if reference == "model" else None
+    groups = [" ".join(row[5:]) for row in rows] if reference == "model" else None
     raw = pm_scores([row.value_ms for row in rows], groups, seen)
-    kinds = [(row.model, known) for row, known in zip(rows, seen, strict=True)]
+    kinds = [(*row[5:], known) for row, known in zip(rows, seen, strict=True)]
     scores: list[GpuScore] = []
     for kind in sorted(set(kinds)):
         members = [i for i, other in enumerate(kinds) if other == kind]
