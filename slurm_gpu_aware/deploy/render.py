@@ -142,7 +142,7 @@ def slurm_settings(config: Config, current: SlurmConf, scripts: Mapping[str, str
         elif not any(runs(value, Path(path)) for value in have):
             lines = " ".join(f"{key}={value}" for value in have)
             notes.append(
-                f"{lines} stays; without a line more {WITHOUT[key]}; before its last exit:\n"
+                f"{lines} stays; without a line more {WITHOUT[key]}; after its first line:\n"
                 f"{hook_line(Path(path))}"
             )
     wanted = config.events.jobcomp_file

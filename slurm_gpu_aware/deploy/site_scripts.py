@@ -54,7 +54,7 @@ def join_lines(slurm_dir: Path) -> tuple[str, str]:
 
 
 def hook_line(script: Path) -> str:
-    """The line of a site's own script that runs ours, before its last ``exit``.
+    """The line of a site's own script that runs ours, after its first line.
 
     Where our script is missing the site's own goes on: Slurm drains a node if it fails.
     """

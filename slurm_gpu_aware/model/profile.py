@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -104,18 +103,7 @@ class GpuTiming(NamedTuple):
     model: str
     """Empty: not known."""
     board: str = ""
-    """What `board_of` the product name is: boards of one model are not compared."""
-
-
-_BOARD = re.compile(
-    r"pcie|sxm\d?|nvl|fhhl|lc|sff|hbm\w{1,3}|server|workstation|(?P<size>\d{1,4})gi?b?"
-)
-
-
-def board_of(name: str | None) -> str:
-    """Form and memory as far as a product name has them: ``A100-PCIE-40GB`` is ``40gb pcie``."""
-    words = map(_BOARD.fullmatch, re.split(r"[^a-z0-9]+", (name or "").lower()[:200]))
-    return " ".join(sorted({f"{m['size']}gb" if m["size"] else m[0] for m in words if m}))
+    """What `gpu_names.board_of` the product name is: boards of one model are not compared."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ PLACES: dict[str, tuple[str, ...]] = {
 }
 LANGUAGES = {"on": ("sh",), "into": ("sh", "lua", "toml", "text")}
 _COMMENT = re.compile(r"<!-- *(\w+)(?::| |$)(.*?)-->")
-_INTO = re.compile(r"(/[\w./-]+)(?:, before the last (return|exit))?\Z")
+_INTO = re.compile(r"(/[\w./-]+)(?:, (after the first line|before the last return))?\Z")
 _KNOWN = frozenset(("example", "output", "end"))
 """Comments with another purpose (docs/generate.py)."""
 
@@ -48,8 +48,8 @@ class Step:
     """Kinds of hosts: controller, GPU nodes, other hosts."""
     path: str = ""
     """The file that the text goes into; empty: the text is commands."""
-    before: str = ""
-    """Word of the line that it goes before, the last such one; empty: at the end."""
+    at: str = ""
+    """Where in the file: after the first line, or before the last return; empty: at the end."""
 
 
 def read_guide(root: Path) -> list[Step]:
@@ -94,7 +94,7 @@ def steps_of(name: str, text: str) -> Iterator[Step]:
             into = _INTO.fullmatch(value)
             if into is None:
                 raise GuideError(f"{where}: unknown place in a file: {value}")
-            yield Step(where, block, path=into[1], before=into[2] or "")
+            yield Step(where, block, path=into[1], at=into[2] or "")
 
 
 def _block(where: str, lines: list[str], languages: tuple[str, ...]) -> str:
@@ -116,10 +116,12 @@ def insert(old: str, step: Step) -> str:
     GuideError
         The file has no line that they go before.
     """
-    if not step.before:
+    if not step.at:
         return old + step.text
     lines = old.splitlines(keepends=True)
-    fitting = [i for i, line in enumerate(lines) if re.match(rf"\s*{step.before}\b", line)]
+    if step.at == "after the first line":
+        return "".join([*lines[:1], step.text, *lines[1:]])
+    fitting = [i for i, line in enumerate(lines) if re.match(r"\s*return\b", line)]
     if not fitting:
-        raise GuideError(f"{step.where}: {step.path} has no line with {step.before}")
+        raise GuideError(f"{step.where}: {step.path} has no line with return")
     return "".join([*lines[: fitting[-1]], step.text, *lines[fitting[-1] :]])

@@ -64,11 +64,13 @@ def test_a_file_without_steps_is_an_error(tmp_path: Path) -> None:
         read_guide(tmp_path)
 
 
-def test_text_goes_before_the_last_such_line_or_to_the_end() -> None:
-    (last,) = steps_of("f.md", block("<!-- into: /etc/f, before the last exit -->", "ours"))
-    script = "[ -e x ] ||\n  exit 1\nwork\nexit 0\n"
-    assert insert(script, last) == "[ -e x ] ||\n  exit 1\nwork\nours\nexit 0\n"
-    with pytest.raises(GuideError, match="no line with exit"):
+def test_text_goes_where_the_annotation_says() -> None:
+    (last,) = steps_of("f.md", block("<!-- into: /etc/f, before the last return -->", "ours"))
+    script = "if x then\n  return 1\nwork\nreturn 0\n"
+    assert insert(script, last) == "if x then\n  return 1\nwork\nours\nreturn 0\n"
+    with pytest.raises(GuideError, match="no line with return"):
         insert("work\n", last)
+    (first,) = steps_of("f.md", block("<!-- into: /etc/f, after the first line -->", "ours"))
+    assert insert("#!/bin/sh\nexit 0\n", first) == "#!/bin/sh\nours\nexit 0\n"
     (end,) = steps_of("f.md", block("<!-- into: /etc/f -->", "ours", "toml"))
     assert insert("old\n", end) == "old\nours\n"

@@ -8,7 +8,6 @@ device files and Slurm's IDX is the minor number. *CUDA order* is not used.
 from __future__ import annotations
 
 import ctypes
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -23,6 +22,7 @@ from gpu_aware_profile.devices.driver import (
     in_time,
 )
 from slurm_gpu_aware.errors import not_installed
+from slurm_gpu_aware.model.gpu_names import model_word
 
 _NOT_SUPPORTED = frozenset({3, 13, 26})
 """NOT_SUPPORTED, FUNCTION_NOT_FOUND of an older driver, DEPRECATED of a newer one."""
@@ -78,25 +78,6 @@ _XIDS = {
 _PROCESS_KILLED = 45
 """The driver removed the channels of a process that was killed, by us or by Slurm. An error that
 kills a process is an event of its own."""
-_VENDOR_WORDS = {"nvidia", "tesla", "quadro", "geforce", "graphics", "device", "gpu"}
-_VENDOR_WORDS |= {"hgx", "dgx", "grid"}
-_SERIES_WORDS = {"rtx", "gtx", "titan", "pro"}
-_VARIANT_WORDS = {"ti", "super", "ada", "nvl", "maxq", "laptop", "d"}
-
-
-def model_word(name: str) -> str | None:
-    """Return the short name of a model: ``Tesla V100-SXM2-16GB`` is ``v100``.
-
-    It is the first word that is neither the vendor's nor a product line's, up to its first hyphen,
-    with a leading ``rtx``, ``gtx``, ``titan`` or ``pro``, because a number alone is not specific,
-    and with words that name another chip or limit: ``RTX 6000 Ada Generation`` is ``rtx6000ada``.
-    """
-    plain = name.lower().replace("max-q", "maxq")
-    heads = [re.sub(r"[^a-z0-9]", "", word.partition("-")[0]) for word in plain.split()]
-    words = [head for head in heads if head and head not in _VENDOR_WORDS]
-    end = next((i + 1 for i, word in enumerate(words) if word not in _SERIES_WORDS), len(words))
-    variants = [word for word in words[end:] if word in _VARIANT_WORDS]
-    return "".join(words[:end] + variants) or None
 
 
 def cpu_list(cpus: list[int]) -> str:

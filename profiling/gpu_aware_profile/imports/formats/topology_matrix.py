@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
-from gpu_aware_profile.devices.nvml import model_word
 from gpu_aware_profile.imports.formats.reader import (
     ONE_RUN_A_FILE,
     Measured,
@@ -21,6 +20,7 @@ from gpu_aware_profile.imports.formats.reader import (
 )
 from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE, quoted
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.model.gpu_names import model_word
 from slurm_gpu_aware.model.hardware_graph import LINK_CLASS, class_gbps, direct_links
 from slurm_gpu_aware.store.report import SCHEMA, parse_report
 from slurm_gpu_aware.text_file import Table
