@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 STALE_S = 5.0
 """Until its scheduler tries a job again, at most this long, Slurm shows the old reason."""
 _BLOCKED_S = 2.0
+HELD_BY = "held by "
+"""Begin of the cause of a job for which Slurm showed what blocks it."""
 
 
 @dataclass

@@ -19,9 +19,9 @@ from slurm_gpu_aware.model.class_history import AskedClass
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.estimates import Estimate
 from slurm_gpu_aware.planning.plan import Plan, Waiting
-from slurm_gpu_aware.selector.backoff import Backoff
+from slurm_gpu_aware.selector.backoff import HELD_BY, Backoff
 from slurm_gpu_aware.selector.estimates import Estimates
-from slurm_gpu_aware.selector.holding_pool import PLANNABLE, HoldingPool, alike, is_limit, limits
+from slurm_gpu_aware.selector.holding_pool import PLANNABLE, HoldingPool, alike, is_limit
 from slurm_gpu_aware.selector.kept_candidates import KeptCandidates
 from slurm_gpu_aware.selector.waiting_jobs import EARLIER_TASK
 from slurm_gpu_aware.slurm.client import SlurmClient
@@ -156,7 +156,7 @@ class Candidates:
 
     def sort_out(self, parked: Sequence[GatedJob], jobs: Sequence[SlurmJob]) -> None:
         """Assign every parked job. Raises SourceError if Slurm does not answer."""
-        limited = limits(gated.job for gated in parked)
+        limited = self.pool.limits([self._as_shown(gated.job) for gated in parked])
         earlier: dict[Hashable, SlurmJob] = {}  # held by a limit: Slurm looks at these first
         self._room = _task_room(jobs, self.context.config.gate.licence)
         self._components = components_of(jobs)
@@ -164,10 +164,10 @@ class Candidates:
             job = gated.job
             kind = alike(job)
             unseen = self.pool.holds(job) or gated.only_deferred
-            shown = (limited if unseen else earlier).get(kind)
-            if is_limit(job):
+            shown = (limited if unseen or job.reason == "None" else earlier).get(kind)
+            if is_limit(seen := self._as_shown(job)):
                 shown = None
-                earlier.setdefault(kind, job)
+                earlier.setdefault(kind, seen)
             if shown is not None and not (unseen and self.pool.may_try(kind)):
                 self.blocked += 1
                 why = f"a limit holds job {shown.id}, which is like it: {shown.reason}"
@@ -190,6 +190,11 @@ class Candidates:
                     break
                 if not self._assign(gated, job_id):
                     break
+
+    def _as_shown(self, job: SlurmJob) -> SlurmJob:
+        """A job with the reason for which it was parked again, until Slurm shows another one."""
+        cause = self.backoff.cause(job.id) if job.reason == "None" else ""
+        return replace(job, reason=cause.removeprefix(HELD_BY)) if HELD_BY in cause else job
 
     def waits(
         self, job_id: str, reason: str, shadow_start_s: float | None = None, **more: object

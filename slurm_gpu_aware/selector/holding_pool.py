@@ -49,6 +49,7 @@ _TRIED_S = 4.0
 """A job that Slurm has not tried so long after it was taken from the pool is placed untried."""
 _TRY_AGAIN_S = 600.0  # pause after Slurm refused to create a pool or to let a job in
 _KIND_S = 60.0  # time between two tries of jobs like one that a limit holds
+_NO_REASON_S = 10.0  # a pass of Slurm's scheduler takes less
 _UNUSED_S = 60.0  # a pool in which no job waits is removed after this time
 _STRANDED = 100  # jobs that one round takes from the holding pool because they do not age there
 _LOCK_S = 1.0  # longest wait of a heartbeat for a round that creates or removes a pool
@@ -131,6 +132,8 @@ class HoldingPool:
     _unfit: dict[str, float] = field(default_factory=dict)  # job that Slurm did not let in -> when
     _lain: set[str] = field(default_factory=set)  # jobs that were in a holding pool
     _tried: dict[Hashable, float] = field(default_factory=dict)
+    _limits: dict[Hashable, tuple[SlurmJob, float]] = field(default_factory=dict)
+    """Kind of jobs -> the job that showed a limit, and when."""
 
     @property
     def in_use(self) -> bool:
@@ -145,6 +148,21 @@ class HoldingPool:
         """Whether Slurm has not yet shown what holds a job that was taken from the pool."""
         taken_at = self._taken_at.get(job.id, -math.inf)
         return job.reason in ("None", "Reservation") and self.timer() - taken_at < _TRIED_S
+
+    def limits(self, jobs: Sequence[SlurmJob]) -> dict[Hashable, SlurmJob]:
+        """For each kind of jobs one that a limit holds, as it shows or showed just before.
+
+        While Slurm's scheduler goes through the queue, the jobs that it has not reached show no
+        reason.
+        """
+        now = self.timer()
+        shown = limits(jobs)
+        kept = {k: one for k, one in self._limits.items() if now - one[1] < _NO_REASON_S}
+        if kept.keys() - shown.keys():
+            free = {alike(job) for job in jobs if job.reason in ("Licenses", "Resources")}
+            kept = {kind: one for kind, one in kept.items() if kind not in free}
+        self._limits = kept | {kind: (job, now) for kind, job in shown.items()}
+        return {kind: job for kind, (job, _) in self._limits.items()}
 
     def may_try(self, kind: Hashable) -> bool:
         """Whether one more job may be tried of a kind that a limit holds, maybe no longer."""

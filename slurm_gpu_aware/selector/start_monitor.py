@@ -21,7 +21,7 @@ from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs
 from slurm_gpu_aware.gate.restore import FEW, close_gate, restore
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.names import ROLLOUT_HOLD
-from slurm_gpu_aware.selector.backoff import STALE_S, Backoff
+from slurm_gpu_aware.selector.backoff import HELD_BY, STALE_S, Backoff
 from slurm_gpu_aware.selector.job_tracker import JobTracker, Tracked
 from slurm_gpu_aware.slurm.client import SlurmClient
 
@@ -207,7 +207,7 @@ class StartMonitor:
             return f"node {lost[0]} cannot be used"
         stale = _is_stale(job, tracked, open_s) or (job.job.tried_at_s or 0.0) <= self._held_at
         if job.job.reason not in _STARTING and not stale:
-            return f"held by {job.job.reason}"
+            return f"{HELD_BY}{job.job.reason}"
         # Another job took the room on its nodes after the round had read them.
         preempts = tracked is not None and bool(tracked.victims)
         tried_in_vain = job.job.reason == "Resources" and _was_tried(job, tracked)
@@ -241,10 +241,10 @@ class StartMonitor:
         if why in ("requeued", "moved") or why.startswith("node "):
             log.info("job %s parked again: %s", job.id, why)
             return
-        blocked = why.startswith("held by ") or why == _NO_ROOM
+        blocked = why.startswith(HELD_BY) or why == _NO_ROOM
         misplaced = not blocked or why == _NEVER_THERE
         causes = {"blocked": blocked, "misplaced": misplaced}
-        unexplained = not why.startswith("held by ")
+        unexplained = not why.startswith(HELD_BY)
         wait_s = self.backoff.punish(job.id, **causes, unexplained=unexplained, why=why)
         log.warning("job %s parked again: %s; not planned for %.0f s", job.id, why, wait_s)
 

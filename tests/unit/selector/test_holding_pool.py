@@ -517,3 +517,38 @@ def test_a_limit_that_holds_a_later_job_holds_no_earlier_one(slurm: SlurmFolder)
     """Slurm tries only the first jobs of its queue in each pass."""
     slurm.write([parked(), parked("8", reason="AssocGrpGRES")], ["n1"])
     assert RoundsBench(slurm).rounds.run().placed == ["7"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "after_s", "placed"),
+    [("None", 1.0, []), ("None", 11.0, ["7", "8"]), ("Licenses", 1.0, ["7", "8"])],
+)
+def test_a_limit_counts_while_slurm_goes_through_its_queue(
+    slurm: SlurmFolder, reason: str, after_s: float, placed: list[str]
+) -> None:
+    """At the begin of a pass Slurm takes the reasons of all jobs away."""
+    limited = [parked(i, reason="AssocGrpGRES") for i in ("7", "8")]
+    slurm.write(limited, ["n1"])
+    bench = RoundsBench(slurm)
+    assert bench.rounds.run().placed == []
+    for job_id in ("7", "8"):
+        slurm.change(job_id, reason=reason)
+    bench.steady += after_s
+    assert sorted(bench.rounds.run().placed) == placed
+
+
+def test_a_job_that_a_limit_sent_back_tells_it_of_those_like_it(slurm: SlurmFolder) -> None:
+    """Else they hold all GPUs in turn, until Slurm has shown the limit of each of them."""
+    slurm.write([parked(str(i), reason="Priority", stuck=True) for i in range(7, 20)], ["n1"])
+    bench = RoundsBench(slurm)
+    assert bench.rounds.run().placed == ["7", "8"]
+    end(slurm, "7")
+    slurm.change("8", reason="AssocGrpGRES")
+    bench.steady += 1.0
+    assert bench.rounds.start_monitor.poll() == 2
+    slurm.change("8", reason="None")
+    bench.steady += 3.0
+    assert bench.rounds.run().placed == []
+    slurm.change("8", reason="Licenses")
+    bench.steady += 3.0
+    assert bench.rounds.run().placed == ["8", "9"]
