@@ -260,7 +260,7 @@ class SlurmClient:
     def cancel_job(self, number: int) -> None:
         """Cancel the job of Slurm's number, if it has not ended."""
         try:
-            self._slurm.call("aware_cancel_job", number)
+            self._slurm.call("aware_cancel_job", self._text(str(number)))
         except SlurmError as exc:
             if self._slurm.text_of(exc.code) not in self.ended:
                 raise

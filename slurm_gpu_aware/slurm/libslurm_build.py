@@ -107,7 +107,7 @@ builder.cdef(
     int aware_settings(aware_reply *);
     int aware_update_job(char *, char **, int64_t *, aware_reply *);
     int aware_submit_held(uint32_t, uint32_t, char *, char *, char *, int64_t *);
-    int aware_cancel_job(uint32_t);
+    int aware_cancel_job(char *);
     int aware_requeue_job(char *);
     int aware_create_reservation(char *, char *, char *, char *, char *, char *, int64_t,
                                  int64_t, uint64_t);

@@ -231,11 +231,13 @@ static void put_shares(aware_reply *out, const job_info_t *job)
 #define PARTITION_TOPOLOGY(partition) NULL
 #endif
 
-/* Before 25.11 the record does not have the command line. */
+/* Before 25.11 the record of a job does not have the command line. */
 #if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(25, 11, 0)
 #define JOB_SUBMIT_LINE(job) ((job)->submit_line)
+#define SUBMITTED_ID(response) ((response)->step_id.job_id)
 #else
 #define JOB_SUBMIT_LINE(job) NULL
+#define SUBMITTED_ID(response) ((response)->job_id)
 #endif
 
 /* Why it is pending, without blanks, as scontrol and squeue say it. */
@@ -437,15 +439,15 @@ int aware_submit_held(uint32_t user, uint32_t group, char *name, char *partition
 	errno = 0;
 	if (slurm_submit_batch_job(&wanted, &made))
 		return failure();
-	*job_id = made->job_id;
+	*job_id = SUBMITTED_ID(made);
 	slurm_free_submit_response_response_msg(made);
 	return 0;
 }
 
-int aware_cancel_job(uint32_t job_id)
+int aware_cancel_job(char *job_id)
 {
 	errno = 0;
-	return slurm_kill_job(job_id, SIGKILL, 0) ? failure() : 0;
+	return slurm_kill_job2(job_id, SIGKILL, 0, NULL) ? failure() : 0;
 }
 
 /* A job that does not run any more stays as it is: one that has ended would run again. */
