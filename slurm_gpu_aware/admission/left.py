@@ -10,7 +10,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError, QueueEntry
+from slurm_gpu_aware.admission.context import (
+    AdmissionContext,
+    CannotPlanError,
+    QueueEntry,
+    Standing,
+)
 from slurm_gpu_aware.admission.eligible import (
     allowed_nodes,
     eligible_nodes,
@@ -23,7 +28,7 @@ from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.index_types import GpuItem, gpus_and_shards
 from slurm_gpu_aware.gate.request_forms import Form
 from slurm_gpu_aware.model.arrays import BoolArray
-from slurm_gpu_aware.model.request import LeftToSlurm, Part, Request
+from slurm_gpu_aware.model.request import TIER, LeftToSlurm, Part, Request
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmPartition
 
 _NO_FORM = Form("node", GpuItem(1, None, ()))
@@ -55,8 +60,8 @@ def left_request(
     if managed and named.isdisjoint(managed):
         raise CannotPlanError("its partition is not managed")
     entries = [QueueEntry(gated, _NO_FORM, p, context) for p in open_partitions(job, context)]
-    first = entries[0]
-    limit_s = first.limit_s
+    last = entries[-1]  # Slurm may start it in any of them: it stands as in the lowest one
+    limit_s = max(entry.limit_s for entry in entries)
     found = [_nodes(entry, limit_s) for entry in entries]
     found += [_of_partitions(one, context) for one in components]
     masks = zip(*found, strict=True)
@@ -73,15 +78,30 @@ def left_request(
         eligible=eligible,
         allowed=allowed,
         required=required,
-        whole_node=first.whole_node,
+        whole_node=any(entry.whole_node for entry in entries),
         cpus=max(1, sum(part.cpus for part in parts)),
         time_limit_s=limit_s,
-        **first.standing(),
+        **_standing(last, components),
         # Its record has no node lists of other components, to which they could be given back.
         left=LeftToSlurm(
             reason, parts, fixed=gated.original.partial or bool(components), again=again
         ),
     )
+
+
+def _standing(entry: QueueEntry, components: Sequence[SlurmJob]) -> Standing:
+    """Its place in the queue; that of a heterogeneous job is its lowest component's."""
+    context = entry.context
+    tiers = [
+        context.partitions[name].priority_tier
+        for one in components
+        for name in one.partitions
+        if name in context.partitions
+    ]
+    own = entry.partition.priority_tier
+    standing = entry.standing()
+    lower = own - min([own, *tiers])
+    return {**standing, "priority": standing["priority"] - TIER * lower}
 
 
 def _nodes(entry: QueueEntry, limit_s: float) -> tuple[BoolArray, BoolArray]:
@@ -141,6 +161,7 @@ def hold_of_left(
         memory_mb_per_node=0,
         end_s=now + job.time_limit_s,
         app_class=app_class,
+        user=job.user,
         gpus=max(1, part.gpus + more),
         shards=part.shards,
     )

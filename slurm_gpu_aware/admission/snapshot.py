@@ -82,6 +82,7 @@ class Hold:
     memory_mb_per_cpu: int = 0
     victims: frozenset[str] = frozenset()
     """Jobs that Slurm preempts for it."""
+    user: str = ""
     gpus: int = 0
     """GPUs on all of ``nodes`` together, of which Slurm chooses some; 0: it is no such job."""
 
@@ -140,6 +141,7 @@ def build_cluster(
         running = [*running, held]
     shared = frozenset((i, slot) for i, node in enumerate(here) for slot in node.shared_gpus)
     running = last_holders(running, shared.union(gpu for gpu, _ in shards_held))
+    running += _epilogs(here, exists & ~free, running, busy_nodes, now)
     indexed = np.array([exact for _, exact in known], dtype=np.bool_)
     names_of = site.config.applications
     running = [replace(job, application=names_of.get(job.app_class or "")) for job in running]
@@ -166,6 +168,24 @@ def build_cluster(
         **not_started,
         preemption=slurm.preemption,
     )
+
+
+def _epilogs(
+    nodes: Sequence[SlurmNode],
+    used: BoolArray,
+    running: Sequence[RunningJob],
+    busy: Set[str],
+    now: float,
+) -> list[RunningJob]:
+    """Holders of the GPUs that only an epilog keeps: without one the next in line would have no
+    reservation. They end now, so a job behind it must end at once, or use others."""
+    held = {gpu for job in running for gpu in job.each_gpu}
+    found = []
+    for i in (i for i, node in enumerate(nodes) if node.name in busy):
+        slots = tuple(s for s in np.flatnonzero(used[i]).tolist() if (i, s) not in held)
+        if slots:
+            found.append(RunningJob(f"epilog on {nodes[i].name}", ((i, slots),), now))
+    return found
 
 
 def _not_started(
@@ -315,6 +335,7 @@ def _held(hold: Hold, places: Mapping[str, int], usable: BoolArray, now: float) 
         cpus=dict.fromkeys(here, hold.cpus_per_node),
         memory_mb=dict.fromkeys(here, hold.memory_mb_per_node),
         app_class=hold.app_class,
+        user=hold.user,
     )
 
 
@@ -331,6 +352,7 @@ def _any_of(hold: Hold, here: Sequence[int], free: BoolArray, now: float) -> Run
         gpus=tuple(gpus),
         end_s=hold.end_s if math.isinf(hold.end_s) else max(now, hold.end_s),
         app_class=hold.app_class,
+        user=hold.user,
     )
 
 
@@ -370,4 +392,5 @@ def hold_of(
         memory_mb_per_cpu=job.memory_mb_per_cpu or 0,
         victims=victims,
         shards=shards_of(original.tres_per_node),
+        user=job.user,
     )

@@ -156,30 +156,43 @@ class BackfillRoom:
 
     def _for_slurm(self, request: Request) -> Cluster:
         """The cluster for a job of which Slurm chooses the GPUs: no node with reserved ones."""
-        kept = self._reserved_nodes()
+        kept = self._reserved_nodes(request)
         if request.left is not None and request.left.fixed:
             may = kept if request.eligible is None else kept & request.eligible
             kept = np.full(len(kept), bool(may.any()))
-        elif self.shadow is None or self.shadow.by_slurm:
+        elif self.shadow is None or (self.shadow.by_slurm and not _shares(request)):
             return self.outside  # on the nodes that it is planned for, counts suffice
         if not kept.any():
             return self.outside
         none = kept[:, None]
-        by_slurm = self.outside.not_held & ~none
-        return replace(self.outside, free=self.outside.free & ~none, by_slurm=by_slurm)
+        shards = self.outside.shards
+        return replace(
+            self.outside,
+            free=self.outside.free & ~none,
+            by_slurm=self.outside.not_held & ~none,
+            shards=None if shards is None else replace(shards, free=shards.free * ~none),
+        )
 
     def kept_off(
         self, answer: Assignment, request: Request, head: Request, now_s: float
     ) -> Assignment:
         """The assignment of a job whose GPUs Slurm chooses, kept off nodes with reserved GPUs."""
-        nodes = np.flatnonzero(self._reserved_nodes()).tolist()
+        nodes = np.flatnonzero(self._reserved_nodes(request)).tolist()
         off = () if self.ends_before(request, now_s) else tuple(nodes)
         return replace(answer, kept_off=off, why={**answer.why, "behind": head.job_id})
 
-    def _reserved_nodes(self) -> BoolArray:
-        """(N,) nodes with free GPUs that are reserved."""
-        kept = (self.now.not_held & ~self.outside.not_held).any(axis=1)
-        return np.asarray(kept, dtype=np.bool_)
+    def _reserved_nodes(self, request: Request) -> BoolArray:
+        """(N,) nodes with free GPUs that are reserved; for shards, which used GPUs have, too, all
+        nodes of the head."""
+        kept = np.asarray((self.now.not_held & ~self.outside.not_held).any(axis=1), dtype=np.bool_)
+        if self.shadow is not None and _shares(request):
+            kept[[node for node, _ in self.shadow.gpus]] = True
+        return kept
+
+
+def _shares(request: Request) -> bool:
+    """Whether Slurm gives it shards, maybe of a GPU that is in use."""
+    return request.left is not None and any(part.shards for part in request.left.parts)
 
 
 def _keeping_cores(cluster: Cluster, request: Request, head: Gpus) -> Cluster:

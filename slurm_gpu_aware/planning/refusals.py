@@ -59,22 +59,28 @@ class Refusals:
         """Why a job does not start with its assignment; None: it may."""
         if not isinstance(answer, Assignment):
             return None
-        for one in self._known:
-            first = one.request
-            if request.user not in one.users or not request.is_behind(first):
-                continue
-            if self._ends_by(one.start_s, request):
-                continue
-            for job in self._started[one.seen :]:
-                if not self._ends_by(one.start_s, job.request):
-                    take(one.left, job.request, job.assignment)
-            one.seen = len(self._started)
-            after = one.left.copy()
-            take(after, request, answer)
-            if self._could_start(first, one.left) and not self._could_start(first, after):
-                job_id = f"job {first.job_id}, which waits for GPUs of another job of the same user"
-                return f"waits for its turn behind {job_id}"
-        return None
+        mine = [
+            one
+            for one in self._known
+            if request.user in one.users
+            and request.is_behind(one.request)
+            and not self._ends_by(one.start_s, request)
+        ]
+        if not mine:
+            return None
+        last = mine[-1]
+        for job in self._started[last.seen :]:
+            if not self._ends_by(last.start_s, job.request):
+                take(last.left, job.request, job.assignment)
+        last.seen = len(self._started)
+        after = last.left.copy()
+        take(after, request, answer)
+        lost = self._starting(mine, last.left) - self._starting(mine, after)
+        if not lost:
+            return None
+        first = next(one.request.job_id for one in mine if one.request.job_id in lost)
+        job_id = f"job {first}, which waits for GPUs of another job of the same user"
+        return f"waits for its turn behind {job_id}"
 
     def beside(self, cluster: Cluster) -> Cluster:
         """The cluster without a set for each job, on which it could start now."""
@@ -87,5 +93,12 @@ class Refusals:
     def _ends_by(self, time_s: float, request: Request) -> bool:
         return self._dispatcher.now + request.time_limit_s <= time_s
 
-    def _could_start(self, request: Request, cluster: Cluster) -> bool:
-        return self._dispatcher.could_place(request, cluster) is not None
+    def _starting(self, refusals: Iterable[_Refusal], cluster: Cluster) -> set[str]:
+        """Those that could start now beside each other, in their order."""
+        after, found = cluster.copy(), set()
+        for one in refusals:
+            place = self._dispatcher.could_place(one.request, after)
+            if place is not None:
+                take(after, one.request, place)
+                found.add(one.request.job_id)
+        return found

@@ -72,6 +72,10 @@ class Candidate:
         return found
 
 
+NOT_FIRST = "its request cannot be planned; Slurm gets it when no job is before it"
+"""Why a job waits of which not even counts are known."""
+
+
 class Licences:
     """Free licences, less those of the jobs that this round places."""
 
@@ -297,8 +301,10 @@ class Candidates:
         except CannotPlanError:
             raise
         except Exception as exc:
-            log.exception("job %s is left to Slurm at once: it cannot be planned by counts", job_id)
-            raise CannotPlanError(why) from exc
+            # Jobs before it may wait for what its gate would give it.
+            first = not self.to_plan
+            log.exception("job %s cannot be planned by counts: left when it is first", job_id)
+            raise CannotPlanError(why if first else NOT_FIRST, leave=first) from exc
 
     def _left(self, record: GatedJob, gated: GatedJob, why: str) -> Candidate:
         """A job that is left to Slurm, in its turn. Raises CannotPlanError."""

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Shards
 from slurm_gpu_aware.model.power import PowerState
 from slurm_gpu_aware.model.request import LeftToSlurm, Part, Request
 from slurm_gpu_aware.planning import PlanSettings, plan_round
+from slurm_gpu_aware.planning.sharing import split_queue, with_shards
 
 NOW = 1000.0
 
@@ -298,3 +299,25 @@ def test_no_start_delays_the_first_that_waits_wherever_slurm_starts_it(situation
             for gpus in wherever(a, jobs[a.job_id], state)
         ][:12] or states
         assert all(start_of(head, state) <= promised for state in states)
+
+
+@pytest.mark.parametrize("limit_s", [200.0, 86_400.0])
+def test_shards_that_slurm_chooses_prolong_no_gpu_that_the_head_waits_for(limit_s: float) -> None:
+    used = np.array([[2, 0]])
+    running = (
+        RunningJob("c1", ((0, (0,)),), 1300.0, user="carol"),
+        RunningJob("c2", ((0, (1,)),), 37_000.0, user="carol"),
+    )
+    cluster = replace(
+        Cluster.uniform(1, 2, running=running),
+        free=np.zeros((1, 2), dtype=np.bool_),
+        shards=Shards(np.full_like(used, 4), used),
+    )
+    part = Part(1, 1, 1, None, 1, 500, shards=2)
+    head = Request("1", 1, app_class="A", time_limit_s=3600.0, user="alice", priority=100.0)
+    left = LeftToSlurm("place=off", (part,))
+    later = replace(head, job_id="2", user="bob", priority=1.0, time_limit_s=limit_s, left=left)
+    split = split_queue([head, later], cluster)
+    given = split.cluster, PlanSettings(), 1000.0
+    plan = with_shards(plan_round(split.queue, *given), split, *given, split.sharing)
+    assert [one.job_id for one in plan.assignments] == (["2"] if limit_s < 300.0 else [])

@@ -265,6 +265,16 @@ def test_no_user_makes_another_wait_for_own_gpus_and_takes_what_that_leaves(
     assert starts or "waits for GPUs of another job of the same user" in others[0].reason
 
 
+def test_two_that_wait_for_gpus_of_a_user_keep_a_set_each():
+    """Each of them alone could start beside the other job of that user."""
+    cluster = site(replace(held("r", 0, [0, 1], HOUR), user="bob"))
+    first, second = job(1, 1, **ALICE), job(2, 1, **{**ALICE, "priority": 40_000.0})
+    result = plan([first, second, job(3, 1, limit_s=30 * HOUR, **BOB)], cluster)
+    assert [one.job_id for one in result.waiting if one.postponed] == ["1", "2"]
+    assert chosen(result) == {}
+    assert "behind job 2, which waits for GPUs of another job" in result.waiting[-1].reason
+
+
 def test_beside_what_the_head_could_have_a_job_of_the_holder_starts():
     scores = np.array([[1.0, 1.0], [1.5, 1.5], [1.5, 1.5]])
     cluster = site(replace(held("r", 0, [0], HOUR), user="bob"), scores=scores)
