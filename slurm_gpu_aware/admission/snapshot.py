@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -148,7 +148,6 @@ def build_cluster(
     cpus, memory_mb, free_cpus, free_memory_mb = _resources(here, slurm, holds, places)
     free, not_started = _not_started(free, holds, places)
     arrays = profile_arrays(site.profile, names, tuple(widths), tuple(site.config.site.classes))
-    asleep = np.array(["POWERED_DOWN" in node.states for node in here], dtype=np.bool_)
     return arrays.cluster(
         names,
         exists,
@@ -164,10 +163,16 @@ def build_cluster(
         shards=shards_of_nodes(here, installed, exists, indexed, busy_nodes, shards_held),
         model=tuple(_model(node, arrays.models) for node in here),
         running=tuple(running),
-        asleep=asleep if asleep.any() else None,
+        asleep=_asleep(here),
         **not_started,
         preemption=slurm.preemption,
     )
+
+
+def _asleep(nodes: Sequence[SlurmNode]) -> BoolArray | None:
+    """(N,) nodes that Slurm has powered down; None: there is none."""
+    asleep = np.array(["POWERED_DOWN" in node.states for node in nodes], dtype=np.bool_)
+    return asleep if asleep.any() else None
 
 
 def _epilogs(
@@ -176,16 +181,14 @@ def _epilogs(
     running: Sequence[RunningJob],
     busy: Set[str],
     now: float,
-) -> list[RunningJob]:
+) -> Iterator[RunningJob]:
     """Holders of the GPUs that only an epilog keeps: without one the next in line would have no
     reservation. They end now, so a job behind it must end at once, or use others."""
     held = {gpu for job in running for gpu in job.each_gpu}
-    found = []
     for i in (i for i, node in enumerate(nodes) if node.name in busy):
         slots = tuple(s for s in np.flatnonzero(used[i]).tolist() if (i, s) not in held)
         if slots:
-            found.append(RunningJob(f"epilog on {nodes[i].name}", ((i, slots),), now))
-    return found
+            yield RunningJob(f"epilog on {nodes[i].name}", ((i, slots),), now)
 
 
 def _not_started(

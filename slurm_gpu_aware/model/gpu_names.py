@@ -26,11 +26,13 @@ def model_word(name: str) -> str | None:
 
 
 _BOARD = re.compile(
-    r"pcie|sxm\d?|nvl|fhhl|lc|sff|hbm\w{1,3}|server|workstation|(?P<size>\d{1,4})gi?b?"
+    r"pcie|(?P<sxm>sxm)\d?|nvl|fhhl|lc|sff|hbm\w{1,3}|server|workstation|(?P<size>\d{1,4})gi?b?"
 )
 
 
 def board_of(name: str | None) -> str:
     """Form and memory as far as a product name has them: ``A100-PCIE-40GB`` is ``40gb pcie``."""
     words = map(_BOARD.fullmatch, re.split(r"[^a-z0-9]+", (name or "").lower()[:200]))
-    return " ".join(sorted({f"{m['size']}gb" if m["size"] else m[0] for m in words if m}))
+    return " ".join(
+        sorted({f"{m['size']}gb" if m["size"] else m["sxm"] or m[0] for m in words if m})
+    )

@@ -21,7 +21,13 @@ from slurm_gpu_aware.planning.estimates import Estimate
 from slurm_gpu_aware.planning.plan import Plan, Waiting
 from slurm_gpu_aware.selector.backoff import HELD_BY, Backoff
 from slurm_gpu_aware.selector.estimates import Estimates
-from slurm_gpu_aware.selector.holding_pool import PLANNABLE, HoldingPool, alike, is_limit
+from slurm_gpu_aware.selector.holding_pool import (
+    NO_REASON_S,
+    PLANNABLE,
+    HoldingPool,
+    alike,
+    is_limit,
+)
 from slurm_gpu_aware.selector.kept_candidates import KeptCandidates
 from slurm_gpu_aware.selector.waiting_jobs import EARLIER_TASK
 from slurm_gpu_aware.slurm.client import SlurmClient
@@ -196,8 +202,10 @@ class Candidates:
                     break
 
     def _as_shown(self, job: SlurmJob) -> SlurmJob:
-        """A job with the reason for which it was parked again, until Slurm shows another one."""
-        cause = self.backoff.cause(job.id) if job.reason == "None" else ""
+        """A job with the reason for which it was just parked again, until Slurm shows one."""
+        if job.reason != "None" or not self.backoff.failed(job.id, NO_REASON_S):
+            return job
+        cause = self.backoff.cause(job.id)
         return replace(job, reason=cause.removeprefix(HELD_BY)) if HELD_BY in cause else job
 
     def waits(

@@ -4,7 +4,7 @@ If no round succeeds for a long time it stops: the gate then opens by itself, an
 parked jobs as if we were not installed. It never extends the gate of a selector on another host.
 
 An open gate closes only after a test job could be changed (`gate.trial`). If Slurm refuses the
-changes of several jobs in a row, the heartbeat opens the gate, and tries again later.
+changes of jobs several times in a row, the heartbeat opens the gate, and tries again later.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Heartbeat:
         if claim:
             held = gate_reservation(client or self.client, self.config.gate)
             self._open = held is None or held.end_s <= now
-        if self.refusals.too_many and not self._open:
+        if self.refusals.too_many and not self._open and self._concern_all(client or self.client):
             self._open_gate(now)
         if self._open and not self._may_close(client or self.client, now):
             return
@@ -163,6 +163,21 @@ class Heartbeat:
         self.pool.keep_closed(now)
         if self.pool.in_use:
             self._defer(now)
+
+    def _concern_all(self, client: SlurmClient) -> bool:
+        """Whether the refusals are not of one user's jobs alone: no user opens it for all others.
+
+        Raises SourceError.
+        """
+        if len(self.refusals.who) > 1 or try_changes(client, self.config).passed is not True:
+            return True
+        log.warning(
+            "the gate stays closed: Slurm lets a test job be changed, and refuses changes of user"
+            " %s alone: %s",
+            *(*self.refusals.who, self.refusals.why),
+        )
+        self.refusals.forget()
+        return False
 
     def _may_close(self, client: SlurmClient, now: float) -> bool:
         """Whether an open gate may close: no test job is refused. Raises SourceError."""

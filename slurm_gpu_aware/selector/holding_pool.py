@@ -39,6 +39,8 @@ PLANNABLE = frozenset({"Licenses", "Priority", "Resources", "None", NODE_TAKEN})
 """Reasons of parked jobs that only the gate holds."""
 UNTRIED = "GPUs are free for it; it is placed as soon as Slurm has checked its limits"
 """Why a job waits that was taken from the pool."""
+NO_REASON_S = 10.0
+"""So long a limit counts of jobs that show no reason: a pass of Slurm's scheduler takes less."""
 _MAX_JOBS = 500  # jobs that one round puts into the pool; 2 ms each
 _AT_ONCE = 8
 _PUT_S = 0.2
@@ -49,7 +51,6 @@ _TRIED_S = 4.0
 """A job that Slurm has not tried so long after it was taken from the pool is placed untried."""
 _TRY_AGAIN_S = 600.0  # pause after Slurm refused to create a pool or to let a job in
 _KIND_S = 60.0  # time between two tries of jobs like one that a limit holds
-_NO_REASON_S = 10.0  # a pass of Slurm's scheduler takes less
 _UNUSED_S = 60.0  # a pool in which no job waits is removed after this time
 _STRANDED = 100  # jobs that one round takes from the holding pool because they do not age there
 _LOCK_S = 1.0  # longest wait of a heartbeat for a round that creates or removes a pool
@@ -157,7 +158,7 @@ class HoldingPool:
         """
         now = self.timer()
         shown = limits(jobs)
-        kept = {k: one for k, one in self._limits.items() if now - one[1] < _NO_REASON_S}
+        kept = {k: one for k, one in self._limits.items() if now - one[1] < NO_REASON_S}
         if kept.keys() - shown.keys():
             free = {alike(job) for job in jobs if job.reason in ("Licenses", "Resources")}
             kept = {kind: one for kind, one in kept.items() if kind not in free}

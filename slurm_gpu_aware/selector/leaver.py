@@ -77,6 +77,7 @@ class Leaver:
         self, jobs: Sequence[GatedJob], reasons: Mapping[str, str], now: float, split: Set[int]
     ) -> dict[str, str]:
         stays: dict[str, str] = {}
+        user_of = {job.id: job.job.user for job in jobs}
         done = restore(self.client, self.gate, jobs, now, then=JobPhase.LEFT, split=split)
         for job_id, ids in done.left.items():
             reason = reasons[job_id]
@@ -88,7 +89,7 @@ class Leaver:
                 self.tracker.withdraw(job_id, {"why": reason}, now)
         for job_id, why in done.wrong.items():
             if job_id in done.refused:
-                self.tracker.refusals.refused(job_id, why)
+                self.tracker.refusals.refused(job_id, why, user_of.get(job_id, job_id))
             wait_s = self.backoff.punish(job_id)
             stays[job_id] = f"could not be left to Slurm: {why}"
             log.warning("job %s %s; tried again in %.0f s", job_id, stays[job_id], wait_s)

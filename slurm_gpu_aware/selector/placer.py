@@ -201,7 +201,7 @@ class Placer:
             gated = seen.get(job_id)
             wrong = _wrong(step, gated, refused.get(job_id))
             if wrong is not None and gated is not None and gated.parked:
-                self.tracker.refusals.refused(job_id, refused.get(job_id, wrong))
+                self.tracker.refusals.refused(job_id, refused.get(job_id, wrong), gated.job.user)
             if wrong is None and array in broken_arrays:
                 wrong = "an earlier task of its array could not be prepared"
             if wrong is None and gated is not None:
@@ -230,10 +230,10 @@ class Placer:
         refused = self.client.update_jobs(
             [JobUpdate(job.id, open_fields(job, now, JobPhase.RELEASED)) for _, job in ready]
         )
-        for step, _ in ready:
+        for step, gated in ready:
             job_id, tracked, slots = step.candidate.id, step.tracked, step.binding.slots
             if (why := refused.get(job_id)) is not None:
-                self.tracker.refusals.refused(job_id, why)
+                self.tracker.refusals.refused(job_id, why, gated.job.user)
                 # Slurm may have applied it in part: the next round reads and restores the job.
                 failed[job_id] = f"its gate could not be opened: {why}"
                 log.warning("job %s: %s", job_id, failed[job_id])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 MOST = 5
 """Refusals in a row after which the gate opens."""
@@ -18,6 +18,8 @@ class Refusals:
     count: int = 0
     why: str = ""
     """Of the last one: job and Slurm's sentence."""
+    who: set[str] = field(default_factory=set)
+    """The users of these jobs."""
     through: bool = True
     """A job got through since the gate was last opened, or it never was."""
 
@@ -26,15 +28,22 @@ class Refusals:
         """Whether the gate must open."""
         return self.count >= MOST
 
-    def refused(self, job_id: str, why: str) -> None:
+    def refused(self, job_id: str, why: str, user: str) -> None:
         """Count a refusal."""
         if why not in self.ended():
             self.count += 1
+            self.who.add(user)
             self.why = f"job {job_id}: {why}"
 
     def accepted(self) -> None:
         """Forget the refusals: a job got through."""
-        self.count, self.through = 0, True
+        self.forget()
+        self.through = True
+
+    def forget(self) -> None:
+        """Begin a new row."""
+        self.count = 0
+        self.who.clear()
 
     def try_again(self) -> None:
         """Note that the gate closes: until a job gets through, the first refusal opens it again."""

@@ -90,9 +90,10 @@ def test_refusals_in_a_row_open_the_gate_for_longer_each_time(slurm: SlurmFolder
         gate.heartbeat.beat()
         assert gate.closed
         for _ in range(MOST if pause_s == 120.0 else 1):  # later, the first one opens it again
-            refusals.refused("7", "Unspecified error")
+            refusals.refused("7", "Unspecified error", "alice")
+            refusals.refused("9", "Unspecified error", "bob")
         gate.heartbeat.beat()
-        refusals.refused("8", "Unspecified error")  # of the round that was under way
+        refusals.refused("8", "Unspecified error", "bob")  # of the round that was under way
         gate.heartbeat.beat()
         assert not gate.closed
         gate.now += pause_s - 1.0
@@ -103,10 +104,10 @@ def test_refusals_in_a_row_open_the_gate_for_longer_each_time(slurm: SlurmFolder
         assert gate.closed
     refusals.accepted()  # a job got through: counted, and paused, from the beginning
     for _ in range(MOST - 1):
-        refusals.refused("7", "Unspecified error")
+        refusals.refused("7", "Unspecified error", "alice")
     gate.heartbeat.beat()
     assert gate.closed
-    refusals.refused("9", "Unspecified error")
+    refusals.refused("9", "Unspecified error", "bob")
     gate.heartbeat.beat()
     assert not gate.closed
     gate.now += 120.0
@@ -114,14 +115,27 @@ def test_refusals_in_a_row_open_the_gate_for_longer_each_time(slurm: SlurmFolder
     assert gate.closed
 
 
+@pytest.mark.parametrize("site_refuses", [True, False])
+def test_no_user_alone_opens_the_gate_for_all(slurm: SlurmFolder, site_refuses: bool) -> None:
+    """A form of a job that Slurm does not let us change concerns its user, a site's rule all."""
+    gate = Gate(slurm)
+    gate.heartbeat.beat()
+    slurm.set(site_refuses=site_refuses)
+    for number in range(MOST):
+        gate.heartbeat.refusals.refused(str(number), "Unspecified error", "bob")
+    gate.heartbeat.beat()
+    assert gate.closed is not site_refuses
+    assert gate.heartbeat.refusals.count == (MOST if site_refuses else 0)
+
+
 def test_what_has_ended_or_got_through_in_between_is_no_row() -> None:
     refusals = Refusals(lambda: {"Job has finished"})
     for _ in range(MOST):
-        refusals.refused("7", "Job has finished")
+        refusals.refused("7", "Job has finished", "alice")
     assert not refusals.too_many
     for _ in range(MOST):
         assert not refusals.too_many
-        refusals.refused("7", "Unspecified error")
+        refusals.refused("7", "Unspecified error", "alice")
     assert refusals.too_many
     assert refusals.why == "job 7: Unspecified error"
     refusals.accepted()
@@ -208,7 +222,8 @@ def test_a_new_reservation_is_not_needed_to_open(slurm: SlurmFolder) -> None:
     slurm.reserve(reservation_record("other"))
     gate = Gate(slurm)
     for _ in range(MOST):
-        gate.heartbeat.refusals.refused("7", "Unspecified error")
+        gate.heartbeat.refusals.refused("7", "Unspecified error", "alice")
+        gate.heartbeat.refusals.refused("8", "Unspecified error", "bob")
     gate.heartbeat.beat()
     assert [one["name"] for one in slurm.get("reservations")] == ["other"]
 

@@ -19,10 +19,10 @@ from slurm_gpu_aware.variability.scores import scores_of_gpus
     [
         (("NVIDIA A100-PCIE-40GB", "A100-PCIE-40GB"), "40gb pcie"),
         (("NVIDIA A100 80GB PCIe",), "80gb pcie"),
-        (("NVIDIA A100-SXM4-80GB",), "80gb sxm4"),
+        (("NVIDIA A100-SXM4-80GB", "A100-SXM-80GB"), "80gb sxm"),
         (("NVIDIA H100 80GB HBM3",), "80gb hbm3"),
         (("NVIDIA H100 PCIe",), "pcie"),
-        (("Tesla V100-SXM2-16GB",), "16gb sxm2"),
+        (("Tesla V100-SXM2-16GB",), "16gb sxm"),
         (("NVIDIA RTX PRO 6000 Blackwell Server Edition",), "server"),
         (("NVIDIA L40S", "NVIDIA GeForce RTX 3060", "", None), ""),
     ],

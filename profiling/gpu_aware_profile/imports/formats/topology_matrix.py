@@ -28,13 +28,15 @@ from slurm_gpu_aware.text_file import Table
 BACKEND = "nvidia-smi topo"
 """Backend of the reports made here."""
 _ESCAPE = re.compile(r"\x1b\[[0-9;]{0,8}m")
-_HEADER = re.compile(r"^[ \t]+GPU0\b.*$", re.MULTILINE)
+_HEADER = re.compile(r"^[ \t]+GPU0\b(?![ \t]+X\b).*$", re.MULTILINE)
 _ROW = re.compile(r"^[ \t]*GPU0[ \t]+X\b", re.MULTILINE)
-_GPU = re.compile(r"GPU\d{1,2}\Z")
+_GPU = re.compile(r"GPU[0-9]{1,2}\Z")
+_NIC = re.compile(r"(?:NIC|[a-z][a-z0-9]{1,15}_(?:bond_)?)[0-9]{1,3}\Z")
+_MOST_COLUMNS = 2 * MAX_GPUS_PER_NODE
 _LISTED = re.compile(
     r"^[ \t]*GPU (\d{1,2}): (?P<name>.{1,100}) \(UUID: (?P<uuid>GPU-[\w-]{1,60})\)", re.MULTILINE
 )
-_CPUS = re.compile(r"\d[\d,-]{0,200}\Z")
+_CPUS = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?){0,64}\Z")
 _NVLINK_GBPS = ((re.compile("p100"), 20.0), (re.compile("g?b[123]00"), 50.0))
 """Models whose NVLinks do not have 25 GB/s in each direction."""
 
@@ -58,9 +60,9 @@ class TopologyMatrix:
         if len(headers) != 1:
             raise SourceError(f"{source.name}: {len(headers)} matrices; {ONE_RUN_A_FILE}")
         header = headers[0][0].partition("CPU Affinity")[0].split()
-        rows = {w[0]: w[1:] for w in map(str.split, text[headers[0].end() :].split("\n")) if w}
         listed = {int(match[1]): match for match in _LISTED.finditer(text)}
         try:
+            rows = _rows(text[headers[0].end() :], header)
             raw = _report(header, rows, listed)
         except ValueError as exc:
             raise SourceError(f"{source.name}: {exc}") from None
@@ -68,6 +70,24 @@ class TopologyMatrix:
         nics = [name for name in header if not _GPU.match(name)]
         left_out = tuple("path of a NIC" for _ in nics)
         return Measured(Table(source.name, (), (), ()), report=report, left_out=left_out)
+
+
+def _rows(text: str, header: Sequence[str]) -> dict[str, list[str]]:
+    """Row -> its cells, then what tells its CPUs, up to the first empty line. Raises ValueError."""
+    if wrong := [name for name in header if not _GPU.match(name) and not _NIC.match(name)]:
+        raise ValueError(f"column {quoted(wrong[0])} is neither a GPU nor a NIC")
+    if len(header) > _MOST_COLUMNS:
+        raise ValueError(f"{len(header)} columns, more than {_MOST_COLUMNS}")
+    rows: dict[str, list[str]] = {}
+    for line in text.strip("\r\n").split("\n"):
+        words = re.split(r"\t+ *" if "\t" in line else r" +", line.strip())
+        if not line.strip():
+            break
+        name, cells = words[0].strip(), [word.strip() for word in words[1:]]
+        if _GPU.match(name) and (name in rows or name not in header):
+            raise ValueError(f"row {name} {'occurs twice' if name in rows else 'has no column'}")
+        rows[name] = cells
+    return rows
 
 
 def _report(
@@ -78,8 +98,13 @@ def _report(
     if names != [f"GPU{i}" for i in range(len(names))] or len(names) > MAX_GPUS_PER_NODE:
         raise ValueError(f"columns {quoted(' '.join(names))}: not GPU0 and those after it")
     for name in names:
-        if len(rows.get(name, ())) < len(header):
+        cells = rows.get(name, [])[: len(header)]
+        own = header.index(name)
+        words = (word for at, word in enumerate(cells) if at != own)
+        if len(cells) < len(header) or cells[own] != "X":
             raise ValueError(f"no whole row of {name}")
+        if wrong := [word for word in words if not LINK_CLASS.match(word)]:
+            raise ValueError(f"{quoted(wrong[0])} in the row of {name} is no class of a path")
     if listed and listed.keys() != set(range(len(names))):
         raise ValueError(f"{len(listed)} GPUs by name, {len(names)} in the matrix")
     gpus = [
@@ -89,7 +114,7 @@ def _report(
     links = []
     for (a, one), (b, other) in combinations(enumerate(names), 2):
         word = rows[one][header.index(other)]
-        if not LINK_CLASS.match(word) or rows[other][header.index(one)] != word:
+        if rows[other][header.index(one)] != word:
             raise ValueError(
                 f"{one} to {other} is {quoted(word)},"
                 f" {other} to {one} {quoted(rows[other][header.index(one)])}"
@@ -116,7 +141,7 @@ def _affinity(words: Sequence[str]) -> dict[str, Any]:
     if not words or not _CPUS.match(words[0]):
         return {}
     numa = words[1] if len(words) > 1 else ""
-    return {"cpus": words[0], **({"numa": int(numa)} if re.match(r"\d{1,3}\Z", numa) else {})}
+    return {"cpus": words[0], **({"numa": int(numa)} if re.match(r"[0-9]{1,3}\Z", numa) else {})}
 
 
 def _gbps(link_class: str, model: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,6 +81,24 @@ def test_a_matrix_gives_a_placement(store_path: Path, run_import: Call) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        TOPO.replace("\n", "\r\n"),
+        TOPO.replace("NIC0", "mlx5_0"),
+        TOPO + "GPU0 fell off the bus\n",
+        re.sub(r"\t+", "   ", TOPO),
+    ],
+)
+def test_other_forms_of_the_matrix(store_path: Path, run_import: Call, text: str) -> None:
+    done = run_import(text, "--node", "n1", "--new-nodes")
+    assert done.exit_code == 0, done.stderr
+    with open_store(store_path) as store:
+        profile = load_profile(store)
+    assert [link.link_class for link in profile.links["n1"]].count("NV12") == 2
+    assert (profile.gpus["n1", 3].numa, profile.gpus["n1", 3].cpus) == (1, "32-63")
+
+
 def test_links_have_the_bandwidth_of_their_generation(store_path: Path, run_import: Call) -> None:
     text = LISTED.replace("A100-PCIE-40GB", "B200") + TOPO
     assert run_import(text, "--node", "n1", "--new-nodes").exit_code == 0
@@ -129,8 +148,11 @@ def test_what_a_sweep_has_read_stays(store_path: Path, run_import: Call) -> None
     [
         (TOPO * 2, "2 matrices; write each run to a file of its own"),
         (TOPO.replace("GPU2\tNV12", "GPU2\tNV4"), "GPU0 to GPU2 is 'NV12', GPU2 to GPU0 'NV4'"),
-        (TOPO.replace("NV12", "NVX"), "GPU0 to GPU2 is 'NVX'"),
-        (TOPO.replace("GPU3\tSYS", "GPU5\tSYS"), "no whole row of GPU3"),
+        (TOPO.replace("NV12", "NVX"), "'NVX' in the row of GPU0 is no class of a path"),
+        (TOPO.replace("GPU3\tSYS", "GPU5\tSYS"), "row GPU5 has no column"),
+        (TOPO.replace("NIC0\tPIX", "GPU1\tPIX"), "row GPU1 occurs twice"),
+        (TOPO.replace("GPU3\tNIC0", "GPU3,\tNIC0"), "column 'GPU3,' is neither a GPU nor a NIC"),
+        (TOPO.replace("NV12\tSYS\t X ", "NV12\tSYS\tSYS"), "no whole row of GPU2"),
         (LISTED.split("\n")[0] + "\n" + TOPO, "1 GPUs by name, 4 in the matrix"),
         ("".join(f"{n}: {x}\n" for n in "ab" for x in TOPO.split("\n")), "output of 2 tasks"),
     ],
