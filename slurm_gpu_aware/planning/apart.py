@@ -51,8 +51,8 @@ def kept_apart(plan: Plan, queue: Sequence[Request], cluster: Cluster) -> Plan:
     return replace(plan, assignments=tuple(assignments))
 
 
-def guarded(plan: Plan, cluster: Cluster) -> dict[str, int]:
-    """Node -> GPUs of it, free or not, that the plan keeps for the first job that waits.
+def guarded(plan: Plan, cluster: Cluster) -> dict[str, tuple[int, int]]:
+    """Node -> GPUs of it that the plan keeps for the first job that waits, and the free ones.
 
     Without nodes on which a placed job is about to start: it needs what a reservation would take.
     """
@@ -63,11 +63,11 @@ def guarded(plan: Plan, cluster: Cluster) -> dict[str, int]:
         busy |= cluster.by_slurm.any(axis=1)
     for one in plan.assignments:
         busy[list(one.nodes)] = True
-    kept: dict[str, int] = {}
+    kept: dict[str, tuple[int, int]] = {}
     first = next((one for one in plan.waiting if one.reserved), None)
     for node, slots in () if first is None else first.reserved:
         if not busy[node]:
-            kept[cluster.nodes[node]] = len(slots)
+            kept[cluster.nodes[node]] = len(slots), int(cluster.free[node, list(slots)].sum())
     return kept
 
 

@@ -3,7 +3,8 @@
 A few kinds of jobs cannot wait at the gate (``passes_gate`` in gpu_aware_unsupported.lua). Slurm
 starts none of them at its submission while a job of higher priority waits, but soon after, as soon
 as GPUs are free. So while such a job is pending, a reservation holds the head's number of GPUs on
-each node, also those that running jobs still use, and as many cores.
+each node, also those that running jobs still use, and as many cores. Slurm 26.05 refuses to
+reserve GPUs that are in use: there only the free ones are held, from the next round on.
 
 - Before a job is placed on a node, its reservation goes.
 - Each ends with the gate's lease: a dead selector leaves none behind.
@@ -28,6 +29,7 @@ from slurm_gpu_aware.slurm.updates import NewReservation
 log = logging.getLogger(__name__)
 
 _MOST = 64  # nodes with a reservation; 5 ms each
+_BUSY = "Requested nodes are busy"
 _AGAIN_S = 10.0  # pause of a node for which Slurm refused a reservation, as of one that ends there
 
 
@@ -41,6 +43,8 @@ class HeadGuard:
     _held: dict[str, tuple[int, float]] = field(default_factory=dict)
     _refused: dict[str, float] = field(default_factory=dict)
     """Node -> when Slurm refused one, in seconds of the timer."""
+    _busy: set[str] = field(default_factory=set)
+    """Nodes of which Slurm reserves no GPUs that are in use."""
 
     def take_over(self, reservations: Iterable[SlurmReservation]) -> None:
         """Note those that Slurm has, also of an earlier selector."""
@@ -56,11 +60,15 @@ class HeadGuard:
             except SourceError as exc:
                 log.warning("reservation %s is not removed: %s", _name(node), exc)
 
-    def keep(self, wanted: Mapping[str, int], until_s: float) -> None:
-        """Hold the GPUs (node -> number) that a round keeps for the head, until a time.
+    def keep(self, kept: Mapping[str, tuple[int, int]], until_s: float) -> None:
+        """Hold the GPUs that a round keeps for the head, until a time.
 
-        ``until_s``: end of the gate's lease, Unix seconds.
+        ``kept``: node -> (their number, number of the free ones). ``until_s``: end of the gate's
+        lease, Unix seconds.
         """
+        self._busy &= kept.keys()
+        wanted = {node: number[node in self._busy] for node, number in kept.items()}
+        wanted = {node: gpus for node, gpus in wanted.items() if gpus}
         self.drop([node for node, (gpus, _) in self._held.items() if wanted.get(node) != gpus])
         now = self.timer()
         self._refused = {node: at for node, at in self._refused.items() if now - at < _AGAIN_S}
@@ -69,6 +77,9 @@ class HeadGuard:
             try:
                 self._hold(node, wanted[node], until_s)
             except SourceError as exc:
+                if _BUSY in str(exc) and node not in self._busy:
+                    self._busy.add(node)
+                    continue
                 self._refused[node] = now
                 log.info("GPUs of %s that the first job waits for are not guarded: %s", node, exc)
 
