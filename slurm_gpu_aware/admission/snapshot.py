@@ -184,8 +184,9 @@ def _epilogs(
 ) -> Iterator[RunningJob]:
     """Holders of the GPUs that only an epilog keeps: without one the next in line would have no
     reservation. They end now, so a job behind it must end at once, or use others."""
-    held = {gpu for job in running for gpu in job.each_gpu}
-    for i in (i for i, node in enumerate(nodes) if node.name in busy):
+    rows = [i for i, node in enumerate(nodes) if node.name in busy] if busy else []
+    held = {gpu for job in running for gpu in job.each_gpu} if rows else set()
+    for i in rows:
         slots = tuple(s for s in np.flatnonzero(used[i]).tolist() if (i, s) not in held)
         if slots:
             yield RunningJob(f"epilog on {nodes[i].name}", ((i, slots),), now)

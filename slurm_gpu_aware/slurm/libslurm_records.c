@@ -231,7 +231,7 @@ static void put_shares(aware_reply *out, const job_info_t *job)
 #define PARTITION_TOPOLOGY(partition) NULL
 #endif
 
-/* Before 25.11 the record of a job does not have the command line. */
+/* From 25.11 on a job's record has the command line, and the answer to a submission a step's id. */
 #if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(25, 11, 0)
 #define JOB_SUBMIT_LINE(job) ((job)->submit_line)
 #define SUBMITTED_ID(response) ((response)->step_id.job_id)

@@ -124,12 +124,12 @@ class Import:
     def _report(self, store: Store, report: ProbeReport) -> None:
         """Store the report of a probe, or the matrix of a node that no sweep has seen."""
         if report.backend != MATRIX:
-            return ingest_report(store, report)
+            ingest_report(store, report)
+            return
         if not self.new_gpus and report.node not in pci_addresses(store):
             raise StoreError(f"no sweep has seen {report.node}; give --new-nodes to add it")
         add_matrix(store, report, self.now if self.taken_at is None else self.taken_at)
         say(_NEW_NODE.format(node=report.node, last=len(report.gpus) - 1))
-        return None
 
     def _timings(self, rate: str | None) -> int:
         classes = self.config.site.classes

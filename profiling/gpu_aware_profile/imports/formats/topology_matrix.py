@@ -79,11 +79,11 @@ def _rows(text: str, header: Sequence[str]) -> dict[str, list[str]]:
     if len(header) > _MOST_COLUMNS:
         raise ValueError(f"{len(header)} columns, more than {_MOST_COLUMNS}")
     rows: dict[str, list[str]] = {}
-    for line in text.strip("\r\n").split("\n"):
-        words = re.split(r"\t+ *" if "\t" in line else r" +", line.strip())
-        if not line.strip():
+    for line in map(str.strip, text.strip("\r\n").split("\n")):
+        if not line:
             break
-        name, cells = words[0].strip(), [word.strip() for word in words[1:]]
+        words = re.split(r"\t+ *" if "\t" in line else r" +", line)
+        name, *cells = map(str.strip, words)
         if _GPU.match(name) and (name in rows or name not in header):
             raise ValueError(f"row {name} {'occurs twice' if name in rows else 'has no column'}")
         rows[name] = cells
@@ -146,7 +146,6 @@ def _affinity(words: Sequence[str]) -> dict[str, Any]:
 
 def _gbps(link_class: str, model: str) -> float:
     """Nominal bandwidth of a path in one direction."""
-    nominal = class_gbps(link_class)
-    links = direct_links(link_class)
     own = next((gbps for models, gbps in _NVLINK_GBPS if models.match(model)), None)
-    return links * own if links and own else nominal
+    links = direct_links(link_class)
+    return links * own if links and own else class_gbps(link_class)
