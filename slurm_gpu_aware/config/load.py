@@ -206,6 +206,7 @@ def _gate_and_times(config: Config) -> Rules:
     limits += ["selector.reuse_backoff_s", "setup.distribute_timeout_s", "setup.register_timeout_s"]
     for key in limits:
         yield attrgetter(key)(config) > 0, key, "must be more than 0"
+    yield 0 <= config.selector.ahead_s <= 300, "selector.ahead_s", "must be from 0 to 300"
 
 
 def _tune(tune: TuneConfig) -> Rules:

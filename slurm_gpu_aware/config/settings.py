@@ -177,6 +177,9 @@ class SelectorConfig:
     """Limit for one call to Slurm."""
     reuse_backoff_s: float = 60.0
     """A job that was parked again is not planned for this long; doubles up to 16 times."""
+    ahead_s: float = 20.0
+    """Where jobs run for less than this on average, the next ones are opened before GPUs are free;
+    0: never."""
 
 
 @dataclass(frozen=True)

@@ -226,6 +226,14 @@ def prepared_fields(
     return (*fields, ("AdminComment", comment)), extra is not None
 
 
+def clock_fields(gated: GatedJob, clock_mhz: int | None) -> Fields:
+    """Fields that set the clock of a job of which Slurm chooses the GPUs; none without a clock."""
+    if clock_mhz is None:
+        return ()
+    extra = extra_with_clock(gated.job.extra, clock_mhz)
+    return (("TresFreq", f"gpu:{clock_mhz}"), *((("Extra", extra),) if extra is not None else ()))
+
+
 def open_fields(job: GatedJob, now: float, then: JobPhase | None = None) -> Fields:
     """Fields of an update that let a job start: its user's licences, no pool, no begin time.
 

@@ -227,6 +227,12 @@ class Candidates:
             for job_id in _ids(record.job)
         )
 
+    def of_record(self, record: SlurmJob) -> list[Candidate | None]:
+        """The planned jobs of a parked record; None last if a limit or the like holds others."""
+        ids = _ids(record)
+        found: list[Candidate | None] = [self.to_plan[i] for i in ids if i in self.to_plan]
+        return found if len(found) == len(ids) > 0 else [*found, None]
+
     def in_task_order(self, plan: Plan) -> Plan:
         """The plan without tasks that an earlier unplaced task of their array blocks."""
         chosen = {assignment.job_id for assignment in plan.assignments}
@@ -245,7 +251,7 @@ class Candidates:
     ) -> tuple[list[Assignment], list[GatedJob]]:
         """(Assignments that can be placed now, jobs that Slurm must try first: see `TaskOrder`)."""
         chosen = {a.job_id: self.to_plan[a.job_id].gated for a in assignments}
-        untried = {job_id for job_id, gated in chosen.items() if self._is_untried(gated.job)}
+        untried = {job_id for job_id, gated in chosen.items() if self.is_untried(gated.job)}
         first: dict[int | None, float] = {}
         for job_id in untried:
             array = chosen[job_id].job.array_id
@@ -279,7 +285,7 @@ class Candidates:
             kept = self.kept.get(record, job_id)
         gated = record.task(job_id) if kept is None else kept.gated
         job = gated.job
-        reason = "Licenses" if self._is_untried(job) or gated.only_deferred else job.reason
+        reason = "Licenses" if self.is_untried(job) or gated.only_deferred else job.reason
         wait_s = self.backoff.wait_s(job_id, reason)
         if wait_s is not None:
             self.blocked += 1
@@ -347,7 +353,7 @@ class Candidates:
         asked = class_of(job, gated.original, self.context.config, self.context.classes)
         return Candidate(gated, request, unsplit, cpus, estimate, not_moved, asked)
 
-    def _is_untried(self, job: SlurmJob) -> bool:
+    def is_untried(self, job: SlurmJob) -> bool:
         """Whether Slurm must try a job before it is placed; in the pool it shows no own reason."""
         return self.pool.holds(job) or self.pool.awaits(job)
 

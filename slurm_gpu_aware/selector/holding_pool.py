@@ -19,7 +19,7 @@ from itertools import islice
 from slurm_gpu_aware.admission.snapshot import NODE_TAKEN
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import in_holding_pool
-from slurm_gpu_aware.gate.gated_job import GatedJob
+from slurm_gpu_aware.gate.gated_job import GatedJob, queue_order
 from slurm_gpu_aware.gate.holding_pool import (
     LAST_S,
     LICENCE,
@@ -236,6 +236,14 @@ class HoldingPool:
             except SourceError as exc:
                 self._used_at = now  # so that not every round tries it
                 log.info("holding pool %s stays: %s", self._name, exc)
+
+    def fill(
+        self, parked: Iterable[GatedJob], room: int, split: Set[int | None], gate_ends_s: float
+    ) -> int:
+        """Put the parked jobs that are `spare` in the pool; see `put`."""
+        queue = sorted(parked, key=lambda gated: queue_order(gated.job))
+        stay = [gated for gated in queue if not self.holds(gated.job)]
+        return self.put(spare(stay, room, split), gate_ends_s)
 
     def put(self, jobs: Iterable[SlurmJob], gate_ends_s: float) -> int:
         """Put parked jobs in the holding pool; returns how many are left to a later round.

@@ -25,6 +25,7 @@ from slurm_gpu_aware.gate.request_forms import (
     kept_tasks,
 )
 from slurm_gpu_aware.gate.restore import (
+    clock_fields,
     open_fields,
     prepared_fields,
     read_jobs,
@@ -153,7 +154,8 @@ class Placer:
         off = excluded(gated.original, [node_names[i] for i in assignment.kept_off])
         job = gated.job
         comment = marked(job.admin_comment or "", JobPhase.PREPARED, job.restarts, now, "by-Slurm")
-        fields = (*off, *kept_tasks(gated.original), ("AdminComment", comment))
+        clock = clock_fields(gated, assignment.clock_mhz)
+        fields = (*off, *clock, *kept_tasks(gated.original), ("AdminComment", comment))
         if gated.phase is JobPhase.PREPARED:  # an interrupted round has bound it
             names = {name for name, _ in fields}
             fields = (*(f for f in restored(gated) if f[0] not in names), *fields)

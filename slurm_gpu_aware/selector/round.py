@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from slurm_gpu_aware.admission.snapshot import Hold, is_usable
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.gate.gated_job import GatedJob, GatedJobs, queue_order
+from slurm_gpu_aware.gate.gated_job import GatedJob, GatedJobs
 from slurm_gpu_aware.gate.owner_change import is_changed
 from slurm_gpu_aware.gate.trial import is_trial
 from slurm_gpu_aware.model.profile import Profile
@@ -24,7 +24,7 @@ from slurm_gpu_aware.selector.due_dates import DueDates
 from slurm_gpu_aware.selector.ended_jobs import EndedJobs
 from slurm_gpu_aware.selector.estimates import Estimates
 from slurm_gpu_aware.selector.head_guard import HeadGuard, passes_gate
-from slurm_gpu_aware.selector.holding_pool import UNTRIED, HoldingPool, spare, stranded
+from slurm_gpu_aware.selector.holding_pool import UNTRIED, HoldingPool, stranded
 from slurm_gpu_aware.selector.interrupted import Interrupted
 from slurm_gpu_aware.selector.isolation import Isolation
 from slurm_gpu_aware.selector.job_comments import JobComments
@@ -44,6 +44,7 @@ from slurm_gpu_aware.selector.round_state import Outcome, View, is_full
 from slurm_gpu_aware.selector.site_power import SitePower, lowering_first
 from slurm_gpu_aware.selector.site_reader import SiteReader
 from slurm_gpu_aware.selector.start_monitor import StartMonitor
+from slurm_gpu_aware.selector.successors import Successors
 from slurm_gpu_aware.selector.turns import Turns
 from slurm_gpu_aware.selector.verdicts import Verdicts
 from slurm_gpu_aware.slurm.client import SlurmClient
@@ -97,6 +98,7 @@ class Rounds:
             wake=wake,
             clock=clock,
             on_move=lambda job_id: job_id in self.mover.under_way.jobs,
+            is_ahead=lambda job_id: job_id in self._successors.opened,
         )
         started = timer, clock, self.start_monitor.add
         self._placer = Placer(client, config.gate, self.tracker, *started)
@@ -112,6 +114,7 @@ class Rounds:
         self.estimates = Estimates(config)
         self._due = DueDates(config.due_dates, ledger, self.estimates, self.mover.under_way)
         self._turns = Turns(self._backoff, wake)
+        self._successors = Successors(self.start_monitor.recall, config.selector.ahead_s, timer)
         parts = self.policy, self.power, self.mover, self._postponements, self._due
         self._planner = RoundPlanner(*parts)
         self._promises, self._guard = Promises(), HeadGuard(client, config.gate.guard_head, timer)
@@ -206,6 +209,7 @@ class Rounds:
         with contained("job tracker"), self._ledger.later():  # one transaction
             self.tracker.observe(jobs, gated, now, unread)
             self._ended.note(everything, self.tracker.placed)
+        self._successors.observe(gated)
         with contained("moves under way"):
             gated = self.mover.under_way.settle(gated, now)
         return View(
@@ -240,9 +244,8 @@ class Rounds:
             kept = self.mover.under_way.kept(view.parked, view.now)
         with contained("classes"):
             self._classes.renew(view.gated)
-        classes = self._classes.history
         context = self._site.context(
-            view.jobs, waiting, view.reservations, victims, profile, kept, classes
+            view.jobs, waiting, view.reservations, victims, profile, kept, self._classes.history
         )
         with contained("estimates"):
             self.estimates.renew()
@@ -254,8 +257,7 @@ class Rounds:
         lost = frozenset(name for name, node in context.nodes.items() if not is_usable(node))
         self.start_monitor.watch(view.released, lost, grace_s=context.rules.grace_s)
         given = context, self._backoff, Licences(self._client), self._pool, self.estimates
-        known = self._turns.unplaceable
-        candidates = Candidates(*given, kept=self._kept, unplaceable=known)
+        candidates = Candidates(*given, kept=self._kept, unplaceable=self._turns.unplaceable)
         candidates.sort_out(view.parked, view.jobs)
         return candidates
 
@@ -282,6 +284,9 @@ class Rounds:
             )
         plan, for_good = self._turns.opened_for_good(plan, candidates)
         leave += for_good
+        with contained("jobs that are opened ahead"):
+            may = not (self.power.limited or self.mover.under_way.jobs)
+            plan = self._successors.extended(plan, candidates, view, self.policy.settings, may=may)
         self._tell_waiting(candidates, plan)
         if not (view.gate_held and self._gate_held(self._clock())):
             return  # the heartbeat says why
@@ -303,9 +308,9 @@ class Rounds:
             left, stays = self._leaver.leave(leave, view.now, view.split)
         for job_id, why in stays.items():
             candidates.waits(job_id, why)
-        chosen = {assignment.job_id for assignment in plan.assignments}
+        chosen = left | {assignment.job_id for assignment in plan.assignments}
         # Restore jobs that an interrupted round bound and this one neither places nor leaves.
-        stay = [job for job in view.parked if job.id not in chosen | left]
+        stay = [job for job in view.parked if job.id not in chosen]
         with contained("jobs of an interrupted round"):
             self._interrupted.restore(stay, view.now, view.split)
         assignments, untried = candidates.placeable(plan.assignments)
@@ -346,11 +351,12 @@ class Rounds:
             wanted = guarded(plan, context.cluster) if needed else {}
             self._guard.keep(wanted, self._gate_held_until())
         arrays = {candidates.to_plan[one.job_id].gated.job.array_id for one in plan.assignments}
+        split = view.split | arrays
+        room = self._config.gate.queue_tests // max(1, len(context.nodes))
         with contained("holding pool"):
-            split = view.split | arrays
-            outcome.unpooled = self._fill_pool(stay, split, len(context.nodes))
+            outcome.unpooled = self._pool.fill(stay, room, split, self._gate_held_until())
         with contained("comments of waiting jobs"):
-            self._comments.tell(stay, outcome.waiting, view.split | arrays)
+            self._comments.tell(stay, outcome.waiting, split)
 
     def _tell_waiting(self, candidates: Candidates, plan: Plan) -> None:
         """Add the jobs that wait for GPUs, with their reasons."""
@@ -367,12 +373,6 @@ class Rounds:
                 more |= self._postponements.times(entry)
             reason = "; ".join(filter(None, (entry.reason, broken.get(entry.job_id))))
             candidates.waits(entry.job_id, reason, entry.shadow_start_s, **more)
-
-    def _fill_pool(self, parked: Sequence[GatedJob], split: Set[int | None], nodes: int) -> int:
-        queue = sorted(parked, key=lambda gated: queue_order(gated.job))
-        stay = [gated for gated in queue if not self._pool.holds(gated.job)]
-        room = self._config.gate.queue_tests // max(1, nodes)
-        return self._pool.put(spare(stay, room, split), self._gate_held_until())
 
     def _gate_held(self, now: float) -> bool:
         # The lease is extended when at most a third of it is gone, so half of it is always left.

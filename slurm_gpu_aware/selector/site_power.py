@@ -106,6 +106,11 @@ class SitePower:
         self._known[decision.job_id] = _Known.of(decision.asked, decision.user)
         self._clocks.start(decision.job_id, decision.clock_mhz, decision.nodes)
 
+    @property
+    def limited(self) -> bool:
+        """Whether there is a limit."""
+        return self.limit.limit != OFF
+
     def looks(self) -> bool:
         """Whether a round is due for clocks, even if no job waits."""
         now = self._clock()

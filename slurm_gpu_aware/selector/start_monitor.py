@@ -36,6 +36,7 @@ _NO_ROOM = "no room is left on its nodes"
 _NO_ROOM_S = 6.0
 """A job that Slurm tries in vain for so long is placed elsewhere; an epilog takes less."""
 _REFUSED_S = 10.0  # pause after Slurm refused to close the gate of a job
+_RECALLED = "its turn is not next any more"
 _NEVER_THERE = "held by BadConstraints"  # Slurm finds that the job can never start on its nodes
 
 
@@ -53,6 +54,8 @@ class StartMonitor:
     clock: Callable[[], float] = time.time
     on_move: Callable[[str], bool] = lambda job_id: False
     """Whether the selector has requeued a job to move it."""
+    is_ahead: Callable[[str], bool] = lambda job_id: False
+    """Whether a job was opened ahead (`successors`): it may wait until a GPU becomes free."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _due: threading.Event = field(default_factory=threading.Event)
     _stopping: bool = False
@@ -65,6 +68,7 @@ class StartMonitor:
     _all_took_s: float = math.inf
     _held_at: float = -math.inf
     """When a rollout was last seen to keep all jobs from starting, Unix seconds."""
+    _recalled: frozenset[str] = frozenset()
     _refused: dict[str, float] = field(default_factory=dict)
     """Job with a gate that Slurm refused to close -> monotonic time of the next try."""
 
@@ -107,6 +111,15 @@ class StartMonitor:
         """Add jobs that were just released."""
         with self._lock:
             self._starting |= dict.fromkeys(job_ids, self._timer())
+
+    def recall(self, job_ids: frozenset[str]) -> None:
+        """Park jobs again that were opened ahead, unless they start first."""
+        with self._lock:
+            self._recalled = job_ids
+            turn = dict.fromkeys([*(i for i in self._starting if i in job_ids), *self._starting])
+            self._starting = {i: self._starting[i] for i in turn}
+        if job_ids:
+            self._due.set()
 
     @property
     def starting(self) -> list[str]:
@@ -198,6 +211,8 @@ class StartMonitor:
             return None
         if job.phase is JobPhase.REQUEUED:
             return "requeued"
+        if job.id in self._recalled:
+            return _RECALLED
         tracked = self.tracker.placed.get(job.id)
         if tracked is not None and tracked.released_s is not None:
             since = tracked.released_s
@@ -208,6 +223,8 @@ class StartMonitor:
         stale = _is_stale(job, tracked, open_s) or (job.job.tried_at_s or 0.0) <= self._held_at
         if job.job.reason not in _STARTING and not stale:
             return f"{HELD_BY}{job.job.reason}"
+        if self.is_ahead(job.id):
+            return None
         # Another job took the room on its nodes after the round had read them.
         preempts = tracked is not None and bool(tracked.victims)
         tried_in_vain = job.job.reason == "Resources" and _was_tried(job, tracked)
@@ -238,7 +255,7 @@ class StartMonitor:
         detail = {"why": why, "restarts": job.job.restarts}
         self.tracker.withdraw(job.id, detail, now)
         self.tracker.ledger.event(job.id, "parked", detail, now)
-        if why in ("requeued", "moved") or why.startswith("node "):
+        if why in ("requeued", "moved", _RECALLED) or why.startswith("node "):
             log.info("job %s parked again: %s", job.id, why)
             return
         blocked = why.startswith(HELD_BY) or why == _NO_ROOM

@@ -77,6 +77,8 @@ class Cluster:
     """GPU_AWARE_CLUSTER of docker/cluster."""
     CONTAINERS: tuple[str, ...] = ("ctl", *NODES)
     HOMES = "/shared/home"
+    gated = True
+    """Whether a selector closes the gate here: not on plain Slurm."""
 
     def __init__(self, project: str, suite: str = "trixie") -> None:
         self.project = project
@@ -109,8 +111,11 @@ class Cluster:
         return len(names.split()) == len(self.CONTAINERS)
 
     def mode(self, name: str) -> None:
-        """``plain``: no filter, hooks and selector; ``aware``: with us."""
+        """``plain``: no filter, hooks and selector; ``aware``: with us, once the gate is closed."""
         self.sh(self.controller, ["services", "mode", name])
+        self.gated = name == "aware"
+        if self.gated:
+            self.await_gate()
 
     @contextlib.contextmanager
     def plain(self) -> Iterator[None]:
@@ -374,6 +379,15 @@ class Cluster:
         """Until slurmctld answers; one that hangs is restarted by its supervisor meanwhile."""
         self.wait_until(self.answers, 90, "slurmctld answers")
 
+    def gate_closed(self) -> bool:
+        """Whether jobs wait for the selector: one that has just started tries a job first."""
+        shown = self.run(self.controller, ["scontrol", "-o", "show", "reservation", GATE]).stdout
+        return b"State=ACTIVE" in shown
+
+    def await_gate(self) -> None:
+        """Until the gate is closed; a job before that starts as on plain Slurm."""
+        self.wait_until(self.gate_closed, 120, "the gate is closed")
+
     def resume(self, states: Mapping[str, str]) -> None:
         """Resume those of the nodes that are out of service but answer; ``states`` by ``sinfo``."""
         for node, state in states.items():
@@ -425,7 +439,8 @@ class Cluster:
     def reset(self) -> None:
         """End all jobs and bring everything up again: services, containers, nodes.
 
-        Reservations other than the gate are deleted. Waits until all nodes are idle.
+        Reservations other than the gate are deleted. Waits until all nodes are idle and the gate
+        is closed, where it ever is.
         """
         for name in self.CONTAINERS:
             if (
@@ -458,6 +473,8 @@ class Cluster:
             return len(states) == len(NODES) == len(lines) - 1 and set(states.values()) == {"idle"}
 
         self.wait_until(idle, 90, lambda: f"all nodes idle, no jobs:\n{last}")
+        if self.gated:
+            self.await_gate()
 
     def logs(self, lines: int = 80) -> str:
         """Return the tail of every service's log."""

@@ -41,10 +41,7 @@ def gate_again(cluster: Cluster) -> Iterator[None]:
     """The next file finds a gate that the selector holds."""
     yield
     cluster.service_up("ctl", "selectd")
-    show = ["scontrol", "-o", "show", "reservation", GATE]
-    cluster.wait_until(
-        lambda: b"State=ACTIVE" in cluster.run("ctl", show).stdout, 30, "the selector's gate"
-    )
+    cluster.await_gate()
 
 
 @pytest.fixture(autouse=True)

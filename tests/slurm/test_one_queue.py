@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from test_way_of_a_job import GATE_LICENCE, let_go
 
 __all__ = ["limited"]
 
+AHEAD = "jobs end so quickly that it takes the next GPU that becomes free"
 LOWER = ["--nice=1000000", "-t", "60"]
 HET = (
     "#!/bin/bash\n#SBATCH --gres=gpu:1 -t 60\n#SBATCH hetjob\n#SBATCH --gres=gpu:1 -t 60\nsleep 1\n"
@@ -245,7 +247,7 @@ def delayed(
         for at in moments:
             if not one.start <= at < one.end:
                 continue
-            busy = [r for r in runs if r.start <= at < r.end]
+            busy = [r for r in runs if r.start <= at < r.end + slack_s]
             here = 4 - sum(r.gpus for r in busy if r.node == one.node)
             in_all = most - sum(r.gpus for r in busy)
             fits = min(here, in_all) < head.gpus <= min(here, in_all) + one.gpus
@@ -283,4 +285,22 @@ def check_mixed(cluster: Cluster, most: int) -> None:
         cluster.wait(job, "COMPLETED", 60 + 3 * count)
     runs = accounted(cluster, jobs)
     assert len(runs) == count
-    assert delayed(runs, most) == []
+    passed = delayed(runs, most)
+    told = [cluster.sh("ctl", ["gpu-aware", "explain", one, "--details"]) for one, _ in passed]
+    assert passed == [], (told, [str(run) for run in sorted(runs, key=lambda run: run.start)])
+
+
+def test_short_jobs_are_opened_ahead_and_pass_no_one(cluster: Cluster) -> None:
+    """Whole nodes of a higher priority come between them."""
+    low = [cluster.submit("alice", ["--gres=gpu:1", *LOWER], "sleep 2") for _ in range(56)]
+    high = []
+    for _ in range(3):
+        high.append(cluster.submit("bob", ["--gres=gpu:4", "-t", "5"], "sleep 2"))
+        time.sleep(3)
+    for job in (*low, *high):
+        cluster.wait(job, "COMPLETED", 180)
+    runs = accounted(cluster, {*low, *high})
+    assert len(runs) == len(low) + len(high)
+    assert delayed(runs) == [], story(cluster, high)
+    told = cluster.sh("ctl", f"grep -c 'turn: {AHEAD}' /var/log/cluster/selectd.log")
+    assert int(told) >= 8

@@ -30,18 +30,13 @@ def own_script(cluster: Cluster) -> Iterator[str]:
     write(cluster, text)
     cluster.sh("ctl", "gpu-aware release --all", check=False)
     cluster.kill("ctl", "selectd", "TERM")
-    cluster.wait_until(lambda: is_closed(cluster), 90, "the gate is closed")
+    cluster.wait_until(cluster.gate_closed, 90, "the gate is closed")
 
 
 def with_rule(text: str, *, before: str = "return slurm.SUCCESS") -> str:
     """The script with the site's rule before the last line of this beginning."""
     at = text.rindex(f"\n{before}")
     return text[:at] + RULE + text[at:]
-
-
-def is_closed(cluster: Cluster) -> bool:
-    shown = cluster.run("ctl", ["scontrol", "-o", "show", "reservation", GATE]).stdout
-    return b"State=ACTIVE" in shown
 
 
 def trials(cluster: Cluster) -> str:
@@ -69,7 +64,7 @@ def test_a_site_that_refuses_all_changes_keeps_the_gate_open_until_it_mends_that
     write(cluster, with_rule(own_script))
     cluster.service_up("ctl", "selectd")
     cluster.wait_until(lambda: "refused" in status(cluster), 60, "status says why it is open")
-    assert not is_closed(cluster)
+    assert not cluster.gate_closed()
     assert trials(cluster) == ""
     assert "slurm_job_modify" in status(cluster)
     job = cluster.submit("alice", ["--gres=gpu:1"])
@@ -78,28 +73,28 @@ def test_a_site_that_refuses_all_changes_keeps_the_gate_open_until_it_mends_that
     assert "changes of jobs" in doctor
     assert "modify_uid ==" in doctor.replace("\n", " ")
     write(cluster, own_script)
-    cluster.wait_until(lambda: is_closed(cluster), 270, "the gate closes without a restart")
+    cluster.wait_until(cluster.gate_closed, 270, "the gate closes without a restart")
     job = cluster.submit("alice", ["--gres=gpu:1"])
     cluster.wait(job, "COMPLETED", 60)
     assert "refused" not in status(cluster)
 
 
 def test_a_rule_that_comes_later_opens_the_gate(cluster: Cluster, own_script: str) -> None:
-    cluster.wait_until(lambda: is_closed(cluster), 60, "the gate is closed")
+    cluster.wait_until(cluster.gate_closed, 60, "the gate is closed")
     write(cluster, with_rule(own_script))
     jobs = [cluster.submit("alice", ["--gres=gpu:1"]) for _ in range(MOST + 1)]
     for job in jobs:
         cluster.wait(job, "COMPLETED", 150)
     cluster.wait_until(lambda: "refuse" in status(cluster), 60, "status says why it is open")
-    assert not is_closed(cluster)
+    assert not cluster.gate_closed()
 
 
 def test_a_rule_that_join_calls_keeps_no_job_waiting(cluster: Cluster, own_script: str) -> None:
     open_the_gate(cluster)
     write(cluster, with_rule(own_script, before="local loaded, gpu_aware"))
     cluster.service_up("ctl", "selectd")
-    cluster.wait_until(lambda: is_closed(cluster), 60, "the test job could be changed")
+    cluster.wait_until(cluster.gate_closed, 60, "the test job could be changed")
     job = cluster.submit("alice", ["--gres=gpu:1"])
     cluster.wait(job, "COMPLETED", 60)
-    assert is_closed(cluster)
+    assert cluster.gate_closed()
     assert "refused" not in status(cluster)

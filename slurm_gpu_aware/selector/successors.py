@@ -1,0 +1,182 @@
+"""Successors: the next jobs of the queue, whose gates open while every GPU is in use.
+
+A round sees a freed GPU up to a second late. Where jobs run for some seconds only, that is a good
+part of the machine. There the first jobs of the queue are opened ahead: Slurm starts each of them
+on the next GPU that becomes free, in its own order, and chooses that GPU. No job passes another
+one so:
+
+- Only jobs of one GPU are opened, and only without a gap from the front of the queue: none behind
+  the first job that needs more, that a limit holds, or that waits by its own choice.
+- As soon as such a job stands before one that was opened, that one is parked again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from slurm_gpu_aware.admission.left import part_of
+from slurm_gpu_aware.gate.gated_job import GatedJob, queue_order
+from slurm_gpu_aware.model.arrays import BoolArray
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.request import LeftToSlurm, Request
+from slurm_gpu_aware.planning.plan import Plan, PlanSettings
+from slurm_gpu_aware.planning.preempt import can_preempt
+from slurm_gpu_aware.selector.candidates import Candidate, Candidates
+from slurm_gpu_aware.selector.head_guard import passes_gate
+from slurm_gpu_aware.selector.round_state import View
+from slurm_gpu_aware.slurm.records import HOLDING
+
+_MOST = 32  # jobs that are open at a time
+_STUCK_S = 3.0  # opened jobs that leave GPUs free for so long need something else
+_LEEWAY = 4.0
+_PAUSE_S = 60.0  # then no job is opened for so long
+AHEAD = "jobs end so quickly that it takes the next GPU that becomes free"
+"""Why Slurm chooses its GPU."""
+
+
+@dataclass
+class Successors:
+    """The jobs that are opened ahead, and how quickly jobs end."""
+
+    recall: Callable[[frozenset[str]], object]
+    """Parks jobs again that were opened ahead."""
+    short_s: float
+    """Jobs that run for less on average are opened ahead: a start that is late by a second costs
+    them more than Slurm's choice of the GPU. 0: none is."""
+    timer: Callable[[], float] = time.monotonic
+    opened: set[str] = field(default_factory=set)
+    _running: frozenset[int] = frozenset()
+    """Numbers of the records that held GPUs when the last round read them."""
+    _ended: deque[tuple[float, int]] = field(default_factory=deque)
+    """(time of a round, jobs that had ended since the one before) of the last ``short_s``."""
+    _unused_since: float = math.inf
+    """When a round first saw free GPUs that opened jobs did not take."""
+    _not_before: float = -math.inf
+
+    def observe(self, gated: Iterable[GatedJob]) -> None:
+        """Count the jobs that ended; ``gated``: all jobs of ours, as a round read them."""
+        running = frozenset(one.job.raw_id for one in gated if one.job.state in HOLDING)
+        now = self.timer()
+        self._ended.append((now, len(self._running - running)))
+        while self._ended[0][0] < now - self.short_s:
+            self._ended.popleft()
+        self._running = running
+
+    @property
+    def wanted(self) -> int:
+        """How many jobs to open: as many as ended between two rounds; 0 where jobs run for long."""
+        counts = [count for _, count in self._ended]
+        # Those that are open stay so until jobs run for clearly longer.
+        enough = len(self._running) / (_LEEWAY if self.opened else 1.0)
+        return min(_MOST, max(counts)) if self.short_s and sum(counts) > enough else 0
+
+    def extended(
+        self, plan: Plan, candidates: Candidates, view: View, settings: PlanSettings, *, may: bool
+    ) -> Plan:
+        """The plan with the jobs that are opened ahead; recalls those whose turn is over.
+
+        ``may``: False if something that Slurm does not know forbids it, as a power limit.
+        """
+        pending = [one for one in view.released if one.id in self.opened]
+        known, self.opened = self.opened, {one.id for one in pending}
+        stuck = self._is_stuck(candidates, started=self.opened != known)
+        may = may and not stuck and not any(map(passes_gate, view.jobs))
+        wanted = self.wanted if may else 0
+        first, kept = list[Candidate](), set[str]()
+        if wanted:
+            queue = [*pending, *view.parked]
+            first, kept = self._first(wanted, queue, plan, candidates)
+        self.recall(frozenset(self.opened - kept))
+        candidates.to_plan |= {one.id: _left(one) for one in first}
+        self.opened |= {one.id for one in first}
+        waiting = tuple(one for one in plan.waiting if one.job_id not in self.opened)
+        ahead = [_anywhere(one.request, settings) for one in first]
+        return replace(plan, assignments=(*plan.assignments, *ahead), waiting=waiting)
+
+    def _is_stuck(self, candidates: Candidates, *, started: bool) -> bool:
+        """Whether opened jobs leave GPUs free, because they lack CPUs or something else.
+
+        ``started``: some of them have started since the last round.
+        """
+        now, unused = self.timer(), candidates.context.cluster.by_slurm
+        if started or not self.opened or unused is None or not unused.any():
+            self._unused_since = math.inf
+        else:
+            self._unused_since = min(self._unused_since, now)
+        if now - self._unused_since > _STUCK_S:
+            self._not_before = now + _PAUSE_S
+        return now < self._not_before
+
+    def _first(
+        self,
+        wanted: int,
+        queue: Sequence[GatedJob],
+        plan: Plan,
+        candidates: Candidates,
+    ) -> tuple[list[Candidate], set[str]]:
+        """(Jobs to open, opened ones that stay so), from the front of the queue without a gap."""
+        starts = {one.job_id for one in plan.assignments}
+        free = np.array(candidates.context.cluster.not_held.any(axis=1), dtype=np.bool_)
+        for one in plan.assignments:
+            free[list(one.nodes)] = False
+        never = {one.job_id for one in plan.waiting if one.postponement or one.infeasible}
+        first: list[Candidate] = []
+        kept: set[str] = set()
+        for gated in sorted(queue, key=lambda one: queue_order(one.job)):
+            if gated.id in self.opened:
+                kept.add(gated.id)
+                continue
+            for candidate in candidates.of_record(gated.job):
+                if candidate is not None and candidate.id in starts:
+                    continue
+                if candidate is None or candidate.id in never:
+                    return first, kept
+                if not _is_simple(candidate, candidates):
+                    return first, kept
+                if not self.opened and _may_use(candidate.request, free):
+                    return first, kept  # GPUs are free, so it lacks something else
+                if len(first) + len(kept) >= wanted:
+                    break
+                first.append(candidate)
+            if len(kept) >= _MOST:
+                break
+        return first, kept
+
+
+def _left(one: Candidate) -> Candidate:
+    """The candidate as a job of which Slurm chooses the GPU."""
+    left = one.request.left or LeftToSlurm(AHEAD, (part_of(one.gated.job),))
+    return replace(one, request=replace(one.request, left=left))
+
+
+def _anywhere(request: Request, settings: PlanSettings) -> Assignment:
+    why = {"class": request.app_class, "summary": f"Slurm chooses its GPU: {AHEAD}"}
+    clock = None if request.left is not None else settings.clock_mhz(request)
+    found = Assignment(request.job_id, (), (), "slurm", 1.0, "node", 1.0, exact=False, why=why)
+    return replace(found, clock_mhz=clock)
+
+
+def _may_use(request: Request, nodes: BoolArray) -> bool:
+    """Whether it may use any of (N,) nodes."""
+    return bool((nodes if request.eligible is None else nodes & request.eligible).any())
+
+
+def _is_simple(one: Candidate, candidates: Candidates) -> bool:
+    """Whether the job starts on any GPU of its nodes that becomes free, and Slurm knows it all."""
+    request, job = one.request, one.gated.job
+    return (
+        request.gpus == 1
+        and request.min_nodes == 1
+        and len(job.partitions) == 1
+        and not (request.shards or request.sizes or request.due or request.whole_node)
+        and not (request.left is not None and (request.left.fixed or request.left.again))
+        and not candidates.is_untried(job)
+        and not candidates.backoff.knows(one.id)
+        and not can_preempt(request, candidates.context.cluster.running)
+    )

@@ -1,0 +1,179 @@
+"""Jobs that are opened ahead while every GPU is in use and jobs end quickly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rounds_bench import RoundsBench
+from slurm_folder import SlurmFolder, parked
+
+from slurm_gpu_aware.config.settings import ClassConfig, Config, SelectorConfig
+
+SLOTS = range(4)
+
+
+def short(job_id: str, slot: int, **fields: Any) -> dict[str, Any]:
+    """A running job of one GPU of n1."""
+    usual = {"state": "RUNNING", "nodes": "n1", "slots": [slot], "licenses": ""}
+    times = {"start_time": 1_789_999_990, "end_time": 1_790_000_290}
+    return one_gpu(job_id, **{**usual, **times, **fields})
+
+
+def one_gpu(job_id: str, **fields: Any) -> dict[str, Any]:
+    usual = {
+        "admin_comment": "gpuaware/1;tn=gres/gpu:1;mc=1",
+        "tres_per_node": "gres/gpu:1",
+        "tres_req_str": "cpu=1,mem=500M,node=1,billing=1,gres/gpu=1",
+        "priority": 1000 - int(job_id),
+        "stuck": True,
+    }
+    return parked(job_id, **{**usual, **fields})
+
+
+def whole(job_id: str, **fields: Any) -> dict[str, Any]:
+    usual = {
+        "admin_comment": "gpuaware/1;tn=gres/gpu:4;mc=1",
+        "tres_per_node": "gres/gpu:4",
+        "tres_req_str": "cpu=1,mem=500M,node=1,billing=1,gres/gpu=4",
+    }
+    return one_gpu(job_id, **{**usual, **fields})
+
+
+def quick(
+    slurm: SlurmFolder, *waiting: dict[str, Any], ended: int = 5, config: Config | None = None
+) -> RoundsBench:
+    """Rounds of a full node, of which the last one has seen ``ended`` jobs end at once."""
+    old = [short(str(100 + slot), slot) for slot in SLOTS]
+    gone = [short(str(200 + n), 0, state="SUSPENDED") for n in range(max(0, ended - 4))]
+    slurm.write([*old, *gone, *waiting], ["n1"])
+    bench = RoundsBench(slurm, config)
+    bench.rounds.run()
+    new = [short(str(300 + slot), slot) for slot in SLOTS]
+    slurm.write([*(new if ended else old), *waiting], ["n1"])
+    bench.steady += 1.0
+    return bench
+
+
+def opened(slurm: SlurmFolder) -> set[str]:
+    return {i for i, job in slurm.jobs.items() if job["state"] == "PENDING" and not job["licenses"]}
+
+
+def test_the_next_ones_are_opened_and_no_more(slurm: SlurmFolder) -> None:
+    bench = quick(slurm, *(one_gpu(str(n)) for n in range(10, 19)))
+    bench.rounds.run()
+    assert opened(slurm) == {"10", "11", "12", "13", "14"}
+    assert all(not slurm.jobs[i]["req_nodes"] for i in opened(slurm))
+    bench.steady += 1.0
+    bench.rounds.run()
+    assert opened(slurm) == {"10", "11", "12", "13", "14"}
+
+
+def test_none_is_opened_where_jobs_run_for_long(slurm: SlurmFolder) -> None:
+    bench = quick(slurm, *(one_gpu(str(n)) for n in range(10, 19)), ended=0)
+    bench.rounds.run()
+    assert opened(slurm) == set()
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        whole("10"),
+        one_gpu("10", reason="AssocGrpGRES"),
+        one_gpu("10", reason="Dependency"),
+        one_gpu("10", partition="gpu,other"),
+        one_gpu("10", num_cpus=1000, tres_req_str="cpu=1000,mem=500M,node=1,gres/gpu=1"),
+    ],
+    ids=["wide", "limited", "dependent", "two partitions", "impossible"],
+)
+def test_none_passes_a_job_that_waits_for_more(slurm: SlurmFolder, first: dict[str, Any]) -> None:
+    bench = quick(slurm, first, one_gpu("11"), one_gpu("12"))
+    bench.rounds.run()
+    assert opened(slurm) == set()
+
+
+def test_those_before_it_are_opened(slurm: SlurmFolder) -> None:
+    bench = quick(slurm, one_gpu("10"), whole("11"), one_gpu("12"))
+    bench.rounds.run()
+    assert opened(slurm) == {"10"}
+
+
+def test_they_are_parked_again_behind_one_that_comes_first(slurm: SlurmFolder) -> None:
+    bench = quick(slurm, *(one_gpu(str(n)) for n in range(10, 14)))
+    bench.rounds.run()
+    assert opened(slurm) == {"10", "11", "12", "13"}
+    slurm.write([*slurm.jobs.values(), whole("12000", priority=990)], ["n1"])
+    bench.rounds.run()
+    assert bench.rounds.start_monitor.poll() == 3
+    assert opened(slurm) == {"10"}
+    assert [slurm.jobs[i]["licenses"] for i in ("11", "12", "13")] == ["gpuaware:1"] * 3
+    assert not bench.rounds.start_monitor.backoff.knows("11")
+
+
+def test_they_wait_as_long_as_the_gpus_are_in_use(slurm: SlurmFolder) -> None:
+    """A placed job that does not start is parked again after some seconds, and held back."""
+    bench = quick(slurm, one_gpu("10"))
+    bench.rounds.run()
+    slurm.change("10", reason="Resources", last_sched_eval=int(bench.wall) + 7)
+    for _ in range(9):
+        bench.steady += 2.0
+        bench.wall += 2.0
+        bench.rounds.run()
+        assert bench.rounds.start_monitor.poll() == 0
+    assert opened(slurm) == {"10"}
+    bench.steady += 5.0  # no job has ended for 20 s
+    bench.rounds.run()
+    bench.rounds.start_monitor.poll()
+    assert opened(slurm) == set()
+
+
+def test_they_are_recalled_if_they_leave_a_gpu_free(slurm: SlurmFolder) -> None:
+    bench = quick(slurm, one_gpu("10"))
+    bench.rounds.run()
+    assert opened(slurm) == {"10"}
+    slurm.write([short("301", 1), slurm.jobs["10"], short("302", 2)], ["n1"])
+    for _ in range(3):
+        bench.steady += 2.0
+        bench.rounds.run()
+        bench.rounds.start_monitor.poll()
+    assert slurm.jobs["10"]["licenses"] == "gpuaware:1"
+    bench.rounds.run()
+    assert slurm.jobs["10"]["req_nodes"] == "n1"
+
+
+def test_they_run_at_the_clock_of_their_class(slurm: SlurmFolder) -> None:
+    config = replace(Config(), classes={"A": ClassConfig(clock_mhz=1005)})
+    job = one_gpu("10", comment="class=A", extra="mine")
+    bench = quick(slurm, job, whole("11"), config=config)
+    bench.rounds.run()
+    asked = slurm.jobs["10"]
+    assert (asked["licenses"], asked["tres_freq"], asked["extra"]) == (
+        "",
+        "gpu:1005",
+        "mine,freq=1005",
+    )
+    slurm.write([*slurm.jobs.values(), whole("9", priority=2000)], ["n1"])
+    bench.rounds.run()
+    bench.rounds.start_monitor.poll()
+    asked = slurm.jobs["10"]
+    assert (asked["licenses"], asked["tres_freq"], asked["extra"]) == ("gpuaware:1", "", "mine")
+
+
+def test_tasks_of_an_array_are_opened_in_their_order(slurm: SlurmFolder) -> None:
+    tasks = {"array_job_id": 10, "array_task_str": "0-8", "array_max_tasks": 0}
+    bench = quick(slurm, one_gpu("10", **tasks), one_gpu("11"))
+    assert sorted(bench.rounds.run().placed) == [f"10_{task}" for task in range(5)]
+
+
+def test_a_throttled_array_keeps_its_place(slurm: SlurmFolder) -> None:
+    """A job's end lets its next task start, which a job behind it must not pass."""
+    tasks = {"array_job_id": 10, "array_task_str": "0-8", "array_max_tasks": 2}
+    bench = quick(slurm, one_gpu("10", **tasks), one_gpu("11"))
+    assert sorted(bench.rounds.run().placed) == ["10_0", "10_1"]
+
+
+def test_a_site_may_forbid_it(slurm: SlurmFolder) -> None:
+    config = replace(Config(), selector=SelectorConfig(ahead_s=0.0))
+    bench = quick(slurm, one_gpu("10"), config=config)
+    assert bench.rounds.run().placed == []
