@@ -88,7 +88,7 @@ def test_whatever_slurm_places_waits_for_its_turn(
         if node == NODES[0]:
             cluster.wait(high[0], {"RUNNING", "COMPLETED"})
     for job in (*high, *low, het):
-        cluster.wait(job, "COMPLETED", 120)
+        cluster.wait(job, "COMPLETED", 300)  # a start that fails is tried again after 60 s
     for process in waiting:
         cluster.finish(process, 60)
         assert process.returncode == 0
