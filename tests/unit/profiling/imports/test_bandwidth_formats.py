@@ -464,7 +464,7 @@ def test_new_nodes_take_the_devices_of_the_file(store_path: Path, run_import: Ca
     assert "sweep n9 first, import what 'gpu-aware-profile node --json' prints" in done.stderr
     done = run_import("-", "--new-nodes", text=nvbandwidth_text("n9"))
     assert done.exit_code == 0, done.stderr
-    assert "n9 is new: its GPUs 0 to 2 are those of the file" in done.stderr
+    assert "until a sweep, GPUs 0 to 2 of n9 are those of the file" in done.stderr
     more = nccl(gpus=(("n9", "0000:02:00"), ("n9", "0000:00:00")))
     assert run_import("-", text=more).exit_code == 0
     other = nccl(gpus=(("n9", "0000:02:00"), ("n9", "0000:07:00")))
