@@ -1,9 +1,12 @@
-"""What the product name of a GPU says: its model, and the board among those of the model."""
+"""What the product name of a GPU says: its model, its NVLinks, and the board of the model."""
 
 from __future__ import annotations
 
 import re
 
+NVLINK_GBPS = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0, 6: 100.0}
+"""Generation of NVLink -> GB/s of one link in one direction."""
+_NVLINK_5 = re.compile("g?b[123]00")
 _VENDOR_WORDS = {"nvidia", "tesla", "quadro", "geforce", "graphics", "device", "gpu"}
 _VENDOR_WORDS |= {"hgx", "dgx", "grid"}
 _SERIES_WORDS = {"rtx", "gtx", "titan", "pro"}
@@ -25,8 +28,14 @@ def model_word(name: str) -> str | None:
     return "".join(words[:end] + variants) or None
 
 
+def nvlink_gbps(model: str | None) -> float:
+    """GB/s of one NVLink of a model in one direction; of an unknown one that of NVLink 2 to 4."""
+    newest = 5 if _NVLINK_5.match(model or "") else 4
+    return NVLINK_GBPS[1 if model == "p100" else newest]
+
+
 _BOARD = re.compile(
-    r"pcie|(?P<sxm>sxm)\d?|nvl|fhhl|lc|sff|hbm\w{1,3}|server|workstation|(?P<size>\d{1,4})gi?b?"
+    r"pcie|(?P<sxm>sxm)\d?|nvl|fhhl|lc|sff|hbm\w{1,3}|3e|server|workstation|(?P<size>\d{1,4})gi?b?"
 )
 
 

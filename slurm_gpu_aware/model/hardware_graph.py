@@ -16,14 +16,16 @@ from itertools import combinations
 
 import numpy as np
 
+from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.model.arrays import FloatArray
+from slurm_gpu_aware.model.gpu_names import NVLINK_GBPS
 
 PCIE_GBPS = 12.0
 """PCIe gen3 x16 (MAPA, table 1)."""
 
-# One direct link in one direction. NVLink 2 to 4; NVLink 1 has 20. xGMI (Infinity Fabric) of MI200:
-# 16 lanes of 25 GT/s (AMD, "MI250 microarchitecture"); MI100 (23 GT/s) has 46, MI300 (32 GT/s) 64.
-_DIRECT_GBPS = {"NV": 25.0, "XGMI": 50.0}
+# One direct link in one direction. xGMI (Infinity Fabric) of MI200: 16 lanes of 25 GT/s (AMD,
+# "MI250 microarchitecture"); MI100 (23 GT/s) has 46, MI300 (32 GT/s) 64.
+_DIRECT_GBPS = {"NV": NVLINK_GBPS[4], "XGMI": 50.0}
 # nvidia-smi's words from near to far. MAPA has a single PCIe class of 12 GB/s; these steps keep
 # near pairs ahead of far ones if only the words are known.
 _HOST_GBPS = {"PIX": PCIE_GBPS, "PXB": 11.0, "PHB": 10.0, "NODE": 9.0, "SYS": 8.0}
@@ -53,7 +55,7 @@ def _parsed(link_class: str) -> re.Match[str]:
     match = LINK_CLASS.match(link_class)
     if match is None:
         known = ", ".join([*(f"{kind}1..{kind}99" for kind in _DIRECT_GBPS), *_HOST_GBPS])
-        raise ValueError(f"unknown link class {link_class!r}; known: {known}")
+        raise ValueError(f"unknown link class {quoted(link_class)}; known: {known}")
     return match
 
 

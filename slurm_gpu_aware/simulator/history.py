@@ -44,7 +44,7 @@ LIMITS = (
 KNOWLEDGE: Mapping[str, str] = {
     "exact": "ran on GPUs whose indices were recorded",
     "expected": "ran on known nodes, on GPUs that were not recorded",
-    "unknown": "ran on nodes that this cluster does not have",
+    "unknown": "ran on nodes that the record does not name or this cluster does not have",
 }
 """How well the slowdown of a recorded job is known -> the jobs of this kind."""
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import fields
 
+from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.profile import GpuRecord
 from slurm_gpu_aware.store.database import Store
@@ -44,15 +45,18 @@ def add_matrix(store: Store, matrix: ProbeReport, taken_at: float) -> None:
     """Add the GPUs and links of a node that no probe has read, at Unix time ``taken_at``.
 
     GPUs that were imported before get their names. Raises StoreError if a probe has read the node,
-    or if it is known with another number of GPUs.
+    or if it is known with other GPUs.
     """
     node, known = matrix.node, _uuids(store, matrix.node)
     if node in seen_gpus(store):
         raise StoreError(f"a sweep has read {node} and its links; there is nothing to import")
-    if known and known.keys() != matrix.gpus.keys():
+    now = {slot: gpu.uuid for slot, gpu in matrix.gpus.items()}
+    pairs = [(known[slot], now[slot]) for slot in known.keys() & now]
+    same = sum(None in pair or pair[0] == pair[1] for pair in pairs)
+    if known and not len(known) == len(now) == same:
         raise StoreError(
-            f"{node} is known with {len(known)} GPUs, the matrix has {len(matrix.gpus)};"
-            f" 'gpu-aware-profile forget {node}' if that is right"
+            f"{node} is known with {len(known)} GPUs, the matrix has {len(now)}, {same} of them"
+            f" the same; 'gpu-aware-profile forget {node}' if that is right"
         )
     put_node(store, node, taken_at)
     store.executemany(
@@ -66,6 +70,21 @@ def add_matrix(store: Store, matrix: ProbeReport, taken_at: float) -> None:
         ],
     )
     _put_links(store, matrix)
+
+
+def check_uuids(store: Store, node: str) -> None:
+    """Raise StoreError if a GPU of the node has the UUID of another GPU of the store."""
+    for row in store.query(
+        "SELECT uuid, a.slot, b.node AS other, b.slot AS place FROM gpus AS a"
+        " JOIN gpus AS b USING (uuid) WHERE a.node = ?1 AND (b.node != ?1 OR b.slot > a.slot)",
+        (node,),
+    ):
+        other = row["other"]
+        cure = f"; 'gpu-aware-profile forget {other}' if it has moved" if other != node else ""
+        raise StoreError(
+            f"{quoted(row['uuid'])} is GPU {row['slot']} of {node} and GPU {row['place']} of"
+            f" {other}, but a UUID belongs to one GPU{cure}"
+        )
 
 
 def _put_node(store: Store, probe: ProbeReport) -> None:

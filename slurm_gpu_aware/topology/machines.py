@@ -14,17 +14,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from itertools import combinations
 
+from slurm_gpu_aware.model.gpu_names import NVLINK_GBPS
 from slurm_gpu_aware.model.hardware_graph import PCIE_GBPS, HardwareGraph, class_gbps, uniform_graph
 from slurm_gpu_aware.model.profile import Link
 
 _Pairs = Collection[tuple[int, int]]
+_NVLINK = NVLINK_GBPS[4]
 
 
 def _linked(
     n: int,
     per_socket: int,
     *linked: tuple[int, _Pairs],
-    per_link: float = 25.0,
+    per_link: float = _NVLINK,
     kind: str = "NV",
 ) -> HardwareGraph:
     """Machine with these (direct links, pairs); all other pairs have a host path (``SYS``)."""
@@ -42,14 +44,14 @@ _CUBE_MESH_DOUBLE = [(0, 3), (2, 3), (1, 2), (1, 5), (5, 6), (6, 7), (4, 7), (0,
 
 
 def _dgx1_p100() -> HardwareGraph:
-    return _linked(8, 4, (1, _CUBE_MESH), per_link=20.0)
+    return _linked(8, 4, (1, _CUBE_MESH), per_link=NVLINK_GBPS[1])
 
 
 def _dgx1_v100() -> HardwareGraph:
     return _linked(8, 4, (1, _CUBE_MESH), (2, _CUBE_MESH_DOUBLE))
 
 
-def _switched(n: int, per_socket: int, links: int, per_link: float = 25.0) -> HardwareGraph:
+def _switched(n: int, per_socket: int, links: int, per_link: float = _NVLINK) -> HardwareGraph:
     """NVSwitch crossbar: the bandwidth of an edge is one GPU's limit, shared by its peers."""
     return _linked(n, per_socket, (links, [*combinations(range(n), 2)]), per_link=per_link)
 
@@ -63,7 +65,7 @@ def _pcie(per_socket: int, gbps: float, per_switch: int = 1, bridge: int = 0) ->
 
     def link(a: int, b: int) -> Link:
         if bridge and a // 2 == b // 2:
-            return Link(a, b, f"NV{bridge}", bridge * 25.0)
+            return Link(a, b, f"NV{bridge}", bridge * _NVLINK)
         near = "PIX" if a // per_switch == b // per_switch else "NODE"
         word = near if a // per_socket == b // per_socket else "SYS"
         return Link(a, b, word, class_gbps(word) * gbps / PCIE_GBPS)
@@ -73,7 +75,7 @@ def _pcie(per_socket: int, gbps: float, per_switch: int = 1, bridge: int = 0) ->
     return HardwareGraph.from_links(links, n=n, groups=[i // per_socket for i in range(n)])
 
 
-def _power_node(per_socket: int, links: int, per_link: float = 25.0) -> HardwareGraph:
+def _power_node(per_socket: int, links: int, per_link: float = _NVLINK) -> HardwareGraph:
     """IBM Power: NVLinks join the GPUs of a socket, the host joins sockets."""
     n = 2 * per_socket
     pairs = [(a, b) for a, b in combinations(range(n), 2) if a // per_socket == b // per_socket]
@@ -121,19 +123,19 @@ _MACHINES: Mapping[str, Callable[[], HardwareGraph]] = {
     "dgx-h100": lambda: _switched(8, 4, 18),
     "dgx-h200": lambda: _switched(8, 4, 18),
     # NVLink 5 (NVIDIA, DGX B200 and B300 User Guides): 18 links, 1.8 TB/s of a GPU both ways.
-    "dgx-b200": lambda: _switched(8, 4, 18, 50.0),
-    "dgx-b300": lambda: _switched(8, 4, 18, 50.0),
+    "dgx-b200": lambda: _switched(8, 4, 18, NVLINK_GBPS[5]),
+    "dgx-b300": lambda: _switched(8, 4, 18, NVLINK_GBPS[5]),
     # A Slurm node is one compute tray of the rack: 2 Grace CPUs, 4 GPUs (NVIDIA, DGX GB Rack Scale
     # Systems User Guide, hardware).
-    "gb200-nvl72": lambda: _switched(4, 2, 18, 50.0),
-    "gb300-nvl72": lambda: _switched(4, 2, 18, 50.0),
+    "gb200-nvl72": lambda: _switched(4, 2, 18, NVLINK_GBPS[5]),
+    "gb300-nvl72": lambda: _switched(4, 2, 18, NVLINK_GBPS[5]),
     "hgx-a100-4": lambda: uniform_graph(4, "NV4", 100.0),
     # Bridges of 600 GB/s both ways over pairs (NVIDIA, H100 NVL product brief).
     "h100-nvl-8": lambda: _pcie(4, 63.0, bridge=12),
     "hpe-ex235a-mi250x": _mi250x,
     "ibm-ac922-4xv100": lambda: _power_node(2, 3),
     "ibm-ac922-6xv100": lambda: _power_node(3, 2),
-    "ibm-minsky-4xp100": lambda: _power_node(2, 2, 20.0),
+    "ibm-minsky-4xp100": lambda: _power_node(2, 2, NVLINK_GBPS[1]),
     "mapa-dgx-p": _dgx1_p100,
     "mapa-dgx-v": _dgx1_v100,
     "mapa-summit": lambda: _power_node(3, 2),

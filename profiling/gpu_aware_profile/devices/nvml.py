@@ -22,7 +22,7 @@ from gpu_aware_profile.devices.driver import (
     in_time,
 )
 from slurm_gpu_aware.errors import not_installed
-from slurm_gpu_aware.model.gpu_names import model_word
+from slurm_gpu_aware.model.gpu_names import NVLINK_GBPS, model_word
 
 _NOT_SUPPORTED = frozenset({3, 13, 26})
 """NOT_SUPPORTED, FUNCTION_NOT_FOUND of an older driver, DEPRECATED of a newer one."""
@@ -41,8 +41,6 @@ _MASK_WORDS = 64
 """CPU masks of 4096 CPUs, in words of 64 bits."""
 _LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 """nvmlGpuTopologyLevel_t in nvidia-smi's words (``nvidia-smi topo -m``); 0: one board."""
-_NVLINK_GBPS = {1: 20.0, 7: 50.0, 8: 100.0}
-"""nvmlNvlinkVersion_t -> GB/s of one link in one direction; NVLink 2 to 4 (2..6): 25."""
 _NVLINK_VERSIONS = ("1.0", "2.0", "2.2", "3.0", "3.1", "4.0", "5.0", "6.0")
 """Words of nvmlNvlinkVersion_t from 1 on."""
 _PCIE_GBPS_PER_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
@@ -340,8 +338,8 @@ class NvmlDevice:
             remote = _pci(self.call("nvmlDeviceGetNvLinkRemotePciInfo", link)) if to_gpu else None
             version = int(self.maybe("nvmlDeviceGetNvLinkVersion", link) or 0)
             word = dict(enumerate(_NVLINK_VERSIONS, 1)).get(version)
-            gbps = _NVLINK_GBPS.get(version, 25.0)
-            links.append(PeerLink("NV", remote, gbps, word))
+            generation = int(word[0]) if word else 4
+            links.append(PeerLink("NV", remote, NVLINK_GBPS[generation], word))
         return links
 
 

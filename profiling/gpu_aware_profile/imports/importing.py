@@ -29,7 +29,7 @@ from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.model.penalties import LevelPenalties, LevelTime, level_ratios
 from slurm_gpu_aware.model.profile import gpu_names
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.ingest import add_matrix, ingest_report
+from slurm_gpu_aware.store.ingest import add_matrix, check_uuids, ingest_report
 from slurm_gpu_aware.store.interconnect import put_bandwidths, put_collectives
 from slurm_gpu_aware.store.measurements import (
     Run,
@@ -55,10 +55,6 @@ BAD_SHOWN = 20
 """Number of bad rows of a file that are reported singly; the others are counted."""
 FAR_LEVEL = 50.0
 """A level whose time differs from that of the innermost one by this factor is an outlier."""
-_NEW_NODE = (
-    "note: {node} is new: its GPUs 0 to {last} are those of the file in the order of their PCI"
-    " addresses, until a sweep has seen them"
-)
 _REFUSED = "Nothing was imported; correct the file, or give --accept-outliers if it is as measured"
 
 
@@ -115,6 +111,8 @@ class Import:
             before = stored_outliers(store)
             for report in reports:
                 self._report(store, report)
+            for report in reports:
+                check_uuids(store, report.node)
             new = new_outliers(before, stored_outliers(store))
             self._refuse_far(outlier_sentences(new, TIME_UNITS))
             recompute_scores(store, self.config.site.classes)
@@ -129,7 +127,7 @@ class Import:
         if not self.new_gpus and report.node not in pci_addresses(store):
             raise StoreError(f"no sweep has seen {report.node}; give --new-nodes to add it")
         add_matrix(store, report, self.now if self.taken_at is None else self.taken_at)
-        say(_NEW_NODE.format(node=report.node, last=len(report.gpus) - 1))
+        say(_as_counted(report.node, len(report.gpus)))
 
     def _timings(self, rate: str | None) -> int:
         classes = self.config.site.classes
@@ -199,7 +197,7 @@ class Import:
         at = self.now if self.taken_at is None else self.taken_at
         added = add_nodes(store, [f.table for f in self.files], at) if self.new_gpus else {}
         for node, count in added.items():
-            say(_NEW_NODE.format(node=node, last=count - 1))
+            say(_as_counted(node, count))
         return known_gpus(store, new=False)
 
     def _samples(self) -> int:
@@ -247,6 +245,11 @@ class Import:
         if not good and not any(file.left_out for file in self.files):
             raise StoreError(f"{self.files[0].table.name}: no row to import")
         return good, count
+
+
+def _as_counted(node: str, count: int) -> str:
+    gpus = f"GPUs 0 to {count - 1} of {node} are those" if count > 1 else f"GPU 0 of {node} is that"
+    return f"note: until a sweep, {gpus} of the file in the order of the PCI addresses"
 
 
 def _report_bad(name: str, bad: Sequence[BadRow]) -> None:

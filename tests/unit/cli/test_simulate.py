@@ -384,7 +384,7 @@ def test_runs_are_compared_over_the_jobs_that_ended_in_all_of_them(tmp_path):
     assert output["input"]["recorded"] == {"unknown": 2}
     done = run(*args)
     assert "times are those of the 1 job that ended in every run" in done.stdout
-    assert "2 ran on nodes that this cluster does not have" in done.stderr
+    assert "2 ran on nodes that the record does not name or this cluster" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from slurm_gpu_aware.variability.scores import scores_of_gpus
         (("NVIDIA H100 80GB HBM3",), "80gb hbm3"),
         (("NVIDIA H100 PCIe",), "pcie"),
         (("Tesla V100-SXM2-16GB",), "16gb sxm"),
+        (("NVIDIA H20-3e",), "3e"),
         (("NVIDIA RTX PRO 6000 Blackwell Server Edition",), "server"),
         (("NVIDIA L40S", "NVIDIA GeForce RTX 3060", "", None), ""),
     ],

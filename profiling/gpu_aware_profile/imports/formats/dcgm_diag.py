@@ -65,7 +65,10 @@ class DcgmDiag:
             except ValueError as exc:
                 bad.append(BadRow(number, str(exc), _RESULT))
         if not rows and not bad:
-            raise SourceError(f"{source.name}: no result of the test {wanted}; {_known()}")
+            errors = (one.get("runtime_error") for one in _reports(source.content))
+            why = next((f"dcgmi diag failed: {quoted(error)}" for error in errors if error), None)
+            why = why or f"no result of the test {wanted} (of dcgmi diag -r 3); {_known()}"
+            raise SourceError(f"{source.name}: {why}")
         return Measured(timings_table(source, rows, bad, _RESULT), rate="gigaflops")
 
 

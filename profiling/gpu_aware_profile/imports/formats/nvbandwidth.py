@@ -37,7 +37,10 @@ _DEVICE = re.compile(
 )
 _START = re.compile(r"^[ \t]*nvbandwidth Version:", re.MULTILINE)
 _HOST = re.compile(r"[A-Za-z0-9][\w.-]{0,251}\Z")
-_FAILED = re.compile(r"\[?Error\b|CUDA_ERROR|Invalid value when checking", re.IGNORECASE)
+_FAILED = re.compile(
+    r"\[?(Error\b|CUDA_?ERROR)|NVML_ERROR|ASSERT in expression|Invalid value when checking",
+    re.IGNORECASE,
+)
 _BAD_STATUS = ("error", "failed")
 _RUNNING = re.compile(r"Running (?P<name>\w{1,100})\.\Z")
 
@@ -95,16 +98,19 @@ class Nvbandwidth:
                 for n, name in enumerate(failed, len(bad) + 1)
                 if _place(name) is None
             ]
+            names = dict.fromkeys(test.name for test in run.tests)
+            left_out += [why for name in names if (why := _place(name))]
+            totals = {test.name for test in run.tests if "Total" in test.description}
             left_out += [
-                why
-                for name in dict.fromkeys(test.name for test in run.tests)
-                if (why := _place(name))
+                "one direction of two at once, as before 0.6"
+                for name in names.keys() - totals - failed.keys()
+                if _BOTH_WAYS.match(name)
             ]
             one_way, both_ways = _fastest([t for t in run.tests if t.name not in failed])
-            names = run.gpus or _counted(run.tests)
+            gpus = run.gpus or _counted(run.tests)
             rows += [
-                _row(number, node, pair, names, one_way, both_ways)
-                for number, pair in enumerate(_pairs(one_way, both_ways, names), len(rows) + 1)
+                _row(number, node, pair, gpus, one_way, both_ways)
+                for number, pair in enumerate(_pairs(one_way, both_ways, gpus), len(rows) + 1)
             ]
         if not rows and not bad and not left_out:
             raise SourceError(f"{source.name}: no bandwidth between two GPUs")

@@ -21,6 +21,7 @@ from gpu_aware_profile.imports.formats.reader import (
     Source,
 )
 from gpu_aware_profile.imports.formats.reframe import ReframeLog, ReframeReport
+from gpu_aware_profile.imports.formats.topology_matrix import BACKEND as MATRIX
 from gpu_aware_profile.imports.formats.topology_matrix import TopologyMatrix
 from gpu_aware_profile.imports.import_rows import Kind
 from slurm_gpu_aware.bounds import quoted
@@ -97,6 +98,8 @@ def cut_name(measured: Measured, options: ReadOptions) -> str | None:
     stem = Path(measured.table.name).stem
     node = stem.partition(".")[0]
     named = {row.cells.get("node") for row in measured.table.rows}
+    if measured.report is not None and measured.report.backend == MATRIX:
+        named.add(measured.report.node)
     if options.node or node == stem or node in options.nodes or node not in named:
         return None
     return f"{measured.table.name}: taken for node {node}; if that is wrong, give --node"

@@ -20,8 +20,8 @@ from gpu_aware_profile.imports.formats.reader import (
 )
 from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE, quoted
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.model.gpu_names import model_word
-from slurm_gpu_aware.model.hardware_graph import LINK_CLASS, class_gbps, direct_links
+from slurm_gpu_aware.model.gpu_names import model_word, nvlink_gbps
+from slurm_gpu_aware.model.hardware_graph import class_gbps, direct_links
 from slurm_gpu_aware.store.report import SCHEMA, parse_report
 from slurm_gpu_aware.text_file import Table
 
@@ -30,15 +30,15 @@ BACKEND = "nvidia-smi topo"
 _ESCAPE = re.compile(r"\x1b\[[0-9;]{0,8}m")
 _HEADER = re.compile(r"^[ \t]+GPU0\b(?![ \t]+X\b).*$", re.MULTILINE)
 _ROW = re.compile(r"^[ \t]*GPU0[ \t]+X\b", re.MULTILINE)
-_GPU = re.compile(r"GPU[0-9]{1,2}\Z")
-_NIC = re.compile(r"(?:NIC|[a-z][a-z0-9]{1,15}_(?:bond_)?)[0-9]{1,3}\Z")
+_GPU = re.compile(r"GPU[0-9]{1,4}\Z")
+_NIC = re.compile(r"(?:NIC[0-9]{1,3}|[a-z][a-z0-9_]{1,31})\Z")
 _MOST_COLUMNS = 2 * MAX_GPUS_PER_NODE
 _LISTED = re.compile(
-    r"^[ \t]*GPU (\d{1,2}): (?P<name>.{1,100}) \(UUID: (?P<uuid>GPU-[\w-]{1,60})\)", re.MULTILINE
+    r"^[ \t]*GPU (\d{1,4}): (?P<name>.{1,100}) \(UUID: (?P<uuid>GPU-[\w-]{1,60})\)", re.MULTILINE
 )
-_CPUS = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?){0,64}\Z")
-_NVLINK_GBPS = ((re.compile("p100"), 20.0), (re.compile("g?b[123]00"), 50.0))
-"""Models whose NVLinks do not have 25 GB/s in each direction."""
+_NUMBERS = re.compile(r"([0-9]{1,4})(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?){0,1023}\Z")
+_OLD_WORDS = {"SOC": "SYS"}
+"""Of drivers before release 384."""
 
 
 class TopologyMatrix:
@@ -76,6 +76,8 @@ def _rows(text: str, header: Sequence[str]) -> dict[str, list[str]]:
     """Row -> its cells, then what tells its CPUs, up to the first empty line. Raises ValueError."""
     if wrong := [name for name in header if not _GPU.match(name) and not _NIC.match(name)]:
         raise ValueError(f"column {quoted(wrong[0])} is neither a GPU nor a NIC")
+    if (count := sum(map(bool, map(_GPU.match, header)))) > MAX_GPUS_PER_NODE:
+        raise ValueError(f"{count} GPUs; a node may have up to {MAX_GPUS_PER_NODE}")
     if len(header) > _MOST_COLUMNS:
         raise ValueError(f"{len(header)} columns, more than {_MOST_COLUMNS}")
     rows: dict[str, list[str]] = {}
@@ -83,7 +85,7 @@ def _rows(text: str, header: Sequence[str]) -> dict[str, list[str]]:
         if not line:
             break
         words = re.split(r"\t+ *" if "\t" in line else r" +", line)
-        name, *cells = map(str.strip, words)
+        name, *cells = (_OLD_WORDS.get(word.strip(), word.strip()) for word in words)
         if _GPU.match(name) and (name in rows or name not in header):
             raise ValueError(f"row {name} {'occurs twice' if name in rows else 'has no column'}")
         rows[name] = cells
@@ -95,21 +97,23 @@ def _report(
 ) -> dict[str, Any]:
     """A report of the probe, without the node. Raises ValueError."""
     names = [name for name in header if _GPU.match(name)]
-    if names != [f"GPU{i}" for i in range(len(names))] or len(names) > MAX_GPUS_PER_NODE:
+    if names != [f"GPU{i}" for i in range(len(names))]:
         raise ValueError(f"columns {quoted(' '.join(names))}: not GPU0 and those after it")
     for name in names:
         cells = rows.get(name, [])[: len(header)]
         own = header.index(name)
-        words = (word for at, word in enumerate(cells) if at != own)
         if len(cells) < len(header) or cells[own] != "X":
             raise ValueError(f"no whole row of {name}")
-        if wrong := [word for word in words if not LINK_CLASS.match(word)]:
-            raise ValueError(f"{quoted(wrong[0])} in the row of {name} is no class of a path")
+        for column, word in zip(header, cells, strict=True):
+            try:
+                direct_links(word if column != name else "SYS")
+            except ValueError as exc:
+                raise ValueError(f"row {name}, column {column}: {exc}") from None
     if listed and listed.keys() != set(range(len(names))):
         raise ValueError(f"{len(listed)} GPUs by name, {len(names)} in the matrix")
     gpus = [
-        {"index": i, "clocks_mhz": [], **_named(listed.get(i)), **_affinity(rows[n][len(header) :])}
-        for i, n in enumerate(names)
+        {"index": i, **_named(listed.get(i)), **_affinity(name, rows[name][len(header) :])}
+        for i, name in enumerate(names)
     ]
     links = []
     for (a, one), (b, other) in combinations(enumerate(names), 2):
@@ -119,7 +123,8 @@ def _report(
                 f"{one} to {other} is {quoted(word)},"
                 f" {other} to {one} {quoted(rows[other][header.index(one)])}"
             )
-        gbps = _gbps(word, str(gpus[a].get("model")))
+        links_gbps = direct_links(word) * nvlink_gbps(gpus[a].get("model"))
+        gbps = links_gbps if word.startswith("NV") else class_gbps(word)
         links.append({"a": a, "b": b, "class": word, "gbps": gbps})
     return {
         "schema": SCHEMA,
@@ -136,16 +141,16 @@ def _named(match: re.Match[str] | None) -> dict[str, Any]:
     return {"name": match["name"], "uuid": match["uuid"], "model": model_word(match["name"])}
 
 
-def _affinity(words: Sequence[str]) -> dict[str, Any]:
-    """CPUs and NUMA node of a GPU, as far as the matrix has them."""
-    if not words or not _CPUS.match(words[0]):
-        return {}
-    numa = words[1] if len(words) > 1 else ""
-    return {"cpus": words[0], **({"numa": int(numa)} if re.match(r"[0-9]{1,3}\Z", numa) else {})}
+def _affinity(gpu: str, words: Sequence[str]) -> dict[str, Any]:
+    """CPUs and NUMA node of a GPU, as far as the matrix has them. Raises ValueError.
 
-
-def _gbps(link_class: str, model: str) -> float:
-    """Nominal bandwidth of a path in one direction."""
-    own = next((gbps for models, gbps in _NVLINK_GBPS if models.match(model)), None)
-    links = direct_links(link_class)
-    return links * own if links and own else class_gbps(link_class)
+    Of several NUMA nodes the first counts, as in the probe; the others are the GPU's own memory.
+    """
+    found: dict[str, Any] = {}
+    for what, word in zip(("cpus", "numa"), words, strict=False):
+        if word in ("", "N/A"):
+            continue
+        if not (match := _NUMBERS.match(word)):
+            raise ValueError(f"{what} of {gpu}: {quoted(word)} is not a list of numbers")
+        found[what] = word if what == "cpus" else int(match[1])
+    return found

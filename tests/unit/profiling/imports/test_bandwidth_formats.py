@@ -412,12 +412,31 @@ def test_several_runs_in_one_text_are_told_apart(store_path: Path, run_import: C
     assert "it holds nvbandwidth and nccl-tests; name one with --format" in mixed.stderr
 
 
+def test_one_direction_of_two_at_once_is_left_out(run_import: Call) -> None:
+    """nvbandwidth 0.5 prints no total of both directions."""
+    text = nvbandwidth_text().replace(" Total ", " ")
+    assert text != nvbandwidth_text()
+    done = run_import("-", text=text)
+    assert done.exit_code == 0, done.stderr
+    assert "one direction of two at once, as before 0.6 (1)" in done.stderr
+
+
 def test_a_failed_test_of_nvbandwidth_is_bad(run_import: Call) -> None:
     done = run_import("-", text=nvbandwidth_json().replace("Passed", "Error", 1))
     assert "test 1: device_to_device_memcpy_read_ce failed" in done.stderr
     assert done.exit_code == 1
     text = nvbandwidth_text().replace("Waived:", "Error: CUDA_ERROR_ILLEGAL_ADDRESS")
     assert "test 1: device_to_device_memcpy_write_sm failed" in run_import("-", text=text).stderr
+    for error in (
+        "[CUDA_ERROR_NOT_PERMITTED] operation not permitted in expression x in y() : m.cpp:9",
+        "[cudaErrorMemoryAllocation] out of memory in expression x in y() : m.cpp:9",
+        "NVML_ERROR: [Unknown Error] in expression x in y() : m.cpp:9",
+        "ASSERT in expression x in y() : m.cpp:9",
+    ):
+        text = nvbandwidth_text().replace("Waived:", error)
+        assert (
+            "test 1: device_to_device_memcpy_write_sm failed" in run_import("-", text=text).stderr
+        )
     whole = {"nvbandwidth": {**json.loads(nvbandwidth_json())["nvbandwidth"], "error": "no GPU"}}
     assert "nvbandwidth failed: 'no GPU'" in run_import("-", text=json.dumps(whole)).stderr
 
@@ -464,7 +483,7 @@ def test_new_nodes_take_the_devices_of_the_file(store_path: Path, run_import: Ca
     assert "sweep n9 first, import what 'gpu-aware-profile node --json' prints" in done.stderr
     done = run_import("-", "--new-nodes", text=nvbandwidth_text("n9"))
     assert done.exit_code == 0, done.stderr
-    assert "n9 is new: its GPUs 0 to 2 are those of the file" in done.stderr
+    assert "until a sweep, GPUs 0 to 2 of n9 are those of the file" in done.stderr
     more = nccl(gpus=(("n9", "0000:02:00"), ("n9", "0000:00:00")))
     assert run_import("-", text=more).exit_code == 0
     other = nccl(gpus=(("n9", "0000:02:00"), ("n9", "0000:07:00")))

@@ -152,6 +152,10 @@ def test_what_dcgm_does_not_say_is_asked_for_or_refused(run_import: Call, tmp_pa
     assert "--value takes diagnostic, targeted_stress, sm_stress" in error(
         dcgm4({0: 1e4}), *node, "--value", "pcie"
     )
+    timed_out = json.dumps({"DCGM Diagnostic": {"runtime_error": "it timed out"}})
+    assert "dcgmi diag failed: 'it timed out'" in error(timed_out, *node)
+    short = json.dumps({"DCGM Diagnostic": {"test_categories": []}})
+    assert "no result of the test diagnostic (of dcgmi diag -r 3); " in error(short, *node)
 
 
 def test_a_node_in_another_prefix_is_refused(run_import: Call, tmp_path: Path) -> None:

@@ -33,6 +33,21 @@ TOPO = (
     "Legend:\n\n  X    = Self\n\nNIC Legend:\n\n  NIC0: mlx5_0\n"
 )
 PAIR = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPHB\t0-7\nGPU1\tPHB\t X \t0-7\n"
+GB200 = (
+    "\tGPU0\tGPU1\tibp3s0\trocep1s0f0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
+    "GPU0\t X \tNV18\tNODE\tSYS\t0-71\t0,2-17\t\tN/A\n"
+    "GPU1\tNV18\t X \tSYS\tNODE\t72-143\t1,18-33\t\tN/A\n"
+    "ibp3s0\tNODE\tSYS\t X \tSYS\n"
+)
+
+
+def many(count: int) -> str:
+    """A matrix of ``count`` GPUs."""
+    names = [f"GPU{i}" for i in range(count)]
+    rows = ["\t".join([row, *(" X " if row == n else "SYS" for n in names)]) for row in names]
+    return "\n".join(["\t" + "\t".join(names), *rows, ""])
+
+
 NCCL = """# nccl-tests version 2.17.8 nccl-headers=22902 nccl-library=22902
 # Collective test starting: all_reduce_perf
 # nThread 1 nGpus 2 minBytes 8 maxBytes 8 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1
@@ -61,7 +76,7 @@ def test_a_matrix_gives_a_placement(store_path: Path, run_import: Call) -> None:
     assert "no sweep has seen n1; give --new-nodes to add it" in refused.stderr
     done = run_import(LISTED + TOPO, "--node", "n1", "--new-nodes")
     assert done.exit_code == 0, done.stderr
-    assert "n1 is new: its GPUs 0 to 3" in done.stderr
+    assert "until a sweep, GPUs 0 to 3 of n1 are those of the file" in done.stderr
     assert "left out 1 measurement for which the store has no place: path of a NIC" in done.stderr
     with open_store(store_path) as store:
         profile = load_profile(store)
@@ -97,6 +112,72 @@ def test_other_forms_of_the_matrix(store_path: Path, run_import: Call, text: str
         profile = load_profile(store)
     assert [link.link_class for link in profile.links["n1"]].count("NV12") == 2
     assert (profile.gpus["n1", 3].numa, profile.gpus["n1", 3].cpus) == (1, "32-63")
+
+
+def test_numa_nodes_of_memory_on_the_gpu(store_path: Path, run_import: Call) -> None:
+    done = run_import(GB200, "--node", "n1", "--new-nodes")
+    assert done.exit_code == 0, done.stderr
+    with open_store(store_path) as store:
+        gpus = load_profile(store).gpus
+    assert [(gpus["n1", i].numa, gpus["n1", i].cpus) for i in (0, 1)] == [
+        *((0, "0-71"), (1, "72-143")),
+    ]
+
+
+def test_cpus_that_alternate_and_none(store_path: Path, run_import: Call) -> None:
+    even = ",".join(map(str, range(0, 256, 2)))
+    text = PAIR.replace("0-7\nGPU1", f"{even}\nGPU1").replace("X \t0-7", "X \tN/A\tN/A")
+    assert run_import(text, "--node", "n1", "--new-nodes").exit_code == 0
+    with open_store(store_path) as store:
+        gpus = load_profile(store).gpus
+    assert (gpus["n1", 0].cpus, gpus["n1", 1].cpus, gpus["n1", 1].numa) == (even, None, None)
+
+
+def test_the_old_word_of_another_socket(store_path: Path, run_import: Call) -> None:
+    done = run_import(PAIR.replace("PHB", "SOC"), "--node", "n1", "--new-nodes")
+    assert done.exit_code == 0, done.stderr
+    with open_store(store_path) as store:
+        assert load_profile(store).links["n1"][0].link_class == "SYS"
+
+
+def test_the_note_holds_for_a_second_import_and_for_one_gpu(run_import: Call) -> None:
+    for _ in range(2):
+        done = run_import(PAIR, "--node", "n1", "--new-nodes")
+        assert (done.exit_code, "new" in done.stderr) == (0, False)
+        assert "until a sweep, GPUs 0 to 1 of n1 are those" in done.stderr
+    one = run_import("\tGPU0\tCPU Affinity\nGPU0\t X \t0-7\n", "--node", "n2", "--new-nodes")
+    assert "until a sweep, GPU 0 of n2 is that of the file in" in one.stderr
+
+
+def test_other_boards_on_a_known_node_are_refused(run_import: Call) -> None:
+    assert run_import(LISTED + TOPO, "--node", "n1", "--new-nodes").exit_code == 0
+    other = LISTED.replace("000002)", "000009)") + TOPO
+    done = run_import(other, "--node", "n1", "--new-nodes")
+    assert done.exit_code == 1
+    assert "n1 is known with 4 GPUs, the matrix has 4, 3 of them the same; " in done.stderr
+    fewer = run_import(PAIR, "--node", "n1", "--new-nodes").stderr
+    assert "n1 is known with 4 GPUs, the matrix has 2, 2 of them the same; " in fewer
+
+
+def test_a_name_that_is_cut_at_a_dot_is_said(store_path: Path) -> None:
+    Path("gpu.a1.txt").write_text(PAIR)
+    args = ["import", "--new-nodes", "gpu.a1.txt"]
+    done = click.testing.CliRunner().invoke(cli, args)
+    assert done.exit_code == 0, done.output
+    assert "gpu.a1.txt: taken for node gpu; if that is wrong, give --node" in done.stderr
+    done = click.testing.CliRunner().invoke(cli, [*args, "--node", "gpu.a1"])
+    assert (done.exit_code, "taken for node" in done.stderr) == (0, False)
+
+
+def test_a_uuid_is_on_one_node(store_path: Path, run_import: Call) -> None:
+    assert run_import(LISTED + TOPO, "--node", "n1", "--new-nodes").exit_code == 0
+    assert run_import(LISTED + TOPO, "--node", "n1", "--new-nodes").exit_code == 0
+    done = run_import(LISTED + TOPO, "--node", "n2", "--new-nodes")
+    assert done.exit_code == 1
+    assert "000000000000' is GPU 0 of n2 and GPU 0 of n1, but a UUID belongs" in done.stderr
+    assert "'gpu-aware-profile forget n1' if it has moved" in done.stderr
+    with open_store(store_path) as store:
+        assert {node for node, _ in load_profile(store).gpus} == {"n1"}
 
 
 def test_links_have_the_bandwidth_of_their_generation(store_path: Path, run_import: Call) -> None:
@@ -148,7 +229,20 @@ def test_what_a_sweep_has_read_stays(store_path: Path, run_import: Call) -> None
     [
         (TOPO * 2, "2 matrices; write each run to a file of its own"),
         (TOPO.replace("GPU2\tNV12", "GPU2\tNV4"), "GPU0 to GPU2 is 'NV12', GPU2 to GPU0 'NV4'"),
-        (TOPO.replace("NV12", "NVX"), "'NVX' in the row of GPU0 is no class of a path"),
+        (
+            TOPO.replace("SYS\tNV12\tSYS\n", "SYS\tNVX\tSYS\n").replace("NV12", "NVX"),
+            "row GPU0, column GPU2: unknown link class 'NVX'; known: NV1..NV99, XGMI1..XGMI99, PIX",
+        ),
+        (PAIR.replace("PHB", "P" * 999), f"unknown link class '{'P' * 59}...; known"),
+        (many(65), "65 GPUs; a node may have up to 64"),
+        (many(200), "200 GPUs; a node may have up to 64"),
+        (PAIR.replace("0-7", "0-7 x"), "cpus of GPU0: '0-7 x' is not a list of numbers"),
+        (PAIR.replace("0-7", "0-7\t0-"), "numa of GPU0: '0-' is not a list of numbers"),
+        (
+            LISTED.replace("000003)", "000001)") + TOPO,
+            "'GPU-5c1e6b3a-0000-0000-0000-000000000001' is GPU 1 of n1 and GPU 3 of n1, but a UUID"
+            " belongs to one GPU\n",
+        ),
         (TOPO.replace("GPU3\tSYS", "GPU5\tSYS"), "row GPU5 has no column"),
         (TOPO.replace("NIC0\tPIX", "GPU1\tPIX"), "row GPU1 occurs twice"),
         (TOPO.replace("GPU3\tNIC0", "GPU3,\tNIC0"), "column 'GPU3,' is neither a GPU nor a NIC"),
