@@ -14,6 +14,7 @@ from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import LeftToSlurm, Part, Postponement, Request
 from slurm_gpu_aware.planning import PlanSettings, plan_round
 from slurm_gpu_aware.planning.record import read_round, record_round, replay, replay_all
+from slurm_gpu_aware.planning.stages import Round
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import KEEP, KEEP_BYTES, Ledger
 from slurm_gpu_aware.topology.machines import machine
@@ -83,14 +84,16 @@ def a_round(seed):
 @pytest.mark.parametrize("seed", range(6))
 def test_a_replay_is_identical(seed):
     queue, cluster, settings, plan = a_round(seed)
-    content = json.loads(json.dumps(record_round(queue, cluster, settings, 50.0, plan)))
+    content = json.loads(json.dumps(record_round(Round(queue, cluster, settings, 50.0), plan)))
     recorded = read_round(content)
     assert len(recorded.placed) == len(plan.assignments) > 0
-    assert [r.postponed for r in recorded.queue] == [r.postponed for r in queue]
-    assert recorded.cluster.running == cluster.running
-    assert recorded.cluster.preemption == cluster.preemption
+    assert [r.postponed for r in recorded.asked.queue] == [r.postponed for r in queue]
+    assert recorded.asked.cluster.running == cluster.running
+    assert recorded.asked.cluster.preemption == cluster.preemption
     assert replay(recorded) == []
-    again = plan_round(recorded.queue, recorded.cluster, recorded.settings, recorded.now)
+    again = plan_round(
+        recorded.asked.queue, recorded.asked.cluster, recorded.asked.settings, recorded.asked.now
+    )
     assert again.assignments == plan.assignments
     assert again.waiting == plan.waiting
 
@@ -98,10 +101,10 @@ def test_a_replay_is_identical(seed):
 def test_a_record_of_an_earlier_release_is_read():
     """It has no totals of memory and no GPUs of nodes that are down."""
     queue, cluster, settings, plan = a_round(1)
-    content = json.loads(json.dumps(record_round(queue, cluster, settings, 50.0, plan)))
+    content = json.loads(json.dumps(record_round(Round(queue, cluster, settings, 50.0), plan)))
     for name in ("memory_mb", "installed"):
         del content["cluster"][name]
-    assert read_round(content).cluster.installed is None
+    assert read_round(content).asked.cluster.installed is None
 
 
 def test_a_round_with_jobs_that_slurm_places_is_replayed():
@@ -125,21 +128,25 @@ def test_a_round_with_jobs_that_slurm_places_is_replayed():
     plan = plan_round(queue, cluster, settings, 50.0)
     assert {"1", "2", "3"} <= {one.job_id for one in plan.assignments}
     recorded = read_round(
-        json.loads(json.dumps(record_round(queue, cluster, settings, 50.0, plan)))
+        json.loads(json.dumps(record_round(Round(queue, cluster, settings, 50.0), plan)))
     )
-    assert [r.left for r in recorded.queue] == [r.left for r in queue]
-    assert np.array_equal(recorded.cluster.by_slurm, by_slurm)
-    assert np.array_equal(recorded.cluster.starting, starting)
-    assert recorded.cluster.by_slurm.dtype == recorded.cluster.starting.dtype == np.bool_
+    assert [r.left for r in recorded.asked.queue] == [r.left for r in queue]
+    assert np.array_equal(recorded.asked.cluster.by_slurm, by_slurm)
+    assert np.array_equal(recorded.asked.cluster.starting, starting)
+    assert (
+        recorded.asked.cluster.by_slurm.dtype == recorded.asked.cluster.starting.dtype == np.bool_
+    )
     assert replay(recorded) == []
-    again = plan_round(recorded.queue, recorded.cluster, recorded.settings, recorded.now)
+    again = plan_round(
+        recorded.asked.queue, recorded.asked.cluster, recorded.asked.settings, recorded.asked.now
+    )
     assert again.assignments == plan.assignments
     assert again.waiting == plan.waiting
 
 
 def test_an_older_record_without_such_jobs_is_read():
     queue, cluster, settings, plan = a_round(2)
-    content = record_round(queue, cluster, settings, 50.0, plan)
+    content = record_round(Round(queue, cluster, settings, 50.0), plan)
     for name in ("by_slurm", "starting"):
         assert content["cluster"].pop(name) is None
     assert replay(read_round(content)) == []
@@ -151,13 +158,13 @@ def test_the_record_keeps_the_fits_of_effbw():
     fitted = HardwareGraph.build(dgx.gbps, dgx.classes, dgx.groups, range(14))
     cluster = replace(cluster, graphs=(fitted, *cluster.graphs[1:]))
     plan = plan_round(queue, cluster, settings, 50.0)
-    content = json.loads(json.dumps(record_round(queue, cluster, settings, 50.0, plan)))
-    assert read_round(content).cluster.graphs == cluster.graphs
+    content = json.loads(json.dumps(record_round(Round(queue, cluster, settings, 50.0), plan)))
+    assert read_round(content).asked.cluster.graphs == cluster.graphs
 
 
 def test_a_difference_is_named():
     queue, cluster, settings, plan = a_round(1)
-    content = record_round(queue, cluster, settings, 50.0, plan)
+    content = record_round(Round(queue, cluster, settings, 50.0), plan)
     job = plan.assignments[0].job_id
     content["placed"][job] = [["n5"], [[7]]]
     (found,) = replay(read_round(content))
@@ -170,7 +177,7 @@ def test_the_ledger_keeps_rounds_and_replays_them(tmp_path):
         ledger = Ledger(store)
         for seed in range(3):
             queue, cluster, settings, plan = a_round(seed)
-            ledger.add_snapshot(seed, record_round(queue, cluster, settings, 50.0, plan))
+            ledger.add_snapshot(seed, record_round(Round(queue, cluster, settings, 50.0), plan))
         assert replay_all(ledger.snapshots()) == (3, [])
         for i in range(KEEP):
             ledger.add_snapshot(100.0 + i, {"i": i})
