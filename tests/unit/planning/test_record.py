@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.errors import StoreError
-from slurm_gpu_aware.model.cluster import Cluster, PreemptionOrder, RunningJob
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster, PreemptionOrder, RunningJob, Shards
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
+from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.model.request import LeftToSlurm, Part, Postponement, Request
 from slurm_gpu_aware.planning import PlanSettings, plan_round
+from slurm_gpu_aware.planning.movable import Movable
 from slurm_gpu_aware.planning.record import read_round, record_round, replay, replay_all
-from slurm_gpu_aware.planning.stages import Round
+from slurm_gpu_aware.planning.stages import Moving, Round, plan_stages
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import KEEP, KEEP_BYTES, Ledger
 from slurm_gpu_aware.topology.machines import machine
@@ -195,3 +198,39 @@ def test_what_is_no_round_is_refused():
     for wrong in ({}, {"settings": 3}, {"settings": {}, "queue": []}):
         with pytest.raises(ValueError, match="not a recorded round"):
             read_round(wrong)
+
+
+def test_a_whole_round_is_replayed():
+    """Jobs that share GPUs, one that is back from a move, one that begins to move."""
+    scores = {"A": np.array([[2.0, 2.0], [1.0, 1.0], [1.0, 1.0]])}
+    cluster = Cluster.uniform(3, 2, scores=scores, cpus_per_node=8)
+    cluster.take(0, (0,))
+    shards = Shards(np.full((3, 2), 4), np.array([[0, 0], [0, 3], [0, 0]]))
+    cluster.take(1, (1,))
+    job = RunningJob("9", ((0, (0,)),), 50_000.0, app_class="A", start_s=-9000.0)
+    cluster = replace(cluster, running=(job,), shards=shards)
+    moving = Moving(MoveSettings(), [Movable(Request("9", 1, app_class="A"), job)], [(0.0, "bob")])
+    back = Assignment("1", (2,), ((0,),), "", 0.0, "", 0.0, why={"summary": "moved"})
+    queue = [Request("1", 1, app_class="A"), Request("2", 1, shards=2), Request("3", 1, shards=2)]
+    settings = PlanSettings(policy="pal")
+    asked = Round(queue, cluster, settings, 50.0, returning={"1": back}, moving=moving)
+    plan = plan_stages(asked)
+    content = json.loads(json.dumps(record_round(asked, plan)))
+    assert content["placed"].keys() == {"1", "2", "3"}
+    assert content["placed"]["2"] == content["placed"]["3"] == [["n0"], [[1]]]
+    assert content["moved"].keys() == {"9"}
+    assert replay(read_round(content)) == []
+    for part in ("returning", "moving"):
+        assert replay(read_round({**content, part: {} if part == "returning" else None}))
+    del content["cluster"]["shards"]
+    assert replay(read_round(content))
+
+
+def test_of_an_earlier_release_the_placement_is_replayed():
+    """It recorded the queue without jobs that share GPUs, and the cluster after moves."""
+    queue, cluster, settings, plan = a_round(2)
+    content = record_round(Round(queue, cluster, settings, 50.0), plan)
+    for name in ("whole", "returning", "moving", "moved"):
+        del content[name]
+    del content["cluster"]["shards"]
+    assert replay(read_round(content)) == []
