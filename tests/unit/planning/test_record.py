@@ -210,7 +210,7 @@ def test_a_whole_round_is_replayed():
     job = RunningJob("9", ((0, (0,)),), 50_000.0, app_class="A", start_s=-9000.0)
     cluster = replace(cluster, running=(job,), shards=shards)
     moving = Moving(MoveSettings(), [Movable(Request("9", 1, app_class="A"), job)], [(0.0, "bob")])
-    back = Assignment("1", (2,), ((0,),), "", 0.0, "", 0.0, why={"summary": "moved"})
+    back = Assignment("1", (2,), ((1,),), "", 0.0, "", 0.0, why={"summary": "moved"})
     queue = [Request("1", 1, app_class="A"), Request("2", 1, shards=2), Request("3", 1, shards=2)]
     settings = PlanSettings(policy="pal")
     asked = Round(queue, cluster, settings, 50.0, returning={"1": back}, moving=moving)
