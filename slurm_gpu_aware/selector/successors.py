@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -30,9 +30,9 @@ from slurm_gpu_aware.planning.preempt import can_preempt
 from slurm_gpu_aware.selector.candidates import Candidate, Candidates
 from slurm_gpu_aware.selector.head_guard import passes_gate
 from slurm_gpu_aware.selector.round_state import View
-from slurm_gpu_aware.slurm.records import HOLDING
+from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob
 
-_MOST = 32  # jobs that are open at a time
+_MOST = 100  # jobs that are open at a time
 _STUCK_S = 3.0  # opened jobs that leave GPUs free for so long need something else
 _LEEWAY = 4.0
 _PAUSE_S = 60.0  # then no job is opened for so long
@@ -128,7 +128,8 @@ class Successors:
         never = {one.job_id for one in plan.waiting if one.postponement or one.infeasible}
         first: list[Candidate] = []
         kept: set[str] = set()
-        for gated in sorted(queue, key=lambda one: queue_order(one.job)):
+        tiers = {name: one.priority_tier for name, one in candidates.context.partitions.items()}
+        for gated in sorted(queue, key=lambda one: _rank(one.job, tiers)):
             if gated.id in self.opened:
                 kept.add(gated.id)
                 continue
@@ -147,6 +148,12 @@ class Successors:
             if len(kept) >= _MOST:
                 break
         return first, kept
+
+
+def _rank(job: SlurmJob, tiers: Mapping[str, int]) -> tuple[float, ...]:
+    """Sort key of Slurm's order; a job of several partitions stands as in the highest of them."""
+    tier = max((tiers.get(name, 0) for name in job.partitions), default=0)
+    return -tier, *queue_order(job)
 
 
 def _left(one: Candidate) -> Candidate:

@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from memory_slurm import partition_record
 from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.config.settings import ClassConfig, Config, SelectorConfig
+from slurm_gpu_aware.slurm.read_cluster import partition_of
 
 SLOTS = range(4)
 
@@ -177,3 +179,12 @@ def test_a_site_may_forbid_it(slurm: SlurmFolder) -> None:
     config = replace(Config(), selector=SelectorConfig(ahead_s=0.0))
     bench = quick(slurm, one_gpu("10"), config=config)
     assert bench.rounds.run().placed == []
+
+
+def test_none_passes_a_job_of_a_higher_tier(slurm: SlurmFolder) -> None:
+    """Slurm tries partitions of a higher tier first, whatever their jobs' priority."""
+    bench = quick(slurm, one_gpu("10"), whole("11", partition="express"))
+    partitions = [partition_record("gpu", "n1"), partition_record("express", "n1", priority_tier=9)]
+    bench.client.partitions = lambda: [partition_of(one) for one in partitions]  # type: ignore[method-assign]
+    bench.rounds.run()
+    assert opened(slurm) == set()
