@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sample_jobs import as_gated, slurm_job
+from make import as_gated, slurm_job
 
 from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.gate.admin_comment import unmarked

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from make import as_gated
 from rounds_bench import RoundsBench
-from sample_jobs import as_gated
 from slurm_folder import SlurmFolder, parked
 from test_holding_pool import NO_ROOM, bench_of, end, full_node, pooled
 

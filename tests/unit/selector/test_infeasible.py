@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from make import as_gated, slurm_job
 from rounds_bench import RoundsBench
-from sample_jobs import as_gated, slurm_job
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.model.cluster import Cluster

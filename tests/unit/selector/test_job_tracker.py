@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sample_jobs import slurm_job
+from make import slurm_job
 from store_samples import decision
 
 from slurm_gpu_aware.config.settings import GateConfig

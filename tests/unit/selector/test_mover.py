@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
+from make import as_gated, slurm_job
 from memory_slurm import MemorySlurm
-from sample_jobs import as_gated, slurm_job
 from slurm_folder import SlurmFolder, parked
 from store_samples import ingest, report
 
