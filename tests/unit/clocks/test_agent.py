@@ -10,7 +10,7 @@ import time
 
 import pytest
 from clock_hooks import Hooks, gres_conf, until
-from fake_nvml import ROOT, FakeNode, build_library, machines
+from fake_nvml import ROOT, FakeNode, machines
 
 from slurm_gpu_aware.clocks.trusted_file import read_trusted
 from slurm_gpu_aware.node_orders import Order, OrderError, parse_orders
@@ -37,11 +37,6 @@ LATER = (
     "agent.Agent = functools.partial(agent.Agent, clock=lambda: time.time() + 100)"
 )
 """A turn 100 s from now: of what expires by then nothing counts."""
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return build_library(tmp_path_factory.mktemp("nvml"))
 
 
 class Site(Hooks):

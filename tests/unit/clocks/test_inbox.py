@@ -10,16 +10,11 @@ from pathlib import Path
 
 import pytest
 from clock_hooks import Hooks, until
-from fake_nvml import FakeNode, build_library
+from fake_nvml import FakeNode
 
 from slurm_gpu_aware.clocks.inbox import Inbox
 
 COMMAND = [sys.executable, "-m", "slurm_gpu_aware.cli.main", "clockd", "--node", "n1"]
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return build_library(tmp_path_factory.mktemp("nvml"))
 
 
 class Site(Hooks):

@@ -1,7 +1,5 @@
 """Performance models and their samples in the store."""
 
-from pathlib import Path
-
 import pytest
 from store_samples import ingest, report
 
@@ -9,14 +7,8 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.performance_sample import NamedSample, PerformanceSample
 from slurm_gpu_aware.model.profile import LOADED, RunConditions
 from slurm_gpu_aware.store import models
-from slurm_gpu_aware.store.database import Store, open_store
+from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.measurements import Run, add_runs
-
-
-@pytest.fixture
-def store(tmp_path: Path):
-    with open_store(tmp_path / "store.db") as store:
-        yield store
 
 
 def sample(name="bert", taken_at=100.0, time_s=1.0, power_w=None, **conditions) -> NamedSample:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from store_samples import ingest, report
 
@@ -13,19 +10,13 @@ from gpu_aware_profile.imports.known_gpus import known_gpus
 from gpu_aware_profile.store_writer import newest_timings, recompute_scores
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.profile import Fault, GpuRecord, Link
-from slurm_gpu_aware.store.database import Store, open_store
+from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.history import newest_runs
 from slurm_gpu_aware.store.measurements import Run, put_timings
 from slurm_gpu_aware.store.profiles import load_profile, score_rows
 from slurm_gpu_aware.text_file import BadRow, read_table
 
 LOST = {"index": 3, "call": "nvmlDeviceGetHandleByIndex", "error": "GPU is lost"}
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with open_store(tmp_path / "store.db") as opened:
-        yield opened
 
 
 def dump(store: Store) -> dict[str, list[tuple[object, ...]]]:

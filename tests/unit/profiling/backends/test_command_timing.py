@@ -10,7 +10,7 @@ import time
 from contextlib import nullcontext
 
 import pytest
-from fake_nvml import FakeNode, build_library
+from fake_nvml import FakeNode
 from idle_clock import Stopwatch
 
 from gpu_aware_profile.backends.child import KEPT_BYTES, Child
@@ -188,11 +188,6 @@ def test_the_program_runs_on_until_the_others_are_measured(tmp_path):
     assert measured(python(code), control=Control(done)) == 5.0
     thread.join()
     assert (tmp_path / "runs").read_text() == "..."
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return build_library(tmp_path_factory.mktemp("nvml"))
 
 
 def node_argv(*options):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from fake_nvml import FakeNode, build_library
+from fake_nvml import FakeNode
 
 from gpu_aware_profile.backends import kernel_timing
 from gpu_aware_profile.backends.child import Child
@@ -169,11 +169,6 @@ def test_cupy_gets_a_folder_that_can_be_written(tmp_path, home):
     else:
         assert Path(done.stdout.strip()).parent == tmp_path
         assert not Path(done.stdout.strip()).exists()  # it ends with the process
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return build_library(tmp_path_factory.mktemp("nvml"))
 
 
 def test_the_command_says_in_one_sentence_what_is_missing(library, tmp_path):

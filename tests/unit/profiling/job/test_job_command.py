@@ -10,7 +10,7 @@ import time
 
 import pytest
 from command_server import RUNNER
-from fake_nvml import FakeNode, build_library
+from fake_nvml import FakeNode
 from idle_clock import Stopwatch
 from memory_slurm import job_record, opened
 
@@ -28,11 +28,6 @@ took = [end - start for start, end in zip(ends, ends[1:])]
 open("took", "w").write(f"{min(took)} {max(took)}")
 sys.exit(7)
 """
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return build_library(tmp_path_factory.mktemp("nvml"))
 
 
 class JobNode:

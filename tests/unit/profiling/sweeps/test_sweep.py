@@ -17,7 +17,7 @@ from itertools import permutations
 
 import pytest
 from fake_cluster import GRES, SCANCEL, FakeCluster, states
-from fake_nvml import build_library, machines
+from fake_nvml import machines
 from idle_clock import Stopwatch
 
 from gpu_aware_profile.sweeps.gpu_nodes import Outcome, Target, gpu_nodes, parse_sinfo
@@ -30,11 +30,6 @@ from slurm_gpu_aware.store.database import open_store, publish
 from slurm_gpu_aware.store.interconnect import newest_bandwidths, newest_collectives
 from slurm_gpu_aware.store.ownership import published_path
 from slurm_gpu_aware.store.profiles import load_profile
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return build_library(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture

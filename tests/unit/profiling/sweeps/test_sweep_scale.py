@@ -12,7 +12,6 @@ import time
 import pytest
 from click.testing import CliRunner
 from fake_cluster import GRES, FakeCluster, states
-from fake_nvml import build_library
 
 from gpu_aware_profile import store_writer
 from gpu_aware_profile.cli import cli
@@ -28,11 +27,6 @@ from slurm_gpu_aware.store.profiles import load_profile
 from slurm_gpu_aware.variability.drift import Change
 
 DAY_S = 86_400.0
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return build_library(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture
