@@ -6,11 +6,10 @@ import json
 import time
 from pathlib import Path
 
-from click.testing import CliRunner
+from commands import gpu_aware
 from store_samples import decision
 
 from slurm_gpu_aware.cli.energy_text import energy_text
-from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.selector.energy_accounts import JobEnergy
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
@@ -32,7 +31,7 @@ def test_words() -> None:
 def run(folder: Path, *args: str) -> str:
     config = folder / "config.toml"
     config.write_text(f'[store]\npath = "{folder}/store.db"\n')
-    done = CliRunner().invoke(cli, ["--config", str(config), *args])
+    done = gpu_aware(*args, config=config)
     assert done.exit_code == 0, done.output
     return done.stdout
 

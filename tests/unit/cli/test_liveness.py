@@ -5,12 +5,11 @@ import time
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from commands import gpu_aware
 from memory_slurm import reservation_record
 from slurm_folder import SlurmFolder, parked
 from store_samples import decision
 
-from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.licence_gate import Silence, gate_state, selector_silence
@@ -311,7 +310,7 @@ def test_a_host_on_which_no_client_can_be_opened_knows_no_gate(
     assert gate_state(config) is None
     with pytest.raises(SourceError, match="not built"):
         live_jobs(config)
-    done = CliRunner().invoke(cli, ["--config", str(site.config), "status"])
+    done = gpu_aware("status", config=site.config)
     assert done.exit_code == 0
     assert "gate unknown: Slurm does not answer" in " ".join(done.stdout.split())
     assert "Slurm does not answer: the client of Slurm's library is not built." in done.stderr

@@ -9,25 +9,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from commands import gpu_aware
 from matplotlib.figure import Figure
 
-from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.simulator.files import load_results
 from slurm_gpu_aware.simulator.history import BASELINE, RECORDED
 from slurm_gpu_aware.simulator.pictures import _HATCHES, PICTURES, line_look
 from slurm_gpu_aware.simulator.report import page_text, plain_summary
 
 
-def run(*args):
-    return CliRunner().invoke(cli, list(args))
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("results") / "out"
     args = "simulate --synthetic 30 --nodes 2 --gpus-per-node 4 -p packed -p pal --processes 1"
-    done = run(*args.split(), "--out", str(made))
+    done = gpu_aware(*args.split(), "--out", str(made))
     assert done.exit_code == 0, done.stderr
     head = json.loads((made / "summary.json").read_text())
     (made / "summary.json").write_text(json.dumps({**head, "trace": "<script>alert(1)</script>"}))
@@ -35,7 +30,7 @@ def folder(tmp_path_factory):
 
 
 def test_the_page_holds_everything_and_escapes_names(folder):
-    done = run("report", str(folder), "--json")
+    done = gpu_aware("report", str(folder), "--json")
     assert done.exit_code == 0, done.stderr
     files = json.loads(done.stdout)["files"]
     assert len(files) == 7
@@ -53,7 +48,7 @@ def test_the_page_holds_everything_and_escapes_names(folder):
 def test_no_folder_of_results_is_one_sentence(tmp_path, content):
     if content is not None:
         (tmp_path / "summary.json").write_text(content)
-    done = run("report", str(tmp_path))
+    done = gpu_aware("report", str(tmp_path))
     assert done.exit_code == 1
     assert str(tmp_path) in done.stderr
     assert "Traceback" not in done.stderr
@@ -68,7 +63,7 @@ def test_a_folder_of_an_older_version_asks_for_a_new_simulation(folder, tmp_path
     summary["seeds"] = 8
     del (gain if of else summary["runs"][1])[field]
     (made / "summary.json").write_text(json.dumps(summary))
-    done = run("report", str(made))
+    done = gpu_aware("report", str(made))
     assert done.exit_code == 1
     assert f"{made}: '{field}' is missing: an older version wrote the folder" in done.stderr
     assert "simulate again: gpu-aware simulate" in done.stderr
@@ -122,7 +117,9 @@ def test_the_page_compares_one_set_of_jobs_and_says_which(tmp_path):
     (tmp_path / "history").write_text("\n".join(rows))
     args = ["simulate", "--what-if", "--sacct", str(tmp_path / "history"), "-p", "pal"]
     made = tmp_path / "out"
-    assert run(*args, "--nodes", "4", "--gpus-per-node", "4", "--out", str(made)).exit_code == 0
+    assert (
+        gpu_aware(*args, "--nodes", "4", "--gpus-per-node", "4", "--out", str(made)).exit_code == 0
+    )
     summary, runs = load_results(made)
     assert [one.label for one in runs] == [RECORDED, BASELINE, "pal"]
     assert [one.columns["gpus"].tolist() for one in runs] == [[4.0]] * 3
@@ -149,7 +146,8 @@ def test_what_a_preempted_job_waits_is_waiting_not_a_slow_run(tmp_path):
     args = ["simulate", str(tmp_path / "t.csv"), "--nodes", "1", "--gpus-per-node", "4"]
     args += ["-p", "packed", "--migration", "0", "--json"]
     fifo, las = (
-        json.loads(run(*args, "--order", order).stdout)["runs"][0] for order in ("fifo", "las")
+        json.loads(gpu_aware(*args, "--order", order).stdout)["runs"][0]
+        for order in ("fifo", "las")
     )
     assert las["preemptions"] == 1
     assert fifo["avg_run_s"] == las["avg_run_s"] == pytest.approx(5400)
@@ -175,7 +173,7 @@ def young(tmp_path_factory):
     (folder / "history").write_text("\n".join(YOUNG))
     args = ["simulate", "--what-if", "--sacct", str(folder / "history"), "--days", "90"]
     args += ["-p", "pal", "--processes", "1", "--out", str(folder)]
-    done = run(*args, "--nodes", "2", "--gpus-per-node", "4")
+    done = gpu_aware(*args, "--nodes", "2", "--gpus-per-node", "4")
     assert done.exit_code == 0, done.stderr
     return load_results(folder)
 
@@ -326,7 +324,7 @@ def test_without_matplotlib_the_extra_is_named_as_the_readme_installs(folder, mo
         ["report", str(folder)],
         ["place", "-g2", "--machine", "dgx-1-v100", "--plot", "p"],
     ):
-        done = run(*args)
+        done = gpu_aware(*args)
         assert done.exit_code == 1
         assert f"{sys.prefix}/bin/pip install '.[plots]'" in done.stderr
     readme = (Path(__file__).parents[3] / "README.md").read_text()

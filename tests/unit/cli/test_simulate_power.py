@@ -7,51 +7,30 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
-from store_samples import ingest, report
+from commands import gpu_aware
+from store_samples import ingest_sweep
 
-from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.cli.simulated_power import simulated_power
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.profile import RunConditions
 from slurm_gpu_aware.selector.performance_models import read_models
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.measurements import Run, add_runs
 from slurm_gpu_aware.store.models import put_models
 
 CLOCKS = (900, 1000, 1100, 1200, 1312, 1400, 1530)
-
-
-def watts(clock):
-    volts = max(1.0, 0.3 + 0.7 * clock / 1000)
-    return 60.0 * volts + 0.08 * volts**2 * clock
-
-
-def run(config, *args):
-    return CliRunner().invoke(cli, ["--config", str(config), *args])
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """A store with a fitted model of class A on v100, and a trace of such jobs."""
     folder: Path = tmp_path_factory.mktemp("site")
-    first = report("n1")
-    for gpu in first["gpus"]:
-        gpu["clocks_mhz"] = sorted(CLOCKS, reverse=True)
-        gpu["power_limit_w"] = 300.0
     with open_store(folder / "store.db") as store:
-        ingest(store, first)
-        runs = [
-            Run("n1", 0, "A", 5.0, 10.0 * 1530 / f, RunConditions(clock_mhz=f, power_w=watts(f)))
-            for f in CLOCKS
-        ]
-        add_runs(store, runs, source="probe")
+        ingest_sweep(store, CLOCKS, dynamic_w=0.08)
     config = folder / "config.toml"
     text = f'[store]\npath = "{folder}/store.db"\n[power]\nidle_watts = 30\n'
     config.write_text(text)
-    assert run(config, "models", "fit").exit_code == 0
+    assert gpu_aware("models", "fit", config=config).exit_code == 0
     rows = "".join(f"{i},{40 * i},1,600,A,1-4\n" for i in range(20))
     (folder / "trace.csv").write_text(f"job_id,submit_s,gpus,duration_s,class,sizes\n{rows}")
     return config
@@ -60,7 +39,7 @@ def site(tmp_path_factory):
 def simulated(site, *args):
     trace = str(site.parent / "trace.csv")
     nodes = ("--nodes", "2", "--gpus-per-node", "4", "--gpu-model", "v100", "--processes", "1")
-    return run(site, "simulate", trace, *nodes, "--overrun", "extend", *args)
+    return gpu_aware("simulate", trace, *nodes, "--overrun", "extend", *args, config=site)
 
 
 def test_a_lower_limit_needs_less_energy_and_more_time(site):
@@ -84,7 +63,7 @@ def test_published_schedulers_are_modes(site):
         asked["energy_kwh"] - asked["idle_energy_kwh"]
     )
     plain = ("--nodes", "2", "--gpus-per-node", "4", "-p", "packed:zeus")
-    failed = run(site, "simulate", str(site.parent / "trace.csv"), *plain)
+    failed = gpu_aware("simulate", str(site.parent / "trace.csv"), *plain, config=site)
     assert failed.exit_code != 0
     assert "zeus needs" in failed.stderr
 
@@ -108,7 +87,7 @@ def test_a_wrong_limit_or_model_is_one_sentence(site, args, words):
 def test_jobs_without_a_model_are_told_and_their_energy_is_not_known(site):
     (site.parent / "other.csv").write_text("job_id,submit_s,gpus,duration_s,class\n1,0,1,60,B\n")
     args = ("--nodes", "1", "--gpus-per-node", "4", "--gpu-model", "v100", "--eta", "0.5", "--json")
-    done = run(site, "simulate", str(site.parent / "other.csv"), "-p", "packed", *args)
+    done = gpu_aware("simulate", str(site.parent / "other.csv"), "-p", "packed", *args, config=site)
     assert done.exit_code == 0, done.stderr
     assert "no performance model of class B for v100: 1 job counts" in done.stderr
     assert json.loads(done.stdout)["runs"][0]["energy_kwh"] is None

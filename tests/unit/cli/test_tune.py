@@ -11,10 +11,10 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from commands import gpu_aware
 from tune_samples import write_config, write_history, write_store
 
-from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.cli.tuning import candidates_of
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.config.settings import Config, TuneConfig
@@ -26,7 +26,7 @@ from slurm_gpu_aware.store.database import open_store
 def tune(config: Path, *args: str) -> Result:
     """The command in this process, with its priority: `test_it_takes_only_what_others_leave`."""
     with mock.patch("slurm_gpu_aware.cli.tune._step_back"):
-        return CliRunner().invoke(cli, ["--config", str(config), "tune", *args])
+        return gpu_aware("tune", *args, config=config)
 
 
 def site(folder: Path, slow: float, keys: str = "", days: int = 14) -> tuple[Path, list[str]]:

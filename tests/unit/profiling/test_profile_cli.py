@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
+from commands import gpu_aware_profile
 from store_samples import ingest, report
 
 from gpu_aware_profile.cli import cli
@@ -366,12 +366,12 @@ def test_the_pattern_of_an_application_is_told_with_the_comment_to_type(tmp_path
         "n1:42:43 [0] NCCL INFO AllReduce: 800 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}"
     )
     (tmp_path / "app.log").write_text(f"step 1\n{line}\nL\xf6ss\n", encoding="latin-1")
-    done = CliRunner().invoke(cli, ["pattern", str(tmp_path / "app.log")])
+    done = gpu_aware_profile("pattern", str(tmp_path / "app.log"))
     assert done.exit_code == 0
     assert "pattern: ring (by the algorithms that NCCL took, in bytes)" in done.stdout
     assert "traffic: ring 100%" in done.stdout
     assert "--comment=pattern=ring" in done.stdout
-    done = CliRunner().invoke(cli, ["pattern", "--json", "-"], input=f"{line}\n".encode())
+    done = gpu_aware_profile("pattern", "--json", "-", text=f"{line}\n".encode())
     assert json.loads(done.stdout)["comment"] == "pattern=ring"
-    done = CliRunner().invoke(cli, ["pattern", "-"], input=b"step 1\n")
+    done = gpu_aware_profile("pattern", "-", text=b"step 1\n")
     assert done.exit_code != 0

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from click.testing import CliRunner
+from commands import gpu_aware
 from slurm_folder import SlurmFolder, parked
 
-from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
@@ -136,7 +135,7 @@ def test_explain_says_which_class_and_why(
     bench.writer.close()
 
     def explained(job_id: str) -> str:
-        return " ".join(CliRunner().invoke(cli, ["explain", job_id]).stdout.split())
+        return " ".join(gpu_aware("explain", job_id).stdout.split())
 
     assert "class A, as the user's job 6 of the same name" in explained("7")
     assert "Its class is A, as the user's job 6 of the same name." in explained("8")

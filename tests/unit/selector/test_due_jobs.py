@@ -7,12 +7,11 @@ import time
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from commands import gpu_aware
 from slurm_folder import SlurmFolder, parked
 from test_sizes import NET, NODES, PLACED, fitted, gpus, site  # noqa: F401 - fixtures
 
 from slurm_gpu_aware.admission.context import BeforeMove
-from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.due_date import DueDate
@@ -353,5 +352,5 @@ def test_an_impossible_due_date_is_told_once(site: SlurmFolder) -> None:  # noqa
     assert ";st=due-impossible,next:" in one.job()["admin_comment"]
     one.ledger.close()
     site.round()  # records what waits
-    shown = CliRunner().invoke(cli, ["--config", str(site.config), "explain", "7"])
+    shown = gpu_aware("explain", "7", config=site.config)
     assert "it cannot be met by what 2 earlier runs needed" in " ".join(shown.output.split())

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from commands import gpu_aware
 from memory_slurm import node_record
 from slurm_folder import SlurmFolder, parked
 from test_mover import events, requeues, runs_for_hours
@@ -24,7 +24,6 @@ from test_site_power import (
     site,
 )
 
-from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.power import PowerState
 from slurm_gpu_aware.model.profile import GpuScore
@@ -79,7 +78,7 @@ def test_a_job_on_a_move_counts_with_what_is_kept_for_it(site: SlurmFolder) -> N
 
 def test_a_job_on_a_move_is_not_explored(site: SlurmFolder) -> None:
     rounds = running_7(site, UNKNOWN)
-    done = CliRunner().invoke(cli, ["--config", str(site.config), "power", "set", "5000"])
+    done = gpu_aware("power", "set", "5000", config=site.config)
     assert done.exit_code == 0, done.stderr
     there = hold("7", (0, (0, 1)))
     state_of(site, rounds, there, job7=100.0)

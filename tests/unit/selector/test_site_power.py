@@ -10,15 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from commands import gpu_aware
 from slurm_folder import SlurmFolder, parked
-from store_samples import fit_models, ingest, report
+from store_samples import fit_models, ingest_sweep
 
 from slurm_gpu_aware.agent_reports import AgentReport
-from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.energy.tables import size_table
-from slurm_gpu_aware.model.profile import RunConditions
 from slurm_gpu_aware.node_orders import parse_orders
 from slurm_gpu_aware.selector.job_answers import waiting_of
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
@@ -27,16 +25,10 @@ from slurm_gpu_aware.selector.round import Rounds
 from slurm_gpu_aware.selector.site_power import LOWERING
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
-from slurm_gpu_aware.store.measurements import Run, add_runs
 
 NODES = ["n1", "n2"]
 CLOCKS = (900, 1000, 1100, 1200, 1312, 1400, 1530)
 IDLE_W = 8 * 50.0
-
-
-def watts(clock: float) -> float:
-    volts = max(1.0, 0.3 + 0.7 * clock / 1000)
-    return 60.0 * volts + 0.12 * volts**2 * clock
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +37,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("fitted") / "store.db"
     with open_store(path) as store:
         for node in NODES:
-            raw = report(node)
-            for gpu in raw["gpus"]:
-                gpu["clocks_mhz"] = sorted(CLOCKS, reverse=True)
-            ingest(store, raw)
-            runs = [
-                Run(
-                    node, 0, "A", 5.0, 10.0 * 1530 / f, RunConditions(clock_mhz=f, power_w=watts(f))
-                )
-                for f in CLOCKS
-            ]
-            add_runs(store, runs, source="probe")
+            ingest_sweep(store, CLOCKS, node)
     fit_models(path)
     return path
 
@@ -116,7 +98,7 @@ def report_of_agent(site: SlurmFolder, node: str, **fields: Any) -> None:
 
 
 def show(site: SlurmFolder) -> dict[str, Any]:
-    done = CliRunner().invoke(cli, ["--config", str(site.config), "power", "show", "--json"])
+    done = gpu_aware("power", "show", "--json", config=site.config)
     assert done.exit_code == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -155,10 +137,10 @@ def test_a_job_waits_for_power_and_status_shows_it(site: SlurmFolder) -> None:
     assert shown["last"]["planned_w"] <= shown["last"]["limit_w"]
     assert shown["last"]["measured_w"] is None
     assert shown["day"][-1]["planned_w"] == shown["last"]["planned_w"]
-    told = CliRunner().invoke(cli, ["--config", str(site.config), "explain", "7"]).stdout
+    told = gpu_aware("explain", "7", config=site.config).stdout
     assert f"2 GPUs at {clock} MHz (" in " ".join(told.split())
     assert "sooner_percent" not in told
-    status = CliRunner().invoke(cli, ["--config", str(site.config), "status"])
+    status = gpu_aware("status", config=site.config)
     assert f"planned {planned:.0f} W of {shown['last']['limit_w']:.0f} W" in status.stdout
 
 
@@ -258,7 +240,7 @@ def test_a_clock_that_is_refused_keeps_its_power_and_the_job_waits(site: SlurmFo
     assert "waits for power: it needs" in reasons(site)["8"]
     last = show(site)["last"]
     assert (last["keeps_clock"], last["keeping"]) == ({"7": "Not Supported"}, 1)
-    done = CliRunner().invoke(cli, ["--config", str(site.config), "explain", "7"])
+    done = gpu_aware("explain", "7", config=site.config)
     assert "Not Supported" in " ".join(done.stdout.split())  # long lines are wrapped
     # When job 7 has ended, 8 starts.
     site.change("7", state="COMPLETED", nodes="")
@@ -270,7 +252,7 @@ def test_without_a_limit_running_clocks_go_back_to_the_default(site: SlurmFolder
     node, gpus = start_one(site)
     assert site.round() == 0, site.said
     before, _ = orders(site)[node]
-    done = CliRunner().invoke(cli, ["--config", str(site.config), "power", "set", "off"])
+    done = gpu_aware("power", "set", "off", config=site.config)
     assert done.exit_code == 0, done.stderr
     assert site.round(2) == 0, site.said
     assert site.jobs["8"]["state"] == "RUNNING"
@@ -278,7 +260,7 @@ def test_without_a_limit_running_clocks_go_back_to_the_default(site: SlurmFolder
     assert line == f"7 0 {gpus}"
     assert seq > before
     assert show(site)["last"] is None
-    done = CliRunner().invoke(cli, ["--config", str(site.config), "power", "set", "auto"])
+    done = gpu_aware("power", "set", "auto", config=site.config)
     assert done.exit_code == 0, done.stderr
     assert "as configured" in done.stderr
 
@@ -302,9 +284,9 @@ def test_a_missing_model_is_said_and_the_job_runs(site: SlurmFolder) -> None:
         {"7": site.ledger("7")[-1].why["model"]},
         1,
     )
-    status = CliRunner().invoke(cli, ["--config", str(site.config), "status"])
+    status = gpu_aware("status", config=site.config)
     assert "1 job has no model: gpu-aware power show" in " ".join(status.stdout.split())
-    shown = CliRunner().invoke(cli, ["--config", str(site.config), "power", "show"])
+    shown = gpu_aware("power", "show", config=site.config)
     assert "no performance model nothing for v100" in shown.stdout
 
 
@@ -338,10 +320,10 @@ def test_measured_power_of_all_nodes_is_shown_and_recorded(site: SlurmFolder) ->
     assert last["last"]["agents"] == {"n2": "no orders"}
     picture = site.config.parent / "power.png"
     arguments = ["--config", str(site.config), "report", "--power", str(picture)]
-    done = CliRunner().invoke(cli, arguments)
+    done = gpu_aware(*arguments)
     assert done.exit_code == 0, done.stderr
     assert picture.read_bytes().startswith(b"\x89PNG")
-    done = CliRunner().invoke(cli, [*arguments, "results"])
+    done = gpu_aware(*arguments, "results")
     assert done.exit_code != 0
 
 
@@ -458,7 +440,7 @@ def test_clocks_rise_as_soon_as_a_waiting_job_is_gone(site: SlurmFolder, late: b
 
 def test_a_limit_that_no_round_has_seen_is_shown_as_such(site: SlurmFolder) -> None:
     limit(site, 3000.0)
-    done = CliRunner().invoke(cli, ["--config", str(site.config), "power", "show"])
+    done = gpu_aware("power", "show", config=site.config)
     assert "3000 W, as configured" in done.stdout
     assert "no round under this limit yet" in done.stdout
 
@@ -467,7 +449,7 @@ def test_show_tells_the_limit_in_force_and_nothing_of_another_one(site: SlurmFol
     """Regression: until the next round it told the limit before as the one in force."""
 
     def power(*args: str) -> str:
-        done = CliRunner().invoke(cli, ["--config", str(site.config), "power", *args])
+        done = gpu_aware("power", *args, config=site.config)
         assert done.exit_code == 0, done.stderr
         return done.stdout
 
@@ -619,7 +601,7 @@ def test_a_limit_that_is_lowered_ends_an_exploration(site: SlurmFolder) -> None:
     run(site, rounds, now, 3)
     assert kinds(site, "7")[-1] == "exploring"
     watts = round(IDLE_W + 1.1 * efficient_w(site))
-    done = CliRunner().invoke(cli, ["--config", str(site.config), "power", "set", str(watts)])
+    done = gpu_aware("power", "set", str(watts), config=site.config)
     assert done.exit_code == 0, done.stderr
     clock = run(site, rounds, now, 3)[-1]
     assert kinds(site, "7")[-1] == "explored"
@@ -702,7 +684,7 @@ def test_a_job_that_refused_a_clock_counts_with_its_own_one(site: SlurmFolder) -
     low = running_clock(site, "7")
     assert low is not None
     assert low < 1200
-    done = CliRunner().invoke(cli, ["--config", str(site.config), "power", "set", "5000"])
+    done = gpu_aware("power", "set", "5000", config=site.config)
     assert done.exit_code == 0, done.stderr
     while run(site, rounds, now)[-1] != 1200:
         assert planned_w(rounds) <= IDLE_W + 500.0

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from commands import gpu_aware
 from slurm_folder import SlurmFolder, parked
 from store_samples import fit_models, ingest, report
 
-from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.model.performance_sample import NamedSample, PerformanceSample
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
@@ -164,7 +163,7 @@ def test_a_running_job_shrinks_so_that_waiting_jobs_start(site: SlurmFolder) -> 
         others = {jobs[number]["state"] for number in ("10", "11")}
         assert others == {"RUNNING" if moved else "PENDING"}, (count, before)
         assert moved or count
-    done = CliRunner().invoke(cli, ["--config", str(site.config), "explain", "7"])
+    done = gpu_aware("explain", "7", config=site.config)
     assert "it gives back jobs 10, 11 can start" in " ".join(done.stdout.split()), done.stdout
 
 

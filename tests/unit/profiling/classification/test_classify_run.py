@@ -15,12 +15,12 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-import click.testing
 import pytest
+from click.testing import Result
+from commands import gpu_aware_profile
 from idle_clock import Stopwatch
 
 from gpu_aware_profile.classification import counter_tools
-from gpu_aware_profile.cli import cli
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.job_classes import (
     SavedClass,
@@ -91,8 +91,8 @@ class Site:
         (self.folder / "app.py").write_text(text)
         return f"{sys.executable} app.py"
 
-    def classify(self, *args: str) -> click.testing.Result:
-        return click.testing.CliRunner().invoke(cli, ["classify", *args])
+    def classify(self, *args: str) -> Result:
+        return gpu_aware_profile("classify", *args)
 
     def error(self, *args: str) -> str:
         done = self.classify("--centres", "centres.csv", *args)

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
-
-from gpu_aware_profile.cli import cli
+from click.testing import Result
+from commands import gpu_aware_profile
 
 
 @pytest.fixture
 def run_import(store_path: Path) -> Callable[..., Result]:
     """Run ``gpu-aware-profile import`` with options and a text on stdin."""
-    return lambda *args, text=None: CliRunner().invoke(cli, ["import", *args], input=text)
+    return lambda *args, text=None: gpu_aware_profile("import", *args, text=text)

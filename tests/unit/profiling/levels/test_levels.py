@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from commands import gpu_aware, gpu_aware_profile
 from slurm_folder import SlurmFolder, parked
 from store_samples import ingest, report
 
-from gpu_aware_profile.cli import cli as profile_cli
 from gpu_aware_profile.store_writer import recompute_scores
-from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.selector.daemon import run
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.measurements import level_times
@@ -44,7 +43,7 @@ def fill(path: Path) -> None:
 
 
 def profile(*args: str, text: str | None = None) -> Result:
-    return CliRunner().invoke(profile_cli, list(args), input=text)
+    return gpu_aware_profile(*args, text=text)
 
 
 def done(*args: str, text: str | None = None) -> Result:
@@ -197,7 +196,7 @@ def test_import_tells_where_the_configuration_wins(site: Path) -> None:
 
 
 def place(*args: str) -> dict[str, Any]:
-    result = CliRunner().invoke(cli, ["place", *args, "--json"])
+    result = gpu_aware("place", *args, "--json")
     assert result.exit_code == 0, result.stderr
     found: dict[str, Any] = json.loads(result.stdout)["answers"][0]
     return found
@@ -233,7 +232,7 @@ TOPOLOGY = (
 def simulate(site: Path, *args: str) -> tuple[dict[str, Any], str]:
     trace = site / "trace.csv"
     trace.write_text("job_id,submit_s,gpus,duration_s,class\n1,0,8,100,A\n2,1000,8,100,C\n")
-    result = CliRunner().invoke(cli, ["simulate", str(trace), "-p", "pal", "--json", *args])
+    result = gpu_aware("simulate", str(trace), "-p", "pal", "--json", *args)
     assert result.exit_code == 0, result.stderr
     return json.loads(result.stdout), result.stderr
 
@@ -266,7 +265,7 @@ def test_a_locality_penalty_below_that_of_a_tighter_level_is_refused(site: Path)
     trace = site / "trace.csv"
     trace.write_text("job_id,submit_s,gpus,duration_s\n1,0,8,100\n")
     args = ["simulate", str(trace), "--locality-penalty", "1.2"]
-    result = CliRunner().invoke(cli, args)
+    result = gpu_aware(*args)
     assert result.exit_code == 1
     assert "--locality-penalty 1.2 is less than placement.levels.rack (1.4)" in result.stderr
 

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from command_server import RUNNER, run_command
+from commands import gpu_aware_profile
 from fake_nvml import machines
 from idle_clock import Stopwatch
 from memory_slurm import opened
 from store_samples import ingest, report
 
-from gpu_aware_profile.cli import cli
 from gpu_aware_profile.levels.level_plan import LevelRun, PlanNode
 from gpu_aware_profile.levels.level_runs import GroupId, LevelRuns, comparable
 from slurm_gpu_aware.model.penalties import LevelTime
@@ -267,12 +266,12 @@ def test_wrong_options(site: Site, options: tuple[str, ...], code: int, words: s
 def test_a_rank_says_that_levels_starts_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_PROCID", raising=False)
     options = ["--level", "node", "--gpus", "0", "--message", "A=4"]
-    done = CliRunner().invoke(cli, ["level-step", *options])
+    done = gpu_aware_profile("level-step", *options)
     assert "'gpu-aware-profile levels' starts it" in done.stderr
     monkeypatch.setenv("SLURM_PROCID", "0")
     monkeypatch.setenv("SLURM_NTASKS", "2")
     monkeypatch.setenv("SLURM_LOCALID", "1")
-    assert "starts it" in CliRunner().invoke(cli, ["level-step", *options]).stderr
+    assert "starts it" in gpu_aware_profile("level-step", *options).stderr
 
 
 def test_each_line_before_the_id_of_the_group_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:

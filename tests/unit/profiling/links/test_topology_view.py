@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from commands import gpu_aware_profile
 from store_samples import ingest, report
 
-from gpu_aware_profile.cli import cli
 from slurm_gpu_aware.store.database import open_store
 
 
@@ -40,7 +40,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def show(path: Path, *options: str) -> Result:
-    return CliRunner().invoke(cli, ["show", "--topology", "--store", str(path), *options])
+    return gpu_aware_profile("show", "--topology", "--store", str(path), *options)
 
 
 def test_the_matrix_of_a_node(path: Path) -> None:

@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from commands import gpu_aware_profile
 from store_samples import ingest, report
 
-from gpu_aware_profile.cli import cli
 from gpu_aware_profile.commands import report as commands_report
 from gpu_aware_profile.report.report_data import read_report, stored_job_scores
 from gpu_aware_profile.store_writer import recompute_scores
@@ -73,7 +73,7 @@ def path(tmp_path: Path) -> Path:
 
 def called(path: Path, *words: str) -> Result:
     own = ["--store", str(path), "--config", str(path.with_name("config.toml"))]
-    return CliRunner().invoke(cli, [words[0], *own, *words[1:]])
+    return gpu_aware_profile(words[0], *own, *words[1:])
 
 
 def test_what_is_reported(path: Path) -> None:

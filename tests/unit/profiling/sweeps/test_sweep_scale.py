@@ -10,11 +10,10 @@ import sys
 import time
 
 import pytest
-from click.testing import CliRunner
+from commands import gpu_aware_profile
 from fake_cluster import GRES, FakeCluster, states
 
 from gpu_aware_profile import store_writer
-from gpu_aware_profile.cli import cli
 from gpu_aware_profile.sweeps import slow_alarm
 from gpu_aware_profile.sweeps.gpu_nodes import Target
 from gpu_aware_profile.sweeps.sweep import Sweep
@@ -204,7 +203,7 @@ def test_scores_that_cannot_be_stored_are_said(cluster, monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(store_writer, "recompute_scores", full)
     command = str(cluster.bin / "profile")
-    done = CliRunner().invoke(cli, ["sweep", "--command", command, "--class", "A", "--runs", "1"])
+    done = gpu_aware_profile("sweep", "--command", command, "--class", "A", "--runs", "1")
     assert done.exit_code == 3
     assert "the scores are those of before: the file system is full" in done.stderr
     assert "n2    done" in done.stdout
