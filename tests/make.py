@@ -18,8 +18,10 @@ from slurm_gpu_aware.admission.translate import to_request
 from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_job
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.slurm.records import (
     NodeCores,
     SlurmConfig,
@@ -131,3 +133,39 @@ def context_of(
         NOW,
         PreemptionRules(slurm),
     )
+
+
+def with_running(cluster: Cluster, *running: RunningJob) -> Cluster:
+    """The cluster with more jobs, which hold their GPUs and CPUs."""
+    for job in running:
+        for node, slots in job.gpus:
+            cluster.take(node, slots, job.cpus.get(node, 0))
+    return replace(cluster, running=(*cluster.running, *running))
+
+
+def with_held(cluster: Cluster, *jobs: tuple[Any, ...]) -> Cluster:
+    """The cluster with more jobs of a CPU each: (id, node, slots, end[, tier that preempts])."""
+    return with_running(
+        cluster,
+        *(
+            RunningJob(
+                name, ((node, tuple(slots)),), end, cpus={node: 1}, preemptable_by=(*tier, None)[0]
+            )
+            for name, node, slots, end, *tier in jobs
+        ),
+    )
+
+
+def placements(plan: Plan) -> dict[str, tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]]:
+    """Nodes and GPUs of the jobs that a plan starts."""
+    return {a.job_id: (a.nodes, a.slots) for a in plan.assignments}
+
+
+def sizes(plan: Plan) -> dict[str, int]:
+    """Number of GPUs of the jobs that a plan starts."""
+    return {a.job_id: sum(map(len, a.slots)) for a in plan.assignments}
+
+
+def reasons(plan: Plan) -> dict[str, str]:
+    """Why the other jobs of a plan wait."""
+    return {waiting.job_id: waiting.reason for waiting in plan.waiting}
