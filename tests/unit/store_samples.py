@@ -12,7 +12,7 @@ from commands import gpu_aware
 from slurm_gpu_aware.model.profile import RunConditions
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.ingest import ingest_report
-from slurm_gpu_aware.store.ledger import Decision
+from slurm_gpu_aware.store.ledger import Decision, Event
 from slurm_gpu_aware.store.measurements import Run, add_runs
 from slurm_gpu_aware.store.report import parse_report
 
@@ -109,6 +109,12 @@ def decision(job_id: str = "98", **changes: Any) -> Decision:
         "took_ms": 0.4,
     }
     return Decision(**{**values, **changes})
+
+
+def started(*nodes: str, run: int = 0) -> Event:
+    """Job 7 started with two GPUs of each node."""
+    detail = {"restarts": run, "gpus": {node: [0, 1] for node in nodes}}
+    return Event("7", "started", detail, 90.0)
 
 
 def fit_models(store_path: Path) -> Result:
