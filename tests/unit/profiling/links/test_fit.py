@@ -131,13 +131,13 @@ def test_what_is_wrong_is_said(
     assert done.stdout == ""
 
 
-def measured(rings: list[tuple[int, int, int]]) -> str:
+def rings_csv(rings: list[tuple[int, int, int]]) -> str:
     rows = [f"{x},{y},{z},{float(eq2(x, y, z)):.6f}" for x, y, z in rings]
     return "\n".join(["# all-reduce, GB/s", "x,y,z,gbps", *rows, ""])
 
 
 def test_a_fit_gives_back_what_was_measured(files: Path) -> None:
-    done = gpu_aware_profile("fit-effbw", "-", "--json", text=measured(RINGS))
+    done = gpu_aware_profile("fit-effbw", "-", "--json", text=rings_csv(RINGS))
     assert done.exit_code == 0, done.output
     answer = json.loads(done.stdout)
     assert answer["samples"] == len(RINGS)
@@ -149,7 +149,7 @@ def test_a_fit_gives_back_what_was_measured(files: Path) -> None:
 
 
 def test_what_is_printed_is_what_the_policy_takes(files: Path) -> None:
-    done = gpu_aware_profile("fit-effbw", "-", text=measured(RINGS[:9]))
+    done = gpu_aware_profile("fit-effbw", "-", text=rings_csv(RINGS[:9]))
     assert done.exit_code == 0
     sections = tomllib.loads(done.stdout[done.stdout.index("[policies") :])["policies"]
     assert set(sections) == {"pal+mapa", "mapa-preserve"}

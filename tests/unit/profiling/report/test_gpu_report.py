@@ -28,7 +28,7 @@ PNG = b"\x89PNG\r\n"
 NODES = ("r1-1", "r1-2", "r2-1")
 
 
-def measured(store: Store, at: float, slow: float = 1.0) -> None:
+def add_history(store: Store, at: float, slow: float = 1.0) -> None:
     """Idle and loaded runs of 4 GPUs of each node; GPU 2 of r2-1 is ``slow``, GPU 1 was unlucky."""
     for node in NODES:
         ingest(store, {**report(node, at), "timings": []})
@@ -63,8 +63,8 @@ def jobs(store: Store) -> None:
 def path(tmp_path: Path) -> Path:
     file = tmp_path / "store.db"
     with open_store(file) as store:
-        measured(store, time.time() - 40 * DAY_S)
-        measured(store, time.time() - 3600.0, slow=1.5)
+        add_history(store, time.time() - 40 * DAY_S)
+        add_history(store, time.time() - 3600.0, slow=1.5)
         jobs(store)
         recompute_scores(store)
     (tmp_path / "config.toml").write_text("")
