@@ -41,14 +41,14 @@ def shard_job(number: int, shards: dict[int, int], end_s: float) -> SlurmJob:
     )
 
 
-def cluster_with(*jobs: SlurmJob) -> Cluster:
+def n1_with(*jobs: SlurmJob) -> Cluster:
     slurm = replace(SLURM, preempt_type="partition_prio")
     rules = PreemptionRules(slurm, {"low": LOW})
     return build_cluster([N1], jobs, slurm, PROFILE, rules=rules)
 
 
 def test_a_gpu_of_which_shards_are_used_is_not_free():
-    cluster = cluster_with()
+    cluster = n1_with()
     assert cluster.free.tolist() == [[False, True, False, False]]
     assert cluster.exists.all()
     assert cluster.indexed.all()
@@ -62,7 +62,7 @@ def test_a_gpu_is_that_of_the_job_whose_shards_end_last():
         shard_job(2, {0: 2, 2: 1}, NOW + 600),
         shard_job(3, {3: 1}, NOW + 900),  # another GPU than the node shows
     ]
-    running = cluster_with(*jobs).running
+    running = n1_with(*jobs).running
     assert [one.gpus for one in running] == [(), ((0, (0, 2)),), ((0, (3,)),)]
     assert [dict(one.cpus) for one in running] == [{0: 2}] * 3
     assert [one.preemptable_by for one in running] == [None] * 3
@@ -70,7 +70,7 @@ def test_a_gpu_is_that_of_the_job_whose_shards_end_last():
 
 @pytest.mark.parametrize(("gpus", "starts"), [(1, True), (2, False)])
 def test_a_round_gives_no_gpu_away_of_which_shards_are_used(gpus: int, starts: bool):
-    cluster = cluster_with(shard_job(1, {0: 3}, NOW + 60), shard_job(2, {2: 1}, NOW + 600))
+    cluster = n1_with(shard_job(1, {0: 3}, NOW + 60), shard_job(2, {2: 1}, NOW + 600))
     where = replace(context_of([N1]), cluster=cluster)
     request = request_of(slurm_job(), asked(f"gpu:{gpus}"), where)
     plan = plan_round([request], cluster, PlanSettings(), NOW)
@@ -178,7 +178,7 @@ def test_only_the_node_that_it_names_counts():
         request_of(slurm_job(), asked("shard:2", req_nodes="n3"), where)
 
 
-def plan_of(request: Request, cluster: Cluster) -> Plan:
+def plan_one(request: Request, cluster: Cluster) -> Plan:
     """The plan of one job, with the levels of a site."""
     levels = Cluster.uniform(cluster.nodes, 4).levels
     return plan_round([request], replace(cluster, levels=levels), PlanSettings(), NOW)
@@ -189,7 +189,7 @@ def test_nodes_that_are_down_do_not_matter():
     where = context_of([down, N2])
     request = request_of(slurm_job(), asked("shard:3"), where)
     assert np.count_nonzero(where.cluster.exists) == 4
-    (placed,) = plan_of(request, where.cluster).assignments
+    (placed,) = plan_one(request, where.cluster).assignments
     assert placed.nodes == (1,)
 
 
@@ -208,7 +208,7 @@ def test_a_job_waits_for_nodes_with_shards_that_are_all_away(away: str):
     kept = SlurmReservation("m", NOW, NOW + 60, frozenset({"n1"}), flags=frozenset({"MAINT"}))
     where = context_of([shown, slurm_node("n2")], None, [kept] if away == "reserved" else [])
     request = request_of(slurm_job(), asked("shard:3"), where)
-    (waiting,) = plan_of(request, where.cluster).waiting
+    (waiting,) = plan_one(request, where.cluster).waiting
     assert waiting.reason.endswith("; down, drained or reserved: n1")
     with pytest.raises(CannotPlanError):
         request_of(slurm_job(), asked("shard:5"), where)

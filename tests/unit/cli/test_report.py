@@ -19,7 +19,7 @@ from slurm_gpu_aware.simulator.report import page_text, plain_summary
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def saved_results(tmp_path_factory):
     made = tmp_path_factory.mktemp("results") / "out"
     args = "simulate --synthetic 30 --nodes 2 --gpus-per-node 4 -p packed -p pal --processes 1"
     done = gpu_aware(*args.split(), "--out", str(made))
@@ -29,12 +29,12 @@ def folder(tmp_path_factory):
     return made
 
 
-def test_the_page_holds_everything_and_escapes_names(folder):
-    done = gpu_aware("report", str(folder), "--json")
+def test_the_page_holds_everything_and_escapes_names(saved_results):
+    done = gpu_aware("report", str(saved_results), "--json")
     assert done.exit_code == 0, done.stderr
     files = json.loads(done.stdout)["files"]
     assert len(files) == 7
-    page = (folder / "report.html").read_text()
+    page = (saved_results / "report.html").read_text()
     assert page.count("data:image/png;base64,") == 6
     assert re.findall(r'(?:src|href)="(?!data:)', page) == []
     assert "packed" in page
@@ -55,8 +55,8 @@ def test_no_folder_of_results_is_one_sentence(tmp_path, content):
 
 
 @pytest.mark.parametrize(("field", "of"), [("error", "gain"), ("low", "gain"), ("avg_jct_s", "")])
-def test_a_folder_of_an_older_version_asks_for_a_new_simulation(folder, tmp_path, field, of):
-    made = shutil.copytree(folder, tmp_path / "older")
+def test_a_folder_of_an_older_version_asks_for_a_new_simulation(saved_results, tmp_path, field, of):
+    made = shutil.copytree(saved_results, tmp_path / "older")
     summary = json.loads((made / "summary.json").read_text())
     gain = {"low": 0.1, "mean": 0.2, "high": 0.3, "error": 0.01}
     summary["runs"][1] |= {"gain": gain}
@@ -178,7 +178,7 @@ def young(tmp_path_factory):
     return load_results(folder)
 
 
-def drawn(name, head, runs):
+def drawn_by(name, head, runs):
     ax = Figure().add_subplot()
     next(draw for own, _, _, draw in PICTURES if own == name)(ax, runs, head)
     return ax
@@ -186,7 +186,7 @@ def drawn(name, head, runs):
 
 @pytest.mark.parametrize("name", ["wait", "gpus-in-use"])
 def test_a_young_history_fills_its_pictures(young, name):
-    ax = drawn(name, *young)
+    ax = drawn_by(name, *young)
     assert ax.get_xlabel().endswith("the first one, min" if name == "wait" else "submission, min")
     assert 80 < ax.get_xlim()[1] < 90
     for line in ax.lines[:3]:
@@ -247,11 +247,11 @@ def test_one_seed_is_told_from_certainty():
 
 
 def test_the_picture_of_each_job_leaves_out_the_first_policy_and_the_record(young):
-    ax = drawn("jct-ratio", *young)
+    ax = drawn_by("jct-ratio", *young)
     labels = [line.get_label() for line in ax.lines if not line.get_label().startswith("_")]
     assert labels == ["pal"]
     assert ax.get_xscale() == "log"
-    assert drawn("jct-boxes", *young).get_yscale() == "log"
+    assert drawn_by("jct-boxes", *young).get_yscale() == "log"
 
 
 @pytest.mark.parametrize(
@@ -266,17 +266,17 @@ def test_completion_times_stand_at_the_axis_as_people_say_them(young, shortest_s
     head, runs = young
     times = np.geomspace(shortest_s, longest_s, len(runs[0].columns["jct_s"]))
     shown = [replace(run, columns={**run.columns, "jct_s": times}) for run in runs]
-    ax = drawn("jct-cdf", head, shown)
+    ax = drawn_by("jct-cdf", head, shown)
     assert [label.get_text() for label in ax.get_xticklabels()] == ticks
     assert ax.get_xlabel() == "completion time (log scale)"
-    assert {label.get_text() for label in drawn("jct-boxes", head, shown).get_yticklabels()}
+    assert {label.get_text() for label in drawn_by("jct-boxes", head, shown).get_yticklabels()}
 
 
 def test_an_axis_of_nearly_equal_times_has_ticks(young):
     head, runs = young
     times = np.linspace(3_600.0, 3_700.0, len(runs[0].columns["jct_s"]))
     shown = [replace(run, columns={**run.columns, "jct_s": times}) for run in runs]
-    labels = [label.get_text() for label in drawn("jct-cdf", head, shown).get_xticklabels()]
+    labels = [label.get_text() for label in drawn_by("jct-cdf", head, shown).get_xticklabels()]
     assert len(labels) == len(set(labels)) == 3
 
 
@@ -287,7 +287,7 @@ def test_an_axis_of_ratios_has_ticks_beside_1(young, most):
     ratios = np.geomspace(1 / most, most, len(base))
     first = replace(runs[0], label="packed", columns={**runs[0].columns, "jct_s": base + 1})
     columns = {**first.columns, "jct_s": (base + 1) * ratios}
-    ax = drawn("jct-ratio", head, [first, replace(first, label="pal", columns=columns)])
+    ax = drawn_by("jct-ratio", head, [first, replace(first, label="pal", columns=columns)])
     low, high = ax.get_xlim()
     assert sum(low <= tick <= high for tick in ax.get_xticks()) >= 3
 
@@ -316,12 +316,12 @@ def test_numbers_of_bars_are_not_struck_through(young, given):
     assert [text.get_text() for text in ax.texts[::3]] == [f"{value:.2f}" for value in given]
 
 
-def test_without_matplotlib_the_extra_is_named_as_the_readme_installs(folder, monkeypatch):
+def test_without_matplotlib_the_extra_is_named_as_the_readme_installs(saved_results, monkeypatch):
     """The hint named a package that no registry has."""
     for name in ("matplotlib", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, name, None)
     for args in (
-        ["report", str(folder)],
+        ["report", str(saved_results)],
         ["place", "-g2", "--machine", "dgx-1-v100", "--plot", "p"],
     ):
         done = gpu_aware(*args)
