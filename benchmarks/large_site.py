@@ -31,7 +31,7 @@ from typing import Any
 from placement_profile import show_profile
 
 from slurm_gpu_aware.config.settings import Config, EventsConfig, StoreConfig
-from slurm_gpu_aware.planning import round as planning
+from slurm_gpu_aware.planning import stages as planning
 from slurm_gpu_aware.selector.daemon import GC_OBJECTS, Selector
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu_aware.config.load import load_config
-from slurm_gpu_aware.planning import round as planning
+from slurm_gpu_aware.planning import stages as planning
 from slurm_gpu_aware.selector import round as service
 from slurm_gpu_aware.selector.daemon import GC_OBJECTS
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter

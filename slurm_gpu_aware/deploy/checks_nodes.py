@@ -57,7 +57,11 @@ def _script(g: DoctorContext, key: str, source: Path, scripts: list[Path]) -> Ch
         if not values:
             return warning(name, found, "'gpu-aware setup --install', then 'scontrol reconfigure'")
         copy = ", and copy it to all nodes" if key in _ON_NODES else ""
-        cure = f"add the line below to {[*scripts, *values][0]}, after its first line{copy}"
+        named = next((p for p in scripts if str(installed) in (read_script(p) or "")), None)
+        if named is not None:
+            found = f"{named} names {source.name} only where it never runs: {without}"
+        where = named or [*scripts, *values][0]
+        cure = f"add the line below to {where}, after its first line{copy}"
         return warning(name, found, cure, lines=(hook_line(installed),))
     have = direct or installed
     if not have.exists():

@@ -72,15 +72,23 @@ def _standing_by(g: DoctorContext) -> str:
     return ""
 
 
+def _no_user(g: DoctorContext, name: str) -> Check | None:
+    """A check that cannot be made, because SlurmUser is no user of this host; None: it can."""
+    try:
+        pwd.getpwnam(g.slurm_user)
+    except KeyError:
+        found = f"SlurmUser {g.slurm_user} is no user of this host"
+        return skipped(name, found, "run doctor on the controller")
+    return None
+
+
 def _changes(g: DoctorContext) -> Iterator[Check]:
     """SlurmUser may change jobs as the selector does: a held test job is changed and cancelled."""
     name = "changes of jobs"
-    try:
-        user = pwd.getpwnam(g.slurm_user)
-    except KeyError:
-        cure = "run doctor on the controller"
-        yield skipped(name, f"SlurmUser {g.slurm_user} is no user of this host", cure)
+    if unknown := _no_user(g, name):
+        yield unknown
         return
+    user = pwd.getpwnam(g.slurm_user)
     if os.geteuid() not in (0, user.pw_uid):
         yield skipped(name, "only SlurmUser may try them", "run doctor as root")
         return
@@ -214,6 +222,8 @@ def _events(g: DoctorContext) -> Iterator[Check]:
     if not folder.is_dir():
         found = f"{folder} is missing: a submission waits for the next round"
         yield warning("events", found, f"install -d -o {user} {folder}")
+    elif unknown := _no_user(g, "events"):
+        yield unknown
     elif not _may(folder, user, stat.S_IWOTH):
         yield warning("events", f"{user} cannot write to {folder}", f"chown {user} {folder}")
     yield ok("events", f"submissions: {events.submit_file}")
@@ -234,6 +244,9 @@ def _permissions(g: DoctorContext) -> Iterator[Check]:
     """SlurmUser can read the configuration and write the store."""
     path, user = g.config.store.path, g.slurm_user
     source = g.config.source
+    if unknown := _no_user(g, "permissions"):
+        yield unknown
+        return
     if source is not None and not (
         _may(source, user, stat.S_IROTH) and _may(source.parent, user, stat.S_IXOTH)
     ):
@@ -254,11 +267,7 @@ def _permissions(g: DoctorContext) -> Iterator[Check]:
 
 def _may(path: Path, user: str, bit: int) -> bool:
     """Whether a user may do what a bit of others says, by owner, groups and mode."""
-    try:
-        entry = pwd.getpwnam(user)
-    except KeyError:
-        return False
-    status = path.stat()
+    entry, status = pwd.getpwnam(user), path.stat()
     if entry.pw_uid == status.st_uid:
         bit <<= 6
     elif status.st_gid in os.getgrouplist(user, entry.pw_gid):

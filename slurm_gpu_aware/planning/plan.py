@@ -11,6 +11,7 @@ from slurm_gpu_aware.model.cluster import Gpus
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.registry import DEFAULT
 from slurm_gpu_aware.planning.due_account import DueAccount
+from slurm_gpu_aware.planning.movable import Move
 
 
 @dataclass(frozen=True)
@@ -118,4 +119,7 @@ class Plan:
     due: Mapping[str, DueAccount] = field(default_factory=dict)
     """Job of the queue with a due date -> its account."""
     wake_s: float = math.inf
-    """When a job that starts should grow; a round should run then, on the clock of ``now``."""
+    """When a job that starts or runs should grow; a round should run then, on the clock of
+    ``now``."""
+    moves: tuple[Move, ...] = ()
+    """Running jobs that begin to move, before the starts."""

@@ -1,4 +1,4 @@
-"""Record of a round: its input and its decisions as plain values, and their replay.
+"""Record of a round: its whole input and its decisions as plain values, and their replay.
 
 The values are JSON values, except that times without a limit are infinite. A request's own options
 must be plain values. An interference profile in a policy's options is written as its tables.
@@ -8,26 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from slurm_gpu_aware.model.arrays import BoolArray
+from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import (
     Cluster,
     LocalityLevel,
     PreemptionOrder,
     RunningJob,
+    Shards,
     Sockets,
 )
 from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
+from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.model.penalties import Penalty
 from slurm_gpu_aware.model.power import PoweredJob, PowerState
 from slurm_gpu_aware.model.request import LeftToSlurm, NodeGroups, Part, Postponement, Request
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
+from slurm_gpu_aware.planning.movable import Movable
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
-from slurm_gpu_aware.planning.round import plan_round
+from slurm_gpu_aware.planning.stages import STAGES, Moving, Round, plan_stages
 
 Placed = dict[str, tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]]
 """Job -> node names, and slots on each node."""
@@ -44,48 +49,72 @@ _TRUTHS = ("exists", "free", "indexed", "asleep", "quiet", *_LATER_ARRAYS[1:])
 
 @dataclass(frozen=True, eq=False)
 class RecordedRound:
-    """The input of a round, and the placements of its plan."""
+    """The input of a round, and the decisions of its plan."""
 
-    queue: tuple[Request, ...]
-    cluster: Cluster
-    settings: PlanSettings
-    now: float
+    asked: Round
     placed: Placed
-    policy_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    power: PowerState | None = None
     clocks: Clocks = field(default_factory=dict)
+    moved: Placed = field(default_factory=dict)
+    """Running job that begins to move -> its new GPUs."""
+    whole: bool = True
+    """False: an earlier release recorded only what the placement found and did."""
 
 
-def record_round(
-    queue: Sequence[Request],
-    cluster: Cluster,
-    settings: PlanSettings,
-    now: float,
-    plan: Plan,
-    policy_options: Mapping[str, Mapping[str, Any]] | None = None,
-    power: PowerState | None = None,
-) -> dict[str, Any]:
-    """Plain values of a round, with the ``policy_options`` of the policies that the queue uses."""
-    used = {request.policy or settings.policy for request in queue}
-    given = (policy_options or {}).items()
-    masks: dict[bytes, int] = {}
-    groups: dict[NodeGroups, int] = {}
-    tables: dict[SizeTable, int] = {}
+def record_round(asked: Round, plan: Plan) -> dict[str, Any]:
+    """Plain values of a round, with the options of the policies that its queue uses."""
+    used = {request.policy or asked.settings.policy for request in asked.queue}
+    tables = _Tables()
+    cluster, names = asked.cluster, asked.cluster.nodes
     return {
-        "now": now,
-        "settings": asdict(settings),
-        "policy_options": {name: _options(options) for name, options in given if name in used},
-        "queue": [_request(request, masks, groups, tables) for request in queue],
-        "eligible": [np.flatnonzero(np.frombuffer(m, dtype=np.bool_)).tolist() for m in masks],
-        "node_groups": [[one.name, one.of.tolist()] for one in groups],
+        "whole": True,
+        "now": asked.now,
+        "settings": asdict(asked.settings),
+        "policy_options": {n: _options(o) for n, o in asked.options.items() if n in used},
+        "queue": [_request(request, tables) for request in asked.queue],
         "cluster": _cluster(cluster),
-        "power": None if power is None else _power(power, tables),
-        "tables": [_plain(table) for table in tables],
+        "power": None if asked.power is None else _power(asked.power, tables.sizes),
+        "returning": {job_id: _chosen(one) for job_id, one in asked.returning.items()},
+        "moving": None if asked.moving is None else _moving(asked.moving, tables),
+        "eligible": [np.flatnonzero(np.frombuffer(m, np.bool_)).tolist() for m in tables.masks],
+        "node_groups": [[one.name, one.of.tolist()] for one in tables.groups],
+        "tables": [_plain(table) for table in tables.sizes],
         "clocks": _clocks(plan),
-        "placed": {
-            a.job_id: [[cluster.nodes[n] for n in a.nodes], _plain(a.slots)]
-            for a in plan.assignments
-        },
+        "placed": _places(plan.assignments, names),
+        "moved": _places((move.assignment for move in plan.moves), names),
+    }
+
+
+@dataclass
+class _Tables:
+    """What several requests share, by number."""
+
+    masks: dict[bytes, int] = field(default_factory=dict)
+    groups: dict[NodeGroups, int] = field(default_factory=dict)
+    sizes: dict[SizeTable, int] = field(default_factory=dict)
+
+    def mask(self, nodes: BoolArray) -> int:
+        """Number of a mask of nodes."""
+        return self.masks.setdefault(nodes.astype(np.bool_).tobytes(), len(self.masks))
+
+
+def _places(assignments: Iterable[Assignment], names: Sequence[str]) -> dict[str, Any]:
+    return {a.job_id: [[names[n] for n in a.nodes], _plain(a.slots)] for a in assignments}
+
+
+def _chosen(one: Assignment) -> dict[str, Any]:
+    """The GPUs that a move chose, and how many its job had before."""
+    return {"nodes": list(one.nodes), "slots": _plain(one.slots), "why": dict(one.why)}
+
+
+def _moving(moving: Moving, tables: _Tables) -> dict[str, Any]:
+    return {
+        "settings": asdict(moving.settings),
+        "movable": [
+            [_request(one.request, tables), _plain(one.job), one.restart_s, one.moved_s]
+            for one in moving.movable
+        ],
+        "recent": [list(one) for one in moving.recent],
+        "busy": sorted(moving.busy),
     }
 
 
@@ -114,21 +143,16 @@ def _options(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**options, "interference": {"solo": solo, "together": together}}
 
 
-def _request(
-    request: Request,
-    masks: dict[bytes, int],
-    groups: dict[NodeGroups, int],
-    tables: dict[SizeTable, int],
-) -> dict[str, Any]:
+def _request(request: Request, tables: _Tables) -> dict[str, Any]:
     """Fields that differ from their default; masks of nodes, groups and tables by number."""
     values = {name: getattr(request, name) for name in _DEFAULT}
     for name in _MASKS:
         if (mask := values[name]) is not None:
-            values[name] = masks.setdefault(mask.astype(np.bool_).tobytes(), len(masks))
+            values[name] = tables.mask(mask)
     if (group := values.pop("node_groups")) is not None:
-        group = groups.setdefault(group, len(groups))
+        group = tables.groups.setdefault(group, len(tables.groups))
     if (table := values.pop("table")) is not None:
-        table = tables.setdefault(table, len(tables))
+        table = tables.sizes.setdefault(table, len(tables.sizes))
     values |= {"node_groups": group, "table": table}
     given = {n: v for n, v in values.items() if n in ("job_id", "gpus") or v != _DEFAULT[n]}
     return {name: _plain(value) for name, value in given.items()}
@@ -156,7 +180,8 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
     number = {graph: i for i, graph in enumerate(kinds)}
     values = {f.name: getattr(cluster, f.name) for f in fields(cluster)}
     del values["power_w"]  # a round under a limit finds it
-    del values["shards"]  # no round reads them
+    shards = cluster.shards
+    values["shards"] = None if shards is None else (shards.total, shards.free)
     values |= {
         "levels": tuple(tuple(getattr(one, f.name) for f in fields(one)) for one in cluster.levels),
         "kinds": tuple((g.gbps, g.classes, g.groups, g.effbw) for g in kinds),
@@ -170,29 +195,63 @@ def read_round(content: Mapping[str, Any]) -> RecordedRound:
     """Build the round again. Raises ValueError if a value is missing or wrong."""
     try:
         cluster = _read_cluster(content["cluster"])
-        masks = [np.isin(np.arange(len(cluster.nodes)), nodes) for nodes in content["eligible"]]
         groups = [
             NodeGroups(np.array(of, dtype=np.int64), str(name))
             for name, of in content["node_groups"]
         ]
+        shared = _Shared(
+            [np.isin(np.arange(len(cluster.nodes)), nodes) for nodes in content["eligible"]],
+            groups,
+            [_read_table(row) for row in content.get("tables", ())],
+        )
         options, power = content["policy_options"], content.get("power")
-        tables = [_read_table(row) for row in content.get("tables", ())]
-        settings = content["settings"]
-        return RecordedRound(
-            queue=tuple(_read_request(row, masks, groups, tables) for row in content["queue"]),
+        settings, moving = content["settings"], content.get("moving")
+        returning = content.get("returning", {})
+        asked = Round(
+            queue=tuple(_read_request(row, shared) for row in content["queue"]),
             cluster=cluster,
             settings=PlanSettings(**{**settings, "classes": tuple(settings["classes"])}),
             now=float(content["now"]),
-            policy_options={name: _read_options(row) for name, row in options.items()},
-            power=None if power is None else _read_power(power, tables),
+            options={name: _read_options(row) for name, row in options.items()},
+            power=None if power is None else _read_power(power, shared.tables),
+            returning={job: _read_chosen(job, row) for job, row in returning.items()},
+            moving=None if moving is None else _read_moving(moving, shared),
+        )
+        return RecordedRound(
+            asked,
+            placed=_read_places(content["placed"]),
             clocks=dict(content.get("clocks", {})),
-            placed={
-                job: (tuple(nodes), tuple(map(tuple, slots)))
-                for job, (nodes, slots) in content["placed"].items()
-            },
+            moved=_read_places(content.get("moved", {})),
+            whole=bool(content.get("whole", False)),
         )
     except (KeyError, IndexError, TypeError, AttributeError) as exc:
         raise ValueError(f"not a recorded round: {exc!r}") from exc
+
+
+class _Shared(NamedTuple):
+    """What requests name by number."""
+
+    masks: Sequence[BoolArray]
+    groups: Sequence[NodeGroups]
+    tables: Sequence[SizeTable]
+
+
+def _read_places(rows: Mapping[str, Any]) -> Placed:
+    return {job: (tuple(nodes), tuple(map(tuple, slots))) for job, (nodes, slots) in rows.items()}
+
+
+def _read_chosen(job_id: str, row: Mapping[str, Any]) -> Assignment:
+    slots = tuple(map(tuple, row["slots"]))
+    return Assignment(job_id, tuple(row["nodes"]), slots, "", 0.0, "", 0.0, why=row["why"])
+
+
+def _read_moving(row: Mapping[str, Any], shared: _Shared) -> Moving:
+    movable = [
+        Movable(_read_request(request, shared), _read_running(job), restart_s, moved_s)
+        for request, job, restart_s, moved_s in row["movable"]
+    ]
+    recent = [(float(at), str(user)) for at, user in row["recent"]]
+    return Moving(MoveSettings(**row["settings"]), movable, recent, frozenset(row["busy"]))
 
 
 def _read_options(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,18 +265,13 @@ def _read_options(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "interference": profile}
 
 
-def _read_request(
-    row: Mapping[str, Any],
-    masks: Sequence[Any],
-    groups: Sequence[NodeGroups],
-    tables: Sequence[SizeTable],
-) -> Request:
+def _read_request(row: Mapping[str, Any], shared: _Shared) -> Request:
     read: dict[str, Any] = {
-        "table": tables.__getitem__,
+        "table": shared.tables.__getitem__,
         "sizes": tuple,
-        "eligible": masks.__getitem__,
-        "allowed": masks.__getitem__,
-        "node_groups": groups.__getitem__,
+        "eligible": shared.masks.__getitem__,
+        "allowed": shared.masks.__getitem__,
+        "node_groups": shared.groups.__getitem__,
         "required": tuple,
         "preempts": frozenset,
         "preempts_lower": frozenset,
@@ -272,9 +326,14 @@ def _read_cluster(row: Mapping[str, Any]) -> Cluster:
         graphs=tuple(None if i is None else kinds[i] for i in row["graphs"]),
         running=tuple(_read_running(job) for job in row["running"]),
         same_indices=bool(row["same_indices"]),
+        shards=_read_shards(row.get("shards")),
         sockets=row["sockets"] and Sockets(**_arrays(row["sockets"], names)),
         preemption=PreemptionOrder(**row["preemption"]),
     )
+
+
+def _read_shards(row: Sequence[Any] | None) -> Shards | None:
+    return None if row is None else Shards(*(np.array(one, dtype=np.int64) for one in row))
 
 
 def _arrays(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -309,24 +368,18 @@ class Difference:
 
 
 def replay(recorded: RecordedRound) -> list[Difference]:
-    """Plan a round as the simulator does; return every job with another placement or clock."""
-    cluster, now, options = recorded.cluster, recorded.now, recorded.policy_options
-    plan = plan_round(
-        recorded.queue,
-        cluster,
-        recorded.settings,
-        now,
-        policy_options=options,
-        power=recorded.power,
-    )
-    again: Placed = {
-        a.job_id: (tuple(cluster.nodes[n] for n in a.nodes), a.slots) for a in plan.assignments
-    }
-    pairs: list[tuple[Mapping[str, object], Mapping[str, object]]] = [(recorded.placed, again)]
+    """Plan a round again by all its stages; return every job with another placement or clock."""
+    asked = recorded.asked
+    plan = plan_stages(asked, STAGES if recorded.whole else ())
+    names = asked.cluster.nodes
+    pairs: list[tuple[Mapping[str, object], Mapping[str, object]]] = [
+        (recorded.placed, _read_places(_places(plan.assignments, names))),
+        (recorded.moved, _read_places(_places((move.assignment for move in plan.moves), names))),
+    ]
     if recorded.clocks:
         pairs.append((recorded.clocks, _clocks(plan)))
     return [
-        Difference(now, job, then.get(job), there.get(job))
+        Difference(asked.now, job, then.get(job), there.get(job))
         for then, there in pairs
         for job in sorted(then.keys() | there.keys())
         if then.get(job) != there.get(job)

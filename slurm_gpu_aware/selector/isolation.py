@@ -45,7 +45,11 @@ class Isolation:
             number = self._number(job_id)
             log.error("job %s is left to Slurm: planning fails with it", job_id, exc_info=error)
             self.faults[number] = f"planning fails with it: {error!r:.{_LONGEST}}"
-            queue = [one for one in queue if self._number(one.job_id) != number]
+            queue = self.sound(queue)
+
+    def sound(self, queue: Iterable[Request]) -> list[Request]:
+        """The queue without the jobs at fault."""
+        return [one for one in queue if self._number(one.job_id) not in self.faults]
 
     def left(self, parked: Iterable[GatedJob]) -> list[tuple[GatedJob, str]]:
         """The records at fault, each with the reason."""

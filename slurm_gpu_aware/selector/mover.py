@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
 from slurm_gpu_aware.admission.translate import move_of, to_request
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.gated_job import GatedJob
-from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.move_settings import RATE_S
-from slurm_gpu_aware.model.power import PowerState
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
-from slurm_gpu_aware.planning.due_dates import accounted, next_growth, run_times, work_done
+from slurm_gpu_aware.planning.due_dates import run_times, work_done
 from slurm_gpu_aware.planning.movable import Movable, Move
-from slurm_gpu_aware.planning.moves import plan_moves
+from slurm_gpu_aware.planning.stages import Moving
 from slurm_gpu_aware.selector.due_dates import DueDates
 from slurm_gpu_aware.selector.job_tables import JobTables
 from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.selector.moves_under_way import MovesUnderWay, UnderWay
-from slurm_gpu_aware.selector.policy_in_force import PolicyInForce
 from slurm_gpu_aware.slurm.client import SlurmClient
 
 log = logging.getLogger(__name__)
@@ -34,7 +31,7 @@ _UNREAD_S = 2.0  # the same while a new selector reads earlier runs, for jobs wi
 
 
 class Mover:
-    """Plans moves before the starts of a round, and begins them."""
+    """Tells a round what may move, and begins the moves that it plans."""
 
     def __init__(
         self,
@@ -71,50 +68,27 @@ class Mover:
         late = self._timer() - self._looked >= _LOOK_S or now >= self.wake_s
         return self._config.moves.enabled and late
 
-    def plan(
+    def moving(
         self,
         gated: Sequence[GatedJob],
         context: AdmissionContext,
-        queue: Sequence[Request],
-        cluster: Cluster,
-        policy: PolicyInForce,
         tables: JobTables,
         dates: DueDates,
-        power: PowerState | None,
-    ) -> Sequence[Move]:
-        """The moves that precede the starts of a round.
-
-        ``cluster``, ``power``: snapshot and power of the round.
-        """
+    ) -> Moving | None:
+        """What this round knows of moves; None: it looks for none."""
         if not self._is_due(context.now):
-            return ()
+            return None
         self._looked, self.wake_s = self._timer(), math.inf
         known = {job.id for job in gated}
         self._refused = {i: n for i, n in self._refused.items() if i in known}
         jobs = {job.id: job for job in gated if self._asks(job)}
         if not jobs:
-            return ()
-        try:
-            asking = self._movable(jobs, context, cluster, tables, dates)
-            movable = accounted(asking, cluster, context.now)
-            self.wake_s = next_growth(movable, context.now)
-            if dates.unread and any(one.request.due is not None for one in movable):
-                self.wake_s = min(self.wake_s, context.now + _UNREAD_S)
-            return plan_moves(
-                movable,
-                queue,
-                cluster,
-                policy.settings,
-                self._settings,
-                context.now,
-                recent=self.under_way.times,
-                busy=self._busy(cluster.nodes),
-                policy_options=policy.options,
-                power=power,
-            )
-        except Exception:  # starts go on, whatever is wrong with a move
-            log.exception("no move is planned")
-            return ()
+            return None
+        movable = tuple(self._movable(jobs, context, tables, dates))
+        if dates.unread and any(one.request.due is not None for one in movable):
+            self.wake_s = context.now + _UNREAD_S
+        busy = self._busy(context.cluster.nodes)
+        return Moving(self._settings, movable, tuple(self.under_way.times), busy)
 
     def begin(
         self, moves: Sequence[Move], gated: Sequence[GatedJob], nodes: Sequence[str], now: float
@@ -141,11 +115,10 @@ class Mover:
         self,
         jobs: Mapping[str, GatedJob],
         context: AdmissionContext,
-        cluster: Cluster,
         tables: JobTables,
         dates: DueDates,
     ) -> Iterator[Movable]:
-        for job in cluster.running:
+        for job in context.cluster.running:
             gated = jobs.get(job.job_id)
             if gated is None:
                 continue
@@ -184,10 +157,10 @@ class Mover:
         stated = float(said) if isinstance(said, int) else usual
         return max(stated, self.under_way.restart_s(gated.id))
 
-    def _busy(self, names: Sequence[str]) -> Collection[int]:
+    def _busy(self, names: Sequence[str]) -> frozenset[int]:
         """Nodes of moves under way."""
         nodes = {n for move in self.under_way.jobs.values() for n in (*move.nodes, *move.left)}
-        return {i for i, name in enumerate(names) if name in nodes}
+        return frozenset(i for i, name in enumerate(names) if name in nodes)
 
     def _begin(self, gated: GatedJob, move: Move, nodes: Sequence[str], now: float) -> None:
         target, limit_s = move.assignment, gated.job.time_limit_s

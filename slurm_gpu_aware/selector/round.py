@@ -15,7 +15,6 @@ from slurm_gpu_aware.gate.gated_job import GatedJob, GatedJobs
 from slurm_gpu_aware.gate.owner_change import is_changed
 from slurm_gpu_aware.gate.trial import is_trial
 from slurm_gpu_aware.model.profile import Profile
-from slurm_gpu_aware.planning.movable import Move
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.candidates import Candidates, Licences
@@ -269,7 +268,7 @@ class Rounds:
         context, leave = candidates.context, candidates.leave
         outcome.blocked, outcome.waiting = candidates.blocked, candidates.waiting
         began = self._timer()
-        moves, plan, record = self._plan(candidates, view, profile)
+        plan, record = self._plan(candidates, view, profile)
         plan, outcome.doubtful = self._verdicts.confirmed(plan, complete=view.complete)
         planning_s = self._timer() - began
         if view.gate_held:
@@ -292,9 +291,9 @@ class Rounds:
             return  # the heartbeat says why
         stay = self._place(view, outcome, candidates, plan, planning_s)
         outcome.planned = record if outcome.placed else None
-        if moves and self._gate_held(self._clock()):
+        if plan.moves and self._gate_held(self._clock()):
             with contained("moves"):
-                self.mover.begin(moves, view.gated, context.cluster.nodes, context.now)
+                self.mover.begin(plan.moves, view.gated, context.cluster.nodes, context.now)
         if self._gate_held(self._clock()):
             self._keep_waiting(view, outcome, candidates, plan, stay)
 
@@ -383,18 +382,17 @@ class Rounds:
 
     def _plan(
         self, candidates: Candidates, view: View, profile: Profile | None
-    ) -> tuple[Sequence[Move], Plan, Callable[[], Mapping[str, Any]]]:
-        """Moves that begin, the plan, its record; jobs with which it fails are left to Slurm."""
+    ) -> tuple[Plan, Callable[[], Mapping[str, Any]]]:
+        """The plan, its record; jobs with which it fails are left to Slurm."""
         isolation = Isolation(candidates.to_plan)
         try:
-            moved, moves, plan, record = self._planner.plan(isolation, candidates, view, profile)
+            plan, record = self._planner.plan(isolation, candidates, view, profile)
         except Exception:
             if view.gate_held and self._gate_held(self._clock()):
                 self._turns.leave(isolation.left(view.parked), candidates)
                 self._leaver.leave(candidates.leave, view.now, view.split)
             raise
-        plan = replace(plan, assignments=(*moved, *plan.assignments))
         plan = candidates.in_task_order(plan)
         self._turns.leave(isolation.left(view.parked), candidates)
         self._turns.leave(without_policy(plan, candidates.to_plan, view.parked), candidates)
-        return moves, plan, record
+        return plan, record

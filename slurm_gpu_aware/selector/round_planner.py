@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.planning.movable import Move
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.selector.candidates import Candidates
 from slurm_gpu_aware.selector.containment import contained
@@ -21,6 +20,9 @@ from slurm_gpu_aware.selector.policy_in_force import PolicyInForce
 from slurm_gpu_aware.selector.postponements import Postponements
 from slurm_gpu_aware.selector.round_state import View
 from slurm_gpu_aware.selector.site_power import SitePower
+
+if TYPE_CHECKING:
+    from slurm_gpu_aware.planning.stages import Round, Step
 
 
 @dataclass
@@ -35,17 +37,38 @@ class RoundPlanner:
 
     def plan(
         self, isolation: Isolation, candidates: Candidates, view: View, profile: Profile | None
-    ) -> tuple[Sequence[Assignment], Sequence[Move], Plan, Callable[[], Mapping[str, Any]]]:
-        """Jobs that are back from a move, moves that begin, the plan of the others, its record."""
-        from slurm_gpu_aware.planning.moved import begun, place_moved
+    ) -> tuple[Plan, Callable[[], Mapping[str, Any]]]:
+        """The plan, its record."""
         from slurm_gpu_aware.planning.record import record_round
-        from slurm_gpu_aware.planning.round import plan_round
-        from slurm_gpu_aware.planning.sharing import split_queue, with_shards
+        from slurm_gpu_aware.planning.stages import Moves, steps
+
+        one = asked = self._asked(isolation, candidates, view, profile)
+        for name, step in steps():
+            if name == Moves.name:  # starts go on, whatever is wrong with a move
+                with contained(name):
+                    one = step(one)
+            else:
+                one, _ = isolation.run(partial(_with_queue, one, step), one.queue)
+        plan = one.whole_plan
+        with contained("notes on performance models"):
+            plan = self.power.noted(plan, asked.queue)
+        with contained("postponements"):
+            self.postponements.note(plan)
+        with contained("due dates"):
+            self.due.note_impossible(plan.due, asked.now)
+        self.mover.wake_s = min(self.mover.wake_s, plan.wake_s)
+        asked = replace(asked, queue=isolation.sound(asked.queue))
+        return plan, partial(record_round, asked, plan)
+
+    def _asked(
+        self, isolation: Isolation, candidates: Candidates, view: View, profile: Profile | None
+    ) -> Round:
+        """The input of the round."""
+        from slurm_gpu_aware.planning.stages import Round
 
         context = candidates.context
         cluster, now = context.cluster, context.now
-        settings, options = self.policy.settings, self.policy.options
-        power, dates = None, self.due
+        settings, power, dates = self.policy.settings, None, self.due
         with contained("power limit"):
             power = self.power.state(cluster, profile, settings, self.mover.under_way.power_w)
 
@@ -57,40 +80,16 @@ class RoundPlanner:
         for part, step in ("postponements", noted), ("due dates", dated), ("power", tabled):
             with contained(part):
                 queue, _ = isolation.run(step, queue)
-        split, _ = isolation.run(lambda queue: split_queue(queue, context.cluster), queue)
-        queue, cluster = split.queue, split.cluster
-        moved: Sequence[Assignment] = ()
-        targets: Mapping[str, Assignment] = {}
+        returning: Mapping[str, Assignment] = {}
         with contained("moves under way"):
-            targets = self.mover.under_way.targets(cluster.nodes, queue, now) if queue else {}
-        if targets:
-            (moved, queue, cluster, power), _ = isolation.run(
-                lambda queue: place_moved(
-                    targets, queue, cluster, settings, now, policy_options=options, power=power
-                ),
-                queue,
-            )
-        moves: Sequence[Move] = ()
+            returning = self.mover.under_way.targets(cluster.nodes, queue, now) if queue else {}
+        moving = None
         if view.complete:
-            tables = self.power.tables
             with contained("moves"):
-                planned = self.mover.plan(
-                    view.gated, context, queue, cluster, self.policy, tables, dates, power
-                )
-                cluster, power = begun(cluster, planned, settings, now, power)
-                moves = planned
-        given = cluster, settings, now
-        plan, queue = isolation.run(
-            lambda queue: plan_round(queue, *given, policy_options=options, power=power), queue
-        )
-        record = partial(record_round, queue, *given, plan, options, power=power)
-        fill = partial(with_shards, plan, split, *given)
-        plan = isolation.run(fill, split.sharing)[0]
-        with contained("notes on performance models"):
-            plan = self.power.noted(plan, queue)
-        with contained("postponements"):
-            self.postponements.note(plan)
-        with contained("due dates"):
-            dates.note_impossible(plan.due, now)
-        self.mover.wake_s = min(self.mover.wake_s, plan.wake_s)
-        return moved, moves, plan, record
+                moving = self.mover.moving(view.gated, context, self.power.tables, dates)
+        options = self.policy.options
+        return Round(queue, cluster, settings, now, options, power, returning, moving)
+
+
+def _with_queue(one: Round, step: Step, queue: Sequence[Request]) -> Round:
+    return step(replace(one, queue=queue))

@@ -74,7 +74,7 @@ class Successors:
         counts = [count for _, count in self._ended]
         # Those that are open stay so until jobs run for clearly longer.
         enough = len(self._running) / (_LEEWAY if self.opened else 1.0)
-        return min(_MOST, max(counts)) if self.short_s and sum(counts) > enough else 0
+        return min(_MOST, max(counts)) if self.short_s and sum(counts) >= enough else 0
 
     def extended(
         self, plan: Plan, candidates: Candidates, view: View, settings: PlanSettings, *, may: bool

@@ -94,7 +94,7 @@ def give_folder(folder: Path, user: str, names: Collection[str] = ()) -> list[Pa
     in ``/var/lib`` itself. Raises LookupError for an unknown user, OSError.
     """
     try:
-        entry = pwd.getpwnam(user)
+        entry = pwd.getpwuid(int(user)) if user.isdecimal() else pwd.getpwnam(user)
     except KeyError:
         raise LookupError(f"no such user: {user}") from None
     made = not folder.is_dir()

@@ -17,6 +17,7 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning import PlanSettings, plan_round
 from slurm_gpu_aware.planning.record import read_round, record_round, replay
+from slurm_gpu_aware.planning.stages import Round
 
 NOW = 100.0
 CLOCKS = np.array([600, 900, 1200])
@@ -249,7 +250,7 @@ def test_the_head_is_not_delayed_by_the_jobs_behind_it(situation):
 def test_a_replay_gives_the_same_sizes_and_clocks(situation):
     cluster, queue, state = situation
     plan = plan_round(queue, cluster, SETTINGS, NOW, power=state)
-    record = record_round(queue, cluster, SETTINGS, NOW, plan, power=state)
+    record = record_round(Round(queue, cluster, SETTINGS, NOW, power=state), plan)
     recorded = read_round(json.loads(json.dumps(record)))
     assert recorded.clocks.keys() >= {a.job_id for a in plan.assignments}
     assert replay(recorded) == []

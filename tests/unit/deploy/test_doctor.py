@@ -34,7 +34,7 @@ from slurm_gpu_aware.config.tuned import Tuned, tuned_path, write_tuned
 from slurm_gpu_aware.deploy.files import shipped
 from slurm_gpu_aware.deploy.install import filter_files
 from slurm_gpu_aware.deploy.render import lua_conf
-from slurm_gpu_aware.deploy.site_scripts import join_lines
+from slurm_gpu_aware.deploy.site_scripts import hook_line, join_lines
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.store.database import open_store, publish
 from slurm_gpu_aware.store.measurements import Run, put_timings
@@ -548,6 +548,46 @@ def test_a_sites_own_epilog_runs_ours(cluster: Cluster):
     assert (found["status"], found["found"]) == ("ok", f"controller: {own} runs {ours}")
     ours.unlink()
     assert "is missing" in cluster.doctor()[1]["epilog"]["found"]
+
+
+def test_a_line_that_never_runs_is_named(cluster: Cluster):
+    ours = cluster.root / "slurm" / "epilog.d" / "50-gpu-aware"
+    other, own = cluster.root / "first.sh", cluster.root / "epilog.sh"
+    other.write_text("#!/bin/sh\n")
+    own.write_text(f"#!/bin/sh\nexit 0\n{hook_line(ours)}\n")
+    cluster.settings(**{"Epilog[0]": str(other), "Epilog[1]": str(own)})
+    found = cluster.doctor()[1]["epilog"]
+    assert found["status"] == "warning"
+    assert found["found"].startswith(f"{own} names 50-gpu-aware only where it never runs: ")
+    assert f"add the line below to {own}" in found["cure"]
+
+
+def test_one_of_several_lines_and_a_folder_runs_ours(cluster: Cluster):
+    own = cluster.root / "prolog.sh"
+    own.write_text("#!/bin/sh\n")
+    folder = cluster.root / "slurm" / "prolog.d"
+    cluster.settings(**{"Prolog[0]": str(own), "Prolog[1]": f"{folder}/*"})
+    found = cluster.doctor()[1]["prolog"]
+    assert (found["status"], found["found"]) == ("ok", f"controller: {folder}/50-gpu-aware")
+
+
+def test_a_join_before_a_return_inside_a_function(cluster: Cluster):
+    script = cluster.root / "slurm" / "job_submit.lua"
+    lines = "\n".join(join_lines(script.parent))
+    script.write_text(f"function slurm_job_modify()\n{lines}\nreturn slurm.SUCCESS\nend\n")
+    found = cluster.doctor()[1]["filter"]
+    assert found["status"] == "failed"
+    assert "calls join() inside a function" in found["found"]
+
+
+def test_a_slurm_user_that_is_no_user_of_this_host(cluster: Cluster):
+    """It said that this user could not read the configuration, with a chmod as the cure."""
+    cluster.settings(SlurmUser="no-such-user(64030)")
+    found = cluster.doctor()[1]
+    for name in ("permissions", "changes of jobs", "events"):
+        assert found[name]["status"] == "skipped"
+        assert found[name]["found"] == "SlurmUser no-such-user is no user of this host"
+    assert "SlurmUser: no such user on this host" in found["filter"]["found"]
 
 
 def test_nodes_that_have_not_read_slurm_conf(cluster: Cluster):

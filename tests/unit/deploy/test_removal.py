@@ -44,6 +44,12 @@ function slurm_job_submit() return slurm.SUCCESS end
 function slurm_job_modify() return slurm.SUCCESS end
 return slurm.SUCCESS
 """
+LUA_IN_FUNCTION = """\
+function slurm_job_submit() return slurm.SUCCESS end
+function slurm_job_modify()
+    return slurm.SUCCESS
+end
+"""
 SHELL = "#!/bin/sh\nmkdir -p /tmp/x # gpu-aware\nexit 0\n"
 PLACED = {"req_nodes": "n1", "tres_per_node": "gres/gpu:g0:1,gres/gpu:g1:1"}
 MARKED = "gpuaware/1;tn=gres/gpu:2;mc=1;sel=released:0:1"
@@ -400,6 +406,31 @@ def test_a_call_in_another_form_is_named_before_anything_changes(own: Site) -> N
     assert done.exit_code == 1
     assert f"{own.slurm}/epilog.sh: take out line 4" in done.stderr
     assert (own.files(), own.calls()) == (before, [])
+
+
+def test_lines_of_several_prologs_a_folder_and_a_function_go(own: Site) -> None:
+    """Also where SlurmUser is no user of this host."""
+    folder, second = own.slurm / "prolog.d", own.slurm / "second.sh"
+    conf = own.slurm / "slurm.conf"
+    conf.write_text(f"{conf.read_text()}Prolog={folder}/*\nProlog={second}\n")
+    for path in (second, own.slurm / "job_submit.lua"):
+        path.write_text("#!/bin/sh\n" if path == second else LUA_IN_FUNCTION)
+    before = own.files()
+    done = own.setup("--install", "--yes")
+    assert done.exit_code == 0, done.stderr
+    assert "Prolog" not in done.stderr.replace("prolog.d", "")
+    second.write_text(f"#!/bin/sh\n{hook_line(folder / '50-gpu-aware')}\n")
+    lines = "\n".join(join_lines(own.slurm))
+    text = LUA_IN_FUNCTION.replace("    return", f"{lines}\n    return")
+    (own.slurm / "job_submit.lua").write_text(text)
+    assert "calls join() inside a function" in " ".join(own.setup().stderr.split())
+    conf.write_text(conf.read_text().replace("SlurmUser=root", "SlurmUser=no-such-user"))
+    done = own.setup("--remove", "--yes")
+    assert done.exit_code == 0, done.stderr
+    after = own.files()
+    assert after.pop("slurm.conf") == before.pop("slurm.conf").replace("=root", "=no-such-user")
+    after.pop("slurm.conf.before-gpu-aware")  # kept, as slurm.conf was changed since
+    assert (after, folder.is_dir()) == (before, True)
 
 
 def test_nodes_with_files_of_their_own_keep_ours_until_they_read_slurm_conf(own: Site) -> None:

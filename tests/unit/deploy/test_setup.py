@@ -166,6 +166,14 @@ def test_review_without_the_sites_users_says_whose_uid_is_missing(tmp_path: Path
     assert "SlurmUser: no such user on this host: 'no-such-user'" in " ".join(done.stderr.split())
 
 
+def test_slurm_user_may_be_a_number(tmp_path: Path):
+    """All files were written, and then it failed."""
+    site = Site(tmp_path, "ClusterName=c\nSlurmUser=0\nGresTypes=gpu\n")
+    done = site.setup("--install", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "spool").is_dir()
+
+
 def test_install_asks_before_it_overwrites(site: Site):
     before = site.files()
     done = site.setup("--install", answer="n\n")

@@ -21,6 +21,7 @@ from slurm_gpu_aware.placement.constraints import OnSockets
 from slurm_gpu_aware.placement.registry import make_policy, policy_names
 from slurm_gpu_aware.planning import Plan, PlanSettings, plan_round
 from slurm_gpu_aware.planning.record import read_round, record_round
+from slurm_gpu_aware.planning.stages import Round
 
 NOW = 1000.0
 S0, S1 = (0, 1), (2, 3)
@@ -291,7 +292,7 @@ def test_a_round_with_sockets_is_recorded() -> None:
     here = with_job(socket_nodes(2), "run", 0, (0,), (6, 0), NOW + 50)
     queue = [bound(1, 1, 4), bound(2, 2, 8)]
     result = plan_at(queue, here)
-    again = read_round(record_round(queue, here, PlanSettings(), NOW, result))
+    again = read_round(record_round(Round(queue, here, PlanSettings(), NOW), result)).asked
     assert placements(plan_at(list(again.queue), again.cluster)) == placements(result)
     assert again.cluster.running[0].socket_cpus == {0: (6, 0)}
 

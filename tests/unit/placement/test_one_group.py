@@ -18,6 +18,7 @@ from slurm_gpu_aware.placement.registry import make_policy, policy_names
 from slurm_gpu_aware.planning import Plan, PlanSettings, plan_round
 from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.planning.record import read_round, record_round, replay
+from slurm_gpu_aware.planning.stages import Round
 from slurm_gpu_aware.selector.leaver import fits_by_counts
 
 BLOCKS = NodeGroups(np.array([0, 1, 0, 1]), "block")  # n0 and n2, n1 and n3
@@ -217,9 +218,9 @@ def test_requests_of_other_groups_are_of_another_shape():
 def test_a_recorded_round_carries_it_and_comes_out_the_same():
     here, queue = free_but(0), [wide(), wide("2", groups=None)]
     plan = plan_all(queue, here)
-    content = json.loads(json.dumps(record_round(queue, here, SETTINGS, 0.0, plan)))
+    content = json.loads(json.dumps(record_round(Round(queue, here, SETTINGS, 0.0), plan)))
     again = read_round(content)
-    first, second = again.queue
+    first, second = again.asked.queue
     assert first.node_groups is not None
     assert (first.node_groups.name, first.node_groups.of.tolist()) == ("block", [0, 1, 0, 1])
     assert second.node_groups is None

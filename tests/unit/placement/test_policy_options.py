@@ -15,6 +15,7 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.planning import PlanSettings, plan_round
 from slurm_gpu_aware.planning.record import read_round, record_round, replay, replay_all
+from slurm_gpu_aware.planning.stages import Round
 from slurm_gpu_aware.planning.timeline import as_running
 from slurm_gpu_aware.selector.policy_options import policy_options
 from slurm_gpu_aware.store.database import open_store
@@ -116,11 +117,12 @@ def test_a_recorded_round_is_planned_again_with_its_options():
     assert plan.assignments[0].nodes != running.nodes, "it keeps away from its like"
     without = plan_round(queue[1:], busy, settings, 5.0)
     assert without.assignments[0].nodes == running.nodes
-    content = record_round(queue[1:], busy, settings, 5.0, plan, given)
+    content = record_round(Round(queue[1:], busy, settings, 5.0, given), plan)
     recorded = read_round(json.loads(json.dumps(content)))
-    assert set(recorded.policy_options) == {"topo-aware"}, "no job used the other"
+    assert set(recorded.asked.options) == {"topo-aware"}, "no job used the other"
     assert replay(recorded) == []
-    assert len(replay(replace(recorded, policy_options={}))) == 1
+    without = replace(recorded.asked, options={})
+    assert len(replay(replace(recorded, asked=without))) == 1
 
 
 def test_the_selector_places_by_the_profile_and_records_it(tmp_path: Path):

@@ -30,6 +30,7 @@ from slurm_gpu_aware.planning.moved import place_moved
 from slurm_gpu_aware.planning.moves import plan_moves
 from slurm_gpu_aware.planning.prefix import in_slurm_order
 from slurm_gpu_aware.planning.record import read_round, record_round, replay
+from slurm_gpu_aware.planning.stages import Round
 
 NOW, H = 1_790_000_000.0, 3600.0
 PACKED = PlanSettings(policy="packed")
@@ -184,8 +185,8 @@ def test_a_recorded_round_is_replayed():
     queue, cluster = [movable_due(3.0), due_job("2")], full(3)
     queue[0] = replace(queue[0], due=replace(queue[0].due, epochs=(9, 1, 60.0), weight=2.0))
     plan = plan_round(queue, cluster, PACKED, NOW)
-    recorded = read_round(record_round(queue, cluster, PACKED, NOW, plan))
-    assert recorded.queue[0].due == queue[0].due
+    recorded = read_round(record_round(Round(queue, cluster, PACKED, NOW), plan))
+    assert recorded.asked.queue[0].due == queue[0].due
     assert replay(recorded) == []
 
 

@@ -9,11 +9,15 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.errors import StoreError
-from slurm_gpu_aware.model.cluster import Cluster, PreemptionOrder, RunningJob
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster, PreemptionOrder, RunningJob, Shards
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
+from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.model.request import LeftToSlurm, Part, Postponement, Request
 from slurm_gpu_aware.planning import PlanSettings, plan_round
+from slurm_gpu_aware.planning.movable import Movable
 from slurm_gpu_aware.planning.record import read_round, record_round, replay, replay_all
+from slurm_gpu_aware.planning.stages import Moving, Round, plan_stages
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import KEEP, KEEP_BYTES, Ledger
 from slurm_gpu_aware.topology.machines import machine
@@ -83,14 +87,16 @@ def a_round(seed):
 @pytest.mark.parametrize("seed", range(6))
 def test_a_replay_is_identical(seed):
     queue, cluster, settings, plan = a_round(seed)
-    content = json.loads(json.dumps(record_round(queue, cluster, settings, 50.0, plan)))
+    content = json.loads(json.dumps(record_round(Round(queue, cluster, settings, 50.0), plan)))
     recorded = read_round(content)
     assert len(recorded.placed) == len(plan.assignments) > 0
-    assert [r.postponed for r in recorded.queue] == [r.postponed for r in queue]
-    assert recorded.cluster.running == cluster.running
-    assert recorded.cluster.preemption == cluster.preemption
+    assert [r.postponed for r in recorded.asked.queue] == [r.postponed for r in queue]
+    assert recorded.asked.cluster.running == cluster.running
+    assert recorded.asked.cluster.preemption == cluster.preemption
     assert replay(recorded) == []
-    again = plan_round(recorded.queue, recorded.cluster, recorded.settings, recorded.now)
+    again = plan_round(
+        recorded.asked.queue, recorded.asked.cluster, recorded.asked.settings, recorded.asked.now
+    )
     assert again.assignments == plan.assignments
     assert again.waiting == plan.waiting
 
@@ -98,10 +104,10 @@ def test_a_replay_is_identical(seed):
 def test_a_record_of_an_earlier_release_is_read():
     """It has no totals of memory and no GPUs of nodes that are down."""
     queue, cluster, settings, plan = a_round(1)
-    content = json.loads(json.dumps(record_round(queue, cluster, settings, 50.0, plan)))
+    content = json.loads(json.dumps(record_round(Round(queue, cluster, settings, 50.0), plan)))
     for name in ("memory_mb", "installed"):
         del content["cluster"][name]
-    assert read_round(content).cluster.installed is None
+    assert read_round(content).asked.cluster.installed is None
 
 
 def test_a_round_with_jobs_that_slurm_places_is_replayed():
@@ -125,21 +131,25 @@ def test_a_round_with_jobs_that_slurm_places_is_replayed():
     plan = plan_round(queue, cluster, settings, 50.0)
     assert {"1", "2", "3"} <= {one.job_id for one in plan.assignments}
     recorded = read_round(
-        json.loads(json.dumps(record_round(queue, cluster, settings, 50.0, plan)))
+        json.loads(json.dumps(record_round(Round(queue, cluster, settings, 50.0), plan)))
     )
-    assert [r.left for r in recorded.queue] == [r.left for r in queue]
-    assert np.array_equal(recorded.cluster.by_slurm, by_slurm)
-    assert np.array_equal(recorded.cluster.starting, starting)
-    assert recorded.cluster.by_slurm.dtype == recorded.cluster.starting.dtype == np.bool_
+    assert [r.left for r in recorded.asked.queue] == [r.left for r in queue]
+    assert np.array_equal(recorded.asked.cluster.by_slurm, by_slurm)
+    assert np.array_equal(recorded.asked.cluster.starting, starting)
+    assert (
+        recorded.asked.cluster.by_slurm.dtype == recorded.asked.cluster.starting.dtype == np.bool_
+    )
     assert replay(recorded) == []
-    again = plan_round(recorded.queue, recorded.cluster, recorded.settings, recorded.now)
+    again = plan_round(
+        recorded.asked.queue, recorded.asked.cluster, recorded.asked.settings, recorded.asked.now
+    )
     assert again.assignments == plan.assignments
     assert again.waiting == plan.waiting
 
 
 def test_an_older_record_without_such_jobs_is_read():
     queue, cluster, settings, plan = a_round(2)
-    content = record_round(queue, cluster, settings, 50.0, plan)
+    content = record_round(Round(queue, cluster, settings, 50.0), plan)
     for name in ("by_slurm", "starting"):
         assert content["cluster"].pop(name) is None
     assert replay(read_round(content)) == []
@@ -151,13 +161,13 @@ def test_the_record_keeps_the_fits_of_effbw():
     fitted = HardwareGraph.build(dgx.gbps, dgx.classes, dgx.groups, range(14))
     cluster = replace(cluster, graphs=(fitted, *cluster.graphs[1:]))
     plan = plan_round(queue, cluster, settings, 50.0)
-    content = json.loads(json.dumps(record_round(queue, cluster, settings, 50.0, plan)))
-    assert read_round(content).cluster.graphs == cluster.graphs
+    content = json.loads(json.dumps(record_round(Round(queue, cluster, settings, 50.0), plan)))
+    assert read_round(content).asked.cluster.graphs == cluster.graphs
 
 
 def test_a_difference_is_named():
     queue, cluster, settings, plan = a_round(1)
-    content = record_round(queue, cluster, settings, 50.0, plan)
+    content = record_round(Round(queue, cluster, settings, 50.0), plan)
     job = plan.assignments[0].job_id
     content["placed"][job] = [["n5"], [[7]]]
     (found,) = replay(read_round(content))
@@ -170,7 +180,7 @@ def test_the_ledger_keeps_rounds_and_replays_them(tmp_path):
         ledger = Ledger(store)
         for seed in range(3):
             queue, cluster, settings, plan = a_round(seed)
-            ledger.add_snapshot(seed, record_round(queue, cluster, settings, 50.0, plan))
+            ledger.add_snapshot(seed, record_round(Round(queue, cluster, settings, 50.0), plan))
         assert replay_all(ledger.snapshots()) == (3, [])
         for i in range(KEEP):
             ledger.add_snapshot(100.0 + i, {"i": i})
@@ -188,3 +198,39 @@ def test_what_is_no_round_is_refused():
     for wrong in ({}, {"settings": 3}, {"settings": {}, "queue": []}):
         with pytest.raises(ValueError, match="not a recorded round"):
             read_round(wrong)
+
+
+def test_a_whole_round_is_replayed():
+    """Jobs that share GPUs, one that is back from a move, one that begins to move."""
+    scores = {"A": np.array([[2.0, 2.0], [1.0, 1.0], [1.0, 1.0]])}
+    cluster = Cluster.uniform(3, 2, scores=scores, cpus_per_node=8)
+    cluster.take(0, (0,))
+    shards = Shards(np.full((3, 2), 4), np.array([[0, 0], [0, 3], [0, 0]]))
+    cluster.take(1, (1,))
+    job = RunningJob("9", ((0, (0,)),), 50_000.0, app_class="A", start_s=-9000.0)
+    cluster = replace(cluster, running=(job,), shards=shards)
+    moving = Moving(MoveSettings(), [Movable(Request("9", 1, app_class="A"), job)], [(0.0, "bob")])
+    back = Assignment("1", (2,), ((1,),), "", 0.0, "", 0.0, why={"summary": "moved"})
+    queue = [Request("1", 1, app_class="A"), Request("2", 1, shards=2), Request("3", 1, shards=2)]
+    settings = PlanSettings(policy="pal")
+    asked = Round(queue, cluster, settings, 50.0, returning={"1": back}, moving=moving)
+    plan = plan_stages(asked)
+    content = json.loads(json.dumps(record_round(asked, plan)))
+    assert content["placed"].keys() == {"1", "2", "3"}
+    assert content["placed"]["2"] == content["placed"]["3"] == [["n0"], [[1]]]
+    assert content["moved"].keys() == {"9"}
+    assert replay(read_round(content)) == []
+    for part in ("returning", "moving"):
+        assert replay(read_round({**content, part: {} if part == "returning" else None}))
+    del content["cluster"]["shards"]
+    assert replay(read_round(content))
+
+
+def test_of_an_earlier_release_the_placement_is_replayed():
+    """It recorded the queue without jobs that share GPUs, and the cluster after moves."""
+    queue, cluster, settings, plan = a_round(2)
+    content = record_round(Round(queue, cluster, settings, 50.0), plan)
+    for name in ("whole", "returning", "moving", "moved"):
+        del content[name]
+    del content["cluster"]["shards"]
+    assert replay(read_round(content)) == []

@@ -19,6 +19,7 @@ from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.record import record_round, replay_all
 from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.planning.sharing import split_queue, with_shards
+from slurm_gpu_aware.planning.stages import Round, plan_stages
 
 NOW = 1000.0
 
@@ -169,10 +170,9 @@ def test_a_recorded_round_with_jobs_of_shards_replays() -> None:
     cluster = cluster_of([[1, 0, 0]], cpus_per_node=4)
     queue = [part("a", 2, cpus=2), part("b", 4), whole("w"), part("c", 1)]
     ranked = [replace(one, priority=-float(i)) for i, one in enumerate(queue)]
-    split = split_queue(ranked, cluster)
-    given = split.queue, split.cluster, PlanSettings(), NOW
-    record = json.loads(json.dumps(record_round(*given, plan_round(*given))))
-    assert set(record["placed"]) == {"b", "w"}
+    asked = Round(ranked, cluster, PlanSettings(), NOW)
+    record = json.loads(json.dumps(record_round(asked, plan_stages(asked))))
+    assert set(record["placed"]) == {"a", "b", "w"}
     assert replay_all([record]) == (1, [])
 
 

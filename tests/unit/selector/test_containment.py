@@ -45,7 +45,7 @@ PARTS: dict[type, tuple[str, ...]] = {
     KnownClasses: ("renew",),
     Leaver: ("leave", "leave_orphans"),
     LedgerWriter: ("profile", "policy"),
-    Mover: ("looks", "plan", "begin"),
+    Mover: ("looks", "moving", "begin"),
     MovesUnderWay: ("settle", "kept", "targets"),
     PolicyInForce: ("refresh",),
     Postponements: ("noted", "note", "times", "forget"),

@@ -13,6 +13,7 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.policies.eft import Eft
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.planning import round as planning
+from slurm_gpu_aware.planning import stages
 from slurm_gpu_aware.selector import candidates, due_dates
 
 NODES = [f"n{i}" for i in range(1, 41)]
@@ -38,13 +39,13 @@ def fail_for(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *jobs: str)
 @pytest.fixture
 def plans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Lengths of the queues that were planned."""
-    real, found = planning.plan_round, []
+    real, found = stages.plan_round, []
 
     def plan_round(queue: list[Request], *given: Any, **options: Any) -> Any:
         found.append(len(queue))
         return real(queue, *given, **options)
 
-    monkeypatch.setattr(planning, "plan_round", plan_round)
+    monkeypatch.setattr(stages, "plan_round", plan_round)
     return found
 
 
@@ -123,7 +124,7 @@ def test_an_error_of_no_job_fails_the_round(
     def wrong(*given: Any, **options: Any) -> None:
         raise Error("the snapshot is damaged")
 
-    monkeypatch.setattr(planning, "plan_round", wrong)
+    monkeypatch.setattr(stages, "plan_round", wrong)
     slurm.write([parked("7"), parked("8")], NODES)
     with pytest.raises(Error, match="damaged"):
         RoundsBench(slurm).rounds.run()

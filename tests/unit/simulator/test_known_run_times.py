@@ -8,6 +8,7 @@ import pytest
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.planning.record import read_round, record_round, replay
+from slurm_gpu_aware.planning.stages import Round
 from slurm_gpu_aware.simulator import rounds
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings
@@ -121,9 +122,9 @@ def test_recorded_rounds_with_estimates_replay(rounds_seen):
     simulate(trace, ONE, HISTORY)
     for now, queue, cluster, settings in list(rounds_seen):
         plan = rounds.plan_round(queue, cluster, settings, now)
-        read = read_round(record_round(queue, cluster, settings, now, plan))
-        assert [r.estimate_s for r in read.queue] == [r.estimate_s for r in queue]
-        assert [r.expected_end_s for r in read.cluster.running] == [
+        read = read_round(record_round(Round(queue, cluster, settings, now), plan))
+        assert [r.estimate_s for r in read.asked.queue] == [r.estimate_s for r in queue]
+        assert [r.expected_end_s for r in read.asked.cluster.running] == [
             r.expected_end_s for r in cluster.running
         ]
         assert replay(read) == []
