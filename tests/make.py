@@ -1,4 +1,4 @@
-"""Values that several tests make: jobs and nodes as Slurm shows them, what is known of a site."""
+"""Values that tests of several packages make: jobs, nodes, what is known of a site, and plans."""
 
 from __future__ import annotations
 
