@@ -60,7 +60,7 @@ def command(*argv: str) -> str:
     return subprocess.run(argv, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
-def main() -> None:
+def run_checks() -> None:
     """Run the checks that are named, or all."""
     hands = LiveHands()
     found = {}
@@ -77,4 +77,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_checks()

@@ -59,7 +59,7 @@ def timed(call: Callable[[], object]) -> tuple[float, str]:
     return watch.idle_s, said
 
 
-def update(client: SlurmClient, job_id: str, value: str) -> dict[str, str]:
+def update_extra(client: SlurmClient, job_id: str, value: str) -> dict[str, str]:
     """Complaints of one harmless update."""
     return client.update_jobs([JobUpdate(job_id, (("Extra", value),))])
 
@@ -70,7 +70,7 @@ def calls(seconds: float) -> list[Any]:
     each: dict[str, Callable[[], object]] = {
         "jobs": lambda: [client.jobs()],
         "nodes": client.nodes,
-        "update": lambda: [update(client, "99999999", "x")],
+        "update": lambda: [update_extra(client, "99999999", "x")],
         "licences": lambda: [client.free_licenses()],
     }
     found: list[Any] = []
@@ -90,7 +90,7 @@ def rights(job_id: str) -> list[str]:
     client = open_client(TIMEOUT_S)
     end_s = time.time() + 600
     said = [
-        timed(lambda: update(client, job_id, "x"))[1],
+        timed(lambda: update_extra(client, job_id, "x"))[1],
         timed(lambda: client.create_reservation(NewReservation("x", end_s, licenses="gpuaware:1")))[
             1
         ],
@@ -126,7 +126,7 @@ def busy(seconds: float, job_id: str) -> dict[str, Any]:
     each = [
         client.jobs,
         client.nodes,
-        lambda: update(client, job_id, str(time.monotonic())),
+        lambda: update_extra(client, job_id, str(time.monotonic())),
         client.partitions,
         client.reservations,
         lambda: client.jobs_of([job_id]),
@@ -163,7 +163,7 @@ def busy(seconds: float, job_id: str) -> dict[str, Any]:
     return {"counts": [first, second], "failed": failed, "grew_kb": grew_kb}
 
 
-def main() -> None:
+def run_one() -> None:
     what, *given = sys.argv[1:]
     heartbeat = Heartbeat()
     if what == "open":
@@ -178,4 +178,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_one()

@@ -92,7 +92,7 @@ PLAIN: dict[str, list[str]] = {
 }
 
 
-def main(file: Path) -> None:
+def record(file: Path) -> None:
     """Submit, record, and cancel."""
     cluster = Cluster(os.environ["GPU_AWARE_PROJECT"])
     cluster.reset()
@@ -127,4 +127,4 @@ def main(file: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    record(Path(sys.argv[1]))

@@ -63,7 +63,7 @@ FIELDS: dict[str, dict[str, Any]] = {
 }
 
 
-def table(heading: str) -> list[tuple[str, str]]:
+def table_rows(heading: str) -> list[tuple[str, str]]:
     """First two columns of the table whose header starts with ``heading``, marks removed."""
     lines = iter(TEXT.splitlines())
     for line in lines:
@@ -79,7 +79,7 @@ def table(heading: str) -> list[tuple[str, str]]:
     return rows
 
 
-@pytest.mark.parametrize(("comment", "verdict"), table("comment"))
+@pytest.mark.parametrize(("comment", "verdict"), table_rows("comment"))
 def test_example_comments(filter_: Filter, comment: str, verdict: str) -> None:
     wishes, _ = filter_.parse_comment(comment)
     out = filter_.submit(tres_per_node="gres/gpu:2", comment=comment)
@@ -94,7 +94,7 @@ def test_example_comments(filter_: Filter, comment: str, verdict: str) -> None:
         assert len(told) == (verdict == "not ours, with a message")
 
 
-@pytest.mark.parametrize(("command", "verdict"), table("you type"))
+@pytest.mark.parametrize(("command", "verdict"), table_rows("you type"))
 def test_requests(make_filter: MakeFilter, command: str, verdict: str) -> None:
     options = "|".join(re.escape(o) for o in sorted(FIELDS, key=len, reverse=True))
     found = re.findall(rf"(?:^|(?<= ))(?:{options})(?= |$)", command)
@@ -134,4 +134,4 @@ def test_the_page_allows_what_is_shipped(make_filter: MakeFilter) -> None:
 
 
 def test_every_key_has_a_row() -> None:
-    assert tuple(key for key, _ in table("key")) == COMMENT_KEYS
+    assert tuple(key for key, _ in table_rows("key")) == COMMENT_KEYS

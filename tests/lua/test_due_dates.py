@@ -27,7 +27,7 @@ RUNS = {"train": [(2, 2 * H), (1, 3 * H)]}
 """With 8 GPUs the second one would take 22.5 min at best."""
 
 
-def write(filter_: Filter, text: str | bytes, uid: int = ALICE) -> Path:
+def write_runs(filter_: Filter, text: str | bytes, uid: int = ALICE) -> Path:
     folder = EventsConfig(filter_.folder / "submitted").runs_folder
     folder.mkdir(exist_ok=True)
     file = folder / str(uid)
@@ -61,7 +61,7 @@ def told(filter_: Filter, comment: str, **fields: Any) -> list[str]:
 def test_a_due_date_before_the_end_of_all_earlier_runs_is_told_at_once(
     filter_: Filter, comment: str, sentence: str | None
 ) -> None:
-    write(filter_, shortest_text(RUNS))
+    write_runs(filter_, shortest_text(RUNS))
     said = told(filter_, comment)
     assert [sentence in text for text in said if sentence] == [True] * (sentence is not None)
     if sentence == NO_RUN:
@@ -69,7 +69,7 @@ def test_a_due_date_before_the_end_of_all_earlier_runs_is_told_at_once(
 
 
 def test_what_it_says(filter_: Filter) -> None:
-    write(filter_, shortest_text(RUNS))
+    write_runs(filter_, shortest_text(RUNS))
     assert told(filter_, "gpus=1-8,due=10m") == [
         "gpu-aware: the due date leaves no time for any earlier run of this name, as the shortest"
         " takes at least 1350 s, even with 8 GPUs; it plays no part"
@@ -91,14 +91,14 @@ def test_what_it_says(filter_: Filter) -> None:
     ids=str,
 )
 def test_jobs_of_which_nothing_is_known(filter_: Filter, fields: dict[str, Any]) -> None:
-    write(filter_, shortest_text({"first": [(1, 9 * H)], **RUNS, "last": [(1, 9 * H)]}))
+    write_runs(filter_, shortest_text({"first": [(1, 9 * H)], **RUNS, "last": [(1, 9 * H)]}))
     assert told(filter_, "due=20m") != []
     assert told(filter_, "due=20m", **fields) == []
 
 
 def test_a_run_with_more_gpus_than_the_job_may_get(filter_: Filter) -> None:
     """1 h with 8 GPUs is 1 h with 2 if the others were idle, so nothing more is claimed."""
-    write(filter_, shortest_text({"train": [(8, 1 * H)]}))
+    write_runs(filter_, shortest_text({"train": [(8, 1 * H)]}))
     assert told(filter_, "due=61m") == []
     assert told(filter_, "due=59m") != []
 
@@ -124,21 +124,21 @@ def test_a_run_with_more_gpus_than_the_job_may_get(filter_: Filter) -> None:
     ids=range(14),
 )
 def test_files_that_no_selector_wrote(filter_: Filter, text: str | bytes) -> None:
-    write(filter_, text)
+    write_runs(filter_, text)
     assert told(filter_, "due=20m") == []
     assert NO_EPOCH in told(filter_, "due=20m,epochs=9x1h")[0]
 
 
 def test_numbers_beyond_all_bounds_let_the_job_pass(filter_: Filter) -> None:
     digits = "9" * 400
-    write(filter_, f"747261696e {digits} {digits}\n")
+    write_runs(filter_, f"747261696e {digits} {digits}\n")
     told(filter_, "due=20m")
 
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "device"])
 def test_no_regular_file(filter_: Filter, kind: str) -> None:
     """A FIFO without a writer would block open(..., "r") and with it slurmctld."""
-    file = write(filter_, "")
+    file = write_runs(filter_, "")
     file.unlink()
     if kind == "fifo":
         os.mkfifo(file)
@@ -150,7 +150,7 @@ def test_no_regular_file(filter_: Filter, kind: str) -> None:
 
 
 def test_jobs_without_a_due_date_read_no_file(filter_: Filter) -> None:
-    write(filter_, shortest_text(RUNS))
+    write_runs(filter_, shortest_text(RUNS))
     filter_.lua.execute(
         b"asked = 0; local open = io.open;"
         b' io.open = function(path, ...) if path:find("%.runs/") then asked = asked + 1 end'
@@ -174,7 +174,7 @@ NAMES = st.one_of(
 @given(st.lists(NAMES, min_size=1, max_size=5, unique=True), NAMES)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_any_name_is_found_and_no_other(filter_: Filter, names: list[str], other: str) -> None:
-    write(filter_, shortest_text({name[:128]: [(1, 9 * H)] for name in names}))
+    write_runs(filter_, shortest_text({name[:128]: [(1, 9 * H)] for name in names}))
     for name in names:
         assert NO_RUN in told(filter_, "due=20m", name=name)[0]
     starts = {name.encode("utf-8", "surrogateescape")[:128] for name in names}
@@ -205,7 +205,7 @@ def test_what_it_tells_is_what_the_selector_finds(
 ) -> None:
     """With any model whose GPUs gain at most their number."""
     filter_ = make_filter()
-    write(filter_, shortest_text({"train": runs}))
+    write_runs(filter_, shortest_text({"train": runs}))
     comment = f"gpus={sizes[0]}-{sizes[1]},due={due_min}m"
     comment += "" if epochs is None else f",epochs={epochs[0]}x{epochs[1]}s"
     said = told(filter_, comment, time_limit=limit_min)

@@ -47,41 +47,41 @@ def join(filter_: Filter, script: str) -> Filter:
 
 
 @pytest.fixture(params=["5.1", "5.4"])
-def site(request: pytest.FixtureRequest, make_filter: MakeFilter) -> Filter:
+def joined(request: pytest.FixtureRequest, make_filter: MakeFilter) -> Filter:
     filter_ = make_filter(request.param)
     lines = two_lines().replace("/etc/slurm/", f"{filter_.folder}/")
     return join(filter_, OWN.replace("{lines}", lines))
 
 
-def test_the_site_goes_first_and_a_gpu_job_is_parked(site: Filter) -> None:
-    done = site.submit(tres_per_node="gres/gpu:2")
+def test_the_site_goes_first_and_a_gpu_job_is_parked(joined: Filter) -> None:
+    done = joined.submit(tres_per_node="gres/gpu:2")
     assert done.rc == SUCCESS
     assert done.job["partition"] == "gpu"
     assert done.job["licenses"] == "gpuaware:1"
 
 
-def test_what_the_site_refuses_is_not_ours_any_more(site: Filter) -> None:
-    done = site.submit(tres_per_node="gres/gpu:2", account="closed")
+def test_what_the_site_refuses_is_not_ours_any_more(joined: Filter) -> None:
+    done = joined.submit(tres_per_node="gres/gpu:2", account="closed")
     assert (done.rc, done.messages, done.written) == (ERROR, ["account is closed"], [])
 
 
-def test_both_guard_changes(site: Filter) -> None:
-    record = site.submit(tres_per_node="gres/gpu:2").job
-    assert site.modify(record, ALICE, licenses="gpuaware:1").rc == ERROR
-    assert site.modify(record, ALICE, time_limit=10).rc == SUCCESS
+def test_both_guard_changes(joined: Filter) -> None:
+    record = joined.submit(tres_per_node="gres/gpu:2").job
+    assert joined.modify(record, ALICE, licenses="gpuaware:1").rc == ERROR
+    assert joined.modify(record, ALICE, time_limit=10).rc == SUCCESS
     with pytest.raises(Exception, match="the site's own mistake"):
-        site.modify(record, ALICE, account="broken")
+        joined.modify(record, ALICE, account="broken")
 
 
-def test_a_sites_rule_for_users_keeps_no_gpu_job_parked(site: Filter) -> None:
+def test_a_sites_rule_for_users_keeps_no_gpu_job_parked(joined: Filter) -> None:
     """The selector is SlurmUser, not root; jobs that are not ours stay under the rule."""
-    ours, other = site.submit(tres_per_node="gres/gpu:2").job, site.submit().job
-    assert site.modify(ours, OPERATOR, account="closed").rc == SUCCESS
-    assert site.modify(ours, OPERATOR, account="broken").rc == SUCCESS
-    assert site.modify(ours, ALICE, account="closed").rc == ERROR
-    assert site.modify(other, OPERATOR, account="closed").rc == ERROR
+    ours, other = joined.submit(tres_per_node="gres/gpu:2").job, joined.submit().job
+    assert joined.modify(ours, OPERATOR, account="closed").rc == SUCCESS
+    assert joined.modify(ours, OPERATOR, account="broken").rc == SUCCESS
+    assert joined.modify(ours, ALICE, account="closed").rc == ERROR
+    assert joined.modify(other, OPERATOR, account="closed").rc == ERROR
     back = {"account": "closed", "admin_comment": "gpuaware/1;tn=gres/gpu:2"}
-    assert site.modify(other, OPERATOR, **back).rc == SUCCESS
+    assert joined.modify(other, OPERATOR, **back).rc == SUCCESS
 
 
 @pytest.mark.parametrize("version", ["5.1", "5.4"])

@@ -172,3 +172,10 @@ def level_index(request, cluster, chosen):
         elif len({int(level.group[node]) for node, _ in chosen}) == 1:
             return index
     raise AssertionError("the last level holds everything")
+
+
+@st.composite
+def cases(draw):
+    """(request, cluster)"""
+    cluster = draw(clusters())
+    return draw(requests(cluster)), cluster

@@ -2,48 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from hypothesis import strategies as st
+from make import NOW, SLURM_WITH_CORES, context_of, slurm_job, two_sockets
 
-from slurm_gpu_aware.admission.context import AdmissionContext
-from slurm_gpu_aware.admission.free_cores import with_sockets
 from slurm_gpu_aware.admission.left import left_request
-from slurm_gpu_aware.admission.preemption import PreemptionRules
-from slurm_gpu_aware.admission.snapshot import Hold, SiteProfile, build_cluster
-from slurm_gpu_aware.admission.translate import to_request
-from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.admission.snapshot import Hold
 from slurm_gpu_aware.filter_rules import SOCKETS_PER_NODE
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.records import (
-    NodeCores,
     NodeShare,
-    SlurmConfig,
-    SlurmJob,
-    SlurmNode,
-    SlurmPartition,
     SlurmReservation,
 )
 
-SLURM = SlurmConfig((24, 11), "c", counts_memory=True, counts_cpus=True, counts_cores=True)
-NOW = 1000.0
 NAMES = ("n1", "n2", "n3", "n4")
-
-
-def slurm_job(number=7, **fields):
-    """A job as Slurm shows it."""
-    usual = {"name": "job", "user": "alice", "state": "PENDING", "reason": "Licenses"}
-    usual |= {"partitions": ("gpu",), "priority": 1, "submit_s": 1.0, "eligible_s": 1.0}
-    usual |= {"start_s": None, "end_s": math.inf, "time_limit_s": 600.0, "restarts": 0}
-    return SlurmJob(id=str(number), raw_id=number, **{**usual, **fields})
-
-
-def request_of(job, original, context):
-    """The planner's request of a waiting job. Raises CannotPlanError."""
-    return to_request(GatedJob(job, original, None, JobPhase.WAITING), context)
 
 
 def left_of(job, original, context):
@@ -51,22 +26,8 @@ def left_of(job, original, context):
     return left_request(GatedJob(job, original, None, JobPhase.WAITING), context, "place=off", "B")
 
 
-def node(name, *, typed=True, memory_mb=64000, **fields):
-    """A node of 16 CPUs on two sockets, with two GPUs each."""
-    return SlurmNode(
-        name=name,
-        features=frozenset(),
-        gpus=tuple((f"g{i}", 1) for i in range(4)) if typed else (("v100", 4),),
-        gpu_sockets=((0,), (0,), (1,), (1,)) if typed else (None,),
-        cpus=16,
-        memory_mb=memory_mb,
-        cores=NodeCores(2, 8, 1, 1),
-        **{"states": frozenset({"IDLE"}), "gpus_used": frozenset(), **fields},
-    )
-
-
 @st.composite
-def asked(draw):
+def asked_requests(draw):
     """(job, original request): GPU form, nodes, tasks, CPUs, memory and further options."""
     form = draw(st.sampled_from(["gres", "gpus", "per-node", "per-task", "per-socket"]))
     nodes = draw(st.sampled_from([None, (1, 1), (2, 2), (2, 4), (4, 4)]))
@@ -111,22 +72,26 @@ def asked(draw):
         job[f"tres_per_{name}"] = fields.get(f"tres_per_{name}")
     job["req_nodes"] = tuple(filter(None, (fields["req_nodes"] or "").split(",")))
     job["req_tres"] = {"mem": job.get("memory_mb_per_node") or 500 * job["cpus"]}
-    return slurm_job(**job, time_limit_s=600.0), OriginalRequest(**fields)
+    return slurm_job(**job), OriginalRequest(**fields)
 
 
 @st.composite
-def sites(draw):
+def idle_nodes(draw):
     """The nodes of a site, without any job."""
     plain = draw(st.sampled_from([0, 0, 1, 2]))
     small = draw(st.booleans())
     return [
-        node(name, typed=i >= plain, memory_mb=32000 if small and name == "n4" else 64000)
+        two_sockets(
+            name,
+            memory_mb=32000 if small and name == "n4" else 64000,
+            **({} if i >= plain else {"gpus": (("v100", 4),), "gpu_sockets": (None,)}),
+        )
         for i, name in enumerate(NAMES)
     ]
 
 
 @st.composite
-def busy(draw, nodes):
+def in_use(draw, nodes):
     """(nodes in use, jobs, holds) as one reading may show them: counted twice, or not known.
 
     What runs, what is placed and not started, and what the nodes say need not agree.
@@ -156,21 +121,9 @@ def busy(draw, nodes):
     return shown, jobs, holds
 
 
-def context_of(nodes, jobs=(), holds=(), reservations=()):
+def site_of(nodes, jobs=(), holds=(), reservations=()):
     """What the selector knows of a site with these nodes, jobs, and placed jobs."""
-    by_name = {one.name: one for one in nodes}
-    profile = SiteProfile(Config(), {"node": 1.0, "cluster": 1.5})
-    cluster = build_cluster(nodes, jobs, SLURM, profile, holds=holds, now=NOW)
-    return AdmissionContext(
-        Config(),
-        SLURM,
-        by_name,
-        {"gpu": SlurmPartition("gpu", frozenset(by_name), up=True)},
-        reservations,
-        with_sockets(cluster, by_name, jobs, holds, NOW),
-        NOW,
-        PreemptionRules(SLURM),
-    )
+    return context_of(nodes, None, reservations, jobs=jobs, holds=holds, slurm=SLURM_WITH_CORES)
 
 
 def reserved(*names):

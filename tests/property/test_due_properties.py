@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from test_move_properties import NOW, sites, table
+from test_move_properties import NOW, scaling, sites
 
 from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.job_hints import parse_comment
@@ -55,7 +55,7 @@ def test_with_gpus_for_all_a_job_gets_at_least_the_size_that_its_due_date_needs(
     site, exponent, data
 ):
     cluster, _, queue = site
-    plain = [replace(r, gpus=1, sizes=(1, 2, 4), table=table(exponent)) for r in queue]
+    plain = [replace(r, gpus=1, sizes=(1, 2, 4), table=scaling(exponent)) for r in queue]
     queue = [data.draw(dated(request)) for request in plain]
     least = {request.job_id: due_account(request, NOW) for request in queue}
     plan = plan_round(queue, cluster, PACKED, NOW)
@@ -79,7 +79,7 @@ def test_a_job_gets_a_size_that_its_nodes_have_or_waits_for_gpus_that_come(
             request,
             gpus=1,
             sizes=(1, 2, 4),
-            table=table(exponent),
+            table=scaling(exponent),
             eligible=data.draw(st.sampled_from(masks)),
         )
         for request in queue
@@ -108,7 +108,7 @@ def test_a_job_gets_a_size_that_its_nodes_have_or_waits_for_gpus_that_come(
 @given(sites(), st.floats(0.2, 1.0), st.data())
 def test_by_pressure_no_job_passes_one_of_another_kind(site, exponent, data):
     _, _, queue = site
-    plain = [replace(r, gpus=1, sizes=(1, 2, 4), table=table(exponent)) for r in queue]
+    plain = [replace(r, gpus=1, sizes=(1, 2, 4), table=scaling(exponent)) for r in queue]
     some = [data.draw(st.just(request) | dated(request)) for request in plain]
     some = [replace(r, submit_s=NOW - data.draw(st.floats(0.0, 2 * r.expected_s))) for r in some]
     before, after = (
@@ -154,7 +154,7 @@ def written(draw, number):
         priority=TIER * draw(TIERS) + draw(st.sampled_from([1.0, 2.0, 41_000.0])),
         submit_s=NOW - draw(st.floats(0.0, 900.0)),
         sizes=draw(st.sampled_from([tuple(sorted({gpus, 8}))] * 3 + [()])),
-        table=table(0.9),
+        table=scaling(0.9),
     )
     hints = parse_comment(draw(COMMENTS), "ABC", ())
     if hints.due is None:
@@ -196,7 +196,7 @@ def test_by_pressure_users_keep_the_places_of_their_jobs(queue):
 @given(sites(), st.floats(0.2, 1.0), st.data())
 def test_beside_others_a_job_without_due_date_or_history_is_untouched(site, exponent, data):
     cluster, _, queue = site
-    plain = [replace(r, gpus=1, sizes=(1, 2, 4), table=table(exponent)) for r in queue]
+    plain = [replace(r, gpus=1, sizes=(1, 2, 4), table=scaling(exponent)) for r in queue]
     some = [data.draw(st.just(request) | dated(request)) for request in plain]
     sized = with_due_sizes(some, due_accounts(some, NOW), cluster, NOW, None)
     for asked, one in zip(some, sized, strict=True):

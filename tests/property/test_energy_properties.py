@@ -23,13 +23,13 @@ BOUNDS = {
 }
 
 
-def number(name):
+def values_of(name):
     least, most = (0.0, 1.0) if name in SHARES else BOUNDS.get(name, (0.0, 1e4))
     return st.floats(least, most, allow_subnormal=False)
 
 
 def parameters(kind):
-    return st.builds(kind, **{f.name: number(f.name) for f in fields(kind)})
+    return st.builds(kind, **{f.name: values_of(f.name) for f in fields(kind)})
 
 
 @given(

@@ -9,18 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from make import NOW, request_of
 from small_clusters import all_sets, clusters, requests
-from small_requests import (
-    NAMES,
-    NOW,
-    asked,
-    busy,
-    context_of,
-    left_of,
-    request_of,
-    reserved,
-    sites,
-)
+from small_requests import NAMES, asked_requests, idle_nodes, in_use, left_of, reserved, site_of
 
 from slurm_gpu_aware.admission.context import CannotPlanError
 from slurm_gpu_aware.model.cluster import RunningJob
@@ -83,29 +74,29 @@ def outcome(job, original, context, make=request_of):
 
 @pytest.mark.parametrize("make", [request_of, left_of])
 @settings(max_examples=600, deadline=None)
-@given(st.data(), sites(), asked())
+@given(st.data(), idle_nodes(), asked_requests())
 def test_no_job_of_others_makes_a_request_impossible(make, data, nodes, request):
     """Whatever runs, is placed and not started, or is read wrong."""
-    alone, _ = outcome(*request, context_of(nodes), make)
-    beside, _ = outcome(*request, context_of(*data.draw(busy(nodes))), make)
+    alone, _ = outcome(*request, site_of(nodes), make)
+    beside, _ = outcome(*request, site_of(*data.draw(in_use(nodes))), make)
     assert beside != "impossible" or alone == "impossible"
 
 
 @pytest.mark.parametrize("make", [request_of, left_of])
 @settings(max_examples=400, deadline=None)
-@given(st.data(), sites(), asked())
+@given(st.data(), idle_nodes(), asked_requests())
 def test_a_node_that_is_away_is_no_reason_for_never(make, data, nodes, request):
     """Down, drained, silent, with drained GPUs, or reserved."""
-    alone, why_alone = outcome(*request, context_of(nodes), make)
+    alone, why_alone = outcome(*request, site_of(nodes), make)
     away = data.draw(st.sets(st.sampled_from(NAMES), min_size=1))
     kind = data.draw(st.sampled_from(["DOWN", "DRAIN", "gpus", "reserved"]))
     states, drained = frozenset({"IDLE", kind}), frozenset({0, 1})
     if kind == "reserved":
-        context = context_of(nodes, reservations=[reserved(*away)])
+        context = site_of(nodes, reservations=[reserved(*away)])
     else:
         change = {"gpus_drained": drained} if kind == "gpus" else {"states": states}
         shown = [replace(one, **change) if one.name in away else one for one in nodes]
-        context = context_of(shown)
+        context = site_of(shown)
     found, why = outcome(*request, context, make)
     if found != "impossible":
         return

@@ -14,7 +14,7 @@ LEVELS = ("switch", "rack")
 
 
 @st.composite
-def sites(draw: st.DrawFn) -> tuple[list[PlanNode], dict[str, dict[str, str]]]:
+def leveled(draw: st.DrawFn) -> tuple[list[PlanNode], dict[str, dict[str, str]]]:
     count = draw(st.integers(1, 9))
     names = [f"n{i}" for i in range(count)]
     switch_of = {n: f"s{draw(st.integers(0, 3))}" for n in names if draw(st.integers(0, 5))}
@@ -41,7 +41,7 @@ def tightest(a: str, b: str, groups: dict[str, dict[str, str]]) -> str:
     return "cluster"
 
 
-@given(sites(), st.integers(1, 4))
+@given(leveled(), st.integers(1, 4))
 def test_each_pair_is_of_its_level_and_no_level_is_missed(
     site: tuple[list[PlanNode], dict[str, dict[str, str]]], most: int
 ) -> None:

@@ -22,7 +22,7 @@ NOW = 50_000.0
 NODES, WIDTH = 4, 3
 
 
-def table(exponent):
+def scaling(exponent):
     """Times that fall, or with an exponent below 0 rise, with the number of GPUs."""
     gpus = np.arange(1, NODES * WIDTH + 1)
     times = (1.0 / gpus**exponent)[:, None]
@@ -64,7 +64,7 @@ def sites(draw):
             request = replace(request, user=draw(USERS))
             if draw(st.booleans()):
                 sizes = tuple(sorted({1, 2, 4, len(slots)}))
-                request = replace(request, sizes=sizes, table=table(draw(st.floats(-0.2, 1.0))))
+                request = replace(request, sizes=sizes, table=scaling(draw(st.floats(-0.2, 1.0))))
             ago = draw(st.none() | times)
             moved = None if ago is None else NOW - ago
             movable.append(Movable(request, job, draw(st.floats(0.0, 900.0)), moved))
@@ -216,7 +216,7 @@ def test_jobs_shrink_for_those_of_their_tier_that_slurm_has_not_refused(own, oth
         request = Request(
             str(node), 4, app_class="A", priority=TIER * tier + 5.0, user="alice", sizes=(2, 4)
         )
-        movable.append(Movable(replace(request, table=table(0.1)), job, 60.0))
+        movable.append(Movable(replace(request, table=scaling(0.1)), job, 60.0))
     queue = [
         Request(f"9{i}", 1, app_class="A", priority=TIER * t + more, user=user, refused=refused)
         for i, (t, more, user, refused) in enumerate(

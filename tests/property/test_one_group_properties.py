@@ -22,7 +22,7 @@ MANY = settings(max_examples=150, deadline=None)
 
 
 @st.composite
-def cases(draw):
+def grouped(draw):
     cluster = draw(clusters())
     n = cluster.shape[0]
     of = draw(st.lists(st.integers(-1, 2), min_size=n, max_size=n))
@@ -39,7 +39,7 @@ def sets_inside(request, cluster):
 
 @pytest.mark.parametrize("policy", POLICIES)
 @settings(max_examples=60, deadline=None)
-@given(case=cases())
+@given(case=grouped())
 def test_one_group_and_a_place_whenever_a_group_has_one(policy, case):
     request, cluster = case
     found = constrained(make_policy(policy)).place(request, cluster)
@@ -53,7 +53,7 @@ def test_one_group_and_a_place_whenever_a_group_has_one(policy, case):
 
 
 @MANY
-@given(cases())
+@given(grouped())
 def test_pal_is_as_fast_as_the_best_group_lets_it_be(case):
     request, cluster = case
     scores = cluster.score(request.app_class)
@@ -67,7 +67,7 @@ def test_pal_is_as_fast_as_the_best_group_lets_it_be(case):
 
 
 @MANY
-@given(cases())
+@given(grouped())
 def test_what_has_a_place_fits_by_numbers(case):
     request, cluster = case
     cluster = replace(cluster, same_indices=True)
@@ -79,7 +79,7 @@ def test_what_has_a_place_fits_by_numbers(case):
 
 
 @MANY
-@given(cases())
+@given(grouped())
 def test_the_planners_chooser_keeps_to_it_and_answers_the_same_twice(case):
     request, cluster = case
     chooser = Dispatcher(PlanSettings(policy="pal"))

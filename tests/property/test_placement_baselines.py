@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_clusters import all_sets, clusters, cost, level_index, requests
+from small_clusters import all_sets, cases, clusters, cost, level_index
 from small_oracle import assert_best
 
 from slurm_gpu_aware.model.cluster import Cluster
@@ -21,12 +21,6 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.registry import make_policy
 
 MANY = settings(max_examples=200, deadline=None)
-
-
-@st.composite
-def cases(draw):
-    cluster = draw(clusters())
-    return draw(requests(cluster)), cluster
 
 
 def uneven(request, cluster, chosen):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_clusters import all_sets, clusters, cost, level_index, requests
+from small_clusters import all_sets, cases, clusters, cost, level_index, requests
 from small_oracle import chosen_of
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
@@ -27,12 +27,6 @@ from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 MANY = settings(max_examples=300, deadline=None)
 BREAKING, TOLERANCE, CAP, MARGIN = 0.1, 0.02, 0.5, 0.02
 NOW = 100.0
-
-
-@st.composite
-def cases(draw):
-    cluster = draw(clusters())
-    return draw(requests(cluster)), cluster
 
 
 def price_of(request, cluster, chosen):
@@ -84,7 +78,7 @@ WAITS = [None, None, Postponement(NOW - 5.0), Postponement(NOW - 60.0)]
 
 
 @st.composite
-def situations(draw, most_jobs=1):
+def with_estimates(draw, most_jobs=1):
     """A cluster with running jobs on its busy GPUs, and requests with estimates."""
     cluster = draw(clusters(most_gpus=8))
     cluster = replace(
@@ -156,7 +150,7 @@ def by_every_end(request, cluster, weight):
 
 
 @MANY
-@given(situations(), st.sampled_from([FASTEST, {}]), st.sampled_from([1.0, 4.0]))
+@given(with_estimates(), st.sampled_from([FASTEST, {}]), st.sampled_from([1.0, 4.0]))
 def test_waiting_agrees_with_every_end_in_turn(situation, options, weight):
     """A job waits only for an end that is worth it.
 
@@ -314,7 +308,7 @@ def awaited(draw):
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.one_of(situations(most_jobs=5), awaited()))
+@given(st.one_of(with_estimates(most_jobs=5), awaited()))
 def test_no_job_takes_what_a_postponed_head_waits_for(situation):
     """If the expected ends come true, the head gets its later set at its expected start."""
     cluster, queue = situation

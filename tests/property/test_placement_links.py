@@ -35,7 +35,7 @@ def patterns(draw):
 
 
 @st.composite
-def cases(draw):
+def linked(draw):
     """Clusters of up to three different machines, some without links, and one request."""
     cluster = draw(clusters(most_slots=5))
     n, width = cluster.shape
@@ -99,7 +99,7 @@ def free_choice(request, cluster):
 
 
 @MANY
-@given(cases(), st.sampled_from(["mapa-preserve", "mapa-greedy"]))
+@given(linked(), st.sampled_from(["mapa-preserve", "mapa-greedy"]))
 def test_mapa_agrees_with_brute_force(case, policy):
     """Fewest nodes, then the best value of the objective."""
     request, cluster = case
@@ -122,7 +122,7 @@ def test_mapa_agrees_with_brute_force(case, policy):
 
 
 @MANY
-@given(cases(), st.sampled_from(["mapa-preserve", "mapa-greedy"]))
+@given(linked(), st.sampled_from(["mapa-preserve", "mapa-greedy"]))
 def test_mapa_on_one_node_agrees_down_to_the_last_tie(case, policy):
     request, cluster = case
     request = replace(request, max_nodes=1, min_nodes=1, gpus_per_node=None)
@@ -138,7 +138,7 @@ def test_mapa_on_one_node_agrees_down_to_the_last_tie(case, policy):
 
 
 @MANY
-@given(cases())
+@given(linked())
 def test_pal_mapa_is_as_fast_as_pal_and_has_the_best_links_among_such_sets(case):
     """The same slowdown as PAL; on one node no set in the cell has better links."""
     request, cluster = case
@@ -178,7 +178,7 @@ def test_pal_mapa_is_as_fast_as_pal_and_has_the_best_links_among_such_sets(case)
 
 
 @MANY
-@given(cases(), st.sampled_from(POLICIES))
+@given(linked(), st.sampled_from(POLICIES))
 def test_no_gpu_twice_or_busy_exactly_those_asked_for_and_a_full_account(case, policy):
     request, cluster = case
     before = cluster.free.copy()
@@ -208,7 +208,7 @@ def test_no_gpu_twice_or_busy_exactly_those_asked_for_and_a_full_account(case, p
 
 
 @MANY
-@given(cases(), st.sampled_from(["pal+mapa", "mapa-preserve", "mapa-greedy"]))
+@given(linked(), st.sampled_from(["pal+mapa", "mapa-preserve", "mapa-greedy"]))
 def test_the_account_tells_what_was_compared(case, policy):
     """On plain nodes with the worst set that Slurm may choose."""
     request, cluster = case
@@ -229,7 +229,7 @@ def test_the_account_tells_what_was_compared(case, policy):
 
 @pytest.mark.parametrize("policy", POLICIES)
 @settings(max_examples=150, deadline=None)
-@given(cases(), st.data())
+@given(linked(), st.data())
 def test_relabelling_nodes_changes_no_value(policy, case, data):
     """The same number of nodes; the same score, level and links where the policy looks at them."""
     request, cluster = case

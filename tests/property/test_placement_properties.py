@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_clusters import all_sets, clusters, cost, level_index, requests
+from small_clusters import all_sets, cases, cost, level_index
 from small_oracle import assert_best, chosen_of, relabelled
 
 from slurm_gpu_aware.model.cluster import each_gpu
@@ -21,12 +21,6 @@ from slurm_gpu_aware.placement.registry import make_policy
 
 POLICIES = ("pal", "pm-first", "packed", "best-fit", "lowest-index", "random")
 MANY = settings(max_examples=600, deadline=None)
-
-
-@st.composite
-def cases(draw):
-    cluster = draw(clusters())
-    return draw(requests(cluster)), cluster
 
 
 @MANY

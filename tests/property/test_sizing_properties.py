@@ -45,7 +45,7 @@ def gpus_for(jobs, more):
     return sum(job.sizes[0] for job in jobs if job.must_run) + more
 
 
-def moldable(rng, count, curves, **more):
+def any_size(rng, count, curves, **more):
     """Jobs of different curves and work that may get any number of GPUs of their tables."""
     return [
         SizingJob(str(i), GPUS, 300.0, curves(rng), work=rng.lognormal(), **more)
@@ -130,7 +130,7 @@ def test_the_sum_of_times_falls_over_many_limits(curves, count, cases):
     """Neighbouring limits, and those just below what is drawn."""
     for seed in range(cases):
         rng = np.random.default_rng(seed)
-        jobs = moldable(rng, count, curves)
+        jobs = any_size(rng, count, curves)
         gpus, totals = int(rng.integers(count, 4 * count + 1)), []
         for limit_w in np.linspace(60 * gpus, 330 * gpus, 40):
             found = allocate(jobs, gpus, limit_w, idle_w=20.0)
@@ -152,7 +152,7 @@ def test_the_sum_of_times_falls_over_many_limits(curves, count, cases):
 )
 def test_a_sort_takes_the_steps_of_the_papers_heap(seed, count, gpus, limit_w, curves):
     """With one clock the sizes are those of Algorithm 1's loop."""
-    jobs = moldable(np.random.default_rng(seed), count, curves, clocks_mhz=(1000,))
+    jobs = any_size(np.random.default_rng(seed), count, curves, clocks_mhz=(1000,))
     found = allocate(jobs, gpus, limit_w)
     assert {k: one.gpus for k, one in found.jobs.items()} == with_heaps(jobs, gpus, limit_w)
 
@@ -163,7 +163,7 @@ def test_close_to_the_best_of_all_sizes_and_clocks():
     for seed in range(120):
         rng = np.random.default_rng(seed)
         gpus, count = int(rng.integers(3, 9)), int(rng.integers(2, 4))
-        jobs = moldable(rng, count, model_table)
+        jobs = any_size(rng, count, model_table)
         limit_w, idle_w = rng.uniform(0.4, 1.1) * gpus * 260, 40.0
         found = allocate(jobs, gpus, limit_w, idle_w=idle_w)
         if all(one.gpus for one in found.jobs.values()):

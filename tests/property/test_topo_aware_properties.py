@@ -81,7 +81,7 @@ def test_bipartition_against_all_sets_of_larger_machines(name, equal_share, wors
 
 
 @st.composite
-def cases(draw):
+def on_minsky(draw):
     cluster = draw(clusters())
     if draw(st.booleans()) and cluster.shape[1] == 4:
         cluster = replace(cluster, graphs=(MINSKY,) * cluster.shape[0])
@@ -89,7 +89,7 @@ def cases(draw):
 
 
 @SOME
-@given(cases())
+@given(on_minsky())
 def test_finds_a_valid_set_exactly_when_there_is_one(case):
     request, cluster = case
     found = make_policy("topo-aware").place(request, cluster)
@@ -105,7 +105,7 @@ def test_finds_a_valid_set_exactly_when_there_is_one(case):
 
 
 @SOME
-@given(cases())
+@given(on_minsky())
 def test_same_input_same_answer_and_the_cluster_is_not_touched(case):
     request, cluster = case
     free = cluster.free.copy()
@@ -115,7 +115,7 @@ def test_same_input_same_answer_and_the_cluster_is_not_touched(case):
 
 
 @SOME
-@given(cases(), st.floats(0.0, 1.0))
+@given(on_minsky(), st.floats(0.0, 1.0))
 def test_postponing_never_places_below_the_threshold(case, threshold):
     request, cluster = case
     always = make_policy("topo-aware").place(request, cluster)

@@ -46,7 +46,7 @@ RING = Pattern("ring")
 
 
 @st.composite
-def cases(draw, most=6):
+def matchings(draw, most=6):
     graph = draw(machines(most))
     return graph, draw(patterns()), draw(st.integers(1, graph.n))
 
@@ -61,7 +61,7 @@ def test_sets_stand_in_the_order_of_their_lowest_members():
 
 
 @MANY
-@given(cases())
+@given(matchings())
 def test_tables_agree_with_every_permutation(case):
     graph, pattern, k = case
     sets = list(combinations(range(graph.n), k))
@@ -164,7 +164,7 @@ def test_preserved_bandwidth_agrees_with_the_sum_over_pairs(graph, data):
 
 
 @MANY
-@given(cases())
+@given(matchings())
 def test_the_match_is_an_embedding_with_the_values_of_the_set(case):
     graph, pattern, k = case
     gpus = tuple(range(graph.n - k, graph.n))
@@ -180,7 +180,7 @@ def test_the_match_is_an_embedding_with_the_values_of_the_set(case):
 
 
 @MANY
-@given(cases(), st.data())
+@given(matchings(), st.data())
 def test_a_better_link_never_makes_a_set_worse(case, data):
     """The default model and AggBW are monotone in every link; eq. 2 is not."""
     graph, pattern, k = case
@@ -203,7 +203,7 @@ def test_eq2_as_published_is_not_monotone():
 
 
 @MANY
-@given(cases(), st.data())
+@given(matchings(), st.data())
 def test_relabelling_gpus_moves_values_and_changes_none(case, data):
     graph, pattern, k = case
     new = data.draw(st.permutations(range(graph.n)))

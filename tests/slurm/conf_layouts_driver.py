@@ -91,13 +91,13 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
-def write(changes: list[files.Change]) -> None:
+def write_changes(changes: list[files.Change]) -> None:
     for change in changes:
         if files.diff(change):
             files.write(change)
 
 
-def main() -> None:
+def try_layout() -> None:
     given = json.load(sys.stdin)
     root = Path("/tmp/layouts", given["name"])
     shutil.rmtree(root, ignore_errors=True)
@@ -118,7 +118,7 @@ def main() -> None:
     config = load_config(root / "config.toml")
     first = tree(folder)
     out = {"first": by_slurm(folder, state) | {"ours": by_us(folder)}}
-    write(install.in_place(find_site(config, folder, root / "units")[0])[0])
+    write_changes(install.in_place(find_site(config, folder, root / "units")[0])[0])
     out["setup"] = by_slurm(folder, state) | {"ours": by_us(folder)}
     again = install.in_place(find_site(config, folder, root / "units")[0])[0]
     out["again"] = [str(change.path) for change in again if files.diff(change)]
@@ -130,15 +130,15 @@ def main() -> None:
         out["first"]["devices"] = devices(folder, chosen[-1])
         for some in (chosen[::2], chosen):  # a part of the nodes, then all
             changed = read_site(slurm, gres, {}).texts(some, features=True)
-            write([files.Change(path, text) for path, text in changed.items()])
+            write_changes([files.Change(path, text) for path, text in changed.items()])
         out["rolled"] = by_slurm(folder, state) | {"devices": devices(folder, chosen[-1])}
     plain = read_site(slurm, gres, {}).texts((), features=False)
     removal = Removal(find_site(config, folder, root / "units")[0], None, None, print)
-    write(removal.conf_changes(plain)[0])
+    write_changes(removal.conf_changes(plain)[0])
     now = tree(folder)
     out["left"] = [name for name, data in first.items() if now.get(name) != data]
     shutil.rmtree(root)
     print(json.dumps(out))
 
 
-main()
+try_layout()

@@ -96,7 +96,7 @@ def licences(rng: random.Random) -> str:
     )
 
 
-def nodes(rng: random.Random) -> str:
+def node_list(rng: random.Random) -> str:
     return rng.choice([*NODES, "n1" + "," * 30_000, "n[" + "1-4," * 3000 + "1]", text(rng)])
 
 
@@ -124,8 +124,8 @@ OPTIONS: dict[str, Callable[[random.Random], str]] = {
     "--reservation": text,
     "--tres-bind": text,
     "--licenses": licences,
-    "--nodelist": nodes,
-    "--exclude": nodes,
+    "--nodelist": node_list,
+    "--exclude": node_list,
     "--gres": gres,
     "--gpus": gres,
     "--gpus-per-node": gres,
@@ -158,8 +158,8 @@ OPTIONS: dict[str, Callable[[random.Random], str]] = {
 LIKELY = ("--job-name", "--comment", "--extra")
 VALUES: dict[str, Callable[[random.Random], str]] = {
     "licenses": licences,
-    "req_nodes": nodes,
-    "exc_nodes": nodes,
+    "req_nodes": node_list,
+    "exc_nodes": node_list,
     "partition": OPTIONS["--partition"],
     "features": OPTIONS["--constraint"],
     "tres_freq": OPTIONS["--gpu-freq"],

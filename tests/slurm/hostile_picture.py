@@ -91,7 +91,7 @@ def counted_text(text: str) -> list[str]:
     return sorted(item.split(":")[0].strip() for item in items if item)
 
 
-def main() -> None:
+def compare() -> None:
     client = SlurmClient(30)
     different: list[str] = []
     for _ in range(TRIES):
@@ -107,4 +107,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    compare()

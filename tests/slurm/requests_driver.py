@@ -156,7 +156,7 @@ def collect(found, out):
         }
 
 
-def main():
+def run_order():
     order = json.load(sys.stdin)
     out = Path(order["out"])
     shutil.rmtree(out, ignore_errors=True)
@@ -177,4 +177,4 @@ def main():
     json.dump(found, sys.stdout)
 
 
-main()
+run_order()

@@ -21,7 +21,7 @@ Python's lock would take ``LIMIT_S``."""
 
 
 @pytest.fixture
-def plain(cluster: Cluster) -> Iterator[Cluster]:
+def with_files(cluster: Cluster) -> Iterator[Cluster]:
     """Plain Slurm, with what runs beside it in the controller's container."""
     cluster.sh("ctl", ["mkdir", "-p", FOLDER])
     for path in (*CONTRACT.glob("*.py"), CONTRACT.parent / "idle_clock.py"):
@@ -45,8 +45,10 @@ def parked(cluster: Cluster) -> str:
     ).strip()
 
 
-def test_contract(plain: Cluster) -> None:
-    found = json.loads(plain.sh("ctl", [PYTHON, f"{FOLDER}/live_client.py"], "slurm", timeout=300))
+def test_contract(with_files: Cluster) -> None:
+    found = json.loads(
+        with_files.sh("ctl", [PYTHON, f"{FOLDER}/live_client.py"], "slurm", timeout=300)
+    )
     assert len(found) >= 20
     assert {check: failure for check, failure in found.items() if failure} == {}
 
@@ -59,24 +61,26 @@ def test_contract(plain: Cluster) -> None:
         ("NoSuchKey=1", "unrecognized key: NoSuchKey"),
     ],
 )
-def test_configuration_that_cannot_be_read(plain: Cluster, text: str | None, said: str) -> None:
+def test_configuration_that_cannot_be_read(
+    with_files: Cluster, text: str | None, said: str
+) -> None:
     """libslurm ends the process where it cannot read it; a child of ours finds out."""
     conf = f"{FOLDER}/slurm.conf"
-    plain.sh("ctl", f"rm -f {conf}")
+    with_files.sh("ctl", f"rm -f {conf}")
     if text is not None:
-        plain.sh("ctl", f"cat > {conf}", stdin=f"ClusterName=x\n{text}\n")
-    took_s, message = call(plain, "open", variables=f"SLURM_CONF={conf}")
+        with_files.sh("ctl", f"cat > {conf}", stdin=f"ClusterName=x\n{text}\n")
+    took_s, message = call(with_files, "open", variables=f"SLURM_CONF={conf}")
     assert took_s < 5
     assert message.startswith("SourceError: ")
     assert said in message
 
 
-def test_no_configuration(plain: Cluster) -> None:
-    plain.sh("ctl", "mv /etc/slurm/slurm.conf /etc/slurm/slurm.conf.away")
+def test_no_configuration(with_files: Cluster) -> None:
+    with_files.sh("ctl", "mv /etc/slurm/slurm.conf /etc/slurm/slurm.conf.away")
     try:
-        took_s, message = call(plain, "open")
+        took_s, message = call(with_files, "open")
     finally:
-        plain.sh("ctl", "mv /etc/slurm/slurm.conf.away /etc/slurm/slurm.conf")
+        with_files.sh("ctl", "mv /etc/slurm/slurm.conf.away /etc/slurm/slurm.conf")
     assert took_s < 2
     assert "no slurm.conf at /etc/slurm/slurm.conf" in message
 
@@ -91,10 +95,10 @@ def test_no_configuration(plain: Cluster) -> None:
     ],
     ids=["hangs", "ends", "is killed", "munge"],
 )
-def test_slurm_that_is_away_for_a_while(plain: Cluster, stop: str, go: str) -> None:
+def test_slurm_that_is_away_for_a_while(with_files: Cluster, stop: str, go: str) -> None:
     """Each call ends within its time, with an error; afterwards the same client works again."""
-    plain.sh("ctl", f"(sleep 4; {stop}; sleep 8; {go}) >/dev/null 2>&1 &")
-    found = call(plain, "calls", "60")
+    with_files.sh("ctl", f"(sleep 4; {stop}; sleep 8; {go}) >/dev/null 2>&1 &")
+    found = call(with_files, "calls", "60")
     assert max(took_s for _, took_s, _ in found) < LIMIT_S + 0.5
     errors = [said for _, _, said in found if said]
     assert errors
@@ -103,15 +107,15 @@ def test_slurm_that_is_away_for_a_while(plain: Cluster, stop: str, go: str) -> N
     assert [said for _, _, said in found[-4:]] == [""] * 4
 
 
-def test_rights_of_an_ordinary_user(plain: Cluster) -> None:
-    said = call(plain, "rights", parked(plain), user="alice")
+def test_rights_of_an_ordinary_user(with_files: Cluster) -> None:
+    said = call(with_files, "rights", parked(with_files), user="alice")
     assert len(said) == 6
     assert all("Invalid user id" in message for message in said), said
 
 
-def test_many_calls_at_a_time(plain: Cluster) -> None:
-    job_id = parked(plain)
-    found = call(plain, "busy", "20", job_id, variables="PYTHONMALLOC=malloc")
+def test_many_calls_at_a_time(with_files: Cluster) -> None:
+    job_id = parked(with_files)
+    found = call(with_files, "busy", "20", job_id, variables="PYTHONMALLOC=malloc")
     assert found["failed"] == []
     for half in found["counts"]:
         assert min(half) > 50

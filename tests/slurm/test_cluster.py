@@ -13,39 +13,41 @@ SHOW = (
 
 
 @pytest.fixture
-def plain(cluster: Cluster):
+def without_us(cluster: Cluster):
     with cluster.plain():
         yield cluster
 
 
-def test_exact_gpus_by_type(plain: Cluster) -> None:
+def test_exact_gpus_by_type(without_us: Cluster) -> None:
     args = ["--gres=gpu:g1:1,gpu:g3:1", "-w", "n3"]
-    job = plain.submit("alice", args, f"{SHOW}; {WAIT}")
-    plain.wait(job, "RUNNING")
-    assert plain.gpus(job) == {"n3": (1, 3)}
-    let_go(plain, "alice", job)
-    plain.wait(job, "COMPLETED")
-    assert plain.output(job, "alice").splitlines() == ["cuda=1,3", "step=3"]
+    job = without_us.submit("alice", args, f"{SHOW}; {WAIT}")
+    without_us.wait(job, "RUNNING")
+    assert without_us.gpus(job) == {"n3": (1, 3)}
+    let_go(without_us, "alice", job)
+    without_us.wait(job, "COMPLETED")
+    assert without_us.output(job, "alice").splitlines() == ["cuda=1,3", "step=3"]
 
 
-def test_same_indices_on_two_nodes(plain: Cluster) -> None:
-    job = plain.submit("bob", ["-N2", "--gres=gpu:g0:1,gpu:g2:1"], "sleep 300")
-    plain.wait(job, "RUNNING")
-    given = plain.gpus(job)
+def test_same_indices_on_two_nodes(without_us: Cluster) -> None:
+    job = without_us.submit("bob", ["-N2", "--gres=gpu:g0:1,gpu:g2:1"], "sleep 300")
+    without_us.wait(job, "RUNNING")
+    given = without_us.gpus(job)
     assert len(given) == 2
     assert set(given.values()) == {(0, 2)}
 
 
-def test_users_share_and_are_accounted(plain: Cluster) -> None:
-    jobs = {user: plain.submit(user, ["--gres=gpu:1"], "true") for user in ("alice", "bob")}
+def test_users_share_and_are_accounted(without_us: Cluster) -> None:
+    jobs = {user: without_us.submit(user, ["--gres=gpu:1"], "true") for user in ("alice", "bob")}
     for user, job in jobs.items():
-        plain.wait(job, "COMPLETED")
+        without_us.wait(job, "COMPLETED")
         sacct = ["sacct", "-n", "-X", "-P", "-j", job, "-o", "user,alloctres"]
-        plain.wait_until(
-            lambda sacct=sacct, user=user: plain.sh("ctl", sacct).startswith(user), 20, "accounting"
+        without_us.wait_until(
+            lambda sacct=sacct, user=user: without_us.sh("ctl", sacct).startswith(user),
+            20,
+            "accounting",
         )
-        assert "gres/gpu=1" in plain.sh("ctl", sacct)
-    fairshare = plain.sh("ctl", ["sshare", "-n", "-P", "-a", "-o", "user,fairshare"])
+        assert "gres/gpu=1" in without_us.sh("ctl", sacct)
+    fairshare = without_us.sh("ctl", ["sshare", "-n", "-P", "-a", "-o", "user,fairshare"])
     assert "alice|" in fairshare
     assert "bob|" in fairshare
 

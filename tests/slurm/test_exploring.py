@@ -11,7 +11,7 @@ import pytest
 from cluster import NODES, Cluster
 from site_files import CONFIG, kept, new_store
 from test_clockd import reports
-from test_clocks_live import locked
+from test_clocks_live import kinds, locked
 from test_power import FILE, GPUS, IDLE_W, MARGIN, WAIT
 
 RECORDS = "/shared/records"
@@ -60,10 +60,6 @@ def told(cluster: Cluster, job: str) -> dict[str, Any]:
 def agents(cluster: Cluster) -> str:
     """What the agents said last."""
     return str({node: reports(cluster, node)[-1:] for node in NODES})
-
-
-def kinds(cluster: Cluster, job: str) -> list[str]:
-    return [event["kind"] for event in told(cluster, job)["events"]]
 
 
 def test_a_job_makes_the_model_that_the_next_one_uses(cluster: Cluster, exploring: None) -> None:

@@ -35,8 +35,8 @@ PLAIN_FAILURE = re.compile(r"srun: error: Unable to confirm allocation for job \
 BELOW = re.compile(r"/(etc|opt|var|usr|run|root|home)/[\w./@*-]+")
 
 
-@pytest.fixture
-def cluster(new_project: str, suite: str) -> Iterator[ForeignSite]:
+@pytest.fixture(name="cluster")
+def site_of_others(new_project: str, suite: str) -> Iterator[ForeignSite]:
     """The foreign site, without slurm-gpu-aware; gone after the test."""
     site = ForeignSite(f"{new_project}-site", suite)
     try:

@@ -115,13 +115,13 @@ def test_whole_node_waits_for_the_cpus(cluster: Cluster) -> None:
 
 
 @pytest.fixture
-def states(cluster: Cluster) -> Iterator[None]:
+def resumed(cluster: Cluster) -> Iterator[None]:
     yield
     for node in NODES:
         cluster.sh("ctl", ["scontrol", "update", f"nodename={node}", "state=resume"], check=False)
 
 
-def test_drained_nodes_are_left_alone(cluster: Cluster, states: None) -> None:
+def test_drained_nodes_are_left_alone(cluster: Cluster, resumed: None) -> None:
     for node in ("n1", "n3"):
         set_state(cluster, node, "state=drain", "reason=test")
     assert {node for j in fill(cluster, [4, 4]) for node in cluster.gpus(j)} == {"n2", "n4"}

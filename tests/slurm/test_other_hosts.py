@@ -46,7 +46,7 @@ def docker(*args: str) -> str:
     return done.stdout.strip()
 
 
-def told(cluster: Cluster, command: str) -> Any:
+def told_bob(cluster: Cluster, command: str) -> Any:
     return json.loads(cluster.sh("login", f"gpu-aware {command} --json", user="bob", check=False))
 
 
@@ -58,18 +58,18 @@ def test_a_login_node_has_no_store_and_answers(login: Cluster) -> None:
     second = login.submit("bob", only, "true")
 
     def reason() -> bool:
-        entries = [p for p in told(login, "queue")["parked"] if p["job_id"] == second]
+        entries = [p for p in told_bob(login, "queue")["parked"] if p["job_id"] == second]
         return any("n4 has no free GPU" in entry["reason"] for entry in entries)
 
     login.wait_until(reason, 30, "a reason on the login node")
-    newest = told(login, f"explain {first}")["decisions"][-1]
+    newest = told_bob(login, f"explain {first}")["decisions"][-1]
     given = dict(zip(newest["nodes"], (tuple(s) for s in newest["slots"]), strict=True))
     assert given == login.gpus(first)
-    status = told(login, "status")
+    status = told_bob(login, "status")
     assert status["gate"]["exists"]
     assert status["parked"] == 1
     assert status["profile"]["gpus"] == 16
-    answer = told(login, "place -g 2")["answers"][0]
+    answer = told_bob(login, "place -g 2")["answers"][0]
     assert answer["place"] is not None
     text = login.run("login", "gpu-aware queue", user="bob").stderr.decode()
     assert "From the selector's public copy" in text
@@ -98,7 +98,9 @@ def test_a_shared_folder_that_hangs_or_is_open_to_others_holds_up_nothing(login:
         login.wait(job, "COMPLETED")
     finally:
         login.sh("ctl", f"kill -CONT {copier}")
-    login.wait_until(lambda: told(login, f"explain {job}")["state"] == "ended", 30, "a fresh copy")
+    login.wait_until(
+        lambda: told_bob(login, f"explain {job}")["state"] == "ended", 30, "a fresh copy"
+    )
     found = login.sh("ctl", f"stat -c '%U %a' {SHARED}/store.db").split()
     assert found == ["slurm", "644"]
 

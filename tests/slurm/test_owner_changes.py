@@ -90,7 +90,7 @@ def no_selector(cluster: Cluster) -> Iterator[None]:
     cluster.service_up("ctl", "selectd")
 
 
-def fill(cluster: Cluster) -> None:
+def fill_all(cluster: Cluster) -> None:
     """Occupy all GPUs by jobs that are not ours."""
     options = [*PAST, "--gres=gpu:4", "-t", "60"]
     for node in NODES:
@@ -107,14 +107,14 @@ def twins(cluster: Cluster, options: tuple[str, ...], script: str = "sleep 2") -
     return both[0], both[1]
 
 
-def update(cluster: Cluster, job: str, change: str, user: str = "alice") -> str:
+def try_update(cluster: Cluster, job: str, change: str, user: str = "alice") -> str:
     """What ``scontrol update`` prints, with its status."""
     done = cluster.run("ctl", ["scontrol", "update", f"jobid={job}", *change.split()], user)
     text = (done.stdout + done.stderr).decode().replace(job, "JOB")
     return f"{done.returncode} {text}"
 
 
-def request(job: dict[str, str]) -> dict[str, str]:
+def own_fields(job: dict[str, str]) -> dict[str, str]:
     """The fields of its request, without what is ours in them."""
     shown = {name: job.get(name, "") for name in FIELDS}
     licences = [item for item in job["Licenses"].split(",") if not item.startswith("gpuaware")]
@@ -124,7 +124,7 @@ def request(job: dict[str, str]) -> dict[str, str]:
 
 def least(job: dict[str, str]) -> dict[str, str]:
     """The same without the maximum of nodes: Slurm cannot unset it, and changes it with GRES."""
-    return request(job) | {"NumNodes": job["NumNodes"].partition("-")[0]}
+    return own_fields(job) | {"NumNodes": job["NumNodes"].partition("-")[0]}
 
 
 def settled(job: dict[str, str]) -> bool:
@@ -141,13 +141,13 @@ def await_settled(cluster: Cluster, jobs: list[str]) -> None:
 
 
 def test_parked_jobs_change_as_in_plain_slurm(cluster: Cluster, second: None) -> None:
-    fill(cluster)
+    fill_all(cluster)
     pairs = [(change, *twins(cluster, options)) for options, change in CHANGES]
     for change, ours, plain in pairs:
-        assert update(cluster, ours, change) == update(cluster, plain, change), change
+        assert try_update(cluster, ours, change) == try_update(cluster, plain, change), change
     await_settled(cluster, [ours for _, ours, _ in pairs])
     for change, ours, plain in pairs:
-        assert request(cluster.job(ours)) == request(cluster.job(plain)), change
+        assert own_fields(cluster.job(ours)) == own_fields(cluster.job(plain)), change
 
     keep = {ours: RUN_ON[change] for change, ours, _ in pairs if change in RUN_ON}
     gone = [job["JobId"] for job in cluster.jobs() if job["JobId"] not in keep]
@@ -162,10 +162,10 @@ def test_parked_jobs_change_as_in_plain_slurm(cluster: Cluster, second: None) ->
 
 def test_more_required_nodes_than_nodes(cluster: Cluster) -> None:
     """Plain Slurm starts such a job on some of them."""
-    fill(cluster)
+    fill_all(cluster)
     both = twins(cluster, ONE)
     for job in both:
-        assert update(cluster, job, "reqnodelist=n[1-2]") == "0 "
+        assert try_update(cluster, job, "reqnodelist=n[1-2]") == "0 "
     submitted = twins(cluster, ("--gres=gpu:1", "-N1", "-w", "n[1-2]"))
     cluster.sh("ctl", ["scancel", "-u", "bob"])
     for job in (*both, *submitted):
@@ -188,7 +188,7 @@ def bind(cluster: Cluster, job: str, node: str, slots: str = "01") -> None:
 
 
 def test_placed_jobs_return_to_the_queue(cluster: Cluster, second: None, no_selector: None) -> None:
-    fill(cluster)
+    fill_all(cluster)
     changes = [
         *("partition=second", "numnodes=2", "reqnodelist=n3", "gres=gpu:1", "timelimit=5"),
         *("excnodelist=n1", "features=gpu_v100", "extra=mine", "numtasks=2", "minmemorynode=700"),
@@ -199,21 +199,23 @@ def test_placed_jobs_return_to_the_queue(cluster: Cluster, second: None, no_sele
     for name in [*(ours for _, ours, _ in pairs), refused, unseen]:
         bind(cluster, name, "n1")
     for change, ours, plain in pairs:
-        assert update(cluster, ours, change) == update(cluster, plain, change) == "0 ", change
+        assert try_update(cluster, ours, change) == try_update(cluster, plain, change) == "0 ", (
+            change
+        )
         job = cluster.job(ours)
         assert "gpuaware:2" in job["Licenses"], change
         assert job["ReqNodeList"] == "n1"
         assert job["TresPerNode"] == "gres/gpu:g0:1,gres/gpu:g1:1"
     # A change that Slurm refuses leaves the job placed as it was.
-    assert update(cluster, refused, "features=nosuch reqnodelist=n4").startswith("1 ")
+    assert try_update(cluster, refused, "features=nosuch reqnodelist=n4").startswith("1 ")
     job = cluster.job(refused)
     assert (job["ReqNodeList"], job["Licenses"]) == ("n1", "(null)")
     assert job["TresPerNode"] == "gres/gpu:g0:1,gres/gpu:g1:1"
     # Slurm reads names of nodes only when the selector sets them: the job keeps its request.
-    assert update(cluster, unseen, "reqnodelist=nosuch") == "0 "
+    assert try_update(cluster, unseen, "reqnodelist=nosuch") == "0 "
     # Regression: with a part of it, kept by Slurm, and an earlier change, the job parked for ever.
-    assert update(cluster, twice, "numtasks=2") == "0 "
-    assert update(cluster, twice, "features=nosuch").startswith("1 ")
+    assert try_update(cluster, twice, "numtasks=2") == "0 "
+    assert try_update(cluster, twice, "features=nosuch").startswith("1 ")
     assert "feat=nosuch" in cluster.job(twice)["Extra"]
 
     cluster.service_up("ctl", "selectd")
@@ -236,7 +238,7 @@ def test_running_jobs_change_as_in_plain_slurm(cluster: Cluster) -> None:
         *("timelimit=50", "timelimit=99", "gres=gpu:1", "reqnodelist=nosuch", "extra=mine"),
         *("partition=gpu", "features=gpu_v100", "licenses=", "excnodelist=n4", "numnodes=1"),
     ):
-        assert update(cluster, ours, change) == update(cluster, plain, change), change
+        assert try_update(cluster, ours, change) == try_update(cluster, plain, change), change
     assert cluster.job(ours)["NumNodes"] == cluster.job(plain)["NumNodes"] == "1"
 
 
@@ -249,42 +251,42 @@ FORBIDDEN = [
 
 
 def test_nobody_takes_a_gpu_or_the_gate(cluster: Cluster, no_selector: None) -> None:
-    fill(cluster)
+    fill_all(cluster)
     ours, plain = twins(cluster, ONE)
     placed, _ = twins(cluster, ONE)
     bind(cluster, placed, "n2")
     for name in (ours, plain, placed):
         before = cluster.job(name)
         for change in FORBIDDEN:
-            assert update(cluster, name, change).startswith("1 "), change
+            assert try_update(cluster, name, change).startswith("1 "), change
         after = cluster.job(name)
-        assert request(after) == request(before)
+        assert own_fields(after) == own_fields(before)
         assert after["Licenses"] == before["Licenses"]
-    assert update(cluster, ours, "numnodes=2", "bob").startswith("1 ")
+    assert try_update(cluster, ours, "numnodes=2", "bob").startswith("1 ")
     for name in (ours, placed):
         cluster.sh("ctl", [PYTHON, "-c", FLAGS, name], "alice")
         assert "gpuaware:2" in cluster.job(name)["Licenses"]
     # Its own note, repeated by hand, is taken out again.
-    assert update(cluster, ours, "numnodes=2") == "0 "
+    assert try_update(cluster, ours, "numnodes=2") == "0 "
     job = cluster.job(ours)
     forged = f"licenses={job['Licenses']} extra={job['Extra']}"
-    assert update(cluster, plain, forged).startswith("1 ")
+    assert try_update(cluster, plain, forged).startswith("1 ")
     # The selector cannot undo what it has not read.
     for change in ("licenses=", "reqnodelist=n1", "admincomment=gpuaware/1;tn=gres/gpu:2"):
-        assert "its owner has just changed this job" in update(cluster, ours, change, "root")
+        assert "its owner has just changed this job" in try_update(cluster, ours, change, "root")
     for nodes in range(100):
-        assert update(cluster, ours, f"numnodes={nodes % 4 + 1}") == "0 "
+        assert try_update(cluster, ours, f"numnodes={nodes % 4 + 1}") == "0 "
     cluster.service_up("ctl", "selectd")
     await_settled(cluster, [ours])
     assert cluster.job(ours)["NumNodes"] == "4-4"
 
 
 def test_an_array_changes_as_a_whole(cluster: Cluster, no_selector: None) -> None:
-    fill(cluster)
+    fill_all(cluster)
     array = cluster.submit("alice", ["-a0-3", *ONE, "-t", "60", "--comment=class=A"], "sleep 1")
     bind(cluster, f"{array}_0", "n1")
     cluster.sh("ctl", ["scontrol", "update", f"jobid={array}_1", "nice=0"])  # a record of its own
-    assert update(cluster, array, "excnodelist=n4 timelimit=5") == "0 "
+    assert try_update(cluster, array, "excnodelist=n4 timelimit=5") == "0 "
     cluster.service_up("ctl", "selectd")
 
     def changed() -> bool:
@@ -310,7 +312,7 @@ def test_changes_while_jobs_are_placed(cluster: Cluster) -> None:
     def change_all() -> None:
         while not stop.is_set():
             for job in tuple(jobs):
-                if job not in answers and update(cluster, job, "gres=gpu:2").startswith("0 "):
+                if job not in answers and try_update(cluster, job, "gres=gpu:2").startswith("0 "):
                     answers[job] = 2
                 elif job not in answers and cluster.job(job)["JobState"] != "PENDING":
                     answers[job] = 1

@@ -40,7 +40,7 @@ class Pair:
 
 
 @pytest.fixture(scope="module")
-def found(cluster: Cluster) -> list[Pair]:
+def both_ways(cluster: Cluster) -> list[Pair]:
     """All chosen cells, after both passes."""
     chosen = [cell for cell in cells() if ALL or cell.quick]
     cluster.reset()
@@ -64,38 +64,38 @@ def test_the_matrix_is_large_enough() -> None:
     assert missing_combinations(every, 3) == set()
 
 
-def test_none_hangs(found: list[Pair]) -> None:
+def test_none_hangs(both_ways: list[Pair]) -> None:
     hung = [
         f"{pair}: {pair.ours.verdict} {pair.ours.reason}"
-        for pair in found
+        for pair in both_ways
         if pair.ours.verdict in ("waits", "does not end") and pair.plain.verdict == "ran"
     ]
     hung += [
         f"{pair}: srun ({name}) hangs"
-        for pair in found
+        for pair in both_ways
         for name, step in pair.ours.steps.items()
         if step.status == 124 and pair.plain.steps[name].status != 124
     ]
     assert not hung, "\n".join(hung)
 
 
-def test_each_request_is_as_on_plain_slurm(found: list[Pair]) -> None:
+def test_each_request_is_as_on_plain_slurm(both_ways: list[Pair]) -> None:
     wrong = [
         "\n    ".join([str(pair), *rest])
-        for pair in found
+        for pair in both_ways
         if (rest := judge(pair.cell, pair.plain, pair.ours)[1])
     ]
-    assert not wrong, f"{len(wrong)} of {len(found)} differ:\n" + "\n".join(wrong)
+    assert not wrong, f"{len(wrong)} of {len(both_ways)} differ:\n" + "\n".join(wrong)
 
 
-def test_what_was_parked_was_chosen(found: list[Pair]) -> None:
+def test_what_was_parked_was_chosen(both_ways: list[Pair]) -> None:
     """Equal because no GPUs were chosen is no parity: the gate must not have opened by itself."""
-    assert [str(p) for p in found if p.ours.placed == "parked"] == []
-    assert [str(p) for p in found if p.plain.placed] == []
+    assert [str(p) for p in both_ways if p.ours.placed == "parked"] == []
+    assert [str(p) for p in both_ways if p.plain.placed] == []
     forms = {"--gres", "--gpus", "--gpus-per-node", "--gpus-per-task", "--gpus-per-socket"}
     chosen = {
         form
-        for pair in found
+        for pair in both_ways
         if pair.ours.placed == "gpus"
         for form in forms
         if any(word.startswith(f"{form}=") for word in pair.cell.options)
@@ -104,14 +104,16 @@ def test_what_was_parked_was_chosen(found: list[Pair]) -> None:
     assert len(forms) == len(GPUS)
 
 
-def test_the_page_names_what_is_left_to_slurm(found: list[Pair]) -> None:
-    unnamed = [str(p) for p in found if p.ours.left is not None and left_row(p.ours.left) is None]
+def test_the_page_names_what_is_left_to_slurm(both_ways: list[Pair]) -> None:
+    unnamed = [
+        str(p) for p in both_ways if p.ours.left is not None and left_row(p.ours.left) is None
+    ]
     assert unnamed == []
 
 
-def test_the_page_says_what_was_found(cluster: Cluster, found: list[Pair]) -> None:
+def test_the_page_says_what_was_found(cluster: Cluster, both_ways: list[Pair]) -> None:
     """All of it if all requests were tried, else no more than the page says."""
-    triples = [(pair.cell, pair.plain, pair.ours) for pair in found]
+    triples = [(pair.cell, pair.plain, pair.ours) for pair in both_ways]
     known = read_page(PAGE.read_text())
     now = summary(triples)
     if WRITE:
@@ -121,14 +123,14 @@ def test_the_page_says_what_was_found(cluster: Cluster, found: list[Pair]) -> No
         file.parent.mkdir(exist_ok=True)
         file.write_text(full_table(triples))
         known = read_page(PAGE.read_text())
-    said = _numbers(known[cluster.suite])
-    seen = _numbers(now)
+    said = _counts(known[cluster.suite])
+    seen = _counts(now)
     if ALL:
         assert seen == said
     assert {row: n for row, n in seen.items() if n > said.get(row, 0)} == {}
 
 
-def _numbers(found: Summary) -> dict[tuple[str, str], int]:
+def _counts(found: Summary) -> dict[tuple[str, str], int]:
     return {
         (section, row): count.number
         for section, rows in found.items()

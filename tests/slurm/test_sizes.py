@@ -82,7 +82,7 @@ def models(cluster: Cluster) -> Iterator[None]:
         yield
 
 
-def seen(cluster: Cluster, job_id: str, word: str) -> list[str]:
+def lines_of(cluster: Cluster, job_id: str, word: str) -> list[str]:
     """Rest of the lines of a job's output that begin with a word."""
     lines = cluster.output(job_id, "alice").splitlines()
     return sorted(line.removeprefix(f"{word} ") for line in lines if line.startswith(f"{word} "))
@@ -95,17 +95,17 @@ def test_srun_inside_follows_the_number(
     out = "--output=/shared/home/alice/slurm-%A.out"
     job_id = cluster.submit("alice", [*options, out, RANGE], SEEN)
     cluster.wait(job_id, "COMPLETED", 60)
-    assert seen(cluster, job_id, "batch") == [ALL]
-    assert seen(cluster, job_id, "plain") == tasks
-    assert seen(cluster, job_id, "ended") == ["0"]
-    assert [line.count(",") for line in seen(cluster, job_id, "one")] == [0]
+    assert lines_of(cluster, job_id, "batch") == [ALL]
+    assert lines_of(cluster, job_id, "plain") == tasks
+    assert lines_of(cluster, job_id, "ended") == ["0"]
+    assert [line.count(",") for line in lines_of(cluster, job_id, "one")] == [0]
 
 
 def test_tasks_go_to_as_many_nodes_as_their_gpus_need(cluster: Cluster) -> None:
     comment = "--comment=class=A,model=net,gpus=2-8"
     job_id = cluster.submit("alice", ["-n4", "--gpus-per-task=1", comment], SEEN)
     cluster.wait(job_id, "COMPLETED", 60)
-    assert seen(cluster, job_id, "plain") == sorted(2 * [f"8 4 {i}" for i in range(4)])
+    assert lines_of(cluster, job_id, "plain") == sorted(2 * [f"8 4 {i}" for i in range(4)])
 
 
 def test_a_larger_size_waits_for_no_one_and_takes_from_no_one(cluster: Cluster) -> None:
@@ -116,7 +116,7 @@ def test_a_larger_size_waits_for_no_one_and_takes_from_no_one(cluster: Cluster) 
         cluster.wait(job_id, "RUNNING", 60)
     job_id = cluster.submit("alice", ["--gres=gpu:2", RANGE], SEEN)
     cluster.wait(job_id, "COMPLETED", 60)
-    (gpus,) = seen(cluster, job_id, "batch")
+    (gpus,) = lines_of(cluster, job_id, "batch")
     assert gpus.count(",") == 0
     for held in (whole, three):
         let_go(cluster, "bob", held)
@@ -153,8 +153,8 @@ def goes_on(cluster: Cluster, job_id: str, told: str) -> None:
     cluster.wait_told(job_id, told)
     cluster.sh("ctl", ["touch", f"/shared/home/alice/go-{job_id}"])
     cluster.wait(job_id, "COMPLETED", 30)
-    (saved,) = seen(cluster, job_id, "saved")
-    assert any(line.startswith(f"1 from {saved} on") for line in seen(cluster, job_id, "run"))
+    (saved,) = lines_of(cluster, job_id, "saved")
+    assert any(line.startswith(f"1 from {saved} on") for line in lines_of(cluster, job_id, "run"))
 
 
 def test_a_running_job_grows_when_gpus_become_free(cluster: Cluster) -> None:

@@ -43,7 +43,7 @@ def policy_of(cluster: Cluster, job_id: str) -> str:
     return str(cluster.explained(job_id)["policy"])
 
 
-def placed(cluster: Cluster) -> str:
+def ended_job(cluster: Cluster) -> str:
     """A job that has run."""
     job_id = cluster.submit("alice", ["--gres=gpu:2"], "true")
     cluster.wait(job_id, "COMPLETED", 60)
@@ -51,7 +51,7 @@ def placed(cluster: Cluster) -> str:
 
 
 def test_the_file_is_taken_shown_and_given_back(cluster: Cluster, tunable: None) -> None:
-    own = policy_of(cluster, placed(cluster))
+    own = policy_of(cluster, ended_job(cluster))
     cluster.wait_until(lambda: policy(cluster) == own, 60, lambda: policy(cluster))
 
     write = f"umask 022; cat >{TUNED}.new && mv {TUNED}.new {TUNED}"
@@ -59,7 +59,7 @@ def test_the_file_is_taken_shown_and_given_back(cluster: Cluster, tunable: None)
     cluster.wait_until(
         lambda: policy(cluster).startswith("packed, set by tune on "), 60, lambda: policy(cluster)
     )
-    assert policy_of(cluster, placed(cluster)) == "packed"
+    assert policy_of(cluster, ended_job(cluster)) == "packed"
     doctor = cluster.sh("ctl", ["gpu-aware", "doctor", "--json"], check=False)
     checks = {check["name"]: check for check in json.loads(doctor)["checks"]}
     assert checks["policy"]["status"] == "ok"
@@ -67,14 +67,14 @@ def test_the_file_is_taken_shown_and_given_back(cluster: Cluster, tunable: None)
 
     cluster.sh("ctl", write, "slurm", stdin='{"policy": "packed"')
     cluster.wait_until(lambda: "does not count" in policy(cluster), 60, lambda: policy(cluster))
-    assert policy_of(cluster, placed(cluster)) == own
+    assert policy_of(cluster, ended_job(cluster)) == own
     cluster.sh("ctl", ["rm", TUNED])
     cluster.wait_until(lambda: policy(cluster) == own, 60, lambda: policy(cluster))
 
 
 def test_a_young_site_is_told_so(cluster: Cluster) -> None:
     cluster.sh("ctl", "gpu-aware-profile sweep", user="slurm")
-    placed(cluster)
+    ended_job(cluster)
     done = cluster.run("ctl", ["gpu-aware", "tune"], "slurm", timeout=120)
     said = done.stderr.decode().strip().splitlines()[-1]
     assert (done.returncode, done.stdout) == (1, b"")

@@ -56,8 +56,8 @@ class Pair(Cluster):
         return len(re.findall(r"SlurmdStartTime=\d", shown)) == len(NODES)
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Pair]:
+@pytest.fixture(name="cluster", scope="module")
+def pair_of_controllers() -> Iterator[Pair]:
     """A cluster of its own, beside or after that of the other files."""
     project = os.environ.get("GPU_AWARE_PROJECT") or "gpuaware"
     reuse = os.environ.get("GPU_AWARE_REUSE_PAIR") == "1"
@@ -74,7 +74,7 @@ def cluster() -> Iterator[Pair]:
         pair.down()
 
 
-def submit(cluster: Pair, count: int, gpus: int, seconds: float) -> list[str]:
+def submit_jobs(cluster: Pair, count: int, gpus: int, seconds: float) -> list[str]:
     """Jobs of two users; of 0 seconds: until they are told to end."""
     script = GUARDED.replace("sleep $1", f"sleep {seconds}" if seconds else AS_TOLD)
     asked = [f"--gres=gpu:{gpus}", "--comment=class=A", "-t5"]
@@ -99,13 +99,13 @@ def marks(cluster: Pair) -> int:
     return len(cluster.sh("ctl", "find /shared/home/storm -name 'n*-*'").split())
 
 
-def told(cluster: Pair) -> str:
+def notes(cluster: Pair) -> str:
     """What the running jobs have noted, and where they are."""
     seen = cluster.sh("ctl", "cd /shared/home/storm; find; cat shared runs 2>&1", check=False)
     return seen + cluster.sh(cluster.controller, ["squeue"], check=False)
 
 
-def states(cluster: Pair) -> dict[str, str]:
+def states_of(cluster: Pair) -> dict[str, str]:
     return {job["JobId"]: job["JobState"] for job in cluster.jobs()}
 
 
@@ -130,7 +130,7 @@ def placed_at(cluster: Pair, host: str, job_id: str) -> float | None:
 
 def test_the_second_takes_over_under_load_and_gives_back(cluster: Pair) -> None:
     prepare_storm(cluster)
-    stay = submit(cluster, 5, 2, 0)
+    stay = submit_jobs(cluster, 5, 2, 0)
     gone = [submit_one(cluster, "bob", ["--gres=gpu:2", "-t5"], "sleep 600") for _ in range(3)]
     for job_id in [*stay, *gone]:
         cluster.wait(job_id, "RUNNING", 60)
@@ -138,17 +138,17 @@ def test_the_second_takes_over_under_load_and_gives_back(cluster: Pair) -> None:
     cluster.wait_until(
         lambda: marks(cluster) == 2 * len(stay),
         60,
-        lambda: f"the jobs know their GPUs: {told(cluster)}",
+        lambda: f"the jobs know their GPUs: {notes(cluster)}",
     )
     # GPUs become free behind the back of the first selector, so that jobs wait for the second
     cluster.service_down("ctl", "selectd", "KILL")
-    jobs = submit(cluster, 6, 1, 1)
+    jobs = submit_jobs(cluster, 6, 1, 1)
     for job_id in gone:
         cluster.sh("ctl", ["scancel", job_id])
     for job_id in gone:
         cluster.wait(job_id, "CANCELLED", 30)
     cluster.await_saved()  # it forgets the rest
-    assert {states(cluster)[job_id] for job_id in jobs} == {"PENDING"}
+    assert {states_of(cluster)[job_id] for job_id in jobs} == {"PENDING"}
 
     watch = Stopwatch()
     cluster.service_down("ctl", "slurmctld", "KILL")
@@ -165,7 +165,7 @@ def test_the_second_takes_over_under_load_and_gives_back(cluster: Pair) -> None:
         f"first job placed {late_s:.1f} s after slurmctld's takeover, at {share:.2f} of the speed"
     )
     assert late_s * share <= TAKEOVER_S
-    jobs += (more := submit(cluster, 4, 1, 1))
+    jobs += (more := submit_jobs(cluster, 4, 1, 1))
     for job_id in more:
         cluster.wait(job_id, "COMPLETED", 60)
 
@@ -176,13 +176,13 @@ def test_the_second_takes_over_under_load_and_gives_back(cluster: Pair) -> None:
     cluster.wait_until(
         lambda: cluster.holder() == "ctl", 90, "the first controller and its selector work again"
     )
-    jobs += (last := submit(cluster, 4, 1, 1))
+    jobs += (last := submit_jobs(cluster, 4, 1, 1))
     cluster.sh("ctl", "touch /shared/home/storm/go")
     try:
         for job_id in [*stay, *last]:
             cluster.wait(job_id, "COMPLETED", 90)
     except ClusterError as exc:
-        raise ClusterError(f"{exc}: {told(cluster)}") from None
+        raise ClusterError(f"{exc}: {notes(cluster)}") from None
     assert placed_at(cluster, "ctl", last[0]) is not None
     assert placed_at(cluster, "ctl2", last[0]) is None, "exactly one selector works"
     check_storm(cluster, [*stay, *jobs])

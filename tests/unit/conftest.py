@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fake_nvml import build_library
 from slurm_folder import SlurmFolder
+
+from slurm_gpu_aware.store.database import Store, open_store
 
 MEMORY = Path("/dev/shm")
 LEAST_BYTES = 1 << 30
@@ -33,6 +37,19 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmFolder:
     slurm = SlurmFolder(tmp_path)
     slurm.serve(monkeypatch)
     return slurm
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the fake NVML."""
+    return build_library(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """An empty store."""
+    with open_store(tmp_path / "store.db") as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.planning.estimates import RunHistory
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
@@ -21,7 +22,9 @@ class RoundsBench:
     ``told``: the updates that were sent, each with the steady time; each takes ``update_s``.
     """
 
-    def __init__(self, slurm: SlurmFolder, config: Config | None = None) -> None:
+    def __init__(
+        self, slurm: SlurmFolder, config: Config | None = None, history: RunHistory | None = None
+    ) -> None:
         self.wall, self.steady = 1_790_000_000.0, 5000.0
         self.update_s = 0.0
         self.told: list[tuple[float, JobUpdate]] = []
@@ -47,6 +50,8 @@ class RoundsBench:
             clock=lambda: self.wall,
             timer=lambda: self.steady,
         )
+        if history is not None:
+            self.rounds.estimates.reader.history = history
 
     def closed(self, job_id: str) -> list[float]:
         """Steady times at which the job's gate was closed."""

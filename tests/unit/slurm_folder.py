@@ -23,7 +23,7 @@ from memory_slurm import (
 
 from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.ledger import Ledger
+from slurm_gpu_aware.store.ledger import Event, Ledger
 
 __all__ = ["Interleaved", "SlurmFolder", "parked"]
 
@@ -130,6 +130,16 @@ class SlurmFolder:
     def ledger(self, job_id: str) -> list[Any]:
         with open_store(self.store, readonly=True) as store:
             return Ledger(store).decisions(job_id)
+
+    def events(self, *kinds: str, job_id: str = "7") -> list[Event]:
+        """Events of a job, of these kinds (none given: of all)."""
+        with open_store(self.store, readonly=True) as store:
+            found = Ledger(store).events(job_id)
+        return [event for event in found if not kinds or event.kind in kinds]
+
+    def kinds(self, job_id: str = "7") -> list[str]:
+        """Kinds of a job's events."""
+        return [event.kind for event in self.events(job_id=job_id)]
 
 
 class Interleaved(MemorySlurm):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from click.testing import CliRunner, Result
+from click.testing import Result
+from commands import gpu_aware
 
-from slurm_gpu_aware.cli.main import cli
+from slurm_gpu_aware.model.profile import RunConditions
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.ingest import ingest_report
-from slurm_gpu_aware.store.ledger import Decision
+from slurm_gpu_aware.store.ledger import Decision, Event
+from slurm_gpu_aware.store.measurements import Run, add_runs
 from slurm_gpu_aware.store.report import parse_report
 
 
@@ -60,9 +62,32 @@ def report(
     }
 
 
+def watts(clock_mhz: float, dynamic_w: float = 0.12) -> float:
+    """Power of a busy GPU whose voltage rises with its clock, above a floor."""
+    volts = max(1.0, 0.3 + 0.7 * clock_mhz / 1000)
+    return 60.0 * volts + dynamic_w * volts**2 * clock_mhz
+
+
 def ingest(store: Store, raw: object) -> None:
     """Check and store a report."""
     ingest_report(store, parse_report(raw))
+
+
+def ingest_sweep(
+    store: Store,
+    clocks_mhz: Sequence[int],
+    node: str = "n1",
+    slots: Sequence[int] = (0,),
+    dynamic_w: float = 0.12,
+) -> None:
+    """A node with these clocks, and runs of class A at each: compute bound, 10 ms at 1530 MHz."""
+    raw = report(node)
+    for gpu in raw["gpus"]:
+        gpu["clocks_mhz"] = sorted(clocks_mhz, reverse=True)
+    ingest(store, raw)
+    at = {f: RunConditions(clock_mhz=f, power_w=watts(f, dynamic_w)) for f in clocks_mhz}
+    runs = [Run(node, k, "A", 5.0, 15300.0 / f, at[f]) for k in slots for f in clocks_mhz]
+    add_runs(store, runs, source="probe")
 
 
 def decision(job_id: str = "98", **changes: Any) -> Decision:
@@ -86,10 +111,16 @@ def decision(job_id: str = "98", **changes: Any) -> Decision:
     return Decision(**{**values, **changes})
 
 
+def started(*nodes: str, run: int = 0) -> Event:
+    """Job 7 started with two GPUs of each node."""
+    detail = {"restarts": run, "gpus": {node: [0, 1] for node in nodes}}
+    return Event("7", "started", detail, 90.0)
+
+
 def fit_models(store_path: Path) -> Result:
     """``gpu-aware models fit`` on a store. It takes a second: fit once, and copy the store."""
     config = store_path.with_name("fit.toml")
     config.write_text(f'[store]\npath = "{store_path}"\n')
-    done = CliRunner().invoke(cli, ["--config", str(config), "models", "fit"])
+    done = gpu_aware("models", "fit", config=config)
     assert done.exit_code == 0, done.stderr
     return done

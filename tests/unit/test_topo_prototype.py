@@ -20,7 +20,7 @@ SHARED = (
 
 
 @pytest.fixture(scope="module")
-def scripts():
+def topo_jobs():
     """The reader of the reproductions."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(Path(__file__).parents[2] / "benchmarks" / "reproduce")
@@ -28,10 +28,10 @@ def scripts():
 
 
 @pytest.fixture(scope="module")
-def published(scripts):
+def published(topo_jobs):
     if not SHARED.is_dir():
         pytest.skip(f"no measured data at {SHARED}")
-    return scripts.read_profile(SHARED / "profiles" / "prof_from_experiments.json")
+    return topo_jobs.read_profile(SHARED / "profiles" / "prof_from_experiments.json")
 
 
 @pytest.mark.shared
@@ -44,8 +44,8 @@ def test_the_published_profile(published):
 
 @pytest.mark.shared
 @pytest.mark.parametrize(("name", "jobs"), [("5", 6), ("100", 100), ("10000", 10_000)])
-def test_the_published_jobs(scripts, published, name, jobs):
-    trace = scripts.read_workload(SHARED / "workloads" / f"workloads-{name}.json", published)
+def test_the_published_jobs(topo_jobs, published, name, jobs):
+    trace = topo_jobs.read_workload(SHARED / "workloads" / f"workloads-{name}.json", published)
     assert (len(trace.jobs), trace.bad_rows) == (jobs, ())
     assert {j.gpus for j in trace.jobs} <= {1, 2, 3}
 
@@ -97,19 +97,19 @@ def run_prototype(policy, scripts, published, **options):
 
 
 @pytest.mark.shared
-def test_the_five_job_prototype(scripts, published):
+def test_the_five_job_prototype(topo_jobs, published):
     """Published makespans: BF 461.7 s, FCFS 456.2, TOPO-AWARE 454.2, TOPO-AWARE-P 356.9.
 
     Without the slowdown of neighbours (run times alone) the order is the same: only postponing
     keeps pairs off two sockets.
     """
-    best_fit, _ = run_prototype("best-fit", scripts, published)
-    first, _ = run_prototype("lowest-index", scripts, published)
-    always, _ = run_prototype("topo-aware", scripts, published)
-    postponing, starts = run_prototype("topo-aware-p", scripts, published)
+    best_fit, _ = run_prototype("best-fit", topo_jobs, published)
+    first, _ = run_prototype("lowest-index", topo_jobs, published)
+    always, _ = run_prototype("topo-aware", topo_jobs, published)
+    postponing, starts = run_prototype("topo-aware-p", topo_jobs, published)
     assert max(always / best_fit, always / first) <= 1.0
     assert postponing < 0.95 * min(best_fit, first, always)
     assert all(utility >= threshold - 1e-4 for _, _, utility, threshold in starts)
-    strict, starts = run_prototype("topo-aware-p", scripts, published, weights=[0.6, 0.2, 0.2])
+    strict, starts = run_prototype("topo-aware-p", topo_jobs, published, weights=[0.6, 0.2, 0.2])
     assert strict < 0.95 * always
     assert all(len({s // 2 for s in slots}) == 1 for _, slots, _, _ in starts)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sample_jobs import slurm_job
+from make import slurm_job
 
 from slurm_gpu_aware.admission.translate import class_of, given_class
 from slurm_gpu_aware.config.settings import Config
@@ -22,50 +22,49 @@ TRAIN = GivenClass("alice", "A", 100.0, "train", "bio", "7")
 OTHER = GivenClass("alice", "C", 200.0, "graph", "bio", "8")
 
 
-def job(comment: str | None = "class=auto", **more: object) -> SlurmJob:
-    values: dict[str, object] = {"user": "alice", "name": "train", "account": "bio"}
-    values |= {"submit_s": 1000.0, **more}
-    return replace(slurm_job(), comment=comment, **values)  # type: ignore[arg-type]
+def training(comment: str | None = "class=auto", **more: object) -> SlurmJob:
+    usual = {"name": "train", "account": "bio", "submit_s": 1000.0}
+    return slurm_job(comment=comment, **{**usual, **more})
 
 
-def asked(job: SlurmJob, history: ClassHistory, config: Config | None = None) -> AskedClass:
+def class_for(job: SlurmJob, history: ClassHistory, config: Config | None = None) -> AskedClass:
     return class_of(job, OriginalRequest(tres_per_node="gres/gpu:1"), config or Config(), history)
 
 
 def test_the_name_goes_before_the_account_and_the_newest_counts() -> None:
     history = ClassHistory([TRAIN, OTHER])
-    assert asked(job(), history) == AskedClass("A", "name", TRAIN)
-    assert asked(job(name="new"), history) == AskedClass("C", "account", OTHER)
+    assert class_for(training(), history) == AskedClass("A", "name", TRAIN)
+    assert class_for(training(name="new"), history) == AskedClass("C", "account", OTHER)
     newer = replace(TRAIN, app_class="B", at=300.0, job_id="9")
     history.note(newer)
     history.note(TRAIN)  # read again: it is not newer now
-    assert asked(job(), history).like == newer
-    assert asked(job(name="new"), history).app_class == "B"
+    assert class_for(training(), history).like == newer
+    assert class_for(training(name="new"), history).app_class == "B"
 
 
 def test_no_class_comes_from_a_later_job() -> None:
     """It would change under a job that waits, and `explain` would name a job of the future."""
     later = [replace(TRAIN, app_class="C", at=1001.0 + i, job_id=str(90 + i)) for i in range(9)]
     history = ClassHistory([TRAIN, *later])
-    assert asked(job(), history).like == TRAIN
-    assert asked(job(submit_s=1003.0), history).like == later[0]
-    assert asked(job(submit_s=2000.0), history).like == later[-1]
+    assert class_for(training(), history).like == TRAIN
+    assert class_for(training(submit_s=1003.0), history).like == later[0]
+    assert class_for(training(submit_s=2000.0), history).like == later[-1]
     same_second = replace(TRAIN, app_class="C", at=1000.0, job_id="8")
-    assert asked(job(), ClassHistory([same_second])).source == "nothing"  # it is job 7
+    assert class_for(training(), ClassHistory([same_second])).source == "nothing"  # it is job 7
 
 
 def test_what_was_stored_counts_until_a_job_says_otherwise() -> None:
     history = ClassHistory([TRAIN, GivenClass("alice", "C", 150.0, "train")])
-    found = asked(job(), history)
+    found = class_for(training(), history)
     assert (found.app_class, found.words) == ("C", "C, stored for the user's jobs of this name")
     history.note(replace(TRAIN, at=160.0, job_id="9"))
-    assert asked(job(), history).words == "A, as the user's job 9 of the same name"
+    assert class_for(training(), history).words == "A, as the user's job 9 of the same name"
 
 
 @pytest.mark.parametrize("user", ["bob", "", "alic", "alice "])
 def test_no_other_user_sets_a_class(user: str) -> None:
     history = ClassHistory([replace(TRAIN, user=user), replace(OTHER, user=user)])
-    found = asked(job(), history)
+    found = class_for(training(), history)
     assert (found.app_class, found.source) == ("B", "nothing")
     assert found.words == "B, the site's default, as no job like it had a class"
 
@@ -94,19 +93,19 @@ def test_auto_comes_from_comment_environment_or_defaults(
 ) -> None:
     config = Config(site=replace(Config().site, defaults=defaults))
     original = OriginalRequest(tres_per_node="gres/gpu:1", environment=environment)
-    found = class_of(job(comment), original, config, ClassHistory([TRAIN]))
+    found = class_of(training(comment), original, config, ClassHistory([TRAIN]))
     assert (found.app_class, found.source) == (app_class, source)
     assert (found.words == "") == (source in ("given", "site"))
 
 
 def test_without_history_the_defaults_behind_auto_count() -> None:
     config = Config(site=replace(Config().site, defaults={"account": {"bio": "class=C"}}))
-    assert asked(job(), ClassHistory(), config) == AskedClass("C", "nothing")
+    assert class_for(training(), ClassHistory(), config) == AskedClass("C", "nothing")
 
 
 def test_a_class_that_the_site_no_longer_has_does_not_count() -> None:
     history = ClassHistory([replace(TRAIN, app_class="D")])
-    assert asked(job(), history).source == "nothing"
+    assert class_for(training(), history).source == "nothing"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +126,7 @@ def test_only_what_the_user_named_is_given(
     """A default of the site, ``user`` included, is no word of the user."""
     config = Config(site=replace(Config().site, defaults={"user": {"alice": "class=A"}}))
     original = OriginalRequest(tres_per_node="gres/gpu:1", environment=environment)
-    record = job(comment, submit_s=5.0)
+    record = training(comment, submit_s=5.0)
     found = given_class(GatedJob(record, original, None, JobPhase.WAITING), config)
     assert (found and found.app_class) == given
     if found is not None:

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from make import NOW, asked, context_of, eligible, request_of, slurm_job, slurm_node
 from memory_slurm import node_record
-from sample_jobs import request_of
-from test_translate import NOW, asked, eligible, job, node, site
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError, QueueEntry
 from slurm_gpu_aware.admission.eligible import allowed_nodes
@@ -21,18 +20,20 @@ from slurm_gpu_aware.slurm.mig import MigNodes
 from slurm_gpu_aware.slurm.read_cluster import node_of
 from slurm_gpu_aware.slurm.records import SlurmReservation
 
-NODES = [node(f"n{i}") for i in range(1, 4)]
+NODES = [slurm_node(f"n{i}") for i in range(1, 4)]
 
 
-def held(name: str, *nodes: str, flags: str = "", start_s: float = NOW, cpus: int = 16):
+def kept(name: str, *nodes: str, flags: str = "", start_s: float = NOW, cpus: int = 16):
     kinds = frozenset(filter(None, flags.split(",")))
     end_s = start_s + 86400.0
     return SlurmReservation(name, start_s, end_s, frozenset(nodes), (), kinds, cpus * len(nodes))
 
 
-def inside(*reservations: SlurmReservation, name: str = "course", limit_s: float = 36000.0):
-    where = site(NODES, None, reservations)
-    return eligible(request_of(job(reservation=name, time_limit_s=limit_s), asked(), where), where)
+def allowed(*reservations: SlurmReservation, name: str = "course", limit_s: float = 36000.0):
+    where = context_of(NODES, None, reservations)
+    return eligible(
+        request_of(slurm_job(reservation=name, time_limit_s=limit_s), asked(), where), where
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,46 +49,46 @@ def inside(*reservations: SlurmReservation, name: str = "course", limit_s: float
 )
 def test_another_reservation_of_nodes_of_the_jobs_own(own: str, other: str, left: set[str]) -> None:
     """A maintenance in a minute keeps out a job of ten hours, in whatever reservation it is."""
-    course = held("course", "n1", "n2", flags=own)
-    assert inside(course, held("soon", "n1", "n3", flags=other, start_s=NOW + 60)) == left
+    course = kept("course", "n1", "n2", flags=own)
+    assert allowed(course, kept("soon", "n1", "n3", flags=other, start_s=NOW + 60)) == left
 
 
 def test_what_begins_after_the_job_does_not_matter() -> None:
-    later = held("later", "n1", flags="MAINT", start_s=NOW + 7200)
-    assert inside(held("course", "n1", "n2"), later, limit_s=3600.0) == {"n1", "n2"}
+    later = kept("later", "n1", flags="MAINT", start_s=NOW + 7200)
+    assert allowed(kept("course", "n1", "n2"), later, limit_s=3600.0) == {"n1", "n2"}
 
 
 def test_a_reservation_of_a_part_of_a_node_leaves_the_node_to_another_one() -> None:
-    part = held("part", "n1", start_s=NOW + 60, cpus=4)
-    assert inside(held("course", "n1", "n2"), part) == {"n1", "n2"}
+    part = kept("part", "n1", start_s=NOW + 60, cpus=4)
+    assert allowed(kept("course", "n1", "n2"), part) == {"n1", "n2"}
 
 
 def test_nodes_of_several_reservations() -> None:
-    both = [held("a", "n1", "n2", flags="MAINT"), held("b", "n3")]
-    assert inside(*both, held("soon", "n1", "n3", start_s=NOW + 60), name="a,b") == {"n1", "n2"}
+    both = [kept("a", "n1", "n2", flags="MAINT"), kept("b", "n3")]
+    assert allowed(*both, kept("soon", "n1", "n3", start_s=NOW + 60), name="a,b") == {"n1", "n2"}
 
 
 def test_in_a_maintenance_its_own_jobs_run() -> None:
     """Slurm shows IDLE+MAINTENANCE+RESERVED; the reservation says which jobs it lets in."""
     states = frozenset({"IDLE", "MAINTENANCE", "RESERVED"})
-    nodes = [node("n1", states=states), node("n2")]
+    nodes = [slurm_node("n1", states=states), slurm_node("n2")]
     assert is_usable(nodes[0])
-    where = site(nodes, None, [held("maintenance", "n1", flags="MAINT")])
-    tester = request_of(job(reservation="maintenance"), asked(), where)
+    where = context_of(nodes, None, [kept("maintenance", "n1", flags="MAINT")])
+    tester = request_of(slurm_job(reservation="maintenance"), asked(), where)
     assert eligible(tester, where) == {"n1"}
-    assert eligible(request_of(job(), asked(), where), where) == {"n2"}
+    assert eligible(request_of(slurm_job(), asked(), where), where) == {"n2"}
 
 
 def test_sleeping_nodes_are_known() -> None:
     """It does not answer, and can be used; one that wakes up needs no other to be woken."""
     cloud = ("CLOUD", "NOT_RESPONDING")
-    asleep = node("n1", states=frozenset({"IDLE", "POWERED_DOWN", *cloud}))
-    waking = node("n2", states=frozenset({"MIXED", "POWERING_UP", *cloud}))
-    cluster = site([asleep, waking, node("n3")]).cluster
+    asleep = slurm_node("n1", states=frozenset({"IDLE", "POWERED_DOWN", *cloud}))
+    waking = slurm_node("n2", states=frozenset({"MIXED", "POWERING_UP", *cloud}))
+    cluster = context_of([asleep, waking, slurm_node("n3")]).cluster
     assert cluster.nodes == ("n1", "n2", "n3")
     assert cluster.asleep is not None
     assert cluster.asleep.tolist() == [True, False, False]
-    assert site([waking]).cluster.asleep is None
+    assert context_of([waking]).cluster.asleep is None
 
 
 # Shards, MPS, MIG --------------------------------------------------------------------------------
@@ -103,14 +104,14 @@ SHARED = [
 
 def mixed(gres: str, *plain: str) -> AdmissionContext:
     shared = node_of(node_record("s1", gres=gres))
-    return site([shared, *(node(name) for name in plain)])
+    return context_of([shared, *(slurm_node(name) for name in plain)])
 
 
 @pytest.mark.parametrize("gres", SHARED)
 def test_shared_gpus_are_never_chosen(gres: str) -> None:
     where = mixed(gres, "n1")
     assert where.cluster.nodes == ("n1",)
-    assert eligible(request_of(job(), asked(), where), where) == {"n1"}
+    assert eligible(request_of(slurm_job(), asked(), where), where) == {"n1"}
 
 
 @pytest.mark.parametrize("gres", SHARED)
@@ -123,7 +124,7 @@ def test_a_job_that_can_only_go_there_is_left_to_slurm(gres: str) -> None:
         (mixed(gres, "n1"), asked(nodes=(2, 2))),
     ):
         with pytest.raises(CannotPlanError) as refused:
-            request_of(job(), original, where)
+            request_of(slurm_job(), original, where)
         assert refused.value.leave
 
 
@@ -131,8 +132,8 @@ def test_slices_that_only_gres_conf_tells_of(tmp_path: Path, caplog: Any) -> Non
     gres_conf = tmp_path / "gres.conf"
     sliced = MigNodes()
     sliced.gres_conf = gres_conf
-    small = tuple(node(f"n{i}", gpus=(("small", 7),)) for i in (1, 2, 3))
-    nodes = [*small, node("n4"), node("login", gpus=())]
+    small = tuple(slurm_node(f"n{i}", gpus=(("small", 7),)) for i in (1, 2, 3))
+    nodes = [*small, slurm_node("n4"), slurm_node("login", gpus=())]
 
     def shared() -> list[str]:
         return [n.name for n in sliced.mark(nodes) if n.shared_gres]
@@ -151,10 +152,10 @@ def test_slices_that_only_gres_conf_tells_of(tmp_path: Path, caplog: Any) -> Non
 
 
 def test_a_job_of_a_partition_without_gpus_waits_as_before() -> None:
-    where = site([node("n1")], {"cpu": [], "gpu": ["n1"]})
+    where = context_of([slurm_node("n1")], {"cpu": [], "gpu": ["n1"]})
     original = asked()
     form = form_of(original)
     assert form is not None
-    gated = GatedJob(job("cpu"), original, None, JobPhase.WAITING)
+    gated = GatedJob(slurm_job(partitions=("cpu",)), original, None, JobPhase.WAITING)
     assert not allowed_nodes(QueueEntry(gated, form, where.partitions["cpu"], where)).any()
     assert build_cluster([], [], where.slurm, SiteProfile(Config(), {})).nodes == ()

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from make import slurm_job
 from memory_slurm import partition_record
-from sample_jobs import slurm_job
 from slurm_folder import SlurmFolder, parked
 from store_samples import decision
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from sample_jobs import as_gated, slurm_job
-from test_translate import NOW, job, node, site
+from make import NOW, as_gated, context_of, eligible, slurm_job, slurm_node
 
 from slurm_gpu_aware.admission.context import CannotPlanError
 from slurm_gpu_aware.admission.left import hold_of_left, left_request, part_of
@@ -13,11 +11,11 @@ from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.model.request import Part, Request
 
 RECORD = "gpuaware/1;tn=gres/gpu:2;lf=place%3Doff"
-NODES = [node("n1"), node("n2"), node("n3")]
+NODES = [slurm_node("n1"), slurm_node("n2"), slurm_node("n3")]
 
 
-def request(where=None, record: str = RECORD, components=(), **fields) -> Request:
-    waiting = job(
+def left_job(where=None, record: str = RECORD, components=(), **fields) -> Request:
+    waiting = slurm_job(
         **{
             "tres_per_node": "gres/gpu:2",
             "licenses": (("gpuaware", 1),),
@@ -25,7 +23,7 @@ def request(where=None, record: str = RECORD, components=(), **fields) -> Reques
             **fields,
         }
     )
-    return left_request(as_gated(waiting), where or site(NODES), "place=off", "B", components)
+    return left_request(as_gated(waiting), where or context_of(NODES), "place=off", "B", components)
 
 
 @pytest.mark.parametrize(
@@ -64,14 +62,8 @@ def test_counts_of_each_form(fields, part: Part) -> None:
     assert part_of(slurm_job(**fields)) == part
 
 
-def names(found: Request, where=None) -> set[str]:
-    where = where or site(NODES)
-    assert found.eligible is not None
-    return {where.cluster.nodes[i] for i in np.flatnonzero(found.eligible)}
-
-
 def test_a_request_of_one_job() -> None:
-    found = request(cpus=8, req_nodes=("n2",), exc_nodes=("n3",))
+    found = left_job(cpus=8, req_nodes=("n2",), exc_nodes=("n3",))
     assert (found.job_id, found.gpus, found.cpus) == ("7", 2, 8)
     assert found.left is not None
     assert (found.left.reason, found.left.fixed, found.left.again) == ("place=off", False, False)
@@ -82,42 +74,43 @@ def test_a_request_of_one_job() -> None:
 def test_the_parts_of_a_heterogeneous_job_count_together() -> None:
     other = slurm_job(8, tres_per_node="gres/gpu:3", cpus=4)
     none = slurm_job(9, cpus=2)
-    found = request(components=(other, none))
+    found = left_job(components=(other, none))
     assert found.left is not None
     assert [part.gpus for part in found.left.parts] == [2, 3, 0]
     assert (found.gpus, found.cpus) == (5, 7)
 
 
 def test_a_first_component_without_gpus_is_planned_with_those_that_have_some() -> None:
-    found = request(tres_per_node=None, components=(slurm_job(8, tres_per_node="gres/gpu:1"),))
+    found = left_job(tres_per_node=None, components=(slurm_job(8, tres_per_node="gres/gpu:1"),))
     assert found.gpus == 1
     with pytest.raises(CannotPlanError, match="no component of it asks for GPUs"):
-        request(tres_per_node=None, components=(slurm_job(8),))
+        left_job(tres_per_node=None, components=(slurm_job(8),))
 
 
 def test_more_gpus_than_we_count_are_left_at_once() -> None:
     with pytest.raises(CannotPlanError, match="more than"):
-        request(tres_per_node=None, tres_per_job=f"gres/gpu:{MAX_GPUS + 1}")
+        left_job(tres_per_node=None, tres_per_job=f"gres/gpu:{MAX_GPUS + 1}")
 
 
 def test_a_record_of_a_part_leaves_the_nodes_as_they_are() -> None:
-    found = request(record="gpuaware/1;lf=a%20request%20too%20long%20to%20be%20recorded;pt=1")
+    found = left_job(record="gpuaware/1;lf=a%20request%20too%20long%20to%20be%20recorded;pt=1")
     assert found.left is not None
     assert found.left.fixed
 
 
 def test_a_constraint_that_only_slurm_understands_allows_all_nodes_of_the_partition() -> None:
     record = "gpuaware/1;tn=gres/gpu:2;feat=%5Ba%2A2%26b%5D;lf=x"
-    assert names(request(record=record, features="[a*2&b]")) == {"n1", "n2", "n3"}
+    found = left_job(record=record, features="[a*2&b]")
+    assert eligible(found, context_of(NODES)) == {"n1", "n2", "n3"}
 
 
 @pytest.mark.parametrize("shards", [0, 2])
 def test_a_released_job_holds_what_slurm_may_give_it(shards: int) -> None:
     what = f"gres/shard:{shards}" if shards else "gres/gpu:2"
-    released = job(
+    released = slurm_job(
         tres_per_node=what, exc_nodes=("n3",), admin_comment=f"gpuaware/1;tn={what};lf=x"
     )
-    where = site(NODES)
+    where = context_of(NODES)
     names = [node.name for node in NODES]
     hold = hold_of_left(as_gated(released), names, where.partitions, "B", NOW)
     assert (hold.nodes, hold.slots, hold.gpus) == (("n1", "n2"), (), 1 if shards else 2)

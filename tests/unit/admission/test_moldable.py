@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from sample_jobs import request_of, slurm_job
-from test_translate import SLURM, node, site
+from make import SLURM, context_of, request_of, slurm_job, slurm_node
 
 from slurm_gpu_aware.admission.context import AdmissionContext
 from slurm_gpu_aware.admission.translate import to_request
@@ -39,14 +38,13 @@ RANGE = "gpus=1-16"
 
 
 def four(**more: object) -> AdmissionContext:
-    return site([node(f"n{i}", **more) for i in range(1, 5)])  # type: ignore[arg-type]
+    return context_of([slurm_node(f"n{i}", **more) for i in range(1, 5)])  # type: ignore[arg-type]
 
 
-def request(
-    original: OriginalRequest, where: AdmissionContext, comment: str = RANGE, **job: object
-) -> Request:
-    values = {"cpus": original.min_cpus or 1, "memory_mb_per_cpu": 500, "comment": comment, **job}
-    return request_of(slurm_job(**values), original, where)
+def in_range(original: OriginalRequest, where: AdmissionContext, **job: object) -> Request:
+    """The request of a job that may get another number of GPUs."""
+    usual = {"cpus": original.min_cpus or 1, "comment": RANGE}
+    return request_of(slurm_job(**{**usual, **job}), original, where)
 
 
 def asks(one: Request) -> object:
@@ -61,42 +59,42 @@ def test_each_size_asks_as_if_it_had_been_typed(
     original: OriginalRequest, sizes: tuple[int, ...]
 ) -> None:
     where = four()
-    own = request(original, where)
+    own = in_range(original, where)
     assert own.sizes == sizes
     for gpus in sizes:
         typed = resized(original, gpus)
         cpus = original.min_cpus or 1
         if original.resizable == "gpus" or original.cpus_per_tres:
             cpus = cpus * gpus // own.gpus
-        other = request(replace(typed, min_cpus=cpus), where)
+        other = in_range(replace(typed, min_cpus=cpus), where)
         assert asks(own.resized(gpus)) == asks(other)
         assert own.resized(gpus).resized(own.gpus).cpus == own.cpus
 
 
 def test_only_a_range_at_submission_makes_a_job_moldable() -> None:
     for comment in ("gpus=2", "class=A", ""):
-        assert request(NODE, four(), comment).sizes == ()
-    assert request(replace(NODE, resizable=None), four()).sizes == ()
-    assert request(NODE, four(), "gpus=2-3").sizes == ()
+        assert in_range(NODE, four(), comment=comment).sizes == ()
+    assert in_range(replace(NODE, resizable=None), four()).sizes == ()
+    assert in_range(NODE, four(), comment="gpus=2-3").sizes == ()
 
 
 def test_a_job_that_gets_whole_nodes_keeps_its_number() -> None:
-    assert request(NODE, four(), exclusive=True).sizes == ()
+    assert in_range(NODE, four(), exclusive=True).sizes == ()
 
 
 def test_a_size_must_fit_nodes_that_are_there() -> None:
-    assert request(TASKS, site([node("n1")])).sizes == (1, 2, 4)
-    assert request(replace(TASKS, cpus_per_task=8, min_cpus=16), four()).sizes == (1, 2, 4, 8)
+    assert in_range(TASKS, context_of([slurm_node("n1")])).sizes == (1, 2, 4)
+    assert in_range(replace(TASKS, cpus_per_task=8, min_cpus=16), four()).sizes == (1, 2, 4, 8)
     per_gpu = replace(NODE, cpus_per_tres="gres/gpu:6", min_cpus=12)
-    assert request(per_gpu, four()).sizes == (1, 2)
+    assert in_range(per_gpu, four()).sizes == (1, 2)
 
 
 def test_default_cpus_that_cannot_be_written_for_a_size_leave_it_out() -> None:
     """``DefCpuPerGPU=1``: several types of GPU need 2 CPUs or more in a task."""
     where = replace(four(), slurm=replace(SLURM, per_gpu=GpuDefaults(cpus=1)))
     one = replace(PER_TASK, num_tasks=1, min_cpus=1)
-    assert request(one, where).sizes == ()
-    assert request(replace(NODE, tres_per_node="gres/gpu:1"), where).sizes == (1, 2, 4)
+    assert in_range(one, where).sizes == ()
+    assert in_range(replace(NODE, tres_per_node="gres/gpu:1"), where).sizes == (1, 2, 4)
 
 
 def test_a_job_that_runs_with_another_size_is_translated_with_its_own() -> None:

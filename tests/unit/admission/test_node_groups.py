@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from make import asked, context_of, request_of, slurm_job, slurm_node, why_left
 from memory_slurm import partition_record
-from sample_jobs import request_of
 from slurm_folder import SlurmFolder, parked
-from test_translate import asked, job, node, site
 
-from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
+from slurm_gpu_aware.admission.context import AdmissionContext
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.read_cluster import config_of, partition_of
@@ -52,20 +51,13 @@ def fabric(text: str) -> Fabric:
 def where(text: str, *used: tuple[str, int], nodes: int = 4, **more: object) -> AdmissionContext:
     """Nodes n1, n2, ... of four GPUs; ``used``: name and how many of its GPUs are held."""
     held = dict(used)
-    there = [node(f"n{i}", used=range(held.get(f"n{i}", 0))) for i in range(1, nodes + 1)]
-    return replace(site(there), fabric=fabric(text), **more)
+    there = [slurm_node(f"n{i}", used=range(held.get(f"n{i}", 0))) for i in range(1, nodes + 1)]
+    return replace(context_of(there), fabric=fabric(text), **more)
 
 
 def groups(request_site: AdmissionContext, original: OriginalRequest) -> list[int] | None:
-    kept = request_of(job(), original, request_site).node_groups
+    kept = request_of(slurm_job(), original, request_site).node_groups
     return None if kept is None else kept.of.tolist()
-
-
-def left(request_site: AdmissionContext, original: OriginalRequest) -> str:
-    with pytest.raises(CannotPlanError) as caught:
-        request_of(job(), original, request_site)
-    assert caught.value.leave
-    return caught.value.reason
 
 
 TWO, THREE = asked(nodes=(2, 2)), asked(nodes=(3, 3))
@@ -107,13 +99,15 @@ def test_one_block_binds_no_job_either():
 
 def test_overlapping_fabrics_are_not_clear():
     text = "SwitchName=a Level=0 Nodes=n[1-2]\nSwitchName=b Level=0 Nodes=n[2-4]\n"
-    assert "Slurm's topology is not clear: nodes below a are also below" in left(where(text), TWO)
+    assert "Slurm's topology is not clear: nodes below a are also below" in why_left(
+        slurm_job(), TWO, where(text)
+    )
     assert groups(where(text), asked()) is None, "a job on one node does not care"
 
 
 def test_nodes_of_two_blocks_are_not_clear():
     text = "BlockName=a Nodes=n[1-3] BlockSize=2\nBlockName=b Nodes=n[3-4] BlockSize=2\n"
-    assert "not clear" in left(where(text), TWO)
+    assert "not clear" in why_left(slurm_job(), TWO, where(text))
 
 
 # Blocks ------------------------------------------------------------------------------------------
@@ -126,7 +120,7 @@ def test_up_to_the_base_block_size_a_job_stays_in_one():
     total = OriginalRequest(tres_per_job="gres/gpu:4", nodes=(1, 2))
     assert groups(at, total) == [0, 1, 0, 1]
     assert groups(at, asked()) is None
-    one, other = (request_of(job(), TWO, at).node_groups for _ in range(2))
+    one, other = (request_of(slurm_job(), TWO, at).node_groups for _ in range(2))
     assert one is other, "jobs of one round share it, by which they are of one shape"
 
 
@@ -141,7 +135,7 @@ def test_up_to_the_base_block_size_a_job_stays_in_one():
     ],
 )
 def test_wider_jobs_and_those_that_may_be_are_left_to_slurm(original: OriginalRequest, count: str):
-    assert left(where(AGGREGATED), original) == (
+    assert why_left(slurm_job(), original, where(AGGREGATED)) == (
         f"it has {count} nodes, and a block counts as 2; which nodes it gets together is left to"
         " Slurm"
     )
@@ -156,29 +150,31 @@ def test_a_job_cannot_have_more_nodes_than_there_are():
 def test_a_range_of_nodes_is_counted_inside_one_block():
     """Three nodes are free, but no block has more than two of them."""
     at = where(BLOCKS.replace("BlockSize=2", "BlockSize=3"), ("n4", 4))
-    assert request_of(job(), asked(nodes=(1, 3)), at).gpus == 2
-    assert request_of(job(), asked(nodes=(1, 3)), where("", ("n4", 4))).gpus == 3
+    assert request_of(slurm_job(), asked(nodes=(1, 3)), at).gpus == 2
+    assert request_of(slurm_job(), asked(nodes=(1, 3)), where("", ("n4", 4))).gpus == 3
 
 
 def test_a_range_of_nodes_is_counted_in_the_block_of_the_required_ones():
     """Both nodes of the other block are free; asked for two, n1 would wait for n3 meanwhile."""
     wanted = asked(nodes=(1, 2), req_nodes="n1")
-    request = request_of(job(), wanted, where(BLOCKS, ("n3", 4)))
+    request = request_of(slurm_job(), wanted, where(BLOCKS, ("n3", 4)))
     assert (request.gpus, request.min_nodes, request.max_nodes) == (1, 1, 1)
-    assert request_of(job(), wanted, where(BLOCKS, ("n2", 4), ("n4", 4))).gpus == 2
+    assert request_of(slurm_job(), wanted, where(BLOCKS, ("n2", 4), ("n4", 4))).gpus == 2
 
 
 def test_a_node_in_no_block():
     """Slurm starts nothing there, whatever the number of nodes; so it is asked."""
     at = where(BLOCKS, nodes=5)
     for original in (asked(), TWO):
-        assert "node n5, which it may use, is in no block" in left(at, original)
+        assert "node n5, which it may use, is in no block" in why_left(slurm_job(), original, at)
     assert groups(at, replace(TWO, exc_nodes="n5")) == [0, 1, 0, 1, -1]
 
 
 def test_required_nodes_of_two_blocks():
     required = replace(TWO, req_nodes="n1,n2")
-    assert "its required nodes are not in one block" in left(where(BLOCKS), required)
+    assert "its required nodes are not in one block" in why_left(
+        slurm_job(), required, where(BLOCKS)
+    )
     assert groups(where(BLOCKS), replace(TWO, req_nodes="n1,n3")) == [0, 1, 0, 1]
 
 
@@ -190,7 +186,7 @@ def test_the_partition_where_a_block_has_room_is_chosen():
         name: replace(at.partitions["gpu"], name=name, nodes=frozenset(names))
         for name, names in inside.items()
     }
-    request = request_of(job("a", "b"), TWO, replace(at, partitions=parts))
+    request = request_of(slurm_job(partitions=("a", "b")), TWO, replace(at, partitions=parts))
     assert request.eligible is not None
     assert np.flatnonzero(request.eligible).tolist() == [4, 5]
 
@@ -208,7 +204,7 @@ def test_a_tree_of_two_fabrics_keeps_jobs_in_one_of_any_width():
     at = where(TWO_FABRICS, nodes=5)
     assert groups(at, THREE) == [0, 0, 0, 1, 1]
     assert groups(at, OriginalRequest(tres_per_job="gres/gpu:4")) == [0, 0, 0, 1, 1]
-    assert "not in one switch fabric" in left(at, replace(TWO, req_nodes="n1,n4"))
+    assert "not in one switch fabric" in why_left(slurm_job(), replace(TWO, req_nodes="n1,n4"), at)
 
 
 def test_topo_optional_frees_jobs_of_a_tree_and_not_of_blocks():
@@ -232,7 +228,7 @@ def test_a_partition_with_a_topology_of_its_own_keeps_only_small_jobs():
     at = where(BLOCKS, nodes=5)
     own = {"gpu": replace(at.partitions["gpu"], topology="gb200")}
     other = replace(at, partitions=own)
-    assert "its partition has a topology of its own, gb200" in left(other, TWO)
+    assert "its partition has a topology of its own, gb200" in why_left(slurm_job(), TWO, other)
     assert groups(other, asked()) is None, "blocks of the default topology do not bind it"
     same = replace(other, slurm=replace(at.slurm, default_topology="gb200"))
     assert groups(same, replace(TWO, exc_nodes="n5")) == [0, 1, 0, 1, -1]

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from sample_jobs import slurm_job
+from make import slurm_job
 
 from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.model.cluster import PreemptionOrder, RunningJob
@@ -16,7 +16,7 @@ from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmPartition, SlurmQos
 HELD = RunningJob("7", (), math.inf)
 
 
-def config(preempting: str, scheduling: str = "(null)") -> SlurmConfig:
+def preempting_slurm(preempting: str, scheduling: str = "(null)") -> SlurmConfig:
     return config_of(
         {
             "SLURM_VERSION": "24.11.5",
@@ -45,7 +45,7 @@ def config(preempting: str, scheduling: str = "(null)") -> SlurmConfig:
     ],
 )
 def test_order(preempting: str, scheduling: str, order: PreemptionOrder) -> None:
-    assert config(preempting, scheduling).preemption == order
+    assert preempting_slurm(preempting, scheduling).preemption == order
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_order(preempting: str, scheduling: str, order: PreemptionOrder) -> None
     ],
 )
 def test_jobs_of_high_priority_are_spared(setting: str, priority: int, spared: bool) -> None:
-    slurm = config(setting)
+    slurm = preempting_slurm(setting)
     assert math.isinf(slurm.spared_above) is (setting == "(null)")
     low = SlurmPartition("low", frozenset(), up=True, preempt_mode=frozenset({"REQUEUE"}))
     rules = PreemptionRules(slurm, {"low": low})
@@ -67,7 +67,7 @@ def test_jobs_of_high_priority_are_spared(setting: str, priority: int, spared: b
 
 
 def test_priorities_of_qos_count_up_to_what_slurm_compares() -> None:
-    slurm = replace(config("(null)"), preempt_type="qos")
+    slurm = replace(preempting_slurm("(null)"), preempt_type="qos")
     job = slurm_job(state="RUNNING", nodes=("n1",), qos="q")
     costs = [
         PreemptionRules(slurm, {}, {"q": SlurmQos("q", priority=priority)}).with_standing(
@@ -89,7 +89,7 @@ def test_priorities_of_qos_count_up_to_what_slurm_compares() -> None:
 )
 def test_jobs_that_slurm_only_suspends(own: str, cluster: str, known: bool, keeps: bool) -> None:
     slurm = replace(
-        config("(null)"), preempt_type="qos", preempt_mode=frozenset(cluster.split(","))
+        preempting_slurm("(null)"), preempt_type="qos", preempt_mode=frozenset(cluster.split(","))
     )
     qos = SlurmQos("q", priority=1, preempt_mode=frozenset({own} if own else ()))
     rules = PreemptionRules(slurm, {}, {"q": qos})

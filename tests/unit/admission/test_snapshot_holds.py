@@ -2,40 +2,27 @@
 
 from dataclasses import replace
 
-from sample_jobs import slurm_job
+from make import PROFILE, SLURM, slurm_job, slurm_node
 
 from slurm_gpu_aware.admission.preemption import PreemptionRules
-from slurm_gpu_aware.admission.snapshot import Hold, SiteProfile, build_cluster
-from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.admission.snapshot import Hold, build_cluster
 from slurm_gpu_aware.model.cluster import PreemptionOrder
-from slurm_gpu_aware.slurm.records import NodeShare, SlurmConfig, SlurmNode, SlurmPartition
+from slurm_gpu_aware.slurm.records import NodeShare, SlurmPartition
 
-SLURM = SlurmConfig(version=(24, 11, 5), cluster="c", counts_memory=True, counts_cpus=True)
-
-
-def plain_node(name: str) -> SlurmNode:
-    return SlurmNode(
-        name=name,
-        states=frozenset({"IDLE"}),
-        features=frozenset(),
-        gpus=(("v100", 4),),
-        gpus_used=frozenset(),
-        cpus=16,
-        memory_mb=64000,
-    )
+PLAIN = (("v100", 4),)
 
 
-def hold(job_id: str, gpus: int) -> Hold:
+def hold_of(job_id: str, gpus: int) -> Hold:
     return Hold(job_id, ("n1",), (), gpus, cpus_per_node=1, memory_mb_per_node=500, end_s=100.0)
 
 
 def test_holds_on_a_plain_node_add_up():
     cluster = build_cluster(
-        [plain_node("n1"), plain_node("n2")],
+        [slurm_node("n1", gpus=PLAIN), slurm_node("n2", gpus=PLAIN)],
         [],
         SLURM,
-        SiteProfile(Config(), {"node": 1.0, "cluster": 1.5}),
-        holds=[hold("1", 2), hold("2", 1)],
+        PROFILE,
+        holds=[hold_of("1", 2), hold_of("2", 1)],
     )
     assert cluster.free.sum(axis=1).tolist() == [1, 4]
     taken = [g for job in cluster.running for _, slots in job.gpus for g in slots]
@@ -56,11 +43,11 @@ def test_victims_of_a_placed_job_are_not_chosen_again():
         for number, state in ((1, "RUNNING"), (2, "SUSPENDED"), (3, "RUNNING"))
     ]
     cluster = build_cluster(
-        [plain_node("n1")],
+        [slurm_node("n1", gpus=PLAIN)],
         jobs,
         slurm,
-        SiteProfile(Config(), {"node": 1.0, "cluster": 1.5}),
-        holds=[replace(hold("9", 1), victims=frozenset({"1"}))],
+        PROFILE,
+        holds=[replace(hold_of("9", 1), victims=frozenset({"1"}))],
         rules=PreemptionRules(slurm, {"low": low}),
     )
     assert cluster.preemption == slurm.preemption

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sample_jobs import as_gated, request_of, slurm_job
+from make import (
+    SLURM_WITH_CORES,
+    as_gated,
+    asked,
+    context_of,
+    request_of,
+    slurm_job,
+    two_sockets,
+    why_left,
+)
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.admission import fitting
-from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
+from slurm_gpu_aware.admission.context import AdmissionContext
 from slurm_gpu_aware.admission.fitting import binds_sockets, fills_sockets, fits
-from slurm_gpu_aware.admission.free_cores import with_sockets
-from slurm_gpu_aware.admission.preemption import PreemptionRules
-from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.filter_rules import SOCKETS_PER_NODE
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
@@ -34,61 +39,17 @@ from slurm_gpu_aware.slurm.records import (
     SlurmConfig,
     SlurmJob,
     SlurmNode,
-    SlurmPartition,
 )
 
-SLURM = SlurmConfig((24, 11), "c", counts_memory=True, counts_cpus=True, counts_cores=True)
 
-
-def node(name: str, **fields: object) -> SlurmNode:
-    usual: dict[str, object] = {
-        "states": frozenset({"IDLE"}),
-        "features": frozenset(),
-        "gpus": tuple((f"g{i}", 1) for i in range(4)),
-        "gpu_sockets": ((0,), (0,), (1,), (1,)),
-        "gpus_used": frozenset(),
-        "cpus": 16,
-        "memory_mb": 64000,
-        "cores": NodeCores(2, 8, 1, 1),
-    }
-    return SlurmNode(name=name, **{**usual, **fields})  # type: ignore[arg-type]
-
-
-def site(
-    *nodes: SlurmNode,
-    running: tuple[SlurmJob, ...] = (),
-    slurm: SlurmConfig = SLURM,
-    partitions: dict[str, list[str]] | None = None,
+def site_of(
+    *nodes: SlurmNode, slurm: SlurmConfig = SLURM_WITH_CORES, **more: Any
 ) -> AdmissionContext:
-    by_name = {n.name: n for n in nodes}
-    inside = partitions or {"gpu": list(by_name)}
-    cluster = build_cluster(nodes, running, slurm, SiteProfile(Config(), {"cluster": 1.5}))
-    return AdmissionContext(
-        Config(),
-        slurm,
-        by_name,
-        {name: SlurmPartition(name, frozenset(names), up=True) for name, names in inside.items()},
-        (),
-        with_sockets(cluster, by_name, running, (), 1000.0),
-        1000.0,
-        PreemptionRules(slurm),
-    )
+    return context_of(nodes, slurm=slurm, **more)
 
 
-def job(number: int = 7, **fields: object) -> SlurmJob:
-    usual = {"cpus": 1, "memory_mb_per_cpu": 500, "enforce_binding": True}
-    return slurm_job(number, **{**usual, **fields})
-
-
-def asked(text: str = "gpu:1", **fields: object) -> OriginalRequest:
-    return replace(OriginalRequest(tres_per_node=f"gres/{text}"), **fields)  # type: ignore[arg-type]
-
-
-def left(record: SlurmJob, original: OriginalRequest, where: AdmissionContext) -> str:
-    with pytest.raises(CannotPlanError) as caught:
-        request_of(record, original, where)
-    assert caught.value.leave
-    return str(caught.value)
+def bound_job(number: int = 7, **fields: object) -> SlurmJob:
+    return slurm_job(number, **{"enforce_binding": True, **fields})
 
 
 @pytest.mark.parametrize(
@@ -101,14 +62,14 @@ def left(record: SlurmJob, original: OriginalRequest, where: AdmissionContext) -
     ],
 )
 def test_jobs_that_it_holds_for(flag: bool | None, default: bool, bound: bool) -> None:
-    slurm = replace(SLURM, enforce_binding=default)
-    record = job(enforce_binding=flag)
+    slurm = replace(SLURM_WITH_CORES, enforce_binding=default)
+    record = bound_job(enforce_binding=flag)
     assert binds_sockets(record, slurm) is bound
-    assert request_of(record, asked(), site(node("n1"), slurm=slurm)).bound is bound
+    assert request_of(record, asked(), site_of(two_sockets("n1"), slurm=slurm)).bound is bound
 
 
 def test_exclusive_jobs_have_all_cores_in_any_case() -> None:
-    assert not request_of(job(), asked(exclusive=True), site(node("n1"))).bound
+    assert not request_of(bound_job(), asked(exclusive=True), site_of(two_sockets("n1"))).bound
 
 
 @pytest.mark.parametrize(
@@ -134,11 +95,11 @@ def test_with_gpus_and_one_cpu_slurm_looks_at_one_socket() -> None:
     """--gpus=2 where each socket has one GPU left: with one CPU a node it waits, as in Slurm."""
     held = NodeShare("n1", 2, 500, (0, 2), {}, (0, 8))
     running = slurm_job(3, state="RUNNING", shares=(held,))
-    here = site(node("n1", gpus_used=frozenset({0, 2}), cpus_used=2), running=(running,))
+    here = site_of(two_sockets("n1", gpus_used=frozenset({0, 2}), cpus_used=2), jobs=(running,))
     two = OriginalRequest(tres_per_job="gres/gpu:2")
-    assert not fits(request_of(job(), two, here), here.cluster)
-    assert fits(request_of(job(cpus=2), two, here), here.cluster)
-    assert fits(request_of(job(), asked("gpu:2"), here), here.cluster)
+    assert not fits(request_of(bound_job(), two, here), here.cluster)
+    assert fits(request_of(bound_job(cpus=2), two, here), here.cluster)
+    assert fits(request_of(bound_job(), asked("gpu:2"), here), here.cluster)
 
 
 @pytest.mark.parametrize(
@@ -151,28 +112,36 @@ def test_with_gpus_and_one_cpu_slurm_looks_at_one_socket() -> None:
     ],
 )
 def test_gpus_without_one_socket_are_slurms(fields: dict[str, object]) -> None:
-    assert "node n2" in left(job(), asked(), site(node("n1"), node("n2", **fields)))
-    assert request_of(job(), asked(exc_nodes="n2"), site(node("n1"), node("n2", **fields))).bound
-    unbound = job(enforce_binding=False)
-    assert not request_of(unbound, asked(), site(node("n1"), node("n2", **fields))).bound
+    assert "node n2" in why_left(
+        bound_job(), asked(), site_of(two_sockets("n1"), two_sockets("n2", **fields))
+    )
+    assert request_of(
+        bound_job(), asked(exc_nodes="n2"), site_of(two_sockets("n1"), two_sockets("n2", **fields))
+    ).bound
+    unbound = bound_job(enforce_binding=False)
+    assert not request_of(
+        unbound, asked(), site_of(two_sockets("n1"), two_sockets("n2", **fields))
+    ).bound
 
 
 def test_on_nodes_of_one_socket_nothing_has_to_be_told() -> None:
-    one = node("n1", cores=NodeCores(1, 16, 1, 1), gpu_sockets=(None,) * 4)
-    assert request_of(job(cpus=16), asked("gpu:4"), site(one)).bound
+    one = two_sockets("n1", cores=NodeCores(1, 16, 1, 1), gpu_sockets=(None,) * 4)
+    assert request_of(bound_job(cpus=16), asked("gpu:4"), site_of(one)).bound
 
 
 def test_slurm_that_counts_sockets_or_nodes() -> None:
-    slurm = replace(SLURM, counts_cores=False)
-    assert "no single cores" in left(job(), asked(), site(node("n1"), slurm=slurm))
+    slurm = replace(SLURM_WITH_CORES, counts_cores=False)
+    assert "no single cores" in why_left(
+        bound_job(), asked(), site_of(two_sockets("n1"), slurm=slurm)
+    )
 
 
 def test_what_no_socket_can_hold_is_slurms() -> None:
     """Plain Slurm says so at once, or knows better."""
-    assert "no socket has" in left(job(cpus=10), asked(), site(node("n1")))
+    assert "no socket has" in why_left(bound_job(cpus=10), asked(), site_of(two_sockets("n1")))
     four = OriginalRequest(tres_per_job="gres/gpu:4", nodes=(1, 1))
-    assert "no socket has" in left(job(), four, site(node("n1")))
-    assert request_of(job(cpus=8), asked(), site(node("n1"))).bound
+    assert "no socket has" in why_left(bound_job(), four, site_of(two_sockets("n1")))
+    assert request_of(bound_job(cpus=8), asked(), site_of(two_sockets("n1"))).bound
 
 
 def test_what_idle_sockets_hold_is_worked_out_once_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,22 +152,27 @@ def test_what_idle_sockets_hold_is_worked_out_once_a_round(monkeypatch: pytest.M
         return socket_views(request, *args, **fields)
 
     monkeypatch.setattr(fitting, "socket_views", counted)
-    here = site(node("n1"))
+    here = site_of(two_sockets("n1"))
     for number in (1, 2, 3):
-        assert request_of(job(number), asked(), here).bound
+        assert request_of(bound_job(number), asked(), here).bound
     assert asked_for == ["1"]
 
 
 def test_the_partition_with_free_cores_on_a_socket() -> None:
     share = NodeShare("n1", 14, 500, (), {}, (*range(7), *range(8, 15)))
     busy = slurm_job(3, state="RUNNING", shares=(share,))
-    here = site(
-        node("n1", cpus_used=14), node("n2"), running=(busy,), partitions={"a": ["n1"], "b": ["n2"]}
+    here = site_of(
+        two_sockets("n1", cpus_used=14),
+        two_sockets("n2"),
+        jobs=(busy,),
+        partitions={"a": ["n1"], "b": ["n2"]},
     )
-    found = request_of(job(cpus=2, partitions=("a", "b")), asked(), here)
+    found = request_of(bound_job(cpus=2, partitions=("a", "b")), asked(), here)
     assert found.eligible is not None
     assert found.eligible.tolist() == [False, True]
-    found = request_of(job(cpus=2, partitions=("a", "b"), enforce_binding=None), asked(), here)
+    found = request_of(
+        bound_job(cpus=2, partitions=("a", "b"), enforce_binding=None), asked(), here
+    )
     assert found.eligible is not None
     assert found.eligible.tolist() == [True, False]
 
@@ -216,8 +190,8 @@ def test_what_could_not_start_where_it_was_placed_is_slurms(
     backoff = Backoff(60.0, lambda: now[0])
     no_licences = SimpleNamespace(free_licenses=dict)
     pool = HoldingPool(no_licences)  # type: ignore[arg-type]
-    record = job(enforce_binding=bound, admin_comment="gpuaware/1;tn=gres/gpu:1")
-    here = site(node("n1"))
+    record = bound_job(enforce_binding=bound, admin_comment="gpuaware/1;tn=gres/gpu:1")
+    here = site_of(two_sockets("n1"))
     for tried in (False, True):
         licences = Licences(no_licences)  # type: ignore[arg-type]
         round_ = Candidates(here, backoff, licences, pool, Estimates(Config()))
@@ -234,8 +208,8 @@ def test_a_job_that_did_not_start_is_marked_for_as_long_as_no_job_moves_again() 
     backoff = Backoff(60.0, lambda: now[0])
     no_licences = SimpleNamespace(free_licenses=dict)
     pool = HoldingPool(no_licences)  # type: ignore[arg-type]
-    record = job(admin_comment="gpuaware/1;tn=gres/gpu:1")
-    here, found = site(node("n1")), []
+    record = bound_job(admin_comment="gpuaware/1;tn=gres/gpu:1")
+    here, found = site_of(two_sockets("n1")), []
     for later_s in (0.0, backoff.punish(record.id), here.config.moves.again_s):
         now[0] += later_s
         licences = Licences(no_licences)  # type: ignore[arg-type]
@@ -251,7 +225,7 @@ ENFORCED = 1 << 4
 """GRES_ENFORCE_BIND"""
 
 
-def running(job_id: str, node_name: str, cores: str, slots: list[int]) -> dict[str, object]:
+def other_job(job_id: str, node_name: str, cores: str, slots: list[int]) -> dict[str, object]:
     fields = {
         "state": "RUNNING",
         "nodes": node_name,
@@ -263,28 +237,23 @@ def running(job_id: str, node_name: str, cores: str, slots: list[int]) -> dict[s
     return {**parked(job_id, **fields), "slots": slots, "held_cores": cores}
 
 
-def waiting(gpus: int, **fields: object) -> dict[str, object]:
+def asks_for(gpus: int, **fields: object) -> dict[str, object]:
     comment = f"gpuaware/1;tn=gres/gpu:{gpus};nt=1"
     return parked("98", admin_comment=comment, tres_per_node=f"gres/gpu:{gpus}", **fields)
-
-
-@pytest.fixture
-def slurm(tmp_path: Path) -> SlurmFolder:
-    return SlurmFolder(tmp_path)
 
 
 def test_a_round_takes_a_gpu_beside_free_cores(slurm: SlurmFolder) -> None:
     """A job without GPUs holds six of the eight cores of socket 0."""
     asks = {"num_cpus": 4, "cpus_per_task": 4, "bitflags": ENFORCED}
-    slurm.write([running("3", "n1", "0-5", []), waiting(1, **asks)], ["n1"])
+    slurm.write([other_job("3", "n1", "0-5", []), asks_for(1, **asks)], ["n1"])
     slurm.round()
     assert slurm.jobs["98"]["state"] == "RUNNING", slurm.said
     assert slurm.jobs["98"]["tres_per_node"] == "gres/gpu:g2:1"
 
 
 def test_a_round_lets_slurm_choose_gpus_of_several_sockets(slurm: SlurmFolder) -> None:
-    jobs = [running("3", "n1", "0", [0]), running("4", "n1", "8", [2])]
-    slurm.write([*jobs, waiting(2, bitflags=ENFORCED) | {"stuck": True}], ["n1"])
+    jobs = [other_job("3", "n1", "0", [0]), other_job("4", "n1", "8", [2])]
+    slurm.write([*jobs, asks_for(2, bitflags=ENFORCED) | {"stuck": True}], ["n1"])
     slurm.round()
     placed = slurm.jobs["98"]
     assert (placed["licenses"], placed["req_nodes"]) == ("", "n1"), slurm.said
@@ -302,8 +271,8 @@ def per_socket(count: int, sockets: int = 2, **fields: object) -> OriginalReques
 
 
 def test_gpus_of_each_socket() -> None:
-    free_job = job(enforce_binding=None, unsupported=(SOCKETS_PER_NODE,))
-    here = site(node("n1"), node("n2", gpus_used=frozenset({0, 1})))
+    free_job = bound_job(enforce_binding=None, unsupported=(SOCKETS_PER_NODE,))
+    here = site_of(two_sockets("n1"), two_sockets("n2", gpus_used=frozenset({0, 1})))
     request = request_of(free_job, per_socket(1, nodes=(2, 2)), here)
     assert (request.gpus, request.gpus_per_node, request.gpus_per_socket) == (4, 2, 1)
     assert not fits(request, here.cluster)
@@ -324,18 +293,18 @@ def test_gpus_of_each_socket() -> None:
 def test_gpus_of_each_socket_that_are_left_to_slurm(
     fields: dict[str, Any], nodes: dict[str, Any], reason: str
 ) -> None:
-    record = job(**{"enforce_binding": None, **fields})
-    assert reason in left(record, per_socket(2), site(node("n1", **nodes)))
+    record = bound_job(**{"enforce_binding": None, **fields})
+    assert reason in why_left(record, per_socket(2), site_of(two_sockets("n1", **nodes)))
 
 
 def test_sockets_without_gpus_of_each_are_left_to_slurm() -> None:
-    record = job(enforce_binding=None, unsupported=(SOCKETS_PER_NODE,))
-    assert SOCKETS_PER_NODE in left(record, asked(), site(node("n1")))
+    record = bound_job(enforce_binding=None, unsupported=(SOCKETS_PER_NODE,))
+    assert SOCKETS_PER_NODE in why_left(record, asked(), site_of(two_sockets("n1")))
 
 
 def test_a_bound_job_keeps_its_number_of_gpus() -> None:
     """Whether Slurm would take another number on the sockets is not known."""
     original = asked("gpu:2", resizable="nodes", min_cpus=1)
     for binding, sizes in ((True, ()), (False, (1, 2, 4))):
-        record = job(comment="gpus=1-4", enforce_binding=binding)
-        assert request_of(record, original, site(node("n1"))).sizes == sizes
+        record = bound_job(comment="gpus=1-4", enforce_binding=binding)
+        assert request_of(record, original, site_of(two_sockets("n1"))).sizes == sizes

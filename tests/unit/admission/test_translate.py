@@ -2,77 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from cpu_time import least_cpu_s
-from sample_jobs import request_of, slurm_job
+from make import NOW, SLURM, asked, context_of, eligible, request_of, slurm_job, slurm_node
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
-from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.admission.sizes import default_cpus, least_with_gpus
-from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster
-from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
-from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.slurm.records import (
     GpuDefaults,
-    SlurmConfig,
-    SlurmJob,
-    SlurmNode,
-    SlurmPartition,
     SlurmReservation,
 )
-
-SLURM = SlurmConfig(version=(24, 11), cluster="c", counts_memory=True, counts_cpus=True)
-NOW = 1000.0
-
-
-def node(name: str, used: Sequence[int] = (), *, cpus: int = 16, **more: object) -> SlurmNode:
-    values: dict[str, object] = {
-        "states": frozenset({"IDLE"}),
-        "features": frozenset(),
-        "gpus": tuple((f"g{i}", 1) for i in range(4)),
-        "memory_mb": 64000,
-    }
-    values |= {"gpus_used": frozenset(used), "cpus": cpus, **more}
-    return SlurmNode(name=name, **values)  # type: ignore[arg-type]
-
-
-def site(
-    nodes: Sequence[SlurmNode],
-    partitions: dict[str, Sequence[str]] | None = None,
-    reservations: Sequence[SlurmReservation] = (),
-) -> AdmissionContext:
-    inside = partitions or {"gpu": [n.name for n in nodes]}
-    cluster = build_cluster(nodes, [], SLURM, SiteProfile(Config(), {"cluster": 1.5}))
-    return AdmissionContext(
-        Config(),
-        SLURM,
-        {n.name: n for n in nodes},
-        {name: SlurmPartition(name, frozenset(names), up=True) for name, names in inside.items()},
-        reservations,
-        cluster,
-        NOW,
-        PreemptionRules(SLURM),
-    )
-
-
-def job(*partitions: str, **more: object) -> SlurmJob:
-    values = {"cpus": 1, "memory_mb_per_cpu": 500, "partitions": partitions or ("gpu",)}
-    return slurm_job(**{**values, **more})
-
-
-def asked(text: str = "gpu:1", **more: object) -> OriginalRequest:
-    return replace(OriginalRequest(tres_per_node=f"gres/{text}"), **more)  # type: ignore[arg-type]
-
-
-def eligible(request: Request, where: AdmissionContext) -> set[str]:
-    assert request.eligible is not None
-    return {where.cluster.nodes[i] for i in np.flatnonzero(request.eligible)}
-
 
 # -p a,b ------------------------------------------------------------------------------------------
 
@@ -80,9 +22,14 @@ A_B = {"a": ["n1", "n2"], "b": ["n3", "n4"]}
 
 
 def test_features_choose_the_partition():
-    big = [node("n1"), node("n2"), node("n3", features=frozenset({"big"})), node("n4")]
-    where = site(big, A_B)
-    request = request_of(job("a", "b"), asked(features="big"), where)
+    big = [
+        slurm_node("n1"),
+        slurm_node("n2"),
+        slurm_node("n3", features=frozenset({"big"})),
+        slurm_node("n4"),
+    ]
+    where = context_of(big, A_B)
+    request = request_of(slurm_job(partitions=("a", "b")), asked(features="big"), where)
     assert eligible(request, where) == {"n3"}
 
 
@@ -96,14 +43,14 @@ def test_features_choose_the_partition():
 def test_excluded_and_required_nodes_choose_the_partition(
     original: OriginalRequest, nodes: set[str]
 ):
-    where = site([node(f"n{i}") for i in range(1, 5)], A_B)
-    assert eligible(request_of(job("a", "b"), original, where), where) == nodes
+    where = context_of([slurm_node(f"n{i}") for i in range(1, 5)], A_B)
+    assert eligible(request_of(slurm_job(partitions=("a", "b")), original, where), where) == nodes
 
 
 @pytest.mark.parametrize("nodes", [None, (1, 1), (1, 2)])
 def test_more_required_nodes_than_it_may_have_are_left_to_slurm(nodes: tuple[int, int] | None):
     """``-N1 -w n[1-2]``: Slurm drops required nodes; at the gate the job would wait for ever."""
-    where = site([node(f"n{i}") for i in range(1, 5)])
+    where = context_of([slurm_node(f"n{i}") for i in range(1, 5)])
     original = asked("gpu:1", nodes=nodes, req_nodes="n[1-3]")
     with pytest.raises(CannotPlanError, match="more nodes than it may have") as caught:
         request_of(slurm_job(), original, where)
@@ -112,67 +59,90 @@ def test_more_required_nodes_than_it_may_have_are_left_to_slurm(nodes: tuple[int
 
 def test_a_reservation_chooses_the_partition():
     kept = SlurmReservation("maintenance", NOW + 60, NOW + 600, frozenset({"n1", "n2"}), cpus=32)
-    where = site([node(f"n{i}") for i in range(1, 5)], A_B, [kept])
-    assert eligible(request_of(job("a", "b"), asked(), where), where) == {"n3", "n4"}
+    where = context_of([slurm_node(f"n{i}") for i in range(1, 5)], A_B, [kept])
+    assert eligible(request_of(slurm_job(partitions=("a", "b")), asked(), where), where) == {
+        "n3",
+        "n4",
+    }
 
 
 def test_free_gpus_of_several_nodes_do_not_make_one_node():
-    scattered = [node(f"n{i}", used=(0, 1, 2)) for i in range(1, 5)]
+    scattered = [slurm_node(f"n{i}", used=(0, 1, 2)) for i in range(1, 5)]
     inside = {"a": ["n1", "n2", "n3", "n4"], "b": ["n5"]}
-    where = site([*scattered, node("n5")], inside)
-    assert eligible(request_of(job("a", "b"), asked("gpu:4"), where), where) == {"n5"}
+    where = context_of([*scattered, slurm_node("n5")], inside)
+    assert eligible(request_of(slurm_job(partitions=("a", "b")), asked("gpu:4"), where), where) == {
+        "n5"
+    }
 
 
 def test_the_same_indices_on_two_nodes():
     """Free GPUs 0 and 1 are no place for a job over two nodes; one index on both is."""
-    halves = [node("n1", used=(1, 2, 3)), node("n2", used=(0, 2, 3))]
-    where = site([*halves, node("n3"), node("n4")], A_B)
+    halves = [slurm_node("n1", used=(1, 2, 3)), slurm_node("n2", used=(0, 2, 3))]
+    where = context_of([*halves, slurm_node("n3"), slurm_node("n4")], A_B)
     two = asked(nodes=(2, 2))
-    assert eligible(request_of(job("a", "b"), two, where), where) == {"n3", "n4"}
+    assert eligible(request_of(slurm_job(partitions=("a", "b")), two, where), where) == {"n3", "n4"}
 
 
 def test_free_cpus_and_memory_choose_the_partition():
-    busy = [node("n1", cpus_used=16), node("n2", memory_used_mb=64000)]
-    where = site([*busy, node("n3"), node("n4")], A_B)
-    request = request_of(job("a", "b", cpus=4), asked(), where)
+    busy = [slurm_node("n1", cpus_used=16), slurm_node("n2", memory_used_mb=64000)]
+    where = context_of([*busy, slurm_node("n3"), slurm_node("n4")], A_B)
+    request = request_of(slurm_job(partitions=("a", "b"), cpus=4), asked(), where)
     assert eligible(request, where) == {"n3", "n4"}
 
 
 def test_where_nothing_is_free_it_waits_for_the_partition_that_can_hold_it():
-    full = [node("n1", gpus=(("g0", 1),), used=(0,)), node("n3", used=(0, 1, 2, 3))]
-    where = site(full, {"a": ["n1"], "b": ["n3"]})
-    assert eligible(request_of(job("a", "b"), asked("gpu:2"), where), where) == {"n3"}
+    full = [slurm_node("n1", gpus=(("g0", 1),), used=(0,)), slurm_node("n3", used=(0, 1, 2, 3))]
+    where = context_of(full, {"a": ["n1"], "b": ["n3"]})
+    assert eligible(request_of(slurm_job(partitions=("a", "b")), asked("gpu:2"), where), where) == {
+        "n3"
+    }
 
 
 def test_whole_nodes_choose_the_partition():
-    where = site([node("n1", used=(0,), cpus_used=1), node("n3")], {"a": ["n1"], "b": ["n3"]})
-    request = request_of(job("a", "b"), asked(exclusive=True), where)
+    where = context_of(
+        [slurm_node("n1", used=(0,), cpus_used=1), slurm_node("n3")], {"a": ["n1"], "b": ["n3"]}
+    )
+    request = request_of(slurm_job(partitions=("a", "b")), asked(exclusive=True), where)
     assert eligible(request, where) == {"n3"}
 
 
 def test_the_first_partition_that_has_room_is_taken_in_the_order_of_the_tiers():
-    where = site([node(f"n{i}") for i in range(1, 5)], A_B)
-    assert eligible(request_of(job("a", "b"), asked(), where), where) == {"n1", "n2"}
+    where = context_of([slurm_node(f"n{i}") for i in range(1, 5)], A_B)
+    assert eligible(request_of(slurm_job(partitions=("a", "b")), asked(), where), where) == {
+        "n1",
+        "n2",
+    }
     above = {**where.partitions, "b": replace(where.partitions["b"], priority_tier=5)}
     where = replace(where, partitions=above)
-    assert eligible(request_of(job("a", "b"), asked(), where), where) == {"n3", "n4"}
+    assert eligible(request_of(slurm_job(partitions=("a", "b")), asked(), where), where) == {
+        "n3",
+        "n4",
+    }
 
 
 # CPUs --------------------------------------------------------------------------------------------
 
 
 def test_nodes_of_another_partition_do_not_count_for_its_cpus():
-    where = site(
-        [node("n1"), node("n2"), node("n3"), node("fat", cpus=64), node("login", cpus=96, gpus=())],
+    where = context_of(
+        [
+            slurm_node("n1"),
+            slurm_node("n2"),
+            slurm_node("n3"),
+            slurm_node("fat", cpus=64),
+            slurm_node("login", cpus=96, gpus=()),
+        ],
         {"gpu": ["n1", "n2", "n3", "login"], "big": ["fat"]},
     )
-    request = request_of(job(cpus=40), asked(num_tasks=40), where)
+    request = request_of(slurm_job(cpus=40), asked(num_tasks=40), where)
     assert (request.min_nodes, request.gpus) == (3, 3)
 
 
 def test_a_wide_node_that_is_down_is_not_waited_for():
-    where = site([node("n1"), node("n2"), node("fat", cpus=64, states=frozenset({"DOWN"}))])
-    assert request_of(job(cpus=20), asked(num_tasks=20), where).min_nodes == 2
+    where = context_of(
+        [slurm_node("n1"), slurm_node("n2"), slurm_node("fat", cpus=64, states=frozenset({"DOWN"}))]
+    )
+    assert request_of(slurm_job(cpus=20), asked(num_tasks=20), where).min_nodes == 2
 
 
 @pytest.mark.parametrize("away", ["down", "reserved"])
@@ -187,10 +157,12 @@ def test_a_task_that_only_a_node_that_is_away_can_hold_is_not_cut_in_parts(
     record: dict[str, object], original: OriginalRequest, away: str
 ):
     """It would be planned on three nodes, with a GPU on each, and called impossible there."""
-    fat = node("fat", cpus=64, states=frozenset({"DOWN" if away == "down" else "IDLE"}))
+    fat = slurm_node("fat", cpus=64, states=frozenset({"DOWN" if away == "down" else "IDLE"}))
     kept = SlurmReservation("maintenance", NOW, NOW + 600, frozenset({"fat"}), cpus=64)
-    where = site([node("n1"), node("n2"), fat], None, [kept] if away == "reserved" else [])
-    request = request_of(job(**record), original, where)
+    where = context_of(
+        [slurm_node("n1"), slurm_node("n2"), fat], None, [kept] if away == "reserved" else []
+    )
+    request = request_of(slurm_job(**record), original, where)
     assert (request.min_nodes, request.gpus, request.total_cpus) == (1, 1, 40)
 
 
@@ -208,28 +180,34 @@ def test_a_range_of_nodes_counts_those_with_all_that_it_needs(
     full: dict[str, object], small: dict[str, object], nodes: int
 ):
     """--nodes=2-4 --mem=64000: nodes with free GPUs alone are not enough."""
-    here = [node("n1"), node("n2"), node("n3", **full), node("n4", **small)]
-    each = job(memory_mb_per_cpu=None, memory_mb_per_node=64000, cpus=2)
-    request = request_of(each, asked(nodes=(2, 4), memory=True), site(here))
+    here = [slurm_node("n1"), slurm_node("n2"), slurm_node("n3", **full), slurm_node("n4", **small)]
+    each = slurm_job(memory_mb_per_node=64000, cpus=2)
+    request = request_of(each, asked(nodes=(2, 4), memory=True), context_of(here))
     assert (request.min_nodes, request.max_nodes, request.gpus) == (nodes, nodes, nodes)
 
 
 def test_all_memory_is_that_of_whatever_node():
     """--mem=0 while no node is wholly free: no amount, and none that no node has."""
-    busy = [node("n1", memory_used_mb=500), node("n2", memory_mb=32000, memory_used_mb=500)]
-    everything = job(memory_mb_per_cpu=None, memory_mb_per_node=0)
-    request = request_of(everything, asked(memory=True), site(busy))
+    busy = [
+        slurm_node("n1", memory_used_mb=500),
+        slurm_node("n2", memory_mb=32000, memory_used_mb=500),
+    ]
+    everything = slurm_job(memory_mb_per_node=0)
+    request = request_of(everything, asked(memory=True), context_of(busy))
     assert (request.whole_memory, request.memory_on_node(1)) == (True, 32000)
-    away = [node("n1", states=frozenset({"DOWN"})), node("n2", states=frozenset({"DOWN"}))]
-    assert request_of(everything, asked(memory=True), site(away)).memory_on_node(1) == 64000
+    away = [
+        slurm_node("n1", states=frozenset({"DOWN"})),
+        slurm_node("n2", states=frozenset({"DOWN"})),
+    ]
+    assert request_of(everything, asked(memory=True), context_of(away)).memory_on_node(1) == 64000
 
 
 def test_a_node_of_the_other_kind_that_is_down_is_counted():
     """It fits neither now nor when the node is back, so Slurm places it."""
-    here = [*(node(f"n{i}") for i in range(3)), node("plain", gpus=(("v100", 4),))]
+    here = [*(slurm_node(f"n{i}") for i in range(3)), slurm_node("plain", gpus=(("v100", 4),))]
     here[3] = replace(here[3], states=frozenset({"DOWN"}))
     with pytest.raises(CannotPlanError, match="indexed and plain nodes together"):
-        request_of(job(cpus=4), asked(nodes=(4, 4)), site(here))
+        request_of(slurm_job(cpus=4), asked(nodes=(4, 4)), context_of(here))
 
 
 @pytest.mark.parametrize(
@@ -249,35 +227,35 @@ def test_more_than_any_node_has_is_left_to_slurm(
 ):
     """Plain Slurm refuses it at submission; no number of nodes would help."""
     with pytest.raises(CannotPlanError, match="than a node has") as caught:
-        request_of(job(**record), original, site([node("n1"), node("n2")]))
+        request_of(slurm_job(**record), original, context_of([slurm_node("n1"), slurm_node("n2")]))
     assert caught.value.leave
 
 
 def test_what_the_largest_node_has_is_planned():
-    where = site([node("n1"), node("n2")])
-    full = job(cpus=16, memory_mb_per_cpu=None, memory_mb_per_node=64000)
+    where = context_of([slurm_node("n1"), slurm_node("n2")])
+    full = slurm_job(cpus=16, memory_mb_per_node=64000)
     assert request_of(full, asked(cpus_per_task=16), where).min_nodes == 1
 
 
 def test_a_node_that_is_reserved_for_now_is_waited_for():
     kept = SlurmReservation("maintenance", NOW, NOW + 600, frozenset({"fat"}), cpus=64)
-    where = site([node("n1"), node("fat", cpus=64)], None, [kept])
-    request = request_of(job(cpus=40), asked(cpus_per_task=40), where)
+    where = context_of([slurm_node("n1"), slurm_node("fat", cpus=64)], None, [kept])
+    request = request_of(slurm_job(cpus=40), asked(cpus_per_task=40), where)
     assert eligible(request, where) == {"n1"}
 
 
 @pytest.mark.parametrize("gpus", [4_000_000, 2**31 - 1])
 def test_no_number_of_tasks_holds_a_round_up(gpus: int):
     one = asked(tres_per_node=None, tres_per_task="gres/gpu=1", num_tasks=gpus)
-    where = site([node("n1")])
+    where = context_of([slurm_node("n1")])
     two = replace(one, tres_per_task="gres/gpu=2")
 
     def read() -> None:
         for asks in (one, two):
             with pytest.raises(CannotPlanError, match="more than 99999 GPUs") as caught:
-                request_of(job(), asks, where)
+                request_of(slurm_job(), asks, where)
             assert caught.value.leave
-        most = request_of(job(), replace(two, num_tasks=49_999), where)
+        most = request_of(slurm_job(), replace(two, num_tasks=49_999), where)
         assert (most.gpus, most.gpus_per_node) == (99_998, 2)
 
     assert least_cpu_s(read, 0.5) < 0.5
@@ -286,7 +264,9 @@ def test_no_number_of_tasks_holds_a_round_up(gpus: int):
 @pytest.mark.parametrize(("tasks", "per_node"), [(6, 4), (4, 4), (5, 2), (7, 2)])
 def test_tasks_of_two_gpus_are_spread_over_as_few_nodes_as_go_evenly(tasks: int, per_node: int):
     original = asked(tres_per_node=None, tres_per_task="gres/gpu=2", num_tasks=tasks)
-    assert request_of(job(), original, site([node("n1")])).gpus_per_node == per_node
+    assert (
+        request_of(slurm_job(), original, context_of([slurm_node("n1")])).gpus_per_node == per_node
+    )
 
 
 # DefCpuPerGPU, DefMemPerGPU ----------------------------------------------------------------------
@@ -296,7 +276,7 @@ NOTHING = GpuDefaults()
 
 
 def with_defaults(own: GpuDefaults, cluster: GpuDefaults = NOTHING) -> AdmissionContext:
-    where = site([node("n1"), node("n2")])
+    where = context_of([slurm_node("n1"), slurm_node("n2")])
     partition = replace(where.partitions["gpu"], per_gpu=own)
     return replace(where, partitions={"gpu": partition}, slurm=replace(SLURM, per_gpu=cluster))
 
@@ -312,25 +292,25 @@ def with_defaults(own: GpuDefaults, cluster: GpuDefaults = NOTHING) -> Admission
 def test_what_each_gpu_brings_is_counted(own: GpuDefaults, cluster: GpuDefaults):
     where = with_defaults(own, cluster)
     # Without a default of its own Slurm shows the job as one that asks for all memory.
-    record = job(memory_mb_per_cpu=None, memory_mb_per_node=0)
+    record = slurm_job(memory_mb_per_node=0)
     request = request_of(record, asked("gpu:2"), where)
     assert (request.total_cpus, request.memory_on_node(1)) == (8, 2000)
-    many = request_of(job(cpus=12), asked("gpu:1", num_tasks=12), where)
+    many = request_of(slurm_job(cpus=12), asked("gpu:1", num_tasks=12), where)
     assert many.total_cpus == 12
 
 
 def test_what_the_user_asks_keeps_the_defaults_away():
     where = with_defaults(GpuDefaults(4, 1000))
     original = asked("gpu:2", cpus_per_task=2, memory=True)
-    request = request_of(job(cpus=2, cpus_per_task=2), original, where)
+    request = request_of(slurm_job(cpus=2, cpus_per_task=2), original, where)
     assert (request.total_cpus, request.memory_on_node(1)) == (2, 1000)
     by_gpu = asked("gpu:2", mem_per_tres="gres/gpu:300")
-    assert request_of(job(), by_gpu, where).memory_on_node(1) == 600
-    by_cpus = request_of(job(), asked("gpu:2", cpus_per_tres="gres/gpu:2"), where)
+    assert request_of(slurm_job(), by_gpu, where).memory_on_node(1) == 600
+    by_cpus = request_of(slurm_job(), asked("gpu:2", cpus_per_tres="gres/gpu:2"), where)
     assert by_cpus.total_cpus == 4
-    assert default_cpus(job(), by_cpus, where) == 2
-    assert default_cpus(job(), request, where) is None
-    assert default_cpus(job(), by_cpus, with_defaults(NOTHING)) is None
+    assert default_cpus(slurm_job(), by_cpus, where) == 2
+    assert default_cpus(slurm_job(), request, where) is None
+    assert default_cpus(slurm_job(), by_cpus, with_defaults(NOTHING)) is None
 
 
 @pytest.mark.parametrize(
@@ -347,26 +327,28 @@ def test_what_the_user_asks_keeps_the_defaults_away():
 def test_tasks_that_do_not_share_the_cpus_are_left_to_slurm(original, evenly: bool):
     where = with_defaults(GpuDefaults(3))
     if evenly:
-        request_of(job(), original, where)
+        request_of(slurm_job(), original, where)
     else:
         with pytest.raises(CannotPlanError, match="beside DefCpuPerGPU") as caught:
-            request_of(job(), original, where)
+            request_of(slurm_job(), original, where)
         assert caught.value.leave
 
 
 def test_what_a_placed_job_will_hold_counts_the_defaults():
     where = with_defaults(GpuDefaults(4, 1000))
     partitions = where.partitions
-    assert least_with_gpus(job(), asked("gpu:1"), where.slurm, partitions) == (4, 1000)
+    assert least_with_gpus(slurm_job(), asked("gpu:1"), where.slurm, partitions) == (4, 1000)
     own = asked("gpu:1", cpus_per_task=2, memory=True)
-    assert least_with_gpus(job(), own, where.slurm, partitions) == (0, 0)
-    assert least_with_gpus(job("gone"), asked("gpu:1"), where.slurm, partitions) == (0, 0)
+    assert least_with_gpus(slurm_job(), own, where.slurm, partitions) == (0, 0)
+    assert least_with_gpus(
+        slurm_job(partitions=("gone",)), asked("gpu:1"), where.slurm, partitions
+    ) == (0, 0)
 
 
 def test_defaults_that_no_node_can_give_are_left_to_slurm():
     for own in (GpuDefaults(cpus=9), GpuDefaults(memory_mb=40000)):
         with pytest.raises(CannotPlanError, match="than a node has") as caught:
-            request_of(job(), asked("gpu:2"), with_defaults(own))
+            request_of(slurm_job(), asked("gpu:2"), with_defaults(own))
         assert caught.value.leave
 
 
@@ -387,13 +369,13 @@ def test_what_is_not_looked_at_is_left_to_slurm(
     record: dict[str, object], original: OriginalRequest, threads: int, reason: str
 ):
     with pytest.raises(CannotPlanError, match=reason) as caught:
-        request_of(job(**record), original, site([node("n1", threads=threads)]))
+        request_of(slurm_job(**record), original, context_of([slurm_node("n1", threads=threads)]))
     assert caught.value.leave
 
 
 @pytest.mark.parametrize("record", [{"threads_per_core": 1}, {"tasks_per_core": 1}])
 def test_cores_of_one_thread_are_planned(record: dict[str, object]):
-    assert request_of(job(**record), asked(), site([node("n1")])).gpus == 1
+    assert request_of(slurm_job(**record), asked(), context_of([slurm_node("n1")])).gpus == 1
 
 
 # Reservations ------------------------------------------------------------------------------------
@@ -405,15 +387,19 @@ def reservation(*nodes: str, **more: object) -> SlurmReservation:
 
 @pytest.mark.parametrize("part", [{"cpus": 4}, {"cpus": 32, "gpus": 2}])
 def test_a_job_in_a_reservation_of_a_part_is_left_to_slurm(part: dict[str, int]):
-    where = site([node("n1"), node("n2")], None, [reservation("n1", "n2", **part)])
+    where = context_of(
+        [slurm_node("n1"), slurm_node("n2")], None, [reservation("n1", "n2", **part)]
+    )
     with pytest.raises(CannotPlanError, match="reservation r holds only a part") as caught:
-        request_of(job(reservation="r"), asked(), where)
+        request_of(slurm_job(reservation="r"), asked(), where)
     assert caught.value.leave
 
 
 def test_a_job_in_a_reservation_of_whole_nodes_is_planned():
-    where = site([node("n1"), node("n2")], None, [reservation("n1", cpus=16, gpus=4)])
-    assert eligible(request_of(job(reservation="r"), asked(), where), where) == {"n1"}
+    where = context_of(
+        [slurm_node("n1"), slurm_node("n2")], None, [reservation("n1", cpus=16, gpus=4)]
+    )
+    assert eligible(request_of(slurm_job(reservation="r"), asked(), where), where) == {"n1"}
 
 
 @pytest.mark.parametrize(
@@ -422,38 +408,42 @@ def test_a_job_in_a_reservation_of_whole_nodes_is_planned():
 def test_where_only_slurm_knows_what_a_reservation_lets_in(kind: dict[str, object]):
     held = reservation("n1", "n2", **kind)
     with pytest.raises(CannotPlanError, match="may let it in") as caught:
-        request_of(job(), asked(), site([node("n1"), node("n2")], None, [held]))
+        request_of(
+            slurm_job(), asked(), context_of([slurm_node("n1"), slurm_node("n2")], None, [held])
+        )
     assert caught.value.leave
-    where = site([node("n1"), node("n2"), node("n3")], None, [held])
-    assert eligible(request_of(job(), asked(), where), where) == {"n3"}
+    where = context_of([slurm_node("n1"), slurm_node("n2"), slurm_node("n3")], None, [held])
+    assert eligible(request_of(slurm_job(), asked(), where), where) == {"n3"}
     with pytest.raises(CannotPlanError, match="may let it in"):
-        request_of(job(), asked(req_nodes="n1"), where)
+        request_of(slurm_job(), asked(req_nodes="n1"), where)
 
 
 def test_maintenance_of_all_nodes_is_waited_for():
-    where = site([node("n1")], None, [reservation("n1", cpus=16, flags=frozenset({"MAINT"}))])
-    assert eligible(request_of(job(), asked(), where), where) == set()
+    where = context_of(
+        [slurm_node("n1")], None, [reservation("n1", cpus=16, flags=frozenset({"MAINT"}))]
+    )
+    assert eligible(request_of(slurm_job(), asked(), where), where) == set()
 
 
 def test_before_maintenance_a_job_that_backfill_may_shorten_is_left_to_slurm():
     kept = SlurmReservation("m", NOW + 400, NOW + 9000, frozenset({"n1"}), cpus=16)
-    full = node("n2", used=(0, 1, 2, 3))
-    for nodes in ([node("n1")], [node("n1"), full]):
-        where = site(nodes, None, [kept])
-        assert "n1" not in eligible(request_of(job(), asked(), where), where)
+    full = slurm_node("n2", used=(0, 1, 2, 3))
+    for nodes in ([slurm_node("n1")], [slurm_node("n1"), full]):
+        where = context_of(nodes, None, [kept])
+        assert "n1" not in eligible(request_of(slurm_job(), asked(), where), where)
         with pytest.raises(CannotPlanError, match="--time-min") as caught:
-            request_of(job(time_min_s=300.0), asked(), where)
+            request_of(slurm_job(time_min_s=300.0), asked(), where)
         assert caught.value.leave
 
 
 def test_with_time_min_a_job_is_planned_by_its_limit_where_that_fits():
     kept = SlurmReservation("m", NOW + 400, NOW + 9000, frozenset({"n1"}), cpus=16)
-    where = site([node("n1"), node("n2")], None, [kept])
-    request = request_of(job(time_min_s=300.0), asked(), where)
+    where = context_of([slurm_node("n1"), slurm_node("n2")], None, [kept])
+    request = request_of(slurm_job(time_min_s=300.0), asked(), where)
     assert eligible(request, where) == {"n2"}
     assert request.time_limit_s == 600
-    where = site([node("n1")], None, [kept])
-    waits = request_of(job(time_min_s=500.0), asked(), where)
+    where = context_of([slurm_node("n1")], None, [kept])
+    waits = request_of(slurm_job(time_min_s=500.0), asked(), where)
     assert eligible(waits, where) == set()
 
 
@@ -480,30 +470,30 @@ def test_hints_come_from_comment_environment_and_defaults(
         "qos": {"long": "class=A"},
         "partition": {"gpu": "class=C,pattern=tree"},
     }
-    where = site([node("n1")])
+    where = context_of([slurm_node("n1")])
     config = replace(where.config, site=replace(where.config.site, defaults=defaults))
-    record = replace(job("gpu"), account="bio", qos="long", comment=comment)
+    record = replace(slurm_job(), account="bio", qos="long", comment=comment)
     request = request_of(record, asked(environment=environment), replace(where, config=config))
     found = request.app_class, request.bandwidth_sensitive, request.pattern
     assert found == (app_class, bw, "tree")
 
 
 def test_a_site_leaves_the_jobs_of_a_partition_to_slurm():
-    where = site([node("n1")])
+    where = context_of([slurm_node("n1")])
     settings = replace(where.config.site, defaults={"partition": {"gpu": "place=off"}})
     where = replace(where, config=replace(where.config, site=settings))
     with pytest.raises(CannotPlanError, match="place=off") as raised:
-        request_of(job("gpu"), asked(), where)
+        request_of(slurm_job(), asked(), where)
     assert raised.value.leave
-    chosen = replace(job("gpu"), comment="place=packed")
+    chosen = replace(slurm_job(), comment="place=packed")
     assert request_of(chosen, asked(), where).policy == "packed"
 
 
 def test_a_comment_may_name_the_sites_own_policy_though_it_is_not_in_the_list_for_users():
-    where = site([node("n1")])
+    where = context_of([slurm_node("n1")])
     settings = replace(where.config.placement, policy="packed", allowed=("pal",))
     where = replace(where, config=replace(where.config, placement=settings))
-    asked_for = replace(job("gpu"), comment="class=A,place=packed")
+    asked_for = replace(slurm_job(), comment="class=A,place=packed")
     request = request_of(asked_for, asked(), where)
     assert (request.app_class, request.policy) == ("A", "packed")
 
@@ -513,31 +503,31 @@ def test_a_comment_may_name_the_sites_own_policy_though_it_is_not_in_the_list_fo
 
 def test_only_known_clients_get_several_nodes_without_a_script():
     """The step of a direct srun asks in another way than those inside salloc."""
-    where = site([node("n1"), node("n2")], {"gpu": ["n1", "n2"]})
+    where = context_of([slurm_node("n1"), slurm_node("n2")], {"gpu": ["n1", "n2"]})
     four = OriginalRequest(tres_per_job="gres/gpu:4", interactive=True)
     two_nodes = replace(four, nodes=(2, 2))
     for name in ("salloc", "srun"):
-        assert request_of(job(submitted_with=name), four, where).max_nodes is None
-        assert request_of(job(submitted_with=name), two_nodes, where).min_nodes == 2
+        assert request_of(slurm_job(submitted_with=name), four, where).max_nodes is None
+        assert request_of(slurm_job(submitted_with=name), two_nodes, where).min_nodes == 2
     for unknown in (None, "flux"):
-        assert request_of(job(submitted_with=unknown), four, where).max_nodes == 1
+        assert request_of(slurm_job(submitted_with=unknown), four, where).max_nodes == 1
         with pytest.raises(CannotPlanError, match="Slurm does not say which"):
-            request_of(job(submitted_with=unknown), two_nodes, where)
+            request_of(slurm_job(submitted_with=unknown), two_nodes, where)
 
 
 def test_a_direct_srun_with_cpus_per_gpu_gets_one_node():
-    where = site([node("n1"), node("n2")], {"gpu": ["n1", "n2"]})
-    direct = job(submitted_with="srun")
+    where = context_of([slurm_node("n1"), slurm_node("n2")], {"gpu": ["n1", "n2"]})
+    direct = slurm_job(submitted_with="srun")
     four = OriginalRequest(tres_per_job="gres/gpu:4", cpus_per_tres="gres/gpu:2", interactive=True)
     assert request_of(direct, four, where).max_nodes == 1
-    assert request_of(job(submitted_with="salloc"), four, where).max_nodes is None
+    assert request_of(slurm_job(submitted_with="salloc"), four, where).max_nodes is None
     with pytest.raises(CannotPlanError, match="direct srun on several nodes"):
         request_of(direct, replace(four, nodes=(2, 2)), where)
 
 
 def test_each_gpu_has_the_cpus_of_its_tasks():
-    where = site([node("n1"), node("n2")], {"gpu": ["n1", "n2"]})
-    request = request_of(job(), asked("gpu:2", ntasks_per_tres=2, cpus_per_task=3), where)
+    where = context_of([slurm_node("n1"), slurm_node("n2")], {"gpu": ["n1", "n2"]})
+    request = request_of(slurm_job(), asked("gpu:2", ntasks_per_tres=2, cpus_per_task=3), where)
     assert (request.cpus_per_gpu, request.total_cpus) == (6, 12)
     with pytest.raises(CannotPlanError, match="more CPUs than a node has"):
-        request_of(job(), asked("gpu:2", ntasks_per_tres=9), where)
+        request_of(slurm_job(), asked("gpu:2", ntasks_per_tres=9), where)

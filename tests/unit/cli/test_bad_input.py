@@ -41,7 +41,7 @@ Invoke = Callable[..., click.testing.Result]
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder_of_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A store with two nodes; the working folder is the test's."""
     (tmp_path / "config.toml").write_text(f'[store]\npath = "{tmp_path}/store.db"\n')
     monkeypatch.setenv("GPU_AWARE_CONFIG", str(tmp_path / "config.toml"))
@@ -96,7 +96,7 @@ def test_every_option_that_is_a_number_is_bounded_on_both_sides() -> None:
 
 @pytest.mark.parametrize("value", NUMBERS)
 @pytest.mark.parametrize("option", ["--gpus", "--nodes", "--machines"])
-def test_numbers_of_place(site: Path, option: str, value: str) -> None:
+def test_numbers_of_place(folder_of_two: Path, option: str, value: str) -> None:
     refused(invoke(cli, "place", "-g", "2", "--machine", "dgx-1-v100", option, value), 1, 2)
 
 
@@ -115,7 +115,7 @@ def test_numbers_of_place(site: Path, option: str, value: str) -> None:
         ["-g", "2", "--model", LONG[:300], "--compare", ",,,"],
     ],
 )
-def test_texts_of_place(site: Path, args: list[str]) -> None:
+def test_texts_of_place(folder_of_two: Path, args: list[str]) -> None:
     result = invoke(cli, "place", *args)
     assert result.exit_code in (1, 2)
     assert len(result.stderr) < 5000
@@ -129,12 +129,12 @@ def test_texts_of_place(site: Path, args: list[str]) -> None:
         *("--days", "--synthetic", "--jobs-per-hour", "--bandwidth-share", "--processes"),
     ],
 )
-def test_numbers_of_simulate(site: Path, option: str, value: str) -> None:
+def test_numbers_of_simulate(folder_of_two: Path, option: str, value: str) -> None:
     base = ["simulate", "--synthetic", "3", "--nodes", "1", "--gpus-per-node", "2"]
     refused(invoke(cli, *base, "--processes", "1", option, value))
 
 
-def test_a_rate_of_a_job_in_centuries_is_refused(site: Path) -> None:
+def test_a_rate_of_a_job_in_centuries_is_refused(folder_of_two: Path) -> None:
     args = ["--synthetic", "9", "--jobs-per-hour", "1e-9", "--nodes", "1", "--gpus-per-node", "2"]
     assert "more than 30 years" in refused(invoke(cli, "simulate", *args))
 
@@ -147,11 +147,11 @@ def bad_cells() -> list[tuple[int, str]]:
     return pairs
 
 
-def test_bad_cells_of_a_trace_are_bad_rows(site: Path) -> None:
+def test_bad_cells_of_a_trace_are_bad_rows(folder_of_two: Path) -> None:
     rows = [",".join(["good", *ROW[1:]])]
     for number, (column, value) in enumerate(bad_cells()):
         rows.append(",".join([str(number), *ROW[1:column], value, *ROW[column + 1 :]]))
-    (site / "t.csv").write_text("\n".join([TRACE, *rows]) + "\n")
+    (folder_of_two / "t.csv").write_text("\n".join([TRACE, *rows]) + "\n")
     args = ["simulate", "t.csv", "--nodes", "1", "--gpus-per-node", "2", "--processes", "1"]
     output = json.loads(invoke(cli, *args, "--json").stdout)
     assert output["input"]["jobs"] == 1
@@ -170,9 +170,9 @@ def test_bad_cells_of_a_trace_are_bad_rows(site: Path) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("value", ["-1", "1e300", "nan", "99999999999", "9" * 4000, "9" * 5000])
-def test_bad_numbers_of_other_traces(site: Path, file: str, text: str, value: str) -> None:
+def test_bad_numbers_of_other_traces(folder_of_two: Path, file: str, text: str, value: str) -> None:
     value = {"nan": "NaN"}.get(value, value) if file == "json" else value
-    (site / file).write_text(text.format(value, value, value))
+    (folder_of_two / file).write_text(text.format(value, value, value))
     args = ["simulate", file, "--nodes", "1", "--gpus-per-node", "2", "--processes", "1"]
     said = refused(invoke(cli, *args))
     assert "nothing to simulate" in said or "not JSON" in said or "no column 'job_id'" in said
@@ -195,8 +195,8 @@ def test_bad_numbers_of_other_traces(site: Path, file: str, text: str, value: st
         b"1,2,3,4,1\n" * 3,
     ],
 )
-def test_files_that_are_no_trace(site: Path, data: bytes) -> None:
-    (site / "t").write_bytes(data)
+def test_files_that_are_no_trace(folder_of_two: Path, data: bytes) -> None:
+    (folder_of_two / "t").write_bytes(data)
     for option in ("t", "--sacct=t", "--variability=A=t"):
         more = [] if option == "t" else ["--synthetic", "3"] if "var" in option else []
         result = invoke(cli, "simulate", option, *more, "--nodes", "1", "--gpus-per-node", "2")
@@ -212,15 +212,15 @@ def test_files_that_are_no_trace(site: Path, data: bytes) -> None:
         f'{{"solo": {{"a": {{"1": {{"num_gpus": {{"1": {"9" * 4000}}}}}}}}}, "collocation": {{}}}}',
     ],
 )  # fmt: skip
-def test_bad_profiles_of_interference(site: Path, content: str) -> None:
-    (site / "p.json").write_text(content)
+def test_bad_profiles_of_interference(folder_of_two: Path, content: str) -> None:
+    (folder_of_two / "p.json").write_text(content)
     args = ["--synthetic", "3", "--profile", "p.json", "--nodes", "1", "--gpus-per-node", "2"]
     assert len(refused(invoke(cli, "simulate", *args))) < 2000
 
 
 @pytest.mark.parametrize("column", range(4))
 @pytest.mark.parametrize("value", ["", "-1", "nan", "1e308", "9" * 200, LONG, "\0", "é"])
-def test_bad_cells_of_an_import(site: Path, column: int, value: str) -> None:
+def test_bad_cells_of_an_import(folder_of_two: Path, column: int, value: str) -> None:
     cells = ["0", "n1", "A", "100"]
     cells[column] = value
     rows = "gpu,node,class,value_ms\n" + ",".join(cells) + "\n"
@@ -234,21 +234,21 @@ def test_bad_cells_of_an_import(site: Path, column: int, value: str) -> None:
 
 
 @pytest.mark.parametrize("value", NUMBERS)
-def test_bad_times_of_an_import(site: Path, value: str) -> None:
+def test_bad_times_of_an_import(folder_of_two: Path, value: str) -> None:
     text = "gpu,node,class,value_ms\n0,n1,A,100\n"
     result = invoke(profile_cli, "import", "-", "--taken-at", value, text=text)
     refused(result)
 
 
 @pytest.mark.parametrize("value", ["", "-1", "nan", "inf", "1e308", "9" * 5000, LONG, "\0"])
-def test_bad_samples_and_counters(site: Path, value: str) -> None:
+def test_bad_samples_and_counters(folder_of_two: Path, value: str) -> None:
     fit = "x,y,z,gbps\n" + f"{value},0,0,{value}\n" * 20
     refused(invoke(profile_cli, "fit-effbw", "-", text=fit))
     refused(invoke(profile_cli, "fit-effbw", "-", "--machine", "dgx-1-v100",
                    text=f"gpus,gbps\n{value},1\n"))  # fmt: skip
     refused(invoke(profile_cli, "classify", "--applications", "-",
                    text=f"application,dram,peak_fu\na,{value},1\nb,2,{value}\n"))  # fmt: skip
-    (site / "c.csv").write_text("class,dram,peak_fu\nA,1,90\nB,50,50\n")
+    (folder_of_two / "c.csv").write_text("class,dram,peak_fu\nA,1,90\nB,50,50\n")
     counters = "Metric Name,Metric Unit,Metric Value\n"
     for text in (
         f"{counters}dram__throughput.avg.pct_of_peak_sustained_elapsed,%,{value}\n",
@@ -271,8 +271,8 @@ CONFIG_NUMBERS = ["nan", "inf", "-inf", "1e308", "-1e308", "9" * 30, "9" * 5000,
         *("policies.topo-aware-p.minimal_utility", "policies.random.seed"),
     ],
 )
-def test_bad_numbers_of_a_configuration(site: Path, key: str, value: str) -> None:
-    (site / "config.toml").write_text(f"{key} = {value}\n")
+def test_bad_numbers_of_a_configuration(folder_of_two: Path, key: str, value: str) -> None:
+    (folder_of_two / "config.toml").write_text(f"{key} = {value}\n")
     result = invoke(cli, "place", "-g", "2", "--machine", "dgx-1-v100")
     fine = {"policies.random.seed", "policies.topo-aware-p.patience_s"}
     if key not in fine and not (key.startswith("policies") and value in ("9" * 30, "1e308")):
@@ -291,8 +291,8 @@ def test_bad_numbers_of_a_configuration(site: Path, key: str, value: str) -> Non
         "\0",
     ],
 )
-def test_bad_configurations(site: Path, text: str) -> None:
-    file = site / "bad.toml"
+def test_bad_configurations(folder_of_two: Path, text: str) -> None:
+    file = folder_of_two / "bad.toml"
     file.write_text(text)
     refused(invoke(cli, "--config", str(file), "place", "-g", "2"))
 
@@ -333,32 +333,35 @@ def test_a_probe_report_is_refused_or_stored_without_harm(tmp_path: Path, data: 
     assert len(said) < 1000
 
 
-def test_a_damaged_folder_of_results_is_one_sentence(site: Path) -> None:
+def test_a_damaged_folder_of_results_is_one_sentence(folder_of_two: Path) -> None:
     args = ["--synthetic", "5", "--nodes", "1", "--gpus-per-node", "2", "--processes", "1"]
     invoke(cli, "simulate", *args, "--out", "r")
     assert invoke(cli, "report", "r").exit_code == 0
-    summary = (site / "r/summary.json").read_text()
-    jobs = next(site.glob("r/jobs-*.csv"))
+    summary = (folder_of_two / "r/summary.json").read_text()
+    jobs = next(folder_of_two.glob("r/jobs-*.csv"))
     rows = jobs.read_text()
     for file, text in (
-        (site / "r/summary.json", '{"runs": []}'),
-        (site / "r/summary.json", "[" * 100_000),
-        (site / "r/summary.json", summary.replace('"avg_jct_s"', '"x"')),
-        (site / "r/summary.json", summary.replace("jobs-", "../../../etc/passwd")),
+        (folder_of_two / "r/summary.json", '{"runs": []}'),
+        (folder_of_two / "r/summary.json", "[" * 100_000),
+        (folder_of_two / "r/summary.json", summary.replace('"avg_jct_s"', '"x"')),
+        (folder_of_two / "r/summary.json", summary.replace("jobs-", "../../../etc/passwd")),
         (jobs, rows.replace(",1,", ",1e308,")),
         (jobs, LONG),
         (jobs, f"a,{LONG}"),
     ):
         file.write_text(text)
-        assert str(site.name) in refused(invoke(cli, "report", str(site / "r")))
-        (site / "r/summary.json").write_text(summary)
+        assert str(folder_of_two.name) in refused(invoke(cli, "report", str(folder_of_two / "r")))
+        (folder_of_two / "r/summary.json").write_text(summary)
         jobs.write_text(rows)
 
 
-def test_a_gpu_index_that_no_node_has(site: Path) -> None:
+def test_a_gpu_index_that_no_node_has(folder_of_two: Path) -> None:
     header = "gpu,node,class,value_ms\n"
     refused(invoke(profile_cli, "import", "-", "--new-gpus", text=f"{header}64,n1,A,100\n"))
-    with open_store(site / "store.db") as store, store.write():  # an earlier release took it
+    with (
+        open_store(folder_of_two / "store.db") as store,
+        store.write(),
+    ):  # an earlier release took it
         store.execute("INSERT INTO gpus (node, slot, clocks_mhz) VALUES ('n1', 999, '[]')")
     assert "gpu-aware-profile forget n1:999" in refused(invoke(cli, "place", "-g", "2"))
     assert invoke(profile_cli, "forget", "n1:999").exit_code == 0
@@ -397,23 +400,27 @@ def shell(site: Path, words: str, program: str = "gpu_aware") -> subprocess.Comp
     ("where", "reason"),
     [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")],
 )
-def test_output_that_cannot_be_written(site: Path, words: str, where: str, reason: str) -> None:
-    done = shell(site, f"{words} {where}")
+def test_output_that_cannot_be_written(
+    folder_of_two: Path, words: str, where: str, reason: str
+) -> None:
+    done = shell(folder_of_two, f"{words} {where}")
     assert (done.returncode, done.stderr) == (1, f"Error: the output: {reason}\n")
 
 
-def test_closed_streams_do_not_become_the_store(site: Path) -> None:
-    (site / "t.csv").write_text("gpu,node,class,value_ms\n0,n1,A,101\n")
-    assert shell(site, "import t.csv <&- >&- 2>&-", "gpu_aware_profile").returncode == 0
-    assert shell(site, "place -g 2 2>&- >/dev/null").returncode == 0
-    assert shell(site, "place -g 99 2>/dev/full").returncode == 1
-    with open_store(site / "store.db", readonly=True) as store:
+def test_closed_streams_do_not_become_the_store(folder_of_two: Path) -> None:
+    (folder_of_two / "t.csv").write_text("gpu,node,class,value_ms\n0,n1,A,101\n")
+    assert shell(folder_of_two, "import t.csv <&- >&- 2>&-", "gpu_aware_profile").returncode == 0
+    assert shell(folder_of_two, "place -g 2 2>&- >/dev/null").returncode == 0
+    assert shell(folder_of_two, "place -g 99 2>/dev/full").returncode == 1
+    with open_store(folder_of_two / "store.db", readonly=True) as store:
         assert store.query("SELECT max(value_ms) AS most FROM timings")[0]["most"] == 105.0
 
 
 @pytest.mark.parametrize("program", ["gpu_aware", "gpu_aware_profile"])
 @pytest.mark.parametrize("module", ["click", "slurm_gpu_aware.cli.run", "tomllib"])
-def test_an_interrupt_while_modules_are_imported(site: Path, program: str, module: str) -> None:
+def test_an_interrupt_while_modules_are_imported(
+    folder_of_two: Path, program: str, module: str
+) -> None:
     code = f"""
 import os, signal, sys
 class Finder:
@@ -445,7 +452,9 @@ def children(process: int) -> list[int]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
-def test_a_simulation_that_is_ended_leaves_no_process(site: Path, number: signal.Signals) -> None:
+def test_a_simulation_that_is_ended_leaves_no_process(
+    folder_of_two: Path, number: signal.Signals
+) -> None:
     words = ["simulate", "--synthetic", "100000", "--nodes", "500", "--gpus-per-node", "8"]
     process = subprocess.Popen(
         [sys.executable, "-c", RUN.format("gpu_aware"), *words, "--processes", "2"],
@@ -485,16 +494,16 @@ def test_a_simulation_that_is_ended_leaves_no_process(site: Path, number: signal
     ],
 )
 def test_an_option_without_effect_is_refused(
-    site: Path, args: tuple[str, ...], needed: str
+    folder_of_two: Path, args: tuple[str, ...], needed: str
 ) -> None:
-    trace = () if "--synthetic" in args else (str(site / "trace.csv"),)
+    trace = () if "--synthetic" in args else (str(folder_of_two / "trace.csv"),)
     said = refused(
         invoke(cli, "simulate", *trace, "--nodes", "1", "--gpus-per-node", "4", *args), 2
     )
     assert needed in said
 
 
-def test_a_trace_may_come_from_stdin(site: Path) -> None:
+def test_a_trace_may_come_from_stdin(folder_of_two: Path) -> None:
     command = [sys.executable, "-m", "slurm_gpu_aware.cli.main", "simulate", "-"]
     command += ["--nodes", "1", "--gpus-per-node", "4", "--json"]
     trace = "job_id,submit_s,gpus,duration_s\n1,0,2,10\n"

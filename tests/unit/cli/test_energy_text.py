@@ -6,11 +6,10 @@ import json
 import time
 from pathlib import Path
 
-from click.testing import CliRunner
+from commands import gpu_aware
 from store_samples import decision
 
 from slurm_gpu_aware.cli.energy_text import energy_text
-from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.selector.energy_accounts import JobEnergy
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
@@ -29,10 +28,10 @@ def test_words() -> None:
     assert energy_text(JobEnergy(0.0, 0.0, 1, ("n2: lost",)).to_json()) == "not known (n2: lost)"
 
 
-def run(folder: Path, *args: str) -> str:
+def printed(folder: Path, *args: str) -> str:
     config = folder / "config.toml"
     config.write_text(f'[store]\npath = "{folder}/store.db"\n')
-    done = CliRunner().invoke(cli, ["--config", str(config), *args])
+    done = gpu_aware(*args, config=config)
     assert done.exit_code == 0, done.output
     return done.stdout
 
@@ -48,14 +47,14 @@ def test_explain_and_report_show_what_the_ledger_has(tmp_path: Path) -> None:
         ledger.add_event("7", "started", started, now - 700.0)
         detail = {"node": "n1", "restarts": 0, "gpus": [0, 1], "seconds": 600.0}
         ledger.add_event("7", "energy", {**detail, "energy_j": 7.2e5}, now - 100.0)
-    assert "energy" in run(tmp_path, "explain", "7")
-    assert "0.2 kWh, 600 W per GPU" in run(tmp_path, "explain", "7")
-    assert json.loads(run(tmp_path, "explain", "7", "--json"))["energy"]["energy_j"] == 7.2e5
-    shown = run(tmp_path, "report")
+    assert "energy" in printed(tmp_path, "explain", "7")
+    assert "0.2 kWh, 600 W per GPU" in printed(tmp_path, "explain", "7")
+    assert json.loads(printed(tmp_path, "explain", "7", "--json"))["energy"]["energy_j"] == 7.2e5
+    shown = printed(tmp_path, "report")
     for row in (
         ["user", "alice", "1", "1", "0.3", "0.200", "600"],
         ["class", "A", "1", "1", "0.3", "0.200", "600"],
     ):
         assert row in [line.split() for line in shown.splitlines()]
-    (first, *_) = json.loads(run(tmp_path, "report", "--json"))["energy"]
+    (first, *_) = json.loads(printed(tmp_path, "report", "--json"))["energy"]
     assert (first["by"], first["name"], first["kwh"]) == ("user", "alice", 0.2)

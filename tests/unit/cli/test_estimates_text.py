@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from commands import gpu_aware
 from store_samples import decision
 
 from slurm_gpu_aware.cli.estimates import estimate_text
 from slurm_gpu_aware.cli.explain import explain_text
-from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 
@@ -81,7 +80,7 @@ def test_a_waiting_job_and_a_placed_one_tell_their_estimate() -> None:
 def report(folder: Path, *args: str, stderr: bool = False) -> str:
     config = folder / "config.toml"
     config.write_text(f'[store]\npath = "{folder}/store.db"\n')
-    done = CliRunner().invoke(cli, ["--config", str(config), "report", *args])
+    done = gpu_aware("report", *args, config=config)
     assert done.exit_code == 0, done.output
     return done.stderr if stderr else done.stdout
 

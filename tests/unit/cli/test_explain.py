@@ -14,6 +14,7 @@ import pytest
 from command_server import RUNNER
 from memory_slurm import opened
 from slurm_folder import SlurmFolder, parked
+from store_samples import decision
 
 from slurm_gpu_aware.cli.event_text import event_text
 from slurm_gpu_aware.cli.explain import explain_text
@@ -33,47 +34,46 @@ WHY = {
 }
 
 
-def decision(job_id: str, **changes: object) -> Decision:
-    values: dict[str, object] = {
-        "job_id": job_id,
-        "user": "alice",
-        "submitted_at": NOW,
-        "decided_at": NOW + 1,
-        "asked": {
-            "gpus": 2,
-            "class": "A",
-            "model": None,
-            "min_nodes": 1,
-            "max_nodes": 1,
-            "time_limit_s": 3600,
-            "comment": "class=A",
-        },
-        "policy": "pal",
-        "nodes": ["n1"],
-        "slots": [[1, 3]],
-        "score": 1.07,
-        "level": "node",
-        "slowdown": 1.07,
-        "clock_mhz": 1380,
-        "why": WHY,
-        "took_ms": 1.25,
-        "state": "started",
-    }
-    return Decision(**{**values, **changes})  # type: ignore[arg-type]
+STARTED = {
+    "submitted_at": NOW,
+    "decided_at": NOW + 1,
+    "asked": {
+        "gpus": 2,
+        "class": "A",
+        "model": None,
+        "min_nodes": 1,
+        "max_nodes": 1,
+        "time_limit_s": 3600,
+        "comment": "class=A",
+    },
+    "nodes": ["n1"],
+    "slots": [[1, 3]],
+    "score": 1.07,
+    "level": "node",
+    "slowdown": 1.07,
+    "clock_mhz": 1380,
+    "why": WHY,
+    "took_ms": 1.25,
+    "state": "started",
+}
+
+
+def started_job(job_id: str, **changes: object) -> Decision:
+    return decision(job_id, **{**STARTED, **changes})
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Path:
+def filled(tmp_path: Path) -> Path:
     """A configuration with a filled store, and no Slurm in reach; returns the config file."""
     store_path = tmp_path / "store" / "store.db"
     with open_store(store_path) as store:
         ledger = Ledger(store)
         ledger.add_event("7", "parked", {"by": "filter"}, NOW)
-        ledger.add_decision(decision("7", state="waiting", nodes=["n4"], slots=[[0, 1]]))
-        ledger.add_decision(decision("7"))
+        ledger.add_decision(started_job("7", state="waiting", nodes=["n4"], slots=[[0, 1]]))
+        ledger.add_decision(started_job("7"))
         ledger.add_event("7", "started", {"node": "n1"}, NOW + 2)
-        ledger.add_decision(decision("20_1", user="bob", exact=False, victims=["3"]))
-        ledger.add_decision(decision("20_2", user="bob", state="ended"))
+        ledger.add_decision(started_job("20_1", user="bob", exact=False, victims=["3"]))
+        ledger.add_decision(started_job("20_2", user="bob", state="ended"))
         ledger.add_event("9", "parked", {}, NOW)
         ledger.add_round(
             RoundRecord(
@@ -95,7 +95,7 @@ def site(tmp_path: Path) -> Path:
     return config
 
 
-def run(config: Path, *args: str, columns: int = 100) -> subprocess.CompletedProcess[str]:
+def gpu_aware(config: Path, *args: str, columns: int = 100) -> subprocess.CompletedProcess[str]:
     silent = config.parent / "silent"
     silent.mkdir(exist_ok=True)
     with opened(silent) as state:
@@ -112,13 +112,13 @@ def run(config: Path, *args: str, columns: int = 100) -> subprocess.CompletedPro
     return done
 
 
-def test_a_placed_job_is_explained_in_a_users_words(site: Path):
+def test_a_placed_job_is_explained_in_a_users_words(filled: Path):
     """No keys of accounts, tables of the policy, or records of ours."""
-    with open_store(site.parent / "store" / "store.db") as store:
+    with open_store(filled.parent / "store" / "store.db") as store:
         record = "gpuaware/1;tn=gres/gpu:2;sel=prepared:0:1"
         fields = {"ReqNodeList": "n1", "TresFreq": "gpu:1380", "AdminComment": record}
         Ledger(store).add_event("7", "prepared", fields, NOW + 1)
-    said = run(site, "explain", "7").stdout
+    said = gpu_aware(filled, "explain", "7").stdout
     for text in (
         "asked      2 GPUs on one node, at most 1 h, comment class=A",
         "chosen     n1: 1,3",
@@ -131,7 +131,7 @@ def test_a_placed_job_is_explained_in_a_users_words(site: Path):
     ):
         assert text in said, said
     assert not re.search(r"[a-z_]+=(?!A)|ties|left|no set|gpuaware|Candidates", said), said
-    told = run(site, "explain", "7", "--details").stdout
+    told = gpu_aware(filled, "explain", "7", "--details").stdout
     assert "ReqNodeList=n1, TresFreq=gpu:1380" in told
     assert "gpuaware/1" not in told
 
@@ -145,13 +145,13 @@ def test_a_placed_job_is_explained_in_a_users_words(site: Path):
         ({"error": "late", "seq": 4}, "1380 MHz"),
     ],
 )
-def test_a_refused_clock_is_not_shown_as_set(site: Path, event: dict[str, object], clock: str):
-    with open_store(site.parent / "store" / "store.db") as store:
+def test_a_refused_clock_is_not_shown_as_set(filled: Path, event: dict[str, object], clock: str):
+    with open_store(filled.parent / "store" / "store.db") as store:
         Ledger(store).add_event("7", "clock_failed", {"node": "n1", **event}, NOW - 60)
-    assert "clock      1380 MHz\n" in run(site, "explain", "7").stdout  # of an earlier run
-    with open_store(site.parent / "store" / "store.db") as store:
+    assert "clock      1380 MHz\n" in gpu_aware(filled, "explain", "7").stdout  # of an earlier run
+    with open_store(filled.parent / "store" / "store.db") as store:
         Ledger(store).add_event("7", "clock_failed", {"node": "n1", **event}, NOW + 2)
-    said = run(site, "explain", "7").stdout
+    said = gpu_aware(filled, "explain", "7").stdout
     assert f"clock      {clock}" in said, said
     assert str(event["error"]) in said
 
@@ -162,8 +162,8 @@ def test_every_event_has_words(kind: str):
         assert re.fullmatch(r"[^=;{}_]+", event_text(kind, detail)), event_text(kind, detail)
 
 
-def test_a_placed_job_tells_everything(site: Path):
-    done = run(site, "explain", "7", "--details")
+def test_a_placed_job_tells_everything(filled: Path):
+    done = gpu_aware(filled, "explain", "7", "--details")
     assert done.returncode == 0
     for text in (
         "Job 7: started",
@@ -185,22 +185,22 @@ def test_a_placed_job_tells_everything(site: Path):
 
 
 @pytest.mark.parametrize("columns", [80, 100])
-def test_lines_fit_the_terminal(site: Path, columns: int):
+def test_lines_fit_the_terminal(filled: Path, columns: int):
     for args in (["explain", "7"], ["explain", "8"], ["queue"], ["status"]):
-        done = run(site, *args, columns=columns)
+        done = gpu_aware(filled, *args, columns=columns)
         assert max(len(line) for line in done.stdout.splitlines()) <= columns
 
 
-def test_explain_json_is_the_ledgers_record(site: Path):
-    answer = json.loads(run(site, "explain", "7", "--json").stdout)
+def test_explain_json_is_the_ledgers_record(filled: Path):
+    answer = json.loads(gpu_aware(filled, "explain", "7", "--json").stdout)
     assert answer["state"] == "started"
     assert [d["slots"] for d in answer["decisions"]] == [[[0, 1]], [[1, 3]]]
     assert answer["decisions"][1]["why"]["cells"][1]["result"] == "chosen"
     assert [e["kind"] for e in answer["events"]] == ["parked", "started"]
 
 
-def test_a_parked_job_tells_why_it_waits(site: Path):
-    done = run(site, "explain", "8")
+def test_a_parked_job_tells_why_it_waits(filled: Path):
+    done = gpu_aware(filled, "explain", "8")
     assert done.returncode == 0
     assert "Job 8: waiting" in done.stdout
     assert "Why it waits: no 4 free GPUs" in done.stdout
@@ -208,19 +208,19 @@ def test_a_parked_job_tells_why_it_waits(site: Path):
 
 
 @pytest.mark.parametrize("earlier", [False, True])
-def test_a_job_whose_placing_failed_is_parked(site: Path, earlier: bool):
-    with open_store(site.parent / "store" / "store.db") as store:
+def test_a_job_whose_placing_failed_is_parked(filled: Path, earlier: bool):
+    with open_store(filled.parent / "store" / "store.db") as store:
         ledger = Ledger(store)
         for job_id, at in (("8", NOW + 4), ("10", NOW + 4)):
             number = ledger.add_decision(
-                decision(job_id, state="prepared", decided_at=at - 60 * earlier)
+                started_job(job_id, state="prepared", decided_at=at - 60 * earlier)
             )
             failed = {"step": "prepare", "why": "Slurm refused TresPerNode"}
             ledger.set_outcome(number, "waiting", NOW + 5, failed)
-    waits = json.loads(run(site, "explain", "8", "--json").stdout)
+    waits = json.loads(gpu_aware(filled, "explain", "8", "--json").stdout)
     assert waits["state"] == "waiting"
     assert waits["waiting"]["reason"] == "no 4 free GPUs"
-    told = run(site, "explain", "10").stdout
+    told = gpu_aware(filled, "explain", "10").stdout
     assert "Job 10: waiting" in told
     assert "It could not be placed: Slurm refused TresPerNode. The next round" in told
 
@@ -268,20 +268,20 @@ def test_a_job_cancelled_while_it_waited_has_not_started(tmp_path: Path, ago_s: 
     assert "It ended while it waited (state CANCELLED" in done.stdout
 
 
-def test_a_parked_job_without_a_round_waits_for_one(site: Path):
-    done = run(site, "explain", "9")
+def test_a_parked_job_without_a_round_waits_for_one(filled: Path):
+    done = gpu_aware(filled, "explain", "9")
     assert "Job 9: waiting" in done.stdout
     assert "next round" in done.stdout
 
 
-def test_an_inexact_placement_names_nodes_and_victims(site: Path):
-    done = run(site, "explain", "20_1")
+def test_an_inexact_placement_names_nodes_and_victims(filled: Path):
+    done = gpu_aware(filled, "explain", "20_1")
     assert "n1 (Slurm chooses the GPUs)" in done.stdout
     assert "preempts" in done.stdout
 
 
-def test_an_array_id_names_its_tasks(site: Path):
-    done = run(site, "explain", "20")
+def test_an_array_id_names_its_tasks(filled: Path):
+    done = gpu_aware(filled, "explain", "20")
     assert done.returncode == 0
     assert "20_1, 20_2" in done.stdout
 
@@ -333,8 +333,8 @@ def test_a_job_that_tried_clocks_tells_what_was_found(detail: dict[str, object],
     assert told in " ".join(explain_text(answer).split())
 
 
-def test_an_unknown_job_is_exit_1(site: Path):
-    done = run(site, "explain", "4711")
+def test_an_unknown_job_is_exit_1(filled: Path):
+    done = gpu_aware(filled, "explain", "4711")
     assert done.returncode == 1
     assert "The ledger does not know job 4711, and Slurm was not asked." in " ".join(
         done.stdout.split()
@@ -343,14 +343,14 @@ def test_an_unknown_job_is_exit_1(site: Path):
 
 
 @pytest.mark.parametrize("bad", ["abc", "7;id", "7_", "-1x", "7_[x]", "7_[]", "../7"])
-def test_a_bad_job_id_is_wrong_usage(site: Path, bad: str):
-    done = run(site, "explain", "--", bad)
+def test_a_bad_job_id_is_wrong_usage(filled: Path, bad: str):
+    done = gpu_aware(filled, "explain", "--", bad)
     assert done.returncode == 2
     assert "job id" in done.stderr
 
 
-def test_queue_without_slurm_shows_the_last_round(site: Path):
-    done = run(site, "queue")
+def test_queue_without_slurm_shows_the_last_round(filled: Path):
+    done = gpu_aware(filled, "queue")
     assert done.returncode == 0
     assert "Slurm does not answer" in done.stderr
     assert "no 4 free GPUs" in done.stdout
@@ -358,13 +358,13 @@ def test_queue_without_slurm_shows_the_last_round(site: Path):
     assert "20_2" not in done.stdout
 
 
-def test_queue_of_one_user(site: Path):
-    answer = json.loads(run(site, "queue", "--user", "bob", "--json").stdout)
+def test_queue_of_one_user(filled: Path):
+    answer = json.loads(gpu_aware(filled, "queue", "--user", "bob", "--json").stdout)
     assert [p["job_id"] for p in answer["placed"]] == ["20_1"]
 
 
-def test_status_without_slurm_shows_what_was_recorded(site: Path):
-    done = run(site, "status")
+def test_status_without_slurm_shows_what_was_recorded(filled: Path):
+    done = gpu_aware(filled, "status")
     assert done.returncode == 0
     assert "last recorded round" in done.stdout
     assert "Slurm does not answer" in done.stdout
@@ -372,8 +372,8 @@ def test_status_without_slurm_shows_what_was_recorded(site: Path):
     assert "none: all GPUs count as equal" in done.stdout
 
 
-def test_status_json(site: Path):
-    answer = json.loads(run(site, "status", "--json").stdout)
+def test_status_json(filled: Path):
+    answer = json.loads(gpu_aware(filled, "status", "--json").stdout)
     assert answer["parked"] == 1
     assert answer["placed"]["started"] == 2
     assert answer["gate"] is None
@@ -382,7 +382,7 @@ def test_status_json(site: Path):
 def test_without_a_store_one_line_says_what_to_do(tmp_path: Path):
     config = tmp_path / "config.toml"
     config.write_text(f'[store]\npath = "{tmp_path}/gone/store.db"\n')
-    done = run(config, "queue")
+    done = gpu_aware(config, "queue")
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
@@ -390,20 +390,20 @@ def test_without_a_store_one_line_says_what_to_do(tmp_path: Path):
     assert "an administrator sets store.published" in done.stderr
 
 
-def test_another_host_reads_the_shared_copy(site: Path, tmp_path: Path):
+def test_another_host_reads_the_shared_copy(filled: Path, tmp_path: Path):
     """No store is there; the copy lies on a folder that SQLite must not write to or lock."""
-    with open_store(site.parent / "store" / "store.db") as store:
+    with open_store(filled.parent / "store" / "store.db") as store:
         publish(store)
         (tmp_path / "shared").mkdir()
         published_path(store.path).replace(tmp_path / "shared" / "s.db")
     config = tmp_path / "other.toml"
     shared = tmp_path / "shared" / "s.db"
     config.write_text(f'[store]\npath = "{tmp_path}/gone/store.db"\npublished = "{shared}"\n')
-    assert "Job 7: " in run(config, "explain", "7").stdout
-    assert "From the selector's public copy" in run(config, "queue").stderr
+    assert "Job 7: " in gpu_aware(config, "explain", "7").stdout
+    assert "From the selector's public copy" in gpu_aware(config, "queue").stderr
     assert [file.name for file in shared.parent.iterdir()] == ["s.db"]
     shared.unlink()
-    done = run(config, "queue")
+    done = gpu_aware(config, "queue")
     assert done.returncode == 1
     assert f"there is no {shared} on this host: the selector writes it" in done.stderr
 
@@ -454,12 +454,12 @@ except Exception as exc:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
-def test_an_ordinary_user_reads_the_published_copy(site: Path):
+def test_an_ordinary_user_reads_the_published_copy(filled: Path):
     """The live file of a WAL store cannot be opened by a user who may not write beside it."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
-        with open_store(site.parent / "store" / "store.db") as store:
+        with open_store(filled.parent / "store" / "store.db") as store:
             publish(store)
             shutil.move(published_path(store.path), folder / "store.public.db")
         (folder / "store.db").touch(mode=0o600)
@@ -482,17 +482,17 @@ with open_reader(load_config(sys.argv[1])) as reader:
 """
 
 
-def test_text_from_users_cannot_steer_the_terminal(site: Path):
-    store_path = site.parent / "store" / "store.db"
+def test_text_from_users_cannot_steer_the_terminal(filled: Path):
+    store_path = filled.parent / "store" / "store.db"
     with open_store(store_path) as store:
-        Ledger(store).add_decision(decision("66", asked={"comment": "\x1b[31mred\nline"}))
-    done = run(site, "explain", "66")
+        Ledger(store).add_decision(started_job("66", asked={"comment": "\x1b[31mred\nline"}))
+    done = gpu_aware(filled, "explain", "66")
     assert "\x1b" not in done.stdout
     assert "?[31mred?line" in done.stdout
 
 
-def test_a_damaged_store_is_one_line(site: Path):
-    (site.parent / "store" / "store.db").write_bytes(b"not a database" * 100)
-    done = run(site, "status")
+def test_a_damaged_store_is_one_line(filled: Path):
+    (filled.parent / "store" / "store.db").write_bytes(b"not a database" * 100)
+    done = gpu_aware(filled, "status")
     assert done.returncode == 1
     assert "damaged" in done.stderr

@@ -5,12 +5,11 @@ import time
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from commands import gpu_aware
 from memory_slurm import reservation_record
 from slurm_folder import SlurmFolder, parked
 from store_samples import decision
 
-from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.licence_gate import Silence, gate_state, selector_silence
@@ -24,7 +23,7 @@ RUNNING = {"state": "RUNNING", "reason": "None", "nodes": "n1", "slots": [0, 1]}
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> SlurmFolder:
+def two_wait(tmp_path: Path) -> SlurmFolder:
     """A job that waits, with a reason of the last round, and one that was placed."""
     slurm = SlurmFolder(tmp_path)
     with slurm.config.open("a") as file:
@@ -50,7 +49,7 @@ def gate(slurm: SlurmFolder, quiet_s: float | None) -> float:
     return end
 
 
-def run(slurm: SlurmFolder, *args: str) -> tuple[str, str]:
+def says(slurm: SlurmFolder, *args: str) -> tuple[str, str]:
     """What a command printed on stdout and stderr, on one line each."""
     more = {"TZ": "UTC", "COLUMNS": "100"}
     done = slurm.run("gpu-aware", "--config", str(slurm.config), *args, environment=more)
@@ -60,104 +59,104 @@ def run(slurm: SlurmFolder, *args: str) -> tuple[str, str]:
     return " ".join(done.stdout.split()), " ".join(done.stderr.split())
 
 
-def test_a_living_selector_is_not_called_away(site: SlurmFolder):
-    gate(site, -60)
-    assert "It waits for the selector's next round." in run(site, "explain", "7")[0]
-    out, err = run(site, "queue")
+def test_a_living_selector_is_not_called_away(two_wait: SlurmFolder):
+    gate(two_wait, -60)
+    assert "It waits for the selector's next round." in says(two_wait, "explain", "7")[0]
+    out, err = says(two_wait, "queue")
     assert "waits for the next round" in out
     assert err == ""
-    assert "runs, last heartbeat" in run(site, "status")[0]
-    assert json.loads(run(site, "explain", "7", "--json")[0])["selector_away"] is None
+    assert "runs, last heartbeat" in says(two_wait, "status")[0]
+    assert json.loads(says(two_wait, "explain", "7", "--json")[0])["selector_away"] is None
 
 
-def test_explain_of_a_parked_job_says_when_the_gate_opens(site: SlurmFolder):
+def test_explain_of_a_parked_job_says_when_the_gate_opens(two_wait: SlurmFolder):
     """'It waits for the selector's next round', while there was no selector."""
-    end = gate(site, 45)
+    end = gate(two_wait, 45)
     opens = time.strftime("%H:%M:%S", time.gmtime(end))
     for job_id in ("7", "8"):
-        told = run(site, "explain", job_id)[0]
+        told = says(two_wait, "explain", job_id)[0]
         assert f"Job {job_id}: waiting" in told
         assert "The selector has not answered for " in told
         assert f"the gate opens by itself at {opens} or within a minute" in told
         assert "next round" not in told
         assert "at the latest" not in told
-    answer = json.loads(run(site, "explain", "7", "--json")[0])
+    answer = json.loads(says(two_wait, "explain", "7", "--json")[0])
     assert answer["selector_away"]["gate_opens_at"] == end
-    gate(site, None)
-    assert "the gate is open: Slurm starts this job by itself" in run(site, "explain", "7")[0]
+    gate(two_wait, None)
+    assert "the gate is open: Slurm starts this job by itself" in says(two_wait, "explain", "7")[0]
 
 
-def test_queue_says_that_no_selector_plans_and_leaves_out_what_has_ended(site: SlurmFolder):
-    gate(site, 45)
-    out, err = run(site, "queue")
+def test_queue_says_that_no_selector_plans_and_leaves_out_what_has_ended(two_wait: SlurmFolder):
+    gate(two_wait, 45)
+    out, err = says(two_wait, "queue")
     assert "waits for the selector, which is away" in out
     assert "no 4 free GPUs (when the selector last looked)" in out
     assert "Slurm starts parked jobs as if we were not installed" in err
-    placed = json.loads(run(site, "queue", "--json")[0])["placed"]
+    placed = json.loads(says(two_wait, "queue", "--json")[0])["placed"]
     assert [d["job_id"] for d in placed] == ["5"]  # Slurm does not list job 6 any more
 
 
-def test_queue_of_a_user_without_parked_jobs_says_whose(site: SlurmFolder):
-    gate(site, -60)
-    assert "No job of bob is parked." in run(site, "queue", "-u", "bob")[0]
+def test_queue_of_a_user_without_parked_jobs_says_whose(two_wait: SlurmFolder):
+    gate(two_wait, -60)
+    assert "No job of bob is parked." in says(two_wait, "queue", "-u", "bob")[0]
 
 
-def test_status_counts_what_slurm_shows(site: SlurmFolder):
+def test_status_counts_what_slurm_shows(two_wait: SlurmFolder):
     """'runs', 'parked 0' and '2 started' 57 s after the selector had died."""
-    gate(site, 45)
-    told = run(site, "status")[0]
+    gate(two_wait, 45)
+    told = says(two_wait, "status")[0]
     assert "no heartbeat for " in told
     assert "parked 2" in told
     assert "placed 1 started" in told
     assert "pool" not in told
-    site.change("8", resv_name="gpuaware_pool_1790000000", reason="Reservation")
-    assert "parked 2, 1 of them in the holding pool" in run(site, "status")[0]
-    answer = json.loads(run(site, "status", "--json")[0])
+    two_wait.change("8", resv_name="gpuaware_pool_1790000000", reason="Reservation")
+    assert "parked 2, 1 of them in the holding pool" in says(two_wait, "status")[0]
+    answer = json.loads(says(two_wait, "status", "--json")[0])
     assert (answer["parked"], answer["in_holding_pool"]) == (2, 1)
 
 
-def test_a_placed_job_that_ended_meanwhile_is_not_called_started(site: SlurmFolder):
-    gate(site, 45)
-    told = run(site, "explain", "6")[0]
+def test_a_placed_job_that_ended_meanwhile_is_not_called_started(two_wait: SlurmFolder):
+    gate(two_wait, 45)
+    told = says(two_wait, "explain", "6")[0]
     assert told.startswith("Job 6: ended Slurm no longer lists this job: it has ended.")
-    with open_store(site.store) as store:
+    with open_store(two_wait.store) as store:
         Ledger(store).add_event("11", "parked", {"user": "alice"}, 900.0)
-    assert "it was cancelled, or it has run, while" in run(site, "explain", "11")[0]
-    site.change("5", state="COMPLETED")
-    told = run(site, "explain", "5")[0]
+    assert "it was cancelled, or it has run, while" in says(two_wait, "explain", "11")[0]
+    two_wait.change("5", state="COMPLETED")
+    told = says(two_wait, "explain", "5")[0]
     assert (
         "Its state in Slurm is COMPLETED: it has ended. The selector has not recorded that" in told
     )
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_job_that_passed_the_open_gate_was_ours(site: SlurmFolder, known: bool):
+def test_a_job_that_passed_the_open_gate_was_ours(two_wait: SlurmFolder, known: bool):
     """It was called 'not ours', as one without GPUs or with place=off."""
-    gate(site, None)
+    gate(two_wait, None)
     job_id = "7" if known else "9"
-    site.write([parked(job_id, **RUNNING)], ["n1"])
-    told = run(site, "explain", job_id)[0]
+    two_wait.write([parked(job_id, **RUNNING)], ["n1"])
+    told = says(two_wait, "explain", job_id)[0]
     assert f"Job {job_id}: left to Slurm" in told
     assert "placed it (state RUNNING): " in told
     assert "the selector was away, so the gate opened by itself" in told
 
 
-def test_a_job_whose_gpu_type_is_gone_is_told_to_come_again(site: SlurmFolder):
-    gate(site, -60)
+def test_a_job_whose_gpu_type_is_gone_is_told_to_come_again(two_wait: SlurmFolder):
+    gate(two_wait, -60)
     typed = {"licenses": "", "admin_comment": "", "tres_per_node": "gres/gpu:v100:2"}
-    site.write([parked("9", **typed, reason="BadConstraints")], ["n1"])
-    told = run(site, "explain", "9")[0]
+    two_wait.write([parked("9", **typed, reason="BadConstraints")], ["n1"])
+    told = says(two_wait, "explain", "9")[0]
     assert "Job 9: left to Slurm" in told
     assert "(state PENDING, reason BadConstraints): it asks for GPU type v100" in told
     assert "can no longer start: cancel it and submit it again" in told
 
 
-def test_a_parked_job_whose_gpu_type_is_gone_is_told_so_though_it_is_held(site: SlurmFolder):
-    gate(site, -60)
+def test_a_parked_job_whose_gpu_type_is_gone_is_told_so_though_it_is_held(two_wait: SlurmFolder):
+    gate(two_wait, -60)
     record = "gpuaware/1;tn=gres/gpu:v100:2;mc=1;lf=a%20GPU%20type"
     typed = {"admin_comment": record, "tres_per_node": "gres/gpu:v100:2"}
-    site.write([parked("9", **typed, reason="JobHeldUser", priority=0)], ["n1"])
-    told = run(site, "explain", "9")[0]
+    two_wait.write([parked("9", **typed, reason="JobHeldUser", priority=0)], ["n1"])
+    told = says(two_wait, "explain", "9")[0]
     assert "Why it waits: its owner holds it" in told
     assert "so the job can no longer start: cancel it and submit it again." in told
     assert "Slurm chooses its GPUs when its turn comes" not in told
@@ -180,55 +179,55 @@ def test_a_parked_job_whose_gpu_type_is_gone_is_told_so_though_it_is_held(site: 
     ],
 )
 def test_a_job_of_slurms_says_its_own_reason(
-    site: SlurmFolder, fields: dict[str, object], why: str
+    two_wait: SlurmFolder, fields: dict[str, object], why: str
 ) -> None:
     """It listed what does not hold, and called a typed job that had just started 'not recorded'."""
-    gate(site, 0)
+    gate(two_wait, 0)
     plain = {"licenses": "", "admin_comment": "", "start_time": int(time.time()) - 1}
-    site.write([parked("9", **(plain | fields))], ["n1"])
-    with open_store(site.store) as store:
+    two_wait.write([parked("9", **(plain | fields))], ["n1"])
+    with open_store(two_wait.store) as store:
         publish(store)
-    site.store.unlink()  # as for an ordinary user
-    told = run(site, "explain", "9")[0]
+    two_wait.store.unlink()  # as for an ordinary user
+    told = says(two_wait, "explain", "9")[0]
     assert told.startswith("Job 9: left to Slurm "), told
     assert why in told
 
 
 @pytest.mark.parametrize("phase", ["", ";sel=left:0:950"])
-def test_a_job_left_to_slurm_says_what_sbatch_said(site: SlurmFolder, phase: str) -> None:
+def test_a_job_left_to_slurm_says_what_sbatch_said(two_wait: SlurmFolder, phase: str) -> None:
     """Also while it waits for its turn at the gate."""
-    gate(site, 0)
+    gate(two_wait, 0)
     record = f"gpuaware/1;tn=gres/gpu:1;lf=--contiguous{phase}"
     fields = {} if not phase else {"licenses": "", "reason": "Resources"}
     off = {"licenses": "", "admin_comment": "", "comment": "place=off", "reason": "Priority"}
     jobs = [parked("9", admin_comment=record, **fields), parked("10", **off)]
-    site.write(jobs, ["n1"])
-    with open_store(site.store) as store:
+    two_wait.write(jobs, ["n1"])
+    with open_store(two_wait.store) as store:
         waits = {"waiting": [{"job_id": "9", "reason": "behind job 8"}]}
         Ledger(store).add_round(RoundRecord(950.0, 1.0, 0, 0, 1, "submit", {} if phase else waits))
-    assert "--contiguous" in run(site, "explain", "9")[0]
-    rows = json.loads(run(site, "queue", "--json")[0])["left"]
+    assert "--contiguous" in says(two_wait, "explain", "9")[0]
+    rows = json.loads(says(two_wait, "queue", "--json")[0])["left"]
     found = {row["job_id"]: (row["reason"], row["left"]) for row in rows}
     assert found.pop("10") == ("Priority", "its comment says place=off")
     assert found == ({"9": ("Resources", "--contiguous")} if phase else {})
-    told = run(site, "queue")[0]
+    told = says(two_wait, "queue")[0]
     assert "Left to Slurm (" in told
     assert ("behind job 8; Slurm chooses its GPUs: --contiguous" in told) == (not phase)
 
 
-def test_the_queue_says_its_order_and_words_for_what_holds_a_job(site: SlurmFolder) -> None:
-    gate(site, 0)
+def test_the_queue_says_its_order_and_words_for_what_holds_a_job(two_wait: SlurmFolder) -> None:
+    gate(two_wait, 0)
     ids = {"10": 5, "9": 5, "8": 9}
-    with open_store(site.store) as store:
+    with open_store(two_wait.store) as store:
         why = "held by QOSGrpGRES; tried again in 44 s"
         detail = {"waiting": [{"job_id": "10", "reason": why}]}
         Ledger(store).add_round(RoundRecord(960.0, 1.0, 0, 0, 1, "submit", detail))
     jobs = [parked(i, priority=p, reason="JobHeldUser") for i, p in ids.items()]
-    site.write([*jobs, parked("11", reason="AssocGrpGRES", priority=1)], ["n1"])
-    assert [p["job_id"] for p in json.loads(run(site, "queue", "--json")[0])["parked"]] == [
+    two_wait.write([*jobs, parked("11", reason="AssocGrpGRES", priority=1)], ["n1"])
+    assert [p["job_id"] for p in json.loads(says(two_wait, "queue", "--json")[0])["parked"]] == [
         *("8", "9", "10", "11")
     ]
-    told = run(site, "queue")[0]
+    told = says(two_wait, "queue")[0]
     assert "Parked (4), highest priority first, of equal ones the oldest" in told
     assert "its owner holds it; to let it go: scontrol release (JobHeldUser)" in told
     assert "a limit of its account is reached (AssocGrpGRES)" in told
@@ -236,42 +235,42 @@ def test_the_queue_says_its_order_and_words_for_what_holds_a_job(site: SlurmFold
 
 
 def test_a_task_of_an_array_that_is_one_record_is_explained_by_its_own_id(
-    site: SlurmFolder,
+    two_wait: SlurmFolder,
 ) -> None:
-    gate(site, 0)
-    site.write([parked("98", array_job_id=98, array_task_str="0-332")], ["n1"])
-    assert run(site, "explain", "98_300")[0].startswith("Job 98_300: waiting")
+    gate(two_wait, 0)
+    two_wait.write([parked("98", array_job_id=98, array_task_str="0-332")], ["n1"])
+    assert says(two_wait, "explain", "98_300")[0].startswith("Job 98_300: waiting")
 
 
-def test_what_the_selector_finds_when_it_is_back_is_explained(site: SlurmFolder):
-    gate(site, -60)
-    with open_store(site.store) as store:
+def test_what_the_selector_finds_when_it_is_back_is_explained(two_wait: SlurmFolder):
+    gate(two_wait, -60)
+    with open_store(two_wait.store) as store:
         detail = {"start_s": 1_795_000_000.0, "gpus": {"n1": [0]}, "without_us": True}
         Ledger(store).add_event("7", "started", detail, 1_795_000_000.0)
-    site.write([parked("7", **RUNNING)], ["n1"])
-    told = run(site, "explain", "7")[0]
+    two_wait.write([parked("7", **RUNNING)], ["n1"])
+    told = says(two_wait, "explain", "7")[0]
     assert "the gate had opened by itself, because the selector was away" in told
     assert "2026-11-18 11:06:40 started on n1: 0, placed by Slurm alone" in told
     assert "reason=" not in told
 
 
-def test_a_job_that_came_back_shows_no_choice_as_current(site: SlurmFolder):
-    gate(site, -60)
-    with open_store(site.store) as store:
+def test_a_job_that_came_back_shows_no_choice_as_current(two_wait: SlurmFolder):
+    gate(two_wait, -60)
+    with open_store(two_wait.store) as store:
         Ledger(store).add_decision(decision("7", state="waiting"))
-    told = run(site, "explain", "7")[0]
+    told = says(two_wait, "explain", "7")[0]
     assert "asked 4 GPUs on one node" in told
     assert "chosen" not in told
     assert "Earlier placements time place slowdown became" in told
     assert "1.590 waiting" in told
 
 
-def test_tasks_as_queue_shows_them(site: SlurmFolder):
-    gate(site, -60)
+def test_tasks_as_queue_shows_them(two_wait: SlurmFolder):
+    gate(two_wait, -60)
     fields = {"array_job_id": 44, "array_task_str": "3-9"}
-    site.write([parked("44", **fields)], ["n1"])
-    assert "44_[3-9]" in run(site, "queue")[0]
-    out, err = run(site, "explain", "44_[3-9]")
+    two_wait.write([parked("44", **fields)], ["n1"])
+    assert "44_[3-9]" in says(two_wait, "queue")[0]
+    out, err = says(two_wait, "explain", "44_[3-9]")
     assert "Job 44_3: waiting" in out
     assert err == "This is task 44_3, the first of 44_[3-9]."
 
@@ -285,21 +284,21 @@ def test_an_open_gate_has_no_time():
 
 @pytest.mark.parametrize(("user_id", "hidden"), [(1000, True), (0, False)])
 def test_a_reservation_that_is_hidden_is_no_open_gate(
-    site: SlurmFolder, monkeypatch: pytest.MonkeyPatch, user_id: int, hidden: bool
+    two_wait: SlurmFolder, monkeypatch: pytest.MonkeyPatch, user_id: int, hidden: bool
 ):
     """PrivateData=reservations: users see none, and the selector lives all the same."""
-    gate(site, None)
-    site.set(settings={**site.get("settings"), "PrivateData": "reservations,usage"})
-    site.serve(monkeypatch)
+    gate(two_wait, None)
+    two_wait.set(settings={**two_wait.get("settings"), "PrivateData": "reservations,usage"})
+    two_wait.serve(monkeypatch)
     monkeypatch.setattr("os.geteuid", lambda: user_id)
-    config = load_config(str(site.config))
+    config = load_config(str(two_wait.config))
     found = gate_state(config)
     assert (found is None) == hidden
     assert (selector_silence(found, config) is None) == hidden
 
 
 def test_a_host_on_which_no_client_can_be_opened_knows_no_gate(
-    site: SlurmFolder, monkeypatch: pytest.MonkeyPatch
+    two_wait: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ):
     """As where Slurm's library is missing: `status` shows what the ledger says."""
 
@@ -307,11 +306,11 @@ def test_a_host_on_which_no_client_can_be_opened_knows_no_gate(
         raise SourceError("the client of Slurm's library is not built")
 
     monkeypatch.setattr("slurm_gpu_aware.slurm.client.SlurmClient", missing)
-    config = load_config(str(site.config))
+    config = load_config(str(two_wait.config))
     assert gate_state(config) is None
     with pytest.raises(SourceError, match="not built"):
         live_jobs(config)
-    done = CliRunner().invoke(cli, ["--config", str(site.config), "status"])
+    done = gpu_aware("status", config=two_wait.config)
     assert done.exit_code == 0
     assert "gate unknown: Slurm does not answer" in " ".join(done.stdout.split())
     assert "Slurm does not answer: the client of Slurm's library is not built." in done.stderr

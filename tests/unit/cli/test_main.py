@@ -19,7 +19,7 @@ COMMANDS = [
 ]
 
 
-def run(*args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def program(*args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "slurm_gpu_aware.cli.main", *args],
         capture_output=True,
@@ -31,21 +31,21 @@ def run(*args: str, env: dict[str, str] | None = None) -> subprocess.CompletedPr
 
 
 def test_help_lists_every_command():
-    done = run("--help")
+    done = program("--help")
     assert done.returncode == 0
     assert [c for c in COMMANDS if f"\n  {c} " not in done.stdout] == []
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_has_help_with_an_example(command: str):
-    done = run(command, "--help")
+    done = program(command, "--help")
     assert done.returncode == 0, done.stderr
     assert f"gpu-aware {command}" in done.stdout
     assert "Example" in done.stdout
 
 
 def test_unknown_command_is_wrong_usage():
-    done = run("selectde")
+    done = program("selectde")
     assert done.returncode == 2
     assert "No such command" in done.stderr
     assert done.stdout == ""
@@ -54,7 +54,7 @@ def test_unknown_command_is_wrong_usage():
 def test_bad_config_is_one_line_and_exit_1(tmp_path):
     bad = tmp_path / "config.toml"
     bad.write_text("[gate]\nlease = 3\n")
-    done = run("--config", str(bad), "status")
+    done = program("--config", str(bad), "status")
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
@@ -62,7 +62,7 @@ def test_bad_config_is_one_line_and_exit_1(tmp_path):
 
 
 def test_version():
-    done = run("--version")
+    done = program("--version")
     assert done.returncode == 0
     assert done.stdout.startswith("gpu-aware, version ")
 

@@ -5,42 +5,22 @@ import shutil
 import sqlite3
 from pathlib import Path
 
-import click.testing
 import pytest
-from store_samples import fit_models, ingest, report
+from commands import gpu_aware
+from store_samples import fit_models, ingest_sweep, watts
 
-from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.model.performance_sample import NamedSample, PerformanceSample
-from slurm_gpu_aware.model.profile import RunConditions
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.measurements import Run, add_runs
 from slurm_gpu_aware.store.models import put_samples
 
 CLOCKS = (900, 1000, 1100, 1200, 1312, 1400, 1530)
 
 
-def watts(clock: float) -> float:
-    volts = max(1.0, 0.3 + 0.7 * clock / 1000)
-    return 60.0 * volts + 0.12 * volts**2 * clock
-
-
-def swept(slot: int) -> list[Run]:
-    """Class A: compute bound, 10 ms at 1530 MHz."""
-    return [
-        Run("n1", slot, "A", 5.0, 10.0 * 1530 / f, RunConditions(clock_mhz=f, power_w=watts(f)))
-        for f in CLOCKS
-    ]
-
-
 def write_site(folder: Path) -> Path:
     """A configuration whose store has a sweep of clocks of class A, and one application."""
     sample = PerformanceSample(2, 1, 8.0, 1530.0, 0.3, 400.0)
-    first = report("n1")
-    for gpu in first["gpus"]:
-        gpu["clocks_mhz"] = sorted(CLOCKS, reverse=True)
     with open_store(folder / "store.db") as store:
-        ingest(store, first)
-        add_runs(store, swept(0) + swept(1), source="probe")
+        ingest_sweep(store, CLOCKS, slots=(0, 1))
         put_samples(store, [NamedSample("bert", "v100", 5.0, sample, "A")], source="import")
     return write_config(folder)
 
@@ -52,12 +32,8 @@ def write_config(folder: Path) -> Path:
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Path:
+def site_config(tmp_path: Path) -> Path:
     return write_site(tmp_path)
-
-
-def models(config: Path, *args: str) -> click.testing.Result:
-    return click.testing.CliRunner().invoke(cli, ["--config", str(config), "models", *args])
 
 
 @pytest.fixture(scope="module")
@@ -69,19 +45,19 @@ def fitted_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def fitted(tmp_path: Path, fitted_store: Path) -> Path:
+def fitted_config(tmp_path: Path, fitted_store: Path) -> Path:
     shutil.copy(fitted_store, tmp_path / "store.db")
     return write_config(tmp_path)
 
 
 def shown(config: Path, *args: str) -> list[dict]:
-    done = models(config, "show", "--json", *args)
+    done = gpu_aware("models", "show", "--json", *args, config=config)
     assert done.exit_code == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def test_the_least_energy_is_that_of_the_measured_curve(fitted: Path):
-    (found,) = shown(fitted, "A")
+def test_the_least_energy_is_that_of_the_measured_curve(fitted_config: Path):
+    (found,) = shown(fitted_config, "A")
     energies = {f: watts(f) / f for f in CLOCKS}
     best = min(energies, key=energies.__getitem__)
     assert found["most_efficient"]["clock_mhz"] == best
@@ -93,46 +69,52 @@ def test_the_least_energy_is_that_of_the_measured_curve(fitted: Path):
     assert found["frontier"][0]["clock_mhz"] == 1530
 
 
-def test_the_best_clock_within_a_slowdown(fitted: Path):
+def test_the_best_clock_within_a_slowdown(fitted_config: Path):
     for percent in (0, 5, 10, 40):
-        (found,) = shown(fitted, "A", "--slowdown", str(percent))
+        (found,) = shown(fitted_config, "A", "--slowdown", str(percent))
         assert found["within_slowdown"]["slowdown"] <= percent / 100 + 1e-9
         assert found["within_slowdown"]["energy_saved"] >= 0
 
 
-def test_an_application_at_one_clock_has_the_clocks_of_its_class(fitted: Path):
-    (found,) = shown(fitted, "bert")
+def test_an_application_at_one_clock_has_the_clocks_of_its_class(fitted_config: Path):
+    (found,) = shown(fitted_config, "bert")
     assert found["gpus"] == 2
     assert found["quality"]["time_error"] is None
     assert found["most_efficient"]["clock_mhz"] < 1530
     assert found["default"]["power_w"] == pytest.approx(400.0, rel=0.02)
 
 
-def test_the_tables(fitted: Path):
-    text = models(fitted, "show").stdout
+def test_the_tables(fitted_config: Path):
+    text = gpu_aware("models", "show", config=fitted_config).stdout
     assert "class A" in text
     assert "application bert" in text
     assert "within 10%" in text
-    text = models(fitted, "show", "A").stdout
+    text = gpu_aware("models", "show", "A", config=fitted_config).stdout
     assert "least energy" in text
     assert "1530 MHz" in text
     assert "900 to 1530 MHz" in text
     assert "not measured" not in text
     assert (
-        "3: not measured; changes in % count" in models(fitted, "show", "A", "--gpus", "3").stdout
+        "3: not measured; changes in % count"
+        in gpu_aware("models", "show", "A", "--gpus", "3", config=fitted_config).stdout
     )
 
 
-def test_the_picture(fitted: Path, tmp_path: Path):
+def test_the_picture(fitted_config: Path, tmp_path: Path):
     pytest.importorskip("matplotlib")
-    done = models(fitted, "plot", "A", str(tmp_path / "a.png"))
+    done = gpu_aware("models", "plot", "A", str(tmp_path / "a.png"), config=fitted_config)
     assert done.exit_code == 0, done.stderr
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    assert models(fitted, "plot", "A", str(tmp_path / "no" / "a.png")).exit_code == 1
+    assert (
+        gpu_aware(
+            "models", "plot", "A", str(tmp_path / "no" / "a.png"), config=fitted_config
+        ).exit_code
+        == 1
+    )
 
 
-def test_without_models_and_with_a_wrong_name(fitted: Path):
-    done = models(fitted, "show", "gpt2")
+def test_without_models_and_with_a_wrong_name(fitted_config: Path):
+    done = gpu_aware("models", "show", "gpt2", config=fitted_config)
     assert done.exit_code == 1
     assert "no model of 'gpt2'; known: A, bert" in done.stderr
 
@@ -142,10 +124,10 @@ def test_nothing_to_fit(tmp_path: Path):
     file.write_text(f'[store]\npath = "{tmp_path}/store.db"\n')
     with open_store(tmp_path / "store.db"):
         pass
-    done = models(file, "fit")
+    done = gpu_aware("models", "fit", config=file)
     assert done.exit_code == 1
     assert "nothing to fit" in done.stderr
-    assert "'gpu-aware models fit' makes them" in models(file, "show").stderr
+    assert "'gpu-aware models fit' makes them" in gpu_aware("models", "show", config=file).stderr
 
 
 HOSTILE = [
@@ -157,16 +139,18 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize(("statement", "value"), HOSTILE)
-def test_hostile_models_stop_nothing(fitted: Path, tmp_path: Path, statement: str, value: str):
+def test_hostile_models_stop_nothing(
+    fitted_config: Path, tmp_path: Path, statement: str, value: str
+):
     with sqlite3.connect(tmp_path / "store.db") as connection:
         connection.execute(statement, (value,))
     for args in (["show"], ["show", "A"], ["plot", "A", str(tmp_path / "a.png")], ["fit"]):
-        done = models(fitted, *args)
+        done = gpu_aware("models", *args, config=fitted_config)
         assert done.exception is None or isinstance(done.exception, SystemExit)
         assert "\x1b" not in done.output
 
 
-def test_a_model_of_the_largest_numbers_stops_nothing(fitted: Path, tmp_path: Path):
+def test_a_model_of_the_largest_numbers_stops_nothing(fitted_config: Path, tmp_path: Path):
     with sqlite3.connect(tmp_path / "store.db") as connection:
         rows = connection.execute("SELECT kind, content FROM models").fetchall()
         for kind, content in rows:
@@ -178,34 +162,34 @@ def test_a_model_of_the_largest_numbers_stops_nothing(fitted: Path, tmp_path: Pa
             connection.execute(
                 "UPDATE models SET content = ? WHERE kind = ?", (json.dumps(values), kind)
             )
-    assert len(shown(fitted)) == 2
-    assert models(fitted, "show").exit_code == 0
+    assert len(shown(fitted_config)) == 2
+    assert gpu_aware("models", "show", config=fitted_config).exit_code == 0
 
 
-def test_hostile_samples_stop_nothing(config: Path, tmp_path: Path):
+def test_hostile_samples_stop_nothing(site_config: Path, tmp_path: Path):
     with sqlite3.connect(tmp_path / "store.db") as connection:
         connection.execute("UPDATE model_samples SET time_s = 1e300, batch_size = -1, gpus = 0")
         connection.execute("UPDATE timings SET power_w = -1 WHERE clock_mhz = 900")
-    done = models(config, "fit")
+    done = gpu_aware("models", "fit", config=site_config)
     assert done.exit_code == 0, done.stderr
     assert "no model of application bert on v100: no usable sample" in done.stderr
 
 
-def test_place_says_what_a_step_of_size_and_clock_would_bring(fitted: Path) -> None:
-    arguments = ["--config", str(fitted), "place", "--gpus", "1", "--class", "A"]
-    done = click.testing.CliRunner().invoke(cli, arguments)
+def test_place_says_what_a_step_of_size_and_clock_would_bring(fitted_config: Path) -> None:
+    arguments = ["--config", str(fitted_config), "place", "--gpus", "1", "--class", "A"]
+    done = gpu_aware(*arguments)
     assert done.exit_code == 0, done.stderr
     text = " ".join(done.stdout.split())
     assert "A on v100: " in text
     assert ": 1 GPU at " in text
     assert " MHz would end it " in text
     assert " more energy." in text
-    done = click.testing.CliRunner().invoke(cli, [*arguments, "--json"])
+    done = gpu_aware(*arguments, "--json")
     size = json.loads(done.stdout)["size"]
     assert size["gpus"] == 1
     assert size["clock_mhz"] in CLOCKS
     assert size["power_w"] == pytest.approx(watts(size["clock_mhz"]), rel=0.1)
-    done = click.testing.CliRunner().invoke(cli, [*arguments, "--application", "none"])
+    done = gpu_aware(*arguments, "--application", "none")
     assert "no performance model none for v100 is in the store; that of A counts." in (
         " ".join(done.stderr.split())
     )

@@ -5,11 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from commands import gpu_aware
 from store_samples import ingest, report
 
 from gpu_aware_profile.store_writer import recompute_scores
-from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.measurements import Run, put_timings
 
@@ -32,12 +31,8 @@ def config(tmp_path: Path) -> Path:
     return file
 
 
-def place(config: Path, *args: str) -> Result:
-    return CliRunner().invoke(cli, ["--config", str(config), "place", *args])
-
-
 def answers(config: Path, *args: str) -> list[dict]:
-    done = place(config, *args, "--json")
+    done = gpu_aware("place", *args, "--json", config=config)
     assert done.exit_code == 0, done.stderr
     return json.loads(done.stdout)["answers"]
 
@@ -73,13 +68,13 @@ def test_bandwidths_of_a_known_machine(config: Path):
 
 
 def test_the_table_fits_and_says_why(config: Path):
-    done = place(config, "-g", "2", "--compare", "packed", *DGX)
+    done = gpu_aware("place", "-g", "2", "--compare", "packed", *DGX, config=config)
     assert max(len(x) for x in done.stdout.splitlines()) <= 100
     assert "packed: tightest level, then fewest GPUs left on the node\n" in done.stdout
 
 
 def test_nothing_fits_is_exit_1(config: Path):
-    done = place(config, "-g", "99")
+    done = gpu_aware("place", "-g", "99", config=config)
     assert done.exit_code == 1
     assert done.stderr == "Nothing fits: 99 GPUs on 2 nodes with 8 GPUs, 8 of them free.\n"
     assert "eft: needs 99 GPUs; the nodes it may use have 8 GPUs" in flat(done.stdout)
@@ -95,7 +90,7 @@ def flat(text: str) -> str:
 
 def test_a_postponed_job_is_not_called_impossible(config: Path):
     asked = [*APART, "--policy", "topo-aware-p", "--compare", "packed"]
-    done = place(config, *asked)
+    done = gpu_aware("place", *asked, config=config)
     assert done.exit_code == 1
     assert "Nothing fits" not in done.stderr
     assert "nothing fits" not in done.stdout
@@ -103,7 +98,9 @@ def test_a_postponed_job_is_not_called_impossible(config: Path):
     told = "topo-aware-p: the policy waits for better GPUs than the free ones"
     assert f"{told} (utility 0.00, it asks for 0.50 now)" in flat(done.stdout)
     assert "n1: 2,3; n2: 2,3" in done.stdout
-    waits, packed = json.loads(place(config, *asked, "--json").stdout)["answers"]
+    waits, packed = json.loads(gpu_aware("place", *asked, "--json", config=config).stdout)[
+        "answers"
+    ]
     assert (waits["place"], waits["postponed"]) == (None, True)
     assert waits["reason"].startswith("the policy waits for better GPUs")
     assert packed["place"] == {"n1": [2, 3], "n2": [2, 3]}
@@ -115,7 +112,7 @@ WAITS = ["-g", "1", "-c", "A", "--run-time", "8h"]
 
 def test_a_wait_for_better_gpus_says_what_was_weighed(config: Path):
     asked = [*WAITS, "--busy", "n2:3@40m"]
-    done = place(config, *asked, "--compare", "pal")
+    done = gpu_aware("place", *asked, "--compare", "pal", config=config)
     assert done.exit_code == 1
     told = r"eft: expected at 20\d\d-\d\d-\d\d \d\d:\d\d on n2 GPU 3 \((0\.\d\d)\); it ends"
     told += r" (\d+) min (?:\d+ s )?sooner than now on n\d GPU \d \((\d\.\d\d)\)"
@@ -124,7 +121,9 @@ def test_a_wait_for_better_gpus_says_what_was_weighed(config: Path):
     there, sooner_min, here = float(found[1]), int(found[2]), float(found[3])
     assert sooner_min == pytest.approx(8 * 60 * (here - there) - 40, abs=5)
     assert done.stderr == "Postponed: 1 GPU on 2 nodes with 8 GPUs, 7 of them free.\n"
-    (eft, pal) = json.loads(place(config, *asked, "--compare", "pal", "--json").stdout)["answers"]
+    (eft, pal) = json.loads(
+        gpu_aware("place", *asked, "--compare", "pal", "--json", config=config).stdout
+    )["answers"]
     assert (eft["place"], eft["postponed"]) == (None, True)
     assert pal["place"] is not None
 
@@ -145,18 +144,20 @@ def test_no_wait_without_an_end_and_a_run_time(config: Path, asked: list[str]):
 def test_without_a_place_the_reason_is_told(config: Path):
     busy = ["--busy", "n1:0,1", "--busy", "n2:2,3"]
     asked = ["-g", "4", *MINSKY, *busy, "--policy", "pal"]
-    done = place(config, *asked)
+    done = gpu_aware("place", *asked, config=config)
     assert done.exit_code == 1
     reason = "no 2 nodes have the same 2 GPU indices free, as Slurm needs"
     assert done.stderr == "Nothing fits: 4 GPUs on 2 nodes with 8 GPUs, 4 of them free.\n"
     assert f"pal: {reason}" in flat(done.stdout)
-    (found,) = json.loads(place(config, *asked, "--json").stdout)["answers"]
+    (found,) = json.loads(gpu_aware("place", *asked, "--json", config=config).stdout)["answers"]
     assert (found["place"], found["postponed"]) == (None, False)
     assert found["reason"].startswith(reason)
 
 
 def test_another_policys_refusal_is_told_beside_a_place(config: Path):
-    done = place(config, *APART, "--policy", "packed", "--compare", "topo-aware-p")
+    done = gpu_aware(
+        "place", *APART, "--policy", "packed", "--compare", "topo-aware-p", config=config
+    )
     assert done.exit_code == 0
     assert "postponed" in done.stdout
     assert done.stderr == ""
@@ -178,26 +179,38 @@ def test_another_policys_refusal_is_told_beside_a_place(config: Path):
     ],
 )
 def test_wrong_requests_name_what_is_valid(config: Path, args: list[str], text: str):
-    done = place(config, "-g", "2", *args)
+    done = gpu_aware("place", "-g", "2", *args, config=config)
     assert done.exit_code == 1
     assert done.stdout == ""
     assert text in done.stderr
 
 
 def test_without_gpus_it_is_wrong_usage(config: Path):
-    assert place(config).exit_code == 2
+    assert gpu_aware("place", config=config).exit_code == 2
 
 
 @pytest.mark.parametrize("name", ["place.png", "place.svg"])
 def test_the_picture_is_written(config: Path, tmp_path: Path, name: str):
-    done = place(config, "-g", "2", "--plot", str(tmp_path / name), "--compare", "random", *DGX)
+    done = gpu_aware(
+        "place",
+        "-g",
+        "2",
+        "--plot",
+        str(tmp_path / name),
+        "--compare",
+        "random",
+        *DGX,
+        config=config,
+    )
     assert done.exit_code == 0, done.stderr
     head = (tmp_path / name).read_bytes()[:200]
     assert head.startswith(b"\x89PNG") or b"<?xml" in head
 
 
 def test_a_picture_that_cannot_be_written(config: Path, tmp_path: Path):
-    done = place(config, "-g", "2", "--plot", str(tmp_path / "no" / "x.png"), *DGX)
+    done = gpu_aware(
+        "place", "-g", "2", "--plot", str(tmp_path / "no" / "x.png"), *DGX, config=config
+    )
     assert done.exit_code == 1
     assert "cannot be written" in done.stderr
 
@@ -208,7 +221,7 @@ def test_gpus_that_no_probe_has_seen_are_left_out_and_told(config: Path):
     with open_store(config.parent / "store.db") as store:
         put_timings(store, rows)
         recompute_scores(store)
-    done = place(config, "-g", "1", "--class", "A", "--json")
+    done = gpu_aware("place", "-g", "1", "--class", "A", "--json", config=config)
     answer = json.loads(done.stdout)
     assert answer["answers"][0]["place"] == {"n2": [3]}
     assert answer["cluster"]["gpus"] == 8

@@ -9,37 +9,32 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from commands import gpu_aware
 from matplotlib.figure import Figure
 
-from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.simulator.files import load_results
 from slurm_gpu_aware.simulator.history import BASELINE, RECORDED
 from slurm_gpu_aware.simulator.pictures import _HATCHES, PICTURES, line_look
 from slurm_gpu_aware.simulator.report import page_text, plain_summary
 
 
-def run(*args):
-    return CliRunner().invoke(cli, list(args))
-
-
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def saved_results(tmp_path_factory):
     made = tmp_path_factory.mktemp("results") / "out"
     args = "simulate --synthetic 30 --nodes 2 --gpus-per-node 4 -p packed -p pal --processes 1"
-    done = run(*args.split(), "--out", str(made))
+    done = gpu_aware(*args.split(), "--out", str(made))
     assert done.exit_code == 0, done.stderr
     head = json.loads((made / "summary.json").read_text())
     (made / "summary.json").write_text(json.dumps({**head, "trace": "<script>alert(1)</script>"}))
     return made
 
 
-def test_the_page_holds_everything_and_escapes_names(folder):
-    done = run("report", str(folder), "--json")
+def test_the_page_holds_everything_and_escapes_names(saved_results):
+    done = gpu_aware("report", str(saved_results), "--json")
     assert done.exit_code == 0, done.stderr
     files = json.loads(done.stdout)["files"]
     assert len(files) == 7
-    page = (folder / "report.html").read_text()
+    page = (saved_results / "report.html").read_text()
     assert page.count("data:image/png;base64,") == 6
     assert re.findall(r'(?:src|href)="(?!data:)', page) == []
     assert "packed" in page
@@ -53,22 +48,22 @@ def test_the_page_holds_everything_and_escapes_names(folder):
 def test_no_folder_of_results_is_one_sentence(tmp_path, content):
     if content is not None:
         (tmp_path / "summary.json").write_text(content)
-    done = run("report", str(tmp_path))
+    done = gpu_aware("report", str(tmp_path))
     assert done.exit_code == 1
     assert str(tmp_path) in done.stderr
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(("field", "of"), [("error", "gain"), ("low", "gain"), ("avg_jct_s", "")])
-def test_a_folder_of_an_older_version_asks_for_a_new_simulation(folder, tmp_path, field, of):
-    made = shutil.copytree(folder, tmp_path / "older")
+def test_a_folder_of_an_older_version_asks_for_a_new_simulation(saved_results, tmp_path, field, of):
+    made = shutil.copytree(saved_results, tmp_path / "older")
     summary = json.loads((made / "summary.json").read_text())
     gain = {"low": 0.1, "mean": 0.2, "high": 0.3, "error": 0.01}
     summary["runs"][1] |= {"gain": gain}
     summary["seeds"] = 8
     del (gain if of else summary["runs"][1])[field]
     (made / "summary.json").write_text(json.dumps(summary))
-    done = run("report", str(made))
+    done = gpu_aware("report", str(made))
     assert done.exit_code == 1
     assert f"{made}: '{field}' is missing: an older version wrote the folder" in done.stderr
     assert "simulate again: gpu-aware simulate" in done.stderr
@@ -122,7 +117,9 @@ def test_the_page_compares_one_set_of_jobs_and_says_which(tmp_path):
     (tmp_path / "history").write_text("\n".join(rows))
     args = ["simulate", "--what-if", "--sacct", str(tmp_path / "history"), "-p", "pal"]
     made = tmp_path / "out"
-    assert run(*args, "--nodes", "4", "--gpus-per-node", "4", "--out", str(made)).exit_code == 0
+    assert (
+        gpu_aware(*args, "--nodes", "4", "--gpus-per-node", "4", "--out", str(made)).exit_code == 0
+    )
     summary, runs = load_results(made)
     assert [one.label for one in runs] == [RECORDED, BASELINE, "pal"]
     assert [one.columns["gpus"].tolist() for one in runs] == [[4.0]] * 3
@@ -149,7 +146,8 @@ def test_what_a_preempted_job_waits_is_waiting_not_a_slow_run(tmp_path):
     args = ["simulate", str(tmp_path / "t.csv"), "--nodes", "1", "--gpus-per-node", "4"]
     args += ["-p", "packed", "--migration", "0", "--json"]
     fifo, las = (
-        json.loads(run(*args, "--order", order).stdout)["runs"][0] for order in ("fifo", "las")
+        json.loads(gpu_aware(*args, "--order", order).stdout)["runs"][0]
+        for order in ("fifo", "las")
     )
     assert las["preemptions"] == 1
     assert fifo["avg_run_s"] == las["avg_run_s"] == pytest.approx(5400)
@@ -175,12 +173,12 @@ def young(tmp_path_factory):
     (folder / "history").write_text("\n".join(YOUNG))
     args = ["simulate", "--what-if", "--sacct", str(folder / "history"), "--days", "90"]
     args += ["-p", "pal", "--processes", "1", "--out", str(folder)]
-    done = run(*args, "--nodes", "2", "--gpus-per-node", "4")
+    done = gpu_aware(*args, "--nodes", "2", "--gpus-per-node", "4")
     assert done.exit_code == 0, done.stderr
     return load_results(folder)
 
 
-def drawn(name, head, runs):
+def drawn_by(name, head, runs):
     ax = Figure().add_subplot()
     next(draw for own, _, _, draw in PICTURES if own == name)(ax, runs, head)
     return ax
@@ -188,7 +186,7 @@ def drawn(name, head, runs):
 
 @pytest.mark.parametrize("name", ["wait", "gpus-in-use"])
 def test_a_young_history_fills_its_pictures(young, name):
-    ax = drawn(name, *young)
+    ax = drawn_by(name, *young)
     assert ax.get_xlabel().endswith("the first one, min" if name == "wait" else "submission, min")
     assert 80 < ax.get_xlim()[1] < 90
     for line in ax.lines[:3]:
@@ -249,11 +247,11 @@ def test_one_seed_is_told_from_certainty():
 
 
 def test_the_picture_of_each_job_leaves_out_the_first_policy_and_the_record(young):
-    ax = drawn("jct-ratio", *young)
+    ax = drawn_by("jct-ratio", *young)
     labels = [line.get_label() for line in ax.lines if not line.get_label().startswith("_")]
     assert labels == ["pal"]
     assert ax.get_xscale() == "log"
-    assert drawn("jct-boxes", *young).get_yscale() == "log"
+    assert drawn_by("jct-boxes", *young).get_yscale() == "log"
 
 
 @pytest.mark.parametrize(
@@ -268,17 +266,17 @@ def test_completion_times_stand_at_the_axis_as_people_say_them(young, shortest_s
     head, runs = young
     times = np.geomspace(shortest_s, longest_s, len(runs[0].columns["jct_s"]))
     shown = [replace(run, columns={**run.columns, "jct_s": times}) for run in runs]
-    ax = drawn("jct-cdf", head, shown)
+    ax = drawn_by("jct-cdf", head, shown)
     assert [label.get_text() for label in ax.get_xticklabels()] == ticks
     assert ax.get_xlabel() == "completion time (log scale)"
-    assert {label.get_text() for label in drawn("jct-boxes", head, shown).get_yticklabels()}
+    assert {label.get_text() for label in drawn_by("jct-boxes", head, shown).get_yticklabels()}
 
 
 def test_an_axis_of_nearly_equal_times_has_ticks(young):
     head, runs = young
     times = np.linspace(3_600.0, 3_700.0, len(runs[0].columns["jct_s"]))
     shown = [replace(run, columns={**run.columns, "jct_s": times}) for run in runs]
-    labels = [label.get_text() for label in drawn("jct-cdf", head, shown).get_xticklabels()]
+    labels = [label.get_text() for label in drawn_by("jct-cdf", head, shown).get_xticklabels()]
     assert len(labels) == len(set(labels)) == 3
 
 
@@ -289,7 +287,7 @@ def test_an_axis_of_ratios_has_ticks_beside_1(young, most):
     ratios = np.geomspace(1 / most, most, len(base))
     first = replace(runs[0], label="packed", columns={**runs[0].columns, "jct_s": base + 1})
     columns = {**first.columns, "jct_s": (base + 1) * ratios}
-    ax = drawn("jct-ratio", head, [first, replace(first, label="pal", columns=columns)])
+    ax = drawn_by("jct-ratio", head, [first, replace(first, label="pal", columns=columns)])
     low, high = ax.get_xlim()
     assert sum(low <= tick <= high for tick in ax.get_xticks()) >= 3
 
@@ -318,15 +316,15 @@ def test_numbers_of_bars_are_not_struck_through(young, given):
     assert [text.get_text() for text in ax.texts[::3]] == [f"{value:.2f}" for value in given]
 
 
-def test_without_matplotlib_the_extra_is_named_as_the_readme_installs(folder, monkeypatch):
+def test_without_matplotlib_the_extra_is_named_as_the_readme_installs(saved_results, monkeypatch):
     """The hint named a package that no registry has."""
     for name in ("matplotlib", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, name, None)
     for args in (
-        ["report", str(folder)],
+        ["report", str(saved_results)],
         ["place", "-g2", "--machine", "dgx-1-v100", "--plot", "p"],
     ):
-        done = run(*args)
+        done = gpu_aware(*args)
         assert done.exit_code == 1
         assert f"{sys.prefix}/bin/pip install '.[plots]'" in done.stderr
     readme = (Path(__file__).parents[3] / "README.md").read_text()

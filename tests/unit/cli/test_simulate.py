@@ -4,9 +4,8 @@ import csv
 import json
 
 import pytest
-from click.testing import CliRunner
+from commands import gpu_aware
 
-from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.cli.simulate import simulate
 from slurm_gpu_aware.cli.simulation import gather
 from slurm_gpu_aware.config.load import load_config
@@ -27,7 +26,7 @@ def trace(tmp_path):
 
 
 def run(*args):
-    return CliRunner().invoke(cli, ["simulate", *args])
+    return gpu_aware("simulate", *args)
 
 
 def test_json_has_a_run_per_policy_in_order(trace):

@@ -7,51 +7,30 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
-from store_samples import ingest, report
+from commands import gpu_aware
+from store_samples import ingest_sweep
 
-from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.cli.simulated_power import simulated_power
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.profile import RunConditions
 from slurm_gpu_aware.selector.performance_models import read_models
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.measurements import Run, add_runs
 from slurm_gpu_aware.store.models import put_models
 
 CLOCKS = (900, 1000, 1100, 1200, 1312, 1400, 1530)
 
 
-def watts(clock):
-    volts = max(1.0, 0.3 + 0.7 * clock / 1000)
-    return 60.0 * volts + 0.08 * volts**2 * clock
-
-
-def run(config, *args):
-    return CliRunner().invoke(cli, ["--config", str(config), *args])
-
-
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
+def fitted_site(tmp_path_factory):
     """A store with a fitted model of class A on v100, and a trace of such jobs."""
     folder: Path = tmp_path_factory.mktemp("site")
-    first = report("n1")
-    for gpu in first["gpus"]:
-        gpu["clocks_mhz"] = sorted(CLOCKS, reverse=True)
-        gpu["power_limit_w"] = 300.0
     with open_store(folder / "store.db") as store:
-        ingest(store, first)
-        runs = [
-            Run("n1", 0, "A", 5.0, 10.0 * 1530 / f, RunConditions(clock_mhz=f, power_w=watts(f)))
-            for f in CLOCKS
-        ]
-        add_runs(store, runs, source="probe")
+        ingest_sweep(store, CLOCKS, dynamic_w=0.08)
     config = folder / "config.toml"
     text = f'[store]\npath = "{folder}/store.db"\n[power]\nidle_watts = 30\n'
     config.write_text(text)
-    assert run(config, "models", "fit").exit_code == 0
+    assert gpu_aware("models", "fit", config=config).exit_code == 0
     rows = "".join(f"{i},{40 * i},1,600,A,1-4\n" for i in range(20))
     (folder / "trace.csv").write_text(f"job_id,submit_s,gpus,duration_s,class,sizes\n{rows}")
     return config
@@ -60,11 +39,11 @@ def site(tmp_path_factory):
 def simulated(site, *args):
     trace = str(site.parent / "trace.csv")
     nodes = ("--nodes", "2", "--gpus-per-node", "4", "--gpu-model", "v100", "--processes", "1")
-    return run(site, "simulate", trace, *nodes, "--overrun", "extend", *args)
+    return gpu_aware("simulate", trace, *nodes, "--overrun", "extend", *args, config=site)
 
 
-def test_a_lower_limit_needs_less_energy_and_more_time(site):
-    done = simulated(site, "-p", "packed", "--eta", "none,0.7,0.5", "--json")
+def test_a_lower_limit_needs_less_energy_and_more_time(fitted_site):
+    done = simulated(fitted_site, "-p", "packed", "--eta", "none,0.7,0.5", "--json")
     assert done.exit_code == 0, done.stderr
     runs = json.loads(done.stdout)["runs"]
     assert [r["policy"] for r in runs] == ["packed", "packed eta=0.7", "packed eta=0.5"]
@@ -73,18 +52,22 @@ def test_a_lower_limit_needs_less_energy_and_more_time(site):
         assert lower["avg_jct_s"] > one["avg_jct_s"]
         assert lower["energy_kwh"] < one["energy_kwh"]
         assert lower["peak_power_w"] <= lower["power_limit_w"] + 0.01
-    assert "kWh" in simulated(site, "-p", "packed", "--eta", "none").stdout
+    assert "kWh" in simulated(fitted_site, "-p", "packed", "--eta", "none").stdout
 
 
-def test_published_schedulers_are_modes(site):
-    done = simulated(site, "-p", "packed:as-asked", "-p", "packed:zeus", "--eta", "none", "--json")
+def test_published_schedulers_are_modes(fitted_site):
+    done = simulated(
+        fitted_site, "-p", "packed:as-asked", "-p", "packed:zeus", "--eta", "none", "--json"
+    )
     assert done.exit_code == 0, done.stderr
     asked, zeus = json.loads(done.stdout)["runs"]
     assert zeus["energy_kwh"] - zeus["idle_energy_kwh"] < 0.95 * (
         asked["energy_kwh"] - asked["idle_energy_kwh"]
     )
     plain = ("--nodes", "2", "--gpus-per-node", "4", "-p", "packed:zeus")
-    failed = run(site, "simulate", str(site.parent / "trace.csv"), *plain)
+    failed = gpu_aware(
+        "simulate", str(fitted_site.parent / "trace.csv"), *plain, config=fitted_site
+    )
     assert failed.exit_code != 0
     assert "zeus needs" in failed.stderr
 
@@ -98,50 +81,56 @@ def test_published_schedulers_are_modes(site):
         (("--eta", "none", "--gpu-model", "h100"), "no GPU of model 'h100'"),
     ],
 )
-def test_a_wrong_limit_or_model_is_one_sentence(site, args, words):
-    done = simulated(site, "-p", "packed", *args)
+def test_a_wrong_limit_or_model_is_one_sentence(fitted_site, args, words):
+    done = simulated(fitted_site, "-p", "packed", *args)
     assert done.exit_code != 0
     assert words in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_jobs_without_a_model_are_told_and_their_energy_is_not_known(site):
-    (site.parent / "other.csv").write_text("job_id,submit_s,gpus,duration_s,class\n1,0,1,60,B\n")
+def test_jobs_without_a_model_are_told_and_their_energy_is_not_known(fitted_site):
+    (fitted_site.parent / "other.csv").write_text(
+        "job_id,submit_s,gpus,duration_s,class\n1,0,1,60,B\n"
+    )
     args = ("--nodes", "1", "--gpus-per-node", "4", "--gpu-model", "v100", "--eta", "0.5", "--json")
-    done = run(site, "simulate", str(site.parent / "other.csv"), "-p", "packed", *args)
+    done = gpu_aware(
+        "simulate", str(fitted_site.parent / "other.csv"), "-p", "packed", *args, config=fitted_site
+    )
     assert done.exit_code == 0, done.stderr
     assert "no performance model of class B for v100: 1 job counts" in done.stderr
     assert json.loads(done.stdout)["runs"][0]["energy_kwh"] is None
 
 
-def test_due_dates_are_drawn_met_and_told(site):
+def test_due_dates_are_drawn_met_and_told(fitted_site):
     policies = ("-p", "packed:no-due", "-p", "packed", "-p", "packed:sts")
-    done = simulated(site, *policies, "--eta", "none", "--due", "1-3", "--json")
+    done = simulated(fitted_site, *policies, "--eta", "none", "--due", "1-3", "--json")
     assert done.exit_code == 0, done.stderr
     runs = json.loads(done.stdout)["runs"]
     assert [r["policy"] for r in runs] == ["packed:no-due", "packed", "packed:sts"]
     assert all(r["due_jobs"] == 20 and 0 < r["due_met"] <= 1 for r in runs)
-    assert "due met" in simulated(site, "-p", "packed", "--eta", "none", "--due", "1-3").stdout
-    assert "due met" not in simulated(site, "-p", "packed", "--eta", "none").stdout
-    failed = simulated(site, "--eta", "none", "--due", "3")
+    assert (
+        "due met" in simulated(fitted_site, "-p", "packed", "--eta", "none", "--due", "1-3").stdout
+    )
+    assert "due met" not in simulated(fitted_site, "-p", "packed", "--eta", "none").stdout
+    failed = simulated(fitted_site, "--eta", "none", "--due", "3")
     assert failed.exit_code != 0
     assert "--due" in failed.stderr
 
 
-def test_a_table_has_the_sizes_of_earlier_jobs_of_the_name(site, tmp_path):
+def test_a_table_has_the_sizes_of_earlier_jobs_of_the_name(fitted_site, tmp_path):
     def asking(name, gpus, *sizes):
         return TraceJob(f"{name}{gpus}", 0.0, gpus, 600.0, app_class="A", name=name, sizes=sizes)
 
-    shutil.copy(site.parent / "store.db", tmp_path)
+    shutil.copy(fitted_site.parent / "store.db", tmp_path)
     with open_store(tmp_path / "store.db") as store:
         ((row, model),) = read_models(store, 1.0)
         model = replace(model, measured=replace(model.measured, most_gpus=2))
         put_models(store, [row._replace(content=json.dumps(model.values()))])
-    site = tmp_path / "config.toml"
-    site.write_text(f'[store]\npath = "{tmp_path}/store.db"\n')
+    fitted_site = tmp_path / "config.toml"
+    fitted_site.write_text(f'[store]\npath = "{tmp_path}/store.db"\n')
     jobs = (asking("net", 1), asking("net", 2, 2, 4), asking("other", 2, 2, 4))
     cluster = Cluster.uniform(1, 4)
-    _, trace = simulated_power(load_config(site), Trace("t", jobs), cluster, "none", "v100")
+    _, trace = simulated_power(load_config(fitted_site), Trace("t", jobs), cluster, "none", "v100")
     assert [(j.sizes, j.table.gpus.tolist()) for j in trace.jobs[1:]] == [
         ((2, 4), [1, 2, 4]),
         ((2, 4), [2, 4]),

@@ -11,10 +11,10 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from commands import gpu_aware
 from tune_samples import write_config, write_history, write_store
 
-from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.cli.tuning import candidates_of
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.config.settings import Config, TuneConfig
@@ -26,10 +26,10 @@ from slurm_gpu_aware.store.database import open_store
 def tune(config: Path, *args: str) -> Result:
     """The command in this process, with its priority: `test_it_takes_only_what_others_leave`."""
     with mock.patch("slurm_gpu_aware.cli.tune._step_back"):
-        return CliRunner().invoke(cli, ["--config", str(config), "tune", *args])
+        return gpu_aware("tune", *args, config=config)
 
 
-def site(folder: Path, slow: float, keys: str = "", days: int = 14) -> tuple[Path, list[str]]:
+def slow_site(folder: Path, slow: float, keys: str = "", days: int = 14) -> tuple[Path, list[str]]:
     """(configuration, options) of a site whose slow GPUs take so many times as long."""
     write_store(folder / "store.db", slow)
     write_history(folder / "history", days)
@@ -44,7 +44,7 @@ def answer(done: Result) -> dict[str, Any]:
 
 
 def test_a_clear_winner_is_named_and_set_within_the_bounds(tmp_path: Path) -> None:
-    config, options = site(tmp_path, 1.8, 'apply = true\nallowed = ["pal"]')
+    config, options = slow_site(tmp_path, 1.8, 'apply = true\nallowed = ["pal"]')
     said = answer(tune(config, *options, "--json"))
     assert (said["best"], said["pays"], said["replaces_present"]) == ("pal", True, True)
     assert (said["present"], said["applied"], said["seeds"]) == ("packed", False, 4)
@@ -72,7 +72,7 @@ def test_a_clear_winner_is_named_and_set_within_the_bounds(tmp_path: Path) -> No
 
 
 def test_where_nothing_pays_nothing_changes(tmp_path: Path) -> None:
-    config, options = site(tmp_path, 1.0, "apply = true")
+    config, options = slow_site(tmp_path, 1.0, "apply = true")
     done = tune(config, *options, "--apply")
     assert done.exit_code == 0, done.stderr
     text = " ".join(done.stdout.split())
@@ -88,7 +88,7 @@ def test_where_nothing_pays_nothing_changes(tmp_path: Path) -> None:
     ],
 )
 def test_nothing_is_set_beyond_the_bounds(tmp_path: Path, keys: str, why: str) -> None:
-    config, options = site(tmp_path, 1.8, keys)
+    config, options = slow_site(tmp_path, 1.8, keys)
     if "apply = true" in keys:  # a candidate that was named is refused at once
         done = tune(config, *options, "--apply")
         assert (done.exit_code, done.stdout) == (1, "")
@@ -102,7 +102,7 @@ def test_nothing_is_set_beyond_the_bounds(tmp_path: Path, keys: str, why: str) -
 
 
 def test_a_damaged_file_counts_as_none_and_is_replaced(tmp_path: Path) -> None:
-    config, options = site(tmp_path, 1.8, "apply = true")
+    config, options = slow_site(tmp_path, 1.8, "apply = true")
     (tmp_path / "tuned.json").write_text("{")
     said = answer(tune(config, *options, "--apply", "--json"))
     assert (said["present"], said["applied"]) == ("packed", True)
@@ -163,7 +163,7 @@ def test_a_history_without_gpus_says_what_to_add(tmp_path: Path) -> None:
 
 
 def test_too_little_is_said_in_one_sentence(tmp_path: Path) -> None:
-    config, options = site(tmp_path, 1.8)
+    config, options = slow_site(tmp_path, 1.8)
     write_history(tmp_path / "history", 14, 5)
     done = tune(config, *options)
     assert (done.exit_code, done.stdout) == (1, "")
@@ -197,7 +197,7 @@ def test_too_little_is_said_in_one_sentence(tmp_path: Path) -> None:
 def test_a_wrong_candidate_is_refused_before_anything_runs(
     tmp_path: Path, candidate: str, why: str
 ) -> None:
-    config, options = site(tmp_path, 1.8)
+    config, options = slow_site(tmp_path, 1.8)
     done = tune(config, *options, "-c", candidate)
     assert (done.exit_code, done.stdout) == (1, "")
     assert why in done.stderr
@@ -227,7 +227,7 @@ def test_the_longest_wait_of_packed_is_a_candidate_within_the_range(
     tmp_path: Path, high: int
 ) -> None:
     """Jobs wait for hours with packed, and longer by choice; the small bound forbids that."""
-    options = site(tmp_path, 1.8)[1][:-2]
+    options = slow_site(tmp_path, 1.8)[1][:-2]
     write_history(tmp_path / "history", 14, 33, shortest_h=3)
     config = write_config(tmp_path, f"{BOUNDED}[0, {high}]")
     said = answer(tune(config, *options, "--apply", "--json"))
@@ -248,7 +248,7 @@ def test_the_longest_wait_of_packed_is_a_candidate_within_the_range(
 
 def test_it_takes_only_what_others_leave(tmp_path: Path) -> None:
     """Priority and scheduling class of the process that runs the command."""
-    config, options = site(tmp_path, 1.8)
+    config, options = slow_site(tmp_path, 1.8)
     command = [sys.executable, "-m", "slurm_gpu_aware.cli.main", "--config", str(config), "tune"]
     with subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

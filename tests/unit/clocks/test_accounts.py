@@ -5,17 +5,12 @@ import time
 
 import pytest
 from clock_hooks import Hooks, gres_conf
-from fake_nvml import FakeNode, build_library, machines
+from fake_nvml import FakeNode, machines
 
 from slurm_gpu_aware.clocks.accounts import Account, Accounts, used_mj
 from slurm_gpu_aware.clocks.driver import Meter
 
 IDLE_W = 40.0
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return build_library(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import time
 
 import pytest
 from clock_hooks import Hooks, gres_conf, until
-from fake_nvml import ROOT, FakeNode, build_library, machines
+from fake_nvml import ROOT, FakeNode, machines
 
 from slurm_gpu_aware.clocks.trusted_file import read_trusted
 from slurm_gpu_aware.node_orders import Order, OrderError, parse_orders
@@ -39,12 +39,7 @@ LATER = (
 """A turn 100 s from now: of what expires by then nothing counts."""
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return build_library(tmp_path_factory.mktemp("nvml"))
-
-
-class Site(Hooks):
+class AgentNode(Hooks):
     """A node with accounts, orders and an agent."""
 
     def __init__(self, node, folder):
@@ -83,247 +78,253 @@ class Site(Hooks):
 
 
 @pytest.fixture
-def site(library, tmp_path):
-    return Site(FakeNode(library, tmp_path, nvml_order=[2, 0, 3, 1]), tmp_path)
+def agent_node(library, tmp_path):
+    return AgentNode(FakeNode(library, tmp_path, nvml_order=[2, 0, 3, 1]), tmp_path)
 
 
-def test_orders_move_the_clocks_of_the_job_alone(site):
-    site.run("prolog", 17, "0,3")
-    site.run("prolog", 18, "1", "freq=1200")
-    site.order(5, "17 900 0+3")
-    site.turn()
-    assert site.locked() == {0: 900, 1: site.locked()[1], 3: 900}
-    (done,) = [r for r in site.said("clock_set") if r.get("seq") == 5]
+def test_orders_move_the_clocks_of_the_job_alone(agent_node):
+    agent_node.run("prolog", 17, "0,3")
+    agent_node.run("prolog", 18, "1", "freq=1200")
+    agent_node.order(5, "17 900 0+3")
+    agent_node.turn()
+    assert agent_node.locked() == {0: 900, 1: agent_node.locked()[1], 3: 900}
+    (done,) = [r for r in agent_node.said("clock_set") if r.get("seq") == 5]
     assert (done["job_id"], done["gpus"], done["mhz"]) == ("17", [0, 3], 900)
-    report = site.said("agent")[-1]
+    report = agent_node.said("agent")[-1]
     assert (report["seq"], report["error"]) == (5, "")
     assert dict(zip(report["clock_gpus"], report["clock_mhz"], strict=True)) == {0: 900, 3: 900}
     assert report["gpus"] == [0, 1, 2, 3]
     assert min(report["power_w"]) > 0
-    site.order(6, "17 0 0+3")
-    site.turn()
-    assert set(site.locked()) == {1}
+    agent_node.order(6, "17 0 0+3")
+    agent_node.turn()
+    assert set(agent_node.locked()) == {1}
     # Their energy between two records is that of the clock in between.
-    back = site.said("clock_set")[-1]
+    back = agent_node.said("clock_set")[-1]
     watts = (back["counter_mj"] - done["counter_mj"]) / 1e3 / (back["at"] - done["at"])
     assert 2 * 20 < watts < 2 * 400
-    site.order(7, "17 600 0+3")
-    site.turn()
-    site.run("epilog", 17, "0,3")
-    site.turn()
-    assert set(site.locked()) == {1}
-    assert site.notes() == ["gpu1"]
+    agent_node.order(7, "17 600 0+3")
+    agent_node.turn()
+    agent_node.run("epilog", 17, "0,3")
+    agent_node.turn()
+    assert set(agent_node.locked()) == {1}
+    assert agent_node.notes() == ["gpu1"]
 
 
-def test_a_gpu_without_a_counter_gets_its_clock_all_the_same(site):
-    site.run("prolog", 17, "0")
+def test_a_gpu_without_a_counter_gets_its_clock_all_the_same(agent_node):
+    agent_node.run("prolog", 17, "0")
     call = "nvmlDeviceGetTotalEnergyConsumption"
-    machines.add_fault(site.node.state, call, error="GPU_IS_LOST")
-    site.order(5, "17 900 0")
-    site.turn()
-    (done,) = site.said("clock_set")
+    machines.add_fault(agent_node.node.state, call, error="GPU_IS_LOST")
+    agent_node.order(5, "17 900 0")
+    agent_node.turn()
+    (done,) = agent_node.said("clock_set")
     assert (done["mhz"], done["counter_mj"]) == (900, None)
-    assert site.locked() == {0: 900}
+    assert agent_node.locked() == {0: 900}
 
 
-def test_without_valid_orders_each_job_gets_its_prologs_clock_back(site):
-    site.run("prolog", 17, "0", "freq=1200")
-    site.run("prolog", 18, "1")
-    start = site.locked()[0]
+def test_without_valid_orders_each_job_gets_its_prologs_clock_back(agent_node):
+    agent_node.run("prolog", 17, "0", "freq=1200")
+    agent_node.run("prolog", 18, "1")
+    start = agent_node.locked()[0]
     for seq, doubt in enumerate(("expired", "too long", "unreadable", "gone", "not named", "old")):
-        site.order(10 * seq + 5, "17 900 0", "18 600 1")
-        site.turn()
-        assert site.locked() == {0: 900, 1: 600}, doubt
+        agent_node.order(10 * seq + 5, "17 900 0", "18 600 1")
+        agent_node.turn()
+        assert agent_node.locked() == {0: 900, 1: 600}, doubt
         if doubt == "expired":
-            site.order(10 * seq + 6, "17 900 0", valid_s=-5)
+            agent_node.order(10 * seq + 6, "17 900 0", valid_s=-5)
         elif doubt == "too long":
-            site.order(10 * seq + 6, "17 900 0", valid_s=4000)
+            agent_node.order(10 * seq + 6, "17 900 0", valid_s=4000)
         elif doubt == "unreadable":
-            site.put("nonsense\n")
+            agent_node.put("nonsense\n")
         elif doubt == "gone":
-            (site.orders / "n1.orders").unlink()
+            (agent_node.orders / "n1.orders").unlink()
         elif doubt == "not named":
-            site.order(10 * seq + 6)
+            agent_node.order(10 * seq + 6)
         else:
-            site.order(1, "17 900 0", "18 600 1")
-        site.turn()
-        assert site.locked() == {0: start}, doubt
-    assert "older than 55" in site.said("agent")[-1]["error"]
+            agent_node.order(1, "17 900 0", "18 600 1")
+        agent_node.turn()
+        assert agent_node.locked() == {0: start}, doubt
+    assert "older than 55" in agent_node.said("agent")[-1]["error"]
 
 
-def test_a_lower_number_is_obeyed_once_the_higher_one_has_expired(site):
+def test_a_lower_number_is_obeyed_once_the_higher_one_has_expired(agent_node):
     """The controller's clock was ahead, and its orders are lost."""
-    site.run("prolog", 17, "0")
-    site.order(9_999_999_999, "17 900 0")
-    site.turn()
-    site.order(5, "17 600 0", valid_s=600)
-    site.turn()
-    assert site.locked() == {}
-    assert "orders 5 are older than 9999999999" in site.said("agent")[-1]["error"]
-    site.turn(before=LATER)
-    assert site.locked() == {0: 600}
-    site.order(4, "17 900 0", valid_s=600)  # an older file, still
-    site.turn(before=LATER)
-    assert "orders 4 are older than 5" in site.said("agent")[-1]["error"]
+    agent_node.run("prolog", 17, "0")
+    agent_node.order(9_999_999_999, "17 900 0")
+    agent_node.turn()
+    agent_node.order(5, "17 600 0", valid_s=600)
+    agent_node.turn()
+    assert agent_node.locked() == {}
+    assert "orders 5 are older than 9999999999" in agent_node.said("agent")[-1]["error"]
+    agent_node.turn(before=LATER)
+    assert agent_node.locked() == {0: 600}
+    agent_node.order(4, "17 900 0", valid_s=600)  # an older file, still
+    agent_node.turn(before=LATER)
+    assert "orders 4 are older than 5" in agent_node.said("agent")[-1]["error"]
 
 
 @pytest.mark.parametrize("ahead_s", [None, 10**8])
-def test_a_time_that_no_orders_have_keeps_none_from_being_obeyed(site, ahead_s):
+def test_a_time_that_no_orders_have_keeps_none_from_being_obeyed(agent_node, ahead_s):
     """Its own clock was ahead when it noted that time, or an earlier release noted none."""
-    site.run("prolog", 17, "0")
+    agent_node.run("prolog", 17, "0")
     known = "99" if ahead_s is None else f"99 {int(time.time()) + ahead_s}"
-    (site.accounts / "orders").write_text(f"{known}\n")
-    site.order(5, "17 900 0")
-    site.turn()
-    assert site.locked() == {0: 900}
+    (agent_node.accounts / "orders").write_text(f"{known}\n")
+    agent_node.order(5, "17 900 0")
+    agent_node.turn()
+    assert agent_node.locked() == {0: 900}
 
 
-def test_a_file_without_orders_never_expires(site):
-    site.order(5, valid_s=-1000)
-    site.turn()
-    report = site.said("agent")[-1]
+def test_a_file_without_orders_never_expires(agent_node):
+    agent_node.order(5, valid_s=-1000)
+    agent_node.turn()
+    report = agent_node.said("agent")[-1]
     assert (report["seq"], report["error"]) == (5, "")
 
 
-def test_a_gpu_of_another_job_or_of_none_is_not_touched(site):
-    site.run("prolog", 17, "0")
-    site.run("prolog", 18, "1")
-    site.order(5, "17 900 0+1", "19 900 2")
-    site.turn()  # their prologs may be at work
-    assert (site.locked(), site.said("clock_failed")) == ({}, [])
-    assert site.said("agent")[-1]["seq"] == 0
-    site.turn(grace=0.0)
-    assert site.locked() == {}
-    assert site.said("agent")[-1]["seq"] == 5
-    told = [(r["job_id"], r["gpus"], r["call"]) for r in site.said("clock_failed")]
+def test_a_gpu_of_another_job_or_of_none_is_not_touched(agent_node):
+    agent_node.run("prolog", 17, "0")
+    agent_node.run("prolog", 18, "1")
+    agent_node.order(5, "17 900 0+1", "19 900 2")
+    agent_node.turn()  # their prologs may be at work
+    assert (agent_node.locked(), agent_node.said("clock_failed")) == ({}, [])
+    assert agent_node.said("agent")[-1]["seq"] == 0
+    agent_node.turn(grace=0.0)
+    assert agent_node.locked() == {}
+    assert agent_node.said("agent")[-1]["seq"] == 5
+    told = [(r["job_id"], r["gpus"], r["call"]) for r in agent_node.said("clock_failed")]
     assert told == [("17", [1], "order"), ("19", [2], "order")]
 
 
-def test_on_a_node_with_shards_the_cause_is_told(site):
+def test_on_a_node_with_shards_the_cause_is_told(agent_node):
     """No account is opened there, as jobs share the GPUs."""
-    conf = gres_conf(site.node.folder, "NodeName=n1 Name=shard Count=8")
-    site.node.env["SLURM_CONF"] = conf
-    site.run("prolog", 17, "0", "freq=900")
-    site.order(5, "17 900 0")
-    site.turn(grace=0.0)
-    at_start, ordered = site.said("clock_failed")
+    conf = gres_conf(agent_node.node.folder, "NodeName=n1 Name=shard Count=8")
+    agent_node.node.env["SLURM_CONF"] = conf
+    agent_node.run("prolog", 17, "0", "freq=900")
+    agent_node.order(5, "17 900 0")
+    agent_node.turn(grace=0.0)
+    at_start, ordered = agent_node.said("clock_failed")
     assert at_start["error"] == ordered["error"] != ""
     assert "shards or MPS" in ordered["error"]
-    assert site.locked() == {}
+    assert agent_node.locked() == {}
 
 
-def test_an_order_that_outlives_its_job_is_no_fault(site):
-    site.run("prolog", 17, "0")
-    site.order(5, "17 900 0")
-    with site.start(grace=0.0) as agent:
+def test_an_order_that_outlives_its_job_is_no_fault(agent_node):
+    agent_node.run("prolog", 17, "0")
+    agent_node.order(5, "17 900 0")
+    with agent_node.start(grace=0.0) as agent:
         agent.stdout.readline()
-        until(site.locked)
-        site.run("epilog", 17, "0")
+        until(agent_node.locked)
+        agent_node.run("epilog", 17, "0")
         time.sleep(0.3)
         agent.kill()
-    assert (site.locked(), site.said("clock_failed")) == ({}, [])
+    assert (agent_node.locked(), agent_node.said("clock_failed")) == ({}, [])
 
 
-def test_a_gpu_that_refuses_a_clock_is_told_and_the_others_are_moved(site):
-    site.run("prolog", 17, "0,3")
-    machines.add_fault(site.node.state, "nvmlDeviceSetGpuLockedClocks", minor=3, error="UNKNOWN")
-    site.order(5, "17 900 0+3")
-    site.turn()
-    assert site.locked() == {0: 900}
-    (failed,) = site.said("clock_failed")
+def test_a_gpu_that_refuses_a_clock_is_told_and_the_others_are_moved(agent_node):
+    agent_node.run("prolog", 17, "0,3")
+    machines.add_fault(
+        agent_node.node.state, "nvmlDeviceSetGpuLockedClocks", minor=3, error="UNKNOWN"
+    )
+    agent_node.order(5, "17 900 0+3")
+    agent_node.turn()
+    assert agent_node.locked() == {0: 900}
+    (failed,) = agent_node.said("clock_failed")
     assert (failed["job_id"], failed["gpus"], failed["seq"]) == ("17", [3], 5)
-    report = site.said("agent")[-1]
+    report = agent_node.said("agent")[-1]
     assert (report["seq"], report["clock_gpus"]) == (5, [0])
 
 
-def test_an_agent_that_hooks_keep_waiting_comes_back_later(site):
-    site.run("prolog", 17, "0")
-    site.order(5, "17 900 0")
+def test_an_agent_that_hooks_keep_waiting_comes_back_later(agent_node):
+    agent_node.run("prolog", 17, "0")
+    agent_node.order(5, "17 900 0")
     hold = (
         "import sys, time; from slurm_gpu_aware.clocks.notes import Notes\n"
-        f"with Notes({str(site.locks)!r}).together(0):\n"
+        f"with Notes({str(agent_node.locks)!r}).together(0):\n"
         "    print('held', flush=True); time.sleep(60)"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", hold], stdout=subprocess.PIPE, text=True, env=site.node.env
+        [sys.executable, "-c", hold], stdout=subprocess.PIPE, text=True, env=agent_node.node.env
     ) as hook:
         hook.stdout.readline()
-        site.turn()
-        assert site.locked() == {}
-        assert site.said("agent")[-1]["seq"] == 0
+        agent_node.turn()
+        assert agent_node.locked() == {}
+        assert agent_node.said("agent")[-1]["seq"] == 0
         hook.kill()
-    site.turn()
-    assert site.locked() == {0: 900}
+    agent_node.turn()
+    assert agent_node.locked() == {0: 900}
 
 
-def test_random_kills_leave_no_gpu_locked_after_the_epilog(site):
+def test_random_kills_leave_no_gpu_locked_after_the_epilog(agent_node):
     rng = random.Random(7)
     for job in range(100, 112):
-        site.run("prolog", job, "0,2", rng.choice(["", "freq=1200"]))
-        site.order(job, f"{job} {rng.choice([600, 900])} 0+2")
-        with site.start() as agent:
+        agent_node.run("prolog", job, "0,2", rng.choice(["", "freq=1200"]))
+        agent_node.order(job, f"{job} {rng.choice([600, 900])} 0+2")
+        with agent_node.start() as agent:
             agent.stdout.readline()
             time.sleep(rng.uniform(0.0, 0.15))
             if rng.random() < 0.5:
-                site.order(job, f"{job} 0 0+2")
+                agent_node.order(job, f"{job} 0 0+2")
                 time.sleep(rng.uniform(0.0, 0.1))
             agent.send_signal(signal.SIGKILL)
-        site.run("epilog", job, "0,2")
+        agent_node.run("epilog", job, "0,2")
         time.sleep(0.05)  # a driver call that was under way ends
-        assert site.locked() == {}, job
-        assert site.notes() == []
+        assert agent_node.locked() == {}, job
+        assert agent_node.notes() == []
 
 
-def test_a_lock_is_noted_before_it_is_set(site):
+def test_a_lock_is_noted_before_it_is_set(agent_node):
     """The agent ends right after the driver call; the epilog knows of the lock."""
-    site.run("prolog", 17, "0")
-    site.order(5, "17 900 0")
+    agent_node.run("prolog", 17, "0")
+    agent_node.order(5, "17 900 0")
     ends = "lock = agent.lock_clocks; agent.lock_clocks = lambda *a: (lock(*a), os._exit(0))"
-    site.turn(before=ends)
-    assert site.locked() == {0: 900}
-    site.run("epilog", 17, "0")
-    assert site.locked() == {}
+    agent_node.turn(before=ends)
+    assert agent_node.locked() == {0: 900}
+    agent_node.run("epilog", 17, "0")
+    assert agent_node.locked() == {}
 
 
-def test_lower_clocks_come_first(site):
+def test_lower_clocks_come_first(agent_node):
     for job, gpu in ((17, "0"), (18, "1"), (19, "2")):
-        site.run("prolog", job, gpu)
-    site.order(5, "17 0 0", "18 1200 1", "19 600 2")
-    site.turn()
-    site.order(6, "17 900 0", "18 600 1", "19 0 2")
-    before = len(site.said("clock_set"))
-    site.turn()
-    assert [r["job_id"] for r in site.said("clock_set")[before:]] == ["18", "17", "19"]
+        agent_node.run("prolog", job, gpu)
+    agent_node.order(5, "17 0 0", "18 1200 1", "19 600 2")
+    agent_node.turn()
+    agent_node.order(6, "17 900 0", "18 600 1", "19 0 2")
+    before = len(agent_node.said("clock_set"))
+    agent_node.turn()
+    assert [r["job_id"] for r in agent_node.said("clock_set")[before:]] == ["18", "17", "19"]
 
 
-def test_a_new_agent_takes_over_what_a_killed_one_left(site):
-    site.run("prolog", 17, "0")
-    site.order(5, "17 900 0")
-    site.turn()
-    site.order(6)
-    site.turn()  # another process
-    assert site.locked() == {}
+def test_a_new_agent_takes_over_what_a_killed_one_left(agent_node):
+    agent_node.run("prolog", 17, "0")
+    agent_node.order(5, "17 900 0")
+    agent_node.turn()
+    agent_node.order(6)
+    agent_node.turn()  # another process
+    assert agent_node.locked() == {}
 
 
-def test_a_requeued_job_on_the_same_gpu_gets_its_order_again(site):
-    site.run("prolog", 17, "0")
-    site.order(5, "17 900 0")
-    with site.start() as agent:
+def test_a_requeued_job_on_the_same_gpu_gets_its_order_again(agent_node):
+    agent_node.run("prolog", 17, "0")
+    agent_node.order(5, "17 900 0")
+    with agent_node.start() as agent:
         agent.stdout.readline()
-        until(site.locked)
-        site.run("epilog", 17, "0")
-        site.run("prolog", 17, "0")
-        until(site.locked)
-        assert site.locked() == {0: 900}
+        until(agent_node.locked)
+        agent_node.run("epilog", 17, "0")
+        agent_node.run("prolog", 17, "0")
+        until(agent_node.locked)
+        assert agent_node.locked() == {0: 900}
         agent.kill()
 
 
-def test_the_command_gives_the_clocks_back_when_it_stops(site):
-    site.conf.write_text(site.conf.read_text().replace("orders =", "#"))
-    site.run("prolog", 17, "0")
-    (account,) = [f for f in site.accounts.iterdir() if f.name == "gpu0"]
+def test_the_command_gives_the_clocks_back_when_it_stops(agent_node):
+    agent_node.conf.write_text(agent_node.conf.read_text().replace("orders =", "#"))
+    agent_node.run("prolog", 17, "0")
+    (account,) = [f for f in agent_node.accounts.iterdir() if f.name == "gpu0"]
     account.write_text(account.read_text().rsplit(" ", 1)[0] + " 900\n")  # of an earlier agent
-    env = {**site.node.env, "GPU_AWARE_CLOCK_CONFIG": str(site.conf), "PYTHONUNBUFFERED": "1"}
+    env = {
+        **agent_node.node.env,
+        "GPU_AWARE_CLOCK_CONFIG": str(agent_node.conf),
+        "PYTHONUNBUFFERED": "1",
+    }
     command = [sys.executable, "-m", "slurm_gpu_aware.cli.main", "clockd", "--node", "n1"]
     with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as agent:
         assert "agent of n1" in agent.stderr.readline()
@@ -336,7 +337,7 @@ def test_the_command_gives_the_clocks_back_when_it_stops(site):
         agent.wait(30)
     assert agent.returncode == 0
     assert account.read_text().split()[-1] == "-"
-    assert site.said("agent")[-1]["error"] == "the agent has stopped"
+    assert agent_node.said("agent")[-1]["error"] == "the agent has stopped"
 
 
 # -- Who may order ------------------------------------------------------------------------------
@@ -463,18 +464,18 @@ def test_a_huge_file_is_not_read_whole(tree):
         parse_orders(text)
 
 
-def test_hostile_orders_move_nothing(site):
-    site.run("prolog", 17, "0")
+def test_hostile_orders_move_nothing(agent_node):
+    agent_node.run("prolog", 17, "0")
     for how in ("file", "folder", "link"):
-        site.order(5, "17 900 0")
-        spoiled(how, site.orders / "n1.orders")
-        site.turn()
-        assert site.locked() == {}, how
-        assert str(site.orders) in site.said("agent")[-1]["error"]
-        site.orders.chmod(0o755)
-        (site.orders / "n1.orders").unlink()
-    site.conf.chmod(0o666)  # so is the name of SlurmUser
-    site.order(6, "17 900 0")
-    site.turn()
-    assert site.locked() == {}
-    assert json.dumps(site.said("agent")[-1]["error"]).count("clock.conf")
+        agent_node.order(5, "17 900 0")
+        spoiled(how, agent_node.orders / "n1.orders")
+        agent_node.turn()
+        assert agent_node.locked() == {}, how
+        assert str(agent_node.orders) in agent_node.said("agent")[-1]["error"]
+        agent_node.orders.chmod(0o755)
+        (agent_node.orders / "n1.orders").unlink()
+    agent_node.conf.chmod(0o666)  # so is the name of SlurmUser
+    agent_node.order(6, "17 900 0")
+    agent_node.turn()
+    assert agent_node.locked() == {}
+    assert json.dumps(agent_node.said("agent")[-1]["error"]).count("clock.conf")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from clock_hooks import HOOKS, Hooks, gres_conf
-from fake_nvml import ROOT, FakeNode, build_library, machines
+from fake_nvml import ROOT, FakeNode, machines
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,11 +20,6 @@ from slurm_gpu_aware.clocks.node import has_step
 from slurm_gpu_aware.clocks.notes import NO_JOB, Note, Notes
 from slurm_gpu_aware.clocks.nvml import nearest_clock
 from slurm_gpu_aware.clocks.records import to_json
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return build_library(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture

@@ -7,12 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from fake_nvml import ROOT, FakeNode, build_library, machines
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return build_library(tmp_path_factory.mktemp("nvml"))
+from fake_nvml import ROOT, FakeNode, machines
 
 
 @pytest.fixture

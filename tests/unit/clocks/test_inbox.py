@@ -10,19 +10,14 @@ from pathlib import Path
 
 import pytest
 from clock_hooks import Hooks, until
-from fake_nvml import FakeNode, build_library
+from fake_nvml import FakeNode
 
 from slurm_gpu_aware.clocks.inbox import Inbox
 
 COMMAND = [sys.executable, "-m", "slurm_gpu_aware.cli.main", "clockd", "--node", "n1"]
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return build_library(tmp_path_factory.mktemp("nvml"))
-
-
-class Site(Hooks):
+class InboxNode(Hooks):
     """A node whose agent runs, or not."""
 
     def agent(self):
@@ -43,47 +38,47 @@ class Site(Hooks):
 
 
 @pytest.fixture
-def site(library, tmp_path):
-    return Site(FakeNode(library, tmp_path, nvml_order=[2, 0, 3, 1]), tmp_path, accounts=True)
+def inbox_node(library, tmp_path):
+    return InboxNode(FakeNode(library, tmp_path, nvml_order=[2, 0, 3, 1]), tmp_path, accounts=True)
 
 
 @pytest.fixture
-def agent(site):
-    agent = site.agent()
+def agent(inbox_node):
+    agent = inbox_node.agent()
     yield agent
     agent.kill()
     agent.wait()
 
 
-def test_beside_an_agent_no_hook_starts_python(site, agent):
-    site.run("prolog", 17, "0,3", SLURM_JOB_RESTART_COUNT="2")
-    until(lambda: site.opened() == ["gpu0", "gpu3"])
+def test_beside_an_agent_no_hook_starts_python(inbox_node, agent):
+    inbox_node.run("prolog", 17, "0,3", SLURM_JOB_RESTART_COUNT="2")
+    until(lambda: inbox_node.opened() == ["gpu0", "gpu3"])
     time.sleep(0.3)
-    site.run("epilog", 17, "0,3")
-    until(site.energies)
-    (record,) = site.energies()
+    inbox_node.run("epilog", 17, "0,3")
+    until(inbox_node.energies)
+    (record,) = inbox_node.energies()
     assert (record["job_id"], record["restarts"], record["gpus"]) == ("17", 2, [0, 3])
     assert record["node"] == "n1"
     assert record["energy_j"] > 0
-    assert (site.started(), site.opened(), site.left()) == ([], [], [])
+    assert (inbox_node.started(), inbox_node.opened(), inbox_node.left()) == ([], [], [])
     agent.send_signal(signal.SIGTERM)
     assert agent.wait(30) == 0
-    assert not (site.accounts / "agent").exists()
+    assert not (inbox_node.accounts / "agent").exists()
 
 
-def test_jobs_that_follow_each_other_on_a_gpu_are_not_mixed_up(site, agent):
+def test_jobs_that_follow_each_other_on_a_gpu_are_not_mixed_up(inbox_node, agent):
     for job in range(20, 28):  # fewer than make an inbox full
-        site.run("prolog", job, "1")
-        site.run("epilog", job, "1")
-    until(lambda: len(site.energies()) == 8)
-    assert [r["job_id"] for r in site.energies()] == [str(job) for job in range(20, 28)]
-    assert all(r["energy_j"] is not None for r in site.energies())
-    assert (site.started(), site.opened()) == ([], [])
+        inbox_node.run("prolog", job, "1")
+        inbox_node.run("epilog", job, "1")
+    until(lambda: len(inbox_node.energies()) == 8)
+    assert [r["job_id"] for r in inbox_node.energies()] == [str(job) for job in range(20, 28)]
+    assert all(r["energy_j"] is not None for r in inbox_node.energies())
+    assert (inbox_node.started(), inbox_node.opened()) == ([], [])
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped", "another process", "another start", "none"])
-def test_without_an_agent_that_hears_the_hook_does_it(site, agent, how):
-    word = (site.accounts / "agent").read_text().split()
+def test_without_an_agent_that_hears_the_hook_does_it(inbox_node, agent, how):
+    word = (inbox_node.accounts / "agent").read_text().split()
     if how == "killed":
         agent.kill()
         agent.wait()
@@ -92,36 +87,36 @@ def test_without_an_agent_that_hears_the_hook_does_it(site, agent, how):
         stat = Path(f"/proc/{agent.pid}/stat")
         until(lambda: stat.read_text().rpartition(") ")[2].startswith("T"))
     elif how == "another process":
-        (site.accounts / "agent").write_text(f"{os.getpid()} {word[1]}\n")
+        (inbox_node.accounts / "agent").write_text(f"{os.getpid()} {word[1]}\n")
     elif how == "another start":
-        (site.accounts / "agent").write_text(f"{word[0]} {int(word[1]) + 1}\n")
+        (inbox_node.accounts / "agent").write_text(f"{word[0]} {int(word[1]) + 1}\n")
     else:
-        (site.accounts / "agent").write_text("x; reboot\n")
-    site.run("prolog", 17, "0")
-    assert (site.opened(), site.left()) == (["gpu0"], [])
-    site.run("epilog", 17, "0")
-    assert [r["job_id"] for r in site.energies()] == ["17"]
-    assert site.started() == ["gpu-aware-clock"] * 2
+        (inbox_node.accounts / "agent").write_text("x; reboot\n")
+    inbox_node.run("prolog", 17, "0")
+    assert (inbox_node.opened(), inbox_node.left()) == (["gpu0"], [])
+    inbox_node.run("epilog", 17, "0")
+    assert [r["job_id"] for r in inbox_node.energies()] == ["17"]
+    assert inbox_node.started() == ["gpu-aware-clock"] * 2
 
 
 @pytest.mark.parametrize(
     "extra", ["a b", "x\ny", "$(reboot)", "`x`", "'", "\\", "é", "x" * 2000, "*", "freq=0@0;"]
 )
-def test_a_text_of_the_user_that_a_line_cannot_hold_goes_the_other_way(site, agent, extra):
-    site.run("prolog", 17, "0", extra=extra)
-    assert site.left() == []
-    assert site.started() == ["gpu-aware-clock"]
+def test_a_text_of_the_user_that_a_line_cannot_hold_goes_the_other_way(inbox_node, agent, extra):
+    inbox_node.run("prolog", 17, "0", extra=extra)
+    assert inbox_node.left() == []
+    assert inbox_node.started() == ["gpu-aware-clock"]
 
 
-def test_a_job_with_a_clock_is_locked_before_it_starts(site, agent):
+def test_a_job_with_a_clock_is_locked_before_it_starts(inbox_node, agent):
     for job in range(17, 27):
-        site.run("prolog", job, "0", "freq=900")
-        assert site.locked() == {0: 900}
-        site.run("epilog", job, "0")
-        assert (site.locked(), site.opened()) == ({}, [])
-    until(lambda: len(site.energies()) == 10)
-    assert [r["job_id"] for r in site.energies()] == [str(job) for job in range(17, 27)]
-    assert (site.started(), site.left()) == ([], [])
+        inbox_node.run("prolog", job, "0", "freq=900")
+        assert inbox_node.locked() == {0: 900}
+        inbox_node.run("epilog", job, "0")
+        assert (inbox_node.locked(), inbox_node.opened()) == ({}, [])
+    until(lambda: len(inbox_node.energies()) == 10)
+    assert [r["job_id"] for r in inbox_node.energies()] == [str(job) for job in range(17, 27)]
+    assert (inbox_node.started(), inbox_node.left()) == ([], [])
 
 
 DEAF = """
@@ -132,27 +127,27 @@ time.sleep(600)
 """
 
 
-def test_a_hook_waits_some_seconds_for_an_agent_that_is_busy_and_then_does_it_itself(site):
-    leave(site, "x")
-    (site.accounts / "inbox" / "x").unlink()
+def test_a_hook_waits_some_seconds_for_an_agent_that_is_busy_and_then_does_it_itself(inbox_node):
+    leave(inbox_node, "x")
+    (inbox_node.accounts / "inbox" / "x").unlink()
     command = [sys.executable, "-c", DEAF]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as deaf:
-        (site.accounts / "agent").write_text(f"{deaf.pid} {deaf.stdout.readline()}")
-        site.run("prolog", 17, "0", "freq=900")
-        assert site.locked() == {0: 900}
-        assert site.started() == ["gpu-aware-clock"]
-        site.run("prolog", 18, "1")  # no clock: it does not wait
-        assert site.left() == ["17.prolog.late", "18.prolog"]
-        taken = site.accounts / "inbox" / "19.prolog.taken"  # it has begun
+        (inbox_node.accounts / "agent").write_text(f"{deaf.pid} {deaf.stdout.readline()}")
+        inbox_node.run("prolog", 17, "0", "freq=900")
+        assert inbox_node.locked() == {0: 900}
+        assert inbox_node.started() == ["gpu-aware-clock"]
+        inbox_node.run("prolog", 18, "1")  # no clock: it does not wait
+        assert inbox_node.left() == ["17.prolog.late", "18.prolog"]
+        taken = inbox_node.accounts / "inbox" / "19.prolog.taken"  # it has begun
         taken.touch()
-        site.run("prolog", 19, "2", "freq=900")
-        assert site.locked() == {0: 900, 2: 900}
+        inbox_node.run("prolog", 19, "2", "freq=900")
+        assert inbox_node.locked() == {0: 900, 2: 900}
         deaf.kill()
 
 
-def test_a_hook_whose_agent_dies_meanwhile_does_it_itself(site):
+def test_a_hook_whose_agent_dies_meanwhile_does_it_itself(inbox_node):
     """The next agent does not lock once more what may be of an ended job."""
-    (site.accounts / "inbox").mkdir(parents=True)
+    (inbox_node.accounts / "inbox").mkdir(parents=True)
     takes = """
 import os, time
 file = "{}/inbox/17.prolog"
@@ -160,51 +155,51 @@ while not os.path.exists(file):
     time.sleep(0.01)
 os.rename(file, file + ".taken")
 """
-    code = DEAF.replace("time.sleep(600)", "") + takes.format(site.accounts)
+    code = DEAF.replace("time.sleep(600)", "") + takes.format(inbox_node.accounts)
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as dies:
-        (site.accounts / "agent").write_text(f"{dies.pid} {dies.stdout.readline()}")
+        (inbox_node.accounts / "agent").write_text(f"{dies.pid} {dies.stdout.readline()}")
         reaper = threading.Thread(target=dies.wait)
         reaper.start()
-        site.run("prolog", 17, "0", "freq=900")
+        inbox_node.run("prolog", 17, "0", "freq=900")
         reaper.join()
-    assert (site.locked(), site.started()) == ({0: 900}, ["gpu-aware-clock"])
-    site.run("epilog", 17, "0")
-    assert site.left() == ["17.prolog.taken"]
-    once(site)
-    assert (site.locked(), site.opened(), site.left()) == ({}, [], [])
+    assert (inbox_node.locked(), inbox_node.started()) == ({0: 900}, ["gpu-aware-clock"])
+    inbox_node.run("epilog", 17, "0")
+    assert inbox_node.left() == ["17.prolog.taken"]
+    once(inbox_node)
+    assert (inbox_node.locked(), inbox_node.opened(), inbox_node.left()) == ({}, [], [])
 
 
-def test_an_epilog_without_agent_withdraws_what_its_prolog_had_left(site):
-    leave(site, "17.prolog")
-    site.run("epilog", 17, "0")
-    site.run("prolog", 17, "0")
-    leave(site, "17.prolog")
-    site.run("epilog", 17, "0")
-    assert site.left() == []
+def test_an_epilog_without_agent_withdraws_what_its_prolog_had_left(inbox_node):
+    leave(inbox_node, "17.prolog")
+    inbox_node.run("epilog", 17, "0")
+    inbox_node.run("prolog", 17, "0")
+    leave(inbox_node, "17.prolog")
+    inbox_node.run("epilog", 17, "0")
+    assert inbox_node.left() == []
 
 
-def test_no_clock_is_moved_of_a_job_whose_epilog_waits_for_the_agent(site, agent):
-    site.run("prolog", 17, "0")
-    until(lambda: site.opened() == ["gpu0"])
-    account = (site.accounts / "gpu0").read_text()
+def test_no_clock_is_moved_of_a_job_whose_epilog_waits_for_the_agent(inbox_node, agent):
+    inbox_node.run("prolog", 17, "0")
+    until(lambda: inbox_node.opened() == ["gpu0"])
+    account = (inbox_node.accounts / "gpu0").read_text()
     agent.send_signal(signal.SIGSTOP)
-    leave(site, "17.epilog")
-    (site.accounts / "gpu0").write_text(account.rsplit(" ", 1)[0] + " 900\n")  # of an order
+    leave(inbox_node, "17.epilog")
+    (inbox_node.accounts / "gpu0").write_text(account.rsplit(" ", 1)[0] + " 900\n")  # of an order
     agent.send_signal(signal.SIGCONT)
-    until(lambda: not site.left())
-    assert (site.locked(), site.opened()) == ({}, [])
+    until(lambda: not inbox_node.left())
+    assert (inbox_node.locked(), inbox_node.opened()) == ({}, [])
 
 
-def test_a_clock_that_is_too_late_is_not_set_and_is_given_back(site):
-    leave(site, "17.prolog", "- 0 freq=900 - n1 .\n", ago_s=60)
-    once(site)
-    assert (site.locked(), site.opened()) == ({}, [])
-    (failed,) = [r for r in site.records() if r["event"] == "clock_failed"]
+def test_a_clock_that_is_too_late_is_not_set_and_is_given_back(inbox_node):
+    leave(inbox_node, "17.prolog", "- 0 freq=900 - n1 .\n", ago_s=60)
+    once(inbox_node)
+    assert (inbox_node.locked(), inbox_node.opened()) == ({}, [])
+    (failed,) = [r for r in inbox_node.records() if r["event"] == "clock_failed"]
     assert failed["error"] == "the agent learned of the job too late"
-    site.run("prolog", 18, "1", "freq=900")
-    leave(site, "18.epilog.taken", ago_s=-1)
-    once(site)
-    assert (site.locked(), site.left()) == ({}, [])
+    inbox_node.run("prolog", 18, "1", "freq=900")
+    leave(inbox_node, "18.epilog.taken", ago_s=-1)
+    once(inbox_node)
+    assert (inbox_node.locked(), inbox_node.left()) == ({}, [])
 
 
 def leave(site, name, line="- 0 - - n1 .\n", ago_s=0.0):
@@ -220,68 +215,72 @@ def once(site):
     subprocess.run([*COMMAND, "--once"], env=env, check=True, capture_output=True, timeout=60)
 
 
-def test_what_an_agent_that_died_has_left_is_done_and_its_energy_is_not_known(site):
-    leave(site, "17.prolog", ago_s=30)
-    once(site)
-    assert site.opened() == ["gpu0"]
-    leave(site, "17.epilog", ago_s=0)
-    once(site)
-    assert [r["error"] for r in site.energies()] == ["GPU 0: its energy was not known at the start"]
-    site.run("prolog", 18, "0")
+def test_what_an_agent_that_died_has_left_is_done_and_its_energy_is_not_known(inbox_node):
+    leave(inbox_node, "17.prolog", ago_s=30)
+    once(inbox_node)
+    assert inbox_node.opened() == ["gpu0"]
+    leave(inbox_node, "17.epilog", ago_s=0)
+    once(inbox_node)
+    assert [r["error"] for r in inbox_node.energies()] == [
+        "GPU 0: its energy was not known at the start"
+    ]
+    inbox_node.run("prolog", 18, "0")
     time.sleep(0.05)
-    account = (site.accounts / "gpu0").read_text().split()
+    account = (inbox_node.accounts / "gpu0").read_text().split()
     account[3] = str(float(account[3]) - 60)
-    (site.accounts / "gpu0").write_text(" ".join(account) + "\n")
-    leave(site, "18.epilog", ago_s=30)
-    once(site)
-    assert site.energies()[-1]["error"] == "the agent learned of its end too late"
-    assert site.left() == []
+    (inbox_node.accounts / "gpu0").write_text(" ".join(account) + "\n")
+    leave(inbox_node, "18.epilog", ago_s=30)
+    once(inbox_node)
+    assert inbox_node.energies()[-1]["error"] == "the agent learned of its end too late"
+    assert inbox_node.left() == []
 
 
-def test_a_late_word_changes_nothing_of_a_later_job(site):
-    site.run("prolog", 18, "0")
-    leave(site, "17.prolog", ago_s=30)
-    leave(site, "18.epilog", ago_s=20)  # of its run before it was requeued
-    once(site)
-    assert (site.accounts / "gpu0").read_text().startswith("18 ")
-    assert (site.energies(), site.left()) == ([], [])
+def test_a_late_word_changes_nothing_of_a_later_job(inbox_node):
+    inbox_node.run("prolog", 18, "0")
+    leave(inbox_node, "17.prolog", ago_s=30)
+    leave(inbox_node, "18.epilog", ago_s=20)  # of its run before it was requeued
+    once(inbox_node)
+    assert (inbox_node.accounts / "gpu0").read_text().startswith("18 ")
+    assert (inbox_node.energies(), inbox_node.left()) == ([], [])
 
 
-def test_a_late_word_takes_no_clock_of_a_later_job_or_run(site):
-    site.run("prolog", 18, "0", "freq=900")
-    leave(site, "17.prolog", ago_s=4)  # short jobs without a clock: their hooks have not waited
-    leave(site, "16.prolog", ago_s=60)
-    leave(site, "18.epilog", ago_s=3)  # of its run before it was requeued
-    once(site)
-    assert (site.locked(), site.opened(), site.left()) == ({0: 900}, ["gpu0"], [])
-    site.run("epilog", 18, "0")
-    assert (site.locked(), site.opened()) == ({}, [])
+def test_a_late_word_takes_no_clock_of_a_later_job_or_run(inbox_node):
+    inbox_node.run("prolog", 18, "0", "freq=900")
+    leave(
+        inbox_node, "17.prolog", ago_s=4
+    )  # short jobs without a clock: their hooks have not waited
+    leave(inbox_node, "16.prolog", ago_s=60)
+    leave(inbox_node, "18.epilog", ago_s=3)  # of its run before it was requeued
+    once(inbox_node)
+    assert (inbox_node.locked(), inbox_node.opened(), inbox_node.left()) == ({0: 900}, ["gpu0"], [])
+    inbox_node.run("epilog", 18, "0")
+    assert (inbox_node.locked(), inbox_node.opened()) == ({}, [])
 
 
-def test_a_full_inbox_is_left_alone(site, agent):
+def test_a_full_inbox_is_left_alone(inbox_node, agent):
     agent.send_signal(signal.SIGSTOP)
     for number in range(30):
-        leave(site, f"{number}.other")
+        leave(inbox_node, f"{number}.other")
     agent.send_signal(signal.SIGCONT)
-    site.run("prolog", 17, "0")
-    assert site.started() == ["gpu-aware-clock"]
+    inbox_node.run("prolog", 17, "0")
+    assert inbox_node.started() == ["gpu-aware-clock"]
 
 
-def test_nonsense_and_unfinished_files_are_dropped_or_wait(site):
-    leave(site, "17.prolog", "- 0 - -")
-    leave(site, "18.prolog", "- 0 - -", ago_s=100)
-    leave(site, "x.prolog")
-    leave(site, "19.other", ago_s=100)
-    leave(site, "20.prolog", "- 0,x - - n1 .\n")
-    leave(site, "21.prolog", "- 1 - - n1 .\n")
-    once(site)
-    assert (site.left(), site.opened()) == (["17.prolog"], ["gpu1"])
+def test_nonsense_and_unfinished_files_are_dropped_or_wait(inbox_node):
+    leave(inbox_node, "17.prolog", "- 0 - -")
+    leave(inbox_node, "18.prolog", "- 0 - -", ago_s=100)
+    leave(inbox_node, "x.prolog")
+    leave(inbox_node, "19.other", ago_s=100)
+    leave(inbox_node, "20.prolog", "- 0,x - - n1 .\n")
+    leave(inbox_node, "21.prolog", "- 1 - - n1 .\n")
+    once(inbox_node)
+    assert (inbox_node.left(), inbox_node.opened()) == (["17.prolog"], ["gpu1"])
 
 
-def test_the_start_of_the_node_forgets_what_was_left(site):
-    leave(site, "17.prolog")
-    site.command("reset-all")
-    assert site.left() == []
+def test_the_start_of_the_node_forgets_what_was_left(inbox_node):
+    leave(inbox_node, "17.prolog")
+    inbox_node.command("reset-all")
+    assert inbox_node.left() == []
 
 
 @pytest.mark.parametrize(

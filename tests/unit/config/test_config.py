@@ -10,20 +10,20 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import ConfigError
 
 
-def write(tmp_path: Path, text: str) -> Path:
+def config_file(tmp_path: Path, text: str) -> Path:
     file = tmp_path / "config.toml"
     file.write_text(text)
     return file
 
 
 def test_an_empty_file_gives_the_defaults(tmp_path):
-    config = load_config(write(tmp_path, ""))
+    config = load_config(config_file(tmp_path, ""))
     assert config.site == Config().site
     assert config.gate == Config().gate
 
 
 def test_the_environment_names_the_file(tmp_path, monkeypatch):
-    file = write(tmp_path, "[placement]\nlevels.cluster = 1.7\n")
+    file = config_file(tmp_path, "[placement]\nlevels.cluster = 1.7\n")
     monkeypatch.setenv("GPU_AWARE_CONFIG", str(file))
     assert load_config().placement.penalties["cluster"] == 1.7
     assert load_config().source == file
@@ -35,15 +35,15 @@ def test_an_endless_file_is_an_error():
 
 
 def test_an_integer_is_a_number_but_true_is_not(tmp_path):
-    config = load_config(write(tmp_path, "[selector]\nround_s = 2\n"))
+    config = load_config(config_file(tmp_path, "[selector]\nround_s = 2\n"))
     assert isinstance(config.selector.round_s, float)
     with pytest.raises(ConfigError, match=r"expected a number, not True"):
-        load_config(write(tmp_path, "[selector]\nround_s = true\n"))
+        load_config(config_file(tmp_path, "[selector]\nround_s = true\n"))
 
 
 def test_classes_and_their_settings(tmp_path):
     config = load_config(
-        write(
+        config_file(
             tmp_path,
             """
             [site]
@@ -112,7 +112,7 @@ BAD = {
 
 @pytest.mark.parametrize("text", BAD)
 def test_a_bad_file_is_refused_with_file_key_and_reason(tmp_path, text):
-    file = write(tmp_path, text)
+    file = config_file(tmp_path, text)
     with pytest.raises(ConfigError) as caught:
         load_config(file, known_policies=("eft", "pal", "packed", "pm-first", "pal+mapa"))
     assert str(caught.value).startswith(str(file))
@@ -129,7 +129,7 @@ def test_a_named_file_must_exist_but_the_default_place_may_be_empty(tmp_path, mo
 
 def test_levels_stand_from_tight_to_loose(tmp_path):
     text = "[placement.levels]\nrack = 1.3\ncluster = 1.7\nsocket = 1\nnode = 1.05\nswitch = 1.2\n"
-    placement = load_config(write(tmp_path, text)).placement
+    placement = load_config(config_file(tmp_path, text)).placement
     assert list(placement.penalties.items()) == [
         ("socket", 1.0),
         ("node", 1.05),
@@ -140,16 +140,16 @@ def test_levels_stand_from_tight_to_loose(tmp_path):
 
 
 def test_without_levels_there_are_node_and_cluster(tmp_path):
-    placement = load_config(write(tmp_path, "[placement.levels]\ncluster = 1.4\n")).placement
+    placement = load_config(config_file(tmp_path, "[placement.levels]\ncluster = 1.4\n")).placement
     assert placement.penalties == {"node": 1.0, "cluster": 1.4}
 
 
 def test_a_penalty_in_the_file_wins_over_a_measured_one_and_a_default_does_not(tmp_path):
     """Also where it is the number that would be the default."""
     measured = {"A": {"node": 1.0, "cluster": 1.6}}
-    given = load_config(write(tmp_path, "[placement.levels]\ncluster = 1.5\n")).placement
+    given = load_config(config_file(tmp_path, "[placement.levels]\ncluster = 1.5\n")).placement
     assert given.penalties_with(measured).of("A")["cluster"] == (1.5, "configured")
-    silent = load_config(write(tmp_path, "[placement]\n")).placement
+    silent = load_config(config_file(tmp_path, "[placement]\n")).placement
     assert silent.penalties_with(measured).of("A")["cluster"] == (1.6, "measured")
     assert silent.penalties_with(measured).of("B")["cluster"] == (1.5, "default")
     given = replace(silent, levels={"cluster": 1.7})

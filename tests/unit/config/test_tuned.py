@@ -40,7 +40,7 @@ TUNE = TuneConfig(
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Config:
+def with_tune(tmp_path: Path) -> Config:
     return Config(store=StoreConfig(path=tmp_path / "store.db"), tune=TUNE)
 
 
@@ -50,33 +50,33 @@ def put(config: Config, content: object) -> Path:
     return path
 
 
-def test_what_is_written_is_read_and_shown(config: Config) -> None:
+def test_what_is_written_is_read_and_shown(with_tune: Config) -> None:
     tuned = Tuned(**GOOD)
     old = os.umask(0o077)
     try:
-        write_tuned(config, tuned)
+        write_tuned(with_tune, tuned)
     finally:
         os.umask(old)
-    assert tuned_path(config).stat().st_mode & 0o777 == 0o644
-    assert [p.name for p in tuned_path(config).parent.iterdir()] == ["tuned.json"]
-    assert read_tuned(config) == tuned
+    assert tuned_path(with_tune).stat().st_mode & 0o777 == 0o644
+    assert [p.name for p in tuned_path(with_tune).parent.iterdir()] == ["tuned.json"]
+    assert read_tuned(with_tune) == tuned
     shown = "pal:depth=0.2, set by tune on 2026-09-21: gain over packed 4.1% (2.0 to 6.3)"
     assert str(tuned) == shown
 
 
-def test_it_counts_only_with_the_admins_word(config: Config, tmp_path: Path) -> None:
-    put(config, "damaged")
-    assert read_tuned(replace(config, tune=TuneConfig())) is None
+def test_it_counts_only_with_the_admins_word(with_tune: Config, tmp_path: Path) -> None:
+    put(with_tune, "damaged")
+    assert read_tuned(replace(with_tune, tune=TuneConfig())) is None
     nowhere = StoreConfig(path=tmp_path / "none" / "store.db")
-    assert read_tuned(replace(config, store=nowhere)) is None
+    assert read_tuned(replace(with_tune, store=nowhere)) is None
 
 
-def test_the_policy_and_its_options_replace_the_configured_ones(config: Config) -> None:
-    config = replace(config, policies={"pal": {"depth": 0.1, "other": "kept"}, "x": {"y": 1}})
-    changed = with_tuned(config, Tuned(**GOOD))
+def test_the_policy_and_its_options_replace_the_configured_ones(with_tune: Config) -> None:
+    with_tune = replace(with_tune, policies={"pal": {"depth": 0.1, "other": "kept"}, "x": {"y": 1}})
+    changed = with_tuned(with_tune, Tuned(**GOOD))
     assert changed.placement.policy == "pal"
     assert changed.policies == {"pal": {"depth": 0.2, "other": "kept"}, "x": {"y": 1}}
-    assert with_tuned(config, None) is config
+    assert with_tuned(with_tune, None) is with_tune
 
 
 @pytest.mark.parametrize(
@@ -121,68 +121,70 @@ def test_the_bounds(candidate: Candidate, why: str | None) -> None:
     ],
 )
 def test_damaged_content_is_refused_with_a_sentence(
-    config: Config, content: object, why: str
+    with_tune: Config, content: object, why: str
 ) -> None:
-    put(config, content)
+    put(with_tune, content)
     with pytest.raises(ConfigError, match=r"tuned\.json: ") as caught:
-        read_tuned(config)
+        read_tuned(with_tune)
     assert why in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_link_a_folder_and_a_pipe_are_refused(config: Config, tmp_path: Path) -> None:
-    path = put(config, GOOD)
+def test_a_link_a_folder_and_a_pipe_are_refused(with_tune: Config, tmp_path: Path) -> None:
+    path = put(with_tune, GOOD)
     path.rename(tmp_path / "real.json")
     path.symlink_to(tmp_path / "real.json")
     with pytest.raises(ConfigError, match="cannot be read"):
-        read_tuned(config)
+        read_tuned(with_tune)
     path.unlink()
     os.link(tmp_path / "real.json", path)
     with pytest.raises(ConfigError, match="plain file with one name"):
-        read_tuned(config)
+        read_tuned(with_tune)
     path.unlink()
     os.mkfifo(path, 0o644)
     with pytest.raises(ConfigError, match="not a plain file"):
-        read_tuned(config)
+        read_tuned(with_tune)
     path.unlink()
     path.mkdir()
     with pytest.raises(ConfigError, match=r"plain file|cannot be read"):
-        read_tuned(config)
+        read_tuned(with_tune)
 
 
-def test_a_file_that_others_may_write_is_refused(config: Config) -> None:
-    path = put(config, GOOD)
+def test_a_file_that_others_may_write_is_refused(with_tune: Config) -> None:
+    path = put(with_tune, GOOD)
     for mode in (0o664, 0o646):
         path.chmod(mode)
         with pytest.raises(ConfigError, match="others than its owner may write it"):
-            read_tuned(config)
+            read_tuned(with_tune)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_the_owner_is_root_or_that_of_the_folder(config: Config) -> None:
-    path = put(config, GOOD)
+def test_the_owner_is_root_or_that_of_the_folder(with_tune: Config) -> None:
+    path = put(with_tune, GOOD)
     folder = path.parent
     os.chown(path, 4321, -1)
     with pytest.raises(ConfigError, match="belongs to neither root"):
-        read_tuned(config)
+        read_tuned(with_tune)
     os.chown(folder, 4321, -1)
-    assert read_tuned(config) == Tuned(**GOOD)
+    assert read_tuned(with_tune) == Tuned(**GOOD)
     os.chown(path, 0, -1)
-    assert read_tuned(config) == Tuned(**GOOD)
+    assert read_tuned(with_tune) == Tuned(**GOOD)
 
 
-def test_writing_replaces_a_link_and_not_what_it_points_to(config: Config, tmp_path: Path) -> None:
+def test_writing_replaces_a_link_and_not_what_it_points_to(
+    with_tune: Config, tmp_path: Path
+) -> None:
     (tmp_path / "precious").write_text("precious")
-    tuned_path(config).symlink_to(tmp_path / "precious")
-    write_tuned(config, Tuned(**GOOD))
+    tuned_path(with_tune).symlink_to(tmp_path / "precious")
+    write_tuned(with_tune, Tuned(**GOOD))
     assert (tmp_path / "precious").read_text() == "precious"
-    assert read_tuned(config) == Tuned(**GOOD)
+    assert read_tuned(with_tune) == Tuned(**GOOD)
 
 
-def test_a_folder_that_is_not_there_is_said(config: Config, tmp_path: Path) -> None:
-    config = replace(config, store=StoreConfig(path=tmp_path / "none" / "store.db"))
+def test_a_folder_that_is_not_there_is_said(with_tune: Config, tmp_path: Path) -> None:
+    with_tune = replace(with_tune, store=StoreConfig(path=tmp_path / "none" / "store.db"))
     with pytest.raises(SourceError, match=r"tuned\.json: cannot be written"):
-        write_tuned(config, Tuned(**GOOD))
+        write_tuned(with_tune, Tuned(**GOOD))
 
 
 json_values = st.recursive(

@@ -12,7 +12,7 @@ FAKE = '#!/bin/sh\necho "$GPU_AWARE_IMAGE $*" >>"$ASKED"\necho 0123456789ab\n'
 
 
 @pytest.fixture
-def cluster(tmp_path):
+def docker_cluster(tmp_path):
     """Run docker/cluster of a copied checkout; returns the process, and what Docker was asked."""
     fake = tmp_path / "bin" / "docker"
     fake.parent.mkdir()
@@ -40,19 +40,19 @@ def cluster(tmp_path):
     return run
 
 
-def test_as_without_a_command_says_its_own_usage(cluster):
-    done, asked = cluster("as", "alice")
+def test_as_without_a_command_says_its_own_usage(docker_cluster):
+    done, asked = docker_cluster("as", "alice")
     assert done.returncode == 2
     assert done.stderr.startswith("usage: docker/cluster as alice CMD")
     assert asked == ""
-    done, asked = cluster("as", "alice", "squeue", "-a")
+    done, asked = docker_cluster("as", "alice", "squeue", "-a")
     assert done.returncode == 0
     assert asked.endswith(" 0123456789ab squeue -a\n")
 
 
-def test_checkouts_side_by_side_start_their_own_images(cluster):
+def test_checkouts_side_by_side_start_their_own_images(docker_cluster):
     def image(**more):
-        _, asked = cluster("ps", **more)
+        _, asked = docker_cluster("ps", **more)
         return asked.splitlines()[-1].split()[0]
 
     one, two = image(), image(checkout="two")

@@ -9,7 +9,7 @@ from typing import cast
 from unittest import mock
 
 import pytest
-from sample_jobs import slurm_job
+from make import slurm_job
 
 from slurm_gpu_aware.deploy import reconfiguration
 from slurm_gpu_aware.deploy.reconfiguration import Reconfiguration

@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from sample_jobs import slurm_job
+from make import slurm_job
 
 from slurm_gpu_aware.config.settings import Config, StoreConfig
 from slurm_gpu_aware.deploy import rollout, rollout_nodes

@@ -24,7 +24,7 @@ from slurm_gpu_aware.energy.priors import Prior, prior_from, prior_of
 from slurm_gpu_aware.model.performance_sample import PerformanceSample
 
 
-def fitted(samples, prior=None, name="bert", reference=REFERENCE_MHZ):
+def fitted_model(samples, prior=None, name="bert", reference=REFERENCE_MHZ):
     return fit_model(samples, prior or prior_of("", "a100"), reference, name=name, gpu_model="a100")
 
 
@@ -37,7 +37,7 @@ def worst(model, truth, conditions):
 
 def test_predictions_of_a_known_model_are_recovered():
     truth = true_model()
-    model = fitted(samples_of(truth, grid()))
+    model = fitted_model(samples_of(truth, grid()))
     unseen = grid(clocks=(800.0, 1050.0, 1300.0), batches=(16.0, 48.0))
     time, watts = worst(model, truth, unseen)
     assert time < 0.02
@@ -56,7 +56,7 @@ def test_predictions_of_a_known_model_are_recovered():
 def test_a_curve_over_the_clock_is_recovered_within_the_noise(of_time, of_power):
     truth = true_model(of_time, of_power)
     conditions = [(1, 1, 32.0, float(f)) for f in CLOCKS]
-    model = fitted(samples_of(truth, conditions, noise=0.01))
+    model = fitted_model(samples_of(truth, conditions, noise=0.01))
     assert max(worst(model, truth, conditions)) < 0.03
     assert model.quality.time_error < 0.02
     assert model.quality.power_error < 0.02
@@ -67,13 +67,13 @@ def test_an_outlier_does_not_bend_the_curve():
     conditions = [(1, 1, 32.0, float(f)) for f in CLOCKS]
     samples = samples_of(truth, conditions)
     samples[4] = samples[4]._replace(time_s=3 * samples[4].time_s)
-    model = fitted(samples)
+    model = fitted_model(samples)
     good = [c for i, c in enumerate(conditions) if i != 4]
     assert worst(model, truth, good)[0] < 0.02
 
 
 def test_one_sample_is_reproduced_and_the_rest_is_prior_and_says_so():
-    model = fitted([PerformanceSample(1, 1, 1.0, 1400.0, 2.0, 250.0)])
+    model = fitted_model([PerformanceSample(1, 1, 1.0, 1400.0, 2.0, 250.0)])
     time_s, watts = model.predict(conditions_of([PerformanceSample(1, 1, 1.0, 1400.0, 2.0)]))
     assert time_s[0] == pytest.approx(2.0, rel=0.01)
     assert watts[0] == pytest.approx(250.0, rel=0.01)
@@ -85,7 +85,7 @@ def test_one_sample_is_reproduced_and_the_rest_is_prior_and_says_so():
 
 
 def test_without_power_the_gpu_model_gives_it():
-    model = fitted([PerformanceSample(1, 1, 1.0, 1400.0, 2.0)])
+    model = fitted_model([PerformanceSample(1, 1, 1.0, 1400.0, 2.0)])
     assert model.quality.power_samples == 0
     assert "power not measured" in model.confidence()
     watts = model.predict(conditions_of([PerformanceSample(1, 1, 1.0, 1400.0, 2.0)]))[1][0]
@@ -98,8 +98,8 @@ def test_an_application_at_one_clock_takes_the_curve_of_its_class():
     low = conditions_of([PerformanceSample(1, 1, 32.0, 700.0, 1.0)])
     times = []
     for truth in (compute, memory):
-        base = fitted(samples_of(truth, [(1, 1, 32.0, float(f)) for f in CLOCKS]))
-        model = fitted(one, prior_from(base))
+        base = fitted_model(samples_of(truth, [(1, 1, 32.0, float(f)) for f in CLOCKS]))
+        model = fitted_model(one, prior_from(base))
         assert model.knows_clock(700.0)
         times.append(model.predict(low)[0][0])
     assert times[0] > 1.5
@@ -117,15 +117,15 @@ def test_measurements_that_contradict_each_other_are_fitted_once(monkeypatch):
     monkeypatch.setattr(fitting, "fit_coefficients", counted)
     samples = [PerformanceSample(1, 1, 1.0, 700.0 + f, 10.0 ** (f % 7), 100.0) for f in range(60)]
     with pytest.raises(ValueError, match=r"wrong by \d+% for what was measured"):
-        fitted(samples)
+        fitted_model(samples)
     assert len(fits) == 1
-    assert fitted(samples_of(true_model(), [(1, 1, 32.0, float(f)) for f in CLOCKS]))
+    assert fitted_model(samples_of(true_model(), [(1, 1, 32.0, float(f)) for f in CLOCKS]))
     assert len(fits) > 3
 
 
 def test_flat_times_are_fitted_flat():
     samples = [PerformanceSample(1, 1, 1.0, float(f), 1.0, 100.0) for f in CLOCKS]
-    model = fitted(samples)
+    model = fitted_model(samples)
     time_s, watts = model.predict(conditions_of(samples))
     assert np.abs(time_s - 1.0).max() < 0.05
     assert np.abs(watts - 100.0).max() < 10.0
@@ -151,9 +151,9 @@ def test_unusable_samples_are_left_out(bad):
     assert is_usable(good)
     wrong = good._replace(**bad)
     assert not is_usable(wrong)
-    assert fitted([good, wrong]).quality.time_samples == 1
+    assert fitted_model([good, wrong]).quality.time_samples == 1
     with pytest.raises(ValueError, match="bert on a100: no usable sample"):
-        fitted([wrong])
+        fitted_model([wrong])
 
 
 def test_extreme_but_usable_samples_give_a_finite_model():
@@ -163,7 +163,7 @@ def test_extreme_but_usable_samples_give_a_finite_model():
         PerformanceSample(2, 1, 1.0, 1000.0, 1.0),
         PerformanceSample(4, 2, 1.0, 1000.0, 1.0),
     ]
-    model = fitted(samples[:2])  # of more, an error above any bound would be found
+    model = fitted_model(samples[:2])  # of more, an error above any bound would be found
     for array in model.predict(conditions_of(samples)):
         assert np.isfinite(array).all()
         assert (array > 0).all()
@@ -187,7 +187,7 @@ def test_powers_without_times_count_beside_times(timed):
     samples = samples_of(truth, [(1, 1, 32.0, float(f)) for f in CLOCKS[::2]])
     untimed = [s._replace(time_s=math.nan) for s in samples[timed:]]
     untimed += [s._replace(time_s=math.nan) for s in samples_of(truth, [(4, 1, 32.0, 1400.0)])]
-    model = fitted([*samples[:timed], *untimed])
+    model = fitted_model([*samples[:timed], *untimed])
     assert worst(model, truth, [(1, 1, 32.0, float(f)) for f in CLOCKS])[1] < 0.03
     quality = model.quality
     assert (quality.time_samples, quality.power_samples) == (timed, len(samples) + 1)
@@ -211,5 +211,5 @@ def test_a_wider_prior_gives_way_to_measurements():
     truth = true_model(throughput(grad_clock_share=0.1))
     samples = samples_of(truth, [(1, 1, 32.0, float(f)) for f in CLOCKS])
     wrong = Prior(0.95, 0.2, 0.6, 1.0, 0.1)
-    model = fitted(samples, replace(wrong, static_share=0.6))
+    model = fitted_model(samples, replace(wrong, static_share=0.6))
     assert max(worst(model, truth, [(1, 1, 32.0, float(f)) for f in CLOCKS])) < 0.02

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sample_jobs import as_gated, slurm_job
+from make import as_gated, slurm_job
 
 from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.gate.admin_comment import unmarked
@@ -20,7 +20,7 @@ BOUND: dict[str, Any] = {"req_nodes": ("n1",), "tres_per_node": "gres/gpu:g0:1,g
 RUNS: dict[str, Any] = {"state": "RUNNING", "nodes": ("n1",)}
 
 
-def job(marker: str = "", **fields: Any) -> SlurmJob:
+def marked(marker: str = "", **fields: Any) -> SlurmJob:
     """Job 7; ``marker``: phase and restart count of its marker."""
     comment = f"{RECORD};sel={marker}:1000" if marker else RECORD
     return slurm_job(**{"tres_per_node": "gres/gpu:2", "admin_comment": comment, **fields})
@@ -62,7 +62,7 @@ def job(marker: str = "", **fields: Any) -> SlurmJob:
     ],
 )
 def test_the_phase_of_a_record(marker: str, fields: dict[str, Any], phase: str) -> None:
-    found = as_gated(job(marker, **fields))
+    found = as_gated(marked(marker, **fields))
     assert found.phase is JobPhase(phase)
     assert found.parked is (phase in ("waiting", "held", "prepared"))
     assert found.released is (phase in ("released", "requeued"))
@@ -70,13 +70,13 @@ def test_the_phase_of_a_record(marker: str, fields: dict[str, Any], phase: str) 
 
 def test_a_request_that_cannot_be_read_is_not_bound() -> None:
     odd = "gpuaware/1;tn=gres/gpu:1;rn=n%5B1%3A2"
-    assert as_gated(job(admin_comment=odd, **CLOSED)).phase is JobPhase.WAITING
-    assert as_gated(job(admin_comment=odd, **BOUND)).phase is JobPhase.OPENED
+    assert as_gated(marked(admin_comment=odd, **CLOSED)).phase is JobPhase.WAITING
+    assert as_gated(marked(admin_comment=odd, **BOUND)).phase is JobPhase.OPENED
 
 
 @pytest.mark.parametrize("comment", [None, "", "ticket-4711", "JS1:H4sIAAAA"])
 def test_what_the_filter_has_not_marked_is_no_gated_job(comment: str | None) -> None:
-    assert gated_job(job(admin_comment=comment, **CLOSED), GateConfig()) is None
+    assert gated_job(marked(admin_comment=comment, **CLOSED), GateConfig()) is None
 
 
 def test_gated_jobs_stand_in_the_order_of_their_records() -> None:
@@ -85,33 +85,33 @@ def test_gated_jobs_stand_in_the_order_of_their_records() -> None:
 
 
 def test_the_licence_of_another_site_does_not_close_the_gate() -> None:
-    assert as_gated(job(**CLOSED), licence="other").phase is JobPhase.OPENED
+    assert as_gated(marked(**CLOSED), licence="other").phase is JobPhase.OPENED
 
 
 def test_the_record_is_what_the_filter_wrote() -> None:
-    assert unmarked(job("released:0", **BOUND).admin_comment or "") == RECORD
+    assert unmarked(marked("released:0", **BOUND).admin_comment or "") == RECORD
 
 
 def test_a_task_of_an_unsplit_array() -> None:
-    array = as_gated(job(array_id=7, array_tasks="1-3", **CLOSED))
+    array = as_gated(marked(array_id=7, array_tasks="1-3", **CLOSED))
     task = array.task("7_2")
     assert (task.id, task.job.array_tasks, task.phase) == ("7_2", None, array.phase)
     assert array.task(array.id) is array
 
 
 def test_as_seen_in_a_newer_record() -> None:
-    released = as_gated(job("released:0", **BOUND))
-    closed = released.as_seen(job("released:0", **BOUND, **CLOSED), GateConfig())
+    released = as_gated(marked("released:0", **BOUND))
+    closed = released.as_seen(marked("released:0", **BOUND, **CLOSED), GateConfig())
     assert (closed.phase, closed.original) == (JobPhase.PREPARED, released.original)
-    overwritten = released.as_seen(job(**BOUND, **CLOSED, admin_comment="x"), GateConfig())
+    overwritten = released.as_seen(marked(**BOUND, **CLOSED, admin_comment="x"), GateConfig())
     assert (overwritten.phase, overwritten.marker) == (JobPhase.PREPARED, released.marker)
 
 
 def test_a_begin_time_of_the_filters_own() -> None:
     comment = f"{RECORD};bt=5000"
-    own = as_gated(job(admin_comment=comment, eligible_s=5000.0, reason="BeginTime"))
+    own = as_gated(marked(admin_comment=comment, eligible_s=5000.0, reason="BeginTime"))
     assert (own.deferred, own.only_deferred) == (True, True)
-    user = as_gated(job(admin_comment=comment, eligible_s=6000.0, reason="BeginTime"))
+    user = as_gated(marked(admin_comment=comment, eligible_s=6000.0, reason="BeginTime"))
     assert (user.deferred, user.only_deferred) == (False, False)
-    held = as_gated(job(admin_comment=comment, eligible_s=5000.0, reason="Dependency"))
+    held = as_gated(marked(admin_comment=comment, eligible_s=5000.0, reason="Dependency"))
     assert (held.deferred, held.only_deferred) == (True, False)

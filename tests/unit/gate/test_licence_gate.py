@@ -110,7 +110,7 @@ def gate_of(slurm: SlurmFolder, licences: str) -> Heartbeat:
     return Heartbeat(slurm.client(), Config(), HoldingPool(slurm.client()))
 
 
-def held(slurm: SlurmFolder) -> list[str]:
+def held_licences(slurm: SlurmFolder) -> list[str]:
     return [found["licenses"] for found in slurm.get("reservations")]
 
 
@@ -118,7 +118,7 @@ def held(slurm: SlurmFolder) -> list[str]:
 def test_a_gate_that_holds_too_few_licences_is_made_anew(slurm: SlurmFolder, licences: str) -> None:
     heartbeat = gate_of(slurm, licences)
     heartbeat.beat()
-    assert held(slurm) == ["gpuaware:100000"]
+    assert held_licences(slurm) == ["gpuaware:100000"]
     assert heartbeat.events.qsize() == 1
     heartbeat.beat()
     assert heartbeat.events.qsize() == 1
@@ -129,7 +129,7 @@ def test_each_heartbeat_looks_at_the_licences(slurm: SlurmFolder) -> None:
     heartbeat.beat()
     slurm.reserve(reservation_record("gpuaware_gate", licenses="gpuaware:10"))
     heartbeat.beat()
-    assert held(slurm) == ["gpuaware:100000"]
+    assert held_licences(slurm) == ["gpuaware:100000"]
 
 
 def test_a_gate_that_holds_nothing_since_a_refused_update_is_made_anew(slurm: SlurmFolder) -> None:
@@ -146,7 +146,7 @@ def test_a_gate_that_slurm_cannot_make_larger_stays(slurm: SlurmFolder) -> None:
     heartbeat = gate_of(slurm, "gpuaware:10")
     slurm.set(licences={"gpuaware": 50})
     heartbeat.beat()
-    assert held(slurm) == ["gpuaware:10"]
+    assert held_licences(slurm) == ["gpuaware:10"]
     assert heartbeat.held_until > 0
 
 

@@ -42,7 +42,7 @@ def changed(job_id: str = "7", **fields: Any) -> dict[str, Any]:
     return parked(job_id, **{**usual, **fields})
 
 
-def placed(job_id: str = "7", **fields: Any) -> dict[str, Any]:
+def placed_one(job_id: str = "7", **fields: Any) -> dict[str, Any]:
     """A placed job as the filter leaves a change by its owner."""
     marker = f"{OLD};sel=released:0:1000"
     extra = f"mine,freq=900@0+1,{NEW}"
@@ -67,7 +67,7 @@ def test_a_parked_job_shows_its_request_already(slurm: SlurmFolder) -> None:
 
 
 def test_a_placed_job_loses_its_binding(slurm: SlurmFolder) -> None:
-    slurm.write([placed()], ["n1"])
+    slurm.write([placed_one()], ["n1"])
     (change,) = settle(slurm)
     assert change.refused is None
     settled = {"AdminComment": NEW, "Extra": "mine", "Licenses": "matlab:1,gpuaware:1"}
@@ -78,7 +78,7 @@ def test_a_placed_job_loses_its_binding(slurm: SlurmFolder) -> None:
 
 def test_what_slurm_refuses_leaves_the_old_request(slurm: SlurmFolder) -> None:
     wrong = NEW.replace("lic=matlab:1", "rn=nosuch")
-    slurm.write([placed(extra=wrong)], ["n1"])
+    slurm.write([placed_one(extra=wrong)], ["n1"])
     (change,) = settle(slurm)
     assert (change.record, change.refused) == (wrong, "Invalid node name specified")
     job = slurm.jobs["7"]
@@ -112,11 +112,11 @@ def test_a_job_that_is_changed_once_more_meanwhile_is_left_to_the_next_call(
 
     class ChangedAgain(MemorySlurm):
         def update_jobs(self, updates: Any) -> dict[str, str]:
-            slurm.write([placed(extra=newest)], ["n1"])
+            slurm.write([placed_one(extra=newest)], ["n1"])
             slurm.set(refuse=["7"])
             return super().update_jobs(updates)
 
-    slurm.write([placed()], ["n1"])
+    slurm.write([placed_one()], ["n1"])
     assert settle(slurm, ChangedAgain(slurm.home)) == []
     assert len([call for call in slurm.calls if call[0] == "update"]) == 1
     slurm.set(refuse=[])
@@ -160,7 +160,7 @@ def test_a_silent_slurm_is_asked_again(slurm: SlurmFolder) -> None:
 
 
 def test_the_start_monitor_leaves_a_changed_job_alone(slurm: SlurmFolder) -> None:
-    slurm.write([placed()], ["n1"])
+    slurm.write([placed_one()], ["n1"])
     client, wrong = slurm.client(), dict[str, str]()
     jobs = gated_jobs(client.jobs(), GateConfig())
     slurm.set(refuse=["7"])  # as the filter does
@@ -169,7 +169,7 @@ def test_the_start_monitor_leaves_a_changed_job_alone(slurm: SlurmFolder) -> Non
 
 
 def test_release_by_hand_releases_the_changed_request(slurm: SlurmFolder) -> None:
-    slurm.write([placed(stuck=True)], ["n1"])
+    slurm.write([placed_one(stuck=True)], ["n1"])
     assert release_by_hand(slurm.client(), Config(), ["7"]) == ["7"]
     job = slurm.jobs["7"]
     assert (job["licenses"], job["tres_per_node"]) == ("matlab:1", "gres/gpu:1")
@@ -179,7 +179,7 @@ def test_release_by_hand_releases_the_changed_request(slurm: SlurmFolder) -> Non
 def test_a_round_settles_and_places(slurm: SlurmFolder) -> None:
     slurm.write(
         [
-            placed(
+            placed_one(
                 licenses="gpuaware:2",
                 admin_comment=OLD,
                 features="",

@@ -38,7 +38,7 @@ DIRECT = replace(ONE, direct=True)
 DIRECT_TWO = replace(TWO, direct=True)
 
 
-def job(**fields: object) -> SlurmJob:
+def pending(**fields: object) -> SlurmJob:
     """A pending job as Slurm shows it; without memory, unlike a parked one."""
     found = job_of(job_record(pn_min_memory=1 - (1 << 63)))
     return replace(found, **fields)  # type: ignore[arg-type]
@@ -192,10 +192,10 @@ def test_an_update_names_known_fields_of_a_job() -> None:
 
 def test_restoring_names_only_what_differs() -> None:
     original = OriginalRequest(tres_per_job="gres/gpu:2", nodes=(1, 2), min_cpus=1)
-    untouched = job(tres_per_job="gres/gpu:2")
+    untouched = pending(tres_per_job="gres/gpu:2")
     assert not is_bound(untouched, original)
     assert restored_fields(untouched, original, marked=False) == ()
-    placed = job(
+    placed = pending(
         tres_per_node="gres/gpu:g1:1,gres/gpu:g3:1", req_nodes=("n1",), tres_freq="gpu:900", cpus=2
     )
     assert is_bound(placed, original)
@@ -212,7 +212,7 @@ def test_restoring_names_only_what_differs() -> None:
 def test_least_cpus_of_a_node_stay_what_the_user_asked() -> None:
     asked = OriginalRequest(tres_per_job="gres/gpu:4", num_tasks=4, nodes=(2, 2), min_cpus_node=6)
     assert dict(placed_fields(asked, TWO))["MinCPUsNode"] == "6"
-    placed = job(req_nodes=("n1",), tres_per_node="gres/gpu:g1:1", min_cpus_node=6)
+    placed = pending(req_nodes=("n1",), tres_per_node="gres/gpu:g1:1", min_cpus_node=6)
     original = OriginalRequest(tres_per_node="gres/gpu:1", min_cpus_node=6)
     assert "MinCPUsNode" not in dict(restored_fields(placed, original, marked=False))
     placed = replace(placed, min_cpus_node=8)
@@ -222,7 +222,7 @@ def test_least_cpus_of_a_node_stay_what_the_user_asked() -> None:
 def test_the_default_of_a_partition_is_not_taken_for_the_users() -> None:
     """Slurm writes DefCpuPerGPU into CpusPerTres each time that it tries to start the job."""
     original = OriginalRequest(tres_per_node="gres/gpu:2")
-    parked = job(tres_per_node="gres/gpu:2", cpus_per_tres="gres/gpu:4")
+    parked = pending(tres_per_node="gres/gpu:2", cpus_per_tres="gres/gpu:4")
     assert restored_fields(parked, original, marked=False) == ()
     placed = placed_fields(original, ONE)
     assert not {"CpusPerTres", "NumCPUs", "CPUsPerTask"} & set(dict(placed))
@@ -252,7 +252,7 @@ def test_the_default_of_a_partition_is_told_as_cpus_per_task() -> None:
 
 def test_cpus_per_task_that_we_told_are_taken_back() -> None:
     original = OriginalRequest(tres_per_node="gres/gpu:2", min_cpus=1)
-    placed = job(req_nodes=("n1",), tres_per_node="gres/gpu:g1:1,gres/gpu:g3:1")
+    placed = pending(req_nodes=("n1",), tres_per_node="gres/gpu:g1:1,gres/gpu:g3:1")
     placed = replace(placed, cpus_per_task=6, cpus=6)
     fields = dict(restored_fields(placed, original, marked=False))
     assert (fields["CPUsPerTask"], fields["NumCPUs"]) == ("1", "1")
@@ -262,10 +262,10 @@ def test_cpus_per_task_that_we_told_are_taken_back() -> None:
 
 def test_reading_back() -> None:
     fields = placed_fields(OriginalRequest(tres_per_node="gres/gpu:2"), ONE)
-    good = job(req_nodes=("n1",), tres_per_node="gres:gpu:g3:1,gres/gpu:g1")
+    good = pending(req_nodes=("n1",), tres_per_node="gres:gpu:g3:1,gres/gpu:g1")
     assert differences(good, fields) == []
-    assert differences(job(req_nodes=("n2",), tres_per_node=good.tres_per_node), fields)
-    assert differences(job(req_nodes=("n1",), tres_per_node="gres/gpu:2"), fields)
+    assert differences(pending(req_nodes=("n2",), tres_per_node=good.tres_per_node), fields)
+    assert differences(pending(req_nodes=("n1",), tres_per_node="gres/gpu:2"), fields)
 
 
 @pytest.mark.parametrize("phase", MARKED)
@@ -334,7 +334,7 @@ def test_a_node_count_that_is_asked_is_not_sent() -> None:
     """Slurm counts the tasks anew from ``--ntasks-per-node`` with each NumNodes."""
     original = OriginalRequest(tres_per_node="gres/gpu:2", nodes=(2, 2))
     assert "NumNodes" not in dict(placed_fields(original, TWO))
-    pinned = job(tres_per_node="gres/gpu:g0:1,gres/gpu:g2:1", req_nodes=("n1", "n2"))
+    pinned = pending(tres_per_node="gres/gpu:g0:1,gres/gpu:g2:1", req_nodes=("n1", "n2"))
     assert "NumNodes" not in dict(restored_fields(pinned, original, marked=False))
     ranged = replace(original, nodes=(2, 4))
     assert dict(placed_fields(ranged, TWO))["NumNodes"] == "2-2"
@@ -351,7 +351,7 @@ def test_tasks_per_gpu_are_restored() -> None:
     """24.11 counts the tasks anew at an update, so each update of an unbound job names them."""
     original = OriginalRequest(tres_per_job="gres/gpu:4", ntasks_per_tres=2, nodes=(2, 2))
     fields = {"req_nodes": ("n1", "n2"), "ntasks_per_node": 4, "min_cpus_node": 4}
-    typed = job(tres_per_node="gres/gpu:g0:1,gres/gpu:g2:1", tasks=8, **fields)
+    typed = pending(tres_per_node="gres/gpu:g0:1,gres/gpu:g2:1", tasks=8, **fields)
     restored = dict(restored_fields(typed, original, marked=True))
     expected = {"TasksPerNode": "0", "NumTasks": "8", "MinCPUsNode": "1"}
     assert {key: restored[key] for key in expected} == expected
@@ -361,21 +361,25 @@ def test_tasks_per_gpu_are_restored() -> None:
 
 def test_gpus_per_socket_are_restored() -> None:
     original = OriginalRequest(tres_per_socket="gres/gpu:1", sockets_per_node=2)
-    typed = job(tres_per_node="gres/gpu:g1:1,gres/gpu:g3:1", req_nodes=("n1",))
+    typed = pending(tres_per_node="gres/gpu:g1:1,gres/gpu:g3:1", req_nodes=("n1",))
     fields = dict(restored_fields(typed, original, marked=False))
     assert (fields["TresPerSocket"], fields["TresPerNode"]) == ("gres/gpu:1", "")
-    assert not is_bound(job(tres_per_socket="gres/gpu:1"), original)
+    assert not is_bound(pending(tres_per_socket="gres/gpu:1"), original)
 
 
 def test_a_direct_srun_on_its_own_node_is_bound_by_its_types() -> None:
     original = OriginalRequest(tres_per_job="gres/gpu:2", req_nodes="n1", interactive=True)
-    assert is_bound(job(tres_per_job="gres/gpu:g0:1,gres/gpu:g1:1", req_nodes=("n1",)), original)
-    assert not is_bound(job(tres_per_job="gres/gpu:2", req_nodes=("n1",)), original)
+    assert is_bound(
+        pending(tres_per_job="gres/gpu:g0:1,gres/gpu:g1:1", req_nodes=("n1",)), original
+    )
+    assert not is_bound(pending(tres_per_job="gres/gpu:2", req_nodes=("n1",)), original)
 
 
 def test_an_interactive_job_is_restored() -> None:
     original = OriginalRequest(tres_per_node="gres/gpu:2", interactive=True)
-    typed = job(tres_per_node=None, tres_per_job="gres/gpu:g1:1,gres/gpu:g3:1", req_nodes=("n1",))
+    typed = pending(
+        tres_per_node=None, tres_per_job="gres/gpu:g1:1,gres/gpu:g3:1", req_nodes=("n1",)
+    )
     assert placed_slots(typed.tres_per_job) == (1, 3)
     assert is_bound(typed, original)
     fields = dict(restored_fields(typed, original, marked=False))

@@ -37,11 +37,11 @@ def waiting(job_id: str = "7", **fields: Any) -> dict[str, Any]:
     return parked(job_id, **{**usual, **fields})
 
 
-def read(client: MemorySlurm) -> list[GatedJob]:
+def read_gated(client: MemorySlurm) -> list[GatedJob]:
     return gated_jobs(client.jobs(), GateConfig())
 
 
-def run(
+def restored(
     slurm: SlurmFolder, then: JobPhase = JobPhase.WAITING, client: MemorySlurm | None = None
 ) -> Restoration:
     """Restore all gated jobs that wait; the calls are counted from here."""
@@ -62,7 +62,7 @@ def test_it_closes_reads_restores_and_opens_in_this_order(
     slurm: SlurmFolder, then: JobPhase
 ) -> None:
     slurm.write([released()], ["n1"])
-    found = run(slurm, then)
+    found = restored(slurm, then)
     assert found.wrong == {}
     assert [job.id for job in found.parked] == ["7"]
     close, look, restore, *opening = slurm.calls
@@ -84,7 +84,7 @@ def test_it_closes_reads_restores_and_opens_in_this_order(
 def test_a_bound_job_is_read_again_before_it_is_restored(slurm: SlurmFolder) -> None:
     """It may have started since it was read, if the gate was open in between."""
     slurm.write([waiting(admin_comment=f"{RECORD};sel=prepared:0:1", **BINDING)], ["n1"])
-    assert [job.id for job in run(slurm).parked] == ["7"]
+    assert [job.id for job in restored(slurm).parked] == ["7"]
     assert [step[0] for step in steps(slurm)] == ["update", "job", "update"]
     assert slurm.jobs["7"]["req_nodes"] == ""
 
@@ -101,13 +101,13 @@ def test_a_prepared_job_that_started_meanwhile_keeps_its_nodes(slurm: SlurmFolde
 
 def test_of_what_was_never_bound_nothing_is_sent(slurm: SlurmFolder) -> None:
     slurm.write([waiting()], ["n1"])
-    assert [job.id for job in run(slurm).parked] == ["7"]
+    assert [job.id for job in restored(slurm).parked] == ["7"]
     assert steps(slurm) == []
 
 
 def test_clock_and_extra_are_taken_back(slurm: SlurmFolder) -> None:
     slurm.write([released(tres_freq="gpu:900", extra="mine,freq=900@0+1")], ["n1"])
-    run(slurm)
+    restored(slurm)
     assert (slurm.jobs["7"]["tres_freq"], slurm.jobs["7"]["extra"]) == ("", "mine")
 
 
@@ -138,7 +138,7 @@ def test_a_job_that_starts_meanwhile_keeps_nodes_and_licences(
 ) -> None:
     slurm.write([released(), released("8")], ["n1", "n2"])
     starts = {"state": "RUNNING", "nodes": "n1", "slots": [0, 1]}
-    found = run(slurm, then, Interfered(slurm, before=before, **starts))
+    found = restored(slurm, then, Interfered(slurm, before=before, **starts))
     assert ([job.id for job in found.parked], found.wrong) == (["8"], {})
     assert "7" not in found.left
     job = slurm.jobs["7"]
@@ -150,7 +150,7 @@ def test_a_job_that_starts_meanwhile_keeps_nodes_and_licences(
 
 def test_a_job_that_ends_meanwhile_is_not_restored(slurm: SlurmFolder) -> None:
     slurm.write([released()], ["n1"])
-    found = run(slurm, JobPhase.LEFT, Interfered(slurm, before=False, state="CANCELLED"))
+    found = restored(slurm, JobPhase.LEFT, Interfered(slurm, before=False, state="CANCELLED"))
     assert (found.parked, found.left, found.wrong) == ([], {}, {})
     assert slurm.jobs["7"]["req_nodes"] == "n1"
 
@@ -159,7 +159,7 @@ def test_a_gate_that_slurm_does_not_close_leaves_the_job_as_it_is(slurm: SlurmFo
     slurm.write([released()], ["n1"])
     slurm.set(refuse=["7"])
     before = slurm.jobs
-    found = run(slurm, JobPhase.LEFT)
+    found = restored(slurm, JobPhase.LEFT)
     assert (found.parked, found.left) == ([], {})
     assert found.wrong == {"7": "Invalid job id specified"}
     assert slurm.jobs == before
@@ -178,7 +178,7 @@ def test_a_refused_restore_stays_closed(
         return refused | {update.job_id: "busy" for update in wrong}
 
     monkeypatch.setattr(MemorySlurm, "update_jobs", refuse)
-    found = run(slurm, then)
+    found = restored(slurm, then)
     assert found.wrong == {"7": "busy"}
     assert [j.id for j in found.parked if j.id not in found.wrong] == ["8"]
     # An operator's release is the way out: it opens the gate all the same.
@@ -188,14 +188,14 @@ def test_a_refused_restore_stays_closed(
     if opened:
         return
     monkeypatch.setattr(MemorySlurm, "update_jobs", send)
-    assert run(slurm, then).wrong == {}  # a later call goes on
+    assert restored(slurm, then).wrong == {}  # a later call goes on
     assert slurm.jobs["7"]["req_nodes"] == ""
 
 
 def test_a_refused_opening_is_told(slurm: SlurmFolder) -> None:
     slurm.write([waiting(), waiting("8")], ["n1"])
     slurm.set(refuse=["7"])
-    found = run(slurm, JobPhase.LEFT)
+    found = restored(slurm, JobPhase.LEFT)
     assert found.wrong == {"7": "Invalid job id specified"}
     assert found.refused == {"7"}
     assert found.left == {"7": [], "8": ["8"]}
@@ -220,11 +220,11 @@ def test_after_silence_a_later_call_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(MemorySlurm, "update_jobs", silent)
         with pytest.raises(SourceError):
-            run(slurm, JobPhase.LEFT)
-    (job,) = read(slurm.client())
+            restored(slurm, JobPhase.LEFT)
+    (job,) = read_gated(slurm.client())
     assert job.phase is (JobPhase.RELEASED, JobPhase.PREPARED, JobPhase.WAITING)[silent_at - 1]
-    assert run(slurm, JobPhase.LEFT).left == {"7": ["7"]}
-    (job,) = read(slurm.client())
+    assert restored(slurm, JobPhase.LEFT).left == {"7": ["7"]}
+    (job,) = read_gated(slurm.client())
     assert job.phase is JobPhase.LEFT
     assert slurm.jobs["7"]["req_nodes"] == ""
 
@@ -232,7 +232,7 @@ def test_after_silence_a_later_call_goes_on(
 def test_a_request_that_cannot_be_read_opens_as_it_is(slurm: SlurmFolder) -> None:
     odd = "gpuaware/1;tn=gres/gpu:1;rn=n%5B1%3A2"
     slurm.write([parked(stuck=True, admin_comment=odd, req_nodes="n1")], ["n1"])
-    found = run(slurm, JobPhase.LEFT)
+    found = restored(slurm, JobPhase.LEFT)
     assert (found.wrong, found.left) == ({}, {"7": ["7"]})
     job = slurm.jobs["7"]
     assert (job["licenses"], job["req_nodes"]) == ("", "n1")
@@ -242,7 +242,7 @@ def test_a_request_that_cannot_be_read_opens_as_it_is(slurm: SlurmFolder) -> Non
 def test_what_another_wrote_into_admin_comment_stays(slurm: SlurmFolder) -> None:
     slurm.write([released()], ["n1"])
     client = Interfered(slurm, before=False, admin_comment="ticket-4711")
-    assert run(slurm, JobPhase.LEFT, client).left == {"7": ["7"]}
+    assert restored(slurm, JobPhase.LEFT, client).left == {"7": ["7"]}
     assert slurm.jobs["7"]["admin_comment"] == "ticket-4711"
     assert slurm.jobs["7"]["req_nodes"] == ""
 
@@ -256,7 +256,7 @@ def array(tasks: str, number: str = "98", **fields: Any) -> dict[str, Any]:
 
 def test_an_array_of_one_record_is_changed_as_one(slurm: SlurmFolder) -> None:
     slurm.write([array("0-2")], ["n1"])
-    found = run(slurm, JobPhase.LEFT)
+    found = restored(slurm, JobPhase.LEFT)
     (job_id,) = found.left
     assert found.left == {job_id: ["98"]}
     assert [step[:2] for step in steps(slurm)] == [("update", "98")]
@@ -269,7 +269,7 @@ def test_an_array_of_several_records_is_changed_by_task(slurm: SlurmFolder) -> N
     runs = {"state": "RUNNING", "licenses": "matlab:1", "nodes": "n1", "slots": [0, 1]}
     slurm.write([array("1,2"), array("0", "99", **runs)], ["n1"])
     before = slurm.jobs["99"]
-    found = run(slurm, JobPhase.LEFT)
+    found = restored(slurm, JobPhase.LEFT)
     assert list(found.left.values()) == [["98_1", "98_2"]]
     assert slurm.jobs["99"] == before
     others = [job for job in slurm.jobs.values() if job["job_id"] != 99]
@@ -290,7 +290,7 @@ def test_of_an_array_of_masses_a_round_changes_five_hundred_and_an_operator_all(
         return {}
 
     monkeypatch.setattr(client, "update_jobs", update_jobs)
-    (ids,) = run(slurm, then, client).left.values()
+    (ids,) = restored(slurm, then, client).left.values()
     assert ids == sent == [f"98_{task}" for task in range(1, most + 1)]
 
 
@@ -302,7 +302,7 @@ def test_tasks_that_cannot_be_read_stay_closed(
 
     slurm.write([waiting(), array("1,2")], ["n1"])
     monkeypatch.setattr("slurm_gpu_aware.gate.restore.update_ids", unreadable)
-    found = run(slurm, JobPhase.LEFT)
+    found = restored(slurm, JobPhase.LEFT)
     assert set(found.wrong.values()) == {"it must be released by hand: 1-x"}
     assert found.refused == set()  # that is no rule of the site
     assert (set(found.wrong), found.left["98"], steps(slurm)) == ({"7", "98"}, [], [])
@@ -311,12 +311,12 @@ def test_tasks_that_cannot_be_read_stay_closed(
 def test_many_are_read_at_once(slurm: SlurmFolder) -> None:
     numbers = [str(n) for n in range(100, 101 + FEW)]
     slurm.write([released(number) for number in numbers], ["n1"])
-    assert [job.id for job in run(slurm).parked] == numbers
+    assert [job.id for job in restored(slurm).parked] == numbers
     assert [step[0] for step in [c for c in slurm.calls if c[0] != "update"]] == ["jobs"]
 
 
 def test_it_leaves_the_holding_pool(slurm: SlurmFolder) -> None:
     slurm.write([waiting(resv_name="gpuaware_pool_1"), waiting("8", resv_name="class")], ["n1"])
-    run(slurm, JobPhase.OPENED)
+    restored(slurm, JobPhase.OPENED)
     assert slurm.jobs["7"]["resv_name"] == ""
     assert slurm.jobs["8"]["resv_name"] == "class"

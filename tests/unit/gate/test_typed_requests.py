@@ -5,17 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sample_jobs import slurm_job
+from make import slurm_job, slurm_node
 
 from slurm_gpu_aware.gate.typed_requests import can_start, gpu_types, type_sentence, untyped_fields
-from slurm_gpu_aware.slurm.records import SlurmNode
 
-
-def node(name: str, *gpus: tuple[str | None, int]) -> SlurmNode:
-    return SlurmNode(name, frozenset({"IDLE"}), frozenset(), gpus, frozenset())
-
-
-A100 = [node("a1", ("a100", 4)), node("a2", ("a100", 4)), node("i1", ("g0", 1), ("g1", 1))]
+A100 = [
+    slurm_node("a1", gpus=(("a100", 4),)),
+    slurm_node("a2", gpus=(("a100", 4),)),
+    slurm_node("i1", gpus=(("g0", 1), ("g1", 1))),
+]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from make import placements
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Sockets, each_gpu
@@ -27,7 +28,7 @@ S0, S1 = (0, 1), (2, 3)
 """GPUs of each socket of 8 cores."""
 
 
-def cluster(nodes: int = 1, *, scores: Any = None, unknown: bool = False) -> Cluster:
+def socket_nodes(nodes: int = 1, *, scores: Any = None, unknown: bool = False) -> Cluster:
     """Nodes of two sockets with 8 cores and two GPUs each."""
     gpu = np.array([[0, 0, 1, 1]] * nodes)
     free = np.full((nodes, 2), 8)
@@ -44,7 +45,7 @@ def cluster(nodes: int = 1, *, scores: Any = None, unknown: bool = False) -> Clu
     return replace(found, sockets=sockets, cpus=np.full(nodes, 16))
 
 
-def busy(
+def with_job(
     found: Cluster,
     name: str,
     node: int,
@@ -71,12 +72,8 @@ def free(number: int, gpus: int, cpus: int = 1, **fields: Any) -> Request:
     return Request(str(number), gpus, cpus=cpus, **{"max_nodes": 1, **fields})
 
 
-def plan(queue: list[Request], where: Cluster) -> Plan:
+def plan_at(queue: list[Request], where: Cluster) -> Plan:
     return plan_round(queue, where, PlanSettings(), NOW)
-
-
-def placed(result: Plan) -> dict[str, tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]]:
-    return {a.job_id: (a.nodes, a.slots) for a in result.assignments}
 
 
 # one round ---------------------------------------------------------------------------------------
@@ -84,102 +81,108 @@ def placed(result: Plan) -> dict[str, tuple[tuple[int, ...], tuple[tuple[int, ..
 
 def test_a_socket_without_enough_cores_gives_no_gpu() -> None:
     """Regression: per node 10 CPUs are free, so GPU 0 was chosen, and the job hung."""
-    here = busy(cluster(), "run", 0, (), (6, 0))
-    assert placed(plan([bound(1, 1, 4)], here)) == {"1": ((0,), ((2,),))}
-    assert placed(plan([free(1, 1, 4)], here)) == {"1": ((0,), ((0,),))}
+    here = with_job(socket_nodes(), "run", 0, (), (6, 0))
+    assert placements(plan_at([bound(1, 1, 4)], here)) == {"1": ((0,), ((2,),))}
+    assert placements(plan_at([free(1, 1, 4)], here)) == {"1": ((0,), ((0,),))}
 
 
 def test_gpus_of_a_job_lie_on_one_socket() -> None:
-    here = busy(cluster(), "run", 0, (0,), (1, 0))
-    assert placed(plan([bound(1, 2)], here)) == {"1": ((0,), (S1,))}
+    here = with_job(socket_nodes(), "run", 0, (0,), (1, 0))
+    assert placements(plan_at([bound(1, 2)], here)) == {"1": ((0,), (S1,))}
 
 
 def test_the_faster_socket_is_taken() -> None:
     scores = {"B": np.array([[1.0, 1.5, 1.2, 1.2]])}
-    assert placed(plan([bound(1, 2)], cluster(scores=scores))) == {"1": ((0,), (S1,))}
+    assert placements(plan_at([bound(1, 2)], socket_nodes(scores=scores))) == {"1": ((0,), (S1,))}
 
 
 def test_where_no_socket_has_both_slurm_chooses() -> None:
-    here = busy(busy(cluster(), "a", 0, (0,), (1, 0)), "b", 0, (2,), (0, 1))
-    (found,) = plan([bound(1, 2, 2)], here).assignments
+    here = with_job(with_job(socket_nodes(), "a", 0, (0,), (1, 0)), "b", 0, (2,), (0, 1))
+    (found,) = plan_at([bound(1, 2, 2)], here).assignments
     assert (found.nodes, found.exact) == ((0,), False)
     assert "Slurm chooses its GPUs" in found.why["summary"]
 
 
 def test_no_job_is_sent_where_slurm_chooses() -> None:
     """Slurm may start the job first, on the GPU that was chosen for the other."""
-    here = busy(busy(cluster(), "a", 0, (0,), (1, 0)), "b", 0, (2,), (0, 1))
-    assert [a.job_id for a in plan([bound(1, 2, 2), free(2, 1)], here).assignments] == ["1"]
-    idle = plan([bound(1, 3), free(2, 1, time_limit_s=1.0)], cluster())
+    here = with_job(with_job(socket_nodes(), "a", 0, (0,), (1, 0)), "b", 0, (2,), (0, 1))
+    assert [a.job_id for a in plan_at([bound(1, 2, 2), free(2, 1)], here).assignments] == ["1"]
+    idle = plan_at([bound(1, 3), free(2, 1, time_limit_s=1.0)], socket_nodes())
     assert [a.job_id for a in idle.assignments] == ["1"]
     assert idle.waiting[0].shadow_start_s == NOW  # as soon as the other has started
-    named_first = plan([free(1, 1), bound(2, 3)], cluster())
+    named_first = plan_at([free(1, 1), bound(2, 3)], socket_nodes())
     assert [a.job_id for a in named_first.assignments] == ["1"]
-    two = busy(busy(cluster(2), "a", 0, (0,), (1, 0)), "b", 0, (2,), (0, 1))
+    two = with_job(with_job(socket_nodes(2), "a", 0, (0,), (1, 0)), "b", 0, (2,), (0, 1))
     assert two.sockets is not None
     two.sockets.quiet[:] = False
     queue = [bound(1, 4, 2, required=(0,)), bound(2, 4, 2, required=(1,))]
-    assert plan(queue, two).assignments == ()
+    assert plan_at(queue, two).assignments == ()
 
 
 def test_all_four_gpus_of_a_node_are_chosen_by_slurm() -> None:
-    (found,) = plan([bound(1, 4)], cluster()).assignments
+    (found,) = plan_at([bound(1, 4)], socket_nodes()).assignments
     assert (len(each_gpu(found.gpus)), found.exact) == (4, False)
 
 
 def test_slurm_wants_the_cpus_on_the_sockets_of_the_gpus() -> None:
     """One GPU and ten CPUs: its socket has eight."""
-    result = plan([bound(1, 1, 10)], cluster())
+    result = plan_at([bound(1, 1, 10)], socket_nodes())
     assert result.assignments == ()
     assert result.waiting[0].infeasible
     assert "enforce-binding" in result.waiting[0].reason
 
 
 def test_cores_of_an_unknown_job_may_come_back() -> None:
-    here = cluster()
+    here = socket_nodes()
     assert here.sockets is not None
     here.sockets.free_cpus[:] = 0
-    assert not plan([bound(1, 1)], here).waiting[0].infeasible
+    assert not plan_at([bound(1, 1)], here).waiting[0].infeasible
 
 
 def test_two_jobs_that_fill_their_socket_get_one_each() -> None:
     queue = [bound(n, 1, fills_sockets=True) for n in (1, 2)]
-    slots = [a.slots[0][0] // 2 for a in plan(queue, cluster()).assignments]
+    slots = [a.slots[0][0] // 2 for a in plan_at(queue, socket_nodes()).assignments]
     assert sorted(slots) == [0, 1]
 
 
 def test_a_third_job_has_no_cores_beside_jobs_that_fill_their_sockets() -> None:
     queue = [bound(n, 1, fills_sockets=True) for n in (1, 2)]
-    assert len(plan([*queue, bound(3, 1)], cluster()).assignments) == 2
-    assert len(plan([*queue, free(3, 1)], cluster()).assignments) == 2  # of the node none is left
-    assert len(plan([bound(n, 1) for n in (1, 2, 3)], cluster()).assignments) == 3
+    assert len(plan_at([*queue, bound(3, 1)], socket_nodes()).assignments) == 2
+    assert (
+        len(plan_at([*queue, free(3, 1)], socket_nodes()).assignments) == 2
+    )  # of the node none is left
+    assert len(plan_at([bound(n, 1) for n in (1, 2, 3)], socket_nodes()).assignments) == 3
 
 
 def test_a_job_that_fills_its_socket_takes_memory_with_each_cpu() -> None:
     queue = [bound(1, 1, fills_sockets=True, memory_mb_per_cpu=500)]
-    here = cluster()
-    result = plan([*queue, free(2, 1, memory_mb_per_node=60001)], here)
+    here = socket_nodes()
+    result = plan_at([*queue, free(2, 1, memory_mb_per_node=60001)], here)
     assert [a.job_id for a in result.assignments] == ["1"]
-    result = plan([*queue, free(2, 1, memory_mb_per_node=60000)], here)
+    result = plan_at([*queue, free(2, 1, memory_mb_per_node=60000)], here)
     assert [a.job_id for a in result.assignments] == ["1", "2"]
 
 
 def test_others_take_cores_beside_their_gpus() -> None:
-    here = cluster()
-    result = plan([free(1, 1, 6), bound(2, 1, 4)], here)
+    here = socket_nodes()
+    result = plan_at([free(1, 1, 6), bound(2, 1, 4)], here)
     first, second = (a.slots[0][0] // 2 for a in result.assignments)
     assert first != second
 
 
 def test_on_several_nodes_the_same_gpus_of_one_socket() -> None:
-    here = busy(cluster(2), "run", 1, (0,), (1, 0))
+    here = with_job(socket_nodes(2), "run", 1, (0,), (1, 0))
     asked = bound(1, 4, 8, min_nodes=2, max_nodes=2, gpus_per_node=2)
-    assert placed(plan([asked], here)) == {"1": ((0, 1), (S1, S1))}
+    assert placements(plan_at([asked], here)) == {"1": ((0, 1), (S1, S1))}
 
 
 def test_the_flag_changes_nothing_where_sockets_are_not_known() -> None:
-    here = replace(cluster(), sockets=None)
-    assert placed(plan([bound(1, 1, 10)], here)) == placed(plan([free(1, 1, 10)], here)) != {}
+    here = replace(socket_nodes(), sockets=None)
+    assert (
+        placements(plan_at([bound(1, 1, 10)], here))
+        == placements(plan_at([free(1, 1, 10)], here))
+        != {}
+    )
 
 
 # later -------------------------------------------------------------------------------------------
@@ -187,9 +190,9 @@ def test_the_flag_changes_nothing_where_sockets_are_not_known() -> None:
 
 def test_a_head_waits_for_cores_of_a_socket() -> None:
     """GPUs are free from the start; six of eight cores of both sockets are not."""
-    here = busy(cluster(), "short", 0, (), (6, 0), NOW + 100)
-    here = busy(here, "long", 0, (), (0, 6), NOW + 500)
-    (waiting,) = plan([bound(1, 1, 4)], here).waiting
+    here = with_job(socket_nodes(), "short", 0, (), (6, 0), NOW + 100)
+    here = with_job(here, "long", 0, (), (0, 6), NOW + 500)
+    (waiting,) = plan_at([bound(1, 1, 4)], here).waiting
     assert waiting.shadow_start_s == NOW + 100
     assert "reserved: n0 GPU 0" in waiting.reason
 
@@ -201,11 +204,11 @@ def test_a_job_that_outlasts_its_start_leaves_the_heads_cores(
 ) -> None:
     """The head gets GPU 0 and all cores of socket 0. GPU 1 is not reserved, its cores are:
     Slurm takes cores beside the GPU first, also for a job that does not ask for it."""
-    here = busy(cluster(), "short", 0, (), (4, 0), NOW + 100)
-    here = busy(here, "long", 0, (2,), (0, 1), NOW + 900)
+    here = with_job(socket_nodes(), "short", 0, (), (4, 0), NOW + 100)
+    here = with_job(here, "long", 0, (2,), (0, 1), NOW + 900)
     head = bound(1, 1, 8, priority=9)
     beside = kind(2, 1, 2, time_limit_s=limit)
-    assert placed(plan([head, beside], here)) == {"2": ((0,), ((3 if reserved else 0,),))}
+    assert placements(plan_at([head, beside], here)) == {"2": ((0,), ((3 if reserved else 0,),))}
 
 
 @pytest.mark.parametrize("head", [bound(1, 1, 6, priority=9), free(1, 1, 6, priority=9)])
@@ -214,83 +217,83 @@ def test_a_job_that_fills_its_socket_takes_no_reserved_cores(
     head: Request, limit: float, reserved: bool
 ) -> None:
     """It asks for one CPU, two would be left beside the head, and Slurm gives it all four."""
-    here = busy(cluster(), "short", 0, (0,), (4, 0), NOW + 100)
-    here = busy(here, "long", 0, S1, (0, 8))
+    here = with_job(socket_nodes(), "short", 0, (0,), (4, 0), NOW + 100)
+    here = with_job(here, "long", 0, S1, (0, 8))
     fills = bound(2, 1, time_limit_s=limit, fills_sockets=True)
-    result = plan([head, fills], here)
-    assert placed(result) == ({} if reserved else {"2": ((0,), ((1,),))})
+    result = plan_at([head, fills], here)
+    assert placements(result) == ({} if reserved else {"2": ((0,), ((1,),))})
     assert result.waiting[0].shadow_start_s == NOW + 100
 
 
 @pytest.mark.parametrize(("memory_mb", "fits"), [(60000, True), (60001, False)])
 def test_a_job_that_fills_its_socket_takes_no_reserved_memory(memory_mb: int, fits: bool) -> None:
     """It would get 8 CPUs with 500 MB each of the 64000 MB of the node."""
-    here = busy(cluster(), "short", 0, S0, (8, 0), NOW + 100)
-    here = busy(here, "long", 0, (2,), (0, 0))
+    here = with_job(socket_nodes(), "short", 0, S0, (8, 0), NOW + 100)
+    here = with_job(here, "long", 0, (2,), (0, 0))
     head = bound(1, 2, 8, memory_mb_per_node=memory_mb, priority=9)
     fills = bound(2, 1, fills_sockets=True, memory_mb_per_cpu=500)
-    assert placed(plan([head, fills], here)) == ({"2": ((0,), ((3,),))} if fits else {})
+    assert placements(plan_at([head, fills], here)) == ({"2": ((0,), ((3,),))} if fits else {})
 
 
 @pytest.mark.parametrize("when", ["in an earlier round", "in this round"])
 def test_a_job_just_placed_does_not_last_until_the_reservation(when: str) -> None:
     """Otherwise the head, which needs both sockets, has no reservation, and later jobs delay it."""
-    here = busy(cluster(), "a", 0, (0,), (1, 0), NOW + 100)
+    here = with_job(socket_nodes(), "a", 0, (0,), (1, 0), NOW + 100)
     queue = [bound(1, 4, 4, priority=9), free(2, 1, time_limit_s=1e6)]
     if when == "in this round":
         queue = [free(3, 1, priority=10, time_limit_s=60.0), *queue]
     else:
-        here = busy(here, "3", 0, (1,), (1, 0), NOW + 50)
+        here = with_job(here, "3", 0, (1,), (1, 0), NOW + 50)
         assert here.sockets is not None
         here.sockets.quiet[:] = False
-    result = plan(queue, here)
-    assert set(placed(result)) == ({"3"} if when == "in this round" else set())
+    result = plan_at(queue, here)
+    assert set(placements(result)) == ({"3"} if when == "in this round" else set())
     assert result.waiting[0].shadow_start_s == NOW + 100
 
 
 def test_victims_give_back_cores() -> None:
-    here = busy(cluster(), "a", 0, S0, (8, 0), preemptable_by=1.0)
-    here = busy(here, "b", 0, S1, (0, 4), preemptable_by=1.0)
-    (found,) = plan([bound(1, 2, 8, preemption_tier=2.0)], here).assignments
+    here = with_job(socket_nodes(), "a", 0, S0, (8, 0), preemptable_by=1.0)
+    here = with_job(here, "b", 0, S1, (0, 4), preemptable_by=1.0)
+    (found,) = plan_at([bound(1, 2, 8, preemption_tier=2.0)], here).assignments
     assert (len(found.victims), found.exact) == (1, True)
     assert found.slots in ((S0,), (S1,))
 
 
 def test_cores_that_a_pushing_job_takes_are_given_once() -> None:
     """It takes six of its victim and the two free ones."""
-    here = busy(cluster(), "a", 0, (0,), (6, 0), preemptable_by=1.0)
-    here = busy(here, "b", 0, S1, (0, 1))
-    result = plan([bound(1, 1, 8, preemption_tier=2.0), bound(2, 1, 1)], here)
+    here = with_job(socket_nodes(), "a", 0, (0,), (6, 0), preemptable_by=1.0)
+    here = with_job(here, "b", 0, S1, (0, 1))
+    result = plan_at([bound(1, 1, 8, preemption_tier=2.0), bound(2, 1, 1)], here)
     assert [(a.job_id, a.victims) for a in result.assignments] == [("1", ("a",))]
 
 
 def test_cores_that_victims_leave_over_are_free_as_soon_as_they_are_gone() -> None:
-    here = busy(cluster(), "a", 0, (0,), (8, 0), preemptable_by=1.0)
-    here = busy(here, "b", 0, S1, (0, 8))
-    result = plan([bound(1, 1, 2, preemption_tier=2.0), bound(2, 1, 4)], here)
+    here = with_job(socket_nodes(), "a", 0, (0,), (8, 0), preemptable_by=1.0)
+    here = with_job(here, "b", 0, S1, (0, 8))
+    result = plan_at([bound(1, 1, 2, preemption_tier=2.0), bound(2, 1, 4)], here)
     assert [(a.job_id, a.victims) for a in result.assignments] == [("1", ("a",))]
     assert result.waiting[0].shadow_start_s == NOW
 
 
 def test_no_job_is_preempted_for_gpus_that_slurm_chooses() -> None:
-    here = busy(cluster(), "a", 0, (0,), (1, 0), preemptable_by=1.0)
-    assert plan([bound(1, 4, 2, preemption_tier=2.0)], here).assignments == ()
+    here = with_job(socket_nodes(), "a", 0, (0,), (1, 0), preemptable_by=1.0)
+    assert plan_at([bound(1, 4, 2, preemption_tier=2.0)], here).assignments == ()
 
 
 def test_the_snapshot_is_not_changed() -> None:
-    here = cluster()
-    plan([bound(1, 2, 4), free(2, 1, 2)], here)
+    here = socket_nodes()
+    plan_at([bound(1, 2, 4), free(2, 1, 2)], here)
     assert here.sockets is not None
     assert here.sockets.free_cpus.tolist() == [[8, 8]]
     assert here.sockets.quiet.all()
 
 
 def test_a_round_with_sockets_is_recorded() -> None:
-    here = busy(cluster(2), "run", 0, (0,), (6, 0), NOW + 50)
+    here = with_job(socket_nodes(2), "run", 0, (0,), (6, 0), NOW + 50)
     queue = [bound(1, 1, 4), bound(2, 2, 8)]
-    result = plan(queue, here)
+    result = plan_at(queue, here)
     again = read_round(record_round(Round(queue, here, PlanSettings(), NOW), result)).asked
-    assert placed(plan(list(again.queue), again.cluster)) == placed(result)
+    assert placements(plan_at(list(again.queue), again.cluster)) == placements(result)
     assert again.cluster.running[0].socket_cpus == {0: (6, 0)}
 
 
@@ -298,7 +301,7 @@ def test_a_round_with_sockets_is_recorded() -> None:
 
 
 def random_cluster(random: Random) -> Cluster:
-    here = cluster(2)
+    here = socket_nodes(2)
     assert here.sockets is not None
     for node in range(2):
         for slot in range(4):
@@ -365,7 +368,7 @@ def test_small_clusters_by_hand(policy: str) -> None:
 
 def test_every_policy_keeps_to_the_socket() -> None:
     for policy in policy_names():
-        here = busy(cluster(), "run", 0, (), (6, 0))
+        here = with_job(socket_nodes(), "run", 0, (), (6, 0))
         found = OnSockets(make_policy(policy)).place(bound(1, 2, 4), here)
         assert found is not None, policy
         assert (found.slots, found.exact) == ((S1,), True), policy
@@ -373,7 +376,7 @@ def test_every_policy_keeps_to_the_socket() -> None:
 
 def test_views_need_sockets() -> None:
     with pytest.raises(ValueError, match="not known"):
-        list(views(bound(1, 1), replace(cluster(), sockets=None)))
+        list(views(bound(1, 1), replace(socket_nodes(), sockets=None)))
 
 
 def spread(number: int, per_socket: int, sockets: int, nodes: int = 1) -> Request:
@@ -389,7 +392,7 @@ SLOW = np.array([[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 5.0]])
 @pytest.mark.parametrize("policy", policy_names())
 def test_each_socket_gives_its_gpus(policy: str) -> None:
     """GPU 0 is busy on the first node, GPU 3 is slow on the second."""
-    here = busy(cluster(2, scores={"B": SLOW}), "running", 0, (0,), (1, 0))
+    here = with_job(socket_nodes(2, scores={"B": SLOW}), "running", 0, (0,), (1, 0))
     place = OnSockets(make_policy(policy)).place
     one = place(spread(1, 1, 2), here)
     assert one is not None
@@ -404,14 +407,14 @@ def test_each_socket_gives_its_gpus(policy: str) -> None:
 
 
 def test_the_fastest_gpus_of_each_socket_are_chosen() -> None:
-    here = cluster(scores={"B": np.array([[2.0, 1.0, 1.0, 2.0]])})
+    here = socket_nodes(scores={"B": np.array([[2.0, 1.0, 1.0, 2.0]])})
     found = OnSockets(make_policy("pal")).place(spread(1, 1, 2), here)
     assert found is not None
     assert sorted(found.slots[0]) == [1, 2]
 
 
 def test_a_round_says_why_sockets_hold_no_more() -> None:
-    here = busy(cluster(), "running", 0, (0, 1), (1, 0))
-    found = plan([spread(1, 1, 2)], here)
+    here = with_job(socket_nodes(), "running", 0, (0, 1), (1, 0))
+    found = plan_at([spread(1, 1, 2)], here)
     assert found.assignments == ()
     assert "not as many on each socket" in found.waiting[0].reason

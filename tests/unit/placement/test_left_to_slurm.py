@@ -13,7 +13,7 @@ from slurm_gpu_aware.model.request import LeftToSlurm, Part, Request
 from slurm_gpu_aware.placement.left_to_slurm import LeftPolicy, left_demand
 
 
-def job(*parts, job_id="1", fixed=False, **kwargs):
+def left_job(*parts, job_id="1", fixed=False, **kwargs):
     gpus = sum(part.gpus for part in parts)
     return Request(job_id, gpus, left=LeftToSlurm("place=off", parts, fixed=fixed), **kwargs)
 
@@ -62,7 +62,7 @@ def parts(draw, n, width):
 
 
 @st.composite
-def situations(draw, most_parts=1):
+def one_left(draw, most_parts=1):
     cluster = draw(machines())
     n, width = cluster.shape
     wanted = [draw(parts(n, width)) for _ in range(draw(st.integers(1, most_parts)))]
@@ -73,7 +73,7 @@ def situations(draw, most_parts=1):
     if draw(st.booleans()):
         eligible = np.array(draw(st.lists(st.booleans(), min_size=n, max_size=n)))
         eligible[list(required)] = True
-    one = job(*wanted, required=required, eligible=eligible, whole_node=draw(st.booleans()))
+    one = left_job(*wanted, required=required, eligible=eligible, whole_node=draw(st.booleans()))
     return cluster, one
 
 
@@ -110,7 +110,7 @@ def spreads(part, request, cluster):
 
 
 @settings(max_examples=400, deadline=None)
-@given(situations())
+@given(one_left())
 def test_it_finds_a_place_exactly_if_there_is_one(situation):
     cluster, request = situation
     (part,) = request.left.parts
@@ -129,7 +129,7 @@ def test_it_finds_a_place_exactly_if_there_is_one(situation):
 
 
 @settings(max_examples=200, deadline=None)
-@given(situations(most_parts=3))
+@given(one_left(most_parts=3))
 def test_parts_never_share_gpus_cpus_or_memory(situation):
     cluster, request = situation
     found = LeftPolicy().place(request, cluster)
@@ -143,7 +143,7 @@ def test_parts_never_share_gpus_cpus_or_memory(situation):
 
 
 @settings(max_examples=200, deadline=None)
-@given(situations(), st.booleans())
+@given(one_left(), st.booleans())
 def test_a_job_whose_nodes_are_fixed_waits_while_others_start_on_them(situation, fixed):
     cluster, request = situation
     request = replace(request, left=replace(request.left, fixed=fixed))
@@ -172,21 +172,21 @@ def test_a_job_whose_nodes_are_fixed_waits_while_others_start_on_them(situation,
 def test_which_nodes_are_kept(part, expected):
     """Of 4 GPUs on each of 3 nodes, 3, 4 and 1 are free."""
     free = np.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0]], bool)
-    assert spread(job(part), Cluster.uniform(3, 4, free=free)) == expected
+    assert spread(left_job(part), Cluster.uniform(3, 4, free=free)) == expected
 
 
 def test_required_nodes_come_first():
     cluster = Cluster.uniform(3, 4)
-    assert spread(job(Part(2), required=(1,)), cluster) == {1: 2}
-    assert set(spread(job(Part(4, None, 3), required=(2,)), cluster)) == {0, 1, 2}
+    assert spread(left_job(Part(2), required=(1,)), cluster) == {1: 2}
+    assert set(spread(left_job(Part(4, None, 3), required=(2,)), cluster)) == {0, 1, 2}
     cluster.free[1] = False
-    assert spread(job(Part(2), required=(1,)), cluster) is None
+    assert spread(left_job(Part(2), required=(1,)), cluster) is None
 
 
 def test_a_whole_node_needs_its_memory_too():
     cluster = Cluster.uniform(2, 2, cpus_per_node=8, cpus=np.full(2, 8))
     cluster.free_memory_mb[:] = 5, 9
-    request = job(Part(2, 2, cpus=8, memory_mb=8), whole_node=True)
+    request = left_job(Part(2, 2, cpus=8, memory_mb=8), whole_node=True)
     assert spread(request, cluster) == {1: 2}
     cluster.free_cpus[1] = 7
     assert spread(request, cluster) is None
@@ -203,12 +203,12 @@ def shared(free_shards, *, gpu_free):
     [(4, True, {1: 0}), (2, True, {1: 0}), (1, True, {0: 1}), (1, False, None)],
 )
 def test_shards_go_to_a_used_gpu_if_it_has_enough(free_shards, gpu_free, expected):
-    request = job(Part(1, 1, cpus=2, shards=2))
+    request = left_job(Part(1, 1, cpus=2, shards=2))
     assert spread(request, shared(free_shards, gpu_free=gpu_free)) == expected
 
 
 def test_shards_of_a_used_gpu_take_cpus_and_memory():
-    request = job(Part(1, 1, cpus=2, memory_mb=30, shards=2))
+    request = left_job(Part(1, 1, cpus=2, memory_mb=30, shards=2))
     cluster = shared(4, gpu_free=False)
     assert left_demand(request, 0) == (2, 30)
     cluster.free_cpus[1] = 1
@@ -216,6 +216,6 @@ def test_shards_of_a_used_gpu_take_cpus_and_memory():
 
 
 def test_demand_is_shared_by_gpus():
-    request = job(Part(4, cpus=8, memory_mb=100))
+    request = left_job(Part(4, cpus=8, memory_mb=100))
     assert left_demand(request, 1) == (2, 25)
     assert left_demand(request, 4) == (8, 100)

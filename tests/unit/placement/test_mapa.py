@@ -30,7 +30,7 @@ DGX = machine("dgx-1-v100")
 SCORES = np.array([[0.94, 0.89, 0.94, 0.89, 0.94, 1.06, 0.94, 2.55]])
 
 
-def tables(page):
+def page_tables(page):
     """Tables of a page: lists of rows as {column: text}."""
     found, header = [], None
     for line in (PAGES / page).read_text().splitlines():
@@ -47,14 +47,14 @@ def tables(page):
 
 
 def with_columns(page, *columns):
-    return [rows for rows in tables(page) if set(columns) <= set(rows[0])]
+    return [rows for rows in page_tables(page) if set(columns) <= set(rows[0])]
 
 
 def numbers(text):
     return tuple(int(part) for part in text.split(","))
 
 
-def place(
+def place_on(
     policy, gpus, *, bw="high", busy=(), scores=None, nodes=1, graph=DGX, options=None, **own
 ):
     cluster = Cluster.uniform(nodes, graph.n, graph=graph, scores=scores)
@@ -91,7 +91,7 @@ def test_page_of_mapa_the_policies(table, busy):
     rows = with_columns("mapa.md", "policy", "bw", "GPUs")[table]
     assert len(rows) >= 3
     for row in rows:
-        got = place(row["policy"], len(numbers(row["GPUs"])), bw=row["bw"], busy=busy)
+        got = place_on(row["policy"], len(numbers(row["GPUs"])), bw=row["bw"], busy=busy)
         assert got.slots[0] == numbers(row["GPUs"]), row
         for shown, accounted in bandwidths(row, got.why):
             assert accounted == shown
@@ -103,7 +103,7 @@ def test_page_of_pal_mapa():
     (rows,) = with_columns("pal-mapa.md", "policy", "V")
     assert len(rows) == 8
     for row in rows:
-        got = place(row["policy"], int(row["gpus"]), bw=row["bw"], scores={"A": SCORES})
+        got = place_on(row["policy"], int(row["gpus"]), bw=row["bw"], scores={"A": SCORES})
         assert got.slots[0] == numbers(row["GPUs"]), row
         assert got.score == float(row["V"])
         for shown, accounted in bandwidths(row, got.why):
@@ -121,7 +121,7 @@ def test_pages_name_every_registered_policy_of_theirs():
 
 def test_paper_model_scores_rings_whatever_the_pattern_is():
     for pattern in ("ring", "tree", "all-to-all"):
-        got = place("mapa-preserve", 5, pattern=pattern, options={"effbw": "paper"})
+        got = place_on("mapa-preserve", 5, pattern=pattern, options={"effbw": "paper"})
         assert got.why["effbw_model"] == "paper"
         assert got.why["effbw_gbps"] == pytest.approx(53.606, abs=1e-3)
 
@@ -135,7 +135,7 @@ def test_a_refit_decides_by_the_ring_that_it_was_fitted_to():
     errors = np.array([used[s] - measured[s] for s in sets])
     assert np.sqrt((errors**2).mean()) == pytest.approx(fit.rmse)
     assert fit.rmse < 1.0
-    got = place("mapa-preserve", 4, options={"effbw": list(fit.model.coefficients)})
+    got = place_on("mapa-preserve", 4, options={"effbw": list(fit.model.coefficients)})
     assert got.why["effbw_model"] == "refit"
     assert measured[got.slots[0]] == 25.0
     assert got.why["effbw_gbps"] == pytest.approx(used[got.slots[0]], abs=1e-3)
@@ -167,8 +167,8 @@ def test_a_bad_model_is_refused_with_the_valid_ones(effbw):
 def test_a_job_without_communication_preserves_links_even_if_sensitive():
     for own in ({"pattern": "none", "gpus": 3}, {"gpus": 1}):
         gpus = own.pop("gpus")
-        sensitive = place("mapa-preserve", gpus, bw="high", busy=(0,), **own)
-        other = place("mapa-preserve", gpus, bw="low", busy=(0,), **own)
+        sensitive = place_on("mapa-preserve", gpus, bw="high", busy=(0,), **own)
+        other = place_on("mapa-preserve", gpus, bw="low", busy=(0,), **own)
         assert sensitive.why["objective"] == "preserved"
         assert sensitive.slots == other.slots
 
@@ -218,11 +218,11 @@ def test_the_considered_sets_have_the_value_that_decided(policy, sensitive, key)
 
 
 def test_the_account_names_the_model_of_its_bandwidth():
-    usual = place("mapa-preserve", 5).why
+    usual = place_on("mapa-preserve", 5).why
     assert (usual["effbw_model"], usual["effbw_gbps"]) == ("bottleneck", 25.0)
-    paper = place("mapa-preserve", 5, options={"effbw": "paper"})
+    paper = place_on("mapa-preserve", 5, options={"effbw": "paper"})
     assert (paper.why["effbw_model"], paper.why["effbw_gbps"]) == ("paper", 53.606)
-    refit = place("mapa-preserve", 5, options={"effbw": [1.0] * 14})
+    refit = place_on("mapa-preserve", 5, options={"effbw": [1.0] * 14})
     assert refit.why["effbw_model"] == "refit"
 
 
@@ -232,7 +232,7 @@ CUBE = "0-1,1-2,2-3,3-0,4-5,5-6,6-7,7-4,0-4,1-5,2-6,3-7"
 def test_a_cube_on_sixteen_gpus_is_searched_completely():
     """12,870 sets of 840 different layouts each."""
     graph = machine("mapa-cubemesh-16")
-    got = place("mapa-preserve", 8, graph=graph, pattern=CUBE)
+    got = place_on("mapa-preserve", 8, graph=graph, pattern=CUBE)
     assert "embeddings" not in got.why
     edges = parse_pattern(CUBE).edges
     total, slowest = (table.max() for table in mapping_values(graph.gbps, edges, 8))
@@ -255,11 +255,11 @@ GRID = ",".join(
 def test_a_grid_of_sixteen_is_searched_in_part_and_accounted():
     """Too wide for an exact search; the account holds the values of the embedding that it shows."""
     torus = machine("mapa-torus-2d")
-    got = place("mapa-preserve", 16, graph=torus, pattern=GRID)
+    got = place_on("mapa-preserve", 16, graph=torus, pattern=GRID)
     assert got.why["embeddings"] == "searched in part"
     assert "searched in part" in got.why["summary"]
     mesh = machine("mapa-cubemesh-16")
-    got = place("mapa-greedy", 9, graph=mesh, pattern=GRID, busy=(0, 5))
+    got = place_on("mapa-greedy", 9, graph=mesh, pattern=GRID, busy=(0, 5))
     assert not {0, 5} & set(got.slots[0])
     assert got.why["candidate_sets"] == 2002
     entry = got.why["links"][0]
@@ -314,19 +314,19 @@ def test_machines_of_more_than_16_gpus():
         gbps[np.ix_(quad, quad)] = 50.0
     graph = HardwareGraph.build(gbps, [["PHB"] * 20 for _ in range(20)])
     for busy in ((), (0, 1, 2, 4)):
-        got = place("mapa-preserve", 4, graph=graph, busy=busy)
+        got = place_on("mapa-preserve", 4, graph=graph, busy=busy)
         assert got.slots[0] == (3, 9, 12, 17)
         assert got.why["effbw_gbps"] == 50.0
-        kept = place("mapa-preserve", 4, bw="low", graph=graph, busy=busy)
+        kept = place_on("mapa-preserve", 4, bw="low", graph=graph, busy=busy)
         assert not set(kept.slots[0]) & {3, 9, 12, 17}
         assert "cut" in kept.why
         assert ("cut" in got.why) == (not busy)
-    assert len(place("mapa-greedy", 18, graph=graph).slots[0]) == 18
-    assert len(place("mapa-topo-aware", 4, graph=graph).slots[0]) == 4
+    assert len(place_on("mapa-greedy", 18, graph=graph).slots[0]) == 18
+    assert len(place_on("mapa-topo-aware", 4, graph=graph).slots[0]) == 4
 
 
 def test_wide_nodes_of_64_slots():
-    got = place("mapa-preserve", 3, graph=uniform_graph(64))
+    got = place_on("mapa-preserve", 3, graph=uniform_graph(64))
     assert got.slots[0] == (0, 1, 2)
 
 
@@ -338,7 +338,7 @@ def test_bisection_takes_sockets_first_then_the_least_cut():
 
 def test_ties_and_candidates_are_counted():
     """C(8, 3) sets on each of two nodes; eight of each node have AggBW 125."""
-    got = place("mapa-greedy", 3, nodes=2)
+    got = place_on("mapa-greedy", 3, nodes=2)
     assert got.why["candidate_sets"] == 2 * 56
     rivals = [
         match(DGX, slots_of(m), Pattern("ring"), BOTTLENECK).agg_gbps

@@ -25,7 +25,7 @@ BLOCKS = NodeGroups(np.array([0, 1, 0, 1]), "block")  # n0 and n2, n1 and n3
 SETTINGS = PlanSettings(policy="pal")
 
 
-def cluster(*busy: int, gpus: int = 2) -> Cluster:
+def free_but(*busy: int, gpus: int = 2) -> Cluster:
     found = Cluster.uniform(4, gpus, scores={"A": np.ones((4, gpus))})
     found.free[list(busy)] = False
     return found
@@ -36,29 +36,29 @@ def wide(job_id: str = "1", groups: NodeGroups | None = BLOCKS, **more: object) 
     return Request(job_id, node_groups=groups, **{**values, **more})  # type: ignore[arg-type]
 
 
-def planned(queue: list[Request], here: Cluster, now: float = 0.0) -> Plan:
+def plan_all(queue: list[Request], here: Cluster, now: float = 0.0) -> Plan:
     return plan_round(queue, here, SETTINGS, now)
 
 
-def held(job_id: str, node: int, end_s: float, **more: object) -> RunningJob:
+def holder(job_id: str, node: int, end_s: float, **more: object) -> RunningJob:
     return RunningJob(job_id, ((node, (0, 1)),), end_s, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("policy", policy_names())
 def test_every_policy_keeps_to_one_block(policy: str):
-    here = cluster(0)
+    here = free_but(0)
     found = constrained(make_policy(policy)).place(wide(), here)
     assert found is not None
     assert found.nodes == (1, 3)
     assert found.why["summary"].endswith(
         ("; all nodes in one block", "; all nodes in one block (1 tried)")
     )
-    assert constrained(make_policy(policy)).place(wide(), cluster(0, 3)) is None
+    assert constrained(make_policy(policy)).place(wide(), free_but(0, 3)) is None
 
 
 @pytest.mark.parametrize("policy", ["pal", "pm-first"])  # by levels, and asked block by block
 def test_the_least_slowdown_of_all_blocks_wins_and_the_account_counts_them(policy: str):
-    here = cluster()
+    here = free_but()
     here.scores["A"][1] = 1.2  # of block 1 a slow node, of block 0 a slower one
     here.scores["A"][2] = 1.4
     found = constrained(make_policy(policy)).place(wide(), here)
@@ -92,7 +92,7 @@ def test_the_search_ends_where_the_job_is_as_fast_as_without_the_rule():
 
 def test_levels_cut_at_the_borders_of_groups_keep_their_names_and_penalties():
     """A level that reaches over two blocks holds only sets of one of them."""
-    here = cluster()
+    here = free_but()
     switch = LocalityLevel("switch", 1.2, np.array([0, 0, 1, 1]))  # n0 and n1: two blocks
     here = replace(here, levels=(here.levels[0], switch, here.levels[1]))
     found = constrained(make_policy("pal")).place(wide(), here)
@@ -106,23 +106,23 @@ def test_levels_cut_at_the_borders_of_groups_keep_their_names_and_penalties():
 
 def test_a_node_in_no_group_is_not_used():
     alone = NodeGroups(np.array([-1, 0, 1, 1]), "block")
-    found = constrained(make_policy("pal")).place(wide(groups=alone), cluster())
+    found = constrained(make_policy("pal")).place(wide(groups=alone), free_but())
     assert found is not None
     assert found.nodes == (2, 3)
     single = Request("1", 2, app_class="A", node_groups=alone)
-    assert constrained(make_policy("pal")).place(single, cluster(1, 2, 3)) is None
+    assert constrained(make_policy("pal")).place(single, free_but(1, 2, 3)) is None
 
 
 def test_required_nodes_choose_the_block():
-    found = constrained(make_policy("pal")).place(wide(required=(2,)), cluster())
+    found = constrained(make_policy("pal")).place(wide(required=(2,)), free_but())
     assert found is not None
     assert found.nodes == (0, 2)
-    assert constrained(make_policy("pal")).place(wide(required=(0, 1)), cluster()) is None
+    assert constrained(make_policy("pal")).place(wide(required=(0, 1)), free_but()) is None
 
 
 def test_the_reason_says_that_no_block_has_room():
-    here = replace(cluster(0, 3), running=(held("8", 0, 50.0), held("9", 3, 70.0)))
-    plan = planned([wide()], here)
+    here = replace(free_but(0, 3), running=(holder("8", 0, 50.0), holder("9", 3, 70.0)))
+    plan = plan_all([wide()], here)
     assert not plan.assignments
     (waiting,) = plan.waiting
     assert "no block has room for all of it; where most is free" in waiting.reason
@@ -130,11 +130,11 @@ def test_the_reason_says_that_no_block_has_room():
     assert waiting.shadow_start_s == 50.0
     assert "reserved: n0 GPUs 0,1 + n2 GPUs 0,1" in waiting.reason
     # Without the rule it would start at once.
-    assert planned([wide(groups=None)], here).assignments
+    assert plan_all([wide(groups=None)], here).assignments
 
 
 def test_where_too_little_is_free_at_all_the_reason_is_the_usual_one():
-    plan = planned([wide()], cluster(0, 1, 2))
+    plan = plan_all([wide()], free_but(0, 1, 2))
     assert "block" not in plan.waiting[0].reason
 
 
@@ -154,18 +154,18 @@ class Picky(Policy):
 
 
 def test_a_rule_of_the_policy_is_named_before_the_block():
-    reason = constrained(Picky()).why_not(wide(), cluster())
+    reason = constrained(Picky()).why_not(wide(), free_but())
     assert (reason.text, reason.own) == ("its own rule", True)
 
 
 def test_backfill_leaves_the_block_of_the_head_alone():
     """The head waits for block 0; a long job may not get n2, but may get n1."""
-    here = replace(cluster(0, 3), running=(held("8", 0, 50.0), held("9", 3, 70.0)))
+    here = replace(free_but(0, 3), running=(holder("8", 0, 50.0), holder("9", 3, 70.0)))
     behind = [
         Request("2", 2, app_class="A", time_limit_s=1000.0, priority=-1.0),
         Request("3", 2, app_class="A", time_limit_s=1000.0, priority=-2.0),
     ]
-    plan = planned([wide(), *behind], here)
+    plan = plan_all([wide(), *behind], here)
     assert [(a.job_id, a.nodes) for a in plan.assignments] == [("2", (1,))]
     assert "reaches past the start of job 1" in plan.waiting[1].reason
 
@@ -173,37 +173,37 @@ def test_backfill_leaves_the_block_of_the_head_alone():
 def test_victims_are_of_one_block():
     """Cheapest are those of two blocks; they would free nothing that the job could have."""
     running = (
-        held("20", 0, 10.0, preemptable_by=0.0),
-        held("21", 1, 10.0, preemptable_by=0.0),
-        held("22", 2, 10.0, preemptable_by=1.0),
-        held("23", 3, 10.0, preemptable_by=2.0),
+        holder("20", 0, 10.0, preemptable_by=0.0),
+        holder("21", 1, 10.0, preemptable_by=0.0),
+        holder("22", 2, 10.0, preemptable_by=1.0),
+        holder("23", 3, 10.0, preemptable_by=2.0),
     )
-    here = replace(cluster(0, 1, 2, 3), running=running)
-    (found,) = planned([wide(preemption_tier=5.0)], here).assignments
+    here = replace(free_but(0, 1, 2, 3), running=running)
+    (found,) = plan_all([wide(preemption_tier=5.0)], here).assignments
     assert found.nodes == (0, 2)
     assert found.victims == ("20", "22")
 
 
 def test_a_job_that_no_block_can_hold_blocks_no_other():
-    here = cluster()
+    here = free_but()
     here.exists[[2, 3]] = here.free[[2, 3]] = False
-    plan = planned([wide(), Request("2", 1, app_class="A", priority=-1.0)], here)
+    plan = plan_all([wide(), Request("2", 1, app_class="A", priority=-1.0)], here)
     assert [a.job_id for a in plan.assignments] == ["2"]
     (waiting,) = plan.waiting
     assert waiting.infeasible
     assert waiting.reason.startswith("cannot start even on an idle cluster: no block has room")
     # Slurm would not start it either: it stays with us.
     assert not fits_by_counts(wide(), here)
-    assert fits_by_counts(wide(), cluster())
+    assert fits_by_counts(wide(), free_but())
     assert fits_by_counts(wide(groups=None), here)
 
 
 def test_fits_counts_each_block_by_itself():
-    assert fits(wide(), cluster(0))
-    assert not fits(wide(), cluster(0, 3))
-    assert fits(wide(), cluster(0, 3).empty())
-    assert not fits(wide(required=(0, 1)), cluster().empty())
-    crossed = cluster(0)
+    assert fits(wide(), free_but(0))
+    assert not fits(wide(), free_but(0, 3))
+    assert fits(wide(), free_but(0, 3).empty())
+    assert not fits(wide(required=(0, 1)), free_but().empty())
+    crossed = free_but(0)
     crossed.free[1, 0] = crossed.free[3, 1] = False
     assert not fits(wide(gpus=2, gpus_per_node=1), crossed)
 
@@ -216,8 +216,8 @@ def test_requests_of_other_groups_are_of_another_shape():
 
 
 def test_a_recorded_round_carries_it_and_comes_out_the_same():
-    here, queue = cluster(0), [wide(), wide("2", groups=None)]
-    plan = planned(queue, here)
+    here, queue = free_but(0), [wide(), wide("2", groups=None)]
+    plan = plan_all(queue, here)
     content = json.loads(json.dumps(record_round(Round(queue, here, SETTINGS, 0.0), plan)))
     again = read_round(content)
     first, second = again.asked.queue

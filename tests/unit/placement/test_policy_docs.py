@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pal_walk import traversal
+from test_mapa import numbers
 
 from gpu_aware_profile.imports.import_rows import read_levels
 from gpu_aware_profile.tables import penalty_records
@@ -20,7 +21,7 @@ from slurm_gpu_aware.text_file import read_table
 POLICIES = Path(__file__).parents[3] / "docs" / "policies"
 
 
-def table(page, first):
+def table_rows(page, first):
     """Rows of the table with a header that starts with ``first``, as lists of cells."""
     lines = iter((POLICIES / page).read_text().splitlines())
     for line in lines:
@@ -36,15 +37,11 @@ def table(page, first):
     return rows
 
 
-def numbers(text):
-    return tuple(int(part) for part in text.split(","))
-
-
 def test_pal_walk():
     scores = np.array([[0.89, 0.94, 1.06, 2.55]] * 2)
     cluster = Cluster.uniform(2, 4, scores={"A": scores}, locality_penalty=1.5)
     walk = traversal(cluster, "A")
-    rows = table("pal.md", "step")
+    rows = table_rows("pal.md", "step")
     assert [(r[1], float(r[2])) for r in rows] == [(level, v) for level, v, _ in walk]
     assert [float(r[3]) for r in rows] == pytest.approx([product for _, _, product in walk])
     assert [r[0] for r in rows] == [str(i + 1) for i in range(len(rows))]
@@ -57,7 +54,7 @@ def test_pal_on_two_sockets():
     base = Cluster.uniform(1, 4, scores={"A": scores})
     levels = (LocalityLevel("socket", 1.0, group), LocalityLevel("node", 1.1, np.array([0])))
     cluster = replace(base, levels=levels)
-    rows = table("pal.md", "level | V")
+    rows = table_rows("pal.md", "level | V")
     assert [row[0] for row in rows] == ["socket", "node"]
     for level, score, product, gpus in rows:
         alone = replace(cluster, levels=tuple(one for one in levels if one.name == level))
@@ -70,7 +67,7 @@ def test_pal_on_two_sockets():
 
 def test_eft_price_of_breaking_up_a_node():
     """Costs as the policy accounts for them, node by node; the first row is its choice."""
-    rows = table("eft.md", "node")
+    rows = table_rows("eft.md", "node")
     scores, free = np.full((len(rows), 4), 2.0), np.zeros((len(rows), 4), dtype=bool)
     for at, row in enumerate(rows):
         scores[at, 0], free[at, : int(row[1])] = float(row[2]), True
@@ -90,11 +87,11 @@ def test_pal_measured_penalties():
     times, bad = read_levels(read_table("pal.md", "\n".join(lines)), None, ["A"])
     assert (len(times), bad) == (5, [])
     rows = penalty_records(times, combine({}, level_ratios(times), across=1.5), ["A"])
-    wanted = [(row[0], *map(float, row[1:])) for row in table("pal.md", "measured at")]
+    wanted = [(row[0], *map(float, row[1:])) for row in table_rows("pal.md", "measured at")]
     assert [(r["level"], r["value_ms"], r["ratio"], r["penalty"]) for r in rows] == wanted
 
 
-@pytest.mark.parametrize("row", table("pm-first.md", "set"), ids=lambda row: row[3])
+@pytest.mark.parametrize("row", table_rows("pm-first.md", "set"), ids=lambda row: row[3])
 def test_pm_first_against_pal(row):
     scores = np.array([[0.89, 1.06], [0.89, 2.55]])
     cluster = Cluster.uniform(2, 2, scores={"A": scores}, same_indices=False)

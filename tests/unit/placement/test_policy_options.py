@@ -5,10 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from commands import gpu_aware
 from slurm_folder import SlurmFolder, parked
 
-from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.errors import ConfigError
 from slurm_gpu_aware.model.cluster import Cluster
@@ -85,7 +84,7 @@ def test_every_command_that_uses_policies_refuses_it(tmp_path: Path):
     file = tmp_path / "config.toml"
     file.write_text("[policies.topo-aware]\nweight = 1\n")
     for command in (["place", "-g", "1"], ["doctor"], ["selectd", "--once"], ["simulate"]):
-        done = CliRunner().invoke(cli, ["--config", str(file), *command])
+        done = gpu_aware(*command, config=file)
         assert done.exit_code == 1, command
         assert f"{file}: policies.topo-aware.weight: unknown option" in done.stderr
 
@@ -96,7 +95,7 @@ def test_place_uses_them(tmp_path: Path):
     for bandwidth, code in ((5.0, 0), (30.0, 1)):
         file.write_text(f"[policies.topo-aware]\nmin_bandwidth_gbps = {bandwidth}\n")
         command = ["--config", str(file), *asked, "--policy", "topo-aware"]
-        assert CliRunner().invoke(cli, command).exit_code == code
+        assert gpu_aware(*command).exit_code == code
 
 
 def a_round() -> tuple[list[Request], Cluster, PlanSettings, dict]:

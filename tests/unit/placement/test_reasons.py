@@ -69,7 +69,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 }
 
 
-def waiting(cluster: Cluster, options: dict[str, Any], **asked: Any) -> Waiting:
+def waits(cluster: Cluster, options: dict[str, Any], **asked: Any) -> Waiting:
     settings, given = PlanSettings(policy="topo-aware"), {"topo-aware": options}
     plan = plan_round([Request("1", **asked)], cluster, settings, 0.0, policy_options=given)
     (entry,) = plan.waiting
@@ -81,13 +81,13 @@ def waiting(cluster: Cluster, options: dict[str, Any], **asked: Any) -> Waiting:
 def test_the_reason_names_the_option(name: str, same_indices: bool) -> None:
     options, asked, sentence = CASES[name]
     cluster = Cluster.uniform(2, 8, graph=PCIE, same_indices=same_indices)
-    entry = waiting(cluster, options, **asked)
+    entry = waits(cluster, options, **asked)
     assert entry.reason == f"cannot start even on an idle cluster: {sentence}"
     assert (entry.infeasible, entry.by_policy) == (True, True)
 
 
 def test_one_node_and_links_that_no_gpus_have() -> None:
-    entry = waiting(Cluster.uniform(1, 8, graph=PCIE), NARROW, gpus=4)
+    entry = waits(Cluster.uniform(1, 8, graph=PCIE), NARROW, gpus=4)
     assert CASES["links"][2] in entry.reason
     assert "indices" not in entry.reason
 
@@ -96,7 +96,7 @@ def test_the_reason_names_a_full_node_and_the_option() -> None:
     cluster = Cluster.uniform(2, 4)
     cluster.take(0, [0, 1])
     cluster.take(1, [2, 3])
-    entry = waiting(cluster, ALONE, gpus=4)
+    entry = waits(cluster, ALONE, gpus=4)
     assert entry.reason.endswith(
         "keeps it on one node: needs 4 free GPUs on one node; the most on any node it may use is 2"
     )
@@ -106,7 +106,7 @@ def test_the_reason_names_a_full_node_and_the_option() -> None:
 def test_where_no_option_matters_the_common_reason_stands() -> None:
     cluster = Cluster.uniform(1, 4, graph=uniform_graph(4, "NV2", 50.0))
     for options in ({}, ALONE, NARROW):
-        entry = waiting(cluster, options, gpus=5, max_nodes=1)
+        entry = waits(cluster, options, gpus=5, max_nodes=1)
         assert "cannot be split evenly" in entry.reason
         assert (entry.infeasible, entry.by_policy) == (True, False)
 
@@ -131,7 +131,7 @@ def test_a_reason_that_fails_stops_no_round(monkeypatch: pytest.MonkeyPatch) -> 
         raise RuntimeError("broken")
 
     monkeypatch.setattr(topo_aware.TopoAware, "own_reason", broken)
-    entry = waiting(Cluster.uniform(2, 8), ALONE, gpus=32)
+    entry = waits(Cluster.uniform(2, 8), ALONE, gpus=32)
     assert "needs 32 GPUs; the nodes it may use have 16 GPUs" in entry.reason
 
 

@@ -16,7 +16,7 @@ SLOTS = range(8)
 DGX = machine("dgx-1-v100")  # sockets 0..3 and 4..7
 
 
-def place(gpus: int, free: list[set[int]], plain: set[int]) -> Assignment | None:
+def split(gpus: int, free: list[set[int]], plain: set[int]) -> Assignment | None:
     cluster = Cluster.uniform(len(free), 8, graph=DGX)
     for node, slots in enumerate(free):
         cluster.take(node, [s for s in SLOTS if s not in slots])
@@ -26,17 +26,17 @@ def place(gpus: int, free: list[set[int]], plain: set[int]) -> Assignment | None
 
 @pytest.mark.parametrize("plain", [set(), {1}])
 def test_a_plain_node_elsewhere_changes_nothing(plain: set[int]) -> None:
-    found = place(2, [{3, 4, 7}, {0, 1, 2, 3, 4, 5, 6, 7}], plain)
+    found = split(2, [{3, 4, 7}, {0, 1, 2, 3, 4, 5, 6, 7}], plain)
     assert found is not None
     assert (found.nodes, found.slots) == ((0,), ((4, 7),))
 
 
 def test_a_plain_node_counts_with_the_most_sockets_that_slurm_may_use() -> None:
     both, one = {0, 1, 4}, {4, 5, 6, 7}
-    found = place(2, [both, one], {0})
+    found = split(2, [both, one], {0})
     assert found is not None
     assert (found.nodes, found.slots, found.exact) == ((1,), ((4, 7),), True)
-    found = place(2, [{1, 4}, {0, 1, 2}], {0, 1})
+    found = split(2, [{1, 4}, {0, 1, 2}], {0, 1})
     assert found is not None
     assert (found.nodes, found.slots, found.exact) == ((1,), ((0, 1),), False)
 

@@ -101,7 +101,7 @@ def cluster_with(*jobs):
     return replace(cluster, running=jobs)
 
 
-def job(name, node, slot, application):
+def on_gpu(name, node, slot, application):
     return RunningJob(name, ((node, (slot,)),), 1e9, application=application)
 
 
@@ -117,7 +117,9 @@ def interference_of(cluster, chosen=0b1111, sockets=MACHINE):
 
 def test_only_jobs_on_the_sockets_of_the_set_interfere():
     both = RunningJob("3", ((1, (1, 2)),), 1e9, application="none")
-    cluster = cluster_with(job("1", 0, 0, "b"), job("2", 0, 2, "b"), both, job("4", 1, 0, "b"))
+    cluster = cluster_with(
+        on_gpu("1", 0, 0, "b"), on_gpu("2", 0, 2, "b"), both, on_gpu("4", 1, 0, "b")
+    )
     alone = (1.5 + 1.1) / 2
     beside = (1.5 + 1.1 + 1.0) / 3
     assert interference_of(cluster, 0b0010, SOCKETS) == pytest.approx([alone, beside, 1.0])
@@ -131,7 +133,7 @@ def test_only_jobs_on_the_sockets_of_the_set_interfere():
 def test_interference_rises_when_jobs_hurt_each_other():
     """Eq. 4 as printed falls below 1 here: 100/110 and 50/75."""
     assert PROFILE.slowdown(("a", 1), ("b", 1)) == pytest.approx(1.1)
-    cluster = cluster_with(job("1", 0, 0, "b"), job("2", 1, 0, "a"))
+    cluster = cluster_with(on_gpu("1", 0, 0, "b"), on_gpu("2", 1, 0, "a"))
     assert interference_of(cluster) == pytest.approx([(1.5 + 1.1) / 2, 1.0, 1.0])
     assert PROFILE.worst == 1.5
 
@@ -142,12 +144,12 @@ def test_a_gain_beside_a_neighbour_counts_as_scatter():
 
 
 def test_several_neighbours_add_up_and_unknown_ones_count_as_undisturbed():
-    cluster = cluster_with(job("1", 0, 0, "b"), job("2", 0, 1, "b"), job("3", 0, 2, None))
+    cluster = cluster_with(on_gpu("1", 0, 0, "b"), on_gpu("2", 0, 1, "b"), on_gpu("3", 0, 2, None))
     assert interference_of(cluster)[0] == pytest.approx((1.5 + 1.5 + 1.0 + 1.2) / 4)
 
 
 def test_a_job_whose_gpus_are_free_again_is_no_neighbour():
-    cluster = cluster_with(job("1", 0, 0, "b"))
+    cluster = cluster_with(on_gpu("1", 0, 0, "b"))
     cluster.give_back(0, [0])
     assert interference_of(cluster) == [1.0, 1.0, 1.0]
 

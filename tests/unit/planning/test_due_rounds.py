@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from make import sizes, with_running
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.due_date import DueDate
@@ -40,7 +41,7 @@ TABLE = SizeTable(
 RUNS = ((1, 4 * H), (1, 2 * H))
 
 
-def job(name, due_h=None, gpus=1, **more):
+def due_job(name, due_h=None, gpus=1, **more):
     given = {"sizes": (1, 2, 4), "table": TABLE, "time_limit_s": 10 * H, **more}
     due = {} if due_h is None else {"due": DueDate(NOW + due_h * H, RUNS)}
     return Request(name, gpus, **{**due, **given})
@@ -48,15 +49,9 @@ def job(name, due_h=None, gpus=1, **more):
 
 def full(free, *, until_h=1.0):
     """A node of 4 GPUs of which so many are free, and the others soon."""
-    cluster = Cluster.uniform(1, 4)
     slots = tuple(range(4 - free))
-    cluster.take(0, slots)
     other = RunningJob("8", ((0, slots),), NOW + until_h * H, start_s=NOW - H)
-    return replace(cluster, running=(other,)) if slots else cluster
-
-
-def sizes(plan):
-    return {a.job_id: sum(map(len, a.slots)) for a in plan.assignments}
+    return with_running(Cluster.uniform(1, 4), *([other] if slots else []))
 
 
 @pytest.mark.parametrize(
@@ -65,15 +60,15 @@ def sizes(plan):
 def test_the_least_size_of_a_round_meets_the_due_date(due_h, gpus):
     """Beside a job behind it that leaves no GPU for growth; 0.5 h: it cannot be met."""
     behind = Request("9", 4, time_limit_s=H, priority=-1.0)
-    plan = plan_round([job("1", due_h), behind], full(4), PACKED, NOW)
+    plan = plan_round([due_job("1", due_h), behind], full(4), PACKED, NOW)
     assert sizes(plan) == {"1": gpus}
 
 
 def test_a_job_waits_for_its_size_only_as_the_last_of_the_queue():
     other = Request("9", 2, time_limit_s=H, priority=-1.0)
-    plan = plan_round([job("1", 1.5), other], full(2), PACKED, NOW)
+    plan = plan_round([due_job("1", 1.5), other], full(2), PACKED, NOW)
     assert sizes(plan) == {"1": 2}
-    plan = plan_round([job("1", 1.5)], full(2, until_h=0.1), PACKED, NOW)
+    plan = plan_round([due_job("1", 1.5)], full(2, until_h=0.1), PACKED, NOW)
     assert sizes(plan) == {}
     account = plan.due["1"]
     assert (account.gpus, account.in_time) == (4, 1.0)
@@ -82,7 +77,7 @@ def test_a_job_waits_for_its_size_only_as_the_last_of_the_queue():
 @pytest.mark.parametrize("until_h", [1.0, -0.1, math.inf])
 def test_a_job_does_not_wait_for_gpus_that_come_too_late(until_h):
     """With the two GPUs that are free, one of two earlier runs would have been in time."""
-    plan = plan_round([job("1", 1.5)], full(2, until_h=until_h), PACKED, NOW)
+    plan = plan_round([due_job("1", 1.5)], full(2, until_h=until_h), PACKED, NOW)
     assert sizes(plan) == ({} if until_h < 0 else {"1": 2})  # the other job ends at any moment
 
 
@@ -90,11 +85,11 @@ def test_a_job_does_not_wait_for_gpus_that_come_too_late(until_h):
 def test_a_job_does_not_wait_for_gpus_that_a_job_before_it_gets_now(gpus, found):
     """A job before it that waits itself gets none."""
     other = Request("9", gpus, time_limit_s=H, priority=1.0)
-    plan = plan_round([job("1", 1.5), other], full(4), PACKED, NOW)
+    plan = plan_round([due_job("1", 1.5), other], full(4), PACKED, NOW)
     assert sizes(plan) == found
 
 
-def models(*free):
+def of_models(*free):
     """Nodes of 4 GPUs of the models a, b, ..., of which so many are free and the others soon."""
     names = tuple("abcd"[: len(free)])
     cluster = Cluster.build(names, np.ones((len(free), 4), dtype=np.bool_), model=names)
@@ -102,27 +97,26 @@ def models(*free):
     for node, count in enumerate(free):
         if count < 4:
             slots = tuple(range(4 - count))
-            cluster.take(node, slots)
             running.append(RunningJob(f"8{node}", ((node, slots),), NOW + 0.1 * H))
-    return replace(cluster, running=tuple(running))
+    return with_running(cluster, *running)
 
 
 def test_gpus_that_a_job_may_not_get_count_neither_now_nor_later():
-    one, other = (job(name, 1.5, gpu_model=name) for name in "ab")
-    assert sizes(plan_round([one], models(2, 4), PACKED, NOW)) == {}
+    one, other = (due_job(name, 1.5, gpu_model=name) for name in "ab")
+    assert sizes(plan_round([one], of_models(2, 4), PACKED, NOW)) == {}
     movable = replace(one, due=replace(one.due, restart_s=60.0))
-    assert sizes(plan_round([movable], models(2, 4), PACKED, NOW)) == {"a": 2}
-    assert sizes(plan_round([one, other], models(4, 4), PACKED, NOW)) == {"a": 4, "b": 4}
-    down = models(2, 0)
+    assert sizes(plan_round([movable], of_models(2, 4), PACKED, NOW)) == {"a": 2}
+    assert sizes(plan_round([one, other], of_models(4, 4), PACKED, NOW)) == {"a": 4, "b": 4}
+    down = of_models(2, 0)
     down.exists[0, 0] = False  # its job ends, but not for another one
     assert sizes(plan_round([one], down, PACKED, NOW)) == {"a": 2}
 
 
 def test_gpus_that_lie_apart_are_no_size_of_a_job_on_one_node():
-    one = job("1", 1.5, max_nodes=1)
-    assert sizes(plan_round([one], models(2, 2), PACKED, NOW)) == {}
+    one = due_job("1", 1.5, max_nodes=1)
+    assert sizes(plan_round([one], of_models(2, 2), PACKED, NOW)) == {}
     movable = replace(one, due=replace(one.due, restart_s=60.0))
-    assert sizes(plan_round([movable], models(2, 2), PACKED, NOW)) == {"1": 2}
+    assert sizes(plan_round([movable], of_models(2, 2), PACKED, NOW)) == {"1": 2}
 
 
 @pytest.mark.parametrize(("limit_w", "gpus"), [(1200.0, 4), (800.0, 2), (100.0, 1)])
@@ -131,13 +125,13 @@ def test_a_size_that_the_power_limit_does_not_leave_is_not_waited_for(limit_w, g
     """A job that exceeds the limit with its least size starts alone."""
     cluster = Cluster.uniform(1, free)
     power = PowerState(np.full((1, free), 300.0), np.full((1, free), 50.0), limit_w + 50 * free)
-    plan = plan_round([job("1", 1.5)], cluster, PACKED, NOW, power=power)
+    plan = plan_round([due_job("1", 1.5)], cluster, PACKED, NOW, power=power)
     assert sizes(plan) == {"1": gpus}
 
 
 def test_a_size_that_is_no_faster_is_not_what_is_left():
     flat = replace(TABLE, time_s=np.array([[1.0], [1.0], [1 / 3]]))
-    plan = plan_round([job("1", 2.5, table=flat)], full(2, until_h=2.0), PACKED, NOW)
+    plan = plan_round([due_job("1", 2.5, table=flat)], full(2, until_h=2.0), PACKED, NOW)
     assert sizes(plan) == {"1": 1}
 
 
@@ -146,25 +140,25 @@ def test_sizes_that_differ_by_rounding_only_stop_no_round():
     least = np.nextafter(1.92, 0)
     assert 1 / least == 1 / 1.92
     flat = replace(TABLE, time_s=np.array([[1.92], [least], [1.0]]))
-    plan = plan_round([job("1", 1.5, table=flat)], full(4), PACKED, NOW)
+    plan = plan_round([due_job("1", 1.5, table=flat)], full(4), PACKED, NOW)
     assert sizes(plan) == {"1": 4}
 
 
 def test_the_account_says_how_likely_it_is():
-    late = plan_round([job("1", 1.0)], full(4), PACKED, NOW)
+    late = plan_round([due_job("1", 1.0)], full(4), PACKED, NOW)
     (one,) = late.assignments
     assert one.why["due"]["in_time"] == 0.5
     assert "met with 50% by 2 earlier runs" in one.why["due"]["text"]
     assert "with 4 GPUs" in one.why["due"]["text"]
-    never = plan_round([job("1", 0.5)], full(4), PACKED, NOW).due["1"]
+    never = plan_round([due_job("1", 0.5)], full(4), PACKED, NOW).due["1"]
     assert never.in_time == 0
     assert "cannot be met by what 2 earlier runs needed" in never.text
-    unknown = replace(job("1"), due=DueDate(NOW + H))
+    unknown = replace(due_job("1"), due=DueDate(NOW + H))
     assert "no earlier run" in plan_round([unknown], full(4), PACKED, NOW).due["1"].text
 
 
 def movable_due(due_h, **more):
-    return replace(job("1", due_h, **more), due=DueDate(NOW + due_h * H, RUNS, restart_s=60.0))
+    return replace(due_job("1", due_h, **more), due=DueDate(NOW + due_h * H, RUNS, restart_s=60.0))
 
 
 def test_a_plan_asks_to_be_woken_at_the_growth():
@@ -174,11 +168,11 @@ def test_a_plan_asks_to_be_woken_at_the_growth():
     (at, gpus), *_ = plan.due["1"].growth
     assert plan.wake_s == at > NOW
     assert f"{gpus} from" in plan.assignments[0].why["due"]["text"]
-    assert plan_round([job("1", 3.0), behind], full(4), PACKED, NOW).wake_s == math.inf
+    assert plan_round([due_job("1", 3.0), behind], full(4), PACKED, NOW).wake_s == math.inf
 
 
 def test_what_has_no_due_date_or_history_is_planned_as_before():
-    queue = [job("1"), job("2", gpus=2), Request("3", 2, time_limit_s=H, priority=-1.0)]
+    queue = [due_job("1"), due_job("2", gpus=2), Request("3", 2, time_limit_s=H, priority=-1.0)]
     dated = [replace(queue[0], due=DueDate(NOW + H)), *queue[1:]]
     for free in range(5):
         plain, other = (plan_round(q, full(free), PACKED, NOW) for q in (queue, dated))
@@ -188,7 +182,7 @@ def test_what_has_no_due_date_or_history_is_planned_as_before():
 
 
 def test_a_recorded_round_is_replayed():
-    queue, cluster = [movable_due(3.0), job("2")], full(3)
+    queue, cluster = [movable_due(3.0), due_job("2")], full(3)
     queue[0] = replace(queue[0], due=replace(queue[0].due, epochs=(9, 1, 60.0), weight=2.0))
     plan = plan_round(queue, cluster, PACKED, NOW)
     recorded = read_round(record_round(Round(queue, cluster, PACKED, NOW), plan))
@@ -196,16 +190,14 @@ def test_a_recorded_round_is_replayed():
     assert replay(recorded) == []
 
 
-def running(due_h, *, since_h, free=4, gpus=1, **more):
+def movable_here(due_h, *, since_h, free=4, gpus=1, **more):
     """A job that has run for a while on the first GPUs of a node, and the cluster."""
-    cluster = full(free)
     slots = tuple(range(4 - free, 4 - free + gpus))
-    cluster.take(0, slots)
     here = RunningJob("1", ((0, slots),), NOW + 10 * H, start_s=NOW - since_h * H)
     here = replace(here, expected_end_s=NOW + 3 * H, app_class="B")
     request = movable_due(due_h, **more).resized(gpus)
     one = Movable(request, here, restart_s=60.0)
-    return one, replace(cluster, running=(*cluster.running, here))
+    return one, with_running(full(free), here)
 
 
 def moves_of(one, cluster, queue=(), **settings):
@@ -214,11 +206,11 @@ def moves_of(one, cluster, queue=(), **settings):
 
 
 def test_a_job_grows_at_its_time():
-    one, cluster = running(3.0, since_h=0.0)
+    one, cluster = movable_here(3.0, since_h=0.0)
     assert moves_of(one, cluster) == ()
     at = next_growth(accounted([one], cluster, NOW), NOW)
     assert NOW < at < NOW + 3 * H
-    one, cluster = running(1.05, since_h=1.0)
+    one, cluster = movable_here(1.05, since_h=1.0)
     (move,) = moves_of(one, cluster)
     assert (move.due, move.request.gpus) == (True, 4)
     assert "due" in move.assignment.why
@@ -226,14 +218,14 @@ def test_a_job_grows_at_its_time():
 
 
 def test_without_gpus_it_grows_as_far_as_it_can():
-    one, cluster = running(1.05, since_h=1.0, free=3)
+    one, cluster = movable_here(1.05, since_h=1.0, free=3)
     (move,) = moves_of(one, cluster)
     assert move.request.gpus == 2
 
 
 @pytest.mark.parametrize(("user", "count"), [("bob", 0), ("alice", 1)])
 def test_growth_leaves_moves_of_the_hour_for_another_user(user, count):
-    one, cluster = running(1.05, since_h=1.0)
+    one, cluster = movable_here(1.05, since_h=1.0)
     one = replace(one, request=replace(one.request, user="alice"))
     other = replace(one, request=Request("other", 1, user=user), account=None)
     jobs = [*accounted([one], cluster, NOW), replace(other, moved_s=NOW)]
@@ -242,7 +234,7 @@ def test_growth_leaves_moves_of_the_hour_for_another_user(user, count):
 
 
 def test_a_job_that_may_not_move_never_grows():
-    one, cluster = running(1.05, since_h=1.0)
+    one, cluster = movable_here(1.05, since_h=1.0)
     due = replace(one.request.due, restart_s=None)
     still = replace(one, request=replace(one.request, due=due))
     assert moves_of(still, cluster) == ()
@@ -250,14 +242,14 @@ def test_a_job_that_may_not_move_never_grows():
 
 @pytest.mark.parametrize(("priority", "count"), [(-1.0, 1), (1.0, 0)])
 def test_growth_goes_before_the_jobs_behind_it_only(priority, count):
-    one, cluster = running(1.05, since_h=1.0)
+    one, cluster = movable_here(1.05, since_h=1.0)
     waits = Request("9", 3, time_limit_s=H, priority=priority)
     assert len(moves_of(one, cluster, [waits])) == count
 
 
 def test_it_grows_as_far_as_the_jobs_before_it_allow():
     """All 3 free GPUs would be too many, as the job before it starts on 2 of them."""
-    one, cluster = running(1.05, since_h=1.0)
+    one, cluster = movable_here(1.05, since_h=1.0)
     (move,) = moves_of(one, cluster, [Request("9", 2, time_limit_s=H, priority=1.0)])
     assert move.request.gpus == 2
 
@@ -291,7 +283,7 @@ def test_late_jobs_that_cannot_grow_keep_neither_others_from_it_nor_the_round(mo
 
 @pytest.mark.parametrize(("due_h", "count"), [(None, 1), (6.0, 0)])
 def test_growth_takes_nothing_from_a_waiting_job_with_a_due_date(due_h, count):
-    one, cluster = running(1.05, since_h=1.0)
+    one, cluster = movable_here(1.05, since_h=1.0)
     due = None if due_h is None else DueDate(NOW + due_h * H)
     waits = Request("9", 3, time_limit_s=H, priority=-1.0, due=due)
     assert len(moves_of(one, cluster, [waits])) == count
@@ -304,7 +296,7 @@ def test_growth_gives_no_job_of_another_user_and_a_higher_priority_worse_gpus(
     user, priority, count
 ):
     """Two of the four GPUs are slow; the job that grows takes the fast one."""
-    one, cluster = running(1.05, since_h=1.0)
+    one, cluster = movable_here(1.05, since_h=1.0)
     cluster = replace(cluster, scores={"B": np.array([[1.0, 1.0, 1.5, 1.5]])})
     one = replace(one, request=replace(one.request, user="bob", priority=1.0))
     waits = Request("9", 1, time_limit_s=H, priority=priority, user=user)
@@ -316,7 +308,7 @@ def test_growth_gives_no_job_of_another_user_and_a_higher_priority_worse_gpus(
 )
 def test_growth_leaves_jobs_behind_the_head_what_they_start_on(priority, limit_s, count):
     """Job 8 waits for all four GPUs; job 9 needs the two that are free, and ends before, or not."""
-    one, cluster = running(1.05, since_h=1.0, free=3)
+    one, cluster = movable_here(1.05, since_h=1.0, free=3)
     one = replace(one, request=replace(one.request, user="bob", priority=1.0))
     head = Request("8", 4, time_limit_s=H, priority=9.0, user="alice")
     behind = Request("9", 2, time_limit_s=limit_s, priority=priority, user="alice")
@@ -339,12 +331,12 @@ def test_a_job_that_can_grow_later_does_not_wait_for_its_size(free, restart_s, f
 
 
 def test_growth_counts_for_the_rate():
-    one, cluster = running(1.05, since_h=1.0)
+    one, cluster = movable_here(1.05, since_h=1.0)
     assert moves_of(one, cluster, per_round=0) == ()
 
 
 def test_a_job_back_from_its_growth_never_gets_fewer_gpus_than_before():
-    one, cluster = running(0.78, since_h=1.0, gpus=2)
+    one, cluster = movable_here(0.78, since_h=1.0, gpus=2)
     (move,) = moves_of(one, cluster)
     assert move.request.gpus == 4
     asked = movable_due(20.0)
@@ -355,7 +347,7 @@ def test_a_job_back_from_its_growth_never_gets_fewer_gpus_than_before():
 
 
 def dated(name, due_h, priority, weight=1.0, **more):
-    one = job(name, due_h, **{"priority": priority, "submit_s": NOW, "user": "alice", **more})
+    one = due_job(name, due_h, **{"priority": priority, "submit_s": NOW, "user": "alice", **more})
     return replace(one, due=replace(one.due, weight=weight))
 
 
@@ -383,7 +375,7 @@ def test_by_pressure_neighbours_with_due_dates_exchange_places(changes, order):
         dated(name, **{"due_h": due_h, "priority": priority, **changes.get(name, {})})
         for name, (due_h, priority) in given.items()
     ]
-    queue += [job("4", priority=2.0)]
+    queue += [due_job("4", priority=2.0)]
     accounts = due_accounts(queue, NOW)
     found = in_order(queue, replace(PACKED, due_by_pressure=True), accounts, NOW)
     assert "".join(one.job_id for one in found) == order
@@ -404,7 +396,7 @@ def test_an_invented_due_date_passes_no_other_user(user, first):
     """One epoch that just fits: the least time to spare of all."""
     queue = [dated(str(n), 5.0, 41_000.0, submit_s=NOW + n) for n in range(1, 5)]
     due = DueDate(NOW + 180.0, epochs=(1, 1, 160.0))
-    invented = job("5", priority=1.0, user=user, submit_s=NOW + 5)
+    invented = due_job("5", priority=1.0, user=user, submit_s=NOW + 5)
     queue.append(replace(invented, due=due))
     plan = plan_round(queue, full(1), replace(PACKED, due_by_pressure=True), NOW)
     assert sizes(plan) == {first: 1}
@@ -434,7 +426,7 @@ def test_growth_of_several_users_by_priority_and_of_each_by_pressure():
         ("2", 1.06, "alice", 8.5),
         ("3", 1.03, "bob", 7.0),
     ):
-        one, cluster = running(due_h, since_h=1.0)
+        one, cluster = movable_here(due_h, since_h=1.0)
         request = replace(one.request, job_id=name, user=user, priority=priority)
         found += accounted([replace(one, request=request)], cluster, NOW)
     assert [one.request.job_id for one in due_growth(found, NOW)] == ["1", "2", "3"]
@@ -443,18 +435,18 @@ def test_growth_of_several_users_by_priority_and_of_each_by_pressure():
 
 
 def test_on_slow_gpus_less_work_is_done_and_the_job_grows_sooner():
-    one, _ = running(4.0, since_h=1.0, gpus=2)
+    one, _ = movable_here(4.0, since_h=1.0, gpus=2)
     assert work_done(one.request, one.job, 1.25, NOW) == pytest.approx(0.8 * 1.8 * H)
     begun = replace(one.request, due=replace(one.request.due, done=60.0))
     assert work_done(begun, one.job, 1.0, NOW) == pytest.approx(1.8 * H + 60.0)
-    one, cluster = running(4.0, since_h=0.0, gpus=2, app_class="B")
+    one, cluster = movable_here(4.0, since_h=0.0, gpus=2, app_class="B")
     slow = replace(cluster, scores={"B": np.full((1, 4), 1.1)})
     at, slow_at = (next_growth(accounted([one], c, NOW), NOW) for c in (cluster, slow))
     assert NOW < slow_at < at < math.inf
 
 
 def test_the_work_of_several_starts_in_times_of_each_size():
-    one, _ = running(3.0, since_h=1.0, gpus=2)
+    one, _ = movable_here(3.0, since_h=1.0, gpus=2)
     first = run_times(one.request, one.job, 1.25, NOW, {})
     assert first == pytest.approx({1: 0.8 * 1.8 * H, 2: 0.8 * H, 4: 0.8 * 1.8 / 3.0 * H})
     assert run_times(one.request, one.job, 1.25, NOW, {2: H}) == pytest.approx({2: 1.8 * H})

@@ -15,7 +15,7 @@ from slurm_gpu_aware.planning import PlanSettings, Waiting, plan_round
 FOUR = np.ones((2, 4), dtype=np.bool_)
 
 
-def site(**fields: Any) -> Cluster:
+def held_cluster(**fields: Any) -> Cluster:
     """Two nodes of four GPUs, 16 CPUs and 1000 MB, all of it held by jobs that none knows."""
     totals = {"cpus": np.array([16, 16]), "memory_mb": np.array([1000, 1000])}
     free = {"free": ~FOUR, "free_cpus": np.zeros(2, int), "free_memory_mb": np.zeros(2, int)}
@@ -23,7 +23,7 @@ def site(**fields: Any) -> Cluster:
     return Cluster.build(["n1", "n2"], given.pop("exists"), **given)
 
 
-def asked(request: Request, cluster: Cluster) -> Waiting:
+def why_waits(request: Request, cluster: Cluster) -> Waiting:
     (waiting,) = plan_round([request], cluster, PlanSettings(), 0.0).waiting
     return waiting
 
@@ -31,7 +31,7 @@ def asked(request: Request, cluster: Cluster) -> Waiting:
 def test_the_empty_cluster_has_what_its_nodes_have() -> None:
     running = (RunningJob("r", ((0, (0,)),), 10.0, {0: 16}, {0: 1000}),)
     shards = Shards(np.full((2, 4), 8), np.full((2, 4), 3))
-    used = site(running=running, shards=shards, power_w=np.zeros(2))
+    used = held_cluster(running=running, shards=shards, power_w=np.zeros(2))
     empty = used.empty()
     assert empty.free.all()
     assert (empty.free_cpus.tolist(), empty.free_memory_mb.tolist()) == ([16, 16], [1000, 1000])
@@ -45,7 +45,7 @@ def test_the_empty_cluster_has_what_its_nodes_have() -> None:
 
 
 def test_what_is_not_known_is_plenty() -> None:
-    empty = replace(site(), cpus=None, memory_mb=None).empty(repaired=True)
+    empty = replace(held_cluster(), cpus=None, memory_mb=None).empty(repaired=True)
     assert empty.free_cpus.tolist() == [PLENTY_CPUS] * 2
     assert empty.free_memory_mb.tolist() == [PLENTY_MB] * 2
     assert empty.exists is not None
@@ -62,8 +62,8 @@ def test_what_is_not_known_is_plenty() -> None:
     ],
 )
 def test_what_jobs_hold_makes_no_job_impossible(fields: dict[str, Any]) -> None:
-    used = site(power_w=np.array([0.0, 100.0]))
-    assert not asked(Request("1", **fields), used).infeasible
+    used = held_cluster(power_w=np.array([0.0, 100.0]))
+    assert not why_waits(Request("1", **fields), used).infeasible
 
 
 @pytest.mark.parametrize(
@@ -75,19 +75,21 @@ def test_what_jobs_hold_makes_no_job_impossible(fields: dict[str, Any]) -> None:
     ],
 )
 def test_what_no_node_has_is_impossible(fields: dict[str, Any], why: str) -> None:
-    waiting = asked(Request("1", **fields), site())
+    waiting = why_waits(Request("1", **fields), held_cluster())
     assert waiting.infeasible
     assert waiting.reason.startswith("cannot start even on an idle cluster: ")
     assert waiting.reason.endswith(why)
 
 
 def test_nodes_that_are_down_are_named() -> None:
-    down = site(exists=FOUR & [[True], [False]], installed=FOUR)
-    waiting = asked(Request("1", 8), down)
+    down = held_cluster(exists=FOUR & [[True], [False]], installed=FOUR)
+    waiting = why_waits(Request("1", 8), down)
     assert waiting.infeasible
     now = "needs 8 GPUs; the nodes it may use have 4 GPUs"
     assert waiting.reason == f"{now}; down, drained or reserved: n2"
-    assert asked(Request("1", 12), down).reason.startswith("cannot start even on an idle cluster")
+    assert why_waits(Request("1", 12), down).reason.startswith(
+        "cannot start even on an idle cluster"
+    )
 
 
 def test_reserved_nodes_are_named_and_others_are_not() -> None:
@@ -95,9 +97,9 @@ def test_reserved_nodes_are_named_and_others_are_not() -> None:
     cluster = Cluster.uniform(names, 4)
     eligible = np.arange(7) < 1
     request = Request("1", 8, eligible=eligible, allowed=np.arange(7) < 6)
-    assert asked(request, cluster).reason.endswith("reserved: n2, n3, n4 and 2 more")
+    assert why_waits(request, cluster).reason.endswith("reserved: n2, n3, n4 and 2 more")
     without = replace(request, allowed=None)
-    assert asked(without, cluster).reason.startswith("cannot start even on an idle cluster")
+    assert why_waits(without, cluster).reason.startswith("cannot start even on an idle cluster")
 
 
 def test_all_memory_is_that_of_the_node_which_the_job_gets() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from make import with_held
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Shards
 from slurm_gpu_aware.model.power import PowerState
@@ -26,15 +27,6 @@ def left(number, gpus=1, *, nodes=1, fixed=False, again=False, shards=0, **kwarg
     part = Part(gpus, min_nodes=nodes, shards=shards)
     why = LeftToSlurm("place=off", (part,), fixed=fixed, again=again)
     return replace(exact(number, gpus, **kwargs), left=why)
-
-
-def running(cluster, *jobs):
-    """Hold the GPUs of (name, node, slots, end)."""
-    held = []
-    for name, node, slots, end in jobs:
-        cluster.take(node, slots, cpus=1)
-        held.append(RunningJob(name, ((node, tuple(slots)),), end, cpus={node: 1}))
-    return replace(cluster, running=tuple(held))
 
 
 def planned(queue, cluster, **more):
@@ -92,9 +84,9 @@ def test_while_others_want_exact_gpus_a_job_is_kept_to_its_nodes(again):
     assert set(one.kept_off) == (set(first.nodes) if again else set(range(3)) - set(one.nodes))
 
 
-def busy():
+def two_busy():
     """n0 has 2 free GPUs; n1 has 1, and its others end at +100."""
-    return running(
+    return with_held(
         Cluster.uniform(2, 4),
         ("r0", 0, [0, 1], NOW + 900),
         ("r1", 1, [1, 2, 3], NOW + 100),
@@ -107,7 +99,7 @@ def busy():
 )
 def test_reserved_nodes_are_excluded_unless_the_job_ends_before(limit, starts):
     head = exact(1, 4, priority=9.0)
-    plan = planned([head, left(2, 1, limit=limit)], busy())
+    plan = planned([head, left(2, 1, limit=limit)], two_busy())
     one = next((a for a in plan.assignments if a.job_id == "2"), None)
     assert (one is not None) is starts
     assert one is not None
@@ -121,17 +113,17 @@ def test_reserved_nodes_are_excluded_unless_the_job_ends_before(limit, starts):
 
 def test_a_job_whose_nodes_are_fixed_waits_for_the_head():
     head = exact(1, 4, priority=9.0)
-    plan = planned([head, left(2, 1, limit=500.0, fixed=True)], busy())
+    plan = planned([head, left(2, 1, limit=500.0, fixed=True)], two_busy())
     assert {w.job_id for w in plan.waiting} == {"1", "2"}
     there = np.array([True, False])
-    plan = planned([head, left(2, 1, limit=500.0, fixed=True, eligible=there)], busy())
+    plan = planned([head, left(2, 1, limit=500.0, fixed=True, eligible=there)], two_busy())
     assert off(plan) == {"2": ()}
 
 
 def test_the_first_in_line_waits_for_its_turn_and_keeps_what_it_needs():
     """place=off does not pass a job of higher priority, and is not passed either."""
     head = left(1, 4, priority=9.0)
-    plan = planned([head, left(2, 3, limit=math.inf), exact(3, 2)], busy())
+    plan = planned([head, left(2, 3, limit=math.inf), exact(3, 2)], two_busy())
     assert plan.assignments == () or {a.job_id for a in plan.assignments} <= {"3"}
     reserved = next(w for w in plan.waiting if w.job_id == "1")
     assert reserved.shadow_start_s == NOW + 100
@@ -139,7 +131,7 @@ def test_the_first_in_line_waits_for_its_turn_and_keeps_what_it_needs():
 
 def test_what_a_waiting_job_of_slurms_leaves_is_for_other_such_jobs():
     """Of the head's node one GPU is left over, whichever Slurm gives to the head."""
-    cluster = running(Cluster.uniform(1, 4), ("r", 0, [0, 1, 2], NOW + 100))
+    cluster = with_held(Cluster.uniform(1, 4), ("r", 0, [0, 1, 2], NOW + 100))
     head = left(1, 3, priority=9.0)
     plan = planned([head, left(2, 1)], cluster)
     assert {a.job_id for a in plan.assignments} == {"2"}
@@ -159,17 +151,17 @@ def test_a_power_limit_counts_them():
 def test_no_job_starts_on_the_nodes_of_a_waiting_job_that_slurm_places():
     """It is planned on n0, and Slurm could as well start it on n1, which the first one needs."""
     queue = [left(1, 4, priority=9.0), left(2, 1)]
-    plan = planned(queue, busy())
+    plan = planned(queue, two_busy())
     (one,) = plan.assignments
     assert (one.job_id, one.nodes, one.kept_off) == ("2", (0,), (1,))
     fixed = [queue[0], left(2, 1, fixed=True)]
-    assert planned(fixed, busy()).assignments == ()
+    assert planned(fixed, two_busy()).assignments == ()
 
 
 def test_an_exact_job_behind_one_whose_nodes_are_fixed_finds_no_gpu_that_it_may_get():
     head = exact(1, 4, priority=9.0)
     queue = [head, left(2, 1, fixed=True, limit=50.0, priority=8.0), exact(3, 1, limit=500.0)]
-    plan = planned(queue, busy())
+    plan = planned(queue, two_busy())
     assert [a.job_id for a in plan.assignments] == ["2"]
 
 
@@ -197,7 +189,7 @@ def test_no_job_passes_an_exact_one_that_waits_for_slurms_choice():
 
 
 @st.composite
-def situations(draw):
+def mixed_queues(draw):
     """A busy cluster, and a queue of exact jobs and jobs that Slurm places."""
     n, width = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
@@ -206,7 +198,7 @@ def situations(draw):
     for node, slot in product(range(n), range(width)):
         if rng.random() < 0.4:
             held.append((f"r{node}.{slot}", node, [slot], NOW + float(rng.choice([10, 20, 40]))))
-    cluster = running(cluster, *held)
+    cluster = with_held(cluster, *held)
     queue = []
     for number in range(draw(st.integers(1, 7))):
         make = draw(st.sampled_from([exact, left, left]))
@@ -248,7 +240,7 @@ def wherever(one, request, cluster):
 
 
 @settings(max_examples=300, deadline=None)
-@given(situations())
+@given(mixed_queues())
 def test_no_job_is_kept_off_its_own_nodes_and_no_gpu_is_planned_twice(situation):
     cluster, queue = situation
     plan = planned(queue, cluster)
@@ -272,7 +264,7 @@ def test_no_job_is_kept_off_its_own_nodes_and_no_gpu_is_planned_twice(situation)
 
 
 @settings(max_examples=300, deadline=None)
-@given(situations())
+@given(mixed_queues())
 def test_no_start_delays_the_first_that_waits_wherever_slurm_starts_it(situation):
     """The head starts as early as without the jobs behind it, whatever GPUs Slurm gives them."""
     cluster, queue = situation

@@ -24,12 +24,12 @@ def target(node):
     return Assignment("1", (node,), ((0,),), "", 0.0, "", 0.0, why=WHY)
 
 
-def back(cluster, node=1):
+def moved_back(cluster, node=1):
     return place_moved({"1": target(node)}, [OTHER, FIRST], cluster, PAL, 0.0)
 
 
 def test_it_gets_the_gpus_that_were_kept_for_it():
-    (placed,), rest, after, _ = back(Cluster.uniform(3, 1, scores=SCORES))
+    (placed,), rest, after, _ = moved_back(Cluster.uniform(3, 1, scores=SCORES))
     assert (placed.nodes, placed.slowdown, placed.clock_mhz) == ((1,), 1.2, 1380)
     assert (placed.policy, placed.why["moved"]) == ("pal", WHY["moved"])
     assert placed.why["summary"] == "moved from n2"
@@ -41,7 +41,7 @@ def test_it_gets_the_gpus_that_were_kept_for_it():
 def test_if_they_are_taken_it_gets_the_best_that_are_free():
     cluster = Cluster.uniform(3, 1, scores=SCORES)
     cluster.take(0, (0,))
-    (placed,), rest, *_ = back(cluster, node=0)
+    (placed,), rest, *_ = moved_back(cluster, node=0)
     assert placed.nodes == (1,)
     assert placed.why["summary"].startswith("moved, but its new GPUs were no longer free; ")
     assert rest == [OTHER]
@@ -50,7 +50,7 @@ def test_if_they_are_taken_it_gets_the_best_that_are_free():
 def test_if_none_are_free_it_is_first_in_the_queue():
     cluster = Cluster.uniform(3, 1, scores=SCORES)
     full = replace(cluster, free=np.zeros_like(cluster.free))
-    placed, rest, *_ = back(full)
+    placed, rest, *_ = moved_back(full)
     assert placed == ()
     assert max(rest, key=lambda request: request.priority).job_id == "1"
 

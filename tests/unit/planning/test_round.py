@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from make import placements, reasons, with_held
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
@@ -13,76 +14,51 @@ from slurm_gpu_aware.planning import PlanSettings, plan_round
 NOW = 1000.0
 
 
-def job(number, gpus, *, limit=math.inf, app_class="B", priority=0.0, **kwargs):
+def asking(number, gpus, *, limit=math.inf, app_class="B", priority=0.0, **kwargs):
     return Request(
         str(number), gpus, app_class=app_class, time_limit_s=limit, priority=priority, **kwargs
     )
-
-
-def with_running(cluster, *jobs):
-    """Hold the GPUs of running jobs; ``jobs`` are (id, node, slots, end)."""
-    running = []
-    for name, node, slots, end, *rest in jobs:
-        cluster.take(node, slots, cpus=1)
-        running.append(
-            RunningJob(
-                name,
-                ((node, tuple(slots)),),
-                end,
-                cpus={node: 1},
-                preemptable_by=rest[0] if rest else None,
-            )
-        )
-    return Cluster(**{**vars(cluster), "running": tuple(running)})
 
 
 def plan(queue, cluster, **settings):
     return plan_round(queue, cluster, PlanSettings(**settings), NOW)
 
 
-def where(result):
-    return {a.job_id: (a.nodes, a.slots) for a in result.assignments}
-
-
-def reasons(result):
-    return {w.job_id: w.reason for w in result.waiting}
-
-
 def test_class_a_chooses_before_b_inside_the_prefix():
     scores = np.array([[1.4, 0.9]])
     cluster = Cluster.uniform(1, 2, scores={"A": scores, "B": scores})
-    result = plan([job(1, 1, app_class="B"), job(2, 1, app_class="A")], cluster)
-    assert where(result) == {"2": ((0,), ((1,),)), "1": ((0,), ((0,),))}
+    result = plan([asking(1, 1, app_class="B"), asking(2, 1, app_class="A")], cluster)
+    assert placements(result) == {"2": ((0,), ((1,),)), "1": ((0,), ((0,),))}
 
 
 def test_class_priority_is_not_scheduling_priority():
     """The class A job behind the head must not take the head's GPUs."""
     cluster = Cluster.uniform(1, 2)
-    result = plan([job(1, 2, app_class="C"), job(2, 1, app_class="A")], cluster)
-    assert where(result) == {"1": ((0,), ((0, 1),))}
+    result = plan([asking(1, 2, app_class="C"), asking(2, 1, app_class="A")], cluster)
+    assert placements(result) == {"1": ((0,), ((0, 1),))}
     assert result.waiting[0].job_id == "2"
 
 
 def test_order_is_priority_then_submit_time_then_number():
     cluster = Cluster.uniform(1, 1)
     queue = [
-        job("98_10", 1, priority=5, submit_s=2.0),
-        job("98_9", 1, priority=5, submit_s=2.0),
-        job("1", 1, priority=1, submit_s=0.0),
+        asking("98_10", 1, priority=5, submit_s=2.0),
+        asking("98_9", 1, priority=5, submit_s=2.0),
+        asking("1", 1, priority=1, submit_s=0.0),
     ]
-    assert list(where(plan(queue, cluster))) == ["98_9"]
+    assert list(placements(plan(queue, cluster))) == ["98_9"]
 
 
 def test_backfill_outside_the_reservation_and_before_the_shadow():
-    cluster = with_running(
+    cluster = with_held(
         Cluster.uniform(2, 2),
         ("r1", 0, [0, 1], NOW + 100),
         ("r2", 1, [1], NOW + 1000),
     )
-    queue = [job(1, 2), job(2, 1, limit=5000)]
+    queue = [asking(1, 2), asking(2, 1, limit=5000)]
     result = plan(queue, cluster)
     # The head is reserved node 0 from NOW + 100; node 1's free GPU is not reserved.
-    assert where(result) == {"2": ((1,), ((0,),))}
+    assert placements(result) == {"2": ((1,), ((0,),))}
     assert result.waiting[0].shadow_start_s == NOW + 100
     assert "n0 GPUs 0,1" in result.waiting[0].reason
 
@@ -90,17 +66,17 @@ def test_backfill_outside_the_reservation_and_before_the_shadow():
 def test_a_backfilled_jobs_account_names_reserved_gpus():
     """The account says that the best free GPU is reserved for the head."""
     scores = np.array([[1.0, 0.8, 1.0, 1.0], [1.3, 1.0, 1.0, 1.0]])
-    cluster = with_running(
+    cluster = with_held(
         Cluster.uniform(2, 4, scores={"B": scores}),
         ("r1", 0, [0, 2, 3], NOW + 100),
         ("r2", 1, [1, 2, 3], NOW + 1000),
     )
-    early, late = job(2, 1, limit=50), job(2, 1, limit=2000)
-    (found,) = plan([job(1, 4), late], cluster).assignments
+    early, late = asking(2, 1, limit=50), asking(2, 1, limit=2000)
+    (found,) = plan([asking(1, 4), late], cluster).assignments
     assert (found.nodes, found.slots) == ((1,), ((0,),))
     assert (found.why["kept_for"], found.why["kept"]) == ("1", {"n0": [1]})
     assert found.why["summary"].endswith("; free, but reserved for job 1: n0 GPU 1")
-    (found,) = plan([job(1, 4), early], cluster).assignments
+    (found,) = plan([asking(1, 4), early], cluster).assignments
     assert (found.nodes, found.slots) == ((0,), ((1,),))
     assert "kept" not in found.why
     (found,) = plan([late], cluster).assignments
@@ -109,18 +85,18 @@ def test_a_backfilled_jobs_account_names_reserved_gpus():
 
 @pytest.mark.parametrize(("limit", "starts"), [(100.0, True), (101.0, False), (math.inf, False)])
 def test_backfill_on_reserved_gpus_must_end_before_the_shadow_start(limit, starts):
-    cluster = with_running(Cluster.uniform(1, 2), ("r", 0, [0], NOW + 100))
-    result = plan([job(1, 2), job(2, 1, limit=limit)], cluster)
-    assert ("2" in where(result)) is starts
+    cluster = with_held(Cluster.uniform(1, 2), ("r", 0, [0], NOW + 100))
+    result = plan([asking(1, 2), asking(2, 1, limit=limit)], cluster)
+    assert ("2" in placements(result)) is starts
     if not starts:
         assert "job 1" in reasons(result)["2"]
 
 
 def test_backfill_leaves_the_cpus_that_the_head_needs():
-    cluster = with_running(Cluster.uniform(1, 4, cpus_per_node=8), ("r", 0, [0], NOW + 100))
-    queue = [job(1, 1, cpus=8), job(2, 1, cpus=4, limit=1000), job(3, 1, cpus=4, limit=50)]
+    cluster = with_held(Cluster.uniform(1, 4, cpus_per_node=8), ("r", 0, [0], NOW + 100))
+    queue = [asking(1, 1, cpus=8), asking(2, 1, cpus=4, limit=1000), asking(3, 1, cpus=4, limit=50)]
     result = plan(queue, cluster)
-    assert list(where(result)) == ["3"]
+    assert list(placements(result)) == ["3"]
 
 
 def test_backfill_jobs_together_leave_the_cpus_that_the_head_needs():
@@ -129,20 +105,24 @@ def test_backfill_jobs_together_leave_the_cpus_that_the_head_needs():
     cluster.take(0, [0], cpus=3)
     running = RunningJob("r", ((0, (0,)),), NOW + 100, cpus={0: 3})
     cluster = Cluster(**{**vars(cluster), "running": (running,)})
-    queue = [job(1, 1, cpus=6), job(2, 1, cpus=2, limit=1000), job(3, 1, cpus=2, limit=1000)]
-    assert list(where(plan(queue, cluster))) == ["2"]
+    queue = [
+        asking(1, 1, cpus=6),
+        asking(2, 1, cpus=2, limit=1000),
+        asking(3, 1, cpus=2, limit=1000),
+    ]
+    assert list(placements(plan(queue, cluster))) == ["2"]
 
 
 def test_job_without_limit_does_not_starve_a_head_that_waits_for_one():
-    cluster = with_running(Cluster.uniform(1, 2), ("r", 0, [0], math.inf))
-    result = plan([job(1, 2), job(2, 1), job(3, 1, limit=60)], cluster)
-    assert list(where(result)) == ["3"]
+    cluster = with_held(Cluster.uniform(1, 2), ("r", 0, [0], math.inf))
+    result = plan([asking(1, 2), asking(2, 1), asking(3, 1, limit=60)], cluster)
+    assert list(placements(result)) == ["3"]
     assert result.waiting[0].shadow_start_s == math.inf
 
 
 def test_an_infeasible_job_blocks_no_other():
-    result = plan([job(1, 3, max_nodes=1), job(2, 2)], Cluster.uniform(1, 2))
-    assert list(where(result)) == ["2"]
+    result = plan([asking(1, 3, max_nodes=1), asking(2, 2)], Cluster.uniform(1, 2))
+    assert list(placements(result)) == ["2"]
     assert "cannot start even on an idle cluster" in reasons(result)["1"]
     assert result.waiting[0].shadow_start_s is None
 
@@ -150,8 +130,8 @@ def test_an_infeasible_job_blocks_no_other():
 def test_head_that_waits_for_gpus_of_unknown_holders_keeps_its_place_without_a_promise():
     cluster = Cluster.uniform(1, 2)
     cluster.take(0, [0])  # held, but by no job that the snapshot lists
-    result = plan([job(1, 2), job(2, 1)], cluster)
-    assert list(where(result)) == ["2"]
+    result = plan([asking(1, 2), asking(2, 1)], cluster)
+    assert list(placements(result)) == ["2"]
     assert reasons(result)["1"].startswith("next in line: needs 2 free GPUs on one node")
     assert result.waiting[0].shadow_start_s is None
 
@@ -161,26 +141,26 @@ def test_prefix_job_keeps_its_turn_when_class_order_leaves_it_no_place():
     scores = np.array([[0.9], [1.2]])
     only_first = np.array([True, False])
     cluster = Cluster.uniform(2, 1, scores={"A": scores})
-    queue = [job(1, 1, app_class="C", eligible=only_first), job(2, 1, app_class="A")]
-    assert where(plan(queue, cluster)) == {"1": ((0,), ((0,),)), "2": ((1,), ((0,),))}
+    queue = [asking(1, 1, app_class="C", eligible=only_first), asking(2, 1, app_class="A")]
+    assert placements(plan(queue, cluster)) == {"1": ((0,), ((0,),)), "2": ((1,), ((0,),))}
 
 
 def test_without_backfill_everyone_waits_behind_the_head():
-    cluster = with_running(Cluster.uniform(1, 2), ("r", 0, [0], NOW + 100))
-    result = plan([job(1, 2), job(2, 1, limit=1)], cluster, backfill=False)
+    cluster = with_held(Cluster.uniform(1, 2), ("r", 0, [0], NOW + 100))
+    result = plan([asking(1, 2), asking(2, 1, limit=1)], cluster, backfill=False)
     assert not result.assignments
     assert reasons(result)["2"] == "waits for its turn behind job 1"
 
 
 def test_backfill_depth_counts_jobs_behind_the_head():
-    cluster = with_running(Cluster.uniform(1, 4), ("r", 0, [0], NOW + 100))
-    queue = [job(1, 4), job(2, 1, limit=1), job(3, 1, limit=1)]
-    assert list(where(plan(queue, cluster, backfill_depth=1))) == ["2"]
+    cluster = with_held(Cluster.uniform(1, 4), ("r", 0, [0], NOW + 100))
+    queue = [asking(1, 4), asking(2, 1, limit=1), asking(3, 1, limit=1)]
+    assert list(placements(plan(queue, cluster, backfill_depth=1))) == ["2"]
 
 
 def test_unknown_policy_makes_only_that_job_wait():
-    result = plan([job(1, 1, policy="pal2"), job(2, 1)], Cluster.uniform(1, 2))
-    assert list(where(result)) == ["2"]
+    result = plan([asking(1, 1, policy="pal2"), asking(2, 1)], Cluster.uniform(1, 2))
+    assert list(placements(result)) == ["2"]
     assert "unknown policy 'pal2'; known: " in reasons(result)["1"]
 
 
@@ -189,7 +169,7 @@ def test_unknown_policy_makes_only_that_job_wait():
 )
 def test_clock(wish, clock):
     result = plan(
-        [job(1, 1, clock=wish)],
+        [asking(1, 1, clock=wish)],
         Cluster.uniform(1, 1),
         class_clock_mhz={"B": 945},
         max_clock_mhz=1530,
@@ -199,14 +179,14 @@ def test_clock(wish, clock):
 
 def test_nodes_that_sleep_are_woken_last():
     cluster = replace(Cluster.uniform(3, 2), asleep=np.array([True, False, True]))
-    result = plan([job(1, 1), job(2, 2), job(3, 1), job(4, 2)], cluster)
+    result = plan([asking(1, 1), asking(2, 2), asking(3, 1), asking(4, 2)], cluster)
     assert [a.nodes for a in result.assignments] == [(1,), (0,), (1,), (2,)]
     assert [a.why.get("woken") for a in result.assignments] == [None, ["n0"], None, ["n2"]]
-    result = plan([job(1, 2), job(2, 1), job(3, 1)], cluster)
+    result = plan([asking(1, 2), asking(2, 1), asking(3, 1)], cluster)
     assert [a.nodes for a in result.assignments] == [(1,), (0,), (0,)]  # woken once
-    named = plan([job(1, 1, required=(2,))], cluster)
+    named = plan([asking(1, 1, required=(2,))], cluster)
     assert named.assignments[0].nodes == (2,)
-    wide = plan([job(1, 6, gpus_per_node=2)], cluster)
+    wide = plan([asking(1, 6, gpus_per_node=2)], cluster)
     assert wide.assignments[0].nodes == (0, 1, 2)
 
 
@@ -215,43 +195,43 @@ def test_a_wide_job_wakes_as_few_nodes_as_it_needs():
     scores = np.where(np.arange(12) < 3, 1.3, 1.0)[:, None].repeat(4, axis=1)
     cluster = Cluster.uniform(12, 4, scores=dict.fromkeys("ABC", scores))
     cluster = replace(cluster, asleep=np.arange(12) >= 3)
-    (chosen,) = plan([job(1, 16, gpus_per_node=4)], cluster).assignments
+    (chosen,) = plan([asking(1, 16, gpus_per_node=4)], cluster).assignments
     assert len(chosen.why["woken"]) == 1
     assert {0, 1, 2} < set(chosen.nodes)
 
 
 def test_preemption_takes_free_gpus_first():
-    cluster = with_running(Cluster.uniform(1, 2), ("r", 0, [0], NOW + 100, 1.0))
-    result = plan([job(1, 1, preemption_tier=2.0)], cluster)
+    cluster = with_held(Cluster.uniform(1, 2), ("r", 0, [0], NOW + 100, 1.0))
+    result = plan([asking(1, 1, preemption_tier=2.0)], cluster)
     assert result.assignments[0].victims == ()
 
 
 def test_preemption_names_the_fewest_cheapest_victims():
-    cluster = with_running(
+    cluster = with_held(
         Cluster.uniform(2, 2),
         ("two", 0, [0, 1], NOW + 100, 1.0),
         ("old", 1, [0], NOW + 100, 1.0),
         ("new", 1, [1], NOW + 200, 1.0),
     )
-    result = plan([job(1, 2, preemption_tier=2.0)], cluster)
+    result = plan([asking(1, 2, preemption_tier=2.0)], cluster)
     assert result.assignments[0].victims == ("two",)
-    result = plan([job(1, 1, preemption_tier=2.0)], cluster)
+    result = plan([asking(1, 1, preemption_tier=2.0)], cluster)
     assert result.assignments[0].victims == ("new",)
     assert result.assignments[0].slots == ((1,),)
 
 
 def test_preemption_spares_jobs_of_the_same_tier_and_protected_ones():
-    cluster = with_running(
+    cluster = with_held(
         Cluster.uniform(1, 2),
         ("same", 0, [0], NOW + 100, 2.0),
         ("protected", 0, [1], NOW + 100),
     )
-    result = plan([job(1, 1, preemption_tier=2.0)], cluster)
+    result = plan([asking(1, 1, preemption_tier=2.0)], cluster)
     assert not result.assignments
 
 
 def test_preemption_within_a_group_goes_by_priority():
-    cluster = with_running(
+    cluster = with_held(
         Cluster.uniform(1, 2), ("low", 0, [0], NOW + 100, 1.0), ("peer", 0, [1], NOW + 200, 1.0)
     )
     priorities = {"low": 10.0, "peer": 50.0}
@@ -263,49 +243,49 @@ def test_preemption_within_a_group_goes_by_priority():
 
     def as_mine(gpus: int, own: float) -> Request:
         mine = frozenset({"mine"})
-        return job(1, gpus, priority=1e9, preempts_lower=mine, preempting_priority=own)
+        return asking(1, gpus, priority=1e9, preempts_lower=mine, preempting_priority=own)
 
     assert plan([as_mine(1, 50.0)], cluster).assignments[0].victims == ("low",)
     assert not plan([as_mine(1, 10.0)], cluster).assignments
     assert not plan([as_mine(2, 50.0)], cluster).assignments
-    assert not plan([job(1, 1, priority=50.0)], cluster).assignments
+    assert not plan([asking(1, 1, priority=50.0)], cluster).assignments
 
 
 def test_preemption_on_a_plain_node_names_all_candidates_of_slurm():
-    cluster = with_running(
+    cluster = with_held(
         Cluster.uniform(1, 4),
         ("a", 0, [0], NOW + 100, 1.0),
         ("b", 0, [1], NOW + 200, 1.0),
         ("spared", 0, [2, 3], NOW + 300),
     )
     plain = replace(cluster, indexed=np.zeros(1, dtype=np.bool_))
-    (chosen,) = plan([job(1, 1, preemption_tier=2.0)], plain).assignments
+    (chosen,) = plan([asking(1, 1, preemption_tier=2.0)], plain).assignments
     assert (chosen.exact, chosen.victims) == (False, ("a", "b"))
     assert chosen.why["summary"].endswith("; preempts 1 of a, b (Slurm chooses)")
-    (both,) = plan([job(1, 2, preemption_tier=2.0)], plain).assignments
+    (both,) = plan([asking(1, 2, preemption_tier=2.0)], plain).assignments
     assert both.why["summary"].endswith("; preempts a, b")
 
 
 def test_preemption_over_nodes_spares_jobs_if_possible():
-    cluster = with_running(
+    cluster = with_held(
         Cluster.uniform(3, 2),
         ("a", 0, [0, 1], NOW + 300, 1.0),
         ("b", 1, [0, 1], NOW + 200, 1.0),
         ("c", 2, [0], NOW + 100, 1.0),
     )
-    result = plan([job(1, 4, gpus_per_node=2, preemption_tier=2.0)], cluster)
+    result = plan([asking(1, 4, gpus_per_node=2, preemption_tier=2.0)], cluster)
     assert len(result.assignments[0].victims) == 2
     assert len(result.assignments[0].nodes) == 2
 
 
 def test_resources_left_by_victims_are_not_given_away_in_the_same_round():
-    cluster = with_running(Cluster.uniform(1, 2), ("r", 0, [0, 1], NOW + 100, 1.0))
-    result = plan([job(1, 1, preemption_tier=2.0), job(2, 1)], cluster)
-    assert list(where(result)) == ["1"]
+    cluster = with_held(Cluster.uniform(1, 2), ("r", 0, [0, 1], NOW + 100, 1.0))
+    result = plan([asking(1, 1, preemption_tier=2.0), asking(2, 1)], cluster)
+    assert list(placements(result)) == ["1"]
     assert result.waiting[0].shadow_start_s == NOW
 
 
 def test_the_snapshot_is_not_changed():
     cluster = Cluster.uniform(1, 2)
-    plan([job(1, 2)], cluster)
+    plan([asking(1, 2)], cluster)
     assert cluster.free.all()

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_moves import AUTO, HUNGRY, NOW, PAL, TABLE, moldable, moves_of, site, waiting
+from test_moves import AUTO, HUNGRY, NOW, PAL, TABLE, moldable, moves_of, queued, scored
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.due_date import DueDate
@@ -21,16 +21,16 @@ HALF_S = 10_000.0 * (0.6 / 0.4 - 1) + RESTART_S
 """What two GPUs instead of four cost a job with 10,000 s left."""
 
 
-def full(**more):
+def one_big(**more):
     """A node with one job of four GPUs, which alone would end in 10,000 s."""
-    cluster = site([[1.0] * 4], FULL)
+    cluster = scored([[1.0] * 4], FULL)
     one = moldable(cluster, **more)
     return replace(cluster, running=(one.job,)), one
 
 
 def test_a_job_shrinks_when_a_waiting_job_gains_more_than_it_loses():
-    cluster, one = full()
-    (move,) = found = moves_of(cluster, [one], [waiting()])
+    cluster, one = one_big()
+    (move,) = found = moves_of(cluster, [one], [queued()])
     assert (move.request.gpus, move.assignment.size, move.grows) == (2, 2, False)
     assert move.saves_s == pytest.approx(-HALF_S)
     assert (move.others_s, move.starts) == (pytest.approx(10_000.0 - RESTART_S), ("9",))
@@ -42,7 +42,7 @@ def test_a_job_shrinks_when_a_waiting_job_gains_more_than_it_loses():
     moved = move.assignment.why["moved"]
     assert (moved["gpus_before"], moved["gpus"], moved["starts"]) == (4, 2, ["9"])
     later, _ = begun(cluster, found, PAL, NOW)
-    plan = plan_round([waiting()], later, PAL, NOW)
+    plan = plan_round([queued()], later, PAL, NOW)
     assert plan.waiting[0].shadow_start_s == NOW + RESTART_S
 
 
@@ -64,16 +64,16 @@ def test_a_job_shrinks_when_a_waiting_job_gains_more_than_it_loses():
     ],
 )
 def test_margin_times_and_sizes_are_kept(times, count):
-    cluster, one = full(**times)
+    cluster, one = one_big(**times)
     moves = MoveSettings(margin_s=299.0)
-    assert len(moves_of(cluster, [one], [waiting()], moves=moves)) == count
+    assert len(moves_of(cluster, [one], [queued()], moves=moves)) == count
 
 
 @pytest.mark.parametrize(
-    "queue", [(), (waiting(3),), (waiting(5),), (waiting(1, eligible=np.array([False])),)]
+    "queue", [(), (queued(3),), (queued(5),), (queued(1, eligible=np.array([False])),)]
 )
 def test_it_keeps_its_gpus_if_no_job_would_start(queue):
-    cluster, one = full()
+    cluster, one = one_big()
     assert moves_of(cluster, [one], queue) == ()
 
 
@@ -82,14 +82,14 @@ def test_it_keeps_its_gpus_if_no_job_would_start(queue):
     [{"busy": {7}}, {"moves": MoveSettings(sticky=False)}, {"moves": MoveSettings(shrink=False)}],
 )
 def test_it_keeps_its_gpus_beside_another_move_and_where_the_site_has_it_so(more):
-    cluster, one = full()
-    assert moves_of(cluster, [one], [waiting()], **more) == ()
+    cluster, one = one_big()
+    assert moves_of(cluster, [one], [queued()], **more) == ()
 
 
 def test_a_job_with_a_due_date_never_shrinks():
-    cluster, one = full()
+    cluster, one = one_big()
     due = replace(one.request, due=DueDate(NOW + 1e6, restart_s=60.0))
-    assert moves_of(cluster, [replace(one, request=due)], [waiting()]) == ()
+    assert moves_of(cluster, [replace(one, request=due)], [queued()]) == ()
 
 
 @pytest.mark.parametrize(
@@ -101,32 +101,32 @@ def test_a_job_with_a_due_date_never_shrinks():
     ],
 )
 def test_no_job_shrinks_to_be_killed_at_its_time_limit(limit_s, known, count):
-    cluster, one = full()
+    cluster, one = one_big()
     end_s = NOW + 10_000.0
     job = replace(one.job, end_s=end_s, expected_end_s=end_s if known else None)
     one = replace(one, job=job, request=replace(one.request, time_limit_s=limit_s))
     cluster = replace(cluster, running=(job,))
-    assert len(moves_of(cluster, [one], [waiting()])) == count
+    assert len(moves_of(cluster, [one], [queued()])) == count
 
 
 @pytest.mark.parametrize(("left_s", "count"), [(60.0, 0), (61.0, 1)])
 def test_no_job_shrinks_for_a_start_that_comes_as_soon_without_it(left_s, count):
     """Also where its table says that fewer GPUs are faster."""
-    cluster = site([[1.0] * 4, [1.0] * 4], {**FULL, "2": [(1, (0, 1, 2, 3))]})
+    cluster = scored([[1.0] * 4, [1.0] * 4], {**FULL, "2": [(1, (0, 1, 2, 3))]})
     slower = replace(TABLE, time_s=TABLE.time_s[::-1])
     one = moldable(cluster, table=slower)
     other = replace(cluster.running[1], expected_end_s=NOW + left_s)
     cluster = replace(cluster, running=(one.job, other))
-    assert len(moves_of(cluster, [one], [waiting()])) == count
+    assert len(moves_of(cluster, [one], [queued()])) == count
 
 
 def test_the_gain_of_all_that_start_counts():
     """A GPU is free in 4,000 s in any case: half of the GPUs are too many for one job."""
-    cluster = site([[1.0] * 4, [1.0] * 4], {**FULL, "2": [(1, (0, 1, 2, 3))]})
+    cluster = scored([[1.0] * 4, [1.0] * 4], {**FULL, "2": [(1, (0, 1, 2, 3))]})
     one = moldable(cluster)
     other = replace(cluster.running[1], expected_end_s=NOW + 4_000.0)
     cluster = replace(cluster, running=(one.job, other))
-    first, second = waiting(), replace(waiting(), job_id="8", submit_s=1.0)
+    first, second = queued(), replace(queued(), job_id="8", submit_s=1.0)
     assert moves_of(cluster, [one], [first]) == ()
     (move,) = moves_of(cluster, [one], [first, second])
     assert (move.starts, move.others_s) == (("9", "8"), pytest.approx(2 * (4_000.0 - RESTART_S)))
@@ -137,13 +137,13 @@ def test_the_gain_of_all_that_start_counts():
 
 def test_a_job_that_fits_now_does_not_count():
     """Behind the head, which needs three GPUs, it starts on the free one without any move."""
-    cluster = site([[1.0] * 4, [1.0] * 4], {**FULL, "2": [(1, (0, 1, 2))]})
+    cluster = scored([[1.0] * 4, [1.0] * 4], {**FULL, "2": [(1, (0, 1, 2))]})
     one = moldable(cluster)
     other = replace(cluster.running[1], expected_end_s=NOW + 4_000.0)
     cluster = replace(cluster, running=(one.job, other))
-    small = replace(waiting(), job_id="8", submit_s=1.0)
-    assert moves_of(cluster, [one], [waiting(3, max_nodes=2, gpus_per_node=1), small]) == ()
-    assert moves_of(cluster, [one], [waiting(2, max_nodes=1), small]) == ()
+    small = replace(queued(), job_id="8", submit_s=1.0)
+    assert moves_of(cluster, [one], [queued(3, max_nodes=2, gpus_per_node=1), small]) == ()
+    assert moves_of(cluster, [one], [queued(2, max_nodes=1), small]) == ()
 
 
 QOS = {"preempts": frozenset({"low"})}
@@ -170,10 +170,10 @@ OWN = {"user": "alice"}
 @pytest.mark.parametrize("first", [True, False])
 def test_no_job_shrinks_for_one_below_it_or_for_one_that_did_not_start(own, other, starts, first):
     """Nor does it count behind another one."""
-    cluster, one = full()
+    cluster, one = one_big()
     one = replace(one, request=replace(one.request, **own))
-    head = waiting(priority=9 * TIER)
-    behind = replace(waiting(**{"priority": 0.0, **other}), job_id="8")
+    head = queued(priority=9 * TIER)
+    behind = replace(queued(**{"priority": 0.0, **other}), job_id="8")
     queue = [behind] if first else [head, behind]
     found = {name for move in moves_of(cluster, [one], queue) for name in move.starts}
     assert found == ({"8"} if starts else set()) | (set() if first else {"9"})
@@ -181,26 +181,26 @@ def test_no_job_shrinks_for_one_below_it_or_for_one_that_did_not_start(own, othe
 
 def test_a_job_of_a_site_that_preempts_by_tier_shrinks_for_one_of_its_own_tier():
     """Only a waiting job that may preempt one that runs takes what is not known."""
-    cluster, one = full()
+    cluster, one = one_big()
     cluster = replace(cluster, running=(replace(one.job, preemptable_by=1.0),))
     one = replace(one, job=cluster.running[0])
-    found = [moves_of(cluster, [one], [waiting(preemption_tier=tier)]) for tier in (1.0, 2.0)]
+    found = [moves_of(cluster, [one], [queued(preemption_tier=tier)]) for tier in (1.0, 2.0)]
     assert [len(moves) for moves in found] == [1, 0]
 
 
 def test_of_several_jobs_the_one_that_loses_least_shrinks():
-    cluster = site([[1.0] * 4, [1.0] * 4], {**FULL, "2": [(1, (0, 1, 2, 3))]})
+    cluster = scored([[1.0] * 4, [1.0] * 4], {**FULL, "2": [(1, (0, 1, 2, 3))]})
     jobs = [moldable(cluster, job_id="1"), moldable(cluster, job_id="2", left_s=9_000.0)]
     cluster = replace(cluster, running=tuple(one.job for one in jobs))
-    (move,) = moves_of(cluster, jobs, [waiting()])
+    (move,) = moves_of(cluster, jobs, [queued()])
     assert move.job_id == "2"
 
 
 def test_one_job_at_a_time_shrinks():
-    cluster = site([[1.0] * 4, [1.0] * 4], {**FULL, "2": [(1, (0, 1, 2, 3))]})
+    cluster = scored([[1.0] * 4, [1.0] * 4], {**FULL, "2": [(1, (0, 1, 2, 3))]})
     jobs = [moldable(cluster, job_id=job_id) for job_id in "12"]
     cluster = replace(cluster, running=tuple(one.job for one in jobs))
-    queue = [replace(waiting(2), job_id=str(i), submit_s=float(i)) for i in range(7, 10)]
+    queue = [replace(queued(2), job_id=str(i), submit_s=float(i)) for i in range(7, 10)]
     (move,) = moves_of(cluster, jobs, queue)
     assert move.starts == ("7",)
 
@@ -208,12 +208,12 @@ def test_one_job_at_a_time_shrinks():
 @pytest.mark.parametrize(("limit_w", "gpus"), [(450.0, 2), (399.0, 4), (800.0, 4)])
 def test_under_a_power_limit_the_power_that_it_gives_back_counts(limit_w, gpus):
     """At 900 MHz a GPU draws 50 W more than idle. With four free GPUs only power is missing."""
-    cluster = site([[1.0] * 8], FULL)
+    cluster = scored([[1.0] * 8], FULL)
     one = moldable(cluster, table=HUNGRY, sizes=(2, 4))
     cluster = replace(cluster, running=(one.job,))
     running = {"1": PoweredJob(4, 1200.0, HUNGRY, 900)}
     power = PowerState(np.full((1, 8), 100.0), np.full((1, 8), 25.0), limit_w, running)
-    found = moves_of(cluster, [one], [waiting()], settings=AUTO, power=power)
+    found = moves_of(cluster, [one], [queued()], settings=AUTO, power=power)
     assert min((move.request.gpus for move in found), default=4) == gpus
 
 
@@ -225,9 +225,9 @@ def smaller():
 
 @pytest.mark.parametrize(("taken", "slots"), [((), (0, 1)), ((0,), (1, 2)), ((0, 1), (2, 3))])
 def test_it_comes_back_with_the_smaller_number(taken, slots):
-    cluster, one = full()
-    cluster = site([[1.0] * 4], {"2": [(0, taken)]} if taken else {})
-    queue = [one.request, waiting()]
+    cluster, one = one_big()
+    cluster = scored([[1.0] * 4], {"2": [(0, taken)]} if taken else {})
+    queue = [one.request, queued()]
     (placed,), rest, *_ = place_moved({"1": smaller()}, queue, cluster, PAL, NOW)
     assert (placed.slots, rest) == ((slots,), queue[1:])
 
@@ -243,8 +243,8 @@ def test_it_comes_back_with_the_smaller_number(taken, slots):
     ],
 )
 def test_if_no_job_waits_any_more_it_comes_back_with_all(taken, limit_w, sizes, gpus):
-    _, one = full()
-    cluster = site([[1.0] * 4], {"2": [(0, taken)]} if taken else {})
+    _, one = one_big()
+    cluster = scored([[1.0] * 4], {"2": [(0, taken)]} if taken else {})
     power = PowerState(np.full((1, 4), 300.0), np.full((1, 4), 25.0), limit_w, {})
     request = replace(one.request, gpus=sizes[-1], sizes=sizes, table=None)
     (placed,), rest, *_ = place_moved({"1": smaller()}, [request], cluster, PAL, NOW, power=power)
@@ -253,11 +253,11 @@ def test_if_no_job_waits_any_more_it_comes_back_with_all(taken, limit_w, sizes, 
 
 
 def test_if_too_few_gpus_are_free_it_waits_for_the_smaller_number():
-    _, one = full()
-    cluster = site([[1.0] * 4], {"2": [(0, (0, 1, 2))]})
+    _, one = one_big()
+    cluster = scored([[1.0] * 4], {"2": [(0, (0, 1, 2))]})
     placed, (first,), *_ = place_moved({"1": smaller()}, [one.request], cluster, PAL, NOW)
     assert (placed, first.sizes) == ((), (2, 4))
     assert first.priority > 1e12
-    later = site([[1.0] * 4], {"2": [(0, (0, 1))]})
+    later = scored([[1.0] * 4], {"2": [(0, (0, 1))]})
     (started,) = plan_round([first], later, PAL, NOW).assignments
     assert started.size == 2

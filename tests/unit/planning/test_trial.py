@@ -37,7 +37,7 @@ def queue(seed: int, count: int = 40) -> list[Request]:
     ]
 
 
-def cluster(seed: int) -> Cluster:
+def random_cluster(seed: int) -> Cluster:
     rng = np.random.default_rng(seed)
     scores = {c: rng.choice([0.9, 1.0, 1.3], (8, 4)) for c in "ABC"}
     found = Cluster.uniform(8, 4, scores=scores)
@@ -56,9 +56,9 @@ def test_shared_results_of_trials_do_not_change_the_plan(
     monkeypatch: pytest.MonkeyPatch, policy: str, seed: int
 ) -> None:
     settings = PlanSettings(policy=policy)
-    known = plan_round(queue(seed), cluster(seed), settings, 0.0)
+    known = plan_round(queue(seed), random_cluster(seed), settings, 0.0)
     monkeypatch.setattr(planning, "TrialResults", Forgetful)
-    anew = plan_round(queue(seed), cluster(seed), settings, 0.0)
+    anew = plan_round(queue(seed), random_cluster(seed), settings, 0.0)
     assert known.assignments
     assert content(known) == content(anew)
 

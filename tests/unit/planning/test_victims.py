@@ -23,7 +23,7 @@ USUAL = PreemptionOrder()
 DISPATCHER = Dispatcher(PlanSettings(policy="packed"))
 
 
-def job(
+def holder(
     name: int, *nodes: int, tier: float = 1.0, start_s: float = 0.0, cpus: int = 1
 ) -> RunningJob:
     on = nodes or (0,)
@@ -39,7 +39,7 @@ def job(
 
 
 def without_gpus(name: int, node: int = 0, *, cpus: int = 1, start_s: float = 0.0) -> RunningJob:
-    return replace(job(name, node, cpus=cpus, start_s=start_s), gpus=())
+    return replace(holder(name, node, cpus=cpus, start_s=start_s), gpus=())
 
 
 def names(jobs: Sequence[RunningJob] | None) -> list[int]:
@@ -47,7 +47,7 @@ def names(jobs: Sequence[RunningJob] | None) -> list[int]:
     return [int(found.job_id) for found in jobs]
 
 
-def gone(
+def preempted(
     needed: Sequence[RunningJob],
     candidates: Sequence[RunningJob],
     nodes: tuple[int, ...] = (0,),
@@ -59,7 +59,7 @@ def gone(
     return sorted(names(VictimQueue(candidates, order).preempted(nodes, shortage)))
 
 
-FOUR = [job(i) for i in range(1, 5)]
+FOUR = [holder(i) for i in range(1, 5)]
 
 
 @pytest.mark.parametrize(
@@ -75,54 +75,58 @@ FOUR = [job(i) for i in range(1, 5)]
     ],
 )
 def test_one_gpu_jobs_of_a_node(needed: list[int], taken: list[int]) -> None:
-    assert gone([FOUR[i - 1] for i in needed], FOUR) == taken
+    assert preempted([FOUR[i - 1] for i in needed], FOUR) == taken
 
 
 def test_jobs_of_other_nodes_are_not_touched() -> None:
-    candidates = [job(1, 1), job(2), job(3, 1), job(4), job(5), job(6)]
-    assert gone([candidates[i] for i in (3, 4, 5)], candidates) == [2, 4, 5, 6]
+    candidates = [holder(1, 1), holder(2), holder(3, 1), holder(4), holder(5), holder(6)]
+    assert preempted([candidates[i] for i in (3, 4, 5)], candidates) == [2, 4, 5, 6]
 
 
 def test_over_two_nodes_two_need_not_go_alone() -> None:
     """The wide job comes before the last and holds no needed GPU."""
-    jobs = [job(1), job(2, 0, 1), job(3, 1, tier=2.0)]
-    assert gone([jobs[0], jobs[2]], jobs, nodes=(0, 1)) == [1, 2, 3]
+    jobs = [holder(1), holder(2, 0, 1), holder(3, 1, tier=2.0)]
+    assert preempted([jobs[0], jobs[2]], jobs, nodes=(0, 1)) == [1, 2, 3]
 
 
 def test_order_by_tier_then_nodes_then_record() -> None:
-    jobs = [job(1, tier=2.0), job(2, 0, 1), job(3), job(4), job(5, tier=2.0)]
+    jobs = [holder(1, tier=2.0), holder(2, 0, 1), holder(3), holder(4), holder(5, tier=2.0)]
     assert names(VictimQueue(jobs, USUAL).jobs) == [3, 4, 2, 1, 5]
 
 
 def test_the_newest_first_whatever_its_tier() -> None:
-    jobs = [job(1, tier=2.0, start_s=30.0), job(2, start_s=10.0), job(3, 0, 1, start_s=30.0)]
+    jobs = [
+        holder(1, tier=2.0, start_s=30.0),
+        holder(2, start_s=10.0),
+        holder(3, 0, 1, start_s=30.0),
+    ]
     assert names(VictimQueue(jobs, PreemptionOrder(youngest_first=True)).jobs) == [1, 3, 2]
 
 
 def test_fewer_candidates_than_tries() -> None:
-    assert gone([FOUR[1]], FOUR[:2]) == [2]
-    assert gone([FOUR[0]], FOUR[:1]) == [1]
+    assert preempted([FOUR[1]], FOUR[:2]) == [2]
+    assert preempted([FOUR[0]], FOUR[:1]) == [1]
 
 
 def test_a_job_without_gpus_goes_if_its_turn_comes_before() -> None:
     candidates = [without_gpus(7), without_gpus(8, node=1), *FOUR]
-    assert gone(FOUR[:3], candidates) == [1, 2, 3, 7]
-    assert gone(FOUR[3:], candidates) == [4]
+    assert preempted(FOUR[:3], candidates) == [1, 2, 3, 7]
+    assert preempted(FOUR[3:], candidates) == [4]
 
 
 @pytest.mark.parametrize(("reorder_count", "taken"), [(0, [1, 2, 4]), (1, [2, 4]), (9, [2, 4])])
 def test_how_often_slurm_tries_again(reorder_count: int, taken: list[int]) -> None:
     order = PreemptionOrder(reorder_count=reorder_count)
-    assert gone([FOUR[1], FOUR[3]], FOUR, order=order) == taken
+    assert preempted([FOUR[1], FOUR[3]], FOUR, order=order) == taken
 
 
 @pytest.mark.parametrize(("strict", "taken"), [(False, [2, 3, 4]), (True, [1, 2, 3, 4])])
 def test_a_wide_job_goes_before_others_unless_order_is_strict(
     strict: bool, taken: list[int]
 ) -> None:
-    candidates = [job(1), job(2), replace(job(3, 0, 1), node_count=1), job(4)]
+    candidates = [holder(1), holder(2), replace(holder(3, 0, 1), node_count=1), holder(4)]
     order = PreemptionOrder(strict=strict)
-    assert gone(candidates[1:], candidates, (0, 1), order) == taken
+    assert preempted(candidates[1:], candidates, (0, 1), order) == taken
 
 
 def test_a_gpu_that_no_job_holds_cannot_be_freed() -> None:
@@ -130,7 +134,7 @@ def test_a_gpu_that_no_job_holds_cannot_be_freed() -> None:
     assert VictimQueue(FOUR, USUAL).preempted((0,), shortage) is None
 
 
-def plan(
+def preemption(
     running: Sequence[RunningJob],
     request: Request,
     nodes: int = 1,
@@ -149,7 +153,7 @@ def plan(
 
 
 def victims(running: Sequence[RunningJob], request: Request, **given_: int) -> list[int]:
-    _, found = plan(running, request, **given_)
+    _, found = preemption(running, request, **given_)
     assert found is not None
     return sorted(names(found.victims))
 
@@ -159,12 +163,12 @@ def holders(*counts: int) -> list[RunningJob]:
     jobs, first = [], 0
     for number, count in enumerate(counts, 1):
         slots = tuple(range(first, first + count))
-        jobs.append(replace(job(number, start_s=float(number)), gpus=((0, slots),)))
+        jobs.append(replace(holder(number, start_s=float(number)), gpus=((0, slots),)))
         first += count
     return jobs
 
 
-def asking(gpus: int, **more: Any) -> Request:
+def preempting(gpus: int, **more: Any) -> Request:
     return Request("99", gpus, preemption_tier=5.0, **more)
 
 
@@ -172,29 +176,29 @@ def asking(gpus: int, **more: Any) -> Request:
     ("gpus", "taken"), [(1, [4]), (2, [3, 4]), (3, [1, 3, 4]), (4, [1, 2, 3, 4])]
 )
 def test_the_newest_beside_the_first_as_slurm_takes_them(gpus: int, taken: list[int]) -> None:
-    assert victims(holders(1, 1, 1, 1), asking(gpus)) == taken
+    assert victims(holders(1, 1, 1, 1), preempting(gpus)) == taken
 
 
 def test_the_fewest_are_those_that_slurm_takes() -> None:
     """The two jobs of two GPUs and the oldest; with any other one Slurm takes more along."""
     sizes = [1, 1, 1, 1, 2, 2]
-    assert victims(holders(*sizes), asking(5), width=8) == [1, 5, 6]
+    assert victims(holders(*sizes), preempting(5), width=8) == [1, 5, 6]
 
 
 def test_nodes_that_the_job_may_not_use_are_not_tried() -> None:
-    wide = [replace(job(i, i), gpus=((i, (0, 1, 2, 3)),), start_s=50.0) for i in range(16)]
-    old = replace(job(30, 17), gpus=((17, (0, 1, 2, 3)),))
-    small = [job(104 + i, 16, start_s=9.0) for i in range(4)]
-    asked = replace(asking(4), eligible=np.arange(18) >= 16)
+    wide = [replace(holder(i, i), gpus=((i, (0, 1, 2, 3)),), start_s=50.0) for i in range(16)]
+    old = replace(holder(30, 17), gpus=((17, (0, 1, 2, 3)),))
+    small = [holder(104 + i, 16, start_s=9.0) for i in range(4)]
+    asked = replace(preempting(4), eligible=np.arange(18) >= 16)
     assert victims([*wide, old, *small], asked, nodes=18) == [30]
 
 
 def test_of_whole_nodes_that_with_fewest_jobs() -> None:
     """Jobs without GPUs end, too."""
-    old = replace(job(1, 0), gpus=((0, (0, 1, 2, 3)),))
-    new = [job(8 + i, 1, start_s=9.0) for i in range(4)]
+    old = replace(holder(1, 0), gpus=((0, (0, 1, 2, 3)),))
+    new = [holder(8 + i, 1, start_s=9.0) for i in range(4)]
     running = [without_gpus(20, 0), old, without_gpus(21, 1, start_s=9.0), *new]
-    assert victims(running, asking(1, whole_node=True), nodes=2) == [1, 20]
+    assert victims(running, preempting(1, whole_node=True), nodes=2) == [1, 20]
 
 
 def test_a_missing_gpu_of_a_whole_node_is_not_waited_for() -> None:
@@ -206,38 +210,43 @@ def test_a_missing_gpu_of_a_whole_node_is_not_waited_for() -> None:
     cluster.free_cpus[:] = 0
     sizes = ((1, (0,), 4), (2, (1, 2), 4), (3, (3,), 0))
     running = [
-        replace(job(i, cpus=cpus), gpus=((0, slots),), start_s=float(i)) for i, slots, cpus in sizes
+        replace(holder(i, cpus=cpus), gpus=((0, slots),), start_s=float(i))
+        for i, slots, cpus in sizes
     ]
-    found = plan_preemption(asking(1, whole_node=True), cluster, running, DISPATCHER)
+    found = plan_preemption(preempting(1, whole_node=True), cluster, running, DISPATCHER)
     assert found is not None
     assert sorted(names(found.victims)) == [1, 2, 3]
-    take(found.after, asking(1, whole_node=True), found.assignment)
+    take(found.after, preempting(1, whole_node=True), found.assignment)
 
 
 def test_no_job_ends_if_slurm_would_suspend_the_first() -> None:
     """preempt/qos: ``_run_now`` looks at the mode of the first candidate alone."""
-    running = [replace(job(1, 1), keeps_gpus=True), replace(job(2, tier=5.0), preempt_group="std")]
+    running = [
+        replace(holder(1, 1), keeps_gpus=True),
+        replace(holder(2, tier=5.0), preempt_group="std"),
+    ]
     running[0] = replace(running[0], preempt_group="cheap")
-    asked = replace(asking(4), preempts=frozenset({"std", "cheap"}))
-    _, found = plan(running, asked, nodes=1 + 1)
+    asked = replace(preempting(4), preempts=frozenset({"std", "cheap"}))
+    _, found = preemption(running, asked, nodes=1 + 1)
     assert found is None
-    _, found = plan([replace(running[0], preemptable_by=9.0), running[1]], asked, nodes=2)
+    _, found = preemption([replace(running[0], preemptable_by=9.0), running[1]], asked, nodes=2)
     assert found is not None
     assert names(found.victims) == [2]
 
 
 def test_where_cpus_are_short_slurm_takes_the_first_in_its_order() -> None:
     running = [without_gpus(1, cpus=4, start_s=1.0), without_gpus(2, cpus=4, start_s=2.0)]
-    assert victims(running, asking(1, cpus=4), cpus=8) == [1]
+    assert victims(running, preempting(1, cpus=4), cpus=8) == [1]
 
 
 def test_a_job_without_chosen_gpus_is_spared() -> None:
     slots = [(0, 1, 2), (3,), (4, 5), (6, 7)]
     tiers = [2.0, 1.0, 1.0, 1.0]
     running = [
-        replace(job(i + 1, tier=tiers[i]), gpus=((0, slots[i]),), end_s=100.0) for i in (1, 3, 2, 0)
+        replace(holder(i + 1, tier=tiers[i]), gpus=((0, slots[i]),), end_s=100.0)
+        for i in (1, 3, 2, 0)
     ]
-    _, found = plan(running, asking(6), width=8)
+    _, found = preemption(running, preempting(6), width=8)
     assert found is not None
     chosen = set(found.assignment.slots[0])
     for victim in found.victims:
@@ -318,7 +327,7 @@ def running_jobs(shapes: Sequence[tuple[int, int, int, int, int, bool]]) -> list
 
 
 REQUESTS = st.builds(
-    lambda gpus, cpus, nodes, whole: asking(
+    lambda gpus, cpus, nodes, whole: preempting(
         gpus * nodes, min_nodes=nodes, max_nodes=nodes, cpus=cpus, whole_node=whole
     ),
     st.integers(1, 4),
@@ -329,13 +338,15 @@ REQUESTS = st.builds(
 
 
 @given(SHAPES, REQUESTS, ORDERS)
-@example([(0, 0, 1, 1, 4, False), (0, 0, 1, 2, 4, False)], asking(1, cpus=6), USUAL)
-@example([(0, 2, 2, 0, 1, False), (0, 1, 1, 1, 1, False), (0, 1, 1, 2, 1, False)], asking(3), USUAL)
+@example([(0, 0, 1, 1, 4, False), (0, 0, 1, 2, 4, False)], preempting(1, cpus=6), USUAL)
+@example(
+    [(0, 2, 2, 0, 1, False), (0, 1, 1, 1, 1, False), (0, 1, 1, 2, 1, False)], preempting(3), USUAL
+)
 def test_the_plan_names_the_jobs_that_slurm_preempts(
     shapes: list[tuple[int, int, int, int, int, bool]], request: Request, order: PreemptionOrder
 ) -> None:
     running = running_jobs(shapes)
-    cluster, found = plan(running, request, nodes=3, cpus=12, order=order)
+    cluster, found = preemption(running, request, nodes=3, cpus=12, order=order)
     assume(found is not None and DISPATCHER.place(request, cluster) is None)
     assert found is not None
     chosen = found.assignment
@@ -363,7 +374,7 @@ def test_the_plan_names_the_jobs_that_slurm_preempts(
 @given(st.permutations(FOUR), st.sets(st.integers(0, 3), min_size=1))
 def test_on_one_node_two_go_alone(order: list[RunningJob], which: set[int]) -> None:
     needed = [order[i] for i in which]
-    taken = gone(needed, order)
+    taken = preempted(needed, order)
     assert set(taken) >= set(names(needed))
     if len(needed) <= 2 or which == set(range(len(which))):
         assert len(taken) == len(needed)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from make import placements, with_running
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import NodeGroups, Postponement, Request
@@ -35,15 +36,12 @@ def held(job_id, node, slots, in_s, *, limit_s=20 * HOUR, cpus=0):
     )
 
 
-def site(*running, scores=SLOW, **fields):
+def here(*running, scores=SLOW, **fields):
     cluster = Cluster.uniform(scores.shape[0], scores.shape[1], scores={"B": scores}, **fields)
-    for job in running:
-        for node, slots in job.gpus:
-            cluster.take(node, slots, job.cpus.get(node, 0))
-    return replace(cluster, running=tuple(running))
+    return with_running(cluster, *running)
 
 
-def job(number, gpus, estimate_s=10 * HOUR, limit_s=30 * HOUR, **fields):
+def asking(number, gpus, estimate_s=10 * HOUR, limit_s=30 * HOUR, **fields):
     return Request(str(number), gpus, time_limit_s=limit_s, estimate_s=estimate_s, **fields)
 
 
@@ -54,13 +52,9 @@ def plan(queue, cluster, policy="eft", options=None, **settings):
     )
 
 
-def chosen(result):
-    return {a.job_id: (a.nodes, a.slots) for a in result.assignments}
-
-
 def test_a_job_waits_for_faster_gpus_and_says_what_it_weighed():
     """10 h at 1.0 after an hour of waiting end 4 h sooner than 10 h at 1.5."""
-    result = plan([job(1, 2)], site(held("r", 0, [0, 1], HOUR)))
+    result = plan([asking(1, 2)], here(held("r", 0, [0, 1], HOUR)))
     (waits,) = result.waiting
     assert waits.postponed
     assert waits.postponement.start_s == NOW + HOUR
@@ -73,12 +67,12 @@ def test_a_job_waits_for_faster_gpus_and_says_what_it_weighed():
 
 def test_what_slurm_shows_of_a_postponed_job_changes_only_with_the_plan():
     """With 'in 12 min' each waiting job was updated in Slurm each minute."""
-    cluster = site(held("r", 0, [0, 1], HOUR))
+    cluster = here(held("r", 0, [0, 1], HOUR))
     shown = {
         waiting_text(waits.reason)
         for later_s in (0.0, 60.0, 600.0)
         for waits in plan_round(
-            [job(1, 2)], cluster, PlanSettings(policy="eft"), NOW + later_s
+            [asking(1, 2)], cluster, PlanSettings(policy="eft"), NOW + later_s
         ).waiting
     }
     assert shown == {f"postponed: expected at {stamp(NOW + HOUR)[:16]} on n0 GPUs 0,1 (1.00)"}
@@ -97,18 +91,18 @@ def test_what_slurm_shows_of_a_postponed_job_changes_only_with_the_plan():
 )
 def test_a_wait_must_save_its_weight_and_two_percent(weight, in_s, estimate_s, waits):
     """The free node takes half as long again."""
-    cluster = site(held("r", 0, [0, 1], in_s))
-    result = plan([job(1, 2, estimate_s)], cluster, options={"wait_weight": weight})
+    cluster = here(held("r", 0, [0, 1], in_s))
+    result = plan([asking(1, 2, estimate_s)], cluster, options={"wait_weight": weight})
     assert bool(result.waiting) is waits
 
 
 def test_a_job_prefers_a_short_wait_to_a_sooner_end_much_later():
     """n1 saves 4 h for an hour of waiting, n0 one hour more for 40 minutes more."""
     scores = np.array([[1.0], [1.1], [1.5]])
-    cluster = site(held("a", 0, [0], 100 * 60.0), held("b", 1, [0], HOUR), scores=scores)
+    cluster = here(held("a", 0, [0], 100 * 60.0), held("b", 1, [0], HOUR), scores=scores)
     for weight, node in ((1.0, "n0"), (2.0, "n1")):
         options = {"wait_weight": weight, "breaking": 0}
-        (waits,) = plan([job(1, 1)], cluster, options=options).waiting
+        (waits,) = plan([asking(1, 1)], cluster, options=options).waiting
         assert [name for name, _ in waits.postponement.gpus] == [node]
 
 
@@ -118,8 +112,8 @@ def test_a_job_prefers_a_short_wait_to_a_sooner_end_much_later():
 )
 def test_the_whole_wait_is_at_most_half_the_estimate(waited_s, in_s, waits):
     """It counts from the first postponement, whatever the job waits for now."""
-    request = replace(job(1, 2), postponed=Postponement(NOW - waited_s * HOUR))
-    result = plan([request], site(held("r", 0, [0, 1], in_s * HOUR)))
+    request = replace(asking(1, 2), postponed=Postponement(NOW - waited_s * HOUR))
+    result = plan([request], here(held("r", 0, [0, 1], in_s * HOUR)))
     assert bool(result.waiting) is waits
 
 
@@ -140,8 +134,8 @@ def test_the_whole_wait_is_at_most_half_the_estimate(waited_s, in_s, waits):
 def test_the_wait_since_the_submission_is_bounded(submitted_s, since_s, in_s, longest_s, waits):
     """Whatever part of it was by choice; the account of the start names the bound."""
     wait = None if since_s is None else Postponement(NOW - since_s * HOUR)
-    request = replace(job(1, 2), submit_s=NOW - submitted_s * HOUR, postponed=wait)
-    cluster = site(held("r", 0, [0, 1], in_s * HOUR))
+    request = replace(asking(1, 2), submit_s=NOW - submitted_s * HOUR, postponed=wait)
+    cluster = here(held("r", 0, [0, 1], in_s * HOUR))
     result = plan([request], cluster, options={"longest_wait_s": longest_s * HOUR})
     assert bool(result.waiting) is waits
     if not waits:
@@ -153,62 +147,64 @@ def test_the_wait_since_the_submission_is_bounded(submitted_s, since_s, in_s, lo
 @pytest.mark.parametrize("longest_s", [HOUR, math.inf])
 def test_a_bound_that_decides_nothing_is_not_named(longest_s):
     """A set that is free is as good as any, or the cap ends the wait before the bound."""
-    best = plan([job(1, 2)], site(held("r", 1, [0, 1], HOUR)))
-    same = replace(job(1, 2), submit_s=NOW)
-    cluster = site(held("r", 1, [0, 1], HOUR))
+    best = plan([asking(1, 2)], here(held("r", 1, [0, 1], HOUR)))
+    same = replace(asking(1, 2), submit_s=NOW)
+    cluster = here(held("r", 1, [0, 1], HOUR))
     result = plan([same], cluster, options={"longest_wait_s": longest_s})
     assert result.assignments[0].why == best.assignments[0].why
-    short = replace(job(1, 2, HOUR), submit_s=NOW)
-    cluster = site(held("r", 0, [0, 1], HOUR))
+    short = replace(asking(1, 2, HOUR), submit_s=NOW)
+    cluster = here(held("r", 0, [0, 1], HOUR))
     result = plan([short], cluster, options={"longest_wait_s": longest_s})
     assert "longest_wait_s" not in result.assignments[0].why["summary"]
 
 
 def test_a_wait_under_way_ends_when_the_site_lowers_the_bound():
     wait = Postponement(NOW - HOUR, NOW + HOUR, NOW + 11 * HOUR, (("n0", (0, 1)),), "as before")
-    waiting = replace(job(1, 2), submit_s=NOW - HOUR, postponed=wait)
-    cluster = site(held("r", 0, [0, 1], 20 * HOUR))
+    waiting = replace(asking(1, 2), submit_s=NOW - HOUR, postponed=wait)
+    cluster = here(held("r", 0, [0, 1], 20 * HOUR))
     for longest_s, waits in ((2.1 * HOUR, True), (1.9 * HOUR, False)):
         result = plan([waiting], cluster, options={"longest_wait_s": longest_s})
         assert bool(result.waiting) is waits
 
 
 def test_a_cap_of_zero_and_other_policies_never_wait():
-    cluster = site(held("r", 0, [0, 1], 60.0))
-    assert plan([job(1, 2)], cluster).waiting
+    cluster = here(held("r", 0, [0, 1], 60.0))
+    assert plan([asking(1, 2)], cluster).waiting
     for policy, options in (("eft", {"wait_cap": 0}), ("pal", None), ("packed", None)):
-        assert chosen(plan([job(1, 2)], cluster, policy, options)) == {"1": ((1,), ((0, 1),))}
+        assert placements(plan([asking(1, 2)], cluster, policy, options)) == {
+            "1": ((1,), ((0, 1),))
+        }
 
 
 def test_without_an_estimate_the_limit_counts_and_without_both_no_job_waits():
-    cluster = site(held("r", 0, [0, 1], HOUR))
-    assert plan([job(1, 2, None)], cluster).waiting
-    assert not plan([job(1, 2, None, limit_s=HOUR)], cluster).waiting
-    assert not plan([job(1, 2, None, limit_s=math.inf)], cluster).waiting
+    cluster = here(held("r", 0, [0, 1], HOUR))
+    assert plan([asking(1, 2, None)], cluster).waiting
+    assert not plan([asking(1, 2, None, limit_s=HOUR)], cluster).waiting
+    assert not plan([asking(1, 2, None, limit_s=math.inf)], cluster).waiting
 
 
 def test_only_ends_on_nodes_of_the_job_count():
-    cluster = site(held("r", 0, [0, 1], HOUR))
+    cluster = here(held("r", 0, [0, 1], HOUR))
     for fields in (
         {"eligible": np.array([False, True])},
         {"node_groups": NodeGroups(np.array([-1, 0]))},
         {"cpus": 1 << 21},
     ):
-        assert not any(w.postponed for w in plan([job(1, 2, **fields)], cluster).waiting)
+        assert not any(w.postponed for w in plan([asking(1, 2, **fields)], cluster).waiting)
 
 
 def test_cpus_come_back_with_the_gpus():
-    cluster = site(held("r", 0, [0], HOUR, cpus=6), cpus_per_node=8)
-    assert plan([job(1, 2, cpus=8)], cluster).waiting
-    stays = site(held("r", 0, [0], HOUR), cpus_per_node=8)
+    cluster = here(held("r", 0, [0], HOUR, cpus=6), cpus_per_node=8)
+    assert plan([asking(1, 2, cpus=8)], cluster).waiting
+    stays = here(held("r", 0, [0], HOUR), cpus_per_node=8)
     stays.free_cpus[0] = 2
-    assert not plan([job(1, 2, cpus=8)], stays).waiting
+    assert not plan([asking(1, 2, cpus=8)], stays).waiting
 
 
 def test_a_job_over_several_nodes_waits_for_better_ones():
     scores = np.array([[1.0, 1.0], [1.0, 1.0], [2.0, 2.0]])
-    cluster = site(held("r", 0, [0, 1], HOUR), scores=scores)
-    (waits,) = plan([job(1, 4)], cluster).waiting
+    cluster = here(held("r", 0, [0, 1], HOUR), scores=scores)
+    (waits,) = plan([asking(1, 4)], cluster).waiting
     assert waits.postponement.start_s == NOW + HOUR
     assert "on n0 GPUs 0,1 + n1 GPUs 0,1 (1.50)" in waits.reason
     assert "than now on n1 GPUs 0,1 + n2 GPUs 0,1 (3.00)" in waits.reason
@@ -218,21 +214,21 @@ def test_the_best_of_several_ends_is_found():
     """The first end gives a little, the second much, the third as much but later."""
     scores = np.array([[1.3, 1.3], [1.0, 1.0], [1.0, 1.0], [1.5, 1.5]])
     ends = [held(f"r{n}", n, [0, 1], (n + 1) * HOUR) for n in range(3)]
-    (waits,) = plan([job(1, 2)], site(*ends, scores=scores)).waiting
+    (waits,) = plan([asking(1, 2)], here(*ends, scores=scores)).waiting
     assert waits.postponement.start_s == NOW + 2 * HOUR
 
 
 def test_the_head_keeps_its_later_set_from_others():
     """A job that may not end before the head's expected start gets none of the reserved GPUs."""
-    cluster = site(held("r", 0, [0], HOUR))
-    queue = [job(1, 2), job(2, 1, limit_s=2 * HOUR, estimate_s=HOUR)]
+    cluster = here(held("r", 0, [0], HOUR))
+    queue = [asking(1, 2), asking(2, 1, limit_s=2 * HOUR, estimate_s=HOUR)]
     result = plan(queue, cluster)
-    assert chosen(result) == {"2": ((1,), ((0,),))}
-    short = job(2, 1, limit_s=0.9 * HOUR, estimate_s=0.9 * HOUR)
-    assert chosen(plan([queue[0], short], cluster)) == {"2": ((0,), ((1,),))}
-    wide = [queue[0], job(2, 4), job(3, 1, limit_s=2 * HOUR, estimate_s=HOUR)]
+    assert placements(result) == {"2": ((1,), ((0,),))}
+    short = asking(2, 1, limit_s=0.9 * HOUR, estimate_s=0.9 * HOUR)
+    assert placements(plan([queue[0], short], cluster)) == {"2": ((0,), ((1,),))}
+    wide = [queue[0], asking(2, 4), asking(3, 1, limit_s=2 * HOUR, estimate_s=HOUR)]
     assert not plan(wide, cluster, backfill=False).assignments
-    assert chosen(plan(queue, cluster, backfill=False)) == {"2": ((1,), ((0,),))}
+    assert placements(plan(queue, cluster, backfill=False)) == {"2": ((1,), ((0,),))}
 
 
 ALICE = {"user": "alice", "priority": 41_000.0}
@@ -256,69 +252,71 @@ def test_no_user_makes_another_wait_for_own_gpus_and_takes_what_that_leaves(
     holder, end, other, starts, backfill
 ):
     """The job of the holder may run on; the head could start on n1 now."""
-    cluster = site(replace(held("r", 0, [0], HOUR, **end), user=holder))
-    behind = job(2, 1, **{"limit_s": 2 * HOUR, "estimate_s": HOUR, **other})
-    result = plan([job(1, 2, max_nodes=1, **ALICE), behind], cluster, backfill=backfill)
+    cluster = here(replace(held("r", 0, [0], HOUR, **end), user=holder))
+    behind = asking(2, 1, **{"limit_s": 2 * HOUR, "estimate_s": HOUR, **other})
+    result = plan([asking(1, 2, max_nodes=1, **ALICE), behind], cluster, backfill=backfill)
     (first, *others) = result.waiting
     assert (first.job_id, first.postponed) == ("1", True)
-    assert bool(chosen(result)) == starts
+    assert bool(placements(result)) == starts
     assert starts or "waits for GPUs of another job of the same user" in others[0].reason
 
 
 def test_two_that_wait_for_gpus_of_a_user_keep_a_set_each():
     """Each of them alone could start beside the other job of that user."""
-    cluster = site(replace(held("r", 0, [0, 1], HOUR), user="bob"))
-    first, second = job(1, 1, **ALICE), job(2, 1, **{**ALICE, "priority": 40_000.0})
-    result = plan([first, second, job(3, 1, limit_s=30 * HOUR, **BOB)], cluster)
+    cluster = here(replace(held("r", 0, [0, 1], HOUR), user="bob"))
+    first, second = asking(1, 1, **ALICE), asking(2, 1, **{**ALICE, "priority": 40_000.0})
+    result = plan([first, second, asking(3, 1, limit_s=30 * HOUR, **BOB)], cluster)
     assert [one.job_id for one in result.waiting if one.postponed] == ["1", "2"]
-    assert chosen(result) == {}
+    assert placements(result) == {}
     assert "behind job 2, which waits for GPUs of another job" in result.waiting[-1].reason
 
 
 def test_beside_what_the_head_could_have_a_job_of_the_holder_starts():
     scores = np.array([[1.0, 1.0], [1.5, 1.5], [1.5, 1.5]])
-    cluster = site(replace(held("r", 0, [0], HOUR), user="bob"), scores=scores)
-    queue = [job(1, 2, max_nodes=1, **ALICE), *(job(n, 1, **BOB) for n in (2, 3, 4))]
-    assert len(chosen(plan(queue, cluster))) == 2
+    cluster = here(replace(held("r", 0, [0], HOUR), user="bob"), scores=scores)
+    queue = [asking(1, 2, max_nodes=1, **ALICE), *(asking(n, 1, **BOB) for n in (2, 3, 4))]
+    assert len(placements(plan(queue, cluster))) == 2
 
 
 def test_a_short_job_opens_no_way_for_a_long_one():
     """The short one ends before the head is expected to start, so it leaves that its GPU."""
-    cluster = site(replace(held("r", 0, [0], HOUR), user="bob"))
-    short = job(2, 1, limit_s=0.9 * HOUR, estimate_s=0.9 * HOUR, **{**BOB, "priority": 2.0})
+    cluster = here(replace(held("r", 0, [0], HOUR), user="bob"))
+    short = asking(2, 1, limit_s=0.9 * HOUR, estimate_s=0.9 * HOUR, **{**BOB, "priority": 2.0})
     narrow = replace(short, eligible=np.array([False, True]))
-    queue = [job(1, 2, max_nodes=1, **ALICE), narrow, job(3, 1, limit_s=2 * HOUR, **BOB)]
-    assert chosen(plan(queue, cluster)).keys() == {"2"}
+    queue = [asking(1, 2, max_nodes=1, **ALICE), narrow, asking(3, 1, limit_s=2 * HOUR, **BOB)]
+    assert placements(plan(queue, cluster)).keys() == {"2"}
 
 
 @pytest.mark.parametrize(("limit_s", "gpus"), [(20 * HOUR, 2), (HOUR, 4)])
 def test_no_growth_takes_what_the_head_could_have(limit_s, gpus):
     running = replace(held("r", 0, [0, 1, 2], HOUR, limit_s=limit_s), user="bob")
-    cluster = site(running, scores=np.array([[1.0] * 4, [1.5] * 4]))
+    cluster = here(running, scores=np.array([[1.0] * 4, [1.5] * 4]))
     counts = np.array([1, 2, 4])
     table = SizeTable(counts, np.array([1000]), 1.0 / counts[:, None], np.full((3, 1), 100.0))
-    grows = replace(job(2, 1, **BOB), sizes=(1, 2, 4), table=table)
-    ((nodes, slots),) = chosen(plan([job(1, 2, max_nodes=1, **ALICE), grows], cluster)).values()
+    grows = replace(asking(2, 1, **BOB), sizes=(1, 2, 4), table=table)
+    ((nodes, slots),) = placements(
+        plan([asking(1, 2, max_nodes=1, **ALICE), grows], cluster)
+    ).values()
     assert (nodes, sum(map(len, slots))) == ((1,), gpus)
 
 
 def test_a_job_behind_the_head_does_not_count_on_reserved_gpus():
-    cluster = site(held("r", 0, [0, 1], HOUR))
-    result = plan([job(1, 2), job(2, 2)], cluster)
-    assert chosen(result) == {"2": ((1,), ((0, 1),))}
-    alone = plan([job(1, 5, max_nodes=3), job(2, 2)], cluster)
+    cluster = here(held("r", 0, [0, 1], HOUR))
+    result = plan([asking(1, 2), asking(2, 2)], cluster)
+    assert placements(result) == {"2": ((1,), ((0, 1),))}
+    alone = plan([asking(1, 5, max_nodes=3), asking(2, 2)], cluster)
     assert [w.job_id for w in alone.waiting if w.postponed] == ["2"]
 
 
 def test_no_two_jobs_wait_for_the_same_gpus():
     """The third has the slow node now, as the fast ones have a job already that waits for them."""
     scores = np.array([[1.0, 1.0], [1.0, 1.0], [1.5, 1.5]])
-    cluster = site(held("a", 0, [0, 1], HOUR), held("b", 1, [0, 1], 2 * HOUR), scores=scores)
+    cluster = here(held("a", 0, [0, 1], HOUR), held("b", 1, [0, 1], 2 * HOUR), scores=scores)
     for backfill in (True, False):
-        result = plan([job(n, 2) for n in (1, 2, 3)], cluster, backfill=backfill)
+        result = plan([asking(n, 2) for n in (1, 2, 3)], cluster, backfill=backfill)
         waits = {w.job_id: w.postponement.gpus for w in result.waiting}
         assert waits == {"1": (("n0", (0, 1)),), "2": (("n1", (0, 1)),)}
-        assert chosen(result) == {"3": ((2,), ((0, 1),))}
+        assert placements(result) == {"3": ((2,), ((0, 1),))}
 
 
 @pytest.mark.parametrize(
@@ -338,17 +336,17 @@ def test_until_its_time_a_job_waits_on_without_a_search(start_in_s, end_in_s, no
     scores = np.array([[1.0, 1.0], [1.5, 1.5], [1.5, 1.5], [1.5, 1.5]])
     ends_s = 20 * HOUR
     busy = [held(str(n), n, [0, 1], ends_s) for n in (0, 2, 3)]
-    cluster = site(*busy, scores=scores)
+    cluster = here(*busy, scores=scores)
     allowed = np.array([True, True, True, False])
     wait = Postponement(
         NOW - HOUR, NOW + start_in_s, NOW + end_in_s, ((node, (0, 1)),), "as before"
     )
-    waiting = job(2, 2, postponed=wait, eligible=allowed)
-    wide = job(1, 4, eligible=np.array([True, False, True, False]))
-    result = plan([wide, waiting] if place == "behind" else [waiting, job(3, 2)], cluster)
+    waiting = asking(2, 2, postponed=wait, eligible=allowed)
+    wide = asking(1, 4, eligible=np.array([True, False, True, False]))
+    result = plan([wide, waiting] if place == "behind" else [waiting, asking(3, 2)], cluster)
     (kept,) = [w.postponement for w in result.waiting if w.job_id == "2"] or [None]
     assert kept == (wait if waits else None)
-    taken = chosen(result)
+    taken = placements(result)
     assert taken.get("2") == (None if waits else ((1,), ((0, 1),)))
     if waits and place == "head":
         assert taken == {"3": ((1,), ((0, 1),))}
@@ -357,26 +355,26 @@ def test_until_its_time_a_job_waits_on_without_a_search(start_in_s, end_in_s, no
 def test_a_head_that_waits_on_keeps_cores_of_its_node():
     """Jobs that outlast its wait take none of the cores that it needs and no job gives back."""
     busy = held("a", 0, [0, 1], HOUR, cpus=2)
-    cluster = site(busy, scores=np.ones((2, 4)), cpus_per_node=4)
+    cluster = here(busy, scores=np.ones((2, 4)), cpus_per_node=4)
     wait = Postponement(NOW, NOW + HOUR, NOW + 2 * HOUR, (("n0", (0, 1)),), "as before")
     only = np.array([True, False])
     for cpus, starts in ((4, False), (2, True)):
-        head = job(1, 2, postponed=wait, cpus=cpus, eligible=only)
-        other = job(2, 1, limit_s=9 * HOUR, cpus=2, eligible=only)
+        head = asking(1, 2, postponed=wait, cpus=cpus, eligible=only)
+        other = asking(2, 1, limit_s=9 * HOUR, cpus=2, eligible=only)
         result = plan([head, other], cluster)
-        assert bool(chosen(result)) == starts
+        assert bool(placements(result)) == starts
 
 
 def test_a_job_without_a_place_does_not_wait_by_choice():
-    cluster = site(held("a", 0, [0, 1], HOUR), held("b", 1, [0, 1], HOUR))
+    cluster = here(held("a", 0, [0, 1], HOUR), held("b", 1, [0, 1], HOUR))
     wait = Postponement(NOW - HOUR, NOW + HOUR, NOW + 2 * HOUR, (("n0", (0, 1)),), "as before")
-    result = plan([job(1, 4), replace(job(2, 2), postponed=wait)], cluster, backfill=False)
+    result = plan([asking(1, 4), replace(asking(2, 2), postponed=wait)], cluster, backfill=False)
     assert not any(w.postponed for w in result.waiting)
 
 
 def test_a_postponed_job_preempts_no_other():
     victim = replace(held("r", 0, [0, 1], HOUR), preemptable_by=1.0)
-    result = plan([job(1, 2, preemption_tier=2.0)], site(victim))
+    result = plan([asking(1, 2, preemption_tier=2.0)], here(victim))
     assert not result.assignments
     assert result.waiting[0].postponed
 

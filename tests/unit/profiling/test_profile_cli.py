@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
+from commands import gpu_aware_profile
 from store_samples import ingest, report
 
 from gpu_aware_profile.cli import cli
@@ -29,7 +29,7 @@ BAD = GOOD + "x,n1,A,1\n0,n1,Q,1\n0,n1,A,fast\n0,n1,A\n0,n1,A,nan\n"
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def profile_in(tmp_path: Path) -> Run:
     """Run the real program in ``tmp_path`` with the store ``store.db`` there."""
     config = tmp_path / "config.toml"
     config.write_text(f'[store]\npath = "{tmp_path}/store.db"\n')
@@ -51,11 +51,11 @@ def run(tmp_path: Path) -> Run:
     return call
 
 
-def test_import_then_show(run: Run, tmp_path: Path) -> None:
-    done = run("import", "-", text=GOOD)
+def test_import_then_show(profile_in: Run, tmp_path: Path) -> None:
+    done = profile_in("import", "-", text=GOOD)
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == f"imported 4 timings of 3 GPUs into {tmp_path}/store.db\n"
-    shown = run("show")
+    shown = profile_in("show")
     assert shown.returncode == 0
     assert shown.stderr == ""
     lines = shown.stdout.splitlines()
@@ -76,7 +76,7 @@ def test_import_then_show(run: Run, tmp_path: Path) -> None:
     assert all(len(line) <= 80 for line in lines)
 
 
-def test_show_json_and_csv_agree_with_the_store(run: Run, tmp_path: Path) -> None:
+def test_show_json_and_csv_agree_with_the_store(profile_in: Run, tmp_path: Path) -> None:
     with open_store(tmp_path / "store.db") as store:
         ingest(
             store,
@@ -87,7 +87,7 @@ def test_show_json_and_csv_agree_with_the_store(run: Run, tmp_path: Path) -> Non
             ),
         )
         recompute_scores(store)
-    answer = json.loads(run("show", "--json").stdout)
+    answer = json.loads(profile_in("show", "--json").stdout)
     assert answer["summary"][0]["class"] == "A"
     assert answer["summary"][0]["worst"] == 1.3
     assert [(g["node"], g["gpu"], g["pm_score"]) for g in answer["gpus"]] == [
@@ -98,31 +98,31 @@ def test_show_json_and_csv_agree_with_the_store(run: Run, tmp_path: Path) -> Non
     assert answer["faults"] == [
         {"node": "n1", "gpu": 3, "call": "nvmlDeviceGetHandleByIndex", "error": "lost"}
     ]
-    table = list(csv.DictReader(io.StringIO(run("show", "--csv").stdout)))
+    table = list(csv.DictReader(io.StringIO(profile_in("show", "--csv").stdout)))
     assert [{k: str(v) for k, v in g.items()} for g in answer["gpus"]] == table
-    assert "gpus" not in json.loads(run("show", "--summary", "--json").stdout)
-    assert "lost" in run("show").stdout
+    assert "gpus" not in json.loads(profile_in("show", "--summary", "--json").stdout)
+    assert "lost" in profile_in("show").stdout
 
 
-def test_show_can_be_narrowed(run: Run) -> None:
-    run("import", "-", text=GOOD.replace("2,n1", "2,n2"))
-    only = json.loads(run("show", "--json", "--class", "A", "--node", "n2").stdout)
+def test_show_can_be_narrowed(profile_in: Run) -> None:
+    profile_in("import", "-", text=GOOD.replace("2,n1", "2,n2"))
+    only = json.loads(profile_in("show", "--json", "--class", "A", "--node", "n2").stdout)
     assert [(g["node"], g["class"]) for g in only["gpus"]] == [("n2", "A")]
-    by_node = json.loads(run("show", "--json", "--sort", "node").stdout)
+    by_node = json.loads(profile_in("show", "--json", "--sort", "node").stdout)
     assert [(g["node"], g["gpu"], g["class"]) for g in by_node["gpus"]] == [
         ("n1", 0, "A"),
         ("n1", 0, "C"),
         ("n1", 1, "A"),
         ("n2", 2, "A"),
     ]
-    missing = run("show", "--class", "Z")
+    missing = profile_in("show", "--class", "Z")
     assert (missing.returncode, missing.stdout) == (1, "")
     assert missing.stderr == "Error: no scores of class 'Z'; known: A, C\n"
 
 
-def test_bad_rows_are_named_and_nothing_is_imported(run: Run, tmp_path: Path) -> None:
+def test_bad_rows_are_named_and_nothing_is_imported(profile_in: Run, tmp_path: Path) -> None:
     (tmp_path / "bad.csv").write_text(BAD)
-    done = run("import", "bad.csv")
+    done = profile_in("import", "bad.csv")
     assert (done.returncode, done.stdout) == (1, "")
     assert [line.split(": ", 2)[1] for line in done.stderr.splitlines()[:-1]] == [
         f"line {n}" for n in (6, 7, 8, 9, 10)
@@ -132,9 +132,9 @@ def test_bad_rows_are_named_and_nothing_is_imported(run: Run, tmp_path: Path) ->
         assert newest_timings(store) == []
 
 
-def test_skip_bad_imports_the_rest_and_says_so(run: Run, tmp_path: Path) -> None:
+def test_skip_bad_imports_the_rest_and_says_so(profile_in: Run, tmp_path: Path) -> None:
     (tmp_path / "bad.csv").write_text(BAD)
-    done = run("import", "bad.csv", "--skip-bad")
+    done = profile_in("import", "bad.csv", "--skip-bad")
     assert done.returncode == 3
     assert "imported 4 timings" in done.stderr
     assert "line 8: value_ms is 'fast': not a number" in done.stderr
@@ -153,24 +153,26 @@ def test_skip_bad_imports_the_rest_and_says_so(run: Run, tmp_path: Path) -> None
         ("gpu,node,class,value_ms\n0,n1,A,\0\n", "NUL"),
     ],
 )
-def test_files_that_are_no_timings_are_refused(run: Run, text: str, reason: str) -> None:
-    done = run("import", "-", text=text)
+def test_files_that_are_no_timings_are_refused(profile_in: Run, text: str, reason: str) -> None:
+    done = profile_in("import", "-", text=text)
     assert done.returncode == 1
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
     assert re.search(reason, done.stderr)
 
 
-def test_binary_files_are_refused(run: Run, tmp_path: Path) -> None:
+def test_binary_files_are_refused(profile_in: Run, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes(b"gpu,node,class,value_ms\n0,n\xff1,A,1\n")
-    done = run("import", "x.csv")
+    done = profile_in("import", "x.csv")
     assert done.returncode == 1
     assert "not UTF-8" in done.stderr
 
 
-def test_a_file_without_a_class_column_and_from_a_spreadsheet(run: Run, tmp_path: Path) -> None:
+def test_a_file_without_a_class_column_and_from_a_spreadsheet(
+    profile_in: Run, tmp_path: Path
+) -> None:
     text = "\ufeffnode,extra,gpu,value_ms\r\nn1,?,0,100\r\n\r\nn1,?,1,120\r\n"
-    done = run("import", "-", "--class", "B", "--taken-at", "1234.5", text=text)
+    done = profile_in("import", "-", "--class", "B", "--taken-at", "1234.5", text=text)
     assert done.returncode == 0
     with open_store(tmp_path / "store.db") as store:
         assert [(t.slot, t.app_class, t.value_ms) for t in newest_timings(store)] == [
@@ -180,18 +182,18 @@ def test_a_file_without_a_class_column_and_from_a_spreadsheet(run: Run, tmp_path
         assert load_profile(store).taken_at == {"n1": 1234.5}
 
 
-def test_export_and_import_are_inverse(run: Run, tmp_path: Path) -> None:
-    run("import", "-", text=GOOD.replace("101.5", "101.50000000000001"))
-    exported = run("export").stdout
-    run("import", "-", "--store", "other.db", text=exported)
+def test_export_and_import_are_inverse(profile_in: Run, tmp_path: Path) -> None:
+    profile_in("import", "-", text=GOOD.replace("101.5", "101.50000000000001"))
+    exported = profile_in("export").stdout
+    profile_in("import", "-", "--store", "other.db", text=exported)
     with open_store(tmp_path / "store.db") as one, open_store(tmp_path / "other.db") as two:
         assert load_profile(one).raw_scores == load_profile(two).raw_scores
-    assert run("export", "--store", "other.db").stdout == exported
-    assert run("export", "out.csv").stdout == ""
+    assert profile_in("export", "--store", "other.db").stdout == exported
+    assert profile_in("export", "out.csv").stdout == ""
     assert (tmp_path / "out.csv").read_text() == exported
 
 
-def test_export_json_holds_the_whole_profile(run: Run, tmp_path: Path) -> None:
+def test_export_json_holds_the_whole_profile(profile_in: Run, tmp_path: Path) -> None:
     with open_store(tmp_path / "store.db") as store:
         raw = report()
         raw["nics"] = [{"name": "mlx5_0", "pci": "0000:1a:00.0"}]
@@ -199,7 +201,7 @@ def test_export_json_holds_the_whole_profile(run: Run, tmp_path: Path) -> None:
         raw["collectives"] = [{"gpus": [0, 1], "operation": "all_reduce", "gbps": 44.0}]
         ingest(store, raw)
         recompute_scores(store)
-    answer = json.loads(run("export", "--json").stdout)
+    answer = json.loads(profile_in("export", "--json").stdout)
     assert (answer["nics"][0]["node"], answer["nics"][0]["name"]) == ("n1", "mlx5_0")
     assert (answer["bandwidths"][0]["node"], answer["bandwidths"][0]["ab_gbps"]) == ("n1", 47.0)
     assert (answer["collectives"][0]["gpus"], answer["collectives"][0]["gbps"]) == ([0, 1], 44.0)
@@ -212,15 +214,15 @@ def test_export_json_holds_the_whole_profile(run: Run, tmp_path: Path) -> None:
     }
 
 
-def test_rescore_with_one_median_for_all_models(run: Run, tmp_path: Path) -> None:
+def test_rescore_with_one_median_for_all_models(profile_in: Run, tmp_path: Path) -> None:
     with open_store(tmp_path / "store.db") as store:
         ingest(store, report("n1", times={0: 100.0}))
         fast = report("n2", times={0: 50.0})
         fast["gpus"][0]["model"] = "a100"
         ingest(store, fast)
         recompute_scores(store)
-    assert run("rescore", "--reference", "cluster").returncode == 0
-    answer = json.loads(run("show", "--json").stdout)
+    assert profile_in("rescore", "--reference", "cluster").returncode == 0
+    answer = json.loads(profile_in("show", "--json").stdout)
     assert [g["pm_score"] for g in answer["gpus"]] == pytest.approx([2 / 3, 4 / 3])
 
 
@@ -238,19 +240,19 @@ def test_rescore_with_one_median_for_all_models(run: Run, tmp_path: Path) -> Non
     ],
 )
 def test_wrong_use_ends_in_one_sentence(
-    run: Run, args: tuple[str, ...], code: int, words: str
+    profile_in: Run, args: tuple[str, ...], code: int, words: str
 ) -> None:
-    done = run(*args)
+    done = profile_in(*args)
     assert (done.returncode, done.stdout) == (code, "")
     assert words in done.stderr
 
 
-def test_an_empty_store_shows_what_to_do(run: Run, tmp_path: Path) -> None:
+def test_an_empty_store_shows_what_to_do(profile_in: Run, tmp_path: Path) -> None:
     open_store(tmp_path / "store.db").close()
-    done = run("show")
+    done = profile_in("show")
     assert done.returncode == 0
     assert "gpu-aware-profile sweep" in done.stderr
-    assert json.loads(run("show", "--json").stdout)["gpus"] == []
+    assert json.loads(profile_in("show", "--json").stdout)["gpus"] == []
 
 
 def test_every_own_command_has_help_with_an_example() -> None:
@@ -271,7 +273,7 @@ def sweep(path: Path) -> None:
         recompute_scores(store)
 
 
-def gpus(path: Path) -> set[tuple[str, int]]:
+def known_gpus(path: Path) -> set[tuple[str, int]]:
     with open_store(path, readonly=True) as store:
         return set(load_profile(store).gpus)
 
@@ -279,10 +281,10 @@ def gpus(path: Path) -> set[tuple[str, int]]:
 FOUR = {(node, slot) for node in ("n1", "n2") for slot in (0, 1)}
 
 
-def test_a_wrong_line_of_an_import_becomes_no_hardware(run: Run, tmp_path: Path) -> None:
+def test_a_wrong_line_of_an_import_becomes_no_hardware(profile_in: Run, tmp_path: Path) -> None:
     """Rows for GPUs that no sweep had seen silently added GPUs and nodes."""
     sweep(tmp_path / "store.db")
-    done = run("import", "-", text=SWEPT)
+    done = profile_in("import", "-", text=SWEPT)
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
         "stdin: line 3: no sweep has seen GPU 9 of node n1, only 0, 1; sweep first, or give"
@@ -290,74 +292,79 @@ def test_a_wrong_line_of_an_import_becomes_no_hardware(run: Run, tmp_path: Path)
         "stdin: line 4: no sweep has seen node n9, only n1, n2; sweep first, or give --new-gpus",
         "Error: 2 bad rows, nothing was imported; correct the file or give --skip-bad",
     ]
-    assert gpus(tmp_path / "store.db") == FOUR
-    assert run("import", "-", "--skip-bad", text=SWEPT).returncode == 3
-    assert gpus(tmp_path / "store.db") == FOUR
-    done = run("import", "-", "--new-gpus", text=SWEPT)
+    assert known_gpus(tmp_path / "store.db") == FOUR
+    assert profile_in("import", "-", "--skip-bad", text=SWEPT).returncode == 3
+    assert known_gpus(tmp_path / "store.db") == FOUR
+    done = profile_in("import", "-", "--new-gpus", text=SWEPT)
     assert done.returncode == 0
     assert " ".join(done.stderr.split()).endswith(
         "store.db note: place, setup and simulations of the store's cluster omit these GPUs"
         " until a sweep has seen them: n1:9, n9:0."
     )
-    assert gpus(tmp_path / "store.db") == FOUR | {("n1", 9), ("n9", 0)}
+    assert known_gpus(tmp_path / "store.db") == FOUR | {("n1", 9), ("n9", 0)}
 
 
-def test_times_of_a_gpu_that_a_sweep_failed_to_read_are_taken(run: Run, tmp_path: Path) -> None:
+def test_times_of_a_gpu_that_a_sweep_failed_to_read_are_taken(
+    profile_in: Run, tmp_path: Path
+) -> None:
     lost = {"index": 3, "call": "nvmlDeviceGetHandleByIndex", "error": "lost"}
     with open_store(tmp_path / "store.db") as store:
         ingest(store, report("n1", errors=[lost], times={0: 100.0}))
-    assert run("import", "-", text="gpu,node,class,value_ms\n3,n1,A,100\n").returncode == 0
+    assert profile_in("import", "-", text="gpu,node,class,value_ms\n3,n1,A,100\n").returncode == 0
 
 
-def test_forget_removes_and_scores_again(run: Run, tmp_path: Path) -> None:
+def test_forget_removes_and_scores_again(profile_in: Run, tmp_path: Path) -> None:
     sweep(tmp_path / "store.db")
     slow = SWEPT.replace("n9,A,100", "n9,A,300").replace("9,n1,A,100", "9,n1,A,300")
-    run("import", "-", "--new-gpus", text=slow)
-    unknown = run("forget", "n1:9", "n7")
+    profile_in("import", "-", "--new-gpus", text=slow)
+    unknown = profile_in("forget", "n1:9", "n7")
     assert (unknown.returncode, unknown.stderr) == (
         1,
         "Error: no node 'n7' in the store; known: n1, n2, n9\n",
     )
-    assert ("n1", 9) in gpus(tmp_path / "store.db")  # all or nothing
-    assert "no GPU 5 of node n1 in the store; known: 0, 1, 9" in run("forget", "n1:5").stderr
-    done = run("forget", "n1:9", "n9:0")
+    assert ("n1", 9) in known_gpus(tmp_path / "store.db")  # all or nothing
+    assert "no GPU 5 of node n1 in the store; known: 0, 1, 9" in profile_in("forget", "n1:5").stderr
+    done = profile_in("forget", "n1:9", "n9:0")
     assert (done.returncode, done.stderr) == (0, f"forgot 2 GPUs in {tmp_path}/store.db\n")
     with open_store(tmp_path / "store.db", readonly=True) as store:
         profile = load_profile(store)
     assert set(profile.gpus) == FOUR
     assert set(profile.taken_at) == {"n1", "n2"}
     assert set(profile.scores["A"]) == FOUR
-    assert run("forget", "n2").returncode == 0
-    assert gpus(tmp_path / "store.db") == {("n1", 0), ("n1", 1)}
+    assert profile_in("forget", "n2").returncode == 0
+    assert known_gpus(tmp_path / "store.db") == {("n1", 0), ("n1", 1)}
     with open_store(tmp_path / "store.db", readonly=True) as store:
         assert set(load_profile(store).links) == {"n1"}
 
 
-def test_forget_level_times_of_a_class(run: Run, tmp_path: Path) -> None:
+def test_forget_level_times_of_a_class(profile_in: Run, tmp_path: Path) -> None:
     levels = "class,level,value_ms\n" + "".join(
         f"{name},{level},{ms}\n" for name in "AC" for level, ms in (("node", 100), ("cluster", 150))
     )
-    assert run("import", "-", text=levels).stderr == (
+    assert profile_in("import", "-", text=levels).stderr == (
         f"imported 4 level times of classes A, C into {tmp_path}/store.db\n"
     )
-    done = run("forget", "--levels", "C")
+    done = profile_in("forget", "--levels", "C")
     assert (done.returncode, done.stderr) == (
         0,
         f"forgot 2 level times of C in {tmp_path}/store.db\n",
     )
-    assert run("export", "--levels").stdout.split()[1:] == ["A,node,100.0,", "A,cluster,150.0,"]
-    again = run("forget", "--levels", "C")
+    assert profile_in("export", "--levels").stdout.split()[1:] == [
+        "A,node,100.0,",
+        "A,cluster,150.0,",
+    ]
+    again = profile_in("forget", "--levels", "C")
     assert again.stderr == "Error: no level times of class 'C'; known: A\n"
 
 
 @pytest.mark.parametrize("args", [(), ("n1:x",), ("n1:0:1",)])
-def test_forget_wants_a_gpu(run: Run, tmp_path: Path, args: tuple[str, ...]) -> None:
-    assert run("forget", *args).returncode == 2
+def test_forget_wants_a_gpu(profile_in: Run, tmp_path: Path, args: tuple[str, ...]) -> None:
+    assert profile_in("forget", *args).returncode == 2
     assert not (tmp_path / "store.db").exists()
 
 
-def test_forget_makes_no_store(run: Run, tmp_path: Path) -> None:
-    assert run("forget", "n1").returncode == 1
+def test_forget_makes_no_store(profile_in: Run, tmp_path: Path) -> None:
+    assert profile_in("forget", "n1").returncode == 1
     assert not (tmp_path / "store.db").exists()
 
 
@@ -366,12 +373,12 @@ def test_the_pattern_of_an_application_is_told_with_the_comment_to_type(tmp_path
         "n1:42:43 [0] NCCL INFO AllReduce: 800 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}"
     )
     (tmp_path / "app.log").write_text(f"step 1\n{line}\nL\xf6ss\n", encoding="latin-1")
-    done = CliRunner().invoke(cli, ["pattern", str(tmp_path / "app.log")])
+    done = gpu_aware_profile("pattern", str(tmp_path / "app.log"))
     assert done.exit_code == 0
     assert "pattern: ring (by the algorithms that NCCL took, in bytes)" in done.stdout
     assert "traffic: ring 100%" in done.stdout
     assert "--comment=pattern=ring" in done.stdout
-    done = CliRunner().invoke(cli, ["pattern", "--json", "-"], input=f"{line}\n".encode())
+    done = gpu_aware_profile("pattern", "--json", "-", text=f"{line}\n".encode())
     assert json.loads(done.stdout)["comment"] == "pattern=ring"
-    done = CliRunner().invoke(cli, ["pattern", "-"], input=b"step 1\n")
+    done = gpu_aware_profile("pattern", "-", text=b"step 1\n")
     assert done.exit_code != 0

@@ -14,7 +14,7 @@ from slurm_gpu_aware.selector.round import Rounds
 
 
 @dataclass
-class Bench:
+class BackoffBench:
     """A back-off and its clock."""
 
     now: float = 1000.0
@@ -32,7 +32,7 @@ class Bench:
 
 
 def test_it_doubles_up_to_sixteen_times() -> None:
-    bench = Bench()
+    bench = BackoffBench()
     assert [bench.backoff.punish("7") for _ in range(6)] == [60, 120, 240, 480, 960, 960]
     bench.now += 959.0
     assert bench.backoff.wait_s("7") == 1.0
@@ -41,7 +41,7 @@ def test_it_doubles_up_to_sixteen_times() -> None:
 
 
 def test_a_job_that_is_gone_is_forgotten() -> None:
-    bench = Bench()
+    bench = BackoffBench()
     bench.backoff.punish("7", blocked=True)
     bench.backoff.forget(set())
     assert bench.backoff.wait_s("7") is None
@@ -50,13 +50,13 @@ def test_a_job_that_is_gone_is_forgotten() -> None:
 
 def test_a_reason_that_shows_only_while_bound_is_tried_ever_more_seldom() -> None:
     """Parked it shows Licenses again and again: each try pins it and blocks its node."""
-    bench = Bench()
+    bench = BackoffBench()
     assert [bench.held() for _ in range(11)] == [2, 4, 8, 16, 32, 64, 128, 256, 512, 960, 960]
 
 
 def test_what_shows_its_reason_while_parked_is_tried_soon() -> None:
     """A limit of its QOS: when its reason is Licenses again, the limit is free."""
-    bench = Bench()
+    bench = BackoffBench()
     for _ in range(4):
         assert bench.held() == 2
         bench.now += 10.0
@@ -64,14 +64,14 @@ def test_what_shows_its_reason_while_parked_is_tried_soon() -> None:
 
 
 def test_a_reason_left_over_from_the_binding_says_nothing() -> None:
-    bench = Bench()
+    bench = BackoffBench()
     assert bench.held() == 2
     bench.backoff.shown("7")
     assert bench.held() == 4
 
 
 def test_a_task_of_an_unsplit_array_is_not_forgotten() -> None:
-    bench = Bench()
+    bench = BackoffBench()
     bench.backoff.punish("98_0")
     bench.backoff.forget({"98"})
     assert bench.backoff.wait_s("98_0") == 60.0

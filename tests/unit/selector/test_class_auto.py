@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from click.testing import CliRunner
+from commands import gpu_aware
 from slurm_folder import SlurmFolder, parked
 
-from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
@@ -17,7 +16,7 @@ from slurm_gpu_aware.store.ledger import Decision, Ledger, RoundRecord
 BIG = {"tres_per_node": "gres/gpu:4", "admin_comment": "gpuaware/1;tn=gres/gpu:4;mc=1"}
 
 
-class Bench:
+class ClassBench:
     def __init__(self, slurm: SlurmFolder) -> None:
         self.now = 1_790_000_000.0
         self.slurm = slurm
@@ -44,7 +43,7 @@ class Bench:
 
 def test_a_class_that_was_given_once_holds_after_a_restart(slurm: SlurmFolder) -> None:
     slurm.write([parked(comment="class=A", name="train")], ["n1", "n2"])
-    Bench(slurm).run()
+    ClassBench(slurm).run()
     slurm.write(
         [
             parked("8", comment="class=auto", name="train"),
@@ -52,7 +51,7 @@ def test_a_class_that_was_given_once_holds_after_a_restart(slurm: SlurmFolder) -
         ],
         ["n1", "n2"],
     )
-    later = Bench(slurm)
+    later = ClassBench(slurm)
     later.run()
     own, other = later.decision("8"), later.decision("9")
     assert (own.asked["class"], own.asked["class_from"]) == ("A", "name")
@@ -72,7 +71,7 @@ def test_a_job_in_the_queue_tells_the_class_of_a_later_one_only(slurm: SlurmFold
         ],
         ["n1", "n2"],
     )
-    bench = Bench(slurm)
+    bench = ClassBench(slurm)
     bench.run()
     earlier = bench.decision("6")
     assert (earlier.asked["class"], earlier.asked["class_from"]) == ("B", "nothing")
@@ -84,7 +83,7 @@ def test_a_job_in_the_queue_tells_the_class_of_a_later_one_only(slurm: SlurmFold
 def test_a_comment_that_is_changed_while_the_job_waits_counts_anew(slurm: SlurmFolder) -> None:
     waits = parked("8", comment="class=C", name="train", **BIG)
     slurm.write([parked("6"), waits], ["n1"])
-    bench = Bench(slurm)
+    bench = ClassBench(slurm)
     bench.run()
     with slurm.state() as state:
         next(job for job in state["jobs"] if job["job_id"] == 8)["comment"] = "class=A"
@@ -95,7 +94,7 @@ def test_a_comment_that_is_changed_while_the_job_waits_counts_anew(slurm: SlurmF
 
 def test_a_class_that_was_saved_is_read_while_the_selector_runs(slurm: SlurmFolder) -> None:
     slurm.write([parked("7", comment="class=auto", name="cfd")], ["n1", "n2"])
-    bench = Bench(slurm)
+    bench = ClassBench(slurm)
     bench.run()
     assert bench.decision("7").asked["class_from"] == "nothing"
     user = slurm.client().jobs()[0].user
@@ -112,7 +111,7 @@ def test_a_class_that_was_saved_is_read_while_the_selector_runs(slurm: SlurmFold
 def test_a_store_that_cannot_be_read_leaves_the_sites_default(slurm: SlurmFolder) -> None:
     slurm.store.write_bytes(b"no store")
     slurm.write([parked(comment="class=auto", name="train")], ["n1"])
-    bench = Bench(slurm)
+    bench = ClassBench(slurm)
     bench.run()
     assert slurm.jobs["7"]["state"] == "RUNNING"
 
@@ -130,13 +129,13 @@ def test_explain_says_which_class_and_why(
         ],
         ["n1"],
     )
-    bench = Bench(slurm)
+    bench = ClassBench(slurm)
     bench.run()
     bench.writer.round(RoundRecord(bench.now, 1.0, 3, 2, 1, detail={"waiting": bench.waiting}))
     bench.writer.close()
 
     def explained(job_id: str) -> str:
-        return " ".join(CliRunner().invoke(cli, ["explain", job_id]).stdout.split())
+        return " ".join(gpu_aware("explain", job_id).stdout.split())
 
     assert "class A, as the user's job 6 of the same name" in explained("7")
     assert "Its class is A, as the user's job 6 of the same name." in explained("8")

@@ -14,12 +14,12 @@ NOW = 1_790_000_000.0
 ONE, TWO = Order(7, 900, (0, 2)), Order(8, 0, (1,))
 
 
-def text(folder: Path, node: str = "n1") -> str:
+def orders_text(folder: Path, node: str = "n1") -> str:
     return (folder / f"{node}.orders").read_text()
 
 
 def orders_of(folder: Path, node: str = "n1") -> Orders:
-    return parse_orders(text(folder, node).encode())
+    return parse_orders(orders_text(folder, node).encode())
 
 
 def test_a_file_holds_all_orders_of_its_node(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_a_file_holds_all_orders_of_its_node(tmp_path: Path) -> None:
     assert orders.write({"n1": [TWO, ONE]}, NOW) == {"n1": int(NOW)}
     until = int(NOW + VALID_S)
     head = f"gpu-aware-orders/1 {int(NOW)} {until}\n"
-    assert text(tmp_path / "orders") == f"{head}7 900 0+2\n8 0 1\n"
+    assert orders_text(tmp_path / "orders") == f"{head}7 900 0+2\n8 0 1\n"
     assert (tmp_path / "orders" / "n1.orders").stat().st_mode & 0o777 == 0o644
     assert orders_of(tmp_path / "orders") == Orders(int(NOW), until, (ONE, TWO))
 
@@ -42,18 +42,18 @@ def test_the_number_rises_with_each_change_and_over_restarts(tmp_path: Path) -> 
     assert again.ordered() == {"n1": (seq + 1, (TWO,))}
     assert again.write({"n1": [TWO]}, NOW)["n1"] == seq + 1
     assert again.write({}, NOW)["n1"] == seq + 2
-    assert text(tmp_path).count("\n") == 1
+    assert orders_text(tmp_path).count("\n") == 1
 
 
 def test_a_file_is_renewed_before_it_expires_and_an_empty_one_is_not(tmp_path: Path) -> None:
     orders = ClockOrders(tmp_path)
     orders.write({"n1": [ONE], "n2": []}, NOW)
-    first, empty = text(tmp_path), text(tmp_path, "n2")
+    first, empty = orders_text(tmp_path), orders_text(tmp_path, "n2")
     orders.write({"n1": [ONE]}, NOW + VALID_S / 4)
-    assert text(tmp_path) == first
+    assert orders_text(tmp_path) == first
     orders.write({"n1": [ONE]}, NOW + VALID_S / 2)
     assert orders_of(tmp_path) == Orders(int(NOW), int(NOW + 1.5 * VALID_S), (ONE,))
-    assert text(tmp_path, "n2") == empty
+    assert orders_text(tmp_path, "n2") == empty
 
 
 @pytest.mark.parametrize(

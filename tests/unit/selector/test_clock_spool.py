@@ -31,7 +31,7 @@ def spool(tmp_path: Path) -> Path:
     return folder
 
 
-def write(spool: Path, *lines: str, node: str = "n1") -> None:
+def spooled(spool: Path, *lines: str, node: str = "n1") -> None:
     with (spool / f"{node}.jsonl").open("a") as file:
         file.writelines(f"{line}\n" for line in lines)
 
@@ -44,7 +44,7 @@ def append(
     clock_records.spool(str(spool), records, notes, rotate_bytes)
 
 
-def collect(spool: Path) -> list[dict[str, object]]:
+def collected(spool: Path) -> list[dict[str, object]]:
     """Read what is new with a fresh reader; return all that the ledger has of job 7."""
     writer = LedgerWriter(spool.parent / "store.db")
     ClockSpool(spool, spool.parent / "offsets").collect(writer, str, lambda *_: None)
@@ -54,11 +54,11 @@ def collect(spool: Path) -> list[dict[str, object]]:
 
 
 def test_each_record_is_written_once(spool: Path) -> None:
-    write(spool, json.dumps(GOOD))
-    assert collect(spool) == [{"node": "n1", "gpus": [0, 2], "mhz": 900}]
-    assert len(collect(spool)) == 1
-    write(spool, json.dumps({**GOOD, "mhz": 1200}), node="n2")
-    assert [e["mhz"] for e in collect(spool)] == [900, 1200]
+    spooled(spool, json.dumps(GOOD))
+    assert collected(spool) == [{"node": "n1", "gpus": [0, 2], "mhz": 900}]
+    assert len(collected(spool)) == 1
+    spooled(spool, json.dumps({**GOOD, "mhz": 1200}), node="n2")
+    assert [e["mhz"] for e in collected(spool)] == [900, 1200]
 
 
 @pytest.mark.parametrize(
@@ -77,28 +77,28 @@ def test_each_record_is_written_once(spool: Path) -> None:
     ],
 )
 def test_a_bad_line_harms_no_other(spool: Path, bad: str) -> None:
-    write(spool, json.dumps(GOOD), bad, json.dumps({**GOOD, "mhz": 1000}))
+    spooled(spool, json.dumps(GOOD), bad, json.dumps({**GOOD, "mhz": 1000}))
     for _ in range(2):
-        assert [e["mhz"] for e in collect(spool)] == [900, 1000]
+        assert [e["mhz"] for e in collected(spool)] == [900, 1000]
 
 
 def test_values_are_kept_short_and_plain(spool: Path) -> None:
     odd = {"error": "x" * 9999, "call": {"a": 1}, "gpus": [1, -2, "3", 1e400], "mhz": 10**30}
-    write(spool, json.dumps({**GOOD, **odd, "other": 1}))
-    (found,) = collect(spool)
+    spooled(spool, json.dumps({**GOOD, **odd, "other": 1}))
+    (found,) = collected(spool)
     assert found == {"node": "n1", "error": "x" * 200, "call": "dict", "gpus": [1], "mhz": "int"}
 
 
 def test_a_file_speaks_for_its_node_alone(spool: Path) -> None:
-    write(spool, *(json.dumps({**GOOD, "node": node}) for node in ("n2", ["n2"], None)))
-    assert [e["node"] for e in collect(spool)] == ["n1"] * 3
+    spooled(spool, *(json.dumps({**GOOD, "node": node}) for node in ("n2", ["n2"], None)))
+    assert [e["node"] for e in collected(spool)] == ["n1"] * 3
 
 
 def test_the_energy_of_a_job_comes_into_the_ledger(spool: Path) -> None:
     record = {**GOOD, "event": "energy", "restarts": 2, "seconds": 61.5, "energy_j": 1e4}
     del record["mhz"]
-    write(spool, json.dumps(record))
-    (found,) = collect(spool)
+    spooled(spool, json.dumps(record))
+    (found,) = collected(spool)
     assert found == {
         "node": "n1",
         "gpus": [0, 2],
@@ -131,10 +131,10 @@ def agents(spool: Path) -> dict[str, AgentReport]:
 
 
 def test_the_newest_report_of_an_agent_is_kept_and_not_written_to_the_ledger(spool: Path) -> None:
-    write(spool, json.dumps({**AGENT, "seq": 1}), json.dumps(AGENT))
+    spooled(spool, json.dumps({**AGENT, "seq": 1}), json.dumps(AGENT))
     power = {0: 61.5, 1: 40.0}
     assert agents(spool) == {"n1": AgentReport(1.79e9, 1_790_000_000_123, {1: 900}, power)}
-    assert collect(spool) == []
+    assert collected(spool) == []
 
 
 @pytest.mark.parametrize(
@@ -148,47 +148,47 @@ def test_the_newest_report_of_an_agent_is_kept_and_not_written_to_the_ledger(spo
     ],
 )
 def test_a_report_that_no_agent_writes_is_skipped(spool: Path, odd: dict[str, object]) -> None:
-    write(spool, json.dumps({**AGENT, **odd}))
+    spooled(spool, json.dumps({**AGENT, **odd}))
     assert agents(spool) == {}
 
 
 def test_a_clock_that_was_ordered_keeps_the_number_of_its_orders(spool: Path) -> None:
-    write(spool, json.dumps({**GOOD, "seq": 1_790_000_000_123}))
-    assert collect(spool)[0]["seq"] == 1_790_000_000_123
+    spooled(spool, json.dumps({**GOOD, "seq": 1_790_000_000_123}))
+    assert collected(spool)[0]["seq"] == 1_790_000_000_123
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_a_file_of_another_user_is_not_read(spool: Path) -> None:
-    write(spool, json.dumps(GOOD))
+    spooled(spool, json.dumps(GOOD))
     os.chown(spool / "n1.jsonl", 1234, 1234)
-    assert collect(spool) == []
+    assert collected(spool) == []
 
 
-def records(*clocks: int) -> list[dict[str, object]]:
+def at_clocks(*clocks: int) -> list[dict[str, object]]:
     return [{**GOOD, "mhz": mhz} for mhz in clocks]
 
 
 def clocks_of(spool: Path) -> list[object]:
-    return [event["mhz"] for event in collect(spool)]
+    return [event["mhz"] for event in collected(spool)]
 
 
 def test_a_file_that_was_moved_aside_is_read_to_its_end(spool: Path) -> None:
-    append(spool, records(100))
+    append(spool, at_clocks(100))
     assert clocks_of(spool) == [100]
-    append(spool, records(200))
-    append(spool, records(300), rotate_bytes=10)
+    append(spool, at_clocks(200))
+    append(spool, at_clocks(300), rotate_bytes=10)
     assert sorted(p.name for p in spool.iterdir()) == ["n1.jsonl", "n1.jsonl.1"]
     assert clocks_of(spool) == [100, 200, 300]
     with (spool / "n1.jsonl.1").open("a") as late:  # of a hook that had opened it before
         late.write(json.dumps({**GOOD, "mhz": 400}) + "\n")
-    append(spool, records(500))
+    append(spool, at_clocks(500))
     assert clocks_of(spool) == [100, 200, 300, 400, 500]
     assert clocks_of(spool) == [100, 200, 300, 400, 500]
 
 
 def test_a_second_file_moved_aside_replaces_the_first(spool: Path) -> None:
     for mhz in range(100, 600, 100):
-        append(spool, records(mhz), rotate_bytes=10)
+        append(spool, at_clocks(mhz), rotate_bytes=10)
         assert clocks_of(spool) == list(range(100, mhz + 100, 100))
     assert sorted(p.name for p in spool.iterdir()) == ["n1.jsonl", "n1.jsonl.1"]
 
@@ -196,8 +196,8 @@ def test_a_second_file_moved_aside_replaces_the_first(spool: Path) -> None:
 def test_the_new_file_waits_until_the_old_one_is_read(
     spool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append(spool, records(*range(1, 30)))
-    append(spool, records(30), rotate_bytes=10)
+    append(spool, at_clocks(*range(1, 30)))
+    append(spool, at_clocks(30), rotate_bytes=10)
     monkeypatch.setattr(clock_spool, "_MOST", 1000)
     assert 0 < len(clocks_of(spool)) < 29
     for _ in range(5):
@@ -207,11 +207,11 @@ def test_the_new_file_waits_until_the_old_one_is_read(
 
 def test_hooks_that_rotate_at_the_same_time_lose_no_line(spool: Path) -> None:
     """The file is too large once, for all of them; each writes less than makes it so again."""
-    append(spool, records(*range(1, 51)))
+    append(spool, at_clocks(*range(1, 51)))
     full = (spool / "n1.jsonl").stat().st_size
     with ThreadPoolExecutor(8) as pool:
         for mhz in range(51, 75):
-            pool.submit(append, spool, records(mhz), rotate_bytes=full - 1)
+            pool.submit(append, spool, at_clocks(mhz), rotate_bytes=full - 1)
     assert (spool / "n1.jsonl.1").stat().st_size >= full
     assert sorted(int(str(mhz)) for mhz in clocks_of(spool)) == list(range(1, 75))
 
@@ -219,12 +219,12 @@ def test_hooks_that_rotate_at_the_same_time_lose_no_line(spool: Path) -> None:
 def test_a_file_that_cannot_be_moved_aside_is_written_on(spool: Path) -> None:
     (spool / "n1.jsonl.1").mkdir()
     for mhz in (100, 200, 300):
-        append(spool, records(mhz), rotate_bytes=10)
+        append(spool, at_clocks(mhz), rotate_bytes=10)
     assert clocks_of(spool) == [100, 200, 300]
 
 
 def test_a_new_process_knows_the_last_report_that_was_read(spool: Path) -> None:
-    write(spool, json.dumps(AGENT), json.dumps(GOOD))
+    spooled(spool, json.dumps(AGENT), json.dumps(GOOD))
     assert not ClockSpool(spool, spool.parent / "offsets").agents
     known = agents(spool)
     assert known["n1"].seq == AGENT["seq"]
@@ -248,11 +248,11 @@ def test_a_node_that_writes_without_end_fills_no_ledger(
         reader.collect(writer, str, lambda _job, _kind, detail: taken.append(detail["node"]))
         return len(taken) - before
 
-    write(spool, *[json.dumps(GOOD)] * 30, json.dumps(AGENT))
-    write(spool, *[json.dumps(GOOD)] * 3, node="n2")
+    spooled(spool, *[json.dumps(GOOD)] * 30, json.dumps(AGENT))
+    spooled(spool, *[json.dumps(GOOD)] * 3, node="n2")
     assert read() == 13
     assert reader.agents["n1"].seq == AGENT["seq"]
     now[0] = 1.0
-    write(spool, *[json.dumps(GOOD)] * 30)
+    spooled(spool, *[json.dumps(GOOD)] * 30)
     assert read() == 5
     writer.close()

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from make import as_gated
 from rounds_bench import RoundsBench
-from sample_jobs import as_gated
 from slurm_folder import SlurmFolder, parked
 from test_holding_pool import NO_ROOM, bench_of, end, full_node, pooled
 
@@ -29,7 +29,7 @@ def deferred(job_id: str, **fields: Any) -> dict[str, Any]:
     return parked(job_id, **given, **fields)
 
 
-def started(bench: RoundsBench, job_id: str) -> list[str]:
+def begin_times(bench: RoundsBench, job_id: str) -> list[str]:
     """Begin times that were sent for a job."""
     fields = [dict(update.fields) for _, update in bench.told if update.job_id == job_id]
     return [sent["StartTime"] for sent in fields if "StartTime" in sent]
@@ -39,7 +39,7 @@ def test_it_is_placed_and_begins_at_once(slurm: SlurmFolder) -> None:
     bench = bench_of(slurm, deferred("7"))
     assert bench.rounds.run().placed == ["7"]
     assert slurm.jobs["7"]["state"] == "RUNNING"
-    assert started(bench, "7") == ["now"]
+    assert begin_times(bench, "7") == ["now"]
 
 
 def test_it_is_put_in_the_pool_and_waits_there_like_others(slurm: SlurmFolder) -> None:
@@ -54,7 +54,7 @@ def test_it_is_put_in_the_pool_and_waits_there_like_others(slurm: SlurmFolder) -
     assert bench.rounds.run().untried == 1
     slurm.change("9", reason="Licenses")
     assert bench.rounds.run().placed == ["9"]
-    assert started(bench, "9") == []
+    assert begin_times(bench, "9") == []
 
 
 def test_taken_from_the_pool_before_its_begin_time(slurm: SlurmFolder) -> None:
@@ -62,12 +62,12 @@ def test_taken_from_the_pool_before_its_begin_time(slurm: SlurmFolder) -> None:
     bench = full_node(slurm, deferred("9"))
     end(slurm, "7")
     assert bench.rounds.run().untried == 1
-    assert started(bench, "9") == ["now"]
+    assert begin_times(bench, "9") == ["now"]
     bench.wall = time.time()  # as Slurm, which has just let it begin
     assert bench.rounds.run().placed == []  # Slurm has not looked at it yet
     slurm.change("9", reason="Licenses")
     assert bench.rounds.run().placed == ["9"]
-    assert started(bench, "9") == ["now"]
+    assert begin_times(bench, "9") == ["now"]
 
 
 def test_a_limit_that_holds_another_like_it(slurm: SlurmFolder) -> None:
@@ -86,7 +86,7 @@ def test_placed_while_slurms_clock_is_behind_ours(slurm: SlurmFolder) -> None:
     bench = bench_of(slurm, deferred("7", stuck=True))
     bench.wall = BEGIN + 1.0
     assert bench.rounds.run().placed == ["7"]
-    assert started(bench, "7") == []
+    assert begin_times(bench, "7") == []
     slurm.change("7", reason="BeginTime")
     bench.steady += 2.0
     assert bench.rounds.start_monitor.poll() == 0
@@ -134,7 +134,7 @@ def test_a_time_that_has_come_is_not_sent(slurm: SlurmFolder) -> None:
     (job,) = bench.client.jobs()
     assert as_gated(job).only_deferred
     assert bench.rounds.run().placed == ["7"]
-    assert started(bench, "7") == []
+    assert begin_times(bench, "7") == []
 
 
 def test_the_heartbeat_tells_the_filter_while_there_is_a_pool(

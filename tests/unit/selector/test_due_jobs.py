@@ -7,12 +7,11 @@ import time
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from commands import gpu_aware
 from slurm_folder import SlurmFolder, parked
-from test_sizes import NET, NODES, PLACED, fitted, gpus, site  # noqa: F401 - fixtures
+from test_sizes import NET, NODES, PLACED, fitted, gpus, net_site  # noqa: F401 - fixtures
 
 from slurm_gpu_aware.admission.context import BeforeMove
-from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.due_date import DueDate
@@ -21,15 +20,13 @@ from slurm_gpu_aware.planning.estimates import JobKind, RunHistory
 from slurm_gpu_aware.selector.due_dates import IMPOSSIBLE
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
-from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.ledger import Event, Ledger
 
 H = 3600.0
 MOVES = "[moves]\nenabled = true\nmargin_s = 100000000.0\n"
 """No job moves to end sooner."""
 
 
-class Bench:
+class DueBench:
     """A selector whose time is set, and that knows runs of the jobs' name."""
 
     def __init__(self, slurm: SlurmFolder, runs: tuple[tuple[int, float], ...]) -> None:
@@ -64,10 +61,6 @@ class Bench:
     def job(self, number: str = "7") -> dict[str, Any]:
         return self.slurm.jobs[number]
 
-    def events(self, kind: str) -> list[Event]:
-        with open_store(self.slurm.store, readonly=True) as store:
-            return [event for event in Ledger(store).events("7") if event.kind == kind]
-
 
 def bench(
     slurm: SlurmFolder,
@@ -75,7 +68,7 @@ def bench(
     runs: tuple[tuple[int, float], ...],
     more: str = MOVES,
     deadline_s: float | None = None,
-) -> Bench:
+) -> DueBench:
     """Job 7 with a limit of 10 h; job 9 waits behind it for all GPUs of both nodes."""
     with slurm.config.open("a") as config:
         config.write(more)
@@ -85,7 +78,7 @@ def bench(
     all_gpus = {"tres_per_node": "gres/gpu:4", "num_nodes": 2, "max_nodes": 2}
     record = {"admin_comment": "gpuaware/1;tn=gres/gpu:4;nn=2-2;mc=1", "priority": 1}
     slurm.write([one, parked("9", time_limit=60, **all_gpus, **record)], NODES)
-    return Bench(slurm, runs)
+    return DueBench(slurm, runs)
 
 
 RUNS = ((1, 2 * H), (1, 3 * H))
@@ -108,16 +101,16 @@ RUNS = ((1, 2 * H), (1, 3 * H))
     ],
 )
 def test_a_job_starts_with_the_size_that_its_due_date_needs(
-    site: SlurmFolder,  # noqa: F811
+    net_site: SlurmFolder,  # noqa: F811
     comment: str,
     runs: tuple[tuple[int, float], ...],
     count: int,
 ) -> None:
-    one = bench(site, comment, runs)
+    one = bench(net_site, comment, runs)
     one.round()
     one.round()
     assert (one.job()["state"], gpus(one.job())) == ("RUNNING", count)
-    (decided,) = site.ledger("7")
+    (decided,) = net_site.ledger("7")
     assert ("due" in decided.why) == ("due" in comment)
 
 
@@ -126,18 +119,18 @@ def test_a_job_starts_with_the_size_that_its_due_date_needs(
     [("gpus=1-4", 2), ("gpus=1-4,due=1h", 4), ("gpus=1-4,due=12h", 1), ("gpus=1-4,move=10s", 2)],
 )
 def test_a_deadline_of_slurm_is_a_due_date_where_the_comment_has_none(
-    site: SlurmFolder,  # noqa: F811
+    net_site: SlurmFolder,  # noqa: F811
     comment: str,
     count: int,
 ) -> None:
-    one = bench(site, comment, RUNS, deadline_s=8 * H)
+    one = bench(net_site, comment, RUNS, deadline_s=8 * H)
     one.round()
     one.round()
     assert gpus(one.job()) == count
     assert one.rounds.mover.wake_s > one.now + 10 * H  # it may not grow
 
 
-def started(site: SlurmFolder, comment: str) -> Bench:  # noqa: F811
+def alone(site: SlurmFolder, comment: str) -> DueBench:
     """Job 7 runs with 1 GPU, alone."""
     one = bench(site, comment, RUNS)
     one.round()
@@ -149,30 +142,30 @@ def started(site: SlurmFolder, comment: str) -> Bench:  # noqa: F811
 
 
 def test_it_grows_at_its_time_and_a_killed_selector_loses_nothing(
-    site: SlurmFolder,  # noqa: F811
+    net_site: SlurmFolder,  # noqa: F811
 ) -> None:
-    one = started(site, "gpus=1-4,due=2h,move=10s")
+    one = alone(net_site, "gpus=1-4,due=2h,move=10s")
     at = one.rounds.mover.wake_s
     assert one.now < at < one.now + 2 * H
     submitted = one.job()["submit_time"]
     one.round(60.0)
     assert one.rounds.mover.wake_s == pytest.approx(at, abs=60.0)
-    assert not one.events("move_begun")
+    assert not one.slurm.events("move_begun")
     one.restart()
     one.round(at - one.now + 1.0)
-    (begun,) = one.events("move_begun")
+    (begun,) = one.slurm.events("move_begun")
     assert begun.detail["work_done"] > 0
     assert (begun.detail["submit_s"], begun.detail["gpus"]) == (submitted, 1)
     run_s = dict(begun.detail["run_s"])
     assert run_s[1] == pytest.approx(at - one.job()["start_time"], abs=5.0)
     assert run_s[1] > run_s[2] > run_s[4] > 0
-    site.change("7", submit_time=int(one.now))  # as Slurm does at a requeue
+    net_site.change("7", submit_time=int(one.now))  # as Slurm does at a requeue
     one.restart()  # killed while the job is on its way
     for _ in range(4):
         one.round(5.0)
     assert (one.job()["state"], one.job()["starts"]) == ("RUNNING", 2)
     assert gpus(one.job()) == len(begun.detail["slots"]) > 1
-    assert site.ledger("7")[-1].why["due"]["due_s"] == submitted + 2 * H
+    assert net_site.ledger("7")[-1].why["due"]["due_s"] == submitted + 2 * H
     # A later submission of the requeue does not change the due date, nor what was done.
     one.restart()
     one.round(5.0)
@@ -180,7 +173,7 @@ def test_it_grows_at_its_time_and_a_killed_selector_loses_nothing(
     assert moves.before["7"] == BeforeMove(submitted, 1)
     assert moves.last("7").work_done == begun.detail["work_done"]
     # After a requeue by its owner it counts anew.
-    site.change("7", restart_cnt=one.job()["restart_cnt"] + 1)
+    net_site.change("7", restart_cnt=one.job()["restart_cnt"] + 1)
     for again in (False, True):
         if again:
             one.restart()
@@ -189,11 +182,11 @@ def test_it_grows_at_its_time_and_a_killed_selector_loses_nothing(
 
 
 def test_a_growth_that_did_not_begin_counts_no_work(
-    site: SlurmFolder,  # noqa: F811
+    net_site: SlurmFolder,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The selector is killed after it has recorded the move, before Slurm was asked."""
-    one = started(site, "gpus=1-4,due=2h,move=10s")
+    one = alone(net_site, "gpus=1-4,due=2h,move=10s")
 
     def killed(client: object, job_id: str) -> str | None:
         raise KeyboardInterrupt
@@ -206,14 +199,14 @@ def test_a_growth_that_did_not_begin_counts_no_work(
     one.restart()
     dated = seen_due_dates(one, monkeypatch)
     one.round(25.0)
-    assert [event.detail["step"] for event in one.events("error")] == ["move"]
+    assert [event.detail["step"] for event in one.slurm.events("error")] == ["move"]
     one.round(31.0)
-    done = [event.detail["work_done"] for event in one.events("move_begun")]
+    done = [event.detail["work_done"] for event in one.slurm.events("move_begun")]
     assert done[1] == pytest.approx(done[0], rel=0.05)
     assert {due.done for due in dated} == {0.0}
 
 
-def seen_due_dates(one: Bench, monkeypatch: pytest.MonkeyPatch) -> list[DueDate]:
+def seen_due_dates(one: DueBench, monkeypatch: pytest.MonkeyPatch) -> list[DueDate]:
     """The due dates that the rounds of a selector count with from now on."""
     found: list[DueDate] = []
     real = one.rounds._due.dated
@@ -229,29 +222,29 @@ def seen_due_dates(one: Bench, monkeypatch: pytest.MonkeyPatch) -> list[DueDate]
 
 
 def test_after_a_growth_a_changed_due_date_counts(
-    site: SlurmFolder,  # noqa: F811
+    net_site: SlurmFolder,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    one = started(site, "gpus=1-4,due=2h,move=10s")
+    one = alone(net_site, "gpus=1-4,due=2h,move=10s")
     submitted = one.job()["submit_time"]
     one.round(one.rounds.mover.wake_s - one.now + 1.0)
     for _ in range(4):
         one.round(5.0)
     assert one.job()["starts"] == 2
-    site.change("7", comment=f"{NET},gpus=1-4,due=200h,move=10s")
+    net_site.change("7", comment=f"{NET},gpus=1-4,due=200h,move=10s")
     dated = seen_due_dates(one, monkeypatch)
     one.round(31.0)
     assert {due.due_s for due in dated} == {submitted + 200 * H}
     assert min(due.done for due in dated) > 0
     moves = one.rounds.mover.under_way
     assert set(moves.before) == set(moves.began) == {"7"}
-    with site.state() as state:
+    with net_site.state() as state:
         state["jobs"] = []
     one.round(5.0)
     assert (moves.before, moves.began) == ({}, {})
 
 
-def growing(site: SlurmFolder) -> Bench:  # noqa: F811
+def growing(site: SlurmFolder) -> DueBench:
     """Job 7 asks for 1 GPU, has run with 2, and is on its way to 4."""
     one = bench(site, "gpus=1-4,due=300m,move=10s", ((1, 2 * H), (1, 0.5 * H)))
     record = site.jobs["7"]["admin_comment"].replace("gpu:2", "gpu:1")
@@ -263,38 +256,38 @@ def growing(site: SlurmFolder) -> Bench:  # noqa: F811
     assert gpus(one.job()) == 2
     one.round(60.0)
     one.round(one.rounds.mover.wake_s - one.now + 1.0)
-    (begun,) = one.events("move_begun")
+    (begun,) = one.slurm.events("move_begun")
     assert len(begun.detail["slots"]) == 4
     return one
 
 
-def test_a_growing_job_whose_start_failed_keeps_its_gpus(site: SlurmFolder) -> None:  # noqa: F811
-    one = growing(site)
+def test_a_growing_job_whose_start_failed_keeps_its_gpus(net_site: SlurmFolder) -> None:  # noqa: F811
+    one = growing(net_site)
     one.rounds._backoff.punish("7", misplaced=True)
     for _ in range(12):
         one.round(31.0)
     assert (one.job()["starts"], gpus(one.job())) == (2, 2)
 
 
-def test_a_growing_job_that_waits_for_long_keeps_its_gpus(site: SlurmFolder) -> None:  # noqa: F811
+def test_a_growing_job_that_waits_for_long_keeps_its_gpus(net_site: SlurmFolder) -> None:  # noqa: F811
     """Its due date is far by then. One GPU is free, and later two."""
-    one = growing(site)
-    with site.state() as state:
+    one = growing(net_site)
+    with net_site.state() as state:
         for number, node, slots in (("3", "n1", [0, 1, 2]), ("4", "n2", [0, 1, 2, 3])):
             other = parked(number, state="RUNNING", licenses="", admin_comment="", nodes=node)
             state["jobs"].append(other | {"slots": slots})
     one.round(31.0)
-    site.change("7", comment=f"{NET},gpus=1-4,due=400h,move=10s")
+    net_site.change("7", comment=f"{NET},gpus=1-4,due=400h,move=10s")
     one.round(4_000.0)
     assert not one.rounds.mover.under_way.jobs
-    site.change("7", eligible_time=0, reason="Licenses")
+    net_site.change("7", eligible_time=0, reason="Licenses")
     for again in (False, True):
         if again:
             one.restart()
         one.round(31.0)
         one.round(31.0)
         assert one.job()["starts"] == 1
-    site.change("3", slots=[0, 1])
+    net_site.change("3", slots=[0, 1])
     one.round(31.0)
     one.round(31.0)
     assert (one.job()["starts"], gpus(one.job())) == (2, 2)
@@ -302,56 +295,63 @@ def test_a_growing_job_that_waits_for_long_keeps_its_gpus(site: SlurmFolder) -> 
 
 @pytest.mark.parametrize(("weights", "first"), [("", "7"), ("weights = { high = 2.0 }", "8")])
 def test_by_pressure_the_weight_of_the_qos_goes_first(
-    site: SlurmFolder,  # noqa: F811
+    net_site: SlurmFolder,  # noqa: F811
     weights: str,
     first: str,
 ) -> None:
     """Each of jobs 7 and 8 needs two of the three free GPUs; 8 comes first in Slurm."""
     settings = f'{MOVES}[due_dates]\norder = "pressure"\n{weights}'
-    one = bench(site, "gpus=2-4,due=4h", ((2, 2 * H), (2, 3 * H)), settings)
-    like = site.jobs["7"] | {"comment": f"{NET},gpus=2-4,due=5h", "qos": "high", "priority": 9_001}
+    one = bench(net_site, "gpus=2-4,due=4h", ((2, 2 * H), (2, 3 * H)), settings)
+    like = net_site.jobs["7"] | {
+        "comment": f"{NET},gpus=2-4,due=5h",
+        "qos": "high",
+        "priority": 9_001,
+    }
     other = parked("9", state="RUNNING", licenses="", admin_comment="", nodes="n1") | {"slots": [0]}
-    site.write([site.jobs["7"], like | {"job_id": 8}, other], NODES[:1])
+    net_site.write([net_site.jobs["7"], like | {"job_id": 8}, other], NODES[:1])
     one.restart()
     one.round()
     one.round()
-    assert [site.jobs[i]["state"] == "RUNNING" for i in ("7", "8")] == [first == "7", first == "8"]
+    assert [net_site.jobs[i]["state"] == "RUNNING" for i in ("7", "8")] == [
+        first == "7",
+        first == "8",
+    ]
 
 
-def test_the_time_of_a_growth_is_forgotten_with_its_job(site: SlurmFolder) -> None:  # noqa: F811
-    one = started(site, "gpus=1-4,due=2h,move=10s")
+def test_the_time_of_a_growth_is_forgotten_with_its_job(net_site: SlurmFolder) -> None:  # noqa: F811
+    one = alone(net_site, "gpus=1-4,due=2h,move=10s")
     at = one.rounds.mover.wake_s
-    site.change("7", state="COMPLETED")
+    net_site.change("7", state="COMPLETED")
     one.round(at - one.now + 1.0)
     assert one.rounds.mover.wake_s == math.inf
 
 
-def test_without_move_it_never_grows(site: SlurmFolder) -> None:  # noqa: F811
-    one = started(site, "gpus=1-4,due=11h")
+def test_without_move_it_never_grows(net_site: SlurmFolder) -> None:  # noqa: F811
+    one = alone(net_site, "gpus=1-4,due=11h")
     one.round(1.0 * H)
-    site.change("7", comment=f"{NET},gpus=1-4,due=90m")
+    net_site.change("7", comment=f"{NET},gpus=1-4,due=90m")
     for _ in range(3):
         one.round(60.0)
     assert (one.job()["starts"], gpus(one.job())) == (1, 1)
 
 
-def test_an_impossible_due_date_is_told_once(site: SlurmFolder) -> None:  # noqa: F811
+def test_an_impossible_due_date_is_told_once(net_site: SlurmFolder) -> None:  # noqa: F811
     others = [
         parked(
             number, state="RUNNING", licenses="", admin_comment="", nodes=node, slots=[*range(4)]
         )
         for number, node in (("3", "n1"), ("4", "n2"))
     ]
-    one = bench(site, "gpus=1-4,due=10m", RUNS)
-    with site.state() as state:
+    one = bench(net_site, "gpus=1-4,due=10m", RUNS)
+    with net_site.state() as state:
         state["jobs"] += others
     one.round()
     one.restart()
     one.round(5.0)
-    (event,) = one.events(IMPOSSIBLE)
+    (event,) = one.slurm.events(IMPOSSIBLE)
     assert event.detail["in_time"] == 0
     assert ";st=due-impossible,next:" in one.job()["admin_comment"]
     one.ledger.close()
-    site.round()  # records what waits
-    shown = CliRunner().invoke(cli, ["--config", str(site.config), "explain", "7"])
+    net_site.round()  # records what waits
+    shown = gpu_aware("explain", "7", config=net_site.config)
     assert "it cannot be met by what 2 earlier runs needed" in " ".join(shown.output.split())

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from sample_jobs import slurm_job
+from make import slurm_job
 
 from slurm_gpu_aware.selector.ended_jobs import EndedJobs
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from store_samples import decision
+from store_samples import decision, started
 
 from slurm_gpu_aware.selector.energy_accounts import energy_rows, job_energy
 from slurm_gpu_aware.store.ledger import Event
@@ -14,11 +14,6 @@ from slurm_gpu_aware.store.ledger import Event
 def energy(node: str, joules: float | None, *, run: int = 0, **detail: Any) -> Event:
     usual = {"node": node, "restarts": run, "gpus": [0, 1], "seconds": 10.0, "energy_j": joules}
     return Event("7", "energy", {**usual, **detail}, 100.0)
-
-
-def started(*nodes: str, run: int = 0) -> Event:
-    detail = {"restarts": run, "gpus": {node: [0, 1] for node in nodes}}
-    return Event("7", "started", detail, 90.0)
 
 
 def test_nodes_and_runs_are_added_up() -> None:

@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from store_samples import started
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.selector.energy_comments import EnergyComments
@@ -12,10 +13,6 @@ from slurm_gpu_aware.store.ledger import Event
 def energy(node="n1", joules=1.8e6, **detail):
     known = {"node": node, "gpus": [0, 1], "restarts": 0, "energy_j": joules, "seconds": 600.0}
     return Event("7", "energy", known | detail, 1.0)
-
-
-def started(*nodes):
-    return Event("7", "started", {"restarts": 0, "gpus": {node: [0, 1] for node in nodes}}, 0.5)
 
 
 class Accounting:

@@ -30,7 +30,7 @@ CLUSTER = Cluster.build(("n1",), np.ones((1, 4), dtype=np.bool_), model=("v100",
 Found = tuple[Explorations, JobClocks]
 
 
-def asked(*job_ids: str, name: str = "ada/bert") -> dict[str, Explorable]:
+def explorable(*job_ids: str, name: str = "ada/bert") -> dict[str, Explorable]:
     return dict.fromkeys(job_ids, Explorable(name, "v100", "A", 250.0, TRIED))
 
 
@@ -61,10 +61,10 @@ def test_clocks_are_supported_ones_from_the_highest_down() -> None:
 
 def test_one_job_of_a_name_is_explored_at_a_time(explorations: Callable[[], Found]) -> None:
     found = explorations()
-    renewed(found, asked("1", "2") | asked("3", name="bob/bert"), 0.0)
+    renewed(found, explorable("1", "2") | explorable("3", name="bob/bert"), 0.0)
     assert [job_id for job_id in "123" if found[0].of(job_id)] == ["1", "3"]
     found[0].keep(["2"], 5.0)  # job 1 has ended before all clocks were tried
-    renewed(found, asked("2"), 10.0)
+    renewed(found, explorable("2"), 10.0)
     assert found[0].of("2") is not None
 
 
@@ -88,7 +88,7 @@ def test_none_begins_while_the_limit_holds_others_below_their_efficient_clocks(
     cluster, shape = replace(CLUSTER, running=running), CLUSTER.shape
     state = PowerState(np.full(shape, 250.0), np.full(shape, 50.0), limit_w, jobs)
     one, clocks = explorations()
-    one.renew(asked("1"), clocks, ExplorationPower(cluster, PlanSettings(), state), 1000.0)
+    one.renew(explorable("1"), clocks, ExplorationPower(cluster, PlanSettings(), state), 1000.0)
     assert (one.of("1") is not None) is begins
 
 
@@ -100,7 +100,7 @@ def test_one_clock_is_no_choice(explorations: Callable[[], Found]) -> None:
 
 def test_the_clocks_of_a_job_over_time(explorations: Callable[[], Found]) -> None:
     found = explorations()
-    renewed(found, asked("1"), 50.0)
+    renewed(found, explorable("1"), 50.0)
     one = found[0].of("1")
     assert one is not None
     assert [one.clock(50.0 + 20 * step) for step in range(6)] == [*TRIED, 1400]
@@ -125,16 +125,16 @@ def test_neither_job_nor_model_is_explored_again_at_once(
     explorations: Callable[[], Found],
 ) -> None:
     found = explorations()
-    renewed(found, asked("1"), 50.0)
+    renewed(found, explorable("1"), 50.0)
     renewed(found, {}, 160.0)  # its clock is back
     assert found[0].of("1") is None
     later = explorations()
     later[0].load(170.0)
     later[0].restore("1", [Event("1", "explored", {}, 160.0)])
     for one in (found, later):
-        renewed(one, asked("1", "2"), 170.0)
+        renewed(one, explorable("1", "2"), 170.0)
         assert one[0].of("2") is None
-        renewed(one, asked("1", "2"), 160.0 + 86_400.0)
+        renewed(one, explorable("1", "2"), 160.0 + 86_400.0)
         assert one[0].of("1") is None  # a job is explored once
         assert one[0].of("2") is not None
 
@@ -144,16 +144,16 @@ def test_what_jobs_do_not_finish_is_left_after_three_of_them(
 ) -> None:
     found = explorations()
     for job_id, at in (("1", 0.0), ("2", 100.0), ("3", 200.0)):
-        renewed(found, asked(job_id), at)
+        renewed(found, explorable(job_id), at)
         assert found[0].of(job_id) is not None
         found[0].keep([], at + 50.0)
     later = explorations()
     later[0].load(300.0)
     for one in (found, later):
         one[1].start("4", None, ["n1"])
-        renewed(one, asked("4"), 300.0)
+        renewed(one, explorable("4"), 300.0)
         assert one[0].of("4") is None
-        renewed(one, asked("4"), 86_450.0)
+        renewed(one, explorable("4"), 86_450.0)
         assert one[0].of("4") is not None
 
 
@@ -163,7 +163,7 @@ def test_the_power_at_each_clock_is_stored(
     found = explorations()
     writer = LedgerWriter(tmp_path / "state.db")
     writer.event("1", "started", {"gpus": {"n1": [0, 1]}}, 40.0)
-    renewed(found, asked("1"), 50.0)
+    renewed(found, explorable("1"), 50.0)
     for step, mhz in enumerate(TRIED[:3]):  # then the job ends
         detail = {"node": "n1", "gpus": [0, 1], "mhz": mhz, "counter_mj": 8_000_000 * step}
         writer.event("1", "clock_set", detail, 51.0 + 20 * step)

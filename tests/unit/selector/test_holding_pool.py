@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from make import as_gated, slurm_job
 from rounds_bench import RoundsBench
-from sample_jobs import as_gated, slurm_job
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.config.settings import Config

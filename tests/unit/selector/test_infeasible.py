@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from make import as_gated, slurm_job
 from rounds_bench import RoundsBench
-from sample_jobs import as_gated, slurm_job
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.model.cluster import Cluster
@@ -25,7 +25,7 @@ from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
 RECORD = "gpuaware/1;tn=gres/gpu:2;mc=1"
 
 
-def cluster(*there: list[int], width: int = 4) -> Cluster:
+def with_slots(*there: list[int], width: int = 4) -> Cluster:
     exists = np.zeros((len(there), width), dtype=np.bool_)
     for i, slots in enumerate(there):
         exists[i, slots] = True
@@ -55,12 +55,12 @@ def cluster(*there: list[int], width: int = 4) -> Cluster:
     ],
 )
 def test_fits_by_counts(asked: dict[str, Any], fits: bool) -> None:
-    here = cluster([2, 3], [0, 1], [0])
+    here = with_slots([2, 3], [0, 1], [0])
     assert fits_by_counts(Request("7", **asked), here) is fits
 
 
 def test_only_nodes_that_it_may_use_count() -> None:
-    here = cluster([2, 3], [0, 1], [0, 1])
+    here = with_slots([2, 3], [0, 1], [0, 1])
     request = Request("7", gpus=4, gpus_per_node=2, min_nodes=2)
     nowhere = replace(request, eligible=np.array([True, False, False]))
     assert fits_by_counts(request, here)
@@ -69,7 +69,7 @@ def test_only_nodes_that_it_may_use_count() -> None:
 
 def test_jobs_of_one_shape_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """With blocks one count takes 30 ms on 2000 nodes."""
-    here = cluster([2, 3], [0, 1])
+    here = with_slots([2, 3], [0, 1])
     shapes = {1: 2, 2: 2, 3: 5, 4: 5}  # GPUs; nowhere are 5
     records = [slurm_job(n, admin_comment=RECORD) for n in shapes]
     records.append(slurm_job(9, array_tasks="0-1", admin_comment=RECORD))

@@ -49,13 +49,13 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def told(bench: RoundsBench, job_id: str) -> list[str]:
+def left_reasons(bench: RoundsBench, job_id: str) -> list[str]:
     """Reasons for which a job was left to Slurm, of its ledger."""
     events = bench.ledger.events(job_id)
     return [e.detail["left_to_slurm"] for e in events if "left_to_slurm" in e.detail]
 
 
-def left(slurm: SlurmFolder) -> set[str]:
+def left_open(slurm: SlurmFolder) -> set[str]:
     """Jobs whose gate is open and that Slurm places as it likes."""
     marks = "st=by-Slurm", ";sel=left:"
     opened = (i for i, job in slurm.jobs.items() if job["licenses"] == "")
@@ -72,12 +72,12 @@ def test_one_job_of_many_is_left_to_slurm_and_the_others_are_placed(
     bench = RoundsBench(slurm)
     assert sorted(bench.rounds.run().placed) == [i for i in ids if i != "137"]
     assert len(plans) <= math.log2(len(ids)) + 3
-    assert left(slurm) == set()
+    assert left_open(slurm) == set()
     bench.rounds.run()  # planning by counts fails with it, too
-    assert left(slurm) == {"137"}
+    assert left_open(slurm) == {"137"}
     assert slurm.jobs["137"]["licenses"] == ""
     assert slurm.jobs["137"]["tres_per_node"] == "gres/gpu:2"
-    *_, why = told(bench, "137")
+    *_, why = left_reasons(bench, "137")
     assert why == "planning fails with it: Error('cannot do job 137')"
     said, *_ = (r for r in caplog.records if r.exc_info and "137" in r.getMessage())
     assert said.exc_info[0] is Error
@@ -94,9 +94,9 @@ def test_two_jobs_and_all_tasks_of_an_array_are_left(
     fail_for(monkeypatch, planning.Dispatcher, "place", "98", "99")
     bench = RoundsBench(slurm)
     assert sorted(bench.rounds.run().placed) == ["100", "7"]
-    assert left(slurm) == set()
+    assert left_open(slurm) == set()
     bench.rounds.run()
-    assert left(slurm) == {"98", "99"}
+    assert left_open(slurm) == {"98", "99"}
 
 
 def test_many_jobs_are_left_in_several_rounds(
@@ -115,7 +115,7 @@ def test_many_jobs_are_left_in_several_rounds(
             break
     bench.rounds.run()
     assert slurm.jobs["20"]["licenses"] == ""
-    assert left(slurm) == set(wrong)
+    assert left_open(slurm) == set(wrong)
 
 
 def test_an_error_of_no_job_fails_the_round(
@@ -154,5 +154,5 @@ def test_wherever_it_fails_the_other_job_is_placed(
     assert "8" in placed
     for _ in range(2):
         bench.rounds.run()
-    assert left(slurm) == {"7"}
-    assert all("cannot do job 7" in why for why in told(bench, "7"))
+    assert left_open(slurm) == {"7"}
+    assert all("cannot do job 7" in why for why in left_reasons(bench, "7"))

@@ -30,7 +30,7 @@ def rounds_of(slurm: SlurmFolder, **gate: Any) -> Rounds:
     return rounds
 
 
-def started(slurm: SlurmFolder, **gate: Any) -> Rounds:
+def placed_run(slurm: SlurmFolder, **gate: Any) -> Rounds:
     """Job 7 was placed and runs."""
     slurm.write([parked(admin_comment=RECORD)], ["n1", "n2"])
     rounds = rounds_of(slurm, **gate)
@@ -128,7 +128,7 @@ def test_the_comment_of_a_running_job_is_free_and_comes_back(slurm: SlurmFolder,
 
 
 def test_what_the_site_wrote_stays(slurm: SlurmFolder) -> None:
-    rounds = started(slurm)
+    rounds = placed_run(slurm)
     assert slurm.jobs["7"]["admin_comment"] == ""
     slurm.change("7", admin_comment="JS1:abc")
     rounds.run()
@@ -136,7 +136,7 @@ def test_what_the_site_wrote_stays(slurm: SlurmFolder) -> None:
 
 
 def test_a_site_may_keep_the_state_of_running_jobs(slurm: SlurmFolder) -> None:
-    started(slurm, show_running=True)
+    placed_run(slurm, show_running=True)
     assert slurm.jobs["7"]["admin_comment"].startswith("gpu-aware n1:")
     slurm.change("7", state="PENDING", reason="BeginTime", restart_cnt=1, nodes="", stuck=True)
     rounds_of(slurm, show_running=True).run()

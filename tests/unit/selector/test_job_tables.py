@@ -20,7 +20,7 @@ from slurm_gpu_aware.store.models import ModelRow, put_models
 CLOCKS = (1400, 1200, 1000)
 
 
-def row(kind, name, watts, time_error=0.05):
+def model_row(kind, name, watts, time_error=0.05):
     samples = [
         PerformanceSample(n, 1, 1.0, float(clock), 1400 / clock / n, watts * n)
         for n in (1, 2)
@@ -32,7 +32,7 @@ def row(kind, name, watts, time_error=0.05):
     return ModelRow(kind, name, "a100", 1.0, json.dumps(values))
 
 
-def tables(tmp_path, *rows, limits_w=(None,) * 4):
+def tables_of(tmp_path, *rows, limits_w=(None,) * 4):
     with open_store(tmp_path / "store.db") as store:
         put_models(store, rows)
         models = read_models(store, 0.15)
@@ -55,39 +55,45 @@ def power_w(found, **fields):
 
 def test_a_users_own_power_is_not_taken_below_that_of_the_class(tmp_path):
     own = own_name("ada", "bert")
-    found = tables(tmp_path, row("application", own, 1.0), row("class", "A", 250.0))
+    found = tables_of(tmp_path, model_row("application", own, 1.0), model_row("class", "A", 250.0))
     assert power_w(found, user="ada") == pytest.approx(500.0, rel=0.1)
-    more = tables(tmp_path, row("application", own, 350.0), row("class", "A", 250.0))
+    more = tables_of(tmp_path, model_row("application", own, 350.0), model_row("class", "A", 250.0))
     assert power_w(more, user="ada") == pytest.approx(700.0, rel=0.1)
 
 
 def test_a_users_own_power_is_unknown_without_a_model_of_the_class(tmp_path):
-    found = tables(tmp_path, row("application", own_name("ada", "bert"), 1.0))
+    found = tables_of(tmp_path, model_row("application", own_name("ada", "bert"), 1.0))
     assert np.isnan(power_w(found, user="ada"))
 
 
 def test_what_an_operator_has_stored_counts_as_it_is(tmp_path):
-    found = tables(tmp_path, row("application", "bert", 100.0), row("class", "A", 250.0))
+    found = tables_of(
+        tmp_path, model_row("application", "bert", 100.0), model_row("class", "A", 250.0)
+    )
     assert power_w(found, user="ada") == pytest.approx(200.0, rel=0.1)
 
 
 def test_no_power_is_above_the_highest_limit_of_the_gpus(tmp_path):
     limits_w = (None, 300.0, 400.0, 0.0)
-    of_class = row("class", "A", 718.0)
-    for own in ([], [row("application", "bert", 718.0)], [row("application", "ada/bert", 718.0)]):
-        found = tables(tmp_path, of_class, *own, limits_w=limits_w)
+    of_class = model_row("class", "A", 718.0)
+    for own in (
+        [],
+        [model_row("application", "bert", 718.0)],
+        [model_row("application", "ada/bert", 718.0)],
+    ):
+        found = tables_of(tmp_path, of_class, *own, limits_w=limits_w)
         assert power_w(found, user="ada") == 800.0
-    found = tables(tmp_path, row("application", "bert", 250.0), limits_w=limits_w)
+    found = tables_of(tmp_path, model_row("application", "bert", 250.0), limits_w=limits_w)
     assert power_w(found) == pytest.approx(500.0, rel=0.1)
 
 
 def test_why_a_model_is_not_used_is_said(tmp_path):
     job = Request("7", 2, app_class="A", performance_model="bert", user="ada")
-    wrong = row("application", "ada/bert", 100.0, time_error=0.3)
-    found = tables(tmp_path, wrong, row("class", "A", 250.0))
+    wrong = model_row("application", "ada/bert", 100.0, time_error=0.3)
+    found = tables_of(tmp_path, wrong, model_row("class", "A", 250.0))
     assert found.tabled(job).table.source.startswith("A on a100")
     assert found.why_none(job) == (
         "performance model ada/bert for a100 is not used: it is wrong by 30%, see 'models show';"
         " that of A counts"
     )
-    assert "the limits of its GPUs count" in tables(tmp_path, wrong).why_none(job)
+    assert "the limits of its GPUs count" in tables_of(tmp_path, wrong).why_none(job)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sample_jobs import slurm_job
+from make import slurm_job
 from store_samples import decision
 
 from slurm_gpu_aware.config.settings import GateConfig
@@ -26,7 +26,7 @@ def observe(
     tracker.observe(jobs, gated_jobs(jobs, GateConfig()), now, unread)
 
 
-def running(number: int) -> SlurmJob:
+def runs_on_n1(number: int) -> SlurmJob:
     return slurm_job(number, state="RUNNING", reason="None", start_s=5.0, nodes=("n1",))
 
 
@@ -39,10 +39,10 @@ def tracker(tmp_path: Path) -> JobTracker:
 
 
 def test_a_job_that_is_unread_is_not_gone(tracker: JobTracker) -> None:
-    observe(tracker, [running(7), running(8)], 10.0)
-    observe(tracker, [running(8)], 11.0, {7})
+    observe(tracker, [runs_on_n1(7), runs_on_n1(8)], 10.0)
+    observe(tracker, [runs_on_n1(8)], 11.0, {7})
     assert set(tracker.placed) == {"7", "8"}
-    observe(tracker, [running(7)], 12.0, {9})
+    observe(tracker, [runs_on_n1(7)], 12.0, {9})
     assert set(tracker.placed) == {"7"}
     observe(tracker, [], 13.0)
     assert not tracker.placed
@@ -62,7 +62,7 @@ def kinds(tracker: JobTracker, job_id: str) -> list[str]:
 
 
 def ours(number: int, state: str, mark: str = "", licence: bool = False) -> SlurmJob:
-    job = running(number)
+    job = runs_on_n1(number)
     return replace(
         job,
         state=state,
@@ -105,7 +105,7 @@ def test_a_job_left_to_slurm_was_not_opened_by_hand(tracker: JobTracker) -> None
 
 def test_jobs_of_others_are_not_told(tracker: JobTracker) -> None:
     tracker.placed.clear()
-    observe(tracker, [running(7)], 10.0)
+    observe(tracker, [runs_on_n1(7)], 10.0)
     assert kinds(tracker, "7") == []
 
 
@@ -130,7 +130,7 @@ def test_a_job_with_shards_started_as_planned(
     tracker.placed["9"] = Tracked(decided, JobPhase.RELEASED, ("n1",), (2,), 0)
     share = NodeShare("n1", 1, 500, (), shards={slot: 1})
     job = replace(
-        running(9),
+        runs_on_n1(9),
         state=state,
         shares=(share,) if state == "RUNNING" else (),
         gpu_types=frozenset({f"g{slot}"}),

@@ -15,11 +15,9 @@ from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.selector.leaver import Leaver
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.slurm.updates import JobUpdate
-from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.ledger import Ledger
 
 
-class Bench:
+class LeaverBench:
     """A leaver over a Slurm of our own."""
 
     def __init__(self, slurm: SlurmFolder) -> None:
@@ -39,28 +37,24 @@ class Bench:
     def leave_orphans(self) -> None:
         self.leaver.leave_orphans(self.client.jobs(), self.now, frozenset(), gate_held=True)
 
-    def kinds(self, job_id: str) -> list[str]:
-        with open_store(self.slurm.store, readonly=True) as store:
-            return [event.kind for event in Ledger(store).events(job_id)]
-
 
 def test_what_slurm_refuses_is_not_called_released_and_tried_again_later(
     slurm: SlurmFolder,
 ) -> None:
     slurm.write([parked("7"), parked("8", stuck=True)], ["n1"])
     slurm.set(refuse=["7"])
-    bench = Bench(slurm)
+    bench = LeaverBench(slurm)
     told, stays = bench.leave(1000.0)
     assert told == {"7", "8"}
     assert list(stays) == ["7"]
-    assert (bench.kinds("7"), bench.kinds("8")) == ([], ["released"])
+    assert (bench.slurm.kinds("7"), bench.slurm.kinds("8")) == ([], ["released"])
     slurm.set(refuse=[])
     slurm.write([parked("7")], ["n1"])
     assert bench.leave(1059.0) == (set(), {"7": "cannot be left to Slurm; tried again in 1 s"})
     assert slurm.jobs["7"]["licenses"] == "gpuaware:1"
     assert bench.leave(1061.0) == ({"7"}, {})
     assert slurm.jobs["7"]["licenses"] == ""
-    assert bench.kinds("7") == ["released"]
+    assert bench.slurm.kinds("7") == ["released"]
 
 
 def test_what_was_sent_is_written_before_the_next_part(
@@ -69,7 +63,7 @@ def test_what_was_sent_is_written_before_the_next_part(
     """Slurm stops answering in between: what it has taken is known all the same."""
     slurm.write([parked(str(n), stuck=True) for n in range(100, 250)], ["n1"])
     slurm.set(refuse=["105"])
-    bench = Bench(slurm)
+    bench = LeaverBench(slurm)
     send = bench.client.update_jobs
     sent: list[list[str]] = []
 
@@ -83,18 +77,18 @@ def test_what_was_sent_is_written_before_the_next_part(
     with pytest.raises(SourceError):
         bench.leave(1000.0)
     assert sent == [[str(n) for n in range(100, 200)]]
-    written = {n for n in range(100, 250) if bench.kinds(str(n)) == ["released"]}
+    written = {n for n in range(100, 250) if bench.slurm.kinds(str(n)) == ["released"]}
     assert written == set(range(100, 200)) - {105}
 
 
 def test_an_orphan_that_slurm_refuses_is_tried_again_later(slurm: SlurmFolder) -> None:
     slurm.write([parked("7", admin_comment="ticket-4711")], ["n1"])
     slurm.set(refuse=["7"])
-    bench = Bench(slurm)
+    bench = LeaverBench(slurm)
     bench.ledger.event("7", "parked", {}, 900.0)
     bench.now = 1000.0
     bench.leave_orphans()
-    assert bench.kinds("7") == ["parked"]
+    assert bench.slurm.kinds("7") == ["parked"]
     slurm.set(refuse=[])
     bench.now = 1001.0
     bench.leave_orphans()
@@ -102,4 +96,4 @@ def test_an_orphan_that_slurm_refuses_is_tried_again_later(slurm: SlurmFolder) -
     bench.now = 1061.0
     bench.leave_orphans()
     assert slurm.jobs["7"]["licenses"] == ""
-    assert bench.kinds("7") == ["parked", "released"]
+    assert bench.slurm.kinds("7") == ["parked", "released"]

@@ -35,7 +35,7 @@ def test_private_data_is_read(setting: str, private: bool) -> None:
     assert config_of({"SLURM_VERSION": "24.11.5", "PrivateData": setting}).private_jobs is private
 
 
-def mode(path: Path) -> int:
+def published_mode(path: Path) -> int:
     return published_path(path).stat().st_mode & 0o777
 
 
@@ -45,14 +45,14 @@ def test_the_copy_is_as_private_as_slurm(tmp_path: Path, setting: str, bits: int
     slurm.write([parked()], ["n1"])
     slurm.set(settings={**slurm.get("settings"), "PrivateData": setting})
     slurm.round()
-    assert mode(slurm.store) == bits
+    assert published_mode(slurm.store) == bits
 
 
 def test_before_slurm_has_answered_the_copy_is_private(tmp_path: Path) -> None:
     writer = LedgerWriter(tmp_path / "store.db")
     writer.event("7", "parked", {}, 1.0)
     writer.publish()
-    assert mode(tmp_path / "store.db") == 0o640
+    assert published_mode(tmp_path / "store.db") == 0o640
 
 
 def test_the_copy_is_private_as_soon_as_slurm_is(tmp_path: Path) -> None:
@@ -73,9 +73,9 @@ def test_the_copy_is_private_as_soon_as_slurm_is(tmp_path: Path) -> None:
         now[0] += 6.0
         rounds.run()
         if setting == "jobs":
-            assert mode(slurm.store) == bits  # before another copy is made
+            assert published_mode(slurm.store) == bits  # before another copy is made
         writer.publish()
-        assert mode(slurm.store) == bits
+        assert published_mode(slurm.store) == bits
     writer.close()
 
 
@@ -93,7 +93,7 @@ def test_a_copy_that_is_being_made_becomes_private_too(
 
     monkeypatch.setattr(database, "publish", slow)
     writer.publish(force=True)
-    assert mode(tmp_path / "store.db") == 0o640
+    assert published_mode(tmp_path / "store.db") == 0o640
     writer.close()
 
 
@@ -144,7 +144,7 @@ def test_no_round_is_run_for_a_copy_that_is_not_due(
 
 
 @pytest.fixture
-def busy(tmp_path: Path) -> Iterator[tuple[LedgerWriter, list[float], sqlite3.Connection]]:
+def locked_writer(tmp_path: Path) -> Iterator[tuple[LedgerWriter, list[float], sqlite3.Connection]]:
     """A writer, its clock, and another process's connection, which holds the write lock."""
     now = [100.0]
     writer = LedgerWriter(tmp_path / "store.db", clock=lambda: now[0])
@@ -159,9 +159,9 @@ def busy(tmp_path: Path) -> Iterator[tuple[LedgerWriter, list[float], sqlite3.Co
 
 
 def test_what_a_busy_store_does_not_take_is_written_later_in_its_order(
-    busy: tuple[LedgerWriter, list[float], sqlite3.Connection],
+    locked_writer: tuple[LedgerWriter, list[float], sqlite3.Connection],
 ) -> None:
-    writer, now, other = busy
+    writer, now, other = locked_writer
     entry = writer.decide(decision("7"))
     writer.outcome(entry, "released", 3.0)
     writer.event("7", "released", {}, 3.0)
@@ -179,9 +179,10 @@ def test_what_a_busy_store_does_not_take_is_written_later_in_its_order(
 
 
 def test_a_busy_store_is_waited_for_once_in_a_while(
-    busy: tuple[LedgerWriter, list[float], sqlite3.Connection], monkeypatch: pytest.MonkeyPatch
+    locked_writer: tuple[LedgerWriter, list[float], sqlite3.Connection],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    writer, now, _ = busy
+    writer, now, _ = locked_writer
     tries = []
     write = Store.write
 
@@ -210,12 +211,12 @@ def test_one_entry_that_cannot_be_written_keeps_none_behind_it(tmp_path: Path) -
 
 
 def test_of_too_much_for_a_busy_store_the_oldest_is_lost_and_told(
-    busy: tuple[LedgerWriter, list[float], sqlite3.Connection],
+    locked_writer: tuple[LedgerWriter, list[float], sqlite3.Connection],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr("slurm_gpu_aware.selector.ledger_writer._MOST_QUEUED", 3)
-    writer, now, other = busy
+    writer, now, other = locked_writer
     for number in range(5):
         writer.event(str(number), "parked", {}, 1.0)
     other.execute("COMMIT")
@@ -230,9 +231,9 @@ def test_of_too_much_for_a_busy_store_the_oldest_is_lost_and_told(
 
 
 def test_what_was_kept_waits_for_no_other_event(
-    busy: tuple[LedgerWriter, list[float], sqlite3.Connection],
+    locked_writer: tuple[LedgerWriter, list[float], sqlite3.Connection],
 ) -> None:
-    writer, now, other = busy
+    writer, now, other = locked_writer
     writer.decide(decision("7"))
     other.execute("COMMIT")
     now[0] += 6.0
@@ -241,9 +242,9 @@ def test_what_was_kept_waits_for_no_other_event(
 
 
 def test_at_the_end_a_busy_store_is_tried_once_more(
-    busy: tuple[LedgerWriter, list[float], sqlite3.Connection], tmp_path: Path
+    locked_writer: tuple[LedgerWriter, list[float], sqlite3.Connection], tmp_path: Path
 ) -> None:
-    writer, _, other = busy
+    writer, _, other = locked_writer
     writer.decide(decision("7"))
     other.execute("COMMIT")
     writer.close()

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
+from make import as_gated, slurm_job
 from memory_slurm import MemorySlurm
-from sample_jobs import as_gated, slurm_job
 from slurm_folder import SlurmFolder, parked
 from store_samples import ingest, report
 
@@ -17,7 +17,7 @@ from slurm_gpu_aware.model.profile import GpuScore
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.moves_under_way import MovesUnderWay, UnderWay
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.ledger import Event, Ledger
+from slurm_gpu_aware.store.ledger import Ledger
 from slurm_gpu_aware.store.profiles import put_scores
 
 NODES = ["n1", "n2"]
@@ -32,7 +32,7 @@ OTHER = parked(
 )
 
 
-def site(slurm: SlurmFolder, moves: str = "first_s = 0.0\nlast_s = 0.0", **job: Any) -> None:
+def run_slow(slurm: SlurmFolder, moves: str = "first_s = 0.0\nlast_s = 0.0", **job: Any) -> None:
     """Job 7 runs on slow GPUs of n1, as bob's job holds all of n2, and then bob's ends."""
     with slurm.config.open("a") as config:
         config.write(f'[placement]\npolicy = "pal"\n[moves]\nenabled = true\n{moves}\n')
@@ -57,17 +57,12 @@ def runs_for_hours(slurm: SlurmFolder) -> None:
     slurm.change("7", start_time=now - 5_000, end_time=now + 30_000)
 
 
-def events(slurm: SlurmFolder, *kinds: str) -> list[Event]:
-    with open_store(slurm.store, readonly=True) as store:
-        return [event for event in Ledger(store).events("7") if event.kind in kinds]
-
-
 def requeues(slurm: SlurmFolder) -> int:
     return sum(call[0] == "requeue" for call in slurm.calls)
 
 
 def test_a_job_is_moved_and_goes_first_to_its_new_gpus(slurm: SlurmFolder) -> None:
-    site(slurm)
+    run_slow(slurm)
     more = {"comment": "class=A", "priority": 9_000, "time_limit": 24 * 60}
     slurm.write([*slurm.jobs.values(), parked("8", **more)], NODES)
     slurm.change("8", tres_per_node="gres/gpu:4", admin_comment="gpuaware/1;tn=gres/gpu:4;mc=1")
@@ -78,7 +73,7 @@ def test_a_job_is_moved_and_goes_first_to_its_new_gpus(slurm: SlurmFolder) -> No
     assert slurm.round() == 0, slurm.said
     assert requeues(slurm) == 1, slurm.said
     assert (slurm.jobs["7"]["state"], slurm.jobs["7"]["restart_cnt"]) == ("PENDING", 1)
-    (begun,) = events(slurm, "move_begun")
+    (begun,) = slurm.events("move_begun")
     assert (begun.detail["nodes"], begun.detail["left"]) == (["n2"], ["n1"])
     # Whatever comes now finds the new GPUs taken, and 7 before it.
     again = parked("10", comment="class=A", priority=9_000)
@@ -93,13 +88,13 @@ def test_a_job_is_moved_and_goes_first_to_its_new_gpus(slurm: SlurmFolder) -> No
     assert second.state == "started"
     assert "moved from n1 GPUs" in second.why["summary"]
     assert second.why["moved"]["saves_s"] > 10_000
-    (moved,) = events(slurm, "moved")
+    (moved,) = slurm.events("moved")
     assert moved.detail["nodes"] == ["n2"]
 
 
 def test_gpus_are_kept_before_slurm_tells_of_its_delay(slurm: SlurmFolder) -> None:
     """For a moment a requeued job is delayed, and its reason is not that."""
-    site(slurm)
+    run_slow(slurm)
     assert slurm.round() == 0, slurm.said
     assert requeues(slurm) == 1
     slurm.change("7", reason="None")
@@ -128,7 +123,7 @@ def test_nothing_is_kept_for_a_job_that_does_not_come_back(
     slurm: SlurmFolder, put_off: dict[str, Any], why: str
 ) -> None:
     """Nor does it go first later, or start sooner than its owner said."""
-    site(slurm)
+    run_slow(slurm)
     assert slurm.round() == 0, slurm.said
     assert requeues(slurm) == 1
     with open_store(slurm.store) as store, store.write():  # some minutes ago
@@ -141,18 +136,18 @@ def test_nothing_is_kept_for_a_job_that_does_not_come_back(
     assert slurm.round(2) == 0, slurm.said
     assert (slurm.jobs["7"]["state"], slurm.jobs["10"]["nodes"]) == ("PENDING", "n2"), slurm.said
     assert slurm.jobs["7"]["eligible_time"] == later
-    (error,) = events(slurm, "error")
+    (error,) = slurm.events("error")
     assert error.detail["step"] == "return"
     assert why in error.detail["why"]
 
 
 def test_a_job_that_was_held_meanwhile_waits_for_no_delay(slurm: SlurmFolder) -> None:
     """But for a begin time that its owner sets later."""
-    site(slurm)
+    run_slow(slurm)
     assert slurm.round() == 0, slurm.said
     slurm.change("7", reason="JobHeldUser", stuck=True)
     assert slurm.round() == 0, slurm.said
-    (error,) = events(slurm, "error")
+    (error,) = slurm.events("error")
     assert OWNERS in error.detail["why"]
     held, owners = dict(slurm.jobs["7"]), int(time.time()) + 400
     for eligible_s, state in ((owners, "PENDING"), (held["eligible_time"], "RUNNING")):
@@ -163,9 +158,9 @@ def test_a_job_that_was_held_meanwhile_waits_for_no_delay(slurm: SlurmFolder) ->
 
 def test_moves_count_for_their_user_after_a_restart_too(slurm: SlurmFolder) -> None:
     """Moves of an earlier release count for the site alone."""
-    site(slurm)
+    run_slow(slurm)
     assert slurm.round() == 0, slurm.said
-    (begun,) = events(slurm, "move_begun")
+    (begun,) = slurm.events("move_begun")
     detail = dict(begun.detail)
     assert detail.pop("user") == "alice"
     with open_store(slurm.store) as store:
@@ -179,9 +174,9 @@ def test_moves_count_for_their_user_after_a_restart_too(slurm: SlurmFolder) -> N
 def test_a_job_that_shrinks_waits_for_no_more_gpus_than_it_is_to_get(
     slurm: SlurmFolder, gpus: int, new_gpus: int, least: int
 ) -> None:
-    site(slurm)
+    run_slow(slurm)
     assert slurm.round() == 0, slurm.said
-    (begun,) = events(slurm, "move_begun")
+    (begun,) = slurm.events("move_begun")
     move = UnderWay(**begun.detail | {"gpus": gpus, "slots": list(range(new_gpus))})
     ledger = LedgerWriter(slurm.store)
     ledger.event("8", "move_begun", asdict(move), begun.at)
@@ -194,24 +189,24 @@ def test_a_job_that_shrinks_waits_for_no_more_gpus_than_it_is_to_get(
 
 def test_a_job_that_asks_for_more_meanwhile_is_on_no_move(slurm: SlurmFolder) -> None:
     """It waits as any other one, so that other jobs may shrink or move."""
-    site(slurm)
+    run_slow(slurm)
     assert slurm.round() == 0, slurm.said
     assert requeues(slurm) == 1
     slurm.change("7", tres_per_node="gres/gpu:4", admin_comment="gpuaware/1;tn=gres/gpu:4;mc=1")
     slurm.change("9", state="RUNNING", nodes="n2")
     assert slurm.round(2) == 0, slurm.said
-    (error,) = events(slurm, "error")
+    (error,) = slurm.events("error")
     assert (error.detail["step"], error.detail["why"][:21]) == ("return", "it asks for more GPUs")
 
 
 def test_a_job_that_its_owner_changes_meanwhile_is_on_no_move(slurm: SlurmFolder) -> None:
     """With more CPUs, as here, or more time, it would pass jobs that stand before it."""
-    site(slurm)
+    run_slow(slurm)
     assert slurm.round() == 0, slurm.said
     assert requeues(slurm) == 1
     slurm.change("7", licenses="gpuaware:2", extra="gpuaware/1;tn=gres/gpu:2;mc=8")
     assert slurm.round(2) == 0, slurm.said
-    (error,) = events(slurm, "error")
+    (error,) = slurm.events("error")
     assert error.detail == {"step": "return", "why": "its owner has changed it"}
 
 
@@ -220,9 +215,9 @@ def test_power_is_kept_for_a_job_on_a_move(slurm: SlurmFolder) -> None:
     with slurm.config.open("a") as config:
         watts = 8 * 60.0 + 2 * 240.0 + 200.0
         config.write(f"[power]\npower_budget_watts = {watts}\nmargin = 0.0\n")
-    site(slurm)
+    run_slow(slurm)
     assert slurm.round() == 0, slurm.said
-    (begun,) = events(slurm, "move_begun")
+    (begun,) = slurm.events("move_begun")
     assert begun.detail["power_w"] == 480.0
     again = parked("10", comment="class=A", priority=9_000)
     slurm.write([*slurm.jobs.values(), again], NODES)
@@ -234,7 +229,7 @@ def test_power_is_kept_for_a_job_on_a_move(slurm: SlurmFolder) -> None:
 
 def test_a_short_job_starts_on_the_gpus_that_a_move_leaves(slurm: SlurmFolder) -> None:
     """On its way back the moved job is first; 8 waits for no more than its stop."""
-    site(slurm)
+    run_slow(slurm)
     slurm.write([*slurm.jobs.values(), parked("8", comment="class=A", priority=9_000)], NODES)
     slurm.change("8", tres_per_node="gres/gpu:4", admin_comment="gpuaware/1;tn=gres/gpu:4;mc=1")
     assert slurm.round() == 0, slurm.said
@@ -258,7 +253,7 @@ def test_a_short_job_starts_on_the_gpus_that_a_move_leaves(slurm: SlurmFolder) -
     ],
 )
 def test_no_move(slurm: SlurmFolder, moves: str, job: dict[str, Any]) -> None:
-    site(slurm, moves.replace("enabled = false", "margin_s = 1.0"), **job)
+    run_slow(slurm, moves.replace("enabled = false", "margin_s = 1.0"), **job)
     if moves == "enabled = false":
         text = slurm.config.read_text().replace("enabled = true", "enabled = false")
         slurm.config.write_text(text)
@@ -272,7 +267,7 @@ def test_no_move(slurm: SlurmFolder, moves: str, job: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("job_id", "ago_s"), [("7", 20_000.0), ("55", 600.0)])
 def test_a_restart_costs_what_it_took(slurm: SlurmFolder, job_id: str, ago_s: float) -> None:
     """The job's own restart counts however long ago, else that of other jobs of the last hour."""
-    site(slurm)
+    run_slow(slurm)
     with open_store(slurm.store) as store:
         Ledger(store).add_event(job_id, "moved", {"after_s": 20_000.0}, time.time() - ago_s)
     slurm.change("7", restart_cnt=1)
@@ -281,11 +276,11 @@ def test_a_restart_costs_what_it_took(slurm: SlurmFolder, job_id: str, ago_s: fl
 
 
 def test_a_job_that_slurm_does_not_requeue_is_asked_once(slurm: SlurmFolder) -> None:
-    site(slurm)
+    run_slow(slurm)
     slurm.change("7", no_requeue=True)
     assert slurm.round() == 0, slurm.said
     assert (requeues(slurm), slurm.jobs["7"]["state"]) == (1, "RUNNING")
-    (error,) = events(slurm, "error")
+    (error,) = slurm.events("error")
     assert error.detail["step"] == "move"
     assert "presently disabled" in error.detail["why"]
     assert slurm.round() == 0, slurm.said
@@ -293,7 +288,7 @@ def test_a_job_that_slurm_does_not_requeue_is_asked_once(slurm: SlurmFolder) -> 
 
 
 def test_what_slurm_does_not_requeue_uses_up_no_moves_of_the_site(slurm: SlurmFolder) -> None:
-    site(slurm, "first_s = 0.0\nlast_s = 0.0\nagain_s = 0.0\nper_hour = 1")
+    run_slow(slurm, "first_s = 0.0\nlast_s = 0.0\nagain_s = 0.0\nper_hour = 1")
     slurm.change("7", no_requeue=True)
     assert slurm.round() == 0, slurm.said
     assert (requeues(slurm), slurm.jobs["7"]["state"]) == (1, "RUNNING")
@@ -303,7 +298,7 @@ def test_what_slurm_does_not_requeue_uses_up_no_moves_of_the_site(slurm: SlurmFo
 
 
 def test_a_job_is_not_moved_again_within_the_hour(slurm: SlurmFolder) -> None:
-    site(slurm)
+    run_slow(slurm)
     assert slurm.round(5) == 0, slurm.said
     assert slurm.jobs["7"]["nodes"] == "n2"
     with open_store(slurm.store) as store:
@@ -320,7 +315,7 @@ def test_a_job_is_not_moved_again_within_the_hour(slurm: SlurmFolder) -> None:
 
 def test_killed_at_every_change_nothing_is_lost(slurm: SlurmFolder) -> None:
     """A move, with the selector killed before or after each request that changes something."""
-    site(slurm)
+    run_slow(slurm)
     state, ledger = slurm.home.joinpath("state.json").read_text(), slurm.store.read_bytes()
     assert slurm.round(5) == 0, slurm.said
     changes = [n for n, call in enumerate(slurm.calls, 1) if call[0] in ("requeue", "update")]
@@ -338,12 +333,12 @@ def test_killed_at_every_change_nothing_is_lost(slurm: SlurmFolder) -> None:
         assert job["starts"] == job["restart_cnt"] + 1
         assert (job["restart_cnt"], job["nodes"]) in ((0, "n1"), (1, "n2")), (count, before)
         assert slurm.ledger("7")[-1].state == "started"
-        assert len(events(slurm, "moved")) == job["restart_cnt"]
+        assert len(slurm.events("moved")) == job["restart_cnt"]
 
 
 def test_a_job_with_a_deadline_of_slurm_stays(slurm: SlurmFolder) -> None:
     """Requeued, it would have its whole limit before it again, and Slurm would cancel it."""
-    site(slurm, deadline=int(time.time()) + 3 * 3600)
+    run_slow(slurm, deadline=int(time.time()) + 3 * 3600)
     runs_for_hours(slurm)
     assert slurm.round(5) == 0, slurm.said
     assert requeues(slurm) == 0

@@ -20,7 +20,7 @@ STATS = "JS1:H4sIAAAAAAAA"
 """What a site's accounting leaves there at a job's end."""
 
 
-class Bench:
+class OrphanBench:
     """Rounds in this process."""
 
     def __init__(self, slurm: SlurmFolder, *, gate_left_s: float = 60.0) -> None:
@@ -37,9 +37,9 @@ class Bench:
         self.rounds.tracker.load()
 
 
-def place(slurm: SlurmFolder, *jobs: dict[str, Any]) -> Bench:
+def after_round(slurm: SlurmFolder, *jobs: dict[str, Any]) -> OrphanBench:
     slurm.write(list(jobs), ["n1", "n2"])
-    bench = Bench(slurm)
+    bench = OrphanBench(slurm)
     bench.rounds.run()
     return bench
 
@@ -50,7 +50,7 @@ def requeue(slurm: SlurmFolder, number: str = "7", **fields: Any) -> None:
     slurm.change(number, admin_comment=STATS, stuck=True, **{**usual, **fields})
 
 
-def seen(job: dict[str, Any]) -> tuple[str, str, str, str]:
+def request_shown(job: dict[str, Any]) -> tuple[str, str, str, str]:
     return job["licenses"], job["req_nodes"], job["tres_per_node"], job["admin_comment"]
 
 
@@ -59,12 +59,12 @@ FREE = ("", "", "gres/gpu:2", STATS)
 
 @pytest.mark.parametrize("anew", [False, True], ids=["same selector", "a new one"])
 def test_a_requeued_job_gets_its_request_back(slurm: SlurmFolder, anew: bool) -> None:
-    bench = place(slurm, parked())
+    bench = after_round(slurm, parked())
     bench.rounds.run()
     assert slurm.jobs["7"]["state"] == "RUNNING"
     requeue(slurm, tres_freq="gpu:900", extra="mine,freq=900@0+1")
-    (Bench(slurm) if anew else bench).rounds.run()
-    assert seen(slurm.jobs["7"]) == FREE
+    (OrphanBench(slurm) if anew else bench).rounds.run()
+    assert request_shown(slurm.jobs["7"]) == FREE
     assert slurm.jobs["7"]["tres_freq"] == ""
     assert slurm.jobs["7"]["extra"] == "mine"
     with open_store(slurm.store, readonly=True) as store:
@@ -78,17 +78,17 @@ def test_a_requeued_job_gets_its_request_back(slurm: SlurmFolder, anew: bool) ->
 
 def test_own_licences_stay(slurm: SlurmFolder) -> None:
     comment = "gpuaware/1;tn=gres/gpu:2;lic=matlab:2;mc=1"
-    bench = place(slurm, parked(licenses="matlab:2,gpuaware:1", admin_comment=comment))
+    bench = after_round(slurm, parked(licenses="matlab:2,gpuaware:1", admin_comment=comment))
     requeue(slurm)
     bench.rounds.run()
-    assert seen(slurm.jobs["7"]) == ("matlab:2", *FREE[1:])
+    assert request_shown(slurm.jobs["7"]) == ("matlab:2", *FREE[1:])
 
 
 def test_a_prepared_job_is_unpinned_before_it_is_opened(slurm: SlurmFolder) -> None:
-    bench = place(slurm, parked(stuck=True))
+    bench = after_round(slurm, parked(stuck=True))
     slurm.change("7", licenses="gpuaware:1", admin_comment=STATS)
     bench.rounds.run()
-    assert seen(slurm.jobs["7"]) == FREE
+    assert request_shown(slurm.jobs["7"]) == FREE
 
 
 @pytest.mark.parametrize(
@@ -99,16 +99,16 @@ def test_a_prepared_job_is_unpinned_before_it_is_opened(slurm: SlurmFolder) -> N
 def test_a_job_that_lost_its_record_before_the_first_round_does_not_wait_for_ever(
     slurm: SlurmFolder, fields: dict[str, Any]
 ) -> None:
-    place(slurm, parked(**{**fields, "admin_comment": STATS, "stuck": True}))
+    after_round(slurm, parked(**{**fields, "admin_comment": STATS, "stuck": True}))
     own = "matlab:2" if "licenses" in fields else ""
-    assert [seen(job) for job in slurm.jobs.values()] == [(own, *FREE[1:])]
+    assert [request_shown(job) for job in slurm.jobs.values()] == [(own, *FREE[1:])]
 
 
 def test_nothing_is_unpinned_while_the_gate_is_not_held(slurm: SlurmFolder) -> None:
-    place(slurm, parked())
+    after_round(slurm, parked())
     requeue(slurm)
     before = slurm.jobs
-    Bench(slurm, gate_left_s=0.0).rounds.run()
+    OrphanBench(slurm, gate_left_s=0.0).rounds.run()
     assert slurm.jobs == before
 
 
@@ -120,7 +120,7 @@ def test_nothing_is_unpinned_while_the_gate_is_not_held(slurm: SlurmFolder) -> N
 def test_another_job_of_the_same_number_is_left_alone(
     slurm: SlurmFolder, fields: dict[str, str]
 ) -> None:
-    bench = place(slurm, parked())
+    bench = after_round(slurm, parked())
     requeue(slurm, **fields)
     before = slurm.jobs
     bench.rounds.run()
@@ -128,7 +128,7 @@ def test_another_job_of_the_same_number_is_left_alone(
 
 
 def test_a_refused_one_is_tried_again_later(slurm: SlurmFolder) -> None:
-    bench = place(slurm, parked())
+    bench = after_round(slurm, parked())
     requeue(slurm)
     slurm.set(refuse=["7"])
     bench.rounds.run()
@@ -138,7 +138,7 @@ def test_a_refused_one_is_tried_again_later(slurm: SlurmFolder) -> None:
     assert slurm.jobs["7"]["req_nodes"] == "n1"
     bench.steady += 2.0
     bench.rounds.run()
-    assert seen(slurm.jobs["7"]) == FREE
+    assert request_shown(slurm.jobs["7"]) == FREE
 
 
 class KilledError(BaseException):
@@ -150,7 +150,7 @@ def test_a_selector_that_dies_in_between_leaves_a_closed_gate(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     """Killed before the job is closed, or closed and still pinned; the next one goes on."""
-    bench = place(slurm, parked())
+    bench = after_round(slurm, parked())
     requeue(slurm)
     update, calls = MemorySlurm.update_jobs, []
 
@@ -166,5 +166,5 @@ def test_a_selector_that_dies_in_between_leaves_a_closed_gate(
             bench.rounds.run()
     closed = "gpuaware:1" if after == 2 else ""
     assert (slurm.jobs["7"]["licenses"], slurm.jobs["7"]["req_nodes"]) == (closed, "n1")
-    Bench(slurm).rounds.run()
-    assert seen(slurm.jobs["7"]) == FREE
+    OrphanBench(slurm).rounds.run()
+    assert request_shown(slurm.jobs["7"]) == FREE

@@ -8,11 +8,10 @@ import pytest
 from memory_slurm import node_record, partition_record
 from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
+from test_left_jobs import LEFT
 
 from slurm_gpu_aware.slurm.libslurm_fields import NOT_SET
 from slurm_gpu_aware.slurm.read_cluster import partition_of
-
-LEFT = "gpuaware/1;tn=gres/gpu:2;mc=1;lf=place%3Doff"
 
 
 def bob(job_id: str = "7", **fields: Any) -> dict[str, Any]:
@@ -32,7 +31,7 @@ def whole_node(job_id: str = "6", **fields: Any) -> dict[str, Any]:
     return parked(job_id, **{**usual, **fields})
 
 
-def running(job_id: str, node: str, slots: list[int], **fields: Any) -> dict[str, Any]:
+def one_hour(job_id: str, node: str, slots: list[int], **fields: Any) -> dict[str, Any]:
     """For one more hour."""
     usual = {
         "state": "RUNNING",
@@ -59,7 +58,7 @@ def test_a_partition_of_a_higher_tier_lends_no_rank_to_the_other(
 ) -> None:
     slurm.write(
         [
-            *(running("4", "n1", [0]), running("5", "n2", [0, 1, 2, 3])),
+            *(one_hour("4", "n1", [0]), one_hour("5", "n2", [0, 1, 2, 3])),
             *(whole_node(), bob(partition="gpu,express", admin_comment=record)),
         ],
         ["n1", "n2"],
@@ -79,7 +78,7 @@ def test_a_heterogeneous_job_stands_as_its_lowest_component(
     }
     slurm.write(
         [
-            *(running("4", "n1", [0]), running("5", "n2", [0, 1, 2]), whole_node()),
+            *(one_hour("4", "n1", [0]), one_hour("5", "n2", [0, 1, 2]), whole_node()),
             bob(het_job_id=7, admin_comment=het, partition=leader, **one),
             bob("8", het_job_id=7, licenses="", admin_comment="", partition="gpu"),
         ],
@@ -91,7 +90,7 @@ def test_a_heterogeneous_job_stands_as_its_lowest_component(
 
 def test_the_default_time_of_a_short_partition_counts_for_no_other(slurm: SlurmFolder) -> None:
     asked = {"partition": "short,gpu", "time_limit": NOT_SET, "admin_comment": LEFT}
-    slurm.write([running("4", "n1", [0]), whole_node(), bob(**asked)], ["n1", "n2"])
+    slurm.write([one_hour("4", "n1", [0]), whole_node(), bob(**asked)], ["n1", "n2"])
     slurm.set(nodes=[node_record("n1"), node_record("n2", state="IDLE+DRAIN")])
     long = partition_record("gpu", "n1", default_time=7 * 24 * 60)
     short = partition_record("short", "n2", default_time=10, max_time=30)
@@ -105,7 +104,7 @@ def test_a_host_list_that_is_not_expanded_waits_for_its_turn(
     names = "n[" + ",".join(f"{i}-999" for i in range(1, 80)) + "]"
     record = f"gpuaware/1;tn=gres/gpu:2;mc=1;xn={names.replace('[', '%5B').replace(']', '%5D')}"
     job = bob(exc_nodes="n[2-999]", admin_comment=record)
-    others = [] if alone else [running("4", "n1", [0]), whole_node()]
+    others = [] if alone else [one_hour("4", "n1", [0]), whole_node()]
     slurm.write([*others, job], ["n1"])
     RoundsBench(slurm).rounds.run()
     assert (slurm.jobs["7"]["licenses"] == "") is alone
@@ -119,8 +118,8 @@ def test_during_a_long_epilog_the_first_in_line_keeps_its_reservation(slurm: Slu
         "num_cpus": 2,
         "num_tasks": 2,
     }
-    done = running("5", "n1", []) | {"state": "COMPLETING", "end_time": 1_789_999_990}
-    slurm.write([running("4", "n2", [0]), done, whole_node(**two_nodes), bob()], ["n1", "n2"])
+    done = one_hour("5", "n1", []) | {"state": "COMPLETING", "end_time": 1_789_999_990}
+    slurm.write([one_hour("4", "n2", [0]), done, whole_node(**two_nodes), bob()], ["n1", "n2"])
     bench = RoundsBench(slurm)
     for _ in range(4):
         assert bench.rounds.run().placed == []

@@ -20,56 +20,56 @@ SET = Tuned("random", {"seed": 3}, 1_790_000_000.0, 4.1, 2.0, 6.3)
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Config:
+def tuned(tmp_path: Path) -> Config:
     return Config(store=StoreConfig(path=tmp_path / "store.db"), tune=TUNE)
 
 
-def test_a_change_and_a_removal_are_taken(config: Config) -> None:
-    policy = PolicyInForce(config)
-    own = config.placement.policy
+def test_a_change_and_a_removal_are_taken(tuned: Config) -> None:
+    policy = PolicyInForce(tuned)
+    own = tuned.placement.policy
     assert (policy.settings.policy, policy.words) == (own, own)
-    write_tuned(config, SET)
+    write_tuned(tuned, SET)
     policy.refresh()
     assert policy.settings.policy == "random"
     assert policy.options == {"random": {"seed": 3}}
     assert policy.words == str(SET)
-    write_tuned(config, replace(SET, policy="packed", options={}))
+    write_tuned(tuned, replace(SET, policy="packed", options={}))
     policy.refresh()
     assert policy.settings.policy == "packed"
-    tuned_path(config).unlink()
+    tuned_path(tuned).unlink()
     policy.refresh()
     assert (policy.settings.policy, policy.words) == (own, own)
-    write_tuned(config, SET)
-    assert PolicyInForce(config).settings.policy == "random"  # at its start
+    write_tuned(tuned, SET)
+    assert PolicyInForce(tuned).settings.policy == "random"  # at its start
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"policy": "random"', "\0" * 4096])
-def test_a_damaged_file_never_stops_the_selector(config: Config, content: str) -> None:
-    write_tuned(config, SET)
-    policy = PolicyInForce(config)
-    tuned_path(config).write_text(content)
+def test_a_damaged_file_never_stops_the_selector(tuned: Config, content: str) -> None:
+    write_tuned(tuned, SET)
+    policy = PolicyInForce(tuned)
+    tuned_path(tuned).write_text(content)
     policy.refresh()
-    own = config.placement.policy
+    own = tuned.placement.policy
     assert policy.settings.policy == own
     assert f"{own}, as configured, because what tune has set does not count: " in policy.words
-    assert PolicyInForce(config).settings.policy == own
-    assert config_in_force(config) == config
+    assert PolicyInForce(tuned).settings.policy == own
+    assert config_in_force(tuned) == tuned
 
 
-def test_an_option_that_the_policy_refuses_does_not_count(config: Config) -> None:
-    write_tuned(config, replace(SET, options={"seed": 0.5}))
-    policy = PolicyInForce(config)
-    assert policy.settings.policy == config.placement.policy
+def test_an_option_that_the_policy_refuses_does_not_count(tuned: Config) -> None:
+    write_tuned(tuned, replace(SET, options={"seed": 0.5}))
+    policy = PolicyInForce(tuned)
+    assert policy.settings.policy == tuned.placement.policy
     assert "does not count" in policy.words
 
 
-def test_wrong_options_of_the_configuration_stop_the_start(config: Config) -> None:
+def test_wrong_options_of_the_configuration_stop_the_start(tuned: Config) -> None:
     with pytest.raises(ConfigError, match=r"policies\.random\.none: unknown option"):
-        PolicyInForce(replace(config, policies={"random": {"none": 1}}))
+        PolicyInForce(replace(tuned, policies={"random": {"none": 1}}))
     for ranges in ({"none": [0, 1]}, {"seed": [0.5, 1]}):
         tune = replace(TUNE, ranges={"random": ranges})
         with pytest.raises(ConfigError, match=r"tune\.ranges\.random\."):
-            PolicyInForce(replace(config, tune=tune))
+            PolicyInForce(replace(tuned, tune=tune))
 
 
 def test_the_selector_places_by_it_and_status_shows_it(slurm: SlurmFolder) -> None:

@@ -7,24 +7,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from commands import gpu_aware
 from memory_slurm import node_record
 from slurm_folder import SlurmFolder, parked
-from test_mover import events, requeues, runs_for_hours
+from test_mover import requeues, runs_for_hours
 from test_site_power import (
     IDLE_W,
     NODES,
     answered,
+    class_a,
+    clocks_seen,
     explored,
     fitted,
-    job,
     limit,
-    run,
+    powered,
     show,
-    site,
 )
 
-from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.power import PowerState
 from slurm_gpu_aware.model.profile import GpuScore
@@ -34,7 +33,7 @@ from slurm_gpu_aware.selector.round import Rounds
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.profiles import put_scores
 
-__all__ = ["fitted", "site"]
+__all__ = ["fitted", "powered"]
 
 MAX_W = 300.0
 """Power limit of a GPU."""
@@ -47,8 +46,8 @@ def running_7(site: SlurmFolder, comment: str = MODELLED) -> Rounds:
     limit(site, IDLE_W + 2 * (MAX_W - 50.0) - 100.0)
     rounds, now = explored(site)
     answered(site, rounds, now[0])
-    site.write([job("7", comment=comment)], NODES)
-    run(site, rounds, now, 3)
+    site.write([class_a("7", comment=comment)], NODES)
+    clocks_seen(site, rounds, now, 3)
     assert site.jobs["7"]["state"] == "RUNNING"
     return rounds
 
@@ -68,42 +67,42 @@ def hold(job_id: str, *gpus: tuple[int, tuple[int, ...]]) -> RunningJob:
     return RunningJob(job_id, gpus, time.time() + 3600.0, app_class="A")
 
 
-def test_a_job_on_a_move_counts_with_what_is_kept_for_it(site: SlurmFolder) -> None:
-    rounds = running_7(site)
+def test_a_job_on_a_move_counts_with_what_is_kept_for_it(powered: SlurmFolder) -> None:
+    rounds = running_7(powered)
     for job_id in ("7", "8"):  # whether or not this selector has placed it
         moving = hold(job_id, (1, (0, 1, 2)))
-        kept = state_of(site, rounds, moving, **{f"job{job_id}": 123.0}).running[job_id]
+        kept = state_of(powered, rounds, moving, **{f"job{job_id}": 123.0}).running[job_id]
         assert (kept.gpus, kept.max_w, kept.table) == (3, 123.0 + 3 * 50.0, None)
         assert not kept.adjustable
 
 
-def test_a_job_on_a_move_is_not_explored(site: SlurmFolder) -> None:
-    rounds = running_7(site, UNKNOWN)
-    done = CliRunner().invoke(cli, ["--config", str(site.config), "power", "set", "5000"])
+def test_a_job_on_a_move_is_not_explored(powered: SlurmFolder) -> None:
+    rounds = running_7(powered, UNKNOWN)
+    done = gpu_aware("power", "set", "5000", config=powered.config)
     assert done.exit_code == 0, done.stderr
     there = hold("7", (0, (0, 1)))
-    state_of(site, rounds, there, job7=100.0)
-    assert events(site, "exploring") == []
-    state_of(site, rounds, there)
-    assert len(events(site, "exploring")) == 1
+    state_of(powered, rounds, there, job7=100.0)
+    assert powered.events("exploring") == []
+    state_of(powered, rounds, there)
+    assert len(powered.events("exploring")) == 1
 
 
-def test_no_model_is_missed_of_a_job_whose_gpus_slurm_shows_no_more(site: SlurmFolder) -> None:
+def test_no_model_is_missed_of_a_job_whose_gpus_slurm_shows_no_more(powered: SlurmFolder) -> None:
     """Regression: while it ended, it was said that it might get GPUs of several models."""
-    rounds = running_7(site, UNKNOWN)
+    rounds = running_7(powered, UNKNOWN)
     reading = rounds.power.reading()
     assert reading is not None
     assert reading.no_model.keys() == {"7"}
-    state_of(site, rounds, hold("7"))
+    state_of(powered, rounds, hold("7"))
     reading = rounds.power.reading()
     assert reading is not None
     assert reading.no_model == {}
 
 
-def test_power_is_kept_from_a_requeue_to_the_restart(site: SlurmFolder) -> None:
+def test_power_is_kept_from_a_requeue_to_the_restart(powered: SlurmFolder) -> None:
     """As much as the job drew, not the limits of the GPUs that are kept for it."""
-    limit(site, IDLE_W + 4 * (MAX_W - 50.0) + 150.0)
-    with site.config.open("a") as config:
+    limit(powered, IDLE_W + 4 * (MAX_W - 50.0) + 150.0)
+    with powered.config.open("a") as config:
         config.write('[placement]\npolicy = "pal"\n[moves]\nenabled = true\n')
         config.write("first_s = 0.0\nlast_s = 0.0\n")
     scores = [
@@ -111,38 +110,38 @@ def test_power_is_kept_from_a_requeue_to_the_restart(site: SlurmFolder) -> None:
         for name, score in (("n1", 2.0), ("n2", 1.0))
         for slot in range(4)
     ]
-    with open_store(site.store) as store:
+    with open_store(powered.store) as store:
         put_scores(store, scores)
     other = {"licenses": "", "admin_comment": "", "nodes": "n2", "slots": [0, 1, 2, 3]}
     moving = parked("7", comment="class=A,freq=auto,move=ok")
-    site.write([moving, parked("9", state="RUNNING", user_name="bob", **other)], NODES)
-    assert site.round(2) == 0, site.said
-    assert site.jobs["7"]["nodes"] == "n1", site.said
-    runs_for_hours(site)
-    site.change("9", state="COMPLETED", nodes="")
-    assert site.round() == 0, site.said
-    assert requeues(site) == 1, site.said
-    (begun,) = events(site, "move_begun")
+    powered.write([moving, parked("9", state="RUNNING", user_name="bob", **other)], NODES)
+    assert powered.round(2) == 0, powered.said
+    assert powered.jobs["7"]["nodes"] == "n1", powered.said
+    runs_for_hours(powered)
+    powered.change("9", state="COMPLETED", nodes="")
+    assert powered.round() == 0, powered.said
+    assert requeues(powered) == 1, powered.said
+    (begun,) = powered.events("move_begun")
     kept_w = begun.detail["power_w"]
     assert 0 < kept_w < 2 * (MAX_W - 50.0) - 10.0
-    site.change("7", reason="None")  # Slurm delays it, and does not say so yet
-    assert site.round() == 0, site.said
-    assert site.jobs["7"]["state"] == "PENDING"
-    assert show(site)["last"]["planned_w"] == pytest.approx(IDLE_W + kept_w, abs=0.2)
+    powered.change("7", reason="None")  # Slurm delays it, and does not say so yet
+    assert powered.round() == 0, powered.said
+    assert powered.jobs["7"]["state"] == "PENDING"
+    assert show(powered)["last"]["planned_w"] == pytest.approx(IDLE_W + kept_w, abs=0.2)
 
 
 @pytest.mark.parametrize("state", ["DOWN", "IDLE+DRAIN", "MIXED+DRAIN"])
-def test_a_job_on_a_lost_node_counts_until_it_ends(site: SlurmFolder, state: str) -> None:
+def test_a_job_on_a_lost_node_counts_until_it_ends(powered: SlurmFolder, state: str) -> None:
     """Its GPUs still draw power, though Slurm starts no other job on the node."""
-    limit(site, 5000.0)
-    site.write([job("7", comment="class=A")], NODES)
-    assert site.round(2) == 0, site.said
-    assert site.jobs["7"]["state"] == "RUNNING"
-    before_w = show(site)["last"]["planned_w"]
-    node = site.jobs["7"]["nodes"]
+    limit(powered, 5000.0)
+    powered.write([class_a("7", comment="class=A")], NODES)
+    assert powered.round(2) == 0, powered.said
+    assert powered.jobs["7"]["state"] == "RUNNING"
+    before_w = show(powered)["last"]["planned_w"]
+    node = powered.jobs["7"]["nodes"]
     lost = node_record(node, state=state, gres_used="gpu:g0:1(IDX:0),gpu:g1:1(IDX:1)")
-    site.set(nodes=[lost, *(node_record(name) for name in NODES if name != node)])
-    assert site.round() == 0, site.said
-    assert site.jobs["7"]["state"] == "RUNNING"
+    powered.set(nodes=[lost, *(node_record(name) for name in NODES if name != node)])
+    assert powered.round() == 0, powered.said
+    assert powered.jobs["7"]["state"] == "RUNNING"
     # The two idle GPUs of its node count no more: Slurm cannot use them.
-    assert show(site)["last"]["planned_w"] == pytest.approx(before_w - 2 * 50.0, abs=0.2)
+    assert show(powered)["last"]["planned_w"] == pytest.approx(before_w - 2 * 50.0, abs=0.2)

@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
 from store_samples import decision
 
-from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.planning.estimates import JobKind, RunHistory
 from slurm_gpu_aware.planning.record import read_round, replay
 from slurm_gpu_aware.selector.estimate_quality import quality
-from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
-from slurm_gpu_aware.selector.round import Rounds
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 
 
-class Bench:
-    def __init__(self, slurm: SlurmFolder, history: RunHistory) -> None:
-        self.now = 1_790_000_000.0
-        self.rounds = Rounds(
-            slurm.client(),
-            Config(),
-            LedgerWriter(slurm.store),
-            gate_held_until=lambda: self.now + 60.0,
-            clock=lambda: self.now,
-            timer=lambda: self.now,
-        )
-        self.rounds.estimates.reader.history = history
-
-
-def history_of(slurm: SlurmFolder, *runs: float) -> RunHistory:
+def history_with(slurm: SlurmFolder, *runs: float) -> RunHistory:
     """Runs of the kind of the first job of a site."""
     (job, *_) = slurm.client().jobs()
     history = RunHistory()
@@ -42,7 +26,7 @@ def history_of(slurm: SlurmFolder, *runs: float) -> RunHistory:
 
 def test_placed_jobs_have_estimates_in_plan_record_and_ledger(slurm: SlurmFolder) -> None:
     slurm.write([parked(), parked("8")], ["n1"])
-    bench = Bench(slurm, history_of(slurm, *[600.0] * 5))
+    bench = RoundsBench(slurm, history=history_with(slurm, *[600.0] * 5))
     outcome = bench.rounds.run()
     assert sorted(outcome.placed) == ["7", "8"]
     assert outcome.planned is not None
@@ -60,7 +44,7 @@ def test_placed_jobs_have_estimates_in_plan_record_and_ledger(slurm: SlurmFolder
 
 def test_a_long_name_is_cut_in_the_ledger(slurm: SlurmFolder) -> None:
     slurm.write([parked(name="x" * 5000)], ["n1"])
-    Bench(slurm, RunHistory()).rounds.run()
+    RoundsBench(slurm, history=RunHistory()).rounds.run()
     with open_store(slurm.store, readonly=True) as store:
         (entry,) = Ledger(store).decisions("7")
     assert entry.asked["name"] == "x" * 128
@@ -68,13 +52,13 @@ def test_a_long_name_is_cut_in_the_ledger(slurm: SlurmFolder) -> None:
 
 def test_running_and_released_jobs_have_expected_ends(slurm: SlurmFolder) -> None:
     slurm.write([parked(), parked("8", stuck=True)], ["n1", "n2"])
-    bench = Bench(slurm, history_of(slurm, *[600.0] * 5))
+    bench = RoundsBench(slurm, history=history_with(slurm, *[600.0] * 5))
     bench.rounds.run()
     assert slurm.jobs["7"]["state"] == "RUNNING"
     jobs = slurm.client().jobs()
     started = next(job.start_s for job in jobs if job.id == "7")
     assert started is not None
-    bench.now = started + 60
+    bench.wall = started + 60
     with slurm.state() as state:
         state["jobs"].append(parked("9"))
     outcome = bench.rounds.run()
@@ -84,8 +68,8 @@ def test_running_and_released_jobs_have_expected_ends(slurm: SlurmFolder) -> Non
     assert seven is not None
     assert eight is not None
     assert 600 < seven - started < 800
-    assert 600 < eight - bench.now < 800  # it starts any moment
-    bench.now = seven + 10
+    assert 600 < eight - bench.wall < 800  # it starts any moment
+    bench.wall = seven + 10
     with slurm.state() as state:
         state["jobs"].append(parked("10"))
     outcome = bench.rounds.run()
@@ -96,7 +80,7 @@ def test_running_and_released_jobs_have_expected_ends(slurm: SlurmFolder) -> Non
 
 def test_without_history_nothing_is_estimated(slurm: SlurmFolder) -> None:
     slurm.write([parked()], ["n1"])
-    bench = Bench(slurm, RunHistory())
+    bench = RoundsBench(slurm, history=RunHistory())
     outcome = bench.rounds.run()
     assert outcome.planned is not None
     assert [request.estimate_s for request in read_round(outcome.planned()).asked.queue] == [None]
@@ -108,7 +92,7 @@ def test_without_history_nothing_is_estimated(slurm: SlurmFolder) -> None:
 def test_a_job_that_waits_shows_its_estimate(slurm: SlurmFolder) -> None:
     big = parked("8", tres_per_node="gres/gpu:4", admin_comment="gpuaware/1;tn=gres/gpu:4;mc=1")
     slurm.write([parked(), big], ["n1"])
-    bench = Bench(slurm, history_of(slurm, *[600.0] * 5))
+    bench = RoundsBench(slurm, history=history_with(slurm, *[600.0] * 5))
     outcome = bench.rounds.run()
     (waiting,) = [entry for entry in outcome.waiting if entry["job_id"] == "8"]
     assert waiting["estimate"]["source"] in ("name", "user")

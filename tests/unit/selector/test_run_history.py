@@ -39,7 +39,7 @@ def row(job: str = "7", start: float = NOW - 5000, **changes: object) -> str:
     return "|".join(str((cells | changes).get(name, "")) for name in SACCT_FIELDS)
 
 
-class Site:
+class RunFolder:
     """A folder with a command ``sacct``, a store, and a reader."""
 
     def __init__(self, folder: Path, days: int = 1) -> None:
@@ -75,20 +75,20 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+def runs_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    return Site(tmp_path)
+    return RunFolder(tmp_path)
 
 
-def test_runs_of_sacct_count_without_the_slowdown_of_their_placement(site: Site) -> None:
-    site.ledger(
+def test_runs_of_sacct_count_without_the_slowdown_of_their_placement(runs_there: RunFolder) -> None:
+    runs_there.ledger(
         decision("7", decided_at=NOW - 9_000, slowdown=9.0),  # its run before a requeue
         decision("7", decided_at=NOW - 5_003, slowdown=2.0),
     )
-    site.sacct(row())
-    site.reader.read()
-    assert site.reader.renew()
-    estimate = site.reader.history.estimate(TRAIN)
+    runs_there.sacct(row())
+    runs_there.reader.read()
+    assert runs_there.reader.renew()
+    estimate = runs_there.reader.history.estimate(TRAIN)
     assert (estimate.source, estimate.runs) == ("name", 1)
     assert estimate.seconds == expected(600.0)
 
@@ -116,15 +116,17 @@ def expected(work_s: float) -> float:
     ],
     ids=str,
 )
-def test_rows_that_tell_nothing_do_not_count(site: Site, changes: dict[str, str]) -> None:
-    site.sacct(row(**changes), "damaged|row")
-    assert site.runs() == 0
+def test_rows_that_tell_nothing_do_not_count(
+    runs_there: RunFolder, changes: dict[str, str]
+) -> None:
+    runs_there.sacct(row(**changes), "damaged|row")
+    assert runs_there.runs() == 0
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "CANCELLED by 1000", "OUT_OF_MEMORY"])
-def test_ends_of_the_job_itself_count(site: Site, state: str) -> None:
-    site.sacct(row(State=state))
-    assert site.runs() == 1
+def test_ends_of_the_job_itself_count(runs_there: RunFolder, state: str) -> None:
+    runs_there.sacct(row(State=state))
+    assert runs_there.runs() == 1
 
 
 @pytest.mark.parametrize(
@@ -137,43 +139,43 @@ def test_ends_of_the_job_itself_count(site: Site, state: str) -> None:
     ],
 )
 def test_a_moved_job_counts_with_its_work_before_the_move(
-    site: Site, run_s: list[list[float]], start_s: float, work_s: float | None
+    runs_there: RunFolder, run_s: list[list[float]], start_s: float, work_s: float | None
 ) -> None:
-    with open_store(site.config.store.path) as store:
+    with open_store(runs_there.config.store.path) as store:
         ledger = Ledger(store)
         ledger.add_event("7", "move_begun", {"run_s": [[2, 1.0]]}, start_s - 2_000)
         ledger.add_event("7", "moved", {"start_s": start_s - 1_000}, start_s - 1_000)
         ledger.add_event("7", "move_begun", {"run_s": run_s}, start_s - 20)
         ledger.add_event("7", "moved", {"start_s": start_s}, start_s)
-    site.sacct(row("7"), row("8"))
-    assert site.runs() == (1 if work_s is None else 2)
-    times = sorted(s for _, s in site.reader.history.runs("alice", "train"))
+    runs_there.sacct(row("7"), row("8"))
+    assert runs_there.runs() == (1 if work_s is None else 2)
+    times = sorted(s for _, s in runs_there.reader.history.runs("alice", "train"))
     assert times == [1_200.0, *([] if work_s is None else [work_s])]
 
 
-def test_a_timeout_is_a_lower_bound(site: Site) -> None:
-    site.sacct(*(row(str(n), State="TIMEOUT", ElapsedRaw="14400") for n in range(3)))
-    site.runs()
+def test_a_timeout_is_a_lower_bound(runs_there: RunFolder) -> None:
+    runs_there.sacct(*(row(str(n), State="TIMEOUT", ElapsedRaw="14400") for n in range(3)))
+    runs_there.runs()
     longer = replace(TRAIN, time_limit_s=50_000.0)
-    assert site.reader.history.estimate(longer).seconds == 50_000.0
+    assert runs_there.reader.history.estimate(longer).seconds == 50_000.0
 
 
-def test_a_later_reading_adds_only_what_is_new(site: Site) -> None:
-    site.sacct(row())
-    assert site.runs() == 1
-    site.now += 600
-    site.sacct(row(), row("8", start=NOW - 700))
-    assert site.runs() == 2
-    assert site.runs() == 2
-    assert "--starttime=now-1days" in site.asked[0]
-    assert "--starttime=now-130minutes" in site.asked[1]
+def test_a_later_reading_adds_only_what_is_new(runs_there: RunFolder) -> None:
+    runs_there.sacct(row())
+    assert runs_there.runs() == 1
+    runs_there.now += 600
+    runs_there.sacct(row(), row("8", start=NOW - 700))
+    assert runs_there.runs() == 2
+    assert runs_there.runs() == 2
+    assert "--starttime=now-1days" in runs_there.asked[0]
+    assert "--starttime=now-130minutes" in runs_there.asked[1]
 
 
 def test_days_are_asked_for_one_by_one_newest_first_up_to_a_number_of_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    site = Site(tmp_path, days=3)
+    site = RunFolder(tmp_path, days=3)
     site.sacct(row(), row("8"))
     assert site.runs() == 2  # each day tells the same two
     windows = [line.partition("--starttime=")[2].split()[:2] for line in site.asked]
@@ -187,10 +189,14 @@ def test_days_are_asked_for_one_by_one_newest_first_up_to_a_number_of_runs(
     assert site.runs() == 1
 
 
-def test_an_answer_without_end_is_cut(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_without_end_is_cut(
+    runs_there: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(run_history, "_MOST_BYTES", 10_000)
-    site.sacct(row(), script=f"cat {site.folder}/rows; while echo '{row('8')}'; do :; done")
-    assert site.runs() == 2
+    runs_there.sacct(
+        row(), script=f"cat {runs_there.folder}/rows; while echo '{row('8')}'; do :; done"
+    )
+    assert runs_there.runs() == 2
 
 
 def ended(job_id: str, ran: float, **changes: object) -> Decision:
@@ -206,36 +212,36 @@ def ended(job_id: str, ran: float, **changes: object) -> Decision:
 
 
 def test_without_sacct_the_ledgers_runs_count(
-    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    runs_there: RunFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    site.sacct(script="exit 1")
-    site.ledger(
+    runs_there.sacct(script="exit 1")
+    runs_there.ledger(
         ended("7", 1_200),
         ended("8", 1_200, outcome={"start_s": NOW - 5_000, "state": "unknown"}),
         ended("9", 1_200, outcome={"state": "CANCELLED"}),
         ended("10", -5),
         decision("11"),
     )
-    assert site.runs() == 1
-    assert site.reader.history.estimate(TRAIN).seconds == expected(600.0)
-    assert site.runs() == 1
+    assert runs_there.runs() == 1
+    assert runs_there.reader.history.estimate(TRAIN).seconds == expected(600.0)
+    assert runs_there.runs() == 1
     assert caplog.text.count("sacct tells no more runs") == 1
-    site.sacct(row("7"), row("8"))  # it answers again
-    site.now += 600
-    assert site.runs() == 2
+    runs_there.sacct(row("7"), row("8"))  # it answers again
+    runs_there.now += 600
+    assert runs_there.runs() == 2
 
 
 def test_it_says_once_why_the_accounting_tells_nothing(
-    site: Site, caplog: pytest.LogCaptureFixture
+    runs_there: RunFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A site without gres/gpu in AccountingStorageTRES, and one without accounting at all."""
     none = {"AllocTRES": "cpu=4,node=1"}
-    site.sacct(row("7", **none), row("8", User="bob", **none))
-    assert site.runs() == site.runs() == 0
+    runs_there.sacct(row("7", **none), row("8", User="bob", **none))
+    assert runs_there.runs() == runs_there.runs() == 0
     said = "no job has GPUs in accounting: AccountingStorageTRES in slurm.conf has no gres/gpu"
     assert caplog.text.count(said) == 1
-    site.sacct(script="echo 'Slurm accounting storage is disabled' >&2; exit 1")
-    assert site.runs() == site.runs() == 0
+    runs_there.sacct(script="echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    assert runs_there.runs() == runs_there.runs() == 0
     assert caplog.text.count("storage is disabled: sacct tells nothing") == 1
     assert "AccountingStorageType=accounting_storage/slurmdbd" in caplog.text
 
@@ -247,18 +253,18 @@ def test_a_run_of_the_ledger_without_a_limit() -> None:
     assert (run.work_s, run.cut_off) == (50.0, False)
 
 
-def test_a_sacct_that_hangs_delays_nothing(site: Site) -> None:
-    site.sacct(script="sleep 30")
-    site.reader.start()
-    assert site.reader.renew() is False
-    assert len(site.reader.history) == 0
-    site.reader.stop()
+def test_a_sacct_that_hangs_delays_nothing(runs_there: RunFolder) -> None:
+    runs_there.sacct(script="sleep 30")
+    runs_there.reader.start()
+    assert runs_there.reader.renew() is False
+    assert len(runs_there.reader.history) == 0
+    runs_there.reader.stop()
     assert all(thread.daemon for thread in threading.enumerate() if thread.name == "history")
 
 
 def test_switched_off_it_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    site = Site(tmp_path, days=0)
+    site = RunFolder(tmp_path, days=0)
     site.sacct(row())
     site.reader.start()
     site.reader.stop()
@@ -274,17 +280,17 @@ def test_a_run_counts_with_the_gpus_that_it_had() -> None:
     assert run.kind.gpus == 4
 
 
-def test_no_name_or_comment_forges_a_run_of_another_user(site: Site) -> None:
+def test_no_name_or_comment_forges_a_run_of_another_user(runs_there: RunFolder) -> None:
     """sacct prints ends of lines as they are (24.11), and its usual separator is known to all."""
     separate = 'd="|"; for a; do case "$a" in --delimiter=*) d=${a#*=} ;; esac; done'
-    site.sacct(script=f'{separate}; sed "s/@/$d/g" {site.folder}/rows; exit')
+    runs_there.sacct(script=f'{separate}; sed "s/@/$d/g" {runs_there.folder}/rows; exit')
     forged = row("9", User="bob")
     mine = row(JobName="NAME", Comment="COMMENT").replace("|", "@")
     mine = mine.replace("NAME", f"x\n{forged}").replace("COMMENT", f"y\n{forged}\n")
     honest = row("8", User="bob", JobName="NAME").replace("|", "@").replace("NAME", "a|b")
     lines = ["@".join(SACCT_FIELDS), mine, honest]
-    (site.folder / "rows").write_text("\n".join(lines) + "\n")
-    site.reader.read()
-    site.reader.renew()
-    assert site.reader.history.runs("bob", "train") == ()
-    assert site.reader.history.runs("bob", "a|b") == ((2, 1200.0),)
+    (runs_there.folder / "rows").write_text("\n".join(lines) + "\n")
+    runs_there.reader.read()
+    runs_there.reader.renew()
+    assert runs_there.reader.history.runs("bob", "train") == ()
+    assert runs_there.reader.history.runs("bob", "a|b") == ((2, 1200.0),)

@@ -9,7 +9,7 @@ import pwd
 from pathlib import Path
 
 import pytest
-from test_run_history import NOW, Site, row
+from test_run_history import NOW, RunFolder, row
 
 from slurm_gpu_aware.config.settings import Config, EstimatesConfig, EventsConfig, StoreConfig
 from slurm_gpu_aware.filter_rules import MAX_RUNS_BYTES
@@ -32,7 +32,7 @@ def files(tmp_path: Path) -> ShortestRuns:
     return ShortestRuns(tmp_path / "submitted.runs")
 
 
-def written(files: ShortestRuns) -> dict[str, str]:
+def files_of(files: ShortestRuns) -> dict[str, str]:
     return {file.name: file.read_text() for file in files.folder.iterdir()}
 
 
@@ -59,7 +59,7 @@ def test_a_user_with_many_long_names_stays_below_the_bound(files: ShortestRuns) 
         history.add(kind(name="\N{DESERT}" * 120 + f"{i}" * 5), 1e10)
         history.add(kind(name=f"{i}" + "\N{DESERT}" * 120), 1e10)
     files.write_all(history)
-    (text,) = written(files).values()
+    (text,) = files_of(files).values()
     assert len(text) < MAX_RUNS_BYTES
     runs = {f"{i:03d}" + "x" * 125: [(99_999, 1e10)] for i in range(2 * KEPT_GROUPS)}
     assert len(shortest_text(runs)) < MAX_RUNS_BYTES
@@ -74,7 +74,7 @@ def test_users_that_are_unknown_or_gone(files: ShortestRuns) -> None:
     for user in (OURS.pw_name, "no such user", "", "a\0b", "../x", "é" * 128, "\udcff", "\ud800"):
         history.add(kind(user), 60.0)
     files.write_all(history)
-    assert written(files) == {str(OURS.pw_uid): "747261696e 60 120\n"}
+    assert files_of(files) == {str(OURS.pw_uid): "747261696e 60 120\n"}
 
 
 def test_of_two_names_of_an_id_the_one_that_slurm_uses_has_the_file(
@@ -87,11 +87,11 @@ def test_of_two_names_of_an_id_the_one_that_slurm_uses_has_the_file(
     history.add(kind(), 60.0)
     history.add(kind("alias", "other"), 60.0)
     files.write_all(history)
-    assert written(files) == {str(OURS.pw_uid): "747261696e 60 120\n"}
+    assert files_of(files) == {str(OURS.pw_uid): "747261696e 60 120\n"}
     history = RunHistory()
     history.add(kind(), 60.0)
     files.write(history, {OURS.pw_name})
-    assert written(files) == {str(OURS.pw_uid): "747261696e 60 120\n"}
+    assert files_of(files) == {str(OURS.pw_uid): "747261696e 60 120\n"}
 
 
 def test_a_user_that_is_displaced(files: ShortestRuns, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,11 +99,11 @@ def test_a_user_that_is_displaced(files: ShortestRuns, monkeypatch: pytest.Monke
     for user in (OURS.pw_name, OTHER.pw_name):
         history.add(kind(user), 60.0)
     files.write_all(history)
-    assert set(written(files)) == {str(OURS.pw_uid), str(OTHER.pw_uid)}
+    assert set(files_of(files)) == {str(OURS.pw_uid), str(OTHER.pw_uid)}
     monkeypatch.setattr(estimates, "ALL_GROUPS", len(history) - 1)
     history.add(kind(OTHER.pw_name), 50.0)
     files.write(history, {OTHER.pw_name})
-    assert written(files) == {str(OTHER.pw_uid): "747261696e 50 100\n"}
+    assert files_of(files) == {str(OTHER.pw_uid): "747261696e 50 100\n"}
 
 
 def test_only_what_has_changed_is_written(files: ShortestRuns) -> None:
@@ -137,9 +137,9 @@ def test_a_folder_that_cannot_be_written_is_logged_once(
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+def runs_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    one = Site(tmp_path)
+    one = RunFolder(tmp_path)
     one.config = Config(
         store=StoreConfig(path=tmp_path / "store.db"),
         events=EventsConfig(submit_file=tmp_path / "submitted"),
@@ -149,26 +149,26 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     return one
 
 
-def test_the_reader_writes_at_first_and_with_later_runs(site: Site) -> None:
+def test_the_reader_writes_at_first_and_with_later_runs(runs_there: RunFolder) -> None:
     mine = row(User=OURS.pw_name)
-    site.sacct(mine)
-    site.reader.read()
-    file = site.config.events.runs_folder / str(OURS.pw_uid)
+    runs_there.sacct(mine)
+    runs_there.reader.read()
+    file = runs_there.config.events.runs_folder / str(OURS.pw_uid)
     assert file.read_text() == "747261696e 1200 2400\n"
-    site.reader.renew()
-    site.now += 600
+    runs_there.reader.renew()
+    runs_there.now += 600
     later = row("8", NOW - 500, User=OURS.pw_name, ElapsedRaw="300")
     other = row("9", NOW - 500, User=OTHER.pw_name, ElapsedRaw="300")
-    site.sacct(mine, later, other)
-    site.reader.read()
-    site.reader.renew()
+    runs_there.sacct(mine, later, other)
+    runs_there.reader.read()
+    runs_there.reader.renew()
     assert file.read_text() == "747261696e 300 600\n"
     assert file.with_name(str(OTHER.pw_uid)).read_text() == "747261696e 300 600\n"
 
 
-def test_without_estimates_there_is_no_file(site: Site) -> None:
-    site.sacct(row(User=OURS.pw_name))
-    site.reader.read()
-    config = Config(events=site.config.events, estimates=EstimatesConfig(0))
+def test_without_estimates_there_is_no_file(runs_there: RunFolder) -> None:
+    runs_there.sacct(row(User=OURS.pw_name))
+    runs_there.reader.read()
+    config = Config(events=runs_there.config.events, estimates=EstimatesConfig(0))
     RunReader(config).start()
-    assert list(site.config.events.runs_folder.iterdir()) == []
+    assert list(runs_there.config.events.runs_folder.iterdir()) == []

@@ -10,15 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from commands import gpu_aware
 from slurm_folder import SlurmFolder, parked
-from store_samples import fit_models, ingest, report
+from store_samples import fit_models, ingest_sweep
 
 from slurm_gpu_aware.agent_reports import AgentReport
-from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.energy.tables import size_table
-from slurm_gpu_aware.model.profile import RunConditions
 from slurm_gpu_aware.node_orders import parse_orders
 from slurm_gpu_aware.selector.job_answers import waiting_of
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
@@ -27,16 +25,10 @@ from slurm_gpu_aware.selector.round import Rounds
 from slurm_gpu_aware.selector.site_power import LOWERING
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
-from slurm_gpu_aware.store.measurements import Run, add_runs
 
 NODES = ["n1", "n2"]
 CLOCKS = (900, 1000, 1100, 1200, 1312, 1400, 1530)
 IDLE_W = 8 * 50.0
-
-
-def watts(clock: float) -> float:
-    volts = max(1.0, 0.3 + 0.7 * clock / 1000)
-    return 60.0 * volts + 0.12 * volts**2 * clock
 
 
 @pytest.fixture(scope="module")
@@ -45,23 +37,13 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("fitted") / "store.db"
     with open_store(path) as store:
         for node in NODES:
-            raw = report(node)
-            for gpu in raw["gpus"]:
-                gpu["clocks_mhz"] = sorted(CLOCKS, reverse=True)
-            ingest(store, raw)
-            runs = [
-                Run(
-                    node, 0, "A", 5.0, 10.0 * 1530 / f, RunConditions(clock_mhz=f, power_w=watts(f))
-                )
-                for f in CLOCKS
-            ]
-            add_runs(store, runs, source="probe")
+            ingest_sweep(store, CLOCKS, node)
     fit_models(path)
     return path
 
 
 @pytest.fixture
-def site(slurm: SlurmFolder, fitted: Path) -> SlurmFolder:
+def powered(slurm: SlurmFolder, fitted: Path) -> SlurmFolder:
     """Clock agents work beside that store."""
     folder = slurm.config.parent
     (folder / "clock.conf").write_text(f"orders = {folder}/orders\nspool = {folder}/clocks\n")
@@ -72,7 +54,7 @@ def site(slurm: SlurmFolder, fitted: Path) -> SlurmFolder:
     return slurm
 
 
-def table(site: SlurmFolder) -> Any:
+def model_table(site: SlurmFolder) -> Any:
     """What the model says of 2 GPUs."""
     with open_store(site.store, readonly=True) as store:
         model = read_models(store, 0.15).of(None, "A", "v100")
@@ -88,7 +70,7 @@ def limit(site: SlurmFolder, watts: float, margin: float = 0.0) -> None:
         )
 
 
-def job(job_id: str, **fields: Any) -> dict[str, Any]:
+def class_a(job_id: str, **fields: Any) -> dict[str, Any]:
     return parked(job_id, **{"comment": "class=A", **fields})
 
 
@@ -116,13 +98,13 @@ def report_of_agent(site: SlurmFolder, node: str, **fields: Any) -> None:
 
 
 def show(site: SlurmFolder) -> dict[str, Any]:
-    done = CliRunner().invoke(cli, ["--config", str(site.config), "power", "show", "--json"])
+    done = gpu_aware("power", "show", "--json", config=site.config)
     assert done.exit_code == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
-def reasons(site: SlurmFolder) -> dict[str, str]:
+def last_reasons(site: SlurmFolder) -> dict[str, str]:
     with open_store(site.store, readonly=True) as store:
         (last,) = Ledger(store).last_rounds(1)
     return {job_id: entry["reason"] for job_id, entry in waiting_of(last).each()}
@@ -130,7 +112,7 @@ def reasons(site: SlurmFolder) -> dict[str, str]:
 
 def efficient_w(site: SlurmFolder) -> float:
     """Power of 2 GPUs at the most efficient clock, above that of idle ones."""
-    sizes = table(site)
+    sizes = model_table(site)
     best = int(np.argmin(sizes.time_s[0] * sizes.power_w[0]))
     return float(sizes.power_w[0, best]) - 2 * 50.0
 
@@ -139,37 +121,37 @@ def running_clock(site: SlurmFolder, job_id: str) -> int | None:
     return site.ledger(job_id)[-1].clock_mhz
 
 
-def test_a_job_waits_for_power_and_status_shows_it(site: SlurmFolder) -> None:
-    limit(site, IDLE_W + 1.5 * efficient_w(site))
-    site.write([job("7"), job("8")], NODES)
-    assert site.round(2) == 0, site.said
-    assert site.jobs["7"]["state"] == "RUNNING"
-    assert site.jobs["8"]["state"] == "PENDING"
-    assert "waits for power: it needs" in reasons(site)["8"]
-    clock = running_clock(site, "7")
+def test_a_job_waits_for_power_and_status_shows_it(powered: SlurmFolder) -> None:
+    limit(powered, IDLE_W + 1.5 * efficient_w(powered))
+    powered.write([class_a("7"), class_a("8")], NODES)
+    assert powered.round(2) == 0, powered.said
+    assert powered.jobs["7"]["state"] == "RUNNING"
+    assert powered.jobs["8"]["state"] == "PENDING"
+    assert "waits for power: it needs" in last_reasons(powered)["8"]
+    clock = running_clock(powered, "7")
     assert clock is not None
-    assert f"freq={clock}@" in site.jobs["7"]["extra"]
-    shown = show(site)
-    planned = float(table(site).power_w[0, CLOCKS.index(clock)]) - 100.0 + IDLE_W
+    assert f"freq={clock}@" in powered.jobs["7"]["extra"]
+    shown = show(powered)
+    planned = float(model_table(powered).power_w[0, CLOCKS.index(clock)]) - 100.0 + IDLE_W
     assert shown["last"]["planned_w"] == pytest.approx(planned, abs=0.2)
     assert shown["last"]["planned_w"] <= shown["last"]["limit_w"]
     assert shown["last"]["measured_w"] is None
     assert shown["day"][-1]["planned_w"] == shown["last"]["planned_w"]
-    told = CliRunner().invoke(cli, ["--config", str(site.config), "explain", "7"]).stdout
+    told = gpu_aware("explain", "7", config=powered.config).stdout
     assert f"2 GPUs at {clock} MHz (" in " ".join(told.split())
     assert "sooner_percent" not in told
-    status = CliRunner().invoke(cli, ["--config", str(site.config), "status"])
+    status = gpu_aware("status", config=powered.config)
     assert f"planned {planned:.0f} W of {shown['last']['limit_w']:.0f} W" in status.stdout
 
 
 @pytest.mark.parametrize(("margin", "state"), [(0.0, "RUNNING"), (0.1, "PENDING")])
-def test_the_margin_stays_free(site: SlurmFolder, margin: float, state: str) -> None:
-    limit_w = IDLE_W + 2.2 * efficient_w(site)
-    limit(site, limit_w, margin)
-    site.write([job("7"), job("8")], NODES)
-    assert site.round(2) == 0, site.said
-    assert site.jobs["8"]["state"] == state
-    last = show(site)["last"]
+def test_the_margin_stays_free(powered: SlurmFolder, margin: float, state: str) -> None:
+    limit_w = IDLE_W + 2.2 * efficient_w(powered)
+    limit(powered, limit_w, margin)
+    powered.write([class_a("7"), class_a("8")], NODES)
+    assert powered.round(2) == 0, powered.said
+    assert powered.jobs["8"]["state"] == state
+    last = show(powered)["last"]
     assert last["limit_w"] == pytest.approx(limit_w, abs=0.1)
     assert last["planned_w"] <= (1 - margin) * limit_w + 0.1
 
@@ -188,190 +170,192 @@ def selector(site: SlurmFolder) -> Rounds:
 def start_one(site: SlurmFolder) -> tuple[str, str]:
     """Job 7 runs at a high clock, then job 8 comes; return node and line of job 7."""
     limit(site, IDLE_W + 2.2 * efficient_w(site))
-    site.write([job("7")], NODES)
+    site.write([class_a("7")], NODES)
     assert site.round(2) == 0, site.said
     (node,) = site.jobs["7"]["nodes"].split(",")
     slots = site.ledger("7")[-1].slots[0]
     gpus = "+".join(map(str, slots))
-    site.write([*site.jobs.values(), job("8")], NODES)
+    site.write([*site.jobs.values(), class_a("8")], NODES)
     return node, gpus
 
 
-def test_a_start_waits_until_a_running_clock_has_fallen(site: SlurmFolder) -> None:
-    node, gpus = start_one(site)
-    high = running_clock(site, "7")
-    assert site.round() == 0, site.said
-    assert site.jobs["8"]["state"] == "PENDING"
-    assert reasons(site)["8"] == LOWERING
-    seq, (line,) = orders(site)[node]
+def test_a_start_waits_until_a_running_clock_has_fallen(powered: SlurmFolder) -> None:
+    node, gpus = start_one(powered)
+    high = running_clock(powered, "7")
+    assert powered.round() == 0, powered.said
+    assert powered.jobs["8"]["state"] == "PENDING"
+    assert last_reasons(powered)["8"] == LOWERING
+    seq, (line,) = orders(powered)[node]
     low = int(line.split()[1])
     assert line == f"7 {low} {gpus}"
     assert high is None or low < high
     # Without an answer nothing goes on, whichever selector looks.
-    assert site.round(2) == 0, site.said
-    assert site.jobs["8"]["state"] == "PENDING"
-    assert orders(site)[node] == (seq, [line])
+    assert powered.round(2) == 0, powered.said
+    assert powered.jobs["8"]["state"] == "PENDING"
+    assert orders(powered)[node] == (seq, [line])
     # An answer to an older order is none.
-    answer(site, node, job_id=7, mhz=high or 0, gpus=[0, 1], seq=seq - 1)
-    assert site.round(2) == 0, site.said
-    assert site.jobs["8"]["state"] == "PENDING"
+    answer(powered, node, job_id=7, mhz=high or 0, gpus=[0, 1], seq=seq - 1)
+    assert powered.round(2) == 0, powered.said
+    assert powered.jobs["8"]["state"] == "PENDING"
     # Nor is an answer to orders that were never written.
-    report_of_agent(site, node, seq=seq + 10**9)
-    assert site.round(2) == 0, site.said
-    assert site.jobs["8"]["state"] == "PENDING"
-    answer(site, node, job_id=7, mhz=low, gpus=[0, 1], seq=seq)
-    assert site.round(2) == 0, site.said
-    assert site.jobs["8"]["state"] == "RUNNING", site.said
-    assert show(site)["last"]["planned_w"] <= show(site)["last"]["limit_w"]
+    report_of_agent(powered, node, seq=seq + 10**9)
+    assert powered.round(2) == 0, powered.said
+    assert powered.jobs["8"]["state"] == "PENDING"
+    answer(powered, node, job_id=7, mhz=low, gpus=[0, 1], seq=seq)
+    assert powered.round(2) == 0, powered.said
+    assert powered.jobs["8"]["state"] == "RUNNING", powered.said
+    assert show(powered)["last"]["planned_w"] <= show(powered)["last"]["limit_w"]
 
 
 @pytest.mark.parametrize(("ago_s", "error"), [(200, ""), (0, "orders are refused")])
 def test_no_start_waits_for_an_agent_that_obeys_no_orders(
-    site: SlurmFolder, ago_s: int, error: str
+    powered: SlurmFolder, ago_s: int, error: str
 ) -> None:
-    start_one(site)
+    start_one(powered)
     for node in NODES:
-        report_of_agent(site, node, at=time.time() - ago_s, error=error)
-    assert site.round(2) == 0, site.said  # the first one may know of the agents' last reports
-    assert "waits for power: it needs" in reasons(site)["8"]  # and not for clocks to fall
+        report_of_agent(powered, node, at=time.time() - ago_s, error=error)
+    assert powered.round(2) == 0, powered.said  # the first one may know of the agents' last reports
+    assert "waits for power: it needs" in last_reasons(powered)["8"]  # and not for clocks to fall
     for node in NODES:
-        report_of_agent(site, node)
-    assert site.round(2) == 0, site.said
-    assert reasons(site)["8"] == LOWERING
+        report_of_agent(powered, node)
+    assert powered.round(2) == 0, powered.said
+    assert last_reasons(powered)["8"] == LOWERING
 
 
-def test_a_silent_agent_is_shown_where_there_are_orders_for_it(site: SlurmFolder) -> None:
-    node, _ = start_one(site)
-    assert site.round() == 0, site.said
-    report_of_agent(site, node, at=time.time() - 200)
-    assert site.round(2) == 0, site.said
-    assert show(site)["last"]["agents"] == {node: "its clock agent has said nothing for 150 s"}
+def test_a_silent_agent_is_shown_where_there_are_orders_for_it(powered: SlurmFolder) -> None:
+    node, _ = start_one(powered)
+    assert powered.round() == 0, powered.said
+    report_of_agent(powered, node, at=time.time() - 200)
+    assert powered.round(2) == 0, powered.said
+    assert show(powered)["last"]["agents"] == {node: "its clock agent has said nothing for 150 s"}
 
 
-def test_a_clock_that_is_refused_keeps_its_power_and_the_job_waits(site: SlurmFolder) -> None:
-    node, _ = start_one(site)
-    assert site.round() == 0, site.said
-    seq, _ = orders(site)[node]
-    answer(site, node, "clock_failed", job_id=7, call="lock", error="Not Supported", seq=seq)
-    assert site.round(2) == 0, site.said
-    assert site.jobs["8"]["state"] == "PENDING"
-    assert "waits for power: it needs" in reasons(site)["8"]
-    last = show(site)["last"]
+def test_a_clock_that_is_refused_keeps_its_power_and_the_job_waits(powered: SlurmFolder) -> None:
+    node, _ = start_one(powered)
+    assert powered.round() == 0, powered.said
+    seq, _ = orders(powered)[node]
+    answer(powered, node, "clock_failed", job_id=7, call="lock", error="Not Supported", seq=seq)
+    assert powered.round(2) == 0, powered.said
+    assert powered.jobs["8"]["state"] == "PENDING"
+    assert "waits for power: it needs" in last_reasons(powered)["8"]
+    last = show(powered)["last"]
     assert (last["keeps_clock"], last["keeping"]) == ({"7": "Not Supported"}, 1)
-    done = CliRunner().invoke(cli, ["--config", str(site.config), "explain", "7"])
+    done = gpu_aware("explain", "7", config=powered.config)
     assert "Not Supported" in " ".join(done.stdout.split())  # long lines are wrapped
     # When job 7 has ended, 8 starts.
-    site.change("7", state="COMPLETED", nodes="")
-    assert site.round(2) == 0, site.said
-    assert site.jobs["8"]["state"] == "RUNNING"
+    powered.change("7", state="COMPLETED", nodes="")
+    assert powered.round(2) == 0, powered.said
+    assert powered.jobs["8"]["state"] == "RUNNING"
 
 
-def test_without_a_limit_running_clocks_go_back_to_the_default(site: SlurmFolder) -> None:
-    node, gpus = start_one(site)
-    assert site.round() == 0, site.said
-    before, _ = orders(site)[node]
-    done = CliRunner().invoke(cli, ["--config", str(site.config), "power", "set", "off"])
+def test_without_a_limit_running_clocks_go_back_to_the_default(powered: SlurmFolder) -> None:
+    node, gpus = start_one(powered)
+    assert powered.round() == 0, powered.said
+    before, _ = orders(powered)[node]
+    done = gpu_aware("power", "set", "off", config=powered.config)
     assert done.exit_code == 0, done.stderr
-    assert site.round(2) == 0, site.said
-    assert site.jobs["8"]["state"] == "RUNNING"
-    seq, (line, *_) = orders(site)[node]
+    assert powered.round(2) == 0, powered.said
+    assert powered.jobs["8"]["state"] == "RUNNING"
+    seq, (line, *_) = orders(powered)[node]
     assert line == f"7 0 {gpus}"
     assert seq > before
-    assert show(site)["last"] is None
-    done = CliRunner().invoke(cli, ["--config", str(site.config), "power", "set", "auto"])
+    assert show(powered)["last"] is None
+    done = gpu_aware("power", "set", "auto", config=powered.config)
     assert done.exit_code == 0, done.stderr
     assert "as configured" in done.stderr
 
 
-def test_a_missing_model_is_said_and_the_job_runs(site: SlurmFolder) -> None:
-    limit(site, 5000.0)
-    site.write([job("7", comment="class=A,model=nothing"), job("8", comment="class=B")], NODES)
-    assert site.round(2) == 0, site.said
-    assert site.jobs["7"]["state"] == site.jobs["8"]["state"] == "RUNNING"
-    assert site.ledger("7")[-1].why["model"] == (
+def test_a_missing_model_is_said_and_the_job_runs(powered: SlurmFolder) -> None:
+    limit(powered, 5000.0)
+    powered.write(
+        [class_a("7", comment="class=A,model=nothing"), class_a("8", comment="class=B")], NODES
+    )
+    assert powered.round(2) == 0, powered.said
+    assert powered.jobs["7"]["state"] == powered.jobs["8"]["state"] == "RUNNING"
+    assert powered.ledger("7")[-1].why["model"] == (
         "no performance model nothing for v100 is in the store; that of A counts"
     )
     # Job 8 has no model: it counts with the limits of its GPUs, 300 W each.
-    clock = running_clock(site, "7")
+    clock = running_clock(powered, "7")
     column = len(CLOCKS) - 1 if clock is None else CLOCKS.index(clock)
-    needed = min(float(table(site).power_w[0, column]), 2 * 300)
+    needed = min(float(model_table(powered).power_w[0, column]), 2 * 300)
     planned = needed - 100 + 2 * 250 + IDLE_W
-    last = show(site)["last"]
+    last = show(powered)["last"]
     assert last["planned_w"] == pytest.approx(planned, abs=0.2)
     assert (last["no_model"], last["without_model"]) == (
-        {"7": site.ledger("7")[-1].why["model"]},
+        {"7": powered.ledger("7")[-1].why["model"]},
         1,
     )
-    status = CliRunner().invoke(cli, ["--config", str(site.config), "status"])
+    status = gpu_aware("status", config=powered.config)
     assert "1 job has no model: gpu-aware power show" in " ".join(status.stdout.split())
-    shown = CliRunner().invoke(cli, ["--config", str(site.config), "power", "show"])
+    shown = gpu_aware("power", "show", config=powered.config)
     assert "no performance model nothing for v100" in shown.stdout
 
 
-def test_a_job_that_exceeds_the_limit_runs_alone_and_says_so(site: SlurmFolder) -> None:
-    limit(site, IDLE_W + 10.0)
-    site.write([job("7"), job("8")], NODES)
-    assert site.round(2) == 0, site.said
-    states = {site.jobs[i]["state"] for i in ("7", "8")}
+def test_a_job_that_exceeds_the_limit_runs_alone_and_says_so(powered: SlurmFolder) -> None:
+    limit(powered, IDLE_W + 10.0)
+    powered.write([class_a("7"), class_a("8")], NODES)
+    assert powered.round(2) == 0, powered.said
+    states = {powered.jobs[i]["state"] for i in ("7", "8")}
     assert states == {"RUNNING", "PENDING"}
-    assert show(site)["last"]["unmet"]
-    started = next(i for i in ("7", "8") if site.jobs[i]["state"] == "RUNNING")
-    why = site.ledger(started)[-1].why
+    assert show(powered)["last"]["unmet"]
+    started = next(i for i in ("7", "8") if powered.jobs[i]["state"] == "RUNNING")
+    why = powered.ledger(started)[-1].why
     assert "cannot be met" in why["summary"]
-    assert running_clock(site, started) == CLOCKS[0]
+    assert running_clock(powered, started) == CLOCKS[0]
 
 
-def test_measured_power_of_all_nodes_is_shown_and_recorded(site: SlurmFolder) -> None:
-    limit(site, 3000.0)
-    site.write([job("7")], NODES)
-    assert site.round() == 0, site.said
+def test_measured_power_of_all_nodes_is_shown_and_recorded(powered: SlurmFolder) -> None:
+    limit(powered, 3000.0)
+    powered.write([class_a("7")], NODES)
+    assert powered.round() == 0, powered.said
     for node, power_w in (("n1", 210.5), ("n2", 300.0)):
         values = [power_w / 4] * 4
         report = {"gpus": [0, 1, 2, 3], "power_w": values}
-        report_of_agent(site, node, error="no orders" * (node == "n2"), **report)
-    report_of_agent(site, "n9", error="no node of the site", **report)
-    site.write([*site.jobs.values(), job("8")], NODES)
-    assert site.round() == 0, site.said
-    last = show(site)
+        report_of_agent(powered, node, error="no orders" * (node == "n2"), **report)
+    report_of_agent(powered, "n9", error="no node of the site", **report)
+    powered.write([*powered.jobs.values(), class_a("8")], NODES)
+    assert powered.round() == 0, powered.said
+    last = show(powered)
     assert (last["last"]["measured_w"], last["last"]["measured_gpus"]) == (510.5, 8)
     assert last["day"][-1]["measured_w"] == 510.5
     assert last["last"]["agents"] == {"n2": "no orders"}
-    picture = site.config.parent / "power.png"
-    arguments = ["--config", str(site.config), "report", "--power", str(picture)]
-    done = CliRunner().invoke(cli, arguments)
+    picture = powered.config.parent / "power.png"
+    arguments = ["--config", str(powered.config), "report", "--power", str(picture)]
+    done = gpu_aware(*arguments)
     assert done.exit_code == 0, done.stderr
     assert picture.read_bytes().startswith(b"\x89PNG")
-    done = CliRunner().invoke(cli, [*arguments, "results"])
+    done = gpu_aware(*arguments, "results")
     assert done.exit_code != 0
 
 
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("call", range(1, 5))
 def test_a_selector_killed_between_lowering_and_start_goes_on(
-    site: SlurmFolder, call: int, before: bool
+    powered: SlurmFolder, call: int, before: bool
 ) -> None:
-    node, _ = start_one(site)
-    site.round(kill_at=call, before=before)
+    node, _ = start_one(powered)
+    powered.round(kill_at=call, before=before)
     for _ in range(3):
-        assert site.round(2) == 0, site.said
-        for name, (seq, lines) in orders(site).items():
+        assert powered.round(2) == 0, powered.said
+        for name, (seq, lines) in orders(powered).items():
             for line in lines:
                 number, mhz, _ = line.split()
-                answer(site, name, job_id=int(number), mhz=int(mhz), gpus=[0], seq=seq)
-    assert site.jobs["8"]["state"] == "RUNNING", site.said
-    assert node in orders(site)
-    last = show(site)["last"]
+                answer(powered, name, job_id=int(number), mhz=int(mhz), gpus=[0], seq=seq)
+    assert powered.jobs["8"]["state"] == "RUNNING", powered.said
+    assert node in orders(powered)
+    last = show(powered)["last"]
     assert last["planned_w"] <= last["limit_w"]
-    paths = list(Path(site.config.parent / "orders").iterdir())
+    paths = list(Path(powered.config.parent / "orders").iterdir())
     assert all(path.name.endswith(".orders") for path in paths)
 
 
-def test_orders_that_cannot_be_written_hold_up_no_job(site: SlurmFolder) -> None:
-    node, _ = start_one(site)
-    folder = site.config.parent / "orders"
+def test_orders_that_cannot_be_written_hold_up_no_job(powered: SlurmFolder) -> None:
+    node, _ = start_one(powered)
+    folder = powered.config.parent / "orders"
     shutil.rmtree(folder, ignore_errors=True)
     folder.write_text("no folder")
-    rounds = selector(site)
+    rounds = selector(powered)
     rounds.run()
     found = {entry["job_id"]: entry["reason"] for entry in rounds.run().waiting}
     assert "waits for power: it needs" in found["8"]  # and not for clocks that never fall
@@ -386,94 +370,94 @@ def test_orders_that_cannot_be_written_hold_up_no_job(site: SlurmFolder) -> None
     assert not reading.agents
 
 
-def test_an_end_and_a_new_limit_start_a_round_although_no_job_waits(site: SlurmFolder) -> None:
-    rounds = selector(site)
+def test_an_end_and_a_new_limit_start_a_round_although_no_job_waits(powered: SlurmFolder) -> None:
+    rounds = selector(powered)
     assert rounds.power.looks()  # it may have to take back what a selector before it ordered
     rounds.run()
     assert not rounds.power.looks()
     assert rounds.power.reading() is None
-    limit(site, 3000.0)
-    rounds = selector(site)
+    limit(powered, 3000.0)
+    rounds = selector(powered)
     rounds.run()
     reading = rounds.power.reading()
     assert reading is not None
     assert (reading.limit_w, reading.planned_w, reading.idle_nodes) == (3000.0, IDLE_W, "n[1-2]")
-    site.write([job("7")], NODES)
+    powered.write([class_a("7")], NODES)
     rounds.run()
     rounds.run()
     rounds.run()
     reading = rounds.power.reading()
     assert reading is not None
     assert reading.planned_w > IDLE_W
-    assert {site.jobs["7"]["nodes"], reading.idle_nodes} == set(NODES)
-    site.change("7", state="COMPLETED", nodes="")
+    assert {powered.jobs["7"]["nodes"], reading.idle_nodes} == set(NODES)
+    powered.change("7", state="COMPLETED", nodes="")
     rounds.run()
     reading = rounds.power.reading()
     assert reading is not None
     assert reading.planned_w == IDLE_W
 
 
-def test_the_clock_of_a_job_is_planned_as_soon_as_it_has_started(site: SlurmFolder) -> None:
+def test_the_clock_of_a_job_is_planned_as_soon_as_it_has_started(powered: SlurmFolder) -> None:
     """Regression: clocks were balanced up to 100 s after the starts."""
-    limit(site, 3000.0)
-    site.write([job("7", stuck=True)], NODES)
-    rounds = selector(site)
+    limit(powered, 3000.0)
+    powered.write([class_a("7", stuck=True)], NODES)
+    rounds = selector(powered)
     rounds.run()
     rounds.run()
-    assert site.jobs["7"]["state"] == "PENDING"
+    assert powered.jobs["7"]["state"] == "PENDING"
     assert not rounds.power.looks()
-    node, slots = site.ledger("7")[-1].nodes[0], list(site.ledger("7")[-1].slots[0])
-    site.change("7", state="RUNNING", nodes=node, slots=slots)
-    assert not orders(site)
+    node, slots = powered.ledger("7")[-1].nodes[0], list(powered.ledger("7")[-1].slots[0])
+    powered.change("7", state="RUNNING", nodes=node, slots=slots)
+    assert not orders(powered)
     rounds.run()
-    assert [line.split()[0] for line in orders(site)[node][1]] == ["7"]
+    assert [line.split()[0] for line in orders(powered)[node][1]] == ["7"]
     assert not rounds.power.looks()
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_clocks_rise_as_soon_as_a_waiting_job_is_gone(site: SlurmFolder, late: bool) -> None:
+def test_clocks_rise_as_soon_as_a_waiting_job_is_gone(powered: SlurmFolder, late: bool) -> None:
     """Regression: the power kept for a job that was cancelled stayed unused for up to 100 s.
 
     ``late``: it is cancelled before the agent has lowered the clock for it.
     """
-    limit(site, IDLE_W + 2.5 * efficient_w(site))
-    rounds = selector(site)
-    site.write([job("7")], NODES)
-    high = run(site, rounds, [time.time()], 2)[-1]
-    large = job("8", tres_per_node="gres/gpu:4", admin_comment="gpuaware/1;tn=gres/gpu:4;mc=1")
-    site.write([*site.jobs.values(), {**large, "comment": "class=A,freq=max"}], NODES)
+    limit(powered, IDLE_W + 2.5 * efficient_w(powered))
+    rounds = selector(powered)
+    powered.write([class_a("7")], NODES)
+    high = clocks_seen(powered, rounds, [time.time()], 2)[-1]
+    large = class_a("8", tres_per_node="gres/gpu:4", admin_comment="gpuaware/1;tn=gres/gpu:4;mc=1")
+    powered.write([*powered.jobs.values(), {**large, "comment": "class=A,freq=max"}], NODES)
     rounds.run()
-    ((_, (order,)),) = (found for found in orders(site).values() if found[1])
+    ((_, (order,)),) = (found for found in orders(powered).values() if found[1])
     assert int(order.split()[1]) < high
-    site.change("8", state="CANCELLED")
+    powered.change("8", state="CANCELLED")
     if late:
         rounds.run()
-    assert answered(site, rounds, time.time()) < high
+    assert answered(powered, rounds, time.time()) < high
     rounds.run()
-    assert answered(site, rounds, time.time()) == high
+    assert answered(powered, rounds, time.time()) == high
     rounds.run()
     rounds.run()
     assert not rounds.power.looks()
 
 
-def test_a_limit_that_no_round_has_seen_is_shown_as_such(site: SlurmFolder) -> None:
-    limit(site, 3000.0)
-    done = CliRunner().invoke(cli, ["--config", str(site.config), "power", "show"])
+def test_a_limit_that_no_round_has_seen_is_shown_as_such(powered: SlurmFolder) -> None:
+    limit(powered, 3000.0)
+    done = gpu_aware("power", "show", config=powered.config)
     assert "3000 W, as configured" in done.stdout
     assert "no round under this limit yet" in done.stdout
 
 
-def test_show_tells_the_limit_in_force_and_nothing_of_another_one(site: SlurmFolder) -> None:
+def test_show_tells_the_limit_in_force_and_nothing_of_another_one(powered: SlurmFolder) -> None:
     """Regression: until the next round it told the limit before as the one in force."""
 
     def power(*args: str) -> str:
-        done = CliRunner().invoke(cli, ["--config", str(site.config), "power", *args])
+        done = gpu_aware("power", *args, config=powered.config)
         assert done.exit_code == 0, done.stderr
         return done.stdout
 
     power("set", "3000")
-    site.write([job("7")], NODES)
-    assert site.round() == 0, site.said
+    powered.write([class_a("7")], NODES)
+    assert powered.round() == 0, powered.said
     assert "planned" in power("show")
     power("set", "2000")
     shown = power("show")
@@ -483,16 +467,16 @@ def test_show_tells_the_limit_in_force_and_nothing_of_another_one(site: SlurmFol
     power("set", "auto")
     assert "no limit" in power("show")
     assert "W of" not in power("show")
-    assert show(site)["limit"] == "no limit"
+    assert show(powered)["limit"] == "no limit"
 
 
-def test_without_a_limit_the_clock_of_a_class_stays(site: SlurmFolder) -> None:
-    with site.config.open("a") as config:
+def test_without_a_limit_the_clock_of_a_class_stays(powered: SlurmFolder) -> None:
+    with powered.config.open("a") as config:
         config.write('[power]\nclocks = "auto"\n[classes.A]\nclock_mhz = 1200\n')
-    site.write([job("7", comment="class=A,freq=auto")], NODES)
-    assert site.round(3) == 0, site.said
-    assert running_clock(site, "7") == 1200
-    (lines,) = (lines for _, lines in orders(site).values() if lines)
+    powered.write([class_a("7", comment="class=A,freq=auto")], NODES)
+    assert powered.round(3) == 0, powered.said
+    assert running_clock(powered, "7") == 1200
+    (lines,) = (lines for _, lines in orders(powered).values() if lines)
     assert [line.split()[:2] for line in lines] == [["7", "1200"]]
 
 
@@ -528,12 +512,7 @@ def answered(site: SlurmFolder, rounds: Rounds, now: float) -> int:
     return int(lines[0].split()[1]) if lines else -1
 
 
-def kinds(site: SlurmFolder, job_id: str) -> list[str]:
-    with open_store(site.store, readonly=True) as store:
-        return [event.kind for event in Ledger(store).events(job_id)]
-
-
-def run(site: SlurmFolder, rounds: Rounds, now: list[float], times: int = 1) -> list[int]:
+def clocks_seen(site: SlurmFolder, rounds: Rounds, now: list[float], times: int = 1) -> list[int]:
     """Rounds at intervals of 5 s, after which agents answer; return the clocks of job 7."""
     seen = []
     for _ in range(times):
@@ -552,40 +531,42 @@ def planned_w(rounds: Rounds) -> float:
 ASKED = "class=A,model=bert,freq=auto"
 
 
-def test_a_job_without_its_model_tries_clocks_and_counts_with_its_limits(site: SlurmFolder) -> None:
-    limit(site, IDLE_W + 2 * 250.0 + 60.0)
-    rounds, now = explored(site)
-    site.write([job("7", comment=ASKED)], NODES)
-    answered(site, rounds, now[0])
-    run(site, rounds, now)
-    assert site.jobs["7"]["state"] == "RUNNING"
-    assert kinds(site, "7").count("exploring") == 0  # it starts with the table of its class
-    run(site, rounds, now)
-    site.write([*site.jobs.values(), job("8", comment=ASKED)], NODES)
+def test_a_job_without_its_model_tries_clocks_and_counts_with_its_limits(
+    powered: SlurmFolder,
+) -> None:
+    limit(powered, IDLE_W + 2 * 250.0 + 60.0)
+    rounds, now = explored(powered)
+    powered.write([class_a("7", comment=ASKED)], NODES)
+    answered(powered, rounds, now[0])
+    clocks_seen(powered, rounds, now)
+    assert powered.jobs["7"]["state"] == "RUNNING"
+    assert powered.kinds().count("exploring") == 0  # it starts with the table of its class
+    clocks_seen(powered, rounds, now)
+    powered.write([*powered.jobs.values(), class_a("8", comment=ASKED)], NODES)
     seen = []
-    while "explored" not in kinds(site, "7"):
+    while "explored" not in powered.kinds():
         assert len(seen) < 40
-        seen += run(site, rounds, now)
-        if "explored" not in kinds(site, "7"):
+        seen += clocks_seen(powered, rounds, now)
+        if "explored" not in powered.kinds():
             assert planned_w(rounds) == IDLE_W + 500.0
     tried = list(dict.fromkeys(seen))
     assert [clock for clock in tried if clock > 0][:5] == [1530, 1400, 1200, 1000, 900]
-    assert kinds(site, "7").count("exploring") == 1
-    assert site.jobs["8"]["state"] == "PENDING"  # job 7 took the power limits of its two GPUs
+    assert powered.kinds().count("exploring") == 1
+    assert powered.jobs["8"]["state"] == "PENDING"  # job 7 took the power limits of its two GPUs
     # Then the clock is chosen as that of any other job of its class.
-    run(site, rounds, now, 3)
-    assert site.jobs["8"]["state"] == "RUNNING"
+    clocks_seen(powered, rounds, now, 3)
+    assert powered.jobs["8"]["state"] == "RUNNING"
 
 
-def test_no_job_is_explored_above_the_limit(site: SlurmFolder) -> None:
+def test_no_job_is_explored_above_the_limit(powered: SlurmFolder) -> None:
     watts = IDLE_W + 2 * 250.0 - 100.0
-    limit(site, watts)
-    rounds, now = explored(site)
-    answered(site, rounds, now[0])
-    site.write([job("7", comment=ASKED)], NODES)
-    run(site, rounds, now, 6)
-    assert site.jobs["7"]["state"] == "RUNNING"
-    assert "exploring" not in kinds(site, "7")
+    limit(powered, watts)
+    rounds, now = explored(powered)
+    answered(powered, rounds, now[0])
+    powered.write([class_a("7", comment=ASKED)], NODES)
+    clocks_seen(powered, rounds, now, 6)
+    assert powered.jobs["7"]["state"] == "RUNNING"
+    assert "exploring" not in powered.kinds()
     reading = rounds.power.reading()
     assert reading is not None
     assert IDLE_W < reading.planned_w <= watts
@@ -595,122 +576,122 @@ def test_no_job_is_explored_above_the_limit(site: SlurmFolder) -> None:
     }
 
 
-def test_other_clocks_fall_before_an_exploration_begins(site: SlurmFolder) -> None:
-    limit(site, IDLE_W + 2 * 250.0 + 1.05 * efficient_w(site))
-    rounds, now = explored(site)
-    answered(site, rounds, now[0])
-    site.write([job("8")], NODES)
-    run(site, rounds, now, 3)
-    high = running_clock(site, "8")
-    site.write([*site.jobs.values(), job("7", comment=ASKED)], NODES)
-    run(site, rounds, now, 12)
-    assert "exploring" in kinds(site, "7")
-    lines = [line for _, lines in orders(site).values() for line in lines]
+def test_other_clocks_fall_before_an_exploration_begins(powered: SlurmFolder) -> None:
+    limit(powered, IDLE_W + 2 * 250.0 + 1.05 * efficient_w(powered))
+    rounds, now = explored(powered)
+    answered(powered, rounds, now[0])
+    powered.write([class_a("8")], NODES)
+    clocks_seen(powered, rounds, now, 3)
+    high = running_clock(powered, "8")
+    powered.write([*powered.jobs.values(), class_a("7", comment=ASKED)], NODES)
+    clocks_seen(powered, rounds, now, 12)
+    assert "exploring" in powered.kinds()
+    lines = [line for _, lines in orders(powered).values() for line in lines]
     (low,) = [int(line.split()[1]) for line in lines if line.startswith("8 ")]
     assert high is None or low < high
-    assert planned_w(rounds) <= IDLE_W + 2 * 250.0 + 1.05 * efficient_w(site)
+    assert planned_w(rounds) <= IDLE_W + 2 * 250.0 + 1.05 * efficient_w(powered)
 
 
-def test_a_limit_that_is_lowered_ends_an_exploration(site: SlurmFolder) -> None:
-    limit(site, IDLE_W + 2 * 250.0 + 60.0)
-    rounds, now = explored(site)
-    answered(site, rounds, now[0])
-    site.write([job("7", comment=ASKED)], NODES)
-    run(site, rounds, now, 3)
-    assert kinds(site, "7")[-1] == "exploring"
-    watts = round(IDLE_W + 1.1 * efficient_w(site))
-    done = CliRunner().invoke(cli, ["--config", str(site.config), "power", "set", str(watts)])
+def test_a_limit_that_is_lowered_ends_an_exploration(powered: SlurmFolder) -> None:
+    limit(powered, IDLE_W + 2 * 250.0 + 60.0)
+    rounds, now = explored(powered)
+    answered(powered, rounds, now[0])
+    powered.write([class_a("7", comment=ASKED)], NODES)
+    clocks_seen(powered, rounds, now, 3)
+    assert powered.kinds()[-1] == "exploring"
+    watts = round(IDLE_W + 1.1 * efficient_w(powered))
+    done = gpu_aware("power", "set", str(watts), config=powered.config)
     assert done.exit_code == 0, done.stderr
-    clock = run(site, rounds, now, 3)[-1]
-    assert kinds(site, "7")[-1] == "explored"
+    clock = clocks_seen(powered, rounds, now, 3)[-1]
+    assert powered.kinds()[-1] == "explored"
     assert 0 < clock < 1530
     assert planned_w(rounds) <= watts
-    run(site, rounds, now, 3)
-    assert kinds(site, "7").count("exploring") == 1
+    clocks_seen(powered, rounds, now, 3)
+    assert powered.kinds().count("exploring") == 1
 
 
-def test_a_job_with_a_due_date_is_not_explored(site: SlurmFolder) -> None:
-    rounds, now = explored(site)
-    answered(site, rounds, now[0])
-    site.write([job("7", comment=ASKED + ",due=2h")], NODES)
-    run(site, rounds, now, 5)
-    assert site.jobs["7"]["state"] == "RUNNING", site.said
-    assert "exploring" not in kinds(site, "7")
+def test_a_job_with_a_due_date_is_not_explored(powered: SlurmFolder) -> None:
+    rounds, now = explored(powered)
+    answered(powered, rounds, now[0])
+    powered.write([class_a("7", comment=ASKED + ",due=2h")], NODES)
+    clocks_seen(powered, rounds, now, 5)
+    assert powered.jobs["7"]["state"] == "RUNNING", powered.said
+    assert "exploring" not in powered.kinds()
 
 
-def test_another_selector_ends_what_was_begun(site: SlurmFolder) -> None:
-    limit(site, 5000.0)
-    rounds, now = explored(site)
-    site.write([job("7", comment="class=A,model=bert,freq=auto")], NODES)
+def test_another_selector_ends_what_was_begun(powered: SlurmFolder) -> None:
+    limit(powered, 5000.0)
+    rounds, now = explored(powered)
+    powered.write([class_a("7", comment="class=A,model=bert,freq=auto")], NODES)
     for _ in range(8):
-        answered(site, rounds, now[0])
+        answered(powered, rounds, now[0])
         rounds.run()
         now[0] += 5.0
-    assert answered(site, rounds, now[0]) in (1200, 1400)
+    assert answered(powered, rounds, now[0]) in (1200, 1400)
     held = [now[0] + 200.0]
     later = Rounds(
-        site.client(),
-        load_config(site.config),
-        LedgerWriter(site.store),
+        powered.client(),
+        load_config(powered.config),
+        LedgerWriter(powered.store),
         gate_held_until=lambda: held[0] + 600,
-        orders=site.config.parent / "orders",
+        orders=powered.config.parent / "orders",
         clock=lambda: held[0],
     )
     later.load()
     for _ in range(3):
-        answered(site, later, held[0])
+        answered(powered, later, held[0])
         later.run()
         held[0] += 5.0
-    assert kinds(site, "7")[-1] == "explored"
-    assert running_clock(site, "7") in (0, None, answered(site, later, held[0]))
+    assert powered.kinds()[-1] == "explored"
+    assert running_clock(powered, "7") in (0, None, answered(powered, later, held[0]))
 
 
-def test_nothing_is_explored_where_no_agent_obeys(site: SlurmFolder) -> None:
-    rounds, now = explored(site)
-    site.write([job("7", comment="class=A,model=bert,freq=auto")], NODES)
+def test_nothing_is_explored_where_no_agent_obeys(powered: SlurmFolder) -> None:
+    rounds, now = explored(powered)
+    powered.write([class_a("7", comment="class=A,model=bert,freq=auto")], NODES)
     for _ in range(5):
         rounds.run()
         now[0] += 5.0
-    assert site.jobs["7"]["state"] == "RUNNING"
-    assert "exploring" not in kinds(site, "7")
+    assert powered.jobs["7"]["state"] == "RUNNING"
+    assert "exploring" not in powered.kinds()
 
 
-def test_a_refused_clock_ends_the_exploration(site: SlurmFolder) -> None:
-    rounds, now = explored(site)
-    site.write([job("7", comment="class=A,model=bert,freq=auto")], NODES)
+def test_a_refused_clock_ends_the_exploration(powered: SlurmFolder) -> None:
+    rounds, now = explored(powered)
+    powered.write([class_a("7", comment="class=A,model=bert,freq=auto")], NODES)
     for _ in range(3):
-        answered(site, rounds, now[0])
+        answered(powered, rounds, now[0])
         rounds.run()
         now[0] += 5.0
-    assert answered(site, rounds, now[0]) == 1530
-    ((node, (seq, _)),) = [one for one in orders(site).items() if one[1][1]]
+    assert answered(powered, rounds, now[0]) == 1530
+    ((node, (seq, _)),) = [one for one in orders(powered).items() if one[1][1]]
     rounds.power.clocks.heard(
         "7", "clock_failed", {"node": node, "seq": seq, "error": "Not Supported"}
     )
     now[0] += 20.0
     rounds.run()
-    assert kinds(site, "7")[-1] == "explored"
-    assert answered(site, rounds, now[0]) == 0
+    assert powered.kinds()[-1] == "explored"
+    assert answered(powered, rounds, now[0]) == 0
 
 
-def test_a_job_that_refused_a_clock_counts_with_its_own_one(site: SlurmFolder) -> None:
-    limit(site, IDLE_W + 1.1 * efficient_w(site))
-    rounds, now = explored(site)
-    answered(site, rounds, now[0])
-    site.write([job("7", comment=ASKED)], NODES)
-    run(site, rounds, now, 2)
-    low = running_clock(site, "7")
+def test_a_job_that_refused_a_clock_counts_with_its_own_one(powered: SlurmFolder) -> None:
+    limit(powered, IDLE_W + 1.1 * efficient_w(powered))
+    rounds, now = explored(powered)
+    answered(powered, rounds, now[0])
+    powered.write([class_a("7", comment=ASKED)], NODES)
+    clocks_seen(powered, rounds, now, 2)
+    low = running_clock(powered, "7")
     assert low is not None
     assert low < 1200
-    done = CliRunner().invoke(cli, ["--config", str(site.config), "power", "set", "5000"])
+    done = gpu_aware("power", "set", "5000", config=powered.config)
     assert done.exit_code == 0, done.stderr
-    while run(site, rounds, now)[-1] != 1200:
+    while clocks_seen(powered, rounds, now)[-1] != 1200:
         assert planned_w(rounds) <= IDLE_W + 500.0
-    ((node, (seq, _)),) = [one for one in orders(site).items() if one[1][1]]
+    ((node, (seq, _)),) = [one for one in orders(powered).items() if one[1][1]]
     detail = {"node": node, "seq": seq, "error": "Not Supported"}
     rounds.power.clocks.heard("7", "clock_failed", detail)
     for clock in (1200, low, low):  # 1200 until its own clock is back
-        assert run(site, rounds, now)[-1] == low
+        assert clocks_seen(powered, rounds, now)[-1] == low
         now[0] += 100.0  # a round is due, whatever happens
-        expected = float(table(site).power_w[0, CLOCKS.index(clock)]) - 100.0 + IDLE_W
+        expected = float(model_table(powered).power_w[0, CLOCKS.index(clock)]) - 100.0 + IDLE_W
         assert planned_w(rounds) == pytest.approx(expected, abs=0.2)

@@ -36,7 +36,7 @@ LEASE_S = Config().gate.lease_s
 SILENT_S = 31.0
 
 
-class Pair:
+class TwoHosts:
     """Two hosts, ``ctl1`` and ``ctl2``, each with a standby and a heartbeat; one clock."""
 
     def __init__(self, slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,18 +85,18 @@ class Pair:
 
 
 @pytest.fixture
-def pair(slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch) -> Pair:
-    return Pair(slurm, monkeypatch)
+def pair(slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch) -> TwoHosts:
+    return TwoHosts(slurm, monkeypatch)
 
 
-def test_the_selector_beside_slurmctld_works(pair: Pair) -> None:
+def test_the_selector_beside_slurmctld_works(pair: TwoHosts) -> None:
     pair.control(0)
     assert pair.turn("ctl1")
     assert not pair.turn("ctl2")
     assert pair.holder == "ctl1"
 
 
-def test_it_takes_over_at_once_with_slurmctld(pair: Pair) -> None:
+def test_it_takes_over_at_once_with_slurmctld(pair: TwoHosts) -> None:
     pair.control(0)
     assert pair.turn("ctl1")
     pair.now += 1.0
@@ -114,7 +114,7 @@ def test_it_takes_over_at_once_with_slurmctld(pair: Pair) -> None:
     assert not pair.second[1].is_ours()
 
 
-def test_a_silent_one_is_replaced_wherever_slurmctld_is(pair: Pair) -> None:
+def test_a_silent_one_is_replaced_wherever_slurmctld_is(pair: TwoHosts) -> None:
     pair.control(0)
     assert pair.turn("ctl1")
     pair.now += SILENT_S - 2
@@ -128,7 +128,7 @@ def test_a_silent_one_is_replaced_wherever_slurmctld_is(pair: Pair) -> None:
 
 @pytest.mark.parametrize("number", [None, 2])
 def test_where_control_is_not_known_the_first_keeps_the_gate(
-    pair: Pair, number: int | None
+    pair: TwoHosts, number: int | None
 ) -> None:
     pair.control(number)
     assert pair.turn("ctl2")
@@ -141,7 +141,7 @@ def test_where_control_is_not_known_the_first_keeps_the_gate(
     assert pair.turn("ctl1")
 
 
-def test_a_superseded_one_does_not_extend_the_gate(pair: Pair) -> None:
+def test_a_superseded_one_does_not_extend_the_gate(pair: TwoHosts) -> None:
     """It was stopped meanwhile (SIGSTOP), so that it does not know yet."""
     pair.control(0)
     assert pair.turn("ctl1")
@@ -158,7 +158,7 @@ def test_a_superseded_one_does_not_extend_the_gate(pair: Pair) -> None:
 
 
 def test_a_round_that_was_overtaken_while_it_read_changes_nothing(
-    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pair: TwoHosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """slurmctld answers after its takeover: the other selector works by then."""
     pair.slurm.write([parked()], ["n1", "n2"])
@@ -188,7 +188,7 @@ def test_a_round_that_was_overtaken_while_it_read_changes_nothing(
     assert pair.slurm.jobs == before
 
 
-def test_another_comment_is_no_holder(pair: Pair) -> None:
+def test_another_comment_is_no_holder(pair: TwoHosts) -> None:
     pair.control(0)
     pair.turn("ctl1")
     for comment in ("", "weekend", "gpu-aware: host a b, process 1", "gpu-aware: host x, process"):
@@ -198,7 +198,7 @@ def test_another_comment_is_no_holder(pair: Pair) -> None:
         assert pair.second[1].is_ours()
 
 
-def test_the_gate_of_an_only_controller_has_no_comment(pair: Pair) -> None:
+def test_the_gate_of_an_only_controller_has_no_comment(pair: TwoHosts) -> None:
     """With one, slurmctld adds a row to slurmdbd's reservations at each heartbeat."""
 
     def comment() -> str:
@@ -227,7 +227,7 @@ def test_the_gate_of_an_only_controller_has_no_comment(pair: Pair) -> None:
     assert comment() == ""
 
 
-def test_requests_are_not_restored_under_a_working_selector(pair: Pair) -> None:
+def test_requests_are_not_restored_under_a_working_selector(pair: TwoHosts) -> None:
     bound = parked(
         req_nodes="n1",
         tres_per_node="gres/gpu:g0:1",
@@ -245,7 +245,7 @@ def test_requests_are_not_restored_under_a_working_selector(pair: Pair) -> None:
 
 
 @contextmanager
-def running(selector: Selector, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def looping(selector: Selector, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The selector's loop in a thread, stopped at the end."""
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     thread = threading.Thread(target=selector.loop)
@@ -267,7 +267,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def test_the_daemon_stands_by_works_and_stands_by_again(
-    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pair: TwoHosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPU_AWARE_CLOCK_CONFIG", str(tmp_path / "clock.conf"))
     pair.slurm.write([parked()], ["n1", "n2"])
@@ -280,7 +280,7 @@ def test_the_daemon_stands_by_works_and_stands_by_again(
     )
     client = pair.slurm.client()
     selector = Selector(config, client, Standby(client, config))  # type: ignore[arg-type]
-    with running(selector, monkeypatch):
+    with looping(selector, monkeypatch):
         time.sleep(2.5)
         assert pair.holder == "ctl1"
         assert pair.slurm.jobs["7"]["state"] == "PENDING"

@@ -271,7 +271,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def running(bench: RoundsBench) -> Iterator[list[str]]:
+def polling(bench: RoundsBench) -> Iterator[list[str]]:
     """The monitor's thread; yields a list that gets an entry at each call of ``wake``."""
     woken: list[str] = []
     monitor = bench.rounds.start_monitor
@@ -302,7 +302,7 @@ def test_a_job_is_parked_again_while_a_round_plans(
     """7 is placed on n1. While others are planned Slurm shows that a limit holds it."""
     bench = stuck_and_others(slurm)
     mine = slurm.jobs["7"]["tres_per_node"]
-    with running(bench) as woken, Blocked(bench, monkeypatch) as blocked:
+    with polling(bench) as woken, Blocked(bench, monkeypatch) as blocked:
         slurm.change("7", reason=HELD)
         wait_until(lambda: bool(woken))
         assert slurm.jobs["7"]["req_nodes"] == ""
@@ -385,7 +385,7 @@ def test_no_job_is_parked_again_twice(slurm: SlurmFolder) -> None:
     bench = RoundsBench(slurm)
     placed = bench.rounds.run().placed
     assert len(placed) == 8
-    with running(bench):
+    with polling(bench):
         for job_id in placed:
             slurm.change(job_id, reason=HELD)
             assert bench.rounds.run().placed == []
@@ -423,7 +423,7 @@ def test_what_was_just_opened_is_polled_while_others_are_opened(
         return refused
 
     monkeypatch.setattr(bench.client, "update_jobs", update_jobs)
-    with running(bench) as woken:
+    with polling(bench) as woken:
         outcome = bench.rounds.run()
         wait_until(lambda: bool(woken))
     assert sorted(outcome.placed) == ["1", "2", "3", "4", "7"]
@@ -447,7 +447,7 @@ def test_a_round_that_sees_why_a_job_cannot_start_makes_the_monitor_poll_at_once
     bench = placed_and_stuck(slurm)
     slurm.change("7", reason=HELD)
     slurm.change("8", reason="Resources")
-    with running(bench) as woken:
+    with polling(bench) as woken:
         bench.rounds.run()
         wait_until(lambda: bool(woken))
     assert len(bench.closed("7")) == 1
@@ -474,7 +474,7 @@ def test_the_thread_survives_a_poll_that_fails(
         return read(ids)
 
     monkeypatch.setattr(bench.client, "jobs_of", fails_twice)
-    with running(bench) as woken:
+    with polling(bench) as woken:
         wait_until(lambda: bool(woken))
     assert slurm.jobs["7"]["req_nodes"] == ""
     assert caplog.text.count("released jobs are polled again later") == 2

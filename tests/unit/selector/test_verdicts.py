@@ -120,7 +120,7 @@ def test_what_no_node_has_is_never(slurm: SlurmFolder) -> None:
     assert said == [DOUBTFUL, f"{never} many"]
 
 
-def plan(*jobs: str, why: str = "no GPUs") -> Plan:
+def no_room(*jobs: str, why: str = "no GPUs") -> Plan:
     return Plan((), tuple(Waiting(job_id, why, infeasible=True) for job_id in jobs))
 
 
@@ -135,17 +135,17 @@ def counted(verdicts: Verdicts, found: Plan, *, complete: bool = True) -> list[s
 
 def test_a_verdict_counts_when_two_rounds_in_a_row_come_to_it() -> None:
     verdicts = Verdicts()
-    assert counted(verdicts, plan("1")) == []
-    assert counted(verdicts, plan("1", "2")) == ["1"]
-    assert counted(verdicts, plan()) == []
-    assert counted(verdicts, plan("1", "2")) == []
-    assert counted(verdicts, plan("1", "2", why="no memory")) == []
-    assert counted(verdicts, plan("1", why="no memory")) == ["1"]
+    assert counted(verdicts, no_room("1")) == []
+    assert counted(verdicts, no_room("1", "2")) == ["1"]
+    assert counted(verdicts, no_room()) == []
+    assert counted(verdicts, no_room("1", "2")) == []
+    assert counted(verdicts, no_room("1", "2", why="no memory")) == []
+    assert counted(verdicts, no_room("1", why="no memory")) == ["1"]
 
 
 def test_a_round_that_could_not_read_every_record_says_nothing() -> None:
     verdicts = Verdicts()
-    assert counted(verdicts, plan("1")) == []
-    assert counted(verdicts, plan("1"), complete=False) == []
-    assert counted(verdicts, plan("1")) == []
-    assert counted(verdicts, plan("1")) == ["1"]
+    assert counted(verdicts, no_room("1")) == []
+    assert counted(verdicts, no_room("1"), complete=False) == []
+    assert counted(verdicts, no_room("1")) == []
+    assert counted(verdicts, no_room("1")) == ["1"]

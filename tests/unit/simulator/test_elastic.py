@@ -17,7 +17,7 @@ from slurm_gpu_aware.sizing.allocation import SizingJob
 from slurm_gpu_aware.sizing.powerflow import allocate
 
 
-def run(trace, cluster=FLAT, **settings):
+def packed(trace, cluster=FLAT, **settings):
     base = SimSettings(policy="packed", estimate="exact", overrun="extend", power=POWER)
     return simulate(trace, cluster, replace(base, **settings), keep_placements=True)
 
@@ -27,7 +27,7 @@ def run(trace, cluster=FLAT, **settings):
 @pytest.mark.parametrize("round_s", [None, 120.0])
 def test_all_work_is_done_and_the_power_stays_below_the_limit(sizing, eta, round_s):
     trace = moldable(1)
-    result = run(trace, sizing=sizing, power=replace(POWER, eta=eta), round_s=round_s)
+    result = packed(trace, sizing=sizing, power=replace(POWER, eta=eta), round_s=round_s)
     assert result.done.all()
     assert (result.used_gpus <= 16).all()
     np.testing.assert_allclose(result.done_s, [job.duration_s for job in trace.jobs], rtol=1e-9)
@@ -45,7 +45,7 @@ def test_jobs_of_one_round_get_what_the_allocator_gives_them(eta):
         for i, n in enumerate("abcab")
     ]
     power = replace(POWER, eta=eta)
-    result = run(Trace.of("t", jobs), sizing="powerflow", power=power)
+    result = packed(Trace.of("t", jobs), sizing="powerflow", power=power)
     wanted = [
         SizingJob(j.job_id, j.sizes, MAX_W, j.table, work=1.0 / j.table.time_s[0, -1]) for j in jobs
     ]
@@ -62,7 +62,7 @@ def test_a_job_grows_when_gpus_become_free_and_pays_a_restart_for_it():
         TraceJob(n, 0.0, 1, d, model="a", sizes=(1, 2, 4, 8), elastic=True, table=TABLES["a"])
         for n, d in (("long", 10_000.0), ("short", 1000.0))
     ]
-    result = run(Trace.of("t", jobs), one, sizing="powerflow", migration_s=60.0)
+    result = packed(Trace.of("t", jobs), one, sizing="powerflow", migration_s=60.0)
     pace = [0.01 + 0.99 / 4, 0.01 + 0.99 / 8]
     short_end = 1000 * pace[0]
     assert result.end_s[1] == pytest.approx(short_end)
@@ -72,7 +72,7 @@ def test_a_job_grows_when_gpus_become_free_and_pays_a_restart_for_it():
 
 
 def test_a_job_that_is_not_elastic_keeps_its_size():
-    result = run(moldable(2, elastic=False), sizing="powerflow", power=replace(POWER, eta=0.6))
+    result = packed(moldable(2, elastic=False), sizing="powerflow", power=replace(POWER, eta=0.6))
     assert result.done.all()
     sizes = {}
     for placed in result.placements:
@@ -82,8 +82,8 @@ def test_a_job_that_is_not_elastic_keeps_its_size():
 
 
 def test_zeus_keeps_sizes_and_lowers_clocks():
-    asked = run(moldable(3), sizing="as-asked")
-    zeus = run(moldable(3), sizing="zeus")
+    asked = packed(moldable(3), sizing="as-asked")
+    zeus = packed(moldable(3), sizing="zeus")
     assert [p["job_id"] for p in asked.placements] == [p["job_id"] for p in zeus.placements]
     assert zeus.energy.job_j.sum() < 0.95 * asked.energy.job_j.sum()
     assert (zeus.run_s > asked.run_s).all()

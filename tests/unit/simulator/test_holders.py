@@ -11,7 +11,7 @@ from slurm_gpu_aware.simulator.holders import Holders
 SHAPE = (5, 4)
 
 
-def job(position, now, rng):
+def random_job(position, now, rng):
     """A job on the GPU of its position, with one of few ends, so that many are equal."""
     expected = rng.choice([None, now + 1.0, now + 2.0, now + 30.0])
     gpus = ((position // 4, (position % 4,)),)
@@ -27,7 +27,7 @@ def test_holders_stay_as_a_new_list_would_be():
             holders.discard(position)
             listed.pop(position, None)
         else:
-            listed[position] = job(position, now, rng)
+            listed[position] = random_job(position, now, rng)
             holders.put(position, listed[position])
         anew, kept = RunningJobs(listed.values()), holders.all()
         assert kept == anew

@@ -18,13 +18,13 @@ ONE = Cluster.uniform(1, 2, same_indices=False)
 HISTORY = SimSettings(backfill=True)
 
 
-def job(number, submit, work, **more):
+def trained(number, submit, work, **more):
     more = {"user": "alice", "name": "train", "time_limit_s": 10_000.0, **more}
     return TraceJob(str(number), submit, 2, work, **more)
 
 
 @pytest.fixture
-def seen(monkeypatch):
+def rounds_seen(monkeypatch):
     """(now, queue, cluster) of every round; the planner itself runs."""
     calls = []
 
@@ -50,74 +50,77 @@ def ends_of(seen, job_id):
     ]
 
 
-def test_a_job_that_waits_learns_from_runs_that_end_meanwhile(seen):
-    trace = Trace.of("t", [job(1, 0, 1000), job(2, 10, 1000), job(3, 20, 1000)])
+def test_a_job_that_waits_learns_from_runs_that_end_meanwhile(rounds_seen):
+    trace = Trace.of("t", [trained(1, 0, 1000), trained(2, 10, 1000), trained(3, 20, 1000)])
     simulate(trace, ONE, HISTORY)
-    assert estimates_of(seen, "1") == [(0, 10_000.0)]
-    of_third = dict(estimates_of(seen, "3"))
+    assert estimates_of(rounds_seen, "1") == [(0, 10_000.0)]
+    of_third = dict(estimates_of(rounds_seen, "3"))
     assert of_third[20] == 10_000.0  # job 1 has not ended
     assert 1000 < of_third[1000] < 2000
     assert of_third[2000] < of_third[1000]
 
 
-def test_the_work_of_a_run_is_without_the_slowdown_of_its_gpus(seen):
+def test_the_work_of_a_run_is_without_the_slowdown_of_its_gpus(rounds_seen):
     scores = {"B": np.full((1, 2), 2.0)}
     slow = replace(ONE, scores=scores)
-    jobs = [*(job(n, 0, 1000) for n in range(8)), job("late", 12_500, 1000)]
+    jobs = [*(trained(n, 0, 1000) for n in range(8)), trained("late", 12_500, 1000)]
     simulate(Trace.of("t", jobs), slow, HISTORY)
-    assert 1000 < estimates_of(seen, "7")[-1][1] < 1050
-    assert 14_000 < dict(ends_of(seen, "6"))[12_500] < 14_100  # it takes twice its work
+    assert 1000 < estimates_of(rounds_seen, "7")[-1][1] < 1050
+    assert 14_000 < dict(ends_of(rounds_seen, "6"))[12_500] < 14_100  # it takes twice its work
 
 
-def test_a_running_job_is_expected_to_end_by_its_estimate_until_it_outlives_it(seen):
-    first = [job(n, 0, 1000) for n in range(6)]
-    long = job("long", 6000, 5000)
-    later = [job(f"w{n}", 6500 + 500 * n, 1000) for n in range(4)]
+def test_a_running_job_is_expected_to_end_by_its_estimate_until_it_outlives_it(rounds_seen):
+    first = [trained(n, 0, 1000) for n in range(6)]
+    long = trained("long", 6000, 5000)
+    later = [trained(f"w{n}", 6500 + 500 * n, 1000) for n in range(4)]
     simulate(Trace.of("t", [*first, long, *later]), ONE, HISTORY)
-    ends = dict(ends_of(seen, "long"))
+    ends = dict(ends_of(rounds_seen, "long"))
     assert 7000 < ends[6500] < 7050
     assert ends[7000] == ends[6500]
     assert ends[7500] == ends[8000] == 16_000  # no run was that long: the limit
 
 
-def test_kinds(seen):
-    trace = Trace.of("t", [job(1, 0, 1000), job(2, 10, 700), job(3, 500, 50)])
+def test_kinds(rounds_seen):
+    trace = Trace.of("t", [trained(1, 0, 1000), trained(2, 10, 700), trained(3, 500, 50)])
     simulate(trace, ONE, replace(HISTORY, estimate="limit"))
-    assert {e for _, e in estimates_of(seen, "2")} == {None}
-    assert {e for _, e in ends_of(seen, "1")} == {None}
-    seen.clear()
+    assert {e for _, e in estimates_of(rounds_seen, "2")} == {None}
+    assert {e for _, e in ends_of(rounds_seen, "1")} == {None}
+    rounds_seen.clear()
     simulate(trace, ONE, replace(HISTORY, estimate="exact"))
-    assert {e for _, e in estimates_of(seen, "2")} == {700}
-    assert {e for _, e in ends_of(seen, "1")} == {1000}
+    assert {e for _, e in estimates_of(rounds_seen, "2")} == {700}
+    assert {e for _, e in ends_of(rounds_seen, "1")} == {1000}
     no_user = Trace.of("t", [replace(one, user=None) for one in trace.jobs])
-    seen.clear()
+    rounds_seen.clear()
     simulate(no_user, ONE, HISTORY)
-    assert {e for _, e in estimates_of(seen, "3")} == {None}
+    assert {e for _, e in estimates_of(rounds_seen, "3")} == {None}
     simulate(no_user, ONE, replace(HISTORY, estimate="history"))
-    assert estimates_of(seen, "3")[-1][1] < 2000
+    assert estimates_of(rounds_seen, "3")[-1][1] < 2000
     with pytest.raises(PolicyError, match="unknown estimate 'oracle'; known: history, limit"):
         SimSettings(estimate="oracle")
 
 
-def test_a_killed_run_is_a_lower_bound(seen):
-    killed = [job(n, 0, 2000, time_limit_s=1000.0) for n in range(6)]
-    result = simulate(Trace.of("t", [*killed, job("more", 0, 100)]), ONE, HISTORY)
+def test_a_killed_run_is_a_lower_bound(rounds_seen):
+    killed = [trained(n, 0, 2000, time_limit_s=1000.0) for n in range(6)]
+    result = simulate(Trace.of("t", [*killed, trained("more", 0, 100)]), ONE, HISTORY)
     assert result.killed.sum() == 6
-    assert estimates_of(seen, "more")[-1][1] == 10_000.0
+    assert estimates_of(rounds_seen, "more")[-1][1] == 10_000.0
 
 
-def test_an_interrupted_job_is_estimated_by_the_work_it_has_left(seen):
-    jobs = [job(1, 0, 9000, time_limit_s=20_000.0), job(2, 5000, 300, time_limit_s=20_000.0)]
+def test_an_interrupted_job_is_estimated_by_the_work_it_has_left(rounds_seen):
+    jobs = [
+        trained(1, 0, 9000, time_limit_s=20_000.0),
+        trained(2, 5000, 300, time_limit_s=20_000.0),
+    ]
     settings = replace(HISTORY, order="las", estimate="exact", las_threshold_gpu_s=7200.0)
     simulate(Trace.of("t", jobs), ONE, settings)
-    assert estimates_of(seen, "1")[0] == (0, 9000)
-    assert estimates_of(seen, "1")[-1][1] == pytest.approx(4000)
+    assert estimates_of(rounds_seen, "1")[0] == (0, 9000)
+    assert estimates_of(rounds_seen, "1")[-1][1] == pytest.approx(4000)
 
 
-def test_recorded_rounds_with_estimates_replay(seen):
-    trace = Trace.of("t", [job(n, 10 * n, 1000) for n in range(6)])
+def test_recorded_rounds_with_estimates_replay(rounds_seen):
+    trace = Trace.of("t", [trained(n, 10 * n, 1000) for n in range(6)])
     simulate(trace, ONE, HISTORY)
-    for now, queue, cluster, settings in list(seen):
+    for now, queue, cluster, settings in list(rounds_seen):
         plan = rounds.plan_round(queue, cluster, settings, now)
         read = read_round(record_round(Round(queue, cluster, settings, now), plan))
         assert [r.estimate_s for r in read.asked.queue] == [r.estimate_s for r in queue]
@@ -127,15 +130,15 @@ def test_recorded_rounds_with_estimates_replay(seen):
         assert replay(read) == []
 
 
-def test_a_background_job_counts_once_it_has_ended(seen):
+def test_a_background_job_counts_once_it_has_ended(rounds_seen):
     held = [
-        replace(job(f"b{n}", 0, 1000), gpus=1, recorded_start_s=0.0, recorded_run_s=1000.0)
+        replace(trained(f"b{n}", 0, 1000), gpus=1, recorded_start_s=0.0, recorded_run_s=1000.0)
         for n in range(2)
     ]
     held = [replace(one, recorded_nodes=("n0",)) for one in held]
-    trace = Trace.of("t", [replace(job(n, 10 + n, 700), gpus=1) for n in range(4)])
+    trace = Trace.of("t", [replace(trained(n, 10 + n, 700), gpus=1) for n in range(4)])
     simulate(replace(trace, background=tuple(held)), ONE, HISTORY)
-    of_third = dict(estimates_of(seen, "2"))
+    of_third = dict(estimates_of(rounds_seen, "2"))
     assert of_third[12] == 10_000.0
     assert 1000 < of_third[1000] < 2000
 

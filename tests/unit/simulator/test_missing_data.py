@@ -41,17 +41,17 @@ REFUSED = ("Submit", "Start", "ElapsedRaw", "State")
 """Without them no job can be played."""
 
 
-def table(*rows: dict[str, str], columns: Sequence[str] = SACCT_FIELDS) -> str:
+def lines_of(*rows: dict[str, str], columns: Sequence[str] = SACCT_FIELDS) -> str:
     lines = ["|".join(columns), *("|".join(row.get(c, "") for c in columns) for row in rows)]
     return "\n".join(lines) + "\n"
 
 
-def read(*rows: dict[str, str], columns: Sequence[str] = SACCT_FIELDS) -> Trace:
-    return read_sacct("h", text=table(*rows, columns=columns))
+def read_rows(*rows: dict[str, str], columns: Sequence[str] = SACCT_FIELDS) -> Trace:
+    return read_sacct("h", text=lines_of(*rows, columns=columns))
 
 
 def test_a_whole_history_lacks_nothing() -> None:
-    trace = read(ROW, OTHER)
+    trace = read_rows(ROW, OTHER)
     assert (trace.missing, trace.bad_rows, len(trace.jobs)) == ((), (), 2)
 
 
@@ -60,7 +60,7 @@ def test_a_column_that_is_absent_is_said_with_its_cost(name: str) -> None:
     columns = [c if c != "JobID" else "JobIDRaw" for c in SACCT_FIELDS if c != name or c == "JobID"]
     if name != "JobID":
         columns[0] = "JobID"
-    trace = read(ROW | {"JobIDRaw": "7"}, OTHER | {"JobIDRaw": "8"}, columns=columns)
+    trace = read_rows(ROW | {"JobIDRaw": "7"}, OTHER | {"JobIDRaw": "8"}, columns=columns)
     assert [(job.job_id, job.gpus) for job in trace.jobs] == [("7", 2), ("8", 2)]
     if name in ("Partition", "NNodes", "ReqTRES"):  # not used, or another column tells it
         assert trace.missing == ()
@@ -74,12 +74,12 @@ def test_a_column_that_is_absent_is_said_with_its_cost(name: str) -> None:
 def test_a_column_without_which_no_job_can_be_played_is_refused(name: str) -> None:
     columns = [c for c in SACCT_FIELDS if c != name]
     with pytest.raises(SourceError, match=rf"h: no column '{name}'; make it with: SLURM_TIME_F"):
-        read(ROW, columns=columns)
+        read_rows(ROW, columns=columns)
 
 
 @pytest.mark.parametrize("name", ["JobID", *REFUSED])
 def test_an_empty_cell_is_no_zero(name: str) -> None:
-    trace = read(ROW, OTHER | {name: ""})
+    trace = read_rows(ROW, OTHER | {name: ""})
     assert [job.job_id for job in trace.jobs] == ["7"]
     assert len(trace.bad_rows) == 1 or trace.skipped == {"never started": 1}
     assert (name == "Start") == (trace.bad_rows == ())
@@ -87,17 +87,17 @@ def test_an_empty_cell_is_no_zero(name: str) -> None:
 
 @pytest.mark.parametrize("cell", ["", "Partition_Limit"])
 def test_a_time_limit_that_is_not_recorded(cell: str) -> None:
-    trace = read(ROW, OTHER | {"TimelimitRaw": cell})
+    trace = read_rows(ROW, OTHER | {"TimelimitRaw": cell})
     assert trace.jobs[1].time_limit_s == math.inf
     assert trace.missing == (
         "TimelimitRaw is not known of 1 of 2 jobs: these jobs count as without time limit",
     )
-    assert read(ROW, OTHER | {"TimelimitRaw": "UNLIMITED"}).missing == ()
+    assert read_rows(ROW, OTHER | {"TimelimitRaw": "UNLIMITED"}).missing == ()
 
 
 def test_comments_that_no_job_has() -> None:
-    assert read(ROW, OTHER | {"Comment": ""}).missing == ()  # a user need not write one
-    (said,) = read(ROW | {"Comment": ""}, OTHER | {"Comment": ""}).missing
+    assert read_rows(ROW, OTHER | {"Comment": ""}).missing == ()  # a user need not write one
+    (said,) = read_rows(ROW | {"Comment": ""}, OTHER | {"Comment": ""}).missing
     assert said.startswith("Comment is not known of 2 of 2 jobs: all jobs have the default class")
     assert "AccountingStoreFlags=job_comment in slurm.conf" in said
 
@@ -105,19 +105,19 @@ def test_comments_that_no_job_has() -> None:
 @pytest.mark.parametrize("tres", ["cpu=4,node=1", "cpu=4,gres/gpumem=8G,node=1"])
 def test_gpus_that_no_job_has(tres: str) -> None:
     bare = {"AllocTRES": tres, "ReqTRES": tres}
-    trace = read(ROW | bare, OTHER | bare)
+    trace = read_rows(ROW | bare, OTHER | bare)
     assert trace.skipped == {"no GPU": 2}
     (said,) = trace.missing
     assert said.startswith(NO_GPU)
     assert "add AccountingStorageTRES=gres/gpu, then restart slurmctld" in said
-    assert read(ROW, OTHER | bare).missing == ()  # a job without GPUs beside one with
+    assert read_rows(ROW, OTHER | bare).missing == ()  # a job without GPUs beside one with
 
 
 def test_gpus_by_type_only() -> None:
     typed = {"AllocTRES": "cpu=4,gres/gpu:a100=2"}
-    (said,) = read(ROW | typed, OTHER | typed).missing
+    (said,) = read_rows(ROW | typed, OTHER | typed).missing
     assert said.startswith("GPUs are recorded by type only")
-    assert read(ROW, OTHER | typed).missing == ()
+    assert read_rows(ROW, OTHER | typed).missing == ()
 
 
 @pytest.mark.parametrize(
@@ -127,19 +127,19 @@ def test_gpus_that_are_recorded_since_some_day(jobs: int, days: int, told: bool)
     begin = 1790000100 - 86_400 * days
     bare = {"Submit": str(begin), "Eligible": "", "Start": str(begin), "AllocTRES": "cpu=4"}
     early = [OTHER | bare | {"JobID": str(100 + n), "ReqTRES": "cpu=4"} for n in range(jobs)]
-    trace = read(*early, ROW, OTHER)
+    trace = read_rows(*early, ROW, OTHER)
     said = f"none of the {jobs} jobs in the first {days} days has GPUs: if AccountingStorageTRES"
     assert [text.startswith(said) for text in trace.missing] == [True] * told
 
 
 def test_a_job_without_any_tres_is_no_job_without_gpus() -> None:
-    trace = read(ROW, OTHER | {"AllocTRES": "", "ReqTRES": ""})
+    trace = read_rows(ROW, OTHER | {"AllocTRES": "", "ReqTRES": ""})
     assert trace.skipped == {"no TRES recorded, so its GPUs are not known": 1}
 
 
 @pytest.mark.parametrize("count", ["", "?", "many"])
 def test_a_number_of_gpus_that_cannot_be_read_is_no_zero(count: str) -> None:
-    trace = read(ROW, OTHER | {"AllocTRES": f"cpu=4,gres/gpu={count}"})
+    trace = read_rows(ROW, OTHER | {"AllocTRES": f"cpu=4,gres/gpu={count}"})
     (bad,) = trace.bad_rows
     assert "has a number of GPUs that cannot be read" in bad.reason
 
@@ -147,18 +147,18 @@ def test_a_number_of_gpus_that_cannot_be_read_is_no_zero(count: str) -> None:
 def test_mig_is_seen_in_what_was_requested_too() -> None:
     columns = [c for c in SACCT_FIELDS if c != "AllocTRES"]
     mig = OTHER | {"ReqTRES": "gres/gpu:1g.10gb=1,gres/gpu=1"}
-    trace = read(ROW, mig, columns=columns)
+    trace = read_rows(ROW, mig, columns=columns)
     assert trace.skipped == {"MIG slices": 1}
     assert trace.missing[0].startswith("no column AllocTRES: ")
 
 
 def test_jobs_of_one_user_may_be_all_that_is_shown() -> None:
-    (said,) = read(ROW, ROW | {"JobID": "8"}).missing
+    (said,) = read_rows(ROW, ROW | {"JobID": "8"}).missing
     assert said.startswith("all 2 jobs are of user 'alice': if others have jobs, these are missing")
     assert "PrivateData=jobs" in said
-    (said,) = read().missing
+    (said,) = read_rows().missing
     assert said.startswith("no job at all: ")
-    assert read({"JobID": "garbage"}).missing == ()
+    assert read_rows({"JobID": "garbage"}).missing == ()
 
 
 # -- forms of the output
@@ -167,13 +167,13 @@ def test_jobs_of_one_user_may_be_all_that_is_shown() -> None:
 def test_columns_in_other_units_are_taken() -> None:
     columns = ["JobIDRaw", "User", "Submit", "Start", "Elapsed", "Timelimit", "State", "AllocTRES"]
     rows = (ROW | {"JobIDRaw": "7", "Elapsed": "01:05:00", "Timelimit": "1-01:30:00"}, OTHER)
-    (job,) = read(rows[0], columns=columns).jobs
-    want = read(ROW).jobs[0]
+    (job,) = read_rows(rows[0], columns=columns).jobs
+    want = read_rows(ROW).jobs[0]
     assert (job.job_id, job.duration_s, job.time_limit_s) == ("7", 3900.0, 91_800.0)
     assert (want.duration_s, want.time_limit_s) == (3900.0, 91_800.0)
     limits = {"UNLIMITED": 0, "Partition_Limit": 1}
     for cell, missing in limits.items():
-        trace = read(rows[0] | {"Timelimit": cell}, columns=columns)
+        trace = read_rows(rows[0] | {"Timelimit": cell}, columns=columns)
         assert trace.jobs[0].time_limit_s == math.inf
         assert sum(text.startswith("TimelimitRaw") for text in trace.missing) == missing
 
@@ -218,7 +218,7 @@ def test_what_is_not_read_is_refused_alike(tmp_path: Path, text: str, told: str)
 
 def test_a_bar_at_the_end_of_each_line_is_parsable(tmp_path: Path) -> None:
     file = tmp_path / "jobs.txt"
-    text = table(ROW | {"Comment": "class=A a|b"}, OTHER)
+    text = lines_of(ROW | {"Comment": "class=A a|b"}, OTHER)
     file.write_text(text.replace("\n", "|\n"))
     trace = read_trace(file)
     assert (len(trace.jobs), trace.bad_rows, trace.missing) == (2, (), ())

@@ -17,7 +17,7 @@ from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 TWO = Cluster.uniform(2, 1, scores={"A": np.array([[1.0], [2.0]])})
 
 
-def run(jobs, cluster, policy, **more):
+def moved_by(jobs, cluster, policy, **more):
     settings = parse_policy(policy, SimSettings(**{"estimate": "exact", **more}))
     return simulate(Trace.of("made up", jobs), cluster, settings, keep_placements=True)
 
@@ -25,8 +25,8 @@ def run(jobs, cluster, policy, **more):
 def test_a_move_saves_what_the_slow_gpu_would_cost():
     """2 starts on the slow GPU; at 1,000 s, with 9,500 s of work left, the fast one is free."""
     jobs = [TraceJob("1", 0, 1, 1_000, "A"), TraceJob("2", 0, 1, 10_000, "A")]
-    stays = run(jobs, TWO, "pal", migration_s=90.0)
-    moves = run(jobs, TWO, "pal:moves", migration_s=90.0)
+    stays = moved_by(jobs, TWO, "pal", migration_s=90.0)
+    moves = moved_by(jobs, TWO, "pal:moves", migration_s=90.0)
     assert (stays.end_s[1], stays.migrations[1]) == (20_000.0, 0)
     assert (moves.end_s[1], moves.migrations[1]) == (1_000.0 + 90.0 + 9_500.0, 1)
     assert [p["nodes"] for p in moves.placements if p["job_id"] == "2"] == [["n1"], ["n0"]]
@@ -41,14 +41,14 @@ def test_the_gpus_that_a_move_frees_are_given_at_once():
         TraceJob("2", 0, 1, 10_000, "A"),
         TraceJob("3", 2_500, 1, 500, "B"),
     ]
-    result = run(jobs, cluster, "pal:moves")
+    result = moved_by(jobs, cluster, "pal:moves")
     assert result.start_s[2] == 2_500.0
     assert result.migrations[1] == 1
 
 
 def test_only_the_share_that_allows_moves_moves():
     jobs = [TraceJob("1", 0, 1, 1_000, "A"), TraceJob("2", 0, 1, 10_000, "A")]
-    assert run(jobs, TWO, "pal:moves", movable_share=0.0).migrations.sum() == 0
+    assert moved_by(jobs, TWO, "pal:moves", movable_share=0.0).migrations.sum() == 0
     many = [
         TraceJob(str(i), 1_000.0 * i, 1, random.Random(i).uniform(3e3, 3e4), "A") for i in range(80)
     ]
@@ -57,7 +57,9 @@ def test_only_the_share_that_allows_moves_moves():
         share: {
             job.job_id
             for job, n in zip(
-                many, run(many, cluster, "pal:moves", movable_share=share).migrations, strict=True
+                many,
+                moved_by(many, cluster, "pal:moves", movable_share=share).migrations,
+                strict=True,
             )
             if n
         }
@@ -79,7 +81,7 @@ def test_only_the_share_that_allows_moves_moves():
 def test_what_a_job_says_itself_goes_before_its_class_and_the_share(says, share, end_s):
     jobs = [TraceJob("1", 0, 1, 1_000, "A"), TraceJob("2", 0, 1, 10_000, "A", **says)]
     more = {"class_restart_s": {"A": 200.0}, "movable_share": share}
-    assert run(jobs, TWO, "pal:moves", **more).end_s[1] == end_s
+    assert moved_by(jobs, TWO, "pal:moves", **more).end_s[1] == end_s
 
 
 @pytest.mark.parametrize("backfill", [False, True])
@@ -95,7 +97,7 @@ def test_every_job_ends_once_and_moves_keep_the_rules(order, round_s, backfill):
     rng = np.random.default_rng(7)
     scores = {c: rng.choice([0.95, 1.0, 1.3, 1.9], size=(6, 4)) for c in "ABC"}
     cluster = Cluster.uniform(6, 4, scores=scores)
-    result = run(jobs, cluster, "pal:moves", order=order, round_s=round_s, backfill=backfill)
+    result = moved_by(jobs, cluster, "pal:moves", order=order, round_s=round_s, backfill=backfill)
     assert not result.infeasible
     assert np.isfinite(result.end_s).all()
     assert result.migrations.sum() > 0
@@ -147,7 +149,7 @@ def test_a_running_job_shrinks_so_that_another_starts(elastic):
         for n, at, s in (("1", 0.0, 9_000.0), ("2", 2_000.0, 1_000.0), ("3", 5_700.0, 10.0))
     ]
     cluster = Cluster.uniform(1, 4)
-    result = run(jobs, cluster, "eft:moves", power=POWER, migration_s=10.0)
+    result = moved_by(jobs, cluster, "eft:moves", power=POWER, migration_s=10.0)
     sizes = [(placed["job_id"], sum(map(len, placed["slots"]))) for placed in result.placements]
     if elastic:  # an hour after its last move 1 grows again, at the end of 3
         assert sizes == [("1", 4), ("1", 2), ("2", 2), ("3", 2), ("1", 4)]

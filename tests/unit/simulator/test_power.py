@@ -30,7 +30,7 @@ TABLE = SizeTable(
 )
 
 
-def run(jobs, cluster=FLAT, **settings):
+def powered(jobs, cluster=FLAT, **settings):
     return simulate(Trace.of("t", jobs), cluster, SimSettings(power=POWER, **settings))
 
 
@@ -48,7 +48,7 @@ def entered(gpus, clock, job_gpus=1):
 
 def test_one_job_at_the_default_clock_draws_what_its_table_says():
     """100 s at 300 W beside three idle GPUs."""
-    own = run([TraceJob("j", 20.0, 1, 100.0, table=TABLE)], Cluster.uniform(1, 4)).summary()
+    own = powered([TraceJob("j", 20.0, 1, 100.0, table=TABLE)], Cluster.uniform(1, 4)).summary()
     assert own["energy_kwh"] * 3.6e6 == pytest.approx(100 * (300 + 3 * 50))
     assert own["idle_energy_kwh"] * 3.6e6 == pytest.approx(100 * 3 * 50)
     assert own["peak_power_w"] == pytest.approx(450)
@@ -128,7 +128,7 @@ def test_a_table_without_effect_changes_no_result(settings):
 
 def test_energy_is_not_known_if_a_job_has_no_table():
     with_table = TraceJob("j", 0.0, 1, 100.0, table=TABLE)
-    own = run([with_table, TraceJob("k", 0.0, 1, 100.0)]).summary()
+    own = powered([with_table, TraceJob("k", 0.0, 1, 100.0)]).summary()
     assert own["energy_kwh"] is own["idle_energy_kwh"] is own["peak_power_w"] is None
 
 
@@ -151,10 +151,10 @@ def test_a_limit_of_the_simulator_leaves_time_for_the_slowest_size_and_clock():
 
 def test_a_size_that_the_table_lacks_is_an_error_of_the_trace():
     with pytest.raises(SourceError, match=r"job j: .* 3 GPUs at the default clock"):
-        run([TraceJob("j", 0.0, 3, 100.0, table=TABLE)])
+        powered([TraceJob("j", 0.0, 3, 100.0, table=TABLE)])
     hole = replace(TABLE, time_s=np.full((4, 2), np.nan))
     with pytest.raises(SourceError, match="has no time"):
-        run([TraceJob("j", 0.0, 1, 100.0, table=hole)])
+        powered([TraceJob("j", 0.0, 1, 100.0, table=hole)])
 
 
 @pytest.mark.parametrize("wrong", [{"idle_w": 500.0}, {"idle_w": -1.0}, {"eta": 0.0}])

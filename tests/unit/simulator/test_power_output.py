@@ -32,29 +32,29 @@ def outcome(*settings, table=TABLE):
 
 
 @pytest.fixture
-def folder(tmp_path):
+def saved(tmp_path):
     head, results = outcome(SETTINGS, replace(SETTINGS, power=None))
     save_results(tmp_path, head, results)
     return tmp_path
 
 
-def test_the_folder_has_power_and_energy_where_they_are_known(folder):
-    head, (known, unknown) = load_results(folder)
+def test_the_folder_has_power_and_energy_where_they_are_known(saved):
+    head, (known, unknown) = load_results(saved)
     span = np.array([0.0, known.columns["end_s"].max()])
     area = np.diff(area_until(known.power_s, known.power_w, span))[0]
     first = known.columns["submit_s"].min() * 16 * 50.0
     assert (area - first) / 3.6e6 == pytest.approx(head["runs"][0]["energy_kwh"], rel=1e-4)
     assert len(unknown.power_s) == 0
-    rows = list(csv.DictReader((folder / "jobs-eft_eta_0.75.csv").open()))
+    rows = list(csv.DictReader((saved / "jobs-eft_eta_0.75.csv").open()))
     energy = sum(float(row["energy_kwh"]) for row in rows)
     run = head["runs"][0]
     assert energy == pytest.approx(run["energy_kwh"] - run["idle_energy_kwh"], rel=1e-4)
-    assert "energy_kwh" not in (folder / "jobs-eft.csv").read_text()
+    assert "energy_kwh" not in (saved / "jobs-eft.csv").read_text()
 
 
-def test_the_page_draws_power_only_if_it_is_known(folder, tmp_path):
+def test_the_page_draws_power_only_if_it_is_known(saved, tmp_path):
     pytest.importorskip("matplotlib")
-    written, _ = write_report(folder)
+    written, _ = write_report(saved)
     assert "power.png" in {path.name for path in written}
     page = written[0].read_text()
     assert "<th>energy, kWh</th>" in page

@@ -19,7 +19,7 @@ from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 LIMITS = [0.35, 0.5, 0.8, np.inf]
 
 
-def run(trace, **settings):
+def packed(trace, **settings):
     base = SimSettings(policy="eft", estimate="exact", overrun="extend", power=POWER)
     return simulate(trace, FLAT, replace(base, **settings), keep_placements=True)
 
@@ -32,7 +32,7 @@ def run(trace, **settings):
 def test_all_jobs_end_and_the_power_stays_below_the_limit(eta, order, backfill, round_s):
     trace = moldable(1)
     power = replace(POWER, eta=eta)
-    result = run(trace, power=power, order=order, backfill=backfill, round_s=round_s)
+    result = packed(trace, power=power, order=order, backfill=backfill, round_s=round_s)
     assert result.done.all()
     np.testing.assert_allclose(result.done_s, [job.duration_s for job in trace.jobs], rtol=1e-9)
     assert result.energy.power_w.max() <= eta * 16 * MAX_W + 1e-6
@@ -50,7 +50,7 @@ def test_the_first_round_is_that_of_the_planner(eta, seed):
         for i, n in enumerate(names)
     ]
     power = replace(POWER, eta=eta)
-    result = run(Trace.of("t", jobs), power=power)
+    result = packed(Trace.of("t", jobs), power=power)
     requests = [
         Request(
             job.job_id,
@@ -89,7 +89,7 @@ def test_clocks_of_running_jobs_rise_when_power_becomes_free():
         TraceJob(n, 0.0, 4, d, model="a", table=TABLES["a"]) for n, d in (("p", 1e4), ("q", 100.0))
     ]
     limit = 12 * IDLE_W + 4 * 391.0  # a GPU at the default clock draws 391 W
-    result = run(Trace.of("t", jobs), power=replace(POWER, eta=limit / (16 * MAX_W)))
+    result = packed(Trace.of("t", jobs), power=replace(POWER, eta=limit / (16 * MAX_W)))
     assert result.start_s.tolist() == [0, 0]
     slow, fast = result.placements[0]["slowdown"], 1.0
     assert slow > 1.1
@@ -101,9 +101,9 @@ def test_clocks_of_running_jobs_rise_when_power_becomes_free():
 def test_the_planner_may_know_another_table_than_the_one_that_runs():
     """It believes that more GPUs bring nothing, and leaves the job at one."""
     job = TraceJob("p", 0.0, 1, 1000.0, model="a", sizes=(1, 2, 4, 8), table=TABLES["a"])
-    assert run(Trace.of("t", [job])).end_s[0] < 200
+    assert packed(Trace.of("t", [job])).end_s[0] < 200
     flat = replace(TABLES["a"], time_s=np.ones_like(TABLES["a"].time_s))
-    result = run(Trace.of("t", [job]), power=replace(POWER, known={"a": flat}))
+    result = packed(Trace.of("t", [job]), power=replace(POWER, known={"a": flat}))
     assert result.end_s[0] == pytest.approx(1000)
 
 
@@ -114,7 +114,7 @@ def test_the_planner_may_know_another_table_than_the_one_that_runs():
 def test_elastic_jobs_grow_by_moves_as_live(eta, elastic, grows):
     moves = MoveSettings(first_s=60.0, again_s=300.0, margin_s=60.0)
     trace = moldable(4, elastic=elastic)
-    result = run(trace, power=replace(POWER, eta=eta), moves=moves, migration_s=10.0)
+    result = packed(trace, power=replace(POWER, eta=eta), moves=moves, migration_s=10.0)
     assert result.done.all()
     sizes = {}
     for placed in result.placements:

@@ -34,7 +34,7 @@ def earlier():
     ]
 
 
-def dated(work_s, due_after_s, **more):
+def dated_job(work_s, due_after_s, **more):
     job = TraceJob(
         "dated", AT_S, 1, work_s, name="a", user="u", time_limit_s=LIMIT_S, table=TABLES["a"],
         sizes=SIZES, deadline_s=AT_S + due_after_s,
@@ -42,7 +42,7 @@ def dated(work_s, due_after_s, **more):
     return replace(job, **more)
 
 
-def run(jobs, policy="packed", cluster=ONE, **more):
+def due_run(jobs, policy="packed", cluster=ONE, **more):
     base = SimSettings(power=POWER, estimate="limit", **more)
     settings = parse_policy(policy, base, MoveSettings(first_s=0.0, margin_s=1e9, last_s=0.0))
     return simulate(Trace.of("t", jobs), cluster, settings, keep_placements=True)
@@ -54,7 +54,7 @@ def sizes_of(result, job_id="dated"):
     ]
 
 
-def planned(due_after_s, restart_s=None):
+def due_said(due_after_s, restart_s=None):
     """What the planner says when the job starts."""
     due = DueDate(AT_S + due_after_s, tuple((1, work) for work in EARLIER), restart_s=restart_s)
     request = Request("dated", 1, sizes=SIZES, table=TABLES["a"], due=due, time_limit_s=LIMIT_S)
@@ -67,39 +67,39 @@ def others(gpus, seconds, at_s=AT_S - 1):
 
 @pytest.mark.parametrize("due_after_s", [3000.0, 6000.0])
 def test_a_job_waits_for_the_size_of_its_plan(due_after_s):
-    plan = planned(due_after_s)
+    plan = due_said(due_after_s)
     half = plan.gpus // 2
     long, other = others(8 - plan.gpus, 20_000.0), others(plan.gpus - half, 101.0)
     short = replace(other, job_id="short", time_limit_s=101.0)
-    jobs = [*earlier(), long, short, dated(1000.0, due_after_s)]
-    result = run(jobs)
+    jobs = [*earlier(), long, short, dated_job(1000.0, due_after_s)]
+    result = due_run(jobs)
     assert sizes_of(result) == [(AT_S + 100.0, plan.gpus)]
     assert result.due()["due_met"] == 1.0
     of_long_limit = [*earlier(), long, replace(short, time_limit_s=1e6), jobs[-1]]
-    assert sizes_of(run(of_long_limit)) == [(AT_S, half)]
-    undated = run(jobs, "packed:no-due")
+    assert sizes_of(due_run(of_long_limit)) == [(AT_S, half)]
+    undated = due_run(jobs, "packed:no-due")
     assert undated.settings.label == "packed:no-due"
     assert sizes_of(undated) == [(AT_S, half)]
 
 
 def test_a_long_job_grows_when_its_plan_says_so_and_is_in_time():
-    plan = planned(6000.0, restart_s=60.0)
+    plan = due_said(6000.0, restart_s=60.0)
     assert plan.growth
-    jobs = [*earlier(), others(8 - plan.gpus, 100.0), dated(9000.0, 6000.0, elastic=True)]
-    result = run(jobs, "packed:moves")
+    jobs = [*earlier(), others(8 - plan.gpus, 100.0), dated_job(9000.0, 6000.0, elastic=True)]
+    result = due_run(jobs, "packed:moves")
     (start, first), (grown, more) = sizes_of(result)[:2]
     assert (start, first) == (AT_S, plan.gpus)
     assert grown == pytest.approx(AT_S + plan.growth[0][0])
     assert more == plan.growth[0][1]
     assert result.due() == {"due_jobs": 1, "due_met": 1.0, "avg_late_s": 0.0, "late_h": 0.0}
-    kept = run(jobs, "packed:moves:no-due")
+    kept = due_run(jobs, "packed:moves:no-due")
     assert len(sizes_of(kept)) == 1
 
 
 def test_a_job_without_earlier_runs_is_sized_as_if_it_had_no_due_date():
-    jobs = [others(6, 20_000.0), dated(1000.0, 2000.0)]
+    jobs = [others(6, 20_000.0), dated_job(1000.0, 2000.0)]
     for policy in ("packed", "packed:sts"):
-        assert [gpus for _, gpus in sizes_of(run(jobs, policy))] == sizes_expected(policy)
+        assert [gpus for _, gpus in sizes_of(due_run(jobs, policy))] == sizes_expected(policy)
 
 
 def sizes_expected(policy):
@@ -128,7 +128,7 @@ def test_sts_does_all_work_and_no_job_that_runs_gets_fewer_gpus(policy, seed):
     jobs = [
         replace(job, elastic=i % 4 > 0, time_limit_s=30_000.0) for i, job in enumerate(trace.jobs)
     ]
-    result = run(jobs, policy, FLAT)
+    result = due_run(jobs, policy, FLAT)
     assert result.done.all()
     np.testing.assert_allclose(result.done_s, [job.duration_s for job in jobs], rtol=1e-9)
     for job in jobs:
@@ -141,12 +141,12 @@ def test_sts_does_all_work_and_no_job_that_runs_gets_fewer_gpus(policy, seed):
 
 def test_by_pressure_a_pressing_job_overtakes_one_with_time():
     """One GPU is free at a time; the later of two jobs has less time to spare."""
-    calm = replace(dated(1000.0, 60_000.0), job_id="calm", sizes=(1, 2))
-    pressed = replace(dated(1000.0, 11_500.0), submit_s=AT_S + 1, sizes=(1, 2))
+    calm = replace(dated_job(1000.0, 60_000.0), job_id="calm", sizes=(1, 2))
+    pressed = replace(dated_job(1000.0, 11_500.0), submit_s=AT_S + 1, sizes=(1, 2))
     full = replace(others(7, 50_000.0), job_id="full")
     jobs = [*earlier(), full, others(1, 500.0), calm, pressed]
     for by_pressure in (False, True):
-        result = run(jobs, due_by_pressure=by_pressure)
+        result = due_run(jobs, due_by_pressure=by_pressure)
         starts = {p["job_id"]: p["at_s"] for p in result.placements}
         assert (starts["dated"] < starts["calm"]) == by_pressure
         assert min(starts["dated"], starts["calm"]) == AT_S + 499.0
@@ -154,11 +154,11 @@ def test_by_pressure_a_pressing_job_overtakes_one_with_time():
 
 @pytest.mark.parametrize(("weight", "first"), [(1.0, "dated"), (2.0, "calm")])
 def test_a_heavier_job_goes_before_time_to_spare(weight, first):
-    calm = dated(1000.0, 60_000.0, job_id="calm", weight=weight)
-    pressed = dated(1000.0, 11_500.0)
+    calm = dated_job(1000.0, 60_000.0, job_id="calm", weight=weight)
+    pressed = dated_job(1000.0, 11_500.0)
     full = replace(others(7, 50_000.0), job_id="full")
     jobs = [replace(job, sizes=(1, 2)) for job in (calm, pressed)]
-    result = run([*earlier(), full, others(1, 500.0), *jobs], due_by_pressure=True)
+    result = due_run([*earlier(), full, others(1, 500.0), *jobs], due_by_pressure=True)
     starts = {p["job_id"]: p["at_s"] for p in result.placements}
     assert starts[first] == AT_S + 499.0 == min(starts["dated"], starts["calm"])
 
@@ -167,13 +167,13 @@ def test_a_heavier_job_goes_before_time_to_spare(weight, first):
 def test_sts_postpones_a_job_whose_due_date_has_weight(weight, size):
     """One GPU is free, on which the job is late: as cheap as can be, or worth waiting for eight."""
     full = replace(others(7, 300.0), job_id="full")
-    result = run([*earlier(), full, dated(9000.0, 500.0, weight=weight)], "packed:sts")
+    result = due_run([*earlier(), full, dated_job(9000.0, 500.0, weight=weight)], "packed:sts")
     assert sizes_of(result)[0] == size
 
 
 def test_sts_grows_a_long_job_and_restarts_count():
-    jobs = [*earlier(), dated(9000.0, 6000.0, elastic=True)]
-    result, free = (run(jobs, "packed:sts", migration_s=cost_s) for cost_s in (100.0, 0.0))
+    jobs = [*earlier(), dated_job(9000.0, 6000.0, elastic=True)]
+    result, free = (due_run(jobs, "packed:sts", migration_s=cost_s) for cost_s in (100.0, 0.0))
     sizes = sizes_of(result)
     assert sizes[1][0] < sizes_of(free)[1][0] - 50.0
     assert [gpus for _, gpus in sizes] == sorted({gpus for _, gpus in sizes})
@@ -184,7 +184,7 @@ def test_sts_grows_a_long_job_and_restarts_count():
 
 def test_due_dates_are_drawn_for_jobs_that_have_none():
     jobs = [
-        *(replace(dated(800.0, 0.0), job_id=str(i), deadline_s=None) for i in range(200)),
+        *(replace(dated_job(800.0, 0.0), job_id=str(i), deadline_s=None) for i in range(200)),
         TraceJob("own", 5.0, 1, 100.0, deadline_s=7.0),
         TraceJob("plain", 5.0, 1, 100.0),
     ]

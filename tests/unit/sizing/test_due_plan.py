@@ -26,7 +26,7 @@ TABLE = SizeTable(
 RUNS = ((1, 2 * H), (1, 3 * H), (2, 2 * H), (1, 1 * H))  # work of 2, 3, 3.6 and 1 h on one GPU
 
 
-def job(due_s, *, limit_s=10 * H, gpus=1, runs=RUNS, **more):
+def with_due(due_s, *, limit_s=10 * H, gpus=1, runs=RUNS, **more):
     due = DueDate(due_s, runs, **more)
     sizes = tuple(GPUS.tolist())
     return Request("1", gpus, sizes=sizes, table=TABLE, time_limit_s=limit_s, due=due)
@@ -47,13 +47,13 @@ def job(due_s, *, limit_s=10 * H, gpus=1, runs=RUNS, **more):
     ],
 )
 def test_a_job_that_cannot_be_moved_gets_the_cheapest_size(due_s, gpus, in_time, longest_s):
-    plan = due_plan(job(due_s), 0.0)
+    plan = due_plan(with_due(due_s), 0.0)
     assert (plan.gpus, plan.in_time, plan.runs, plan.growth) == (gpus, in_time, 4, ())
     assert plan.longest_s == pytest.approx(longest_s)
 
 
 def test_a_job_that_can_be_moved_starts_small_and_grows():
-    plan = due_plan(job(9 * H, restart_s=60.0), 0.0)
+    plan = due_plan(with_due(9 * H, restart_s=60.0), 0.0)
     ((at, gpus),) = plan.growth
     assert (plan.gpus, plan.in_time, gpus) == (1, 1.0, 2)
     # All 10 h of work: at 1 GPU until then, a restart, the rest at 1.8 times the speed.
@@ -64,11 +64,11 @@ def test_a_job_that_can_be_moved_starts_small_and_grows():
 @pytest.mark.parametrize(("late_s", "in_time"), [(0.0, 1.0), (119.0, 1.0), (600.0, 0.975)])
 def test_a_growth_that_is_late_still_pays(late_s, in_time):
     """To the largest number, at which all 10 h of work just fit."""
-    first = due_plan(job(2.5 * H, restart_s=60.0), 0.0)
+    first = due_plan(with_due(2.5 * H, restart_s=60.0), 0.0)
     ((at, gpus),) = first.growth
     assert (first.gpus, gpus) == (4, 8)
     now = at + late_s
-    one = job(2.5 * H, restart_s=60.0, gpus=4, done=now * SPEED[4])
+    one = with_due(2.5 * H, restart_s=60.0, gpus=4, done=now * SPEED[4])
     plan = due_plan(one, now, running=True)
     assert (plan.gpus, plan.growth, plan.runs) == (8, (), 0)
     assert plan.in_time == pytest.approx(in_time, abs=1e-3)
@@ -78,7 +78,7 @@ def test_a_growth_that_is_late_still_pays(late_s, in_time):
 def test_when_nothing_was_learnt_the_plan_goes_on(due_h, share):
     def plan(at, **more):
         runs = ((1, 8 * H),)
-        return due_plan(job(due_h * H, restart_s=60.0, runs=runs, done=at), at, **more)
+        return due_plan(with_due(due_h * H, restart_s=60.0, runs=runs, done=at), at, **more)
 
     assume(plan(0.0).gpus == 1)
     at = plan(0.0).growth[0][0]
@@ -92,23 +92,24 @@ def test_when_nothing_was_learnt_the_plan_goes_on(due_h, share):
 @pytest.mark.parametrize("due_s", [8 * H, 9 * H])
 def test_a_job_that_outlives_all_earlier_runs_grows_as_planned(due_s):
     """The longest case is that of its limit, long after the last run of 3.6 h has ended."""
-    before = due_plan(job(due_s, restart_s=60.0), 0.0)
+    before = due_plan(with_due(due_s, restart_s=60.0), 0.0)
     ((at, gpus),) = before.growth
     assert at > 4 * H
     plans = [
-        due_plan(job(due_s, restart_s=60.0, done=now), now, running=True) for now in (at - 60.0, at)
+        due_plan(with_due(due_s, restart_s=60.0, done=now), now, running=True)
+        for now in (at - 60.0, at)
     ]
     assert [(plan.gpus, plan.runs, plan.in_time) for plan in plans] == [(1, 0, 1), (gpus, 0, 1)]
     assert plans[0].growth == ((pytest.approx(60.0), gpus),)
 
 
 def test_slow_gpus_ask_for_more():
-    assert due_plan(job(10 * H), 0.0).gpus == 1
-    assert due_plan(job(10 * H), 0.0, slowdown=1.5).gpus == 2
+    assert due_plan(with_due(10 * H), 0.0).gpus == 1
+    assert due_plan(with_due(10 * H), 0.0, slowdown=1.5).gpus == 2
 
 
 def test_a_run_that_its_limit_cut_off_needs_all_of_it():
-    plan = due_plan(job(1.2 * H, runs=((1, H), (2, math.inf))), 0.0)
+    plan = due_plan(with_due(1.2 * H, runs=((1, H), (2, math.inf))), 0.0)
     assert (plan.gpus, plan.in_time) == (1, 0.5)
 
 
@@ -146,9 +147,9 @@ def test_a_job_that_runs_with_a_size_no_faster_than_less_grows():
     "request_",
     [
         Request("1", 1, sizes=(1, 2), table=TABLE),
-        job(H, runs=()),
-        job(H, runs=((3, H),)),  # no size of the table
-        job(-H, done=4 * H),  # it has outlived all runs, and is late
+        with_due(H, runs=()),
+        with_due(H, runs=((3, H),)),  # no size of the table
+        with_due(-H, done=4 * H),  # it has outlived all runs, and is late
     ],
 )
 def test_nothing_is_known(request_):
@@ -173,7 +174,7 @@ EPOCHS = (10, 1, H)  # 10 epochs of 1 h on one GPU
     ],
 )
 def test_epochs_bound_the_work_and_say_what_there_may_be(due_s, more, gpus, in_time, runs):
-    one = job(due_s, limit_s=50 * H, **{"runs": (), "epochs": EPOCHS, **more})
+    one = with_due(due_s, limit_s=50 * H, **{"runs": (), "epochs": EPOCHS, **more})
     plan = due_plan(one, 0.0)
     assert (plan.gpus, plan.in_time, plan.runs) == (gpus, pytest.approx(in_time), runs)
     assert plan.by_epochs == (not runs)
@@ -193,7 +194,7 @@ def test_epochs_bound_the_work_and_say_what_there_may_be(due_s, more, gpus, in_t
 @pytest.mark.parametrize("restart_s", [None, 60.0])
 def test_a_size_whose_epochs_exceed_the_time_limit_is_left_out(limit_s, gpus, in_time, restart_s):
     """However late the due date is."""
-    one = job(1000 * H, limit_s=limit_s, runs=(), epochs=EPOCHS, restart_s=restart_s)
+    one = with_due(1000 * H, limit_s=limit_s, runs=(), epochs=EPOCHS, restart_s=restart_s)
     plan = due_plan(one, 0.0)
     assert (plan.gpus, plan.in_time, plan.growth) == (gpus, pytest.approx(in_time), ())
 
@@ -201,26 +202,26 @@ def test_a_size_whose_epochs_exceed_the_time_limit_is_left_out(limit_s, gpus, in
 @pytest.mark.parametrize(("restart_s", "gpus", "in_time"), [(None, 2, 0.5), (60.0, 8, 1.0)])
 def test_a_running_job_grows_before_its_time_limit_ends_it(restart_s, gpus, in_time):
     """Its GPUs are slower than thought: 5.6 h of 10 h of work in its time limit."""
-    one = job(1000 * H, limit_s=5.6 * H, gpus=2, runs=(), epochs=EPOCHS, restart_s=restart_s)
+    one = with_due(1000 * H, limit_s=5.6 * H, gpus=2, runs=(), epochs=EPOCHS, restart_s=restart_s)
     assert due_plan(replace(one, gpus=1), 0.0).gpus == 2
     plan = due_plan(one, 0.0, running=True, slowdown=1.8)
     assert (plan.gpus, plan.in_time) == (gpus, pytest.approx(in_time))
 
 
 def test_an_earlier_run_that_ended_within_its_first_epoch_counts():
-    short = job(600.0, runs=((1, 60.0),), epochs=(9, 1, H))
+    short = with_due(600.0, runs=((1, 60.0),), epochs=(9, 1, H))
     assert due_plan(short, 0.0).in_time == 1.0
-    assert due_plan(job(600.0, runs=(), epochs=(9, 1, H)), 0.0).in_time == 0.0
+    assert due_plan(with_due(600.0, runs=(), epochs=(9, 1, H)), 0.0).in_time == 0.0
 
 
 def test_many_epochs_are_counted_in_steps():
-    plan = due_plan(job(1 * H, runs=(), epochs=(36_000, 1, 1.0)), 0.0)
+    plan = due_plan(with_due(1 * H, runs=(), epochs=(36_000, 1, 1.0)), 0.0)
     assert plan.in_time == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("epochs", [(10, 3, H), None])
 def test_epochs_on_a_number_that_it_cannot_have_say_nothing(epochs):
-    assert due_plan(job(9 * H, runs=(), epochs=epochs), 0.0) is None
+    assert due_plan(with_due(9 * H, runs=(), epochs=epochs), 0.0) is None
 
 
 hours = st.floats(0.05, 20.0).map(lambda h: h * H)
@@ -237,7 +238,9 @@ hours = st.floats(0.05, 20.0).map(lambda h: h * H)
 )
 def test_sizes_only_grow(runs, due_s, limit_s, restart_s, gpus, done, slowdown):
     """A running job never gets fewer; what is said to be in time is in time."""
-    one = job(due_s, limit_s=limit_s, gpus=gpus, runs=tuple(runs), restart_s=restart_s, done=done)
+    one = with_due(
+        due_s, limit_s=limit_s, gpus=gpus, runs=tuple(runs), restart_s=restart_s, done=done
+    )
     plan = due_plan(one, 0.0, slowdown=slowdown, running=True)
     if plan is None:
         return
@@ -261,7 +264,7 @@ def test_sizes_only_grow(runs, due_s, limit_s, restart_s, gpus, done, slowdown):
 )
 def test_a_later_due_date_is_not_less_likely(runs, limit_s, one_s, other_s):
     first, second = (
-        due_plan(job(due_s, limit_s=limit_s, runs=tuple(runs)), 0.0)
+        due_plan(with_due(due_s, limit_s=limit_s, runs=tuple(runs)), 0.0)
         for due_s in sorted((one_s, other_s))
     )
     assert first.in_time <= second.in_time

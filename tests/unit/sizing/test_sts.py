@@ -19,157 +19,159 @@ NEW = replace(OLD, speed=4 * OLD.speed, power=6 * OLD.power)
 BOTH = {"old": OLD, "new": NEW}
 
 
-def job(name="1", due=1000.0, *, speeds=BOTH, work=None, late_cost=10.0, **more):
+def due_job(name="1", due=1000.0, *, speeds=BOTH, work=None, late_cost=10.0, **more):
     return DueJob(name, due, late_cost, work or uniform(100, 100), speeds, **more)
 
 
-def nodes(old=1, new=0, gpus=4):
+def due_nodes(old=1, new=0, gpus=4):
     return [DueNode("old", gpus)] * old + [DueNode("new", gpus)] * new
 
 
-def shares(decision):
+def given_shares(decision):
     return {name: given.share for name, given in decision.jobs.items()}
 
 
 def test_with_time_a_job_gets_the_cheapest_size_of_the_cheapest_model():
-    found = decide([job()], nodes(1, 1), 0, 1)
-    assert shares(found) == {"1": Share(0, 1)}
+    found = decide([due_job()], due_nodes(1, 1), 0, 1)
+    assert given_shares(found) == {"1": Share(0, 1)}
     assert (found.waiting, found.wake) == ((), math.inf)
 
 
 def test_a_due_date_that_only_the_fast_model_meets():
-    assert shares(decide([job(due=26)], nodes(1, 1), 0, 1)) == {"1": Share(1, 1)}
+    assert given_shares(decide([due_job(due=26)], due_nodes(1, 1), 0, 1)) == {"1": Share(1, 1)}
 
 
 def test_it_wakes_when_the_first_job_grows():
-    found = decide([job(due=60), job("2", due=1000)], nodes(2), 100 - 100, 1)
+    found = decide([due_job(due=60), due_job("2", due=1000)], due_nodes(2), 100 - 100, 1)
     (leaves, *_) = found.jobs["1"].plan.leaves
     assert found.wake == leaves < 60
 
 
 def test_jobs_under_pressure_come_first():
-    jobs = [job("late", 500), job("soon", 90), job("over", -5)]
-    found = decide(jobs, nodes(1, 0, 1), 0, 1)
+    jobs = [due_job("late", 500), due_job("soon", 90), due_job("over", -5)]
+    found = decide(jobs, due_nodes(1, 0, 1), 0, 1)
     assert list(found.jobs) == ["over"]
     assert found.waiting == ("soon", "late")
 
 
 def test_jobs_fill_used_nodes_first():
-    held = [job("a", held=Share(1, 2)), job("b", held=Share(2, 1))]
-    found = decide([*held, job("1"), job("2"), job("3")], nodes(3), 0, 1)
-    assert [shares(found)[name].node for name in "123"] == [1, 1, 2]
+    held = [due_job("a", held=Share(1, 2)), due_job("b", held=Share(2, 1))]
+    found = decide([*held, due_job("1"), due_job("2"), due_job("3")], due_nodes(3), 0, 1)
+    assert [given_shares(found)[name].node for name in "123"] == [1, 1, 2]
 
 
 def test_a_job_with_time_waits_for_the_cheap_model():
-    held = job("a", speeds={"old": OLD}, held=Share(0, 4), movable=False)
-    cheap = decide([held, job("1", due=500)], nodes(1, 1), 0, 1)
+    held = due_job("a", speeds={"old": OLD}, held=Share(0, 4), movable=False)
+    cheap = decide([held, due_job("1", due=500)], due_nodes(1, 1), 0, 1)
     assert cheap.waiting == ("1",)
-    pressed = decide([held, job("1", due=50)], nodes(1, 1), 0, 20)
-    assert shares(pressed)["1"].node == 1
+    pressed = decide([held, due_job("1", due=50)], due_nodes(1, 1), 0, 20)
+    assert given_shares(pressed)["1"].node == 1
 
 
 def test_a_job_starts_on_fewer_gpus_than_it_should_have():
-    held = job("a", held=Share(0, 2), movable=False)
+    held = due_job("a", held=Share(0, 2), movable=False)
     work = empirical([100], 100)
-    found = decide([held, job("1", due=38, work=work)], nodes(1), 0, 1)
+    found = decide([held, due_job("1", due=38, work=work)], due_nodes(1), 0, 1)
     assert found.jobs["1"].plan.gpus[0] > 2
-    assert shares(found)["1"] == Share(0, 2)
+    assert given_shares(found)["1"] == Share(0, 2)
 
 
 def test_a_job_that_stays_as_it_starts_has_the_plan_of_what_it_gets():
-    held = job("a", held=Share(0, 2), movable=False)
-    late = job("1", due=38, work=empirical([100], 100), movable=False, speeds={"old": OLD})
-    given = decide([held, late], nodes(1), 0, 50).jobs["1"]
+    held = due_job("a", held=Share(0, 2), movable=False)
+    late = due_job("1", due=38, work=empirical([100], 100), movable=False, speeds={"old": OLD})
+    given = decide([held, late], due_nodes(1), 0, 50).jobs["1"]
     assert (given.share, given.plan.gpus) == (Share(0, 2), (2,))
     assert (given.plan.late, given.plan.in_time) == (pytest.approx(100 / 2**0.7 - 38), 0)
 
 
 def test_a_running_job_grows_on_its_own_node():
-    found = decide([job(due=38, held=Share(1, 1))], nodes(2), 0, 1)
-    assert shares(found)["1"].node == 1
-    assert shares(found)["1"].gpus > 1
+    found = decide([due_job(due=38, held=Share(1, 1))], due_nodes(2), 0, 1)
+    assert given_shares(found)["1"].node == 1
+    assert given_shares(found)["1"].gpus > 1
 
 
 def test_a_running_job_moves_only_to_grow():
-    full = job("a", held=Share(0, 3), movable=False)
-    grown = decide([full, job(due=38, held=Share(0, 1))], nodes(2), 0, 1)
-    assert shares(grown)["1"].node == 1
-    enough = decide([full, job(due=1000, held=Share(0, 1))], nodes(2), 0, 1)
-    assert shares(enough)["1"] == Share(0, 1)
+    full = due_job("a", held=Share(0, 3), movable=False)
+    grown = decide([full, due_job(due=38, held=Share(0, 1))], due_nodes(2), 0, 1)
+    assert given_shares(grown)["1"].node == 1
+    enough = decide([full, due_job(due=1000, held=Share(0, 1))], due_nodes(2), 0, 1)
+    assert given_shares(enough)["1"] == Share(0, 1)
 
 
 def test_a_job_grows_as_planned_or_not_at_all():
-    growing = job("1", due=30, held=Share(0, 1), speeds={"old": OLD}, work=empirical([100], 100))
-    fixed = job("2", held=Share(0, 1), movable=False)
-    found = decide([growing, fixed], nodes(1), 0, 1)
-    assert shares(found)["1"] == Share(0, 1)
+    growing = due_job(
+        "1", due=30, held=Share(0, 1), speeds={"old": OLD}, work=empirical([100], 100)
+    )
+    fixed = due_job("2", held=Share(0, 1), movable=False)
+    found = decide([growing, fixed], due_nodes(1), 0, 1)
+    assert given_shares(found)["1"] == Share(0, 1)
     assert found.jobs["1"].plan.gpus[0] == 4
 
 
 def test_a_job_that_need_not_move_any_more_stays():
     """The first one leaves its node after the second has left it: room for the second."""
-    first = job("1", due=30, held=Share(0, 1), speeds={"old": OLD})
-    second = job("2", due=44, held=Share(0, 3), speeds={"old": OLD})
-    found = decide([first, second], nodes(3), 0, 1)
-    assert shares(found)["1"].gpus == 4
-    assert shares(found)["2"].node == 0
+    first = due_job("1", due=30, held=Share(0, 1), speeds={"old": OLD})
+    second = due_job("2", due=44, held=Share(0, 3), speeds={"old": OLD})
+    found = decide([first, second], due_nodes(3), 0, 1)
+    assert given_shares(found)["1"].gpus == 4
+    assert given_shares(found)["2"].node == 0
 
 
 def test_a_job_that_may_not_be_moved_stays_as_it_is():
-    found = decide([job(due=1, held=Share(0, 1), movable=False)], nodes(2), 0, 1)
-    assert shares(found) == {"1": Share(0, 1)}
+    found = decide([due_job(due=1, held=Share(0, 1), movable=False)], due_nodes(2), 0, 1)
+    assert given_shares(found) == {"1": Share(0, 1)}
     assert found.wake == math.inf
 
 
 def test_a_job_that_may_not_be_moved_starts_with_all_it_needs():
-    found = decide([job(due=60, movable=False, speeds={"old": OLD})], nodes(2), 0, 1)
-    assert shares(found) == {"1": Share(0, 3)}
+    found = decide([due_job(due=60, movable=False, speeds={"old": OLD})], due_nodes(2), 0, 1)
+    assert given_shares(found) == {"1": Share(0, 3)}
     assert found.wake == math.inf
 
 
 def test_a_job_on_a_model_of_which_nothing_is_known_keeps_its_gpus():
-    found = decide([job(speeds={"new": NEW}, held=Share(0, 1))], nodes(1, 1), 0, 1)
-    assert (shares(found), found.jobs["1"].plan) == ({"1": Share(0, 1)}, None)
+    found = decide([due_job(speeds={"new": NEW}, held=Share(0, 1))], due_nodes(1, 1), 0, 1)
+    assert (given_shares(found), found.jobs["1"].plan) == ({"1": Share(0, 1)}, None)
 
 
 def test_a_job_for_models_that_are_not_here_waits():
-    assert decide([job(speeds={"new": NEW})], nodes(), 0, 1).waiting == ("1",)
+    assert decide([due_job(speeds={"new": NEW})], due_nodes(), 0, 1).waiting == ("1",)
 
 
 def test_shares_fill_a_gpu_before_the_next_one():
     shared = {"old": OLD.with_share(0.5, 1.1)}
-    jobs = [job(name, speeds=shared) for name in "123"]
-    found = decide(jobs, nodes(1, 0, 2), 0, 1)
-    assert [shares(found)[name] for name in "123"] == [
+    jobs = [due_job(name, speeds=shared) for name in "123"]
+    found = decide(jobs, due_nodes(1, 0, 2), 0, 1)
+    assert [given_shares(found)[name] for name in "123"] == [
         Share(0, 0.5, 0),
         Share(0, 0.5, 0),
         Share(0, 0.5, 1),
     ]
-    none_left = decide([*jobs, job("4", due=50)], nodes(1, 0, 1), 0, 1)
+    none_left = decide([*jobs, due_job("4", due=50)], due_nodes(1, 0, 1), 0, 1)
     assert len(none_left.jobs) == 1
 
 
 def test_a_share_grows_to_its_whole_gpu_when_it_is_alone_on_it():
     shared = {"old": speeds_like(1, base=1.0, on_w=1.0).with_share(0.5, 1.1)}
-    running = job(due=100, speeds=shared, held=Share(0, 0.5, 0))
-    assert shares(decide([running], nodes(1, 0, 1), 0, 1)) == {"1": Share(0, 1)}
-    other = job("2", speeds=shared, held=Share(0, 0.5, 0))
-    assert shares(decide([running, other], nodes(1, 0, 1), 0, 1))["1"] == running.held
+    running = due_job(due=100, speeds=shared, held=Share(0, 0.5, 0))
+    assert given_shares(decide([running], due_nodes(1, 0, 1), 0, 1)) == {"1": Share(0, 1)}
+    other = due_job("2", speeds=shared, held=Share(0, 0.5, 0))
+    assert given_shares(decide([running, other], due_nodes(1, 0, 1), 0, 1))["1"] == running.held
 
 
 def test_gpus_that_are_not_there_cannot_be_held():
     with pytest.raises(ValueError, match="not as many"):
-        decide([job(held=Share(0, 5))], nodes(), 0, 1)
-    halves = [job(str(i), held=Share(0, 0.75, 0)) for i in range(2)]
+        decide([due_job(held=Share(0, 5))], due_nodes(), 0, 1)
+    halves = [due_job(str(i), held=Share(0, 0.75, 0)) for i in range(2)]
     with pytest.raises(ValueError, match="shared out"):
-        decide(halves, nodes(), 0, 1)
+        decide(halves, due_nodes(), 0, 1)
 
 
 MODELS = ("old", "new")
 
 
 @st.composite
-def cases(draw):
+def due_cases(draw):
     """Nodes, and jobs of which some run."""
     here = draw(
         st.lists(st.builds(DueNode, st.sampled_from(MODELS), st.integers(0, 8)), min_size=1)
@@ -197,7 +199,7 @@ def cases(draw):
     return jobs, here
 
 
-@given(cases(), st.floats(0.1, 100))
+@given(due_cases(), st.floats(0.1, 100))
 def test_what_every_decision_is(case, period):
     jobs, here = case
     found = decide(jobs, here, 0.0, period)
@@ -222,7 +224,7 @@ def test_what_every_decision_is(case, period):
     assert not any(by_name[name].held for name in found.waiting)
 
 
-@given(cases())
+@given(due_cases())
 def test_pressed_jobs_never_leave_a_free_node(case):
     """A job that is late already gets something of a model it knows, if that has free GPUs."""
     jobs, here = case
@@ -238,13 +240,13 @@ def test_pressed_jobs_never_leave_a_free_node(case):
 
 
 def test_a_node_without_gpus_hides_no_free_ones():
-    held = job("a", held=Share(1, 1))
-    found = decide([held, job("1")], [DueNode("old", 0), DueNode("old", 2)], 0, 1)
-    assert shares(found)["1"] == Share(1, 1)
+    held = due_job("a", held=Share(1, 1))
+    found = decide([held, due_job("1")], [DueNode("old", 0), DueNode("old", 2)], 0, 1)
+    assert given_shares(found)["1"] == Share(1, 1)
 
 
 def test_free_gpus_come_back():
-    free = FreeGpus(nodes(1))
+    free = FreeGpus(due_nodes(1))
     for share in (Share(0, 2), Share(0, 0.25, 0), Share(0, 0.75, 0)):
         free.take(share)
     assert (free.whole, free.left[0].keys()) == ([1], {0})
@@ -258,18 +260,18 @@ def test_free_gpus_come_back():
 
 
 def test_placed_anew_a_pressing_job_takes_the_gpus_of_a_running_one():
-    held = job("runs", due=1000, held=Share(0, 1))
-    pressed = job("pressed", due=26, speeds={"old": OLD})
-    kept = decide([held, pressed], nodes(1), 0, 1)
-    assert shares(kept)["runs"] == Share(0, 1)
-    anew = decide([held, pressed], nodes(1), 0, 1, keeps=False)
-    assert shares(anew) == {"pressed": Share(0, 4)}
+    held = due_job("runs", due=1000, held=Share(0, 1))
+    pressed = due_job("pressed", due=26, speeds={"old": OLD})
+    kept = decide([held, pressed], due_nodes(1), 0, 1)
+    assert given_shares(kept)["runs"] == Share(0, 1)
+    anew = decide([held, pressed], due_nodes(1), 0, 1, keeps=False)
+    assert given_shares(anew) == {"pressed": Share(0, 4)}
     assert anew.waiting == ("runs",)
-    fixed = decide([replace(held, movable=False), pressed], nodes(1), 0, 1, keeps=False)
-    assert shares(fixed)["runs"] == Share(0, 1)
+    fixed = decide([replace(held, movable=False), pressed], due_nodes(1), 0, 1, keeps=False)
+    assert given_shares(fixed)["runs"] == Share(0, 1)
 
 
 def test_placed_anew_a_job_keeps_its_node_and_gets_no_fewer_gpus():
-    jobs = [job("a", held=Share(1, 2)), job("b", held=Share(0, 1)), job("c")]
-    found = shares(decide(jobs, nodes(2), 0, 1, keeps=False))
+    jobs = [due_job("a", held=Share(1, 2)), due_job("b", held=Share(0, 1)), due_job("c")]
+    found = given_shares(decide(jobs, due_nodes(2), 0, 1, keeps=False))
     assert (found["a"], found["b"]) == (Share(1, 2), Share(0, 1))

@@ -179,7 +179,7 @@ def test_the_topology_of_a_partition(name: str, read: str) -> None:
     assert partition(topology_name=name).topology == read
 
 
-def reservation(**fields: Any) -> SlurmReservation:
+def half(**fields: Any) -> SlurmReservation:
     return reservation_of(reservation_record("half", **{"end_time": 200, **fields}))
 
 
@@ -193,14 +193,14 @@ def reservation(**fields: Any) -> SlurmReservation:
     ],
 )
 def test_what_a_reservation_holds_of_its_nodes(tres: str, cpus: int | None, gpus: int | None):
-    found = reservation(node_list="n[1-2]", tres_str=tres, flags="MAGNETIC")
+    found = half(node_list="n[1-2]", tres_str=tres, flags="MAGNETIC")
     assert (found.cpus, found.gpus, found.nodes) == (cpus, gpus, {"n1", "n2"})
     assert found.flags == {"MAGNETIC"}
 
 
 @pytest.mark.parametrize(("now", "active"), [(99, False), (100, True), (200, True), (201, False)])
 def test_a_reservation_is_active_between_its_start_and_end(now: float, active: bool) -> None:
-    assert reservation().active_at(now) is active
+    assert half().active_at(now) is active
 
 
 # -- settings --------------------------------------------------------------------------------------

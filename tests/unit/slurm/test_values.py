@@ -13,7 +13,7 @@ from slurm_gpu_aware.slurm.records import SlurmNode
 from slurm_gpu_aware.slurm.values import is_mig, parse_gres
 
 
-def read(text: str) -> list[tuple[str, str | None, int, tuple[int, ...] | None]]:
+def parsed(text: str) -> list[tuple[str, str | None, int, tuple[int, ...] | None]]:
     return [astuple(item)[:4] for item in parse_gres(text)]
 
 
@@ -35,7 +35,7 @@ def read(text: str) -> list[tuple[str, str | None, int, tuple[int, ...] | None]]
     ],
 )
 def test_gpus(text: str, found: list[tuple[str, str | None, int, tuple[int, ...] | None]]) -> None:
-    assert read(text) == found
+    assert parsed(text) == found
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ def test_gpus(text: str, found: list[tuple[str, str | None, int, tuple[int, ...]
 )
 def test_what_is_no_gpu_is_passed_over(other: str) -> None:
     gpu = ("gpu", "g0", 1, (0,))
-    assert read(f"gpu:g0:1(IDX:0),{other}") == [gpu]
-    assert read(f"{other},gpu:g0:1(IDX:0)") == [gpu]
+    assert parsed(f"gpu:g0:1(IDX:0),{other}") == [gpu]
+    assert parsed(f"{other},gpu:g0:1(IDX:0)") == [gpu]
 
 
 @pytest.mark.parametrize(
@@ -73,12 +73,12 @@ def test_what_is_no_gpu_is_passed_over(other: str) -> None:
 def test_what_shares_gpus_is_noticed(
     sharing: str, found: tuple[object, ...], parts: tuple[tuple[int, int], ...]
 ) -> None:
-    assert read(f"gpu:2,{sharing}") == [("gpu", None, 2, None), found]
+    assert parsed(f"gpu:2,{sharing}") == [("gpu", None, 2, None), found]
     assert parse_gres(f"gpu:2,{sharing}")[1].parts == parts
 
 
 def test_untyped_gpus_beside_shards() -> None:
-    assert read("gpu:(null):1(IDX:2)") == [("gpu", None, 1, (2,))]
+    assert parsed("gpu:(null):1(IDX:2)") == [("gpu", None, 1, (2,))]
 
 
 @pytest.mark.parametrize("text", ["gpu:g1:many", "gpu:2(IDX:a)", "gpu:2G", "gpu:a b:1", "gpu:2("])
@@ -111,7 +111,7 @@ def test_slices_of_a_gpu(kind: str | None, slices: bool) -> None:
     assert is_mig(kind) is slices
 
 
-def node(gres: str, used: str, name: str = "n1") -> SlurmNode:
+def read_node(gres: str, used: str, name: str = "n1") -> SlurmNode:
     return node_of(node_record(name, gres=gres, gres_used=used))
 
 
@@ -127,7 +127,7 @@ def node(gres: str, used: str, name: str = "n1") -> SlurmNode:
     ],
 )
 def test_nodes_whose_gpus_are_shared_or_cut(gres: str, used: str, shared: bool) -> None:
-    found = node(gres, used)
+    found = read_node(gres, used)
     assert found.shared_gres is shared
     assert found.gpus_used == {1}
 
@@ -143,9 +143,9 @@ def test_nodes_whose_gpus_are_shared_or_cut(gres: str, used: str, shared: bool) 
     ],
 )
 def test_gpus_that_slurm_only_counts_are_used_all_the_same(used: str, indices: set[int]) -> None:
-    assert node("gpu:4", used).gpus_used == indices
+    assert read_node("gpu:4", used).gpus_used == indices
 
 
 def test_a_node_that_cannot_be_understood_is_an_error() -> None:
     with pytest.raises(SourceError, match="gpu:2G"):
-        node("gpu:2G", "(null)")
+        read_node("gpu:2G", "(null)")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from store_samples import ingest, report
 
 from slurm_gpu_aware.model.history import Alarm, Pair
 from slurm_gpu_aware.model.interconnect import Collective, PairBandwidth
 from slurm_gpu_aware.model.profile import LOADED, RunConditions
-from slurm_gpu_aware.store.database import Store, open_store
+from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.history import (
     alarms,
     measured_pairs,
@@ -24,13 +21,12 @@ from slurm_gpu_aware.store.interconnect import put_bandwidths, put_collectives
 from slurm_gpu_aware.store.measurements import Run, add_runs, forget_gpus, put_timings
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with open_store(tmp_path / "store.db") as opened:
-        ingest(opened, report("n1", taken_at=1.0, times={}))
-        ingest(opened, report("n1", taken_at=2.0, times={0: 90.0, 1: 90.0}))
-        opened.execute("DELETE FROM timings")
-        yield opened
+@pytest.fixture(autouse=True)
+def two_reports(store: Store) -> None:
+    """The store knows two reports of n1, and none of their times."""
+    ingest(store, report("n1", taken_at=1.0, times={}))
+    ingest(store, report("n1", taken_at=2.0, times={0: 90.0, 1: 90.0}))
+    store.execute("DELETE FROM timings")
 
 
 def put(store: Store, at: float, *values: float, slot: int = 0, source: str = "fake") -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
 from store_samples import ingest, report
 
 from slurm_gpu_aware.model.interconnect import ALL_REDUCE, Collective, Nic, PairBandwidth
-from slurm_gpu_aware.store.database import Store, open_store
+from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.interconnect import (
     newest_bandwidths,
     newest_collectives,
@@ -22,12 +19,6 @@ from slurm_gpu_aware.store.measurements import forget_gpus
 from slurm_gpu_aware.store.profiles import load_profile
 
 SETS = ([0, 1], [1, 2, 3], [0, 1, 2, 3])
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with open_store(tmp_path / "store.db") as opened:
-        yield opened
 
 
 def measured(taken_at: float = 1000.0, *, gbps: float = 47.0, **changes: Any) -> dict[str, Any]:

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from store_samples import decision
 
-from slurm_gpu_aware.store.database import Store, open_store
+from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.ledger import EVENT_KINDS, STATES, Ledger, RoundRecord
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with open_store(tmp_path / "store.db") as opened:
-        yield opened
 
 
 @pytest.fixture

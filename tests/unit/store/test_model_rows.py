@@ -1,7 +1,5 @@
 """Performance models and their samples in the store."""
 
-from pathlib import Path
-
 import pytest
 from store_samples import ingest, report
 
@@ -9,14 +7,8 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.performance_sample import NamedSample, PerformanceSample
 from slurm_gpu_aware.model.profile import LOADED, RunConditions
 from slurm_gpu_aware.store import models
-from slurm_gpu_aware.store.database import Store, open_store
+from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.measurements import Run, add_runs
-
-
-@pytest.fixture
-def store(tmp_path: Path):
-    with open_store(tmp_path / "store.db") as store:
-        yield store
 
 
 def sample(name="bert", taken_at=100.0, time_s=1.0, power_w=None, **conditions) -> NamedSample:
@@ -80,19 +72,19 @@ def test_applications_beyond_a_lower_bound_go_on(store: Store, monkeypatch: pyte
         models.put_samples(store, [sample("ada/c")], source="job")
 
 
-def run(slot: int, taken_at: float, value_ms: float, **conditions) -> Run:
+def run_of(slot: int, taken_at: float, value_ms: float, **conditions) -> Run:
     return Run("n1", slot, "A", taken_at, value_ms, RunConditions(**conditions))
 
 
 def test_class_samples_are_the_newest_runs_at_locked_clocks(store: Store):
     ingest(store, report("n1"))
     runs = [
-        run(0, 1.0, 200.0, clock_mhz=1000, power_w=80.0),
-        run(0, 2.0, 100.0, clock_mhz=1000, power_w=90.0),
-        run(0, 1.0, 70.0, clock_mhz=1400, energy_j=7.0),
-        run(1, 1.0, 110.0, clock_mhz=1000),
-        run(1, 1.0, 500.0, clock_mhz=1000, neighbours=LOADED),
-        run(1, 3.0, 60.0),
+        run_of(0, 1.0, 200.0, clock_mhz=1000, power_w=80.0),
+        run_of(0, 2.0, 100.0, clock_mhz=1000, power_w=90.0),
+        run_of(0, 1.0, 70.0, clock_mhz=1400, energy_j=7.0),
+        run_of(1, 1.0, 110.0, clock_mhz=1000),
+        run_of(1, 1.0, 500.0, clock_mhz=1000, neighbours=LOADED),
+        run_of(1, 3.0, 60.0),
     ]
     add_runs(store, runs, source="probe")
     found = [

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median_high, median_low
 
-import click.testing
 import pytest
+from click.testing import Result
+from commands import gpu_aware_profile
 from hypothesis import given
 from hypothesis import strategies as st
 from store_samples import ingest, report
 
-from gpu_aware_profile.cli import cli
 from gpu_aware_profile.store_writer import newest_timings, recompute_scores, stored_outliers
 from slurm_gpu_aware.model.profile import GpuTiming
 from slurm_gpu_aware.store.database import open_store
@@ -25,14 +25,14 @@ from slurm_gpu_aware.variability.outliers import (
     outliers,
 )
 
-Import = Callable[..., click.testing.Result]
+Import = Callable[..., Result]
 
 
 @pytest.fixture
 def import_text(store_path: Path) -> Import:
     def call(rows: str, *options: str, header: str = "gpu,node,class,value_ms") -> object:
         text = f"{header}\n" + "\n".join(rows.split())
-        return click.testing.CliRunner().invoke(cli, ["import", "-", *options], input=text)
+        return gpu_aware_profile("import", "-", *options, text=text)
 
     return call
 

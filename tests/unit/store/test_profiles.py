@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from store_samples import ingest, report
 
@@ -13,7 +10,7 @@ from gpu_aware_profile.imports.known_gpus import known_gpus
 from gpu_aware_profile.store_writer import newest_timings, recompute_scores
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.profile import Fault, GpuRecord, Link
-from slurm_gpu_aware.store.database import Store, open_store
+from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.history import newest_runs
 from slurm_gpu_aware.store.measurements import Run, put_timings
 from slurm_gpu_aware.store.profiles import load_profile, score_rows
@@ -22,18 +19,12 @@ from slurm_gpu_aware.text_file import BadRow, read_table
 LOST = {"index": 3, "call": "nvmlDeviceGetHandleByIndex", "error": "GPU is lost"}
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with open_store(tmp_path / "store.db") as opened:
-        yield opened
-
-
 def dump(store: Store) -> dict[str, list[tuple[object, ...]]]:
     tables = ("nodes", "gpus", "links", "timings", "probe_errors", "scores")
     return {t: [tuple(row) for row in store.query(f"SELECT * FROM {t}")] for t in tables}
 
 
-def read(store: Store, *rows: str, at: float = 1.0) -> tuple[list[Run], list[BadRow]]:
+def read_csv(store: Store, *rows: str, at: float = 1.0) -> tuple[list[Run], list[BadRow]]:
     table = read_table("rows", "\n".join(["gpu,node,class,value_ms", *rows]))
     return read_timings(table, None, ("A", "B"), known_gpus(store, new=False), at, now=at)
 
@@ -172,7 +163,7 @@ def test_times_of_gpus_that_no_sweep_has_seen_move_no_other_score(store: Store) 
 def test_a_gpu_that_a_probe_failed_to_read_counts_as_seen(store: Store) -> None:
     """An import took its times, then setup left it out for want of a sweep."""
     ingest(store, report("n1", errors=[LOST | {"index": 7}]))
-    assert [run.slot for run in read(store, "7,n1,A,100", "8,n1,A,100")[0]] == [7]
+    assert [run.slot for run in read_csv(store, "7,n1,A,100", "8,n1,A,100")[0]] == [7]
     put_timings(store, [Run("n1", slot, "A", 2000.0, 100.0) for slot in (7, 8)])
     assert load_profile(store).unseen == {("n1", 8)}
 
@@ -197,7 +188,7 @@ def test_repeated_rows_are_runs_and_importing_again_replaces(store: Store) -> No
 
 def test_a_uuid_stands_for_the_gpu_that_was_probed(store: Store) -> None:
     ingest(store, report("n1"))
-    good, bad = read(store, "GPU-n1-2,n1,A,300", "GPU-n1-2,n7,A,1", "GPU-x,n1,A,1", at=5000.0)
+    good, bad = read_csv(store, "GPU-n1-2,n1,A,300", "GPU-n1-2,n7,A,1", "GPU-x,n1,A,1", at=5000.0)
     assert bad == [
         BadRow(3, "gpu GPU-n1-2 was last seen on node n1, not n7"),
         BadRow(
@@ -225,7 +216,7 @@ def test_a_uuid_stands_for_the_gpu_that_was_probed(store: Store) -> None:
     ],
 )
 def test_a_bad_row_is_named(store: Store, row: str, reason: str) -> None:
-    good, bad = read(store, "0,n1,A,1", row)
+    good, bad = read_csv(store, "0,n1,A,1", row)
     assert len(good) == 1
     assert [line for line, _, _ in bad] == [3]
     assert reason in bad[0].reason

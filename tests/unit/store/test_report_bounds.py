@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from store_samples import ingest, report
 
 from slurm_gpu_aware.errors import SourceError, StoreError
-from slurm_gpu_aware.store.database import Store, open_store
+from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.history import classes_of_gpu
 from slurm_gpu_aware.store.report import MAX_CLASSES, MAX_FAULTS, MAX_RUNS, parse_report
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with open_store(tmp_path / "store.db") as opened:
-        yield opened
 
 
 def timed(*classes: str, at: float = 1000.0) -> dict[str, Any]:

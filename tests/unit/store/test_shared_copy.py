@@ -35,7 +35,7 @@ def target(tmp_path: Path) -> Path:
     return folder / "state.db"
 
 
-def events(file: Path) -> int:
+def event_count(file: Path) -> int:
     with open_copy(file) as store:
         return len(Ledger(store).events("7"))
 
@@ -52,7 +52,7 @@ def test_a_copy_has_the_mode_and_the_time_of_its_source(source: Path, target: Pa
     copy(source, target)
     assert stat.S_IMODE(target.stat().st_mode) == 0o640
     assert target.stat().st_mtime == 1000
-    assert events(target) == 1
+    assert event_count(target) == 1
     assert [file.name for file in target.parent.iterdir()] == ["state.db"]
 
 
@@ -110,7 +110,7 @@ def test_the_child_follows_the_source_and_ends_with_its_parent(
     with open_store(source.parent / "store.db") as store:
         Ledger(store).add_event("7", "planned", {}, 2.0)
         publish(store)
-    soon(lambda: events(target) == 2)
+    soon(lambda: event_count(target) == 2)
     inode = target.stat().st_ino
     os.utime(source, (2000, 2000))
     soon(lambda: target.stat().st_mtime == 2000)
@@ -121,7 +121,7 @@ def test_the_child_follows_the_source_and_ends_with_its_parent(
     child.close()
     assert child._child is not None
     assert child._child.wait(30) == 0
-    assert events(target) == 3
+    assert event_count(target) == 3
 
 
 def test_a_child_that_hangs_holds_up_nothing(source: Path, child: SharedCopy) -> None:

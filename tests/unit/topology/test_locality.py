@@ -32,7 +32,7 @@ def inside(name: str, level: str) -> list[int]:
     return next(found.group[0].tolist() for found in cluster.levels if found.name == level)
 
 
-def place(cluster: Cluster, gpus: int, policy: str = "pal", nodes: int | None = None):
+def placed_by(cluster: Cluster, gpus: int, policy: str = "pal", nodes: int | None = None):
     request = Request("1", gpus, min_nodes=nodes or 1, max_nodes=nodes, app_class="A")
     found = make_policy(policy).place(request, cluster)
     assert found is not None
@@ -88,13 +88,13 @@ def test_a_job_over_nodes_stays_below_one_switch_then_in_one_rack(policy, any_in
     cluster = Cluster.uniform(nodes, 2, same_indices=not any_indices)
     levels = build_levels({**ALL}, nodes, 2, network=NETWORK)
     cluster = Cluster(**{**cluster.__dict__, "levels": levels})
-    found = place(cluster, 4, policy, nodes=2)
+    found = placed_by(cluster, 4, policy, nodes=2)
     assert (found.nodes, found.level, found.slowdown) == ((0, 1), "switch", 1.2)
     cluster.take(1, [0])
-    found = place(cluster, 4, policy, nodes=2)
+    found = placed_by(cluster, 4, policy, nodes=2)
     assert (found.nodes, found.level, found.slowdown) == ((0, 2), "rack", 1.3)
     cluster.take(2, [0])
-    found = place(cluster, 4, policy, nodes=2)
+    found = placed_by(cluster, 4, policy, nodes=2)
     assert (found.nodes, found.level, found.slowdown) == ((0, 3), "cluster", 1.6)
 
 
@@ -102,16 +102,16 @@ def test_the_socket_goes_before_slightly_better_gpus_across():
     scores = {"A": np.array([[1.0, 1.05, 1.0, 1.05]])}
     graph = machine("ibm-minsky-4xp100")
     base = Cluster.uniform(1, 4, scores=scores, graph=graph)
-    across = place(with_levels(base, {"node": 1.0, "cluster": 1.5}), 2)
+    across = placed_by(with_levels(base, {"node": 1.0, "cluster": 1.5}), 2)
     assert (across.slots, across.slowdown) == (((0, 2),), 1.0)
     near = {"socket": 1.0, "node": 1.1, "cluster": 1.5}
-    found = place(with_levels(base, near), 2)
+    found = placed_by(with_levels(base, near), 2)
     assert (found.slots, found.level, found.slowdown) == (((0, 1),), "socket", 1.05)
     worse = {"A": np.array([[1.0, 1.2, 1.0, 1.2]])}
-    far = place(with_levels(Cluster.uniform(1, 4, scores=worse, graph=graph), near), 2)
+    far = placed_by(with_levels(Cluster.uniform(1, 4, scores=worse, graph=graph), near), 2)
     assert (far.slots, far.level, far.slowdown) == (((0, 2),), "node", 1.1)
-    assert place(with_levels(base, near), 1).slowdown == 1.0
-    assert place(with_levels(base, near), 4).slowdown == pytest.approx(1.1 * 1.05)
+    assert placed_by(with_levels(base, near), 1).slowdown == 1.0
+    assert placed_by(with_levels(base, near), 4).slowdown == pytest.approx(1.1 * 1.05)
 
 
 def test_topo_aware_sees_the_same_network():

@@ -10,7 +10,7 @@ import time
 from contextlib import nullcontext
 
 import pytest
-from fake_nvml import FakeNode, build_library
+from fake_nvml import FakeNode
 from idle_clock import Stopwatch
 
 from gpu_aware_profile.backends.child import KEPT_BYTES, Child
@@ -44,7 +44,7 @@ def says(text):
     return python(f"print({text!r})")
 
 
-def measured(command, pattern=None, unit="ms", limit_s=20.0, control=None):
+def timed_ms(command, pattern=None, unit="ms", limit_s=20.0, control=None):
     timing = CommandTiming(command, "A", pattern, unit, limit_s)
     run = RunSpec(0, "GPU-7", {"VISIBLE": "GPU-7"}, "A", "idle", 0)
     return timing.measure(run, control or Control()).value_ms
@@ -63,7 +63,7 @@ def measured(command, pattern=None, unit="ms", limit_s=20.0, control=None):
     ],
 )
 def test_the_number_of_an_output(output, pattern, unit, value_ms):
-    assert measured(says(output), pattern, unit) == pytest.approx(value_ms)
+    assert timed_ms(says(output), pattern, unit) == pytest.approx(value_ms)
 
 
 @pytest.mark.parametrize(
@@ -81,33 +81,33 @@ def test_the_number_of_an_output(output, pattern, unit, value_ms):
 )
 def test_an_output_without_a_time(output, pattern, unit, words):
     with pytest.raises(SourceError) as error:
-        measured(says(output), pattern, unit)
+        timed_ms(says(output), pattern, unit)
     assert words in str(error.value)
 
 
 def test_numbers_on_standard_error_count():
-    assert measured(python("import sys; print(7, file=sys.stderr)")) == 7.0
+    assert timed_ms(python("import sys; print(7, file=sys.stderr)")) == 7.0
 
 
 def test_the_program_sees_its_gpu_only():
-    assert measured(python("import os; print(os.environ['VISIBLE'][4:])")) == 7.0
+    assert timed_ms(python("import os; print(os.environ['VISIBLE'][4:])")) == 7.0
 
 
 def test_no_shell_reads_the_command():
-    assert measured(python("import sys; print(len(sys.argv[1]))") + " '$(echo ab)'") == 10.0
-    assert measured(shlex.join(["sh", "-c", "echo $((6 * 7))"])) == 42.0
+    assert timed_ms(python("import sys; print(len(sys.argv[1]))") + " '$(echo ab)'") == 10.0
+    assert timed_ms(shlex.join(["sh", "-c", "echo $((6 * 7))"])) == 42.0
 
 
 def test_a_program_that_reads_its_input_finds_it_empty():
     code = "import sys; print(sys.stdin.read() == '', 5)"
-    assert measured(python(code), r"True (\d+)", limit_s=15.0) == 5.0
+    assert timed_ms(python(code), r"True (\d+)", limit_s=15.0) == 5.0
 
 
 def test_a_flood_of_output_is_bounded_and_its_end_counts():
     code = (
         "import sys\nfor _ in range(500): sys.stdout.write('1' * 65536)\nprint('\\n\\x00\\xff 3.5')"
     )
-    assert measured(python(code)) == 3.5
+    assert timed_ms(python(code)) == 3.5
     with Child(
         shlex.split(python(code)), {}, limit_s=20, stopped=threading.Event(), merged=True
     ) as child:
@@ -119,17 +119,17 @@ def test_a_pattern_that_needs_exponential_time_ends(monkeypatch):
     monkeypatch.setattr("gpu_aware_profile.backends.command_timing._SEARCH_S", 1.0)
     watch = Stopwatch()
     with pytest.raises(SourceError, match="took longer than 1 s"):
-        measured(says("1" * 60 + "x"), r"(?:\d+)+ ms")
+        timed_ms(says("1" * 60 + "x"), r"(?:\d+)+ ms")
     assert watch.idle_s < 15
 
 
 def test_a_program_that_fails_says_how():
     with pytest.raises(SourceError, match=r"ended with 3: out of memory"):
-        measured(python("import sys; print('out of memory', file=sys.stderr); sys.exit(3)"))
+        timed_ms(python("import sys; print('out of memory', file=sys.stderr); sys.exit(3)"))
     with pytest.raises(SourceError, match=r"was killed by SIGSEGV"):
-        measured(python("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"))
+        timed_ms(python("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"))
     with pytest.raises(SourceError, match=r"absent: cannot be run: No such file"):
-        measured("/absent")
+        timed_ms("/absent")
 
 
 def is_alive(pid):
@@ -155,7 +155,7 @@ def hanging(folder):
 
 def test_a_program_that_hangs_is_killed_with_all_that_it_started(tmp_path):
     with pytest.raises(SickGpuError, match="no end within 2 s"):
-        measured(hanging(tmp_path), limit_s=2.0)
+        timed_ms(hanging(tmp_path), limit_s=2.0)
     assert all(gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())
 
 
@@ -165,7 +165,7 @@ def test_what_a_program_leaves_behind_does_not_delay_the_end():
         "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
         "print(5)\n"
     )
-    assert measured(python(code), limit_s=20.0) == 5.0
+    assert timed_ms(python(code), limit_s=20.0) == 5.0
 
 
 def test_the_program_runs_on_until_the_others_are_measured(tmp_path):
@@ -185,14 +185,9 @@ def test_the_program_runs_on_until_the_others_are_measured(tmp_path):
 
     thread = threading.Thread(target=others)
     thread.start()
-    assert measured(python(code), control=Control(done)) == 5.0
+    assert timed_ms(python(code), control=Control(done)) == 5.0
     thread.join()
     assert (tmp_path / "runs").read_text() == "..."
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return build_library(tmp_path_factory.mktemp("nvml"))
 
 
 def node_argv(*options):

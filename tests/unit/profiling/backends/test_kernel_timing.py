@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from fake_nvml import FakeNode, build_library
+from fake_nvml import FakeNode
 
 from gpu_aware_profile.backends import kernel_timing
 from gpu_aware_profile.backends.child import Child
@@ -44,14 +44,14 @@ class Control:
         return self.done
 
 
-def measured(what, control=None, limit_s=60.0):
+def run_kernels(what, control=None, limit_s=60.0):
     run = RunSpec(0, "GPU-7", {"CUDA_VISIBLE_DEVICES": "GPU-7"}, "C", "idle", 0)
     return KernelTiming([*PROGRAM, what], limit_s).measure(run, control or Control())
 
 
 def test_a_class_is_the_geometric_mean_of_its_kernels_per_unit_of_work():
     control = Control()
-    reading = measured("right", control)
+    reading = run_kernels("right", control)
     assert [kernel.name for kernel in reading.kernels] == ["pagerank", "triad"]
     times = [1e3 / kernel.rate for kernel in reading.kernels]
     assert reading.value_ms == pytest.approx((times[0] * times[1]) ** 0.5)
@@ -65,7 +65,7 @@ def test_the_gpu_works_until_the_others_are_measured():
     control = Control()
     control.done.clear()
     readings = []
-    thread = threading.Thread(target=lambda: readings.append(measured("right", control)))
+    thread = threading.Thread(target=lambda: readings.append(run_kernels("right", control)))
     thread.start()
     while "company" not in control.told:
         assert thread.is_alive()
@@ -86,32 +86,32 @@ def test_the_process_ends_by_itself(monkeypatch):
             super().__exit__(*error)
 
     monkeypatch.setattr("gpu_aware_profile.backends.kernel_timing.Child", Watched)
-    measured("right")
+    run_kernels("right")
     assert codes == [0]
 
 
 def test_a_wrong_result_is_a_sick_gpu():
     with pytest.raises(SickGpuError, match=r"wrong result .* 1 of \d+ numbers differ") as error:
-        measured("stuck")
+        run_kernels("stuck")
     assert error.value.call == "result"
 
 
 def test_a_gpu_that_hangs_is_sick():
     with pytest.raises(SickGpuError, match="no end within 1 s") as error:
-        measured("hang", limit_s=1.0)
+        run_kernels("hang", limit_s=1.0)
     assert error.value.call == "timeout"
 
 
 def test_a_process_that_crashes_says_why():
     with pytest.raises(SourceError, match=r"ended with 1: .*cudaErrorECCUncorrectable"):
-        measured("crash")
+        run_kernels("crash")
 
 
 def test_a_signal_ends_the_process():
     control = Control()
     control.stopped.set()
     with pytest.raises(SourceError, match="stopped by a signal"):
-        measured("hang", control)
+        run_kernels("hang", control)
 
 
 def test_without_cupy_it_says_what_is_missing(monkeypatch, tmp_path):
@@ -169,11 +169,6 @@ def test_cupy_gets_a_folder_that_can_be_written(tmp_path, home):
     else:
         assert Path(done.stdout.strip()).parent == tmp_path
         assert not Path(done.stdout.strip()).exists()  # it ends with the process
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return build_library(tmp_path_factory.mktemp("nvml"))
 
 
 def test_the_command_says_in_one_sentence_what_is_missing(library, tmp_path):

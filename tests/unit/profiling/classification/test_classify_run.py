@@ -15,12 +15,12 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-import click.testing
 import pytest
+from click.testing import Result
+from commands import gpu_aware_profile
 from idle_clock import Stopwatch
 
 from gpu_aware_profile.classification import counter_tools
-from gpu_aware_profile.cli import cli
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.job_classes import (
     SavedClass,
@@ -75,7 +75,7 @@ NO_WATCH = (
 )
 
 
-class Site:
+class ClassifyFolder:
     """A folder with centres, a store, and a PATH with only the tools that a test makes."""
 
     def __init__(self, folder: Path) -> None:
@@ -91,8 +91,8 @@ class Site:
         (self.folder / "app.py").write_text(text)
         return f"{sys.executable} app.py"
 
-    def classify(self, *args: str) -> click.testing.Result:
-        return click.testing.CliRunner().invoke(cli, ["classify", *args])
+    def classify(self, *args: str) -> Result:
+        return gpu_aware_profile("classify", *args)
 
     def error(self, *args: str) -> str:
         done = self.classify("--centres", "centres.csv", *args)
@@ -104,8 +104,8 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    site = Site(tmp_path)
+def centres(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClassifyFolder:
+    site = ClassifyFolder(tmp_path)
     site.bin.mkdir()
     (tmp_path / "centres.csv").write_text(CENTRES)
     (tmp_path / "config.toml").write_text(f'[store]\npath = "{site.store}"\n')
@@ -118,47 +118,49 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 WRITES = "import sys; open('ran', 'w').write(' '.join(sys.argv[1:])); print('epoch 1')"
 
 
-def test_an_application_under_ncu(site: Site) -> None:
-    site.tool("ncu", NCU, output=NCU_OUTPUT, status=0)
-    app = site.app(WRITES)
-    done = site.classify("--centres", "centres.csv", "--run", f"{app} --name 'a b; rm x'")
+def test_an_application_under_ncu(centres: ClassifyFolder) -> None:
+    centres.tool("ncu", NCU, output=NCU_OUTPUT, status=0)
+    app = centres.app(WRITES)
+    done = centres.classify("--centres", "centres.csv", "--run", f"{app} --name 'a b; rm x'")
     assert done.exit_code == 0, done.output
-    assert (site.folder / "ran").read_text() == "--name a b; rm x"  # no shell
+    assert (centres.folder / "ran").read_text() == "--name a b; rm x"  # no shell
     assert "Submit it with: sbatch --comment=class=A ..." in done.stdout
     assert "epoch 1" not in done.stdout
     found = json.loads(
-        site.classify("--centres", "centres.csv", "--run", app, "--name", "my job", "--json").stdout
+        centres.classify(
+            "--centres", "centres.csv", "--run", app, "--name", "my job", "--json"
+        ).stdout
     )
     (one,) = found["applications"]
     assert (one["class"], one["dram"], one["peak_fu"]) == ("A", 31.5, 78.0)
     assert found["submit"] == "sbatch --comment=class=A --job-name='my job' ..."
 
 
-def test_an_application_beside_dcgm(site: Site) -> None:
+def test_an_application_beside_dcgm(centres: ClassifyFolder) -> None:
     """Samples before the application, without SM activity, do not count."""
-    site.tool("dcgmi", DCGMI, samples=10_000, end="")
-    done = site.classify(
-        "--centres", "centres.csv", "--json", "--gpus", "0,1", "--run", site.app(WRITES)
+    centres.tool("dcgmi", DCGMI, samples=10_000, end="")
+    done = centres.classify(
+        "--centres", "centres.csv", "--json", "--gpus", "0,1", "--run", centres.app(WRITES)
     )
     assert done.exit_code == 0, done.output
     (one,) = json.loads(done.stdout)["applications"]
     assert (one["class"], one["dram"], one["peak_fu"]) == ("C", 74.0, 8.0)
 
 
-def test_ncu_goes_first_and_a_missing_tool_is_named(site: Site) -> None:
-    app = site.app(WRITES)
-    assert "ncu (Nsight Compute) or dcgmi (DCGM) is not on PATH" in site.error("--run", app)
-    site.tool("dcgmi", DCGMI, samples=10_000, end="")
-    assert site.classify("--centres", "centres.csv", "--run", app).exit_code == 0
-    assert "ncu (Nsight Compute) is not on PATH" in site.error("--tool", "ncu", "--run", app)
-    site.tool("ncu", NCU, output=NO_COUNTERS, status=1)
-    assert "ERR_NVGPUCTRPERM" in site.error("--run", app)
-    assert not (site.folder / "store.db").exists()
+def test_ncu_goes_first_and_a_missing_tool_is_named(centres: ClassifyFolder) -> None:
+    app = centres.app(WRITES)
+    assert "ncu (Nsight Compute) or dcgmi (DCGM) is not on PATH" in centres.error("--run", app)
+    centres.tool("dcgmi", DCGMI, samples=10_000, end="")
+    assert centres.classify("--centres", "centres.csv", "--run", app).exit_code == 0
+    assert "ncu (Nsight Compute) is not on PATH" in centres.error("--tool", "ncu", "--run", app)
+    centres.tool("ncu", NCU, output=NO_COUNTERS, status=1)
+    assert "ERR_NVGPUCTRPERM" in centres.error("--run", app)
+    assert not (centres.folder / "store.db").exists()
 
 
-def test_without_permission_the_way_out_is_said(site: Site) -> None:
-    site.tool("ncu", NCU, output=NO_COUNTERS, status=1)
-    said = site.error("--run", site.app(WRITES))
+def test_without_permission_the_way_out_is_said(centres: ClassifyFolder) -> None:
+    centres.tool("ncu", NCU, output=NO_COUNTERS, status=1)
+    said = centres.error("--run", centres.app(WRITES))
     assert "ncu may not read the performance counters of this GPU" in said
     assert "NVreg_RestrictProfilingToAdminUsers=0" in said
 
@@ -173,23 +175,27 @@ def test_without_permission_the_way_out_is_said(site: Site) -> None:
         (NCU_OUTPUT.replace(DRAM, "other"), 0, "no value of dram__throughput"),
     ],
 )
-def test_an_ncu_that_counts_nothing(site: Site, output: str, status: int, why: str) -> None:
-    site.tool("ncu", NCU, output=output, status=status)
-    assert why in site.error("--run", site.app(WRITES))
+def test_an_ncu_that_counts_nothing(
+    centres: ClassifyFolder, output: str, status: int, why: str
+) -> None:
+    centres.tool("ncu", NCU, output=output, status=status)
+    assert why in centres.error("--run", centres.app(WRITES))
 
 
 @pytest.mark.parametrize("tool", ["ncu", "dcgmi"])
-def test_an_application_that_fails_has_no_class(site: Site, tool: str) -> None:
-    site.tool("ncu", NCU, output=NCU_OUTPUT, status=0)
-    site.tool("dcgmi", DCGMI, samples=10_000, end="")
-    said = site.error("--tool", tool.rstrip("i"), "--run", site.app("import sys; sys.exit(3)"))
+def test_an_application_that_fails_has_no_class(centres: ClassifyFolder, tool: str) -> None:
+    centres.tool("ncu", NCU, output=NCU_OUTPUT, status=0)
+    centres.tool("dcgmi", DCGMI, samples=10_000, end="")
+    said = centres.error(
+        "--tool", tool.rstrip("i"), "--run", centres.app("import sys; sys.exit(3)")
+    )
     assert f"{sys.executable} failed " in said
     assert ("error code (3)" if tool == "ncu" else "exit 3") in said
 
 
-def test_an_application_that_is_missing(site: Site) -> None:
-    site.tool("dcgmi", DCGMI, samples=10_000, end="")
-    assert "./nowhere: cannot be run: No such file" in site.error("--run", "./nowhere")
+def test_an_application_that_is_missing(centres: ClassifyFolder) -> None:
+    centres.tool("dcgmi", DCGMI, samples=10_000, end="")
+    assert "./nowhere: cannot be run: No such file" in centres.error("--run", "./nowhere")
 
 
 HANGS = (
@@ -219,61 +225,65 @@ def all_end(pids: Iterable[str]) -> bool:
 
 
 @pytest.mark.parametrize("tool", ["ncu", "dcgmi"])
-def test_what_hangs_is_stopped_with_all_that_it_started(site: Site, tool: str) -> None:
-    site.tool("ncu", NCU, output=NCU_OUTPUT, status=0)
-    site.tool("dcgmi", DCGMI, samples=10_000, end="")
-    said = site.error("--tool", tool.rstrip("i"), "--time-limit", "1.5", "--run", site.app(HANGS))
+def test_what_hangs_is_stopped_with_all_that_it_started(centres: ClassifyFolder, tool: str) -> None:
+    centres.tool("ncu", NCU, output=NCU_OUTPUT, status=0)
+    centres.tool("dcgmi", DCGMI, samples=10_000, end="")
+    said = centres.error(
+        "--tool", tool.rstrip("i"), "--time-limit", "1.5", "--run", centres.app(HANGS)
+    )
     assert "did not end within 1.5 s; give a higher --time-limit" in said
-    pids = (site.folder / "pids").read_text().split()
+    pids = (centres.folder / "pids").read_text().split()
     assert all_end(pids)
 
 
-def test_a_dcgm_that_hangs_or_fails(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dcgm_that_hangs_or_fails(
+    centres: ClassifyFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(counter_tools, "FIRST_SAMPLE_S", 0.5)
-    app = site.app(WRITES)
-    site.tool("dcgmi", DCGMI, samples=0, end="time.sleep(600)")
-    assert "dcgmi dmon printed no sample within 0.5 s" in site.error("--run", app)
+    app = centres.app(WRITES)
+    centres.tool("dcgmi", DCGMI, samples=0, end="time.sleep(600)")
+    assert "dcgmi dmon printed no sample within 0.5 s" in centres.error("--run", app)
     monkeypatch.setattr(counter_tools, "FIRST_SAMPLE_S", 60.0)
-    site.tool("dcgmi", DCGMI, samples=0, end=f"print({NO_WATCH!r}); sys.exit(219)")
-    assert f"dcgmi dmon counts nothing: {NO_WATCH}" in site.error("--run", app)
-    assert not (site.folder / "ran").exists()
-    site.tool("dcgmi", DCGMI, samples=1, end="print('host engine is gone'); sys.exit(1)")
-    slow = site.app("import time; time.sleep(1)")
-    assert f"dcgmi dmon ended before {sys.executable}: host engine is gone" in site.error(
+    centres.tool("dcgmi", DCGMI, samples=0, end=f"print({NO_WATCH!r}); sys.exit(219)")
+    assert f"dcgmi dmon counts nothing: {NO_WATCH}" in centres.error("--run", app)
+    assert not (centres.folder / "ran").exists()
+    centres.tool("dcgmi", DCGMI, samples=1, end="print('host engine is gone'); sys.exit(1)")
+    slow = centres.app("import time; time.sleep(1)")
+    assert f"dcgmi dmon ended before {sys.executable}: host engine is gone" in centres.error(
         "--run", slow
     )
 
 
-def test_centres_are_stored_once_for_the_site(site: Site) -> None:
-    site.tool("ncu", NCU, output=NCU_OUTPUT, status=0)
-    app = site.app(WRITES)
-    missing = site.classify("--run", app)
+def test_centres_are_stored_once_for_the_site(centres: ClassifyFolder) -> None:
+    centres.tool("ncu", NCU, output=NCU_OUTPUT, status=0)
+    app = centres.app(WRITES)
+    missing = centres.classify("--run", app)
     assert missing.exit_code == 1
     assert "an administrator stores them once" in missing.stderr
-    assert not (site.folder / "ran").exists()
-    done = site.classify("--centres", "centres.csv", "--save-centres")
+    assert not (centres.folder / "ran").exists()
+    done = centres.classify("--centres", "centres.csv", "--save-centres")
     assert done.exit_code == 0, done.output
-    with open_store(site.store) as store:
+    with open_store(centres.store) as store:
         assert list(stored_centres(store).items()) == [
             ("A", (30.0, 80.0)),
             ("B", (55.0, 45.0)),
             ("C", (75.0, 8.0)),
         ]
-    assert "class=A" in site.classify("--run", app).stdout
-    (site.folder / "config.toml").write_text(
-        f'[store]\npath = "{site.store}"\n[site]\nclasses = ["A", "B"]\ndefault_class = "B"\n'
+    assert "class=A" in centres.classify("--run", app).stdout
+    (centres.folder / "config.toml").write_text(
+        f'[store]\npath = "{centres.store}"\n[site]\nclasses = ["A", "B"]\ndefault_class = "B"\n'
     )
-    other = site.classify("--run", app)
+    other = centres.classify("--run", app)
     assert "the stored centres are of the classes A, B, C; the site has A, B" in other.stderr
 
 
-def test_a_class_is_saved_for_a_user_and_a_name(site: Site) -> None:
-    site.tool("ncu", NCU, output=NCU_OUTPUT, status=0)
-    args = ("--centres", "centres.csv", "--run", site.app(WRITES), "--save")
-    done = site.classify(*args, "--name", "train", "--user", "ada")
+def test_a_class_is_saved_for_a_user_and_a_name(centres: ClassifyFolder) -> None:
+    centres.tool("ncu", NCU, output=NCU_OUTPUT, status=0)
+    args = ("--centres", "centres.csv", "--run", centres.app(WRITES), "--save")
+    done = centres.classify(*args, "--name", "train", "--user", "ada")
     assert done.exit_code == 0, done.output
     assert "stored class A for the jobs of ada named train" in done.stderr
-    with open_store(site.store) as store:
+    with open_store(centres.store) as store:
         ((user, name, app_class, _),) = saved_classes(store)
     assert (user, name, app_class) == ("ada", "train", "A")
     for wrong, why in {
@@ -283,18 +293,18 @@ def test_a_class_is_saved_for_a_user_and_a_name(site: Site) -> None:
         ("--name", "x", "--gpus", "a"): "--gpus: expected numbers",
         ("--name", "x", "--run", "'"): "--run: No closing quotation",
     }.items():
-        refused = site.classify(*args, *wrong)
+        refused = centres.classify(*args, *wrong)
         assert refused.exit_code == 2, refused.output
         assert why in refused.stderr
 
 
 def test_who_may_not_write_the_store_is_told_another_way(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    centres: ClassifyFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site.tool("ncu", NCU, output=NCU_OUTPUT, status=0)
-    app = site.app(WRITES)
-    site.store.mkdir()  # cannot be written as a store, even by root
-    said = site.error("--run", app, "--name", "train", "--save")
+    centres.tool("ncu", NCU, output=NCU_OUTPUT, status=0)
+    app = centres.app(WRITES)
+    centres.store.mkdir()  # cannot be written as a store, even by root
+    said = centres.error("--run", app, "--name", "train", "--save")
     assert "submit it once with --comment=class=A, and class=auto finds it from then on" in said
 
 

@@ -7,7 +7,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from fake_nvml import FakeNode, build_library
+from fake_nvml import FakeNode
 from fake_sysfs import add_function, add_nic, link, make_sysfs
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,11 +16,6 @@ from gpu_aware_profile.devices.pci_tree import PciDevice, nics, path_class, pci_
 from slurm_gpu_aware.store.report import parse_report
 
 KINDS = ("dgx-1v", "two-socket-4", "hgx-a100-4", "dgx-a100", "pcie-4")
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_library(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from store_samples import ingest, report
 
-from gpu_aware_profile.cli import cli
 from gpu_aware_profile.imports.formats.reader import ReadOptions, Source
 from gpu_aware_profile.imports.formats.registry import FORMATS
 from slurm_gpu_aware.errors import SourceError
@@ -36,16 +35,7 @@ def store_path(store_path: Path) -> Path:
     return store_path
 
 
-@pytest.fixture
-def run_import(store_path: Path) -> Call:
-    def call(*args: str, text: str | None = None) -> click.testing.Result:
-        return click.testing.CliRunner().invoke(
-            cli, ["import", *args, "--taken-at", "5000"], input=text
-        )
-
-    return call
-
-
+AT = ("--taken-at", "5000")
 DEVICES = [f"NVIDIA H100 80GB HBM3 (00000000:{bus:02x}:00)" for bus in (2, 0, 1)]
 READ = [[0, 11.0, 12.0], [13.0, 0, 14.0], [15.0, 16.0, 0]]
 TOTAL = [[0, 40.0, 41.0], [40.5, 0, 42.0], [41.5, 42.5, 0]]
@@ -119,7 +109,7 @@ def nvbandwidth_json() -> str:
 @pytest.mark.parametrize("text", [nvbandwidth_text(), nvbandwidth_json()])
 def test_a_read_goes_from_column_to_row(store_path: Path, run_import: Call, text: str) -> None:
     """CUDA's GPUs 0, 1, 2 are Slurm's 2, 0, 1 here."""
-    done = run_import("-", text=text)
+    done = run_import("-", *AT, text=text)
     assert done.exit_code == 0, done.stderr
     assert done.stderr.endswith(f"imported bandwidths of 3 pairs of GPUs into {store_path}\n")
     with open_store(store_path) as store:
@@ -229,7 +219,7 @@ def nccl(
 
 def test_the_largest_message_counts(store_path: Path, run_import: Call) -> None:
     second = nccl("all_gather", (("n2.site", "0000:00:00"), ("n2.site", "0000:01:00")))
-    done = run_import("-", text="+ srun all_reduce_perf\n" + nccl() + second)
+    done = run_import("-", *AT, text="+ srun all_reduce_perf\n" + nccl() + second)
     assert done.exit_code == 0, done.stderr
     assert "imported bandwidths of 2 collectives" in done.stderr
     with open_store(store_path) as store:
@@ -481,7 +471,7 @@ def test_buses_that_gpus_share_are_refused_unless_all_took_part(
 def test_new_nodes_take_the_devices_of_the_file(store_path: Path, run_import: Call) -> None:
     done = run_import("-", text=nvbandwidth_text("n9"))
     assert "sweep n9 first, import what 'gpu-aware-profile node --json' prints" in done.stderr
-    done = run_import("-", "--new-nodes", text=nvbandwidth_text("n9"))
+    done = run_import("-", "--new-nodes", *AT, text=nvbandwidth_text("n9"))
     assert done.exit_code == 0, done.stderr
     assert "until a sweep, GPUs 0 to 2 of n9 are those of the file" in done.stderr
     more = nccl(gpus=(("n9", "0000:02:00"), ("n9", "0000:00:00")))

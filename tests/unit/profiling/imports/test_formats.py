@@ -17,7 +17,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from store_samples import ingest, report
 
-from gpu_aware_profile.cli import cli
 from gpu_aware_profile.imports.formats.reader import ReadOptions, Source
 from gpu_aware_profile.imports.formats.registry import FORMATS, read_measured
 from gpu_aware_profile.store_writer import newest_timings
@@ -26,14 +25,6 @@ from slurm_gpu_aware.store.database import open_store
 
 Call = Callable[..., click.testing.Result]
 NO_OPTIONS = ReadOptions()
-
-
-@pytest.fixture
-def run_import(store_path: Path) -> Call:
-    def call(*args: str, text: str | None = None) -> click.testing.Result:
-        return click.testing.CliRunner().invoke(cli, ["import", *args], input=text)
-
-    return call
 
 
 def times(path: Path) -> dict[tuple[str, int], float]:

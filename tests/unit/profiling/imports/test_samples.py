@@ -3,10 +3,8 @@
 import math
 from pathlib import Path
 
-import click.testing
 import pytest
 
-from gpu_aware_profile.cli import cli
 from slurm_gpu_aware.model.performance_sample import NOT_LOCKED, NamedSample, PerformanceSample
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.models import application_samples
@@ -15,20 +13,13 @@ HEAD = "application,gpu_model,gpus,nodes,batch_size,clock_mhz,time_s,power_w,cla
 GOOD = "bert,a100,16,2,8,1200,0.25,4000,A,1000\n"
 
 
-@pytest.fixture
-def run_import(store_path: Path):
-    return lambda text, *args: click.testing.CliRunner().invoke(
-        cli, ["import", "-", *args], input=text
-    )
-
-
 def stored(tmp_path: Path) -> list[NamedSample]:
     with open_store(tmp_path / "store.db") as store:
         return application_samples(store)
 
 
 def test_all_columns(tmp_path: Path, run_import):
-    done = run_import(HEAD + GOOD + "gpt2,a100,1,,,,0.5,,,\n", "--taken-at", "77")
+    done = run_import("-", "--taken-at", "77", text=HEAD + GOOD + "gpt2,a100,1,,,,0.5,,,\n")
     assert done.exit_code == 0, done.output
     assert "imported 2 samples of 2 applications" in done.stderr
     assert stored(tmp_path) == [
@@ -38,7 +29,7 @@ def test_all_columns(tmp_path: Path, run_import):
 
 
 def test_the_required_columns_are_enough(tmp_path: Path, run_import):
-    done = run_import("application,gpu_model,gpus,time_s\nbert,a100,2,0.5\n")
+    done = run_import("-", text="application,gpu_model,gpus,time_s\nbert,a100,2,0.5\n")
     assert done.exit_code == 0, done.output
     (sample,) = stored(tmp_path)
     assert sample.sample == PerformanceSample(2, 1, 1.0, NOT_LOCKED, 0.5)
@@ -67,16 +58,16 @@ def test_one_bad_row_stores_nothing(tmp_path: Path, run_import, column, cell, re
     cells = dict(zip(HEAD.strip().split(","), GOOD.strip().split(","), strict=True)) | {
         column: cell
     }
-    done = run_import(HEAD + GOOD + ",".join(cells.values()) + "\n")
+    done = run_import("-", text=HEAD + GOOD + ",".join(cells.values()) + "\n")
     assert done.exit_code == 1
     assert f"line 3: {reason}" in done.stderr or reason in done.stderr
     assert not (tmp_path / "store.db").exists() or stored(tmp_path) == []
 
 
 def test_a_row_needs_a_time_or_a_power(tmp_path: Path, run_import):
-    done = run_import(HEAD + GOOD.replace("0.25,4000", ","))
+    done = run_import("-", text=HEAD + GOOD.replace("0.25,4000", ","))
     assert "line 2: time_s is empty" in done.stderr
-    done = run_import(HEAD + GOOD.replace("0.25", ""))
+    done = run_import("-", text=HEAD + GOOD.replace("0.25", ""))
     assert done.exit_code == 0, done.output
     ((_, _, _, sample, _),) = stored(tmp_path)
     assert math.isnan(sample.time_s)
@@ -84,11 +75,15 @@ def test_a_row_needs_a_time_or_a_power(tmp_path: Path, run_import):
 
 
 def test_good_rows_are_kept_if_asked(tmp_path: Path, run_import):
-    done = run_import(HEAD + GOOD + "bert,a100,0,1,8,1200,0.25,4000,A,1000\n", "--skip-bad")
+    done = run_import(
+        "-", "--skip-bad", text=HEAD + GOOD + "bert,a100,0,1,8,1200,0.25,4000,A,1000\n"
+    )
     assert done.exit_code == 3
     assert len(stored(tmp_path)) == 1
 
 
 def test_a_class_for_all_rows_is_refused(run_import):
-    done = run_import("application,gpu_model,gpus,time_s\nbert,a100,2,0.5\n", "--class", "A")
+    done = run_import(
+        "-", "--class", "A", text="application,gpu_model,gpus,time_s\nbert,a100,2,0.5\n"
+    )
     assert "only times are of a class; leave --class out" in done.stderr

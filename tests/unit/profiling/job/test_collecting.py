@@ -14,7 +14,6 @@ import pytest
 
 from gpu_aware_profile.imports import collecting
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.models import application_pairs, application_samples
 
 HEADER = "application,gpu_model,gpus,nodes,clock_mhz,time_s,power_w\n"
@@ -28,12 +27,6 @@ def folder(tmp_path):
     made.mkdir()
     made.chmod(0o1733)
     return made
-
-
-@pytest.fixture
-def store(tmp_path):
-    with open_store(tmp_path / "store.db") as one:
-        yield one
 
 
 def leave(folder, text=HEADER + ROW, name="gpu-aware-job-7.csv", age_s=OLD_S):

@@ -10,7 +10,7 @@ import time
 
 import pytest
 from command_server import RUNNER
-from fake_nvml import FakeNode, build_library
+from fake_nvml import FakeNode
 from idle_clock import Stopwatch
 from memory_slurm import job_record, opened
 
@@ -28,11 +28,6 @@ took = [end - start for start, end in zip(ends, ends[1:])]
 open("took", "w").write(f"{min(took)} {max(took)}")
 sys.exit(7)
 """
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return build_library(tmp_path_factory.mktemp("nvml"))
 
 
 class JobNode:
@@ -74,7 +69,7 @@ class JobNode:
 
 
 @pytest.fixture
-def node(library, tmp_path):
+def job_node(library, tmp_path):
     return JobNode(library, tmp_path)
 
 
@@ -82,29 +77,29 @@ def program(iterations):
     return ["--", sys.executable, "-c", ITERATIONS, str(iterations)]
 
 
-def test_a_program_runs_as_usual_and_is_measured(node):
+def test_a_program_runs_as_usual_and_is_measured(job_node):
     labels = ["--model", "resnet50", "--batch-size", "64", "--class", "A"]
-    done = node.run(*labels, "--slice", "1", *program(40))
+    done = job_node.run(*labels, "--slice", "1", *program(40))
     assert (done.returncode, done.stdout, done.stderr) == (7, "done\n", "")
-    (row,) = node.rows()
+    (row,) = job_node.rows()
     assert (row["application"], row["gpus"], row["nodes"]) == ("resnet50", "2", "1")
     assert (row["batch_size"], row["class"]) == ("64", "A")
-    least_s, most_s = map(float, (node.folder / "took").read_text().split())
+    least_s, most_s = map(float, (job_node.folder / "took").read_text().split())
     assert 0.85 * least_s <= float(row["time_s"]) <= 1.15 * most_s
     assert float(row["power_w"]) > 2 * 30.0  # both of its GPUs, and no other
     assert float(row["power_w"]) < 2 * 310.0
     watch = Stopwatch()
-    while list(node.folder.glob("gpu-aware-job-*/marks")) and watch.idle_s < 10:
+    while list(job_node.folder.glob("gpu-aware-job-*/marks")) and watch.idle_s < 10:
         time.sleep(0.05)
-    assert list(node.folder.glob("gpu-aware-job-*/marks")) == []
+    assert list(job_node.folder.glob("gpu-aware-job-*/marks")) == []
 
 
-def test_no_name_of_a_record_is_foreseen(node):
+def test_no_name_of_a_record_is_foreseen(job_node):
     """Two steps of a job leave two records, and what another user creates first is in no way."""
-    (node.folder / "gpu-aware-job-7.csv").mkdir()
+    (job_node.folder / "gpu-aware-job-7.csv").mkdir()
     for _ in range(2):
-        node.run("--model", "m", "--slice", "1", *program(25))
-    names = sorted(record.name for record in node.records() if record.is_file())
+        job_node.run("--model", "m", "--slice", "1", *program(25))
+    names = sorted(record.name for record in job_node.records() if record.is_file())
     assert len(names) == 2
     assert all(re.fullmatch(r"gpu-aware-job-7-[0-9a-f]{8}\.csv", name) for name in names)
 
@@ -117,40 +112,40 @@ def test_no_name_of_a_record_is_foreseen(node):
         ({"nodes": "n2"}, "job 7 holds no GPU on n1"),
     ],
 )
-def test_only_gpus_of_an_own_job_are_measured(node, fields, why):
-    node.holds(**fields)
-    done = node.run("--model", "m", "--slice", "1", *program(1))
+def test_only_gpus_of_an_own_job_are_measured(job_node, fields, why):
+    job_node.holds(**fields)
+    done = job_node.run("--model", "m", "--slice", "1", *program(1))
     assert (done.returncode, done.stdout) == (7, "done\n"), done.stderr
     assert f"the job runs, but is not measured: {why}" in done.stderr
-    assert not node.records()
+    assert not job_node.records()
 
 
-def test_no_job_at_all_runs_the_program(node):
-    done = node.run("--model", "m", *program(1), SLURM_JOB_ID="")
+def test_no_job_at_all_runs_the_program(job_node):
+    done = job_node.run("--model", "m", *program(1), SLURM_JOB_ID="")
     assert (done.returncode, done.stdout) == (7, "done\n"), done.stderr
     assert "this is no job of Slurm" in done.stderr
 
 
-def test_of_several_tasks_only_the_first_is_measured(node):
-    done = node.run("--model", "m", "--slice", "1", *program(15), SLURM_PROCID="1")
+def test_of_several_tasks_only_the_first_is_measured(job_node):
+    done = job_node.run("--model", "m", "--slice", "1", *program(15), SLURM_PROCID="1")
     assert (done.returncode, done.stdout, done.stderr) == (7, "done\n", "")
-    assert not node.records()
+    assert not job_node.records()
 
 
-def test_a_program_that_cannot_be_run_is_named(node):
-    done = node.run("--model", "m", "--", "./nothing")
+def test_a_program_that_cannot_be_run_is_named(job_node):
+    done = job_node.run("--model", "m", "--", "./nothing")
     assert done.returncode == 1
     assert "./nothing: cannot be run: No such file or directory" in done.stderr
 
 
-def test_a_folder_that_is_read_only_does_not_end_the_job(node):
-    done = node.run("--model", "m", "--slice", "1", "--out", "/proc/none/x.csv", *program(25))
+def test_a_folder_that_is_read_only_does_not_end_the_job(job_node):
+    done = job_node.run("--model", "m", "--slice", "1", "--out", "/proc/none/x.csv", *program(25))
     assert (done.returncode, done.stdout) == (7, "done\n"), done.stderr
     assert "the job goes on, but is not measured" in done.stderr
 
 
-def test_a_lost_driver_does_not_end_the_job(node):
-    done = node.run(
-        "--model", "m", "--slice", "1", *program(3), LD_LIBRARY_PATH=os.fspath(node.folder)
+def test_a_lost_driver_does_not_end_the_job(job_node):
+    done = job_node.run(
+        "--model", "m", "--slice", "1", *program(3), LD_LIBRARY_PATH=os.fspath(job_node.folder)
     )
     assert (done.returncode, done.stdout) == (7, "done\n"), done.stderr

@@ -34,7 +34,7 @@ def gpus():
     return count
 
 
-def probe(*options, limit_s):
+def probe_gpus(*options, limit_s):
     program = [sys.executable, "-m", "gpu_aware_profile.cli", "node", "--json", "--node-name", "n1"]
     done = subprocess.run([*program, *options], capture_output=True, text=True, timeout=limit_s)
     assert done.returncode == 0, done.stderr
@@ -45,7 +45,7 @@ def probe(*options, limit_s):
 
 def test_medians_of_three_runs_agree(gpus):
     classes = ["--class", "A", "--class", "C"]
-    report = probe("--backend", "kernels", *classes, "--no-loaded", limit_s=RUN_S * 6 * gpus)
+    report = probe_gpus("--backend", "kernels", *classes, "--no-loaded", limit_s=RUN_S * 6 * gpus)
     assert report["errors"] == []
     runs = {}
     for row in report["timings"]:
@@ -64,7 +64,7 @@ def test_clocks_are_swept_and_reset(gpus, tmp_path, monkeypatch):
     conf = tmp_path / "clock.conf"
     conf.write_text(f"spool = {tmp_path / 'spool'}\nlocks = {tmp_path / 'locks'}\n")
     monkeypatch.setenv("GPU_AWARE_CLOCK_CONFIG", str(conf))
-    report = probe(
+    report = probe_gpus(
         *["--backend", "kernels", "--class", "A", "--runs", "1", "--no-loaded"],
         *["--clocks", "3", "--allow-clock-changes"],
         limit_s=RUN_S * 4 * gpus,

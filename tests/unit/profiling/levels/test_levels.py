@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from commands import gpu_aware, gpu_aware_profile
 from slurm_folder import SlurmFolder, parked
 from store_samples import ingest, report
 
-from gpu_aware_profile.cli import cli as profile_cli
 from gpu_aware_profile.store_writer import recompute_scores
-from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.selector.daemon import run
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.measurements import level_times
@@ -26,17 +25,17 @@ GOOD = HEAD + "A,socket,100\nA,socket,104\nA,node,132.6\nA,cluster,204\nB,node,1
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def two_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two nodes; on each, GPUs 1 and 3 are 1.2 times slower for A. Sockets are 0,1 and 2,3."""
     config = tmp_path / "config.toml"
     config.write_text(f'[store]\npath = "{tmp_path}/store.db"\n')
     monkeypatch.setenv("GPU_AWARE_CONFIG", str(config))
     monkeypatch.setenv("COLUMNS", "100")
-    fill(tmp_path / "store.db")
+    fill_store(tmp_path / "store.db")
     return tmp_path
 
 
-def fill(path: Path) -> None:
+def fill_store(path: Path) -> None:
     with open_store(path) as store:
         for node in ("n1", "n2"):
             ingest(store, report(node, 1000.0, {0: 100.0, 1: 120.0, 2: 100.0, 3: 120.0}))
@@ -44,7 +43,7 @@ def fill(path: Path) -> None:
 
 
 def profile(*args: str, text: str | None = None) -> Result:
-    return CliRunner().invoke(profile_cli, list(args), input=text)
+    return gpu_aware_profile(*args, text=text)
 
 
 def done(*args: str, text: str | None = None) -> Result:
@@ -57,9 +56,9 @@ def configure(site: Path, text: str) -> None:
     (site / "config.toml").write_text(f'[store]\npath = "{site}/store.db"\n{text}')
 
 
-def test_import_then_show(site: Path) -> None:
+def test_import_then_show(two_nodes: Path) -> None:
     said = done("import", "-", text=GOOD).stderr
-    assert said == f"imported 6 level times of classes A, B into {site}/store.db\n"
+    assert said == f"imported 6 level times of classes A, B into {two_nodes}/store.db\n"
     lines = done("show", "--levels").stdout.splitlines()
     assert [" ".join(line.split()) for line in lines if "--" not in line] == [
         "class level model ms runs ratio L from",
@@ -78,7 +77,7 @@ def test_import_then_show(site: Path) -> None:
     assert "default" not in whole, "classes without a measurement are shown with --levels only"
 
 
-def test_show_as_json_and_csv_says_the_same(site: Path) -> None:
+def test_show_as_json_and_csv_says_the_same(two_nodes: Path) -> None:
     assert "Locality" not in done("show").stdout
     done("import", "-", text=GOOD)
     records = json.loads(done("show", "--levels", "--json").stdout)["penalties"]
@@ -90,14 +89,14 @@ def test_show_as_json_and_csv_says_the_same(site: Path) -> None:
 
 
 @pytest.mark.parametrize("model", ["", ",a100"])
-def test_export_and_import_are_inverse(site: Path, model: str) -> None:
+def test_export_and_import_are_inverse(two_nodes: Path, model: str) -> None:
     lines = [f"{line}{model}" for line in GOOD.splitlines()[1:]]
     head = f"class,level,value_ms{',model' if model else ''}"
     done("import", "-", text="\n".join([head, *lines, ""]))
     exported = done("export", "--levels").stdout
     assert exported.splitlines()[1] == f"A,socket,100.0,{model[1:]}"
-    done("import", "-", "--store", str(site / "other.db"), text=exported)
-    with open_store(site / "store.db") as one, open_store(site / "other.db") as two:
+    done("import", "-", "--store", str(two_nodes / "other.db"), text=exported)
+    with open_store(two_nodes / "store.db") as one, open_store(two_nodes / "other.db") as two:
         assert level_times(one) == level_times(two)
         assert load_profile(one).level_ratios == load_profile(two).level_ratios
     everything = json.loads(done("export", "--json").stdout)
@@ -105,10 +104,10 @@ def test_export_and_import_are_inverse(site: Path, model: str) -> None:
     assert "level" not in done("export").stdout
 
 
-def test_an_import_replaces_what_there_was_of_its_classes_only(site: Path) -> None:
+def test_an_import_replaces_what_there_was_of_its_classes_only(two_nodes: Path) -> None:
     done("import", "-", text=GOOD)
     done("import", "-", "--class", "A", text="level,value_ms\nnode,1\ncluster,1.4\n")
-    with open_store(site / "store.db") as store:
+    with open_store(two_nodes / "store.db") as store:
         assert load_profile(store).level_ratios == {
             "A": {"node": 1.0, "cluster": 1.4},
             "B": {"node": 1.0, "cluster": 1.05},
@@ -134,16 +133,16 @@ BAD = {
 
 
 @pytest.mark.parametrize("rows", BAD)
-def test_bad_rows_are_refused_with_what_is_valid(site: Path, rows: str) -> None:
+def test_bad_rows_are_refused_with_what_is_valid(two_nodes: Path, rows: str) -> None:
     result = profile("import", "-", text=f"{HEAD}{rows}\n")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith(f"stdin: line 2: {BAD[rows]}") or BAD[rows] in result.stderr
     assert "nothing was imported" in result.stderr
-    with open_store(site / "store.db") as store:
+    with open_store(two_nodes / "store.db") as store:
         assert level_times(store) == []
 
 
-def test_models_of_a_class_begin_at_the_same_level(site: Path) -> None:
+def test_models_of_a_class_begin_at_the_same_level(two_nodes: Path) -> None:
     rows = "A,node,1,v100\nA,cluster,2,v100\nA,socket,1,a100\nA,cluster,2,a100\n"
     result = profile("import", "-", text=f"class,level,value_ms,model\n{rows}")
     assert result.exit_code == 1
@@ -153,12 +152,12 @@ def test_models_of_a_class_begin_at_the_same_level(site: Path) -> None:
     )
 
 
-def test_skip_bad_leaves_out_rows_and_classes_that_cannot_be_compared(site: Path) -> None:
+def test_skip_bad_leaves_out_rows_and_classes_that_cannot_be_compared(two_nodes: Path) -> None:
     result = profile("import", "-", "--skip-bad", text=GOOD + "A,node,x\nC,row,3\n")
     assert result.exit_code == 3
     assert "line 8: value_ms is 'x': not a number" in result.stderr
     assert "line 9: class C was timed at row only" in result.stderr
-    with open_store(site / "store.db") as store:
+    with open_store(two_nodes / "store.db") as store:
         assert load_profile(store).level_ratios.keys() == {"A", "B"}
 
 
@@ -170,55 +169,55 @@ def test_skip_bad_leaves_out_rows_and_classes_that_cannot_be_compared(site: Path
         (("export", "--levels", "--json"), "--json exports everything"),
     ],
 )
-def test_wrong_use(site: Path, args: tuple[str, ...], words: str) -> None:
+def test_wrong_use(two_nodes: Path, args: tuple[str, ...], words: str) -> None:
     result = profile(*args)
     assert result.exit_code == 2
     assert words in result.stderr
 
 
-def test_an_unknown_class_is_named(site: Path) -> None:
+def test_an_unknown_class_is_named(two_nodes: Path) -> None:
     result = profile("show", "--levels", "--class", "Z")
     assert result.exit_code == 1
     assert "class 'Z' is not one of A, B, C" in result.stderr
 
 
-def test_a_file_that_is_neither_names_both_kinds(site: Path) -> None:
+def test_a_file_that_is_neither_names_both_kinds(two_nodes: Path) -> None:
     result = profile("import", "-", text="class,lvl,value_ms\nA,node,1\n")
     assert result.exit_code == 1
     assert "expected gpu,node,class,value_ms (or class,level,value_ms" in result.stderr
 
 
-def test_import_tells_where_the_configuration_wins(site: Path) -> None:
-    configure(site, "[placement.levels]\ncluster = 1.5\n")
+def test_import_tells_where_the_configuration_wins(two_nodes: Path) -> None:
+    configure(two_nodes, "[placement.levels]\ncluster = 1.5\n")
     said = done("import", "-", text=GOOD + "C,node,5\nC,switch,4\nC,cluster,6\n").stderr
     assert "class A, level cluster: 2 was measured, 1.5 counts (configured)" in said
     assert "class C, level switch: 0.8 was measured, 1 counts (measured, not below node)" in said
     assert "level node" not in said
 
 
-def place(*args: str) -> dict[str, Any]:
-    result = CliRunner().invoke(cli, ["place", *args, "--json"])
+def place_json(*args: str) -> dict[str, Any]:
+    result = gpu_aware("place", *args, "--json")
     assert result.exit_code == 0, result.stderr
     found: dict[str, Any] = json.loads(result.stdout)["answers"][0]
     return found
 
 
-def test_place_goes_by_a_measured_penalty_and_says_so(site: Path) -> None:
+def test_place_goes_by_a_measured_penalty_and_says_so(two_nodes: Path) -> None:
     """Two fast GPUs lie on different sockets: 0.909 x 1.3 is more than 1.091 on one socket."""
-    before = place("-g", "2", "-c", "A")
+    before = place_json("-g", "2", "-c", "A")
     assert list(before["place"].values()) == [[0, 2]]
     done("import", "-", text=GOOD)
-    after = place("-g", "2", "-c", "A")
+    after = place_json("-g", "2", "-c", "A")
     assert list(after["place"].values()) == [[0, 1]]
     assert after["level"] == "socket"
-    spread = place("-g", "8", "-c", "A")
+    spread = place_json("-g", "8", "-c", "A")
     assert spread["why"]["penalty_from"] == "measured"
     assert spread["slowdown"] == pytest.approx(2 * spread["score"])
-    other = place("-g", "8", "-c", "C")
+    other = place_json("-g", "8", "-c", "C")
     assert other["why"]["penalty_from"] == "default"
     assert other["slowdown"] == pytest.approx(1.5 * other["score"])
-    configure(site, "[placement.levels]\nsocket = 1.0\nnode = 1.05\n")
-    fixed = place("-g", "2", "-c", "A")
+    configure(two_nodes, "[placement.levels]\nsocket = 1.0\nnode = 1.05\n")
+    fixed = place_json("-g", "2", "-c", "A")
     assert list(fixed["place"].values()) == [[0, 2]]
     assert fixed["why"]["penalty_from"] == "configured"
     assert fixed["slowdown"] == pytest.approx(1.05 * fixed["score"])
@@ -233,40 +232,40 @@ TOPOLOGY = (
 def simulate(site: Path, *args: str) -> tuple[dict[str, Any], str]:
     trace = site / "trace.csv"
     trace.write_text("job_id,submit_s,gpus,duration_s,class\n1,0,8,100,A\n2,1000,8,100,C\n")
-    result = CliRunner().invoke(cli, ["simulate", str(trace), "-p", "pal", "--json", *args])
+    result = gpu_aware("simulate", str(trace), "-p", "pal", "--json", *args)
     assert result.exit_code == 0, result.stderr
     return json.loads(result.stdout), result.stderr
 
 
 def test_simulated_jobs_on_the_stores_cluster_run_at_measured_penalties(
-    site: Path, monkeypatch: pytest.MonkeyPatch
+    two_nodes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """8 GPUs span both nodes, which share a rack. V is 1.2 / 1.1 for A; C has no scores."""
     done("import", "-", text=f"{HEAD}A,node,10\nA,rack,14\nA,cluster,20\n")
-    (site / "controller").mkdir()
-    slurm = SlurmFolder(site / "controller")
+    (two_nodes / "controller").mkdir()
+    slurm = SlurmFolder(two_nodes / "controller")
     slurm.serve(monkeypatch)
     slurm.set(silent="Unable to contact slurm controller")
-    answer, said = simulate(site)
+    answer, said = simulate(two_nodes)
     assert "The levels of the network are left out" in said
     assert answer["site"]["levels"] == {"node": 1.0, "cluster": 1.5}
     assert answer["site"]["levels_by_class"] == {"A": {"node": 1.0, "cluster": 2.0}}
     assert answer["runs"][0]["avg_slowdown"] == pytest.approx((2.0 * 12 / 11 + 1.5) / 2)
     slurm.set(silent="", topology=TOPOLOGY)
-    answer, said = simulate(site)
+    answer, said = simulate(two_nodes)
     assert "left out" not in said
     assert answer["site"]["levels"] == {"node": 1.0, "rack": 1.5, "cluster": 1.5}
     assert answer["runs"][0]["avg_slowdown"] == pytest.approx((1.4 * 12 / 11 + 1.5) / 2)
-    answer, _ = simulate(site, "--locality-penalty", "1.2")
+    answer, _ = simulate(two_nodes, "--locality-penalty", "1.2")
     assert answer["runs"][0]["avg_slowdown"] == pytest.approx((1.2 * 12 / 11 + 1.2) / 2)
 
 
-def test_a_locality_penalty_below_that_of_a_tighter_level_is_refused(site: Path) -> None:
-    configure(site, "[placement.levels]\nrack = 1.4\n")
-    trace = site / "trace.csv"
+def test_a_locality_penalty_below_that_of_a_tighter_level_is_refused(two_nodes: Path) -> None:
+    configure(two_nodes, "[placement.levels]\nrack = 1.4\n")
+    trace = two_nodes / "trace.csv"
     trace.write_text("job_id,submit_s,gpus,duration_s\n1,0,8,100\n")
     args = ["simulate", str(trace), "--locality-penalty", "1.2"]
-    result = CliRunner().invoke(cli, args)
+    result = gpu_aware(*args)
     assert result.exit_code == 1
     assert "--locality-penalty 1.2 is less than placement.levels.rack (1.4)" in result.stderr
 
@@ -282,7 +281,7 @@ def test_the_selector_plans_with_a_measured_penalty(
     monkeypatch.setattr(
         "signal.signal", lambda number, handler: None
     )  # those are the test runner's
-    fill(slurm.store)
+    fill_store(slurm.store)
 
     def slots() -> list[int]:
         slurm.write([parked(comment="class=A")], nodes=["n1", "n2"])

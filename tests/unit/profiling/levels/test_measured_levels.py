@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from command_server import RUNNER, run_command
+from commands import gpu_aware_profile
 from fake_nvml import machines
 from idle_clock import Stopwatch
 from memory_slurm import opened
 from store_samples import ingest, report
 
-from gpu_aware_profile.cli import cli
 from gpu_aware_profile.levels.level_plan import LevelRun, PlanNode
 from gpu_aware_profile.levels.level_runs import GroupId, LevelRuns, comparable
 from slurm_gpu_aware.model.penalties import LevelTime
@@ -96,7 +95,7 @@ SwitchName=top Level=1 LinkSpeed=1 Nodes=n[1-3] Switches=s[0-1]
 """
 
 
-class Site:
+class ThreeNodes:
     """Three nodes with four fake GPUs each, two of them behind one switch."""
 
     def __init__(self, folder: Path) -> None:
@@ -161,12 +160,12 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
+def nodes(tmp_path: Path) -> ThreeNodes:
+    return ThreeNodes(tmp_path)
 
 
-def test_penalties_are_those_of_the_machines(site: Site) -> None:
-    answer = site.levels()
+def test_penalties_are_those_of_the_machines(nodes: ThreeNodes) -> None:
+    answer = nodes.levels()
     assert [(run["level"], run["nodes"], run["times"]) for run in answer["runs"]] == [
         ("node", ["n1"], 15),
         ("node", ["n2"], 15),
@@ -178,25 +177,25 @@ def test_penalties_are_those_of_the_machines(site: Site) -> None:
         assert ratios[name, "node"] == 1.0
         for level in ("switch", "rack"):
             assert ratios[name, level] == pytest.approx(factors[level], abs=1e-3)
-    assert {time.model for time in site.stored()} == {"v100"}
+    assert {time.model for time in nodes.stored()} == {"v100"}
 
 
-def test_srun_is_asked_for_whole_nodes_that_our_filter_leaves_alone(site: Site) -> None:
-    site.levels("--class", "A", "--message", "A=7", "--srun-option=--account=ops")
-    inside, *_, across = site.sruns()
+def test_srun_is_asked_for_whole_nodes_that_our_filter_leaves_alone(nodes: ThreeNodes) -> None:
+    nodes.levels("--class", "A", "--message", "A=7", "--srun-option=--account=ops")
+    inside, *_, across = nodes.sruns()
     options = {word for word in across if word.startswith("-")}
     assert {"--exclusive", "--gres=gpu:4", "--comment=place=off", "-N2", "-n4"} <= options
     assert {"--ntasks-per-node=2", "--gpus=0,2", "--message=A=7340032", "--account=ops"} <= options
     assert {"--ntasks-per-node=4", "--gpus=0,1,2,3", "-N1", "--level=node"} <= set(inside)
 
 
-def test_the_slowest_rank_counts(site: Site) -> None:
-    machine = json.loads((site.folder / "n1.json").read_text())
+def test_the_slowest_rank_counts(nodes: ThreeNodes) -> None:
+    machine = json.loads((nodes.folder / "n1.json").read_text())
     machine["gpus"][2]["slowness"] = {"A": 2.0}
-    machines.write_json(site.folder / "n1.json", machine)
-    site.levels("--class", "A", "--node", "n1", "--node", "n2")
+    machines.write_json(nodes.folder / "n1.json", machine)
+    nodes.levels("--class", "A", "--node", "n1", "--node", "n2")
     of_level: dict[str, set[float]] = {}
-    for time_ in site.stored():
+    for time_ in nodes.stored():
         of_level.setdefault(time_.level, set()).add(round(time_.value_ms / 110.0 / 1.03, 2))
     assert of_level == {"node": {1.0, 2.0}, "switch": {2.2}}
 
@@ -209,42 +208,42 @@ def test_the_slowest_rank_counts(site: Site) -> None:
         ("hostile", "class A: a rank gave something else than times"),
     ],
 )
-def test_a_run_that_fails_is_left_out(site: Site, does: str, words: str) -> None:
-    (site.folder / "n3.does").write_text(does)
-    answer = site.levels(code=3)
-    assert words in site.said
+def test_a_run_that_fails_is_left_out(nodes: ThreeNodes, does: str, words: str) -> None:
+    (nodes.folder / "n3.does").write_text(does)
+    answer = nodes.levels(code=3)
+    assert words in nodes.said
     assert [run["nodes"] for run in answer["runs"] if run["reasons"]] == [["n1", "n3"]]
-    assert {time_.level for time_ in site.stored()} == {"node", "switch"}
+    assert {time_.level for time_ in nodes.stored()} == {"node", "switch"}
 
 
-def test_a_run_that_hangs_is_cancelled(site: Site) -> None:
-    (site.folder / "n2.does").write_text("hang")
+def test_a_run_that_hangs_is_cancelled(nodes: ThreeNodes) -> None:
+    (nodes.folder / "n2.does").write_text("hang")
     process = subprocess.Popen(
-        site.argv("--node", "n1", "--node", "n2"), env=site.env, stderr=subprocess.PIPE, text=True
+        nodes.argv("--node", "n1", "--node", "n2"), env=nodes.env, stderr=subprocess.PIPE, text=True
     )
     watch = Stopwatch()
-    while not (site.folder / "hangs").exists() and watch.idle_s < 60:
+    while not (nodes.folder / "hangs").exists() and watch.idle_s < 60:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "--name=gpu-aware-probe.levels." in (site.folder / "scancel.log").read_text()
-    assert site.stored() == []
+    assert "--name=gpu-aware-probe.levels." in (nodes.folder / "scancel.log").read_text()
+    assert nodes.stored() == []
 
 
-def test_a_class_that_the_nodes_do_not_have_is_named(site: Site) -> None:
-    (site.folder / "config.toml").write_text(
-        f'[store]\npath = "{site.store}"\n[site]\nclasses = ["A", "Z"]\ndefault_class = "A"\n'
+def test_a_class_that_the_nodes_do_not_have_is_named(nodes: ThreeNodes) -> None:
+    (nodes.folder / "config.toml").write_text(
+        f'[store]\npath = "{nodes.store}"\n[site]\nclasses = ["A", "Z"]\ndefault_class = "A"\n'
     )
-    answer = site.levels(code=3)
-    assert "class Z: the fake GPUs have no class 'Z'" in site.said
+    answer = nodes.levels(code=3)
+    assert "class Z: the fake GPUs have no class 'Z'" in nodes.said
     assert {row["class"] for row in answer["penalties"]} == {"A"}
 
 
-def test_the_plan_starts_nothing(site: Site) -> None:
-    answer = site.levels("--plan", "--gpus", "2")
+def test_the_plan_starts_nothing(nodes: ThreeNodes) -> None:
+    answer = nodes.levels("--plan", "--gpus", "2")
     assert {run["gpus"] for run in answer["runs"]} == {2}
-    assert site.sruns() == []
+    assert nodes.sruns() == []
 
 
 @pytest.mark.parametrize(
@@ -258,21 +257,21 @@ def test_the_plan_starts_nothing(site: Site) -> None:
         (("--message", "A=99999999"), 2, "a message has 4 bytes to 16 GiB"),
     ],
 )
-def test_wrong_options(site: Site, options: tuple[str, ...], code: int, words: str) -> None:
-    site.levels(*options, code=code)
-    assert words in site.said
-    assert site.sruns() == []
+def test_wrong_options(nodes: ThreeNodes, options: tuple[str, ...], code: int, words: str) -> None:
+    nodes.levels(*options, code=code)
+    assert words in nodes.said
+    assert nodes.sruns() == []
 
 
 def test_a_rank_says_that_levels_starts_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_PROCID", raising=False)
     options = ["--level", "node", "--gpus", "0", "--message", "A=4"]
-    done = CliRunner().invoke(cli, ["level-step", *options])
+    done = gpu_aware_profile("level-step", *options)
     assert "'gpu-aware-profile levels' starts it" in done.stderr
     monkeypatch.setenv("SLURM_PROCID", "0")
     monkeypatch.setenv("SLURM_NTASKS", "2")
     monkeypatch.setenv("SLURM_LOCALID", "1")
-    assert "starts it" in CliRunner().invoke(cli, ["level-step", *options]).stderr
+    assert "starts it" in gpu_aware_profile("level-step", *options).stderr
 
 
 def test_each_line_before_the_id_of_the_group_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:

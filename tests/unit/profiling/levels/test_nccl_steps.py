@@ -87,7 +87,7 @@ def _one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nccl_steps, "kernels_of", lambda app_class, engine: [engine])
 
 
-def measured(nccl: FakeNccl, app_class: str = "A") -> list[list[float]]:
+def steps_ms(nccl: FakeNccl, app_class: str = "A") -> list[list[float]]:
     def rank(number: int) -> list[float]:
         steps = NcclSteps(Rank(number, len(nccl.engines), 0), nccl.engines[number], nccl)
         steps.join(unique_id)
@@ -100,14 +100,14 @@ def measured(nccl: FakeNccl, app_class: str = "A") -> list[list[float]]:
 
 def test_a_step_ends_with_the_slowest_rank() -> None:
     engines = [Engine(), Engine(1.5), Engine()]
-    times = measured(FakeNccl(engines))
+    times = steps_ms(FakeNccl(engines))
     assert times == [[pytest.approx(1e3 * (1.5 * KERNEL_S + REDUCE_S))] * BATCHES] * 3
     assert len({engine.launches for engine in engines}) == 1
 
 
 def test_a_wrong_sum_has_no_time() -> None:
     with pytest.raises(SourceError, match="wrong sum after an all-reduce"):
-        measured(FakeNccl([Engine(), Engine()], lost=1.0))
+        steps_ms(FakeNccl([Engine(), Engine()], lost=1.0))
 
 
 def test_what_nccl_refuses_and_classes_without_kernels() -> None:

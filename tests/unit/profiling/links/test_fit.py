@@ -9,10 +9,10 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from commands import gpu_aware_profile
 from store_samples import ingest, report
 
-from gpu_aware_profile.cli import cli
 from slurm_gpu_aware.admission.profile_arrays import profile_arrays
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.interconnect import Collective
@@ -60,12 +60,10 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(*args: str, text: str = "") -> Result:
-    return CliRunner().invoke(cli, list(args), input=text)
-
-
 def test_counters_of_both_tools_go_to_the_nearest_class(files: Path) -> None:
-    done = run("classify", "--applications", "known.csv", "gemm.csv", "graph.txt", "--json")
+    done = gpu_aware_profile(
+        "classify", "--applications", "known.csv", "gemm.csv", "graph.txt", "--json"
+    )
     assert done.exit_code == 0, done.output
     answer = json.loads(done.stdout)
     got = {a["application"]: a["class"] for a in answer["applications"]}
@@ -86,8 +84,13 @@ def test_counters_of_both_tools_go_to_the_nearest_class(files: Path) -> None:
 
 
 def test_saved_centres_classify_as_the_fit_did(files: Path) -> None:
-    assert run("classify", "--applications", "known.csv", "--write-centres", "c.csv").exit_code == 0
-    done = run("classify", "--centres", "c.csv", "-", text=NCU)
+    assert (
+        gpu_aware_profile(
+            "classify", "--applications", "known.csv", "--write-centres", "c.csv"
+        ).exit_code
+        == 0
+    )
+    done = gpu_aware_profile("classify", "--centres", "c.csv", "-", text=NCU)
     assert done.exit_code == 0
     row = next(line for line in done.stdout.splitlines() if line.startswith("stdin"))
     assert row.split()[:3] == ["stdin", "30.0", "80.0"]
@@ -122,19 +125,19 @@ def test_saved_centres_classify_as_the_fit_did(files: Path) -> None:
 def test_what_is_wrong_is_said(
     files: Path, args: tuple[str, ...], text: str, code: int, sentence: str
 ) -> None:
-    done = run("classify", *args, text=text)
+    done = gpu_aware_profile("classify", *args, text=text)
     assert done.exit_code == code
     assert sentence in done.stderr
     assert done.stdout == ""
 
 
-def measured(rings: list[tuple[int, int, int]]) -> str:
+def rings_csv(rings: list[tuple[int, int, int]]) -> str:
     rows = [f"{x},{y},{z},{float(eq2(x, y, z)):.6f}" for x, y, z in rings]
     return "\n".join(["# all-reduce, GB/s", "x,y,z,gbps", *rows, ""])
 
 
 def test_a_fit_gives_back_what_was_measured(files: Path) -> None:
-    done = run("fit-effbw", "-", "--json", text=measured(RINGS))
+    done = gpu_aware_profile("fit-effbw", "-", "--json", text=rings_csv(RINGS))
     assert done.exit_code == 0, done.output
     answer = json.loads(done.stdout)
     assert answer["samples"] == len(RINGS)
@@ -146,7 +149,7 @@ def test_a_fit_gives_back_what_was_measured(files: Path) -> None:
 
 
 def test_what_is_printed_is_what_the_policy_takes(files: Path) -> None:
-    done = run("fit-effbw", "-", text=measured(RINGS[:9]))
+    done = gpu_aware_profile("fit-effbw", "-", text=rings_csv(RINGS[:9]))
     assert done.exit_code == 0
     sections = tomllib.loads(done.stdout[done.stdout.index("[policies") :])["policies"]
     assert set(sections) == {"pal+mapa", "mapa-preserve"}
@@ -158,7 +161,7 @@ def test_what_is_printed_is_what_the_policy_takes(files: Path) -> None:
 def test_links_are_counted_on_a_known_machine(files: Path) -> None:
     pair = fitted_ring(machine("dgx-1-v100"), (0, 3))
     rows = "gpus,gbps\n0 3,40\n0 1,20\n0 1 4,11\n0 2 3,22\n"
-    by_gpus = run("fit-effbw", "-", "--machine", "dgx-1-v100", "--json", text=rows)
+    by_gpus = gpu_aware_profile("fit-effbw", "-", "--machine", "dgx-1-v100", "--json", text=rows)
     assert by_gpus.exit_code == 0, by_gpus.output
     assert float(eq2(*pair, eq2_model(json.loads(by_gpus.stdout)["effbw"]))) == pytest.approx(
         40.0, abs=1e-3
@@ -181,7 +184,7 @@ def test_links_are_counted_on_a_known_machine(files: Path) -> None:
 def test_wrong_samples_are_named(
     files: Path, args: tuple[str, ...], text: str, sentence: str
 ) -> None:
-    done = run("fit-effbw", "-", *args, text=text)
+    done = gpu_aware_profile("fit-effbw", "-", *args, text=text)
     assert done.exit_code == 1
     assert sentence in done.stderr
     assert done.stdout == ""
@@ -229,7 +232,7 @@ def loaded(path: Path) -> Profile:
 
 
 def fit_measured(*options: str) -> Result:
-    return run("fit-effbw", "--measured", "--store", "store.db", *options)
+    return gpu_aware_profile("fit-effbw", "--measured", "--store", "store.db", *options)
 
 
 def test_measured_rings_that_follow_eq_2_are_fitted_by_it(files: Path) -> None:
@@ -297,8 +300,8 @@ def test_a_saved_fit_is_forgotten_by_name(files: Path) -> None:
     stored(files / "store.db", "dgx-1-v100", by_eq2)
     fit_measured("--save")
     forget = ("forget", "--store", "store.db", "--effbw")
-    assert "no EffBW of GPU model 'h100' is stored" in run(*forget, "h100").stderr
-    assert "forgot EffBW of v100" in run(*forget, "v100").stderr
+    assert "no EffBW of GPU model 'h100' is stored" in gpu_aware_profile(*forget, "h100").stderr
+    assert "forgot EffBW of v100" in gpu_aware_profile(*forget, "v100").stderr
     assert loaded(files / "store.db").effbw == {}
 
 
@@ -331,6 +334,6 @@ def test_sets_whose_links_or_model_are_not_known_are_left_out(files: Path) -> No
 def test_wrong_options_of_a_fit(files: Path, args: tuple[str, ...], code: int, words: str) -> None:
     with open_store(files / "store.db"):
         pass
-    done = run("fit-effbw", *args)
+    done = gpu_aware_profile("fit-effbw", *args)
     assert done.exit_code == code
     assert words in done.stderr

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from commands import gpu_aware_profile
 from store_samples import ingest, report
 
-from gpu_aware_profile.cli import cli
 from slurm_gpu_aware.store.database import open_store
 
 
@@ -30,7 +30,7 @@ def with_links(node: str, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def linked_store(tmp_path: Path) -> Path:
     with open_store(tmp_path / "store.db") as store:
         bandwidth = {"a": 0, "b": 2, "ab_gbps": 47.04, "ba_gbps": 46.5, "latency_us": 1.92}
         ring = {"gpus": [0, 2], "operation": "all_reduce", "gbps": 44.0}
@@ -40,11 +40,11 @@ def path(tmp_path: Path) -> Path:
 
 
 def show(path: Path, *options: str) -> Result:
-    return CliRunner().invoke(cli, ["show", "--topology", "--store", str(path), *options])
+    return gpu_aware_profile("show", "--topology", "--store", str(path), *options)
 
 
-def test_the_matrix_of_a_node(path: Path) -> None:
-    done = show(path, "--node", "n1")
+def test_the_matrix_of_a_node(linked_store: Path) -> None:
+    done = show(linked_store, "--node", "n1")
     assert done.exit_code == 0, done.output
     lines = [line.split() for line in done.stdout.splitlines()]
     assert lines[0] == ["n1:"]
@@ -61,18 +61,18 @@ def test_the_matrix_of_a_node(path: Path) -> None:
     assert ["all_reduce", "0", "2", "44.0"] in lines
 
 
-def test_links_of_amd(path: Path) -> None:
-    with open_store(path) as store:
+def test_links_of_amd(linked_store: Path) -> None:
+    with open_store(linked_store) as store:
         ingest(store, with_links("n5", links=[{"a": 0, "b": 2, "class": "XGMI4", "gbps": 200.0}]))
-    lines = [line.split() for line in show(path, "--node", "n5").stdout.splitlines()]
+    lines = [line.split() for line in show(linked_store, "--node", "n5").stdout.splitlines()]
     assert lines[2][:3] == ["GPU0", "X", "XGMI4"]
     assert ["XGMI#", "#", "bonded", "xGMI", "links"] in lines
     assert not any(line[:1] == ["NV#"] for line in lines)
 
 
-def test_all_nodes_and_json(path: Path) -> None:
-    assert show(path).stdout.count("CPU Affinity") == 2
-    first, second = json.loads(show(path, "--json").stdout)["nodes"]
+def test_all_nodes_and_json(linked_store: Path) -> None:
+    assert show(linked_store).stdout.count("CPU Affinity") == 2
+    first, second = json.loads(show(linked_store, "--json").stdout)["nodes"]
     assert first["devices"] == ["GPU0", "GPU2", "mlx5_0"]
     assert first["matrix"][2] == ["SYS", "PIX", "X"]
     assert first["links"][0]["measured"]["ab_gbps"] == 47.04
@@ -81,14 +81,14 @@ def test_all_nodes_and_json(path: Path) -> None:
     assert second["links"] == [{"a": 0, "b": 2, "class": "NV2", "nominal_gbps": 50.0, **unmeasured}]
 
 
-def test_a_slow_link_is_compared_with_those_of_all_nodes(path: Path) -> None:
-    with open_store(path) as store:
+def test_a_slow_link_is_compared_with_those_of_all_nodes(linked_store: Path) -> None:
+    with open_store(linked_store) as store:
         for node, gbps in (("n3", 48.5), ("n4", 23.25)):
             pair = {"a": 0, "b": 2, "ab_gbps": 50.0, "ba_gbps": gbps}
             ingest(store, with_links(node, bandwidths=[pair]))
-    links = [node["links"][0] for node in json.loads(show(path, "--json").stdout)["nodes"]]
+    links = [node["links"][0] for node in json.loads(show(linked_store, "--json").stdout)["nodes"]]
     assert [link["of_median"] for link in links] == [1.0, None, 48.5 / 46.5, 0.5]
-    assert show(path, "--node", "n4").stdout.split("NV2")[-1].split()[:6] == [
+    assert show(linked_store, "--node", "n4").stdout.split("NV2")[-1].split()[:6] == [
         "50.0",
         "50.0",
         "23.2",
@@ -106,8 +106,8 @@ def test_a_slow_link_is_compared_with_those_of_all_nodes(path: Path) -> None:
         (("--class", "A"), 2, "--topology goes with --node and --json only"),
     ],
 )
-def test_wrong_options(path: Path, options: tuple[str, ...], code: int, words: str) -> None:
-    done = show(path, *options)
+def test_wrong_options(linked_store: Path, options: tuple[str, ...], code: int, words: str) -> None:
+    done = show(linked_store, *options)
     assert done.exit_code == code
     assert words in done.stderr
 

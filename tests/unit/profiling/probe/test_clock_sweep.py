@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 
 import pytest
-from fake_nvml import FakeNode, build_library, machines
+from fake_nvml import FakeNode, machines
 from idle_clock import Stopwatch
 
 from gpu_aware_profile.probe.clock_sweep import clock_steps
@@ -18,11 +18,6 @@ from slurm_gpu_aware.clocks.notes import Note, Notes
 from slurm_gpu_aware.store.report import parse_report
 
 SWEEP = ["--clocks", "3", "--allow-clock-changes", "--runs", "1", "--no-loaded"]
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return build_library(tmp_path_factory.mktemp("nvml"))
 
 
 class Node(FakeNode):

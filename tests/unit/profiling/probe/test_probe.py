@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from fake_nvml import ROOT, FakeNode, build_library, machines
+from fake_nvml import ROOT, FakeNode, machines
 
 from gpu_aware_profile.devices.driver import PeerLink
 from gpu_aware_profile.devices.nvml import cpu_list
@@ -15,11 +15,6 @@ from gpu_aware_profile.probe.node import _links, _peer_facts
 from gpu_aware_profile.probe.runs import ReadableGpu
 from slurm_gpu_aware.model.gpu_names import model_word
 from slurm_gpu_aware.store.report import parse_report
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return build_library(tmp_path_factory.mktemp("nvml"))
 
 
 def probe(node, *options, code=0):

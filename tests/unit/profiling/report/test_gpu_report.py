@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from commands import gpu_aware_profile
 from store_samples import ingest, report
 
-from gpu_aware_profile.cli import cli
 from gpu_aware_profile.commands import report as commands_report
 from gpu_aware_profile.report.report_data import read_report, stored_job_scores
 from gpu_aware_profile.store_writer import recompute_scores
@@ -28,7 +28,7 @@ PNG = b"\x89PNG\r\n"
 NODES = ("r1-1", "r1-2", "r2-1")
 
 
-def measured(store: Store, at: float, slow: float = 1.0) -> None:
+def add_history(store: Store, at: float, slow: float = 1.0) -> None:
     """Idle and loaded runs of 4 GPUs of each node; GPU 2 of r2-1 is ``slow``, GPU 1 was unlucky."""
     for node in NODES:
         ingest(store, {**report(node, at), "timings": []})
@@ -63,8 +63,8 @@ def jobs(store: Store) -> None:
 def path(tmp_path: Path) -> Path:
     file = tmp_path / "store.db"
     with open_store(file) as store:
-        measured(store, time.time() - 40 * DAY_S)
-        measured(store, time.time() - 3600.0, slow=1.5)
+        add_history(store, time.time() - 40 * DAY_S)
+        add_history(store, time.time() - 3600.0, slow=1.5)
         jobs(store)
         recompute_scores(store)
     (tmp_path / "config.toml").write_text("")
@@ -73,7 +73,7 @@ def path(tmp_path: Path) -> Path:
 
 def called(path: Path, *words: str) -> Result:
     own = ["--store", str(path), "--config", str(path.with_name("config.toml"))]
-    return CliRunner().invoke(cli, [words[0], *own, *words[1:]])
+    return gpu_aware_profile(words[0], *own, *words[1:])
 
 
 def test_what_is_reported(path: Path) -> None:

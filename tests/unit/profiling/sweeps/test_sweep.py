@@ -16,8 +16,8 @@ from contextlib import suppress
 from itertools import permutations
 
 import pytest
-from fake_cluster import GRES, SCANCEL, FakeCluster, states
-from fake_nvml import build_library, machines
+from fake_cluster import GRES, SCANCEL, states
+from fake_nvml import machines
 from idle_clock import Stopwatch
 
 from gpu_aware_profile.sweeps.gpu_nodes import Outcome, Target, gpu_nodes, parse_sinfo
@@ -32,21 +32,11 @@ from slurm_gpu_aware.store.ownership import published_path
 from slurm_gpu_aware.store.profiles import load_profile
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return build_library(tmp_path_factory.mktemp("nvml"))
-
-
-@pytest.fixture
-def cluster(library, tmp_path):
-    return FakeCluster(library, tmp_path)
-
-
-def test_a_sweep_fills_the_store(cluster):
-    done = cluster.sweep("--jobs", "2")
+def test_a_sweep_fills_the_store(fleet):
+    done = fleet.sweep("--jobs", "2")
     assert states(done) == {"n1": "done", "n2": "done", "n3": "done"}
-    assert sorted(cluster.probed()) == ["n1", "n2", "n3"]
-    with open_store(cluster.store) as store:
+    assert sorted(fleet.probed()) == ["n1", "n2", "n3"]
+    with open_store(fleet.store) as store:
         profile = load_profile(store)
     assert len(profile.gpus) == 12
     assert {name: len(scores) for name, scores in profile.scores.items()} == {
@@ -54,18 +44,18 @@ def test_a_sweep_fills_the_store(cluster):
         "B": 12,
         "C": 12,
     }
-    machine = json.loads((cluster.folder / "n2.json").read_text())
+    machine = json.loads((fleet.folder / "n2.json").read_text())
     slowness = {g["minor"]: g["slowness"]["A"] for g in machine["gpus"]}
     scores = {k: profile.raw_scores["A"]["n2", k] for k in slowness}
     assert scores[1] / scores[0] == pytest.approx(slowness[1] / slowness[0], rel=0.01)
     assert {k.link_class for k in profile.links["n3"]} == {"NV3", "SYS"}
-    assert not (cluster.folder / "sweeps" / json.loads(done.stdout)["sweep"]).exists()
+    assert not (fleet.folder / "sweeps" / json.loads(done.stdout)["sweep"]).exists()
 
 
-def test_a_sweep_measures_links_where_it_is_asked_to(cluster):
-    cluster.sweep("--links", "--links-time", "30", "--node", "n1")
-    cluster.sweep("--node", "n2")
-    with open_store(cluster.store) as store:
+def test_a_sweep_measures_links_where_it_is_asked_to(fleet):
+    fleet.sweep("--links", "--links-time", "30", "--node", "n1")
+    fleet.sweep("--node", "n2")
+    with open_store(fleet.store) as store:
         pairs = newest_bandwidths(store)
         rings = newest_collectives(store, ALL_REDUCE)
     assert {(pair.node, pair.a, pair.b) for pair in pairs} == {
@@ -78,54 +68,54 @@ def test_a_sweep_measures_links_where_it_is_asked_to(cluster):
     assert {ring.node for ring in rings} == {"n1"}
 
 
-def test_a_slow_gpu_is_stored_as_measured_and_named(cluster):
-    state = cluster.folder / "n2.state"
+def test_a_slow_gpu_is_stored_as_measured_and_named(fleet):
+    state = fleet.folder / "n2.state"
     state.mkdir()
     (state / "override.json").write_text(json.dumps({"slowness": {"1": {"A": 3.0}}}))
-    done = cluster.sweep("--class", "A")
+    done = fleet.sweep("--class", "A")
     assert states(done) == dict.fromkeys(["n1", "n2", "n3"], "done")
     (outlier,) = json.loads(done.stdout)["outliers"]
     assert (outlier["node"], outlier["gpu"], outlier["class"]) == ("n2", 1, "A")
     assert 2.5 < outlier["ratio"] < 3.5
     assert "stored as measured: class A: n2:1 takes " in done.stderr
-    with open_store(cluster.store, readonly=True) as store:
+    with open_store(fleet.store, readonly=True) as store:
         score = load_profile(store).raw_scores["A"]["n2", 1]
     assert score == pytest.approx(outlier["ratio"], rel=0.05)  # that is over the other nodes
 
 
-def test_a_gpu_too_fast_to_be_true_gets_no_score(cluster):
-    state = cluster.folder / "n2.state"
+def test_a_gpu_too_fast_to_be_true_gets_no_score(fleet):
+    state = fleet.folder / "n2.state"
     state.mkdir()
     (state / "override.json").write_text(json.dumps({"slowness": {"1": {"A": 0.2}}}))
-    done = cluster.sweep("--class", "A")
+    done = fleet.sweep("--class", "A")
     assert "no score, too fast to be true: class A: n2:1 takes 0.2" in done.stderr
-    with open_store(cluster.store, readonly=True) as store:
+    with open_store(fleet.store, readonly=True) as store:
         profile = load_profile(store)
     assert ("n2", 1) not in profile.raw_scores["A"]
     assert len(profile.raw_scores["A"]) == 11
 
 
-def test_a_node_that_reports_more_gpus_than_slurm_has_is_refused(cluster):
-    cluster.sinfo("n1|gpu*|idle|gpu:2|infinite", f"n2|gpu*|idle|{GRES}|infinite")
-    done = cluster.sweep(code=3)
+def test_a_node_that_reports_more_gpus_than_slurm_has_is_refused(fleet):
+    fleet.sinfo("n1|gpu*|idle|gpu:2|infinite", f"n2|gpu*|idle|{GRES}|infinite")
+    done = fleet.sweep(code=3)
     assert states(done) == {"n1": "failed", "n2": "done"}
     assert "the report has 4 GPUs, Slurm has 2 there" in done.stdout
-    with open_store(cluster.store, readonly=True) as store:
+    with open_store(fleet.store, readonly=True) as store:
         assert {node for node, _ in load_profile(store).gpus} == {"n2"}
 
 
-def test_a_node_whose_time_is_over_is_stored_and_not_done(cluster):
+def test_a_node_whose_time_is_over_is_stored_and_not_done(fleet):
     program = ["--bench", "sh -c 'sleep 0.3; echo 1'", "--bench-class", "A"]
-    done = cluster.sweep("--node", "n1", "--time-limit", "1", "--runs", "9", *program, code=3)
+    done = fleet.sweep("--node", "n1", "--time-limit", "1", "--runs", "9", *program, code=3)
     assert states(done) == {"n1": "timeout"}
     assert "its time was over before all was measured" in done.stdout
-    with open_store(cluster.store, readonly=True) as store:
+    with open_store(fleet.store, readonly=True) as store:
         assert load_profile(store).gpus
 
 
-def test_srun_is_asked_for_a_whole_node_that_our_filter_leaves_alone(cluster):
-    cluster.sweep("--node", "n2", "--srun-option=--account=ops", "--runs", "3", "--class", "A")
-    words = (cluster.folder / "srun.log").read_text().split()
+def test_srun_is_asked_for_a_whole_node_that_our_filter_leaves_alone(fleet):
+    fleet.sweep("--node", "n2", "--srun-option=--account=ops", "--runs", "3", "--class", "A")
+    words = (fleet.folder / "srun.log").read_text().split()
     for word in (
         *["--exclusive", "--gres=gpu:4", "-N1", "--comment=place=off", "--immediate=300"],
         *["--time=120", "--account=ops", "--runs=3", "--time-limit=5760", "--class=A", "--json"],
@@ -134,12 +124,12 @@ def test_srun_is_asked_for_a_whole_node_that_our_filter_leaves_alone(cluster):
     assert words[words.index("-p") + 1] == "gpu"
 
 
-def test_a_sweep_measures_with_a_program_of_the_site(cluster):
+def test_a_sweep_measures_with_a_program_of_the_site(fleet):
     program = ["--bench", "sh -c 'echo step: $((6 * 7)) s'", "--bench-unit", "s"]
     program += ["--bench-class", "B", "--bench-pattern", r"step: (\d+)"]
-    done = cluster.sweep("--node", "n2", "--runs", "2", *program)
+    done = fleet.sweep("--node", "n2", "--runs", "2", *program)
     assert states(done) == {"n2": "done"}
-    with open_store(cluster.store, readonly=True) as store:
+    with open_store(fleet.store, readonly=True) as store:
         rows = store.query("SELECT DISTINCT class, source, value_ms, neighbours FROM timings")
         assert sorted(map(tuple, rows)) == [
             ("B", "command", 42000.0, "idle"),
@@ -148,17 +138,17 @@ def test_a_sweep_measures_with_a_program_of_the_site(cluster):
         assert store.query("SELECT count(*) AS n FROM timings")[0]["n"] == 4 * 2 * 2
 
 
-def test_a_sweep_stores_times_and_power_at_several_clocks(cluster):
-    machine = json.loads((cluster.folder / "n2.json").read_text())
-    (cluster.folder / "n2.json").write_text(json.dumps(machine | {"unprivileged_clocks": True}))
-    conf = cluster.folder / "clock.conf"
-    conf.write_text(f"spool = {cluster.folder}/spool\nlocks = {cluster.folder}/locks\n")
-    cluster.env["GPU_AWARE_CLOCK_CONFIG"] = str(conf)
+def test_a_sweep_stores_times_and_power_at_several_clocks(fleet):
+    machine = json.loads((fleet.folder / "n2.json").read_text())
+    (fleet.folder / "n2.json").write_text(json.dumps(machine | {"unprivileged_clocks": True}))
+    conf = fleet.folder / "clock.conf"
+    conf.write_text(f"spool = {fleet.folder}/spool\nlocks = {fleet.folder}/locks\n")
+    fleet.env["GPU_AWARE_CLOCK_CONFIG"] = str(conf)
     wanted = ["--node", "n2", "--class", "A", "--runs", "1", "--clocks", "3"]
-    assert "needs --allow-clock-changes" in cluster.sweep(*wanted, code=2).stderr
-    done = cluster.sweep(*wanted, "--allow-clock-changes")
+    assert "needs --allow-clock-changes" in fleet.sweep(*wanted, code=2).stderr
+    done = fleet.sweep(*wanted, "--allow-clock-changes")
     assert states(done) == {"n2": "done"}
-    with open_store(cluster.store, readonly=True) as store:
+    with open_store(fleet.store, readonly=True) as store:
         profile = everything(store)
     assert profile["nodes"][0]["driver"] == machine["driver"]
     runs = [r for r in profile["runs"] if (r["gpu"], r["neighbours"]) == (0, "idle")]
@@ -170,22 +160,22 @@ def test_a_sweep_stores_times_and_power_at_several_clocks(cluster):
     assert (clocks[1], clocks[3]) == (min(supported), max(supported))
     assert times[1] > times[2] > times[3]
     assert powers[1] < powers[2] < powers[3]
-    probe = [str(cluster.bin / "profile"), "node", *wanted[2:], "--allow-clock-changes"]
-    environment = cluster.env | {"FAKE_NVML_MACHINE": str(cluster.folder / "n2.json")}
+    probe = [str(fleet.bin / "profile"), "node", *wanted[2:], "--allow-clock-changes"]
+    environment = fleet.env | {"FAKE_NVML_MACHINE": str(fleet.folder / "n2.json")}
     shown = subprocess.run(probe, env=environment, capture_output=True, text=True, timeout=60)
     lines = [line.split()[:3] for line in shown.stdout.splitlines()]
     assert all(["0", "A", str(mhz)] in lines for mhz in clocks[1:])
 
 
-def test_clocks_that_cannot_be_locked_are_told_once_with_their_cause(cluster):
+def test_clocks_that_cannot_be_locked_are_told_once_with_their_cause(fleet):
     """As a user who may not: the nodes lock clocks for root."""
-    machine = json.loads((cluster.folder / "n2.json").read_text())
-    (cluster.folder / "n2.json").write_text(json.dumps(machine | {"unprivileged_clocks": True}))
-    conf = cluster.folder / "clock.conf"
-    conf.write_text(f"spool = {cluster.folder}/spool\nlocks = /proc/locks\n")
-    cluster.env["GPU_AWARE_CLOCK_CONFIG"] = str(conf)
+    machine = json.loads((fleet.folder / "n2.json").read_text())
+    (fleet.folder / "n2.json").write_text(json.dumps(machine | {"unprivileged_clocks": True}))
+    conf = fleet.folder / "clock.conf"
+    conf.write_text(f"spool = {fleet.folder}/spool\nlocks = /proc/locks\n")
+    fleet.env["GPU_AWARE_CLOCK_CONFIG"] = str(conf)
     wanted = ["--node", "n2", "--class", "A", "--runs", "1", "--clocks", "3"]
-    done = cluster.sweep(*wanted, "--allow-clock-changes", code=3)
+    done = fleet.sweep(*wanted, "--allow-clock-changes", code=3)
     assert states(done) == {"n2": "done"}
     assert done.stderr.count("n2: note: /proc/locks: ") == 1
 
@@ -199,70 +189,70 @@ def test_clocks_that_cannot_be_locked_are_told_once_with_their_cause(cluster):
         ("wrong", "the report is of node 'n1'"),
     ],
 )
-def test_a_node_that_fails_is_left_out_and_the_sweep_can_go_on(cluster, does, reason):
-    cluster.let("n2", does)
-    first = cluster.sweep(code=3)
+def test_a_node_that_fails_is_left_out_and_the_sweep_can_go_on(fleet, does, reason):
+    fleet.let("n2", does)
+    first = fleet.sweep(code=3)
     assert states(first) == {"n1": "done", "n2": "failed", "n3": "done"}
     answer = json.loads(first.stdout)
     assert reason in next(n["reason"] for n in answer["nodes"] if n["node"] == "n2")
     assert f"--resume {answer['sweep']}" in first.stderr
-    cluster.let("n2", "ok")
-    second = cluster.sweep("--resume", answer["sweep"])
+    fleet.let("n2", "ok")
+    second = fleet.sweep("--resume", answer["sweep"])
     assert states(second) == {"n2": "done"}
-    assert sorted(cluster.probed()) == ["n1", "n2", "n2", "n3"]
+    assert sorted(fleet.probed()) == ["n1", "n2", "n2", "n3"]
     assert "2 done before" in second.stderr
-    with open_store(cluster.store) as store:
+    with open_store(fleet.store) as store:
         assert len(load_profile(store).gpus) == 12
 
 
-def test_real_gpus_have_no_timing_backend_which_is_no_fault(cluster):
+def test_real_gpus_have_no_timing_backend_which_is_no_fault(fleet):
     code = "import gpu_aware_profile.backends.timing as t; t.timing_backend = lambda name: None"
     probe = f"{code}; from gpu_aware_profile.cli import main; main()"
-    cluster._program("profile", f'#!/bin/sh\nexec {sys.executable} -c "{probe}" "$@"\n')
-    done = cluster.sweep("--node", "n1")
+    fleet._program("profile", f'#!/bin/sh\nexec {sys.executable} -c "{probe}" "$@"\n')
+    done = fleet.sweep("--node", "n1")
     (n1,) = json.loads(done.stdout)["nodes"]
     assert (n1["state"], n1["gpus"], n1["timings"], n1["faults"]) == ("done", 4, 0, 0)
     assert "no times were measured: they need the extra 'gpu' on the nodes" in done.stderr
 
 
-def test_a_lost_gpu_keeps_its_node_in_the_sweep(cluster):
-    machines.lose(cluster.folder / "n1.json", 2)
-    done = cluster.sweep()
+def test_a_lost_gpu_keeps_its_node_in_the_sweep(fleet):
+    machines.lose(fleet.folder / "n1.json", 2)
+    done = fleet.sweep()
     (n1,) = [n for n in json.loads(done.stdout)["nodes"] if n["node"] == "n1"]
     timings = 3 * 3 * 3 * 2  # GPUs, classes, runs, idle and loaded
     assert (n1["state"], n1["gpus"], n1["timings"], n1["faults"]) == ("done", 3, timings, 1)
 
 
-def test_a_node_without_a_driver_is_reported_with_the_cause(cluster):
-    machines.add_fault(cluster.folder / "n3.json", "nvmlInit", error="DRIVER_NOT_LOADED")
-    done = cluster.sweep(code=3)
+def test_a_node_without_a_driver_is_reported_with_the_cause(fleet):
+    machines.add_fault(fleet.folder / "n3.json", "nvmlInit", error="DRIVER_NOT_LOADED")
+    done = fleet.sweep(code=3)
     (n3,) = [n for n in json.loads(done.stdout)["nodes"] if n["node"] == "n3"]
     assert (n3["state"], n3["reason"]) == ("failed", "nvmlInit: Driver Not Loaded")
 
 
-def test_a_node_that_hangs_is_cancelled(cluster, monkeypatch):
+def test_a_node_that_hangs_is_cancelled(fleet, monkeypatch):
     for name in ("PATH", "FAKE_SLURM"):
-        monkeypatch.setenv(name, cluster.env[name])
-    cluster.let("n2", "hang")
+        monkeypatch.setenv(name, fleet.env[name])
+    fleet.let("n2", "hang")
     merged = []
-    program = str(cluster.bin / "profile")
+    program = str(fleet.bin / "profile")
     running = Sweep("s1", merged.append, program, probe_s=0.2, queue_s=0.2, grace_s=0.1)
     (outcome,) = running.run([Target("n2", "gpu", 4)])
     assert (outcome.node, outcome.state) == ("n2", "timeout")
     assert outcome.reason == "no report within 0.5 s; its job was cancelled"
-    assert (cluster.folder / "cancelled.gpu-aware-probe.s1.n2").exists()
+    assert (fleet.folder / "cancelled.gpu-aware-probe.s1.n2").exists()
     assert merged == []
 
 
-def test_a_sweep_says_which_probes_wait_for_their_nodes(cluster, monkeypatch):
+def test_a_sweep_says_which_probes_wait_for_their_nodes(fleet, monkeypatch):
     for name in ("PATH", "FAKE_SLURM"):
-        monkeypatch.setenv(name, cluster.env[name])
+        monkeypatch.setenv(name, fleet.env[name])
     monkeypatch.setattr("gpu_aware_profile.sweeps.sweep._BUSY_S", 0.2)
     names = [f"gpu-aware-probe.{name}" for name in ("s1.n2", "s0.n3")]
-    (cluster.folder / "pending").write_text("\n".join([*names, "train"]) + "\n")
-    cluster.let("n2", "hang")
+    (fleet.folder / "pending").write_text("\n".join([*names, "train"]) + "\n")
+    fleet.let("n2", "hang")
     said = []
-    program = str(cluster.bin / "profile")
+    program = str(fleet.bin / "profile")
     running = Sweep("s1", lambda report: None, program, probe_s=1.0, queue_s=0.5, grace_s=0.1)
     running.busy = said.append
     (outcome,) = running.run([Target("n2", "gpu", 4)])
@@ -279,16 +269,16 @@ def test_a_sweep_says_which_probes_wait_for_their_nodes(cluster, monkeypatch):
         [signal.SIGTERM, signal.SIGINT, signal.SIGTERM],
     ],
 )
-def test_signals_cancel_what_runs_and_say_how_to_go_on(cluster, numbers):
-    cluster.let("n1", "hang")
+def test_signals_cancel_what_runs_and_say_how_to_go_on(fleet, numbers):
+    fleet.let("n1", "hang")
     # So slow that the second signal comes while the first one's work is going on.
-    cluster._program("scancel", f"#!{sys.executable}\nimport time\ntime.sleep(0.3)\n{SCANCEL}")
-    started = cluster.folder / "n1.started"
+    fleet._program("scancel", f"#!{sys.executable}\nimport time\ntime.sleep(0.3)\n{SCANCEL}")
+    started = fleet.folder / "n1.started"
     os.mkfifo(started)  # readable when the fake srun has opened it
     reader = os.open(started, os.O_RDONLY | os.O_NONBLOCK)
     with subprocess.Popen(
-        cluster.argv("--jobs", "1"),
-        env=cluster.env,
+        fleet.argv("--jobs", "1"),
+        env=fleet.env,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -307,67 +297,67 @@ def test_signals_cancel_what_runs_and_say_how_to_go_on(cluster, numbers):
     sweep_id = first.split()[1].rstrip(":")
     assert process.returncode == 130
     assert f"resume with: gpu-aware-profile sweep --resume {sweep_id}" in said
-    assert (cluster.folder / f"cancelled.gpu-aware-probe.{sweep_id}.n1").exists()
-    assert cluster.probed() == ["n1"]  # nothing was started after it
-    cluster.let("n1", "ok")
-    assert states(cluster.sweep("--resume", sweep_id)) == dict.fromkeys(["n1", "n2", "n3"], "done")
+    assert (fleet.folder / f"cancelled.gpu-aware-probe.{sweep_id}.n1").exists()
+    assert fleet.probed() == ["n1"]  # nothing was started after it
+    fleet.let("n1", "ok")
+    assert states(fleet.sweep("--resume", sweep_id)) == dict.fromkeys(["n1", "n2", "n3"], "done")
 
 
-def test_a_sweep_goes_on_with_the_nodes_and_options_that_it_began_with(cluster):
+def test_a_sweep_goes_on_with_the_nodes_and_options_that_it_began_with(fleet):
     for node in ("n1", "n2"):
-        cluster.let(node, "busy")
+        fleet.let(node, "busy")
     own = ["--node", "n1", "--node", "n2", "--class", "A", "--runs", "1", "--wait", "7"]
-    began = cluster.sweep(*own, "--store", str(cluster.store), code=3)
+    began = fleet.sweep(*own, "--store", str(fleet.store), code=3)
     sweep_id = json.loads(began.stdout)["sweep"]
-    assert f"sweep --resume {sweep_id} --store {cluster.store}\n" in began.stderr
-    cluster.let("n2", "ok")
-    part = cluster.sweep("--resume", sweep_id, "--node", "n2", code=3)
+    assert f"sweep --resume {sweep_id} --store {fleet.store}\n" in began.stderr
+    fleet.let("n2", "ok")
+    part = fleet.sweep("--resume", sweep_id, "--node", "n2", code=3)
     assert (json.loads(part.stdout)["complete"], states(part)) == (False, {"n2": "done"})
-    cluster.sinfo(
+    fleet.sinfo(
         f"n1|gpu*|idle|{GRES}|infinite",
         f"n2|gpu*|drained|{GRES}|infinite",
         f"n3|gpu*|idle|{GRES}|infinite",
     )
-    cluster.let("n1", "ok")
-    rest = cluster.sweep("--resume", sweep_id, "--wait", "9")
+    fleet.let("n1", "ok")
+    rest = fleet.sweep("--resume", sweep_id, "--wait", "9")
     assert states(rest) == {"n1": "done"}  # n2 is done, whatever it is now; n3 was never asked for
-    assert sorted(cluster.probed()) == ["n1", "n1", "n2", "n2"]
-    *earlier, last = (cluster.folder / "srun.log").read_text().splitlines()
+    assert sorted(fleet.probed()) == ["n1", "n1", "n2", "n2"]
+    *earlier, last = (fleet.folder / "srun.log").read_text().splitlines()
     assert all("--class=A" in line and "--runs=1" in line for line in [*earlier, last])
     assert all("--immediate=7" in line for line in earlier)
     assert "--immediate=9" in last
-    assert list((cluster.folder / "sweeps").iterdir()) == []
+    assert list((fleet.folder / "sweeps").iterdir()) == []
 
 
-def test_a_node_that_the_site_has_removed_does_not_keep_a_sweep_open(cluster):
-    cluster.let("n3", "busy")
-    sweep_id = json.loads(cluster.sweep(code=3).stdout)["sweep"]
-    assert cluster.sweep("--resume", sweep_id, "--node", "n9", code=1).stderr.endswith(
+def test_a_node_that_the_site_has_removed_does_not_keep_a_sweep_open(fleet):
+    fleet.let("n3", "busy")
+    sweep_id = json.loads(fleet.sweep(code=3).stdout)["sweep"]
+    assert fleet.sweep("--resume", sweep_id, "--node", "n9", code=1).stderr.endswith(
         f"'n9' is not a GPU node of sweep {sweep_id}; its nodes: n1, n2, n3\n"
     )
-    cluster.sinfo(f"n1|gpu*|idle|{GRES}|infinite", f"n2|gpu*|idle|{GRES}|infinite")
-    done = cluster.sweep("--resume", sweep_id)
+    fleet.sinfo(f"n1|gpu*|idle|{GRES}|infinite", f"n2|gpu*|idle|{GRES}|infinite")
+    done = fleet.sweep("--resume", sweep_id)
     assert states(done) == {"n3": "skipped"}
     assert json.loads(done.stdout)["complete"] is True
 
 
-def test_a_sweep_renews_the_copy_for_all_users(cluster):
-    with open_store(cluster.store) as store:
+def test_a_sweep_renews_the_copy_for_all_users(fleet):
+    with open_store(fleet.store) as store:
         publish(store, mode=0o640)
-    cluster.sweep("--node", "n1")
-    copy = published_path(cluster.store)
+    fleet.sweep("--node", "n1")
+    copy = published_path(fleet.store)
     assert copy.stat().st_mode & 0o777 == 0o640
     with open_store(copy, readonly=True) as store:
         assert len(load_profile(store).gpus) == 4
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_the_first_sweep_of_root_makes_the_store_for_slurm_user(cluster):
-    lib = cluster.folder / "lib"
-    (cluster.folder / "config.toml").write_text(f'[store]\npath = "{lib}/store.db"\n')
-    cluster.slurm_says(silent="", settings={"SlurmUser": "nobody(65534)"})
-    cluster.let("n2", "busy")
-    cluster.sweep(code=3)
+def test_the_first_sweep_of_root_makes_the_store_for_slurm_user(fleet):
+    lib = fleet.folder / "lib"
+    (fleet.folder / "config.toml").write_text(f'[store]\npath = "{lib}/store.db"\n')
+    fleet.slurm_says(silent="", settings={"SlurmUser": "nobody(65534)"})
+    fleet.let("n2", "busy")
+    fleet.sweep(code=3)
     number = pwd.getpwnam("nobody").pw_uid
     owners = {path.name: path.stat().st_uid for path in (lib, *lib.rglob("*"))}
     assert owners.pop("n1.done") == 0  # empty, and the owner of its folder can remove it
@@ -376,14 +366,14 @@ def test_the_first_sweep_of_root_makes_the_store_for_slurm_user(cluster):
     assert {owners[name] for name in owners if name != "n3.done"} == {number}
 
 
-def test_nodes_that_cannot_take_jobs_are_skipped_with_their_state(cluster):
-    cluster.sinfo(
+def test_nodes_that_cannot_take_jobs_are_skipped_with_their_state(fleet):
+    fleet.sinfo(
         f"n1|gpu*|idle|{GRES}|infinite",
         f"n2|gpu*|drained|{GRES}|infinite",
         f"n3|gpu*|idle*|{GRES}|infinite",
         "c1|cpu|idle||infinite",
     )
-    done = cluster.sweep(code=3)
+    done = fleet.sweep(code=3)
     assert {n["node"]: n["reason"] for n in json.loads(done.stdout)["nodes"]} == {
         "n1": "",
         "n2": "node is drained",
@@ -399,31 +389,31 @@ def test_nodes_that_cannot_take_jobs_are_skipped_with_their_state(cluster):
         (["--resume", "../x"], "no unfinished sweep '../x'; unfinished: none"),
     ],
 )
-def test_wrong_options_name_the_valid_values(cluster, options, words):
+def test_wrong_options_name_the_valid_values(fleet, options, words):
     done = subprocess.run(
-        cluster.argv(*options), env=cluster.env, capture_output=True, text=True, timeout=60
+        fleet.argv(*options), env=fleet.env, capture_output=True, text=True, timeout=60
     )
     assert done.returncode in (1, 2)
     assert words in done.stderr
     assert "Traceback" not in done.stderr
-    assert cluster.probed() == []
+    assert fleet.probed() == []
 
 
-def test_without_slurm_the_reason_is_said(cluster):
-    (cluster.bin / "sinfo").unlink()
-    cluster.env["PATH"] = str(cluster.bin)
-    done = cluster.sweep(code=1)
+def test_without_slurm_the_reason_is_said(fleet):
+    (fleet.bin / "sinfo").unlink()
+    fleet.env["PATH"] = str(fleet.bin)
+    done = fleet.sweep(code=1)
     assert "sinfo" in done.stderr
 
 
-def test_no_gpu_node_at_all(cluster):
-    cluster.sinfo("c1|cpu*|idle|(null)|infinite")
-    assert "no node with GPUs" in cluster.sweep(code=1).stderr
+def test_no_gpu_node_at_all(fleet):
+    fleet.sinfo("c1|cpu*|idle|(null)|infinite")
+    assert "no node with GPUs" in fleet.sweep(code=1).stderr
 
 
-def test_sinfo_is_really_asked(cluster, monkeypatch):
-    monkeypatch.setenv("PATH", cluster.env["PATH"])
-    monkeypatch.setenv("FAKE_SLURM", cluster.env["FAKE_SLURM"])
+def test_sinfo_is_really_asked(fleet, monkeypatch):
+    monkeypatch.setenv("PATH", fleet.env["PATH"])
+    monkeypatch.setenv("FAKE_SLURM", fleet.env["FAKE_SLURM"])
     targets, skipped = gpu_nodes(900.0)
     assert targets == [Target(node, "gpu", 4) for node in ("n1", "n2", "n3")]
     assert skipped == []
@@ -591,13 +581,13 @@ STEERING = "\x1b]0;owned\x07\x1b[2J\x9b2J\u202e\rn1: done"
         {"gpus": [{"index": 0}], "errors": [{"index": 0, "call": STEERING, "error": STEERING}]},
     ],
 )
-def test_no_report_steers_the_terminal(cluster, raw):
+def test_no_report_steers_the_terminal(fleet, raw):
     report = {"schema": "gpu-aware-probe/2", "node": "n1", "taken_at": time.time(), **raw}
-    (cluster.folder / "hostile").write_text(json.dumps(report))
+    (fleet.folder / "hostile").write_text(json.dumps(report))
     code = 0 if raw.get("gpus") else 1
-    text = f"#!/bin/sh\ncat {cluster.folder}/hostile\necho '{STEERING}' >&2\nexit {code}\n"
-    cluster._program("profile", text)
-    for words in (cluster.argv("--node", "n1"), [*cluster.argv()[:4], "show", "--json"]):
-        done = subprocess.run(words, env=cluster.env, capture_output=True, text=True, timeout=120)
+    text = f"#!/bin/sh\ncat {fleet.folder}/hostile\necho '{STEERING}' >&2\nexit {code}\n"
+    fleet._program("profile", text)
+    for words in (fleet.argv("--node", "n1"), [*fleet.argv()[:4], "show", "--json"]):
+        done = subprocess.run(words, env=fleet.env, capture_output=True, text=True, timeout=120)
         assert "Traceback" not in done.stderr
         assert (done.stdout + done.stderr).replace("\n", "").isprintable()

@@ -10,12 +10,10 @@ import sys
 import time
 
 import pytest
-from click.testing import CliRunner
-from fake_cluster import GRES, FakeCluster, states
-from fake_nvml import build_library
+from commands import gpu_aware_profile
+from fake_cluster import GRES, states
 
 from gpu_aware_profile import store_writer
-from gpu_aware_profile.cli import cli
 from gpu_aware_profile.sweeps import slow_alarm
 from gpu_aware_profile.sweeps.gpu_nodes import Target
 from gpu_aware_profile.sweeps.sweep import Sweep
@@ -30,17 +28,7 @@ from slurm_gpu_aware.variability.drift import Change
 DAY_S = 86_400.0
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return build_library(tmp_path_factory.mktemp("nvml"))
-
-
-@pytest.fixture
-def cluster(library, tmp_path):
-    return FakeCluster(library, tmp_path)
-
-
-def reasons(done):
+def node_reasons(done):
     return {n["node"]: n["reason"] for n in json.loads(done.stdout)["nodes"]}
 
 
@@ -55,72 +43,72 @@ def aged(cluster, **days):
 # -- which nodes ----------------------------------------------------------------------------------
 
 
-def test_only_nodes_with_an_old_probe_longest_ago_first(cluster):
-    cluster.sweep("--class", "A", "--runs", "1")
-    aged(cluster, n1=1, n2=8, n3=20)
-    done = cluster.sweep("--older-than", "7", "--jobs", "1", "--class", "A", "--runs", "1")
-    assert cluster.probed()[3:] == ["n3", "n2"]
+def test_only_nodes_with_an_old_probe_longest_ago_first(fleet):
+    fleet.sweep("--class", "A", "--runs", "1")
+    aged(fleet, n1=1, n2=8, n3=20)
+    done = fleet.sweep("--older-than", "7", "--jobs", "1", "--class", "A", "--runs", "1")
+    assert fleet.probed()[3:] == ["n3", "n2"]
     assert ": 2 nodes to probe, 1 probed recently" in done.stderr
-    again = cluster.sweep("--older-than", "7")
+    again = fleet.sweep("--older-than", "7")
     assert json.loads(again.stdout)["nodes"] == []
-    assert list((cluster.folder / "sweeps").iterdir()) == []
+    assert list((fleet.folder / "sweeps").iterdir()) == []
 
 
-def test_an_incremental_sweep_begins_with_nodes_that_were_never_probed(cluster):
-    cluster.sweep("--node", "n1", "--class", "A", "--runs", "1")
-    aged(cluster, n1=30)
-    cluster.sweep("--older-than", "7", "--jobs", "1", "--class", "A", "--runs", "1")
-    assert cluster.probed() == ["n1", "n2", "n3", "n1"]
+def test_an_incremental_sweep_begins_with_nodes_that_were_never_probed(fleet):
+    fleet.sweep("--node", "n1", "--class", "A", "--runs", "1")
+    aged(fleet, n1=30)
+    fleet.sweep("--older-than", "7", "--jobs", "1", "--class", "A", "--runs", "1")
+    assert fleet.probed() == ["n1", "n2", "n3", "n1"]
 
 
-def test_only_idle_nodes(cluster):
-    cluster.sinfo(
+def test_only_idle_nodes(fleet):
+    fleet.sinfo(
         f"n1|gpu*|idle|{GRES}|infinite",
         f"n2|gpu*|mixed|{GRES}|infinite",
         f"n3|gpu*|idle~|{GRES}|infinite",
     )
-    done = cluster.sweep("--idle-only", "--class", "A", "--runs", "1")
+    done = fleet.sweep("--idle-only", "--class", "A", "--runs", "1")
     assert states(done) == {"n1": "done", "n2": "skipped", "n3": "skipped"}
-    assert reasons(done)["n2"] == reasons(done)["n3"] == "node is not idle"
+    assert node_reasons(done)["n2"] == node_reasons(done)["n3"] == "node is not idle"
     assert json.loads(done.stdout)["complete"] is True
-    assert cluster.probed() == ["n1"]
-    assert "--immediate=30" in (cluster.folder / "srun.log").read_text()
+    assert fleet.probed() == ["n1"]
+    assert "--immediate=30" in (fleet.folder / "srun.log").read_text()
 
 
-def test_a_resumed_sweep_of_idle_nodes_takes_those_that_are_idle_by_then(cluster):
-    cluster.let("n2", "busy")
-    first = cluster.sweep("--idle-only", "--class", "A", "--runs", "1", code=3)
-    cluster.let("n2", "ok")
-    cluster.sinfo(*(f"{n}|gpu*|{s}|{GRES}|infinite" for n, s in (("n1", "idle"), ("n2", "mixed"))))
+def test_a_resumed_sweep_of_idle_nodes_takes_those_that_are_idle_by_then(fleet):
+    fleet.let("n2", "busy")
+    first = fleet.sweep("--idle-only", "--class", "A", "--runs", "1", code=3)
+    fleet.let("n2", "ok")
+    fleet.sinfo(*(f"{n}|gpu*|{s}|{GRES}|infinite" for n, s in (("n1", "idle"), ("n2", "mixed"))))
     sweep_id = json.loads(first.stdout)["sweep"]
-    second = cluster.sweep("--resume", sweep_id, code=3)
-    assert reasons(second) == {"n2": "node is not idle"}
-    cluster.sinfo(f"n2|gpu*|idle|{GRES}|infinite")
-    assert states(cluster.sweep("--resume", sweep_id)) == {"n2": "done"}
+    second = fleet.sweep("--resume", sweep_id, code=3)
+    assert node_reasons(second) == {"n2": "node is not idle"}
+    fleet.sinfo(f"n2|gpu*|idle|{GRES}|infinite")
+    assert states(fleet.sweep("--resume", sweep_id)) == {"n2": "done"}
 
 
-def test_no_probe_begins_after_the_budget_and_the_rest_can_be_resumed(cluster):
-    done = cluster.sweep("--budget", "0.000001", code=3)
-    assert set(reasons(done).values()) == {"not begun within the budget of 1e-06 s"}
+def test_no_probe_begins_after_the_budget_and_the_rest_can_be_resumed(fleet):
+    done = fleet.sweep("--budget", "0.000001", code=3)
+    assert set(node_reasons(done).values()) == {"not begun within the budget of 1e-06 s"}
     assert set(states(done)) == {"n1", "n2", "n3"}
-    assert cluster.probed() == []
+    assert fleet.probed() == []
     sweep_id = json.loads(done.stdout)["sweep"]
-    rest = cluster.sweep(
+    rest = fleet.sweep(
         "--resume", sweep_id, "--budget", "500", "--wait", "900", "--class", "A", "--runs", "1"
     )
     assert set(states(rest).values()) == {"done"}
     # No probe waits for its node beyond the budget.
-    words = (cluster.folder / "srun.log").read_text().split()
+    words = (fleet.folder / "srun.log").read_text().split()
     assert all(int(w.partition("=")[2]) <= 500 for w in words if w.startswith("--immediate"))
 
 
-def test_background_probes_have_low_priority_and_the_qos_of_the_site(cluster):
-    config = cluster.folder / "config.toml"
+def test_background_probes_have_low_priority_and_the_qos_of_the_site(fleet):
+    config = fleet.folder / "config.toml"
     config.write_text(f'{config.read_text()}\n[profiling]\nqos = "scavenger"\n')
     own = ["--node", "n1", "--class", "A", "--runs", "1"]
-    cluster.sweep(*own, "--background", "--srun-option=--qos=mine")
-    cluster.sweep(*own)
-    first, second = (cluster.folder / "srun.log").read_text().splitlines()
+    fleet.sweep(*own, "--background", "--srun-option=--qos=mine")
+    fleet.sweep(*own)
+    first, second = (fleet.folder / "srun.log").read_text().splitlines()
     words = first.split()
     assert "--nice=1000000" in words
     assert [w for w in words if w.startswith("--qos")] == ["--qos=scavenger", "--qos=mine"]
@@ -140,28 +128,28 @@ def test_old_unfinished_sweeps_are_given_up(tmp_path):
 # -- what fails -----------------------------------------------------------------------------------
 
 
-def test_a_preempted_probe_is_reported_and_resumed(cluster):
-    cluster.let("n2", "preempted")
-    first = cluster.sweep("--class", "A", "--runs", "1", code=3)
+def test_a_preempted_probe_is_reported_and_resumed(fleet):
+    fleet.let("n2", "preempted")
+    first = fleet.sweep("--class", "A", "--runs", "1", code=3)
     assert states(first) == {"n1": "done", "n2": "preempted", "n3": "done"}
-    assert reasons(first)["n2"] == "Slurm gave the node to another job"
-    cluster.let("n2", "ok")
-    second = cluster.sweep("--resume", json.loads(first.stdout)["sweep"])
+    assert node_reasons(first)["n2"] == "Slurm gave the node to another job"
+    fleet.let("n2", "ok")
+    second = fleet.sweep("--resume", json.loads(first.stdout)["sweep"])
     assert states(second) == {"n2": "done"}
 
 
-def test_what_a_preempted_probe_measured_stays(cluster):
-    cluster.let("n2", "partial")
-    first = cluster.sweep("--class", "A", "--runs", "1", code=3)
+def test_what_a_preempted_probe_measured_stays(fleet):
+    fleet.let("n2", "partial")
+    first = fleet.sweep("--class", "A", "--runs", "1", code=3)
     assert states(first)["n2"] == "preempted"
-    assert reasons(first)["n2"] == "Slurm gave the node to another job before all was measured"
-    with open_store(cluster.store, readonly=True) as store:
+    assert node_reasons(first)["n2"] == "Slurm gave the node to another job before all was measured"
+    with open_store(fleet.store, readonly=True) as store:
         scores = load_profile(store).raw_scores["A"]
         assert {slot for node, slot in scores if node == "n2"} == {0, 1}
         assert len(load_profile(store).gpus) == 12
-    cluster.let("n2", "ok")
-    cluster.sweep("--resume", json.loads(first.stdout)["sweep"])
-    with open_store(cluster.store, readonly=True) as store:
+    fleet.let("n2", "ok")
+    fleet.sweep("--resume", json.loads(first.stdout)["sweep"])
+    with open_store(fleet.store, readonly=True) as store:
         assert len(load_profile(store).raw_scores["A"]) == 12
 
 
@@ -172,18 +160,18 @@ def test_what_a_preempted_probe_measured_stays(cluster):
         ("late", "the clock of the node is 2 h ahead of that of here"),
     ],
 )
-def test_a_node_that_says_too_much_or_from_the_future_fails_alone(cluster, does, reason):
-    cluster.let("n2", does)
-    done = cluster.sweep("--class", "A", "--runs", "1", code=3)
+def test_a_node_that_says_too_much_or_from_the_future_fails_alone(fleet, does, reason):
+    fleet.let("n2", does)
+    done = fleet.sweep("--class", "A", "--runs", "1", code=3)
     assert states(done) == {"n1": "done", "n2": "failed", "n3": "done"}
-    assert reasons(done)["n2"] == reason
+    assert node_reasons(done)["n2"] == reason
 
 
-def test_a_full_disk_fails_the_node_and_keeps_what_was_measured(cluster, monkeypatch):
+def test_a_full_disk_fails_the_node_and_keeps_what_was_measured(fleet, monkeypatch):
     for name in ("PATH", "FAKE_SLURM", "LD_LIBRARY_PATH"):
-        if name in cluster.env:
-            monkeypatch.setenv(name, cluster.env[name])
-    with open_store(cluster.store) as store:
+        if name in fleet.env:
+            monkeypatch.setenv(name, fleet.env[name])
+    with open_store(fleet.store) as store:
 
         def ingest(report):
             if report.node == "n2":  # from now on no page can be added
@@ -192,25 +180,25 @@ def test_a_full_disk_fails_the_node_and_keeps_what_was_measured(cluster, monkeyp
             ingest_report(store, report)
 
         argv = ["--class=A", "--runs=30"]
-        running = Sweep("s1", ingest, str(cluster.bin / "profile"), argv, concurrency=1)
+        running = Sweep("s1", ingest, str(fleet.bin / "profile"), argv, concurrency=1)
         outcomes = list(running.run([Target(f"n{k}", "gpu", 4) for k in (1, 2)]))
         assert [(o.node, o.state) for o in outcomes] == [("n1", "done"), ("n2", "failed")]
         assert "the file system is full" in outcomes[1].reason
         assert {run.node for run in newest_runs(store)} == {"n1"}
         assert {node for node, _ in load_profile(store).gpus} == {"n1"}
-    with sqlite3.connect(cluster.store) as plain:
+    with sqlite3.connect(fleet.store) as plain:
         assert plain.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-def test_scores_that_cannot_be_stored_are_said(cluster, monkeypatch):
+def test_scores_that_cannot_be_stored_are_said(fleet, monkeypatch):
     def full(*args, **options):
         raise StoreError("the file system is full")
 
-    for name, value in cluster.env.items():
+    for name, value in fleet.env.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(store_writer, "recompute_scores", full)
-    command = str(cluster.bin / "profile")
-    done = CliRunner().invoke(cli, ["sweep", "--command", command, "--class", "A", "--runs", "1"])
+    command = str(fleet.bin / "profile")
+    done = gpu_aware_profile("sweep", "--command", command, "--class", "A", "--runs", "1")
     assert done.exit_code == 3
     assert "the scores are those of before: the file system is full" in done.stderr
     assert "n2    done" in done.stdout
@@ -220,10 +208,10 @@ def test_scores_that_cannot_be_stored_are_said(cluster, monkeypatch):
 
 
 @pytest.fixture
-def alarm(cluster):
+def alarm(fleet):
     """A command that appends what it hears to a file."""
-    file = cluster.folder / "alarm"
-    log = cluster.folder / "heard"
+    file = fleet.folder / "alarm"
+    log = fleet.folder / "heard"
     file.write_text(
         f"#!{sys.executable}\nimport json, os, sys\n"
         "said = {k: v for k, v in os.environ.items() if k.startswith('GPU_AWARE_SLOW')}\n"
@@ -234,18 +222,18 @@ def alarm(cluster):
     return lambda: [json.loads(x) for x in log.read_text().splitlines()] if log.exists() else []
 
 
-def swept(cluster, *options):
+def found_slower(cluster, *options):
     """A sweep of class A with the alarm; what it found slower."""
     alarm = f"'{cluster.folder / 'alarm'}'"
     done = cluster.sweep("--class", "A", "--jobs", "3", "--on-slow", alarm, *options)
     return done, [(g["node"], g["gpu"]) for g in json.loads(done.stdout)["slower"]]
 
 
-def test_a_gpu_that_became_slower_is_reported_once(cluster, alarm):
-    assert swept(cluster)[1] == []
-    slower = {"2": {"A": 1.15 * cluster.own_slowness("n2", 2, "A")}}
-    cluster.slow("n2", slower)
-    done, found = swept(cluster)
+def test_a_gpu_that_became_slower_is_reported_once(fleet, alarm):
+    assert found_slower(fleet)[1] == []
+    slower = {"2": {"A": 1.15 * fleet.own_slowness("n2", 2, "A")}}
+    fleet.slow("n2", slower)
+    done, found = found_slower(fleet)
     assert found == [("n2", 2)]
     assert "became slower: n2:2 ('gpu-aware-profile drift' says how much)" in done.stderr
     ((said, names),) = alarm()
@@ -254,34 +242,34 @@ def test_a_gpu_that_became_slower_is_reported_once(cluster, alarm):
     assert names["GPU_AWARE_SLOW_GPUS"] == "n2:2"
     assert names["GPU_AWARE_SLOW_NODES"] == "n2"
     assert names["GPU_AWARE_SLOW_REASON"].startswith("slow GPUs: n2:2 (A +1")
-    swept(cluster)
+    found_slower(fleet)
     assert len(alarm()) == 1  # as slow as it was reported
-    cluster.slow("n2")
-    swept(cluster)
+    fleet.slow("n2")
+    found_slower(fleet)
     assert len(alarm()) == 1  # well again
-    cluster.slow("n2", slower)
-    swept(cluster)
+    fleet.slow("n2", slower)
+    found_slower(fleet)
     assert len(alarm()) == 2
 
 
-def test_a_single_slow_run_is_not_reported(cluster, alarm):
-    swept(cluster)
-    cluster.slow("n2", slow_runs=[{"gpu": 2, "run": 1, "factors": {"A": 1.15}}])
-    assert swept(cluster)[1] == []
+def test_a_single_slow_run_is_not_reported(fleet, alarm):
+    found_slower(fleet)
+    fleet.slow("n2", slow_runs=[{"gpu": 2, "run": 1, "factors": {"A": 1.15}}])
+    assert found_slower(fleet)[1] == []
     assert alarm() == []
 
 
-def test_an_alarm_that_fails_is_tried_again_and_stops_nothing(cluster, alarm):
-    swept(cluster)
-    cluster.slow("n2", {"2": {"A": 1.15 * cluster.own_slowness("n2", 2, "A")}})
-    cluster.env["ALARM_FAILS"] = "7"
-    done, found = swept(cluster)
+def test_an_alarm_that_fails_is_tried_again_and_stops_nothing(fleet, alarm):
+    found_slower(fleet)
+    fleet.slow("n2", {"2": {"A": 1.15 * fleet.own_slowness("n2", 2, "A")}})
+    fleet.env["ALARM_FAILS"] = "7"
+    done, found = found_slower(fleet)
     assert found == [("n2", 2)]
     assert json.loads(done.stdout)["complete"] is True
     assert "--on-slow failed, the next sweep tries again: it ended with 7" in done.stderr
-    del cluster.env["ALARM_FAILS"]
+    del fleet.env["ALARM_FAILS"]
     for _ in range(2):
-        swept(cluster)
+        found_slower(fleet)
     assert len(alarm()) == 2
 
 
@@ -293,10 +281,10 @@ def test_an_alarm_that_fails_is_tried_again_and_stops_nothing(cluster, alarm):
         ("", "the command is empty"),
     ],
 )
-def test_an_alarm_that_cannot_be_run_is_refused_at_once(cluster, command, reason):
-    done = cluster.sweep("--on-slow", command, code=2)
+def test_an_alarm_that_cannot_be_run_is_refused_at_once(fleet, command, reason):
+    done = fleet.sweep("--on-slow", command, code=2)
     assert reason in done.stderr
-    assert cluster.probed() == []
+    assert fleet.probed() == []
 
 
 def test_an_alarm_that_hangs_is_ended(monkeypatch):
@@ -308,24 +296,24 @@ def test_an_alarm_that_hangs_is_ended(monkeypatch):
     assert slow_alarm._run(["true"], [change]) == ""
 
 
-def test_a_killed_sweep_keeps_what_was_measured_and_is_resumed(cluster):
-    cluster.let("n2", "hang")
-    started = cluster.folder / "n2.started"
+def test_a_killed_sweep_keeps_what_was_measured_and_is_resumed(fleet):
+    fleet.let("n2", "hang")
+    started = fleet.folder / "n2.started"
     os.mkfifo(started)  # readable when the fake srun has opened it
     watch = os.open(started, os.O_RDONLY | os.O_NONBLOCK)
-    argv = cluster.argv("--jobs", "1", "--class", "A", "--runs", "1")
-    with subprocess.Popen(argv, env=cluster.env, stderr=subprocess.PIPE, text=True) as process:
+    argv = fleet.argv("--jobs", "1", "--class", "A", "--runs", "1")
+    with subprocess.Popen(argv, env=fleet.env, stderr=subprocess.PIPE, text=True) as process:
         sweep_id = process.stderr.readline().split()[1].rstrip(":")
         assert select.select([watch], [], [], 60.0)[0]
         process.kill()
     os.close(watch)
-    (cluster.folder / f"cancelled.gpu-aware-probe.{sweep_id}.n2").touch()  # ends the orphan
-    with open_store(cluster.store, readonly=True) as store:
+    (fleet.folder / f"cancelled.gpu-aware-probe.{sweep_id}.n2").touch()  # ends the orphan
+    with open_store(fleet.store, readonly=True) as store:
         assert {run.node for run in newest_runs(store)} == {"n1"}
-    cluster.let("n2", "ok")
-    rest = cluster.sweep("--resume", sweep_id)
+    fleet.let("n2", "ok")
+    rest = fleet.sweep("--resume", sweep_id)
     assert states(rest) == {"n2": "done", "n3": "done"}
-    with open_store(cluster.store, readonly=True) as store:
+    with open_store(fleet.store, readonly=True) as store:
         assert len(load_profile(store).raw_scores["A"]) == 12
 
 
@@ -340,12 +328,12 @@ def test_an_alarm_hears_of_any_number_of_gpus(tmp_path):
     assert len(json.loads(heard.read_text())["gpus"]) == 20_000
 
 
-def test_two_sweeps_of_the_same_machines_agree(cluster):
+def test_two_sweeps_of_the_same_machines_agree(fleet):
     def scores():
-        with open_store(cluster.store, readonly=True) as store:
+        with open_store(fleet.store, readonly=True) as store:
             return load_profile(store).raw_scores
 
-    cluster.sweep()
+    fleet.sweep()
     first = scores()
-    cluster.sweep()
+    fleet.sweep()
     assert scores() == first

@@ -1,0 +1,171 @@
+"""Values that tests of several packages make: jobs, nodes, what is known of a site, and plans."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
+from slurm_gpu_aware.admission.free_cores import with_sockets
+from slurm_gpu_aware.admission.preemption import PreemptionRules
+from slurm_gpu_aware.admission.snapshot import Hold, SiteProfile, build_cluster
+from slurm_gpu_aware.admission.translate import to_request
+from slurm_gpu_aware.config.settings import Config, GateConfig
+from slurm_gpu_aware.gate.admin_comment import OriginalRequest
+from slurm_gpu_aware.gate.gated_job import GatedJob, gated_job
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.job_phase import JobPhase
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning.plan import Plan
+from slurm_gpu_aware.slurm.records import (
+    NodeCores,
+    SlurmConfig,
+    SlurmJob,
+    SlurmNode,
+    SlurmPartition,
+    SlurmReservation,
+)
+
+NOW = 1000.0
+SLURM = SlurmConfig((24, 11), "c", counts_memory=True, counts_cpus=True)
+SLURM_WITH_CORES = replace(SLURM, counts_cores=True)
+PROFILE = SiteProfile(Config(), {"node": 1.0, "cluster": 1.5})
+
+
+def slurm_job(number: int = 7, **fields: Any) -> SlurmJob:
+    """A pending job of alice's that waits at the gate, but for ``fields``."""
+    usual: dict[str, Any] = {
+        "name": "job",
+        "user": "alice",
+        "state": "PENDING",
+        "reason": "Licenses",
+        "partitions": ("gpu",),
+        "priority": 1,
+        "submit_s": 1.0,
+        "eligible_s": 1.0,
+        "start_s": None,
+        "end_s": math.inf,
+        "time_limit_s": 600.0,
+        "restarts": 0,
+        "cpus": 1,
+        "memory_mb_per_cpu": None if "memory_mb_per_node" in fields else 500,
+    }
+    return SlurmJob(id=str(number), raw_id=number, **{**usual, **fields})
+
+
+def as_gated(job: SlurmJob, **gate: Any) -> GatedJob:
+    """The gated job of a record that the filter has marked."""
+    found = gated_job(job, GateConfig(**gate))
+    assert found is not None
+    return found
+
+
+def asked(text: str = "gpu:1", **fields: Any) -> OriginalRequest:
+    """What a user asked for: ``--gres``, and ``fields``."""
+    return OriginalRequest(**{"tres_per_node": f"gres/{text}", **fields})
+
+
+def request_of(job: SlurmJob, original: OriginalRequest, context: AdmissionContext) -> Request:
+    """The planner's request of a waiting job whose user asked for ``original``."""
+    return to_request(GatedJob(job, original, None, JobPhase.WAITING), context)
+
+
+def why_left(job: SlurmJob, original: OriginalRequest, context: AdmissionContext) -> str:
+    """Why such a job is left to Slurm."""
+    with pytest.raises(CannotPlanError) as caught:
+        request_of(job, original, context)
+    assert caught.value.leave
+    return caught.value.reason
+
+
+def slurm_node(name: str, used: Sequence[int] = (), **fields: Any) -> SlurmNode:
+    """An idle node of 16 CPUs and four indexed GPUs, of which these are used."""
+    usual: dict[str, Any] = {
+        "states": frozenset({"IDLE"}),
+        "features": frozenset(),
+        "gpus": tuple((f"g{i}", 1) for i in range(4)),
+        "gpus_used": frozenset(used),
+        "cpus": 16,
+        "memory_mb": 64000,
+    }
+    return SlurmNode(name=name, **{**usual, **fields})
+
+
+def two_sockets(name: str, used: Sequence[int] = (), **fields: Any) -> SlurmNode:
+    """Such a node that has 8 cores and two GPUs on each of two sockets."""
+    sockets = {"gpu_sockets": ((0,), (0,), (1,), (1,)), "cores": NodeCores(2, 8, 1, 1)}
+    return slurm_node(name, used, **{**sockets, **fields})
+
+
+def eligible(request: Request, context: AdmissionContext) -> set[str]:
+    """Names of the nodes that a job may use."""
+    assert request.eligible is not None
+    return {context.cluster.nodes[i] for i in np.flatnonzero(request.eligible)}
+
+
+def context_of(
+    nodes: Sequence[SlurmNode],
+    partitions: Mapping[str, Sequence[str]] | None = None,
+    reservations: Sequence[SlurmReservation] = (),
+    *,
+    jobs: Sequence[SlurmJob] = (),
+    holds: Sequence[Hold] = (),
+    slurm: SlurmConfig = SLURM,
+) -> AdmissionContext:
+    """What the selector knows of a site; ``partitions``: their nodes (None: all are in ``gpu``)."""
+    by_name = {node.name: node for node in nodes}
+    inside = partitions or {"gpu": tuple(by_name)}
+    cluster = build_cluster(nodes, jobs, slurm, PROFILE, holds=holds, now=NOW)
+    if slurm.counts_cores:
+        cluster = with_sockets(cluster, by_name, jobs, holds, NOW)
+    return AdmissionContext(
+        Config(),
+        slurm,
+        by_name,
+        {name: SlurmPartition(name, frozenset(names), up=True) for name, names in inside.items()},
+        reservations,
+        cluster,
+        NOW,
+        PreemptionRules(slurm),
+    )
+
+
+def with_running(cluster: Cluster, *running: RunningJob) -> Cluster:
+    """The cluster with more jobs, which hold their GPUs and CPUs."""
+    for job in running:
+        for node, slots in job.gpus:
+            cluster.take(node, slots, job.cpus.get(node, 0))
+    return replace(cluster, running=(*cluster.running, *running))
+
+
+def with_held(cluster: Cluster, *jobs: tuple[Any, ...]) -> Cluster:
+    """The cluster with more jobs of a CPU each: (id, node, slots, end[, tier that preempts])."""
+    return with_running(
+        cluster,
+        *(
+            RunningJob(
+                name, ((node, tuple(slots)),), end, cpus={node: 1}, preemptable_by=(*tier, None)[0]
+            )
+            for name, node, slots, end, *tier in jobs
+        ),
+    )
+
+
+def placements(plan: Plan) -> dict[str, tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]]:
+    """Nodes and GPUs of the jobs that a plan starts."""
+    return {a.job_id: (a.nodes, a.slots) for a in plan.assignments}
+
+
+def sizes(plan: Plan) -> dict[str, int]:
+    """Number of GPUs of the jobs that a plan starts."""
+    return {a.job_id: sum(map(len, a.slots)) for a in plan.assignments}
+
+
+def reasons(plan: Plan) -> dict[str, str]:
+    """Why the other jobs of a plan wait."""
+    return {waiting.job_id: waiting.reason for waiting in plan.waiting}
