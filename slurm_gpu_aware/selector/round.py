@@ -191,7 +191,9 @@ class Rounds:
             self._guard.take_over(reservations)
         self._check_holder(reservations)  # now: the answer can take as long as a takeover
         gate = self._config.gate
-        if any(is_changed(job, gate) for job in jobs) and self._gate_held(now):
+        changed = any(is_changed(job, gate) for job in jobs)
+        self._successors.look(jobs, changed=changed)
+        if changed and self._gate_held(now):
             with contained("changes by owners"):
                 self._changes.settle(jobs, now)
             began = self._timer()

@@ -36,6 +36,7 @@ _MOST = 100  # jobs that are open at a time
 _STUCK_S = 3.0  # opened jobs that leave GPUs free for so long need something else
 _LEEWAY = 4.0
 _PAUSE_S = 60.0  # then no job is opened for so long
+_QUIET_S = 5.0  # nor after owners changed jobs: that takes time, in which another job may come
 AHEAD = "jobs end so quickly that it takes the next GPU that becomes free"
 """Why Slurm chooses its GPU."""
 
@@ -58,6 +59,9 @@ class Successors:
     _unused_since: float = math.inf
     """When a round first saw free GPUs that opened jobs did not take."""
     _not_before: float = -math.inf
+    _known: dict[int, int] = field(default_factory=dict)
+    """Number of a pending record -> its priority, as the last round read it."""
+    _tiers: Mapping[str, int] = field(default_factory=dict)
 
     def observe(self, gated: Iterable[GatedJob]) -> None:
         """Count the jobs that ended; ``gated``: all jobs of ours, as a round read them."""
@@ -67,6 +71,27 @@ class Successors:
         while self._ended[0][0] < now - self.short_s:
             self._ended.popleft()
         self._running = running
+
+    def look(self, jobs: Iterable[SlurmJob], *, changed: bool) -> None:
+        """Recall what stands behind jobs that have come since the last round, before it plans.
+
+        ``jobs``: all, as a round read them. ``changed``: owners have changed some of them.
+        """
+        if changed:
+            self._not_before = max(self._not_before, self.timer() + _QUIET_S)
+        pending = [job for job in jobs if job.state == "PENDING"]
+        before, self._known = self._known, {job.raw_id: job.priority for job in pending}
+        opened = [job for job in pending if job.id in self.opened]
+        if not opened:
+            return
+        new = [
+            _rank(job, self._tiers)
+            for job in pending
+            if job.id not in self.opened and job.priority > before.get(job.raw_id, -1)
+        ]
+        first = min(new, default=None)
+        behind = (j.id for j in opened if changed or (first and first < _rank(j, self._tiers)))
+        self.recall(frozenset(behind))
 
     @property
     def wanted(self) -> int:
@@ -128,8 +153,9 @@ class Successors:
         never = {one.job_id for one in plan.waiting if one.postponement or one.infeasible}
         first: list[Candidate] = []
         kept: set[str] = set()
-        tiers = {name: one.priority_tier for name, one in candidates.context.partitions.items()}
-        for gated in sorted(queue, key=lambda one: _rank(one.job, tiers)):
+        partitions = candidates.context.partitions
+        self._tiers = {name: one.priority_tier for name, one in partitions.items()}
+        for gated in sorted(queue, key=lambda one: _rank(one.job, self._tiers)):
             if gated.id in self.opened:
                 kept.add(gated.id)
                 continue
@@ -143,7 +169,7 @@ class Successors:
                 if not self.opened and _may_use(candidate.request, free):
                     return first, kept  # GPUs are free, so it lacks something else
                 if len(first) + len(kept) >= wanted:
-                    break
+                    return first, kept
                 first.append(candidate)
             if len(kept) >= _MOST:
                 break

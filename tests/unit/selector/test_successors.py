@@ -188,3 +188,45 @@ def test_none_passes_a_job_of_a_higher_tier(slurm: SlurmFolder) -> None:
     bench.client.partitions = lambda: [partition_of(one) for one in partitions]  # type: ignore[method-assign]
     bench.rounds.run()
     assert opened(slurm) == set()
+
+
+def test_none_stays_open_behind_one_that_is_not_opened(slurm: SlurmFolder) -> None:
+    """Regression: once fewer were wanted, jobs of a higher priority were not opened for lack of
+    room, and the ones behind them stayed open."""
+    bench = quick(slurm, *(one_gpu(str(n)) for n in range(10, 19)))
+    bench.rounds.run()
+    assert opened(slurm) == {"10", "11", "12", "13", "14"}
+    slurm.write(
+        [*slurm.jobs.values(), *(one_gpu(f"2{n}", priority=9000) for n in range(7))], ["n1"]
+    )
+    bench.rounds.run()
+    bench.rounds.start_monitor.poll()
+    assert opened(slurm) == {"20", "21", "22", "23", "24"}
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_one_that_comes_is_seen_before_the_round_plans(slurm: SlurmFolder, released: bool) -> None:
+    """A user's changes of jobs make rounds long, and so the time in which others are open."""
+    wide = whole("99", priority=9000)
+    held = [{**wide, "priority": 0}] if released else []
+    bench = quick(slurm, *(one_gpu(str(n)) for n in range(10, 13)), *held)
+    bench.rounds.run()
+    assert opened(slurm) == {"10", "11", "12"}
+    others = [job for job in slurm.jobs.values() if job["job_id"] != 99]
+    slurm.write([*others, wide], ["n1"])
+    bench.rounds._read()
+    assert bench.rounds.start_monitor.poll() == 3
+    assert opened(slurm) == set()
+
+
+def test_none_is_open_while_owners_change_jobs(slurm: SlurmFolder) -> None:
+    bench = quick(slurm, *(one_gpu(str(n)) for n in range(10, 13)))
+    bench.rounds.run()
+    assert opened(slurm) == {"10", "11", "12"}
+    slurm.change("12", licenses="gpuaware:2")
+    bench.rounds.run()
+    bench.rounds.start_monitor.poll()
+    assert opened(slurm) == set()
+    bench.steady += 6.0
+    bench.rounds.run()
+    assert {"10", "11"} <= opened(slurm)
