@@ -289,7 +289,7 @@ def test_selector_and_merge_write_at_once_and_neither_fails(tmp_path: Path) -> N
             [sys.executable, "-c", WRITER, str(path)],
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         ) as selector,
         open_store(path) as store,
     ):
@@ -324,7 +324,7 @@ def test_a_killed_writer_loses_nothing_that_was_written(tmp_path: Path) -> None:
         [sys.executable, "-c", ENDLESS, str(path)],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     ) as writer:
         assert writer.stdout is not None
         while (line := writer.stdout.readline()) != "200\n":
