@@ -95,7 +95,16 @@ def gated_job(job: SlurmJob, gate: GateConfig) -> GatedJob | None:
 
 def gated_jobs(jobs: Iterable[SlurmJob], gate: GateConfig) -> list[GatedJob]:
     """All gated jobs among ``jobs``, in their order."""
-    return [gated for job in jobs if (gated := gated_job(job, gate)) is not None]
+    found = (gated_job(job, gate) for job in jobs if not _follows(job))
+    return [gated for gated in found if gated is not None]
+
+
+def _follows(job: SlurmJob) -> bool:
+    """Whether it is pending as a later component of a heterogeneous job.
+
+    The first one stands for all: an update of it changes them, too, their licences as well.
+    """
+    return job.state == "PENDING" and job.het_id not in (None, job.raw_id)
 
 
 class GatedJobs:
@@ -110,7 +119,9 @@ class GatedJobs:
         before, known = self._known, {}
         for job in jobs:
             last = before.get(id(job))
-            known[id(job)] = last if last and last[0] is job else (job, gated_job(job, self._gate))
+            if last is None or last[0] is not job:
+                last = job, None if _follows(job) else gated_job(job, self._gate)
+            known[id(job)] = last
         self._known = known
         return [gated for _, gated in known.values() if gated is not None]
 

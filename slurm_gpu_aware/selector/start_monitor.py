@@ -35,6 +35,8 @@ _STARTING = frozenset({"None", "Priority", "Resources", "Cleaning", NODE_TAKEN})
 _NO_ROOM = "no room is left on its nodes"
 _NO_ROOM_S = 6.0
 """A job that Slurm tries in vain for so long is placed elsewhere; an epilog takes less."""
+_HET_S = 90.0
+"""Heterogeneous jobs are started by Slurm's backfill only, every 30 s by default (bf_interval)."""
 _REFUSED_S = 10.0  # pause after Slurm refused to close the gate of a job
 _RECALLED = "its turn is not next any more"
 _NEVER_THERE = "held by BadConstraints"  # Slurm finds that the job can never start on its nodes
@@ -228,10 +230,11 @@ class StartMonitor:
         # Another job took the room on its nodes after the round had read them.
         preempts = tracked is not None and bool(tracked.victims)
         tried_in_vain = job.job.reason == "Resources" and _was_tried(job, tracked)
-        if tried_in_vain and not preempts and open_s > _NO_ROOM_S:
+        if tried_in_vain and not (preempts or job.job.het) and open_s > _NO_ROOM_S:
             return _NO_ROOM
         limit_s = self.config.selector.start_timeout_s
         limit_s += self._grace_s if preempts else 0.0
+        limit_s = max(limit_s, _HET_S) if job.job.het else limit_s
         return f"not started within {limit_s:g} s" if open_s > limit_s else None
 
     def _park_again(self, due: Mapping[str, tuple[GatedJob, str]], now: float) -> Set[str]:

@@ -174,3 +174,30 @@ def test_a_job_whose_nodes_are_all_down_waits_and_starts_when_they_return(
     slurm.set(nodes=[node_record("n1", **node)])
     assert bench.rounds.run().placed == ["7"]
     assert ";sel=left:" not in slurm.jobs["7"]["admin_comment"]
+
+
+HET = LEFT.replace("place%3Doff", "a%20heterogeneous%20job")
+
+
+def test_components_that_an_update_of_the_first_changed_are_no_jobs_of_their_own(
+    slurm: SlurmFolder,
+) -> None:
+    """Regression: parked again, the second one had the gate's licence, too. It was opened alone,
+    held its GPUs, and so the first one waited for it for minutes."""
+    first = left(het_job_id=7, admin_comment=HET)
+    other = parked("8", het_job_id=7, admin_comment=HET, stuck=True)
+    bench = bench_of(slurm, [first, other], ["n1", "n2"])
+    assert bench.rounds.run().placed == ["7"]
+    assert not is_open(slurm, "8")  # Slurm changes it with the first
+
+
+def test_a_heterogeneous_job_has_the_time_of_several_passes_of_backfill(slurm: SlurmFolder) -> None:
+    first = left(het_job_id=7, admin_comment=HET)
+    bench = bench_of(slurm, [first, parked("8", het_job_id=7, licenses="", stuck=True)], ["n1"])
+    assert bench.rounds.run().placed == ["7"]
+    slurm.change("7", reason="Resources", last_sched_eval=int(bench.wall) + 5)
+    bench.steady += 80.0
+    assert bench.rounds.start_monitor.poll() == 0
+    bench.steady += 11.0
+    assert bench.rounds.start_monitor.poll() == 1
+    assert not is_open(slurm, "7")
