@@ -130,15 +130,17 @@ def test_what_cannot_wait_takes_no_reserved_gpu(
 ) -> None:
     """While a job of `-M` is pending, a reservation keeps the GPUs of the head.
 
-    Slurm 26.05 reserves free GPUs only, so there it grows with each that becomes free.
+    Slurm 26.05 reserves free GPUs only, so there it grows with each that becomes free, and one that
+    has just become free can be taken before: but not four.
     """
-    head = cluster.submit("alice", ["--gres=gpu:4", "-t", "5"])
-    past = cluster.submit("bob", ["-M", "all", "--gres=gpu:1", *LOWER])
+    node = NODES[2]
+    head = cluster.submit("alice", ["--gres=gpu:4", "-t", "5", "-w", node])
+    asked = "--gres=gpu:4" if cluster.suite == "sid" else "--gres=gpu:1"
+    past = cluster.submit("bob", ["-M", "all", asked, *LOWER])
     assert GATE_LICENCE not in cluster.job(past)["Licenses"]
-    cluster.wait_until(lambda: bool(node_of_head(cluster, head)), 60, "a node for the head")
+    cluster.wait_until(lambda: node_of_head(cluster, head) == node, 60, "a node for the head")
     if cluster.suite != "sid":
         cluster.wait_until(lambda: bool(guarded(cluster)), 60, "a reservation for the head")
-    node = str(node_of_head(cluster, head))  # all end at about the same time: it may be any
     for free, job in enumerate(full[node], 1):
         let_go(cluster, "bob", job)
         cluster.wait(job, "COMPLETED")
