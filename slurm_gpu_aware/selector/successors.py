@@ -18,11 +18,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from slurm_gpu_aware.admission.left import part_of
 from slurm_gpu_aware.gate.gated_job import GatedJob, queue_order
-from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.request import LeftToSlurm, Request
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
@@ -147,9 +144,12 @@ class Successors:
     ) -> tuple[list[Candidate], set[str]]:
         """(Jobs to open, opened ones that stay so), from the front of the queue without a gap."""
         starts = {one.job_id for one in plan.assignments}
-        free = np.array(candidates.context.cluster.not_held.any(axis=1), dtype=np.bool_)
+        free = candidates.context.cluster.not_held.copy()
         for one in plan.assignments:
-            free[list(one.nodes)] = False
+            for node, slots in one.gpus:
+                free[node, list(slots)] = False
+        if free.any() and not self.opened:
+            return [], set()  # the jobs that wait lack something else
         never = {one.job_id for one in plan.waiting if one.postponement or one.infeasible}
         first: list[Candidate] = []
         kept: set[str] = set()
@@ -166,8 +166,6 @@ class Successors:
                     return first, kept
                 if not _is_simple(candidate, candidates):
                     return first, kept
-                if not self.opened and _may_use(candidate.request, free):
-                    return first, kept  # GPUs are free, so it lacks something else
                 if len(first) + len(kept) >= wanted:
                     return first, kept
                 first.append(candidate)
@@ -193,11 +191,6 @@ def _anywhere(request: Request, settings: PlanSettings) -> Assignment:
     clock = None if request.left is not None else settings.clock_mhz(request)
     found = Assignment(request.job_id, (), (), "slurm", 1.0, "node", 1.0, exact=False, why=why)
     return replace(found, clock_mhz=clock)
-
-
-def _may_use(request: Request, nodes: BoolArray) -> bool:
-    """Whether it may use any of (N,) nodes."""
-    return bool((nodes if request.eligible is None else nodes & request.eligible).any())
 
 
 def _is_simple(one: Candidate, candidates: Candidates) -> bool:

@@ -207,6 +207,7 @@ def test_dead_selector_opens_the_gate(cluster: Cluster) -> None:
     cluster.wait_until(
         lambda: cluster.job(parked)["Reason"] == "Licenses", 30, lambda: str(cluster.job(parked))
     )
+    expect_kinds(cluster, parked, ["parked"])  # a round has seen it
     watch = Stopwatch()
     cluster.service_down("ctl", "selectd", "KILL")
     for job_id in full:

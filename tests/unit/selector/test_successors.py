@@ -44,16 +44,20 @@ def whole(job_id: str, **fields: Any) -> dict[str, Any]:
 
 
 def quick(
-    slurm: SlurmFolder, *waiting: dict[str, Any], ended: int = 5, config: Config | None = None
+    slurm: SlurmFolder,
+    *waiting: dict[str, Any],
+    ended: int = 5,
+    config: Config | None = None,
+    nodes: tuple[str, ...] = ("n1",),
 ) -> RoundsBench:
     """Rounds of a full node, of which the last one has seen ``ended`` jobs end at once."""
     old = [short(str(100 + slot), slot) for slot in SLOTS]
     gone = [short(str(200 + n), 0, state="SUSPENDED") for n in range(max(0, ended - 4))]
-    slurm.write([*old, *gone, *waiting], ["n1"])
+    slurm.write([*old, *gone, *waiting], [*nodes])
     bench = RoundsBench(slurm, config)
     bench.rounds.run()
     new = [short(str(300 + slot), slot) for slot in SLOTS]
-    slurm.write([*(new if ended else old), *waiting], ["n1"])
+    slurm.write([*(new if ended else old), *waiting], [*nodes])
     bench.steady += 1.0
     return bench
 
@@ -230,3 +234,11 @@ def test_none_is_open_while_owners_change_jobs(slurm: SlurmFolder) -> None:
     bench.steady += 6.0
     bench.rounds.run()
     assert {"10", "11"} <= opened(slurm)
+
+
+def test_none_is_opened_while_gpus_are_free_elsewhere(slurm: SlurmFolder) -> None:
+    """Open, it would keep them from jobs that may use them: where it starts is Slurm's choice."""
+    job = one_gpu("10", exc_nodes="n2", admin_comment="gpuaware/1;tn=gres/gpu:1;mc=1;xn=n2")
+    bench = quick(slurm, job, nodes=("n1", "n2"))
+    assert bench.rounds.run().placed == []
+    assert opened(slurm) == set()
