@@ -43,6 +43,9 @@ def whole(job_id: str, **fields: Any) -> dict[str, Any]:
     return one_gpu(job_id, **{**usual, **fields})
 
 
+LAST = [whole(str(number), priority=1) for number in range(900, 908)]
+
+
 def quick(
     slurm: SlurmFolder,
     *waiting: dict[str, Any],
@@ -50,7 +53,11 @@ def quick(
     config: Config | None = None,
     nodes: tuple[str, ...] = ("n1",),
 ) -> RoundsBench:
-    """Rounds of a full node, of which the last one has seen ``ended`` jobs end at once."""
+    """Rounds of a full node, of which the last one has seen ``ended`` jobs end at once.
+
+    The queue is long, and none of its last jobs is ever opened ahead.
+    """
+    waiting = (*waiting, *LAST)
     old = [short(str(100 + slot), slot) for slot in SLOTS]
     gone = [short(str(200 + n), 0, state="SUSPENDED") for n in range(max(0, ended - 4))]
     slurm.write([*old, *gone, *waiting], [*nodes])
@@ -138,7 +145,7 @@ def test_they_are_recalled_if_they_leave_a_gpu_free(slurm: SlurmFolder) -> None:
     bench = quick(slurm, one_gpu("10"))
     bench.rounds.run()
     assert opened(slurm) == {"10"}
-    slurm.write([short("301", 1), slurm.jobs["10"], short("302", 2)], ["n1"])
+    slurm.write([short("301", 1), slurm.jobs["10"], short("302", 2), *LAST], ["n1"])
     for _ in range(3):
         bench.steady += 2.0
         bench.rounds.run()
@@ -236,9 +243,23 @@ def test_none_is_open_while_owners_change_jobs(slurm: SlurmFolder) -> None:
     assert {"10", "11"} <= opened(slurm)
 
 
-def test_none_is_opened_while_gpus_are_free_elsewhere(slurm: SlurmFolder) -> None:
+def test_none_is_opened_while_gpus_are_free_elsewhere(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Open, it would keep them from jobs that may use them: where it starts is Slurm's choice."""
+    record = "gpuaware/1;tn=gres/gpu:4;mc=1;xn=n2"
+    last = [
+        whole(str(n), priority=1, exc_nodes="n2", admin_comment=record) for n in range(900, 908)
+    ]
+    monkeypatch.setattr("test_successors.LAST", last)
     job = one_gpu("10", exc_nodes="n2", admin_comment="gpuaware/1;tn=gres/gpu:1;mc=1;xn=n2")
     bench = quick(slurm, job, nodes=("n1", "n2"))
     assert bench.rounds.run().placed == []
+    assert opened(slurm) == set()
+
+
+def test_none_is_opened_where_few_wait(slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("test_successors.LAST", [])
+    bench = quick(slurm, *(one_gpu(str(n)) for n in range(10, 17)))
+    bench.rounds.run()
     assert opened(slurm) == set()
