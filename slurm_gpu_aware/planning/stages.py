@@ -77,19 +77,21 @@ class Step(Protocol):
         """The round after it."""
 
 
-class Stage(Protocol):
-    """A part of a round beside the placement."""
+class Stage:
+    """A part of a round beside the placement; a step that it does not have changes nothing."""
 
     name: str
 
     def before(self, one: Round) -> Round:
         """The round as the placement finds it."""
+        return one
 
     def after(self, one: Round) -> Round:
         """The round with what is added to its plan."""
+        return one
 
 
-class Sharing:
+class Sharing(Stage):
     """Jobs that ask for shards fill used GPUs (`planning.sharing`)."""
 
     name = "shards"
@@ -107,7 +109,7 @@ class Sharing:
         return replace(one, plan=with_shards(one.plan, *given, sharing))
 
 
-class Returns:
+class Returns(Stage):
     """Jobs on a move get the GPUs that were kept for them, before all others."""
 
     name = "moves under way"
@@ -126,11 +128,8 @@ class Returns:
         )
         return replace(one, returned=returned, queue=queue, cluster=cluster, power=power)
 
-    def after(self, one: Round) -> Round:
-        return one
 
-
-class Moves:
+class Moves(Stage):
     """Running jobs that move to better GPUs, and what they leave to the starts."""
 
     name = "moves"
@@ -155,9 +154,6 @@ class Moves:
         cluster, power = begun(one.cluster, moves, one.settings, one.now, one.power)
         plan = replace(one.plan, moves=moves, wake_s=min(wake_s, one.plan.wake_s))
         return replace(one, cluster=cluster, power=power, plan=plan)
-
-    def after(self, one: Round) -> Round:
-        return one
 
 
 PLACEMENT = "placement"

@@ -93,7 +93,7 @@ class SitePower:
             self._explorations.load(self._clock())
         for decision in ledger.open_decisions():
             self._take(decision)
-            if not self.clocks.change and self.limit.limit == OFF:
+            if not (self.clocks.change or self.limited):
                 continue  # no clock has been changed, and none is asked for
             events = [e for e in ledger.events(decision.job_id) if e.at >= decision.decided_at]
             for event in events:
@@ -115,7 +115,7 @@ class SitePower:
         """Whether a round is due for clocks, even if no job waits."""
         now = self._clock()
         self.limit = limit_in_force(self._config, now)
-        if not self.clocks.change and self._planned is None and self.limit.limit == OFF:
+        if not self.clocks.change and self._planned is None and not self.limited:
             return False
         renews = self.clocks.change and now - self._planned_at > _RENEW_S
         changed = self._unsettled or self._seen != self._to_see()
@@ -128,7 +128,7 @@ class SitePower:
         """What starts a round when it changes."""
         ours, placed = self._ours(), self._tracker.placed
         started = frozenset[str]()
-        if self._explorations.length_s > 0 or (self.clocks.change and self.limit.limit != OFF):
+        if self._explorations.length_s > 0 or (self.clocks.change and self.limited):
             # Only then its exploration begins, and its clock can be changed.
             started = frozenset(i for i in ours if placed[i].phase is JobPhase.STARTED)
         return self.limit.limit, ours, started
@@ -168,7 +168,7 @@ class SitePower:
             ledger.event(job_id, "clock_failed", detail, now)
         self.tables.renew(ledger.models(self._config.power.model_error), profile, cluster)
         state = None
-        if self.limit.limit != OFF:
+        if self.limited:
             state = self._limited(cluster, profile, settings, kept_w)
         with contained("explorations"):
             power = ExplorationPower(cluster, settings, state)
@@ -230,7 +230,7 @@ class SitePower:
 
     def tabled(self, queue: Sequence[Request]) -> list[Request]:
         """The queue with the tables that a round may use."""
-        if self.limit.limit == OFF and not any(request.sizes for request in queue):
+        if not self.limited and not any(request.sizes for request in queue):
             return list(queue)
         return [self.tables.tabled(request) for request in queue]
 
@@ -295,7 +295,7 @@ class SitePower:
 
     def carry_out(self, plan: Plan, cluster: Cluster, settings: PlanSettings) -> None:
         """Order the clocks of a plan; none of a round that could not reckon with the limit."""
-        if plan.power is None and self.limit.limit != OFF:
+        if plan.power is None and self.limited:
             return
         self._order(plan, cluster, settings)
         self._planned = plan.power

@@ -23,6 +23,7 @@ from slurm_gpu_aware.admission.left import part_of
 from slurm_gpu_aware.gate.gated_job import GatedJob, queue_order
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.request import LeftToSlurm, Request
+from slurm_gpu_aware.placement.left_to_slurm import LeftPolicy
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.preempt import can_preempt
 from slurm_gpu_aware.selector.candidates import Candidate, Candidates
@@ -166,11 +167,12 @@ class Successors:
             for candidate in candidates.of_record(gated.job):
                 if candidate is not None and candidate.id in starts:
                     continue
-                if candidate is None or candidate.id in never:
-                    return first, kept
-                if not _is_simple(candidate, candidates):
-                    return first, kept
-                if len(first) + len(kept) >= wanted:
+                if (
+                    candidate is None
+                    or candidate.id in never
+                    or not _is_simple(candidate, candidates)
+                    or len(first) + len(kept) >= wanted
+                ):
                     return first, kept
                 first.append(candidate)
             if len(kept) >= _MOST:
@@ -193,8 +195,8 @@ def _left(one: Candidate) -> Candidate:
 def _anywhere(request: Request, settings: PlanSettings) -> Assignment:
     why = {"class": request.app_class, "summary": f"Slurm chooses its GPU: {AHEAD}"}
     clock = None if request.left is not None else settings.clock_mhz(request)
-    found = Assignment(request.job_id, (), (), "slurm", 1.0, "node", 1.0, exact=False, why=why)
-    return replace(found, clock_mhz=clock)
+    nowhere = request.job_id, (), (), LeftPolicy.name, 1.0, "node", 1.0
+    return Assignment(*nowhere, exact=False, clock_mhz=clock, why=why)
 
 
 def _is_simple(one: Candidate, candidates: Candidates) -> bool:
