@@ -73,6 +73,7 @@ class RunReader:
         self._days = config.estimates.history_days
         self._first: RunHistory | None = None
         """The history of the first reading, until a round takes it."""
+        self._taken = False
         self._later: deque[Run] = deque(maxlen=_MOST_RUNS)
         self._seen: set[tuple[str, float]] = set()
         """Job and start of the runs of the last reading."""
@@ -91,8 +92,8 @@ class RunReader:
 
     @property
     def is_first(self) -> bool:
-        """Whether the first reading is under way, so that no run is known yet."""
-        return self._thread is not None and self._read_at is None
+        """Whether no round has taken the first reading yet, so that no run is known."""
+        return self._thread is not None and not self._taken
 
     def stop(self) -> None:
         """Read no more; an answer that is under way is dropped."""
@@ -102,7 +103,7 @@ class RunReader:
         """Add what was read since; return whether all earlier estimates are void."""
         first, self._first = self._first, None
         if first is not None:
-            self.history = first
+            self.history, self._taken = first, True
         users = set()
         for _ in range(min(_PER_ROUND, len(self._later))):
             run = self._later.popleft()

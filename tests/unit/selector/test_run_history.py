@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -260,6 +261,20 @@ def test_a_sacct_that_hangs_delays_nothing(runs_there: RunFolder) -> None:
     assert len(runs_there.reader.history) == 0
     runs_there.reader.stop()
     assert all(thread.daemon for thread in threading.enumerate() if thread.name == "history")
+
+
+def test_no_run_is_known_until_a_round_takes_the_first_reading(runs_there: RunFolder) -> None:
+    """Else moves for due dates wait for the next look at them: half a minute."""
+    reader = runs_there.reader
+    runs_there.sacct(row())
+    reader.start()
+    deadline = time.monotonic() + 60
+    while reader._first is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    reader.stop()
+    assert reader.is_first
+    assert reader.renew()
+    assert not reader.is_first
 
 
 def test_switched_off_it_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
