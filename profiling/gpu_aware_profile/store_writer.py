@@ -18,7 +18,7 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.model.profile import GpuTiming
 from slurm_gpu_aware.slurm.client import open_client
-from slurm_gpu_aware.store.database import Store, open_store, republish
+from slurm_gpu_aware.store.database import Store, open_store, republish, upgrade
 from slurm_gpu_aware.store.history import newest_runs, prune
 from slurm_gpu_aware.store.measurements import unseen_gpus
 from slurm_gpu_aware.store.ownership import give_folder, of_selector
@@ -37,6 +37,7 @@ def writable_store(path: Path, config: Config, *, create: bool = True) -> Iterat
     ``create`` also if there is no store.
     """
     _check_rights(path)
+    upgrade(path)
     if not create:  # a mistyped path must not become an empty store
         open_store(path, readonly=True).close()
     folder = path.parent

@@ -1,4 +1,4 @@
-"""Connection to the store: locks, schema, errors, and the published copy."""
+"""The store: opening, locks, and the published copy."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import os
 import sqlite3
 import stat
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu_aware.errors import StoreBusyError, StoreError
+from slurm_gpu_aware.errors import StoreError
+from slurm_gpu_aware.store import schema
+from slurm_gpu_aware.store.connection import connect, copy_of, enable_wal, translated
+from slurm_gpu_aware.store.migrations import bring_forward, version_of
 from slurm_gpu_aware.store.ownership import make_file, published_path
-from slurm_gpu_aware.store.schema import APPLICATION_ID, CREATE, VERSION
 
-BUSY_TIMEOUT_S = 15.0
-"""Longest wait for another writer; a transaction takes far less."""
 _MAKE = "'gpu-aware-profile sweep' or 'gpu-aware-profile import' makes one"
 
 Params = Sequence[Any] | Mapping[str, Any]
@@ -38,12 +37,12 @@ class Store:
 
     def wait_at_most(self, seconds: float) -> None:
         """Set the longest wait of a write for another process, instead of ``BUSY_TIMEOUT_S``."""
-        with self._lock, _translated(self.path):
+        with self._lock, translated(self.path):
             self._connection.execute(f"PRAGMA busy_timeout={int(1000 * seconds)}")
 
     def query(self, sql: str, params: Params = ()) -> list[sqlite3.Row]:
         """Run a reading statement and return all rows. Raises StoreError."""
-        with self._lock, _translated(self.path):
+        with self._lock, translated(self.path):
             return self._connection.execute(sql, params).fetchall()
 
     def execute(self, sql: str, params: Params = ()) -> sqlite3.Cursor:
@@ -67,7 +66,7 @@ class Store:
         """
         if self.readonly:
             raise StoreError(f"{self.path}: opened read-only, cannot be written")
-        with self._lock, _translated(self.path):
+        with self._lock, translated(self.path):
             if self._connection.in_transaction:
                 yield
                 return
@@ -93,7 +92,7 @@ class Store:
 
 
 def open_store(path: Path | str, *, readonly: bool = False) -> Store:
-    """Open the store, making it unless ``readonly``.
+    """Open the store; unless ``readonly``, make it, or bring one of an earlier release forward.
 
     Parameters
     ----------
@@ -107,8 +106,8 @@ def open_store(path: Path | str, *, readonly: bool = False) -> Store:
     Raises
     ------
     StoreError
-        The file is missing or empty (read-only), damaged, not a store, of a newer release, or not
-        accessible. The message names the remedy.
+        The file is missing or empty (read-only), damaged, not a store, of a newer release,
+        (read-only) of an earlier one, or not accessible. The message names the remedy.
     """
     file = Path(path)
     if not readonly:
@@ -121,6 +120,13 @@ def open_store(path: Path | str, *, readonly: bool = False) -> Store:
         if not copy.exists():
             raise
     return open_copy(copy)
+
+
+def upgrade(path: Path) -> None:
+    """Bring a store that is there forward if this user may write it; of others, readers tell."""
+    if path.exists() and os.access(path, os.W_OK, effective_ids=True):
+        with suppress(StoreError):
+            open_store(path).close()
 
 
 def open_copy(file: Path) -> Store:
@@ -146,27 +152,12 @@ def publish(store: Store, *, mode: int = 0o644) -> None:
     Raises StoreError if the directory cannot be written.
     """
     target = published_path(store.path)
-    fresh = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
-    try:
-        fresh.unlink(missing_ok=True)
-        # SQLite accepts an empty file; no other user may open it before its mode is set.
-        os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    with copy_of(store.path, target) as fresh:
         if os.geteuid() == 0:
             owner = target.parent.stat()
             os.chown(fresh, owner.st_uid, owner.st_gid)
-        reader = _connect(store.path, "ro")
-        try:
-            with _translated(target):
-                reader.execute("VACUUM INTO ?", (str(fresh),))
-        finally:
-            reader.close()
         fresh.chmod(mode)
         fresh.replace(target)
-    except OSError as exc:
-        raise StoreError(f"{target}: cannot be written: {exc.strerror}") from None
-    finally:
-        with suppress(OSError):
-            fresh.unlink(missing_ok=True)
 
 
 def republish(store: Store) -> None:
@@ -195,95 +186,28 @@ def _opened(file: Path, *, readonly: bool, copy: bool = False) -> Store:
         raise StoreError(f"{file}: cannot be read: {exc.strerror}") from None
     if missing:
         raise StoreError(f"{file}: no store there; {_MAKE}")
-    connection = _connect(file, "ro&immutable=1" if copy else "ro" if readonly else "rw")
+    connection = connect(file, "ro&immutable=1" if copy else "ro" if readonly else "rw")
     try:
-        with _translated(file):
+        with translated(file):
             connection.execute("PRAGMA synchronous=NORMAL")
-            if _is_empty(connection, file):
-                if readonly:
-                    raise StoreError(f"{file}: an empty store; {_MAKE}")
-                _enable_wal(connection)
-                connection.executescript(CREATE)
+            version = version_of(connection, file)
+            if readonly and version != schema.VERSION:
+                raise StoreError(f"{file}: {_unreadable(version)}")
+            if version == 0:
+                enable_wal(connection)
+            if version != schema.VERSION:
+                bring_forward(connection, file)
         return Store(connection, file, readonly=readonly)
     except BaseException:
         connection.close()
         raise
 
 
-def _connect(file: Path, mode: str) -> sqlite3.Connection:
-    with _translated(file):
-        connection = sqlite3.connect(
-            f"{file.absolute().as_uri()}?mode={mode}",
-            uri=True,
-            timeout=BUSY_TIMEOUT_S,
-            isolation_level=None,
-            check_same_thread=False,
-        )
-    connection.row_factory = sqlite3.Row
-    connection.execute("PRAGMA foreign_keys=on")
-    connection.execute("PRAGMA trusted_schema=off")
-    return connection
-
-
-def _is_empty(connection: sqlite3.Connection, file: Path) -> bool:
-    """Whether the file has no tables yet. Raises StoreError unless it is a store that we know."""
-    if connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone() is None:
-        return True
-    if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-        raise StoreError(f"{file}: an SQLite file, but not a store of slurm-gpu-aware")
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version < VERSION:
-        raise StoreError(
-            f"{file}: written by an older release of slurm-gpu-aware (schema {version}, this one"
-            f" needs {VERSION}); move it away and measure again with 'gpu-aware-profile sweep'"
-        )
-    if version > VERSION:
-        raise StoreError(
-            f"{file}: written by a newer release of slurm-gpu-aware (schema {version}, this one"
-            f" knows up to {VERSION}); upgrade this installation"
-        )
-    return False
-
-
-def _enable_wal(connection: sqlite3.Connection) -> None:
-    """Switch the file to WAL. SQLite's busy handler does not cover this, so this waits itself."""
-    deadline = time.monotonic() + BUSY_TIMEOUT_S
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode=wal")
-            return
-        except sqlite3.OperationalError as exc:
-            if "locked" not in str(exc) or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-
-
-@contextmanager
-def _translated(file: Path) -> Iterator[None]:
-    """Translate SQLite's errors about the file to StoreError; errors in SQL pass through."""
-    try:
-        yield
-    except sqlite3.IntegrityError:
-        raise
-    except sqlite3.OperationalError as exc:
-        kind = StoreBusyError if "locked" in str(exc) else StoreError
-        raise kind(f"{file}: {_cure(str(exc))}") from exc
-    except sqlite3.DatabaseError as exc:
-        if type(exc) is not sqlite3.DatabaseError:
-            raise
-        raise StoreError(
-            f"{file}: the file is damaged; move it away and restore a backup, or measure again "
-            "with 'gpu-aware-profile sweep' (until then all GPUs count as equal)"
-        ) from exc
-
-
-def _cure(reason: str) -> str:
-    if "locked" in reason:
-        return "another process is writing to the store and did not end in time"
-    if "unable to open" in reason or "readonly" in reason:
-        return "cannot be opened; check the owner and mode of the file and of its directory"
-    if "full" in reason:
-        return "the file system is full; free some space"
-    if "I/O" in reason:
-        return "the disk cannot be read or written; the kernel's log says why"
-    return "SQLite refused a statement"
+def _unreadable(version: int) -> str:
+    """Why a reader cannot use a store of an earlier schema, or (0) an empty one."""
+    if version == 0:
+        return f"an empty store; {_MAKE}"
+    return (
+        f"of schema {version}, and this release reads schema {schema.VERSION}; the selector brings"
+        " it forward when it is restarted, and so does 'gpu-aware-profile sweep'"
+    )

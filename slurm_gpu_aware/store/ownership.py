@@ -7,6 +7,7 @@ to write files that root has made.
 
 from __future__ import annotations
 
+import glob
 import os
 import pwd
 import stat
@@ -32,15 +33,25 @@ def published_path(path: Path) -> Path:
     return path.with_name(f"{path.stem}.public{path.suffix}")
 
 
+def kept_path(path: Path, version: int, number: int = 1) -> Path:
+    """Path of the copy that a migration keeps: ``store.db`` of schema 8 -> ``store.schema8.db``.
+
+    ``number``: counts copies of the same schema, ``store.schema8.2.db``.
+    """
+    more = "" if number == 1 else f".{number}"
+    return path.with_name(f"{path.stem}.schema{version}{more}{path.suffix}")
+
+
 def live_files(path: Path) -> list[Path]:
     """The live file and the files that SQLite keeps beside it while it is open."""
     return [path.with_name(path.name + end) for end in _ENDS]
 
 
 def of_selector(path: Path) -> list[Path]:
-    """Files in the store's folder that the selector writes."""
+    """Files in the store's folder that the selector writes, copies of earlier schemas included."""
     beside = [path.with_name(name) for name in ("selectd.lock", "clocks.offsets")]
-    return [*live_files(path), published_path(path), *beside]
+    kept = sorted(path.parent.glob(f"{glob.escape(path.stem)}.schema*{glob.escape(path.suffix)}"))
+    return [*live_files(path), published_path(path), *beside, *kept]
 
 
 def make_file(path: Path) -> None:

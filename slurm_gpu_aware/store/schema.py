@@ -1,4 +1,4 @@
-"""Schema of the store.
+"""Schema of the store, as a new store has it; `migrations` brings an earlier one to it.
 
 All tables are STRICT: otherwise SQLite silently stores a NumPy integer as a BLOB and NaN as NULL.
 Filters and joins use columns; JSON holds lists and raw records only.
@@ -9,11 +9,9 @@ from __future__ import annotations
 APPLICATION_ID = 0x47505541
 """Marks an SQLite file as a store of ours ("GPUA")."""
 VERSION = 8
-"""Version of the schema, raised with every change of it."""
+"""Version of the schema, raised with every change of it, together with a step of `migrations`."""
 
-CREATE = f"""
-BEGIN IMMEDIATE;
-
+TABLES = """
 CREATE TABLE IF NOT EXISTS settings (
   key TEXT PRIMARY KEY, value TEXT NOT NULL
 ) STRICT;
@@ -198,9 +196,5 @@ CREATE TABLE IF NOT EXISTS snapshots (
   at_unix REAL NOT NULL,
   content BLOB NOT NULL         -- JSON of planning.record, zlib
 ) STRICT;
-
-PRAGMA application_id = {APPLICATION_ID};
-PRAGMA user_version = {VERSION};
-COMMIT;
-"""  # noqa: S608 - the DELETE is a trigger's
-"""Script that makes all tables; it changes nothing if another process was faster."""
+"""
+"""Script that makes all tables, indexes and triggers that are not there."""

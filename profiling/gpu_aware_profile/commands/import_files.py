@@ -14,7 +14,7 @@ from gpu_aware_profile.imports.formats.registry import FORMATS, cut_name, read_m
 from slurm_gpu_aware.cli.options import SECONDS
 from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.database import open_store, upgrade
 from slurm_gpu_aware.store.measurements import seen_gpus
 
 
@@ -122,5 +122,6 @@ def _nodes(path: Path) -> frozenset[str]:
     """Nodes that a sweep has seen; empty: there is no store yet."""
     if not path.exists():
         return frozenset()
+    upgrade(path)
     with open_store(path, readonly=True) as store:
         return frozenset(seen_gpus(store))

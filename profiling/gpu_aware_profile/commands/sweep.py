@@ -33,7 +33,7 @@ from slurm_gpu_aware.cli.output import json_option, say
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.slurm.hostlist import hostlist
-from slurm_gpu_aware.store.database import Store, open_store
+from slurm_gpu_aware.store.database import Store, open_store, upgrade
 from slurm_gpu_aware.store.history import probed_at
 from slurm_gpu_aware.store.ingest import ingest_report
 
@@ -183,6 +183,7 @@ def _probe_times(path: Path) -> dict[str, float]:
     """Node -> Unix time of its last probe; empty if there is no store yet."""
     if not path.exists():
         return {}
+    upgrade(path)
     with open_store(path, readonly=True) as store:
         return probed_at(store)
 

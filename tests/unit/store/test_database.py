@@ -16,7 +16,7 @@ from store_samples import decision, ingest, report
 
 from gpu_aware_profile.store_writer import recompute_scores
 from slurm_gpu_aware.errors import StoreError
-from slurm_gpu_aware.store import database
+from slurm_gpu_aware.store import schema
 from slurm_gpu_aware.store.database import (
     check_integrity,
     open_store,
@@ -63,8 +63,8 @@ def test_an_empty_file_is_no_store_for_a_reader(tmp_path: Path) -> None:
 
 def test_a_failing_schema_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "store.db"
-    bad = database.CREATE.replace("COMMIT;", "INSERT INTO no_such_table VALUES (1);\nCOMMIT;")
-    monkeypatch.setattr(database, "CREATE", bad)
+    bad = f"{schema.TABLES}INSERT INTO no_such_table VALUES (1);\n"
+    monkeypatch.setattr(schema, "TABLES", bad)
     with pytest.raises(StoreError):
         open_store(path)
     assert schema_of(path) == []

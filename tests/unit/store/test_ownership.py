@@ -10,7 +10,7 @@ import pytest
 from store_samples import ingest, report
 
 from slurm_gpu_aware.errors import StoreError
-from slurm_gpu_aware.store import database, ownership
+from slurm_gpu_aware.store import connection, ownership
 from slurm_gpu_aware.store.database import open_store, publish, republish
 from slurm_gpu_aware.store.ownership import give_folder, live_files, published_path
 from slurm_gpu_aware.store.profiles import load_profile
@@ -53,14 +53,14 @@ def test_the_copy_is_closed_while_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
-    connect = database._connect
+    connect = connection.connect
 
     def look(file: Path, how: str) -> sqlite3.Connection:
         seen.extend(mode(p) for p in tmp_path.glob(".store.public.db.*"))
         return connect(file, how)
 
     with open_store(tmp_path / "store.db") as store:
-        monkeypatch.setattr(database, "_connect", look)
+        monkeypatch.setattr(connection, "connect", look)
         publish(store)
     assert seen == [0o600]
     assert mode(published_path(tmp_path / "store.db")) == 0o644
