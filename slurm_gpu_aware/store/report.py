@@ -1,38 +1,32 @@
-"""Grammar of a probe report (schema ``gpu-aware-probe/2``).
+"""Probe reports, checked: `report_grammar` field by field, and here what one part says of another.
 
-A report comes from another host and is not trusted: every field is checked before the report is
-stored, and the error names the first wrong one.
+A report comes from another host and is not trusted. The error names the first wrong field.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TypeVar
 
-from slurm_gpu_aware.bounds import MAX_MHZ, MAX_TIME_MS, MAX_TIME_S, MIN_TIME_MS, quoted
+from slurm_gpu_aware import records
+from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.interconnect import Collective, Nic, PairBandwidth
-from slurm_gpu_aware.model.profile import IDLE, LOADED, Fault, GpuRecord, Link, RunConditions
+from slurm_gpu_aware.model.profile import Fault, GpuRecord, Link, RunConditions
 from slurm_gpu_aware.names import is_name, is_node_name
-from slurm_gpu_aware.store.json_object import JsonObject
+from slurm_gpu_aware.store import report_grammar as grammar
 from slurm_gpu_aware.store.measurements import Run
-from slurm_gpu_aware.store.report_links import (
-    parse_bandwidths,
-    parse_collectives,
-    parse_links,
-    parse_nics,
-)
 
-SCHEMA = "gpu-aware-probe/2"
-_VERSION = re.compile(r"[0-9]{1,2}\.[0-9]{1,2}\Z")
-MAX_RUNS = 50_000
-"""Runs of one report: 64 GPUs, 3 classes, 20 clocks, 10 runs are 38,400."""
+SCHEMA = grammar.SCHEMA
 MAX_CLASSES = 32
-MAX_CLOCKS = 1_024
 MAX_FAULTS = 256
 """Faults of a report that are kept; of a broken node the first ones tell why."""
-_THROTTLE = re.compile(r"([a-z_]{1,40}( [a-z_]{1,40}){0,15})?\Z")
+_GPU_FIELDS = [field.name for field in fields(GpuRecord)]
+
+P = TypeVar("P", bound=grammar.Pair)
+Slots = Collection[int]
+"""Slurm's indices of the report's GPUs."""
 
 
 @dataclass(frozen=True)
@@ -67,127 +61,97 @@ def check_name(kind: str, value: str) -> str:
 def parse_report(raw: object) -> ProbeReport:
     """Check and return a report. Raises SourceError that names the node and the wrong field."""
     node = raw.get("node") if isinstance(raw, Mapping) else None
-    where = f"probe report of {node}" if isinstance(node, str) and len(node) < 256 else "report"
+    where = "report"
+    if isinstance(node, str) and is_node_name(node):
+        where = f"probe report of {node}"
     try:
-        if not isinstance(raw, Mapping):
-            raise TypeError("expected a JSON object")
-        return _report(JsonObject(raw))
-    except (ValueError, TypeError) as exc:
+        return _checked(records.read(raw, grammar.Report))
+    except ValueError as exc:
         raise SourceError(f"{where}: {exc}") from None
 
 
-def _report(raw: JsonObject) -> ProbeReport:
-    if raw.raw.get("schema") != SCHEMA:
-        raise ValueError(f"schema is {quoted(raw.raw.get('schema'))}, expected {SCHEMA!r}")
+def _checked(raw: grammar.Report) -> ProbeReport:
     gpus: dict[int, GpuRecord] = {}
-    for entry in raw.objects("gpus"):
-        slot = entry.slot("index")
-        if slot in gpus:
-            raise ValueError(f"{entry.at('index')}: GPU {slot} occurs twice")
-        gpus[slot] = _gpu(entry)
-    node = check_name("node", raw.text("node"))
-    taken_at = raw.number("taken_at", most=MAX_TIME_S)
+    for i, gpu in enumerate(raw.gpus):
+        _check(gpu.index not in gpus, f"gpus[{i}].index: GPU {gpu.index} occurs twice")
+        values = {name: getattr(gpu, name) for name in _GPU_FIELDS}
+        values["clocks_mhz"] = tuple(sorted(gpu.clocks_mhz or (), reverse=True))
+        gpus[gpu.index] = GpuRecord(**values)
+    links = _pairs("links", raw.links, gpus)
     return ProbeReport(
-        node=node,
-        taken_at=taken_at,
-        driver=raw.maybe(raw.text, "driver"),
-        cuda=raw.maybe(raw.text, "cuda"),
-        backend=raw.maybe(raw.text, "backend"),
+        node=raw.node,
+        taken_at=raw.taken_at,
+        driver=raw.driver,
+        cuda=raw.cuda,
+        backend=raw.backend,
         gpus=gpus,
-        links=parse_links(raw, gpus),
-        nics=parse_nics(raw, gpus),
-        link_backend=raw.maybe(raw.text, "link_backend"),
-        bandwidths=parse_bandwidths(raw, gpus, node, taken_at),
-        collectives=parse_collectives(raw, gpus, node, taken_at),
-        runs=_runs(node, taken_at, raw, gpus),
-        faults=tuple(
-            Fault(entry.maybe(entry.slot, "index"), entry.text("call"), entry.text("error"))
-            for entry in raw.objects("errors")[:MAX_FAULTS]
-        ),
+        links=tuple(Link(*pair, one.link_class, one.gbps) for pair, one in links),
+        nics=tuple(_nics(raw.nics, gpus)),
+        link_backend=raw.link_backend,
+        bandwidths=tuple(_bandwidths(raw, gpus)),
+        collectives=tuple(_collectives(raw, gpus)),
+        runs=tuple(_runs(raw, gpus)),
+        faults=tuple(Fault(one.index, one.call, one.error) for one in raw.errors[:MAX_FAULTS]),
     )
 
 
-def _gpu(entry: JsonObject) -> GpuRecord:
-    clocks = entry.raw.get("clocks_mhz") or []
-    sound = isinstance(clocks, list) and len(clocks) <= MAX_CLOCKS
-    if not sound or not all(type(c) is int and 0 < c <= MAX_MHZ for c in clocks):
-        raise ValueError(f"{entry.at('clocks_mhz')}: expected a list of MHz, not {quoted(clocks)}")
-    return GpuRecord(
-        uuid=entry.maybe(entry.text, "uuid"),
-        name=entry.maybe(entry.text, "name"),
-        model=_model(entry),
-        pci=entry.maybe(entry.text, "pci"),
-        numa=entry.maybe(entry.whole, "numa", -1),
-        cpus=entry.maybe(entry.text, "cpus"),
-        memory_mb=entry.maybe(entry.whole, "memory_mb"),
-        clocks_mhz=tuple(sorted(clocks, reverse=True)),
-        max_clock_mhz=entry.maybe(entry.whole, "max_clock_mhz"),
-        default_clock_mhz=entry.maybe(entry.whole, "default_clock_mhz"),
-        power_limit_w=entry.maybe(entry.number, "power_limit_w"),
-        temperature_c=entry.maybe(entry.number, "temperature_c", -273.0),
-        ecc_corrected=entry.maybe(entry.whole, "ecc_corrected"),
-        ecc_uncorrected=entry.maybe(entry.whole, "ecc_uncorrected"),
-        nvlink_version=_nvlink_version(entry),
-        nvlinks=entry.maybe(entry.whole, "nvlinks", 0, 99),
-        nvswitch_links=entry.maybe(entry.whole, "nvswitch_links", 0, 99),
-    )
+def _pairs(name: str, entries: Sequence[P], gpus: Slots) -> list[tuple[tuple[int, int], P]]:
+    """((lower slot, higher slot), entry), ascending."""
+    found: dict[tuple[int, int], P] = {}
+    for i, entry in enumerate(entries):
+        a, b = sorted((entry.a, entry.b))
+        sound = a != b and a in gpus and b in gpus
+        _check(sound, f"{name}[{i}]: {a} and {b} are not two GPUs of this report")
+        _check((a, b) not in found, f"{name}[{i}]: the pair {a}, {b} occurs twice")
+        found[a, b] = entry
+    return sorted(found.items())
 
 
-def _model(entry: JsonObject) -> str | None:
-    model = entry.maybe(entry.text, "model")
-    return None if model is None else check_name("model", model)
+def _bandwidths(raw: grammar.Report, gpus: Slots) -> Iterator[PairBandwidth]:
+    for (a, b), one in _pairs("bandwidths", raw.bandwidths, gpus):
+        ab, ba = one.ab_gbps, one.ba_gbps
+        ab, ba = (ab, ba) if one.a == a else (ba, ab)
+        yield PairBandwidth(raw.node, a, b, raw.taken_at, ab, ba, one.both_gbps, one.latency_us)
 
 
-def _nvlink_version(entry: JsonObject) -> str | None:
-    version = entry.maybe(entry.text, "nvlink_version")
-    if version is not None and not _VERSION.match(version):
-        raise ValueError(f"{entry.at('nvlink_version')}: {quoted(version)} is not a version")
-    return version
+def _collectives(raw: grammar.Report, gpus: Slots) -> Iterator[Collective]:
+    for i, one in enumerate(raw.collectives):
+        slots = tuple(sorted(set(one.gpus)))
+        sound = len(slots) == len(one.gpus) and all(slot in gpus for slot in slots)
+        wrong = f"{quoted(one.gpus)} is not two or more GPUs of this report"
+        _check(sound, f"collectives[{i}].gpus: {wrong}")
+        yield Collective(raw.node, slots, one.operation, raw.taken_at, one.gbps, one.size_bytes)
 
 
-def _runs(
-    node: str, taken_at: float, raw: JsonObject, gpus: Mapping[int, GpuRecord]
-) -> tuple[Run, ...]:
-    entries = raw.objects("timings")
-    if len(entries) > MAX_RUNS:
-        raise ValueError(f"timings: {len(entries)} runs, more than {MAX_RUNS}")
-    runs = tuple(_run(node, taken_at, entry, gpus) for entry in entries)
-    classes = {run.app_class for run in runs}
-    if len(classes) > MAX_CLASSES:
-        raise ValueError(f"timings: {len(classes)} classes, more than {MAX_CLASSES}")
-    return runs
+def _nics(entries: Sequence[grammar.ReportedNic], gpus: Slots) -> Iterator[Nic]:
+    names = {entry.name for entry in entries}
+    _check(len(names) == len(entries), "nics: a name occurs twice")
+    for i, entry in enumerate(entries):
+        to_gpus: dict[int, str] = {}
+        for j, to_gpu in enumerate(entry.gpus):
+            sound = to_gpu.index in gpus and to_gpu.index not in to_gpus
+            wrong = f"GPU {to_gpu.index} is not in this report, or occurs twice"
+            _check(sound, f"nics[{i}].gpus[{j}].index: {wrong}")
+            to_gpus[to_gpu.index] = to_gpu.link_class
+        to_nics: dict[str, str] = {}
+        for j, to_nic in enumerate(entry.nics):
+            sound = to_nic.name in names - {entry.name} and to_nic.name not in to_nics
+            wrong = f"{quoted(to_nic.name)} is not another NIC, or occurs twice"
+            _check(sound, f"nics[{i}].nics[{j}].name: {wrong}")
+            to_nics[to_nic.name] = to_nic.link_class
+        yield Nic(entry.name, entry.pci, entry.numa, to_gpus, to_nics)
 
 
-def _run(node: str, taken_at: float, entry: JsonObject, gpus: Mapping[int, GpuRecord]) -> Run:
-    slot = entry.slot("index")
-    if slot not in gpus:
-        raise ValueError(f"{entry.at('index')}: GPU {slot} is not in this report")
-    return Run(
-        node,
-        slot,
-        check_name("class", entry.text("class")),
-        taken_at,
-        entry.number("value_ms", MIN_TIME_MS, MAX_TIME_MS),
-        _conditions(entry),
-    )
+def _runs(raw: grammar.Report, gpus: Slots) -> Iterator[Run]:
+    classes = {one.app_class for one in raw.timings}
+    _check(len(classes) <= MAX_CLASSES, f"timings: {len(classes)} classes, more than {MAX_CLASSES}")
+    for i, one in enumerate(raw.timings):
+        _check(one.index in gpus, f"timings[{i}].index: GPU {one.index} is not in this report")
+        values = {name: getattr(one, name) for name in RunConditions._fields}
+        conditions = RunConditions(**{**values, "clock_mhz": one.clock_mhz or 0})
+        yield Run(raw.node, one.index, one.app_class, raw.taken_at, one.value_ms, conditions)
 
 
-def _conditions(entry: JsonObject) -> RunConditions:
-    neighbours = entry.raw.get("neighbours", IDLE)
-    if neighbours not in (IDLE, LOADED):
-        raise ValueError(f"{entry.at('neighbours')}: {quoted(neighbours)} is not idle or loaded")
-    throttle = entry.raw.get("throttle", "")
-    if not isinstance(throttle, str) or not _THROTTLE.match(throttle):
-        raise ValueError(f"{entry.at('throttle')}: {quoted(throttle)} is not a list of reasons")
-    return RunConditions(
-        neighbours=neighbours,
-        clock_mhz=entry.maybe(entry.whole, "clock_mhz", 0, MAX_MHZ) or 0,
-        samples=entry.maybe(entry.whole, "samples", 1),
-        spread=entry.maybe(entry.number, "spread"),
-        sm_mhz=entry.maybe(entry.number, "sm_mhz"),
-        memory_mhz=entry.maybe(entry.number, "memory_mhz"),
-        power_w=entry.maybe(entry.number, "power_w"),
-        energy_j=entry.maybe(entry.number, "energy_j"),
-        temperature_c=entry.maybe(entry.number, "temperature_c", -273.0),
-        throttle=throttle,
-    )
+def _check(holds: bool, wrong: str) -> None:
+    if not holds:
+        raise ValueError(wrong)

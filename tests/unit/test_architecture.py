@@ -10,7 +10,7 @@ from slurm_gpu_aware.placement.registry import policy_names
 
 ROOT = Path(slurm_gpu_aware.__file__).parent
 SHARED = {"agent_reports", "bounds", "clock_conf", "errors", "filter_rules", "lockfile", "names"}
-SHARED |= {"node_orders", "text_file", "time_text"}
+SHARED |= {"node_orders", "records", "text_file", "time_text"}
 """Modules beside the rooms: no room, and used by several."""
 MODEL = SHARED | {"model"}
 CORE_BELOW = MODEL | {"variability", "topology", "energy"}
@@ -22,6 +22,7 @@ ALLOWED = {
     "filter_rules": {"bounds", "names"},
     "names": set(),
     "node_orders": set(),
+    "records": {"bounds"},
     "lockfile": {"errors"},
     "text_file": {"bounds", "errors"},
     "time_text": set(),
