@@ -1,50 +1,37 @@
 """Record of a round: its whole input and its decisions as plain values, and their replay.
 
-The values are JSON values, except that times without a limit are infinite. A request's own options
-must be plain values. An interference profile in a policy's options is written as its tables.
+The values are JSON values, except that times without a limit are infinite, and are read by the
+types of the round (`records`). What many requests share is written once and named by number. A
+request's own options must be plain values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 
-from slurm_gpu_aware.model.arrays import BoolArray
+from slurm_gpu_aware import records
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import (
-    Cluster,
-    LocalityLevel,
-    PreemptionOrder,
-    RunningJob,
-    Shards,
-    Sockets,
-)
-from slurm_gpu_aware.model.due_date import DueDate
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
-from slurm_gpu_aware.model.move_settings import MoveSettings
-from slurm_gpu_aware.model.penalties import Penalty
-from slurm_gpu_aware.model.power import PoweredJob, PowerState
-from slurm_gpu_aware.model.request import LeftToSlurm, NodeGroups, Part, Postponement, Request
+from slurm_gpu_aware.model.power import PowerState
+from slurm_gpu_aware.model.request import NodeGroups, Request
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
-from slurm_gpu_aware.planning.movable import Movable
-from slurm_gpu_aware.planning.plan import Plan, PlanSettings
-from slurm_gpu_aware.planning.stages import STAGES, Moving, Round, plan_stages
+from slurm_gpu_aware.planning.plan import Plan
+from slurm_gpu_aware.planning.stages import Moving, Round, plan_stages
 
 Placed = dict[str, tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]]
 """Job -> node names, and slots on each node."""
 Clocks = dict[str, int | None]
 """Job that starts, or running job with a new clock -> SM clock, MHz; None: the default clock."""
 _DEFAULT = {f.name: getattr(Request("", 1), f.name) for f in fields(Request)}
-_ARRAYS = ("exists", "free", "indexed", "asleep", "free_cpus", "free_memory_mb", "cpus")
-_LATER_ARRAYS = ("memory_mb", "installed", "by_slurm", "starting")
-"""Arrays that the records of earlier releases do not have."""
 _MASKS = ("eligible", "allowed")
-_TRUTHS = ("exists", "free", "indexed", "asleep", "quiet", *_LATER_ARRAYS[1:])
-"""Arrays of truth values, written as 0 and 1; the other arrays have whole numbers."""
+_SHARED = {"eligible": "masks", "allowed": "masks", "node_groups": "groups", "table": "tables"}
+"""Field of requests and jobs under a power limit -> where its value stands."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,81 +43,71 @@ class RecordedRound:
     clocks: Clocks = field(default_factory=dict)
     moved: Placed = field(default_factory=dict)
     """Running job that begins to move -> its new GPUs."""
-    whole: bool = True
-    """False: an earlier release recorded only what the placement found and did."""
 
 
 def record_round(asked: Round, plan: Plan) -> dict[str, Any]:
     """Plain values of a round, with the options of the policies that its queue uses."""
     used = {request.policy or asked.settings.policy for request in asked.queue}
-    tables = _Tables()
-    cluster, names = asked.cluster, asked.cluster.nodes
-    return {
-        "whole": True,
-        "now": asked.now,
-        "settings": asdict(asked.settings),
-        "policy_options": {n: _options(o) for n, o in asked.options.items() if n in used},
-        "queue": [_request(request, tables) for request in asked.queue],
-        "cluster": _cluster(cluster),
-        "power": None if asked.power is None else _power(asked.power, tables.sizes),
-        "returning": {job_id: _chosen(one) for job_id, one in asked.returning.items()},
-        "moving": None if asked.moving is None else _moving(asked.moving, tables),
-        "eligible": [np.flatnonzero(np.frombuffer(m, np.bool_)).tolist() for m in tables.masks],
-        "node_groups": [[one.name, one.of.tolist()] for one in tables.groups],
-        "tables": [_plain(table) for table in tables.sizes],
-        "clocks": _clocks(plan),
+    shared, names = _Shared(), asked.cluster.nodes
+    content = {
+        "asked": {
+            "now": asked.now,
+            "settings": asked.settings,
+            "options": {n: _options(o) for n, o in asked.options.items() if n in used},
+            "queue": [_request(request, shared) for request in asked.queue],
+            "cluster": _cluster(asked.cluster, shared),
+            "power": None if asked.power is None else _power(asked.power, shared),
+            "returning": asked.returning,
+            "moving": None if asked.moving is None else _moving(asked.moving, shared),
+        },
         "placed": _places(plan.assignments, names),
+        "clocks": _clocks(plan),
         "moved": _places((move.assignment for move in plan.moves), names),
+        "shared": shared.content(),
     }
+    plain: dict[str, Any] = records.plain(content, _plain_array)
+    return plain
 
 
 @dataclass
-class _Tables:
-    """What several requests share, by number."""
+class _Shared:
+    """What several requests or nodes share, and its number."""
 
     masks: dict[bytes, int] = field(default_factory=dict)
     groups: dict[NodeGroups, int] = field(default_factory=dict)
-    sizes: dict[SizeTable, int] = field(default_factory=dict)
+    tables: dict[SizeTable, int] = field(default_factory=dict)
+    graphs: dict[HardwareGraph, int] = field(default_factory=dict)
 
-    def mask(self, nodes: BoolArray) -> int:
-        """Number of a mask of nodes."""
-        return self.masks.setdefault(nodes.astype(np.bool_).tobytes(), len(self.masks))
+    def numbered(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The same fields with numbers for what is shared."""
+        found = dict(values)
+        for name in found.keys() & _SHARED:
+            if (value := found[name]) is not None:
+                key = value.astype(np.bool_).tobytes() if name in _MASKS else value
+                numbers = getattr(self, _SHARED[name])
+                found[name] = numbers.setdefault(key, len(numbers))
+        return found
 
-
-def _places(assignments: Iterable[Assignment], names: Sequence[str]) -> dict[str, Any]:
-    return {a.job_id: [[names[n] for n in a.nodes], _plain(a.slots)] for a in assignments}
-
-
-def _chosen(one: Assignment) -> dict[str, Any]:
-    """The GPUs that a move chose, and how many its job had before."""
-    return {"nodes": list(one.nodes), "slots": _plain(one.slots), "why": dict(one.why)}
-
-
-def _moving(moving: Moving, tables: _Tables) -> dict[str, Any]:
-    return {
-        "settings": asdict(moving.settings),
-        "movable": [
-            [_request(one.request, tables), _plain(one.job), one.restart_s, one.moved_s]
-            for one in moving.movable
-        ],
-        "recent": [list(one) for one in moving.recent],
-        "busy": sorted(moving.busy),
-    }
+    def content(self) -> dict[str, list[Any]]:
+        """All of it by number; of a mask the nodes."""
+        masks = [np.flatnonzero(np.frombuffer(mask, np.bool_)) for mask in self.masks]
+        return {**{name: list(numbers) for name, numbers in vars(self).items()}, "masks": masks}
 
 
-def _plain(value: Any) -> Any:
-    """Plain values: a set of names sorted, a mapping of numbers as pairs."""
-    if isinstance(value, np.ndarray):
-        return (value.astype(np.int64) if value.dtype == np.bool_ else value).tolist()
-    if isinstance(value, Mapping):
-        if all(isinstance(key, str) for key in value):
-            return {key: _plain(one) for key, one in value.items()}
-        value = tuple(value.items())
-    if isinstance(value, frozenset):
-        return sorted(value)
-    if is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
-    return [_plain(one) for one in value] if isinstance(value, tuple) else value
+def _plain_array(value: Any) -> Any:
+    """The plain value of an array or a NumPy scalar; truth values as 0 and 1."""
+    if not isinstance(value, np.ndarray | np.generic):
+        raise TypeError(f"{type(value).__name__} is not a plain value")
+    return (value.astype(np.int64) if value.dtype == np.bool_ else value).tolist()
+
+
+def _places(assignments: Iterable[Assignment], names: Sequence[str]) -> Placed:
+    return {a.job_id: (tuple(names[n] for n in a.nodes), a.slots) for a in assignments}
+
+
+def _moving(moving: Moving, shared: _Shared) -> dict[str, Any]:
+    movable = [{**vars(one), "request": _request(one.request, shared)} for one in moving.movable]
+    return {**vars(moving), "movable": movable}
 
 
 def _options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,31 +120,15 @@ def _options(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**options, "interference": {"solo": solo, "together": together}}
 
 
-def _request(request: Request, tables: _Tables) -> dict[str, Any]:
-    """Fields that differ from their default; masks of nodes, groups and tables by number."""
-    values = {name: getattr(request, name) for name in _DEFAULT}
-    for name in _MASKS:
-        if (mask := values[name]) is not None:
-            values[name] = tables.mask(mask)
-    if (group := values.pop("node_groups")) is not None:
-        group = tables.groups.setdefault(group, len(tables.groups))
-    if (table := values.pop("table")) is not None:
-        table = tables.sizes.setdefault(table, len(tables.sizes))
-    values |= {"node_groups": group, "table": table}
-    given = {n: v for n, v in values.items() if n in ("job_id", "gpus") or v != _DEFAULT[n]}
-    return {name: _plain(value) for name, value in given.items()}
+def _request(request: Request, shared: _Shared) -> dict[str, Any]:
+    """Fields that differ from their default."""
+    values = shared.numbered({name: getattr(request, name) for name in _DEFAULT})
+    return {n: v for n, v in values.items() if n in ("job_id", "gpus") or v != _DEFAULT[n]}
 
 
-def _power(power: PowerState, tables: dict[SizeTable, int]) -> dict[str, Any]:
-    """The power state; tables by number."""
-    running = {}
-    for job_id, job in power.running.items():
-        row = {f.name: getattr(job, f.name) for f in fields(job)}
-        if job.table is not None:
-            row["table"] = tables.setdefault(job.table, len(tables))
-        running[job_id] = row
-    arrays = {"max_w": power.max_w.tolist(), "idle_w": power.idle_w.tolist()}
-    return {**arrays, "limit_w": power.limit_w, "running": running}
+def _power(power: PowerState, shared: _Shared) -> dict[str, Any]:
+    running = {job_id: shared.numbered(vars(job)) for job_id, job in power.running.items()}
+    return {**vars(power), "running": running}
 
 
 def _clocks(plan: Plan) -> Clocks:
@@ -175,83 +136,54 @@ def _clocks(plan: Plan) -> Clocks:
     return {a.job_id: a.clock_mhz for a in plan.assignments} | changes
 
 
-def _cluster(cluster: Cluster) -> dict[str, Any]:
-    kinds = list(dict.fromkeys(g for g in cluster.graphs if g is not None))
-    number = {graph: i for i, graph in enumerate(kinds)}
+def _cluster(cluster: Cluster, shared: _Shared) -> dict[str, Any]:
     values = {f.name: getattr(cluster, f.name) for f in fields(cluster)}
-    del values["power_w"]  # a round under a limit finds it
-    shards = cluster.shards
-    values["shards"] = None if shards is None else (shards.total, shards.free)
-    values |= {
-        "levels": tuple(tuple(getattr(one, f.name) for f in fields(one)) for one in cluster.levels),
-        "kinds": tuple((g.gbps, g.classes, g.groups, g.effbw) for g in kinds),
-        "graphs": tuple(None if graph is None else number[graph] for graph in cluster.graphs),
-    }
-    plain: dict[str, Any] = _plain(values)
-    return plain
+    graphs = [
+        None if graph is None else shared.graphs.setdefault(graph, len(shared.graphs))
+        for graph in cluster.graphs
+    ]
+    return {**values, "graphs": graphs, "power_w": None}  # a round under a limit finds the power
 
 
 def read_round(content: Mapping[str, Any]) -> RecordedRound:
     """Build the round again. Raises ValueError if a value is missing or wrong."""
     try:
-        cluster = _read_cluster(content["cluster"])
-        groups = [
-            NodeGroups(np.array(of, dtype=np.int64), str(name))
-            for name, of in content["node_groups"]
-        ]
-        shared = _Shared(
-            [np.isin(np.arange(len(cluster.nodes)), nodes) for nodes in content["eligible"]],
-            groups,
-            [_read_table(row) for row in content.get("tables", ())],
-        )
-        options, power = content["policy_options"], content.get("power")
-        settings, moving = content["settings"], content.get("moving")
-        returning = content.get("returning", {})
-        asked = Round(
-            queue=tuple(_read_request(row, shared) for row in content["queue"]),
-            cluster=cluster,
-            settings=PlanSettings(**{**settings, "classes": tuple(settings["classes"])}),
-            now=float(content["now"]),
-            options={name: _read_options(row) for name, row in options.items()},
-            power=None if power is None else _read_power(power, shared.tables),
-            returning={job: _read_chosen(job, row) for job, row in returning.items()},
-            moving=None if moving is None else _read_moving(moving, shared),
-        )
-        return RecordedRound(
-            asked,
-            placed=_read_places(content["placed"]),
-            clocks=dict(content.get("clocks", {})),
-            moved=_read_places(content.get("moved", {})),
-            whole=bool(content.get("whole", False)),
-        )
-    except (KeyError, IndexError, TypeError, AttributeError) as exc:
-        raise ValueError(f"not a recorded round: {exc!r}") from exc
+        asked, shared = dict(content["asked"]), _read_shared(content)
+        asked["queue"] = [_with_shared(row, shared) for row in asked["queue"]]
+        graphs = [None if i is None else shared["graphs"][i] for i in asked["cluster"]["graphs"]]
+        asked["cluster"] = {**asked["cluster"], "graphs": graphs}
+        asked["options"] = {name: _read_options(row) for name, row in asked["options"].items()}
+        if (power := asked["power"]) is not None:
+            running = {job: _with_shared(row, shared) for job, row in power["running"].items()}
+            asked["power"] = {**power, "running": running}
+        if (moving := asked["moving"]) is not None:
+            movable = [
+                {**one, "request": _with_shared(one["request"], shared)}
+                for one in moving["movable"]
+            ]
+            asked["moving"] = {**moving, "movable": movable}
+        return records.read({**content, "asked": asked}, RecordedRound, _array)
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as exc:
+        why = exc if isinstance(exc, ValueError) else repr(exc)
+        raise ValueError(f"not a recorded round: {why}") from exc
 
 
-class _Shared(NamedTuple):
-    """What requests name by number."""
-
-    masks: Sequence[BoolArray]
-    groups: Sequence[NodeGroups]
-    tables: Sequence[SizeTable]
-
-
-def _read_places(rows: Mapping[str, Any]) -> Placed:
-    return {job: (tuple(nodes), tuple(map(tuple, slots))) for job, (nodes, slots) in rows.items()}
-
-
-def _read_chosen(job_id: str, row: Mapping[str, Any]) -> Assignment:
-    slots = tuple(map(tuple, row["slots"]))
-    return Assignment(job_id, tuple(row["nodes"]), slots, "", 0.0, "", 0.0, why=row["why"])
+def _read_shared(content: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
+    shared, n = content["shared"], len(content["asked"]["cluster"]["nodes"])
+    return {
+        "masks": [np.isin(np.arange(n), nodes) for nodes in shared["masks"]],
+        "groups": records.read(shared["groups"], list[NodeGroups], _array),
+        "tables": records.read(shared["tables"], list[SizeTable], _array),
+        "graphs": [
+            HardwareGraph.build(row["gbps"], row["classes"], row["groups"], row["effbw"])
+            for row in shared["graphs"]
+        ],
+    }
 
 
-def _read_moving(row: Mapping[str, Any], shared: _Shared) -> Moving:
-    movable = [
-        Movable(_read_request(request, shared), _read_running(job), restart_s, moved_s)
-        for request, job, restart_s, moved_s in row["movable"]
-    ]
-    recent = [(float(at), str(user)) for at, user in row["recent"]]
-    return Moving(MoveSettings(**row["settings"]), movable, recent, frozenset(row["busy"]))
+def _with_shared(row: Mapping[str, Any], shared: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    there = {name: kind for name, kind in _SHARED.items() if row.get(name) is not None}
+    return {**row, **{name: shared[kind][row[name]] for name, kind in there.items()}}
 
 
 def _read_options(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -265,95 +197,12 @@ def _read_options(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "interference": profile}
 
 
-def _read_request(row: Mapping[str, Any], shared: _Shared) -> Request:
-    read: dict[str, Any] = {
-        "table": shared.tables.__getitem__,
-        "sizes": tuple,
-        "eligible": shared.masks.__getitem__,
-        "allowed": shared.masks.__getitem__,
-        "node_groups": shared.groups.__getitem__,
-        "required": tuple,
-        "preempts": frozenset,
-        "preempts_lower": frozenset,
-        "postponed": _read_wait,
-        "due": _read_due,
-        "left": _read_left,
-    }
-    return Request(**{n: read[n](value) if n in read else value for n, value in row.items()})
-
-
-def _read_wait(row: Mapping[str, Any]) -> Postponement:
-    gpus = tuple((str(node), tuple(slots)) for node, slots in row["gpus"])
-    return Postponement(**{**row, "gpus": gpus})
-
-
-def _read_due(row: Mapping[str, Any]) -> DueDate:
-    runs = tuple((int(gpus), float(s)) for gpus, s in row["runs"])
-    epochs = tuple(row["epochs"]) if row.get("epochs") else None
-    return DueDate(**{**row, "runs": runs, "epochs": epochs})
-
-
-def _read_left(row: Mapping[str, Any]) -> LeftToSlurm:
-    return LeftToSlurm(**{**row, "parts": tuple(Part(**part) for part in row["parts"])})
-
-
-def _read_table(row: Mapping[str, Any]) -> SizeTable:
-    sizes, clocks = (np.array(row[name], dtype=np.int64) for name in ("gpus", "clocks_mhz"))
-    time_s, power_w = (np.array(row[name], dtype=np.float64) for name in ("time_s", "power_w"))
-    return SizeTable(sizes, clocks, time_s, power_w, str(row["source"]))
-
-
-def _read_power(row: Mapping[str, Any], tables: Sequence[SizeTable]) -> PowerState:
-    running = {}
-    for job_id, job in row["running"].items():
-        table = None if job["table"] is None else tables[job["table"]]
-        running[job_id] = PoweredJob(**{**job, "table": table})
-    max_w, idle_w = (np.array(row[name], dtype=np.float64) for name in ("max_w", "idle_w"))
-    return PowerState(max_w, idle_w, float(row["limit_w"]), running)
-
-
-def _read_cluster(row: Mapping[str, Any]) -> Cluster:
-    kinds = [HardwareGraph.build(*kind) for kind in row["kinds"]]
-    arrays = _arrays(row, _ARRAYS) | _arrays(row, [n for n in _LATER_ARRAYS if n in row])
-    names = [f.name for f in fields(Sockets)]
-    return Cluster.build(
-        row["nodes"],
-        arrays.pop("exists"),
-        **arrays,
-        scores={name: np.array(v, dtype=np.float64) for name, v in row["scores"].items()},
-        levels=tuple(_read_level(*level) for level in row["levels"]),
-        model=tuple(row["model"]),
-        graphs=tuple(None if i is None else kinds[i] for i in row["graphs"]),
-        running=tuple(_read_running(job) for job in row["running"]),
-        same_indices=bool(row["same_indices"]),
-        shards=_read_shards(row.get("shards")),
-        sockets=row["sockets"] and Sockets(**_arrays(row["sockets"], names)),
-        preemption=PreemptionOrder(**row["preemption"]),
-    )
-
-
-def _read_shards(row: Sequence[Any] | None) -> Shards | None:
-    return None if row is None else Shards(*(np.array(one, dtype=np.int64) for one in row))
-
-
-def _arrays(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Name -> array, or None where the record has none."""
-    types = {name: np.bool_ if name in _TRUTHS else np.int64 for name in names}
-    return {n: None if row[n] is None else np.array(row[n], dtype=t) for n, t in types.items()}
-
-
-def _read_running(row: Mapping[str, Any]) -> RunningJob:
-    values = {**row, "gpus": tuple((node, tuple(slots)) for node, slots in row["gpus"])}
-    values |= {name: dict(row[name]) for name in ("cpus", "memory_mb")}
-    values["socket_cpus"] = {node: tuple(cpus) for node, cpus in row["socket_cpus"]}
-    return RunningJob(**values)
-
-
-def _read_level(
-    name: str, penalty: float, group: Sequence[Any], source: str, by_class: Mapping[str, Any]
-) -> LocalityLevel:
-    own = {c: Penalty(float(value), str(word)) for c, (value, word) in by_class.items()}
-    return LocalityLevel(name, float(penalty), np.array(group, dtype=np.int64), source, own)
+def _array(kind: Any, value: Any) -> Any:
+    """An array of the type in its annotation."""
+    found = np.array(value)
+    if found.size and found.dtype.kind not in "biuf":
+        raise ValueError("expected numbers")
+    return found.astype(kind.__args__[1].__args__[0])
 
 
 @dataclass(frozen=True)
@@ -370,11 +219,11 @@ class Difference:
 def replay(recorded: RecordedRound) -> list[Difference]:
     """Plan a round again by all its stages; return every job with another placement or clock."""
     asked = recorded.asked
-    plan = plan_stages(asked, STAGES if recorded.whole else ())
+    plan = plan_stages(asked)
     names = asked.cluster.nodes
     pairs: list[tuple[Mapping[str, object], Mapping[str, object]]] = [
-        (recorded.placed, _read_places(_places(plan.assignments, names))),
-        (recorded.moved, _read_places(_places((move.assignment for move in plan.moves), names))),
+        (recorded.placed, _places(plan.assignments, names)),
+        (recorded.moved, _places((move.assignment for move in plan.moves), names)),
     ]
     if recorded.clocks:
         pairs.append((recorded.clocks, _clocks(plan)))
