@@ -4,6 +4,8 @@ from __future__ import annotations
 
 NODE_NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,254}"
 """Pattern of a node name that may be passed to a command."""
+NAME = "[A-Za-z][A-Za-z0-9_-]{0,31}"
+"""Pattern of the name of a class, licence or reservation: a short ``filter_rules.NAME``."""
 MARKS = "GPU_AWARE_MARKS"
 """Variable with the file to which a measured job appends one byte per iteration."""
 PROBE_TIME_LIMIT = "time limit"
@@ -28,7 +30,7 @@ def is_node_name(text: str) -> bool:
 
 
 def is_name(text: str) -> bool:
-    """Whether a text can name a class, licence or reservation: a short ``filter_rules.NAME``."""
+    """Whether a text matches `NAME`; without regular expressions, for the hooks."""
     plain = text.translate(_NAME_MARKS)
     return len(text) <= _LONGEST_NAME and text[:1].isalpha() and plain.isascii() and plain.isalnum()
 

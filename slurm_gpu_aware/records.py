@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta, ValidationError
@@ -26,13 +26,16 @@ Make = Callable[[Any, Any], Any]
 Step = Any
 """Field, index, or key of a mapping; None: a key that is not known."""
 
-_STORABLE = "^[^\\x00\ud800-\udfff]*\\Z"  # NUL and lone surrogates are not UTF-8 text
+MOST = 10**9
+"""Bound of numbers in any unit: 30 years in seconds."""
+_STORABLE = "[^\\x00\ud800-\udfff]*"  # NUL and lone surrogates are not UTF-8 text
 _LONGEST_TEXT = 4096
-_PLACE = re.compile(r"(?s)(.*?)(?: - at `(key` in `)?\$([^`]*)`)?\Z")
-_STEP = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
-_FIELD = re.compile(r"(?s)Object (contains unknown|missing required) field `(.*)`\Z")
-_PLAIN_KEY = re.compile(r"[A-Za-z0-9_.+:-]{1,60}\Z")
 _MOST_KEYS = 1000
+# Compiled by the first error only: that takes longer than reading a record.
+_PLACE = r"(?s)(.*?)(?: - at `(key` in `)?\$([^`]*)`)?\Z"
+_STEP = r"\.(\w+)|\[(\d+|\.\.\.)\]"
+_FIELD = r"(?s)Object (contains unknown|missing required) field `(.*)`\Z"
+_PLAIN_KEY = r"[A-Za-z0-9_.+:-]{1,60}\Z"
 _KINDS: Mapping[type, str] = {
     types.BoolType: "true or false",
     types.IntType: "a whole number",
@@ -52,33 +55,46 @@ def number(least: float, most: float) -> Meta:
     return Meta(ge=float(least), le=float(most))
 
 
+def above(least: float, most: float = MOST) -> Meta:
+    """Bounds of a number that is more than ``least``."""
+    return Meta(gt=float(least), le=float(most))
+
+
 def text(pattern: str = _STORABLE, what: str | None = None) -> Meta:
-    """A text of a pattern, which the store can hold; ``what``: its name in errors."""
-    return Meta(pattern=pattern, max_length=_LONGEST_TEXT, description=what)
+    """A text that matches a pattern as a whole; ``what``: its name in errors."""
+    return Meta(pattern=f"^(?:{pattern})\\Z", max_length=_LONGEST_TEXT, description=what)
 
 
 def words(*some: str) -> Meta:
     """One of some words."""
-    return text(f"^({'|'.join(map(re.escape, some))})\\Z", " or ".join(some))
+    return text("|".join(map(re.escape, some)), " or ".join(some))
 
 
-def read(raw: object, kind: type[T], make: Make | None = None, *, at: str = "") -> T:
+Text = Annotated[str, text()]
+
+
+def read(raw: Any, kind: type[T], make: Make | None = None, *, closed: bool = False) -> T:
     """A plain value as a record of a type. Raises ValueError that names the first wrong field.
 
-    ``at``: path of the value. Whole numbers as keys may be texts, as they are in JSON.
+    Whole numbers as keys may be texts, as they are in JSON. ``closed``: a key that a dataclass
+    does not have is wrong; otherwise it is ignored.
     """
     try:
-        return _convert(raw, kind, make)
+        record = _convert(raw, kind, make)
     except RecursionError:
-        raise ValueError(f"{at or 'value'}: nested too deep") from None
+        raise ValueError("value: nested too deep") from None
     except UnicodeEncodeError as exc:
-        raise ValueError(f"{at or 'value'}: {quoted(exc.object)} is not UTF-8 text") from None
+        raise ValueError(f"value: {quoted(exc.object)} is not UTF-8 text") from None
     except ValidationError as exc:
         message = str(exc)
+    else:
+        if closed:
+            _check_known(raw, record, [])
+        return record
     try:
-        raise ValueError(_sentence(message, raw, kind, make, at))
+        raise ValueError(_sentence(_Tried(message, raw, kind, make)))
     except (LookupError, TypeError, AttributeError):  # a key that looks like a path
-        raise ValueError(f"{at or 'value'}: {quoted(message)}") from None
+        raise ValueError(f"value: {quoted(message)}") from None
 
 
 def plain(record: object, make: Callable[[Any], Any] | None = None) -> Any:
@@ -90,26 +106,50 @@ def _convert(raw: object, kind: type[T], make: Make | None) -> T:
     return msgspec.convert(raw, kind, dec_hook=make, str_keys=True)
 
 
-def _sentence(message: str, raw: Any, kind: type, make: Make | None, at: str) -> str:
+def _check_known(raw: Any, record: Any, path: list[Step]) -> None:
+    """Raise ValueError for a key that a dataclass does not have."""
+    known = record if isinstance(record, Mapping) else getattr(record, "__dataclass_fields__", None)
+    if known is None:
+        return
+    for key, value in raw.items():
+        if key not in known:
+            raise ValueError(
+                f"{_path_text([*path, key])}: unknown; known: {', '.join(sorted(known))}"
+            )
+        inner = record[key] if isinstance(record, Mapping) else getattr(record, key)
+        _check_known(value, inner, [*path, key])
+
+
+class _Tried(NamedTuple):
+    """A value that is not of a type, and what msgspec says."""
+
+    message: str
+    raw: Any
+    kind: Any
+    make: Make | None
+
+
+def _sentence(tried: _Tried) -> str:
     """What msgspec says, in our words and with the value."""
-    found = _PLACE.match(message)
-    reason, of_key, place = found.groups() if found else (message, None, None)
-    steps: list[Step] = [
+    found = re.match(_PLACE, tried.message)
+    reason, of_key, place = found.groups() if found else (tried.message, None, None)
+    steps = [
         name or (None if index == "..." else int(index))
-        for name, index in _STEP.findall(place or "")
+        for name, index in re.findall(_STEP, place or "")
     ]
-    path = _with_keys(steps, message, raw, kind, make)
-    value = reduce(lambda inner, step: inner[step], path, raw)
-    info = reduce(_type_at, path, types.type_info(kind))
-    where = _path_text(path, at)
-    if wrong := _FIELD.match(reason):
+    path = _with_keys(steps, tried)
+    value = _inside(tried.raw, path)
+    info = reduce(_type_at, path, types.type_info(tried.kind))
+    where = _path_text(path)
+    if wrong := re.match(_FIELD, reason):
         fields = {field.encode_name: field.type for field in _core(info).fields}
-        where = _path_text([*path, wrong[2]], at)
+        where = _path_text([*path, wrong[2]])
         if wrong[2] not in fields:
             return f"{where}: unknown; known: {', '.join(sorted(fields))}"
         return f"{where}: expected {_what(fields[wrong[2]])}, and it is missing"
     if of_key:
-        return f"{where}: each key must be {_what(_core(info).key_type)}"
+        key = quoted(_wrong_key(path, tried))
+        return f"{where}: expected keys that are {_what(_core(info).key_type)}, not {key}"
     if not reason.startswith(("Expected", "Invalid enum", "Number out of range")):
         return f"{where}: {reason}"  # from a check of the type's own
     shown = quoted(value)
@@ -118,23 +158,28 @@ def _sentence(message: str, raw: Any, kind: type, make: Make | None, at: str) ->
     return f"{where}: expected {_what(info)}, not {shown}"
 
 
-def _with_keys(
-    steps: Sequence[Step], message: str, raw: Any, kind: type, make: Make | None
-) -> list[Step]:
-    """The steps with the keys that msgspec does not name: each is tried alone."""
+def _with_keys(steps: Sequence[Step], tried: _Tried) -> list[Step]:
+    """The steps with the keys that msgspec does not name."""
     path: list[Step] = []
     for step in steps:
-        if step is None:
-            mapping: Any = reduce(lambda inner, at: inner[at], path, raw)
-            for key in islice(mapping, _MOST_KEYS):
-                try:
-                    _convert(_replaced(raw, path, {key: mapping[key]}), kind, make)
-                except ValidationError as exc:
-                    if str(exc) == message:
-                        step = key
-                        break
-        path.append(step)
+        path.append(_wrong_key(path, tried) if step is None else step)
     return path
+
+
+def _wrong_key(path: Sequence[Step], tried: _Tried) -> Step:
+    """The key of a mapping that leads to the message: each is tried alone."""
+    mapping = _inside(tried.raw, path)
+    for key in islice(mapping, _MOST_KEYS):
+        try:
+            _convert(_replaced(tried.raw, path, {key: mapping[key]}), tried.kind, tried.make)
+        except ValidationError as exc:
+            if str(exc) == tried.message:
+                return key
+    return None
+
+
+def _inside(raw: Any, path: Sequence[Step]) -> Any:
+    return reduce(lambda inner, step: inner[step], path, raw)
 
 
 def _replaced(raw: Any, path: Sequence[Step], value: object) -> Any:
@@ -146,14 +191,14 @@ def _replaced(raw: Any, path: Sequence[Step], value: object) -> Any:
     return copy
 
 
-def _path_text(path: Sequence[Step], at: str) -> str:
-    """``gpus[1].index``, after ``at``."""
-    text = at
+def _path_text(path: Sequence[Step]) -> str:
+    """``gpus[1].index``"""
+    text = ""
     for step in path:
         if isinstance(step, int):
             text += f"[{step}]"
         else:
-            name = step if step and _PLAIN_KEY.match(step) else quoted(step)
+            name = step if step and re.match(_PLAIN_KEY, step) else quoted(step)
             text += f".{name}" if text else name
     return text or "value"
 
@@ -191,21 +236,29 @@ def _what(info: Any) -> str:
         own = (info.extra_json_schema or {}).get("description")
         return str(own) if own else _what(info.type)
     if isinstance(info, types.UnionType):
-        return " or ".join(_what(one) for one in info.types if not isinstance(one, types.NoneType))
+        kinds = [one for one in info.types if not isinstance(one, types.NoneType)]
+        if any(isinstance(_core(one), types.FloatType) for one in kinds):
+            kinds = [one for one in kinds if not isinstance(_core(one), types.IntType)]
+        return " or ".join(map(_what, kinds))
     if isinstance(info, types.LiteralType):
         return " or ".join(map(str, info.values))
     if isinstance(info, types.IntType | types.FloatType):
-        return _KINDS[type(info)] + _range(info.ge, info.le, "from ")
+        return _KINDS[type(info)] + _bounds(info)
     if isinstance(info, types.CollectionType):
-        return "a list" + _range(info.min_length, info.max_length, "of ")
+        least, most = info.min_length, info.max_length
+        ends = {"at least": least, "at most": most}
+        size = " and ".join(f"{word} {end}" for word, end in ends.items() if end is not None)
+        entries = f" of {size} entries" if size else ""
+        return f"a list{entries}, each {_what(info.item_type)}"
     if isinstance(info, types.TupleType):
         return f"a list of {len(info.item_types)}"
-    return _KINDS.get(type(info), "an object")
+    return _KINDS.get(type(info), "keys with values")
 
 
-def _range(least: float | None, most: float | None, word: str) -> str:
-    if least is not None and most is not None:
-        return f" {word}{least:g} to {most:g}" if least else f" {word}0 to {most:g}"
-    if least is None and most is None:
-        return ""
-    return f" of at most {most:g}" if least is None else f" of at least {least:g}"
+def _bounds(info: types.IntType | types.FloatType) -> str:
+    """The words for the bounds of a number."""
+    if info.ge is not None and info.le is not None:
+        return f" from {info.ge:g} to {info.le:g}"
+    ends = {"of at least": info.ge, "above": info.gt, "up to": info.le, "below": info.lt}
+    found = [f"{word} {end:g}" for word, end in ends.items() if end is not None]
+    return f" {' and '.join(found)}" if found else ""

@@ -248,8 +248,16 @@ def apply(config: Config, best: Candidate, found: Found) -> tuple[bool, str]:
     if wrong is not None:
         return False, f"It is not set: {wrong}."
     gain = compare(found[best.label], found[PACKED])
-    ends = [round(100 * share, 3) for share in (gain.gain, gain.low, gain.high)]
-    write_tuned(config, Tuned(best.policy, best.options, round(time.time()), *ends))
+    mean, low, high = (round(100 * share, 3) for share in (gain.gain, gain.low, gain.high))
+    tuned = Tuned(
+        best.policy,
+        best.options,
+        set_at=round(time.time()),
+        gain_percent=mean,
+        low_percent=low,
+        high_percent=high,
+    )
+    write_tuned(config, tuned)
     return True, "It is set; the selector takes it within seconds."
 
 

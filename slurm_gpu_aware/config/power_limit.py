@@ -12,14 +12,16 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from slurm_gpu_aware import records
 from slurm_gpu_aware.bounds import MAX_TIME_S, quoted
 from slurm_gpu_aware.config.owned_file import read_owned, write_owned
 from slurm_gpu_aware.config.settings import Config, PowerConfig
 from slurm_gpu_aware.errors import ConfigError, SourceError
 from slurm_gpu_aware.filter_rules import DUE_UNITS
 from slurm_gpu_aware.model.job_hints import duration_s
+from slurm_gpu_aware.records import Text, number
 from slurm_gpu_aware.time_text import stamp
 
 FILE = "power.json"
@@ -28,6 +30,9 @@ MINUTES = 24 * 60
 _LIMIT = re.compile(r"off|eta=(?P<eta>0?\.[0-9]{1,6}|1(\.0{1,6})?)|(?P<watts>[1-9][0-9]{0,8})")
 _SPAN = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-3]):([0-5][0-9])")
 _CLOCK_TIME = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
+
+
+Time = Annotated[float, number(0, MAX_TIME_S)]
 
 
 @dataclass(frozen=True)
@@ -108,11 +113,11 @@ def parse_until(text: str, now: float) -> float:
 class SetLimit:
     """What an operator has set."""
 
-    limit: str
+    limit: Text
     """In the grammar of `parse_limit`."""
-    set_at: float
+    set_at: Time
     """Unix time."""
-    until: float | None = None
+    until: Time | None = None
     """Unix time; None: until it is set anew."""
 
 
@@ -150,18 +155,9 @@ def read_set_limit(config: Config) -> SetLimit | None:
 
 
 def _parsed(content: Any) -> SetLimit:
-    if not isinstance(content, dict) or set(content) != {"limit", "set_at", "until"}:
-        raise ValueError("expected an object with limit, set_at, until")
-    limit = content["limit"]
-    if not isinstance(limit, str):
-        raise ValueError(f"limit is {quoted(limit)}: not a text")
-    parse_limit(limit)
-    for name in ("set_at", "until"):
-        value = content[name]
-        number = type(value) in (int, float) and 0 <= value <= MAX_TIME_S
-        if not number and (value is not None or name == "set_at"):
-            raise ValueError(f"{name} is {quoted(value)}: not a Unix time")
-    return SetLimit(**content)
+    own = records.read(content, SetLimit, closed=True)
+    parse_limit(own.limit)
+    return own
 
 
 def limit_in_force(config: Config, now: float) -> LimitInForce:

@@ -1,15 +1,23 @@
-"""Settings of a site: the sections of the configuration file, with their defaults."""
+"""Settings of a site: the sections of the configuration file, with their defaults and bounds.
+
+The annotations are read by `records`; what one setting says of another is checked in `load`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from slurm_gpu_aware.filter_rules import LICENCE, RESERVATION, RUNS_FOLDER
-from slurm_gpu_aware.model.move_settings import MoveSettings
+from msgspec import Meta
+
+from slurm_gpu_aware.bounds import MAX_PENALTY
+from slurm_gpu_aware.filter_rules import LICENCE, MAX_NAME, RESERVATION, RUNS_FOLDER
+from slurm_gpu_aware.model.move_settings import MoveSettings, Seconds
 from slurm_gpu_aware.model.penalties import LEVELS, LevelPenalties, combine
+from slurm_gpu_aware.names import NAME
+from slurm_gpu_aware.records import MOST, Text, above, number, text, whole, words
 
 DEFAULT_PATH = Path("/etc/slurm-gpu-aware/config.toml")
 DEFAULT_KINDS = ("user", "account", "qos", "partition")
@@ -17,24 +25,32 @@ DEFAULT_KINDS = ("user", "account", "qos", "partition")
 _ACROSS = 1.5
 """PAL's L_across if it is neither configured nor measured."""
 
+ClassName = Annotated[str, text(NAME, "a class name")]
+Mhz = Annotated[int, whole(1, 10_000)]
+Limit = Annotated[float, above(0)]
+"""Time that a wait or a call may take, in seconds."""
+Watts = Annotated[float, above(0)]
+
 
 @dataclass(frozen=True)
 class SiteConfig:
     """``[site]``: classes, and the default class of a job."""
 
-    classes: tuple[str, ...] = ("A", "B", "C")
+    classes: Annotated[tuple[ClassName, ...], Meta(min_length=1)] = ("A", "B", "C")
     """Application classes, most sensitive to variability first."""
-    default_class: str = "B"
+    default_class: Text = "B"
     """Class of a job that names none."""
-    partitions: tuple[str, ...] = ()
+    partitions: tuple[
+        Annotated[str, text(f"[!-+.-~-]{{1,{MAX_NAME}}}", "a partition name")], ...
+    ] = ()
     """Partitions that are managed; jobs of others pass untouched. Empty: all."""
-    defaults: Mapping[str, Mapping[str, str]] = field(
+    defaults: Mapping[str, Mapping[str, Text]] = field(
         default_factory=lambda: {kind: {} for kind in reversed(DEFAULT_KINDS)}
     )
     """One of `DEFAULT_KINDS` -> name -> hints of its jobs, in the grammar of the comment."""
     park_uncommented: bool = True
     """Park GPU jobs with any other comment, too (with the default class)."""
-    operators: tuple[str, ...] = ()
+    operators: tuple[Text, ...] = ()
     """Users (name or id) that may change jobs' gate, nodes and GRES, as root and SlurmUser may."""
 
 
@@ -42,13 +58,13 @@ class SiteConfig:
 class ClassConfig:
     """``[classes.NAME]``: what follows from a class."""
 
-    clock_mhz: int | None = None
+    clock_mhz: Mhz | None = None
     """SM clock for jobs of the class that name none; absent: default clock."""
     bandwidth_sensitive: bool = False
     """Default of ``bw`` for the class."""
-    application: str | None = None
+    application: Text | None = None
     """Name of its jobs in an interference profile (``topo-aware``); absent: unknown."""
-    restart_s: float | None = None
+    restart_s: Seconds | None = None
     """Time that a restart of its jobs takes; absent: ``moves.restart_s``."""
 
 
@@ -56,8 +72,8 @@ class ClassConfig:
 class PlacementConfig:
     """``[placement]``"""
 
-    policy: str = "eft"
-    allowed: tuple[str, ...] = (
+    policy: Text = "eft"
+    allowed: tuple[Text, ...] = (
         "eft",
         "pal+mapa",
         "pal",
@@ -69,10 +85,10 @@ class PlacementConfig:
     """Policies that users may name with ``place=``; see `offered`."""
     allow_off: bool = True
     """Users may write ``place=off``: Slurm chooses the GPUs of the job, when its turn comes."""
-    levels: Mapping[str, float] = field(default_factory=dict)
+    levels: Mapping[str, Annotated[float, number(1, MAX_PENALTY)]] = field(default_factory=dict)
     """Level of `LEVELS` -> its factor >= 1 on a job's iteration time; ``cluster``: L_across."""
     backfill: bool = True
-    max_clock_mhz: int | None = None
+    max_clock_mhz: Annotated[int, whole(0, MOST)] | None = None
     """What ``freq=max`` locks; absent: the default clock."""
 
     @property
@@ -96,7 +112,7 @@ class MovesConfig(MoveSettings):
     """``[moves]``: running jobs that allow it are requeued to better GPUs."""
 
     enabled: bool = False
-    restart_s: float = 60.0
+    restart_s: Seconds = 60.0
     """Time that a restart takes: checkpoint, requeue, start, restore."""
 
 
@@ -104,10 +120,10 @@ class MovesConfig(MoveSettings):
 class DueDatesConfig:
     """``[due_dates]``: the order of jobs with due dates."""
 
-    order: str = "slurm"
+    order: Annotated[str, words("slurm", "pressure")] = "slurm"
     """``pressure``: waiting neighbours in Slurm's order with due dates exchange their places, if
     they are of one user or one priority, or by the weights."""
-    weights: Mapping[str, float] = field(default_factory=dict)
+    weights: Mapping[str, Annotated[float, above(0)]] = field(default_factory=dict)
     """QOS -> its weight, 1 for the others; jobs with a larger one come first."""
 
 
@@ -115,24 +131,24 @@ class DueDatesConfig:
 class PowerConfig:
     """``[power]``: a limit for the power of all GPUs together."""
 
-    power_budget_watts: float | None = None
+    power_budget_watts: Watts | None = None
     """The limit, idle GPUs included; absent, as ``eta`` is: there is none."""
-    eta: float | None = None
+    eta: Annotated[float, above(0, 1)] | None = None
     """The limit as a share of what all GPUs may draw by their power limits."""
-    schedule: Mapping[str, str] = field(default_factory=dict)
+    schedule: Mapping[str, Text] = field(default_factory=dict)
     """Time of day (``22:00-06:00``) -> limit at that time (`power_limit.parse_limit`)."""
-    clocks: str = "default"
+    clocks: Annotated[str, words("auto", "default")] = "default"
     """``auto``: under a limit a job that names no clock gets the one that the planner chooses."""
-    margin: float = 0.05
+    margin: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.05
     """Share of the limit that is kept free, for what models do not foresee."""
-    idle_watts: float = 60.0
+    idle_watts: Annotated[float, number(0, MOST)] = 60.0
     """Power of a GPU without a job."""
-    gpu_watts: float = 400.0
+    gpu_watts: Watts = 400.0
     """Power limit of a GPU that no sweep has read."""
-    model_error: float = 0.15
+    model_error: Annotated[float, above(0)] = 0.15
     """Largest mean error (0.15: 15%) with which a performance model predicted measurements that its
     fit had not seen; one that is further off is not used."""
-    explore_s: float = 0.0
+    explore_s: Annotated[float, number(0, 3600)] = 0.0
     """Time in which the first job of a performance model that is missing tries several clocks."""
     system_comment: bool = True
     """Write the energy of each job's GPUs into its SystemComment in Slurm's accounting."""
@@ -142,17 +158,17 @@ class PowerConfig:
 class GateConfig:
     """``[gate]``: the licence that a reservation holds."""
 
-    licence: str = LICENCE
-    licence_count: int = 100_000
-    reservation: str = RESERVATION
-    lease_s: int = 90
+    licence: Annotated[str, text(NAME, "a plain licence name")] = LICENCE
+    licence_count: Annotated[int, whole(1, MOST)] = 100_000
+    reservation: Annotated[str, text(NAME, "a plain reservation name")] = RESERVATION
+    lease_s: Annotated[int, whole(0, MOST)] = 90
     """The reservation ends this long after the last heartbeat; parked jobs then start as usual."""
     show_running: bool = False
     """Show GPUs and score of a running job in its AdminComment."""
     guard_head: bool = True
     """Hold the GPUs that are kept for the first waiting job by reservations, against jobs that
     cannot wait at the gate."""
-    queue_tests: int = 4_000
+    queue_tests: Annotated[int, whole(0, MOST)] = 4_000
     """Tests of a node for a parked job in a pass of Slurm's scheduler: 12,000 take about 0.1 s."""
 
 
@@ -160,7 +176,7 @@ class GateConfig:
 class EstimatesConfig:
     """``[estimates]``: run times from earlier runs."""
 
-    history_days: int = 30
+    history_days: Annotated[int, whole(0, 3650)] = 30
     """Days of history that the selector reads at its start; 0: time limits are the estimates."""
 
 
@@ -168,16 +184,16 @@ class EstimatesConfig:
 class SelectorConfig:
     """``[selector]``"""
 
-    round_s: float = 5.0
+    round_s: Limit = 5.0
     """Longest time between two rounds."""
-    heartbeat_s: float = 20.0
-    start_timeout_s: float = 30.0
+    heartbeat_s: Limit = 20.0
+    start_timeout_s: Limit = 30.0
     """A placed job that is still pending after this is parked again."""
-    command_timeout_s: float = 20.0
+    command_timeout_s: Limit = 20.0
     """Limit for one call to Slurm."""
-    reuse_backoff_s: float = 60.0
+    reuse_backoff_s: Limit = 60.0
     """A job that was parked again is not planned for this long; doubles up to 16 times."""
-    ahead_s: float = 20.0
+    ahead_s: Annotated[float, number(0, 300)] = 20.0
     """Where jobs run for less than this on average, the next ones are opened before GPUs are free;
     0: never."""
 
@@ -189,9 +205,9 @@ class StoreConfig:
     path: Path = Path("/var/lib/slurm-gpu-aware/store.db")
     published: Path | None = None
     """Copy for readers on other hosts, on a shared folder."""
-    ledger_days: int = 180
+    ledger_days: Annotated[int, whole(0, MOST)] = 180
     """Decisions older than this are deleted; 0 keeps all."""
-    measurements: int = 40
+    measurements: Annotated[int, whole(2, 10_000)] = 40
     """Newest measurements of each GPU and class, and of each link, that are kept."""
 
 
@@ -221,11 +237,11 @@ class SetupConfig:
 
     cli_filter: bool = False
     """Install cli_filter.lua, with which ``--test-only`` answers as without us."""
-    distribute: tuple[str, ...] = ()
+    distribute: tuple[Text, ...] = ()
     """Command with arguments that copies slurm.conf and gres.conf to all nodes, if any."""
-    distribute_timeout_s: float = 600.0
+    distribute_timeout_s: Limit = 600.0
     """Limit for that command."""
-    register_timeout_s: float = 120.0
+    register_timeout_s: Limit = 120.0
     """How long a node may take to register after ``scontrol reconfigure``."""
 
 
@@ -233,9 +249,9 @@ class SetupConfig:
 class ProfilingConfig:
     """``[profiling]``: sweeps, and what counts as slower."""
 
-    qos: str | None = None
+    qos: Annotated[str, text("[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", "the name of a QOS")] | None = None
     """QOS of the probes of ``sweep --background``; absent: that of the user that sweeps."""
-    slower_percent: float = 3.0
+    slower_percent: Annotated[float, number(0, 1000)] = 3.0
     """Rise of a score that is never drift, whatever the spread."""
 
 
@@ -245,7 +261,7 @@ class TuneConfig:
 
     apply: bool = False
     """``gpu-aware tune --apply`` may set the policy, and the selector takes what it has set."""
-    allowed: tuple[str, ...] = ("packed", "pal", "eft")
+    allowed: tuple[Text, ...] = ("packed", "pal", "eft")
     """Policies that are compared, and the only ones that may be set."""
     ranges: Mapping[str, Mapping[str, Any]] = field(
         default_factory=lambda: {

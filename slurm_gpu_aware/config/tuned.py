@@ -6,31 +6,32 @@ must belong to root or to the owner of its folder (SlurmUser), and no other may 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from slurm_gpu_aware.bounds import MAX_TIME_S, quoted
+from slurm_gpu_aware import records
+from slurm_gpu_aware.bounds import MAX_TIME_S
 from slurm_gpu_aware.config.owned_file import read_owned, write_owned
 from slurm_gpu_aware.config.settings import Config, TuneConfig
 from slurm_gpu_aware.errors import ConfigError
+from slurm_gpu_aware.records import MOST, number, text, whole
 from slurm_gpu_aware.time_text import stamp
 
 FILE = "tuned.json"
 """Name of the file, in the folder of the store."""
-_NAME = re.compile("[a-z0-9_+-]{1,40}")
-_NUMBERS = {"set_at": MAX_TIME_S, "gain_percent": 1e6, "low_percent": 1e6, "high_percent": 1e6}
-"""Number of the file -> limit of its absolute value."""
+Name = Annotated[str, text("[a-z0-9_+-]{1,40}", "a name")]
+Option = Annotated[int, whole(-MOST, MOST)] | Annotated[float, number(-MOST, MOST)]
+Percent = Annotated[float, number(-1e6, 1e6)]
 
 
 @dataclass(frozen=True)
 class Candidate:
     """A policy, with options that differ from those of the configuration."""
 
-    policy: str
-    options: Mapping[str, float] = field(default_factory=dict)
+    policy: Name
+    options: Mapping[Name, Option] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -39,17 +40,17 @@ class Candidate:
         return f"{self.policy}:{options}" if options else self.policy
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Tuned(Candidate):
     """The policy that is set, and what tune found."""
 
-    set_at: float = 0.0
+    set_at: Annotated[float, number(0, MAX_TIME_S)]
     """Unix time."""
-    gain_percent: float = 0.0
+    gain_percent: Percent
     """Gain in average completion time over packed placement."""
-    low_percent: float = 0.0
+    low_percent: Percent
     """Ends of its interval."""
-    high_percent: float = 0.0
+    high_percent: Percent
 
     def __str__(self) -> str:
         day = stamp(self.set_at)[:10]
@@ -114,18 +115,4 @@ def read_tuned(config: Config) -> Tuned | None:
 
 def _parsed(content: Any) -> Tuned:
     """The content of the file. Raises ValueError."""
-    keys = {"policy", "options", *_NUMBERS}
-    if not isinstance(content, dict) or set(content) != keys:
-        raise ValueError(f"expected an object with {', '.join(sorted(keys))}")
-    options = content["options"]
-    if not isinstance(options, dict):
-        raise ValueError("options: expected an object")
-    for name in (content["policy"], *options):
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise ValueError(f"{quoted(name)} is not a name")
-    for name, value in [*options.items(), *((name, content[name]) for name in _NUMBERS)]:
-        if type(value) not in (int, float) or not abs(value) <= _NUMBERS.get(name, 1e9):
-            raise ValueError(f"{name} is {quoted(value)}: not a number, or out of range")
-    if content["set_at"] < 0:
-        raise ValueError("set_at is before 1970")
-    return Tuned(**content)
+    return records.read(content, Tuned, closed=True)

@@ -20,8 +20,8 @@ from slurm_gpu_aware.bounds import (
 from slurm_gpu_aware.model.hardware_graph import LINK_CLASS
 from slurm_gpu_aware.model.interconnect import OPERATIONS
 from slurm_gpu_aware.model.profile import IDLE, LOADED
-from slurm_gpu_aware.names import NODE_NAME
-from slurm_gpu_aware.records import number, text, whole, words
+from slurm_gpu_aware.names import NAME, NODE_NAME
+from slurm_gpu_aware.records import Text, number, text, whole, words
 
 SCHEMA = "gpu-aware-probe/2"
 MAX_RUNS = 50_000
@@ -32,7 +32,6 @@ MAX_COLLECTIVES = 4_096
 _MOST = 1 << 53
 
 Slot = Annotated[int, whole(0, MAX_GPUS_PER_NODE - 1, "a GPU index")]
-Text = Annotated[str, text()]
 Count = Annotated[int, whole(0, _MOST)]
 Numa = Annotated[int, whole(-1, _MOST)]
 NvLinks = Annotated[int, whole(0, 99)]
@@ -40,16 +39,14 @@ Number = Annotated[float, number(0, 1e9)]
 """Watts, shares, MHz."""
 Degrees = Annotated[float, number(-273, 1e9)]
 Gbps = Annotated[float, number(1e-6, MAX_GBPS)]
-Name = Annotated[str, text(f"^{NODE_NAME}\\Z", "a name of letters, digits, '.', '_' and '-'")]
-Version = Annotated[str, text(r"^[0-9]{1,2}\.[0-9]{1,2}\Z", "a version such as 4.0")]
-ClassName = Annotated[str, text(r"^[A-Za-z][A-Za-z0-9_-]{0,31}\Z", "a class name")]
-LinkClass = Annotated[str, text(f"^{LINK_CLASS.pattern}", "NVn, XGMIn, PIX, PXB, PHB, NODE or SYS")]
-NicName = Annotated[str, text(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z", "the name of a NIC")]
-PciAddress = Annotated[
-    str, text(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z", "a PCI address")
-]
+Name = Annotated[str, text(NODE_NAME, "a name of letters, digits, '.', '_' and '-'")]
+Version = Annotated[str, text(r"[0-9]{1,2}\.[0-9]{1,2}", "a version such as 4.0")]
+ClassName = Annotated[str, text(NAME, "a class name")]
+LinkClass = Annotated[str, text(LINK_CLASS.pattern, "NVn, XGMIn, PIX, PXB, PHB, NODE or SYS")]
+NicName = Annotated[str, text("[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", "the name of a NIC")]
+PciAddress = Annotated[str, text(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", "a PCI address")]
 Reasons = Annotated[
-    str, text(r"^([a-z_]{1,40}( [a-z_]{1,40}){0,15})?\Z", "reasons separated by blanks")
+    str, text("([a-z_]{1,40}( [a-z_]{1,40}){0,15})?", "reasons separated by blanks")
 ]
 Clocks = Annotated[list[Annotated[int, whole(1, MAX_MHZ)]], Meta(max_length=MAX_CLOCKS)]
 

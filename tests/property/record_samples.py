@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 REPORT: dict[str, Any] = {
@@ -32,6 +34,20 @@ REPORT: dict[str, Any] = {
     "timings": [{"index": 0, "class": "A", "value_ms": 103.2, "samples": 5, "spread": 0.004}],
     "errors": [{"index": None, "call": "nvmlInit", "error": "no"}],
 }
+
+
+TUNED: dict[str, Any] = {
+    "policy": "pal",
+    "options": {"depth": 0.2, "wait": 1},
+    "set_at": 1_790_000_000.0,
+    "gain_percent": 4.1,
+    "low_percent": -2.0,
+    "high_percent": 6.3,
+}
+SET_LIMIT: dict[str, Any] = {"limit": "eta=0.7", "set_at": 1.0, "until": 2.0}
+CONFIG: dict[str, Any] = tomllib.loads(
+    (Path(__file__).parents[2] / "etc" / "config.toml").read_text()
+) | {"classes": {"A": {"clock_mhz": 1200, "application": "resnet", "restart_s": 30.0}}}
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

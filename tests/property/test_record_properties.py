@@ -13,6 +13,10 @@ import record_samples as samples
 from record_samples import places
 
 from slurm_gpu_aware import records
+from slurm_gpu_aware.config import load
+from slurm_gpu_aware.config.power_limit import SetLimit
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.config.tuned import Tuned
 from slurm_gpu_aware.store import report_grammar
 
 
@@ -31,8 +35,16 @@ def typed(kind: type) -> Callable[[Any], object]:
     return lambda raw: records.read(raw, kind)
 
 
+def read_config(raw: Any) -> object:
+    """The configuration without what one setting says of another."""
+    return records.read(raw, Config, load.path_of, closed=True)
+
+
 KINDS = {
     "report": Kind(samples.REPORT, typed(report_grammar.Report)),
+    "policy that tune set": Kind(samples.TUNED, typed(Tuned)),
+    "power limit that is set": Kind(samples.SET_LIMIT, typed(SetLimit)),
+    "configuration": Kind(samples.CONFIG, read_config, frozenset({"policies", "ranges"})),
 }
 NUMBERS = (True, "1", math.nan, math.inf, -math.inf, 1e300, -1e300, 1 << 70, -(1 << 70), [], {})
 TEXTS = (3, False, "\0", "\ud800", "x" * 5000, [], {})
@@ -65,7 +77,7 @@ def cases() -> Iterator[Any]:
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
 def test_a_record_comes_back_as_it_was(kind: Kind) -> None:
     read = kind.read(json.loads(json.dumps(kind.sample)))
-    assert kind.read(json.loads(json.dumps(records.plain(read)))) == read
+    assert kind.read(json.loads(json.dumps(records.plain(read, str)))) == read
 
 
 @pytest.mark.parametrize(("kind", "path"), cases())

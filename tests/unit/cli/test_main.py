@@ -58,7 +58,7 @@ def test_bad_config_is_one_line_and_exit_1(tmp_path):
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
-    assert "gate.lease: unknown key" in done.stderr
+    assert "gate.lease: unknown; known: guard_head, lease_s" in done.stderr
 
 
 def test_version():

@@ -181,7 +181,8 @@ def test_the_policy_that_tune_has_set(cluster: Cluster):
     with cluster.config.open("a") as file:
         file.write("[tune]\napply = true\n")
     config = load_config(cluster.config)
-    write_tuned(config, Tuned("packed", {}, 1_790_000_000.0, 0.0, -1.0, 1.0))
+    gain = {"gain_percent": 0.0, "low_percent": -1.0, "high_percent": 1.0}
+    write_tuned(config, Tuned("packed", set_at=1_790_000_000.0, **gain))
     check = cluster.doctor()[1]["policy"]
     assert (check["status"], check["found"][:34]) == ("ok", "packed, set by tune on 2026-09-21:")
     tuned_path(config).chmod(0o666)

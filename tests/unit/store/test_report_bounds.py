@@ -23,9 +23,7 @@ def timed(*classes: str, at: float = 1000.0) -> dict[str, Any]:
 
 def test_runs_of_a_report_are_bounded() -> None:
     parse_report(timed(*["A"] * MAX_RUNS))
-    with pytest.raises(
-        SourceError, match=f"timings: expected .* at most {MAX_RUNS}, not one of {MAX_RUNS + 1}"
-    ):
+    with pytest.raises(SourceError, match=f"at most {MAX_RUNS} entries, .* {MAX_RUNS + 1}$"):
         parse_report(timed(*["A"] * (MAX_RUNS + 1)))
 
 
