@@ -10,9 +10,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
+from msgspec import Meta, Struct
+
+from slurm_gpu_aware import records
 from slurm_gpu_aware.bounds import MAX_GPU_W, MAX_MHZ
+from slurm_gpu_aware.records import number, whole
 from slurm_gpu_aware.text_file import open_plain
 
 LATEST = 1 << 33
@@ -22,6 +26,7 @@ LONGEST = 200
 """Characters of a text, and entries of a list, that are kept."""
 _TAIL = 1 << 18  # bytes at the end of a file that hold a report of the last minutes
 _AGENT = "agent"
+_Gpu = Annotated[int, whole(0, LATEST - 1)]
 
 
 @dataclass(frozen=True)
@@ -80,29 +85,26 @@ def parse_record(line: bytes) -> Mapping[str, Any]:
     return raw
 
 
+class _Wire(Struct):
+    """An agent's record: parallel lists of GPUs and values."""
+
+    at: float
+    seq: Annotated[int, whole(0, MOST_SEQ - 1)]
+    gpus: Annotated[list[_Gpu], Meta(max_length=LONGEST)]
+    power_w: list[Annotated[float, number(0, MAX_GPU_W)]]
+    clock_gpus: Annotated[list[_Gpu], Meta(max_length=LONGEST)]
+    clock_mhz: list[Annotated[float, number(0, MAX_MHZ)]]
+    error: str = ""
+
+
 def agent_report(raw: Mapping[str, Any]) -> AgentReport | None:
     """The report of an agent; None for any other record of `parse_record`."""
-    if raw.get("event") != _AGENT or not _is_count(raw.get("seq"), MOST_SEQ):
+    if raw.get("event") != _AGENT:
         return None
-    power = _by_gpu(raw.get("gpus"), raw.get("power_w"), MAX_GPU_W)
-    clocks = _by_gpu(raw.get("clock_gpus"), raw.get("clock_mhz"), MAX_MHZ)
-    trouble = raw.get("error", "")
-    if power is None or clocks is None or not isinstance(trouble, str):
+    try:
+        wire = records.read(raw, _Wire)
+        power = dict(zip(wire.gpus, wire.power_w, strict=True))
+        clocks = dict(zip(wire.clock_gpus, map(int, wire.clock_mhz), strict=True))
+    except ValueError:
         return None
-    whole = {gpu: int(mhz) for gpu, mhz in clocks.items()}
-    return AgentReport(float(raw["at"]), raw["seq"], whole, power, trouble[:LONGEST])
-
-
-def _by_gpu(gpus: Any, values: Any, most: float) -> dict[int, float] | None:
-    """Parallel lists as a mapping, of values from 0 to ``most``; None if they are none."""
-    if not isinstance(gpus, list) or not isinstance(values, list) or len(gpus) != len(values):
-        return None
-    if len(gpus) > LONGEST or not all(_is_count(gpu, LATEST) for gpu in gpus):
-        return None
-    if not all(type(value) in (int, float) and 0 <= value <= most for value in values):
-        return None
-    return dict(zip(gpus, map(float, values), strict=True))
-
-
-def _is_count(value: Any, most: int) -> bool:
-    return type(value) is int and 0 <= value < most
+    return AgentReport(wire.at, wire.seq, clocks, power, wire.error[:LONGEST])

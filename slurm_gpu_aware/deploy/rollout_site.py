@@ -8,13 +8,15 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
+from slurm_gpu_aware import records
 from slurm_gpu_aware.deploy import files
 from slurm_gpu_aware.deploy.indexing import SiteFiles, read_site
 from slurm_gpu_aware.deploy.render import lua_value
 from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.errors import RequestError, SourceError
-from slurm_gpu_aware.names import is_node_name
+from slurm_gpu_aware.names import NODE_NAME
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
@@ -71,15 +73,17 @@ class LocalSite:
                 raise SourceError(f"{path} cannot be written; run this as root on the controller")
 
 
+_Node = Annotated[str, records.text(NODE_NAME, "a node name")]
+
+
 @dataclass(frozen=True)
 class RolloutState:
     """An unfinished run."""
 
-    direction: str
-    """``rollout`` or ``undo``."""
-    scope: tuple[str, ...]
+    direction: Annotated[str, records.words("rollout", "undo")]
+    scope: tuple[_Node, ...]
     """Nodes."""
-    in_hand: str | None
+    in_hand: _Node | None
     """The node that was drained last."""
 
     def save(self, path: Path) -> None:
@@ -90,13 +94,9 @@ class RolloutState:
 def unfinished_run(path: Path) -> RolloutState | None:
     """The content of the state file; None: there is none, or it is invalid."""
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        state = RolloutState(raw["direction"], tuple(raw["scope"]), raw["in_hand"])
-        names = [*state.scope, *([] if state.in_hand is None else [state.in_hand])]
-        valid = state.direction in ("rollout", "undo") and all(map(is_node_name, names))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return records.read(json.loads(path.read_text(encoding="utf-8")), RolloutState)
+    except (OSError, ValueError, RecursionError):
         return None
-    return state if valid else None
 
 
 def nodes_in_scope(

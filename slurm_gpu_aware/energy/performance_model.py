@@ -6,39 +6,40 @@ Values only: it is made of plain numbers and back, for the store.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
 
-from slurm_gpu_aware.bounds import MAX_GPUS, MAX_MHZ, quoted
+from slurm_gpu_aware import records
+from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.energy.power import PowerParameters, gpu_power
 from slurm_gpu_aware.energy.throughput import (
+    Amount,
     Conditions,
+    Mhz,
     ThroughputParameters,
     iteration_times,
 )
 from slurm_gpu_aware.model.arrays import FloatArray
+from slurm_gpu_aware.records import MOST, Text, whole
 
 _FORMAT = 1
-_MOST = 1e30
-_AT_LEAST_ONE = ("gamma1", "gamma2")
-_SHARES = ("grad_clock_share", "sync_clock_share", "sustained")
-_POSITIVE = ("reference_mhz", "reference_batch", "sustained", "batch_offset", "static_w")
 
-T = TypeVar("T")
+Gpus = Annotated[int, whole(1, MAX_GPUS)]
+Samples = Annotated[int, whole(0, MOST)]
 
 
 @dataclass(frozen=True)
 class Quality:
     """How well a model predicts samples that its fit has not seen."""
 
-    time_samples: int
+    time_samples: Samples
     """Different conditions with a time; several runs of one condition count once. 0: no time was
     measured, and that of the class counts."""
-    power_samples: int
-    time_error: float | None = None
+    power_samples: Samples
+    time_error: Amount | None = None
     """Mean absolute relative error of times, held out; None: too few conditions to test it."""
-    power_error: float | None = None
-    energy_error: float | None = None
+    power_error: Amount | None = None
+    energy_error: Amount | None = None
 
     @property
     def worst(self) -> float:
@@ -50,14 +51,14 @@ class Quality:
 class MeasuredRange:
     """Conditions that were measured."""
 
-    least_gpus: int
-    most_gpus: int
-    low_mhz: float
+    least_gpus: Gpus
+    most_gpus: Gpus
+    low_mhz: Mhz
     """Lowest clock that was measured, for this application or for the model it builds on."""
-    high_mhz: float
-    batch_size: float
+    high_mhz: Mhz
+    batch_size: Amount
     """Median batch size of a GPU."""
-    global_batch: float
+    global_batch: Amount
     """Median of batch size times GPUs."""
 
 
@@ -65,9 +66,9 @@ class MeasuredRange:
 class PerformanceModel:
     """Time and power of an iteration, as far as they are known."""
 
-    name: str
+    name: Text
     """Name of the application or the class."""
-    gpu_model: str
+    gpu_model: Text
     throughput: ThroughputParameters
     power: PowerParameters
     quality: Quality
@@ -115,45 +116,4 @@ def model_from_values(values: object) -> PerformanceModel:
     """The model of `PerformanceModel.values`. Raises ValueError for anything else."""
     if not isinstance(values, Mapping) or values.get("format") != _FORMAT:
         raise ValueError("not a performance model of this release")
-    name, gpu_model = values.get("name"), values.get("gpu_model")
-    if not isinstance(name, str) or not isinstance(gpu_model, str):
-        raise ValueError("a performance model needs name and gpu_model")
-    return PerformanceModel(
-        name,
-        gpu_model,
-        _part(ThroughputParameters, values.get("throughput")),
-        _part(PowerParameters, values.get("power")),
-        _part(Quality, values.get("quality")),
-        _part(MeasuredRange, values.get("measured")),
-    )
-
-
-def _part(kind: type[T], values: object) -> T:
-    """A dataclass of numbers; each is checked."""
-    if not isinstance(values, Mapping):
-        raise ValueError(f"{kind.__name__}: expected numbers by name, not {quoted(values)}")
-    own = fields(kind)  # type: ignore[arg-type]
-    return kind(**{f.name: _number(f.name, str(f.type), values.get(f.name)) for f in own})
-
-
-def _number(name: str, kind: str, value: object) -> int | float | None:
-    if value is None and "None" in kind:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name}: expected a number, not {quoted(value)}")
-    least, most = _bounds(name)
-    if not least <= value <= most or (name in _POSITIVE and value <= 0):  # refuses NaN, too
-        raise ValueError(f"{name}: {quoted(value)} is out of bounds")
-    return int(value) if kind == "int" else float(value)
-
-
-def _bounds(name: str) -> tuple[float, float]:
-    if name in _SHARES:
-        return 0.0, 1.0
-    if name in _AT_LEAST_ONE:
-        return 1.0, 1e3
-    if name.endswith("_mhz"):
-        return 1.0, MAX_MHZ
-    if name.endswith("_gpus"):
-        return 1.0, MAX_GPUS
-    return 0.0, _MOST
+    return records.read(values, PerformanceModel)

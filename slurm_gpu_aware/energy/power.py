@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_gpu_aware.energy.throughput import IterationTimes
+from slurm_gpu_aware.energy.throughput import Amount, IterationTimes, Positive
 from slurm_gpu_aware.model.arrays import FloatArray
 
 
@@ -24,19 +24,19 @@ from slurm_gpu_aware.model.arrays import FloatArray
 class PowerParameters:
     """Coefficients of the model. Watts of one GPU, at the reference clock and batch size."""
 
-    static_w: float
+    static_w: Positive
     """P_static."""
-    grad_w: float
+    grad_w: Amount
     """P_grad: added during T_grad."""
-    sync_w: float
+    sync_w: Amount
     """P_sync: added during T_sync."""
-    knee: float
+    knee: Amount
     """f0 / reference clock: below it the voltage is flat."""
-    slope: float
+    slope: Amount
     """Relative growth of V from f0 to f0 plus one reference clock."""
-    batch_offset: float
+    batch_offset: Positive
     """b of eq 12: the larger, the less P_grad depends on the batch size."""
-    reference_batch: float
+    reference_batch: Positive
 
 
 def gpu_power(

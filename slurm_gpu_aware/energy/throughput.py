@@ -12,10 +12,13 @@ printed form ``a + k / f`` in other coordinates: both parts stay positive at eve
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
+from slurm_gpu_aware.bounds import MAX_MHZ
 from slurm_gpu_aware.model.arrays import FloatArray
+from slurm_gpu_aware.records import above, number
 
 _TINY_S = 1e-30
 """Added to each part, so that a power of a part that does not occur is defined."""
@@ -32,38 +35,45 @@ class Conditions:
     clock_mhz: FloatArray
 
 
+Amount = Annotated[float, number(0, 1e30)]
+Positive = Annotated[float, above(0, 1e30)]
+Share = Annotated[float, number(0, 1)]
+Overlap = Annotated[float, number(1, 1e3)]
+Mhz = Annotated[float, number(1, MAX_MHZ)]
+
+
 @dataclass(frozen=True)
 class ThroughputParameters:
     """Coefficients of the model. Times in seconds, at the reference clock; shares are 0 to 1."""
 
-    io_s: float
+    io_s: Amount
     """T_IO, constant part."""
-    io_sample_s: float
+    io_sample_s: Amount
     """T_IO per sample that the GPUs of one node read together."""
-    grad_s: float
+    grad_s: Amount
     """T_grad, constant part; it does not depend on the clock."""
-    grad_sample_s: float
+    grad_sample_s: Amount
     """T_grad per sample of a GPU."""
-    grad_clock_share: float
+    grad_clock_share: Share
     """Share of ``grad_sample_s`` that scales with 1 / f."""
-    sync_local_s: float
+    sync_local_s: Amount
     """T_sync of 2 GPUs of one node."""
-    sync_local_gpu_s: float
+    sync_local_gpu_s: Amount
     """T_sync per further GPU of one node."""
-    sync_node_s: float
+    sync_node_s: Amount
     """T_sync of 2 GPUs of two nodes."""
-    sync_node_gpu_s: float
+    sync_node_gpu_s: Amount
     """T_sync per further GPU, on several nodes."""
-    sync_clock_share: float
+    sync_clock_share: Share
     """Share of T_sync that scales with 1 / f."""
-    gamma1: float
+    gamma1: Overlap
     """Overlap of T_IO with T_grad: 1 adds them, a large number takes the longer one."""
-    gamma2: float
+    gamma2: Overlap
     """Overlap of T_sync with both, in the same way."""
-    sustained: float
+    sustained: Annotated[float, above(0, 1)]
     """Highest clock that the power limit lets the GPU keep in this work, over the reference clock;
     the driver runs no faster, whatever clock is locked."""
-    reference_mhz: float
+    reference_mhz: Mhz
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from slurm_gpu_aware import records
 from slurm_gpu_aware.admission.context import BeforeMove
 from slurm_gpu_aware.admission.snapshot import Hold
 from slurm_gpu_aware.gate.gated_job import GatedJob
@@ -305,8 +306,8 @@ class MovesUnderWay:
 def _move(event: Event) -> UnderWay | None:
     """The move that an event began; None: it cannot be read."""
     try:
-        return UnderWay(**event.detail)
-    except TypeError:  # of another release
+        return records.read(event.detail, UnderWay)
+    except ValueError:  # of another release
         log.warning("the move of job %s cannot be read", event.job_id)
         return None
 

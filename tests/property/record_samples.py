@@ -45,6 +45,52 @@ TUNED: dict[str, Any] = {
     "high_percent": 6.3,
 }
 SET_LIMIT: dict[str, Any] = {"limit": "eta=0.7", "set_at": 1.0, "until": 2.0}
+ROLLOUT: dict[str, Any] = {"direction": "undo", "scope": ["n1", "n2"], "in_hand": "n1"}
+MODEL: dict[str, Any] = {
+    "format": 1,
+    "name": "bert",
+    "gpu_model": "a100",
+    "throughput": {
+        "io_s": 0.01,
+        "io_sample_s": 0.0002,
+        "grad_s": 0.02,
+        "grad_sample_s": 0.008,
+        "grad_clock_share": 0.8,
+        "sync_local_s": 0.03,
+        "sync_local_gpu_s": 0.001,
+        "sync_node_s": 0.08,
+        "sync_node_gpu_s": 0.0005,
+        "sync_clock_share": 0.2,
+        "gamma1": 1.5,
+        "gamma2": 3.0,
+        "sustained": 1.0,
+        "reference_mhz": 1400.0,
+    },
+    "power": {
+        "static_w": 100.0,
+        "grad_w": 200.0,
+        "sync_w": 60.0,
+        "knee": 0.7,
+        "slope": 1.0,
+        "batch_offset": 8.0,
+        "reference_batch": 32.0,
+    },
+    "quality": {
+        "time_samples": 10,
+        "power_samples": 10,
+        "time_error": 0.01,
+        "power_error": 0.02,
+        "energy_error": 0.03,
+    },
+    "measured": {
+        "least_gpus": 1,
+        "most_gpus": 32,
+        "low_mhz": 700.0,
+        "high_mhz": 1400.0,
+        "batch_size": 32.0,
+        "global_batch": 128.0,
+    },
+}
 CONFIG: dict[str, Any] = tomllib.loads(
     (Path(__file__).parents[2] / "etc" / "config.toml").read_text()
 ) | {"classes": {"A": {"clock_mhz": 1200, "application": "resnet", "restart_s": 30.0}}}

@@ -17,6 +17,8 @@ from slurm_gpu_aware.config import load
 from slurm_gpu_aware.config.power_limit import SetLimit
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.config.tuned import Tuned
+from slurm_gpu_aware.deploy.rollout_site import RolloutState
+from slurm_gpu_aware.energy.performance_model import PerformanceModel
 from slurm_gpu_aware.store import report_grammar
 
 
@@ -44,9 +46,11 @@ KINDS = {
     "report": Kind(samples.REPORT, typed(report_grammar.Report)),
     "policy that tune set": Kind(samples.TUNED, typed(Tuned)),
     "power limit that is set": Kind(samples.SET_LIMIT, typed(SetLimit)),
+    "performance model": Kind(samples.MODEL, typed(PerformanceModel), frozenset({"format"})),
+    "unfinished rollout": Kind(samples.ROLLOUT, typed(RolloutState)),
     "configuration": Kind(samples.CONFIG, read_config, frozenset({"policies", "ranges"})),
 }
-NUMBERS = (True, "1", math.nan, math.inf, -math.inf, 1e300, -1e300, 1 << 70, -(1 << 70), [], {})
+NUMBERS = (True, "1", math.nan, math.inf, -math.inf, 1e300, -1e300, 1 << 110, -(1 << 110), [], {})
 TEXTS = (3, False, "\0", "\ud800", "x" * 5000, [], {})
 OTHERS = (3, True, "x", 1.5)
 """Wrong for lists and objects."""

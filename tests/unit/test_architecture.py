@@ -15,7 +15,7 @@ SHARED |= {"node_orders", "records", "text_file", "time_text"}
 MODEL = SHARED | {"model"}
 CORE_BELOW = MODEL | {"variability", "topology", "energy"}
 ALLOWED = {
-    "agent_reports": {"bounds", "text_file"},
+    "agent_reports": {"bounds", "records", "text_file"},
     "bounds": set(),
     "clock_conf": set(),
     "errors": set(),

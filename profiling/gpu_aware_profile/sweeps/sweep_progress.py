@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
+from slurm_gpu_aware import records
 from slurm_gpu_aware.errors import SourceError
 
 _SCOPE = "scope.json"
@@ -28,6 +31,13 @@ _KEPT = 20
 def new_id() -> str:
     """An id of a sweep, or of the jobs of a measurement, that no other process of this host has."""
     return f"{time.strftime('%Y%m%dT%H%M%S')}.{os.getpid()}"
+
+
+class _Scope(Struct):
+    """What ``scope.json`` holds."""
+
+    nodes: tuple[str, ...]
+    options: dict[str, bool | int | float | str | list[str] | None]
 
 
 @dataclass
@@ -56,12 +66,9 @@ class SweepProgress:
             with stream:
                 if os.fstat(stream.fileno()).st_uid not in {0, os.geteuid()}:
                     raise SourceError(f"{file}: another user began this sweep, and must resume it")
-                raw = json.load(stream)
-            nodes, options = raw["nodes"], raw["options"]
-            if not all(isinstance(node, str) for node in nodes):
-                raise TypeError
-            return tuple(nodes), {str(k): _option(v) for k, v in options.items()}
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                scope = records.read(json.load(stream), _Scope)
+            return scope.nodes, scope.options
+        except (OSError, ValueError, RecursionError):
             raise SourceError(
                 f"{file}: cannot be read, so the sweep cannot be resumed; remove {self.folder} and"
                 " begin a new one"
@@ -140,12 +147,3 @@ class SweepProgress:
             with suppress(FileNotFoundError):  # another sweep has just ended
                 begun.append((file.parent.stat().st_mtime, file.parent.name))
         return [name for _, name in sorted(begun)]
-
-
-def _option(value: object) -> object:
-    """The value, if it may be that of an option. Raises TypeError."""
-    if isinstance(value, list) and all(isinstance(word, str) for word in value):
-        return value
-    if not isinstance(value, bool | int | float | str | None):
-        raise TypeError
-    return value

@@ -16,7 +16,14 @@ from slurm_gpu_aware.errors import ConfigError
 from slurm_gpu_aware.selector.policy_in_force import PolicyInForce, config_in_force
 
 TUNE = TuneConfig(apply=True, allowed=("packed", "random"), ranges={"random": {"seed": [0, 9]}})
-SET = Tuned("random", {"seed": 3}, 1_790_000_000.0, 4.1, 2.0, 6.3)
+SET = Tuned(
+    "random",
+    {"seed": 3},
+    set_at=1_790_000_000.0,
+    gain_percent=4.1,
+    low_percent=2.0,
+    high_percent=6.3,
+)
 
 
 @pytest.fixture
