@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import gpu_aware_profile
@@ -204,3 +206,21 @@ def test_no_module_and_no_function_grows_too_long():
             if node.end_lineno - node.lineno + 1 - said > 60:
                 wrong.append(f"{path}:{node.lineno} {node.name}")
     assert wrong == []
+
+
+def test_programs_of_nodes_do_not_load_the_record_layer():
+    """They run with the Python of a node, which may have the standard library only."""
+    code = """
+import importlib, pkgutil, sys
+for name in sys.argv[1:]:
+    for module in pkgutil.iter_modules(importlib.import_module(name).__path__, f"{name}."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+print(sorted({"msgspec", "sqlite_utils"} & set(sys.modules)))
+"""
+    of_nodes = ("probe", "devices", "links", "backends", "job", "kernels")
+    rooms = [f"{ROOT.name}.clocks", *(f"{PROFILING.name}.{room}" for room in of_nodes)]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *rooms], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "[]\n"
