@@ -95,19 +95,23 @@ def front_of(
         if shadow is not None:
             front = Front(starts, request, shadow, False, after, started)
             more = ordered[place + 1 :] if behind else ()
-            return replace(front, behind=_backfilled(more, after, shadow, dispatcher, now))
+            return replace(front, behind=_backfilled(more, after, request, shadow, dispatcher))
     return Front(starts, None, None, False, after, started)
 
 
 def _backfilled(
-    behind: Sequence[Request], cluster: Cluster, shadow: Shadow, dispatcher: Dispatcher, now: float
+    behind: Sequence[Request],
+    cluster: Cluster,
+    head: Request,
+    shadow: Shadow,
+    dispatcher: Dispatcher,
 ) -> dict[str, tuple[Request, float]]:
     """`Front.behind`."""
     starts: dict[str, tuple[Request, float]] = {}
-    settings = dispatcher.settings
+    settings, now = dispatcher.settings, dispatcher.now
     if not (behind and settings.backfill):
         return starts
-    room, failed = BackfillRoom(cluster.copy(), shadow), set[object]()
+    room, failed = BackfillRoom(cluster.copy(), head, shadow), set[object]()
     for request in behind[: settings.backfill_depth]:
         kind = shape_of(request), room.ends_before(request, now)
         if kind in failed or not room.now.free.any():

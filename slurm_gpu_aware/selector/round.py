@@ -99,8 +99,9 @@ class Rounds:
             on_move=lambda job_id: job_id in self.mover.under_way.jobs,
             is_ahead=lambda job_id: job_id in self._successors.opened,
         )
-        started = timer, clock, self.start_monitor.add
-        self._placer = Placer(client, config.gate, self.tracker, *started)
+        self._guard = HeadGuard(client, config.gate.guard_head, timer)
+        called = timer, clock, self.start_monitor.add, self._guard.drop
+        self._placer = Placer(client, config.gate, self.tracker, *called)
         self.policy = PolicyInForce(config)
         self.power = SitePower(config, self.tracker, clock, orders)
         self._policy_noted: str | None = None
@@ -116,7 +117,7 @@ class Rounds:
         self._successors = Successors(self.start_monitor.recall, config.selector.ahead_s, timer)
         parts = self.policy, self.power, self.mover, self._postponements, self._due
         self._planner = RoundPlanner(*parts)
-        self._promises, self._guard = Promises(), HeadGuard(client, config.gate.guard_head, timer)
+        self._promises = Promises()
         self.ids: dict[int, str] = {}
         """Slurm's record number -> job id, as last read."""
 
@@ -322,8 +323,6 @@ class Rounds:
         with contained("holding pool"):
             self._pool.take([job for job in untried if self._pool.holds(job.job)])
         if assignments and self._gate_held(self._clock()):
-            with contained("guard of the head"):
-                self._guard.drop({nodes[node] for one in assignments for node in one.nodes})
             given = assignments, candidates.to_plan, nodes
             outcome.placed, failed = self._placer.place(*given, planning_s)
             with contained("power of placed jobs"):

@@ -231,6 +231,43 @@ def test_the_head_keeps_its_later_set_from_others():
     assert placements(plan(queue, cluster, backfill=False)) == {"2": ((1,), ((0,),))}
 
 
+@pytest.mark.parametrize(
+    ("limit_s", "starts"),
+    [(2 * HOUR, {"3"}), (4 * HOUR, set())],
+)
+def test_behind_a_wait_by_choice_the_first_misfit_has_a_reservation(limit_s, starts):
+    """Job 2 can start on n1 in 3 h. Each wait of a job before it would else let others pass it."""
+    cluster = here(
+        held("r", 0, [0, 1], HOUR), held("s", 1, [0], 3 * HOUR, limit_s=3 * HOUR), scores=SLOW
+    )
+    queue = [
+        asking(1, 1),
+        asking(2, 2, max_nodes=1, limit_s=HOUR, estimate_s=None, eligible=np.array([False, True])),
+        asking(3, 1, limit_s=limit_s, estimate_s=60.0),
+        asking(4, 1, limit_s=limit_s, estimate_s=60.0),
+    ]
+    result = plan(queue, cluster)
+    assert {w.job_id for w in result.waiting if w.postponed} == {"1"}
+    assert placements(result).keys() == starts
+    words = {w.job_id: w.reason for w in result.waiting}
+    if not starts:
+        assert "time limit reaches past the start of job 2, which comes first" in words["3"]
+        assert words["4"] == words["3"]
+
+
+def test_what_starts_behind_a_wait_by_choice_is_kept_off_the_reservation_of_the_misfit():
+    """It says for which job a free GPU is kept."""
+    scores = np.array([[1.0], [1.5], [1.5], [1.5]])
+    cluster = here(held("r", 0, [0], HOUR), held("s", 3, [0], HOUR, limit_s=HOUR), scores=scores)
+    last = np.array([False, False, True, True])
+    queue = [asking(1, 1), asking(2, 2, eligible=last), asking(3, 1), asking(4, 1)]
+    result = plan(queue, cluster)
+    assert placements(result) == {"3": ((1,), ((0,),))}
+    (started,) = result.assignments
+    assert started.why["kept_for"] == "2"
+    assert started.why["kept"] == {"n2": [0]}
+
+
 ALICE = {"user": "alice", "priority": 41_000.0}
 BOB = {"user": "bob", "priority": 1.0}
 
