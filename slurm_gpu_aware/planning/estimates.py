@@ -223,9 +223,12 @@ def expected_end_s(
 ) -> float:
     """Expected end of a job that has run since ``start_s``, between ``now`` and ``end_s``.
 
-    It holds until it has passed: of a job that outlives it, only longer runs count.
-    ``end_s``: the end by its time limit, inf: none. ``slowdown``: L x V of its GPUs.
+    It holds until it has passed: of a job that outlives it, only longer runs count. Runs of other
+    users of the account do not: with short ones a user could let jobs wait for GPUs that do not
+    come. ``end_s``: the end by its time limit, inf: none. ``slowdown``: L x V of its GPUs.
     """
     done_s = max(now - start_s, 0.0) / slowdown
-    work_s = history.estimate(kind, done_s).seconds
-    return min(end_s, max(now, start_s + work_s * slowdown))
+    known = history.estimate(kind, done_s)
+    if kind.user and known.source == "account":
+        return end_s
+    return min(end_s, max(now, start_s + known.seconds * slowdown))

@@ -298,6 +298,20 @@ def test_no_user_makes_another_wait_for_own_gpus_and_takes_what_that_leaves(
     assert starts or "waits for GPUs of another job of the same user" in others[0].reason
 
 
+@pytest.mark.parametrize(("of_cores", "starts"), [("bob", False), ("carol", True)])
+def test_no_user_makes_another_wait_for_own_cores_and_takes_what_that_leaves(of_cores, starts):
+    """The GPUs of n0 come back for sure, its cores when a job without GPUs ends."""
+    cores = RunningJob(
+        "c", (), NOW + 20 * HOUR, cpus={0: 6}, expected_end_s=NOW + 0.9 * HOUR, user=of_cores
+    )
+    gpus = replace(held("r", 0, [0], HOUR, limit_s=HOUR), user="bob")
+    cluster = here(gpus, cores, cpus_per_node=8)
+    queue = [asking(1, 2, max_nodes=1, cpus=8, **ALICE), asking(2, 1, limit_s=2 * HOUR, **BOB)]
+    result = plan(queue, cluster)
+    assert [one.job_id for one in result.waiting if one.postponed] == ["1"]
+    assert bool(placements(result)) is starts
+
+
 def test_two_that_wait_for_gpus_of_a_user_keep_a_set_each():
     """Each of them alone could start beside the other job of that user."""
     cluster = here(replace(held("r", 0, [0, 1], HOUR), user="bob"))
