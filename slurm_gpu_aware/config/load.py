@@ -18,7 +18,6 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from slurm_gpu_aware.bounds import MAX_PENALTY, quoted
-from slurm_gpu_aware.config.power_limit import schedule_faults
 from slurm_gpu_aware.config.settings import (
     DEFAULT_KINDS,
     DEFAULT_PATH,
@@ -29,6 +28,7 @@ from slurm_gpu_aware.config.settings import (
     TuneConfig,
 )
 from slurm_gpu_aware.errors import ConfigError, RequestError
+from slurm_gpu_aware.features.power.power_limit import schedule_faults
 from slurm_gpu_aware.filter_rules import COMMENT_KEYS, HOLDING_POOL, MAX_NAME, in_holding_pool
 from slurm_gpu_aware.model.job_hints import parse_comment
 from slurm_gpu_aware.model.penalties import LEVELS

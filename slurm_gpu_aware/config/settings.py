@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.filter_rules import LICENCE, RESERVATION, RUNS_FOLDER
-from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.model.penalties import LEVELS, LevelPenalties, combine
 
 DEFAULT_PATH = Path("/etc/slurm-gpu-aware/config.toml")

@@ -12,6 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from slurm_gpu_aware.features.due_dates.facet import DueDate
+from slurm_gpu_aware.features.moves.movable import Movable
+from slurm_gpu_aware.features.moves.settings import MoveSettings
+from slurm_gpu_aware.features.power.size_table import SizeTable
+from slurm_gpu_aware.features.power.state import PoweredJob, PowerState
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import (
@@ -22,15 +27,10 @@ from slurm_gpu_aware.model.cluster import (
     Shards,
     Sockets,
 )
-from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
-from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.model.penalties import Penalty
-from slurm_gpu_aware.model.power import PoweredJob, PowerState
 from slurm_gpu_aware.model.request import LeftToSlurm, NodeGroups, Part, Postponement, Request
-from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
-from slurm_gpu_aware.planning.movable import Movable
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.stages import STAGES, Moving, Round, plan_stages
 

@@ -24,21 +24,22 @@ from typing import Any
 
 import numpy as np
 
+from slurm_gpu_aware.features.due_dates import queue as due_dates
+from slurm_gpu_aware.features.due_dates.sizes import with_due_sizes
+from slurm_gpu_aware.features.power.growth import Started, sized
+from slurm_gpu_aware.features.power.power_budget import PowerBudget, with_least_sizes
+from slurm_gpu_aware.features.power.state import PowerState
+from slurm_gpu_aware.features.waiting.postponing import row_of
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob
-from slurm_gpu_aware.model.power import PowerState
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.model.running_jobs import RunningJobs
 from slurm_gpu_aware.placement.account import set_words
-from slurm_gpu_aware.planning import due_dates
 from slurm_gpu_aware.planning.apart import kept_apart, with_slurms_choice
 from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve
 from slurm_gpu_aware.planning.dispatcher import Dispatcher, PlacementFailedError, shape_of
-from slurm_gpu_aware.planning.due_sizes import with_due_sizes
 from slurm_gpu_aware.planning.impossible import Impossible
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
-from slurm_gpu_aware.planning.postponing import row_of
-from slurm_gpu_aware.planning.power_budget import PowerBudget, with_least_sizes
 from slurm_gpu_aware.planning.preempt import can_preempt, plan_preemption
 from slurm_gpu_aware.planning.prefix import (
     Trial,
@@ -47,7 +48,6 @@ from slurm_gpu_aware.planning.prefix import (
     guaranteed_prefix,
 )
 from slurm_gpu_aware.planning.refusals import Refusals
-from slurm_gpu_aware.planning.sizing import Started, sized
 from slurm_gpu_aware.planning.timeline import (
     NodeShare,
     Timeline,

@@ -11,18 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from slurm_gpu_aware.features.due_dates.queue import accounted, next_growth
+from slurm_gpu_aware.features.moves.movable import Movable
+from slurm_gpu_aware.features.moves.moved import begun, place_moved
+from slurm_gpu_aware.features.moves.planning import plan_moves
+from slurm_gpu_aware.features.moves.settings import MoveSettings
+from slurm_gpu_aware.features.power.state import PowerState
+from slurm_gpu_aware.features.shards.sharing import SplitQueue, split_queue, with_shards
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.move_settings import MoveSettings
-from slurm_gpu_aware.model.power import PowerState
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.planning.due_dates import accounted, next_growth
-from slurm_gpu_aware.planning.movable import Movable
-from slurm_gpu_aware.planning.moved import begun, place_moved
-from slurm_gpu_aware.planning.moves import plan_moves
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.round import plan_round
-from slurm_gpu_aware.planning.sharing import SplitQueue, split_queue, with_shards
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,12 @@ from typing import Any
 
 from slurm_gpu_aware.admission.snapshot import Hold, is_usable
 from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.features.classes.live import KnownClasses
+from slurm_gpu_aware.features.due_dates.live import DueDates
+from slurm_gpu_aware.features.estimates.live import Estimates
+from slurm_gpu_aware.features.moves.live import Mover
+from slurm_gpu_aware.features.power.site_power import SitePower, lowering_first
+from slurm_gpu_aware.features.waiting.live import Postponements
 from slurm_gpu_aware.gate.gated_job import GatedJob, GatedJobs
 from slurm_gpu_aware.gate.owner_change import is_changed
 from slurm_gpu_aware.gate.trial import is_trial
@@ -19,9 +25,7 @@ from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.candidates import Candidates, Licences
 from slurm_gpu_aware.selector.containment import contained
-from slurm_gpu_aware.selector.due_dates import DueDates
 from slurm_gpu_aware.selector.ended_jobs import EndedJobs
-from slurm_gpu_aware.selector.estimates import Estimates
 from slurm_gpu_aware.selector.head_guard import HeadGuard, passes_gate
 from slurm_gpu_aware.selector.holding_pool import UNTRIED, HoldingPool, stranded
 from slurm_gpu_aware.selector.interrupted import Interrupted
@@ -29,18 +33,14 @@ from slurm_gpu_aware.selector.isolation import Isolation
 from slurm_gpu_aware.selector.job_comments import JobComments
 from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.selector.kept_candidates import KeptCandidates
-from slurm_gpu_aware.selector.known_classes import KnownClasses
 from slurm_gpu_aware.selector.leaver import Leaver, infeasible, without_policy
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
-from slurm_gpu_aware.selector.mover import Mover
 from slurm_gpu_aware.selector.owner_changes import OwnerChanges
 from slurm_gpu_aware.selector.placer import Placer
 from slurm_gpu_aware.selector.policy_in_force import PolicyInForce
-from slurm_gpu_aware.selector.postponements import Postponements
 from slurm_gpu_aware.selector.promises import Promises
 from slurm_gpu_aware.selector.round_planner import RoundPlanner
 from slurm_gpu_aware.selector.round_state import Outcome, View, is_full
-from slurm_gpu_aware.selector.site_power import SitePower, lowering_first
 from slurm_gpu_aware.selector.site_reader import SiteReader
 from slurm_gpu_aware.selector.start_monitor import StartMonitor
 from slurm_gpu_aware.selector.successors import Successors

@@ -15,8 +15,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from slurm_gpu_aware.features.power.allocation import Sized, SizingJob
+from slurm_gpu_aware.features.power.powerflow import allocate
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.planning import Plan
+from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
@@ -24,8 +26,6 @@ from slurm_gpu_aware.simulator.rounds import Round, Rounds
 from slurm_gpu_aware.simulator.settings import STS, PowerSettings, SimSettings
 from slurm_gpu_aware.simulator.sts_sizes import sts_sizes
 from slurm_gpu_aware.sizing.afs import afs
-from slurm_gpu_aware.sizing.allocation import Sized, SizingJob
-from slurm_gpu_aware.sizing.powerflow import allocate
 
 
 class ElasticRounds(Rounds):

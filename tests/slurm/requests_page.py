@@ -51,7 +51,7 @@ FORMS = (
     (
         "`gpus=MIN-MAX` of the comment",
         "for [another number of GPUs](../comment.md#another-number-of-gpus) the tasks and CPUs, too"
-        " (`slurm_gpu_aware/gate/resizing.py`)",
+        " (`slurm_gpu_aware/features/sizes/resizing.py`)",
     ),
     ("a GPU model (`gpu:v100:2`)", "a node feature"),
     (

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from slurm_gpu_aware.model.performance_sample import PerformanceSample
+from slurm_gpu_aware.features.models.sample import PerformanceSample
 from slurm_gpu_aware.simulator.trace import read_csv
 
 ROOT = Path(__file__).parents[2]
@@ -168,7 +168,7 @@ def test_topology_aware_on_synthetic_data(scripts, partial, monkeypatch):
 
 def test_powerflow_against_exhaustive_search(scripts):
     text = scripts.powerflow_sizes.section(12)
-    for row in ("`sizing/powerflow.py`", "Algorithm 1, gain divided by energy"):
+    for row in ("`features/power/powerflow.py`", "Algorithm 1, gain divided by energy"):
         assert text.count(f"| {row} | ") == 2
     assert "nan" not in text
     assert "-" not in text.replace("---", "").replace("--:", "")  # nothing is below the optimum

@@ -26,6 +26,7 @@ from gpu_aware_profile.store_writer import recompute_scores, stored_outliers, wr
 from slurm_gpu_aware.cli.output import paragraph, say
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.features.models.store import put_samples
 from slurm_gpu_aware.model.penalties import LevelPenalties, LevelTime, level_ratios
 from slurm_gpu_aware.model.profile import gpu_names
 from slurm_gpu_aware.store.database import Store
@@ -38,7 +39,6 @@ from slurm_gpu_aware.store.measurements import (
     put_timings,
     unseen_gpus,
 )
-from slurm_gpu_aware.store.models import put_samples
 from slurm_gpu_aware.store.report import ProbeReport
 from slurm_gpu_aware.text_file import BadRow, Table
 from slurm_gpu_aware.variability.outliers import (

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from energy_samples import power, throughput, true_model
 
-from slurm_gpu_aware.energy.performance_model import model_from_values
-from slurm_gpu_aware.energy.throughput import Conditions
+from slurm_gpu_aware.features.models.performance_model import model_from_values
+from slurm_gpu_aware.features.models.throughput import Conditions
 
 
 def test_to_plain_values_and_back():

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_gpu_aware.planning.estimates import (
+from slurm_gpu_aware.features.estimates.history import (
     ALL_GROUPS,
     KEPT_GROUPS,
     KEPT_RUNS,

@@ -8,8 +8,8 @@ import pytest
 from small_sizes import POWER, TABLES
 
 from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob

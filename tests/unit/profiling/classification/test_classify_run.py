@@ -21,13 +21,13 @@ from commands import gpu_aware_profile
 from idle_clock import Stopwatch
 
 from gpu_aware_profile.classification import counter_tools
-from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.job_classes import (
+from slurm_gpu_aware.features.classes.store import (
     SavedClass,
     put_saved_class,
     saved_classes,
     stored_centres,
 )
+from slurm_gpu_aware.store.database import open_store
 
 CENTRES = "class,dram,peak_fu\nA,30,80\nB,55,45\nC,75,8\n"
 DRAM = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
