@@ -14,7 +14,12 @@ from slurm_gpu_aware.cli.main import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = [*sorted(ROOT.glob("*.md")), ROOT / "docker" / "README.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    ROOT / "docker" / "README.md",
+    *sorted((ROOT / "benchmarks").glob("*.md")),
+    *sorted(DOCS.rglob("*.md")),
+]
 GROUPS = {"gpu-aware": cli, "gpu-aware-profile": profile_cli}
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -134,7 +139,7 @@ def test_the_page_of_architecture_knows_every_room():
 
 def test_the_gains_in_the_readme_are_those_that_were_simulated():
     """The rows of ``eft`` on Sia-Philly: single runs, Longhorn, Frontera; gain, range, error."""
-    page = (DOCS / "internals" / "reproductions.md").read_text()
+    page = (ROOT / "benchmarks" / "reproductions.md").read_text()
     cell = r"([-\d.]+)% \(([-\d.]+)% to ([-\d.]+)%\) ± ([\d.]+)% \|"
     rows = {
         backfill: re.findall(cell, line)
