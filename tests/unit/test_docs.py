@@ -110,6 +110,22 @@ def test_every_page_is_reachable_from_the_index():
     assert pages - set(_LINK.findall(text)) == set()
 
 
+def test_each_page_of_a_feature_has_the_same_parts():
+    table = (DOCS / "index.md").read_text().partition("## Features")[2].partition("\n## ")[0]
+    features = _LINK.findall(table)
+    assert len(features) == 10
+    parts = ["For users", "For administrators", "How it decides", "What fails"]
+    for page in features:
+        headings = re.findall(r"^## (.+)$", (DOCS / page).read_text(), re.MULTILINE)
+        assert (page, headings) == (page, parts)
+
+
+def test_the_glossary_stays_short():
+    words = re.findall(r"^\| \*\*(.+?)\*\* \|", (DOCS / "glossary.md").read_text(), re.MULTILINE)
+    assert words == sorted(words, key=str.lower)
+    assert 0 < len(words) <= 25
+
+
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_shell_blocks_can_be_split_by_a_shell(page: Path):
     for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL):
