@@ -54,7 +54,7 @@ Written by `docs/generate.py` from the commands themselves; do not edit.
 | `gpu-aware power` | administrators: the power limit; `show` everybody |
 | `gpu-aware tune` | administrators: compare policies on the site's jobs |
 | `gpu-aware setup`, `gpu-aware doctor`, `gpu-aware release`, `gpu-aware selectd` | administrators |
-| `gpu-aware clockd` | compute nodes run it: the [agent for clocks](clockd.md) |
+| `gpu-aware clockd` | compute nodes run it: the [agent for clocks](power.md) |
 | `gpu-aware-profile classify`, `job`, `pattern` | users: what an application is like |
 | `gpu-aware-profile`, all else | administrators: measure GPUs, show, import and export |
 | `gpu-aware-clock` | Slurm's prolog and epilog on compute nodes call it |

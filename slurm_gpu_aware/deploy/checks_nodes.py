@@ -158,7 +158,7 @@ def _agents(g: DoctorContext) -> Iterator[Check]:
         found = f"no report for {_SILENT_S:.0f} s from {hostlist(silent)}: clocks stay as at start"
         yield warning("clockd", found, _START_AGENT)
     for node, why in list(troubled.items())[:3]:
-        cure = "'gpu-aware selectd' writes them; see docs/clockd.md on owners and modes"
+        cure = "'gpu-aware selectd' writes them; see docs/power.md on owners and modes"
         yield warning("clockd", f"{node} obeys no orders: {why}", cure)
     if not silent and not troubled:
         yield ok("clockd", "the agents of all nodes with GPUs report")

@@ -4,7 +4,7 @@ The estimate of a job starts at its time limit and moves, group by group from th
 account) to the finest (user, name, limit and GPUs), towards a quantile of the group's last runs:
 on a logarithmic scale by n / (n + 1/2) of the way for n runs. So little history leaves it near the
 coarser group or the limit. A run counts as a share of its own time limit, because longer limits
-mean longer runs. `docs/internals/estimates.md` has the measurements behind the numbers.
+mean longer runs. `benchmarks/experiments.md` has the measurements behind the numbers.
 
 Run times are *work*: seconds on median GPUs without any slowdown.
 """
