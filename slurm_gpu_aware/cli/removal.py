@@ -16,11 +16,10 @@ from slurm_gpu_aware.cli.rollout import run_rollout
 from slurm_gpu_aware.deploy import files
 from slurm_gpu_aware.deploy.distribution import Delivery, find_delivery
 from slurm_gpu_aware.deploy.indexing import SiteFiles
-from slurm_gpu_aware.deploy.install import SCRIPT_KEYS, clock_conf_path
-from slurm_gpu_aware.deploy.leftovers import BACKUP, commands_here, own_files, unit_names
+from slurm_gpu_aware.deploy.owned_files import CLOCK_CONF, HOOKS, UNITS
 from slurm_gpu_aware.deploy.removal import Removal, Removed
-from slurm_gpu_aware.deploy.removal_state import begin_removal
-from slurm_gpu_aware.deploy.rollout_site import LocalSite
+from slurm_gpu_aware.deploy.rollout_site import LocalSite, begin_removal
+from slurm_gpu_aware.deploy.setup import commands_here, own_files
 from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.slurm.controllers import Controllers
@@ -126,7 +125,7 @@ def _node_folders(site: Site) -> list[Path]:
     usual = (clock_conf.SPOOL, clock_conf.LOCKS, clock_conf.ACCOUNTS)
     folders = dict.fromkeys(filter(None, (conf.spool, conf.locks, conf.accounts, conf.orders)))
     named = [Path(folder).parent if folder in usual else Path(folder) for folder in folders]
-    return [clock_conf_path(site.config).parent, *named]
+    return [CLOCK_CONF.path(site.config).parent, *named]
 
 
 def _remains(
@@ -139,12 +138,12 @@ def _remains(
     commands = [*([f"rm -f {' '.join(map(str, links))}"] if links else []), program]
     own = list(dict.fromkeys([*folders, site.config.store.path.parent]))
     slurm_dir = site.slurm_dir
-    copies = [str(slurm_dir / kind / "50-gpu-aware*") for kind in SCRIPT_KEYS]
-    copies += [str(slurm_dir / "gpu_aware*.lua"), str(slurm_dir / f"*{BACKUP}")]
+    copies = [str(slurm_dir / hook.folder / "50-gpu-aware*") for hook in HOOKS]
+    copies += [str(slurm_dir / "gpu_aware*.lua"), str(slurm_dir / f"*{files.BACKUP}")]
     published = site.config.store.published
     if published is not None and published.parent.is_dir() and not any(published.parent.iterdir()):
         commands.append(f"rmdir {published.parent}")
-    units = " ".join(str(site.unit_dir / name) for name in unit_names())
+    units = " ".join(str(site.unit_dir / name) for name in UNITS.names)
     first = {
         f"first on {host}": ["systemctl disable --now gpu-aware-selectd", f"rm -f {units}"]
         for host in controllers

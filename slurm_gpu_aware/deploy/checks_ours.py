@@ -15,7 +15,8 @@ from pathlib import Path
 from slurm_gpu_aware.config.settings import DEFAULT_PATH
 from slurm_gpu_aware.config.tuned import read_tuned, tuned_path
 from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok, skipped, warning
-from slurm_gpu_aware.deploy.removal_state import removal_waits
+from slurm_gpu_aware.deploy.rollout_site import removal_waits
+from slurm_gpu_aware.deploy.setup import checks_of
 from slurm_gpu_aware.errors import AwareError, ConfigError, SourceError, StoreError
 from slurm_gpu_aware.gate import trial
 from slurm_gpu_aware.gate.gate_holder import gate_reservation
@@ -227,17 +228,7 @@ def _events(g: DoctorContext) -> Iterator[Check]:
     elif not _may(folder, user, stat.S_IWOTH):
         yield warning("events", f"{user} cannot write to {folder}", f"chown {user} {folder}")
     yield ok("events", f"submissions: {events.submit_file}")
-    kind, file = g.slurm.get("JobCompType"), g.slurm.get("JobCompLoc")
-    if events.jobcomp_file is None:
-        yield ok("job ends", f"by timer, every {g.config.selector.round_s:g} s")
-    elif (kind, file) == ("jobcomp/filetxt", str(events.jobcomp_file)):
-        yield ok("job ends", str(events.jobcomp_file))
-    else:
-        yield warning(
-            "job ends",
-            f"JobCompType={kind}, JobCompLoc={file}: {events.jobcomp_file} is never written",
-            "set jobcomp/filetxt and the same file in slurm.conf, or remove events.jobcomp_file",
-        )
+    yield from checks_of("events")(g)
 
 
 def _permissions(g: DoctorContext) -> Iterator[Check]:
@@ -275,7 +266,7 @@ def _may(path: Path, user: str, bit: int) -> bool:
     return entry.pw_uid == 0 or bool(status.st_mode & bit)
 
 
-CHECKS = (
+OF_US = (
     ("selector", False, True, _selector),
     ("store", False, True, _store),
     ("permissions", True, True, _permissions),

@@ -23,6 +23,8 @@ CLI_FILTER = "cli_filter.lua"
 """The script of Slurm's commands; ours only if ``setup.cli_filter`` is set."""
 OUR_CLI_FILTER = "gpu_aware_cli_filter.lua"
 LUA_CONF = "gpu_aware_conf.lua"
+BACKUP = ".before-gpu-aware"
+"""End of the name of a file's first version, which setup keeps."""
 
 COMMAND_TIMEOUT_S = 20.0
 _LUAC = ("luac5.1", "luac", "luac5.3", "luac5.4")
@@ -104,7 +106,7 @@ def write(change: Change, *, backup: bool = True) -> Path | None:
     ``NAME.before-gpu-aware``. Raises SourceError.
     """
     path = change.path.resolve()
-    original = path.with_name(path.name + ".before-gpu-aware")
+    original = path.with_name(path.name + BACKUP)
     made: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,20 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from slurm_gpu_aware.deploy.node_records import (
+from slurm_gpu_aware.deploy.site import (
+    NodeGpus,
     devices_of,
+    feature_of,
     gres_fields,
+    gres_lines,
+    index_gres,
     names_of,
     nodes_of,
     per_node,
-    without_features,
-)
-from slurm_gpu_aware.deploy.render import (
-    NodeGpus,
-    feature_of,
-    gres_lines,
-    index_gres,
     usable_model,
+    without_features,
 )
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.names import index_type, slot_of

@@ -13,21 +13,49 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from slurm_gpu_aware.config.settings import Config, GateConfig
-from slurm_gpu_aware.deploy.without_selector import without_selector
 from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.gate.admin_comment import BOUND, is_ours, marker_of, parse
+from slurm_gpu_aware.gate.gate_holder import gate_reservation
 from slurm_gpu_aware.gate.gated_job import GatedJob, bound_orphan, gated_job
 from slurm_gpu_aware.gate.index_types import bound_slots
-from slurm_gpu_aware.gate.licence_gate import hold_gate
+from slurm_gpu_aware.gate.licence_gate import hold_gate, working_elsewhere
 from slurm_gpu_aware.gate.restore import restore
+from slurm_gpu_aware.lockfile import SELECTOR_LOCK, hold_selector_lock
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.client import SlurmClient
+from slurm_gpu_aware.slurm.controllers import Controllers
 from slurm_gpu_aware.slurm.records import ENDED, SlurmJob, record_id, split_arrays
 from slurm_gpu_aware.slurm.updates import JobUpdate
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 
 _BOUND = frozenset({JobPhase.PREPARED, JobPhase.RELEASED, JobPhase.REQUEUED})
+
+
+@contextlib.contextmanager
+def without_selector(client: SlurmClient, config: Config) -> Iterator[str | None]:
+    """Keep this host's selector from starting; yield None, or why a selector works.
+
+    A selector updates jobs by what it has just read. A second program that does the same beside it
+    would mix the two requests of a job, so a job of ours is changed only while none can start.
+
+    Raises SourceError if Slurm does not answer.
+    """
+    lease = gate_reservation(client, config.gate)
+    only = Controllers(client.settings()).only
+    other = working_elsewhere(lease, only, config, time.time())
+    if other is not None:
+        yield f"the selector of host {other.host} works; stop it first"
+        return
+    path = config.store.path
+    with contextlib.ExitStack() as stack:
+        why = None
+        try:
+            if (path.parent / SELECTOR_LOCK).exists():  # the file is not made here
+                stack.enter_context(hold_selector_lock(path))
+        except (SourceError, OSError) as exc:
+            why = str(exc)
+        yield why
 
 
 @dataclass

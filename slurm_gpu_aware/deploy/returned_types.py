@@ -14,9 +14,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from slurm_gpu_aware.config.settings import Config, GateConfig
-from slurm_gpu_aware.deploy.job_requests import all_jobs, features_named, own_comment
-from slurm_gpu_aware.deploy.render import feature_of
-from slurm_gpu_aware.deploy.without_selector import without_selector
+from slurm_gpu_aware.deploy.job_requests import (
+    all_jobs,
+    features_named,
+    own_comment,
+    without_selector,
+)
+from slurm_gpu_aware.deploy.site import feature_of
 from slurm_gpu_aware.gate.admin_comment import is_ours
 from slurm_gpu_aware.gate.gated_job import gated_job
 from slurm_gpu_aware.gate.index_types import bound_slots

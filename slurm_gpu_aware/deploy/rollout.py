@@ -16,7 +16,6 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.deploy.indexing import SiteFiles
 from slurm_gpu_aware.deploy.job_requests import jobs_text, jobs_with_feature
 from slurm_gpu_aware.deploy.reconfiguration import Reconfiguration
-from slurm_gpu_aware.deploy.render import feature_of
 from slurm_gpu_aware.deploy.returned_types import return_types
 from slurm_gpu_aware.deploy.rollout_nodes import (
     REASON,
@@ -25,6 +24,7 @@ from slurm_gpu_aware.deploy.rollout_nodes import (
     unusable,
 )
 from slurm_gpu_aware.deploy.rollout_site import LocalSite, RolloutState, unfinished_run
+from slurm_gpu_aware.deploy.site import feature_of
 from slurm_gpu_aware.deploy.typed_jobs import TypedJobs
 from slurm_gpu_aware.errors import SourceError, StoppedError
 from slurm_gpu_aware.names import index_type

@@ -1,23 +1,25 @@
-"""Files of a rollout on this host: those that it changes, and its state; nodes in its scope."""
+"""Files of rollout and removal on this host: those that both change, and their states."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.deploy import files
+from slurm_gpu_aware.deploy.filter_conf import lua_value
 from slurm_gpu_aware.deploy.indexing import SiteFiles, read_site
-from slurm_gpu_aware.deploy.render import lua_value
 from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.names import is_node_name
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
+from slurm_gpu_aware.store.ownership import REMOVAL_STATE
 
 _LUA_MODELS = re.compile(r"^(\s*models\s*=\s*)\{[^}]*\}", re.MULTILINE)
 
@@ -133,3 +135,32 @@ def nodes_in_scope(
     else:
         chosen = found.indexed_by_us() if undo else found.nodes
     return [name for name in found.nodes if name in set(chosen)]
+
+
+# -- state of a removal ------------------------------------------------------------------------
+
+
+def _removal_file(config: Config) -> Path:
+    return config.store.path.with_name(REMOVAL_STATE)
+
+
+def begin_removal(config: Config, waits: Sequence[str] = ()) -> None:
+    """Note that a removal is under way, and what it waits for. Raises SourceError."""
+    path = _removal_file(config)
+    if path.parent.is_dir():  # the last run may have been followed by rm
+        files.write(files.Change(path, json.dumps({"waits": list(waits)})), backup=False)
+
+
+def forget_removal(config: Config) -> None:
+    """The site keeps slurm-gpu-aware: it is set up again."""
+    _removal_file(config).unlink(missing_ok=True)
+
+
+def removal_waits(config: Config) -> list[str] | None:
+    """What a removal waits for, as far as it is known; None: no removal is under way."""
+    try:
+        return [str(text) for text in json.loads(_removal_file(config).read_text("utf-8"))["waits"]]
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError):
+        return []

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from glob import glob
 from pathlib import Path
 
-from slurm_gpu_aware.deploy.files import OUR_CLI_FILTER
+from slurm_gpu_aware.deploy.files import OUR_CLI_FILTER, Change
 from slurm_gpu_aware.errors import SourceError
 
 MAX_BYTES = 1 << 20
@@ -280,6 +280,24 @@ def _lua(text: str) -> Iterator[str]:
             end = len(text) if close < 0 else close + len(found["long"].lstrip("-"))
         yield text[at:end]
         at = end
+
+
+def without_ours(path: Path) -> Iterator[Change]:
+    """A site's script without the lines that run ours, if it has some.
+
+    Raises SourceError if it runs ours in a form that is not known.
+    """
+    text = read_script(path)
+    if text is None:
+        return
+    if lines := names_us(text, path.suffix):
+        raise SourceError(
+            f"{path}: take out line {', '.join(map(str, lines[:8]))}, which runs ours in a form"
+            " that setup does not know; then run this again"
+        )
+    changed = without_join(text) if path.suffix == ".lua" else without_calls(text)
+    if changed != text:
+        yield Change(path, changed)
 
 
 def without_join(text: str) -> str:

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from slurm_gpu_aware.deploy.job_requests import all_jobs, jobs_text
-from slurm_gpu_aware.deploy.render import feature_of
+from slurm_gpu_aware.deploy.site import feature_of
 from slurm_gpu_aware.filter_rules import TYPED_ENVIRONMENT
 from slurm_gpu_aware.gate.typed_requests import can_start, gpu_types, untyped_fields
 from slurm_gpu_aware.slurm.client import SlurmClient

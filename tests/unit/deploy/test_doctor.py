@@ -32,8 +32,8 @@ from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.config.tuned import Tuned, tuned_path, write_tuned
 from slurm_gpu_aware.deploy.files import shipped
-from slurm_gpu_aware.deploy.install import filter_files
-from slurm_gpu_aware.deploy.render import lua_conf
+from slurm_gpu_aware.deploy.filter import filter_files
+from slurm_gpu_aware.deploy.filter_conf import lua_conf
 from slurm_gpu_aware.deploy.site_scripts import hook_line, join_lines
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.store.database import open_store, publish

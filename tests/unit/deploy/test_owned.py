@@ -15,16 +15,17 @@ from slurm_gpu_aware.config.settings import (
     SetupConfig,
     SiteConfig,
 )
-from slurm_gpu_aware.deploy.render import (
+from slurm_gpu_aware.deploy.filter_conf import lua_conf
+from slurm_gpu_aware.deploy.owned_files import HOOKS
+from slurm_gpu_aware.deploy.setup import settings_of
+from slurm_gpu_aware.deploy.site import (
     NodeGpus,
+    Site,
     cores_of,
     gres_lines,
-    lua_conf,
     node_lines,
-    slurm_settings,
     usable_model,
 )
-from slurm_gpu_aware.slurm.conffile import SlurmConf
 from slurm_gpu_aware.slurm.hostlist import hostlist
 
 
@@ -32,8 +33,14 @@ def two_socket_node(name: str, model: str | None = "v100") -> NodeGpus:
     return NodeGpus(name, (0, 1, 2, 3), model, cores_of((0, 0, 1, 1), 2, 8))
 
 
+def site(config: Config, conf: str) -> Site:
+    return Site(config, Path("/etc/slurm"), Path("/units"), parse_conf(conf), {}, ())
+
+
 def settings(conf: str, **changes: object) -> dict[str, str]:
-    return dict(slurm_settings(Config(**changes), parse_conf(conf), {}).values)  # type: ignore[arg-type]
+    values, _ = settings_of(site(Config(**changes), conf))  # type: ignore[arg-type]
+    hooks = {hook.key for hook in HOOKS}
+    return {key: value for key, value in values.items() if key not in hooks}
 
 
 def test_gres_lines_name_each_index_and_the_cores_of_its_socket():
@@ -113,32 +120,29 @@ def test_the_count_of_our_licence_follows_the_configuration():
 
 
 def test_a_foreign_prolog_stays_and_the_admin_is_told():
-    both = {"Prolog": "/etc/slurm/gpu.sh", "Epilog": "/etc/slurm/e.sh"}
-    got = slurm_settings(Config(), parse_conf("Prolog=/site/prolog\n"), both)
-    assert "Prolog" not in got.values
-    assert got.values["Epilog"] == "/etc/slurm/e.sh"
-    assert any("Prolog=/site/prolog stays" in note for note in got.notes)
+    values, notes = settings_of(site(Config(), "Prolog=/site/prolog\n"))
+    assert "Prolog" not in values
+    assert values["Epilog"] == "/etc/slurm/epilog.d/50-gpu-aware"
+    assert any("Prolog=/site/prolog stays" in note for note in notes)
 
 
 def test_a_prolog_folder_of_the_site_needs_nothing():
-    got = slurm_settings(
-        Config(), parse_conf("Prolog=/etc/slurm/p.d/*\n"), {"Prolog": "/etc/slurm/p.d/gpu"}
-    )
-    assert "Prolog" not in got.values
-    assert not any("Prolog" in note for note in got.notes)
+    values, notes = settings_of(site(Config(), "Prolog=/etc/slurm/prolog.d/*\n"))
+    assert "Prolog" not in values
+    assert not any("Prolog" in note for note in notes)
 
 
 def test_job_completion_of_the_site_is_not_replaced():
     config = Config(events=EventsConfig(jobcomp_file=Path("/var/log/jc")))
-    ours = slurm_settings(config, SlurmConf(), {})
-    theirs = slurm_settings(config, parse_conf("JobCompType=jobcomp/mysql\n"), {})
-    assert ours.values["JobCompLoc"] == "/var/log/jc"
-    assert "JobCompType" not in theirs.values
-    assert any("jobcomp/mysql stays" in note for note in theirs.notes)
+    ours, _ = settings_of(site(config, ""))
+    theirs, notes = settings_of(site(config, "JobCompType=jobcomp/mysql\n"))
+    assert ours["JobCompLoc"] == "/var/log/jc"
+    assert "JobCompType" not in theirs
+    assert any("jobcomp/mysql stays" in note for note in notes)
 
 
 def test_bf_licenses_is_warned_of():
-    notes = slurm_settings(Config(), parse_conf("SchedulerParameters=bf_licenses\n"), {}).notes
+    _, notes = settings_of(site(Config(), "SchedulerParameters=bf_licenses\n"))
     assert any("bf_licenses" in note for note in notes)
 
 

@@ -1,0 +1,318 @@
+"""Owned things: what we bring to a site, each with what it should be, its check and its removal.
+
+`setup.OWNED` lists them; setup, doctor and removal walk this list. Here are those in
+slurm.conf and gres.conf.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok, warning
+from slurm_gpu_aware.deploy.files import Change
+from slurm_gpu_aware.deploy.site import Site, gres_lines, node_lines
+from slurm_gpu_aware.gate.holding_pool import LICENCE, LICENCE_COUNT
+from slurm_gpu_aware.slurm.conf_grammar import fields_of
+from slurm_gpu_aware.slurm.conffile import ConfFiles, Entry, SlurmConf
+from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
+
+INSTALL = "'gpu-aware setup --install'"
+RESTART = f"run {INSTALL}, then restart slurmctld"
+
+
+class Owned:
+    """A thing of ours: settings of slurm.conf, files, lines in a site's scripts.
+
+    A subclass says what differs from nothing. ``notes`` gets sentences for the administrator; their
+    further lines are to be copied.
+    """
+
+    group = ""
+    """The check of doctor to which its check belongs; empty: it has none."""
+
+    def settings(self, site: Site, notes: list[str]) -> dict[str, str]:
+        """Settings of slurm.conf (key as Slurm spells it -> value), merged with the site's."""
+        return {}
+
+    def install(self, site: Site, notes: list[str]) -> list[Change]:
+        """Its files as they should be, without those of the site."""
+        return []
+
+    def review(self, site: Site, notes: list[str]) -> list[Change]:
+        """Its files in a folder for review, ``site.slurm_dir``."""
+        return self.install(site, notes)
+
+    def check(self, g: DoctorContext) -> Iterable[Check]:
+        """Check it on a live site."""
+        return ()
+
+    def lines(self, site: Site) -> Iterable[Change]:
+        """Files of the site without our lines. Raises SourceError for lines that are not known."""
+        return ()
+
+    def setting_of_site(
+        self, site: Site, had: SlurmConf | None, key: str, value: str
+    ) -> str | None:
+        """The value of a setting (key in lower case) without us; None: no such setting.
+
+        ``had``: slurm.conf before setup; None: it is not known.
+        """
+        return value
+
+    def files(self, site: Site) -> Iterable[Path]:
+        """Files of ours that a removal deletes, as far as they exist."""
+        return ()
+
+    def folders(self, site: Site) -> Iterable[Path]:
+        """Folders that a removal deletes if they are empty."""
+        return ()
+
+    def needed(self, path: Path, settings: Mapping[str, str]) -> str:
+        """Why a file has to stay by these settings of the running Slurm; empty: it may go."""
+        return ""
+
+
+# -- entries of lists in slurm.conf ------------------------------------------------------------
+
+
+def entry_name(word: str) -> str:
+    """``gpuaware:5`` -> ``gpuaware``; Slurm takes ``job_submit/lua`` for ``lua``."""
+    return re.split(r"[:*=]", word)[0].rpartition("/")[2]
+
+
+def merged(have: str | None, ours: Mapping[str, str], *, replacing: bool = False) -> str:
+    """A list of the site with our entries (name -> entry); ``replacing``: not the site's."""
+    words = [word for word in (have or "").split(",") if word]
+    kept = [word for word in words if not (replacing and entry_name(word) in ours)]
+    there = set(map(entry_name, kept))
+    return ",".join([*kept, *(entry for name, entry in ours.items() if name not in there)])
+
+
+def unmerged(value: str, ours: Mapping[str, str], had: str | None = None) -> str | None:
+    """A list without our entries; None: nothing is left.
+
+    ``ours``: name -> entry, or "" for any; another entry was changed since, and is the site's.
+    ``had``: the list before, whose entries stay.
+    """
+    before = set(map(entry_name, (had or "").split(",")))
+    words = [word for word in value.split(",") if word]
+    names = ours.keys() - before
+    kept = [w for w in words if entry_name(w) not in names or ours[entry_name(w)] not in ("", w)]
+    return value if kept == words else ",".join(kept) or None
+
+
+# -- settings ----------------------------------------------------------------------------------
+
+
+class Licences(Owned):
+    """The licences of the gate and of the holding pool."""
+
+    group = "licence"
+
+    def settings(self, site: Site, notes: list[str]) -> dict[str, str]:
+        """Our entries replace those of the site, as their count follows the configuration."""
+        gate = site.config.gate
+        counts = {gate.licence: gate.licence_count, LICENCE: LICENCE_COUNT}
+        ours = {name: f"{name}:{count}" for name, count in counts.items()}
+        return {"Licenses": merged(site.conf.get("Licenses"), ours, replacing=True)}
+
+    def setting_of_site(
+        self, site: Site, had: SlurmConf | None, key: str, value: str
+    ) -> str | None:
+        """Without licences of our names, whatever was there before."""
+        ours = {site.config.gate.licence: "", LICENCE: ""}
+        return unmerged(value, ours) if key == "licenses" else value
+
+    def check(self, g: DoctorContext) -> Iterator[Check]:
+        """The licences are configured, with the right count."""
+        counts: dict[str, int] = {}
+        for word in g.words("Licenses"):
+            name, *rest = re.split(r"[:*=]", word)
+            counts.setdefault(name, int(rest[0]) if rest and rest[0].isdigit() else 1)
+        if LICENCE not in counts:
+            yield warning(
+                "holding pool",
+                f"slurm.conf has no licence {LICENCE}: on large clusters many parked jobs slow down"
+                " slurmctld",
+                f"add {LICENCE}:{LICENCE_COUNT} to Licenses ({INSTALL}), scontrol reconfigure",
+            )
+        name, wanted = g.config.gate.licence, g.config.gate.licence_count
+        if name not in counts:
+            found = f"slurm.conf has no licence {name}: nothing can be parked"
+            cure = f"add Licenses={name}:{wanted} ({INSTALL}), scontrol reconfigure"
+            yield failed("licence", found, cure)
+        elif counts[name] != wanted:
+            found = f"slurm.conf has {counts[name]} of {name}, but the configuration has {wanted}"
+            cure = f"set Licenses={name}:{wanted} in slurm.conf ({INSTALL})"
+            yield failed("licence", found, cure)
+        yield ok("licence", f"{name}: {wanted}")
+
+
+_SCHEDULER = {
+    "default_queue_depth": (5000, "parked jobs of higher priority delay others"),
+    "batch_sched_delay": (1, "a placed job waits up to 3 s for Slurm's scheduler"),
+}
+"""Word of SchedulerParameters -> (our value, effect of Slurm's default)."""
+_SCHEDULER_WORDS = {name: f"{name}={value}" for name, (value, _) in _SCHEDULER.items()}
+
+
+class SchedulerWords(Owned):
+    """Words of SchedulerParameters that keep jobs from waiting for each other."""
+
+    group = "settings"
+
+    def settings(self, site: Site, notes: list[str]) -> dict[str, str]:
+        """Words that the site has not set."""
+        value = merged(site.conf.get("SchedulerParameters"), _SCHEDULER_WORDS)
+        if "bf_licenses" in value.split(","):
+            notes.append(
+                "SchedulerParameters has bf_licenses: many parked jobs then delay others by many"
+                " seconds; remove it if the site can do without"
+            )
+        return {"SchedulerParameters": value}
+
+    def setting_of_site(
+        self, site: Site, had: SlurmConf | None, key: str, value: str
+    ) -> str | None:
+        """Without our words as we have set them."""
+        if had is None or key != "schedulerparameters":
+            return value
+        return unmerged(value, _SCHEDULER_WORDS, had.get(key))
+
+    def check(self, g: DoctorContext) -> Iterator[Check]:
+        """No setting of the scheduler makes jobs wait for each other."""
+        given = {word.partition("=")[0] for word in g.words("SchedulerParameters")}
+        if "bf_licenses" in given:
+            cure = "remove it: many parked jobs then delay other jobs by many seconds"
+            yield warning("scheduler", "SchedulerParameters has bf_licenses", cure)
+        for name, (_, why) in _SCHEDULER.items():
+            if name not in given:
+                cure = f"add {_SCHEDULER_WORDS[name]} ({INSTALL}), then 'scontrol reconfigure'"
+                yield warning("scheduler", f"SchedulerParameters has no {name}: {why}", cure)
+        yield ok("scheduler", "no setting that makes jobs wait for each other")
+
+
+class JobEnds(Owned):
+    """Slurm's record of ended jobs, which starts a round at once (``events.jobcomp_file``)."""
+
+    group = "events"
+    _KEYS = ("JobCompType", "JobCompLoc")
+
+    def _wanted(self, config: Config) -> tuple[str, str]:
+        return "jobcomp/filetxt", str(config.events.jobcomp_file)
+
+    def settings(self, site: Site, notes: list[str]) -> dict[str, str]:
+        """The record, if the site has none of another kind."""
+        wanted = self._wanted(site.config)
+        kind = site.conf.get("JobCompType") or "jobcomp/none"
+        if site.config.events.jobcomp_file is None:
+            notes.append(
+                "events.jobcomp_file is not set: after the end of a job, the next round starts"
+                f" within {site.config.selector.round_s:g} s instead of at once"
+            )
+            return {}
+        if kind == wanted[0] and site.conf.get("JobCompLoc") in (None, wanted[1]):
+            return dict(zip(self._KEYS, wanted, strict=True))
+        if kind != "jobcomp/none":
+            notes.append(f"JobCompType={kind} stays; events.jobcomp_file has no effect with it")
+            return {}
+        notes.append(
+            f"{wanted[1]} must be writable by SlurmUser, otherwise slurmctld does not start"
+        )
+        return dict(zip(self._KEYS, wanted, strict=True))
+
+    def setting_of_site(
+        self, site: Site, had: SlurmConf | None, key: str, value: str
+    ) -> str | None:
+        """As before, if both settings are ours."""
+        written = dict(zip(self._KEYS, self._wanted(site.config), strict=True))
+        ours = all(site.conf.get(name) == text for name, text in written.items())
+        if had is None or not ours or had.get("JobCompType") == written["JobCompType"]:
+            return value
+        mine = {name.lower(): text for name, text in written.items()}
+        return had.get(key) if mine.get(key) == value else value
+
+    def check(self, g: DoctorContext) -> Iterator[Check]:
+        """Slurm writes the file that the selector reads."""
+        file, have = g.config.events.jobcomp_file, tuple(map(g.slurm.get, self._KEYS))
+        if file is None:
+            yield ok("job ends", f"by timer, every {g.config.selector.round_s:g} s")
+        elif have == self._wanted(g.config):
+            yield ok("job ends", str(file))
+        else:
+            yield warning(
+                "job ends",
+                f"JobCompType={have[0]}, JobCompLoc={have[1]}: {file} is never written",
+                "set jobcomp/filetxt and the same file in slurm.conf, or remove"
+                " events.jobcomp_file",
+            )
+
+
+class GpuTypes(Owned):
+    """One GRES type per GPU: GresTypes, and lines of gres.conf.
+
+    Setup does not change the GRES types of a node with GPUs in slurm.conf, because Slurm would kill
+    or requeue its running jobs. A rollout changes such nodes.
+    """
+
+    group = "settings"
+
+    def settings(self, site: Site, notes: list[str]) -> dict[str, str]:
+        """GresTypes with gpu."""
+        return {"GresTypes": merged(site.conf.get("GresTypes"), {"gpu": "gpu"})}
+
+    def setting_of_site(
+        self, site: Site, had: SlurmConf | None, key: str, value: str
+    ) -> str | None:
+        """Without gpu, if no node has GPUs."""
+        with_gpus = any(node.has_gpus for node in site.conf_nodes.values())
+        if had is None or key != "grestypes" or with_gpus:
+            return value
+        return unmerged(value, {"gpu": "gpu"}, had.get(key))
+
+    def check(self, g: DoctorContext) -> Iterator[Check]:
+        """Slurm schedules GPUs."""
+        if "cons_tres" not in g.slurm.get("SelectType", ""):
+            found = f"SelectType={g.slurm.get('SelectType')}"
+            yield failed("settings", found, "use select/cons_tres")
+        elif "gpu" not in g.words("GresTypes"):
+            found = f"GresTypes={g.slurm.get('GresTypes')} lacks gpu"
+            yield failed("settings", found, RESTART)
+        yield ok("settings", "select/cons_tres, GresTypes has gpu")
+
+    def review(self, site: Site, notes: list[str]) -> list[Change]:
+        """The lines of all nodes."""
+        body = "\n".join(gres_lines(site.nodes)) + "\n"
+        return [Change(site.slurm_dir / "gres.conf", body)] if site.nodes else []
+
+    def install(self, site: Site, notes: list[str]) -> list[Change]:
+        """Lines of nodes with one type per GPU in slurm.conf."""
+        if not site.nodes:
+            return []
+        indexed = {name: node.indexed for name, node in site.conf_nodes.items() if node.has_gpus}
+        plain = [n.name for n in site.nodes if indexed.get(n.name) is False]
+        absent = [n for n in site.nodes if n.name not in indexed]
+        if plain:
+            notes.append(
+                f"{hostlist(plain)} keep their GRES types, because a change kills running jobs."
+                " 'gpu-aware setup --roll' moves them one by one, each while it is empty."
+                " Until then the selector chooses only the node there"
+            )
+        if absent:
+            lines = "; ".join(node_lines(absent))
+            notes.append(f"slurm.conf has no GPUs on these nodes; add to their lines: {lines}")
+        gres = ConfFiles(site.slurm_dir / "gres.conf", missing_ok=True, checked=False)
+        of_site = (fields_of(record) for record, entry in gres.effective if not entry.in_block)
+        described = {
+            name
+            for fields in of_site
+            if fields.get("name", "").lower() == "gpu"
+            for name in expand_hostlist(fields.get("nodename", ""))
+        }
+        ours = [n for n in site.nodes if indexed.get(n.name) and n.name not in described]
+        block: dict[Entry, Sequence[str]] = dict.fromkeys(gres.block(), ())
+        changed = gres.with_lines(block, gres_lines(ours))
+        return [Change(path, text) for path, text in changed.items()]
