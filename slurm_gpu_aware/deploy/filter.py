@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_gpu_aware.config.settings import Config
@@ -23,7 +22,7 @@ from slurm_gpu_aware.deploy.files import (
     shipped_lua,
 )
 from slurm_gpu_aware.deploy.filter_conf import FILTER_CONF
-from slurm_gpu_aware.deploy.owned import INSTALL, RESTART, Owned, merged, unmerged
+from slurm_gpu_aware.deploy.owned import INSTALL, RESTART, Owned
 from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.deploy.site_scripts import (
     LUA_PLACE,
@@ -37,38 +36,27 @@ from slurm_gpu_aware.deploy.site_scripts import (
 )
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.commands import run_command
-from slurm_gpu_aware.slurm.conffile import SlurmConf, read_conf
+from slurm_gpu_aware.slurm.conffile import read_conf
 
 _NO_RIGHT = re.compile(r"(?i)account|association|root|denied")
 
 
-@dataclass(frozen=True)
 class _Plugin(Owned):
     """A Lua plugin of Slurm with its script."""
 
-    script: str
-    ours: str
+    words = ("lua",)
+    script = ""
+    ours = ""
     """The script of the installation."""
-    key: str
-    """The setting that lists it."""
-    user: str
-    """What fails without the script, if it is listed."""
-    group: str
-
-    def setting_of_site(
-        self, site: Site, had: SlurmConf | None, key: str, value: str
-    ) -> str | None:
-        """Without lua, unless the site had it."""
-        if had is None or key != self.key.lower():
-            return value
-        return unmerged(value, {"lua": "lua"}, had.get(key))
+    user = ""
+    """What fails without the script, if slurm.conf lists the plugin."""
 
     def needed(self, path: Path, settings: Mapping[str, str]) -> str:
         """The script stays while Slurm loads it."""
-        listed = (word.rpartition("/")[2] for word in settings.get(self.key, "").split(","))
+        listed = (word.rpartition("/")[2] for word in settings.get(self.list_key, "").split(","))
         if path.name != self.script or "lua" not in listed:
             return ""
-        return f"slurm.conf has {self.key}=lua, so {self.user} one"
+        return f"slurm.conf has {self.list_key}=lua, so {self.user} one"
 
     def lines(self, site: Site) -> Iterator[Change]:
         """The script without the lines that load ours."""
@@ -85,17 +73,15 @@ class _Plugin(Owned):
 class Filter(_Plugin):
     """job_submit.lua and the modules of the filter."""
 
-    def settings(self, site: Site, notes: list[str]) -> dict[str, str]:
-        """JobSubmitPlugins with lua."""
-        return {self.key: merged(site.conf.get(self.key), {"lua": "lua"})}
-
-    def review(self, site: Site, notes: list[str]) -> list[Change]:
-        """All of it."""
-        return [*self._modules(site), self._write(site)]
+    group, list_key, user = "filter", "JobSubmitPlugins", "slurmctld needs"
+    script = ours = OWN_FILTER
 
     def install(self, site: Site, notes: list[str]) -> list[Change]:
         """job_submit.lua only if the site has none; else a note with the lines to add."""
-        changes = list(self._modules(site))
+        changes = [
+            Change(site.slurm_dir / source.name, source.read_text(encoding="utf-8"))
+            for source in filter_files()
+        ]
         path, have = site.slurm_dir / self.script, site.text(self.script)
         if have is None or self._is_ours(site):
             changes.append(self._write(site))
@@ -120,14 +106,10 @@ class Filter(_Plugin):
         names = [*(path.name for path in filter_files()), *([self.script] if own else [])]
         return [site.slurm_dir / name for name in names]
 
-    def _modules(self, site: Site) -> Iterator[Change]:
-        for source in filter_files():
-            yield Change(site.slurm_dir / source.name, source.read_text(encoding="utf-8"))
-
     def check(self, g: DoctorContext) -> Iterator[Check]:
         """slurmctld runs the filter of this release with this configuration."""
-        if "lua" not in g.plugins(self.key):
-            found = f"{self.key}={g.slurm.get(self.key)} lacks lua"
+        if "lua" not in g.plugins(self.list_key):
+            found = f"{self.list_key}={g.slurm.get(self.list_key)} lacks lua"
             yield failed("filter", found, RESTART)
             return
         if g.elsewhere:  # only slurmctld reads the files
@@ -174,24 +156,23 @@ class CommandScript(_Plugin):
     Only if ``setup.cli_filter`` is set. Ours is complete in itself, so it can be the site's.
     """
 
+    group, list_key, user = "test-only", "CliFilterPlugins", "sbatch and srun need"
+    script, ours = CLI_FILTER, OUR_CLI_FILTER
+
     def settings(self, site: Site, notes: list[str]) -> dict[str, str]:
         """CliFilterPlugins with lua, if it is asked for."""
-        wanted = merged(site.conf.get(self.key), {"lua": "lua"})
-        return {self.key: wanted} if site.config.setup.cli_filter else {}
-
-    def review(self, site: Site, notes: list[str]) -> list[Change]:
-        """The script, if it is asked for."""
-        return [self._write(site)] if site.config.setup.cli_filter else []
+        return super().settings(site, notes) if site.config.setup.cli_filter else {}
 
     def install(self, site: Site, notes: list[str]) -> list[Change]:
         """The script only if the site has none; else a note with the line to add."""
         if not site.config.setup.cli_filter:
             return []
         path, have = site.slurm_dir / self.script, site.text(self.script)
-        notes.append(
-            f"{self.key}=lua: copy {path} to every host with sbatch or srun before slurm.conf;"
-            " without the file these commands fail there"
-        )
+        if not site.for_review:
+            notes.append(
+                f"{self.list_key}=lua: copy {path} to every host with sbatch or srun before"
+                " slurm.conf; without the file these commands fail there"
+            )
         if have is None or self._is_ours(site):
             return [self._write(site)]
         if not loads_cli_filter(have):
@@ -205,19 +186,19 @@ class CommandScript(_Plugin):
     def check(self, g: DoctorContext) -> Iterator[Check]:
         """Slurm's commands find the script that slurm.conf makes them load. On this host only."""
         script, conf = g.folder / self.script, g.folder / "slurm.conf"
-        if "lua" not in g.plugins(self.key):
+        if "lua" not in g.plugins(self.list_key):
             if not g.config.setup.cli_filter:
                 off = "off: --test-only refuses what would be parked (setup.cli_filter)"
                 yield ok("test-only", off)
             elif self._listed(conf):
-                found = f"slurmctld has not read {self.key}=lua in {conf}"
+                found = f"slurmctld has not read {self.list_key}=lua in {conf}"
                 yield failed("test-only", found, "scontrol reconfigure")
             else:
-                found = f"{self.key}={g.slurm.get(self.key)} lacks lua"
+                found = f"{self.list_key}={g.slurm.get(self.list_key)} lacks lua"
                 cure = f"run {INSTALL} on the controller, then 'scontrol reconfigure'"
                 yield failed("test-only", found, cure)
         elif not script.exists():
-            cure = f"copy {OUR_CLI_FILTER} there, or remove lua from {self.key}"
+            cure = f"copy {OUR_CLI_FILTER} there, or remove lua from {self.list_key}"
             yield failed("test-only", f"{script} is missing: sbatch and srun fail", cure)
         elif g.config.setup.cli_filter:
             if not loads_cli_filter(script.read_text(errors="replace")):
@@ -228,15 +209,12 @@ class CommandScript(_Plugin):
     def _listed(self, conf: Path) -> bool:
         """Whether a slurm.conf lists Lua; False: no, or it cannot be read."""
         with suppress(SourceError):
-            listed = read_conf(conf).get(self.key) or ""
+            listed = read_conf(conf).get(self.list_key) or ""
             return "lua" in {word.rpartition("/")[2] for word in listed.split(",")}
         return False
 
 
-FILTER = Filter(OWN_FILTER, OWN_FILTER, "JobSubmitPlugins", "slurmctld needs", "filter")
-COMMAND_SCRIPT = CommandScript(
-    CLI_FILTER, OUR_CLI_FILTER, "CliFilterPlugins", "sbatch and srun need", "test-only"
-)
+FILTER, COMMAND_SCRIPT = Filter(), CommandScript()
 
 
 def _call(slurm_dir: Path) -> str:

@@ -29,20 +29,28 @@ _MIRRORED = {
 class FilterConf(Owned):
     """The configuration of the filter, by config.toml, the profile and slurm.conf."""
 
-    def review(self, site: Site, notes: list[str]) -> list[Change]:
-        """The file, although an operator may be no user of this host."""
-        unknown: list[str] = []
-        change = self._change(site, unknown)
-        if unknown:
+    def install(self, site: Site, notes: list[str]) -> list[Change]:
+        """The file. Raises ConfigError for an operator that is no user of this host.
+
+        For review the file lacks it.
+        """
+        if site.for_review and (unknown := _operators(site.config, site.user)[1]):
             notes.append(
                 f"{', '.join(unknown)}: no user of this host, so {LUA_CONF} lacks the uid among its"
                 f" operators; {INSTALL} on the controller writes it"
             )
-        return [change]
-
-    def install(self, site: Site, notes: list[str]) -> list[Change]:
-        """The file. Raises ConfigError for an operator that is no user of this host."""
-        return [self._change(site, None)]
+        models = {n.model for n in site.nodes if n.model} - _unfeatured(site)
+        with_gpus = [node for node in site.conf_nodes.values() if node.has_gpus]
+        cpus = [node.cpus for node in with_gpus]
+        memory_mb = [node.memory_mb for node in with_gpus]
+        largest = {
+            "max_shards_per_gpu": max((node.shards for node in with_gpus), default=0),
+            "max_gpus_per_node": max((len(n.indices) for n in site.nodes), default=0),
+            "max_cpus_per_node": max(cpus, default=0) if all(cpus) else 0,
+            "max_memory_mb_per_node": max(memory_mb, default=0) if all(memory_mb) else 0,
+        }
+        text = lua_conf(site.config, site.user, models, largest, strict=not site.for_review)
+        return [Change(site.slurm_dir / LUA_CONF, text)]
 
     def files(self, site: Site) -> list[Path]:
         """The file."""
@@ -71,20 +79,6 @@ class FilterConf(Owned):
             found = f"{path} differs from config.toml: {', '.join(wrong)}"
             return failed("filter config", found, cure)
         return ok("filter config", f"{path} agrees with config.toml")
-
-    def _change(self, site: Site, unknown: list[str] | None) -> Change:
-        models = {n.model for n in site.nodes if n.model} - _unfeatured(site)
-        with_gpus = [node for node in site.conf_nodes.values() if node.has_gpus]
-        cpus = [node.cpus for node in with_gpus] or [0]
-        memory_mb = [node.memory_mb for node in with_gpus] or [0]
-        largest = {
-            "gpus": max((len(n.indices) for n in site.nodes), default=0),
-            "cpus": max(cpus) if all(cpus) else 0,
-            "memory_mb": max(memory_mb) if all(memory_mb) else 0,
-            "shards": max((node.shards for node in with_gpus), default=0),
-        }
-        text = lua_conf(site.config, site.user, models, largest, unknown)
-        return Change(site.slurm_dir / LUA_CONF, text)
 
 
 FILTER_CONF = FilterConf()
@@ -125,33 +119,33 @@ def lua_conf(
     slurm_user: str,
     models: Iterable[str],
     largest: Mapping[str, int],
-    unknown: list[str] | None = None,
+    *,
+    strict: bool = True,
 ) -> str:
     """``gpu_aware_conf.lua``: the configuration of the filter in slurmctld; see `filter_table`.
 
-    ``largest``: ``gpus``, ``cpus``, ``memory_mb`` -> maximum of the nodes with GPUs, ``shards`` ->
-    of their GPUs; 0: unknown.
+    ``largest``: key -> maximum of the nodes with GPUs, or of their GPUs; 0: unknown.
     """
-    table = filter_table(config, slurm_user, models, unknown)
-    known = {what: count for what, count in largest.items() if count}
-    if shards := known.pop("shards", 0):
-        table["max_shards_per_gpu"] = shards
-    table |= {f"max_{what}_per_node": count for what, count in known.items()}
+    table = filter_table(config, slurm_user, models, strict=strict)
+    table |= {key: count for key, count in largest.items() if count}
     head = "-- Written by `gpu-aware setup` from config.toml and the profile. Do not edit.\n"
     return f"{head}return {lua_value(table)}\n"
 
 
 def filter_table(
-    config: Config,
-    slurm_user: str,
-    models: Iterable[str] = (),
-    unknown: list[str] | None = None,
+    config: Config, slurm_user: str, models: Iterable[str] = (), *, strict: bool = True
 ) -> dict[str, object]:
     """The part of the filter's configuration that does not depend on the nodes.
 
-    ``models`` are node features, so that ``gpu:a100:1`` becomes a constraint. An operator or
-    SlurmUser that is no user of this host is appended to ``unknown``, or raises ConfigError.
+    ``models`` are node features, so that ``gpu:a100:1`` becomes a constraint. Raises ConfigError if
+    an operator or SlurmUser is no user of this host; if not ``strict``, it is left out.
     """
+    uids, unknown = _operators(config, slurm_user)
+    for name in unknown if strict else ():
+        where = f"{config.source or DEFAULT_PATH}: site.operators"
+        if name == slurm_user:
+            where = "slurm.conf: SlurmUser"
+        raise ConfigError(f"{where}: no such user on this host: {name!r}")
     return {
         "classes": config.site.classes,
         "policies": config.placement.offered,
@@ -163,26 +157,20 @@ def filter_table(
         "submit_file": str(config.events.submit_file),
         "models": sorted(models),
         "park_uncommented": config.site.park_uncommented,
-        "operators": _operators(config, slurm_user, unknown),
+        "operators": uids,
     }
 
 
-def _operators(config: Config, slurm_user: str, unknown: list[str] | None) -> list[int]:
-    """User ids that pass all checks of the filter: root, SlurmUser (the selector), operators."""
-    uids = {0}
+def _operators(config: Config, slurm_user: str) -> tuple[list[int], list[str]]:
+    """(users that pass all checks of the filter: root, SlurmUser, operators; those not known)."""
+    uids, unknown = {0}, []
     for name in (slurm_user, *config.site.operators):
         try:
             number = name.isascii() and name.isdigit()
             uids.add(int(name) if number else pwd.getpwnam(name).pw_uid)
         except KeyError:
-            if unknown is not None:
-                unknown.append(name)
-                continue
-            where = f"{config.source or DEFAULT_PATH}: site.operators"
-            if name == slurm_user:
-                where = "slurm.conf: SlurmUser"
-            raise ConfigError(f"{where}: no such user on this host: {name!r}") from None
-    return sorted(uids)
+            unknown.append(name)
+    return sorted(uids), unknown
 
 
 def lua_value(value: object, indent: str = "") -> str:

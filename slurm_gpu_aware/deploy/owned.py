@@ -32,18 +32,31 @@ class Owned:
 
     group = ""
     """The check of doctor to which its check belongs; empty: it has none."""
+    list_key = ""
+    """A setting of slurm.conf that is a list with entries of ours; empty: there is none."""
+    words: tuple[str, ...] = ()
+    """These entries."""
+    by_name = False
+    """An entry with the name of one of ours is ours, whatever else it says."""
+
+    def entries(self, config: Config) -> dict[str, str]:
+        """Our entries of the list: name -> entry."""
+        return {entry_name(word): word for word in self.words}
 
     def settings(self, site: Site, notes: list[str]) -> dict[str, str]:
         """Settings of slurm.conf (key as Slurm spells it -> value), merged with the site's."""
-        return {}
+        if not self.list_key:
+            return {}
+        ours, have = self.entries(site.config), site.conf.get(self.list_key)
+        words = [word for word in (have or "").split(",") if word]
+        kept = [word for word in words if not (self.by_name and entry_name(word) in ours)]
+        there = set(map(entry_name, kept))
+        added = (entry for name, entry in ours.items() if name not in there)
+        return {self.list_key: ",".join([*kept, *added])}
 
     def install(self, site: Site, notes: list[str]) -> list[Change]:
         """Its files as they should be, without those of the site."""
         return []
-
-    def review(self, site: Site, notes: list[str]) -> list[Change]:
-        """Its files in a folder for review, ``site.slurm_dir``."""
-        return self.install(site, notes)
 
     def check(self, g: DoctorContext) -> Iterable[Check]:
         """Check it on a live site."""
@@ -58,9 +71,20 @@ class Owned:
     ) -> str | None:
         """The value of a setting (key in lower case) without us; None: no such setting.
 
-        ``had``: slurm.conf before setup; None: it is not known.
+        ``had``: slurm.conf before setup; None: it is not known. An entry that was changed since is
+        the site's, unless ours go by their names.
         """
-        return value
+        if key != self.list_key.lower() or (had is None and not self.by_name):
+            return value
+        ours = self.entries(site.config)
+        if not self.by_name:
+            before = set(map(entry_name, ((had and had.get(key)) or "").split(",")))
+            ours = {name: word for name, word in ours.items() if name not in before}
+        words = [word for word in value.split(",") if word]
+        kept = [w for w in words if entry_name(w) not in ours]
+        if not self.by_name:
+            kept = [w for w in words if ours.get(entry_name(w)) != w]
+        return value if kept == words else ",".join(kept) or None
 
     def files(self, site: Site) -> Iterable[Path]:
         """Files of ours that a removal deletes, as far as they exist."""
@@ -75,56 +99,20 @@ class Owned:
         return ""
 
 
-# -- entries of lists in slurm.conf ------------------------------------------------------------
-
-
 def entry_name(word: str) -> str:
     """``gpuaware:5`` -> ``gpuaware``; Slurm takes ``job_submit/lua`` for ``lua``."""
     return re.split(r"[:*=]", word)[0].rpartition("/")[2]
 
 
-def merged(have: str | None, ours: Mapping[str, str], *, replacing: bool = False) -> str:
-    """A list of the site with our entries (name -> entry); ``replacing``: not the site's."""
-    words = [word for word in (have or "").split(",") if word]
-    kept = [word for word in words if not (replacing and entry_name(word) in ours)]
-    there = set(map(entry_name, kept))
-    return ",".join([*kept, *(entry for name, entry in ours.items() if name not in there)])
-
-
-def unmerged(value: str, ours: Mapping[str, str], had: str | None = None) -> str | None:
-    """A list without our entries; None: nothing is left.
-
-    ``ours``: name -> entry, or "" for any; another entry was changed since, and is the site's.
-    ``had``: the list before, whose entries stay.
-    """
-    before = set(map(entry_name, (had or "").split(",")))
-    words = [word for word in value.split(",") if word]
-    names = ours.keys() - before
-    kept = [w for w in words if entry_name(w) not in names or ours[entry_name(w)] not in ("", w)]
-    return value if kept == words else ",".join(kept) or None
-
-
-# -- settings ----------------------------------------------------------------------------------
-
-
 class Licences(Owned):
-    """The licences of the gate and of the holding pool."""
+    """The licences of the gate and of the holding pool; their count follows the configuration."""
 
-    group = "licence"
+    group, list_key, by_name = "licence", "Licenses", True
 
-    def settings(self, site: Site, notes: list[str]) -> dict[str, str]:
-        """Our entries replace those of the site, as their count follows the configuration."""
-        gate = site.config.gate
-        counts = {gate.licence: gate.licence_count, LICENCE: LICENCE_COUNT}
-        ours = {name: f"{name}:{count}" for name, count in counts.items()}
-        return {"Licenses": merged(site.conf.get("Licenses"), ours, replacing=True)}
-
-    def setting_of_site(
-        self, site: Site, had: SlurmConf | None, key: str, value: str
-    ) -> str | None:
-        """Without licences of our names, whatever was there before."""
-        ours = {site.config.gate.licence: "", LICENCE: ""}
-        return unmerged(value, ours) if key == "licenses" else value
+    def entries(self, config: Config) -> dict[str, str]:
+        """Licences with their counts."""
+        counts = {config.gate.licence: config.gate.licence_count, LICENCE: LICENCE_COUNT}
+        return {name: f"{name}:{count}" for name, count in counts.items()}
 
     def check(self, g: DoctorContext) -> Iterator[Check]:
         """The licences are configured, with the right count."""
@@ -156,31 +144,23 @@ _SCHEDULER = {
     "batch_sched_delay": (1, "a placed job waits up to 3 s for Slurm's scheduler"),
 }
 """Word of SchedulerParameters -> (our value, effect of Slurm's default)."""
-_SCHEDULER_WORDS = {name: f"{name}={value}" for name, (value, _) in _SCHEDULER.items()}
 
 
 class SchedulerWords(Owned):
     """Words of SchedulerParameters that keep jobs from waiting for each other."""
 
-    group = "settings"
+    group, list_key = "settings", "SchedulerParameters"
+    words = tuple(f"{name}={value}" for name, (value, _) in _SCHEDULER.items())
 
     def settings(self, site: Site, notes: list[str]) -> dict[str, str]:
         """Words that the site has not set."""
-        value = merged(site.conf.get("SchedulerParameters"), _SCHEDULER_WORDS)
-        if "bf_licenses" in value.split(","):
+        values = super().settings(site, notes)
+        if "bf_licenses" in values[self.list_key].split(","):
             notes.append(
                 "SchedulerParameters has bf_licenses: many parked jobs then delay others by many"
                 " seconds; remove it if the site can do without"
             )
-        return {"SchedulerParameters": value}
-
-    def setting_of_site(
-        self, site: Site, had: SlurmConf | None, key: str, value: str
-    ) -> str | None:
-        """Without our words as we have set them."""
-        if had is None or key != "schedulerparameters":
-            return value
-        return unmerged(value, _SCHEDULER_WORDS, had.get(key))
+        return values
 
     def check(self, g: DoctorContext) -> Iterator[Check]:
         """No setting of the scheduler makes jobs wait for each other."""
@@ -188,9 +168,9 @@ class SchedulerWords(Owned):
         if "bf_licenses" in given:
             cure = "remove it: many parked jobs then delay other jobs by many seconds"
             yield warning("scheduler", "SchedulerParameters has bf_licenses", cure)
-        for name, (_, why) in _SCHEDULER.items():
+        for name, (value, why) in _SCHEDULER.items():
             if name not in given:
-                cure = f"add {_SCHEDULER_WORDS[name]} ({INSTALL}), then 'scontrol reconfigure'"
+                cure = f"add {name}={value} ({INSTALL}), then 'scontrol reconfigure'"
                 yield warning("scheduler", f"SchedulerParameters has no {name}: {why}", cure)
         yield ok("scheduler", "no setting that makes jobs wait for each other")
 
@@ -258,20 +238,14 @@ class GpuTypes(Owned):
     or requeue its running jobs. A rollout changes such nodes.
     """
 
-    group = "settings"
-
-    def settings(self, site: Site, notes: list[str]) -> dict[str, str]:
-        """GresTypes with gpu."""
-        return {"GresTypes": merged(site.conf.get("GresTypes"), {"gpu": "gpu"})}
+    group, list_key, words = "settings", "GresTypes", ("gpu",)
 
     def setting_of_site(
         self, site: Site, had: SlurmConf | None, key: str, value: str
     ) -> str | None:
         """Without gpu, if no node has GPUs."""
         with_gpus = any(node.has_gpus for node in site.conf_nodes.values())
-        if had is None or key != "grestypes" or with_gpus:
-            return value
-        return unmerged(value, {"gpu": "gpu"}, had.get(key))
+        return value if with_gpus else super().setting_of_site(site, had, key, value)
 
     def check(self, g: DoctorContext) -> Iterator[Check]:
         """Slurm schedules GPUs."""
@@ -283,15 +257,13 @@ class GpuTypes(Owned):
             yield failed("settings", found, RESTART)
         yield ok("settings", "select/cons_tres, GresTypes has gpu")
 
-    def review(self, site: Site, notes: list[str]) -> list[Change]:
-        """The lines of all nodes."""
-        body = "\n".join(gres_lines(site.nodes)) + "\n"
-        return [Change(site.slurm_dir / "gres.conf", body)] if site.nodes else []
-
     def install(self, site: Site, notes: list[str]) -> list[Change]:
-        """Lines of nodes with one type per GPU in slurm.conf."""
+        """Lines of nodes with one type per GPU in slurm.conf; for review those of all nodes."""
         if not site.nodes:
             return []
+        if site.for_review:
+            body = "\n".join(gres_lines(site.nodes)) + "\n"
+            return [Change(site.slurm_dir / "gres.conf", body)]
         indexed = {name: node.indexed for name, node in site.conf_nodes.items() if node.has_gpus}
         plain = [n.name for n in site.nodes if indexed.get(n.name) is False]
         absent = [n for n in site.nodes if n.name not in indexed]

@@ -160,22 +160,14 @@ class ClockConf(Owned):
         """clock.conf."""
         return (config.source or DEFAULT_PATH).parent / "clock.conf"
 
-    def _change(self, site: Site, path: Path) -> Change:
-        """``clock.conf`` of the compute nodes: program and folders of prolog, epilog and agent."""
-        text = Template(Path(__file__).with_name("clock.conf.in").read_text(encoding="utf-8"))
-        command = _COMMANDS / "gpu-aware-clock"
-        values = {"command": command, "accounts": ACCOUNTS, "slurm_user": site.user}
-        return Change(path, text.substitute(values))
-
-    def review(self, site: Site, notes: list[str]) -> list[Change]:
-        """The file, whatever the site has."""
-        return [self._change(site, site.slurm_dir / "clock.conf")]
-
     def install(self, site: Site, notes: list[str]) -> list[Change]:
         """The file, if the site has none."""
-        path = self.path(site.config)
-        if not path.exists():
-            return [self._change(site, path)]
+        path = site.slurm_dir / "clock.conf" if site.for_review else self.path(site.config)
+        if site.for_review or not path.exists():
+            text = Template(Path(__file__).with_name("clock.conf.in").read_text(encoding="utf-8"))
+            command = _COMMANDS / "gpu-aware-clock"
+            values = {"command": command, "accounts": ACCOUNTS, "slurm_user": site.user}
+            return [Change(path, text.substitute(values))]
         if not re.search(r"^\s*accounts\s*=\s*/", path.read_text(errors="replace"), re.M):
             notes.append(f"{path} {NO_ACCOUNTS}; add accounts = {ACCOUNTS}")
         return []

@@ -81,8 +81,8 @@ def for_output(site: Site, folder: Path) -> Plan:
     if site.nodes:
         text += "\n# Into the NodeName lines; on a node with GPUs only while it is drained.\n"
         text += "".join(f"# {line}\n" for line in node_lines(site.nodes))
-    there = replace(site, slurm_dir=folder, unit_dir=folder / "systemd")
-    changes = [change for thing in OWNED for change in thing.review(there, notes)]
+    review = replace(site, slurm_dir=folder, unit_dir=folder / "systemd", for_review=True)
+    changes = [change for thing in OWNED for change in thing.install(review, notes)]
     return [*changes, Change(folder / "slurm.conf.lines", text)], notes
 
 

@@ -70,11 +70,15 @@ class Site:
     """Nodes of slurm.conf."""
     nodes: tuple[NodeGpus, ...]
     """Nodes of the profile."""
+    for_review: bool = False
+    """The folders are for review of what we bring, and have nothing of the site."""
 
     def text(self, name: str) -> str | None:
         """Text of a file in ``slurm_dir``; None: there is none."""
         path = self.slurm_dir / name
-        return path.read_text(encoding="utf-8", errors="surrogateescape") if path.exists() else None
+        if self.for_review or not path.exists():
+            return None
+        return path.read_text(encoding="utf-8", errors="surrogateescape")
 
     @property
     def user(self) -> str:

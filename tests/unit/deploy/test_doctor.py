@@ -128,7 +128,7 @@ class Cluster:
                 copied = Path(shutil.copy(source, target / kind))
                 copied.chmod(0o755)
         config = load_config(self.config)
-        (target / "gpu_aware_conf.lua").write_text(lua_conf(config, "root", ["v100"], {"gpus": 2}))
+        (target / "gpu_aware_conf.lua").write_text(lua_conf(config, "root", ["v100"], {}))
 
     def profile(self) -> None:
         with open_store(self.root / "lib" / "store.db") as store:

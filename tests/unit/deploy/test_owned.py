@@ -153,7 +153,7 @@ def read_lua(text: str) -> dict[str, object]:
 
 def test_lua_conf_is_a_table_that_lua_reads():
     site = SiteConfig(classes=("A", "B"), park_uncommented=False, operators=("1000",))
-    got = read_lua(lua_conf(Config(site=site), "root", ["v100"], {"gpus": 4}))
+    got = read_lua(lua_conf(Config(site=site), "root", ["v100"], {"max_gpus_per_node": 4}))
     assert list(got["classes"].values()) == [b"A", b"B"]  # type: ignore[attr-defined]
     assert got["licence"] == b"gpuaware"
     assert got["submit_file"] == b"/var/spool/slurm-gpu-aware/submitted"
@@ -174,7 +174,12 @@ def test_the_filter_accepts_what_is_written(tmp_path: Path, most: int):
             Config(),
             "64030",
             ["v100", "a100-80gb"],
-            {"gpus": most, "cpus": 8 * most, "memory_mb": 1000 * most, "shards": 2 * most},
+            {
+                "max_gpus_per_node": most,
+                "max_cpus_per_node": 8 * most,
+                "max_memory_mb_per_node": 1000 * most,
+                "max_shards_per_gpu": 2 * most,
+            },
         )
     )
     lua = lua51.LuaRuntime()
