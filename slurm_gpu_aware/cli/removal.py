@@ -14,9 +14,9 @@ from slurm_gpu_aware import clock_conf
 from slurm_gpu_aware.cli.output import paragraph, print_json, say
 from slurm_gpu_aware.cli.rollout import run_rollout
 from slurm_gpu_aware.deploy import files
-from slurm_gpu_aware.deploy.distribution import Delivery, find_delivery
 from slurm_gpu_aware.deploy.indexing import SiteFiles
 from slurm_gpu_aware.deploy.owned_files import CLOCK_CONF, HOOKS, UNITS
+from slurm_gpu_aware.deploy.reconfiguration import Delivery, find_delivery
 from slurm_gpu_aware.deploy.removal import Removal, Removed
 from slurm_gpu_aware.deploy.rollout_site import LocalSite, begin_removal
 from slurm_gpu_aware.deploy.setup import commands_here, own_files
@@ -94,7 +94,7 @@ def _preview(
         (of_conf, "as soon as no job needs us: take our settings, and the features of GPU models,"
          " out of slurm.conf, and our calls"
          f" out of the site's scripts; {delivery.why}; 'scontrol reconfigure'"),
-        (own.files, f"delete {len(own.files)} files of ours on this host"),
+        (own, f"delete {len(own)} files of ours on this host"),
     ]  # fmt: skip
     listed = [text for needed, text in steps if needed]
     for number, text in enumerate(listed, 1):

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from slurm_gpu_aware.agent_reports import last_report, spool_file
 from slurm_gpu_aware.clock_conf import read_clock_conf
-from slurm_gpu_aware.deploy.distribution import ask_nodes, digest, idle_nodes, not_read_since
 from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok, skipped, warning
 from slurm_gpu_aware.deploy.owned_files import HOOKS
+from slurm_gpu_aware.deploy.reconfiguration import ask_nodes, digest, idle_nodes, not_read_since
 from slurm_gpu_aware.deploy.setup import checks_of
 from slurm_gpu_aware.deploy.site import feature_of
 from slurm_gpu_aware.deploy.site_scripts import calls, read_script

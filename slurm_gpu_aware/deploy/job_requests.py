@@ -111,8 +111,13 @@ def _bound_jobs(client: SlurmClient, gate: GateConfig, ledger: Ledger | None) ->
         if gated is None and ledger and (bound_slots(job) is not None or job.req_nodes):
             for last in ledger.decisions(job.id)[-1:]:
                 gated = bound_orphan(job, gate, last)
-        if gated is not None and (gated.phase in _BOUND or bound_slots(job) is not None):
+        if gated is not None and is_placed(job, gated):
             yield gated
+
+
+def is_placed(job: SlurmJob, gated: GatedJob | None) -> bool:
+    """Whether a pending job is bound to nodes or GPUs of a placement."""
+    return bound_slots(job) is not None or (gated is not None and gated.phase in _BOUND)
 
 
 def open_placements(config: Config) -> frozenset[str]:

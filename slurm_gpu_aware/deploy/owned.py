@@ -66,9 +66,7 @@ class Owned:
         """Files of the site without our lines. Raises SourceError for lines that are not known."""
         return ()
 
-    def setting_of_site(
-        self, site: Site, had: SlurmConf | None, key: str, value: str
-    ) -> str | None:
+    def of_site(self, site: Site, had: SlurmConf | None, key: str, value: str) -> str | None:
         """The value of a setting (key in lower case) without us; None: no such setting.
 
         ``had``: slurm.conf before setup; None: it is not known. An entry that was changed since is
@@ -204,9 +202,7 @@ class JobEnds(Owned):
         )
         return dict(zip(self._KEYS, wanted, strict=True))
 
-    def setting_of_site(
-        self, site: Site, had: SlurmConf | None, key: str, value: str
-    ) -> str | None:
+    def of_site(self, site: Site, had: SlurmConf | None, key: str, value: str) -> str | None:
         """As before, if both settings are ours."""
         written = dict(zip(self._KEYS, self._wanted(site.config), strict=True))
         ours = all(site.conf.get(name) == text for name, text in written.items())
@@ -240,12 +236,10 @@ class GpuTypes(Owned):
 
     group, list_key, words = "settings", "GresTypes", ("gpu",)
 
-    def setting_of_site(
-        self, site: Site, had: SlurmConf | None, key: str, value: str
-    ) -> str | None:
+    def of_site(self, site: Site, had: SlurmConf | None, key: str, value: str) -> str | None:
         """Without gpu, if no node has GPUs."""
         with_gpus = any(node.has_gpus for node in site.conf_nodes.values())
-        return value if with_gpus else super().setting_of_site(site, had, key, value)
+        return value if with_gpus else super().of_site(site, had, key, value)
 
     def check(self, g: DoctorContext) -> Iterator[Check]:
         """Slurm schedules GPUs."""

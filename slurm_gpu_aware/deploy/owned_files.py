@@ -75,9 +75,7 @@ class Hook(Owned):
             )
         return {}
 
-    def setting_of_site(
-        self, site: Site, had: SlurmConf | None, key: str, value: str
-    ) -> str | None:
+    def of_site(self, site: Site, had: SlurmConf | None, key: str, value: str) -> str | None:
         """Without our script."""
         ours = (self.key.lower(), str(self.path(site.slurm_dir)))
         return None if (key, value) == ours else value

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.deploy import files
-from slurm_gpu_aware.deploy.distribution import WANTED, Delivery, not_read_since
 from slurm_gpu_aware.deploy.filter import FILTER, filter_answer
+from slurm_gpu_aware.deploy.gpu_types import return_types
 from slurm_gpu_aware.deploy.job_requests import (
     all_jobs,
     clear_records,
@@ -30,8 +30,7 @@ from slurm_gpu_aware.deploy.job_requests import (
     restore_all,
 )
 from slurm_gpu_aware.deploy.owned_files import UNITS
-from slurm_gpu_aware.deploy.reconfiguration import Reconfiguration
-from slurm_gpu_aware.deploy.returned_types import return_types
+from slurm_gpu_aware.deploy.reconfiguration import WANTED, Delivery, Reconfiguration, not_read_since
 from slurm_gpu_aware.deploy.rollout_site import LocalSite, begin_removal
 from slurm_gpu_aware.deploy.setup import OWNED, conf_without_settings, kept_backups, own_files
 from slurm_gpu_aware.deploy.site import Site, feature_of
@@ -224,12 +223,11 @@ class Removal:
 
     def _remove_files(self) -> list[str]:
         """Delete our files on this host; return those that stay, with the reason."""
-        own = own_files(self._site)
-        kept = []
-        deleted = []
+        kept, deleted = [], []
         settings = self._client.settings()
         backups = kept_backups(self._site)
-        for path, thing in own.files.items():
+        folders = dict.fromkeys(f for thing in OWNED for f in thing.folders(self._site))
+        for path, thing in own_files(self._site).items():
             if why := thing.needed(path, settings):
                 kept.append(f"{path}: {why}")
             else:
@@ -241,8 +239,8 @@ class Removal:
                 kept.append(f"{path}: the file was changed since, so its first version stays")
         for path in deleted:
             path.unlink(missing_ok=True)
-        for folder in own.folders:
-            if not os.listdir(folder):
+        for folder in folders:
+            if folder.is_dir() and not os.listdir(folder):
                 folder.rmdir()
         if deleted:
             self._say(f"deleted {len(deleted)} files: {', '.join(map(str, deleted))}")
@@ -255,7 +253,9 @@ class Removal:
                 f" slurmctld forgets it after MinJobAge ({settings.get('MinJobAge', '300 sec')}),"
                 " accounting keeps it"
             )
-        return [*kept, *(f"{path}: your measurements or settings" for path in own.data)]
+        data = (self._config.store.path.parent, self._config.source)
+        yours = [path for path in data if path is not None and path.exists()]
+        return [*kept, *(f"{path}: your measurements or settings" for path in yours)]
 
 
 def waiting_jobs(

@@ -13,19 +13,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.deploy.gpu_types import TypedJobs, return_types
 from slurm_gpu_aware.deploy.indexing import SiteFiles
 from slurm_gpu_aware.deploy.job_requests import jobs_text, jobs_with_feature
 from slurm_gpu_aware.deploy.reconfiguration import Reconfiguration
-from slurm_gpu_aware.deploy.returned_types import return_types
-from slurm_gpu_aware.deploy.rollout_nodes import (
+from slurm_gpu_aware.deploy.rollout_site import (
     REASON,
+    LocalSite,
     RolloutNodes,
+    RolloutState,
     has_index_types,
+    unfinished_run,
     unusable,
 )
-from slurm_gpu_aware.deploy.rollout_site import LocalSite, RolloutState, unfinished_run
 from slurm_gpu_aware.deploy.site import feature_of
-from slurm_gpu_aware.deploy.typed_jobs import TypedJobs
 from slurm_gpu_aware.errors import SourceError, StoppedError
 from slurm_gpu_aware.names import index_type
 

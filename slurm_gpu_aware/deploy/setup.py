@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -106,28 +106,9 @@ def in_place(site: Site) -> Plan:
 # -- removal -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class OwnFiles:
-    """What setup has put on this host, as far as it exists."""
-
-    files: dict[Path, Owned]
-    """Installed by setup, or state that is worth nothing without us -> the thing it belongs to."""
-    folders: list[Path]
-    """Made by setup, or of the site: removed if they are empty."""
-    data: list[Path]
-    """Folder of the store, the configuration: they stay."""
-
-
-def own_files(site: Site) -> OwnFiles:
-    """What setup has put on this host."""
-    files = {path: thing for thing in OWNED for path in thing.files(site) if path.is_file()}
-    folders = dict.fromkeys(folder for thing in OWNED for folder in thing.folders(site))
-    data = [site.config.store.path.parent, *filter(None, [site.config.source])]
-    return OwnFiles(
-        files,
-        [folder for folder in folders if folder.is_dir()],
-        [path for path in data if path.exists()],
-    )
+def own_files(site: Site) -> dict[Path, Owned]:
+    """Files on this host that setup has installed, or that are worth nothing without us."""
+    return {path: thing for thing in OWNED for path in thing.files(site) if path.is_file()}
 
 
 def kept_backups(site: Site) -> dict[Path, bool]:
@@ -135,7 +116,7 @@ def kept_backups(site: Site) -> dict[Path, bool]:
     installed = (path for thing in OWNED if thing is not STATE for path in thing.files(site))
     folders = {site.slurm_dir, *(path.parent for path in installed)}
     folders |= {path.resolve().parent for path in site.conf.files}
-    ours = own_files(site).files
+    ours = own_files(site)
     found = {}
     for backup in (
         path for folder in sorted(folders) for path in sorted(folder.glob(f"*{BACKUP}"))
@@ -171,7 +152,7 @@ def conf_without_settings(
         had = content_of(before)
 
     def of_site(key: str, value: str) -> str | None:
-        kept = (thing.setting_of_site(site, had, key, value) for thing in OWNED)
+        kept = (thing.of_site(site, had, key, value) for thing in OWNED)
         return next((text for text in kept if text != value), value)
 
     changed = take_back_settings(conf, of_site, before)
