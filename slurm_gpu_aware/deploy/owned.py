@@ -173,58 +173,58 @@ class SchedulerWords(Owned):
         yield ok("scheduler", "no setting that makes jobs wait for each other")
 
 
+_JOBCOMP = "jobcomp/filetxt"
+
+
 class JobEnds(Owned):
     """Slurm's record of ended jobs, which starts a round at once (``events.jobcomp_file``)."""
 
     group = "events"
-    _KEYS = ("JobCompType", "JobCompLoc")
 
-    def _wanted(self, config: Config) -> tuple[str, str]:
-        return "jobcomp/filetxt", str(config.events.jobcomp_file)
+    def _wanted(self, config: Config) -> dict[str, str]:
+        file = config.events.jobcomp_file
+        return {} if file is None else {"JobCompType": _JOBCOMP, "JobCompLoc": str(file)}
 
     def settings(self, site: Site, notes: list[str]) -> dict[str, str]:
         """The record, if the site has none of another kind."""
-        wanted = self._wanted(site.config)
-        kind = site.conf.get("JobCompType") or "jobcomp/none"
-        if site.config.events.jobcomp_file is None:
+        wanted, kind = self._wanted(site.config), site.conf.get("JobCompType") or "jobcomp/none"
+        if not wanted:
             notes.append(
                 "events.jobcomp_file is not set: after the end of a job, the next round starts"
                 f" within {site.config.selector.round_s:g} s instead of at once"
             )
-            return {}
-        if kind == wanted[0] and site.conf.get("JobCompLoc") in (None, wanted[1]):
-            return dict(zip(self._KEYS, wanted, strict=True))
-        if kind != "jobcomp/none":
+        elif kind == "jobcomp/none":
+            notes.append(
+                f"{wanted['JobCompLoc']} must be writable by SlurmUser, otherwise slurmctld does not"
+                " start"
+            )
+        elif kind != _JOBCOMP or site.conf.get("JobCompLoc") not in (None, wanted["JobCompLoc"]):
             notes.append(f"JobCompType={kind} stays; events.jobcomp_file has no effect with it")
             return {}
-        notes.append(
-            f"{wanted[1]} must be writable by SlurmUser, otherwise slurmctld does not start"
-        )
-        return dict(zip(self._KEYS, wanted, strict=True))
+        return wanted
 
     def of_site(self, site: Site, had: SlurmConf | None, key: str, value: str) -> str | None:
         """As before, if both settings are ours."""
-        written = dict(zip(self._KEYS, self._wanted(site.config), strict=True))
-        ours = all(site.conf.get(name) == text for name, text in written.items())
-        if had is None or not ours or had.get("JobCompType") == written["JobCompType"]:
+        wanted = self._wanted(site.config)
+        ours = all(site.conf.get(name) == text for name, text in wanted.items())
+        if had is None or not ours or had.get("JobCompType") == _JOBCOMP:
             return value
-        mine = {name.lower(): text for name, text in written.items()}
+        mine = {name.lower(): text for name, text in wanted.items()}
         return had.get(key) if mine.get(key) == value else value
 
     def check(self, g: DoctorContext) -> Iterator[Check]:
         """Slurm writes the file that the selector reads."""
-        file, have = g.config.events.jobcomp_file, tuple(map(g.slurm.get, self._KEYS))
-        if file is None:
+        wanted = self._wanted(g.config)
+        have = {key: g.slurm.get(key) for key in wanted}
+        if not wanted:
             yield ok("job ends", f"by timer, every {g.config.selector.round_s:g} s")
-        elif have == self._wanted(g.config):
-            yield ok("job ends", str(file))
+        elif have == wanted:
+            yield ok("job ends", wanted["JobCompLoc"])
         else:
-            yield warning(
-                "job ends",
-                f"JobCompType={have[0]}, JobCompLoc={have[1]}: {file} is never written",
-                "set jobcomp/filetxt and the same file in slurm.conf, or remove"
-                " events.jobcomp_file",
-            )
+            listed = ", ".join(f"{key}={value}" for key, value in have.items())
+            found = f"{listed}: {wanted['JobCompLoc']} is never written"
+            cure = f"set {_JOBCOMP} and the same file in slurm.conf, or remove events.jobcomp_file"
+            yield warning("job ends", found, cure)
 
 
 class GpuTypes(Owned):
