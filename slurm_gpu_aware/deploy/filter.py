@@ -63,11 +63,21 @@ class _Plugin(Owned):
         if not self._is_ours(site):
             yield from without_ours(site.slurm_dir / self.script)
 
+    def install(self, site: Site, notes: list[str]) -> list[Change]:
+        """The script only if the site has none; else a note with the lines to add."""
+        path = site.slurm_dir / self.script
+        if site.text(self.script) is None or self._is_ours(site):
+            return [Change(path, shipped_lua(self.ours))]
+        if advice := self._advice(site.text(self.script) or "", site.slurm_dir):
+            notes.append(f"{path} {advice}")
+        return []
+
+    def _advice(self, script: str, slurm_dir: Path) -> str:
+        """What a script of the site lacks, to follow its path; empty: nothing."""
+        raise NotImplementedError
+
     def _is_ours(self, site: Site) -> bool:
         return site.text(self.script) == shipped_lua(self.ours)
-
-    def _write(self, site: Site) -> Change:
-        return Change(site.slurm_dir / self.script, shipped_lua(self.ours))
 
 
 class Filter(_Plugin):
@@ -77,23 +87,23 @@ class Filter(_Plugin):
     script = ours = OWN_FILTER
 
     def install(self, site: Site, notes: list[str]) -> list[Change]:
-        """job_submit.lua only if the site has none; else a note with the lines to add."""
-        changes = [
+        """The modules, and job_submit.lua last, as it reads them."""
+        modules = [
             Change(site.slurm_dir / source.name, source.read_text(encoding="utf-8"))
             for source in filter_files()
         ]
-        path, have = site.slurm_dir / self.script, site.text(self.script)
-        if have is None or self._is_ours(site):
-            changes.append(self._write(site))
-        elif fault := join_fault(have):
-            notes.append(f"{path} {fault}; the two lines belong {LUA_PLACE}")
-        elif not loads_filter(have):
-            first, second = join_lines(site.slurm_dir)
-            notes.append(
-                f"{path} is the site's own and stays; add {LUA_PLACE},"
-                f" after slurmctld was restarted:\n{first}\n{second}"
-            )
-        return changes
+        return [*modules, *super().install(site, notes)]
+
+    def _advice(self, script: str, slurm_dir: Path) -> str:
+        if fault := join_fault(script):
+            return f"{fault}; the two lines belong {LUA_PLACE}"
+        if loads_filter(script):
+            return ""
+        first, second = join_lines(slurm_dir)
+        return (
+            f"is the site's own and stays; add {LUA_PLACE},"
+            f" after slurmctld was restarted:\n{first}\n{second}"
+        )
 
     def lines(self, site: Site) -> Iterator[Change]:
         """job_submit.lua, ours too, without the lines that load the filter."""
@@ -164,20 +174,19 @@ class CommandScript(_Plugin):
         return super().settings(site, notes) if site.config.setup.cli_filter else {}
 
     def install(self, site: Site, notes: list[str]) -> list[Change]:
-        """The script only if the site has none; else a note with the line to add."""
+        """The script, if it is asked for."""
         if not site.config.setup.cli_filter:
             return []
-        path, have = site.slurm_dir / self.script, site.text(self.script)
         if not site.for_review:
             notes.append(
-                f"{self.list_key}=lua: copy {path} to every host with sbatch or srun before"
-                " slurm.conf; without the file these commands fail there"
+                f"{self.list_key}=lua: copy {site.slurm_dir / self.script} to every host with"
+                " sbatch or srun before slurm.conf; without the file these commands fail there"
             )
-        if have is None or self._is_ours(site):
-            return [self._write(site)]
-        if not loads_cli_filter(have):
-            notes.append(f"{path} is the site's own and stays; {_call(site.slurm_dir)}")
-        return []
+        return super().install(site, notes)
+
+    def _advice(self, script: str, slurm_dir: Path) -> str:
+        stays = f"is the site's own and stays; {_call(slurm_dir)}"
+        return "" if loads_cli_filter(script) else stays
 
     def files(self, site: Site) -> list[Path]:
         """The script, if it is ours."""

@@ -204,9 +204,6 @@ def _read(path: Path) -> bytes:
     return content
 
 
-# -- features become types again ---------------------------------------------------------------
-
-
 @dataclass
 class ReturnedTypes:
     """Outcome for the pending jobs that asked for a feature."""

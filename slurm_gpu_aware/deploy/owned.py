@@ -195,8 +195,8 @@ class JobEnds(Owned):
             )
         elif kind == "jobcomp/none":
             notes.append(
-                f"{wanted['JobCompLoc']} must be writable by SlurmUser, otherwise slurmctld does not"
-                " start"
+                f"{wanted['JobCompLoc']} must be writable by SlurmUser, otherwise slurmctld does"
+                " not start"
             )
         elif kind != _JOBCOMP or site.conf.get("JobCompLoc") not in (None, wanted["JobCompLoc"]):
             notes.append(f"JobCompType={kind} stays; events.jobcomp_file has no effect with it")

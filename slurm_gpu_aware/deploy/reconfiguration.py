@@ -225,9 +225,6 @@ class Reconfiguration:
             time.sleep(self.POLL_S)
 
 
-# -- files of the nodes -------------------------------------------------------------------------
-
-
 WANTED = (
     "name the command that copies {folder} to all nodes in the configuration, for example"
     ' distribute = ["/root/push-slurm-conf"] in [setup]'
@@ -317,9 +314,6 @@ def _seen_by_a_node(
     return None
 
 
-# -- jobs on idle nodes ------------------------------------------------------------------------
-
-
 def digest(path: Path) -> str | None:
     """SHA-256 of a file of this host; None: there is none."""
     try:
@@ -330,10 +324,7 @@ def digest(path: Path) -> str | None:
 
 def idle_nodes(client: SlurmClient, among: Collection[str] | None = None) -> dict[str, list[str]]:
     """Partition -> those of the nodes (None: all) on which a job can start at once."""
-    partition: dict[str, str] = {}
-    for one in client.partitions():
-        for name in one.nodes:
-            partition.setdefault(name, one.name)
+    partition = {name: one.name for one in reversed(client.partitions()) for name in one.nodes}
     found: dict[str, list[str]] = {}
     for node in client.nodes():
         name, wanted = node.name, among is None or node.name in among

@@ -203,9 +203,6 @@ def _registration_problem(view: SlurmNode, types: set[str], count: int) -> str |
     return f"Slurm has {shown or 'no GPUs'} for it"
 
 
-# -- files on this host -------------------------------------------------------------------------
-
-
 _LUA_MODELS = re.compile(r"^(\s*models\s*=\s*)\{[^}]*\}", re.MULTILINE)
 
 
@@ -320,9 +317,6 @@ def nodes_in_scope(
     else:
         chosen = found.indexed_by_us() if undo else found.nodes
     return [name for name in found.nodes if name in set(chosen)]
-
-
-# -- state of a removal ------------------------------------------------------------------------
 
 
 def _removal_file(config: Config) -> Path:

@@ -54,9 +54,6 @@ def checks_of(group: str) -> Callable[[DoctorContext], Iterator[Check]]:
     return lambda g: chain.from_iterable(thing.check(g) for thing in things)
 
 
-# -- setup -------------------------------------------------------------------------------------
-
-
 def settings_of(site: Site) -> tuple[dict[str, str], list[str]]:
     """Settings of slurm.conf other than node lines (key -> value), and notes on the site."""
     notes: list[str] = []
@@ -101,9 +98,6 @@ def in_place(site: Site) -> Plan:
         changed = edit_settings(ConfFiles(conf, checked=False), values)
         changes += [Change(path, changed[path]) for path in sorted(changed, key=conf.__eq__)]
     return changes, notes
-
-
-# -- removal -----------------------------------------------------------------------------------
 
 
 def own_files(site: Site) -> dict[Path, Owned]:

@@ -159,9 +159,6 @@ def _conf_node(record: Mapping[str, str]) -> ConfNode:
     )
 
 
-# -- lines of nodes with one GRES type per GPU -----------------------------------------------------
-
-
 def cores_of(
     numa: Sequence[int | None], sockets: int, cores_per_socket: int
 ) -> tuple[str | None, ...]:
@@ -219,9 +216,6 @@ def _equal(nodes: Iterable[NodeGpus]) -> list[tuple[str, NodeGpus]]:
     for node in sorted(nodes, key=lambda n: by_number(n.name)):
         groups.setdefault(replace(node, name=""), []).append(node.name)
     return [(hostlist(names), node) for node, names in groups.items()]
-
-
-# -- records of slurm.conf and gres.conf, node by node --------------------------------------------
 
 
 def nodes_of(conf: ConfFiles, *, of_site: bool = False) -> dict[str, dict[str, str]]:
