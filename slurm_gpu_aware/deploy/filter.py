@@ -31,7 +31,7 @@ from slurm_gpu_aware.deploy.site_scripts import (
     loads_cli_filter,
     loads_filter,
     read_script,
-    without_join,
+    without_lines,
     without_ours,
 )
 from slurm_gpu_aware.errors import SourceError
@@ -112,7 +112,7 @@ class Filter(_Plugin):
     def files(self, site: Site) -> list[Path]:
         """The modules; job_submit.lua if it is ours, with or without the lines of the filter."""
         ours = shipped_lua(self.ours)
-        own = site.text(self.script) in (ours, without_join(ours))
+        own = site.text(self.script) in (ours, without_lines(ours, ".lua"))
         names = [*(path.name for path in filter_files()), *([self.script] if own else [])]
         return [site.slurm_dir / name for name in names]
 

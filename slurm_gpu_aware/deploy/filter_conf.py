@@ -5,7 +5,6 @@ from __future__ import annotations
 import pwd
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from slurm_gpu_aware import filter_rules as rules
 from slurm_gpu_aware.config.settings import DEFAULT_PATH, Config
@@ -29,16 +28,8 @@ _MIRRORED = {
 class FilterConf(Owned):
     """The configuration of the filter, by config.toml, the profile and slurm.conf."""
 
-    def install(self, site: Site, notes: list[str]) -> list[Change]:
-        """The file. Raises ConfigError for an operator that is no user of this host.
-
-        For review the file lacks it.
-        """
-        if site.for_review and (unknown := _operators(site.config, site.user)[1]):
-            notes.append(
-                f"{', '.join(unknown)}: no user of this host, so {LUA_CONF} lacks the uid among its"
-                f" operators; {INSTALL} on the controller writes it"
-            )
+    def contents(self, site: Site) -> list[Change]:
+        """The file; it lacks operators that are no users of this host."""
         models = {n.model for n in site.nodes if n.model} - _unfeatured(site)
         with_gpus = [node for node in site.conf_nodes.values() if node.has_gpus]
         cpus = [node.cpus for node in with_gpus]
@@ -49,12 +40,25 @@ class FilterConf(Owned):
             "max_cpus_per_node": max(cpus, default=0) if all(cpus) else 0,
             "max_memory_mb_per_node": max(memory_mb, default=0) if all(memory_mb) else 0,
         }
-        text = lua_conf(site.config, site.user, models, largest, strict=not site.for_review)
-        return [Change(site.slurm_dir / LUA_CONF, text)]
+        table = _table(site.config, site.user, models)
+        table |= {key: count for key, count in largest.items() if count}  # 0: not known
+        head = "-- Written by `gpu-aware setup` from config.toml and the profile. Do not edit.\n"
+        return [Change(site.slurm_dir / LUA_CONF, f"{head}return {lua_value(table)}\n")]
 
-    def files(self, site: Site) -> list[Path]:
-        """The file."""
-        return [site.slurm_dir / LUA_CONF]
+    def install(self, site: Site, notes: list[str]) -> list[Change]:
+        """The file. Raises ConfigError for an operator that is no user of this host.
+
+        For review the file lacks it.
+        """
+        unknown = _operators(site.config, site.user)[1]
+        if not site.for_review:
+            _check_known(unknown, site.config, site.user)
+        elif unknown:
+            notes.append(
+                f"{', '.join(unknown)}: no user of this host, so {LUA_CONF} lacks the uid among its"
+                f" operators; {INSTALL} on the controller writes it"
+            )
+        return self.contents(site)
 
     def check(self, g: DoctorContext) -> list[Check]:
         """It agrees with config.toml."""
@@ -69,9 +73,8 @@ class FilterConf(Owned):
         if not have.startswith("return{"):
             found = f"{path} does not return a table: jobs pass unmodified"
             return failed("filter config", found, cure)
-        wanted = {
-            k: _squeeze(lua_value(v)) for k, v in filter_table(g.config, g.slurm_user).items()
-        }
+        _check_known(_operators(g.config, g.slurm_user)[1], g.config, g.slurm_user)
+        wanted = {k: _squeeze(lua_value(v)) for k, v in _table(g.config, g.slurm_user).items()}
         wrong = [k for k, default in _MIRRORED.items() if (_entry(have, k) or default) != wanted[k]]
         lists = ("partitions", "policies", "operators")
         wrong += [key for key in lists if _items(_entry(have, key)) != _items(wanted[key])]
@@ -114,38 +117,11 @@ def _items(entry: str | None) -> set[str]:
     return set((entry or "").strip("{}").split(",")) - {"", _ROOT}
 
 
-def lua_conf(
-    config: Config,
-    slurm_user: str,
-    models: Iterable[str],
-    largest: Mapping[str, int],
-    *,
-    strict: bool = True,
-) -> str:
-    """``gpu_aware_conf.lua``: the configuration of the filter in slurmctld; see `filter_table`.
-
-    ``largest``: key -> maximum of the nodes with GPUs, or of their GPUs; 0: unknown.
-    """
-    table = filter_table(config, slurm_user, models, strict=strict)
-    table |= {key: count for key, count in largest.items() if count}
-    head = "-- Written by `gpu-aware setup` from config.toml and the profile. Do not edit.\n"
-    return f"{head}return {lua_value(table)}\n"
-
-
-def filter_table(
-    config: Config, slurm_user: str, models: Iterable[str] = (), *, strict: bool = True
-) -> dict[str, object]:
+def _table(config: Config, slurm_user: str, models: Iterable[str] = ()) -> dict[str, object]:
     """The part of the filter's configuration that does not depend on the nodes.
 
-    ``models`` are node features, so that ``gpu:a100:1`` becomes a constraint. Raises ConfigError if
-    an operator or SlurmUser is no user of this host; if not ``strict``, it is left out.
+    ``models`` are node features, so that ``gpu:a100:1`` becomes a constraint.
     """
-    uids, unknown = _operators(config, slurm_user)
-    for name in unknown if strict else ():
-        where = f"{config.source or DEFAULT_PATH}: site.operators"
-        if name == slurm_user:
-            where = "slurm.conf: SlurmUser"
-        raise ConfigError(f"{where}: no such user on this host: {name!r}")
     return {
         "classes": config.site.classes,
         "policies": config.placement.offered,
@@ -157,7 +133,7 @@ def filter_table(
         "submit_file": str(config.events.submit_file),
         "models": sorted(models),
         "park_uncommented": config.site.park_uncommented,
-        "operators": uids,
+        "operators": _operators(config, slurm_user)[0],
     }
 
 
@@ -171,6 +147,14 @@ def _operators(config: Config, slurm_user: str) -> tuple[list[int], list[str]]:
         except KeyError:
             unknown.append(name)
     return sorted(uids), unknown
+
+
+def _check_known(unknown: Iterable[str], config: Config, slurm_user: str) -> None:
+    for name in unknown:
+        where = f"{config.source or DEFAULT_PATH}: site.operators"
+        if name == slurm_user:
+            where = "slurm.conf: SlurmUser"
+        raise ConfigError(f"{where}: no such user on this host: {name!r}")
 
 
 def lua_value(value: object, indent: str = "") -> str:

@@ -54,9 +54,13 @@ class Owned:
         added = (entry for name, entry in ours.items() if name not in there)
         return {self.list_key: ",".join([*kept, *added])}
 
-    def install(self, site: Site, notes: list[str]) -> list[Change]:
-        """Its files as they should be, without those of the site."""
+    def contents(self, site: Site) -> list[Change]:
+        """Its files as they should be."""
         return []
+
+    def install(self, site: Site, notes: list[str]) -> list[Change]:
+        """Files to write; those of the site stay as they are."""
+        return self.contents(site)
 
     def check(self, g: DoctorContext) -> Iterable[Check]:
         """Check it on a live site."""
@@ -86,7 +90,7 @@ class Owned:
 
     def files(self, site: Site) -> Iterable[Path]:
         """Files of ours that a removal deletes, as far as they exist."""
-        return ()
+        return [change.path for change in self.contents(site)]
 
     def folders(self, site: Site) -> Iterable[Path]:
         """Folders that a removal deletes if they are empty."""

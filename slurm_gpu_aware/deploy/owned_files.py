@@ -57,7 +57,7 @@ class Hook(Owned):
         """The installed script."""
         return slurm_dir / self.folder / self.source.name
 
-    def install(self, site: Site, notes: list[str]) -> list[Change]:
+    def contents(self, site: Site) -> list[Change]:
         """The script, executable."""
         text = self.source.read_text(encoding="utf-8")
         return [Change(self.path(site.slurm_dir), text, 0o755)]
@@ -85,10 +85,6 @@ class Hook(Owned):
         for path in chain.from_iterable(map(scripts_of, site.conf.all(self.key))):
             if path not in {hook.path(site.slurm_dir) for hook in HOOKS}:
                 yield from without_ours(path)
-
-    def files(self, site: Site) -> list[Path]:
-        """The script."""
-        return [self.path(site.slurm_dir)]
 
     def folders(self, site: Site) -> list[Path]:
         """Its folder, unless slurm.conf names all scripts of it."""
@@ -158,14 +154,19 @@ class ClockConf(Owned):
         """clock.conf."""
         return (config.source or DEFAULT_PATH).parent / "clock.conf"
 
+    def contents(self, site: Site) -> list[Change]:
+        """The file with our values."""
+        path = site.slurm_dir / "clock.conf" if site.for_review else self.path(site.config)
+        text = Template(Path(__file__).with_name("clock.conf.in").read_text(encoding="utf-8"))
+        command = _COMMANDS / "gpu-aware-clock"
+        values = {"command": command, "accounts": ACCOUNTS, "slurm_user": site.user}
+        return [Change(path, text.substitute(values))]
+
     def install(self, site: Site, notes: list[str]) -> list[Change]:
         """The file, if the site has none."""
-        path = site.slurm_dir / "clock.conf" if site.for_review else self.path(site.config)
+        path = self.path(site.config)
         if site.for_review or not path.exists():
-            text = Template(Path(__file__).with_name("clock.conf.in").read_text(encoding="utf-8"))
-            command = _COMMANDS / "gpu-aware-clock"
-            values = {"command": command, "accounts": ACCOUNTS, "slurm_user": site.user}
-            return [Change(path, text.substitute(values))]
+            return self.contents(site)
         if not re.search(r"^\s*accounts\s*=\s*/", path.read_text(errors="replace"), re.M):
             notes.append(f"{path} {NO_ACCOUNTS}; add accounts = {ACCOUNTS}")
         return []
@@ -176,10 +177,6 @@ class ClockConf(Owned):
             cure = f"add accounts = {ACCOUNTS} to clock.conf here and on all nodes"
             yield warning("energy", f"{conf_path()} {NO_ACCOUNTS}", cure)
 
-    def files(self, site: Site) -> list[Path]:
-        """The file."""
-        return [self.path(site.config)]
-
 
 class Units(Owned):
     """Our systemd units with the site's values."""
@@ -189,7 +186,7 @@ class Units(Owned):
         """Names of the units."""
         return [source.name for source in shipped("systemd")]
 
-    def install(self, site: Site, notes: list[str]) -> list[Change]:
+    def contents(self, site: Site) -> list[Change]:
         """The units, with user, paths and commands of the site."""
         values = {
             "User": site.user,
@@ -205,10 +202,6 @@ class Units(Owned):
             text = re.sub(r"^ExecStart=.*/", f"ExecStart={_COMMANDS}/", text, flags=re.M)
             changes.append(Change(site.unit_dir / source.name, text))
         return changes
-
-    def files(self, site: Site) -> list[Path]:
-        """The units."""
-        return [site.unit_dir / name for name in self.names]
 
 
 class State(Owned):

@@ -295,34 +295,27 @@ def without_ours(path: Path) -> Iterator[Change]:
             f"{path}: take out line {', '.join(map(str, lines[:8]))}, which runs ours in a form"
             " that setup does not know; then run this again"
         )
-    changed = without_join(text) if path.suffix == ".lua" else without_calls(text)
+    changed = without_lines(text, path.suffix)
     if changed != text:
         yield Change(path, changed)
 
 
-def without_join(text: str) -> str:
-    """job_submit.lua or cli_filter.lua without the lines that load ours."""
-    return _CLI.sub("", _JOIN.sub("", text))
+def without_lines(text: str, suffix: str) -> str:
+    """A script of the site without lines that do nothing but load or run ours.
 
-
-def without_calls(text: str) -> str:
-    """A site's shell script without lines that do nothing but run one of ours.
-
-    A line in a block may be all of it, and an empty block is an error of syntax.
+    A line of a shell script in a block may be all of it, and an empty block is an error of syntax.
     """
+    if suffix == ".lua":
+        return _CLI.sub("", _JOIN.sub("", text))
     return _CALL.sub(lambda found: f"{found[1]}:{found[2]}" if found[1] else "", text)
 
 
 def names_us(text: str, suffix: str) -> list[int]:
     """Numbers of the lines of code that name us in another form; ``suffix``: of the file."""
     for known in (_JOIN, _CLI) if suffix == ".lua" else (_CALL,):
-        text = known.sub(_blank, text)
+        text = known.sub(lambda found: "\n" * found[0].count("\n"), text)
     lines = _code(text, suffix).split("\n")
     return [number for number, line in enumerate(lines, 1) if _OURS.search(line)]
-
-
-def _blank(match: re.Match[str]) -> str:
-    return "\n" * match[0].count("\n")
 
 
 def _code(text: str, suffix: str) -> str:

@@ -15,12 +15,13 @@ from slurm_gpu_aware.config.settings import (
     SetupConfig,
     SiteConfig,
 )
-from slurm_gpu_aware.deploy.filter_conf import lua_conf
+from slurm_gpu_aware.deploy.filter_conf import FILTER_CONF
 from slurm_gpu_aware.deploy.owned_files import HOOKS
 from slurm_gpu_aware.deploy.setup import settings_of
 from slurm_gpu_aware.deploy.site import (
     NodeGpus,
     Site,
+    conf_nodes,
     cores_of,
     gres_lines,
     node_lines,
@@ -33,8 +34,9 @@ def two_socket_node(name: str, model: str | None = "v100") -> NodeGpus:
     return NodeGpus(name, (0, 1, 2, 3), model, cores_of((0, 0, 1, 1), 2, 8))
 
 
-def site(config: Config, conf: str) -> Site:
-    return Site(config, Path("/etc/slurm"), Path("/units"), parse_conf(conf), {}, ())
+def site(config: Config, conf: str = "", *nodes: NodeGpus) -> Site:
+    read = parse_conf(conf)
+    return Site(config, Path("/etc/slurm"), Path("/units"), read, conf_nodes(read), nodes)
 
 
 def settings(conf: str, **changes: object) -> dict[str, str]:
@@ -146,14 +148,20 @@ def test_bf_licenses_is_warned_of():
     assert any("bf_licenses" in note for note in notes)
 
 
+def filter_conf(of: Site) -> str:
+    return FILTER_CONF.contents(of)[0].text
+
+
 def read_lua(text: str) -> dict[str, object]:
     table = lua51.LuaRuntime(encoding=None).execute(text.encode())
     return {k.decode(): v for k, v in table.items()}
 
 
 def test_lua_conf_is_a_table_that_lua_reads():
-    site = SiteConfig(classes=("A", "B"), park_uncommented=False, operators=("1000",))
-    got = read_lua(lua_conf(Config(site=site), "root", ["v100"], {"max_gpus_per_node": 4}))
+    config = Config(
+        site=SiteConfig(classes=("A", "B"), park_uncommented=False, operators=("1000",))
+    )
+    got = read_lua(filter_conf(site(config, "", two_socket_node("n1"))))
     assert list(got["classes"].values()) == [b"A", b"B"]  # type: ignore[attr-defined]
     assert got["licence"] == b"gpuaware"
     assert got["submit_file"] == b"/var/spool/slurm-gpu-aware/submitted"
@@ -169,19 +177,11 @@ FILTER = Path(__file__).resolve().parents[3] / "etc" / "lua" / "gpu_aware.lua"
 def test_the_filter_accepts_what_is_written(tmp_path: Path, most: int):
     """Read by the filter's own reader, which checks every field."""
     file = tmp_path / "gpu_aware_conf.lua"
-    file.write_text(
-        lua_conf(
-            Config(),
-            "64030",
-            ["v100", "a100-80gb"],
-            {
-                "max_gpus_per_node": most,
-                "max_cpus_per_node": 8 * most,
-                "max_memory_mb_per_node": 1000 * most,
-                "max_shards_per_gpu": 2 * most,
-            },
-        )
-    )
+    shape = f"CPUs={8 * most} RealMemory={1000 * most} Gres=gpu:g0:1,shard:{2 * most}"
+    conf = f"SlurmUser=64030\nNodeName=n[1-2] {shape if most else 'Gres=gpu:g0:1'}\n"
+    indices = tuple(range(most))
+    nodes = (NodeGpus("n1", indices, "v100"), NodeGpus("n2", indices, "a100-80gb"))
+    file.write_text(filter_conf(site(Config(), conf, *nodes)))
     lua = lua51.LuaRuntime()
     lua.execute("slurm = {log_error = function() end}")
     read = lua.eval(f'dofile("{FILTER}").read_conf')
@@ -200,7 +200,7 @@ def test_the_filter_accepts_what_is_written(tmp_path: Path, most: int):
 def test_any_path_survives_the_way_through_lua(text: str):
     path = "/" + text.encode("utf-8", "replace").decode("utf-8")
     config = Config(events=EventsConfig(submit_file=Path(path)))
-    got = read_lua(lua_conf(config, "root", [], {}))
+    got = read_lua(filter_conf(site(config)))
     assert got["submit_file"] == str(Path(path)).encode()
 
 
