@@ -255,8 +255,8 @@ def _return_types(client: SlurmClient, gate: GateConfig, models: Collection[str]
         if job.state != "PENDING" or not named:
             continue
         try:
-            model = features[_only(job, named)]
-            returns[record_id(job, split)] = _return(job, gate, model, kinds)
+            asked = [features[name] for name in named]
+            returns[record_id(job, split)] = _return(job, gate, asked, kinds)
         except ValueError as exc:
             outcome.wrong[job.id] = str(exc)
     typed = [JobUpdate(i, one.typed) for i, one in returns.items() if one.typed]
@@ -278,15 +278,13 @@ def _types(nodes: Collection[SlurmNode]) -> dict[str, str]:
     return {kind.lower(): kind for kind in kinds if kind and slot_of(kind) is None}
 
 
-def _only(job: SlurmJob, named: Collection[str]) -> str:
-    if len(named) > 1:
+def _return(
+    job: SlurmJob, gate: GateConfig, models: Collection[str], kinds: Mapping[str, str]
+) -> _Return:
+    """Updates of a job by the models it asks for. Raises ValueError: why there are none."""
+    if len(models) > 1:
         raise ValueError(_by_hand(job, f"{job.features} names several models", "CONSTRAINT"))
-    (feature,) = named
-    return feature
-
-
-def _return(job: SlurmJob, gate: GateConfig, model: str, kinds: Mapping[str, str]) -> _Return:
-    """Updates of a job. Raises ValueError with the reason why there are none."""
+    (model,) = models
     if job.het:
         raise ValueError(
             "Slurm changes no part of a heterogeneous job; its owner has to cancel it and submit it"

@@ -136,9 +136,10 @@ class SiteFiles:
             return indices, node.model if node and (features or name in chosen) else None
 
         def ours(entry: Entry) -> list[str] | None:
-            record = _node_record(entry, defaults)
-            if record is None:
+            values = node_fields(entry.text, defaults)
+            if values is None:  # another line, or one that changes the defaults
                 return None
+            record = _Record(names_of(values["nodename"]), pairs_of(entry.text)[0], values)
             groups: dict[tuple[tuple[int, ...], str | None], list[str]] = {}
             for name in record.names:
                 groups.setdefault(wanted(name), []).append(name)
@@ -197,14 +198,6 @@ def read_site(slurm_conf: Path, gres_conf: Path, profile: Mapping[str, NodeGpus]
         if form is not None:
             nodes[name] = form
     return SiteFiles(slurm, gres, nodes, profile)
-
-
-def _node_record(entry: Entry, defaults: dict[str, str]) -> _Record | None:
-    """The NodeName line of the site; None: another line, or one that changes ``defaults``."""
-    values = node_fields(entry.text, defaults)
-    if values is None:
-        return None
-    return _Record(names_of(values["nodename"]), pairs_of(entry.text)[0], values)
 
 
 def _form(

@@ -39,6 +39,7 @@ class Hook(Owned):
     """A script of ours that Slurm runs, by its setting or by a line in a script of the site."""
 
     folder: str
+    script: str
     key: str
     """The setting."""
     without: str
@@ -50,12 +51,11 @@ class Hook(Owned):
     @property
     def source(self) -> Path:
         """The script of the installation."""
-        (path,) = shipped(self.folder)
-        return path
+        return next(path for path in shipped(self.folder) if path.name == self.script)
 
     def path(self, slurm_dir: Path) -> Path:
         """The installed script."""
-        return slurm_dir / self.folder / self.source.name
+        return slurm_dir / self.folder / self.script
 
     def contents(self, site: Site) -> list[Change]:
         """The script, executable."""
@@ -103,7 +103,7 @@ class Hook(Owned):
     def check(self, g: DoctorContext) -> Iterator[Check]:
         """Slurm runs the script of this release."""
         name, installed, scripts = self.key.lower(), self.path(g.folder), self.scripts(g)
-        direct = next((path for path in scripts if path.name == installed.name), None)
+        direct = next((path for path in scripts if path.name == self.script), None)
         by = next((path for path in scripts if calls(read_script(path) or "", installed)), None)
         if direct is None and by is None:
             yield self._not_run(g, scripts)
@@ -124,13 +124,13 @@ class Hook(Owned):
 
     def _not_run(self, g: DoctorContext, scripts: Sequence[Path]) -> Check:
         installed, values = self.path(g.folder), self.values(g)
-        name, found = self.key.lower(), f"{self.key} does not run {installed.name}: {self.without}"
+        name, found = self.key.lower(), f"{self.key} does not run {self.script}: {self.without}"
         if not values:
             return warning(name, found, f"{INSTALL}, then 'scontrol reconfigure'")
         copy = ", and copy it to all nodes" if self.on_nodes else ""
         named = next((p for p in scripts if str(installed) in (read_script(p) or "")), None)
         if named is not None:
-            found = f"{named} names {installed.name} only where it never runs: {self.without}"
+            found = f"{named} names {self.script} only where it never runs: {self.without}"
         where = named or [*scripts, *values][0]
         cure = f"add the line below to {where}, after its first line{copy}"
         return warning(name, found, cure, lines=(hook_line(installed),))
@@ -224,10 +224,11 @@ class State(Owned):
 
 
 HOOKS = (
-    Hook("prolog.d", "Prolog", "clocks are not set"),
-    Hook("epilog.d", "Epilog", "clocks are not reset"),
+    Hook("prolog.d", "50-gpu-aware", "Prolog", "clocks are not set"),
+    Hook("epilog.d", "50-gpu-aware", "Epilog", "clocks are not reset"),
     Hook(
         "resv.d",
+        "50-gpu-aware-pool",
         "ResvProlog",
         "jobs in the holding pool precede all others while the selector is away",
         on_nodes=False,
