@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import slurm_gpu_aware
-from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import AwareError, SourceError
-from slurm_gpu_aware.store.ownership import give_folder, of_selector
 from slurm_gpu_aware.text_file import replaced_file
 
 OWN_FILTER = "job_submit.lua"
@@ -141,22 +139,3 @@ def reload_filter(slurm_dir: Path, written: Iterable[Path]) -> bool:
     except OSError as exc:
         raise SourceError(f"{target}: cannot be touched: {exc.strerror}") from None
     return OWN_FILTER not in names
-
-
-def make_folders(config: Config, user: str) -> list[Path]:
-    """Make the folders of filter and selector, or give root's ones to ``user``.
-
-    A sweep that root ran may have made the store's folder. Returns the changed paths. Raises
-    SourceError.
-    """
-    store, submitted = config.store.path, config.events.submit_file
-    names: dict[Path, list[str]] = {}
-    for file in (*of_selector(store), submitted):
-        names.setdefault(file.parent, []).append(file.name)
-    changed = []
-    for folder, files in names.items():
-        try:
-            changed += give_folder(folder, user, files)
-        except (OSError, LookupError) as exc:
-            raise SourceError(f"{folder}: cannot be made for {user}: {exc}") from None
-    return changed

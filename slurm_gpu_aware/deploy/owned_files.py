@@ -1,10 +1,12 @@
-"""Owned files: scripts that Slurm runs, clock.conf, systemd units, and what the selector leaves."""
+"""Owned files: scripts that Slurm runs, clock.conf, systemd units, folders of events and store."""
 
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shutil
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,8 +29,9 @@ from slurm_gpu_aware.deploy.site_scripts import (
     scripts_of,
     without_ours,
 )
+from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.conffile import SlurmConf
-from slurm_gpu_aware.store.ownership import OF_SETUP
+from slurm_gpu_aware.store.ownership import OF_SETUP, give_folder, of_selector, published_path
 
 _COMMANDS = Path(sys.prefix) / "bin"
 """Folder of the commands of this installation."""
@@ -204,23 +207,98 @@ class Units(Owned):
         return changes
 
 
-class State(Owned):
-    """Files that filter, selector and setup leave and that are worth nothing without us."""
+class Events(Owned):
+    """Folder in which the filter tells the selector of submissions."""
+
+    group = "events"
 
     def files(self, site: Site) -> list[Path]:
-        """Events, states of rollout and removal, what tune has set, the copy for other hosts."""
-        config, events = site.config, site.config.events
-        return [
-            *(events.submit_file, events.defer_file, *events.runs_folder.glob("*")),
-            *(config.store.path.with_name(name) for name in OF_SETUP),
-            tuned_path(config),
-            *filter(None, [config.store.published]),
-        ]
+        """What the filter and the selector write there."""
+        events = site.config.events
+        return [events.submit_file, events.defer_file, *events.runs_folder.glob("*")]
 
     def folders(self, site: Site) -> list[Path]:
-        """Those of the events."""
+        """The folder, and that of earlier runs in it."""
         events = site.config.events
         return [events.runs_folder, events.submit_file.parent]
+
+    def check(self, g: DoctorContext) -> Iterator[Check]:
+        """Submissions and ends of jobs trigger a round at once."""
+        events, user = g.config.events, g.slurm_user
+        folder = events.submit_file.parent
+        if not folder.is_dir():
+            found = f"{folder} is missing: a submission waits for the next round"
+            yield warning("events", found, f"install -d -o {user} {folder}")
+        elif unknown := g.no_user("events"):
+            yield unknown
+        elif not _may(folder, user, stat.S_IWOTH):
+            yield warning("events", f"{user} cannot write to {folder}", f"chown {user} {folder}")
+        yield ok("events", f"submissions: {events.submit_file}")
+
+
+class StoreFolder(Owned):
+    """Folder of the store, which stays on removal."""
+
+    group = "permissions"
+
+    def files(self, site: Site) -> list[Path]:
+        """States of rollout and removal, what tune has set, the copy for other hosts."""
+        config = site.config
+        states = [config.store.path.with_name(name) for name in OF_SETUP]
+        return [*states, tuned_path(config), *filter(None, [config.store.published])]
+
+    def check(self, g: DoctorContext) -> Iterator[Check]:
+        """SlurmUser can read the configuration and write the store."""
+        path, user = g.config.store.path, g.slurm_user
+        source = g.config.source
+        if unknown := g.no_user("permissions"):
+            yield unknown
+            return
+        if source is not None and not (
+            _may(source, user, stat.S_IROTH) and _may(source.parent, user, stat.S_IXOTH)
+        ):
+            cure = f"chmod a+r {source}; chmod a+x {source.parent}; then start the selector"
+            yield failed("permissions", f"{user} cannot read {source}: no selector starts", cure)
+        if not path.parent.is_dir():
+            cure = f"install -d -o {user} {path.parent}"
+            yield failed("permissions", f"{path.parent} is missing", cure)
+            return
+        # SQLite also writes files beside it; a sweep run by root may leave files of root.
+        files = [p for p in of_selector(path) if p != published_path(path)]
+        wrong = [p for p in (path.parent, *files) if p.exists() and not _may(p, user, stat.S_IWOTH)]
+        if wrong:
+            cure = f"{INSTALL} as root, or chown {user} {' '.join(map(str, wrong))}"
+            yield failed("permissions", f"{user} cannot write to {wrong[0]}", cure)
+        yield ok("permissions", f"{user} can write to {path.parent}")
+
+
+def make_folders(config: Config, user: str) -> list[Path]:
+    """Make the folders of events and store, or give root's ones to ``user``.
+
+    A sweep that root ran may have made the store's folder. Returns the changed paths. Raises
+    SourceError.
+    """
+    store, submitted = config.store.path, config.events.submit_file
+    names: dict[Path, list[str]] = {}
+    for file in (*of_selector(store), submitted):
+        names.setdefault(file.parent, []).append(file.name)
+    changed = []
+    for folder, files in names.items():
+        try:
+            changed += give_folder(folder, user, files)
+        except (OSError, LookupError) as exc:
+            raise SourceError(f"{folder}: cannot be made for {user}: {exc}") from None
+    return changed
+
+
+def _may(path: Path, user: str, bit: int) -> bool:
+    """Whether a user may do what a bit of others says, by owner, groups and mode."""
+    entry, status = pwd.getpwnam(user), path.stat()
+    if entry.pw_uid == status.st_uid:
+        bit <<= 6
+    elif status.st_gid in os.getgrouplist(user, entry.pw_gid):
+        bit <<= 3
+    return entry.pw_uid == 0 or bool(status.st_mode & bit)
 
 
 HOOKS = (
@@ -234,4 +312,4 @@ HOOKS = (
         on_nodes=False,
     ),
 )
-CLOCK_CONF, UNITS, STATE = ClockConf(), Units(), State()
+CLOCK_CONF, UNITS, EVENTS, STORE = ClockConf(), Units(), Events(), StoreFolder()

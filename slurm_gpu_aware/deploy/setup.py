@@ -16,7 +16,7 @@ from slurm_gpu_aware.deploy.files import BACKUP, Change
 from slurm_gpu_aware.deploy.filter import COMMAND_SCRIPT, FILTER
 from slurm_gpu_aware.deploy.filter_conf import FILTER_CONF
 from slurm_gpu_aware.deploy.owned import GpuTypes, JobEnds, Licences, Owned, SchedulerWords
-from slurm_gpu_aware.deploy.owned_files import CLOCK_CONF, HOOKS, STATE, UNITS
+from slurm_gpu_aware.deploy.owned_files import CLOCK_CONF, EVENTS, HOOKS, STORE, UNITS
 from slurm_gpu_aware.deploy.site import Site, node_lines
 from slurm_gpu_aware.slurm.accounting import gaps_of
 from slurm_gpu_aware.slurm.conf_grammar import read_text
@@ -36,10 +36,11 @@ OWNED: tuple[Owned, ...] = (
     SchedulerWords(),
     COMMAND_SCRIPT,
     *HOOKS,
+    EVENTS,
     JobEnds(),
     CLOCK_CONF,
     UNITS,
-    STATE,
+    STORE,
 )
 """All that we bring to a site."""
 _LINKS = Path("/usr/local/bin")
@@ -107,8 +108,8 @@ def own_files(site: Site) -> dict[Path, Owned]:
 
 def kept_backups(site: Site) -> dict[Path, bool]:
     """First versions that setup has kept -> whether the file is the same again, or ours."""
-    installed = (path for thing in OWNED if thing is not STATE for path in thing.files(site))
-    folders = {site.slurm_dir, *(path.parent for path in installed)}
+    installed = [change.path.parent for thing in OWNED for change in thing.contents(site)]
+    folders = {site.slurm_dir, *installed}
     folders |= {path.resolve().parent for path in site.conf.files}
     ours = own_files(site)
     found = {}
