@@ -19,7 +19,7 @@ from slurm_gpu_aware.deploy.owned_files import CLOCK_CONF, HOOKS, UNITS
 from slurm_gpu_aware.deploy.reconfiguration import Delivery, find_delivery
 from slurm_gpu_aware.deploy.removal import Removal, Removed
 from slurm_gpu_aware.deploy.rollout_site import LocalSite, begin_removal
-from slurm_gpu_aware.deploy.setup import commands_here, own_files
+from slurm_gpu_aware.deploy.setup import own_files
 from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.slurm.controllers import Controllers
@@ -28,6 +28,7 @@ from slurm_gpu_aware.store.ownership import ROLLOUT_STATE
 
 _FAILED = 1
 _WAITS = 3
+_LINKS = Path("/usr/local/bin")
 
 
 def run_remove(read_site: Callable[[], Site], given: Mapping[str, Any]) -> int:
@@ -132,7 +133,12 @@ def _remains(
     site: Site, folders: Sequence[Path], controllers: Sequence[str]
 ) -> dict[str, list[str]]:
     """Where -> commands that delete what setup does not."""
-    prefix, links = commands_here()
+    prefix = Path(sys.prefix)
+    links = [
+        link
+        for link in sorted(_LINKS.glob("gpu-aware*"))
+        if link.is_symlink() and link.readlink().is_relative_to(prefix)
+    ]
     in_venv = sys.prefix != sys.base_prefix
     program = f"rm -rf {prefix}" if in_venv else f"{prefix}/bin/pip uninstall slurm-gpu-aware"
     commands = [*([f"rm -f {' '.join(map(str, links))}"] if links else []), program]

@@ -136,12 +136,6 @@ def all_jobs(client: SlurmClient) -> list[SlurmJob]:
     return jobs
 
 
-def jobs_with_feature(client: SlurmClient, features: frozenset[str]) -> list[str]:
-    """Ids of jobs that have not ended and whose constraint names one of the features."""
-    jobs = (job for job in all_jobs(client) if job.state not in ENDED)
-    return [job.id for job in jobs if features & features_named(job)]
-
-
 def features_named(job: SlurmJob) -> set[str]:
     """Features that a job's constraint names."""
     return set(re.findall(r"[A-Za-z0-9_.=-]+", job.features or ""))
@@ -159,6 +153,12 @@ def own_comment(job: SlurmJob) -> str:
     return (original and original.admin_comment) or ""
 
 
+def is_bound(job: SlurmJob) -> bool:
+    """Whether a job is bound to GPUs of a placement, or its marker says so."""
+    marker = marker_of(job.admin_comment)
+    return bound_slots(job) is not None or (marker is not None and marker.phase in BOUND)
+
+
 def clear_records(client: SlurmClient, gate: GateConfig) -> list[str]:
     """Clear our AdminComment of jobs that need us no longer; return the ended jobs that keep it.
 
@@ -171,11 +171,9 @@ def clear_records(client: SlurmClient, gate: GateConfig) -> list[str]:
     for job in jobs:
         if not is_ours(job.admin_comment):
             continue
-        marker = marker_of(job.admin_comment)
-        bound = bound_slots(job) is not None or (marker is not None and marker.phase in BOUND)
         if job.state in ENDED:
             ended.append(job.id)
-        elif not bound and not job.licence_count(gate.licence):
+        elif not is_bound(job) and not job.licence_count(gate.licence):
             fields = (("AdminComment", own_comment(job)),)
             updates.append(JobUpdate(record_id(job, split), fields))
     client.update_jobs(updates)

@@ -25,6 +25,7 @@ from slurm_gpu_aware.deploy.job_requests import (
     all_jobs,
     clear_records,
     features_named,
+    is_bound,
     jobs_text,
     open_placements,
     restore_all,
@@ -36,9 +37,7 @@ from slurm_gpu_aware.deploy.setup import OWNED, conf_without_settings, kept_back
 from slurm_gpu_aware.deploy.site import Site, feature_of
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import EXTRA_CLOCK, HOLDING_POOL
-from slurm_gpu_aware.gate.admin_comment import BOUND, marker_of
 from slurm_gpu_aware.gate.gate_holder import gate_reservation
-from slurm_gpu_aware.gate.index_types import bound_slots
 from slurm_gpu_aware.gate.restore import release_by_hand
 from slurm_gpu_aware.lockfile import SELECTOR_LOCK, hold_selector_lock
 from slurm_gpu_aware.slurm.client import SlurmClient
@@ -274,7 +273,6 @@ def waiting_jobs(
     for job in all_jobs(client):
         if job.state in ENDED:
             continue
-        marker = marker_of(job.admin_comment)  # only a job that has just started has it
         why = None
         if job.licence_count(gate.licence):
             why = f"the licence {gate.licence} is in the request"
@@ -286,10 +284,7 @@ def waiting_jobs(
                 kept = wrong.get(job.id, "it has just come, and gets its GPU type in the next run")
                 why = f"the feature of a GPU model is in the request; {kept}"
         elif job.state in HOLDING and (
-            job.id in placed
-            or bound_slots(job) is not None
-            or EXTRA_CLOCK in (job.extra or "")
-            or (marker is not None and marker.phase in BOUND)
+            job.id in placed or is_bound(job) or EXTRA_CLOCK in (job.extra or "")
         ):
             why = "running where we placed it; the epilog resets its clock"
         if why is not None:

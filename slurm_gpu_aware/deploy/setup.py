@@ -5,7 +5,6 @@ Doctor walks it by `checks_of`.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
@@ -43,7 +42,6 @@ OWNED: tuple[Owned, ...] = (
     STORE,
 )
 """All that we bring to a site."""
-_LINKS = Path("/usr/local/bin")
 
 Plan = tuple[list[Change], list[str]]
 """Files to write, and notes for the administrator."""
@@ -120,14 +118,6 @@ def kept_backups(site: Site) -> dict[Path, bool]:
         same = present.is_file() and present.read_bytes() == backup.read_bytes()
         found[backup] = present in ours or same
     return found
-
-
-def commands_here() -> tuple[Path, list[Path]]:
-    """(folder of this installation, links to its commands)."""
-    prefix = Path(sys.prefix)
-    found = sorted(_LINKS.glob("gpu-aware*")) if _LINKS.is_dir() else []
-    links = (link for link in found if link.is_symlink())
-    return prefix, [link for link in links if link.readlink().is_relative_to(prefix)]
 
 
 def conf_without_settings(
