@@ -37,13 +37,9 @@ _BEHIND_S = 600.0
 
 def _removal(g: DoctorContext) -> Iterator[Check]:
     """A removal is under way: what it takes away is no fault, and goes on."""
-    waits = removal_waits(g.config) or []
-    found = f"a removal is under way; it waits for {'; '.join(waits)}" if waits else ""
-    yield warning(
-        "removal",
-        found or "a removal is under way",
-        "run 'gpu-aware setup --remove' again, until it exits with 0",
-    )
+    waits = "; ".join(removal_waits(g.config) or [])
+    found = f"a removal is under way{f'; it waits for {waits}' if waits else ''}"
+    yield warning("removal", found, "run 'gpu-aware setup --remove' again, until it exits with 0")
 
 
 def _selector(g: DoctorContext) -> Iterator[Check]:

@@ -107,30 +107,6 @@ def _controllers(g: DoctorContext) -> Iterator[Check]:
     yield ok("controllers", f"{', '.join(controllers.hosts)}; run doctor on each of them")
 
 
-def _types(g: DoctorContext) -> Iterator[Check]:
-    """Every GPU has its own GRES type."""
-    with_gpus = [n for n in g.nodes if n.gpus]
-    if not with_gpus:
-        yield failed("gres types", "Slurm knows no node with GPUs", "add Gres= to the node lines")
-        return
-    shared = hostlist(n.name for n in with_gpus if n.shared_gres)
-    note = f"; unsupported (MPS, MIG, shards that Slurm counts by node): {shared}" if shared else ""
-    mixed = hostlist(n.name for n in with_gpus if n.gpus_used & n.shared_gpus)
-    if mixed:
-        found = f"{mixed}: Slurm has given the same GPU as a whole and in shards"
-        yield warning("gres types", found, "add File= to the lines Name=shard of gres.conf")
-    whole = [n for n in with_gpus if not n.shared_gres]
-    plain = [n.name for n in whole if not gpu_slots(n)[1]]
-    lines = "'gpu-aware setup --roll' changes nodes one by one, each while it has no job"
-    if len(plain) == len(whole):
-        found = f"no node has one GRES type per GPU: only the node is chosen, not the GPU{note}"
-        yield warning("gres types", found, lines)
-    elif plain:
-        found = f"{hostlist(plain)}: only the node is chosen, not the GPU{note}"
-        yield warning("gres types", found, lines)
-    yield ok("gres types", f"{len(whole)} nodes with one GRES type per GPU{note}")
-
-
 def _typed_jobs(g: DoctorContext) -> Iterator[Check]:
     """No pending job asks for a GPU type that went when nodes got one type per GPU."""
     models = {name for n in g.nodes if gpu_slots(n)[1] for name in n.features}
@@ -252,7 +228,7 @@ OF_SLURM = (
     ("controllers", True, False, _controllers),
     ("filter", True, False, checks_of("filter")),
     ("test-only", True, False, checks_of("test-only")),
-    ("gres types", True, False, _types),
+    ("gres types", True, False, checks_of("gres types")),
     ("typed jobs", True, False, _typed_jobs),
     ("accounting", True, False, lambda g: chain(checks_of("accounting")(g), _accounting(g))),
 )

@@ -15,6 +15,7 @@ from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok, warn
 from slurm_gpu_aware.deploy.files import Change
 from slurm_gpu_aware.deploy.site import Site, gres_lines, node_lines
 from slurm_gpu_aware.gate.holding_pool import LICENCE, LICENCE_COUNT
+from slurm_gpu_aware.gate.index_types import gpu_slots
 from slurm_gpu_aware.slurm.conf_grammar import fields_of
 from slurm_gpu_aware.slurm.conffile import ConfFiles, Entry, SlurmConf
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
@@ -123,12 +124,10 @@ class Licences(Owned):
             name, *rest = re.split(r"[:*=]", word)
             counts.setdefault(name, int(rest[0]) if rest and rest[0].isdigit() else 1)
         if LICENCE not in counts:
-            yield warning(
-                "holding pool",
-                f"slurm.conf has no licence {LICENCE}: on large clusters many parked jobs slow down"
-                " slurmctld",
-                f"add {LICENCE}:{LICENCE_COUNT} to Licenses ({INSTALL}), scontrol reconfigure",
-            )
+            found = "on large clusters many parked jobs slow down slurmctld"
+            found = f"slurm.conf has no licence {LICENCE}: {found}"
+            cure = f"add {LICENCE}:{LICENCE_COUNT} to Licenses ({INSTALL}), scontrol reconfigure"
+            yield warning("holding pool", found, cure)
         name, wanted = g.config.gate.licence, g.config.gate.licence_count
         if name not in counts:
             found = f"slurm.conf has no licence {name}: nothing can be parked"
@@ -231,12 +230,8 @@ class JobEnds(Owned):
             yield warning("job ends", found, cure)
 
 
-class GpuTypes(Owned):
-    """One GRES type per GPU: GresTypes, and lines of gres.conf.
-
-    Setup does not change the GRES types of a node with GPUs in slurm.conf, because Slurm would kill
-    or requeue its running jobs. A rollout changes such nodes.
-    """
+class GresTypes(Owned):
+    """GresTypes of slurm.conf lists gpu."""
 
     group, list_key, words = "settings", "GresTypes", ("gpu",)
 
@@ -254,6 +249,16 @@ class GpuTypes(Owned):
             found = f"GresTypes={g.slurm.get('GresTypes')} lacks gpu"
             yield failed("settings", found, RESTART)
         yield ok("settings", "select/cons_tres, GresTypes has gpu")
+
+
+class GpuTypes(Owned):
+    """One GRES type per GPU: lines of gres.conf.
+
+    Setup does not change the GRES types of a node with GPUs in slurm.conf, because Slurm would kill
+    or requeue its running jobs. A rollout changes such nodes.
+    """
+
+    group = "gres types"
 
     def install(self, site: Site, notes: list[str]) -> list[Change]:
         """Lines of nodes with one type per GPU in slurm.conf; for review those of all nodes."""
@@ -286,3 +291,25 @@ class GpuTypes(Owned):
         block: dict[Entry, Sequence[str]] = dict.fromkeys(gres.block(), ())
         changed = gres.with_lines(block, gres_lines(ours))
         return [Change(path, text) for path, text in changed.items()]
+
+    def check(self, g: DoctorContext) -> Iterator[Check]:
+        """Every GPU has its own GRES type."""
+        name, with_gpus = self.group, [n for n in g.nodes if n.gpus]
+        if not with_gpus:
+            yield failed(name, "Slurm knows no node with GPUs", "add Gres= to the node lines")
+            return
+        note = "; unsupported (MPS, MIG, shards that Slurm counts by node): "
+        shared = hostlist(n.name for n in with_gpus if n.shared_gres)
+        note = f"{note}{shared}" if shared else ""
+        mixed = hostlist(n.name for n in with_gpus if n.gpus_used & n.shared_gpus)
+        if mixed:
+            found = f"{mixed}: Slurm has given the same GPU as a whole and in shards"
+            yield warning(name, found, "add File= to the lines Name=shard of gres.conf")
+        whole = [n for n in with_gpus if not n.shared_gres]
+        plain = [n.name for n in whole if not gpu_slots(n)[1]]
+        if plain or not whole:
+            none = "no node has one GRES type per GPU"
+            found = none if len(plain) == len(whole) else hostlist(plain)
+            cure = "'gpu-aware setup --roll' changes nodes one by one, each while it has no job"
+            yield warning(name, f"{found}: only the node is chosen, not the GPU{note}", cure)
+        yield ok(name, f"{len(whole)} nodes with one GRES type per GPU{note}")

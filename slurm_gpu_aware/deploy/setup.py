@@ -14,7 +14,14 @@ from slurm_gpu_aware.deploy.doctor import Check, DoctorContext
 from slurm_gpu_aware.deploy.files import BACKUP, Change
 from slurm_gpu_aware.deploy.filter import COMMAND_SCRIPT, FILTER
 from slurm_gpu_aware.deploy.filter_conf import FILTER_CONF
-from slurm_gpu_aware.deploy.owned import GpuTypes, JobEnds, Licences, Owned, SchedulerWords
+from slurm_gpu_aware.deploy.owned import (
+    GpuTypes,
+    GresTypes,
+    JobEnds,
+    Licences,
+    Owned,
+    SchedulerWords,
+)
 from slurm_gpu_aware.deploy.owned_files import CLOCK_CONF, EVENTS, HOOKS, STORE, UNITS
 from slurm_gpu_aware.deploy.site import Site, node_lines
 from slurm_gpu_aware.slurm.accounting import gaps_of
@@ -28,6 +35,7 @@ from slurm_gpu_aware.slurm.conffile import (
 )
 
 OWNED: tuple[Owned, ...] = (
+    GresTypes(),
     GpuTypes(),
     Licences(),
     FILTER_CONF,  # before the script that reads it
