@@ -14,7 +14,6 @@ from slurm_gpu_aware.deploy.owned import INSTALL, Owned
 from slurm_gpu_aware.deploy.site import Site, feature_of
 from slurm_gpu_aware.errors import ConfigError
 
-_ROOT = "0"
 _MIRRORED = {
     "classes": None,
     "licence": f'"{rules.LICENCE}"',
@@ -114,7 +113,7 @@ def _entry(table: str, key: str) -> str | None:
 
 def _items(entry: str | None) -> set[str]:
     """Values of a list, in any order; without root, which is always an operator."""
-    return set((entry or "").strip("{}").split(",")) - {"", _ROOT}
+    return set((entry or "").strip("{}").split(",")) - {"", "0"}
 
 
 def _table(config: Config, slurm_user: str, models: Iterable[str] = ()) -> dict[str, object]:

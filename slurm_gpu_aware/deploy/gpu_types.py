@@ -102,9 +102,6 @@ class TypedJobs:
         self._kept |= kept
         return changed
 
-    def _pending(self, models: Collection[str]) -> Iterator[SlurmJob]:
-        return _typed(all_jobs(self._client), models)
-
     def _change(self, job: SlurmJob) -> tuple[tuple[tuple[str, str], ...] | None, str]:
         """(fields of the update, why there is none)."""
         kinds = gpu_types(job)
@@ -131,7 +128,7 @@ class TypedJobs:
         ``plain``: nodes that keep their types for now.
         """
         self._needing = {}
-        for job in () if self._strand else self._pending(models):
+        for job in () if self._strand else _typed(all_jobs(self._client), models):
             if not can_start(job, plain):
                 continue
             for name in names:
@@ -155,7 +152,7 @@ class TypedJobs:
         nodes = self._client.nodes()
         return {
             job.id: self._kept.get(job.id, "it asks for a GPU type")
-            for job in self._pending(models)
+            for job in _typed(all_jobs(self._client), models)
             if not can_start(job, nodes)
         }
 

@@ -51,9 +51,6 @@ OWNED: tuple[Owned, ...] = (
 )
 """All that we bring to a site."""
 
-Plan = tuple[list[Change], list[str]]
-"""Files to write, and notes for the administrator."""
-
 
 def checks_of(group: str) -> Callable[[DoctorContext], Iterator[Check]]:
     """The check of doctor on the owned things of a group."""
@@ -77,8 +74,8 @@ def settings_of(site: Site) -> tuple[dict[str, str], list[str]]:
     return values, notes
 
 
-def for_output(site: Site, folder: Path) -> Plan:
-    """All files, separately for review, under ``folder``."""
+def for_output(site: Site, folder: Path) -> tuple[list[Change], list[str]]:
+    """All files, separately for review, under ``folder``; notes for the administrator."""
     values, notes = settings_of(site)
     text = "# Merge into slurm.conf.\n"
     text += "".join(f"{setting_line(key, value)}\n" for key, value in values.items())
@@ -90,8 +87,8 @@ def for_output(site: Site, folder: Path) -> Plan:
     return [*changes, Change(folder / "slurm.conf.lines", text)], notes
 
 
-def in_place(site: Site) -> Plan:
-    """Minimal changes of the site's files."""
+def in_place(site: Site) -> tuple[list[Change], list[str]]:
+    """Minimal changes of the site's files; notes for the administrator."""
     values, notes = settings_of(site)
     changes = [change for thing in OWNED for change in thing.install(site, notes)]
     conf = site.slurm_dir / "slurm.conf"
