@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 
 import gpu_aware_profile
@@ -247,3 +248,11 @@ def test_no_module_and_no_function_grows_too_long():
             if node.end_lineno - node.lineno + 1 - said > 60:
                 wrong.append(f"{path}:{node.lineno} {node.name}")
     assert wrong == []
+
+
+def test_each_file_of_the_package_is_installed():
+    wanted = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())
+    patterns = wanted["tool"]["setuptools"]["package-data"][ROOT.name]
+    files = {path.relative_to(ROOT) for path in ROOT.rglob("*.*") if path.is_file()}
+    data = {path for path in files if path.suffix not in (".py", ".pyc", ".so", ".o")}
+    assert {str(path) for path in data if not any(map(path.match, patterns))} == set()

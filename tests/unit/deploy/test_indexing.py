@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu_aware.deploy.indexing import SiteFiles, read_site
-from slurm_gpu_aware.deploy.render import NodeGpus
+from slurm_gpu_aware.deploy.site import NodeGpus
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.conffile import read_conf
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist

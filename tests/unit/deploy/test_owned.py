@@ -15,16 +15,18 @@ from slurm_gpu_aware.config.settings import (
     SetupConfig,
     SiteConfig,
 )
-from slurm_gpu_aware.deploy.render import (
+from slurm_gpu_aware.deploy.filter_conf import FILTER_CONF
+from slurm_gpu_aware.deploy.owned_files import HOOKS
+from slurm_gpu_aware.deploy.setup import settings_of
+from slurm_gpu_aware.deploy.site import (
     NodeGpus,
+    Site,
+    conf_nodes,
     cores_of,
     gres_lines,
-    lua_conf,
     node_lines,
-    slurm_settings,
     usable_model,
 )
-from slurm_gpu_aware.slurm.conffile import SlurmConf
 from slurm_gpu_aware.slurm.hostlist import hostlist
 
 
@@ -32,8 +34,15 @@ def two_socket_node(name: str, model: str | None = "v100") -> NodeGpus:
     return NodeGpus(name, (0, 1, 2, 3), model, cores_of((0, 0, 1, 1), 2, 8))
 
 
+def site(config: Config, conf: str = "", *nodes: NodeGpus) -> Site:
+    read = parse_conf(conf)
+    return Site(config, Path("/etc/slurm"), Path("/units"), read, conf_nodes(read), nodes)
+
+
 def settings(conf: str, **changes: object) -> dict[str, str]:
-    return dict(slurm_settings(Config(**changes), parse_conf(conf), {}).values)  # type: ignore[arg-type]
+    values, _ = settings_of(site(Config(**changes), conf))  # type: ignore[arg-type]
+    hooks = {hook.key for hook in HOOKS}
+    return {key: value for key, value in values.items() if key not in hooks}
 
 
 def test_gres_lines_name_each_index_and_the_cores_of_its_socket():
@@ -113,33 +122,34 @@ def test_the_count_of_our_licence_follows_the_configuration():
 
 
 def test_a_foreign_prolog_stays_and_the_admin_is_told():
-    both = {"Prolog": "/etc/slurm/gpu.sh", "Epilog": "/etc/slurm/e.sh"}
-    got = slurm_settings(Config(), parse_conf("Prolog=/site/prolog\n"), both)
-    assert "Prolog" not in got.values
-    assert got.values["Epilog"] == "/etc/slurm/e.sh"
-    assert any("Prolog=/site/prolog stays" in note for note in got.notes)
+    values, notes = settings_of(site(Config(), "Prolog=/site/prolog\n"))
+    assert "Prolog" not in values
+    assert values["Epilog"] == "/etc/slurm/epilog.d/50-gpu-aware"
+    assert any("Prolog=/site/prolog stays" in note for note in notes)
 
 
 def test_a_prolog_folder_of_the_site_needs_nothing():
-    got = slurm_settings(
-        Config(), parse_conf("Prolog=/etc/slurm/p.d/*\n"), {"Prolog": "/etc/slurm/p.d/gpu"}
-    )
-    assert "Prolog" not in got.values
-    assert not any("Prolog" in note for note in got.notes)
+    values, notes = settings_of(site(Config(), "Prolog=/etc/slurm/prolog.d/*\n"))
+    assert "Prolog" not in values
+    assert not any("Prolog" in note for note in notes)
 
 
 def test_job_completion_of_the_site_is_not_replaced():
     config = Config(events=EventsConfig(jobcomp_file=Path("/var/log/jc")))
-    ours = slurm_settings(config, SlurmConf(), {})
-    theirs = slurm_settings(config, parse_conf("JobCompType=jobcomp/mysql\n"), {})
-    assert ours.values["JobCompLoc"] == "/var/log/jc"
-    assert "JobCompType" not in theirs.values
-    assert any("jobcomp/mysql stays" in note for note in theirs.notes)
+    ours, _ = settings_of(site(config, ""))
+    theirs, notes = settings_of(site(config, "JobCompType=jobcomp/mysql\n"))
+    assert ours["JobCompLoc"] == "/var/log/jc"
+    assert "JobCompType" not in theirs
+    assert any("jobcomp/mysql stays" in note for note in notes)
 
 
 def test_bf_licenses_is_warned_of():
-    notes = slurm_settings(Config(), parse_conf("SchedulerParameters=bf_licenses\n"), {}).notes
+    _, notes = settings_of(site(Config(), "SchedulerParameters=bf_licenses\n"))
     assert any("bf_licenses" in note for note in notes)
+
+
+def filter_conf(of: Site) -> str:
+    return FILTER_CONF.contents(of)[0].text
 
 
 def read_lua(text: str) -> dict[str, object]:
@@ -148,8 +158,10 @@ def read_lua(text: str) -> dict[str, object]:
 
 
 def test_lua_conf_is_a_table_that_lua_reads():
-    site = SiteConfig(classes=("A", "B"), park_uncommented=False, operators=("1000",))
-    got = read_lua(lua_conf(Config(site=site), "root", ["v100"], {"gpus": 4}))
+    config = Config(
+        site=SiteConfig(classes=("A", "B"), park_uncommented=False, operators=("1000",))
+    )
+    got = read_lua(filter_conf(site(config, "", two_socket_node("n1"))))
     assert list(got["classes"].values()) == [b"A", b"B"]  # type: ignore[attr-defined]
     assert got["licence"] == b"gpuaware"
     assert got["submit_file"] == b"/var/spool/slurm-gpu-aware/submitted"
@@ -165,14 +177,11 @@ FILTER = Path(__file__).resolve().parents[3] / "etc" / "lua" / "gpu_aware.lua"
 def test_the_filter_accepts_what_is_written(tmp_path: Path, most: int):
     """Read by the filter's own reader, which checks every field."""
     file = tmp_path / "gpu_aware_conf.lua"
-    file.write_text(
-        lua_conf(
-            Config(),
-            "64030",
-            ["v100", "a100-80gb"],
-            {"gpus": most, "cpus": 8 * most, "memory_mb": 1000 * most, "shards": 2 * most},
-        )
-    )
+    shape = f"CPUs={8 * most} RealMemory={1000 * most} Gres=gpu:g0:1,shard:{2 * most}"
+    conf = f"SlurmUser=64030\nNodeName=n[1-2] {shape if most else 'Gres=gpu:g0:1'}\n"
+    indices = tuple(range(most))
+    nodes = (NodeGpus("n1", indices, "v100"), NodeGpus("n2", indices, "a100-80gb"))
+    file.write_text(filter_conf(site(Config(), conf, *nodes)))
     lua = lua51.LuaRuntime()
     lua.execute("slurm = {log_error = function() end}")
     read = lua.eval(f'dofile("{FILTER}").read_conf')
@@ -191,7 +200,7 @@ def test_the_filter_accepts_what_is_written(tmp_path: Path, most: int):
 def test_any_path_survives_the_way_through_lua(text: str):
     path = "/" + text.encode("utf-8", "replace").decode("utf-8")
     config = Config(events=EventsConfig(submit_file=Path(path)))
-    got = read_lua(lua_conf(config, "root", [], {}))
+    got = read_lua(filter_conf(site(config)))
     assert got["submit_file"] == str(Path(path)).encode()
 
 
