@@ -239,7 +239,7 @@ def test_output_of_2021(store_path: Path, run_import: Call) -> None:
         "#       size         count    type   redop     time   algbw   busbw  error     time"
         "   algbw   busbw  error\n"
         "   134217728      33554432   float     sum   1234.5   40.00   40.00  5e-07   1234.5"
-        "   41.00   42.00  5e-07\n"
+        "   41.00   42.00  5e-07\n# Out of bounds values : 0 OK\n"
     )
     assert (
         "does not name the operation; give it with --value all_reduce"
@@ -258,6 +258,7 @@ def test_output_of_2021(store_path: Path, run_import: Call) -> None:
         (nccl(wrong="7"), "the program says that the run failed: '7, 0 wrong values'"),
         (nccl(busbw=0.0).replace("1.00       0", "0.00       0"), "gbps is 0"),
         (nccl().partition("#       size")[0], "no line with a result"),
+        (nccl().partition("# Out of bounds")[0], "no verdict: the run was cut off"),
         (nccl(gpus=(("n1", "0000:00:00"),) * 2), "is not two or more different GPUs"),
         (nccl(gpus=(("n1", "0000:00:00"), ("n1", "0000:09:00"))), "no sweep has seen a GPU"),
     ],
