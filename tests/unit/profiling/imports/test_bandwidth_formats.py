@@ -449,6 +449,44 @@ def test_without_addresses_all_gpus_of_the_node_are_counted(
     assert pairs == {(0, 1): (13.0, 11.0), (0, 2): (15.0, 12.0), (1, 2): (16.0, 14.0)}
 
 
+def counted_text(matrix: Sequence[Sequence[float]] = READ) -> str:
+    """As nvbandwidth 0.10 prints it: without a list of devices."""
+    return (
+        "nvbandwidth Version: v0.10.0\n\nRunning device_to_device_memcpy_read_ce.\n"
+        f"memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)\n{matrix_text(matrix)}"
+    )
+
+
+def test_a_new_node_without_addresses_has_as_many_gpus_as_the_output(
+    store_path: Path, run_import: Call
+) -> None:
+    text = counted_text()
+    assert "or give --new-gpus" in run_import("-", "--node", "n9", text=text).stderr
+    done = run_import("-", "--node", "n9", "--new-nodes", text=text)
+    assert done.exit_code == 0, done.stderr
+    assert "until a sweep, GPUs 0 to 2 of n9 are those of the file" in done.stderr
+    assert run_import("-", "--node", "n9", text=text).exit_code == 0
+    part = run_import("-", "--node", "n9", "--new-nodes", text=counted_text([[0, 1.0], [1.0, 0]]))
+    assert "has 2 GPUs, node n9 has 3: which ones is not known" in part.stderr
+    addresses = run_import("-", "--new-nodes", text=nvbandwidth_text("n9"))
+    assert addresses.exit_code == 0, addresses.stderr
+    assert run_import("-", "--node", "n9", text=text).exit_code == 0
+
+
+@pytest.mark.parametrize(("other", "kept"), [(False, 3), (True, 0)])
+def test_a_sweep_with_other_indices_drops_bandwidths_by_count(
+    store_path: Path, run_import: Call, other: bool, kept: int
+) -> None:
+    assert run_import("-", "--node", "n9", "--new-nodes", text=counted_text()).exit_code == 0
+    swept = report("n9", times=dict.fromkeys(range(3), 100.0))
+    if other:  # Slurm counts the other way round
+        for gpu in swept["gpus"]:
+            gpu["pci"] = f"00000000:0{9 - gpu['index']}:00.0"
+    with open_store(store_path) as store:
+        ingest(store, swept)
+        assert len(newest_bandwidths(store, "n9")) == kept
+
+
 def test_buses_that_gpus_share_are_refused_unless_all_took_part(
     store_path: Path, run_import: Call
 ) -> None:
