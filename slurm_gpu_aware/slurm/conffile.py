@@ -362,10 +362,11 @@ def take_back_settings(
         if own is None or (entry.in_block and outside.get(key) == own):
             new[entry] = ()
             continue
-        if own != value:
+        was = None if entry.in_block else former.get((key, _words(own)))
+        if was is not None and was[0] != value:
+            own, new[entry] = was
+        elif own != value:
             new[entry] = (setting_line(pairs_of(entry.text)[0][0][0], own, entry),)
-            if not entry.in_block and (key, _words(own)) in former:
-                own, new[entry] = former[key, _words(own)]
         kept.append((key, own))
     changed = conf.with_lines(new)
     _read_back(conf, changed, _counting(kept))

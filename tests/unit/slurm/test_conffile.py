@@ -258,10 +258,11 @@ def test_settings_are_taken_back_to_the_byte(tmp_path: Path, text: str):
 def test_a_list_with_empty_entries_is_taken_back_to_the_byte(tmp_path: Path, text: str):
     before = ConfFiles(folder_of(tmp_path, slurm=text))
     entries = [word for word in before.settings()[0][1].split(",") if word]
-    edit(before.path, {"Licenses": ",".join([*entries, "ours:9"])})
-    conf = ConfFiles(before.path)
-    write(take_back_settings(conf, lambda key, value: value.removesuffix(",ours:9"), before))
-    assert before.path.read_text() == text
+    for added in ((), ("ours:9",)):
+        edit(before.path, {"Licenses": ",".join([*entries, *added])})
+        conf = ConfFiles(before.path)
+        write(take_back_settings(conf, lambda key, value: value.removesuffix(",ours:9"), before))
+        assert before.path.read_text() == text
 
 
 def test_what_the_site_added_meanwhile_stays(tmp_path: Path):
