@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 
+from slurm_gpu_aware.admission import sizes
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError, QueueEntry
 from slurm_gpu_aware.admission.eligible import (
     allowed_nodes,
@@ -28,7 +29,6 @@ from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.features.classes.history import AskedClass, ClassHistory, GivenClass
 from slurm_gpu_aware.features.due_dates.facet import DueDate
 from slurm_gpu_aware.features.shards.admission import shard_request
-from slurm_gpu_aware.features.sizes import size_hints as sizes
 from slurm_gpu_aware.features.sizes.moldable import cpus_of, moldable
 from slurm_gpu_aware.filter_rules import SOCKETS_PER_NODE
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest

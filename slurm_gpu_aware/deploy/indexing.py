@@ -162,11 +162,12 @@ class SiteFiles:
             rest = [n for n in names if n not in chosen]
             if not here:
                 return None
-            if "autodetect" in keys:
-                if keys["autodetect"].lower() == "off":
-                    return None
-                off = f"NodeName={hostlist(here)} AutoDetect=off"
-                return [*(_rest(pairs, rest) if "nodename" in keys else [entry.text]), off]
+            off = keys.get("autodetect", "").lower() == "off"
+            if off and "file" not in keys:
+                return None
+            if "autodetect" in keys and not off:
+                line = f"NodeName={hostlist(here)} AutoDetect=off"
+                return [*(_rest(pairs, rest) if "nodename" in keys else [entry.text]), line]
             if keys.get("name", "").lower() != "gpu":
                 return None
             if "file" not in keys:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -19,7 +19,7 @@ import numpy as np
 from slurm_gpu_aware.features.waiting.postponing import awaited
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import Cluster, Gpu, Gpus, each_gpu
+from slurm_gpu_aware.model.cluster import Cluster, Gpu, Gpus, RunningJob, each_gpu
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
@@ -115,6 +115,20 @@ class BackfillRoom:
     def keep(self, request: Request, shadow: Shadow) -> None:
         """Keep a second reservation, of a job behind the head."""
         self.second = BackfillRoom(self.now, request, shadow)
+
+    def beside_head(self, running: Sequence[RunningJob]) -> tuple[Cluster, list[RunningJob]]:
+        """(The free resources, the running jobs) as if the head held its later GPUs from now on.
+
+        They come back when its time limit ends, counted from its expected start.
+        """
+        if self.shadow is None:
+            return self.now, list(running)
+        now, kept = replace(self.now.copy(), asleep=self.now.asleep), {*self.reserved}
+        for node, slot in kept:
+            now.free[node, slot] = False
+        jobs = [_without(job, kept) for job in running]
+        end_s = self.shadow.start_s + self.head.time_limit_s
+        return now, [*jobs, RunningJob("(head)", self.shadow.gpus, end_s)]
 
     @property
     def outside(self) -> Cluster:
@@ -237,6 +251,14 @@ class BackfillRoom:
         for room in reversed(self.each()):
             answer = _with_reserved(answer, room.head, self.now, room.beside(request, now_s))
         return answer
+
+
+def _without(job: RunningJob, kept: Collection[Gpu]) -> RunningJob:
+    """The job without some of its GPUs."""
+    if not any(gpu in kept for gpu in job.each_gpu):
+        return job
+    left = ((n, tuple(slot for slot in slots if (n, slot) not in kept)) for n, slots in job.gpus)
+    return replace(job, gpus=tuple((node, slots) for node, slots in left if slots))
 
 
 def _least(one: Cluster, other: Cluster) -> Cluster:

@@ -303,8 +303,9 @@ class _Round:
     def _keep(self, room: BackfillRoom, request: Request) -> None:
         """Behind a head that waits by its own choice, nothing delays the first misfit either."""
         if room.second is None:
-            timeline = Timeline(self.running, self.now, self.started)
-            if (shadow := reserve(request, room.now, timeline, self.dispatcher)) is not None:
+            now, jobs = room.beside_head([*self.running, *self.started])
+            timeline = Timeline(jobs, self.now)
+            if (shadow := reserve(request, now, timeline, self.dispatcher)) is not None:
                 room.keep(request, shadow)
 
     def _wait_as_head(self, head: Request, shadow: Shadow | None) -> None:

@@ -61,7 +61,7 @@ LAYERS = {
         waiting/postponing
     """,
     "gate": "sizes/resizing",
-    "admission": "shards/admission sizes/moldable sizes/size_hints",
+    "admission": "shards/admission sizes/moldable",
     "store": "classes/store models/store",
     "selector": """
         classes/live due_dates/live due_dates/shortest_runs energy/accounts energy/comments

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import takewhile
 
+from slurm_gpu_aware.admission import sizes
 from slurm_gpu_aware.admission.context import CannotPlanError, QueueEntry
 from slurm_gpu_aware.admission.fitting import fits_idle
-from slurm_gpu_aware.features.sizes import size_hints as sizes
 from slurm_gpu_aware.features.sizes.resizing import resized, sizes_of
 from slurm_gpu_aware.gate.request_forms import form_of
 from slurm_gpu_aware.model.arrays import BoolArray

@@ -9,7 +9,7 @@ from cpu_time import least_cpu_s
 from make import NOW, SLURM, asked, context_of, eligible, request_of, slurm_job, slurm_node
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
-from slurm_gpu_aware.features.sizes.size_hints import default_cpus, least_with_gpus
+from slurm_gpu_aware.admission.sizes import default_cpus, least_with_gpus
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.slurm.records import (
     GpuDefaults,

@@ -256,6 +256,23 @@ def test_behind_a_wait_by_choice_the_first_misfit_has_a_reservation(limit_s, sta
         assert words["4"] == words["3"]
 
 
+def test_the_reservation_of_the_misfit_lies_beside_the_later_set_of_the_head():
+    """The GPUs of n0 are the head's until its limit ends, so job 2 gets the next whole node."""
+    scores = np.array([[1.0] * 4, [1.5] * 4, [1.5] * 4, [1.5] * 4])
+    ends = [held("r", 0, [0, 1, 2, 3], 60.0, limit_s=60.0)]
+    ends += [held(f"s{n}", n, [0], 2 * HOUR, limit_s=2 * HOUR) for n in (1, 2, 3)]
+    queue = [
+        asking(1, 4, limit_s=10 * HOUR, estimate_s=10 * HOUR),
+        asking(2, 4, max_nodes=1, limit_s=HOUR, estimate_s=HOUR),
+        *(asking(n, 1, limit_s=3 * HOUR, estimate_s=3 * HOUR) for n in range(3, 15)),
+    ]
+    result = plan(queue, here(*ends, scores=scores))
+    assert [w.job_id for w in result.waiting if w.postponed][:1] == ["1"]
+    taken = {node for nodes, _ in placements(result).values() for node in nodes}
+    assert len(placements(result)) == 6
+    assert len(taken & {1, 2, 3}) == 2
+
+
 def test_what_starts_behind_a_wait_by_choice_is_kept_off_the_reservation_of_the_misfit():
     """It says for which job a free GPU is kept."""
     scores = np.array([[1.0], [1.5], [1.5], [1.5]])
