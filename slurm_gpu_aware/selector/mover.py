@@ -12,7 +12,7 @@ from slurm_gpu_aware.admission.translate import move_of, to_request
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.job_phase import JobPhase
-from slurm_gpu_aware.model.move_settings import RATE_S
+from slurm_gpu_aware.model.move_settings import LOOK_S, RATE_S
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
 from slurm_gpu_aware.planning.due_dates import run_times, work_done
@@ -26,7 +26,6 @@ from slurm_gpu_aware.slurm.client import SlurmClient
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 30.0  # pause between two looks for moves
 _UNREAD_S = 2.0  # the same while a new selector reads earlier runs, for jobs with due dates
 
 
@@ -65,7 +64,7 @@ class Mover:
         return False
 
     def _is_due(self, now: float) -> bool:
-        late = self._timer() - self._looked >= _LOOK_S or now >= self.wake_s
+        late = self._timer() - self._looked >= LOOK_S or now >= self.wake_s
         return self._config.moves.enabled and late
 
     def moving(
