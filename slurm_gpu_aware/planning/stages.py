@@ -63,13 +63,15 @@ class Round:
     """As of `plan_round`."""
     plan: Plan = field(default_factory=lambda: Plan((), ()))
     split: SplitQueue | None = None
-    """The queue without jobs that share GPUs."""
+    """The queue without jobs that share GPUs; None: no job does."""
     returned: tuple[Assignment, ...] = ()
     """Jobs that are back from a move."""
 
     @property
     def whole_plan(self) -> Plan:
         """The plan after the last step."""
+        if not self.returned:
+            return self.plan
         return replace(self.plan, assignments=(*self.returned, *self.plan.assignments))
 
 
@@ -101,6 +103,8 @@ class Sharing(Stage):
 
     def before(self, one: Round) -> Round:
         split = split_queue(one.queue, one.cluster)
+        if split.queue is one.queue:
+            return one
         return replace(one, queue=split.queue, cluster=split.cluster, split=split)
 
     def after(self, one: Round) -> Round:
