@@ -152,6 +152,8 @@ class SimSettings:
                 raise PolicyError(f"unknown {what} {value!r}; known: {names}")
         if self.moves is not None and not self.sticky:
             raise PolicyError("every round of a non-sticky policy places all jobs: no moves beside")
+        if self.moves is not None and self.anew:
+            raise PolicyError(f"every round of {self.sizing} sizes all jobs anew: no moves beside")
         if self.sizing != "round" and self.power is None:
             raise PolicyError(f"{self.sizing} needs power and size tables: give --eta")
 

@@ -13,7 +13,7 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.features.due_dates.live import DueDates
 from slurm_gpu_aware.features.due_dates.queue import run_times, work_done
 from slurm_gpu_aware.features.moves.movable import Movable, Move
-from slurm_gpu_aware.features.moves.settings import RATE_S
+from slurm_gpu_aware.features.moves.settings import LOOK_S, RATE_S
 from slurm_gpu_aware.features.moves.under_way import MovesUnderWay, UnderWay
 from slurm_gpu_aware.features.power.job_tables import JobTables
 from slurm_gpu_aware.gate.gated_job import GatedJob
@@ -26,7 +26,6 @@ from slurm_gpu_aware.slurm.client import SlurmClient
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 30.0  # pause between two looks for moves
 _UNREAD_S = 2.0  # the same while a new selector reads earlier runs, for jobs with due dates
 
 
@@ -65,7 +64,7 @@ class Mover:
         return False
 
     def _is_due(self, now: float) -> bool:
-        late = self._timer() - self._looked >= _LOOK_S or now >= self.wake_s
+        late = self._timer() - self._looked >= LOOK_S or now >= self.wake_s
         return self._config.moves.enabled and late
 
     def moving(

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 RATE_S = 3600.0
 """Period of `MoveSettings.per_hour`."""
+LOOK_S = 30.0
+"""Pause between two looks for moves."""
 
 
 @dataclass(frozen=True)
