@@ -41,7 +41,9 @@ lint: venv  ## Check style and types: ruff, mypy --strict, luac, shellcheck (the
 	  shellcheck docker/*.sh docker/cluster docker/site/host.sh docker/site/systemctl docker/site/etc/*.sh docker/site/etc/push-slurm-conf .ci/run etc/resv.d/*
 
 test: lint docker  ## Everything: lint, unit, property, Lua and Slurm tests
-	$(PYTEST) -q -n 2 $(COVERAGE)
+	@# The image is built meanwhile: that mostly waits for downloads.
+	@PYTHON=$(BIN)/python docker/image.sh $(SUITE) & image=$$!; \
+	  $(PYTEST) -q -n 2 $(COVERAGE); tests=$$?; wait $$image && exit $$tests
 	@$(SHOW_COVERAGE)
 	GPU_AWARE_SUITE=$(SUITE) $(SLURM_PYTEST)
 

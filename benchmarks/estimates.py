@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_gpu_aware.planning.estimates import JobKind, RunHistory
+from slurm_gpu_aware.features.estimates.history import JobKind, RunHistory
 from slurm_gpu_aware.simulator.sacct_trace import read_trace
 from slurm_gpu_aware.simulator.trace import TraceJob
 

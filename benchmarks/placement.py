@@ -28,8 +28,9 @@ from placement_topo import topology_aware
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.registry import make_policy
-from slurm_gpu_aware.planning import PlanSettings, plan_round
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
+from slurm_gpu_aware.planning.plan import PlanSettings
+from slurm_gpu_aware.planning.round import plan_round
 
 BINS = np.array([0.89, 0.94, 1.06, 2.55])
 SHARES = [0.3, 0.4, 0.28, 0.02]

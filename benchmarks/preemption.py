@@ -14,9 +14,10 @@ from dataclasses import replace
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.planning import PlanSettings, plan_round
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
+from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.preempt import plan_preemption
+from slurm_gpu_aware.planning.round import plan_round
 
 WIDTH = 8
 WANTED = ((1, 1), (3, 1), (WIDTH, 1), (2 * WIDTH, 2))

@@ -25,17 +25,16 @@ from gpu_aware_profile.cli import cli as profile_cli
 from slurm_gpu_aware import filter_rules
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.deploy import render
+from slurm_gpu_aware.deploy.filter_conf import lua_value
+from slurm_gpu_aware.deploy.setup import settings_of
+from slurm_gpu_aware.deploy.site import NodeGpus, Site, cores_of, gres_lines, node_lines
 from slurm_gpu_aware.model import job_phase
 from slurm_gpu_aware.slurm.conffile import SlurmConf
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHONPATH = os.pathsep.join((str(ROOT), str(ROOT / "profiling")))
 CONFIG = ROOT / "etc" / "config.toml"
-NODES = [
-    render.NodeGpus(f"n{i}", (0, 1, 2, 3), "a100", render.cores_of((0, 0, 1, 1), 2, 16))
-    for i in (1, 2)
-]
+NODES = [NodeGpus(f"n{i}", (0, 1, 2, 3), "a100", cores_of((0, 0, 1, 1), 2, 16)) for i in (1, 2)]
 EXAMPLE = "# Example, written by docs/generate.py; `gpu-aware setup` writes yours.\n"
 
 _ENTRY = re.compile(r"(# )?([a-z_]+|\"[0-9:-]+\") = (.+)")
@@ -54,7 +53,7 @@ Written by `docs/generate.py` from the commands themselves; do not edit.
 | `gpu-aware power` | administrators: the power limit; `show` everybody |
 | `gpu-aware tune` | administrators: compare policies on the site's jobs |
 | `gpu-aware setup`, `gpu-aware doctor`, `gpu-aware release`, `gpu-aware selectd` | administrators |
-| `gpu-aware clockd` | compute nodes run it: the [agent for clocks](clockd.md) |
+| `gpu-aware clockd` | compute nodes run it: the [agent for clocks](power.md) |
 | `gpu-aware-profile classify`, `job`, `pattern` | users: what an application is like |
 | `gpu-aware-profile`, all else | administrators: measure GPUs, show, import and export |
 | `gpu-aware-clock` | Slurm's prolog and epilog on compute nodes call it |
@@ -131,18 +130,13 @@ def configuration_page() -> str:
 
 def gres_example() -> str:
     """etc/examples/gres.conf."""
-    return EXAMPLE + "\n".join(render.gres_lines(NODES)) + "\n"
+    return EXAMPLE + "\n".join(gres_lines(NODES)) + "\n"
 
 
 def slurm_example() -> str:
     """etc/examples/slurm.conf: our lines only."""
-    scripts = {
-        "Prolog": "/etc/slurm/prolog.d/50-gpu-aware",
-        "ResvProlog": "/etc/slurm/resv.d/50-gpu-aware-pool",
-        "Epilog": "/etc/slurm/epilog.d/50-gpu-aware",
-    }
-    values = render.slurm_settings(Config(), SlurmConf(), scripts).values
-    lines = [*(f"{k}={v}" for k, v in values.items()), *render.node_lines(NODES)]
+    values, _ = settings_of(Site(Config(), Path("/etc/slurm"), Path(), SlurmConf(), {}, ()))
+    lines = [*(f"{k}={v}" for k, v in values.items()), *node_lines(NODES)]
     return EXAMPLE + "\n".join(lines) + "\n"
 
 
@@ -150,7 +144,7 @@ def lua_rules() -> str:
     """etc/lua/gpu_aware_rules.lua: the table of `filter_rules`, its names in lower case."""
     rules = {k.lower(): v for k, v in vars(filter_rules).items() if k.isupper() and k[0] != "_"}
     head = "-- Written by docs/generate.py from slurm_gpu_aware/filter_rules.py. Do not edit.\n"
-    return f"{head}return {render.lua_value(rules)}\n"
+    return f"{head}return {lua_value(rules)}\n"
 
 
 FILES = {

@@ -102,7 +102,7 @@ SENTENCES = {
 NOT_OF_SHARDS = ("gpus", "freq", "model", "move", "due", "epochs")
 """Keys of a comment that play no part for a job of shards."""
 
-# Files from which the filter knows earlier runs (selector/shortest_runs.py).
+# Files from which the filter knows earlier runs (features/due_dates/shortest_runs.py).
 RUNS_FOLDER = ".runs"
 """End of the path of their folder, behind ``events.submit_file``."""
 MAX_RUNS_BYTES = 65_536

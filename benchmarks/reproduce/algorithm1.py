@@ -10,7 +10,7 @@ import heapq
 import math
 from collections.abc import Sequence
 
-from slurm_gpu_aware.sizing.allocation import SizingJob
+from slurm_gpu_aware.features.power.allocation import SizingJob
 
 __all__ = ["algorithm1"]
 

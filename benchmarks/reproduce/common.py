@@ -19,7 +19,7 @@ from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.timings import Timings
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "internals" / "reproductions.md"
+PAGE = ROOT / "benchmarks" / "reproductions.md"
 SYNTHETIC = (
     "The measured data were not there: these are **synthetic data of the same shape**, and the\n"
     "numbers say nothing about the paper.\n\n"
@@ -98,14 +98,13 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join(lines)
 
 
-def finish(section: str, text: str, *, write: bool, page: Path | None = None) -> None:
-    """Print the section, and put it between its marks in ``page`` (None: ``PAGE``)."""
-    page = page or PAGE
+def finish(section: str, text: str, *, write: bool) -> None:
+    """Print the section, and put it between its marks in ``PAGE``."""
     print(text)
     if not write:
         return
     begin, end = f"<!-- {section}: made by benchmarks/reproduce/{section}.py -->", "<!-- end -->"
-    content = page.read_text(encoding="utf-8")
+    content = PAGE.read_text(encoding="utf-8")
     pattern = re.compile(re.escape(begin) + r".*?" + re.escape(end), re.DOTALL)
     block = f"{begin}\n{text.strip()}\n{end}"
     found = pattern.search(content)
@@ -114,7 +113,7 @@ def finish(section: str, text: str, *, write: bool, page: Path | None = None) ->
         if found
         else f"{content.rstrip()}\n\n{block}\n"
     )
-    page.write_text(content, encoding="utf-8")
+    PAGE.write_text(content, encoding="utf-8")
 
 
 def synthetic_timings(name: str, spread: float, transient: float, seed: int) -> Timings:

@@ -31,8 +31,8 @@ from powerflow_bench import (
     trace,
 )
 
-from slurm_gpu_aware.model.move_settings import MoveSettings
-from slurm_gpu_aware.model.size_table import SizeTable
+from slurm_gpu_aware.features.moves.settings import MoveSettings
+from slurm_gpu_aware.features.power.size_table import SizeTable
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings

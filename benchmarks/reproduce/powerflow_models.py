@@ -17,12 +17,12 @@ import numpy as np
 from common import SYNTHETIC, arguments, finish, paragraph, percent, shared, table
 from powerflow_limits import JUMP, WANTED, node_spread, reasons, roughness, sync_range
 
-from slurm_gpu_aware.energy.fitting import conditions_of, fit_model, held_out, merged
-from slurm_gpu_aware.energy.frontier import efficient_point, points
-from slurm_gpu_aware.energy.performance_model import Quality
-from slurm_gpu_aware.energy.priors import prior_of
-from slurm_gpu_aware.model.performance_sample import PerformanceSample
-from slurm_gpu_aware.model.size_table import SizeTable
+from slurm_gpu_aware.features.models.fitting import conditions_of, fit_model, held_out, merged
+from slurm_gpu_aware.features.models.frontier import efficient_point, points
+from slurm_gpu_aware.features.models.performance_model import Quality
+from slurm_gpu_aware.features.models.priors import prior_of
+from slurm_gpu_aware.features.models.sample import PerformanceSample
+from slurm_gpu_aware.features.power.size_table import SizeTable
 
 Series = dict[str, list[PerformanceSample]]
 """Name -> samples, one per condition."""

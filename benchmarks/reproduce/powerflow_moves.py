@@ -28,7 +28,7 @@ from powerflow import (
 )
 from powerflow_bench import NEEDED, Load, trace
 
-from slurm_gpu_aware.model.move_settings import MoveSettings
+from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.simulator.parallel import Run
 
 FULL = Count(seeds=8, etas=(0.55, 0.7))

@@ -13,9 +13,9 @@ import numpy as np
 from algorithm1 import algorithm1
 from common import arguments, finish, paragraph, percent, table
 
-from slurm_gpu_aware.model.size_table import SizeTable
-from slurm_gpu_aware.sizing.allocation import SizingJob
-from slurm_gpu_aware.sizing.powerflow import allocate
+from slurm_gpu_aware.features.power.allocation import SizingJob
+from slurm_gpu_aware.features.power.powerflow import allocate
+from slurm_gpu_aware.features.power.size_table import SizeTable
 
 GPUS, CLOCKS = (1, 2, 4), (800, 1000, 1200, 1400)
 IDLE_W, MAX_W = 40.0, 260.0
@@ -95,7 +95,7 @@ def gaps(some: Sequence[Case]) -> Mapping[str, list[float]]:
     """Times above the optimum's, as shares of it; of cases in which all jobs start."""
     found: dict[str, list[float]] = {
         "best sizes, clocks from the most efficient one up": [],
-        "`sizing/powerflow.py`": [],
+        "`features/power/powerflow.py`": [],
         "Algorithm 1, gain divided by power": [],
         "Algorithm 1, gain divided by energy": [],
     }

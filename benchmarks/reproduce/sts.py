@@ -47,7 +47,7 @@ def section(size: Size, processes: int | None) -> str:
         "ones, which saved less than published; what that is worth stands below. Costs are ratios "
         "to STS (geometric mean over instances): above 1, STS is cheaper. The scheduler is "
         "`sizing/sts.py`, the mode `sts` of the simulator; the selector plans each job alone "
-        "(`sizing/due_plan.py`), by Slurm's order."
+        "(`features/due_dates/plan.py`), by Slurm's order."
     )
     nodes, count = size.all_schedulers
     parts = [

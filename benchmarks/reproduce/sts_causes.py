@@ -11,7 +11,7 @@ from sts_comparison import CALM
 from sts_instances import CLUSTERS, PAPER, Network, Setting, instance, paper_networks
 from sts_runs import FASTEST, KEEPS, NETWORKS, Results, cases_of, reduction
 
-from slurm_gpu_aware.sizing.stochastic import best_constant, optimum
+from slurm_gpu_aware.features.due_dates.stochastic import best_constant, optimum
 
 BETTER, WORSE = 0.3, -0.2
 """Added to the exponents of the speeds."""

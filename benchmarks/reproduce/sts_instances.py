@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from slurm_gpu_aware.features.due_dates.work import WorkDistribution, empirical
+from slurm_gpu_aware.features.sizes.speeds import Speeds, least_share
 from slurm_gpu_aware.sizing.free_gpus import DueNode
-from slurm_gpu_aware.sizing.speeds import Speeds, least_share
-from slurm_gpu_aware.sizing.work import WorkDistribution, empirical
 
 EPOCHS = "sts/epochs_to_target.csv"
 PRICE = {"K80": 0.90, "M60": 1.14, "A100": 3.6725}

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from common import (
-    ROOT,
     SYNTHETIC,
     arguments,
     between,
@@ -34,7 +33,6 @@ from slurm_gpu_aware.simulator.timings import Timings, draw_scores, read_timings
 from slurm_gpu_aware.simulator.trace import Trace, poisson_trace, read_csv
 from slurm_gpu_aware.simulator.uncertainty import each_job
 
-PAGE = ROOT / "docs" / "when-it-pays.md"
 PACKED, POLICY = "packed", "eft"
 APPS = {"A": "resnet", "B": "bert", "C": "pagerank"}
 SIA = "traces/sia-philly/pal/workload-{}.csv"
@@ -190,7 +188,7 @@ def differences(sites: Sequence[SimulatedSite], classes: str) -> tuple[str, str]
 
 
 def section(seeds: Sequence[int], processes: int | None, policy: str = POLICY) -> str:
-    """Run everything; the tables of the page."""
+    """Run everything; the section of the page."""
     cases = list(dict.fromkeys(case for sweep in SWEEPS.values() for _, case in sweep))
     sites = {case: [site_of(case, seed) for seed in seeds] for case in cases}
     traces = {case: [trace_of(case, seed) for seed in seeds] for case in cases}
@@ -206,6 +204,7 @@ def section(seeds: Sequence[int], processes: int | None, policy: str = POLICY) -
         for case in cases
     }
     parts = [
+        "## When it pays",
         paragraph(
             f"Gain of {policy} over packed in average completion time (JCT): geometric mean, "
             f"standard error and range over {len(seeds)} seeds, which draw GPUs and jobs. "
@@ -215,10 +214,10 @@ def section(seeds: Sequence[int], processes: int | None, policy: str = POLICY) -
             f"{BASE.variability}, load {BASE.load:g}, {BASE.several:.0%} of the jobs on several "
             "GPUs, classes A, B and C alike. Each seed has one of the eight traces of Sia-Philly. "
             "Wait / run is that of packed."
-        )
+        ),
     ]
     if shared("variability/longhorn_resnet.csv") is None:
-        parts.insert(0, SYNTHETIC.strip())
+        parts.insert(1, SYNTHETIC.strip())
     heads = [
         "spread of the GPUs", "worst GPU", "wait / run", "gain", "jobs of several GPUs",
         "jobs that take longer",
@@ -234,7 +233,7 @@ def section(seeds: Sequence[int], processes: int | None, policy: str = POLICY) -
 def main() -> None:
     options = arguments(__doc__ or "")
     text = section(range(2 if options.quick else SEEDS), options.processes)
-    finish("when_it_pays", text, write=options.write, page=PAGE)
+    finish("when_it_pays", text, write=options.write)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 Due dates that cannot be met, told at submission.
 
 What earlier runs of a job's name took at least is in a file of its user, which the selector writes
-beside submit_file (slurm_gpu_aware/selector/shortest_runs.py): a line for each name, its first
+beside submit_file (slurm_gpu_aware/features/due_dates/shortest_runs.py): a line for each name, its first
 bytes in hex, the least seconds, the least GPU-seconds. It is read for jobs with due= only. A file
 that is missing, too large or not of this form says nothing.
 ]]

@@ -12,11 +12,11 @@ import numpy as np
 
 from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.features.classes.history import ClassHistory
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.request_forms import Form
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
-from slurm_gpu_aware.model.class_history import ClassHistory
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import TIER, NodeGroups
 from slurm_gpu_aware.slurm.records import (

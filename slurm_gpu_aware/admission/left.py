@@ -7,6 +7,7 @@ every form of request. Only nodes that partition, features, node lists and reser
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -48,8 +49,10 @@ def left_request(
     ``components``: the other ones of a heterogeneous job. ``again``: a round narrowed its nodes,
     and it did not start there. Raises CannotPlanError: it waits, or its turn cannot be told.
     """
-    job = gated.job
-    parts = tuple(map(part_of, (job, *components)))
+    job, asked = gated.job, gated.original.nodes
+    # Slurm writes the most nodes of a range into its record once it has tried the job.
+    own = replace(job, min_nodes=asked[0]) if asked and asked[0] < job.min_nodes else job
+    parts = tuple(map(part_of, (own, *components)))
     gpus = sum(part.gpus for part in parts)
     if not gpus:
         raise CannotPlanError("no component of it asks for GPUs")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from slurm_gpu_aware.cli.estimates import estimate_text
 from slurm_gpu_aware.cli.output import pairs, place_text, some, table
+from slurm_gpu_aware.features.estimates.view import estimate_text
 from slurm_gpu_aware.time_text import duration, stamp
 
 _MAX_ROWS = 12

@@ -9,8 +9,6 @@ from typing import Any
 import click
 
 from slurm_gpu_aware.cli.decision_text import asked_text, decision_text, flat
-from slurm_gpu_aware.cli.energy_text import energy_text
-from slurm_gpu_aware.cli.estimates import estimate_text
 from slurm_gpu_aware.cli.event_text import event_text
 from slurm_gpu_aware.cli.options import Context, pass_context
 from slurm_gpu_aware.cli.output import (
@@ -24,6 +22,8 @@ from slurm_gpu_aware.cli.output import (
     table,
 )
 from slurm_gpu_aware.cli.slurm_reasons import held_words, slurm_words
+from slurm_gpu_aware.features.energy.text import energy_text
+from slurm_gpu_aware.features.estimates.view import estimate_text
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
 from slurm_gpu_aware.time_text import duration, stamp
 

@@ -12,27 +12,27 @@ from slurm_gpu_aware.cli.options import Context
 from slurm_gpu_aware.cli.run import LateGroup, run
 
 _COMMANDS = {
-    "clockd": "clockd:clockd",
-    "doctor": "operation:doctor",
-    "explain": "explain:command",
-    "models": "models:models",
-    "place": "place:command",
-    "power": "power:power",
-    "queue": "state:queue",
-    "release": "operation:release",
-    "report": "simulate:report",
-    "selectd": "operation:selectd",
-    "setup": "setup:command",
-    "simulate": "simulate:simulate",
-    "status": "state:status",
-    "tune": "tune:tune",
+    "clockd": "cli.clockd:clockd",
+    "doctor": "cli.operation:doctor",
+    "explain": "cli.explain:command",
+    "models": "features.models.commands:models",
+    "place": "cli.place:command",
+    "power": "features.power.commands:power",
+    "queue": "cli.state:queue",
+    "release": "cli.operation:release",
+    "report": "cli.simulate:report",
+    "selectd": "cli.operation:selectd",
+    "setup": "cli.setup:command",
+    "simulate": "cli.simulate:simulate",
+    "status": "cli.state:status",
+    "tune": "cli.tune:tune",
 }
 """Command -> its module and its name there."""
 
 
 @click.group(
     cls=LateGroup,
-    elsewhere={name: f"slurm_gpu_aware.cli.{where}" for name, where in _COMMANDS.items()},
+    elsewhere={name: f"slurm_gpu_aware.{where}" for name, where in _COMMANDS.items()},
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @click.version_option(__version__, prog_name="gpu-aware")

@@ -29,12 +29,12 @@ def doctor(context: Context, nodes: bool, as_json: bool) -> None:
       gpu-aware doctor --nodes
       gpu-aware doctor --json
     """
-    from slurm_gpu_aware.deploy import checks_nodes, checks_ours, checks_slurm
+    from slurm_gpu_aware.deploy import checks_ours, checks_slurm
     from slurm_gpu_aware.deploy.doctor import Checks, run_checks
-    from slurm_gpu_aware.deploy.removal_state import removal_waits
+    from slurm_gpu_aware.deploy.rollout_site import removal_waits
 
     config = context.config(check_policies=True)
-    every: Checks = (*checks_slurm.CHECKS, *checks_ours.CHECKS, *checks_nodes.CHECKS)
+    every: Checks = (*checks_slurm.OF_SLURM, *checks_ours.OF_US, *checks_slurm.OF_NODES)
     if removal_waits(config) is not None:
         every = checks_ours.REMOVAL
     checks = run_checks(config, every, ask_nodes=nodes)

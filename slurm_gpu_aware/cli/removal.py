@@ -14,13 +14,12 @@ from slurm_gpu_aware import clock_conf
 from slurm_gpu_aware.cli.output import paragraph, print_json, say
 from slurm_gpu_aware.cli.rollout import run_rollout
 from slurm_gpu_aware.deploy import files
-from slurm_gpu_aware.deploy.distribution import Delivery, find_delivery
 from slurm_gpu_aware.deploy.indexing import SiteFiles
-from slurm_gpu_aware.deploy.install import SCRIPT_KEYS, clock_conf_path
-from slurm_gpu_aware.deploy.leftovers import BACKUP, commands_here, own_files, unit_names
+from slurm_gpu_aware.deploy.owned_files import CLOCK_CONF, HOOKS, UNITS
+from slurm_gpu_aware.deploy.reconfiguration import Delivery, find_delivery
 from slurm_gpu_aware.deploy.removal import Removal, Removed
-from slurm_gpu_aware.deploy.removal_state import begin_removal
-from slurm_gpu_aware.deploy.rollout_site import LocalSite
+from slurm_gpu_aware.deploy.rollout_site import LocalSite, begin_removal
+from slurm_gpu_aware.deploy.setup import own_files
 from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.slurm.controllers import Controllers
@@ -29,6 +28,7 @@ from slurm_gpu_aware.store.ownership import ROLLOUT_STATE
 
 _FAILED = 1
 _WAITS = 3
+_LINKS = Path("/usr/local/bin")
 
 
 def run_remove(read_site: Callable[[], Site], given: Mapping[str, Any]) -> int:
@@ -95,7 +95,7 @@ def _preview(
         (of_conf, "as soon as no job needs us: take our settings, and the features of GPU models,"
          " out of slurm.conf, and our calls"
          f" out of the site's scripts; {delivery.why}; 'scontrol reconfigure'"),
-        (own.files, f"delete {len(own.files)} files of ours on this host"),
+        (own, f"delete {len(own)} files of ours on this host"),
     ]  # fmt: skip
     listed = [text for needed, text in steps if needed]
     for number, text in enumerate(listed, 1):
@@ -126,25 +126,30 @@ def _node_folders(site: Site) -> list[Path]:
     usual = (clock_conf.SPOOL, clock_conf.LOCKS, clock_conf.ACCOUNTS)
     folders = dict.fromkeys(filter(None, (conf.spool, conf.locks, conf.accounts, conf.orders)))
     named = [Path(folder).parent if folder in usual else Path(folder) for folder in folders]
-    return [clock_conf_path(site.config).parent, *named]
+    return [CLOCK_CONF.path(site.config).parent, *named]
 
 
 def _remains(
     site: Site, folders: Sequence[Path], controllers: Sequence[str]
 ) -> dict[str, list[str]]:
     """Where -> commands that delete what setup does not."""
-    prefix, links = commands_here()
+    prefix = Path(sys.prefix)
+    links = [
+        link
+        for link in sorted(_LINKS.glob("gpu-aware*"))
+        if link.is_symlink() and link.readlink().is_relative_to(prefix)
+    ]
     in_venv = sys.prefix != sys.base_prefix
     program = f"rm -rf {prefix}" if in_venv else f"{prefix}/bin/pip uninstall slurm-gpu-aware"
     commands = [*([f"rm -f {' '.join(map(str, links))}"] if links else []), program]
     own = list(dict.fromkeys([*folders, site.config.store.path.parent]))
     slurm_dir = site.slurm_dir
-    copies = [str(slurm_dir / kind / "50-gpu-aware*") for kind in SCRIPT_KEYS]
-    copies += [str(slurm_dir / "gpu_aware*.lua"), str(slurm_dir / f"*{BACKUP}")]
+    copies = [str(slurm_dir / hook.folder / "50-gpu-aware*") for hook in HOOKS]
+    copies += [str(slurm_dir / "gpu_aware*.lua"), str(slurm_dir / f"*{files.BACKUP}")]
     published = site.config.store.published
     if published is not None and published.parent.is_dir() and not any(published.parent.iterdir()):
         commands.append(f"rmdir {published.parent}")
-    units = " ".join(str(site.unit_dir / name) for name in unit_names())
+    units = " ".join(str(site.unit_dir / name) for name in UNITS.names)
     first = {
         f"first on {host}": ["systemctl disable --now gpu-aware-selectd", f"rm -f {units}"]
         for host in controllers

@@ -15,13 +15,17 @@ from slurm_gpu_aware.cli.output import paragraph, print_json, say, table
 from slurm_gpu_aware.cli.run import signals_handled
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.deploy import files
-from slurm_gpu_aware.deploy.distribution import WANTED, find_delivery
 from slurm_gpu_aware.deploy.indexing import SiteFiles
 from slurm_gpu_aware.deploy.job_requests import jobs_text, restore_all
-from slurm_gpu_aware.deploy.removal_state import forget_removal
+from slurm_gpu_aware.deploy.reconfiguration import WANTED, find_delivery
 from slurm_gpu_aware.deploy.rollout import Rollout, Summary
-from slurm_gpu_aware.deploy.rollout_nodes import RolloutNodes
-from slurm_gpu_aware.deploy.rollout_site import LocalSite, nodes_in_scope, unfinished_run
+from slurm_gpu_aware.deploy.rollout_site import (
+    LocalSite,
+    RolloutNodes,
+    forget_removal,
+    nodes_in_scope,
+    unfinished_run,
+)
 from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.lockfile import InstanceLock

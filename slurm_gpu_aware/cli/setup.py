@@ -110,8 +110,9 @@ def command(context: Context, /, **given: Any) -> None:
 def _write(site: Site, output: Path | None, install: bool, yes: bool) -> None:
     """Show the changes; write them with ``output`` or ``install``."""
     from slurm_gpu_aware.deploy import files
-    from slurm_gpu_aware.deploy import install as work
-    from slurm_gpu_aware.deploy.removal_state import forget_removal
+    from slurm_gpu_aware.deploy import setup as work
+    from slurm_gpu_aware.deploy.owned_files import CLOCK_CONF, make_folders
+    from slurm_gpu_aware.deploy.rollout_site import forget_removal
 
     wanted, notes = work.for_output(site, output) if output is not None else work.in_place(site)
     if not files.check_lua(wanted):
@@ -139,7 +140,7 @@ def _write(site: Site, output: Path | None, install: bool, yes: bool) -> None:
         if files.reload_filter(site.slurm_dir, [change.path for change in changes]):
             own = site.slurm_dir / files.OWN_FILTER
             say(f"touched {own}, so that slurmctld reloads the filter")
-        for path in files.make_folders(site.config, site.user):
+        for path in make_folders(site.config, site.user):
             say(f"{path} now belongs to {site.user}")
     last = "Review the files; 'gpu-aware setup --install' puts them in place."
     if not changes:
@@ -147,7 +148,7 @@ def _write(site: Site, output: Path | None, install: bool, yes: bool) -> None:
     elif install:
         last = (
             f"Next: copy gres.conf, slurm.conf, what they include, prolog.d, epilog.d and"
-            f" {work.clock_conf_path(site.config)} to all nodes if they do not share these folders;"
+            f" {CLOCK_CONF.path(site.config)} to all nodes if they do not share these folders;"
             " 'systemctl daemon-reload'; 'systemctl restart slurmctld'; 'scontrol reconfigure', so"
             " that the slurmds read them; 'systemctl enable --now gpu-aware-selectd'; 'gpu-aware"
             " doctor --nodes'."

@@ -257,12 +257,12 @@ def report(
     if power_file is not None:
         if folder is not None:
             raise RequestError("--power: draws the site's power, not that of a simulation in DIR")
-        from slurm_gpu_aware.cli.power import report_power
+        from slurm_gpu_aware.features.power.commands import report_power
 
         report_power(context, days, power_file, as_json=as_json)
         return
     if folder is None:
-        from slurm_gpu_aware.cli.estimates import report_site
+        from slurm_gpu_aware.features.estimates.view import report_site
 
         report_site(context, days, as_json=as_json)
         return

@@ -9,12 +9,12 @@ from typing import Any
 
 from slurm_gpu_aware.cli.cluster_options import stored_cluster
 from slurm_gpu_aware.cli.output import say
-from slurm_gpu_aware.cli.simulated_power import parse_etas, simulated_power
 from slurm_gpu_aware.config.settings import Config, PlacementConfig
 from slurm_gpu_aware.errors import RequestError, SourceError
+from slurm_gpu_aware.features.due_dates.simulated import parse_factors, with_due_dates
+from slurm_gpu_aware.features.power.simulated import parse_etas, simulated_power
 from slurm_gpu_aware.placement.registry import make_policy, option_names
 from slurm_gpu_aware.selector.policy_options import policy_options, read_interference
-from slurm_gpu_aware.simulator.due_dates import parse_factors, with_due_dates
 from slurm_gpu_aware.simulator.history import (
     BASELINE,
     with_slots,

@@ -11,7 +11,7 @@ import click
 
 from slurm_gpu_aware.cli.output import paragraph, say, table
 from slurm_gpu_aware.cli.simulation import Inputs
-from slurm_gpu_aware.simulator.estimates import estimate_of
+from slurm_gpu_aware.features.estimates.simulated import estimate_of
 from slurm_gpu_aware.simulator.history import KNOWLEDGE, LIMITS, RECORDED
 from slurm_gpu_aware.simulator.report import calibration, counted, plain_summary
 from slurm_gpu_aware.simulator.result import Result, ended_in_all

@@ -21,9 +21,9 @@ from slurm_gpu_aware.cli.output import (
     say,
     table,
 )
-from slurm_gpu_aware.cli.power import last_reading, power_line
 from slurm_gpu_aware.cli.slurm_reasons import held_words, slurm_words
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.features.power.commands import last_reading, power_line
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION
 from slurm_gpu_aware.time_text import duration, stamp
 

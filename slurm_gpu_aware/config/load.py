@@ -16,7 +16,6 @@ from pathlib import Path
 
 from slurm_gpu_aware import records
 from slurm_gpu_aware.bounds import quoted
-from slurm_gpu_aware.config.power_limit import schedule_faults
 from slurm_gpu_aware.config.settings import (
     DEFAULT_KINDS,
     DEFAULT_PATH,
@@ -26,6 +25,7 @@ from slurm_gpu_aware.config.settings import (
     TuneConfig,
 )
 from slurm_gpu_aware.errors import ConfigError, RequestError
+from slurm_gpu_aware.features.power.power_limit import schedule_faults
 from slurm_gpu_aware.filter_rules import COMMENT_KEYS, HOLDING_POOL, in_holding_pool
 from slurm_gpu_aware.model.job_hints import parse_comment
 from slurm_gpu_aware.model.penalties import LEVELS

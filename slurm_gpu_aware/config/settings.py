@@ -13,8 +13,8 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from slurm_gpu_aware.bounds import MAX_PENALTY
+from slurm_gpu_aware.features.moves.settings import MoveSettings, Seconds
 from slurm_gpu_aware.filter_rules import LICENCE, MAX_NAME, RESERVATION, RUNS_FOLDER
-from slurm_gpu_aware.model.move_settings import MoveSettings, Seconds
 from slurm_gpu_aware.model.penalties import LEVELS, LevelPenalties, combine
 from slurm_gpu_aware.names import NAME
 from slurm_gpu_aware.records import MOST, Text, above, number, text, whole, words

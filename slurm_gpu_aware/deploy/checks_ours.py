@@ -15,7 +15,8 @@ from pathlib import Path
 from slurm_gpu_aware.config.settings import DEFAULT_PATH
 from slurm_gpu_aware.config.tuned import read_tuned, tuned_path
 from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok, skipped, warning
-from slurm_gpu_aware.deploy.removal_state import removal_waits
+from slurm_gpu_aware.deploy.rollout_site import removal_waits
+from slurm_gpu_aware.deploy.setup import checks_of
 from slurm_gpu_aware.errors import AwareError, ConfigError, SourceError, StoreError
 from slurm_gpu_aware.gate import trial
 from slurm_gpu_aware.gate.gate_holder import gate_reservation
@@ -26,7 +27,7 @@ from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.controllers import Controllers
 from slurm_gpu_aware.slurm.hostlist import hostlist
 from slurm_gpu_aware.store.database import check_integrity, open_store
-from slurm_gpu_aware.store.ownership import of_selector, published_path
+from slurm_gpu_aware.store.ownership import published_path
 from slurm_gpu_aware.time_text import duration
 
 PROFILE_OLD_S = 90 * 86_400.0
@@ -36,13 +37,9 @@ _BEHIND_S = 600.0
 
 def _removal(g: DoctorContext) -> Iterator[Check]:
     """A removal is under way: what it takes away is no fault, and goes on."""
-    waits = removal_waits(g.config) or []
-    found = f"a removal is under way; it waits for {'; '.join(waits)}" if waits else ""
-    yield warning(
-        "removal",
-        found or "a removal is under way",
-        "run 'gpu-aware setup --remove' again, until it exits with 0",
-    )
+    waits = "; ".join(removal_waits(g.config) or [])
+    found = f"a removal is under way{f'; it waits for {waits}' if waits else ''}"
+    yield warning("removal", found, "run 'gpu-aware setup --remove' again, until it exits with 0")
 
 
 def _selector(g: DoctorContext) -> Iterator[Check]:
@@ -72,20 +69,10 @@ def _standing_by(g: DoctorContext) -> str:
     return ""
 
 
-def _no_user(g: DoctorContext, name: str) -> Check | None:
-    """A check that cannot be made, because SlurmUser is no user of this host; None: it can."""
-    try:
-        pwd.getpwnam(g.slurm_user)
-    except KeyError:
-        found = f"SlurmUser {g.slurm_user} is no user of this host"
-        return skipped(name, found, "run doctor on the controller")
-    return None
-
-
 def _changes(g: DoctorContext) -> Iterator[Check]:
     """SlurmUser may change jobs as the selector does: a held test job is changed and cancelled."""
     name = "changes of jobs"
-    if unknown := _no_user(g, name):
+    if unknown := g.no_user(name):
         yield unknown
         return
     user = pwd.getpwnam(g.slurm_user)
@@ -215,75 +202,15 @@ def _coverage(g: DoctorContext) -> Iterator[Check]:
     yield ok("coverage", "every GPU node of Slurm is in the profile")
 
 
-def _events(g: DoctorContext) -> Iterator[Check]:
-    """Submissions and ends of jobs trigger a round at once."""
-    events, user = g.config.events, g.slurm_user
-    folder = events.submit_file.parent
-    if not folder.is_dir():
-        found = f"{folder} is missing: a submission waits for the next round"
-        yield warning("events", found, f"install -d -o {user} {folder}")
-    elif unknown := _no_user(g, "events"):
-        yield unknown
-    elif not _may(folder, user, stat.S_IWOTH):
-        yield warning("events", f"{user} cannot write to {folder}", f"chown {user} {folder}")
-    yield ok("events", f"submissions: {events.submit_file}")
-    kind, file = g.slurm.get("JobCompType"), g.slurm.get("JobCompLoc")
-    if events.jobcomp_file is None:
-        yield ok("job ends", f"by timer, every {g.config.selector.round_s:g} s")
-    elif (kind, file) == ("jobcomp/filetxt", str(events.jobcomp_file)):
-        yield ok("job ends", str(events.jobcomp_file))
-    else:
-        yield warning(
-            "job ends",
-            f"JobCompType={kind}, JobCompLoc={file}: {events.jobcomp_file} is never written",
-            "set jobcomp/filetxt and the same file in slurm.conf, or remove events.jobcomp_file",
-        )
-
-
-def _permissions(g: DoctorContext) -> Iterator[Check]:
-    """SlurmUser can read the configuration and write the store."""
-    path, user = g.config.store.path, g.slurm_user
-    source = g.config.source
-    if unknown := _no_user(g, "permissions"):
-        yield unknown
-        return
-    if source is not None and not (
-        _may(source, user, stat.S_IROTH) and _may(source.parent, user, stat.S_IXOTH)
-    ):
-        cure = f"chmod a+r {source}; chmod a+x {source.parent}; then start the selector"
-        yield failed("permissions", f"{user} cannot read {source}: no selector starts", cure)
-    if not path.parent.is_dir():
-        cure = f"install -d -o {user} {path.parent}"
-        yield failed("permissions", f"{path.parent} is missing", cure)
-        return
-    # SQLite also writes files beside it; a sweep run by root may leave files of root.
-    files = [p for p in of_selector(path) if p != published_path(path)]
-    wrong = [p for p in (path.parent, *files) if p.exists() and not _may(p, user, stat.S_IWOTH)]
-    if wrong:
-        cure = f"'gpu-aware setup --install' as root, or chown {user} {' '.join(map(str, wrong))}"
-        yield failed("permissions", f"{user} cannot write to {wrong[0]}", cure)
-    yield ok("permissions", f"{user} can write to {path.parent}")
-
-
-def _may(path: Path, user: str, bit: int) -> bool:
-    """Whether a user may do what a bit of others says, by owner, groups and mode."""
-    entry, status = pwd.getpwnam(user), path.stat()
-    if entry.pw_uid == status.st_uid:
-        bit <<= 6
-    elif status.st_gid in os.getgrouplist(user, entry.pw_gid):
-        bit <<= 3
-    return entry.pw_uid == 0 or bool(status.st_mode & bit)
-
-
-CHECKS = (
+OF_US = (
     ("selector", False, True, _selector),
     ("store", False, True, _store),
-    ("permissions", True, True, _permissions),
+    ("permissions", True, True, checks_of("permissions")),
     ("changes of jobs", True, True, _changes),
     ("profile", False, True, _profile),
     ("policy", False, True, _policy),
     ("coverage", True, True, _coverage),
-    ("events", True, True, _events),
+    ("events", True, True, checks_of("events")),
 )
 """See `doctor.Checks`."""
 REMOVAL = (("removal", False, False, _removal),)

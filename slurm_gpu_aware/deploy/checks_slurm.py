@@ -1,30 +1,23 @@
-"""Checks of doctor on Slurm: release, settings, licence, gate, filter, GRES types."""
+"""Checks of doctor on Slurm: release, gate, GRES types, accounting; files and agents of nodes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
-from slurm_gpu_aware import filter_rules as rules
-from slurm_gpu_aware.clock_conf import ACCOUNTS, NO_ACCOUNTS, conf_path, read_clock_conf
-from slurm_gpu_aware.deploy import render
+from slurm_gpu_aware.agent_reports import last_report, spool_file
+from slurm_gpu_aware.clock_conf import read_clock_conf
 from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok, skipped, warning
-from slurm_gpu_aware.deploy.files import CLI_FILTER, LUA_CONF, OUR_CLI_FILTER, OWN_FILTER
-from slurm_gpu_aware.deploy.filter_answer import filter_answer
-from slurm_gpu_aware.deploy.install import filter_files
-from slurm_gpu_aware.deploy.site_scripts import (
-    LUA_PLACE,
-    join_fault,
-    join_lines,
-    loads_cli_filter,
-    loads_filter,
-    read_script,
-)
+from slurm_gpu_aware.deploy.owned_files import HOOKS
+from slurm_gpu_aware.deploy.reconfiguration import ask_nodes, digest, idle_nodes, not_read_since
+from slurm_gpu_aware.deploy.setup import checks_of
+from slurm_gpu_aware.deploy.site import feature_of
+from slurm_gpu_aware.deploy.site_scripts import calls, read_script
 from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.gate.gate_holder import gate_reservation, holder_of
-from slurm_gpu_aware.gate.holding_pool import LICENCE, LICENCE_COUNT
 from slurm_gpu_aware.gate.index_types import gpu_slots
 from slurm_gpu_aware.gate.licence_gate import (
     held_licences,
@@ -34,7 +27,7 @@ from slurm_gpu_aware.gate.licence_gate import (
 from slurm_gpu_aware.gate.typed_requests import can_start, gpu_types
 from slurm_gpu_aware.slurm.accounting import OFF, gaps_of
 from slurm_gpu_aware.slurm.commands import run_command
-from slurm_gpu_aware.slurm.conffile import read_conf
+from slurm_gpu_aware.slurm.conffile import BEGIN_RECORD, read_conf
 from slurm_gpu_aware.slurm.controllers import Controllers
 from slurm_gpu_aware.slurm.hostlist import hostlist
 from slurm_gpu_aware.store.database import open_store
@@ -42,15 +35,10 @@ from slurm_gpu_aware.store.ledger import Ledger
 from slurm_gpu_aware.time_text import duration
 
 OLDEST, NEWEST = (24, 11), (26, 5)
-_ROOT = "0"
-_MIRRORED = {
-    "classes": None,
-    "licence": f'"{rules.LICENCE}"',
-    "reservation": f'"{rules.RESERVATION}"',
-    "submit_file": None,
-    "park_uncommented": "true",
-}
-"""Key that the filter's configuration takes from config.toml -> default of the filter."""
+_SILENT_S = 180.0
+"""Agents report once a minute."""
+_START_AGENT = "'systemctl enable --now gpu-aware-clockd' there; 'journalctl -u gpu-aware-clockd'"
+_COPY = "copy {} to all nodes that have their own, then 'scontrol reconfigure'"
 
 
 def _release(g: DoctorContext) -> Iterator[Check]:
@@ -61,55 +49,6 @@ def _release(g: DoctorContext) -> Iterator[Check]:
         cure = "supported are Slurm 24.11 to 26.05; upgrade, or remove slurm-gpu-aware"
         yield failed("release", f"Slurm {text or 'of unknown version'}", cure)
     yield ok("release", f"Slurm {text}")
-
-
-def _settings(g: DoctorContext) -> Iterator[Check]:
-    """slurm.conf has the required settings."""
-    if "cons_tres" not in g.slurm.get("SelectType", ""):
-        yield failed("settings", f"SelectType={g.slurm.get('SelectType')}", "use select/cons_tres")
-    elif "gpu" not in g.words("GresTypes"):
-        setup = "run 'gpu-aware setup --install', then restart slurmctld"
-        yield failed("settings", f"GresTypes={g.slurm.get('GresTypes')} lacks gpu", setup)
-    yield ok("settings", "select/cons_tres, GresTypes has gpu")
-    given = {word.partition("=")[0] for word in g.words("SchedulerParameters")}
-    if "bf_licenses" in given:
-        cure = "remove it: many parked jobs then delay other jobs by many seconds"
-        yield warning("scheduler", "SchedulerParameters has bf_licenses", cure)
-    for name, (value, why) in render.SCHEDULER.items():
-        if name not in given:
-            cure = f"add {name}={value} ('gpu-aware setup --install'), then 'scontrol reconfigure'"
-            yield warning("scheduler", f"SchedulerParameters has no {name}: {why}", cure)
-    yield ok("scheduler", "no setting that makes jobs wait for each other")
-
-
-def _licence(g: DoctorContext) -> Iterator[Check]:
-    """The licences of the gate and of the holding pool are configured."""
-    counts: dict[str, int] = {}
-    for word in g.words("Licenses"):
-        name, *rest = re.split(r"[:*=]", word)
-        counts.setdefault(name, int(rest[0]) if rest and rest[0].isdigit() else 1)
-    if LICENCE not in counts:
-        yield warning(
-            "holding pool",
-            f"slurm.conf has no licence {LICENCE}: on large clusters many parked jobs slow down"
-            " slurmctld",
-            f"add {LICENCE}:{LICENCE_COUNT} to Licenses ('gpu-aware setup --install'), scontrol"
-            " reconfigure",
-        )
-    name, wanted = g.config.gate.licence, g.config.gate.licence_count
-    if name not in counts:
-        yield failed(
-            "licence",
-            f"slurm.conf has no licence {name}: nothing can be parked",
-            f"add Licenses={name}:{wanted} ('gpu-aware setup --install'), scontrol reconfigure",
-        )
-    elif counts[name] != wanted:
-        yield failed(
-            "licence",
-            f"slurm.conf has {counts[name]} of {name}, but the configuration has {wanted}",
-            f"set Licenses={name}:{wanted} in slurm.conf ('gpu-aware setup --install')",
-        )
-    yield ok("licence", f"{name}: {wanted}")
 
 
 def _gate(g: DoctorContext) -> Iterator[Check]:
@@ -168,146 +107,6 @@ def _controllers(g: DoctorContext) -> Iterator[Check]:
     yield ok("controllers", f"{', '.join(controllers.hosts)}; run doctor on each of them")
 
 
-def _filter(g: DoctorContext) -> Iterator[Check]:
-    """slurmctld runs the filter of this release with this configuration."""
-    install = "run 'gpu-aware setup --install', then restart slurmctld"
-    if "lua" not in g.plugins("JobSubmitPlugins"):
-        found = f"JobSubmitPlugins={g.slurm.get('JobSubmitPlugins')} lacks lua"
-        yield failed("filter", found, install)
-        return
-    if g.elsewhere:  # only slurmctld reads the files
-        yield skipped("filter", "this host is no controller", "run doctor on the controller")
-        yield _check_filter_answers(g)
-        return
-    script = g.folder / OWN_FILTER
-    text = read_script(script)
-    if text is not None and (fault := join_fault(text)):
-        cure = f"the lines below belong {LUA_PLACE}"
-        yield failed("filter", f"{script} {fault}", cure, lines=join_lines(g.folder))
-        return
-    if (text is None or not loads_filter(text)) and not filter_answer(g.config)[0]:
-        found = f"{script} does not load gpu_aware.lua"
-        if text is None:
-            yield failed("filter", found, "run 'gpu-aware setup --install'")
-        else:
-            cure = f"add the lines below to {script} {LUA_PLACE}"
-            yield failed("filter", found, cure, lines=join_lines(g.folder))
-        return
-    there = {p.name: p.read_bytes() for p in g.folder.glob("*.lua")}
-    stale = [p.name for p in filter_files() if there.get(p.name) != p.read_bytes()]
-    if stale:
-        found = f"{g.folder}: missing, or of another release: {', '.join(stale)}"
-        yield failed("filter", found, install)
-    yield ok("filter", f"{script} loads gpu_aware.lua of this release")
-    yield _check_filter_conf(g, g.folder / LUA_CONF)
-    yield _check_filter_answers(g)
-
-
-def _cli_filter(g: DoctorContext) -> Iterator[Check]:
-    """Slurm's commands find the script that slurm.conf makes them load. On this host only."""
-    script, conf = g.folder / CLI_FILTER, g.folder / "slurm.conf"
-    if "lua" not in g.plugins("CliFilterPlugins"):
-        if not g.config.setup.cli_filter:
-            yield ok(
-                "test-only", "off: --test-only refuses what would be parked (setup.cli_filter)"
-            )
-        elif _lists_lua(conf):
-            found = f"slurmctld has not read CliFilterPlugins=lua in {conf}"
-            yield failed("test-only", found, "scontrol reconfigure")
-        else:
-            found = f"CliFilterPlugins={g.slurm.get('CliFilterPlugins')} lacks lua"
-            cure = "run 'gpu-aware setup --install' on the controller, then 'scontrol reconfigure'"
-            yield failed("test-only", found, cure)
-    elif not script.exists():
-        cure = "copy gpu_aware_cli_filter.lua there, or remove lua from CliFilterPlugins"
-        yield failed("test-only", f"{script} is missing: sbatch and srun fail", cure)
-    elif g.config.setup.cli_filter:
-        if not loads_cli_filter(script.read_text(errors="replace")):
-            cure = f'add {LUA_PLACE}: pcall(dofile, "{g.folder / OUR_CLI_FILTER}")'
-            yield failed("test-only", f"{script} does not load {OUR_CLI_FILTER}", cure)
-        yield ok("test-only", f"{script} marks tests; other hosts need it, too")
-
-
-def _lists_lua(conf: Path) -> bool:
-    """Whether a slurm.conf lists Lua among CliFilterPlugins; False: no, or it cannot be read."""
-    with suppress(SourceError):
-        listed = read_conf(conf).get("CliFilterPlugins") or ""
-        return "lua" in {word.rpartition("/")[2] for word in listed.split(",")}
-    return False
-
-
-def _check_filter_conf(g: DoctorContext, path: Path) -> Check:
-    cure = "run 'gpu-aware setup --install' after every change of config.toml"
-    if not path.exists():
-        return failed("filter config", f"{path} is missing: jobs pass unmodified", cure)
-    have = _squeeze(path.read_text(errors="replace"))
-    if not have.startswith("return{"):
-        found = f"{path} does not return a table: jobs pass unmodified"
-        return failed("filter config", found, cure)
-    wanted = {
-        k: _squeeze(render.lua_value(v))
-        for k, v in render.filter_table(g.config, g.slurm_user).items()
-    }
-    wrong = [k for k, default in _MIRRORED.items() if (_entry(have, k) or default) != wanted[k]]
-    lists = ("partitions", "policies", "operators")
-    wrong += [key for key in lists if _items(_entry(have, key)) != _items(wanted[key])]
-    if wrong:
-        found = f"{path} differs from config.toml: {', '.join(wrong)}"
-        return failed("filter config", found, cure)
-    return ok("filter config", f"{path} agrees with config.toml")
-
-
-def _squeeze(lua: str) -> str:
-    """Lua source of plain values without comments and blanks."""
-    return re.sub(r"\s+", "", re.sub(r"--.*", "", lua))
-
-
-def _entry(table: str, key: str) -> str | None:
-    match = re.search(rf"[{{,]{key}=(\{{[^}}]*\}}|[^,}}]*)", table)
-    return match[1] if match else None
-
-
-def _items(entry: str | None) -> set[str]:
-    """Values of a list, in any order; without root, which is always an operator."""
-    return set((entry or "").strip("{}").split(",")) - {"", _ROOT}
-
-
-def _check_filter_answers(g: DoctorContext) -> Check:
-    """Test slurmctld with a job that the filter must refuse; no job is submitted."""
-    works, line = filter_answer(g.config)
-    if works:
-        return ok("filter answers", "slurmctld refuses a wrong comment")
-    if works is None:
-        return skipped("filter answers", line, "run doctor as a user who may submit jobs")
-    script = g.folder / OWN_FILTER
-    cure = f"look for gpu_aware in slurmctld's log; touch {script} to reload it"
-    return failed("filter answers", f"a wrong comment is not refused: {line}", cure)
-
-
-def _types(g: DoctorContext) -> Iterator[Check]:
-    """Every GPU has its own GRES type."""
-    with_gpus = [n for n in g.nodes if n.gpus]
-    if not with_gpus:
-        yield failed("gres types", "Slurm knows no node with GPUs", "add Gres= to the node lines")
-        return
-    shared = hostlist(n.name for n in with_gpus if n.shared_gres)
-    note = f"; unsupported (MPS, MIG, shards that Slurm counts by node): {shared}" if shared else ""
-    mixed = hostlist(n.name for n in with_gpus if n.gpus_used & n.shared_gpus)
-    if mixed:
-        found = f"{mixed}: Slurm has given the same GPU as a whole and in shards"
-        yield warning("gres types", found, "add File= to the lines Name=shard of gres.conf")
-    whole = [n for n in with_gpus if not n.shared_gres]
-    plain = [n.name for n in whole if not gpu_slots(n)[1]]
-    lines = "'gpu-aware setup --roll' changes nodes one by one, each while it has no job"
-    if len(plain) == len(whole):
-        found = f"no node has one GRES type per GPU: only the node is chosen, not the GPU{note}"
-        yield warning("gres types", found, lines)
-    elif plain:
-        found = f"{hostlist(plain)}: only the node is chosen, not the GPU{note}"
-        yield warning("gres types", found, lines)
-    yield ok("gres types", f"{len(whole)} nodes with one GRES type per GPU{note}")
-
-
 def _typed_jobs(g: DoctorContext) -> Iterator[Check]:
     """No pending job asks for a GPU type that went when nodes got one type per GPU."""
     models = {name for n in g.nodes if gpu_slots(n)[1] for name in n.features}
@@ -315,7 +114,7 @@ def _typed_jobs(g: DoctorContext) -> Iterator[Check]:
         job.id
         for job in g.client.jobs()
         if job.state == "PENDING"
-        and any(render.feature_of(kind) in models for kind in gpu_types(job))
+        and any(feature_of(kind) in models for kind in gpu_types(job))
         and not can_start(job, g.nodes)
     ]
     if stranded:
@@ -330,9 +129,6 @@ def _typed_jobs(g: DoctorContext) -> Iterator[Check]:
 
 def _accounting(g: DoctorContext) -> Iterator[Check]:
     """The accounting has what estimates, tune and simulate read, and sacct answers."""
-    if not g.elsewhere and not read_clock_conf().accounts:
-        cure = f"add accounts = {ACCOUNTS} to clock.conf here and on all nodes"
-        yield warning("energy", f"{conf_path()} {NO_ACCOUNTS}", cure)
     gaps = list(gaps_of(g.slurm.get))
     for gap in gaps:
         yield warning("accounting", f"{gap.found}: {gap.cost}", gap.cure)
@@ -349,16 +145,97 @@ def _accounting(g: DoctorContext) -> Iterator[Check]:
     yield ok("accounting", f"sacct answers; GPUs and comments of jobs are recorded{whose}")
 
 
-CHECKS = (
+def _nodes(g: DoctorContext) -> Iterator[Check]:
+    """The nodes have read slurm.conf since it was changed, and have the files of this host."""
+    conf = g.folder / "slurm.conf"
+    name = "files of nodes"
+    with_gpus = [node for node in g.nodes if node.gpus]
+    if files := _conf_files(g):
+        changed_s = max(path.stat().st_mtime for path in files)
+        behind = hostlist(not_read_since(with_gpus, changed_s))
+        if behind:
+            found = f"slurmd has not read {conf} since it was changed: {behind}"
+            yield warning(name, found, _COPY.format(g.folder))
+    if not g.ask_nodes:
+        cure = "'gpu-aware doctor --nodes' starts a job of a second on each idle one"
+        yield skipped(name, f"not asked whether they have the files of {g.folder}", cure)
+        return
+    here = {str(path): value for path in _files_of_nodes(g) if (value := digest(path))}
+    there: dict[str, dict[str, str]] = {}
+    for partition, names in idle_nodes(g.client, {node.name for node in with_gpus}).items():
+        there |= ask_nodes(partition, names, [Path(path) for path in here])
+    for path, value in here.items():
+        absent = hostlist(node for node, files in there.items() if path not in files)
+        other = hostlist(n for n, files in there.items() if files.get(path, value) != value)
+        if absent:
+            what = "missing" if path.endswith(".conf") else "missing, or not executable,"
+            yield failed(name, f"{path} is {what} on {absent}", _COPY.format(g.folder))
+        if other:
+            found = f"{path} differs from the controller's on {other}"
+            yield warning(name, found, _COPY.format(g.folder))
+    busy = hostlist(node.name for node in with_gpus if node.name not in there)
+    if busy:
+        yield skipped(name, f"could not be asked now: {busy}", "try again when they are idle")
+    if there:
+        yield ok(name, f"{len(here)} files as on the controller: {hostlist(there)}")
+
+
+def _conf_files(g: DoctorContext) -> tuple[Path, ...]:
+    """slurm.conf of this host with its includes; none if it has none. Raises SourceError."""
+    conf = g.folder / "slurm.conf"
+    return read_conf(conf).files if conf.exists() else ()
+
+
+def _files_of_nodes(g: DoctorContext) -> list[Path]:
+    """Files of this host that the nodes read: slurm.conf, gres.conf, prolog and epilog."""
+    hooks = [hook for hook in HOOKS if hook.on_nodes]
+    scripts = [path for hook in hooks for path in hook.scripts(g)]
+    ours = [hook.path(g.folder) for hook in hooks]
+    called = [path for path in ours if any(calls(read_script(s) or "", path) for s in scripts)]
+    gres = g.folder / "gres.conf"
+    # That of a site may differ from node to node; moved nodes have ours.
+    ours_in_gres = [gres] if BEGIN_RECORD in (read_script(gres) or "") else []
+    return list(dict.fromkeys([*_conf_files(g), *ours_in_gres, *scripts, *called]))
+
+
+def _agents(g: DoctorContext) -> Iterator[Check]:
+    """Each node with GPUs has an agent that reports, if clock.conf names a folder for orders."""
+    conf = read_clock_conf()
+    if not conf.orders:
+        return
+    silent, troubled = [], {}
+    for node in sorted(node.name for node in g.nodes if node.gpus):
+        report = last_report(spool_file(Path(conf.spool), node))
+        if report is None or abs(g.now - report.at) > _SILENT_S:
+            silent.append(node)
+        elif report.trouble:
+            troubled[node] = report.trouble
+    if silent:
+        found = f"no report for {_SILENT_S:.0f} s from {hostlist(silent)}: clocks stay as at start"
+        yield warning("clockd", found, _START_AGENT)
+    for node, why in list(troubled.items())[:3]:
+        cure = "'gpu-aware selectd' writes them; see docs/clockd.md on owners and modes"
+        yield warning("clockd", f"{node} obeys no orders: {why}", cure)
+    if not silent and not troubled:
+        yield ok("clockd", "the agents of all nodes with GPUs report")
+
+
+OF_SLURM = (
     ("release", True, False, _release),
-    ("settings", True, False, _settings),
-    ("licence", True, False, _licence),
+    ("settings", True, False, checks_of("settings")),
+    ("licence", True, False, checks_of("licence")),
     ("gate", True, False, _gate),
     ("controllers", True, False, _controllers),
-    ("filter", True, False, _filter),
-    ("test-only", True, False, _cli_filter),
-    ("gres types", True, False, _types),
+    ("filter", True, False, checks_of("filter")),
+    ("test-only", True, False, checks_of("test-only")),
+    ("gres types", True, False, checks_of("gres types")),
     ("typed jobs", True, False, _typed_jobs),
-    ("accounting", True, False, _accounting),
+    ("accounting", True, False, lambda g: chain(checks_of("accounting")(g), _accounting(g))),
 )
 """See `doctor.Checks`."""
+OF_NODES = (
+    ("prolog, epilog", True, True, checks_of("prolog, epilog")),
+    ("files of nodes", True, True, _nodes),
+    ("clockd", True, True, _agents),
+)
+"""The checks after those of slurm-gpu-aware."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -89,6 +90,15 @@ class DoctorContext:
             return Controllers(self.slurm).elsewhere and not self.config.store.path.exists()
         except (AwareError, OSError):  # not known
             return False
+
+    def no_user(self, name: str) -> Check | None:
+        """A check that cannot be made, as SlurmUser is no user of this host; None: it can."""
+        try:
+            pwd.getpwnam(self.slurm_user)
+        except KeyError:
+            found = f"SlurmUser {self.slurm_user} is no user of this host"
+            return skipped(name, found, "run doctor on the controller")
+        return None
 
     def words(self, key: str) -> list[str]:
         """Entries of a comma-separated setting of Slurm."""

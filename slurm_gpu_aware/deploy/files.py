@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import slurm_gpu_aware
-from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import AwareError, SourceError
-from slurm_gpu_aware.store.ownership import give_folder, of_selector
 from slurm_gpu_aware.text_file import replaced_file
 
 OWN_FILTER = "job_submit.lua"
@@ -23,6 +21,8 @@ CLI_FILTER = "cli_filter.lua"
 """The script of Slurm's commands; ours only if ``setup.cli_filter`` is set."""
 OUR_CLI_FILTER = "gpu_aware_cli_filter.lua"
 LUA_CONF = "gpu_aware_conf.lua"
+BACKUP = ".before-gpu-aware"
+"""End of the name of a file's first version, which setup keeps."""
 
 COMMAND_TIMEOUT_S = 20.0
 _LUAC = ("luac5.1", "luac", "luac5.3", "luac5.4")
@@ -104,7 +104,7 @@ def write(change: Change, *, backup: bool = True) -> Path | None:
     ``NAME.before-gpu-aware``. Raises SourceError.
     """
     path = change.path.resolve()
-    original = path.with_name(path.name + ".before-gpu-aware")
+    original = path.with_name(path.name + BACKUP)
     made: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -139,22 +139,3 @@ def reload_filter(slurm_dir: Path, written: Iterable[Path]) -> bool:
     except OSError as exc:
         raise SourceError(f"{target}: cannot be touched: {exc.strerror}") from None
     return OWN_FILTER not in names
-
-
-def make_folders(config: Config, user: str) -> list[Path]:
-    """Make the folders of filter and selector, or give root's ones to ``user``.
-
-    A sweep that root ran may have made the store's folder. Returns the changed paths. Raises
-    SourceError.
-    """
-    store, submitted = config.store.path, config.events.submit_file
-    names: dict[Path, list[str]] = {}
-    for file in (*of_selector(store), submitted):
-        names.setdefault(file.parent, []).append(file.name)
-    changed = []
-    for folder, files in names.items():
-        try:
-            changed += give_folder(folder, user, files)
-        except (OSError, LookupError) as exc:
-            raise SourceError(f"{folder}: cannot be made for {user}: {exc}") from None
-    return changed

@@ -8,30 +8,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from slurm_gpu_aware.deploy.node_records import (
+from slurm_gpu_aware.deploy.site import (
+    NodeGpus,
     devices_of,
+    feature_of,
     gres_fields,
+    gres_lines,
+    index_gres,
     names_of,
     nodes_of,
     per_node,
-    without_features,
-)
-from slurm_gpu_aware.deploy.render import (
-    NodeGpus,
-    feature_of,
-    gres_lines,
-    index_gres,
     usable_model,
+    without_features,
 )
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.names import index_type, slot_of
 from slurm_gpu_aware.slurm.conf_grammar import (
     Pairs,
-    fields_of,
     pairs_of,
     quoted_value,
     render_pairs,
@@ -63,19 +60,6 @@ class NodeForm:
     """A rollout indexed it: the files keep its plain form."""
     problem: str | None
     """Why it cannot be indexed."""
-
-
-@dataclass
-class _NodeLines:
-    """Lines of one node, collected while the files are read."""
-
-    gres: str = ""
-    """Its GRES by the site's line."""
-    now: str = ""
-    """Its GRES by a line of ours."""
-    files: list[int] = field(default_factory=list)
-    types: set[str] = field(default_factory=set)
-    problem: str | None = None
 
 
 class _Record(NamedTuple):
@@ -152,9 +136,10 @@ class SiteFiles:
             return indices, node.model if node and (features or name in chosen) else None
 
         def ours(entry: Entry) -> list[str] | None:
-            record = _node_record(entry, defaults)
-            if record is None:
+            values = node_fields(entry.text, defaults)
+            if values is None:  # another line, or one that changes the defaults
                 return None
+            record = _Record(names_of(values["nodename"]), pairs_of(entry.text)[0], values)
             groups: dict[tuple[tuple[int, ...], str | None], list[str]] = {}
             for name in record.names:
                 groups.setdefault(wanted(name), []).append(name)
@@ -177,11 +162,12 @@ class SiteFiles:
             rest = [n for n in names if n not in chosen]
             if not here:
                 return None
-            if "autodetect" in keys:
-                if keys["autodetect"].lower() == "off":
-                    return None
-                off = f"NodeName={hostlist(here)} AutoDetect=off"
-                return [*(_rest(pairs, rest) if "nodename" in keys else [entry.text]), off]
+            off = keys.get("autodetect", "").lower() == "off"
+            if off and "file" not in keys:
+                return None
+            if "autodetect" in keys and not off:
+                line = f"NodeName={hostlist(here)} AutoDetect=off"
+                return [*(_rest(pairs, rest) if "nodename" in keys else [entry.text]), line]
             if keys.get("name", "").lower() != "gpu":
                 return None
             if "file" not in keys:
@@ -204,62 +190,45 @@ def read_site(slurm_conf: Path, gres_conf: Path, profile: Mapping[str, NodeGpus]
     """
     slurm = ConfFiles(slurm_conf)
     gres = ConfFiles(gres_conf, missing_ok=True)
-    read: dict[str, _NodeLines] = {}
-    defaults: dict[str, str] = {}
-    for entry in slurm.records():
-        record = _node_record(entry, defaults)
-        if record is None:
-            continue
-        for name in record.names:
-            read.setdefault(name, _NodeLines()).gres = record.values.get("gres", "")
-        for values in map(fields_of, entry.effective() if entry.ours else ()):
-            for name in names_of(values["nodename"]):
-                read.setdefault(name, _NodeLines()).now = values.get("gres", "")
-    _read_devices(gres, read)
-    forms = {name: _form(lines, profile.get(name)) for name, lines in read.items()}
-    nodes = {name: form for name, form in forms.items() if form is not None}
+    of_site, now = nodes_of(slurm, of_site=True), nodes_of(slurm)
+    devices = devices_of(gres, of_site, of_site=True)
+    nodes = {}
+    for name, values in of_site.items():
+        own, has = values.get("gres", ""), now.get(name, {}).get("gres", "")
+        form = _form(own, has if has != own else "", devices[name], profile.get(name))
+        if form is not None:
+            nodes[name] = form
     return SiteFiles(slurm, gres, nodes, profile)
 
 
-def _node_record(entry: Entry, defaults: dict[str, str]) -> _Record | None:
-    """The NodeName line of the site; None: another line, or one that changes ``defaults``."""
-    values = node_fields(entry.text, defaults)
-    if values is None:
-        return None
-    return _Record(names_of(values["nodename"]), pairs_of(entry.text)[0], values)
-
-
-def _read_devices(gres: ConfFiles, read: dict[str, _NodeLines]) -> None:
-    for entry in gres.records():
-        keys = gres_fields(entry.text)
-        if "name" not in keys:
-            continue
-        here = names_of(keys["nodename"]) if "nodename" in keys else list(read)
-        for node in (read[name] for name in here if name in read):
-            if keys["name"].lower() in ("mps", "shard") or "multiplefiles" in keys:
-                node.problem = "its GPUs are shared or partitioned (MPS, shards, MIG)"
-            elif keys["name"].lower() == "gpu" and "file" in keys:
-                node.types.update(filter(None, [keys.get("type")]))
-                try:
-                    node.files += _devices(keys["file"]).values()
-                except SourceError as exc:
-                    node.problem = str(exc)
-
-
-def _form(read: _NodeLines, known: NodeGpus | None) -> NodeForm | None:
-    types, count, shared = _gpus_of(read.gres)
+def _form(
+    gres: str, ours: str, devices: Sequence[Mapping[str, str]], known: NodeGpus | None
+) -> NodeForm | None:
+    """Form of a node by its GRES in the site's line and in ours (empty: none), and its devices."""
+    types, count, shared = _gpus_of(gres)
     if not count:
         return None
     typed = bool(types) and all(slot_of(t) is not None for t in types)
-    kept = tuple(slot for t in _gpus_of(read.now)[0] if (slot := slot_of(t)) is not None)
-    models = {t.lower() for t in [*types, *read.types] if t} or {(known and known.model) or ""}
+    kept = tuple(slot for t in _gpus_of(ours)[0] if (slot := slot_of(t)) is not None)
+    files: list[int] = []
+    unusable = None
+    for values in devices:
+        if values["name"].lower() in ("mps", "shard") or "multiplefiles" in values:
+            unusable = "its GPUs are shared or partitioned (MPS, shards, MIG)"
+        elif values["name"].lower() == "gpu" and "file" in values:
+            types = [*types, values.get("type")]
+            try:
+                files += _devices(values["file"]).values()
+            except SourceError as exc:
+                unusable = str(exc)
+    models = {t.lower() for t in types if t} or {(known and known.model) or ""}
     model = usable_model(next(iter(models))) if len(models) == 1 else None
-    indices = tuple(sorted(read.files)) or (known.indices if known else ())
+    indices = tuple(sorted(files)) or (known.indices if known else ())
     listed = ", ".join(map(str, indices))
     problems = (
         (typed, "it has one type per GPU already"),
         (shared, "its GPUs are shared (MPS, shards)"),
-        (read.problem, read.problem),
+        (unusable, unusable),
         (any(map(is_mig, models)), "its GPUs are partitioned (MIG)"),
         (len(models) > 1, f"it has several GPU types: {', '.join(sorted(models))}"),
         (

@@ -13,21 +13,49 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from slurm_gpu_aware.config.settings import Config, GateConfig
-from slurm_gpu_aware.deploy.without_selector import without_selector
 from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.gate.admin_comment import BOUND, is_ours, marker_of, parse
+from slurm_gpu_aware.gate.gate_holder import gate_reservation
 from slurm_gpu_aware.gate.gated_job import GatedJob, bound_orphan, gated_job
 from slurm_gpu_aware.gate.index_types import bound_slots
-from slurm_gpu_aware.gate.licence_gate import hold_gate
+from slurm_gpu_aware.gate.licence_gate import hold_gate, working_elsewhere
 from slurm_gpu_aware.gate.restore import restore
+from slurm_gpu_aware.lockfile import SELECTOR_LOCK, hold_selector_lock
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.client import SlurmClient
+from slurm_gpu_aware.slurm.controllers import Controllers
 from slurm_gpu_aware.slurm.records import ENDED, SlurmJob, record_id, split_arrays
 from slurm_gpu_aware.slurm.updates import JobUpdate
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 
 _BOUND = frozenset({JobPhase.PREPARED, JobPhase.RELEASED, JobPhase.REQUEUED})
+
+
+@contextlib.contextmanager
+def without_selector(client: SlurmClient, config: Config) -> Iterator[str | None]:
+    """Keep this host's selector from starting; yield None, or why a selector works.
+
+    A selector updates jobs by what it has just read. A second program that does the same beside it
+    would mix the two requests of a job, so a job of ours is changed only while none can start.
+
+    Raises SourceError if Slurm does not answer.
+    """
+    lease = gate_reservation(client, config.gate)
+    only = Controllers(client.settings()).only
+    other = working_elsewhere(lease, only, config, time.time())
+    if other is not None:
+        yield f"the selector of host {other.host} works; stop it first"
+        return
+    path = config.store.path
+    with contextlib.ExitStack() as stack:
+        why = None
+        try:
+            if (path.parent / SELECTOR_LOCK).exists():  # the file is not made here
+                stack.enter_context(hold_selector_lock(path))
+        except (SourceError, OSError) as exc:
+            why = str(exc)
+        yield why
 
 
 @dataclass
@@ -83,8 +111,13 @@ def _bound_jobs(client: SlurmClient, gate: GateConfig, ledger: Ledger | None) ->
         if gated is None and ledger and (bound_slots(job) is not None or job.req_nodes):
             for last in ledger.decisions(job.id)[-1:]:
                 gated = bound_orphan(job, gate, last)
-        if gated is not None and (gated.phase in _BOUND or bound_slots(job) is not None):
+        if gated is not None and is_placed(job, gated):
             yield gated
+
+
+def is_placed(job: SlurmJob, gated: GatedJob | None) -> bool:
+    """Whether a pending job is bound to nodes or GPUs of a placement."""
+    return bound_slots(job) is not None or (gated is not None and gated.phase in _BOUND)
 
 
 def open_placements(config: Config) -> frozenset[str]:
@@ -101,12 +134,6 @@ def all_jobs(client: SlurmClient) -> list[SlurmJob]:
         number = min(client.unread)
         raise SourceError(f"job {number} cannot be read, see the log; nothing was changed")
     return jobs
-
-
-def jobs_with_feature(client: SlurmClient, features: frozenset[str]) -> list[str]:
-    """Ids of jobs that have not ended and whose constraint names one of the features."""
-    jobs = (job for job in all_jobs(client) if job.state not in ENDED)
-    return [job.id for job in jobs if features & features_named(job)]
 
 
 def features_named(job: SlurmJob) -> set[str]:
@@ -126,6 +153,12 @@ def own_comment(job: SlurmJob) -> str:
     return (original and original.admin_comment) or ""
 
 
+def is_bound(job: SlurmJob) -> bool:
+    """Whether a job is bound to GPUs of a placement, or its marker says so."""
+    marker = marker_of(job.admin_comment)
+    return bound_slots(job) is not None or (marker is not None and marker.phase in BOUND)
+
+
 def clear_records(client: SlurmClient, gate: GateConfig) -> list[str]:
     """Clear our AdminComment of jobs that need us no longer; return the ended jobs that keep it.
 
@@ -138,11 +171,9 @@ def clear_records(client: SlurmClient, gate: GateConfig) -> list[str]:
     for job in jobs:
         if not is_ours(job.admin_comment):
             continue
-        marker = marker_of(job.admin_comment)
-        bound = bound_slots(job) is not None or (marker is not None and marker.phase in BOUND)
         if job.state in ENDED:
             ended.append(job.id)
-        elif not bound and not job.licence_count(gate.licence):
+        elif not is_bound(job) and not job.licence_count(gate.licence):
             fields = (("AdminComment", own_comment(job)),)
             updates.append(JobUpdate(record_id(job, split), fields))
     client.update_jobs(updates)

@@ -13,47 +13,31 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.deploy import files
-from slurm_gpu_aware.deploy.distribution import WANTED, Delivery, not_read_since
-from slurm_gpu_aware.deploy.filter_answer import filter_answer
-from slurm_gpu_aware.deploy.install import SCRIPT_KEYS
+from slurm_gpu_aware.deploy.filter import FILTER, filter_answer
+from slurm_gpu_aware.deploy.gpu_types import return_types
 from slurm_gpu_aware.deploy.job_requests import (
     all_jobs,
     clear_records,
     features_named,
+    is_bound,
     jobs_text,
     open_placements,
     restore_all,
 )
-from slurm_gpu_aware.deploy.leftovers import (
-    conf_without_settings,
-    kept_backups,
-    own_files,
-    unit_names,
-)
-from slurm_gpu_aware.deploy.reconfiguration import Reconfiguration
-from slurm_gpu_aware.deploy.removal_state import begin_removal
-from slurm_gpu_aware.deploy.render import feature_of
-from slurm_gpu_aware.deploy.returned_types import return_types
-from slurm_gpu_aware.deploy.rollout_site import LocalSite
-from slurm_gpu_aware.deploy.site import Site
-from slurm_gpu_aware.deploy.site_scripts import (
-    names_us,
-    read_script,
-    scripts_of,
-    without_calls,
-    without_join,
-)
+from slurm_gpu_aware.deploy.owned_files import UNITS
+from slurm_gpu_aware.deploy.reconfiguration import WANTED, Delivery, Reconfiguration, not_read_since
+from slurm_gpu_aware.deploy.rollout_site import LocalSite, begin_removal
+from slurm_gpu_aware.deploy.setup import OWNED, conf_without_settings, kept_backups, own_files
+from slurm_gpu_aware.deploy.site import Site, feature_of
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import EXTRA_CLOCK, HOLDING_POOL
-from slurm_gpu_aware.gate.admin_comment import BOUND, marker_of
 from slurm_gpu_aware.gate.gate_holder import gate_reservation
-from slurm_gpu_aware.gate.index_types import bound_slots
 from slurm_gpu_aware.gate.restore import release_by_hand
 from slurm_gpu_aware.lockfile import SELECTOR_LOCK, hold_selector_lock
 from slurm_gpu_aware.slurm.client import SlurmClient
@@ -64,11 +48,6 @@ from slurm_gpu_aware.slurm.records import ENDED, HOLDING
 SYSTEMCTL_S = 60.0
 RELOAD_S = 10.0
 """Longest wait until slurmctld has read a changed job_submit.lua."""
-_LOADED = {
-    files.OWN_FILTER: ("JobSubmitPlugins", "slurmctld needs"),
-    files.CLI_FILTER: ("CliFilterPlugins", "sbatch and srun need"),
-}
-"""Script that Slurm loads -> (setting that makes it do so, what fails without the script)."""
 _TRIES = 5
 """Rounds of release, as jobs that were submitted before the filter went may still arrive."""
 
@@ -101,15 +80,7 @@ class Removal:
 
     def filter_change(self) -> files.Change | None:
         """job_submit.lua without our lines; None: it has none. Raises SourceError if some stay."""
-        path = self._site.slurm_dir / files.OWN_FILTER
-        text = read_script(path)
-        if text is None:
-            return None
-        changed = without_join(text)
-        lines = names_us(text, ".lua")
-        if lines:
-            raise SourceError(_by_hand(path, lines))
-        return files.Change(path, changed) if changed != text else None
+        return next(iter(FILTER.lines(self._site)), None)
 
     def conf_changes(self, plain: Mapping[Path, str]) -> tuple[list[files.Change], list[str]]:
         """The site's Prolog, Epilog, cli_filter.lua and slurm.conf without us, this last; notes.
@@ -117,23 +88,11 @@ class Removal:
         ``plain``: changed files with plain nodes. Raises SourceError if a script runs ours in a
         form that is not known.
         """
-        changes = []
-        values = (value for key in SCRIPT_KEYS.values() for value in self._site.conf.all(key))
-        scripts = [path for value in values for path in scripts_of(value)]
-        ours = own_files(self._site).files
-        for path in [*scripts, self._site.slurm_dir / files.CLI_FILTER]:
-            text = read_script(path) if path.is_file() else None
-            if text is None or path in ours:
-                continue
-            changed = without_join(text) if path.suffix == ".lua" else without_calls(text)
-            lines = names_us(text, path.suffix)
-            if lines:
-                raise SourceError(_by_hand(path, lines))
-            if changed != text:
-                changes.append(files.Change(path, changed))
-        settings, notes = conf_without_settings(self._site, plain)
+        site = self._site
+        changes = [c for thing in OWNED if thing is not FILTER for c in thing.lines(site)]
+        settings, notes = conf_without_settings(site, plain)
         texts = {**plain, **settings}
-        last = (self._site.slurm_dir / "slurm.conf").__eq__
+        last = (site.slurm_dir / "slurm.conf").__eq__
         changes += [files.Change(path, texts[path]) for path in sorted(texts, key=last)]
         return [change for change in changes if files.diff(change)], notes
 
@@ -191,7 +150,7 @@ class Removal:
             time.sleep(1.0)
 
     def _stop_selector(self) -> None:
-        units = [n for n in unit_names() if (self._site.unit_dir / n).exists()]
+        units = [n for n in UNITS.names if (self._site.unit_dir / n).exists()]
         timed = [name for name in units if f"{name.removesuffix('.service')}.timer" in units]
         startable = [name for name in units if name not in timed]
         if startable and shutil.which("systemctl"):
@@ -263,15 +222,13 @@ class Removal:
 
     def _remove_files(self) -> list[str]:
         """Delete our files on this host; return those that stay, with the reason."""
-        own = own_files(self._site)
-        kept = []
-        deleted = []
+        kept, deleted = [], []
         settings = self._client.settings()
         backups = kept_backups(self._site)
-        for path in own.files:
-            key, user = _LOADED.get(path.name, ("", ""))
-            if "lua" in (word.rpartition("/")[2] for word in settings.get(key, "").split(",")):
-                kept.append(f"{path}: slurm.conf has {key}=lua, so {user} one")
+        folders = dict.fromkeys(f for thing in OWNED for f in thing.folders(self._site))
+        for path, thing in own_files(self._site).items():
+            if why := thing.needed(path, settings):
+                kept.append(f"{path}: {why}")
             else:
                 deleted.append(path)
         for path, needless in backups.items():
@@ -281,8 +238,8 @@ class Removal:
                 kept.append(f"{path}: the file was changed since, so its first version stays")
         for path in deleted:
             path.unlink(missing_ok=True)
-        for folder in own.folders:
-            if not os.listdir(folder):
+        for folder in folders:
+            if folder.is_dir() and not os.listdir(folder):
                 folder.rmdir()
         if deleted:
             self._say(f"deleted {len(deleted)} files: {', '.join(map(str, deleted))}")
@@ -295,14 +252,9 @@ class Removal:
                 f" slurmctld forgets it after MinJobAge ({settings.get('MinJobAge', '300 sec')}),"
                 " accounting keeps it"
             )
-        return [*kept, *(f"{path}: your measurements or settings" for path in own.data)]
-
-
-def _by_hand(path: Path, lines: Sequence[int]) -> str:
-    return (
-        f"{path}: take out line {', '.join(map(str, lines[:8]))}, which runs ours in a form that"
-        " setup does not know; then run this again"
-    )
+        data = (self._config.store.path.parent, self._config.source)
+        yours = [path for path in data if path is not None and path.exists()]
+        return [*kept, *(f"{path}: your measurements or settings" for path in yours)]
 
 
 def waiting_jobs(
@@ -321,7 +273,6 @@ def waiting_jobs(
     for job in all_jobs(client):
         if job.state in ENDED:
             continue
-        marker = marker_of(job.admin_comment)  # only a job that has just started has it
         why = None
         if job.licence_count(gate.licence):
             why = f"the licence {gate.licence} is in the request"
@@ -333,10 +284,7 @@ def waiting_jobs(
                 kept = wrong.get(job.id, "it has just come, and gets its GPU type in the next run")
                 why = f"the feature of a GPU model is in the request; {kept}"
         elif job.state in HOLDING and (
-            job.id in placed
-            or bound_slots(job) is not None
-            or EXTRA_CLOCK in (job.extra or "")
-            or (marker is not None and marker.phase in BOUND)
+            job.id in placed or is_bound(job) or EXTRA_CLOCK in (job.extra or "")
         ):
             why = "running where we placed it; the epilog resets its clock"
         if why is not None:

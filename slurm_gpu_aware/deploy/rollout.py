@@ -13,21 +13,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.deploy.gpu_types import TypedJobs, return_types
 from slurm_gpu_aware.deploy.indexing import SiteFiles
-from slurm_gpu_aware.deploy.job_requests import jobs_text, jobs_with_feature
+from slurm_gpu_aware.deploy.job_requests import all_jobs, features_named, jobs_text
 from slurm_gpu_aware.deploy.reconfiguration import Reconfiguration
-from slurm_gpu_aware.deploy.render import feature_of
-from slurm_gpu_aware.deploy.returned_types import return_types
-from slurm_gpu_aware.deploy.rollout_nodes import (
+from slurm_gpu_aware.deploy.rollout_site import (
     REASON,
+    LocalSite,
     RolloutNodes,
+    RolloutState,
     has_index_types,
+    unfinished_run,
     unusable,
 )
-from slurm_gpu_aware.deploy.rollout_site import LocalSite, RolloutState, unfinished_run
-from slurm_gpu_aware.deploy.typed_jobs import TypedJobs
+from slurm_gpu_aware.deploy.site import feature_of
 from slurm_gpu_aware.errors import SourceError, StoppedError
 from slurm_gpu_aware.names import index_type
+from slurm_gpu_aware.slurm.records import ENDED
 
 Result = tuple[str, str]
 """(`Outcome.result`, why)."""
@@ -251,7 +253,8 @@ class Rollout:
                 f"{jobs_text(returned.changed)} {ask} for a GPU type again, not for a feature"
             )
         features = frozenset(feature_of(m) for m in files.models())
-        needed = jobs_with_feature(self._nodes.client, features)
+        jobs = (job for job in all_jobs(self._nodes.client) if job.state not in ENDED)
+        needed = [job.id for job in jobs if features & features_named(job)]
         if needed:
             self._summary.features_needed_by = {
                 job: returned.wrong.get(job, "it has started with the feature") for job in needed

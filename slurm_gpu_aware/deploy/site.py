@@ -1,21 +1,43 @@
-"""Site of setup: its files on this host, its nodes in slurm.conf and in the profile."""
+"""Site of setup: its files on this host, and its nodes in the profile, slurm.conf and gres.conf.
+
+The GPU of Slurm index K gets the GRES type ``gK``, so that a job can request exactly this GPU.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 
+from slurm_gpu_aware import filter_rules as rules
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.deploy.render import NodeGpus, cores_of, usable_model
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.profile import gpu_names, seen_only
-from slurm_gpu_aware.names import slot_of
-from slurm_gpu_aware.slurm.conffile import SlurmConf, read_conf
-from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.names import index_type, slot_of
+from slurm_gpu_aware.slurm.conf_grammar import fields_of, unquoted
+from slurm_gpu_aware.slurm.conffile import ConfFiles, SlurmConf, node_fields, read_conf
+from slurm_gpu_aware.slurm.hostlist import by_number, expand_hostlist, hostlist
 from slurm_gpu_aware.slurm.values import parse_gres
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.profiles import load_profile
+
+_PARALLEL = frozenset({"nodeaddr", "nodehostname", "bcastaddr", "port"})
+"""Parameters of a NodeName line that hold one value per node."""
+
+
+@dataclass(frozen=True)
+class NodeGpus:
+    """The GPUs of one node."""
+
+    name: str
+    indices: tuple[int, ...]
+    """Slurm's GPU indices = minor numbers of /dev/nvidiaN, ascending."""
+    model: str | None = None
+    """Short name (``a100``); None: unknown or mixed."""
+    cores: tuple[str | None, ...] = ()
+    """``Cores=`` of each GPU, parallel to ``indices``; see `cores_of`."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +70,15 @@ class Site:
     """Nodes of slurm.conf."""
     nodes: tuple[NodeGpus, ...]
     """Nodes of the profile."""
+    for_review: bool = False
+    """The folders are for review of what we bring, and have nothing of the site."""
 
     def text(self, name: str) -> str | None:
         """Text of a file in ``slurm_dir``; None: there is none."""
         path = self.slurm_dir / name
-        return path.read_text(encoding="utf-8", errors="surrogateescape") if path.exists() else None
+        if self.for_review or not path.exists():
+            return None
+        return path.read_text(encoding="utf-8", errors="surrogateescape")
 
     @property
     def user(self) -> str:
@@ -131,3 +157,114 @@ def _conf_node(record: Mapping[str, str]) -> ConfNode:
         memory_mb=number("realmemory"),
         shards=max(shards, default=0),
     )
+
+
+def cores_of(
+    numa: Sequence[int | None], sockets: int, cores_per_socket: int
+) -> tuple[str | None, ...]:
+    """``Cores=`` of GPUs by their NUMA nodes; None: unknown. ``sockets`` 0: unknown.
+
+    Slurm counts cores by socket, so the range follows from the socket, not from the system's CPU
+    numbers. Requires that NUMA nodes and sockets coincide.
+    """
+    size = cores_per_socket if max((n for n in numa if n is not None), default=0) < sockets else 0
+    known = [n if n is not None and n >= 0 and size else None for n in numa]
+    return tuple(None if n is None else f"{n * size}-{(n + 1) * size - 1}" for n in known)
+
+
+def gres_lines(nodes: Iterable[NodeGpus]) -> list[str]:
+    """Lines for gres.conf: one per GPU index and group of equal nodes."""
+    out: list[str] = []
+    for names, node in _equal(nodes):
+        # AutoDetect would search the product names for our types.
+        out.append(f"NodeName={names} AutoDetect=off")
+        for index, cores in zip_longest(node.indices, node.cores):
+            line = f"NodeName={names} Name=gpu Type={index_type(index)} File=/dev/nvidia{index}"
+            out.append(f"{line} Cores={cores}" if cores else line)
+    return out
+
+
+def node_lines(nodes: Iterable[NodeGpus]) -> list[str]:
+    """``Gres=`` and ``Features=`` to merge into the NodeName lines of slurm.conf."""
+    return [
+        f"NodeName={names} Gres={','.join(index_gres(node.indices))}"
+        + (f" Features={feature_of(node.model)}" if node.model else "")
+        for names, node in _equal(nodes)
+    ]
+
+
+def index_gres(indices: Iterable[int]) -> list[str]:
+    """Entries of ``Gres=`` with one type per GPU."""
+    return [f"gpu:{index_type(i)}:1" for i in indices]
+
+
+def feature_of(model: str) -> str:
+    """Node feature of a GPU model: ``A100`` is ``gpu_a100``."""
+    return f"gpu_{model.lower()}"
+
+
+def usable_model(model: str | None) -> str | None:
+    """A GPU model in lower case; None if it cannot be a feature, or is the type of a GPU index."""
+    lower = (model or "").lower()
+    valid = len(lower) <= rules.MAX_NAME and re.fullmatch(rules.FEATURE, lower)
+    return lower if valid and slot_of(lower) is None else None
+
+
+def _equal(nodes: Iterable[NodeGpus]) -> list[tuple[str, NodeGpus]]:
+    """(host list, GPUs) of each group of nodes with equal GPUs, in order of names."""
+    groups: dict[NodeGpus, list[str]] = {}
+    for node in sorted(nodes, key=lambda n: by_number(n.name)):
+        groups.setdefault(replace(node, name=""), []).append(node.name)
+    return [(hostlist(names), node) for node, names in groups.items()]
+
+
+def nodes_of(conf: ConfFiles, *, of_site: bool = False) -> dict[str, dict[str, str]]:
+    """Name -> values of each node, as Slurm reads them or (``of_site``) without our lines."""
+    found: dict[str, dict[str, str]] = {}
+    defaults: dict[str, str] = {}
+    records = (entry.text for entry in conf.records()) if of_site else conf.read()
+    for values in filter(None, (node_fields(record, defaults) for record in records)):
+        names = names_of(values.pop("nodename"))
+        lists = {key: per_node(key, value) for key, value in values.items() if key in _PARALLEL}
+        for at, name in enumerate(names):
+            own = {key: some[at] for key, some in lists.items() if len(some) == len(names)}
+            found[name] = values | own
+    return found
+
+
+def devices_of(
+    conf: ConfFiles, nodes: Iterable[str], *, of_site: bool = False
+) -> dict[str, list[dict[str, str]]]:
+    """Node -> values of its GRES in gres.conf, as `nodes_of`."""
+    found: dict[str, list[dict[str, str]]] = {name: [] for name in nodes}
+    for record in (entry.text for entry in conf.records()) if of_site else conf.read():
+        values = gres_fields(record)
+        names = names_of(values.pop("nodename")) if "nodename" in values else list(found)
+        for name in names if "name" in values else ():
+            if name in found:
+                found[name].append(values)
+    return found
+
+
+def without_features(values: dict[str, str] | None) -> dict[str, str] | None:
+    return values and {key: value for key, value in values.items() if key != "features"}
+
+
+def gres_fields(record: str) -> dict[str, str]:
+    """As `fields_of`; ``files`` is ``file``."""
+    values = fields_of(record)
+    if "files" in values:
+        values.setdefault("file", values.pop("files"))
+    return values
+
+
+def per_node(key: str, value: str) -> list[str]:
+    """Values of a parameter that can have one per node; none of another one."""
+    bare = unquoted(value)
+    if key == "port" and "[" not in bare:  # Slurm takes 7001-7004 for a list, too
+        bare = f"[{bare}]"
+    return names_of(bare) if key in _PARALLEL and ("[" in bare or "," in bare) else []
+
+
+def names_of(text: str) -> list[str]:
+    return list(expand_hostlist(unquoted(text)))

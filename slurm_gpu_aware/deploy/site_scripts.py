@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from glob import glob
 from pathlib import Path
 
-from slurm_gpu_aware.deploy.files import OUR_CLI_FILTER
+from slurm_gpu_aware.deploy.files import OUR_CLI_FILTER, Change
 from slurm_gpu_aware.errors import SourceError
 
 MAX_BYTES = 1 << 20
@@ -282,29 +282,40 @@ def _lua(text: str) -> Iterator[str]:
         at = end
 
 
-def without_join(text: str) -> str:
-    """job_submit.lua or cli_filter.lua without the lines that load ours."""
-    return _CLI.sub("", _JOIN.sub("", text))
+def without_ours(path: Path) -> Iterator[Change]:
+    """A site's script without the lines that run ours, if it has some.
 
-
-def without_calls(text: str) -> str:
-    """A site's shell script without lines that do nothing but run one of ours.
-
-    A line in a block may be all of it, and an empty block is an error of syntax.
+    Raises SourceError if it runs ours in a form that is not known.
     """
+    text = read_script(path)
+    if text is None:
+        return
+    if lines := names_us(text, path.suffix):
+        raise SourceError(
+            f"{path}: take out line {', '.join(map(str, lines[:8]))}, which runs ours in a form"
+            " that setup does not know; then run this again"
+        )
+    changed = without_lines(text, path.suffix)
+    if changed != text:
+        yield Change(path, changed)
+
+
+def without_lines(text: str, suffix: str) -> str:
+    """A script of the site without lines that do nothing but load or run ours.
+
+    A line of a shell script in a block may be all of it, and an empty block is an error of syntax.
+    """
+    if suffix == ".lua":
+        return _CLI.sub("", _JOIN.sub("", text))
     return _CALL.sub(lambda found: f"{found[1]}:{found[2]}" if found[1] else "", text)
 
 
 def names_us(text: str, suffix: str) -> list[int]:
     """Numbers of the lines of code that name us in another form; ``suffix``: of the file."""
     for known in (_JOIN, _CLI) if suffix == ".lua" else (_CALL,):
-        text = known.sub(_blank, text)
+        text = known.sub(lambda found: "\n" * found[0].count("\n"), text)
     lines = _code(text, suffix).split("\n")
     return [number for number, line in enumerate(lines, 1) if _OURS.search(line)]
-
-
-def _blank(match: re.Match[str]) -> str:
-    return "\n" * match[0].count("\n")
 
 
 def _code(text: str, suffix: str) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.features.sizes.resizing import bound_fields
 from slurm_gpu_aware.gate.admin_comment import BOUND, is_ours, marked, marker_of, unmarked
 from slurm_gpu_aware.gate.extra_field import extra_with_clock
 from slurm_gpu_aware.gate.gated_job import (
@@ -34,7 +35,6 @@ from slurm_gpu_aware.gate.request_forms import (
     kept_tasks,
     restored_fields,
 )
-from slurm_gpu_aware.gate.resizing import bound_fields
 from slurm_gpu_aware.gate.typed_requests import gpu_types, type_sentence
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.client import SlurmClient

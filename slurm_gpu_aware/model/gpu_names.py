@@ -8,17 +8,18 @@ NVLINK_GBPS = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0, 6: 100.0}
 """Generation of NVLink -> GB/s of one link in one direction."""
 _NVLINK_5 = re.compile("g?b[123]00")
 _VENDOR_WORDS = {"nvidia", "tesla", "quadro", "geforce", "graphics", "device", "gpu"}
-_VENDOR_WORDS |= {"hgx", "dgx", "grid"}
-_SERIES_WORDS = {"rtx", "gtx", "titan", "pro"}
-_VARIANT_WORDS = {"ti", "super", "ada", "nvl", "maxq", "laptop", "d"}
+_VENDOR_WORDS |= {"hgx", "dgx", "grid", "amd", "instinct"}
+_SERIES_WORDS = {"rtx", "gtx", "titan", "pro", "cmp"}
+_VARIANT_WORDS = {"ti", "super", "ada", "nvl", "maxq", "laptop", "d", "v2"}
 
 
 def model_word(name: str) -> str | None:
     """Return the short name of a model: ``Tesla V100-SXM2-16GB`` is ``v100``.
 
     It is the first word that is neither the vendor's nor a product line's, up to its first hyphen,
-    with a leading ``rtx``, ``gtx``, ``titan`` or ``pro``, because a number alone is not specific,
-    and with words that name another chip or limit: ``RTX 6000 Ada Generation`` is ``rtx6000ada``.
+    with a leading ``rtx``, ``gtx``, ``titan``, ``cmp`` or ``pro``, because a number alone is not
+    specific, and with words that name another chip or limit: ``RTX 6000 Ada Generation`` is
+    ``rtx6000ada``.
     """
     plain = name.lower().replace("max-q", "maxq")
     heads = [re.sub(r"[^a-z0-9]", "", word.partition("-")[0]) for word in plain.split()]

@@ -64,8 +64,13 @@ def guarded(plan: Plan, cluster: Cluster) -> dict[str, tuple[int, int]]:
     for one in plan.assignments:
         busy[list(one.nodes)] = True
     kept: dict[str, tuple[int, int]] = {}
-    first = next((one for one in plan.waiting if one.reserved), None)
-    for node, slots in () if first is None else first.reserved:
+    first = next((one for one in plan.waiting if one.reserved or one.postponement), None)
+    rows = {name: row for row, name in enumerate(cluster.nodes)}
+    gpus = () if first is None else first.reserved
+    if first is not None and first.postponement is not None:  # it waits by its own choice
+        named = first.postponement.gpus
+        gpus = tuple((rows[name], slots) for name, slots in named if name in rows)
+    for node, slots in gpus:
         if not busy[node]:
             kept[cluster.nodes[node]] = len(slots), int(cluster.free[node, list(slots)].sum())
     return kept

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 
+from slurm_gpu_aware.features.waiting.postponing import awaited
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import Cluster, Gpu, Gpus, each_gpu
+from slurm_gpu_aware.model.cluster import Cluster, Gpu, Gpus, RunningJob, each_gpu
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
-from slurm_gpu_aware.planning.postponing import awaited
 from slurm_gpu_aware.planning.timeline import NodeShare, Timeline, hold, keep_least, take
 
 _MOST_KEPT = 16  # nodes up to which reserved GPUs are listed
@@ -93,17 +93,48 @@ def reserve(
 
 
 class BackfillRoom:
-    """Free resources for jobs behind the head, updated with each assignment."""
+    """Free resources for jobs behind the head, updated with each assignment.
 
-    def __init__(self, cluster: Cluster, shadow: Shadow | None) -> None:
+    A head that waits by its own choice could start now. The first job behind it that does not fit
+    would wait for the same GPUs without it, so that job has a reservation, too (`keep`).
+    """
+
+    def __init__(self, cluster: Cluster, head: Request, shadow: Shadow | None) -> None:
         self.now = cluster
         """All free resources."""
+        self.head = head
         self.shadow = shadow
-        self.outside = cluster
-        """Resources that a job may use past the shadow start."""
+        self._outside = cluster
+        self.second: BackfillRoom | None = None
+        """The room beside the first job that does not fit; only behind a head that waits by its own
+        choice."""
         if shadow is not None:
-            self.outside = replace(cluster.copy(), asleep=cluster.asleep)
+            self._outside = replace(cluster.copy(), asleep=cluster.asleep)
             self._set_outside(slice(None))
+
+    def keep(self, request: Request, shadow: Shadow) -> None:
+        """Keep a second reservation, of a job behind the head."""
+        self.second = BackfillRoom(self.now, request, shadow)
+
+    def beside_head(self, running: Sequence[RunningJob]) -> tuple[Cluster, list[RunningJob]]:
+        """(The free resources, the running jobs) as if the head held its later GPUs from now on.
+
+        They come back when its time limit ends, counted from its expected start.
+        """
+        if self.shadow is None:
+            return self.now, list(running)
+        now, kept = replace(self.now.copy(), asleep=self.now.asleep), {*self.reserved}
+        for node, slot in kept:
+            now.free[node, slot] = False
+        jobs = [_without(job, kept) for job in running]
+        end_s = self.shadow.start_s + self.head.time_limit_s
+        return now, [*jobs, RunningJob("(head)", self.shadow.gpus, end_s)]
+
+    @property
+    def outside(self) -> Cluster:
+        """Resources that a job may use past the start of each reservation."""
+        second = self.second
+        return self._outside if second is None else _least(self._outside, second.outside)
 
     @property
     def reserved(self) -> tuple[Gpu, ...]:
@@ -115,44 +146,68 @@ class BackfillRoom:
         limit, shadow = request.time_limit_s, self.shadow
         return shadow is None or (math.isfinite(limit) and now_s + limit <= shadow.start_s)
 
+    def ends_before_each(self, request: Request, now_s: float) -> tuple[bool, ...]:
+        """The same of each room's head."""
+        return tuple(room.ends_before(request, now_s) for room in self.each())
+
+    def each(self) -> list[BackfillRoom]:
+        """The rooms of the head and of the job with the second reservation."""
+        return [self] if self.second is None else [self, self.second]
+
     def view(self, request: Request, now_s: float) -> Cluster:
         """Return the cluster that the job may choose from."""
+        view = self.beside(request, now_s)
+        if self.second is None or (other := self.second.view(request, now_s)) is self.now:
+            return view
+        return other if view is self.now else _least(view, other)
+
+    def beside(self, request: Request, now_s: float) -> Cluster:
+        """The same by the reservation of the head alone."""
         if self.shadow is None or self.ends_before(request, now_s):
             return self.now
         if request.left is not None:
             return self._for_slurm(request)
         if self.shadow.bound and not request.bound:
-            return _keeping_cores(self.outside, request, self.shadow.gpus)
+            return _keeping_cores(self._outside, request, self.shadow.gpus)
         if request.bound and request.fills_sockets:
-            return _unreserved_sockets(self.outside, request, self.now)
-        return self.outside
+            return _unreserved_sockets(self._outside, request, self.now)
+        return self._outside
 
     def take(
         self, request: Request, assignment: Assignment, now_s: float
     ) -> Mapping[int, NodeShare]:
         """Mark an assignment as held, in place; return its shares by node."""
         held = take(self.now, request, assignment)
-        if self.shadow is not None:
-            if not self.ends_before(request, now_s):
-                for node, slots in assignment.gpus:
-                    share = held[node]
-                    if request.left is not None:
-                        self.shadow.rest.choose(node, slots)
-                    self.shadow.rest.take(
-                        node, slots, share.cpus, share.memory_mb, share.socket_cpus
-                    )
-                self.shadow.rest.draw(request.power_w)
-            anywhere = request.left is not None and request.left.fixed
-            self._set_outside(slice(None) if anywhere else list(assignment.nodes))
+        for room in self.each():
+            room._taken(request, assignment, held, now_s)
         return held
+
+    def _taken(
+        self,
+        request: Request,
+        assignment: Assignment,
+        held: Mapping[int, NodeShare],
+        now_s: float,
+    ) -> None:
+        if self.shadow is None:
+            return
+        if not self.ends_before(request, now_s):
+            for node, slots in assignment.gpus:
+                share = held[node]
+                if request.left is not None:
+                    self.shadow.rest.choose(node, slots)
+                self.shadow.rest.take(node, slots, share.cpus, share.memory_mb, share.socket_cpus)
+            self.shadow.rest.draw(request.power_w)
+        anywhere = request.left is not None and request.left.fixed
+        self._set_outside(slice(None) if anywhere else list(assignment.nodes))
 
     def _set_outside(self, rows: list[int] | slice) -> None:
         assert self.shadow is not None  # noqa: S101 - the callers have checked
-        keep_least(self.outside, self.now, self.shadow.rest, rows)
+        keep_least(self._outside, self.now, self.shadow.rest, rows)
         if self.shadow.by_slurm:
             # Exact GPUs of its nodes would keep it from them until their jobs have started.
             nodes = [node for node, _ in self.shadow.gpus]
-            self.outside.leave_to_slurm(np.isin(np.arange(self.now.shape[0]), nodes))
+            self._outside.leave_to_slurm(np.isin(np.arange(self.now.shape[0]), nodes))
 
     def _for_slurm(self, request: Request) -> Cluster:
         """The cluster for a job of which Slurm chooses the GPUs: no node with reserved ones."""
@@ -161,33 +216,59 @@ class BackfillRoom:
             may = kept if request.eligible is None else kept & request.eligible
             kept = np.full(len(kept), bool(may.any()))
         elif self.shadow is None or (self.shadow.by_slurm and not _shares(request)):
-            return self.outside  # on the nodes that it is planned for, counts suffice
+            return self._outside  # on the nodes that it is planned for, counts suffice
         if not kept.any():
-            return self.outside
+            return self._outside
         none = kept[:, None]
-        shards = self.outside.shards
+        shards = self._outside.shards
         return replace(
-            self.outside,
-            free=self.outside.free & ~none,
-            by_slurm=self.outside.not_held & ~none,
+            self._outside,
+            free=self._outside.free & ~none,
+            by_slurm=self._outside.not_held & ~none,
             shards=None if shards is None else replace(shards, free=shards.free * ~none),
         )
 
-    def kept_off(
-        self, answer: Assignment, request: Request, head: Request, now_s: float
-    ) -> Assignment:
+    def kept_off(self, answer: Assignment, request: Request, now_s: float) -> Assignment:
         """The assignment of a job whose GPUs Slurm chooses, kept off nodes with reserved GPUs."""
-        nodes = np.flatnonzero(self._reserved_nodes(request)).tolist()
-        off = () if self.ends_before(request, now_s) else tuple(nodes)
-        return replace(answer, kept_off=off, why={**answer.why, "behind": head.job_id})
+        off = np.zeros(self.now.shape[0], dtype=np.bool_)
+        for room in self.each():
+            if not room.ends_before(request, now_s):
+                off |= room._reserved_nodes(request)
+        why = {**answer.why, "behind": self.head.job_id}
+        return replace(answer, kept_off=tuple(np.flatnonzero(off).tolist()), why=why)
 
     def _reserved_nodes(self, request: Request) -> BoolArray:
         """(N,) nodes with free GPUs that are reserved; for shards, which used GPUs have, too, all
         nodes of the head."""
-        kept = np.asarray((self.now.not_held & ~self.outside.not_held).any(axis=1), dtype=np.bool_)
+        free = self.now.not_held & ~self._outside.not_held
+        kept = np.asarray(free.any(axis=1), dtype=np.bool_)
         if self.shadow is not None and _shares(request):
             kept[[node for node, _ in self.shadow.gpus]] = True
         return kept
+
+    def with_reserved(self, answer: Assignment, request: Request, now_s: float) -> Assignment:
+        """The assignment, with free but reserved GPUs: ``kept_for``, ``kept``."""
+        for room in reversed(self.each()):
+            answer = _with_reserved(answer, room.head, self.now, room.beside(request, now_s))
+        return answer
+
+
+def _without(job: RunningJob, kept: Collection[Gpu]) -> RunningJob:
+    """The job without some of its GPUs."""
+    if not any(gpu in kept for gpu in job.each_gpu):
+        return job
+    left = ((n, tuple(slot for slot in slots if (n, slot) not in kept)) for n, slots in job.gpus)
+    return replace(job, gpus=tuple((node, slots) for node, slots in left if slots))
+
+
+def _least(one: Cluster, other: Cluster) -> Cluster:
+    """What is free in both."""
+    both = replace(one.copy(), asleep=one.asleep)
+    keep_least(both, one, other, slice(None))
+    if both.shards is None or other.shards is None:
+        return both
+    least = np.minimum(both.shards.free, other.shards.free)
+    return replace(both, shards=replace(both.shards, free=least))
 
 
 def _shares(request: Request) -> bool:
@@ -225,10 +306,9 @@ def _unreserved_sockets(cluster: Cluster, request: Request, now: Cluster) -> Clu
     return replace(cluster, free=cluster.free & (socket >= 0) & beside)
 
 
-def with_reserved(
+def _with_reserved(
     assignment: Assignment, head: Request, here: Cluster, view: Cluster
 ) -> Assignment:
-    """The assignment behind the head, with free but reserved GPUs: ``kept_for``, ``kept``."""
     kept = here.free & ~view.free
     nodes = np.flatnonzero(kept.any(axis=1)).tolist()
     if not nodes:

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from slurm_gpu_aware.features.due_dates.account import DueAccount
+from slurm_gpu_aware.features.moves.movable import Move
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Gpus
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.registry import DEFAULT
-from slurm_gpu_aware.planning.due_account import DueAccount
-from slurm_gpu_aware.planning.movable import Move
 
 
 @dataclass(frozen=True)

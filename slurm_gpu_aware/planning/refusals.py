@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
 
+from slurm_gpu_aware.features.power.growth import Started
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
-from slurm_gpu_aware.planning.sizing import Started
 from slurm_gpu_aware.planning.timeline import take
 
 
@@ -49,6 +49,8 @@ class Refusals:
             self._holders = {gpu: job for job in self._running for gpu in job.each_gpu}
         holders = [self._holders[gpu] for gpu in gpus if gpu in self._holders]
         holders += (one.job for one in self._started if not gpus.isdisjoint(one.job.each_gpu))
+        nodes = {node for node, _ in gpus}  # whose cores and memory it may wait for, too
+        holders += self._dispatcher.ends.beside_gpus(nodes, wait.start_s)
         # An end by its time limit comes for sure.
         users = {job.user for job in holders if job.user and wait.start_s < job.end_s}
         if users := users - {request.user}:

@@ -24,21 +24,22 @@ from typing import Any
 
 import numpy as np
 
+from slurm_gpu_aware.features.due_dates import queue as due_dates
+from slurm_gpu_aware.features.due_dates.sizes import with_due_sizes
+from slurm_gpu_aware.features.power.growth import Started, sized
+from slurm_gpu_aware.features.power.power_budget import PowerBudget, with_least_sizes
+from slurm_gpu_aware.features.power.state import PowerState
+from slurm_gpu_aware.features.waiting.postponing import row_of
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob
-from slurm_gpu_aware.model.power import PowerState
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.model.running_jobs import RunningJobs
 from slurm_gpu_aware.placement.account import set_words
-from slurm_gpu_aware.planning import due_dates
 from slurm_gpu_aware.planning.apart import kept_apart, with_slurms_choice
-from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve, with_reserved
+from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve
 from slurm_gpu_aware.planning.dispatcher import Dispatcher, PlacementFailedError, shape_of
-from slurm_gpu_aware.planning.due_sizes import with_due_sizes
 from slurm_gpu_aware.planning.impossible import Impossible
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
-from slurm_gpu_aware.planning.postponing import row_of
-from slurm_gpu_aware.planning.power_budget import PowerBudget, with_least_sizes
 from slurm_gpu_aware.planning.preempt import can_preempt, plan_preemption
 from slurm_gpu_aware.planning.prefix import (
     Trial,
@@ -47,7 +48,6 @@ from slurm_gpu_aware.planning.prefix import (
     guaranteed_prefix,
 )
 from slurm_gpu_aware.planning.refusals import Refusals
-from slurm_gpu_aware.planning.sizing import Started, sized
 from slurm_gpu_aware.planning.timeline import (
     NodeShare,
     Timeline,
@@ -285,30 +285,28 @@ class _Round:
             self._postpone(head, wait, f"{wait.reason}; reserved for it")
         else:
             self._wait_as_head(head, shadow)
-        room = BackfillRoom(self.cluster, shadow)
-        self.spare = room.outside
-        depth, why = 0, f"waits for its turn behind job {head.job_id}"
+        room, depth = BackfillRoom(self.cluster, head, shadow), 0
+        why = f"waits for its turn behind job {head.job_id}"
         if self.settings.backfill:
             depth = self.settings.backfill_depth
             why = f"waits behind job {head.job_id}, beyond the depth of backfill"
-            self._backfill(head, room, behind[:depth])
+            self._backfill(room, behind[:depth], by_choice=wait is not None)
         elif wait is not None:  # a job that waits by its own choice holds up no other
             depth = len(behind)
-            self._backfill(head, room, behind, strict=True)
+            self._backfill(room, behind, by_choice=True, strict=True)
         for request in behind[depth:]:
+            if wait is not None and self.grows:
+                self._keep(room, request)
             self._wait(request, why)
-        if wait is not None and self.grows:
-            self._keep_for_next(room, behind)
-        self.spare = self._refusals.beside(self.spare)
+        self.spare = self._refusals.beside(room.outside)
 
-    def _keep_for_next(self, room: BackfillRoom, behind: list[Request]) -> None:
-        """Behind a head that waits by its own choice: no growth delays the first misfit either."""
-        known = ((request, self.waiting.get(request.job_id)) for request in behind)
-        misfits = (r for r, w in known if w and not (w.postponement or w.infeasible or w.failed))
-        if (first := next(misfits, None)) is not None:
-            timeline = Timeline(self.running, self.now, self.started)
-            shadow = reserve(first, room.now, timeline, self.dispatcher)
-            self.spare = BackfillRoom(room.outside, shadow).outside
+    def _keep(self, room: BackfillRoom, request: Request) -> None:
+        """Behind a head that waits by its own choice, nothing delays the first misfit either."""
+        if room.second is None:
+            now, jobs = room.beside_head([*self.running, *self.started])
+            timeline = Timeline(jobs, self.now)
+            if (shadow := reserve(request, now, timeline, self.dispatcher)) is not None:
+                room.keep(request, shadow)
 
     def _wait_as_head(self, head: Request, shadow: Shadow | None) -> None:
         self._wait(
@@ -342,21 +340,21 @@ class _Round:
         self._refusals.add(request, wait, gpus, self.cluster)
 
     def _backfill(
-        self, head: Request, room: BackfillRoom, behind: list[Request], *, strict: bool = False
+        self, room: BackfillRoom, behind: list[Request], *, by_choice: bool, strict: bool = False
     ) -> None:
         """Start jobs that do not delay the head; equal requests until the first failure.
 
-        ``strict``: in their order, up to the first that does not fit.
+        ``by_choice``: the head waits by its own choice; the first job that does not fit is not
+        delayed either. ``strict``: in their order, up to that job.
         """
-        failed: dict[tuple[object, bool], str] = {}
+        failed: dict[tuple[object, tuple[bool, ...]], str] = {}
         self._awaited.update(room.reserved)
         blocked: str | None = None
         for request in behind:
             if blocked is not None:
                 self._wait(request, f"waits for its turn behind job {blocked}")
                 continue
-            short = room.ends_before(request, self.now)
-            key = (shape_of(request), short)
+            key = (shape_of(request), room.ends_before_each(request, self.now))
             if key in failed:
                 self._wait(request, failed[key])
                 continue
@@ -367,26 +365,35 @@ class _Round:
                     self._wait(request, why)
                     blocked = request.job_id if strict else None
                 elif isinstance(answer, Assignment):
-                    answer = with_reserved(answer, head, room.now, view)
+                    answer = room.with_reserved(answer, request, self.now)
                     if request.left is not None:
-                        answer = room.kept_off(answer, request, head, self.now)
+                        answer = room.kept_off(answer, request, self.now)
                     self._record(request, answer, room.take(request, answer, self.now))
                 elif answer is not None:
                     self._postpone(request, answer, answer.reason)
                 elif not self._is_infeasible(request):
-                    reason = self._why_behind(head, room, request, short) if self.explain else ""
+                    reason = self._why_behind(room, request) if self.explain else ""
                     self._wait(request, reason)
                     blocked = request.job_id if strict else None
                     if not self.dispatcher.postponed(request, view):
                         failed[key] = reason  # a job that waits longer may have a lower threshold
+                    if by_choice:
+                        self._keep(room, request)
             except PlacementFailedError as exc:
                 self._wait(request, str(exc), failed=True)
 
-    def _why_behind(self, head: Request, room: BackfillRoom, request: Request, short: bool) -> str:
-        if not short and self.dispatcher.try_place(request, room.now) is not None:
-            what = "these GPUs" if room.outside.has_power(request.power_w) else "this power"
-            return (
-                f"would fit now, but its time limit reaches past the start of job {head.job_id}, "
-                f"which comes first and has {what} reserved"
-            )
-        return f"behind job {head.job_id}: {self.dispatcher.why_not(request, room.now).text}"
+    def _why_behind(self, room: BackfillRoom, request: Request) -> str:
+        for one in room.each():
+            if one.ends_before(request, self.now):
+                continue
+            view = one.beside(request, self.now)
+            if room.second and self.dispatcher.try_place(request, view) is not None:
+                continue
+            if self.dispatcher.try_place(request, room.now) is not None:
+                what = "these GPUs" if room.outside.has_power(request.power_w) else "this power"
+                return (
+                    f"would fit now, but its time limit reaches past the start of job"
+                    f" {one.head.job_id}, which comes first and has {what} reserved"
+                )
+        why = self.dispatcher.why_not(request, room.now).text
+        return f"behind job {room.head.job_id}: {why}"

@@ -2,7 +2,8 @@
 
 A stage has a step before the jobs of the queue are placed and one after it; the steps after it run
 in reverse order. A stage takes jobs out of the queue, or changes the cluster and the power that the
-placement finds, and adds to its plan. The selector and the replay of a record run the same list.
+placement finds, and adds to its plan. Selector, simulator and the replay of a record run the same
+list.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from slurm_gpu_aware.features.due_dates.queue import accounted, next_growth
+from slurm_gpu_aware.features.moves.movable import Movable
+from slurm_gpu_aware.features.moves.moved import begun, place_moved
+from slurm_gpu_aware.features.moves.planning import plan_moves
+from slurm_gpu_aware.features.moves.settings import MoveSettings
+from slurm_gpu_aware.features.power.state import PowerState
+from slurm_gpu_aware.features.shards.sharing import SplitQueue, split_queue, with_shards
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.move_settings import MoveSettings
-from slurm_gpu_aware.model.power import PowerState
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.planning.due_dates import accounted, next_growth
-from slurm_gpu_aware.planning.movable import Movable
-from slurm_gpu_aware.planning.moved import begun, place_moved
-from slurm_gpu_aware.planning.moves import plan_moves
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.round import plan_round
-from slurm_gpu_aware.planning.sharing import SplitQueue, split_queue, with_shards
 
 
 @dataclass(frozen=True)
@@ -58,15 +59,19 @@ class Round:
     """Job of the queue that is on a move -> the GPUs that were chosen for it."""
     moving: Moving | None = None
     """None: this round looks for no moves."""
+    explain: bool = True
+    """As of `plan_round`."""
     plan: Plan = field(default_factory=lambda: Plan((), ()))
     split: SplitQueue | None = None
-    """The queue without jobs that share GPUs."""
+    """The queue without jobs that share GPUs; None: no job does."""
     returned: tuple[Assignment, ...] = ()
     """Jobs that are back from a move."""
 
     @property
     def whole_plan(self) -> Plan:
         """The plan after the last step."""
+        if not self.returned:
+            return self.plan
         return replace(self.plan, assignments=(*self.returned, *self.plan.assignments))
 
 
@@ -98,6 +103,8 @@ class Sharing(Stage):
 
     def before(self, one: Round) -> Round:
         split = split_queue(one.queue, one.cluster)
+        if split.queue is one.queue:
+            return one
         return replace(one, queue=split.queue, cluster=split.cluster, split=split)
 
     def after(self, one: Round) -> Round:
@@ -177,6 +184,6 @@ def plan_stages(one: Round, stages: Sequence[Stage] = STAGES) -> Plan:
 
 def _placed(one: Round) -> Round:
     given = one.queue, one.cluster, one.settings, one.now
-    plan = plan_round(*given, policy_options=one.options, power=one.power)
+    plan = plan_round(*given, policy_options=one.options, explain=one.explain, power=one.power)
     plan = replace(plan, moves=one.plan.moves, wake_s=min(plan.wake_s, one.plan.wake_s))
     return replace(one, plan=plan, queue=one.queue if one.split is None else one.split.all)

@@ -13,14 +13,14 @@ from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
 from slurm_gpu_aware.admission.left import left_request
 from slurm_gpu_aware.admission.sizes import default_cpus
 from slurm_gpu_aware.admission.translate import class_of, to_request, why_not_moved
+from slurm_gpu_aware.features.classes.history import AskedClass
+from slurm_gpu_aware.features.estimates.history import Estimate
+from slurm_gpu_aware.features.estimates.live import Estimates
 from slurm_gpu_aware.gate.gated_job import GatedJob, queue_order, task_number
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.class_history import AskedClass
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.planning.estimates import Estimate
 from slurm_gpu_aware.planning.plan import Plan, Waiting
 from slurm_gpu_aware.selector.backoff import HELD_BY, Backoff
-from slurm_gpu_aware.selector.estimates import Estimates
 from slurm_gpu_aware.selector.holding_pool import (
     NO_REASON_S,
     PLANNABLE,

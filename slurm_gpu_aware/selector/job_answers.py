@@ -11,12 +11,12 @@ from typing import Any
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.features.energy.accounts import job_energy
 from slurm_gpu_aware.gate.admin_comment import is_ours
 from slurm_gpu_aware.gate.gated_job import gated_job, has_task, queue_order
 from slurm_gpu_aware.gate.licence_gate import gate_state, selector_silence
 from slurm_gpu_aware.gate.typed_requests import can_start, gpu_types, type_sentence
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
-from slurm_gpu_aware.selector.energy_accounts import job_energy
 from slurm_gpu_aware.selector.waiting_jobs import WaitingJobs
 from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.slurm.records import ENDED, SlurmJob

@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from slurm_gpu_aware.errors import SourceError, StoreBusyError, StoreError
-from slurm_gpu_aware.model.performance_sample import NamedSample
+from slurm_gpu_aware.features.classes.store import SavedClass, saved_classes
+from slurm_gpu_aware.features.models.live import PerformanceModels, read_models
+from slurm_gpu_aware.features.models.sample import NamedSample
+from slurm_gpu_aware.features.models.store import put_samples
 from slurm_gpu_aware.model.profile import Profile
-from slurm_gpu_aware.selector.performance_models import PerformanceModels, read_models
 from slurm_gpu_aware.selector.waiting_jobs import WaitingJobs
 from slurm_gpu_aware.store import database
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.job_classes import SavedClass, saved_classes
 from slurm_gpu_aware.store.ledger import Decision, Event, GivenRow, Ledger, RoundRecord
-from slurm_gpu_aware.store.models import put_samples
 from slurm_gpu_aware.store.ownership import published_path
 from slurm_gpu_aware.store.profiles import load_profile
 from slurm_gpu_aware.store.settings_table import POLICY, POWER, put_value

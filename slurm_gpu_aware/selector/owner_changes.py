@@ -6,12 +6,12 @@ import logging
 from collections.abc import Sequence
 
 from slurm_gpu_aware.config.settings import GateConfig
+from slurm_gpu_aware.features.moves.under_way import MovesUnderWay
+from slurm_gpu_aware.features.waiting.live import Postponements
 from slurm_gpu_aware.gate.gated_job import gated_jobs
 from slurm_gpu_aware.gate.owner_change import Change, settle_changes
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.job_tracker import JobTracker
-from slurm_gpu_aware.selector.moves_under_way import MovesUnderWay
-from slurm_gpu_aware.selector.postponements import Postponements
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, split_arrays
 

@@ -8,7 +8,7 @@ round replaces or restores, or an open gate with a complete binding.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 
@@ -35,6 +35,7 @@ from slurm_gpu_aware.gate.restore import (
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.selector.candidates import Candidate
+from slurm_gpu_aware.selector.containment import contained
 from slurm_gpu_aware.selector.job_comments import placed_text, with_due_date
 from slurm_gpu_aware.selector.job_tracker import JobTracker, Tracked
 from slurm_gpu_aware.slurm.client import SlurmClient
@@ -53,6 +54,8 @@ class _Step:
     binding: Binding
     fields: Fields
     tracked: Tracked
+    nodes: tuple[str, ...]
+    """On which it is planned to run."""
 
     def updates(self) -> list[JobUpdate]:
         """Updates that prepare the job."""
@@ -75,6 +78,8 @@ class Placer:
     clock: Callable[[], float]
     on_release: Callable[[Sequence[str]], object]
     """Is called with the released jobs of each part."""
+    before_release: Callable[[Collection[str]], object]
+    """Is called with the planned nodes of each part, before it is released."""
 
     def place(
         self,
@@ -139,7 +144,7 @@ class Placer:
         JobUpdate(candidate.id, fields)
         JobUpdate(candidate.id, open_fields(candidate.gated, now))
         tracked = self._track(candidate, assignment, names, slots, took_s, now)
-        return _Step(candidate, assignment, binding, fields, tracked)
+        return _Step(candidate, assignment, binding, fields, tracked, names)
 
     def _left_step(
         self,
@@ -151,6 +156,7 @@ class Placer:
     ) -> _Step:
         """The same for a job whose nodes and GPUs Slurm chooses: it is only kept off some nodes."""
         gated = candidate.gated
+        planned = tuple(node_names[i] for i in assignment.nodes)
         off = excluded(gated.original, [node_names[i] for i in assignment.kept_off])
         job = gated.job
         comment = marked(job.admin_comment or "", JobPhase.PREPARED, job.restarts, now, "by-Slurm")
@@ -162,7 +168,7 @@ class Placer:
         JobUpdate(candidate.id, fields)
         nowhere = replace(assignment, nodes=(), slots=(), slowdown=1.0)
         tracked = self._track(candidate, nowhere, (), None, took_s, now)
-        return _Step(candidate, assignment, Binding((), None), fields, tracked)
+        return _Step(candidate, assignment, Binding((), None), fields, tracked, planned)
 
     def _track(
         self,
@@ -229,6 +235,8 @@ class Placer:
     ) -> list[str]:
         """Open the gate of prepared jobs; return those that are released."""
         released = []
+        with contained("guard of the head"):
+            self.before_release({name for step, _ in ready for name in step.nodes})
         refused = self.client.update_jobs(
             [JobUpdate(job.id, open_fields(job, now, JobPhase.RELEASED)) for _, job in ready]
         )

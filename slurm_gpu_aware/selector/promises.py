@@ -86,11 +86,14 @@ def _cause(before: _Promise, cluster: Cluster) -> str:
     if gone:
         return f"node {gone[0]} can no longer be used"
     nodes = frozenset(number[name] for name in before.usable)
+    late = ""  # others of its nodes may not have ended before their limit, as was expected
     for job in _on(cluster.running, nodes):
         if job.job_id not in before.ends:
             return f"job {job.job_id} started on its nodes"
         if job.end_s > before.ends[job.job_id] + _SLACK_S:
             return f"job {job.job_id} got more time"
         if job.end_s <= before.latest_s:
-            return f"job {job.job_id} has not ended by its time limit"
+            late = late or f"job {job.job_id} has not ended by its time limit"
+    if late:
+        return late
     return "the GPUs that it waited for are not free"

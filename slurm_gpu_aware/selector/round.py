@@ -11,6 +11,12 @@ from typing import Any
 
 from slurm_gpu_aware.admission.snapshot import Hold, is_usable
 from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.features.classes.live import KnownClasses
+from slurm_gpu_aware.features.due_dates.live import DueDates
+from slurm_gpu_aware.features.estimates.live import Estimates
+from slurm_gpu_aware.features.moves.live import Mover
+from slurm_gpu_aware.features.power.site_power import SitePower, lowering_first
+from slurm_gpu_aware.features.waiting.live import Postponements
 from slurm_gpu_aware.gate.gated_job import GatedJob, GatedJobs
 from slurm_gpu_aware.gate.owner_change import is_changed
 from slurm_gpu_aware.gate.trial import is_trial
@@ -19,9 +25,7 @@ from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.candidates import Candidates, Licences
 from slurm_gpu_aware.selector.containment import contained
-from slurm_gpu_aware.selector.due_dates import DueDates
 from slurm_gpu_aware.selector.ended_jobs import EndedJobs
-from slurm_gpu_aware.selector.estimates import Estimates
 from slurm_gpu_aware.selector.head_guard import HeadGuard, passes_gate
 from slurm_gpu_aware.selector.holding_pool import UNTRIED, HoldingPool, stranded
 from slurm_gpu_aware.selector.interrupted import Interrupted
@@ -29,18 +33,14 @@ from slurm_gpu_aware.selector.isolation import Isolation
 from slurm_gpu_aware.selector.job_comments import JobComments
 from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.selector.kept_candidates import KeptCandidates
-from slurm_gpu_aware.selector.known_classes import KnownClasses
 from slurm_gpu_aware.selector.leaver import Leaver, infeasible, without_policy
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
-from slurm_gpu_aware.selector.mover import Mover
 from slurm_gpu_aware.selector.owner_changes import OwnerChanges
 from slurm_gpu_aware.selector.placer import Placer
 from slurm_gpu_aware.selector.policy_in_force import PolicyInForce
-from slurm_gpu_aware.selector.postponements import Postponements
 from slurm_gpu_aware.selector.promises import Promises
 from slurm_gpu_aware.selector.round_planner import RoundPlanner
 from slurm_gpu_aware.selector.round_state import Outcome, View, is_full
-from slurm_gpu_aware.selector.site_power import SitePower, lowering_first
 from slurm_gpu_aware.selector.site_reader import SiteReader
 from slurm_gpu_aware.selector.start_monitor import StartMonitor
 from slurm_gpu_aware.selector.successors import Successors
@@ -99,8 +99,9 @@ class Rounds:
             on_move=lambda job_id: job_id in self.mover.under_way.jobs,
             is_ahead=lambda job_id: job_id in self._successors.opened,
         )
-        started = timer, clock, self.start_monitor.add
-        self._placer = Placer(client, config.gate, self.tracker, *started)
+        self._guard = HeadGuard(client, config.gate.guard_head, timer)
+        called = timer, clock, self.start_monitor.add, self._guard.drop
+        self._placer = Placer(client, config.gate, self.tracker, *called)
         self.policy = PolicyInForce(config)
         self.power = SitePower(config, self.tracker, clock, orders)
         self._policy_noted: str | None = None
@@ -116,7 +117,7 @@ class Rounds:
         self._successors = Successors(self.start_monitor.recall, config.selector.ahead_s, timer)
         parts = self.policy, self.power, self.mover, self._postponements, self._due
         self._planner = RoundPlanner(*parts)
-        self._promises, self._guard = Promises(), HeadGuard(client, config.gate.guard_head, timer)
+        self._promises = Promises()
         self.ids: dict[int, str] = {}
         """Slurm's record number -> job id, as last read."""
 
@@ -322,8 +323,6 @@ class Rounds:
         with contained("holding pool"):
             self._pool.take([job for job in untried if self._pool.holds(job.job)])
         if assignments and self._gate_held(self._clock()):
-            with contained("guard of the head"):
-                self._guard.drop({nodes[node] for one in assignments for node in one.nodes})
             given = assignments, candidates.to_plan, nodes
             outcome.placed, failed = self._placer.place(*given, planning_s)
             with contained("power of placed jobs"):

@@ -7,19 +7,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from slurm_gpu_aware.features.due_dates.live import DueDates
+from slurm_gpu_aware.features.moves.live import Mover
+from slurm_gpu_aware.features.power.site_power import SitePower
+from slurm_gpu_aware.features.waiting.live import Postponements
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.selector.candidates import Candidates
 from slurm_gpu_aware.selector.containment import contained
-from slurm_gpu_aware.selector.due_dates import DueDates
 from slurm_gpu_aware.selector.isolation import Isolation
-from slurm_gpu_aware.selector.mover import Mover
 from slurm_gpu_aware.selector.policy_in_force import PolicyInForce
-from slurm_gpu_aware.selector.postponements import Postponements
 from slurm_gpu_aware.selector.round_state import View
-from slurm_gpu_aware.selector.site_power import SitePower
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.planning.stages import Round, Step

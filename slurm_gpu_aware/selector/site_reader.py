@@ -16,9 +16,9 @@ from slurm_gpu_aware.admission.snapshot import Hold, SiteProfile, build_cluster,
 from slurm_gpu_aware.admission.translate import class_of
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.features.classes.history import ClassHistory
 from slurm_gpu_aware.filter_rules import guards_head
 from slurm_gpu_aware.gate.gated_job import GatedJob
-from slurm_gpu_aware.model.class_history import ClassHistory
 from slurm_gpu_aware.model.penalties import NETWORK_LEVELS
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.selector.containment import contained

@@ -38,6 +38,7 @@ _STUCK_S = 3.0  # opened jobs that leave GPUs free for so long need something el
 _LEEWAY = 4.0
 _PAUSE_S = 60.0  # then no job is opened for so long
 _QUIET_S = 5.0  # nor after owners changed jobs: that takes time, in which another job may come
+_UNPLACED_S = 4.0  # Slurm has tried a released job by then
 AHEAD = "jobs end so quickly that it takes the next GPU that becomes free"
 """Why Slurm chooses its GPU."""
 
@@ -62,6 +63,9 @@ class Successors:
     _not_before: float = -math.inf
     _known: dict[int, int] = field(default_factory=dict)
     """Number of a pending record -> its priority, as the last round read it."""
+    _left: dict[str, tuple[float, frozenset[str]]] = field(default_factory=dict)
+    """Released job of which Slurm chooses the nodes -> (when a round first saw it, jobs that were
+    parked then)."""
     _tiers: Mapping[str, int] = field(default_factory=dict)
 
     def observe(self, gated: Iterable[GatedJob]) -> None:
@@ -109,6 +113,8 @@ class Successors:
 
         ``may``: False if something that Slurm does not know forbids it, as a power limit.
         """
+        partitions = candidates.context.partitions
+        self._tiers = {name: one.priority_tier for name, one in partitions.items()}
         pending = [one for one in view.released if one.id in self.opened]
         known, self.opened = self.opened, {one.id for one in pending}
         stuck = self._is_stuck(candidates, started=self.opened != known)
@@ -119,12 +125,30 @@ class Successors:
         if wanted:
             queue = [*pending, *view.parked]
             first, kept = self._first(wanted, queue, plan, candidates)
-        self.recall(frozenset(self.opened - kept))
+        self.recall(frozenset(self.opened - kept) | self._in_the_way(plan, view))
         candidates.to_plan |= {one.id: _left(one) for one in first}
         self.opened |= {one.id for one in first}
         waiting = tuple(one for one in plan.waiting if one.job_id not in self.opened)
         ahead = [_anywhere(one.request, settings) for one in first]
         return replace(plan, assignments=(*plan.assignments, *ahead), waiting=waiting)
+
+    def _in_the_way(self, plan: Plan, view: View) -> set[str]:
+        """Jobs that Slurm was to place and has not, with a job before them that came since.
+
+        The round keeps GPUs for them: the one that came would wait for these, too.
+        """
+        now, parked = self.timer(), frozenset(job.id for job in view.parked)
+        left = {j.id: j for j in view.released if not (j.job.req_nodes or j.id in self.opened)}
+        self._left = {i: self._left.get(i, (now, parked)) for i in left}
+        never = {one.job_id for one in plan.waiting if one.postponement or one.infeasible}
+        come = {one.job_id for one in plan.waiting} - never
+        found = set()
+        for job_id, (since, there) in self._left.items():
+            rank = _rank(left[job_id].job, self._tiers)
+            before = (j for j in view.parked if j.id in come and j.id not in there)
+            if now - since > _UNPLACED_S and any(_rank(j.job, self._tiers) < rank for j in before):
+                found.add(job_id)
+        return found
 
     def _is_stuck(self, candidates: Candidates, *, started: bool) -> bool:
         """Whether opened jobs leave GPUs free, because they lack CPUs or something else.
@@ -158,8 +182,6 @@ class Successors:
         never = {one.job_id for one in plan.waiting if one.postponement or one.infeasible}
         first: list[Candidate] = []
         kept: set[str] = set()
-        partitions = candidates.context.partitions
-        self._tiers = {name: one.priority_tier for name, one in partitions.items()}
         for gated in sorted(queue, key=lambda one: _rank(one.job, self._tiers)):
             if gated.id in self.opened:
                 kept.add(gated.id)

@@ -41,6 +41,8 @@ class ActiveJob:
     """GPUs that it holds; None: it waits."""
     last: Assignment | None = None
     """GPUs that it held last; None: it never ran."""
+    target: Assignment | None = None
+    """GPUs to which it moves while it waits to run again; None: it is on no move."""
     alone: float = 1.0
     """Slowdown on its GPUs without interference."""
     slowdown: float = 1.0

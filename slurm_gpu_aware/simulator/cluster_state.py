@@ -8,13 +8,13 @@ from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 
+from slurm_gpu_aware.features.estimates.simulated import Estimates
+from slurm_gpu_aware.features.power.power_meter import PowerMeter
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpus, RunningJob
 from slurm_gpu_aware.simulator.active import ActiveJob, EventClock
-from slurm_gpu_aware.simulator.estimates import Estimates
 from slurm_gpu_aware.simulator.holders import Holders
 from slurm_gpu_aware.simulator.physics import Physics
-from slurm_gpu_aware.simulator.power_meter import PowerMeter
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import TraceJob
 from slurm_gpu_aware.topology.distances import with_known_sockets

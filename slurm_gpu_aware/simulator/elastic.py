@@ -15,17 +15,17 @@ from dataclasses import replace
 
 import numpy as np
 
+from slurm_gpu_aware.features.power.allocation import Sized, SizingJob
+from slurm_gpu_aware.features.power.powerflow import allocate
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.planning import Plan
-from slurm_gpu_aware.planning.round import plan_round
+from slurm_gpu_aware.planning.plan import Plan
+from slurm_gpu_aware.planning.stages import Round, plan_stages
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
-from slurm_gpu_aware.simulator.rounds import Round, Rounds
+from slurm_gpu_aware.simulator.rounds import Outcome, Rounds
 from slurm_gpu_aware.simulator.settings import STS, PowerSettings, SimSettings
 from slurm_gpu_aware.simulator.sts_sizes import sts_sizes
 from slurm_gpu_aware.sizing.afs import afs
-from slurm_gpu_aware.sizing.allocation import Sized, SizingJob
-from slurm_gpu_aware.sizing.powerflow import allocate
 
 
 class ElasticRounds(Rounds):
@@ -39,7 +39,7 @@ class ElasticRounds(Rounds):
         self.nodes: Mapping[str, int] = {}
         """Job -> node of its GPUs by the stochastic scheduler."""
 
-    def next(self) -> Round | None:
+    def next(self) -> Outcome | None:
         """Size all jobs and place those that start or change; None if there is no job."""
         jobs = [*self.state.running.values(), *self.waiting.values()]
         if not jobs:
@@ -65,7 +65,7 @@ class ElasticRounds(Rounds):
             queue, stay = served, set()
             plan = self._placed(queue, sized, stay)
         clocks = {active.position: sized[active.job.job_id].clock_mhz for active in served}
-        return Round(replace(plan, wake_s=wake_s), stay, queue, clocks)
+        return Outcome(replace(plan, wake_s=wake_s), stay, queue, clocks)
 
     def _sized(self, jobs: list[ActiveJob]) -> tuple[Mapping[str, Sized], float]:
         """What each job gets, and when to ask again; inf: at the next arrival or end."""
@@ -133,13 +133,7 @@ class ElasticRounds(Rounds):
                 request = replace(request, max_nodes=1, eligible=only)
             bare = replace(request, sizes=(), table=None, due=None, priority=float(-place))
             requests.append(bare)
-        plan = plan_round(
-            requests,
-            self.state.view(keep, with_holders=False),
-            self.placing,
-            self.state.clock.now,
-            policy_options={self.settings.policy: self.settings.policy_options},
-            explain=False,
-        )
+        shown, now = self.state.view(keep, with_holders=False), self.state.clock.now
+        plan = plan_stages(Round(requests, shown, self.placing, now, self.options, explain=False))
         assignments = (replace(a, clock_mhz=sized[a.job_id].clock_mhz) for a in plan.assignments)
         return replace(plan, assignments=tuple(assignments))

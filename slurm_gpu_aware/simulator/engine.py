@@ -9,6 +9,8 @@
   reaches the LAS threshold, and each time at which a postponed job expects a better set, or its
   policy accepts a worse one. With it, rounds run at its multiples; GPUs of ended jobs wait for the
   next round.
+- A job that moves leaves its GPUs in the round that plans it, and comes back in a second round at
+  the same time; live that takes as long as Slurm requeues it.
 - The planner sees binned scores; the jobs run at per-GPU scores (``truth``).
 - Background jobs hold GPUs at their recorded times and precede all others.
 - A job with a size table runs at the pace that the table has for its GPU count and clock, and its
@@ -19,30 +21,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from slurm_gpu_aware.features.due_dates.facet import DueDate
+from slurm_gpu_aware.features.estimates.simulated import Estimates, estimate_of
+from slurm_gpu_aware.features.moves.movable import Move
+from slurm_gpu_aware.features.moves.simulated import Mover
+from slurm_gpu_aware.features.power.power_meter import Energy, PowerMeter
+from slurm_gpu_aware.features.power.size_table import SizeTable
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.registry import make_policy, option_names
 from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.planning.prefix import id_key
 from slurm_gpu_aware.simulator.active import ActiveJob, EventClock, same_gpus
 from slurm_gpu_aware.simulator.cluster_state import BackgroundJobs, ClusterState
 from slurm_gpu_aware.simulator.elastic import ElasticRounds
-from slurm_gpu_aware.simulator.estimates import Estimates, estimate_of
-from slurm_gpu_aware.simulator.moving import Moving
 from slurm_gpu_aware.simulator.physics import Physics
-from slurm_gpu_aware.simulator.power_meter import Energy, PowerMeter
 from slurm_gpu_aware.simulator.result import Result
-from slurm_gpu_aware.simulator.rounds import Round, Rounds
+from slurm_gpu_aware.simulator.rounds import Outcome, Rounds
 from slurm_gpu_aware.simulator.settings import LIMIT_FACTOR, LIMIT_MARGIN, SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.sizing.zeus import zeus_clock
@@ -84,12 +87,12 @@ class Simulator:
         self.state = ClusterState(cluster, settings, physics, self.clock)
         dated = settings.due_dates and any(job.deadline_s is not None for job in trace.jobs)
         self.state.estimates = Estimates(estimate_of(settings, trace), dated=dated)
+        moves = settings.moves
+        self.mover = None if moves is None else Mover(self.state, moves, dated=dated)
         self.rounds = self._rounds()
         known = not trace.background and all(job.table is not None for job in trace.jobs)
         if settings.power is not None and known:
             self.state.meter = PowerMeter(self.state.total, settings.power.idle_w)
-        moves = settings.moves
-        self.moving = None if moves is None else Moving(self.rounds, moves, dated=dated)
         self.background = BackgroundJobs(trace.background, self.state)
         self.fitting: dict[object, bool] = {}
         self.worst: dict[object, float] = {}
@@ -108,7 +111,7 @@ class Simulator:
     def _rounds(self) -> Rounds:
         power = self.settings.power
         if power is None or not self.settings.anew:
-            return Rounds(self.settings, self.state)
+            return Rounds(self.settings, self.state, self.mover)
         return ElasticRounds(self.settings, power, self.state)
 
     def run(self) -> Result:
@@ -201,7 +204,7 @@ class Simulator:
         """The due date by which a job is sized; None: it has none."""
         if job.deadline_s is None or not self.settings.due_dates:
             return None
-        restart_s = None if self.moving is None else self.moving.restart_s(job)
+        restart_s = None if self.mover is None else self.mover.restart_s(job)
         return DueDate(job.deadline_s, weight=job.weight, restart_s=restart_s)
 
     def _known_table(self, job: TraceJob) -> SizeTable | None:
@@ -239,16 +242,14 @@ class Simulator:
                 self.progress(ended)
 
     def _round(self) -> None:
-        """Plan moves and the round that is due, and apply both."""
-        if self.moving is not None and (moves := self.moving.plan()):
-            self._move(moves)
-        started = self.timer() if self.timer is not None else 0.0
+        """Plan the round that is due, and those that follow it at once, and apply them."""
         self.changed, self.clock.planned_at = False, self.clock.now
-        wake_s = math.inf if self.moving is None else self.moving.wake_s
-        due = self.rounds.next()
-        if due is not None:
-            if self.timer is not None:
-                self.placement_ms.append((self.timer() - started) * 1e3)
+        wake_s, again = math.inf, True
+        while again and (due := self._planned()) is not None:
+            wake_s = min(wake_s, due.plan.wake_s)
+            if self.mover is not None:
+                wake_s = min(wake_s, self.mover.begin(due.plan))
+            on_a_move = [active for active in due.queue if active.target is not None]
             self._apply(due)
             self.rounds.note_blocked(due.plan)
             self.used.append((self.clock.now, self.state.used))
@@ -256,19 +257,30 @@ class Simulator:
             if self.policy.may_postpone:
                 waiting = [a.request for a in due.queue if a.placed is None]
                 self.clock.due_s = self._next_due(waiting)
-            wake_s = min(wake_s, due.plan.wake_s)
+            # a job that is back has its least clock until the next round
+            back = any(active.target is None for active in on_a_move)
+            again = bool(due.plan.moves) or (back and self.rounds.limited)
         if wake_s < math.inf:
             self.clock.due_s = min(self.clock.due_s or math.inf, wake_s)
 
-    def _move(self, moves: Iterable[tuple[ActiveJob, Assignment]]) -> None:
-        for active, assignment in moves:
-            self.state.leave(active)
-            self.rounds.wait(active)
-            self._start(active, assignment)
-            active.moved_s = self.clock.now
-        self.rounds.blocked = None
+    def _planned(self) -> Outcome | None:
+        """The outcome of the next round, with its time noted; None if no job takes part."""
+        started = self.timer() if self.timer is not None else 0.0
+        due = self.rounds.next()
+        if due is not None and self.timer is not None:
+            self.placement_ms.append((self.timer() - started) * 1e3)
+        return due
 
-    def _note_postponed(self, due: Round) -> float | None:
+    def _move(self, moves: Sequence[Move]) -> None:
+        """Stop jobs that go on elsewhere."""
+        running = {a.job.job_id: a for a in self.state.running.values()} if moves else {}
+        for move in moves:
+            active = running[move.job_id]
+            self.state.leave(active)
+            active.target, active.moved_s = move.assignment, self.clock.now
+            self.rounds.wait(active)
+
+    def _note_postponed(self, due: Outcome) -> float | None:
         """Note which jobs wait for a better set; return when the first of them expects it."""
         waits = {w.job_id: w.postponement for w in due.plan.waiting if w.postponement is not None}
         for active in due.queue if waits else ():
@@ -290,7 +302,8 @@ class Simulator:
                 times.append(request.submit_s + wait)
         return min((time for time in times if time > self.clock.now), default=None)
 
-    def _apply(self, due: Round) -> None:
+    def _apply(self, due: Outcome) -> None:
+        self._move(due.plan.moves)
         by_id = {a.job.job_id: a for a in due.queue}
         chosen = [(by_id[a.job_id], a) for a in due.plan.assignments]
         moves = [(active, a) for active, a in chosen if not same_gpus(active.placed, a)]
@@ -319,6 +332,7 @@ class Simulator:
             clock_mhz = zeus_clock(request.table, request.gpus, request.gpus * power.max_w)
             assignment = replace(assignment, clock_mhz=clock_mhz)
         self.rounds.stop_waiting(active)
+        active.target = None
         self.state.enter(active, assignment, cost)
         if self.keep_placements:
             nodes = self.state.idle.nodes

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.features.power.power_meter import ENERGY_KEYS
 from slurm_gpu_aware.simulator.files import DAMAGE, damaged, load_results
 from slurm_gpu_aware.simulator.history import BASELINE, RECORDED
 from slurm_gpu_aware.simulator.pictures import PICTURES, POWER_PICTURE, draw_picture
-from slurm_gpu_aware.simulator.power_meter import ENERGY_KEYS
 from slurm_gpu_aware.simulator.result import DUE_KEYS
 from slurm_gpu_aware.simulator.uncertainty import as_good
 from slurm_gpu_aware.time_text import duration

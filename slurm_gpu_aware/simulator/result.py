@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from slurm_gpu_aware.features.power.power_meter import ENERGY_KEYS, Energy
 from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
-from slurm_gpu_aware.simulator.power_meter import ENERGY_KEYS, Energy
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.step_function import area_until
 from slurm_gpu_aware.simulator.trace import Trace

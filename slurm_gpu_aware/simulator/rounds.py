@@ -1,4 +1,4 @@
-"""Rounds of a simulation: the jobs that take part, their order, and the cluster for the planner."""
+"""Rounds of a simulation: the planner's input, and the running jobs that may lose their GPUs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from slurm_gpu_aware.features.moves.simulated import Mover
+from slurm_gpu_aware.features.power.state import PoweredJob, PowerState
 from slurm_gpu_aware.model.cluster import each_gpu
-from slurm_gpu_aware.model.power import PoweredJob, PowerState
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.registry import make_policy
-from slurm_gpu_aware.planning import Plan, PlanSettings
+from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.prefix import guaranteed_prefix
-from slurm_gpu_aware.planning.round import plan_round
+from slurm_gpu_aware.planning.stages import Moving, Round, plan_stages
 from slurm_gpu_aware.planning.timeline import as_running, take
 from slurm_gpu_aware.simulator.active import ActiveJob, order_key
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
@@ -26,7 +27,11 @@ Place = tuple[tuple[float, ...], tuple[tuple[int, ...], str], int]
 """Key of the order, key of the job's id, position in the trace."""
 
 
-class Round(NamedTuple):
+_FIRST = (-math.inf,)
+"""Key of a job on a move, before all others."""
+
+
+class Outcome(NamedTuple):
     """The outcome of a round."""
 
     plan: Plan
@@ -41,9 +46,12 @@ class Round(NamedTuple):
 class Rounds:
     """The waiting jobs and their rounds."""
 
-    def __init__(self, settings: SimSettings, state: ClusterState) -> None:
+    def __init__(
+        self, settings: SimSettings, state: ClusterState, mover: Mover | None = None
+    ) -> None:
         self.settings = settings
         self.state = state
+        self.options = {settings.policy: settings.policy_options}
         self.waiting: dict[int, ActiveJob] = {}
         """Position in the trace -> job."""
         self.blocked: Place | None = None
@@ -59,6 +67,7 @@ class Rounds:
         self.limited = settings.power is not None and math.isfinite(settings.power.eta)
         """Rounds keep a power limit, so clocks of running jobs may change in each of them."""
         self._key = order_key(settings)
+        self._mover = mover
         self._lined = settings.sticky and not settings.preemptive and not settings.anew
         """The order of the waiting jobs is fixed, so the queue is kept sorted."""
         self._line: list[Place] = []
@@ -91,18 +100,19 @@ class Rounds:
         """
         by_choice = {waiting.job_id for waiting in plan.waiting if waiting.postponed}
         lacking = (p for p in self._line if self.waiting[p[-1]].job.job_id not in by_choice)
-        settled = not (self._weighs and plan.assignments)
+        settled = not (plan.moves or (self._weighs and plan.assignments))
         self.blocked = next(lacking, None) if settled else None
 
-    def next(self) -> Round | None:
+    def next(self) -> Outcome | None:
         """Plan the round that is due; None if no job takes part."""
         settings, state = self.settings, self.state
+        moving = None if self._mover is None else self._mover.moving(self.waiting)
         if self._lined:
             queue = list(self._head_of_line())
             settled = not queue or (self.blocked is not None and not self._patient)
-            if settled and not (self.limited and self.state.running):
+            if settled and moving is None and not (self.limited and self.state.running):
                 return None
-            return self._round(self._plan(queue, None), None, queue)
+            return self._outcome(self._plan(queue, None, moving=moving), None, queue)
         for active in state.running.values():
             active.credit(state.clock.now)
         ordered = [*state.running.values(), *self.waiting.values()]
@@ -111,22 +121,24 @@ class Rounds:
         prefix = guaranteed_prefix([a.size for a in ordered], room)
         first, rest = ordered[:prefix], ordered[prefix:]
         if settings.sticky:
-            return self._sticky(first, rest)
+            return self._sticky(first, rest, moving)
         queue = [*first, *rest] if settings.backfill else first
-        return self._round(self._plan(queue, set()), set(), queue) if queue else None
+        return self._outcome(self._plan(queue, set()), set(), queue) if queue else None
 
-    def _sticky(self, first: list[ActiveJob], rest: list[ActiveJob]) -> Round | None:
+    def _sticky(
+        self, first: list[ActiveJob], rest: list[ActiveJob], moving: Moving | None
+    ) -> Outcome | None:
         """Running jobs of ``rest`` lose their GPUs only if the prefix does not fit beside them."""
         keep = {a.position for a in first if a.placed is not None}
         want = [a for a in first if a.placed is None]
         tail = [a for a in rest if a.placed is not None]
         late = [a for a in rest if a.placed is None] if self.settings.backfill else []
-        if not want and not late:
+        if not want and not late and moving is None:
             return None
         beside = keep | {a.position for a in tail}
-        plan = self._plan([*want, *late], beside)
-        if not tail or _all_placed(plan, want):
-            return self._round(plan, beside, [*want, *late])
+        plan = self._plan([*want, *late], beside, moving=moving)
+        if plan.moves or not tail or _all_placed(plan, want):
+            return self._outcome(plan, beside, [*want, *late])
         kept: list[ActiveJob] = []
         for staying in self._fewer(tail, want):
             kept = staying
@@ -138,13 +150,13 @@ class Rounds:
             kept = [a for a in tail if taken.isdisjoint(each_gpu(a.gpus()))]
         keep |= {a.position for a in kept}
         if not self.settings.backfill:
-            return self._round(plan, keep, want)
+            return self._outcome(plan, keep, want)
         placed = {a.job_id for a in plan.assignments}
         behind = [a for a in want if a.job.job_id not in placed]
         behind += [a for a in rest if a.position not in keep]
         more = self._plan(behind, keep, given=(want, plan))
         both = replace(more, assignments=(*plan.assignments, *more.assignments))
-        return self._round(both, keep, [*(a for a in want if a.job.job_id in placed), *behind])
+        return self._outcome(both, keep, [*(a for a in want if a.job.job_id in placed), *behind])
 
     def _fewer(self, tail: list[ActiveJob], want: list[ActiveJob]) -> Iterator[list[ActiveJob]]:
         """Ever shorter prefixes of ``tail``; the first omits the GPUs that ``want`` lacks."""
@@ -165,9 +177,11 @@ class Rounds:
         *,
         backfill: bool = True,
         given: tuple[list[ActiveJob], Plan] | None = None,
+        moving: Moving | None = None,
     ) -> Plan:
         """Plan ``queue`` beside ``keep`` (None: all); ``given``: an earlier part of this round."""
         holders = self.settings.backfill or self.profiled or self._weighs or self.limited
+        holders |= moving is not None
         holders |= any(active.request.due is not None for active in queue)
         shown, now = self.state.view(keep, with_holders=holders), self.state.clock.now
         if given is not None:
@@ -181,17 +195,20 @@ class Rounds:
         settings = self.plan_settings
         for active in queue:
             self.state.estimates.refresh(active)
-        return plan_round(
-            self.ranked(queue),
+        one = Round(
+            self._ranked(queue),
             shown,
             settings if backfill else replace(settings, backfill=False),
             now,
-            policy_options={self.settings.policy: self.settings.policy_options},
+            self.options,
+            self._power_state(keep),
+            {a.job.job_id: a.target for a in queue if a.target is not None},
+            moving,
             explain=False,
-            power=self.power_state(keep),
         )
+        return plan_stages(one)
 
-    def power_state(self, keep: set[int] | None) -> PowerState | None:
+    def _power_state(self, keep: set[int] | None) -> PowerState | None:
         """What a round knows of power; None: there is no limit.
 
         ``keep``: positions of the running jobs that count; None: all.
@@ -216,18 +233,19 @@ class Rounds:
             },
         )
 
-    def _round(self, plan: Plan, keep: set[int] | None, queue: list[ActiveJob]) -> Round:
+    def _outcome(self, plan: Plan, keep: set[int] | None, queue: list[ActiveJob]) -> Outcome:
         """The outcome with the clocks of running jobs that a plan changes."""
         if not plan.clocks:
-            return Round(plan, keep, queue)
+            return Outcome(plan, keep, queue)
         new = {change.job_id: change.clock_mhz for change in plan.clocks}
         running = self.state.running.values()
         clocks = {a.position: new[a.job.job_id] for a in running if a.job.job_id in new}
-        return Round(plan, keep, queue, clocks)
+        return Outcome(plan, keep, queue, clocks)
 
     def _place(self, active: ActiveJob) -> Place:
         """Sort key of a job in the queue, with ties broken as in ``planning``."""
-        return self._key(active), active.turn, active.position
+        key = self._key(active) if active.target is None else _FIRST
+        return key, active.turn, active.position
 
     def _head_of_line(self) -> Iterator[ActiveJob]:
         """Waiting jobs in order, as many as the planner considers."""
@@ -244,15 +262,7 @@ class Rounds:
                 return
             yield active
 
-    def in_turn(self) -> list[Request]:
-        """Requests of the waiting jobs in order, as many as the planner considers."""
-        lined = self._lined
-        queue = [*self._head_of_line()] if lined else sorted(self.waiting.values(), key=self._place)
-        for active in queue:
-            self.state.estimates.refresh(active)
-        return self.ranked(queue)
-
-    def ranked(self, ordered: list[ActiveJob]) -> list[Request]:
+    def _ranked(self, ordered: list[ActiveJob]) -> list[Request]:
         """Requests with the priority that their order gives them, equal ones with the same."""
         firsts = [self._key(active)[0] for active in ordered]
         rank = {first: float(n) for n, first in enumerate(sorted(set(firsts), reverse=True))}

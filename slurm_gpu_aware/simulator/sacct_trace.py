@@ -11,7 +11,7 @@ from pathlib import Path
 
 from slurm_gpu_aware.bounds import MIN_RUN_S, quoted
 from slurm_gpu_aware.errors import RequestError
-from slurm_gpu_aware.model.class_history import ClassHistory, GivenClass
+from slurm_gpu_aware.features.classes.history import ClassHistory, GivenClass
 from slurm_gpu_aware.model.job_hints import JobHints, parse_comment
 from slurm_gpu_aware.names import PROBE_JOB
 from slurm_gpu_aware.placement.registry import policy_names

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slurm_gpu_aware.errors import PolicyError
-from slurm_gpu_aware.model.move_settings import MoveSettings
-from slurm_gpu_aware.model.size_table import SizeTable
+from slurm_gpu_aware.features.moves.settings import MoveSettings
+from slurm_gpu_aware.features.power.allocation import power_limit_w
+from slurm_gpu_aware.features.power.size_table import SizeTable
 from slurm_gpu_aware.placement.drb.interference import SCOPES, InterferenceProfile
 from slurm_gpu_aware.placement.registry import DEFAULT
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.simulator.communication import SHARES
 from slurm_gpu_aware.simulator.trace import TraceJob
-from slurm_gpu_aware.sizing.allocation import power_limit_w
 
 MEASURED_SHARE = SHARES["alexnet"]
 """Communication share for applications without a measured one."""
@@ -152,6 +152,8 @@ class SimSettings:
                 raise PolicyError(f"unknown {what} {value!r}; known: {names}")
         if self.moves is not None and not self.sticky:
             raise PolicyError("every round of a non-sticky policy places all jobs: no moves beside")
+        if self.moves is not None and self.anew:
+            raise PolicyError(f"every round of {self.sizing} sizes all jobs anew: no moves beside")
         if self.sizing != "round" and self.power is None:
             raise PolicyError(f"{self.sizing} needs power and size tables: give --eta")
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from slurm_gpu_aware.features.due_dates.plan import due_work
+from slurm_gpu_aware.features.due_dates.work import empirical
+from slurm_gpu_aware.features.power.allocation import Sized
+from slurm_gpu_aware.features.sizes.speeds import Speeds
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
-from slurm_gpu_aware.sizing.allocation import Sized
-from slurm_gpu_aware.sizing.due_plan import due_work
 from slurm_gpu_aware.sizing.free_gpus import DueNode, Share
-from slurm_gpu_aware.sizing.speeds import Speeds
 from slurm_gpu_aware.sizing.sts import DueJob, decide
-from slurm_gpu_aware.sizing.work import empirical
 
 PERIOD_S = 600.0
 """Longest time between decisions while a job waits (H; the paper gives no value)."""

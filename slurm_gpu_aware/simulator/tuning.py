@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.special import stdtrit
 
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.model.arrays import FloatArray
@@ -171,7 +172,7 @@ def compare(
     logs = ratios["jct_s"]
     count, mean = len(logs), float(logs.mean())
     # of one more sample like these, as the history itself is one
-    half = _t(count - 1) * float(logs.std(ddof=1)) * math.sqrt(1 + 1 / count)
+    half = float(stdtrit(count - 1, 0.975)) * float(logs.std(ddof=1)) * math.sqrt(1 + 1 / count)
     ends = (-math.expm1(mean + half), -math.expm1(mean - half))
     return Comparison(-math.expm1(mean), *ends, changes)
 
@@ -255,18 +256,3 @@ def _log_ratio(name: str, a: float, b: float) -> float:
     """Logarithm of a / b, two values of a measure; NaN if one is."""
     least = _NONE.get(name, 1e-9)
     return math.log(max(a, least) / max(b, least)) if a == a and b == b else math.nan
-
-
-def _t(freedom: int) -> float:
-    """Two-sided 95% quantile of Student's t distribution, to 0.2% from 3 degrees of freedom on.
-
-    Expansion in 1/freedom around the normal quantile (Abramowitz and Stegun, 26.7.5).
-    """
-    x, n = 1.959964, float(freedom)
-    terms = (
-        (x**3 + x) / 4,
-        (5 * x**5 + 16 * x**3 + 3 * x) / 96,
-        (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / 384,
-        (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / 92_160,
-    )
-    return x + sum(term / n ** (power + 1) for power, term in enumerate(terms))

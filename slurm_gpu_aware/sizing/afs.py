@@ -6,7 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from slurm_gpu_aware.sizing.allocation import Allocation, Sized, SizingJob, allocation, sized_at
+from slurm_gpu_aware.features.power.allocation import (
+    Allocation,
+    Sized,
+    SizingJob,
+    allocation,
+    sized_at,
+)
 
 
 def afs(

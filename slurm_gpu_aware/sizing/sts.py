@@ -23,10 +23,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from slurm_gpu_aware.features.due_dates.stochastic import (
+    GrowthPlan,
+    best_constant,
+    constant,
+    optimum,
+)
+from slurm_gpu_aware.features.due_dates.work import WorkDistribution
+from slurm_gpu_aware.features.sizes.speeds import Speeds
 from slurm_gpu_aware.sizing.free_gpus import DueNode, FreeGpus, Share
-from slurm_gpu_aware.sizing.speeds import Speeds
-from slurm_gpu_aware.sizing.stochastic import GrowthPlan, best_constant, constant, optimum
-from slurm_gpu_aware.sizing.work import WorkDistribution
 
 AT_ONCE = 1e-6
 """Share of its longest time in which a job leaves a size that it then does not get at all."""

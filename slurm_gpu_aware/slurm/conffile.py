@@ -351,7 +351,8 @@ def take_back_settings(
     ``before``: the files before the edit, whose lines come back where their value does. Of our
     block only what differs from the rest stays. Raises SourceError as `edit_settings`.
     """
-    former = {(k, v): entry.origin for k, v, entry in before.settings()} if before else {}
+    settings = before.settings() if before else ()
+    former = {(k, _words(v)): (v, entry.origin) for k, v, entry in settings}
     found = conf.settings()
     outside = {key: site(key, value) for key, value, entry in found if not entry.in_block}
     new: dict[Entry, Sequence[str]] = {}
@@ -361,13 +362,20 @@ def take_back_settings(
         if own is None or (entry.in_block and outside.get(key) == own):
             new[entry] = ()
             continue
+        was = None if entry.in_block else former.get((key, _words(own)))
+        if was is not None and was[0] != value:
+            own, new[entry] = was
+        elif own != value:
+            new[entry] = (setting_line(pairs_of(entry.text)[0][0][0], own, entry),)
         kept.append((key, own))
-        if own != value:
-            line = (setting_line(pairs_of(entry.text)[0][0][0], own, entry),)
-            new[entry] = line if entry.in_block else former.get((key, own), line)
     changed = conf.with_lines(new)
     _read_back(conf, changed, _counting(kept))
     return changed
+
+
+def _words(value: str) -> tuple[str, ...]:
+    """The entries of a list; a comma at its end is none."""
+    return tuple(filter(None, value.split(",")))
 
 
 def _read_back(

@@ -45,6 +45,8 @@ BAD_ROW = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, 
 _SEPARATOR = re.compile(r"JobID(\|~[\w-]+\|)User")
 """In the first line of a live answer: what separates its columns."""
 _TIMEOUT_S = 600.0
+_MOST_BEFORE = 100
+"""Lines in which the header is looked for."""
 _NEEDED = (
     ("JobID", "JobIDRaw"),
     *(("Submit",), ("Start",), ("ElapsedRaw", "Elapsed"), ("State",), ("AllocTRES", "ReqTRES")),
@@ -246,10 +248,15 @@ def live_history(days: int) -> str:
 
 def is_sacct(text: str) -> bool:
     """Whether a text that begins so is the output of ``sacct``, in whatever form."""
-    line = text.lstrip().split("\n", 1)[0]
+    line, *others = text.lstrip().split("\n")
     known = _NAMES.intersection(re.findall("[A-Za-z]+", line))
     bars = "|" in line and (bool(known) or line[0].isdecimal())  # or without its header
-    return line.startswith("{") or bars or len(known) >= 3
+    return line.startswith("{") or bars or len(known) >= 3 or any(map(_is_header, others))
+
+
+def _is_header(line: str) -> bool:
+    """Whether a line names columns between bars; other lines of a shell may stand before it."""
+    return "|" in line and len(_NAMES.intersection(re.findall("[A-Za-z]+", line))) >= 3
 
 
 def sacct_rows(
@@ -263,7 +270,9 @@ def sacct_rows(
     if text.lstrip()[:1] == "{":
         return "record", _read(enumerate(_records(text, source), start=1), _flatten)
     # not splitlines: a comment can hold other characters that it takes for an end of line
-    header, *lines = [line.removesuffix("\r") for line in text.split("\n")]
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    before = next((n for n, line in enumerate(lines[:_MOST_BEFORE]) if _is_header(line)), 0)
+    header, *lines = lines[before:]
     if header.endswith("|"):  # sacct --parsable
         header, *lines = [line.removesuffix("|") for line in (header, *lines)]
     found = _SEPARATOR.match(header)
@@ -278,7 +287,7 @@ def sacct_rows(
         raise SourceError(
             f"{source}: {why}; make it with: SLURM_TIME_FORMAT=%s {' '.join(sacct_command(90))}"
         )
-    numbered = ((number, line) for number, line in enumerate(lines, start=2) if line)
+    numbered = ((number, line) for number, line in enumerate(lines, before + 2) if line)
     return "line", _read(numbered, partial(_cells, columns, separator))
 
 

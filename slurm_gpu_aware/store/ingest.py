@@ -104,13 +104,19 @@ def _uuids(store: Store, node: str) -> dict[int, str | None]:
 
 
 def _moved(store: Store, probe: ProbeReport) -> set[int]:
-    """Slots that were imported by PCI address only, and are other GPUs in the report."""
+    """Slots that were imported by PCI address or place only, and are other GPUs in the report."""
     rows = store.query(
-        "SELECT slot, pci FROM gpus WHERE node = ? AND uuid IS NULL AND pci IS NOT NULL",
+        "SELECT slot, pci FROM gpus WHERE node = ?1 AND uuid IS NULL"
+        " AND (pci IS NOT NULL OR node IN (SELECT node FROM bandwidths))",
         (probe.node,),
     )
     now = {slot: (gpu.pci or "").lower() for slot, gpu in probe.gpus.items()}
-    return {row["slot"] for row in rows if now.get(row["slot"], "") != row["pci"].lower()}
+    places = dict(zip(sorted(now), sorted(now, key=lambda slot: now[slot]), strict=True))
+    return {
+        slot
+        for slot, pci in map(tuple, rows)
+        if (places.get(slot) != slot if pci is None else now.get(slot, "") != pci.lower())
+    }
 
 
 def _put_gpus(store: Store, probe: ProbeReport) -> None:

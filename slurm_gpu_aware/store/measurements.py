@@ -60,8 +60,8 @@ def put_node(store: Store, node: str, taken_at: float) -> None:
     )
 
 
-def put_addresses(store: Store, node: str, pci: Sequence[str], taken_at: float) -> None:
-    """Add a node with GPUs of which only the PCI addresses are known, by slot. StoreError."""
+def put_addresses(store: Store, node: str, pci: Sequence[str | None], taken_at: float) -> None:
+    """Add a node with GPUs of which at most the PCI addresses are known, by slot. StoreError."""
     put_node(store, node, taken_at)
     store.executemany(
         "INSERT INTO gpus (node, slot, pci) VALUES (?, ?, ?)"
@@ -129,6 +129,17 @@ def pci_addresses(store: Store) -> dict[str, dict[int, str]]:
     for row in store.query("SELECT node, slot, pci FROM gpus WHERE pci IS NOT NULL"):
         found.setdefault(row["node"], {})[row["slot"]] = row["pci"]
     return found
+
+
+def counted_gpus(store: Store) -> dict[str, int]:
+    """Node that no probe has read -> number of its GPUs, by an output that lists all of them."""
+    seen = seen_gpus(store)
+    rows = store.query(
+        "SELECT node, count(*) AS count FROM gpus GROUP BY node"
+        " HAVING count(pci) = count(*) OR node IN (SELECT node FROM links)"
+        " OR node IN (SELECT node FROM bandwidths)"
+    )
+    return {row["node"]: int(row["count"]) for row in rows if row["node"] not in seen}
 
 
 def unseen_gpus(store: Store, gpus: Iterable[Gpu]) -> frozenset[Gpu]:

@@ -22,8 +22,8 @@ ROLLOUT_STATE = "rollout.json"
 """State of ``setup --roll``, beside the store; its lock is named ``.lock``."""
 REMOVAL_STATE = "removal.json"
 """State of ``setup --remove``, beside the store."""
-_OF_SETUP = (ROLLOUT_STATE, f"{ROLLOUT_STATE}.lock", REMOVAL_STATE)
-_STAYS = frozenset({*_OF_SETUP, "tuned.json", "clock-locks", "clocks"})
+OF_SETUP = (ROLLOUT_STATE, f"{ROLLOUT_STATE}.lock", REMOVAL_STATE)
+_STAYS = frozenset({*OF_SETUP, "tuned.json", "clock-locks", "clocks"})
 """Files that may stay root's: that state, what ``tune`` has set, and notes and records of the
 prolog on a host that is also a compute node."""
 

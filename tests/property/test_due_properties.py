@@ -8,20 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_move_properties import NOW, scaling, sites
 
-from slurm_gpu_aware.model.due_date import DueDate
-from slurm_gpu_aware.model.job_hints import parse_comment
-from slurm_gpu_aware.model.move_settings import MoveSettings
-from slurm_gpu_aware.model.request import TIER, Request
-from slurm_gpu_aware.planning import PlanSettings, plan_round
-from slurm_gpu_aware.planning.due_dates import (
+from slurm_gpu_aware.features.due_dates.facet import DueDate
+from slurm_gpu_aware.features.due_dates.queue import (
     accounted,
     due_account,
     due_accounts,
     in_order,
 )
-from slurm_gpu_aware.planning.due_sizes import with_due_sizes
-from slurm_gpu_aware.planning.moved import begun
-from slurm_gpu_aware.planning.moves import plan_moves
+from slurm_gpu_aware.features.due_dates.sizes import with_due_sizes
+from slurm_gpu_aware.features.moves.moved import begun
+from slurm_gpu_aware.features.moves.planning import plan_moves
+from slurm_gpu_aware.features.moves.settings import MoveSettings
+from slurm_gpu_aware.model.job_hints import parse_comment
+from slurm_gpu_aware.model.request import TIER, Request
+from slurm_gpu_aware.planning.plan import PlanSettings
+from slurm_gpu_aware.planning.round import plan_round
 
 PACKED = PlanSettings(policy="packed")
 times = st.floats(0.0, 20_000.0)

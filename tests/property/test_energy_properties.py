@@ -6,8 +6,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu_aware.energy.power import PowerParameters, gpu_power
-from slurm_gpu_aware.energy.throughput import Conditions, ThroughputParameters, iteration_times
+from slurm_gpu_aware.features.models.power import PowerParameters, gpu_power
+from slurm_gpu_aware.features.models.throughput import (
+    Conditions,
+    ThroughputParameters,
+    iteration_times,
+)
 
 SHARES = {"grad_clock_share", "sync_clock_share"}
 BOUNDS = {

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu_aware.planning.estimates import JobKind, RunHistory, expected_end_s
+from slurm_gpu_aware.features.estimates.history import JobKind, RunHistory, expected_end_s
 
 KINDS = st.builds(
     JobKind,

@@ -15,7 +15,8 @@ from small_requests import NAMES, asked_requests, idle_nodes, in_use, left_of, r
 
 from slurm_gpu_aware.admission.context import CannotPlanError
 from slurm_gpu_aware.model.cluster import RunningJob
-from slurm_gpu_aware.planning import PlanSettings, plan_round
+from slurm_gpu_aware.planning.plan import PlanSettings
+from slurm_gpu_aware.planning.round import plan_round
 
 NEVER = "cannot start even on an idle cluster"
 IMPOSSIBLE = re.compile("more (CPUs|memory) than a node has|no node has so many|no socket has")

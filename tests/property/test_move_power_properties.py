@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_power_properties import IDLE_W, MOST_W, NOW, SETTINGS, drawn, situations, tables
 
+from slurm_gpu_aware.features.moves.movable import Movable
+from slurm_gpu_aware.features.moves.moved import begun, place_moved
+from slurm_gpu_aware.features.moves.planning import plan_moves
+from slurm_gpu_aware.features.moves.settings import MoveSettings
+from slurm_gpu_aware.features.power.state import PoweredJob, PowerState
 from slurm_gpu_aware.model.cluster import RunningJob
-from slurm_gpu_aware.model.move_settings import MoveSettings
-from slurm_gpu_aware.model.power import PoweredJob, PowerState
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.planning import plan_round
-from slurm_gpu_aware.planning.movable import Movable
-from slurm_gpu_aware.planning.moved import begun, place_moved
-from slurm_gpu_aware.planning.moves import plan_moves
+from slurm_gpu_aware.planning.round import plan_round
 
 MOVES = MoveSettings(margin_s=0.0, first_s=0.0, last_s=0.0)
 

@@ -15,7 +15,8 @@ from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
 from slurm_gpu_aware.placement.registry import make_policy
-from slurm_gpu_aware.planning import PlanSettings, plan_round
+from slurm_gpu_aware.planning.plan import PlanSettings
+from slurm_gpu_aware.planning.round import plan_round
 
 NOW = 100.0
 LIMITS = (10.0, 20.0, 30.0, math.inf)

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from slurm_gpu_aware.config.load import load_config
-from slurm_gpu_aware.deploy import files, install
+from slurm_gpu_aware.deploy import files, setup
 from slurm_gpu_aware.deploy.indexing import read_site
 from slurm_gpu_aware.deploy.removal import Removal
 from slurm_gpu_aware.deploy.site import find_site
@@ -118,9 +118,9 @@ def try_layout() -> None:
     config = load_config(root / "config.toml")
     first = tree(folder)
     out = {"first": by_slurm(folder, state) | {"ours": by_us(folder)}}
-    write_changes(install.in_place(find_site(config, folder, root / "units")[0])[0])
+    write_changes(setup.in_place(find_site(config, folder, root / "units")[0])[0])
     out["setup"] = by_slurm(folder, state) | {"ours": by_us(folder)}
-    again = install.in_place(find_site(config, folder, root / "units")[0])[0]
+    again = setup.in_place(find_site(config, folder, root / "units")[0])[0]
     out["again"] = [str(change.path) for change in again if files.diff(change)]
     slurm, gres = folder / "slurm.conf", folder / "gres.conf"
     site = read_site(slurm, gres, {})

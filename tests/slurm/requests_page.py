@@ -50,8 +50,8 @@ FORMS = (
     ("`--cpus-per-gpu`, `DefCpuPerGPU`", "the same CPUs as CPUs of each task"),
     (
         "`gpus=MIN-MAX` of the comment",
-        "for [another number of GPUs](../comment.md#another-number-of-gpus) the tasks and CPUs, too"
-        " (`slurm_gpu_aware/gate/resizing.py`)",
+        "for [another number of GPUs](../sizes.md) the tasks and CPUs, too"
+        " (`slurm_gpu_aware/features/sizes/resizing.py`)",
     ),
     ("a GPU model (`gpu:v100:2`)", "a node feature"),
     (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.planning.estimates import RunHistory
+from slurm_gpu_aware.features.estimates.history import RunHistory
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import gpu_aware_profile
@@ -15,7 +16,7 @@ SHARED = {"agent_reports", "bounds", "clock_conf", "errors", "filter_rules", "lo
 SHARED |= {"node_orders", "records", "text_file", "time_text"}
 """Modules beside the rooms: no room, and used by several."""
 MODEL = SHARED | {"model"}
-CORE_BELOW = MODEL | {"variability", "topology", "energy"}
+CORE_BELOW = MODEL | {"variability", "topology"}
 ALLOWED = {
     "agent_reports": {"bounds", "records", "text_file"},
     "bounds": set(),
@@ -32,7 +33,6 @@ ALLOWED = {
     "config": MODEL,
     "variability": MODEL,
     "topology": MODEL,
-    "energy": MODEL,
     "placement": CORE_BELOW,
     "sizing": CORE_BELOW,
     "planning": CORE_BELOW | {"placement", "sizing"},
@@ -46,6 +46,41 @@ ALLOWED = {
     "clocks": SHARED | {"slurm"},
     "deploy": MODEL | {"config", "slurm", "gate", "store"},
 }
+LAYERS = {
+    "model": """
+        classes/history due_dates/facet models/fitting models/frontier models/least_squares
+        models/performance_model models/power models/priors models/sample models/site_models
+        models/tables models/throughput moves/settings power/size_table power/state
+    """,
+    "config": "power/power_limit",
+    "sizing": """
+        due_dates/plan due_dates/stochastic due_dates/work due_dates/work_shapes
+        power/allocation power/clocks power/ladder power/menu power/powerflow sizes/speeds
+    """,
+    "planning": """
+        due_dates/account due_dates/queue due_dates/sizes estimates/history moves/front
+        moves/movable moves/moved moves/planning moves/rates moves/restarts moves/shrinking
+        power/growth power/power_budget power/size_account shards/sharing waiting/later
+        waiting/postponing
+    """,
+    "gate": "sizes/resizing",
+    "admission": "shards/admission sizes/moldable",
+    "store": "classes/store models/store",
+    "selector": """
+        classes/live due_dates/live due_dates/shortest_runs energy/accounts energy/comments
+        estimates/live estimates/quality estimates/reader models/live moves/live
+        moves/under_way power/clock_orders power/clock_spool power/exploration_power
+        power/explorations power/explored_power power/job_clocks power/job_tables
+        power/ordered_clocks power/power_reading power/site_power waiting/live
+    """,
+    "simulator": "due_dates/simulated estimates/simulated moves/simulated power/power_meter",
+    "cli": """
+        energy/text estimates/view models/commands models/plots models/views power/commands
+        power/simulated
+    """,
+}
+"""Room whose rules a module of a feature keeps: what it may import, and what may import it."""
+ROOM_OF = {name: room for room, names in LAYERS.items() for name in names.split()}
 PROFILING = Path(gpu_aware_profile.__file__).parent
 PROFILING_ALLOWED = {
     "devices": set(),
@@ -64,7 +99,7 @@ PROFILING_ALLOWED = {
     "cli": {"store_writer"},
 }
 """Rooms of `gpu_aware_profile` below the commands, which may import all."""
-CORE = ("bounds", "model", "variability", "topology", "energy", "placement", "sizing", "planning")
+CORE = ("bounds", "model", "variability", "topology", "placement", "sizing", "planning")
 FOREIGN = {
     *("sqlite3", "subprocess", "time", "datetime", "os", "socket", "click"),
     *("io", "pathlib", "shutil", "tempfile", "glob", "urllib", "http", "csv", "json", "gzip"),
@@ -78,10 +113,12 @@ DEFAULTS = {"config/settings.py"}
 
 
 def modules(room, root=ROOT):
+    """Those of a room, and those of features that keep its rules."""
     package = root / room
-    if package.is_dir():
-        return sorted(package.rglob("*.py"))
-    return [path for path in [root / f"{room}.py"] if path.exists()]
+    if not package.is_dir():
+        return [path for path in [root / f"{room}.py"] if path.exists()]
+    features = LAYERS.get(room, "").split() if root == ROOT else []
+    return [*sorted(package.rglob("*.py")), *(ROOT / f"features/{name}.py" for name in features)]
 
 
 def imported(path):
@@ -94,12 +131,15 @@ def imported(path):
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             names = [node.module or ""]
-            if node.module in packages:
+            if node.module in packages or names[0].startswith(f"{ROOT.name}.features"):
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
         for name in names:
             parts = name.split(".")
             ours = parts[0] in packages
-            yield parts[0], (parts[1] if ours and len(parts) > 1 else None)
+            room = parts[1] if ours and len(parts) > 1 else None
+            if room == "features":
+                room = ROOM_OF["/".join(parts[2:4])]
+            yield parts[0], room
 
 
 def test_imports_point_one_way():
@@ -179,10 +219,15 @@ def test_nothing_probes_for_attributes_in_the_planner():
 
 def test_every_room_is_listed():
     rooms = {p.stem if p.is_file() else p.name for p in ROOT.iterdir()}
-    rooms -= {"__init__", "__pycache__", "cli", "py"}
+    rooms -= {"__init__", "__pycache__", "cli", "features", "py"}
     assert {r for r in rooms if not r.startswith(".") and r != "py.typed"} <= set(ALLOWED)
     rooms = {path.stem for path in PROFILING.iterdir() if path.stem != "py"}
     assert rooms - {"__init__", "__pycache__", "commands"} == set(PROFILING_ALLOWED)
+
+
+def test_every_module_of_a_feature_keeps_the_rules_of_a_room():
+    there = {str(p.relative_to(ROOT / "features"))[:-3] for p in ROOT.glob("features/*/*.py")}
+    assert {name for name in there if not name.endswith("__init__")} == set(ROOM_OF)
 
 
 def test_the_simulator_takes_from_slurm_only_its_accounts():
@@ -224,3 +269,11 @@ print(sorted({"msgspec", "sqlite_utils"} & set(sys.modules)))
         [sys.executable, "-c", code, *rooms], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout == "[]\n"
+
+
+def test_each_file_of_the_package_is_installed():
+    wanted = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())
+    patterns = wanted["tool"]["setuptools"]["package-data"][ROOT.name]
+    files = {path.relative_to(ROOT) for path in ROOT.rglob("*.*") if path.is_file()}
+    data = {path for path in files if path.suffix not in (".py", ".pyc", ".so", ".o")}
+    assert {str(path) for path in data if not any(map(path.match, patterns))} == set()

@@ -14,7 +14,12 @@ from slurm_gpu_aware.cli.main import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = [*sorted(ROOT.glob("*.md")), ROOT / "docker" / "README.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    ROOT / "docker" / "README.md",
+    *sorted((ROOT / "benchmarks").glob("*.md")),
+    *sorted(DOCS.rglob("*.md")),
+]
 GROUPS = {"gpu-aware": cli, "gpu-aware-profile": profile_cli}
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -105,6 +110,22 @@ def test_every_page_is_reachable_from_the_index():
     assert pages - set(_LINK.findall(text)) == set()
 
 
+def test_each_page_of_a_feature_has_the_same_parts():
+    table = (DOCS / "index.md").read_text().partition("## Features")[2].partition("\n## ")[0]
+    features = _LINK.findall(table)
+    assert len(features) == 10
+    parts = ["For users", "For administrators", "How it decides", "What fails"]
+    for page in features:
+        headings = re.findall(r"^## (.+)$", (DOCS / page).read_text(), re.MULTILINE)
+        assert (page, headings) == (page, parts)
+
+
+def test_the_glossary_stays_short():
+    words = re.findall(r"^\| \*\*(.+?)\*\* \|", (DOCS / "glossary.md").read_text(), re.MULTILINE)
+    assert words == sorted(words, key=str.lower)
+    assert 0 < len(words) <= 25
+
+
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_shell_blocks_can_be_split_by_a_shell(page: Path):
     for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL):
@@ -134,7 +155,7 @@ def test_the_page_of_architecture_knows_every_room():
 
 def test_the_gains_in_the_readme_are_those_that_were_simulated():
     """The rows of ``eft`` on Sia-Philly: single runs, Longhorn, Frontera; gain, range, error."""
-    page = (DOCS / "internals" / "reproductions.md").read_text()
+    page = (ROOT / "benchmarks" / "reproductions.md").read_text()
     cell = r"([-\d.]+)% \(([-\d.]+)% to ([-\d.]+)%\) ± ([\d.]+)% \|"
     rows = {
         backfill: re.findall(cell, line)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from slurm_gpu_aware.model.performance_sample import PerformanceSample
+from slurm_gpu_aware.features.models.sample import PerformanceSample
 from slurm_gpu_aware.simulator.trace import read_csv
 
 ROOT = Path(__file__).parents[2]
@@ -168,7 +168,7 @@ def test_topology_aware_on_synthetic_data(scripts, partial, monkeypatch):
 
 def test_powerflow_against_exhaustive_search(scripts):
     text = scripts.powerflow_sizes.section(12)
-    for row in ("`sizing/powerflow.py`", "Algorithm 1, gain divided by energy"):
+    for row in ("`features/power/powerflow.py`", "Algorithm 1, gain divided by energy"):
         assert text.count(f"| {row} | ") == 2
     assert "nan" not in text
     assert "-" not in text.replace("---", "").replace("--:", "")  # nothing is below the optimum
@@ -416,7 +416,7 @@ def test_a_section_replaces_the_one_before(scripts, tmp_path, monkeypatch, capsy
 
 def test_every_remark_on_the_page_is_made_by_a_script():
     """Else it would not follow the numbers when these change."""
-    page = (ROOT / "docs" / "internals" / "reproductions.md").read_text(encoding="utf-8")
+    page = (ROOT / "benchmarks" / "reproductions.md").read_text(encoding="utf-8")
     made = re.findall(r"<!-- (\w+): made by .*? -->.*?<!-- end -->", page, re.DOTALL)
     assert made == [
         "pal",
@@ -428,6 +428,7 @@ def test_every_remark_on_the_page_is_made_by_a_script():
         "sts",
         "powerflow",
         "powerflow_moves",
+        "when_it_pays",
     ]
     rest = re.sub(r"<!-- \w+: made by .*?<!-- end -->", "", page, flags=re.DOTALL)
     assert not re.search(r"\d", rest)

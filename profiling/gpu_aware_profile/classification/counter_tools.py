@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import IO
 
 from slurm_gpu_aware.errors import SourceError
@@ -146,8 +147,26 @@ def _await_sample(watch: subprocess.Popen[bytes], output: Path) -> None:
 @contextmanager
 def _started(argv: Sequence[str], stdout: int | IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
     """A process with its output on ``stdout``, stopped at the end with all that it started."""
+    process: subprocess.Popen[bytes] | None = None
     try:
-        process = subprocess.Popen(
+        with _signals_noted():  # one that comes after the fork must find a process to stop
+            process = _begin(argv, stdout)
+        yield process
+    finally:
+        for number in (signal.SIGINT, signal.SIGKILL):  # dcgmi ends on SIGINT
+            if process is None:
+                break
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_STOP_S)
+        if process is not None and process.stdout is not None:
+            process.stdout.close()
+
+
+def _begin(argv: Sequence[str], stdout: int | IO[bytes]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
             list(argv),
             stdin=subprocess.DEVNULL,
             stdout=stdout,
@@ -157,16 +176,23 @@ def _started(argv: Sequence[str], stdout: int | IO[bytes]) -> Iterator[subproces
     except (OSError, ValueError) as exc:  # ValueError: a NUL in an argument
         reason = exc.strerror if isinstance(exc, OSError) else str(exc)
         raise SourceError(f"{argv[0]}: cannot be run: {reason}") from None
+
+
+@contextmanager
+def _signals_noted() -> Iterator[None]:
+    """Signals that have a handler of Python call it at the end."""
+    came: list[tuple[int, FrameType | None]] = []
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {n: handler for n in numbers if callable(handler := signal.getsignal(n))}
+    for number in before:
+        signal.signal(number, lambda *one: came.append(one))
     try:
-        yield process
+        yield
     finally:
-        for number in (signal.SIGINT, signal.SIGKILL):  # dcgmi ends on SIGINT
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_STOP_S)
-        if process.stdout is not None:
-            process.stdout.close()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for came_number, frame in came:
+        before[signal.Signals(came_number)](came_number, frame)
 
 
 def _run(argv: Sequence[str], limit_s: float, advice: str) -> tuple[int, str]:

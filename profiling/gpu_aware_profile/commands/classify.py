@@ -211,7 +211,7 @@ def _write_centres(file: IO[str], centres: Centres) -> None:
 
 def _save_centres(path: Path, config: Config, centres: Centres) -> None:
     from gpu_aware_profile.store_writer import writable_store
-    from slurm_gpu_aware.store.job_classes import put_centres
+    from slurm_gpu_aware.features.classes.store import put_centres
 
     with writable_store(path, config) as store:
         put_centres(store, {name: (c.dram, c.peak_fu) for name, c in centres.items()})
@@ -220,7 +220,7 @@ def _save_centres(path: Path, config: Config, centres: Centres) -> None:
 
 def _save(path: Path, config: Config, user: str, name: str, app_class: str) -> None:
     from gpu_aware_profile.store_writer import writable_store
-    from slurm_gpu_aware.store.job_classes import SavedClass, put_saved_class
+    from slurm_gpu_aware.features.classes.store import SavedClass, put_saved_class
 
     try:
         with writable_store(path, config) as store:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,6 +26,7 @@ from gpu_aware_profile.store_writer import recompute_scores, stored_outliers, wr
 from slurm_gpu_aware.cli.output import paragraph, say
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.features.models.store import put_samples
 from slurm_gpu_aware.model.penalties import LevelPenalties, LevelTime, level_ratios
 from slurm_gpu_aware.model.profile import gpu_names
 from slurm_gpu_aware.store.database import Store
@@ -38,7 +39,6 @@ from slurm_gpu_aware.store.measurements import (
     put_timings,
     unseen_gpus,
 )
-from slurm_gpu_aware.store.models import put_samples
 from slurm_gpu_aware.store.report import ProbeReport
 from slurm_gpu_aware.text_file import BadRow, Table
 from slurm_gpu_aware.variability.outliers import (
@@ -105,8 +105,10 @@ class Import:
         return not (self._pairs() if kind is Kind.PAIRS else self._collectives())
 
     def _reports(self, reports: Sequence[ProbeReport]) -> bool:
-        if len(reports) < len(self.files) or self.app_class is not None:
-            raise SourceError("import reports of nodes apart from other files, without --class")
+        if self.app_class is not None:
+            raise SourceError("a report or matrix of a node is of no class; leave --class out")
+        if len(reports) < len(self.files):
+            raise SourceError("import reports and matrices of nodes apart from other files")
         with writable_store(self.path, self.config) as store, store.write():
             before = stored_outliers(store)
             for report in reports:
@@ -198,7 +200,8 @@ class Import:
         added = add_nodes(store, [f.table for f in self.files], at) if self.new_gpus else {}
         for node, count in added.items():
             say(_as_counted(node, count))
-        return known_gpus(store, new=False)
+        known = known_gpus(store, new=False)
+        return replace(known, counted={**known.counted, **added})
 
     def _samples(self) -> int:
         classes = self.config.site.classes

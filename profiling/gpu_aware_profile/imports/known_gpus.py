@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from gpu_aware_profile.imports.formats.reader import BUS_ALONE
 from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE, quoted
@@ -13,6 +13,7 @@ from slurm_gpu_aware.model.profile import Gpu
 from slurm_gpu_aware.names import is_node_name
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.measurements import (
+    counted_gpus,
     gpus_by_uuid,
     listed,
     pci_addresses,
@@ -40,6 +41,8 @@ class KnownGpus:
     """Node -> GPUs that a probe has seen."""
     new: bool = False
     """Rows may name GPUs that no probe has seen."""
+    counted: Mapping[str, int] = field(default_factory=dict)
+    """Node that no probe has seen -> number of its GPUs, which an output has listed."""
 
     def slot(self, gpu: str, node: str) -> int:
         """Slurm's index of a GPU that a row names: see ``import``. Raises ValueError."""
@@ -62,16 +65,18 @@ class KnownGpus:
     def probed(self, gpu: str, node: str) -> int:
         """The same of a GPU that a probe has read. Raises ValueError."""
         slot = self.slot(gpu, node)
-        if slot not in self.by_pci.get(node, ()):
-            raise ValueError(f"no sweep has read GPU {slot} of node {node}; sweep first")
+        if slot not in self.by_pci.get(node, ()) and slot >= self.counted.get(node, 0):
+            raise ValueError(self._unseen(node, f"GPU {slot} of node {node}"))
         return slot
 
     def _at_place(self, node: str, place: int, count: str | None) -> int:
         """The GPU at a place in NVML's order, which is that of the PCI addresses."""
         slots = sorted(self.by_pci.get(node, ()), key=lambda slot: self._key(node, slot))
-        if not slots:
+        if node in self.counted:
+            slots = list(range(self.counted[node]))
+        elif not slots:
             return self._checked(node, place)
-        if set(slots) != self.seen.get(node):
+        elif set(slots) != self.seen.get(node):
             raise ValueError(
                 f"a GPU of {node} could not be read: nvml:{place} is not certain; sweep again"
             )
@@ -116,9 +121,10 @@ class KnownGpus:
         """A sentence that ends with the cure."""
         if node in self.by_pci or self.new:
             return f"no sweep has seen {what}; sweep {node} again"
+        every = f"all its {self.counted[node]} GPUs" if node in self.counted else "all its GPUs"
         return (
             f"no sweep has seen {what}; sweep {node} first, import what 'gpu-aware-profile node"
-            " --json' prints there, or give --new-gpus if this output has all its GPUs"
+            f" --json' prints there, or give --new-gpus if this output has {every}"
         )
 
     def _key(self, node: str, slot: int) -> tuple[int, ...]:
@@ -136,32 +142,47 @@ class KnownGpus:
 
 def known_gpus(store: Store, *, new: bool) -> KnownGpus:
     """The GPUs of a store. ``new``: rows may name others. Raises StoreError."""
-    return KnownGpus(gpus_by_uuid(store), pci_addresses(store), seen_gpus(store), new)
+    by_pci, seen, counted = pci_addresses(store), seen_gpus(store), counted_gpus(store)
+    return KnownGpus(gpus_by_uuid(store), by_pci, seen, new, counted)
 
 
 def add_nodes(store: Store, tables: Iterable[Table], taken_at: float) -> dict[str, int]:
     """Add the nodes that tables of bandwidths name and the store has no address of.
 
-    Their GPUs are those of the tables, in the order of their PCI addresses. Returns node -> number
-    of GPUs. ``taken_at``: Unix s. Raises StoreError.
+    Their GPUs are those of the tables, in the order of their PCI addresses, or as many as an output
+    without addresses has. Returns node -> number of GPUs. ``taken_at``: Unix s. Raises StoreError.
     """
     known = seen_gpus(store).keys() | pci_addresses(store).keys()
+    counted = counted_gpus(store)
     rows = store.query("SELECT node, max(slot) AS most FROM gpus GROUP BY node")
     most = {row["node"]: int(row["most"]) for row in rows}
-    found: dict[str, set[tuple[int, int, int] | None]] = {}
+    found: dict[str, set[str]] = {}
     for row in (row for table in tables for row in table.rows):
         cells = row.cells
-        gpus = cells["gpus"].split() if "gpus" in cells else [cells["a"], cells["b"]]
+        named = cells["gpus"].split() if "gpus" in cells else [cells["a"], cells["b"]]
         if is_node_name(cells["node"]) and cells["node"] not in known:
-            found.setdefault(cells["node"], set()).update(map(_pci_key, gpus))
+            found.setdefault(cells["node"], set()).update(named)
     added = {}
-    for node, keys in found.items():
-        addresses = sorted(key for key in keys if key is not None)
-        if max(len(keys), most.get(node, 0) + 1) == len(addresses) <= MAX_GPUS_PER_NODE:
-            names = [f"{key[0]:08X}:{key[1]:02X}:{key[2]:02X}.0" for key in addresses]
+    for node, gpus in found.items():
+        names = _all_addresses(gpus)
+        count = len(names)
+        whole = most.get(node, 0) < count <= MAX_GPUS_PER_NODE
+        if whole and counted.get(node, count) == count:
             put_addresses(store, node, names, taken_at)
-            added[node] = len(names)
+            added[node] = count
     return added
+
+
+def _all_addresses(gpus: Collection[str]) -> Sequence[str | None]:
+    """PCI addresses, ascending, of all GPUs of a node, or None for each of a count without them.
+
+    Empty: neither is known.
+    """
+    keys = sorted(key for key in map(_pci_key, gpus) if key is not None)
+    if len(keys) == len(gpus):
+        return [f"{key[0]:08X}:{key[1]:02X}:{key[2]:02X}.0" for key in keys]
+    counts = {match["count"] for match in map(_NVML.match, gpus) if match}
+    return [None] * int(counts.pop() or 0) if len(counts) == 1 and not keys else []
 
 
 def _pci_key(text: str) -> tuple[int, int, int] | None:

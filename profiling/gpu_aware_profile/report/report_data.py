@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpu_aware_profile.report.drifting import stored_drift
 from gpu_aware_profile.report.positions import Place, places
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.model.class_history import UNKNOWN_CLASS
+from slurm_gpu_aware.features.classes.history import UNKNOWN_CLASS
 from slurm_gpu_aware.model.profile import LOADED, Gpu, GpuTiming
 from slurm_gpu_aware.slurm.records import SlurmSwitch
 from slurm_gpu_aware.store.database import Store

@@ -62,6 +62,13 @@ def test_counts_of_each_form(fields, part: Part) -> None:
     assert part_of(slurm_job(**fields)) == part
 
 
+def test_a_range_of_nodes_waits_for_its_least_number() -> None:
+    """Slurm writes the most of them into the record once it has tried the job."""
+    record = "gpuaware/1;tn=gres/gpu:2;nn=2-8;lf=place%3Doff"
+    found = left_job(record=record, min_nodes=3)
+    assert (found.min_nodes, found.gpus) == (2, 4)
+
+
 def test_a_request_of_one_job() -> None:
     found = left_job(cpus=8, req_nodes=("n2",), exc_nodes=("n3",))
     assert (found.job_id, found.gpus, found.cpus) == ("7", 2, 8)

@@ -24,6 +24,7 @@ from slurm_gpu_aware.admission import fitting
 from slurm_gpu_aware.admission.context import AdmissionContext
 from slurm_gpu_aware.admission.fitting import binds_sockets, fills_sockets, fits
 from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.features.estimates.live import Estimates
 from slurm_gpu_aware.filter_rules import SOCKETS_PER_NODE
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.model.cluster import Cluster
@@ -31,7 +32,6 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.socket_views import socket_views
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.candidates import Candidates, Licences
-from slurm_gpu_aware.selector.estimates import Estimates
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
 from slurm_gpu_aware.slurm.records import (
     NodeCores,

@@ -9,8 +9,8 @@ from pathlib import Path
 from commands import gpu_aware
 from store_samples import decision
 
-from slurm_gpu_aware.cli.energy_text import energy_text
-from slurm_gpu_aware.selector.energy_accounts import JobEnergy
+from slurm_gpu_aware.features.energy.accounts import JobEnergy
+from slurm_gpu_aware.features.energy.text import energy_text
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 

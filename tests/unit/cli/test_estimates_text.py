@@ -12,8 +12,8 @@ import pytest
 from commands import gpu_aware
 from store_samples import decision
 
-from slurm_gpu_aware.cli.estimates import estimate_text
 from slurm_gpu_aware.cli.explain import explain_text
+from slurm_gpu_aware.features.estimates.view import estimate_text
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 

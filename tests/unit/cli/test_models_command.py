@@ -9,9 +9,9 @@ import pytest
 from commands import gpu_aware
 from store_samples import fit_models, ingest_sweep, watts
 
-from slurm_gpu_aware.model.performance_sample import NamedSample, PerformanceSample
+from slurm_gpu_aware.features.models.sample import NamedSample, PerformanceSample
+from slurm_gpu_aware.features.models.store import put_samples
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.models import put_samples
 
 CLOCKS = (900, 1000, 1100, 1200, 1312, 1400, 1530)
 

@@ -10,13 +10,13 @@ import pytest
 from commands import gpu_aware
 from store_samples import ingest_sweep
 
-from slurm_gpu_aware.cli.simulated_power import simulated_power
 from slurm_gpu_aware.config.load import load_config
+from slurm_gpu_aware.features.models.live import read_models
+from slurm_gpu_aware.features.models.store import put_models
+from slurm_gpu_aware.features.power.simulated import simulated_power
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.selector.performance_models import read_models
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.models import put_models
 
 CLOCKS = (900, 1000, 1100, 1200, 1312, 1400, 1530)
 

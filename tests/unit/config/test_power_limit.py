@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu_aware.config.load import load_config
-from slurm_gpu_aware.config.power_limit import (
+from slurm_gpu_aware.config.settings import Config, PowerConfig, StoreConfig
+from slurm_gpu_aware.errors import ConfigError
+from slurm_gpu_aware.features.power.power_limit import (
     OFF,
     PowerLimit,
     SetLimit,
@@ -22,8 +24,6 @@ from slurm_gpu_aware.config.power_limit import (
     read_set_limit,
     write_set_limit,
 )
-from slurm_gpu_aware.config.settings import Config, PowerConfig, StoreConfig
-from slurm_gpu_aware.errors import ConfigError
 
 NOON = time.mktime((2026, 5, 4, 12, 0, 0, 0, 0, -1))
 HOUR = 3600.0

@@ -31,11 +31,17 @@ from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.config.tuned import Tuned, tuned_path, write_tuned
+from slurm_gpu_aware.deploy.checks_ours import OF_US
+from slurm_gpu_aware.deploy.checks_slurm import OF_NODES, OF_SLURM
 from slurm_gpu_aware.deploy.files import shipped
-from slurm_gpu_aware.deploy.install import filter_files
-from slurm_gpu_aware.deploy.render import lua_conf
+from slurm_gpu_aware.deploy.filter import filter_files
+from slurm_gpu_aware.deploy.filter_conf import FILTER_CONF
+from slurm_gpu_aware.deploy.owned import Owned
+from slurm_gpu_aware.deploy.setup import OWNED
+from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.deploy.site_scripts import hook_line, join_lines
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm.conffile import SlurmConf
 from slurm_gpu_aware.store.database import open_store, publish
 from slurm_gpu_aware.store.measurements import Run, put_timings
 
@@ -128,7 +134,8 @@ class Cluster:
                 copied = Path(shutil.copy(source, target / kind))
                 copied.chmod(0o755)
         config = load_config(self.config)
-        (target / "gpu_aware_conf.lua").write_text(lua_conf(config, "root", ["v100"], {"gpus": 2}))
+        (change,) = FILTER_CONF.contents(Site(config, target, target, SlurmConf(), {}, ()))
+        change.path.write_text(change.text)
 
     def profile(self) -> None:
         with open_store(self.root / "lib" / "store.db") as store:
@@ -174,6 +181,13 @@ def test_a_healthy_site_is_fine(cluster: Cluster):
     expected.add("accounting")
     assert expected <= set(found)
     assert {found[n]["status"] for n in expected} == {"ok"}
+
+
+def test_each_owned_thing_is_checked():
+    names = {name for name, *_ in (*OF_SLURM, *OF_US, *OF_NODES)}
+    checked = [thing for thing in OWNED if type(thing).check is not Owned.check]
+    unnamed = [thing for thing in checked if thing.group not in names]
+    assert unnamed == [FILTER_CONF]  # the check of the filter goes on with it
 
 
 def test_the_policy_that_tune_has_set(cluster: Cluster):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu_aware.deploy.indexing import SiteFiles, read_site
-from slurm_gpu_aware.deploy.render import NodeGpus
+from slurm_gpu_aware.deploy.site import NodeGpus
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.conffile import read_conf
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
@@ -231,6 +231,20 @@ def test_public_layouts_come_back_byte_for_byte(tmp_path: Path, end: str):
     again_found = again(tmp_path, **profile)
     assert "vis1" not in again_found.indexed_by_us()
     apply(again_found, set(), features=False)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == first
+
+
+def test_gpus_of_a_node_without_autodetect_in_one_line(tmp_path: Path):
+    """An example of gres.conf's manual page."""
+    gres = "AutoDetect=nvml\nNodeName=n[1-2] AutoDetect=off Name=gpu File=/dev/nvidia[0-1]\n"
+    found = site(tmp_path, "NodeName=n[1-2] Gres=gpu:2\n", gres)
+    first = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    apply(found, {"n1"})
+    assert records(tmp_path)["n1"]["gres"] == "gpu:g0:1,gpu:g1:1"
+    lines = (tmp_path / "gres.conf").read_text().splitlines()
+    assert "NodeName=n2 AutoDetect=off Name=gpu File=/dev/nvidia[0-1]" in lines
+    assert not any("n1" in line and "nvidia[0-1]" in line and "#" not in line for line in lines)
+    apply(again(tmp_path), set(), features=False)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == first
 
 

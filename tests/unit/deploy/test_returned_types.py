@@ -9,7 +9,7 @@ from memory_slurm import MemorySlurm, node_record, reservation_record
 from slurm_folder import Interleaved, SlurmFolder, parked
 
 from slurm_gpu_aware.config.settings import Config, StoreConfig
-from slurm_gpu_aware.deploy.returned_types import ReturnedTypes, return_types
+from slurm_gpu_aware.deploy.gpu_types import ReturnedTypes, return_types
 from slurm_gpu_aware.lockfile import hold_selector_lock
 
 ASKS = {"licenses": "", "admin_comment": "", "features": "gpu_v100", "stuck": True}

@@ -13,11 +13,10 @@ import pytest
 from make import slurm_job
 
 from slurm_gpu_aware.config.settings import Config, StoreConfig
-from slurm_gpu_aware.deploy import rollout, rollout_nodes
+from slurm_gpu_aware.deploy import rollout, rollout_site
 from slurm_gpu_aware.deploy.indexing import SiteFiles, read_site
 from slurm_gpu_aware.deploy.rollout import Rollout, Summary
-from slurm_gpu_aware.deploy.rollout_nodes import REASON, RolloutNodes
-from slurm_gpu_aware.deploy.rollout_site import RolloutState, unfinished_run
+from slurm_gpu_aware.deploy.rollout_site import REASON, RolloutNodes, RolloutState, unfinished_run
 from slurm_gpu_aware.errors import SourceError, StoppedError
 from slurm_gpu_aware.slurm.conffile import read_conf
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
@@ -227,7 +226,7 @@ def run(
 
     time = SimpleNamespace(monotonic=lambda: world.clock, sleep=world.pause)
     client: Any = world
-    clock = mock.patch.object(rollout_nodes, "time", time)
+    clock = mock.patch.object(rollout_site, "time", time)
     with clock, mock.patch.object(rollout, "Reconfiguration", reconfiguration):
         nodes = RolloutNodes(client, (said if said is not None else []).append, stopping, 120.0)
         state = world.folder / "rollout.json"

@@ -16,8 +16,7 @@ from slurm_gpu_aware.deploy.site_scripts import (
     loads_filter,
     names_us,
     read_script,
-    without_calls,
-    without_join,
+    without_lines,
 )
 
 HOOK = Path("/etc/slurm/epilog.d/50-gpu-aware")
@@ -105,7 +104,7 @@ def test_a_script_in_another_language_is_not_read_as_shell():
 def test_a_line_in_a_block_leaves_no_empty_block():
     """Each epilog failed by its syntax, and Slurm drained the nodes."""
     text = f"#!/bin/sh\nif true; then\n    {LINE}\nfi\n"
-    assert without_calls(text) == "#!/bin/sh\nif true; then\n    :\nfi\n"
+    assert without_lines(text, ".sh") == "#!/bin/sh\nif true; then\n    :\nfi\n"
 
 
 @pytest.mark.parametrize("script", [HOOK, POOL])
@@ -113,19 +112,19 @@ def test_the_line_of_the_guide_is_taken_out(script: Path):
     before = "#!/bin/sh\nsite\nexit 0\n"
     after = before.replace("exit", f"{hook_line(script)}\nexit")
     assert names_us(after, ".sh") == []
-    assert without_calls(after) == before
+    assert without_lines(after, ".sh") == before
 
 
 def test_lines_of_another_form_are_named_by_their_numbers():
     text = f"#!/bin/sh\n{hook_line(HOOK)}\nnice {HOOK}\n# gpu-aware\n"
     assert names_us(text, ".sh") == [3]
-    assert without_calls(text) == f"#!/bin/sh\nnice {HOOK}\n# gpu-aware\n"
+    assert without_lines(text, ".sh") == f"#!/bin/sh\nnice {HOOK}\n# gpu-aware\n"
 
 
 def test_the_join_is_taken_out_of_the_sites_lua():
     before = "--[[ gpu_aware\n]]\nfunction slurm_job_submit() end -- gpu_aware\nreturn 0\n"
     lines = "\n".join(join_lines(Path("/etc/slurm")))
-    assert without_join(before.replace("return 0", f"{lines}\nreturn 0")) == before
+    assert without_lines(before.replace("return 0", f"{lines}\nreturn 0"), ".lua") == before
     assert names_us(before, ".lua") == []
     assert names_us(f'{before}dofile("/etc/slurm/gpu_aware.lua")\n', ".lua") == [5]
 
@@ -134,17 +133,17 @@ def test_only_our_own_lines_of_the_block_are_taken_out():
     """All lines up to an "end" at the start of a line went with it."""
     first, second = join_lines(Path("/etc/slurm"))
     block = f"  {first}\n  if loaded then\n    gpu_aware.join()\n  end\n"
-    assert without_join(f"do\n{block}  site()\nend\n") == "do\n  site()\nend\n"
+    assert without_lines(f"do\n{block}  site()\nend\n", ".lua") == "do\n  site()\nend\n"
     text = f"{first}\nif loaded then\n    gpu_aware.join()\n    site()\nend\n"
-    assert without_join(text) == text
+    assert without_lines(text, ".lua") == text
     assert names_us(text, ".lua") == [1, 3]
-    assert without_join(f"site()\r\n{first}\r\n{second}\r\n") == "site()\r\n"
-    assert without_join(f"site()\n{first}\n{second}") == "site()\n"
+    assert without_lines(f"site()\r\n{first}\r\n{second}\r\n", ".lua") == "site()\r\n"
+    assert without_lines(f"site()\n{first}\n{second}", ".lua") == "site()\n"
 
 
 def test_our_own_filter_passes_jobs_without_its_join():
     text = next(path for path in shipped("lua") if path.name == OWN_FILTER).read_text()
-    rest = without_join(text)
+    rest = without_lines(text, ".lua")
     assert "gpu_aware.join" not in rest
     assert "function slurm_job_submit()" in rest
     assert rest.endswith("return slurm.SUCCESS\n")
@@ -310,7 +309,7 @@ def test_a_script_of_any_form_is_read_in_linear_time(piece: str):
 
     def read() -> None:
         join_fault(text)
-        without_join(text)
+        without_lines(text, ".lua")
         calls(f"#!/bin/sh\n{piece * (MAX_BYTES // len(piece))}", HOOK)
 
     assert least_cpu_s(read, enough_s=20.0, tries=2) < 20.0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from slurm_folder import SlurmFolder, parked
 
-from slurm_gpu_aware.deploy.typed_jobs import TypedJobs
+from slurm_gpu_aware.deploy.gpu_types import TypedJobs
 
 TYPED = {"tres_per_node": "gres/gpu:v100:2", "admin_comment": "", "licenses": ""}
 

@@ -5,11 +5,15 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from slurm_gpu_aware.energy.fitting import conditions_of
-from slurm_gpu_aware.energy.performance_model import MeasuredRange, PerformanceModel, Quality
-from slurm_gpu_aware.energy.power import PowerParameters
-from slurm_gpu_aware.energy.throughput import ThroughputParameters
-from slurm_gpu_aware.model.performance_sample import PerformanceSample
+from slurm_gpu_aware.features.models.fitting import conditions_of
+from slurm_gpu_aware.features.models.performance_model import (
+    MeasuredRange,
+    PerformanceModel,
+    Quality,
+)
+from slurm_gpu_aware.features.models.power import PowerParameters
+from slurm_gpu_aware.features.models.sample import PerformanceSample
+from slurm_gpu_aware.features.models.throughput import ThroughputParameters
 
 REFERENCE_MHZ = 1400.0
 CLOCKS = tuple(range(700, 1401, 50))

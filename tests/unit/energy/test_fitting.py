@@ -16,12 +16,18 @@ from energy_samples import (
     true_model,
 )
 
-from slurm_gpu_aware.energy import fitting
-from slurm_gpu_aware.energy.fitting import conditions_of, fit_model, held_out, is_usable, merged
-from slurm_gpu_aware.energy.least_squares import fit_coefficients
-from slurm_gpu_aware.energy.performance_model import model_from_values
-from slurm_gpu_aware.energy.priors import Prior, prior_from, prior_of
-from slurm_gpu_aware.model.performance_sample import PerformanceSample
+from slurm_gpu_aware.features.models import fitting
+from slurm_gpu_aware.features.models.fitting import (
+    conditions_of,
+    fit_model,
+    held_out,
+    is_usable,
+    merged,
+)
+from slurm_gpu_aware.features.models.least_squares import fit_coefficients
+from slurm_gpu_aware.features.models.performance_model import model_from_values
+from slurm_gpu_aware.features.models.priors import Prior, prior_from, prior_of
+from slurm_gpu_aware.features.models.sample import PerformanceSample
 
 
 def fitted_model(samples, prior=None, name="bert", reference=REFERENCE_MHZ):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from energy_samples import power, throughput, true_model
 
-from slurm_gpu_aware.energy.performance_model import model_from_values
-from slurm_gpu_aware.energy.throughput import Conditions
+from slurm_gpu_aware.features.models.performance_model import model_from_values
+from slurm_gpu_aware.features.models.throughput import Conditions
 
 
 def test_to_plain_values_and_back():
@@ -32,7 +32,9 @@ def test_to_plain_values_and_back():
 def test_time_and_energy_are_those_of_the_equations(
     gpus, nodes, sync_s, clock_mhz, sustained, slower, volts, batch
 ):
-    """Equations 2 to 5 and 11 to 15 as `docs/models.md` reads them, with the samples' numbers."""
+    """Equations 2 to 5 and 11 to 15 as `benchmarks/papers.md` reads them, with the samples'
+    numbers.
+    """
     io = 0.01 + 2e-4 * batch * gpus / nodes
     grad = 0.02 + 8e-3 * batch * (0.2 + 0.8 * slower)
     sync = sync_s * (0.8 + 0.2 * slower)

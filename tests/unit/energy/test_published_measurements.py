@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu_aware.energy.fitting import held_out, merged
-from slurm_gpu_aware.energy.priors import prior_of
-from slurm_gpu_aware.model.performance_sample import PerformanceSample
+from slurm_gpu_aware.features.models.fitting import held_out, merged
+from slurm_gpu_aware.features.models.priors import prior_of
+from slurm_gpu_aware.features.models.sample import PerformanceSample
 
 SHARED = Path(
     os.environ.get("GPU_AWARE_SHARED", Path(__file__).resolve().parents[3].parent / "shared")

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from energy_samples import CLOCKS, REFERENCE_MHZ, power, samples_of, throughput, true_model
 
-from slurm_gpu_aware.energy import site_models
-from slurm_gpu_aware.energy.fitting import conditions_of, fit_model
-from slurm_gpu_aware.energy.site_models import fit_site
-from slurm_gpu_aware.energy.tables import size_table
-from slurm_gpu_aware.model.performance_sample import (
+from slurm_gpu_aware.features.models import site_models
+from slurm_gpu_aware.features.models.fitting import conditions_of, fit_model
+from slurm_gpu_aware.features.models.sample import (
     NOT_LOCKED,
     UNKNOWN_BATCH,
     NamedSample,
     PerformanceSample,
 )
+from slurm_gpu_aware.features.models.site_models import fit_site
+from slurm_gpu_aware.features.models.tables import size_table
 
 MEMORY_BOUND = throughput(grad_clock_share=0.05, io_s=0.4)
 

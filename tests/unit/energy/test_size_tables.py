@@ -7,11 +7,16 @@ import numpy as np
 import pytest
 from energy_samples import CLOCKS, true_model
 
-from slurm_gpu_aware.energy.fitting import conditions_of
-from slurm_gpu_aware.energy.frontier import at_most_slower, efficient_point, frontier, points
-from slurm_gpu_aware.energy.tables import size_table
-from slurm_gpu_aware.model.performance_sample import PerformanceSample
-from slurm_gpu_aware.model.size_table import SizeTable
+from slurm_gpu_aware.features.models.fitting import conditions_of
+from slurm_gpu_aware.features.models.frontier import (
+    at_most_slower,
+    efficient_point,
+    frontier,
+    points,
+)
+from slurm_gpu_aware.features.models.sample import PerformanceSample
+from slurm_gpu_aware.features.models.tables import size_table
+from slurm_gpu_aware.features.power.size_table import SizeTable
 
 
 def test_all_sizes_do_the_same_work_on_as_few_nodes_as_hold_them():

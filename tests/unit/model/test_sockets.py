@@ -19,8 +19,9 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.socket_views import views
 from slurm_gpu_aware.placement.constraints import OnSockets
 from slurm_gpu_aware.placement.registry import make_policy, policy_names
-from slurm_gpu_aware.planning import Plan, PlanSettings, plan_round
+from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.record import read_round, record_round
+from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.planning.stages import Round
 
 NOW = 1000.0

@@ -15,7 +15,7 @@ from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.model.penalties import combine, level_ratios
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import set_words
-from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.placement.registry import make_policy, option_names
 from slurm_gpu_aware.text_file import read_table
 
 POLICIES = Path(__file__).parents[3] / "docs" / "policies"
@@ -78,6 +78,11 @@ def test_eft_price_of_breaking_up_a_node():
         why = policy.place(alone, cluster).why
         assert (why["chosen"][0]["left_free"], why["least_cost"]) == (int(row[3]), float(row[4]))
     assert policy.place(Request("1", 1, app_class="A"), cluster).nodes == (0,)
+
+
+def test_the_page_of_eft_names_every_option():
+    page = (POLICIES / "eft.md").read_text()
+    assert [name for name in sorted(option_names("eft")) if f"`{name}`" not in page] == []
 
 
 def test_pal_measured_penalties():

@@ -13,8 +13,9 @@ from slurm_gpu_aware.errors import ConfigError
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
-from slurm_gpu_aware.planning import PlanSettings, plan_round
+from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.record import read_round, record_round, replay, replay_all
+from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.planning.stages import Round
 from slurm_gpu_aware.planning.timeline import as_running
 from slurm_gpu_aware.selector.policy_options import policy_options

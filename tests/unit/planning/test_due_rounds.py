@@ -7,14 +7,8 @@ import numpy as np
 import pytest
 from make import sizes, with_running
 
-from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.due_date import DueDate
-from slurm_gpu_aware.model.move_settings import MoveSettings
-from slurm_gpu_aware.model.power import PowerState
-from slurm_gpu_aware.model.request import TIER, Request
-from slurm_gpu_aware.model.size_table import SizeTable
-from slurm_gpu_aware.planning import PlanSettings, moves, plan_round
-from slurm_gpu_aware.planning.due_dates import (
+from slurm_gpu_aware.features.due_dates.facet import DueDate
+from slurm_gpu_aware.features.due_dates.queue import (
     accounted,
     due_account,
     due_accounts,
@@ -24,12 +18,20 @@ from slurm_gpu_aware.planning.due_dates import (
     run_times,
     work_done,
 )
-from slurm_gpu_aware.planning.front import front_of
-from slurm_gpu_aware.planning.movable import Movable
-from slurm_gpu_aware.planning.moved import place_moved
-from slurm_gpu_aware.planning.moves import plan_moves
+from slurm_gpu_aware.features.moves import planning as moves
+from slurm_gpu_aware.features.moves.front import front_of
+from slurm_gpu_aware.features.moves.movable import Movable
+from slurm_gpu_aware.features.moves.moved import place_moved
+from slurm_gpu_aware.features.moves.planning import plan_moves
+from slurm_gpu_aware.features.moves.settings import MoveSettings
+from slurm_gpu_aware.features.power.size_table import SizeTable
+from slurm_gpu_aware.features.power.state import PowerState
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.request import TIER, Request
+from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.prefix import in_slurm_order
 from slurm_gpu_aware.planning.record import read_round, record_round, replay
+from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.planning.stages import Round
 
 NOW, H = 1_790_000_000.0, 3600.0

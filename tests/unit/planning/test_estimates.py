@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_gpu_aware.planning.estimates import (
+from slurm_gpu_aware.features.estimates.history import (
     ALL_GROUPS,
     KEPT_GROUPS,
     KEPT_RUNS,
@@ -155,3 +155,5 @@ def test_a_running_job_ends_by_its_estimate_then_by_longer_runs_then_by_its_limi
     assert end(1000.0, slowdown=2.0) - 1000.0 == pytest.approx(2 * (first - 1000.0))
     assert end(1000.0, slowdown=100.0) == 1000.0 + 4 * HOUR
     assert end(1000.0, kind=replace(TRAIN, user="bob", account="")) == 1000.0 + 4 * HOUR
+    # Runs of others say nothing of when it ends: they could let others wait in vain.
+    assert end(1000.0, kind=replace(TRAIN, user="bob")) == 1000.0 + 4 * HOUR

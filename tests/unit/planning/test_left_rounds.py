@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from make import with_held
 
+from slurm_gpu_aware.features.power.state import PowerState
+from slurm_gpu_aware.features.shards.sharing import split_queue, with_shards
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Shards
-from slurm_gpu_aware.model.power import PowerState
 from slurm_gpu_aware.model.request import LeftToSlurm, Part, Request
-from slurm_gpu_aware.planning import PlanSettings, plan_round
-from slurm_gpu_aware.planning.sharing import split_queue, with_shards
+from slurm_gpu_aware.planning.plan import PlanSettings
+from slurm_gpu_aware.planning.round import plan_round
 
 NOW = 1000.0
 

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.errors import StoreError
+from slurm_gpu_aware.features.moves.movable import Movable
+from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, PreemptionOrder, RunningJob, Shards
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
-from slurm_gpu_aware.model.move_settings import MoveSettings
 from slurm_gpu_aware.model.request import LeftToSlurm, Part, Postponement, Request
-from slurm_gpu_aware.planning import PlanSettings, plan_round
-from slurm_gpu_aware.planning.movable import Movable
+from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.record import read_round, record_round, replay, replay_all
+from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.planning.stages import Moving, Round, plan_stages
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import KEEP, KEEP_BYTES, Ledger

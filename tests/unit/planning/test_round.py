@@ -9,7 +9,8 @@ from make import placements, reasons, with_held
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.planning import PlanSettings, plan_round
+from slurm_gpu_aware.planning.plan import PlanSettings
+from slurm_gpu_aware.planning.round import plan_round
 
 NOW = 1000.0
 

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_gpu_aware.features.shards.sharing import split_queue, with_shards
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Shards
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.record import record_round, replay_all
 from slurm_gpu_aware.planning.round import plan_round
-from slurm_gpu_aware.planning.sharing import split_queue, with_shards
 from slurm_gpu_aware.planning.stages import Round, plan_stages
 
 NOW = 1000.0

@@ -8,10 +8,10 @@ import pytest
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.policies.pal import Pal
-from slurm_gpu_aware.planning import PlanSettings, plan_round
 from slurm_gpu_aware.planning import round as planning
-from slurm_gpu_aware.planning.plan import Plan
+from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.prefix import TrialResults
+from slurm_gpu_aware.planning.round import plan_round
 
 
 class Forgetful(TrialResults):

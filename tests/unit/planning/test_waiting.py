@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from make import placements, with_running
 
+from slurm_gpu_aware.features.power.size_table import SizeTable
+from slurm_gpu_aware.features.waiting.later import expected_ends
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import NodeGroups, Postponement, Request
-from slurm_gpu_aware.model.size_table import SizeTable
-from slurm_gpu_aware.planning import PlanSettings, plan_round
-from slurm_gpu_aware.planning.waiting import expected_ends
+from slurm_gpu_aware.planning.plan import PlanSettings
+from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.selector.job_comments import waiting_text
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings
@@ -231,6 +232,60 @@ def test_the_head_keeps_its_later_set_from_others():
     assert placements(plan(queue, cluster, backfill=False)) == {"2": ((1,), ((0,),))}
 
 
+@pytest.mark.parametrize(
+    ("limit_s", "starts"),
+    [(2 * HOUR, {"3"}), (4 * HOUR, set())],
+)
+def test_behind_a_wait_by_choice_the_first_misfit_has_a_reservation(limit_s, starts):
+    """Job 2 can start on n1 in 3 h. Each wait of a job before it would else let others pass it."""
+    cluster = here(
+        held("r", 0, [0, 1], HOUR), held("s", 1, [0], 3 * HOUR, limit_s=3 * HOUR), scores=SLOW
+    )
+    queue = [
+        asking(1, 1),
+        asking(2, 2, max_nodes=1, limit_s=HOUR, estimate_s=None, eligible=np.array([False, True])),
+        asking(3, 1, limit_s=limit_s, estimate_s=60.0),
+        asking(4, 1, limit_s=limit_s, estimate_s=60.0),
+    ]
+    result = plan(queue, cluster)
+    assert {w.job_id for w in result.waiting if w.postponed} == {"1"}
+    assert placements(result).keys() == starts
+    words = {w.job_id: w.reason for w in result.waiting}
+    if not starts:
+        assert "time limit reaches past the start of job 2, which comes first" in words["3"]
+        assert words["4"] == words["3"]
+
+
+def test_the_reservation_of_the_misfit_lies_beside_the_later_set_of_the_head():
+    """The GPUs of n0 are the head's until its limit ends, so job 2 gets the next whole node."""
+    scores = np.array([[1.0] * 4, [1.5] * 4, [1.5] * 4, [1.5] * 4])
+    ends = [held("r", 0, [0, 1, 2, 3], 60.0, limit_s=60.0)]
+    ends += [held(f"s{n}", n, [0], 2 * HOUR, limit_s=2 * HOUR) for n in (1, 2, 3)]
+    queue = [
+        asking(1, 4, limit_s=10 * HOUR, estimate_s=10 * HOUR),
+        asking(2, 4, max_nodes=1, limit_s=HOUR, estimate_s=HOUR),
+        *(asking(n, 1, limit_s=3 * HOUR, estimate_s=3 * HOUR) for n in range(3, 15)),
+    ]
+    result = plan(queue, here(*ends, scores=scores))
+    assert [w.job_id for w in result.waiting if w.postponed][:1] == ["1"]
+    taken = {node for nodes, _ in placements(result).values() for node in nodes}
+    assert len(placements(result)) == 6
+    assert len(taken & {1, 2, 3}) == 2
+
+
+def test_what_starts_behind_a_wait_by_choice_is_kept_off_the_reservation_of_the_misfit():
+    """It says for which job a free GPU is kept."""
+    scores = np.array([[1.0], [1.5], [1.5], [1.5]])
+    cluster = here(held("r", 0, [0], HOUR), held("s", 3, [0], HOUR, limit_s=HOUR), scores=scores)
+    last = np.array([False, False, True, True])
+    queue = [asking(1, 1), asking(2, 2, eligible=last), asking(3, 1), asking(4, 1)]
+    result = plan(queue, cluster)
+    assert placements(result) == {"3": ((1,), ((0,),))}
+    (started,) = result.assignments
+    assert started.why["kept_for"] == "2"
+    assert started.why["kept"] == {"n2": [0]}
+
+
 ALICE = {"user": "alice", "priority": 41_000.0}
 BOB = {"user": "bob", "priority": 1.0}
 
@@ -259,6 +314,20 @@ def test_no_user_makes_another_wait_for_own_gpus_and_takes_what_that_leaves(
     assert (first.job_id, first.postponed) == ("1", True)
     assert bool(placements(result)) == starts
     assert starts or "waits for GPUs of another job of the same user" in others[0].reason
+
+
+@pytest.mark.parametrize(("of_cores", "starts"), [("bob", False), ("carol", True)])
+def test_no_user_makes_another_wait_for_own_cores_and_takes_what_that_leaves(of_cores, starts):
+    """The GPUs of n0 come back for sure, its cores when a job without GPUs ends."""
+    cores = RunningJob(
+        "c", (), NOW + 20 * HOUR, cpus={0: 6}, expected_end_s=NOW + 0.9 * HOUR, user=of_cores
+    )
+    gpus = replace(held("r", 0, [0], HOUR, limit_s=HOUR), user="bob")
+    cluster = here(gpus, cores, cpus_per_node=8)
+    queue = [asking(1, 2, max_nodes=1, cpus=8, **ALICE), asking(2, 1, limit_s=2 * HOUR, **BOB)]
+    result = plan(queue, cluster)
+    assert [one.job_id for one in result.waiting if one.postponed] == ["1"]
+    assert bool(placements(result)) is starts
 
 
 def test_two_that_wait_for_gpus_of_a_user_keep_a_set_each():

@@ -7,10 +7,10 @@ from commands import gpu_aware
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.features.classes.store import SavedClass, put_saved_class
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.job_classes import SavedClass, put_saved_class
 from slurm_gpu_aware.store.ledger import Decision, Ledger, RoundRecord
 
 BIG = {"tres_per_node": "gres/gpu:4", "admin_comment": "gpuaware/1;tn=gres/gpu:4;mc=1"}

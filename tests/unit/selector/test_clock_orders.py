@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from slurm_gpu_aware.features.power.clock_orders import VALID_S, ClockOrders
+from slurm_gpu_aware.features.power.job_clocks import ANSWER_S, JobClocks, higher
 from slurm_gpu_aware.node_orders import Order, Orders, parse_orders
-from slurm_gpu_aware.selector.clock_orders import VALID_S, ClockOrders
-from slurm_gpu_aware.selector.job_clocks import ANSWER_S, JobClocks, higher
 
 NOW = 1_790_000_000.0
 ONE, TWO = Order(7, 900, (0, 2)), Order(8, 0, (1,))

@@ -14,8 +14,8 @@ from slurm_gpu_aware.agent_reports import AgentReport
 from slurm_gpu_aware.clocks import records as clock_records
 from slurm_gpu_aware.clocks.job import Record
 from slurm_gpu_aware.clocks.notes import Notes
-from slurm_gpu_aware.selector import clock_spool
-from slurm_gpu_aware.selector.clock_spool import ClockSpool
+from slurm_gpu_aware.features.power import clock_spool
+from slurm_gpu_aware.features.power.clock_spool import ClockSpool
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from store_samples import decision, started
 
-from slurm_gpu_aware.selector.energy_accounts import energy_rows, job_energy
+from slurm_gpu_aware.features.energy.accounts import energy_rows, job_energy
 from slurm_gpu_aware.store.ledger import Event
 
 

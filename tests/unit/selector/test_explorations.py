@@ -10,19 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from slurm_gpu_aware.features.models import store as models
+from slurm_gpu_aware.features.models.sample import NamedSample, PerformanceSample
+from slurm_gpu_aware.features.models.store import application_samples
+from slurm_gpu_aware.features.power.exploration_power import ExplorationPower
+from slurm_gpu_aware.features.power.explorations import Explorable, Explorations, tried_clocks
+from slurm_gpu_aware.features.power.job_clocks import JobClocks
+from slurm_gpu_aware.features.power.size_table import SizeTable
+from slurm_gpu_aware.features.power.state import PoweredJob, PowerState
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.performance_sample import NamedSample, PerformanceSample
-from slurm_gpu_aware.model.power import PoweredJob, PowerState
-from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.selector.exploration_power import ExplorationPower
-from slurm_gpu_aware.selector.explorations import Explorable, Explorations, tried_clocks
-from slurm_gpu_aware.selector.job_clocks import JobClocks
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
-from slurm_gpu_aware.store import models
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Event, Ledger
-from slurm_gpu_aware.store.models import application_samples
 
 CLOCKS = (*range(600, 1530, 15), 1530)
 TRIED = (1530, 1365, 1185, 1020, 840)

@@ -9,12 +9,13 @@ import pytest
 from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
 
+from slurm_gpu_aware.features.due_dates import live as due_dates
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.policies.eft import Eft
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.planning import round as planning
 from slurm_gpu_aware.planning import stages
-from slurm_gpu_aware.selector import candidates, due_dates
+from slurm_gpu_aware.selector import candidates
 
 NODES = [f"n{i}" for i in range(1, 41)]
 

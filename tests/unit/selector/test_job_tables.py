@@ -6,16 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from slurm_gpu_aware.energy.fitting import fit_model
-from slurm_gpu_aware.energy.priors import prior_of
+from slurm_gpu_aware.features.models.fitting import fit_model
+from slurm_gpu_aware.features.models.live import read_models
+from slurm_gpu_aware.features.models.priors import prior_of
+from slurm_gpu_aware.features.models.sample import PerformanceSample, own_name
+from slurm_gpu_aware.features.models.store import ModelRow, put_models
+from slurm_gpu_aware.features.power.job_tables import JobTables
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.performance_sample import PerformanceSample, own_name
 from slurm_gpu_aware.model.profile import GpuRecord, Profile
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.selector.job_tables import JobTables
-from slurm_gpu_aware.selector.performance_models import read_models
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.models import ModelRow, put_models
 
 CLOCKS = (1400, 1200, 1000)
 

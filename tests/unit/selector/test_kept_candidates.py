@@ -11,7 +11,7 @@ from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.admission import translate
-from slurm_gpu_aware.planning.estimates import JobKind
+from slurm_gpu_aware.features.estimates.history import JobKind
 from slurm_gpu_aware.selector import candidates as module
 
 

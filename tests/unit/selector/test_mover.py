@@ -13,9 +13,9 @@ from memory_slurm import MemorySlurm
 from slurm_folder import SlurmFolder, parked
 from store_samples import ingest, report
 
+from slurm_gpu_aware.features.moves.under_way import MovesUnderWay, UnderWay
 from slurm_gpu_aware.model.profile import GpuScore
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
-from slurm_gpu_aware.selector.moves_under_way import MovesUnderWay, UnderWay
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 from slurm_gpu_aware.store.profiles import put_scores

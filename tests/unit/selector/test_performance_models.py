@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu_aware.energy.fitting import fit_model
-from slurm_gpu_aware.energy.priors import prior_of
-from slurm_gpu_aware.model.performance_sample import PerformanceSample
-from slurm_gpu_aware.selector.performance_models import read_models
+from slurm_gpu_aware.features.models.fitting import fit_model
+from slurm_gpu_aware.features.models.live import read_models
+from slurm_gpu_aware.features.models.priors import prior_of
+from slurm_gpu_aware.features.models.sample import PerformanceSample
+from slurm_gpu_aware.features.models.store import ModelRow, put_models
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.models import ModelRow, put_models
 
 MODEL = fit_model(
     [PerformanceSample(1, 1, 1.0, 1400.0, 1.0, 200.0)],

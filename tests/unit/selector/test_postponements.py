@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from slurm_gpu_aware.features.waiting.live import Postponements
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.planning.plan import Plan, Waiting
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
-from slurm_gpu_aware.selector.postponements import Postponements
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import RoundRecord
 

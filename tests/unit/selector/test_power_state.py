@@ -24,8 +24,8 @@ from test_site_power import (
     show,
 )
 
+from slurm_gpu_aware.features.power.state import PowerState
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.power import PowerState
 from slurm_gpu_aware.model.profile import GpuScore
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter

@@ -41,6 +41,7 @@ def test_a_promise_that_is_kept_says_nothing() -> None:
     [
         (two_nodes(ending("5", 900.0)), "job 5 got more time"),
         (two_nodes(ending("6", 900.0)), "job 6 started on its nodes"),
+        (two_nodes(ending("5", 600.0), ending("6", 60.0)), "job 6 started on its nodes"),
         (two_nodes(ending("5", 600.0), down=0), "node n1 can no longer be used"),
         (two_nodes(ending("5", 600.0)), "job 5 has not ended by its time limit"),
         (two_nodes(), "the GPUs that it waited for are not free"),

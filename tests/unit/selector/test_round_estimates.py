@@ -7,9 +7,9 @@ from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
 from store_samples import decision
 
-from slurm_gpu_aware.planning.estimates import JobKind, RunHistory
+from slurm_gpu_aware.features.estimates.history import JobKind, RunHistory
+from slurm_gpu_aware.features.estimates.quality import quality
 from slurm_gpu_aware.planning.record import read_round, replay
-from slurm_gpu_aware.selector.estimate_quality import quality
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 

@@ -12,11 +12,11 @@ import pytest
 from test_run_history import NOW, RunFolder, row
 
 from slurm_gpu_aware.config.settings import Config, EstimatesConfig, EventsConfig, StoreConfig
+from slurm_gpu_aware.features.due_dates.shortest_runs import ShortestRuns, shortest_text
+from slurm_gpu_aware.features.estimates import history as estimates
+from slurm_gpu_aware.features.estimates.history import KEPT_GROUPS, JobKind, RunHistory
+from slurm_gpu_aware.features.estimates.reader import RunReader
 from slurm_gpu_aware.filter_rules import MAX_RUNS_BYTES
-from slurm_gpu_aware.planning import estimates
-from slurm_gpu_aware.planning.estimates import KEPT_GROUPS, JobKind, RunHistory
-from slurm_gpu_aware.selector.run_history import RunReader
-from slurm_gpu_aware.selector.shortest_runs import ShortestRuns, shortest_text
 
 OURS = pwd.getpwuid(os.getuid())
 OTHER = next(entry for entry in pwd.getpwall() if entry.pw_uid != OURS.pw_uid)

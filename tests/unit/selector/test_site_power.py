@@ -16,13 +16,13 @@ from store_samples import fit_models, ingest_sweep
 
 from slurm_gpu_aware.agent_reports import AgentReport
 from slurm_gpu_aware.config.load import load_config
-from slurm_gpu_aware.energy.tables import size_table
+from slurm_gpu_aware.features.models.live import read_models
+from slurm_gpu_aware.features.models.tables import size_table
+from slurm_gpu_aware.features.power.site_power import LOWERING
 from slurm_gpu_aware.node_orders import parse_orders
 from slurm_gpu_aware.selector.job_answers import waiting_of
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
-from slurm_gpu_aware.selector.performance_models import read_models
 from slurm_gpu_aware.selector.round import Rounds
-from slurm_gpu_aware.selector.site_power import LOWERING
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 

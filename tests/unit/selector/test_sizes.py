@@ -13,9 +13,9 @@ from commands import gpu_aware
 from slurm_folder import SlurmFolder, parked
 from store_samples import fit_models, ingest, report
 
-from slurm_gpu_aware.model.performance_sample import NamedSample, PerformanceSample
+from slurm_gpu_aware.features.models.sample import NamedSample, PerformanceSample
+from slurm_gpu_aware.features.models.store import put_samples
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.models import put_samples
 
 NODES = ["n1", "n2"]
 NET = "class=A,model=net"

@@ -263,3 +263,44 @@ def test_none_is_opened_where_few_wait(slurm: SlurmFolder, monkeypatch: pytest.M
     bench = quick(slurm, *(one_gpu(str(n)) for n in range(10, 17)))
     bench.rounds.run()
     assert opened(slurm) == set()
+
+
+@pytest.mark.parametrize(("waits_s", "parked_again"), [(5.0, True), (1.0, False)])
+def test_a_job_that_slurm_does_not_start_keeps_no_gpus_from_one_that_comes(
+    slurm: SlurmFolder, waits_s: float, parked_again: bool
+) -> None:
+    """A user could make such a job at will: with another one on the cores that it needs."""
+    left = {"comment": "place=off", "reason": "Priority"}
+    slurm.write([whole("10", **left)], ["n1"])
+    bench = RoundsBench(slurm)
+    bench.rounds.run()
+    assert opened(slurm) == {"10"}
+    bench.rounds.run()
+    slurm.write([*slurm.jobs.values(), whole("9", priority=2000)], ["n1"])
+    bench.steady += waits_s
+    bench.rounds.run()
+    bench.rounds.start_monitor.poll()
+    assert opened(slurm) == (set() if parked_again else {"10"})
+    if parked_again:
+        bench.rounds.run()
+        assert slurm.jobs["9"]["req_nodes"] == "n1"
+
+
+def test_a_job_that_slurm_does_not_start_stays_open_before_those_that_were_there(
+    slurm: SlurmFolder,
+) -> None:
+    """A heterogeneous job is tried by backfill only; each round would park it again."""
+    left = {"comment": "place=off", "reason": "Priority"}
+    full = [short(str(100 + slot), slot, nodes="n2") for slot in SLOTS]
+    two = {"num_nodes": 2, "num_cpus": 2, "num_tasks": 2}
+    record = "gpuaware/1;tn=gres/gpu:4;nn=2-2;mc=1"
+    first = whole("9", priority=2000, admin_comment=record, **two)
+    slurm.write([*full, first, whole("10", time_limit=1, **left)], ["n1", "n2"])
+    bench = RoundsBench(slurm)
+    bench.rounds.run()
+    assert opened(slurm) == {"10"}
+    for _ in range(3):
+        bench.steady += 3.0
+        bench.rounds.run()
+        bench.rounds.start_monitor.poll()
+    assert opened(slurm) == {"10"}

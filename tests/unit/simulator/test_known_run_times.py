@@ -8,7 +8,7 @@ import pytest
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.planning.record import read_round, record_round, replay
-from slurm_gpu_aware.planning.stages import Round
+from slurm_gpu_aware.planning.stages import Round, plan_stages
 from slurm_gpu_aware.simulator import rounds
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings
@@ -28,12 +28,11 @@ def rounds_seen(monkeypatch):
     """(now, queue, cluster) of every round; the planner itself runs."""
     calls = []
 
-    def spy(queue, cluster, settings, now, **more):
-        calls.append((now, list(queue), cluster, settings))
-        return plan_round(queue, cluster, settings, now, **more)
+    def spy(one):
+        calls.append((one.now, list(one.queue), one.cluster, one.settings))
+        return plan_stages(one)
 
-    plan_round = rounds.plan_round
-    monkeypatch.setattr(rounds, "plan_round", spy)
+    monkeypatch.setattr(rounds, "plan_stages", spy)
     return calls
 
 
@@ -121,8 +120,8 @@ def test_recorded_rounds_with_estimates_replay(rounds_seen):
     trace = Trace.of("t", [trained(n, 10 * n, 1000) for n in range(6)])
     simulate(trace, ONE, HISTORY)
     for now, queue, cluster, settings in list(rounds_seen):
-        plan = rounds.plan_round(queue, cluster, settings, now)
-        read = read_round(record_round(Round(queue, cluster, settings, now), plan))
+        one = Round(queue, cluster, settings, now)
+        read = read_round(record_round(one, plan_stages(one)))
         assert [r.estimate_s for r in read.asked.queue] == [r.estimate_s for r in queue]
         assert [r.expected_end_s for r in read.asked.cluster.running] == [
             r.expected_end_s for r in cluster.running

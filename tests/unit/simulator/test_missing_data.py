@@ -216,6 +216,14 @@ def test_what_is_not_read_is_refused_alike(tmp_path: Path, text: str, told: str)
     assert said[0] == said[1]
 
 
+def test_lines_of_a_shell_before_the_header_are_skipped(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.txt"
+    bad = ROW | {"JobID": "x"}
+    file.write_text(f"Loading slurm/24.11\nsacct: | a note\n{lines_of(ROW, OTHER, bad)}")
+    trace = read_trace(file)
+    assert (len(trace.jobs), [row.line for row in trace.bad_rows]) == (2, [6])
+
+
 def test_a_bar_at_the_end_of_each_line_is_parsable(tmp_path: Path) -> None:
     file = tmp_path / "jobs.txt"
     text = lines_of(ROW | {"Comment": "class=A a|b"}, OTHER)

@@ -8,8 +8,11 @@ import pytest
 from small_sizes import POWER, TABLES
 
 from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.move_settings import MoveSettings
+from slurm_gpu_aware.planning.record import read_round, record_round, replay
+from slurm_gpu_aware.planning.stages import plan_stages
+from slurm_gpu_aware.simulator import rounds
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
@@ -139,6 +142,35 @@ def test_the_mode_is_named():
         parse_policy("packed:often", base)
     with pytest.raises(PolicyError, match="non-sticky"):
         SimSettings(sticky=False, moves=MoveSettings())
+    with pytest.raises(PolicyError, match="every round of powerflow sizes all jobs anew"):
+        SimSettings(sizing="powerflow", power=POWER, moves=MoveSettings())
+
+
+@pytest.mark.parametrize("order", ["fifo", "las"])
+def test_moves_starts_and_returns_are_those_of_the_planners_stages(monkeypatch, order):
+    """A round in which a job moves, and the one in which it is back, replay like live ones."""
+    seen = []
+
+    def spy(one):
+        plan = plan_stages(one)
+        assert replay(read_round(record_round(one, plan))) == []
+        seen.append((one, plan))
+        return plan
+
+    monkeypatch.setattr(rounds, "plan_stages", spy)
+    scores = {"A": np.array([[1.0], [2.0]]), "B": np.ones((2, 1))}
+    jobs = [
+        TraceJob("1", 0, 1, 2_000, "A"),
+        TraceJob("2", 0, 1, 10_000, "A"),
+        TraceJob("3", 2_500, 1, 500, "B"),
+    ]
+    moved_by(jobs, Cluster.uniform(2, 1, scores=scores), "pal:moves", order=order)
+    moving = [at for at, (_, plan) in enumerate(seen) if plan.moves]
+    assert len(moving) == 1
+    (begins, plan), (returns, back) = seen[moving[0] : moving[0] + 2]
+    assert (plan.moves[0].job_id, returns.now, returns.moving) == ("2", begins.now, None)
+    assert returns.returning == {"2": plan.moves[0].assignment}
+    assert [one.job_id for one in back.assignments] == ["2"]
 
 
 @pytest.mark.parametrize("elastic", [True, False])

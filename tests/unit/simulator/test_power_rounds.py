@@ -7,10 +7,10 @@ import pytest
 from small_sizes import IDLE_W, MAX_W, POWER, TABLES, moldable
 from small_traces import FLAT
 
-from slurm_gpu_aware.model.move_settings import MoveSettings
-from slurm_gpu_aware.model.power import PowerState
+from slurm_gpu_aware.features.moves.settings import MoveSettings
+from slurm_gpu_aware.features.power.state import PowerState
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.planning import PlanSettings
+from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings

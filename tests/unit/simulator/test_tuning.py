@@ -13,7 +13,6 @@ from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.model.profile import GpuTiming
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.simulator.tuning import (
-    _t,
     compare,
     covered_days,
     drawn_days,
@@ -90,13 +89,6 @@ def test_a_gpu_runs_as_in_one_of_its_runs() -> None:
     assert set(seen) == {0.9, 1.0, 1.1}
     assert min(seen.values()) > 8
     assert truth["A"][0, 0] == 1.0
-
-
-@pytest.mark.parametrize(
-    ("freedom", "quantile"), [(3, 3.1824), (4, 2.7764), (7, 2.3646), (15, 2.1314), (99, 1.9842)]
-)
-def test_students_quantile(freedom: int, quantile: float) -> None:
-    assert _t(freedom) == pytest.approx(quantile, rel=2e-3)
 
 
 def seeds(*jct: float, **others: float) -> list[dict[str, float]]:

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from parametric_work import beta, piecewise, weibull, with_atom
 from scipy.optimize import linprog, minimize, minimize_scalar
 
-from slurm_gpu_aware.sizing.speeds import Speeds
-from slurm_gpu_aware.sizing.work import empirical, uniform
+from slurm_gpu_aware.features.due_dates.work import empirical, uniform
+from slurm_gpu_aware.features.sizes.speeds import Speeds
 
 
 def node_power(gpus, width, on_w, idle_w=0.0):

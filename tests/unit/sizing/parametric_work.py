@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import betaincc, betainccinv, gamma, gammainc
 
+from slurm_gpu_aware.features.due_dates.work import WorkDistribution
+from slurm_gpu_aware.features.due_dates.work_shapes import Pieces
 from slurm_gpu_aware.model.arrays import FloatArray
-from slurm_gpu_aware.sizing.work import WorkDistribution
-from slurm_gpu_aware.sizing.work_shapes import Pieces
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 import pytest
 from size_samples import ONE_GPU, job, table
 
-from slurm_gpu_aware.sizing.allocation import SizingJob, power_limit_w
-from slurm_gpu_aware.sizing.powerflow import allocate
+from slurm_gpu_aware.features.power.allocation import SizingJob, power_limit_w
+from slurm_gpu_aware.features.power.powerflow import allocate
 
 
 def test_without_a_limit_jobs_get_all_gpus_and_the_highest_clock():

@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from parametric_work import beta, piecewise, weibull, with_atom
 
-from slurm_gpu_aware.sizing.work import empirical, uniform
+from slurm_gpu_aware.features.due_dates.work import empirical, uniform
 
 
 @given(any_work, st.floats(0, 1))

@@ -254,6 +254,17 @@ def test_settings_are_taken_back_to_the_byte(tmp_path: Path, text: str):
     assert (tmp_path / "slurm.conf").read_bytes() == text.encode()
 
 
+@pytest.mark.parametrize("text", ["Licenses=a:1,\n", "Licenses=a:1,,b:2\n", "Licenses=a:1,\\"])
+def test_a_list_with_empty_entries_is_taken_back_to_the_byte(tmp_path: Path, text: str):
+    before = ConfFiles(folder_of(tmp_path, slurm=text))
+    entries = [word for word in before.settings()[0][1].split(",") if word]
+    for added in ((), ("ours:9",)):
+        edit(before.path, {"Licenses": ",".join([*entries, *added])})
+        conf = ConfFiles(before.path)
+        write(take_back_settings(conf, lambda key, value: value.removesuffix(",ours:9"), before))
+        assert before.path.read_text() == text
+
+
 def test_what_the_site_added_meanwhile_stays(tmp_path: Path):
     text = edited(tmp_path, SITE, {"GresTypes": "gpu", "Epilog": "/x"})
     conf = folder_of(

@@ -4,9 +4,9 @@ import pytest
 from store_samples import ingest, report
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.model.performance_sample import NamedSample, PerformanceSample
+from slurm_gpu_aware.features.models import store as models
+from slurm_gpu_aware.features.models.sample import NamedSample, PerformanceSample
 from slurm_gpu_aware.model.profile import LOADED, RunConditions
-from slurm_gpu_aware.store import models
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.measurements import Run, add_runs
 

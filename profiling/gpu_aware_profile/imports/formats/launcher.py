@@ -8,14 +8,14 @@ from gpu_aware_profile.imports.formats.reader import MAX_CHARACTERS, Source
 from slurm_gpu_aware.errors import SourceError
 
 _PREFIX = (
-    r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4}"
+    r"(?:(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} [ \d]\d [\d:]{8}(?: \d{4})?"
     r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,:+Z-]{0,16}\]? ?)?"
     r"(?P<task>(?:\[[^\]\n]{1,128}\]){1,2}|[ ]{0,8}[\w.-]{1,252}(?= {0,8}[:|]))?"
     r"(?:<std(?:out|err)>)?(?: {0,8}[:|])? ?"
 )
 """Of ``srun -l`` (``3: ``), ``mpirun --tag-output`` (``[1,3]<stdout>:``, Open MPI 5: with the job)
 and ``--timestamp-output``, Hydra's ``-prepend-rank`` (``[3] ``), pdsh
-(``n1: ``), containers (``n1 | ``)."""
+(``n1: ``), containers (``n1 | ``), ``ts`` (``Nov 28 10:00:00 ``)."""
 _LINE = re.compile(_PREFIX)
 _FIRST = re.compile(
     rf"^(?P<prefix>{_PREFIX})"

@@ -48,6 +48,8 @@ class _Run:
     columns: list[str] = field(default_factory=list)
     best: tuple[int, list[str]] = (0, [])
     """Size and words of the line with the largest message."""
+    ended: bool = False
+    """It has a verdict."""
     failed: str | None = None
     """Why the program says that the run failed."""
 
@@ -106,8 +108,10 @@ def _take(run: _Run, line: str) -> None:
         run.gpus.append(match["pci"] or f"{BUS_ALONE}{match['bus']}")
         run.groups.add(match["group"] or "0")
         return
-    if (match := _VERDICT.match(line)) and match["verdict"] != "OK":
-        run.failed = f"{match['count']} results out of bounds"
+    if match := _VERDICT.match(line):
+        run.ended = True
+        if match["verdict"] != "OK":
+            run.failed = f"{match['count']} results out of bounds"
     elif _FAILED.search(line):
         run.failed = line[:120]
     words = line.lstrip("# ").split()
@@ -146,6 +150,8 @@ def _row(run: _Run, options: ReadOptions, name: str) -> Row:
     size, words = run.best
     if not size:
         raise ValueError("no line with a result: the run did not get so far")
+    if not run.ended:
+        raise ValueError("no verdict: the run was cut off, perhaps before its largest message")
     values = [number_of(words[i], "busbw") for i, what in enumerate(run.columns) if what == "busbw"]
     node = options.node_or(run.hosts, name)
     gbps = repr(sum(values) / len(values))

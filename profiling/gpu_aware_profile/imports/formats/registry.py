@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -114,6 +115,8 @@ def _unknown(source: Source, format_name: str | None) -> str:
     line = _first_line(source.text)
     if not line:
         return "it is empty"
+    if isinstance(source.content, Mapping) and "nccl_version" in source.content:
+        return "nccl-tests -J does not list all GPUs; import the text that the program prints"
     if match := _BEHIND_PREFIX.search(source.text, 0, 1 << 20):
         what = match[1] or "nccl-tests"
         return f"it looks like {what} with a prefix before each line; run it without the prefix"

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -21,13 +22,13 @@ from commands import gpu_aware_profile
 from idle_clock import Stopwatch
 
 from gpu_aware_profile.classification import counter_tools
-from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.job_classes import (
+from slurm_gpu_aware.features.classes.store import (
     SavedClass,
     put_saved_class,
     saved_classes,
     stored_centres,
 )
+from slurm_gpu_aware.store.database import open_store
 
 CENTRES = "class,dram,peak_fu\nA,30,80\nB,55,45\nC,75,8\n"
 DRAM = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
@@ -355,3 +356,25 @@ def test_a_signal_leaves_nothing_running(tmp_path: Path, number: signal.Signals)
             process.kill()
     assert all_end([pids.read_text()])
     assert not list(tmp_path.glob("gpu-aware-classify-*"))
+
+
+def test_a_signal_while_a_process_begins_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the tool runs before its start has returned."""
+    begun: list[int] = []
+    begin = subprocess.Popen
+
+    def interrupted(*args: Any, **more: Any) -> subprocess.Popen[bytes]:
+        process = begin(*args, **more)
+        begun.append(process.pid)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        counter_tools._ended_by_signals(),
+        counter_tools._started(["sleep", "600"], subprocess.DEVNULL),
+    ):
+        pass
+    assert all_end([str(pid) for pid in begun])
+    assert len(begun) == 1

@@ -239,7 +239,7 @@ def test_output_of_2021(store_path: Path, run_import: Call) -> None:
         "#       size         count    type   redop     time   algbw   busbw  error     time"
         "   algbw   busbw  error\n"
         "   134217728      33554432   float     sum   1234.5   40.00   40.00  5e-07   1234.5"
-        "   41.00   42.00  5e-07\n"
+        "   41.00   42.00  5e-07\n# Out of bounds values : 0 OK\n"
     )
     assert (
         "does not name the operation; give it with --value all_reduce"
@@ -258,6 +258,7 @@ def test_output_of_2021(store_path: Path, run_import: Call) -> None:
         (nccl(wrong="7"), "the program says that the run failed: '7, 0 wrong values'"),
         (nccl(busbw=0.0).replace("1.00       0", "0.00       0"), "gbps is 0"),
         (nccl().partition("#       size")[0], "no line with a result"),
+        (nccl().partition("# Out of bounds")[0], "no verdict: the run was cut off"),
         (nccl(gpus=(("n1", "0000:00:00"),) * 2), "is not two or more different GPUs"),
         (nccl(gpus=(("n1", "0000:00:00"), ("n1", "0000:09:00"))), "no sweep has seen a GPU"),
     ],
@@ -356,6 +357,7 @@ PREFIXES = (
     ),
     *("Thu Nov 27 06:49:28 2026<stdout>:", "Thu Nov 27 06:49:28 2026[1,0]<stdout>:"),
     *("[node-1@1,0][n1:4711]<stdout>: ", "2026-11-27T06:49:28.123Z ", "[2026-11-27 06:49:28] "),
+    "Nov 27 06:49:28 ",
 )
 
 
@@ -446,6 +448,44 @@ def test_without_addresses_all_gpus_of_the_node_are_counted(
     with open_store(store_path) as store:
         pairs = {(p.a, p.b): (p.ab_gbps, p.ba_gbps) for p in newest_bandwidths(store)}
     assert pairs == {(0, 1): (13.0, 11.0), (0, 2): (15.0, 12.0), (1, 2): (16.0, 14.0)}
+
+
+def counted_text(matrix: Sequence[Sequence[float]] = READ) -> str:
+    """As nvbandwidth 0.10 prints it: without a list of devices."""
+    return (
+        "nvbandwidth Version: v0.10.0\n\nRunning device_to_device_memcpy_read_ce.\n"
+        f"memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)\n{matrix_text(matrix)}"
+    )
+
+
+def test_a_new_node_without_addresses_has_as_many_gpus_as_the_output(
+    store_path: Path, run_import: Call
+) -> None:
+    text = counted_text()
+    assert "or give --new-gpus" in run_import("-", "--node", "n9", text=text).stderr
+    done = run_import("-", "--node", "n9", "--new-nodes", text=text)
+    assert done.exit_code == 0, done.stderr
+    assert "until a sweep, GPUs 0 to 2 of n9 are those of the file" in done.stderr
+    assert run_import("-", "--node", "n9", text=text).exit_code == 0
+    part = run_import("-", "--node", "n9", "--new-nodes", text=counted_text([[0, 1.0], [1.0, 0]]))
+    assert "has 2 GPUs, node n9 has 3: which ones is not known" in part.stderr
+    addresses = run_import("-", "--new-nodes", text=nvbandwidth_text("n9"))
+    assert addresses.exit_code == 0, addresses.stderr
+    assert run_import("-", "--node", "n9", text=text).exit_code == 0
+
+
+@pytest.mark.parametrize(("other", "kept"), [(False, 3), (True, 0)])
+def test_a_sweep_with_other_indices_drops_bandwidths_by_count(
+    store_path: Path, run_import: Call, other: bool, kept: int
+) -> None:
+    assert run_import("-", "--node", "n9", "--new-nodes", text=counted_text()).exit_code == 0
+    swept = report("n9", times=dict.fromkeys(range(3), 100.0))
+    if other:  # Slurm counts the other way round
+        for gpu in swept["gpus"]:
+            gpu["pci"] = f"00000000:0{9 - gpu['index']}:00.0"
+    with open_store(store_path) as store:
+        ingest(store, swept)
+        assert len(newest_bandwidths(store, "n9")) == kept
 
 
 def test_buses_that_gpus_share_are_refused_unless_all_took_part(

@@ -434,6 +434,10 @@ def test_large_files_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
             "none of the formats probe-report, dcgm-diag, nvbandwidth, ",
         ),
         ("a,b,c\n1,2,3\n", "none of the formats probe-report, dcgm-diag, "),
+        (
+            '{"version": 2, "args": ["all_reduce_perf"], "nccl_version": 22902}',
+            "nccl-tests -J does not list all GPUs; import the text that the program prints",
+        ),
         ("| Diagnostic                | Result |\n", "run dcgmi diag with -j"),
         (
             "<<n1>> # nThread 1 nGpus 2 min\n",

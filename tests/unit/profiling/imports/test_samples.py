@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu_aware.model.performance_sample import NOT_LOCKED, NamedSample, PerformanceSample
+from slurm_gpu_aware.features.models.sample import NOT_LOCKED, NamedSample, PerformanceSample
+from slurm_gpu_aware.features.models.store import application_samples
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.models import application_samples
 
 HEAD = "application,gpu_model,gpus,nodes,batch_size,clock_mhz,time_s,power_w,class,taken_at\n"
 GOOD = "bert,a100,16,2,8,1200,0.25,4000,A,1000\n"

@@ -14,7 +14,7 @@ from store_samples import ingest, report
 from gpu_aware_profile.cli import cli
 from slurm_gpu_aware.cli.main import cli as gpu_aware
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.interconnect import newest_collectives
+from slurm_gpu_aware.store.interconnect import newest_bandwidths, newest_collectives
 from slurm_gpu_aware.store.profiles import load_profile
 
 Call = Callable[..., click.testing.Result]
@@ -206,6 +206,29 @@ def test_nccl_tests_and_the_matrix_in_both_orders(store_path: Path, run_import: 
         assert [profile.gpus[node, i].pci for i in (0, 1)] == [
             *("00000000:18:00.0", "00000000:3B:00.0"),
         ]
+
+
+def test_bandwidths_without_addresses_after_a_matrix(store_path: Path, run_import: Call) -> None:
+    text = (
+        "nvbandwidth Version: v0.10.0\n\nRunning device_to_device_memcpy_read_ce.\n"
+        "memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)\n"
+        "           0         1\n 0       N/A     19.00\n 1     18.00       N/A\n\nSUM x 1\n"
+    )
+    assert run_import(PAIR, "--node", "n1", "--new-nodes").exit_code == 0
+    done = run_import(text, "--node", "n1")
+    assert done.exit_code == 0, done.stderr
+    with open_store(store_path) as store:
+        assert [pair[:3] for pair in newest_bandwidths(store)] == [("n1", 0, 1)]
+    assert run_import(TOPO, "--node", "n2", "--new-nodes").exit_code == 0
+    part = run_import(text, "--node", "n2", "--new-nodes")
+    assert "has 2 GPUs, node n2 has 4: which ones is not known" in part.stderr
+    part = run_import(NCCL.replace("  n1 ", "  n2 "), "--new-nodes")
+    assert "if this output has all its 4 GPUs" in part.stderr
+
+
+def test_a_matrix_is_of_no_class(run_import: Call) -> None:
+    done = run_import(PAIR, "--node", "n1", "--class", "A")
+    assert "a report or matrix of a node is of no class; leave --class out" in done.stderr
 
 
 def test_collectives_of_some_gpus_of_a_matrix_are_refused(run_import: Call) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from gpu_aware_profile.imports import collecting
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.store.models import application_pairs, application_samples
+from slurm_gpu_aware.features.models.store import application_pairs, application_samples
 
 HEADER = "application,gpu_model,gpus,nodes,clock_mhz,time_s,power_w\n"
 ROW = "resnet50,v100,2,1,1380,0.25,400\n"

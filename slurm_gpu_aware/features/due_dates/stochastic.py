@@ -1,0 +1,148 @@
+"""Optimal growth of one job with a due date: when it gets more GPUs (STS, problem P3).
+
+Each unit of work w is done at some speed s_k. Problem P3 minimises the expected cost, the sum of
+Q(s_k) times the integral of P(W > w) over the work at s_k, where all the work in its longest case
+has to end in time. With a price of time, lambda, the work at w is cheapest at the speed k with
+Phi_(k-1) P(W > w) <= lambda < Phi_k P(W > w): speeds are consecutive and rise as the job goes on.
+The paper's dichotomy over the slowest speed used and its equation (25) become one search for
+lambda here, which needs no case for atoms and steps of the distribution (Filippini et al., section
+IV and Algorithm 1, corrected).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_gpu_aware.features.due_dates.work import WorkDistribution
+from slurm_gpu_aware.features.sizes.speeds import Speeds
+from slurm_gpu_aware.model.arrays import FloatArray
+
+GRID = np.linspace(0.0, 1.0, 33)[1:-1]
+"""Prices tried at a time."""
+ROUNDS = 12
+"""Of the search: 32^12 exceeds what a float resolves."""
+GAP = 1e-10
+"""Relative distance from the optimum at which the search ends."""
+TIGHT = 1e-9
+"""Relative excess of a due date that is rounding."""
+
+
+@dataclass(frozen=True)
+class GrowthPlan:
+    """Sizes of a job, and the work at which it leaves each of them."""
+
+    gpus: tuple[float, ...]
+    """Sizes in use, ascending."""
+    until: tuple[float, ...]
+    """Work done when the job leaves that size; the last one: all of it."""
+    leaves: tuple[float, ...]
+    """Time from now until then."""
+    cost: float
+    """Expected cost, from now on."""
+    late: float
+    """Time by which that is late; 0: the due date is always met."""
+    in_time: float
+    """Probability of the due date."""
+
+    @property
+    def longest(self) -> float:
+        """Time to the end if all the work is to be done."""
+        return self.leaves[-1]
+
+    def growth_time(self, gpus: float) -> float:
+        """Time from now until a job of this size should grow; inf: never, or not in the plan."""
+        times = zip(self.gpus[:-1], self.leaves, strict=False)
+        return next((time for size, time in times if size == gpus), math.inf)
+
+
+def optimum(work: WorkDistribution, speeds: Speeds, time_left: float) -> GrowthPlan:
+    """The plan of least expected cost that meets the due date whatever the work.
+
+    If none does, the fastest size throughout. Time: that of ``speeds``.
+    """
+    speeds = speeds.undominated
+    amount = work.most - work.done
+    count = len(speeds.gpus)
+    if amount * speeds.unit_time[-1] > time_left * (1 - TIGHT):
+        changes = np.full(count - 1, work.done)
+    elif amount * speeds.unit_time[0] <= time_left * (1 + TIGHT):
+        changes = np.full(count - 1, work.most)
+    else:
+        changes = _changes(work, speeds, time_left)
+    return _plan(work, speeds, changes, time_left)
+
+
+def best_constant(work: WorkDistribution, speeds: Speeds, time_left: float) -> GrowthPlan:
+    """The cheapest size that meets the due date without growth; if none does, the fastest."""
+    longest = (work.most - work.done) * speeds.unit_time
+    in_time = np.flatnonzero(longest <= time_left * (1 + TIGHT))
+    best = in_time[np.argmin(speeds.unit_cost[in_time])] if len(in_time) else len(longest) - 1
+    return constant(work, speeds, int(best), time_left)
+
+
+def constant(work: WorkDistribution, speeds: Speeds, k: int, time_left: float) -> GrowthPlan:
+    """The plan that stays at the size of index ``k``."""
+    one = slice(k, k + 1)
+    alone = Speeds(speeds.gpus[one], speeds.speed[one], speeds.power[one])
+    return _plan(work, alone, np.empty(0), time_left)
+
+
+def _changes(work: WorkDistribution, speeds: Speeds, time_left: float) -> FloatArray:
+    """(K - 1,) work at which each size but the last is left, so that ``time_left`` is used up.
+
+    The search keeps a price at which the job takes too long and a higher one at which it does not.
+    A mixture of their changes is optimal to (difference of the prices) x (difference of the times),
+    and exactly if the distribution is flat between them, as at a step.
+    """
+    fixed = work.most * speeds.unit_time[-1] - work.done * speeds.unit_time[0]
+    target = time_left - fixed
+    low, high = 0.0, 2.0 * float(speeds.price[-1])
+    ends = [np.full(len(speeds.price), work.most), np.full(len(speeds.price), work.done)]
+    times = [float(x @ speeds.unit_gain) for x in ends]
+    enough = GAP * float(speeds.unit_cost[0]) * work.mean_left
+    for _ in range(ROUNDS):
+        if (high - low) * (times[0] - times[1]) <= enough:
+            break
+        prices = low + GRID * (high - low)
+        tried = work.inverse(prices[:, None] / speeds.price)
+        took = tried @ speeds.unit_gain
+        short = int(np.searchsorted(-took, -target))
+        if short < len(took):
+            high, ends[1], times[1] = float(prices[short]), tried[short], float(took[short])
+        if short > 0:
+            low, ends[0] = float(prices[short - 1]), tried[short - 1]
+            times[0] = float(took[short - 1])
+    longer = times[0] - times[1]
+    share = min((target - times[1]) / longer, 1.0) if longer > 0 else 0.0
+    changes: FloatArray = ends[1] + share * (ends[0] - ends[1])
+    return changes
+
+
+def _plan(
+    work: WorkDistribution, speeds: Speeds, changes: FloatArray, time_left: float
+) -> GrowthPlan:
+    bounds = np.concatenate(([work.done], changes, [work.most]))
+    amounts = np.diff(bounds)
+    expected = np.diff(work.integral(bounds))
+    used = np.flatnonzero(amounts > TIGHT * work.most)
+    if not len(used):  # next to no work is left
+        used = np.array([int(amounts.argmax())])
+    longest = float(amounts @ speeds.unit_time)
+    late = longest - time_left
+    in_time = 1.0
+    if late <= TIGHT * longest:
+        late = 0.0
+    else:
+        reached = work.done + max(time_left, 0.0) * speeds.speed[-1]
+        in_time = 1.0 - float(work.survival(np.array([reached]))[0])
+    return GrowthPlan(
+        tuple(speeds.gpus[used].tolist()),
+        tuple(bounds[used + 1].tolist()),
+        tuple(np.cumsum(amounts * speeds.unit_time)[used].tolist()),
+        float(expected @ speeds.unit_cost),
+        late,
+        in_time,
+    )

@@ -1,0 +1,98 @@
+"""Distribution of the work of a job that may end before its last epoch (STS, section III)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from slurm_gpu_aware.features.due_dates.work_shapes import Pieces, Shape
+from slurm_gpu_aware.model.arrays import FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class WorkDistribution:
+    """P(W > w) given that W > done: ``factor * S(w) + offset`` below ``most``, and 0 from there.
+
+    Truncation, an atom at the most work and the condition on work done all keep this form, so that
+    they can be combined in any order. Work is in any unit, for instance epochs.
+    """
+
+    shape: Shape
+    factor: float
+    offset: float
+    done: float
+    most: float
+
+    def survival(self, work: FloatArray) -> FloatArray:
+        """P(W > w), for w >= done."""
+        inside = self.factor * self.shape.survival(work) + self.offset
+        return np.where(work < self.most, inside.clip(0, 1), 0.0)
+
+    def inverse(self, level: FloatArray) -> FloatArray:
+        """Greatest work w from done to most with P(W > w') >= level for all w' below w.
+
+        Above every level that is reached: done.
+        """
+        if self.factor == 0:
+            return np.where(level <= self.offset, self.most, self.done)
+        found = self.shape.inverse((level - self.offset) / self.factor)
+        return np.where(level > 1, self.done, found.clip(self.done, self.most))
+
+    def integral(self, work: FloatArray) -> FloatArray:
+        """Integral of P(W > w) from done to some work that is at most ``most``.
+
+        Up to ``most``: the mean of the work left.
+        """
+        area = self.factor * (self.shape.integral(work) - self._area_done)
+        return area + self.offset * (work - self.done)
+
+    @cached_property
+    def _area_done(self) -> FloatArray:
+        return self.shape.integral(np.array([self.done]))
+
+    @cached_property
+    def mean_left(self) -> float:
+        """Mean of the work that is left."""
+        return float(self.integral(np.array([self.most]))[0])
+
+    def given(self, done: float) -> WorkDistribution:
+        """Distribution of a job that has done this much work and goes on.
+
+        A job that has outlived every case known is expected to do all the work. ValueError: done is
+        below what was done, or not below the most work.
+        """
+        if not self.done <= done < self.most:
+            raise ValueError(f"work done must be from {self.done} to below {self.most}: {done}")
+        left = float(self.survival(np.array([done]))[0])
+        if left <= 0:
+            return replace(self, factor=0.0, offset=1.0, done=done)
+        return replace(self, factor=self.factor / left, offset=self.offset / left, done=done)
+
+
+def uniform(longest: float, most: float) -> WorkDistribution:
+    """All work from 0 to ``longest`` alike, up to ``most``; what is above it counts as ``most``."""
+    line = Pieces(np.array([0.0, longest]), np.array([1.0, 0.0]))
+    return WorkDistribution(line, 1.0, 0.0, 0.0, min(most, longest))
+
+
+def empirical(
+    cases: Sequence[float], most: float, weights: Sequence[float] | None = None
+) -> WorkDistribution:
+    """The cases seen, all alike or weighted, up to ``most``; what is above it counts as ``most``.
+
+    A discrete distribution is the cases with their probabilities. ValueError: there is no case.
+    """
+    counts = np.ones(len(cases)) if weights is None else np.array(weights, dtype=float)
+    if not len(cases) == len(counts) > 0 or np.any(counts < 0) or counts.sum() <= 0:
+        raise ValueError("cases are needed, and weights must not be negative")
+    values, place = np.unique(np.minimum(cases, most).astype(float), return_inverse=True)
+    share = np.bincount(place, counts, len(values)) / counts.sum()
+    after = (1 - np.cumsum(share)).clip(0, 1)
+    before = np.concatenate(([1.0], after[:-1]))
+    work = np.concatenate(([0.0], np.repeat(values, 2), [most]))
+    after[-1] = 0.0
+    level = np.concatenate(([1.0], np.column_stack((before, after)).ravel(), [0.0]))
+    return WorkDistribution(Pieces(work, level), 1.0, 0.0, 0.0, float(most))

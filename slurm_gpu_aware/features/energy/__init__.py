@@ -1,0 +1,1 @@
+"""Energy that jobs took, in the ledger and in their comments."""

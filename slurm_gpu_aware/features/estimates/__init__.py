@@ -1,0 +1,1 @@
+"""Estimates of run times from earlier runs."""

@@ -1,0 +1,111 @@
+"""Texts on estimates of run times, and ``gpu-aware report`` without a folder: what jobs took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from slurm_gpu_aware.cli.options import Context
+from slurm_gpu_aware.cli.output import paragraph, print_json, say, table
+from slurm_gpu_aware.clock_conf import ACCOUNTS
+from slurm_gpu_aware.features.energy.text import energy_table
+from slurm_gpu_aware.time_text import duration
+
+_SOURCES = {
+    "name": "same user and name",
+    "user": "same user",
+    "account": "same account",
+    "limit": "time limit",
+    "all": "all",
+}
+_MOST = 100_000  # decisions that a report reads
+
+
+def estimate_text(
+    holder: Mapping[str, Any], user: str | None = None, asked: Mapping[str, Any] | None = None
+) -> str:
+    """``about 40 min, from 12 earlier runs named train of alice; limit 4 h``; empty: no estimate.
+
+    ``holder``: what has the key ``estimate``: a decision's ``why``, or an entry of a waiting job.
+    """
+    estimate = holder.get("estimate")
+    if not isinstance(estimate, Mapping):
+        return ""
+    seconds, limit, runs = (estimate.get(key) for key in ("seconds", "limit_s", "runs"))
+    limited = f"limit {duration(limit)}" if limit else "no time limit"
+    if seconds is None or not runs:
+        return f"at most its limit, as no earlier run is like it; {limited}"
+    asked = asked or {}
+    source = estimate.get("source")
+    whose = {
+        "name": f" named {asked['name']} of {user}" if asked.get("name") else " with its name",
+        "user": f" of {user}" if user else " of its user",
+        "account": f" of account {asked['account']}" if asked.get("account") else " of its account",
+    }.get(str(source), "")
+    runs_text = "1 earlier run" if runs == 1 else f"{runs} earlier runs"
+    return f"about {_about(seconds)}, from {runs_text}{whose}; {limited}"
+
+
+def _about(seconds: float) -> str:
+    """A duration with two digits or so."""
+    step = 300 if seconds >= 3600 else 60 if seconds >= 600 else 10 if seconds >= 60 else 1
+    return duration(max(1.0, round(seconds / step) * step))
+
+
+def report_site(context: Context, days: int, *, as_json: bool) -> None:
+    """Print how long jobs ran against what was expected, and what energy they took."""
+    from slurm_gpu_aware.features.energy.accounts import KINDS, energy_rows
+    from slurm_gpu_aware.features.estimates.quality import quality
+    from slurm_gpu_aware.selector.job_answers import open_reader
+
+    with open_reader(context.config()) as reader:
+        decisions = reader.ledger.ended_decisions(time.time() - 86_400.0 * days, _MOST)
+        first = min((decision.submitted_at for decision in decisions), default=time.time())
+        events = reader.ledger.events_since(KINDS, first)
+        note = reader.note()
+    rows, energy = quality(decisions), energy_rows(decisions, events)
+    if as_json:
+        print_json({"days": days, "estimates": rows, "energy": energy})
+        return
+    click.echo(_text(rows, days))
+    if energy:
+        click.echo(f"\n{energy_table(energy, days)}")
+    elif decisions:
+        text = f"The energy of no job is known: accounts = {ACCOUNTS} in clock.conf of the nodes"
+        say(paragraph(f"{text}, and our Prolog and Epilog, keep it (gpu-aware doctor)."))
+    if note:
+        say(note)
+
+
+def _text(rows: Sequence[Mapping[str, Any]], days: int) -> str:
+    if not rows:
+        return paragraph(
+            f"No job that ended in the last {days} days was placed with an estimate of its run"
+            " time. Estimates begin with the first runs that sacct or the ledger knows, unless"
+            " estimates.history_days is 0."
+        )
+    head = (
+        f"Run time of the jobs that ended in the last {days} days, divided by the time that was"
+        " expected when they were placed, from earlier runs and the predicted slowdown; last, by"
+        " the time limit."
+    )
+    headers = ["expected from", "jobs", "median", "10%", "90%", "ended in time", "run / limit"]
+    cells = [
+        (
+            _SOURCES.get(row["source"], row["source"]),
+            row["jobs"],
+            *(f"{row[key]:.2f}" for key in ("median", "p10", "p90")),
+            f"{row['within']:.0%}",
+            "" if row["median_of_limit"] is None else f"{row['median_of_limit']:.2f}",
+        )
+        for row in rows
+    ]
+    total = rows[-1]
+    told = (
+        f"Half of the jobs took less than {total['median']:.2f} times as long as expected, and"
+        f" {total['within']:.0%} ended within the expected time."
+    )
+    return f"{paragraph(head)}\n\n{table(headers, cells, right=headers[1:])}\n\n{paragraph(told)}"

@@ -1,0 +1,1 @@
+"""Performance models: time and power of a training step by GPU count and clock."""

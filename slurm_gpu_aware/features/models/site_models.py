@@ -1,0 +1,141 @@
+"""Models of a site: of each class, and of each application with samples, per GPU model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from slurm_gpu_aware.features.models.fitting import fit_model, is_timed, is_usable, merged
+from slurm_gpu_aware.features.models.performance_model import PerformanceModel
+from slurm_gpu_aware.features.models.priors import Prior, prior_from, prior_of
+from slurm_gpu_aware.features.models.sample import (
+    APPLICATION,
+    CLASS,
+    NOT_LOCKED,
+    UNKNOWN_BATCH,
+    NamedSample,
+    PerformanceSample,
+)
+from slurm_gpu_aware.features.models.throughput import Conditions
+
+_Key = tuple[str, str]
+_MOST_CONDITIONS = 200
+"""Conditions that a fit takes, each second or third one of more: users bring theirs, and a fit of
+200 takes some seconds."""
+
+
+class SiteFit(NamedTuple):
+    """A fit, or the reason why there is none."""
+
+    kind: str
+    name: str
+    gpu_model: str
+    model: PerformanceModel | None
+    reason: str = ""
+
+
+def fit_site(
+    class_samples: Sequence[NamedSample],
+    application_samples: Sequence[NamedSample],
+    default_mhz: Mapping[str, int],
+) -> Iterator[SiteFit]:
+    """Fit every model; classes come first: that of an application's class is its prior.
+
+    ``default_mhz``: GPU model -> clock at which it runs by default, where it is known.
+    """
+    of_class: dict[_Key, PerformanceModel] = {}
+    for kind, samples in ((CLASS, class_samples), (APPLICATION, application_samples)):
+        for (name, gpu_model), own in _by_name(samples).items():
+            app_class = name if kind == CLASS else _newest_class(own)
+            base = of_class.get((app_class, gpu_model))
+            prior = prior_of(app_class, gpu_model) if base is None else prior_from(base)
+            bare, times_of = [one.sample for one in own], None
+            if not any(is_timed(sample) for sample in bare):
+                if base is None:
+                    reason = "only its power was measured, and its class has no model here"
+                    yield SiteFit(kind, name, gpu_model, None, reason)
+                    continue
+                times_of = base
+            fit = _fit(kind, (name, gpu_model), bare, prior, default_mhz.get(gpu_model), times_of)
+            if kind == CLASS and fit.model is not None:
+                of_class[name, gpu_model] = fit.model
+            yield fit
+
+
+def _fit(
+    kind: str,
+    key: _Key,
+    samples: Sequence[PerformanceSample],
+    prior: Prior,
+    default_mhz: int | None,
+    times_of: PerformanceModel | None,
+) -> SiteFit:
+    """``times_of``: model whose time counts at each clock; None: that of the samples.
+
+    Of samples without a time those of one number of GPUs are fitted: the class's time says nothing
+    of how the application scales.
+    """
+    locked = [s.clock_mhz for s in samples if s.clock_mhz > 0]
+    reference = max([float(default_mhz or 0), *locked])
+    if reference <= 0:
+        return SiteFit(kind, *key, None, "no clock is known: no sweep has seen this GPU model")
+    located = _located(samples, reference)
+    if times_of is not None:
+        numbers = Counter(s.gpus for s in located)
+        often = max(numbers, key=lambda gpus: (numbers[gpus], -gpus))
+        located = [s for s in located if s.gpus == often]
+        located = [s._replace(time_s=_class_time(times_of, s.clock_mhz)) for s in located]
+    usable = [s for s in located if is_usable(s)]
+    if not usable:
+        return SiteFit(kind, *key, None, "no usable sample")
+    if kind == CLASS and len({s.clock_mhz for s in usable}) == 1:
+        return SiteFit(kind, *key, None, "measured at one clock only")
+    conditions = sorted(merged(usable), key=lambda s: not is_timed(s))  # one with a time is chosen
+    chosen = conditions[:: -(-len(conditions) // _MOST_CONDITIONS)]
+    try:
+        model = fit_model(chosen, prior, reference, name=key[0], gpu_model=key[1])
+    except (ValueError, ArithmeticError) as exc:  # samples of one user must not stop all others
+        return SiteFit(kind, *key, None, f"it cannot be fitted: {exc}")
+    if times_of is not None:
+        untimed = replace(model.quality, time_samples=0, time_error=None, energy_error=None)
+        model = replace(model, quality=untimed)
+    return SiteFit(kind, *key, model)
+
+
+def _class_time(model: PerformanceModel, clock_mhz: float) -> float:
+    """Time of the class's own iteration: what counts is how it changes with the clock."""
+    one = np.ones(1)
+    at = Conditions(one, one, model.measured.batch_size * one, clock_mhz * one)
+    return float(model.predict(at)[0][0])
+
+
+def _located(samples: Sequence[PerformanceSample], default_mhz: float) -> list[PerformanceSample]:
+    """The samples; one without a locked clock ran at the default clock, and one of which the batch
+    size is unknown at the usual one.
+    """
+    batches = [s.batch_size for s in samples if s.batch_size != UNKNOWN_BATCH]
+    batch_size = float(np.median(batches)) if batches else 1.0
+    return [
+        s._replace(
+            clock_mhz=default_mhz if s.clock_mhz == NOT_LOCKED else s.clock_mhz,
+            batch_size=batch_size if s.batch_size == UNKNOWN_BATCH else s.batch_size,
+        )
+        for s in samples
+    ]
+
+
+def _newest_class(samples: Sequence[NamedSample]) -> str:
+    """The class that the newest sample with one names; empty: none does."""
+    named = [one for one in samples if one.app_class]
+    return max(named, key=lambda one: one.taken_at).app_class if named else ""
+
+
+def _by_name(samples: Sequence[NamedSample]) -> dict[_Key, list[NamedSample]]:
+    found: dict[_Key, list[NamedSample]] = {}
+    for one in samples:
+        found.setdefault((one.name, one.gpu_model), []).append(one)
+    return found

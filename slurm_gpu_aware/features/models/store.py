@@ -1,0 +1,173 @@
+"""Performance models and the samples that they are fitted to: in and out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.features.models.sample import NamedSample, PerformanceSample, owner_of
+from slurm_gpu_aware.model.profile import IDLE
+from slurm_gpu_aware.store.database import Store
+
+MAX_APPLICATIONS = 1000
+"""Pairs of application and GPU model with samples."""
+MAX_OF_USER = 20
+"""Of them, those of one user's own names (`own_name`), so that no user takes all of them."""
+MAX_SAMPLES = 2000
+"""Samples that are kept of each pair; the oldest ones go first."""
+
+
+class ModelRow(NamedTuple):
+    """One performance model as it is stored."""
+
+    kind: str
+    """``application`` or ``class``."""
+    name: str
+    gpu_model: str
+    fitted_at: float
+    """Unix time."""
+    content: str
+    """JSON of `energy.performance_model`."""
+
+
+class GpuKind(NamedTuple):
+    """What the probes say of all GPUs of a model."""
+
+    clocks_mhz: tuple[int, ...] = ()
+    """SM clocks that all of them support, ascending; empty: not known."""
+    max_mhz: int | None = None
+    per_node: int = 8
+    """GPUs of the largest node."""
+
+
+def put_samples(store: Store, samples: Sequence[NamedSample], *, source: str) -> None:
+    """Store samples of applications in place of those of the same conditions and moment.
+
+    Raises SourceError, and stores nothing, if by new ones more than ``MAX_APPLICATIONS``, or
+    ``MAX_OF_USER`` of one user, would have samples.
+    """
+    keys = [(s.name, s.gpu_model, s.taken_at, *s.sample[:4]) for s in samples]
+    runs: Counter[tuple[object, ...]] = Counter()
+    rows = []
+    for one, key in zip(samples, keys, strict=True):
+        time_s = None if math.isnan(one.sample.time_s) else one.sample.time_s
+        rows.append((*key, runs[key], time_s, one.sample.power_w, source, one.app_class))
+        runs[key] += 1
+    with store.write():
+        new = {key[:2] for key in keys}.difference(application_pairs(store))
+        store.executemany(
+            "DELETE FROM model_samples WHERE application = ? AND gpu_model = ?"
+            " AND taken_at_unix = ? AND gpus = ? AND nodes = ? AND batch_size = ?"
+            " AND clock_mhz = ?",
+            sorted(set(keys)),
+        )
+        store.executemany(
+            "INSERT INTO model_samples (application, gpu_model, taken_at_unix, gpus, nodes,"
+            " batch_size, clock_mhz, run, time_s, power_w, source, class)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            rows,
+        )
+        if new:  # those that an earlier release let in go on
+            _check_number(store, {owner_of(str(name)) for name, _ in new})
+        store.executemany(
+            "DELETE FROM model_samples WHERE rowid IN (SELECT rowid FROM model_samples"
+            " WHERE application = ? AND gpu_model = ? ORDER BY taken_at_unix DESC, run DESC"
+            " LIMIT -1 OFFSET ?)",
+            [(*pair, MAX_SAMPLES) for pair in sorted({key[:2] for key in keys})],
+        )
+
+
+def _check_number(store: Store, owners: set[str]) -> None:
+    """Raises SourceError if there are too many pairs, of all or of one of these users."""
+    pairs = application_pairs(store)
+    number = Counter(owner_of(name) for name, _ in pairs)
+    bounds = [(owner, number[owner], MAX_OF_USER) for owner in sorted(owners) if owner]
+    for who, found, most in (*bounds, ("all users", len(pairs), MAX_APPLICATIONS)):
+        if found > most:
+            raise SourceError(
+                f"{found} pairs of application and GPU model of {who} would have samples, and at"
+                f" most {most} may"
+            )
+
+
+def application_samples(store: Store) -> list[NamedSample]:
+    """All samples of applications, by application, GPU model, time and conditions."""
+    rows = store.query(
+        "SELECT application, gpu_model, taken_at_unix, gpus, nodes, batch_size, clock_mhz, time_s,"
+        " power_w, class FROM model_samples ORDER BY 1, 2, 3, 4, 5, 6, 7, run"
+    )
+    return [
+        NamedSample(
+            row[0],
+            row[1],
+            row[2],
+            PerformanceSample(*row[3:9])._replace(time_s=math.nan if row[7] is None else row[7]),
+            row[9],
+        )
+        for row in rows
+    ]
+
+
+def application_pairs(store: Store) -> list[tuple[str, str]]:
+    """(application, GPU model) of all samples."""
+    rows = store.query("SELECT DISTINCT application, gpu_model FROM model_samples")
+    return [(row[0], row[1]) for row in rows]
+
+
+def class_samples(store: Store) -> list[NamedSample]:
+    """The newest runs of each GPU, class and locked clock, of an iteration on one GPU."""
+    rows = store.query(
+        "SELECT class, ifnull(model, ''), taken_at_unix, clock_mhz, value_ms / 1000,"  # noqa: S608
+        " ifnull(power_w, energy_j / value_ms * 1000) FROM (SELECT *, max(taken_at_unix)"
+        "  OVER (PARTITION BY node, slot, class, clock_mhz) AS newest FROM timings"
+        f"  WHERE clock_mhz > 0 AND neighbours = '{IDLE}') JOIN gpus USING (node, slot)"
+        " WHERE taken_at_unix = newest ORDER BY class, 2, clock_mhz, node, slot, run"
+    )
+    return [
+        NamedSample(
+            row[0], row[1], row[2], PerformanceSample(1, 1, 1.0, float(row[3]), row[4], row[5])
+        )
+        for row in rows
+    ]
+
+
+def gpu_kinds(store: Store) -> dict[str, GpuKind]:
+    """GPU model -> what its GPUs have in common, of all GPUs that a probe has read."""
+    kinds: dict[str, GpuKind] = {}
+    for row in store.query(
+        "SELECT ifnull(model, ''), clocks_mhz, max(max_clock_mhz), count(*) FROM gpus"
+        " WHERE clocks_mhz IS NOT NULL GROUP BY 1, node, clocks_mhz"
+    ):
+        model, clocks, highest, count = row
+        known = kinds.get(model, GpuKind(tuple(sorted(json.loads(clocks))), per_node=0))
+        kinds[model] = GpuKind(
+            tuple(sorted(set(known.clocks_mhz).intersection(json.loads(clocks)))),
+            max((mhz for mhz in (known.max_mhz, highest) if mhz), default=None),
+            max(known.per_node, count),
+        )
+    return kinds
+
+
+def put_models(store: Store, models: Sequence[ModelRow]) -> None:
+    """Replace all models in one transaction."""
+    with store.write():
+        store.execute("DELETE FROM models")
+        store.executemany(
+            "INSERT INTO models (kind, name, gpu_model, fitted_at_unix, content)"
+            " VALUES (?, ?, ?, ?, ?)",
+            models,
+        )
+
+
+def model_rows(store: Store) -> list[ModelRow]:
+    """All models, by kind, name and GPU model."""
+    return [
+        ModelRow(*row)
+        for row in store.query(
+            "SELECT kind, name, gpu_model, fitted_at_unix, content FROM models ORDER BY 1, 2, 3"
+        )
+    ]

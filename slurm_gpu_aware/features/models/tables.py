@@ -1,0 +1,64 @@
+"""Size tables from performance models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from slurm_gpu_aware.features.models.performance_model import PerformanceModel
+from slurm_gpu_aware.features.models.throughput import Conditions
+from slurm_gpu_aware.features.power.size_table import SizeTable
+
+
+def size_table(
+    model: PerformanceModel,
+    gpus: Sequence[int],
+    clocks_mhz: Sequence[int],
+    gpus_per_node: int,
+    batch_size: float | None = None,
+    *,
+    beside: Iterable[int] = (),
+) -> SizeTable:
+    """Time and power of a job for each of its sizes and clocks.
+
+    A size is placed on as few nodes of ``gpus_per_node`` GPUs as hold it. The work of an iteration
+    is the same for all sizes: ``batch_size`` samples of all GPUs together (None: as measured). If
+    only one GPU count was measured, each GPU does what it did there.
+
+    What does not follow from measurements is NaN: other GPU counts (`PerformanceModel.knows_gpus`)
+    than the least one of the job, and clocks below the measured ones. The least size is always
+    known up to the absolute time. ``beside``: other GPU counts that the table has if their times
+    and that of the least size follow from measurements. Raises ValueError if ``gpus`` or
+    ``clocks_mhz`` is empty.
+    """
+    counts = set(gpus)
+    if counts and model.knows_gpus(min(counts)):
+        counts.update(filter(model.knows_gpus, beside))
+    sizes = np.array(sorted(counts), dtype=np.int64)
+    clocks = np.array(sorted(set(clocks_mhz)), dtype=np.int64)
+    measured = model.measured
+    if batch_size is not None or measured.most_gpus > measured.least_gpus:
+        each = (measured.global_batch if batch_size is None else batch_size) / sizes
+    else:
+        each = np.full(len(sizes), measured.batch_size)
+    nodes = np.ceil(sizes / gpus_per_node)
+    at = Conditions(
+        sizes[:, None].astype(np.float64),
+        nodes[:, None],
+        each[:, None],
+        clocks[None, :].astype(np.float64),
+    )
+    time_s, each_w = model.predict(at)
+    power_w = each_w * sizes[:, None]
+    known = np.array([i == 0 or model.knows_gpus(int(n)) for i, n in enumerate(sizes)])
+    known_clocks = np.array([model.knows_clock(float(f)) for f in clocks], dtype=np.bool_)
+    known_clocks[-1:] = True
+    hidden = ~(known[:, None] & known_clocks[None, :])
+    return SizeTable(
+        sizes,
+        clocks,
+        np.where(hidden, np.nan, time_s),
+        np.where(hidden, np.nan, power_w),
+        f"{model.name} on {model.gpu_model or 'any GPU'}: {model.confidence()}",
+    )

@@ -1,0 +1,1 @@
+"""Moves: running jobs with checkpoints are requeued to better GPUs."""

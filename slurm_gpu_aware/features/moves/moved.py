@@ -1,0 +1,174 @@
+"""Jobs on a move: what is kept for them, and their return before all others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from slurm_gpu_aware.features.moves.movable import Move
+from slurm_gpu_aware.features.power.power_budget import PowerBudget
+from slurm_gpu_aware.features.power.state import PowerState
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning.dispatcher import Dispatcher
+from slurm_gpu_aware.planning.plan import PlanSettings
+from slurm_gpu_aware.planning.timeline import (
+    Timeline,
+    as_running,
+    keep_least,
+    left_behind,
+    take,
+)
+
+_FIRST = 1e15  # above any priority of Slurm with its partition's tier
+
+
+def after_move(cluster: Cluster, move: Move, now: float) -> Cluster:
+    """The cluster with the job on its new GPUs, and the old ones free."""
+    one, target = move.of, move.assignment
+    after = Timeline([one.job], now).at(cluster, math.inf)
+    job = as_running(move.request, target, now, take(after, move.request, target))
+    others = (other for other in cluster.running if other.job_id != job.job_id)
+    return replace(after, running=(*others, job))
+
+
+def begun(
+    cluster: Cluster,
+    moves: Iterable[Move],
+    settings: PlanSettings,
+    now: float,
+    power: PowerState | None = None,
+) -> tuple[Cluster, PowerState | None]:
+    """Snapshot and power of a round in which moves begin, for its starts.
+
+    The new GPUs are taken, the old ones become free within the time of the restart, and
+    `Move.power_w` is kept. ``settings``, ``power``: as of `plan_round`.
+    """
+    for move in moves:
+        after, job = after_move(cluster, move, now), move.of.job
+        here = cluster.copy()
+        keep_least(here, here, after, slice(None))
+        leaves = f"({job.job_id} leaves)"
+        left = left_behind(here, after, leaves, now + move.of.restart_s)
+        cluster = replace(here, running=(*after.running, left))
+        for job_id, gpus, power_w in (
+            (move.job_id, move.request.gpus, move.power_w),
+            (leaves, len(left.gpus), 0.0),
+        ):
+            if (budget := PowerBudget.of(cluster, settings, power)) is not None:
+                power = budget.with_job(job_id, gpus, power_w, starts=False)
+    return cluster, power
+
+
+def place_moved(
+    targets: Mapping[str, Assignment],
+    queue: Sequence[Request],
+    cluster: Cluster,
+    settings: PlanSettings,
+    now: float,
+    *,
+    policy_options: Mapping[str, Mapping[str, Any]] | None = None,
+    power: PowerState | None = None,
+) -> tuple[tuple[Assignment, ...], list[Request], Cluster, PowerState | None]:
+    """Place the jobs of a queue that are on a move, before all others.
+
+    Each gets the GPUs that were chosen for it, or if these are not free as many of the best that
+    are now. One that fits nowhere, or for which there is no power, goes to the front of the queue,
+    with as many GPUs as it had, or fewer if it shrinks. One that shrinks comes back with as many as
+    it had if these are free and no other job waits any more. One that now asks for more than that
+    or the move gave it waits like any other.
+
+    Returns the assignments, the rest of the queue, and the cluster and the power for it.
+
+    Parameters
+    ----------
+    targets : job ID -> the assignment of its `Move`.
+    power : as of `plan_round`.
+    """
+    dispatcher = Dispatcher(settings, policy_options, now)
+    placed: list[Assignment] = []
+    rest: list[Request] = []
+    others = any(request.job_id not in targets for request in queue)
+    for request in queue:
+        target = targets.get(request.job_id)
+        if target is None:
+            rest.append(request)
+            continue
+        budget = PowerBudget.of(cluster, settings, power)
+        here = (cluster if budget is None else budget.cluster).copy()
+        if not others:
+            target = _with_all(target, request, here, dispatcher, budget)
+        gpus = sum(map(len, target.slots))
+        before = _gpus_before(target, gpus)
+        if request.least_gpus > max(gpus, before):
+            rest.append(request)  # its owner has asked for more meanwhile: that has no precedence
+            continue
+        request = replace(request, had_gpus=min(gpus, before))
+        request = request.from_size(request.had_gpus)
+        sized = request.resized(gpus) if gpus in request.sizes else request
+        clock_mhz = settings.clock_mhz(sized)
+        if budget is not None:
+            clock_mhz, sized = budget.clock_mhz(sized), budget.needing(sized)
+        other = gpus != request.had_gpus
+        fits = here.leaves(sized.power_w) or not other
+        chosen = _at(target, sized, here, dispatcher) if fits else None
+        if chosen is None:
+            rest.append(replace(request, priority=_FIRST + request.priority))
+            continue
+        job = as_running(sized, chosen, now, take(here, sized, chosen))
+        if budget is not None:
+            power = budget.with_job(job.job_id, sized.gpus, sized.power_w, starts=True)
+        placed.append(replace(chosen, clock_mhz=clock_mhz))
+        cluster = replace(here, running=(*cluster.running, job), power_w=None)
+    return tuple(placed), rest, cluster, power
+
+
+def _gpus_before(target: Assignment, gpus: int) -> int:
+    """GPUs that a job had before its move; ``gpus``: those of its target."""
+    return int((target.why.get("moved") or {}).get("gpus_before", gpus))
+
+
+def _with_all(
+    target: Assignment,
+    request: Request,
+    cluster: Cluster,
+    dispatcher: Dispatcher,
+    budget: PowerBudget | None,
+) -> Assignment:
+    """The GPUs of a job that shrinks, with as many as it had; the target if it does not, or cannot.
+
+    The jobs for which it gives them back may have been cancelled since.
+    """
+    gpus = sum(map(len, target.slots))
+    before = _gpus_before(target, gpus)
+    if before <= gpus or before not in request.sizes:
+        return target
+    sized = request.resized(before)
+    sized = sized if budget is None else budget.needing(sized)
+    found = dispatcher.could_place(sized, cluster) if cluster.leaves(sized.power_w) else None
+    if found is None:
+        return target
+    why = {"summary": f"restarted with the {before} GPUs that it had, as no job waits any more"}
+    return replace(found, why={**found.why, **why})
+
+
+def _at(
+    target: Assignment, request: Request, cluster: Cluster, dispatcher: Dispatcher
+) -> Assignment | None:
+    """The job on the GPUs of its move, else on the best that are free; None: nowhere."""
+    only = np.zeros_like(cluster.free)
+    for node, slots in target.gpus:
+        only[node, list(slots)] = True
+    there = dispatcher.could_place(request, replace(cluster, free=cluster.free & only))
+    if there is not None:
+        return replace(there, why={**there.why, **target.why})
+    other = dispatcher.could_place(request, cluster)
+    if other is None:
+        return None
+    summary = f"moved, but its new GPUs were no longer free; {other.why.get('summary', '')}"
+    return replace(other, why={**other.why, "moved": target.why.get("moved"), "summary": summary})

@@ -1,0 +1,36 @@
+"""Settings of moves: when running jobs may be requeued to better GPUs, and how many."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from slurm_gpu_aware.records import MOST, number, whole
+
+RATE_S = 3600.0
+"""Period of `MoveSettings.per_hour`."""
+LOOK_S = 30.0
+"""Pause between two looks for moves."""
+
+Seconds = Annotated[float, number(0, MOST)]
+Count = Annotated[int, whole(1, MOST)]
+
+
+@dataclass(frozen=True)
+class MoveSettings:
+    """When running jobs may move. Times in seconds."""
+
+    sticky: bool = True
+    """A job moves only for a gain above cost and margin; False: PAL's non-sticky mode."""
+    shrink: bool = True
+    """A job may give GPUs back, so that waiting jobs start; False: it only gets more."""
+    margin_s: Seconds = 300.0
+    """Least time that a move must save beyond the cost of the restart."""
+    first_s: Seconds = 600.0
+    """A job is not moved so soon after its start."""
+    last_s: Seconds = 600.0
+    """A job is not moved so shortly before its expected end."""
+    again_s: Seconds = 3600.0
+    """A job is not moved again so soon after its last move."""
+    per_round: Count = 4
+    """Most moves that begin in one round."""
+    per_hour: Count = 12
+    """Most moves of the whole site that begin within `RATE_S`; see `planning.move_rates`."""

@@ -1,0 +1,279 @@
+"""Sizes and clocks of a round after placement: what no waiting job can use goes to growth.
+
+1. Every job has been placed at its least number of GPUs, in Slurm's order.
+2. Moldable jobs with a table grow n -> 2n by marginal return, on GPUs and power that are free now
+   and still free when the head of the queue starts. So growth delays no reservation.
+3. Under a power limit the clocks of the jobs that start, and of running jobs whose clock can be
+   changed, rise by marginal return up to the limit (PowerFlow, Algorithm 1).
+
+A clock that falls frees power only once it has been set. Jobs that need that power are marked in
+`Plan.after_lowering`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from slurm_gpu_aware.features.power.allocation import Sized, SizingJob
+from slurm_gpu_aware.features.power.power_budget import PowerBudget, clock_choices, present_w
+from slurm_gpu_aware.features.power.powerflow import allocate
+from slurm_gpu_aware.features.power.size_account import with_account
+from slurm_gpu_aware.features.power.size_table import SizeTable
+from slurm_gpu_aware.features.power.state import PoweredJob, PowerState
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import POWER_W, Cluster, RunningJob
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning.dispatcher import Dispatcher
+from slurm_gpu_aware.planning.plan import ClockChange, Plan, PlannedPower
+from slurm_gpu_aware.planning.timeline import Timeline, as_running, keep_least, take
+
+
+@dataclass(frozen=True)
+class Started:
+    """A job that a round starts."""
+
+    request: Request
+    assignment: Assignment
+    job: RunningJob
+
+    @property
+    def grows(self) -> bool:
+        """Whether it may get more GPUs."""
+        return (
+            self.request.table is not None
+            and not self.request.whole_node
+            and not self.assignment.victims
+            and bool(self.request.sizes)
+            and self.request.sizes[-1] > self.request.gpus
+        )
+
+
+def sized(
+    plan: Plan,
+    started: Sequence[Started],
+    spare: Cluster,
+    dispatcher: Dispatcher,
+    budget: PowerBudget | None,
+    power: PowerState | None,
+) -> Plan:
+    """The plan with sizes and clocks.
+
+    Parameters
+    ----------
+    started : the jobs of ``plan.assignments``.
+    spare : what growth may take.
+    budget : power of the round; None: there is no limit, and clocks stay.
+    """
+    sizing = _Sizing(spare, dispatcher, budget, power)
+    found = sizing.grown(started)
+    if budget is None or power is None:
+        settings = dispatcher.settings
+        accounts = (with_account(one.request, one.assignment, settings) for one in found)
+        return replace(plan, assignments=tuple(accounts))
+    return sizing.clocked(plan, found, power, budget)
+
+
+class _Sizing:
+    """Growth of one round."""
+
+    def __init__(
+        self,
+        spare: Cluster,
+        dispatcher: Dispatcher,
+        budget: PowerBudget | None,
+        power: PowerState | None,
+    ) -> None:
+        self.spare = spare.copy()
+        self.dispatcher, self.budget = dispatcher, budget
+        self.running: Mapping[str, PoweredJob] = {} if power is None else power.running
+        self.idle_w = 0.0 if budget is None else budget.gpu_idle_w
+
+    @cached_property
+    def adjustable(self) -> dict[str, RunningJob]:
+        """Running jobs whose clock can be changed."""
+        jobs = () if self.budget is None else self.budget.cluster.running
+        return {
+            job.job_id: job
+            for job in jobs
+            if (known := self.running.get(job.job_id)) and known.adjustable and known.table
+        }
+
+    def grown(self, started: Sequence[Started]) -> list[Started]:
+        """The jobs at the sizes that they get, in the same order."""
+        if not any(one.grows for one in started) or not self.spare.free.any():
+            return list(started)
+        wanted = self._allocate(started, grow=True)
+        return [self._at_size(one, wanted[one.request.job_id].gpus) for one in started]
+
+    def _at_size(self, one: Started, gpus: int) -> Started:
+        """The job at the largest size up to ``gpus`` that has a place and pays."""
+        for size in reversed(one.request.sizes):
+            if one.request.gpus < size <= gpus and (more := self._placed(one, size)) is not None:
+                return more
+        return one
+
+    def _placed(self, one: Started, gpus: int) -> Started | None:
+        """The job on more GPUs; None: it has no place there, or is not faster there."""
+        request = one.request.resized(gpus)
+        if self.budget is not None:
+            request = self.budget.needing(request)
+        now = self.dispatcher.now
+        after = Timeline([one.job], now).at(self.spare, math.inf)
+        found = self.dispatcher.could_place(request, after)
+        if found is None or found.exact != one.assignment.exact or not _faster(one, request, found):
+            return None
+        held = take(after, request, found)
+        if any(share.unsure for share in held.values()):
+            return None
+        keep_least(self.spare, self.spare, after, slice(None))
+        why = {**found.why, "least_gpus": one.request.gpus}
+        clock_mhz = self.dispatcher.settings.clock_mhz(request)
+        found = replace(found, clock_mhz=clock_mhz, why=why)
+        return Started(request, found, as_running(request, found, now, held))
+
+    def _allocate(self, started: Sequence[Started], *, grow: bool) -> Mapping[str, Sized]:
+        """What each job gets of its own GPUs and power and the spare ones."""
+        jobs = [self._sizing_job(one, grow=grow) for one in started]
+        jobs += [self._running_job(job) for job in self.adjustable.values()]
+        gpus = sum(job.sizes[0] for job in jobs) + (int(self.spare.free.sum()) if grow else 0)
+        limit_w = math.inf
+        if self.budget is not None and (left := self.budget.cluster.power_w) is not None:
+            new = sum(one.request.power_w for one in started)
+            now = float(left[0]) - new
+            # A waiting job that exceeds the limit by itself starts when no other one runs.
+            spare = float(self.spare.power_w[0]) if self.spare.power_w is not None else now
+            own = new + sum(job.power_w for job in self.adjustable.values())
+            limit_w = gpus * self.idle_w + own + max(spare, min(now, 0.0))
+        return allocate(jobs, gpus, limit_w, idle_w=self.idle_w).jobs
+
+    def _sizing_job(self, one: Started, *, grow: bool) -> SizingJob:
+        request, settings = one.request, self.dispatcher.settings
+        sizes = request.sizes if grow and one.grows else ()
+        return SizingJob(
+            request.job_id,
+            tuple(size for size in sizes if size >= request.gpus) or (request.gpus,),
+            0.0 if self.budget is None else self.budget.most_w(request),
+            request.table,
+            clock_choices(request, settings),
+            _own_time(request.table, request.gpus),
+            must_run=True,
+        )
+
+    def _running_job(self, job: RunningJob) -> SizingJob:
+        known = self.running[job.job_id]
+        table = known.table
+        work = _own_time(table, known.gpus)
+        return SizingJob(job.job_id, (known.gpus,), known.max_w, table, None, work, must_run=True)
+
+    def clocked(
+        self, plan: Plan, started: Sequence[Started], power: PowerState, budget: PowerBudget
+    ) -> Plan:
+        """The plan with the clocks of all jobs, and the power that they draw together."""
+        chosen = self._allocate(started, grow=False)
+        placed = [self._at_clock(one, chosen[one.request.job_id]) for one in started]
+        changes = [
+            change
+            for job_id in self.adjustable
+            if (change := _change(job_id, self.running[job_id], chosen[job_id])) is not None
+        ]
+        ours = [job for job in budget.cluster.running if job.job_id in self.running]
+        starting = {j.job_id: j.power_w for j in ours if self.running[j.job_id].starts}
+        present = {
+            job.job_id: present_w(self.running[job.job_id])
+            for job in ours
+            if job.job_id not in starting
+        }
+        idle_w = self.idle_w * sum(self.running[job_id].gpus for job_id in present)
+        drawn = {one.request.job_id: self._above(chosen[one.request.job_id]) for one in started}
+        later = {job_id: self._above(chosen[job_id]) for job_id in self.adjustable}
+        fixed = [job.power_w for job in ours if job.job_id not in self.adjustable]
+        planned_w = budget.base_w + sum(fixed) + sum(later.values()) + sum(drawn.values())
+        changes.sort(key=lambda change: change.power_w > present[change.job_id])
+        more = starting | drawn | {c.job_id: c.power_w - present[c.job_id] for c in changes}
+        now_w = sum(present.values()) - idle_w
+        if unmet := planned_w > power.limit_w + POWER_W:
+            placed = [_over_limit(one, planned_w, power.limit_w) for one in placed]
+        return replace(
+            plan,
+            assignments=tuple(placed),
+            clocks=tuple(changes),
+            after_lowering=_after_lowering(more, budget.for_ours_w - now_w),
+            power=PlannedPower(
+                power.limit_w,
+                planned_w,
+                budget.base_w + now_w,
+                unmet=unmet,
+            ),
+        )
+
+    def _above(self, got: Sized) -> float:
+        """Power of a job above that of its idle GPUs."""
+        return got.power_w - got.gpus * self.idle_w
+
+    def _at_clock(self, one: Started, got: Sized) -> Assignment:
+        """The assignment at its clock, with the account of it."""
+        request, assignment = one.request, one.assignment
+        if clock_choices(request, self.dispatcher.settings) is None and got.clock_mhz is not None:
+            assignment = replace(assignment, clock_mhz=got.clock_mhz)
+        return with_account(request, assignment, self.dispatcher.settings)
+
+
+def _over_limit(assignment: Assignment, planned_w: float, limit_w: float) -> Assignment:
+    """The assignment of a job that starts although the limit cannot be met, and says so."""
+    text = (
+        f"the power limit cannot be met: with this job alone {planned_w:.0f} W are planned, and"
+        f" without its margin the limit leaves {limit_w:.0f} W"
+    )
+    summary = "; ".join(filter(None, [assignment.why.get("summary"), text]))
+    return replace(assignment, why={**assignment.why, "over_limit": text, "summary": summary})
+
+
+def _after_lowering(more: Mapping[str, float], room_w: float) -> frozenset[str]:
+    """Jobs that need power which is free only when clocks have been lowered.
+
+    ``more``: job -> power that it takes in addition to the present, in order; negative: it saves
+    power, and waits for none. ``room_w``: power that is free at the present clocks; negative after
+    the limit has fallen.
+    """
+    after = set()
+    if min(more.values(), default=0.0) < 0:
+        for job_id, power_w in more.items():
+            if power_w > max(room_w, 0.0) + POWER_W:
+                after.add(job_id)
+            elif power_w > 0:
+                room_w -= power_w
+    return frozenset(after)
+
+
+def _change(job_id: str, known: PoweredJob, got: Sized) -> ClockChange | None:
+    """The new clock of a running job; None: it keeps its clock."""
+    table = known.table
+    if table is None or got.clock_mhz is None:
+        return None
+    if table.column(got.clock_mhz) == table.column(known.clock_mhz):
+        return None
+    return ClockChange(job_id, got.clock_mhz, got.power_w)
+
+
+def _faster(one: Started, request: Request, found: Assignment) -> bool:
+    """Say whether a job ends sooner on more GPUs, where these lie."""
+    table = request.table
+    rows = (None, None) if table is None else (table.row(one.request.gpus), table.row(request.gpus))
+    if table is None or rows[0] is None or rows[1] is None:
+        return False
+    before, after = (float(table.time_s[row, -1]) for row in rows)
+    return after * found.slowdown < before * one.assignment.slowdown
+
+
+def _own_time(table: SizeTable | None, gpus: int) -> float:
+    """Iterations in a second at the default clock: a step counts by its share of the job's time.
+
+    So two steps that save a tenth of a long job and of a short one count alike, as in PowerFlow's
+    eq. 20: the power of the long one would be gone for longer.
+    """
+    row = None if table is None else table.row(gpus)
+    time_s = math.nan if table is None or row is None else float(table.time_s[row, -1])
+    return 1.0 / time_s if 0 < time_s < math.inf else 1.0

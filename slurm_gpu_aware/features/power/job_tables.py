@@ -1,0 +1,175 @@
+"""Size tables of jobs: the performance models of the store, at the sizes and clocks of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from slurm_gpu_aware.bounds import MAX_GPU_W
+from slurm_gpu_aware.features.models.live import PerformanceModels
+from slurm_gpu_aware.features.models.performance_model import PerformanceModel
+from slurm_gpu_aware.features.models.sample import own_name, owner_of
+from slurm_gpu_aware.features.models.tables import size_table
+from slurm_gpu_aware.features.power.size_table import SizeTable
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.profile import Profile
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement.feasible import allowed_nodes
+
+_MOST_KEPT = 10_000
+
+
+class JobTables:
+    """The tables of one round; jobs of one application, GPU model and choice of sizes share one."""
+
+    def __init__(self) -> None:
+        self._models: PerformanceModels | None = None
+        self._profile: Profile | None = None
+        self._cluster: Cluster | None = None
+        self._clocks: dict[str, tuple[int, ...]] = {}
+        self._limits_w: dict[str, float] = {}
+        self._gpu_models: dict[object, str | None] = {}
+        self._widths: dict[str, int] = {}
+        self._tables: dict[object, SizeTable] = {}
+        self._kept: dict[int, PerformanceModel] = {}
+
+    def renew(
+        self, models: PerformanceModels | None, profile: Profile | None, cluster: Cluster
+    ) -> None:
+        """Take the models and the profile of a round, and its snapshot."""
+        full = len(self._tables) > _MOST_KEPT
+        if models is not self._models or profile is not self._profile or full:
+            self._models, self._profile = models, profile
+            self._clocks, self._tables, self._kept = {}, {}, {}
+            self._limits_w = {} if profile is None else _limits_w(profile)
+        self._cluster = cluster
+        self._gpu_models = {}
+        counts = cluster.exists.sum(axis=1).tolist()
+        self._widths = {}
+        for model, count in zip(cluster.model, counts, strict=True):
+            self._widths[model or ""] = max(count, self._widths.get(model or "", 1))
+
+    def tabled(self, request: Request) -> Request:
+        """The request with its table, if a model is known for the GPUs that it may get."""
+        gpu_model = self.gpu_model(request)
+        if gpu_model is None:
+            return request
+        sizes = request.sizes or (request.gpus,)
+        name, app_class = request.performance_model, request.app_class
+        model = self.model(name, app_class, gpu_model, request.user)
+        beside = () if request.due is None else request.due.known_gpus
+        table = self.table(model, app_class, gpu_model, sizes, beside)
+        return request if table is None else replace(request, table=table)
+
+    def why_none(self, request: Request) -> str | None:
+        """Why a job that names a performance model has no table of it; None: it has, or names none.
+
+        A class's model takes the place of a missing one.
+        """
+        name, gpu_model = request.performance_model, self.gpu_model(request)
+        if name is None:
+            return None
+        return self.why_missing(name, request.app_class, gpu_model, request.user)
+
+    def why_missing(
+        self, name: str, app_class: str, gpu_model: str | None, user: str
+    ) -> str | None:
+        """The same by the names of a job, and the one model of all GPUs that it has or may get."""
+        if gpu_model is None:
+            return f"model {name} is not used: the job may get GPUs of several models"
+        found = self.model(name, app_class, gpu_model, user)
+        if found is not None and found.name in (name, own_name(user, name)):
+            return None
+        instead = (
+            "the limits of its GPUs count" if found is None else f"that of {found.name} counts"
+        )
+        models = self._models
+        wrong = None if models is None else models.too_wrong(name, gpu_model, user)
+        if wrong is not None:
+            error = f"it is wrong by {100 * wrong.quality.worst:.0f}%, see 'models show'"
+            return f"performance model {wrong.name} for {gpu_model} is not used: {error}; {instead}"
+        return f"no performance model {name} for {gpu_model} is in the store; {instead}"
+
+    def table(
+        self,
+        model: PerformanceModel | None,
+        app_class: str,
+        gpu_model: str,
+        sizes: Sequence[int],
+        beside: Sequence[int] = (),
+    ) -> SizeTable | None:
+        """The table of a performance model at some sizes; None: no model, or no clocks.
+
+        ``beside``: as of `size_table`.
+
+        Power that a user has measured is not taken below that of the job's class, so that a
+        file that says 1 W takes no job past a power limit; without a model of the class it is
+        unknown. No model's power is taken above the highest known power limit of such GPUs.
+        """
+        clocks = self.clocks_of(gpu_model)
+        if model is None or not clocks:
+            return None
+        width = self._widths.get(gpu_model, 1)
+        own = bool(owner_of(model.name))
+        key = id(model), app_class if own else "", gpu_model, tuple(sizes), tuple(beside), width
+        if key not in self._tables:
+            self._kept[id(model)] = model
+            table = size_table(model, sizes, clocks, width, beside=beside)
+            if own:
+                table = self._checked(table, app_class, gpu_model)
+            most_w = table.gpus[:, None] * self.limit_w(gpu_model)
+            self._tables[key] = replace(table, power_w=np.minimum(table.power_w, most_w))
+        return self._tables[key]
+
+    def _checked(self, table: SizeTable, app_class: str, gpu_model: str) -> SizeTable:
+        """The table with at least the power of the class, which one GPU draws, on each GPU."""
+        known = self.model(None, app_class, gpu_model, "")
+        least_w = np.full(table.clocks_mhz.shape, np.nan)
+        if known is not None:
+            least_w = size_table(known, (1,), self.clocks_of(gpu_model), 1).power_w[0]
+        return replace(table, power_w=np.maximum(table.power_w, np.outer(table.gpus, least_w)))
+
+    def gpu_model(self, request: Request) -> str | None:
+        """The model of all GPUs that a request may get; None: several, or not known."""
+        assert self._cluster is not None  # noqa: S101 - after `renew`
+        key = request.gpu_model, id(request.eligible)
+        if key not in self._gpu_models:
+            allowed = allowed_nodes(request, self._cluster)
+            usable = np.asarray(self._cluster.exists.any(axis=1))
+            rows = np.flatnonzero(usable if allowed is None else usable & allowed).tolist()
+            found = {self._cluster.model[row] for row in rows}
+            self._gpu_models[key] = found.pop() if len(found) == 1 else None
+        return self._gpu_models[key]
+
+    def model(
+        self, name: str | None, app_class: str, gpu_model: str, user: str
+    ) -> PerformanceModel | None:
+        """The model of an application, or else of its class; see `PerformanceModels.of`."""
+        return None if self._models is None else self._models.of(name, app_class, gpu_model, user)
+
+    def limit_w(self, gpu_model: str) -> float:
+        """The highest known power limit of GPUs of a model, else what no GPU exceeds."""
+        return self._limits_w.get(gpu_model, MAX_GPU_W)
+
+    def clocks_of(self, gpu_model: str) -> tuple[int, ...]:
+        """Clocks that all GPUs of a model support, ascending; empty: not known."""
+        if not self._clocks and self._profile is not None:
+            common: dict[str, set[int]] = {}
+            for record in self._profile.gpus.values():
+                if record.clocks_mhz:
+                    own = set(record.clocks_mhz)
+                    common[record.model or ""] = common.get(record.model or "", own) & own
+            self._clocks = {model: tuple(sorted(own)) for model, own in common.items()}
+        return self._clocks.get(gpu_model, ())
+
+
+def _limits_w(profile: Profile) -> dict[str, float]:
+    """GPU model -> the highest power limit of its GPUs, where one is known."""
+    found: dict[str, float] = {}
+    for record in profile.gpus.values():
+        if record.power_limit_w:
+            model = record.model or ""
+            found[model] = max(record.power_limit_w, found.get(model, 0.0))
+    return found

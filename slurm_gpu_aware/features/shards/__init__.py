@@ -1,0 +1,1 @@
+"""Jobs that share a GPU by shards."""

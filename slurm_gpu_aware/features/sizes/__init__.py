@@ -1,0 +1,1 @@
+"""Moldable jobs: their range of GPU counts, and requests of another size."""

@@ -1,0 +1,1 @@
+"""Waits by choice: a job waits for a set that frees up later and ends it sooner."""

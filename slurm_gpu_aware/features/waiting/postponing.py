@@ -1,0 +1,90 @@
+"""Postponements: what a round remembers of a job that waits by choice, and when it looks again.
+
+Until the expected start a job waits on for the same GPUs, unless free ones are now as good.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from slurm_gpu_aware.features.waiting.later import Later, worth_until_s
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster, Gpus
+from slurm_gpu_aware.model.request import Postponement, Request
+from slurm_gpu_aware.placement.account import set_words
+from slurm_gpu_aware.placement.feasible import allowed_nodes
+from slurm_gpu_aware.placement.identity_cache import by_identity
+from slurm_gpu_aware.placement.least import LeastSlowdown
+from slurm_gpu_aware.placement.policy import WaitRule
+from slurm_gpu_aware.time_text import duration, stamp
+
+
+def awaited(request: Request, wait: Postponement, cluster: Cluster) -> Gpus:
+    """(node, slots) of the GPUs that a postponed job waits for; (): it may not take them."""
+    rows, allowed = row_of(cluster.nodes), allowed_nodes(request, cluster)
+    found = tuple(sorted((rows.get(name, -1), slots) for name, slots in wait.gpus))
+    for node, slots in found:
+        if node < 0 or not (allowed is None or allowed[node]):
+            return ()
+        if not all(cluster.exists.item(node, slot) for slot in slots):
+            return ()
+    enough = sum(len(slots) for _, slots in found) >= request.gpus
+    return found if enough else ()
+
+
+def least_now(request: Request, cluster: Cluster) -> float:
+    """Bound of the slowdown of a start now; inf: no set fits."""
+    allowed = allowed_nodes(request, cluster)
+    free = cluster.free if allowed is None else cluster.free & allowed[:, None]
+    return LeastSlowdown.of(request, cluster).among(free)
+
+
+def postponement(request: Request, later: Later, now: float, nodes: Sequence[str]) -> Postponement:
+    """The wait of a job for a later set."""
+    found = later.assignment
+    names = [nodes[node] for node in found.nodes]
+    gpus = tuple(zip(names, found.slots, strict=True))
+    reason = f"postponed: {weighed_words(later, nodes)}"
+    return Postponement(request.waits_since(now), later.start_s, later.end_s, gpus, reason)
+
+
+def weighed_words(later: Later, nodes: Sequence[str]) -> str:
+    """Say what was weighed: ``expected at 2026-05-04 14:05 on n3 GPUs 0,1 (1.02); ...``.
+
+    The part before the semicolon, which Slurm shows, changes only with the plan.
+    """
+
+    def words(found: Assignment) -> str:
+        names = set_words(nodes, found.nodes, found.slots)
+        return f"{names} ({found.slowdown:.2f})"
+
+    return (
+        f"expected at {stamp(later.start_s)[:16]} on {words(later.assignment)}; it ends"
+        f" {duration(later.sooner_s)} sooner than now on {words(later.now)}"
+    )
+
+
+def with_bound(
+    here: Assignment, request: Request, cluster: Cluster, now: float, rule: WaitRule | None
+) -> Assignment:
+    """The set of a job that starts now; its account says if the longest wait kept it from more."""
+    if rule is None or not 0.0 < request.expected_s < math.inf:
+        return here
+    until_s = rule.by_longest_s(request)
+    cut_s = max(now, until_s)
+    if cut_s >= rule.by_share_s(request, now):
+        return here
+    least = LeastSlowdown.of(request, cluster)
+    if cut_s >= worth_until_s(request, here, least, now, rule):
+        return here
+    text = f"by choice it waits until {stamp(until_s)[:16]} at most (longest_wait_s)"
+    summary = "; ".join(filter(None, [here.why.get("summary"), text]))
+    return replace(here, why={**here.why, "waits_until_s": until_s, "summary": summary})
+
+
+@by_identity
+def row_of(nodes: tuple[str, ...]) -> dict[str, int]:
+    """Node -> its index."""
+    return {name: row for row, name in enumerate(nodes)}
