@@ -27,7 +27,7 @@ def asked_text(d: Mapping[str, Any]) -> list[tuple[str, object]]:
     words = f"{shards} shards of a GPU" if shards else _count(gpus, "GPU")
     if asked.get("gpus_range"):
         words = f"{asked['gpus_range']} GPUs"
-    if not shards and nodes == asked.get("max_nodes", 1):
+    if not shards and nodes == asked.get("max_nodes"):
         words += " on one node" if nodes == 1 else f" on {nodes} nodes"
     parts = [words, "whole nodes" if asked.get("exclusive") else None]
     if limit := asked.get("time_limit_s"):

@@ -38,4 +38,4 @@ def slurm_words(name: str) -> str:
     if words is None and (match := _LIMIT.match(name)) is not None:
         whose = "QOS" if match[1] == "QOS" else "account"
         words = f"a limit of its {whose} is reached"
-    return f"Slurm holds it: {name}" if words is None else f"{words} ({name})"
+    return f"Slurm holds it: {name.replace('_', ' ')}" if words is None else f"{words} ({name})"

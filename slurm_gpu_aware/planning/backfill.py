@@ -99,9 +99,13 @@ class BackfillRoom:
     would wait for the same GPUs without it, so that job has a reservation, too (`keep`).
     """
 
-    def __init__(self, cluster: Cluster, head: Request, shadow: Shadow | None) -> None:
+    def __init__(
+        self, cluster: Cluster, head: Request, shadow: Shadow | None, *, guarded: bool = False
+    ) -> None:
+        """``guarded``: no job gets a part of the head's nodes (`PlanSettings.guarded`)."""
         self.now = cluster
         """All free resources."""
+        self.guarded = guarded
         self.head = head
         self.shadow = shadow
         self._outside = cluster
@@ -163,6 +167,18 @@ class BackfillRoom:
 
     def beside(self, request: Request, now_s: float) -> Cluster:
         """The same by the reservation of the head alone."""
+        view = self._beside(request, now_s)
+        if self.shadow is None or not self.guarded:
+            return view
+        free = view.free.copy()
+        free[(nodes := [node for node, _ in self.shadow.gpus])] = False
+        if view.by_slurm is None:
+            return replace(view, free=free)
+        by_slurm = view.by_slurm.copy()
+        by_slurm[nodes] = False
+        return replace(view, free=free, by_slurm=by_slurm)
+
+    def _beside(self, request: Request, now_s: float) -> Cluster:
         if self.shadow is None or self.ends_before(request, now_s):
             return self.now
         if request.left is not None:
@@ -172,6 +188,16 @@ class BackfillRoom:
         if request.bound and request.fills_sockets:
             return _unreserved_sockets(self._outside, request, self.now)
         return self._outside
+
+    def why_kept(self, request: Request, now_s: float) -> str:
+        """Why a job that would fit now does not start beside the reservation."""
+        head = f"job {self.head.job_id}"
+        if self.ends_before(request, now_s):
+            kept = f"on nodes that are kept for {head}, as jobs that Slurm starts by itself wait"
+            return f"would fit now, but only {kept}"
+        what = "these GPUs" if self.outside.has_power(request.power_w) else "this power"
+        past = f"its time limit reaches past the start of {head}"
+        return f"would fit now, but {past}, which comes first and has {what} reserved"
 
     def take(
         self, request: Request, assignment: Assignment, now_s: float

@@ -32,6 +32,9 @@ class PlanSettings:
     """Most jobs behind the head that backfill tries."""
     auto_clocks: bool = False
     """Under a power limit a round chooses the clock of requests that name none, too."""
+    guarded: bool = False
+    """Jobs that the gate does not hold wait beside the queue, so Slurm holds the GPUs of the head.
+    No job is backfilled on its nodes, as Slurm would have to give these GPUs free for that."""
     due_by_pressure: bool = False
     """Neighbours in Slurm's order with due dates exchange places (`due_dates.in_order`)."""
 

@@ -285,8 +285,8 @@ class _Round:
             self._postpone(head, wait, f"{wait.reason}; reserved for it")
         else:
             self._wait_as_head(head, shadow)
-        room, depth = BackfillRoom(self.cluster, head, shadow), 0
-        why = f"waits for its turn behind job {head.job_id}"
+        room = BackfillRoom(self.cluster, head, shadow, guarded=self.settings.guarded)
+        depth, why = 0, f"waits for its turn behind job {head.job_id}"
         if self.settings.backfill:
             depth = self.settings.backfill_depth
             why = f"waits behind job {head.job_id}, beyond the depth of backfill"
@@ -384,16 +384,13 @@ class _Round:
 
     def _why_behind(self, room: BackfillRoom, request: Request) -> str:
         for one in room.each():
-            if one.ends_before(request, self.now):
+            short = one.ends_before(request, self.now)
+            if short and not one.guarded:
                 continue
             view = one.beside(request, self.now)
-            if room.second and self.dispatcher.try_place(request, view) is not None:
+            if (room.second or short) and self.dispatcher.try_place(request, view) is not None:
                 continue
             if self.dispatcher.try_place(request, room.now) is not None:
-                what = "these GPUs" if room.outside.has_power(request.power_w) else "this power"
-                return (
-                    f"would fit now, but its time limit reaches past the start of job"
-                    f" {one.head.job_id}, which comes first and has {what} reserved"
-                )
+                return one.why_kept(request, self.now)
         why = self.dispatcher.why_not(request, room.now).text
         return f"behind job {room.head.job_id}: {why}"

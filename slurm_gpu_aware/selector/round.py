@@ -116,7 +116,7 @@ class Rounds:
         self._turns = Turns(self._backoff, wake)
         self._successors = Successors(self.start_monitor.recall, config.selector.ahead_s, timer)
         parts = self.policy, self.power, self.mover, self._postponements, self._due
-        self._planner = RoundPlanner(*parts)
+        self._planner = RoundPlanner(*parts, guards=config.gate.guard_head)
         self._promises = Promises()
         self.ids: dict[int, str] = {}
         """Slurm's record number -> job id, as last read."""

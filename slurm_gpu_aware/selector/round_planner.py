@@ -17,6 +17,7 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.selector.candidates import Candidates
 from slurm_gpu_aware.selector.containment import contained
+from slurm_gpu_aware.selector.head_guard import passes_gate
 from slurm_gpu_aware.selector.isolation import Isolation
 from slurm_gpu_aware.selector.policy_in_force import PolicyInForce
 from slurm_gpu_aware.selector.round_state import View
@@ -34,6 +35,8 @@ class RoundPlanner:
     mover: Mover
     postponements: Postponements
     due: DueDates
+    guards: bool = True
+    """Whether the GPUs of the head are held against jobs that pass the gate."""
 
     def plan(
         self, isolation: Isolation, candidates: Candidates, view: View, profile: Profile | None
@@ -68,7 +71,8 @@ class RoundPlanner:
 
         context = candidates.context
         cluster, now = context.cluster, context.now
-        settings, power, dates = self.policy.settings, None, self.due
+        guarded = self.guards and any(map(passes_gate, view.jobs))
+        settings, power, dates = replace(self.policy.settings, guarded=guarded), None, self.due
         with contained("power limit"):
             power = self.power.state(cluster, profile, settings, self.mover.under_way.power_w)
 

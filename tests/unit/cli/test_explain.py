@@ -16,6 +16,7 @@ from memory_slurm import opened
 from slurm_folder import SlurmFolder, parked
 from store_samples import decision
 
+from slurm_gpu_aware.cli.decision_text import asked_text
 from slurm_gpu_aware.cli.event_text import event_text
 from slurm_gpu_aware.cli.explain import explain_text
 from slurm_gpu_aware.store.database import open_store, publish
@@ -331,6 +332,20 @@ def test_a_job_that_tried_clocks_tells_what_was_found(detail: dict[str, object],
         "slurm": None,
     }
     assert told in " ".join(explain_text(answer).split())
+
+
+@pytest.mark.parametrize(
+    ("nodes", "told"),
+    [
+        ({"max_nodes": 1}, "4 GPUs on one node"),
+        ({"min_nodes": 2, "max_nodes": 2}, "4 GPUs on 2 nodes"),
+        ({}, "4 GPUs"),  # --gpus=4 may spread over several nodes
+        ({"min_nodes": 1, "max_nodes": 2}, "4 GPUs"),
+    ],
+)
+def test_the_nodes_of_a_request_are_told_where_it_says_how_many(nodes: dict[str, int], told: str):
+    record = {"user": "alice", "submitted_at": NOW, "asked": {"gpus": 4, **nodes}}
+    assert dict(asked_text(record))["asked"] == told
 
 
 def test_an_unknown_job_is_exit_1(filled: Path):

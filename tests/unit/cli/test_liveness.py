@@ -259,7 +259,7 @@ def test_a_job_that_came_back_shows_no_choice_as_current(two_wait: SlurmFolder):
     with open_store(two_wait.store) as store:
         Ledger(store).add_decision(decision("7", state="waiting"))
     told = says(two_wait, "explain", "7")[0]
-    assert "asked 4 GPUs on one node" in told
+    assert "asked 4 GPUs submitted" in told
     assert "chosen" not in told
     assert "Earlier placements time place slowdown became" in told
     assert "1.590 waiting" in told

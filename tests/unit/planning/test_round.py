@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from make import placements, reasons, with_held
+from make import placements, reasons, with_held, with_running
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
@@ -290,3 +290,22 @@ def test_the_snapshot_is_not_changed():
     cluster = Cluster.uniform(1, 2)
     plan([asking(1, 2)], cluster)
     assert cluster.free.all()
+
+
+def test_no_job_is_backfilled_on_guarded_nodes():
+    """Slurm holds GPUs of n0 for the head against jobs that pass the gate, and would have to give
+    them free for a moment."""
+    held = RunningJob("r", ((0, (0, 1)),), 3600.0)
+    cluster = with_running(Cluster.uniform(2, 4), held)
+    queue = [
+        Request("1", 4, max_nodes=1, required=(0,), time_limit_s=3600.0),
+        Request("2", 1, max_nodes=1, eligible=np.array([True, False]), time_limit_s=60.0),
+        Request("3", 1, max_nodes=1, time_limit_s=60.0),
+    ]
+    usual = plan_round(queue, cluster, PlanSettings(policy="packed"), 0.0)
+    assert {a.job_id for a in usual.assignments} == {"2", "3"}
+    guarded = plan_round(queue, cluster, PlanSettings(policy="packed", guarded=True), 0.0)
+    (started,) = guarded.assignments
+    assert (started.job_id, started.nodes) == ("3", (1,))
+    (why,) = [waits.reason for waits in guarded.waiting if waits.job_id == "2"]
+    assert why.endswith("kept for job 1, as jobs that Slurm starts by itself wait")
