@@ -138,4 +138,4 @@ def test_a_job_that_was_just_opened_counts_as_its_users(slurm: SlurmFolder) -> N
     jobs = bench.client.jobs()
     assert planned is not None
     assert next(job for job in jobs if job.id == "7").user == "bob"
-    assert planned()["cluster"]["running"][0]["user"] == "bob"
+    assert planned()["asked"]["cluster"]["running"][0]["user"] == "bob"
