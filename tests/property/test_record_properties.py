@@ -86,9 +86,9 @@ def test_a_record_comes_back_as_it_was(kind: Kind) -> None:
 
 @pytest.mark.parametrize(("kind", "path"), cases())
 def test_each_wrong_value_is_named_in_one_sentence(kind: Kind, path: tuple[Any, ...]) -> None:
-    for wrong in wrong_values(inside(kind.sample, path)):
+    for wrong in wrong_values(value_at(kind.sample, path)):
         changed = copy.deepcopy(kind.sample)
-        inside(changed, path[:-1])[path[-1]] = wrong
+        value_at(changed, path[:-1])[path[-1]] = wrong
         with pytest.raises(ValueError) as caught:  # noqa: PT011 - the text is looked at below
             kind.read(changed)
         text = str(caught.value)
@@ -97,7 +97,7 @@ def test_each_wrong_value_is_named_in_one_sentence(kind: Kind, path: tuple[Any, 
         assert len(text) < 300
 
 
-def inside(value: Any, path: tuple[Any, ...]) -> Any:
+def value_at(value: Any, path: tuple[Any, ...]) -> Any:
     for key in path:
         value = value[key]
     return value

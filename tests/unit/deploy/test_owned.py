@@ -34,13 +34,13 @@ def two_socket_node(name: str, model: str | None = "v100") -> NodeGpus:
     return NodeGpus(name, (0, 1, 2, 3), model, cores_of((0, 0, 1, 1), 2, 8))
 
 
-def site(config: Config, conf: str = "", *nodes: NodeGpus) -> Site:
+def parsed_site(config: Config, conf: str = "", *nodes: NodeGpus) -> Site:
     read = parse_conf(conf)
     return Site(config, Path("/etc/slurm"), Path("/units"), read, conf_nodes(read), nodes)
 
 
 def settings(conf: str, **changes: object) -> dict[str, str]:
-    values, _ = settings_of(site(Config(**changes), conf))  # type: ignore[arg-type]
+    values, _ = settings_of(parsed_site(Config(**changes), conf))  # type: ignore[arg-type]
     hooks = {hook.key for hook in HOOKS}
     return {key: value for key, value in values.items() if key not in hooks}
 
@@ -122,29 +122,29 @@ def test_the_count_of_our_licence_follows_the_configuration():
 
 
 def test_a_foreign_prolog_stays_and_the_admin_is_told():
-    values, notes = settings_of(site(Config(), "Prolog=/site/prolog\n"))
+    values, notes = settings_of(parsed_site(Config(), "Prolog=/site/prolog\n"))
     assert "Prolog" not in values
     assert values["Epilog"] == "/etc/slurm/epilog.d/50-gpu-aware"
     assert any("Prolog=/site/prolog stays" in note for note in notes)
 
 
 def test_a_prolog_folder_of_the_site_needs_nothing():
-    values, notes = settings_of(site(Config(), "Prolog=/etc/slurm/prolog.d/*\n"))
+    values, notes = settings_of(parsed_site(Config(), "Prolog=/etc/slurm/prolog.d/*\n"))
     assert "Prolog" not in values
     assert not any("Prolog" in note for note in notes)
 
 
 def test_job_completion_of_the_site_is_not_replaced():
     config = Config(events=EventsConfig(jobcomp_file=Path("/var/log/jc")))
-    ours, _ = settings_of(site(config, ""))
-    theirs, notes = settings_of(site(config, "JobCompType=jobcomp/mysql\n"))
+    ours, _ = settings_of(parsed_site(config, ""))
+    theirs, notes = settings_of(parsed_site(config, "JobCompType=jobcomp/mysql\n"))
     assert ours["JobCompLoc"] == "/var/log/jc"
     assert "JobCompType" not in theirs
     assert any("jobcomp/mysql stays" in note for note in notes)
 
 
 def test_bf_licenses_is_warned_of():
-    _, notes = settings_of(site(Config(), "SchedulerParameters=bf_licenses\n"))
+    _, notes = settings_of(parsed_site(Config(), "SchedulerParameters=bf_licenses\n"))
     assert any("bf_licenses" in note for note in notes)
 
 
@@ -161,7 +161,7 @@ def test_lua_conf_is_a_table_that_lua_reads():
     config = Config(
         site=SiteConfig(classes=("A", "B"), park_uncommented=False, operators=("1000",))
     )
-    got = read_lua(filter_conf(site(config, "", two_socket_node("n1"))))
+    got = read_lua(filter_conf(parsed_site(config, "", two_socket_node("n1"))))
     assert list(got["classes"].values()) == [b"A", b"B"]  # type: ignore[attr-defined]
     assert got["licence"] == b"gpuaware"
     assert got["submit_file"] == b"/var/spool/slurm-gpu-aware/submitted"
@@ -181,7 +181,7 @@ def test_the_filter_accepts_what_is_written(tmp_path: Path, most: int):
     conf = f"SlurmUser=64030\nNodeName=n[1-2] {shape if most else 'Gres=gpu:g0:1'}\n"
     indices = tuple(range(most))
     nodes = (NodeGpus("n1", indices, "v100"), NodeGpus("n2", indices, "a100-80gb"))
-    file.write_text(filter_conf(site(Config(), conf, *nodes)))
+    file.write_text(filter_conf(parsed_site(Config(), conf, *nodes)))
     lua = lua51.LuaRuntime()
     lua.execute("slurm = {log_error = function() end}")
     read = lua.eval(f'dofile("{FILTER}").read_conf')
@@ -200,7 +200,7 @@ def test_the_filter_accepts_what_is_written(tmp_path: Path, most: int):
 def test_any_path_survives_the_way_through_lua(text: str):
     path = "/" + text.encode("utf-8", "replace").decode("utf-8")
     config = Config(events=EventsConfig(submit_file=Path(path)))
-    got = read_lua(filter_conf(site(config)))
+    got = read_lua(filter_conf(parsed_site(config)))
     assert got["submit_file"] == str(Path(path)).encode()
 
 
