@@ -48,7 +48,7 @@ def test_a_profile_is_read_beside_the_configuration(tmp_path: Path):
 
 
 BAD = {
-    "[policies]\nx = 1": "policies.x: expected a table, not 1",
+    "[policies]\nx = 1": "policies.x: expected keys with values, not 1",
     "[policies.pal2]": "policies.pal2: unknown policy; known: best-fit, eft, lowest-index",
     "[policies.pal]\nseed = 1": "policies.pal.seed: unknown option; known: none",
     "[policies.topo-aware]\nweight = 1": "policies.topo-aware.weight: unknown option; known: anti",
