@@ -84,7 +84,7 @@ def test_a_record_comes_back_as_it_was(kind: Kind) -> None:
     assert kind.read(json.loads(json.dumps(records.plain(read, str)))) == read
 
 
-@pytest.mark.parametrize(("kind", "path"), cases())
+@pytest.mark.parametrize(("kind", "path"), list(cases()))
 def test_each_wrong_value_is_named_in_one_sentence(kind: Kind, path: tuple[Any, ...]) -> None:
     for wrong in wrong_values(value_at(kind.sample, path)):
         changed = copy.deepcopy(kind.sample)
