@@ -11,6 +11,7 @@ from slurm_gpu_aware.features.power.size_table import SizeTable
 from slurm_gpu_aware.features.waiting.later import expected_ends
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import NodeGroups, Postponement, Request
+from slurm_gpu_aware.planning.apart import guarded
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.selector.job_comments import waiting_text
@@ -496,3 +497,11 @@ def test_a_job_gives_up_when_the_end_does_not_come(backfill, longest_s):
     result = simulate(Trace.of("t", [*runs, long, after]), SIMULATED, settings)
     assert 2001.0 < result.start_s[-1] <= 2001.0 + min(longest_s, 0.5 * 2000.0)
     assert result.slowdown()[-1] == pytest.approx(1.5)
+
+
+def test_the_later_set_of_a_head_that_waits_by_choice_is_guarded():
+    """Two GPUs of n0, of which one is free: jobs that pass the gate would take it."""
+    cluster = here(held("r", 0, [0], HOUR))
+    result = plan([asking(1, 2, max_nodes=1)], cluster)
+    assert result.waiting[0].postponed
+    assert guarded(result, cluster) == {"n0": (2, 1)}
