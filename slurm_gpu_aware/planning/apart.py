@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from slurm_gpu_aware.features.waiting.postponing import row_of
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
@@ -65,7 +66,7 @@ def guarded(plan: Plan, cluster: Cluster) -> dict[str, tuple[int, int]]:
         busy[list(one.nodes)] = True
     kept: dict[str, tuple[int, int]] = {}
     first = next((one for one in plan.waiting if one.reserved or one.postponement), None)
-    rows = {name: row for row, name in enumerate(cluster.nodes)}
+    rows = row_of(cluster.nodes)
     gpus = () if first is None else first.reserved
     if first is not None and first.postponement is not None:  # it waits by its own choice
         named = first.postponement.gpus
