@@ -6,6 +6,7 @@ Each is a Lua plugin of Slurm. Its script is ours, or the site's own with a line
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -41,7 +42,7 @@ from slurm_gpu_aware.slurm.conffile import read_conf
 _NO_RIGHT = re.compile(r"(?i)account|association|root|denied")
 
 
-class _Plugin(Owned):
+class _Plugin(Owned, ABC):
     """A Lua plugin of Slurm with its script."""
 
     words = ("lua",)
@@ -72,9 +73,9 @@ class _Plugin(Owned):
             notes.append(f"{path} {advice}")
         return []
 
+    @abstractmethod
     def _advice(self, script: str, slurm_dir: Path) -> str:
         """What a script of the site lacks, to follow its path; empty: nothing."""
-        raise NotImplementedError
 
     def _is_ours(self, site: Site) -> bool:
         return site.text(self.script) == shipped_lua(self.ours)
