@@ -115,7 +115,7 @@ class StartMonitor:
             self._starting |= dict.fromkeys(job_ids, self._timer())
 
     def recall(self, job_ids: frozenset[str]) -> None:
-        """Park jobs again that were opened ahead, unless they start first."""
+        """Park jobs again that stand behind others now, unless they start first."""
         with self._lock:
             self._recalled = job_ids
             turn = dict.fromkeys([*(i for i in self._starting if i in job_ids), *self._starting])

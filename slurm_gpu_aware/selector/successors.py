@@ -48,7 +48,7 @@ class Successors:
     """The jobs that are opened ahead, and how quickly jobs end."""
 
     recall: Callable[[frozenset[str]], object]
-    """Parks jobs again that were opened ahead."""
+    """Parks jobs again that stand behind others now."""
     short_s: float
     """Jobs that run for less on average are opened ahead: a start that is late by a second costs
     them more than Slurm's choice of the GPU. 0: none is."""

@@ -180,7 +180,10 @@ def _begin(argv: Sequence[str], stdout: int | IO[bytes]) -> subprocess.Popen[byt
 
 @contextmanager
 def _signals_noted() -> Iterator[None]:
-    """Signals that have a handler of Python call it at the end."""
+    """Signals that have a handler of Python call it at the end.
+
+    Ignored ones stay so (nohup): a process that begins meanwhile ignores them, too.
+    """
     came: list[tuple[int, FrameType | None]] = []
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {n: handler for n in numbers if callable(handler := signal.getsignal(n))}
