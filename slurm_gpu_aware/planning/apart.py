@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from slurm_gpu_aware.features.waiting.postponing import row_of
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan
+from slurm_gpu_aware.planning.postponing import row_of
 
 
 def with_slurms_choice(cluster: Cluster) -> Cluster:

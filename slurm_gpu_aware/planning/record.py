@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from slurm_gpu_aware import records
-from slurm_gpu_aware.features.power.size_table import SizeTable
 from slurm_gpu_aware.features.power.state import PowerState
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import (
@@ -22,6 +21,7 @@ from slurm_gpu_aware.model.cluster import (
 )
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import NodeGroups, Request
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.planning.stages import Moving, Round, plan_stages

@@ -29,7 +29,6 @@ from slurm_gpu_aware.features.due_dates.sizes import with_due_sizes
 from slurm_gpu_aware.features.power.growth import Started, sized
 from slurm_gpu_aware.features.power.power_budget import PowerBudget, with_least_sizes
 from slurm_gpu_aware.features.power.state import PowerState
-from slurm_gpu_aware.features.waiting.postponing import row_of
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob
 from slurm_gpu_aware.model.request import Postponement, Request
@@ -40,6 +39,7 @@ from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve
 from slurm_gpu_aware.planning.dispatcher import Dispatcher, PlacementFailedError, shape_of
 from slurm_gpu_aware.planning.impossible import Impossible
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
+from slurm_gpu_aware.planning.postponing import row_of
 from slurm_gpu_aware.planning.preempt import can_preempt, plan_preemption
 from slurm_gpu_aware.planning.prefix import (
     Trial,

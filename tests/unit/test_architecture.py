@@ -48,9 +48,9 @@ ALLOWED = {
 }
 LAYERS = {
     "model": """
-        classes/history due_dates/facet models/fitting models/frontier models/least_squares
+        classes/history models/fitting models/frontier models/least_squares
         models/performance_model models/power models/priors models/sample models/site_models
-        models/tables models/throughput moves/settings power/size_table power/state
+        models/tables models/throughput moves/settings power/state
     """,
     "config": "power/power_limit",
     "sizing": """
@@ -60,8 +60,7 @@ LAYERS = {
     "planning": """
         due_dates/account due_dates/queue due_dates/sizes estimates/history moves/front
         moves/movable moves/moved moves/planning moves/rates moves/restarts moves/shrinking
-        power/growth power/power_budget power/size_account shards/sharing waiting/later
-        waiting/postponing
+        power/growth power/power_budget power/size_account shards/sharing
     """,
     "gate": "sizes/resizing",
     "admission": "shards/admission sizes/moldable",

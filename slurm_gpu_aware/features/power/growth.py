@@ -21,11 +21,11 @@ from slurm_gpu_aware.features.power.allocation import Sized, SizingJob
 from slurm_gpu_aware.features.power.power_budget import PowerBudget, clock_choices, present_w
 from slurm_gpu_aware.features.power.powerflow import allocate
 from slurm_gpu_aware.features.power.size_account import with_account
-from slurm_gpu_aware.features.power.size_table import SizeTable
 from slurm_gpu_aware.features.power.state import PoweredJob, PowerState
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import POWER_W, Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.plan import ClockChange, Plan, PlannedPower
 from slurm_gpu_aware.planning.timeline import Timeline, as_running, keep_least, take

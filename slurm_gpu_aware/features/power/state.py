@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from slurm_gpu_aware.features.power.size_table import SizeTable
 from slurm_gpu_aware.model.arrays import FloatArray
+from slurm_gpu_aware.model.size_table import SizeTable
 
 
 @dataclass(frozen=True, eq=False)
