@@ -12,6 +12,7 @@ from typing import Any
 from slurm_gpu_aware.admission.snapshot import Hold, is_usable
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.features.classes.live import KnownClasses
+from slurm_gpu_aware.features.due_dates.account import due_values
 from slurm_gpu_aware.features.due_dates.live import DueDates
 from slurm_gpu_aware.features.estimates.live import Estimates
 from slurm_gpu_aware.features.moves.live import Mover
@@ -294,9 +295,9 @@ class Rounds:
             return  # the heartbeat says why
         stay = self._place(view, outcome, candidates, plan, planning_s)
         outcome.planned = record if outcome.placed else None
-        if plan.moves and self._gate_held(self._clock()):
+        if plan.moved and self._gate_held(self._clock()):
             with contained("moves"):
-                self.mover.begin(plan.moves, view.gated, context.cluster.nodes, context.now)
+                self.mover.begin(plan, view.gated, context.cluster.nodes, context.now)
         if self._gate_held(self._clock()):
             self._keep_waiting(view, outcome, candidates, plan, stay)
 
@@ -367,8 +368,7 @@ class Rounds:
         for entry in plan.waiting:
             if candidates.to_plan[entry.job_id].gated.job.raw_id in given_up:
                 continue
-            due = plan.due.get(entry.job_id)
-            more: dict[str, Any] = {} if due is None else {"due": due.values()}
+            more = due_values(plan, entry.job_id)
             with contained("postponements", entry.job_id):
                 more |= self._postponements.times(entry)
             reason = "; ".join(filter(None, (entry.reason, broken.get(entry.job_id))))

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from make import plan_round
 from test_move_properties import NOW, scaling, sites
 
 from slurm_gpu_aware.features.due_dates.queue import (
@@ -22,7 +23,6 @@ from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.job_hints import parse_comment
 from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.planning.round import plan_round
 
 PACKED = PlanSettings(policy="packed")
 times = st.floats(0.0, 20_000.0)

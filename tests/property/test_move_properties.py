@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from make import plan_round
 
 from slurm_gpu_aware.features.moves.front import front_of
 from slurm_gpu_aware.features.moves.movable import Movable, may_move
@@ -17,7 +18,6 @@ from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.prefix import in_slurm_order
-from slurm_gpu_aware.planning.round import plan_round
 
 NOW = 50_000.0
 NODES, WIDTH = 4, 3

@@ -82,7 +82,7 @@ def plan_moves(
     queue, cluster : queue and snapshot of the round, before its starts.
     recent : (time, user) of moves of the site that began.
     busy : nodes of moves that have not finished.
-    power : as of `plan_round`.
+    power : of the round.
     """
     known = list(movable)
     rates = MoveRates(moves, known, recent, now)

@@ -25,6 +25,7 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.running_jobs import RunningJobs
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.feasible import allowed_nodes
+from slurm_gpu_aware.planning.facets import Facet
 from slurm_gpu_aware.planning.plan import PlanSettings
 
 
@@ -154,6 +155,10 @@ class PowerBudget:
 
     def _above(self, job: PoweredJob, power_w: float) -> float:
         return max(power_w - job.gpus * self.gpu_idle_w, 0.0)
+
+
+BUDGET: Facet[PowerBudget | None] = Facet("power budget", None)
+"""Of a round; None: there is no limit."""
 
 
 def least_w(job: PoweredJob) -> float:

@@ -100,7 +100,7 @@ def with_shards(
     Parameters
     ----------
     cluster : that of ``split`` for the round.
-    settings, now : as of `plan_round`.
+    settings, now : of the round.
     sharing : those of ``split``.
     """
     if not any(request.shards for request in split.all):

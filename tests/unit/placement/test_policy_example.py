@@ -6,13 +6,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from make import plan_round
 
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement import registry
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.planning.round import plan_round
 
 PAGE = Path(__file__).parents[3] / "docs" / "architecture.md"
 PACKAGE = "slurm_gpu_aware.placement.policies"
