@@ -88,6 +88,8 @@ class Stage:
     """What it must be told of the world; a record of a round holds it."""
     optional: ClassVar[bool] = False
     """The round goes on without the stage if that fails."""
+    passes: ClassVar[bool] = False
+    """Jobs may start although others that stand before them wait, without backfill, too."""
 
     def before(self, one: Round) -> Round:
         """The round as the placement finds it."""

@@ -117,7 +117,7 @@ class Rounds:
         self._turns = Turns(self._backoff, wake)
         self._successors = Successors(self.start_monitor.recall, config.selector.ahead_s, timer)
         parts = self.policy, self.power, self.mover, self._postponements, self._due
-        self._planner = RoundPlanner(*parts, guards=config.gate.guard_head)
+        self.planner = RoundPlanner(*parts, guards=config.gate.guard_head)
         self._promises = Promises()
         self.ids: dict[int, str] = {}
         """Slurm's record number -> job id, as last read."""
@@ -387,7 +387,7 @@ class Rounds:
         """The plan, its record; jobs with which it fails are left to Slurm."""
         isolation = Isolation(candidates.to_plan)
         try:
-            plan, record = self._planner.plan(isolation, candidates, view, profile)
+            plan, record = self.planner.plan(isolation, candidates, view, profile)
         except Exception:
             if view.gate_held and self._gate_held(self._clock()):
                 self._turns.leave(isolation.left(view.parked), candidates)

@@ -83,7 +83,9 @@ class Rounds:
         policy = make_policy(settings.policy, settings.policy_options)
         self._weighs = policy.wait_rule() is not None
         """Jobs may wait for GPUs that become free later."""
-        self._patient = settings.backfill or policy.may_postpone or settings.due_by_pressure
+        self._whole = settings.due_by_pressure or any(stage.passes for stage in stages)
+        """Any job of the queue may start."""
+        self._patient = settings.backfill or policy.may_postpone or self._whole
         """Jobs may overtake one that lacks GPUs, or accept a worse set later."""
 
     def wait(self, active: ActiveJob) -> None:
@@ -254,7 +256,7 @@ class Rounds:
 
     def _head_of_line(self) -> Iterator[ActiveJob]:
         """Waiting jobs in order, as many as the planner considers."""
-        if self.settings.due_by_pressure:
+        if self._whole:
             yield from (self.waiting[position] for *_, position in self._line)
             return
         room = self.state.free

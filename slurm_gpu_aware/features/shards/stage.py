@@ -22,7 +22,8 @@ class Sharing(Stage):
         split = split_queue(one.queue, one.cluster)
         if split.queue is one.queue:
             return one
-        one = replace(one, queue=split.queue, cluster=split.cluster, aside=tuple(split.sharing))
+        aside = (*one.aside, *split.sharing)
+        one = replace(one, queue=split.queue, cluster=split.cluster, aside=aside)
         return one.put(SPLIT, split)
 
     def after(self, one: Round) -> Round:

@@ -21,7 +21,8 @@ PACKAGE = "slurm_gpu_aware.placement.policies"
 @pytest.fixture
 def name(monkeypatch: pytest.MonkeyPatch) -> str:
     """The name under which the page's example is registered."""
-    code, line = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    section = PAGE.read_text().partition("## Add a policy\n")[2]
+    code, line = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     ((name, where),) = re.findall(r'"([^"]+)": "([^"]+)",', line)
     module = ModuleType(f"{PACKAGE}.{where.partition('.')[0]}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
