@@ -47,6 +47,7 @@ from slurm_gpu_aware.features.power.power_budget import PowerBudget, with_least_
 from slurm_gpu_aware.features.power.state import PowerState
 from slurm_gpu_aware.model.cluster import Cluster, Gpu
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning.apart import with_slurms_choice
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.later import expected_ends
 from slurm_gpu_aware.planning.plan import PlanSettings
@@ -104,6 +105,8 @@ def plan_moves(
     if budget is not None:
         cluster, queue = budget.cluster, [budget.needing(request) for request in queue]
         able, late = _drawing(able, cluster), _drawing(late, cluster)
+    if any(request.left is not None for request in queue):
+        cluster = with_slurms_choice(cluster)
     dispatcher = Dispatcher(settings, policy_options, now, cluster.running)
     restarts = Restarts(cluster, remaining, dispatcher, budget)
     planner = _Moves(queue, restarts, moves)

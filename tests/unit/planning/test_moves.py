@@ -13,7 +13,7 @@ from slurm_gpu_aware.features.moves.planning import plan_moves
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.power.state import PoweredJob, PowerState
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.request import Postponement, Request
+from slurm_gpu_aware.model.request import LeftToSlurm, Part, Postponement, Request
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning.plan import PlanSettings
 
@@ -47,6 +47,14 @@ def movable(cluster, job_id="1", *, left_s=10_000.0, ran_s=5_000.0, **more):
 
 def moves_of(cluster, jobs, queue=(), settings=PAL, moves=USUAL, **more):
     return plan_moves(jobs, queue, cluster, settings, moves, NOW, **more)
+
+
+def test_a_job_whose_gpus_slurm_chooses_keeps_no_other_from_moving():
+    """It waits, and fits: the move leaves it a GPU, or does not take place."""
+    queue = [Request("9", 1, left=LeftToSlurm("place=off", (Part(1, 1),)), time_limit_s=90.0)]
+    for scores, moved in (([[2.0, 1.0, 1.0]], 1), ([[2.0, 1.0]], 1)):
+        cluster = scored(scores, {"1": [(0, (0,))]})
+        assert len(moves_of(cluster, [movable(cluster)], queue)) == moved
 
 
 def test_a_job_goes_to_the_faster_gpu():

@@ -10,11 +10,13 @@ from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.features.due_dates import live as due_dates
+from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.policies.eft import Eft
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.planning import round as planning
 from slurm_gpu_aware.planning import stages
+from slurm_gpu_aware.planning.stages import Round, Stage
 from slurm_gpu_aware.selector import candidates
 
 NODES = [f"n{i}" for i in range(1, 41)]
@@ -157,3 +159,38 @@ def test_wherever_it_fails_the_other_job_is_placed(
         bench.rounds.run()
     assert left_open(slurm) == {"7"}
     assert all("cannot do job 7" in why for why in left_reasons(bench, "7"))
+
+
+class Failing(Stage):
+    """A stage that fails with job 7 in one of its steps."""
+
+    name = "failing"
+
+    def __init__(self, step: str, *, optional: bool = False) -> None:
+        setattr(self, step, self.fail)
+        self.optional = optional  # type: ignore[misc]
+
+    def fail(self, one: Round) -> Round:
+        """The step."""
+        if any(request.job_id == "7" for request in one.queue):
+            raise Error("cannot do job 7")
+        return one
+
+
+@pytest.mark.parametrize("step", ["before", "after"])
+def test_a_job_with_which_a_stage_fails_is_left(slurm: SlurmFolder, step: str) -> None:
+    slurm.write([parked("7", stuck=True), parked("8", stuck=True)], NODES)
+    bench = RoundsBench(slurm)
+    bench.rounds.planner.features = (*FEATURES, Failing(step))
+    assert bench.rounds.run().placed == ["8"]
+    for _ in range(2):
+        bench.rounds.run()
+    assert left_open(slurm) == {"7"}
+    assert all("cannot do job 7" in why for why in left_reasons(bench, "7"))
+
+
+def test_the_round_goes_on_without_an_optional_stage(slurm: SlurmFolder) -> None:
+    slurm.write([parked("7"), parked("8")], NODES)
+    bench = RoundsBench(slurm)
+    bench.rounds.planner.features = (*FEATURES, Failing("before", optional=True))
+    assert sorted(bench.rounds.run().placed) == ["7", "8"]
