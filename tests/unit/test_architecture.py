@@ -58,20 +58,20 @@ LAYERS = {
         power/allocation power/clocks power/ladder power/menu power/powerflow sizes/speeds
     """,
     "planning": """
-        due_dates/account due_dates/queue due_dates/sizes due_dates/stage estimates/history
+        due_dates/account due_dates/queue due_dates/sizes estimates/history
         moves/front moves/movable moves/moved moves/planning moves/rates moves/restarts
-        moves/shrinking moves/stage power/growth power/power_budget power/size_account power/stage
-        power/state shards/sharing shards/stage
+        moves/shrinking power/growth power/power_budget power/size_account
+        power/state shards/sharing
     """,
     "gate": "sizes/resizing",
     "admission": "shards/admission sizes/moldable",
     "store": "classes/store models/store",
     "selector": """
-        classes/live due_dates/live due_dates/shortest_runs energy/accounts energy/comments
-        estimates/live estimates/quality estimates/reader models/live moves/live
+        due_dates/shortest_runs energy/accounts energy/comments
+        estimates/quality estimates/reader
         moves/under_way power/clock_orders power/clock_spool power/exploration_power
         power/explorations power/explored_power power/job_clocks power/job_tables
-        power/ordered_clocks power/power_reading power/site_power waiting/live
+        power/ordered_clocks power/power_reading power/site_power
     """,
     "simulator": "due_dates/simulated estimates/simulated moves/simulated power/power_meter",
     "cli": """
@@ -80,6 +80,11 @@ LAYERS = {
     """,
 }
 """Room whose rules a module of a feature keeps: what it may import, and what may import it."""
+BY_NAME = {"stage": "planning", "live": "selector"}
+"""The same of modules that every feature may have."""
+for _path in sorted(ROOT.glob("features/*/*.py")):
+    if _path.stem in BY_NAME:
+        LAYERS[BY_NAME[_path.stem]] += f" {_path.parent.name}/{_path.stem}"
 ROOM_OF = {name: room for room, names in LAYERS.items() for name in names.split()}
 REGISTRY = "registry"
 """The list of features: whoever may import the planner may import it."""

@@ -61,7 +61,9 @@ def hinting_round(now: float = 0.0) -> Round:
     return Round(queue, cluster, PACKED, now).put(POWER, power)
 
 
-def starts(stages: Sequence[Stage], trace: Sequence[TraceJob], **settings: Any) -> dict[str, float]:
+def start_times(
+    stages: Sequence[Stage], trace: Sequence[TraceJob], **settings: Any
+) -> dict[str, float]:
     """Job -> time of its start in a simulation on one node with 8 GPUs."""
     result = simulate(
         Trace.of("t", trace), Cluster.uniform(1, 8), SimSettings(**settings), stages=stages
@@ -90,7 +92,7 @@ def test_with_them_each_changes_the_same_round() -> None:
 def test_a_simulation_without_features_places_all_jobs() -> None:
     dated = TraceJob("2", 1.0, 4, 100.0, "A", sizes=(1, 2, 4), table=TABLE, deadline_s=900.0)
     jobs = [TraceJob("1", 0.0, 8, 50.0, "A"), dated]
-    assert starts((), jobs, policy="packed") == {"1": 0.0, "2": 50.0}
+    assert start_times((), jobs, policy="packed") == {"1": 0.0, "2": 50.0}
 
 
 def test_no_two_facets_have_the_same_name() -> None:
@@ -137,7 +139,7 @@ def test_the_example_is_replayed_and_simulated(with_night: Sequence[Stage]) -> N
     content = json.loads(json.dumps(record_round(asked, plan, with_night)))
     assert replay(read_round(content, with_night), with_night) == []
     jobs = [TraceJob("1", 10 * HOUR, 8, 50.0, "A"), TraceJob("2", 11 * HOUR, 4, 100.0, "A")]
-    assert starts(with_night, jobs, policy="packed") == {"1": 18 * HOUR, "2": 11 * HOUR}
+    assert start_times(with_night, jobs, policy="packed") == {"1": 18 * HOUR, "2": 11 * HOUR}
 
 
 def test_the_round_goes_on_without_a_job_that_fails_in_a_step(with_night: Sequence[Stage]) -> None:
