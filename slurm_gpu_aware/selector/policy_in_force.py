@@ -59,6 +59,7 @@ class PolicyInForce:
             class_clock_mhz={name: mhz for name, mhz in clocks.items() if mhz is not None},
             max_clock_mhz=placement.max_clock_mhz,
             backfill=placement.backfill,
+            reservations=placement.reservations,
             auto_clocks=config.power.clocks == "auto",
             due_by_pressure=config.due_dates.order == "pressure",
         )

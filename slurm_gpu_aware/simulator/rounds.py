@@ -61,6 +61,7 @@ class Rounds:
             classes=settings.classes,
             backfill=settings.backfill,
             backfill_depth=settings.backfill_depth,
+            reservations=settings.reservations,
             auto_clocks=True,
             due_by_pressure=settings.due_by_pressure,
         )

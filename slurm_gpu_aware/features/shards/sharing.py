@@ -93,9 +93,10 @@ def with_shards(
 ) -> Plan:
     """The plan of a round with the jobs that share GPUs.
 
-    As in EASY backfill none of them delays the job before it that has a reservation: it must end
-    before, or leave the reserved GPUs, CPUs and memory free. Without backfill it waits, too, except
-    behind a job that waits by its own choice.
+    As in backfill none of them delays a job before it that has a reservation: it must end before,
+    or leave the reserved GPUs, CPUs and memory free. Without backfill it waits, too, except behind
+    a job that waits by its own choice. The first job that finds too few shards keeps the GPU with
+    the most free ones: no job behind it gets a part of that GPU.
 
     Parameters
     ----------
@@ -110,18 +111,27 @@ def with_shards(
     assignments = [room.start(requests[one.job_id], one) for one in plan.assignments]
     waiting = {one.job_id: one for one in plan.waiting}
     sharing_ids = {request.job_id for request in sharing}
-    head: _Head | None = None
+    heads: list[_Head] = []
     for request in split.all:
-        head = head or _head_of(request, waiting.get(request.job_id), settings, cluster)
         if request.job_id not in sharing_ids:
+            before = waiting.get(request.job_id)
+            if before is not None and (before.kept or not heads):
+                heads += _head_of(request, before, settings, cluster)
+            if before is not None and not (before.infeasible or before.failed):
+                room.keep(request)
             continue
         gpu = room.best(request)
         why = f"next: waits for {request.shards} shards of a GPU that others use"
-        if gpu is not None and head is not None and now + request.time_limit_s > head.start_s:
-            gpu = room.best(request, head) if head.gpus else None
-            why = f"waits for its turn behind job {head.request.job_id}"
+        if room.kept_for is not None:
+            why = f"waits for its turn behind job {room.kept_for}"
+        late = [one for one in heads if now + request.time_limit_s > one.start_s]
+        if gpu is not None and late:
+            gpu = room.best(request, late) if all(one.gpus for one in late) else None
+            why = f"waits for its turn behind job {late[0].request.job_id}"
         if gpu is None:
             waiting[request.job_id] = Waiting(request.job_id, why)
+            if not late:
+                room.keep(request)
         else:
             assignments.append(room.assignment(request, gpu))
             room.take(request, gpu)
@@ -139,19 +149,19 @@ class _Head(NamedTuple):
 
 
 def _head_of(
-    request: Request, waiting: Waiting | None, settings: PlanSettings, cluster: Cluster
-) -> _Head | None:
-    """The job, if it holds up others; None: it does not."""
-    if waiting is None:
-        return None
+    request: Request, waiting: Waiting, settings: PlanSettings, cluster: Cluster
+) -> list[_Head]:
+    """The job, if it holds up others."""
     start_s, gpus = waiting.shadow_start_s, waiting.reserved
+    if waiting.kept is not None:
+        start_s, gpus = waiting.kept
     if (wait := waiting.postponement) is not None:
         start_s, gpus = wait.start_s, awaited(request, wait, cluster)
     elif not (settings.backfill or waiting.infeasible or waiting.failed):
         start_s, gpus = -math.inf, ()
     if request.sizes and gpus:
         request = request.resized(sum(len(slots) for _, slots in gpus))
-    return None if start_s is None else _Head(request, start_s, gpus)
+    return [] if start_s is None else [_Head(request, start_s, gpus)]
 
 
 class _Room:
@@ -163,6 +173,10 @@ class _Room:
         self._total, self._free = shards.total, shards.free.copy()
         self.cluster = replace(cluster.copy(), shards=Shards(self._total, self._free))
         """The cluster with what is left."""
+        self._kept = np.zeros(cluster.shape, dtype=np.bool_)
+        """The GPU that is kept for a job that finds too few shards."""
+        self.kept_for: str | None = None
+        """That job, the first such one."""
 
     def least_total(self, request: Request) -> int:
         """Shards of the smallest GPU that the job may get."""
@@ -170,17 +184,17 @@ class _Room:
         enough = total[total >= request.shards]
         return int(enough.min()) if enough.size else 0
 
-    def best(self, request: Request, head: _Head | None = None) -> Gpu | None:
+    def best(self, request: Request, heads: Sequence[_Head] = ()) -> Gpu | None:
         """The used GPU with the fewest free shards that suffice; None: there is none.
 
-        ``head``: what is reserved for it stays free.
+        ``heads``: what is reserved for each of them stays free.
         """
         cpus, memory_mb = node_demand(request, 1, 1)
         able = (self.cluster.free_cpus >= cpus) & (self.cluster.free_memory_mb >= memory_mb)
         if request.eligible is not None:
             able &= request.eligible
-        enough = (self._free >= request.shards) & able[:, None]
-        if head is not None:
+        enough = (self._free >= request.shards) & able[:, None] & ~self._kept
+        for head in heads:
             for node, kept in head.gpus:
                 kept_cpus, kept_mb = node_demand(head.request, len(head.gpus), len(kept))
                 left = self.cluster.free_cpus[node] - cpus >= kept_cpus
@@ -193,6 +207,18 @@ class _Room:
         scores = self.cluster.score(request.app_class)[nodes, slots]
         at = np.lexsort((slots, nodes, scores, self._free[nodes, slots]))[0]
         return int(nodes[at]), int(slots[at])
+
+    def keep(self, request: Request) -> None:
+        """Keep the GPU with the most free shards, of those that may once have enough, for a job."""
+        if not request.shards or self.kept_for is not None:
+            return
+        may = self._total >= request.shards
+        if request.eligible is not None:
+            may &= request.eligible[:, None]
+        if may.any():
+            self.kept_for = request.job_id
+            most = int(np.where(may, self._free, -1).argmax())
+            self._kept.flat[most] = True
 
     def take(self, request: Request, gpu: Gpu) -> None:
         """Mark shards, CPUs and memory of a job as held."""

@@ -118,6 +118,17 @@ def test_what_is_not_reserved_is_filled(cpus: int, filled: dict[str, tuple[int, 
     assert not plan_of([head, *longer], cluster, backfill=False).assignments
 
 
+def test_a_gpu_is_kept_for_the_first_job_that_finds_too_few_shards() -> None:
+    """Job b would fill GPU 1 each time when a part of it becomes free, and job a would wait on."""
+    queue = [part("a", 3), part("b", 2, 10.0), part("c", 1, 10.0)]
+    plan = plan_of(queue, cluster_of([[3, 2]]))
+    assert given_to(plan) == {"c": (0, 0)}
+    assert {one.job_id: one.reason for one in plan.waiting}["b"] == (
+        "waits for its turn behind job a"
+    )
+    assert given_to(plan_of(queue, cluster_of([[3, 1]])))["a"] == (0, 1)
+
+
 def test_without_backfill_it_waits_behind_a_job_that_does_not_fit() -> None:
     queue, cluster = [whole("w", 2), part("a", 1)], cluster_of([[1, 1]])
     assert not plan_of(queue, cluster, backfill=False).assignments
