@@ -198,13 +198,7 @@ class BackfillRoom:
         view = self._beside(request, now_s)
         if self.shadow is None or not self.guarded:
             return view
-        free = view.free.copy()
-        free[(nodes := [node for node, _ in self.shadow.gpus])] = False
-        if view.by_slurm is None:
-            return replace(view, free=free)
-        by_slurm = view.by_slurm.copy()
-        by_slurm[nodes] = False
-        return replace(view, free=free, by_slurm=by_slurm)
+        return _without(view, np.isin(np.arange(view.shape[0]), [n for n, _ in self.shadow.gpus]))
 
     def _beside(self, request: Request, now_s: float) -> Cluster:
         if self.shadow is None or self.ends_before(request, now_s):
@@ -273,14 +267,8 @@ class BackfillRoom:
             return self._outside  # on the nodes that it is planned for, counts suffice
         if not kept.any():
             return self._outside
-        none = kept[:, None]
-        shards = self._outside.shards
-        return replace(
-            self._outside,
-            free=self._outside.free & ~none,
-            by_slurm=self._outside.not_held & ~none,
-            shards=None if shards is None else replace(shards, free=shards.free * ~none),
-        )
+        view = _without(self._outside, kept)
+        return replace(view, by_slurm=self._outside.not_held & ~kept[:, None])
 
     def kept_off(self, answer: Assignment, request: Request, now_s: float) -> Assignment:
         """The assignment of a job whose GPUs Slurm chooses, kept off nodes with reserved GPUs."""
@@ -305,6 +293,17 @@ class BackfillRoom:
         for room in reversed(self.each()[:_MOST_NAMED]):
             answer = _with_reserved(answer, room.head, self.now, room.beside(request, now_s))
         return answer
+
+
+def _without(cluster: Cluster, nodes: BoolArray) -> Cluster:
+    """The cluster without the free GPUs and shards of some (N,) nodes."""
+    others, shards = ~nodes[:, None], cluster.shards
+    return replace(
+        cluster,
+        free=cluster.free & others,
+        by_slurm=None if cluster.by_slurm is None else cluster.by_slurm & others,
+        shards=None if shards is None else replace(shards, free=shards.free * others),
+    )
 
 
 def _least(one: Cluster, other: Cluster) -> Cluster:
