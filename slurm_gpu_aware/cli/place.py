@@ -81,8 +81,7 @@ def command(context: Context, /, **given: Any) -> None:
     from slurm_gpu_aware.cli.cluster_options import mark_busy
     from slurm_gpu_aware.features.power.size_account import size_words
     from slurm_gpu_aware.planning.answer import ask_policy
-    from slurm_gpu_aware.selector.policy_in_force import config_in_force
-    from slurm_gpu_aware.selector.policy_options import policy_options
+    from slurm_gpu_aware.selector.policy_options import config_in_force, policy_options
 
     config = config_in_force(context.config(check_policies=True))
     now = time.time()

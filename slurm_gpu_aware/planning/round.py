@@ -30,10 +30,9 @@ from slurm_gpu_aware.features.power.growth import Started, sized
 from slurm_gpu_aware.features.power.power_budget import PowerBudget, with_least_sizes
 from slurm_gpu_aware.features.power.state import PowerState
 from slurm_gpu_aware.features.waiting.postponing import row_of
-from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.assignment import Assignment, RunningJobs
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob
 from slurm_gpu_aware.model.request import Postponement, Request
-from slurm_gpu_aware.model.running_jobs import RunningJobs
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.planning.apart import kept_apart, with_slurms_choice
 from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve

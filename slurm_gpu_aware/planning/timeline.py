@@ -11,14 +11,12 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
-from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.assignment import Assignment, RunningJobs
 from slurm_gpu_aware.model.cluster import Cluster, Gpus, RunningJob
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.running_jobs import RunningJobs
 from slurm_gpu_aware.placement.feasible import allowed_nodes, node_demand
-from slurm_gpu_aware.placement.least import least_largest
 from slurm_gpu_aware.placement.left_to_slurm import left_demand
-from slurm_gpu_aware.placement.shapes import splits
+from slurm_gpu_aware.placement.shapes import least_largest, splits
 
 
 class NodeShare(NamedTuple):

@@ -16,10 +16,9 @@ from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.selector.candidates import Candidates
-from slurm_gpu_aware.selector.containment import contained
 from slurm_gpu_aware.selector.head_guard import passes_gate
-from slurm_gpu_aware.selector.isolation import Isolation
-from slurm_gpu_aware.selector.policy_in_force import PolicyInForce
+from slurm_gpu_aware.selector.isolation import Isolation, contained
+from slurm_gpu_aware.selector.policy_options import PolicyInForce
 from slurm_gpu_aware.selector.round_state import View
 
 if TYPE_CHECKING:

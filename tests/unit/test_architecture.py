@@ -106,7 +106,7 @@ FOREIGN = {
     *("threading", "queue", "asyncio", "signal", "sys"),
 }
 PLANNER = ("placement", "planning")
-DECORATORS = {"placement/identity_cache.py"}
+DECORATORS = {"placement/level_views.py"}
 """Modules of the planner that may take a function: to decorate it."""
 DEFAULTS = {"config/settings.py"}
 """Modules outside placement that may name policies: a site's defaults."""

@@ -21,9 +21,9 @@ import numpy as np
 
 from slurm_gpu_aware.features.power.size_table import SizeTable
 from slurm_gpu_aware.features.power.state import PoweredJob, PowerState
+from slurm_gpu_aware.model.assignment import RunningJobs
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.running_jobs import RunningJobs
 from slurm_gpu_aware.placement.feasible import allowed_nodes
 from slurm_gpu_aware.planning.plan import PlanSettings
 

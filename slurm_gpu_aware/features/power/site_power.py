@@ -28,7 +28,7 @@ from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan, PlannedPower, PlanSettings, Waiting
 from slurm_gpu_aware.selector.candidates import Candidate
-from slurm_gpu_aware.selector.containment import contained
+from slurm_gpu_aware.selector.isolation import contained
 from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.store.ledger import Decision
 
