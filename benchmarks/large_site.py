@@ -50,7 +50,7 @@ from slurm_gpu_aware.slurm.libslurm_fields import (
 )
 
 PLANNING: Any = stages
-"""Its ``plan_round`` is timed."""
+"""Its ``place_round`` is timed."""
 
 REPEATS = 5
 SETTLE_S = 40.0
@@ -245,7 +245,7 @@ def client_of(library: Library) -> SlurmClient:
 def whole_round(given: argparse.Namespace) -> None:
     """CPU time of a round's parts, without Slurm's library."""
     client = client_of(Library(given.nodes, given.jobs, given.ended))
-    plan_round = PLANNING.plan_round
+    place_round = PLANNING.place_round
     spent: dict[str, list[float]] = {}
     placed: list[int] = []
 
@@ -260,13 +260,13 @@ def whole_round(given: argparse.Namespace) -> None:
         return wrapped
 
     def plan(*arguments: Any, **options: Any) -> Any:
-        found = plan_round(*arguments, **options)
-        placed.append(len(found.assignments))
+        found = place_round(*arguments, **options)
+        placed.append(len(found.plan.assignments))
         return found
 
     for name in ("jobs", "nodes", "partitions", "reservations"):
         setattr(client, name, timed(f"read {name}", getattr(client, name)))
-    PLANNING.plan_round = timed("plan", plan)
+    PLANNING.place_round = timed("plan", plan)
     with tempfile.TemporaryDirectory() as folder:
         books = LedgerWriter(Path(folder) / "store.db")
         rounds = Rounds(client, Config(), books, gate_held_until=lambda: 0.0, clock=lambda: NOW)
@@ -285,7 +285,7 @@ def whole_round(given: argparse.Namespace) -> None:
         if given.profile:
             show_profile(rounds.run)
         books.close()
-    PLANNING.plan_round = plan_round
+    PLANNING.place_round = place_round
 
 
 def idle(given: argparse.Namespace) -> None:

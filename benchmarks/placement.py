@@ -25,12 +25,13 @@ from placement_mapa import mapa_matching
 from placement_profile import show_profile
 from placement_topo import topology_aware
 
+from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.planning.round import plan_round
+from slurm_gpu_aware.planning.stages import Round, plan_stages
 
 BINS = np.array([0.89, 0.94, 1.06, 2.55])
 SHARES = [0.3, 0.4, 0.28, 0.02]
@@ -192,17 +193,18 @@ def full_round() -> None:
         cluster = replace(cluster, running=holders(cluster))
         for policy in ("pal", "eft"):
             settings = PlanSettings(policy=policy)
+            planned = partial(plan_stages, Round(jobs, cluster, settings, 0.0), FEATURES)
             start = time.perf_counter()
-            plan = plan_round(jobs, cluster, settings, 0.0)
+            plan = planned()
             first = time.perf_counter() - start
-            again = median_s(lambda _: plan_round(jobs, cluster, settings, 0.0), 3)  # noqa: B023
+            again = median_s(lambda _: planned(), 3)  # noqa: B023
             each = 1e3 * again / len(jobs)
             print(
                 f"  {policy}, {title:<34} {again:6.3f} (first {first:.3f}), {each:.2f} ms per job, "
                 f"{len(plan.assignments)} started: {again / 1.5:.2f} of the target"
             )
             if again > 1.5:
-                show_profile(partial(plan_round, jobs, cluster, settings, 0.0))
+                show_profile(planned)
 
 
 PARTS: dict[str, Callable[[], None]] = {

@@ -12,12 +12,13 @@ import statistics
 import time
 from dataclasses import replace
 
+from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.preempt import plan_preemption
-from slurm_gpu_aware.planning.round import plan_round
+from slurm_gpu_aware.planning.stages import Round, plan_stages
 
 WIDTH = 8
 WANTED = ((1, 1), (3, 1), (WIDTH, 1), (2 * WIDTH, 2))
@@ -73,7 +74,7 @@ def main() -> None:
         print(f"{gpus:>4}{nodes:>7}{len(found.victims):>9}{statistics.median(times):>11.3f}")
     queue = [asking(number, *WANTED[number % len(WANTED)]) for number in range(given.jobs)]
     begun = time.process_time()
-    plan = plan_round(queue, cluster, PlanSettings(), now=0.0)
+    plan = plan_stages(Round(queue, cluster, PlanSettings(), now=0.0), FEATURES)
     took_s = time.process_time() - begun
     print(f"a round of {given.jobs} such jobs: {took_s:.2f} s, {len(plan.assignments)} placed")
 

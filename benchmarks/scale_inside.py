@@ -28,7 +28,7 @@ from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.slurm.updates import JobUpdate
 
 PLANNING: Any = stages
-"""Its ``plan_round`` is timed."""
+"""Its ``place_round`` is timed."""
 
 REPEATS = 5
 
@@ -75,17 +75,17 @@ def main() -> None:
     planned: list[float] = []
     planned_cpu: list[float] = []
     counts: list[tuple[int, int]] = []
-    plan_round = PLANNING.plan_round
+    place_round = PLANNING.place_round
 
     def timed_plan(queue: Any, *arguments: Any, **options: Any) -> Any:
         start, cpu = time.perf_counter(), time.process_time()
-        plan = plan_round(queue, *arguments, **options)
+        found = place_round(queue, *arguments, **options)
         planned.append(time.perf_counter() - start)
         planned_cpu.append(time.process_time() - cpu)
-        counts.append((len(queue), len(plan.assignments)))
-        return plan
+        counts.append((len(queue), len(found.plan.assignments)))
+        return found
 
-    PLANNING.plan_round = timed_plan
+    PLANNING.place_round = timed_plan
     reads: list[float] = []
     reads_cpu: list[float] = []
     waiting: dict[str, int] = {}

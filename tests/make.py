@@ -16,12 +16,15 @@ from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.admission.snapshot import Hold, SiteProfile, build_cluster
 from slurm_gpu_aware.admission.translate import to_request
 from slurm_gpu_aware.config.settings import Config, GateConfig
+from slurm_gpu_aware.features.power.state import POWER, PowerState
+from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_job
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.planning.plan import Plan
+from slurm_gpu_aware.planning.plan import Plan, PlanSettings
+from slurm_gpu_aware.planning.stages import Round, plan_stages
 from slurm_gpu_aware.slurm.records import (
     NodeCores,
     SlurmConfig,
@@ -169,3 +172,18 @@ def sizes(plan: Plan) -> dict[str, int]:
 def reasons(plan: Plan) -> dict[str, str]:
     """Why the other jobs of a plan wait."""
     return {waiting.job_id: waiting.reason for waiting in plan.waiting}
+
+
+def plan_round(
+    queue: Sequence[Request],
+    cluster: Cluster,
+    settings: PlanSettings,
+    now: float,
+    *,
+    policy_options: Mapping[str, Mapping[str, Any]] | None = None,
+    explain: bool = True,
+    power: PowerState | None = None,
+) -> Plan:
+    """The plan of a round in which no job shares a GPU; ``power``: its limit."""
+    one = Round(queue, cluster, settings, now, policy_options or {}, explain).put(POWER, power)
+    return plan_stages(one, [stage for stage in FEATURES if stage.name != "shards"])

@@ -32,7 +32,7 @@ from powerflow_bench import (
 )
 
 from slurm_gpu_aware.features.moves.settings import MoveSettings
-from slurm_gpu_aware.features.power.size_table import SizeTable
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings

@@ -26,8 +26,8 @@ from slurm_gpu_aware.features.models.fitting import fit_model
 from slurm_gpu_aware.features.models.priors import prior_of
 from slurm_gpu_aware.features.models.sample import PerformanceSample
 from slurm_gpu_aware.features.models.tables import size_table
-from slurm_gpu_aware.features.power.size_table import SizeTable
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob, read_csv
 
 TIMES, CLOCKS = "throughput/elasticflow.csv", "dvfs/dl_stage_frequency.csv"

@@ -22,7 +22,7 @@ from slurm_gpu_aware.features.models.frontier import efficient_point, points
 from slurm_gpu_aware.features.models.performance_model import Quality
 from slurm_gpu_aware.features.models.priors import prior_of
 from slurm_gpu_aware.features.models.sample import PerformanceSample
-from slurm_gpu_aware.features.power.size_table import SizeTable
+from slurm_gpu_aware.model.size_table import SizeTable
 
 Series = dict[str, list[PerformanceSample]]
 """Name -> samples, one per condition."""

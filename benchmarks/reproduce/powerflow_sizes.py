@@ -15,7 +15,7 @@ from common import arguments, finish, paragraph, percent, table
 
 from slurm_gpu_aware.features.power.allocation import SizingJob
 from slurm_gpu_aware.features.power.powerflow import allocate
-from slurm_gpu_aware.features.power.size_table import SizeTable
+from slurm_gpu_aware.model.size_table import SizeTable
 
 GPUS, CLOCKS = (1, 2, 4), (800, 1000, 1200, 1400)
 IDLE_W, MAX_W = 40.0, 260.0

@@ -11,9 +11,9 @@ from common import paragraph, percent, table
 from sts_instances import MOST_EPOCHS, WIDTH, Instance, instance, paper_networks
 
 from slurm_gpu_aware.features.moves.settings import MoveSettings
-from slurm_gpu_aware.features.power.size_table import SizeTable
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings, parse_policy
 from slurm_gpu_aware.simulator.simulated_site import bin_all

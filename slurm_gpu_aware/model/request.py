@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slurm_gpu_aware.bounds import MAX_GPUS
-from slurm_gpu_aware.features.due_dates.facet import DueDate
-from slurm_gpu_aware.features.power.size_table import SizeTable
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
+from slurm_gpu_aware.model.due_date import DueDate
+from slurm_gpu_aware.model.size_table import SizeTable
 
 TIER = 2.0**32
 """Weight of a partition's tier in a priority; Slurm's own priorities have 32 bits."""

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from slurm_gpu_aware.features.waiting.postponing import row_of
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan
+from slurm_gpu_aware.planning.postponing import row_of
 
 
 def with_slurms_choice(cluster: Cluster) -> Cluster:
@@ -32,7 +32,7 @@ def kept_apart(plan: Plan, queue: Sequence[Request], cluster: Cluster) -> Plan:
     While other jobs of the queue want exact GPUs, such a job is kept to the nodes of its
     assignment, so that a later round can place them elsewhere before it has started. If it did not
     start there, or no other job waits, it is only kept off nodes on which it would take exact or
-    reserved GPUs.
+    reserved GPUs. Jobs that are not of the queue share GPUs that are in use: they take none.
     """
     left = {request.job_id: request for request in queue if request.left is not None}
     if not left:
@@ -40,8 +40,9 @@ def kept_apart(plan: Plan, queue: Sequence[Request], cluster: Cluster) -> Plan:
     exact = np.zeros(cluster.shape[0], np.bool_)
     if cluster.starting is not None:
         exact |= cluster.starting
+    there = {request.job_id for request in queue}
     for one in plan.assignments:
-        if one.job_id not in left:
+        if one.job_id in there and one.job_id not in left:
             exact[list(one.nodes)] = True
     never = {one.job_id for one in plan.waiting if one.infeasible or one.failed}
     others = any(r.job_id not in left and r.job_id not in never for r in queue)

@@ -18,13 +18,13 @@ from functools import cache
 
 import numpy as np
 
-from slurm_gpu_aware.features.waiting.postponing import awaited
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, Gpus, RunningJob, each_gpu
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
+from slurm_gpu_aware.planning.postponing import awaited
 from slurm_gpu_aware.planning.timeline import NodeShare, Timeline, hold, keep_least, take
 
 _MOST_KEPT = 16  # nodes up to which reserved GPUs are listed

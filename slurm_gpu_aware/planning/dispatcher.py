@@ -10,8 +10,6 @@ from operator import attrgetter
 from typing import Any
 
 from slurm_gpu_aware.errors import PolicyError
-from slurm_gpu_aware.features.waiting.later import ExpectedEnds, better_later
-from slurm_gpu_aware.features.waiting.postponing import awaited, least_now, postponement, with_bound
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob
 from slurm_gpu_aware.model.request import Postponement, Request
@@ -20,7 +18,9 @@ from slurm_gpu_aware.placement.feasible import common_reason, enough_free
 from slurm_gpu_aware.placement.left_to_slurm import LeftPolicy
 from slurm_gpu_aware.placement.policy import Policy, Reason
 from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.planning.later import ExpectedEnds, better_later
 from slurm_gpu_aware.planning.plan import PlanSettings
+from slurm_gpu_aware.planning.postponing import awaited, least_now, postponement, with_bound
 
 log = logging.getLogger(__name__)
 _SHAPE = attrgetter(

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from slurm_gpu_aware.features.due_dates.account import DueAccount
-from slurm_gpu_aware.features.moves.movable import Move
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Gpus
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.registry import DEFAULT
+from slurm_gpu_aware.planning.facets import Faceted
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ class PlannedPower:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Faceted):
     """Outcome of a round. Every request of the queue is in exactly one of the first two lists."""
 
     assignments: tuple[Assignment, ...]
@@ -132,10 +131,8 @@ class Plan:
     power have been set."""
     power: PlannedPower | None = None
     """None: there is no power limit."""
-    due: Mapping[str, DueAccount] = field(default_factory=dict)
-    """Job of the queue with a due date -> its account."""
     wake_s: float = math.inf
     """When a job that starts or runs should grow; a round should run then, on the clock of
     ``now``."""
-    moves: tuple[Move, ...] = ()
-    """Running jobs that begin to move, before the starts."""
+    moved: tuple[Assignment, ...] = ()
+    """New GPUs of running jobs that begin to move, before the starts."""

@@ -7,24 +7,25 @@ request's own options must be plain values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from slurm_gpu_aware import records
-from slurm_gpu_aware.features.power.size_table import SizeTable
-from slurm_gpu_aware.features.power.state import PowerState
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import (
     Cluster,
 )
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import NodeGroups, Request
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
+from slurm_gpu_aware.planning.facets import Facet
 from slurm_gpu_aware.planning.plan import Plan
-from slurm_gpu_aware.planning.stages import Moving, Round, plan_stages
+from slurm_gpu_aware.planning.stages import Round, Stage, plan_stages
 
 Placed = dict[str, tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]]
 """Job -> node names, and slots on each node."""
@@ -33,7 +34,7 @@ Clocks = dict[str, int | None]
 _DEFAULT = {f.name: getattr(Request("", 1), f.name) for f in fields(Request)}
 _MASKS = ("eligible", "allowed")
 _SHARED = {"eligible": "masks", "allowed": "masks", "node_groups": "groups", "table": "tables"}
-"""Field of requests and jobs under a power limit -> where its value stands."""
+"""Field of requests and facets -> where its value stands."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +48,11 @@ class RecordedRound:
     """Running job that begins to move -> its new GPUs."""
 
 
-def record_round(asked: Round, plan: Plan) -> dict[str, Any]:
-    """Plain values of a round, with the options of the policies that its queue uses."""
+def record_round(asked: Round, plan: Plan, stages: Sequence[Stage]) -> dict[str, Any]:
+    """Plain values of a round, with the options of the policies that its queue uses.
+
+    Of its facets those that are inputs of ``stages``.
+    """
     used = {request.policy or asked.settings.policy for request in asked.queue}
     shared, names = _Shared(), asked.cluster.nodes
     content = {
@@ -58,13 +62,11 @@ def record_round(asked: Round, plan: Plan) -> dict[str, Any]:
             "options": {n: _options(o) for n, o in asked.options.items() if n in used},
             "queue": [_request(request, shared) for request in asked.queue],
             "cluster": _cluster(asked.cluster, shared),
-            "power": None if asked.power is None else _power(asked.power, shared),
-            "returning": asked.returning,
-            "moving": None if asked.moving is None else _moving(asked.moving, shared),
+            **{facet.name: _facet(asked.get(facet), shared) for facet in _inputs(stages)},
         },
         "placed": _places(plan.assignments, names),
         "clocks": _clocks(plan),
-        "moved": _places((move.assignment for move in plan.moves), names),
+        "moved": _places(plan.moved, names),
         "shared": shared.content(),
     }
     plain: dict[str, Any] = records.plain(content, _plain_array)
@@ -107,9 +109,23 @@ def _places(assignments: Iterable[Assignment], names: Sequence[str]) -> Placed:
     return {a.job_id: (tuple(names[n] for n in a.nodes), a.slots) for a in assignments}
 
 
-def _moving(moving: Moving, shared: _Shared) -> dict[str, Any]:
-    movable = [{**vars(one), "request": _request(one.request, shared)} for one in moving.movable]
-    return {**vars(moving), "movable": movable}
+def _inputs(stages: Iterable[Stage]) -> Iterator[Facet[Any]]:
+    """The facets that a record holds."""
+    return chain.from_iterable(stage.inputs for stage in stages)
+
+
+def _facet(value: Any, shared: _Shared) -> Any:
+    """A value whose requests and tables are numbers of what is shared."""
+    if isinstance(value, Request):
+        return _request(value, shared)
+    if is_dataclass(value):
+        named = {one.name: getattr(value, one.name) for one in fields(value)}
+        return _facet(shared.numbered(named), shared)
+    if isinstance(value, Mapping):
+        return {key: _facet(one, shared) for key, one in value.items()}
+    if isinstance(value, list | tuple) and value and is_dataclass(value[0]):
+        return [_facet(one, shared) for one in value]
+    return value
 
 
 def _options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,11 +144,6 @@ def _request(request: Request, shared: _Shared) -> dict[str, Any]:
     return {n: v for n, v in values.items() if n in ("job_id", "gpus") or v != _DEFAULT[n]}
 
 
-def _power(power: PowerState, shared: _Shared) -> dict[str, Any]:
-    running = {job_id: shared.numbered(vars(job)) for job_id, job in power.running.items()}
-    return {**vars(power), "running": running}
-
-
 def _clocks(plan: Plan) -> Clocks:
     changes = {change.job_id: change.clock_mhz for change in plan.clocks}
     return {a.job_id: a.clock_mhz for a in plan.assignments} | changes
@@ -147,7 +158,7 @@ def _cluster(cluster: Cluster, shared: _Shared) -> dict[str, Any]:
     return {**values, "graphs": graphs, "power_w": None}  # a round under a limit finds the power
 
 
-def read_round(content: Mapping[str, Any]) -> RecordedRound:
+def read_round(content: Mapping[str, Any], stages: Sequence[Stage]) -> RecordedRound:
     """Build the round again. Raises ValueError if a value is missing or wrong."""
     try:
         asked, shared = dict(content["asked"]), _read_shared(content)
@@ -155,19 +166,25 @@ def read_round(content: Mapping[str, Any]) -> RecordedRound:
         graphs = [None if i is None else shared["graphs"][i] for i in asked["cluster"]["graphs"]]
         asked["cluster"] = {**asked["cluster"], "graphs": graphs}
         asked["options"] = {name: _read_options(row) for name, row in asked["options"].items()}
-        if (power := asked["power"]) is not None:
-            running = {job: _with_shared(row, shared) for job, row in power["running"].items()}
-            asked["power"] = {**power, "running": running}
-        if (moving := asked["moving"]) is not None:
-            movable = [
-                {**one, "request": _with_shared(one["request"], shared)}
-                for one in moving["movable"]
-            ]
-            asked["moving"] = {**moving, "movable": movable}
+        asked["facets"] = {
+            facet.name: records.read(_read_facet(value, shared), facet.kind, _array)
+            for facet in _inputs(stages)
+            if (value := asked.get(facet.name)) is not None
+        }
         return records.read({**content, "asked": asked}, RecordedRound, _array)
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as exc:
         why = exc if isinstance(exc, ValueError) else repr(exc)
         raise ValueError(f"not a recorded round: {why}") from exc
+
+
+def _read_facet(value: Any, shared: Mapping[str, Sequence[Any]]) -> Any:
+    """The value with what is shared in the place of its numbers."""
+    if isinstance(value, Mapping):
+        row = {key: _read_facet(one, shared) for key, one in value.items()}
+        return _with_shared(row, shared)
+    if isinstance(value, list) and value and isinstance(value[0], Mapping):
+        return [_read_facet(one, shared) for one in value]
+    return value
 
 
 def _read_shared(content: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
@@ -184,7 +201,7 @@ def _read_shared(content: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
 
 
 def _with_shared(row: Mapping[str, Any], shared: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    there = {name: kind for name, kind in _SHARED.items() if row.get(name) is not None}
+    there = {name: kind for name, kind in _SHARED.items() if isinstance(row.get(name), int)}
     return {**row, **{name: shared[kind][row[name]] for name, kind in there.items()}}
 
 
@@ -218,14 +235,14 @@ class Difference:
     again: object
 
 
-def replay(recorded: RecordedRound) -> list[Difference]:
-    """Plan a round again by all its stages; return every job with another placement or clock."""
+def replay(recorded: RecordedRound, stages: Sequence[Stage]) -> list[Difference]:
+    """Plan a round again by its stages; return every job with another placement or clock."""
     asked = recorded.asked
-    plan = plan_stages(asked)
+    plan = plan_stages(asked, stages)
     names = asked.cluster.nodes
     pairs: list[tuple[Mapping[str, object], Mapping[str, object]]] = [
         (recorded.placed, _places(plan.assignments, names)),
-        (recorded.moved, _places((move.assignment for move in plan.moves), names)),
+        (recorded.moved, _places(plan.moved, names)),
     ]
     if recorded.clocks:
         pairs.append((recorded.clocks, _clocks(plan)))
@@ -237,7 +254,9 @@ def replay(recorded: RecordedRound) -> list[Difference]:
     ]
 
 
-def replay_all(contents: Iterable[Mapping[str, Any]]) -> tuple[int, list[Difference]]:
+def replay_all(
+    contents: Iterable[Mapping[str, Any]], stages: Sequence[Stage]
+) -> tuple[int, list[Difference]]:
     """Replay recorded rounds; return their number and all differences. Raises ValueError."""
-    rounds = [read_round(content) for content in contents]
-    return len(rounds), [difference for one in rounds for difference in replay(one)]
+    rounds = [read_round(content, stages) for content in contents]
+    return len(rounds), [difference for one in rounds for difference in replay(one, stages)]

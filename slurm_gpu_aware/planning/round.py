@@ -1,12 +1,10 @@
-"""Plan of one round: assignments and reasons for a queue and a cluster. Pure functions.
+"""Placement of one round: assignments and reasons for a queue and a cluster. Pure functions.
 
-1. The queue is in Slurm's order. The longest prefix that can start now starts now.
+1. The longest prefix of the queue that can start now starts now.
 2. In the prefix the most sensitive class chooses first (PAL's placement priority).
 3. The first job that does not fit is the *head*. If it may preempt, its victims are planned;
    otherwise it gets a shadow reservation.
 4. Behind the head only jobs that delay no job with a reservation start (`backfill`).
-
-5. What is left goes to growth: more GPUs of moldable jobs, then clocks (`sizing`).
 
 An infeasible job, which could not start even on the empty cluster (`impossible`), blocks no other.
 
@@ -24,21 +22,17 @@ from typing import Any
 
 import numpy as np
 
-from slurm_gpu_aware.features.due_dates import queue as due_dates
-from slurm_gpu_aware.features.due_dates.sizes import with_due_sizes
-from slurm_gpu_aware.features.power.growth import Started, sized
-from slurm_gpu_aware.features.power.power_budget import PowerBudget, with_least_sizes
-from slurm_gpu_aware.features.power.state import PowerState
-from slurm_gpu_aware.features.waiting.postponing import row_of
 from slurm_gpu_aware.model.assignment import Assignment, RunningJobs
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.account import set_words
-from slurm_gpu_aware.planning.apart import kept_apart, with_slurms_choice
+from slurm_gpu_aware.planning.apart import with_slurms_choice
 from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve
 from slurm_gpu_aware.planning.dispatcher import Dispatcher, PlacementFailedError, shape_of
 from slurm_gpu_aware.planning.impossible import Impossible
+from slurm_gpu_aware.planning.placed import Placement, Started
 from slurm_gpu_aware.planning.plan import Kept, Plan, PlanSettings, Waiting
+from slurm_gpu_aware.planning.postponing import row_of
 from slurm_gpu_aware.planning.preempt import can_preempt, plan_preemption
 from slurm_gpu_aware.planning.prefix import (
     Trial,
@@ -60,7 +54,7 @@ from slurm_gpu_aware.time_text import duration
 _Placed = list[tuple[Request, Assignment]]
 
 
-def plan_round(
+def place_round(
     queue: Sequence[Request],
     cluster: Cluster,
     settings: PlanSettings,
@@ -68,41 +62,29 @@ def plan_round(
     *,
     policy_options: Mapping[str, Mapping[str, Any]] | None = None,
     explain: bool = True,
-    power: PowerState | None = None,
-) -> Plan:
-    """Plan one round.
+    grows: bool = False,
+) -> Placement:
+    """Place the jobs of a queue.
 
     If the policy of a job fails, the job waits with the error as its reason.
 
     Parameters
     ----------
-    queue : parked requests that may start, in any order.
+    queue : parked requests that may start, in the order in which they do.
     cluster : the snapshot; it is not changed. ``cluster.running`` has the ends for the shadow.
     now : time in seconds, on the clock of ``RunningJob.end_s``.
     policy_options : options per policy name; a request's own options override them.
     explain : find the reasons of jobs that wait, and infeasible ones. A simulation, in which all
         jobs fit on the idle cluster, asks for neither: that takes longer than the decisions.
-    power : limit and consumers of power; None: there is no limit, and no clock changes.
+    grows : what is spare goes to growth, so the head gets a reservation in any case.
     """
     cluster = replace(cluster, running=RunningJobs.of(cluster.running))
-    asked, moldable = queue, any(request.sizes for request in queue)
-    accounts = due_dates.due_accounts(queue, now)
-    queue = due_dates.in_order(queue, settings, accounts, now)
-    budget = PowerBudget.of(cluster, settings, power)
-    if moldable:
-        queue = with_least_sizes(with_due_sizes(queue, accounts, cluster, now, budget))
-    if budget is not None:
-        cluster, queue = budget.cluster, [budget.needing(request) for request in queue]
     if any(request.left is not None for request in queue):
         cluster = with_slurms_choice(cluster)
     dispatcher = Dispatcher(settings, policy_options, now, cluster.running)
-    grows = moldable or budget is not None
     one = _Round(cluster, settings, now, dispatcher, explain, grows=grows)
-    plan = one.plan(queue)
-    if grows:
-        plan = sized(plan, one.placed, one.spare, dispatcher, budget, power)
-    plan = kept_apart(plan, queue, cluster)
-    return due_dates.with_due_dates(plan, asked, accounts, now)
+    plan = one.plan(list(queue))
+    return Placement(plan, queue, cluster, one.placed, one.spare, dispatcher)
 
 
 class _Round:
@@ -118,7 +100,7 @@ class _Round:
         *,
         grows: bool,
     ) -> None:
-        """``grows``: what is spare goes to growth, so the head gets a reservation in any case."""
+        """``grows``: as of `place_round`."""
         self.settings = settings
         self.now = now
         self.dispatcher = dispatcher

@@ -1,46 +1,30 @@
-"""Stages of a round, the one list of them, and a round's input. Pure functions.
+"""Stages of a round, and how they make its plan. Pure functions.
 
 A stage has a step before the jobs of the queue are placed and one after it; the steps after it run
-in reverse order. A stage takes jobs out of the queue, or changes the cluster and the power that the
-placement finds, and adds to its plan. Selector, simulator and the replay of a record run the same
-list.
+in reverse order. A stage takes jobs out of the queue, or changes the requests and the cluster that
+the placement finds, and adds to its plan. Selector, simulator and the replay of a record run the
+stages of one list, `features.registry.FEATURES`; without any stage the jobs are placed as they ask.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
-from slurm_gpu_aware.features.due_dates.queue import accounted, next_growth
-from slurm_gpu_aware.features.moves.movable import Movable
-from slurm_gpu_aware.features.moves.moved import begun, place_moved
-from slurm_gpu_aware.features.moves.planning import plan_moves
-from slurm_gpu_aware.features.moves.settings import MoveSettings
-from slurm_gpu_aware.features.power.state import PowerState
-from slurm_gpu_aware.features.shards.sharing import SplitQueue, split_queue, with_shards
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning.apart import kept_apart
+from slurm_gpu_aware.planning.facets import Facet, Faceted
+from slurm_gpu_aware.planning.placed import Placement
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
-from slurm_gpu_aware.planning.round import plan_round
+from slurm_gpu_aware.planning.prefix import in_slurm_order
+from slurm_gpu_aware.planning.round import place_round
 
 
 @dataclass(frozen=True)
-class Moving:
-    """What a round that looks for moves knows of them."""
-
-    settings: MoveSettings
-    movable: Sequence[Movable] = ()
-    """All running jobs that allow moves."""
-    recent: Sequence[tuple[float, str]] = ()
-    """(time, user) of moves of the site that began."""
-    busy: frozenset[int] = frozenset()
-    """Nodes of moves that have not finished."""
-
-
-@dataclass(frozen=True)
-class Round:
+class Round(Faceted):
     """Input of a round, and what its stages have found so far. No stage changes a value in place.
 
     Times are seconds on one clock.
@@ -53,26 +37,40 @@ class Round:
     now: float
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Policy -> its options."""
-    power: PowerState | None = None
-    """None: there is no limit, and no clock changes."""
-    returning: Mapping[str, Assignment] = field(default_factory=dict)
-    """Job of the queue that is on a move -> the GPUs that were chosen for it."""
-    moving: Moving | None = None
-    """None: this round looks for no moves."""
     explain: bool = True
-    """As of `plan_round`."""
+    """As of `place_round`."""
+    ordered: bool = False
+    """A stage has put the queue in the order in which jobs start; else Slurm's order counts."""
+    aside: tuple[Request, ...] = ()
+    """Jobs that a stage has taken out of the queue and places after it."""
+    first: tuple[Assignment, ...] = ()
+    """Starts of jobs that stages have taken out of the queue, and placed on the cluster."""
+    grows: bool = False
+    """A stage gives jobs what is spare after the placement."""
     plan: Plan = field(default_factory=lambda: Plan((), ()))
-    split: SplitQueue | None = None
-    """The queue without jobs that share GPUs; None: no job does."""
-    returned: tuple[Assignment, ...] = ()
-    """Jobs that are back from a move."""
+    placement: Placement | None = None
+    """None: the queue has not been placed yet."""
 
     @property
     def whole_plan(self) -> Plan:
         """The plan after the last step."""
-        if not self.returned:
+        if not self.first:
             return self.plan
-        return replace(self.plan, assignments=(*self.returned, *self.plan.assignments))
+        return replace(self.plan, assignments=(*self.first, *self.plan.assignments))
+
+    def only(self, queue: Sequence[Request]) -> Round:
+        """The round with some jobs of its queue, without what was decided of the others."""
+        if len(queue) == len(self.queue):
+            return replace(self, queue=queue)
+        there = {request.job_id for request in queue}
+        plan, placement = self.plan, self.placement
+        starts = tuple(one for one in plan.assignments if one.job_id in there)
+        waits = tuple(one for one in plan.waiting if one.job_id in there)
+        if placement is not None:
+            started = [one for one in placement.started if one.request.job_id in there]
+            placement = replace(placement, started=started)
+        plan = replace(plan, assignments=starts, waiting=waits)
+        return replace(self, queue=queue, plan=plan, placement=placement)
 
 
 class Step(Protocol):
@@ -85,7 +83,13 @@ class Step(Protocol):
 class Stage:
     """A part of a round beside the placement; a step that it does not have changes nothing."""
 
-    name: str
+    name: ClassVar[str]
+    inputs: ClassVar[tuple[Facet[Any], ...]] = ()
+    """What it must be told of the world; a record of a round holds it."""
+    optional: ClassVar[bool] = False
+    """The round goes on without the stage if that fails."""
+    passes: ClassVar[bool] = False
+    """Jobs may start although others that stand before them wait, without backfill, too."""
 
     def before(self, one: Round) -> Round:
         """The round as the placement finds it."""
@@ -96,94 +100,48 @@ class Stage:
         return one
 
 
-class Sharing(Stage):
-    """Jobs that ask for shards fill used GPUs (`planning.sharing`)."""
+class _SlurmsChoice(Stage):
+    """Jobs whose GPUs Slurm chooses are kept off nodes with exact GPUs, by the sizes in the end."""
 
-    name = "shards"
-
-    def before(self, one: Round) -> Round:
-        split = split_queue(one.queue, one.cluster)
-        if split.queue is one.queue:
-            return one
-        return replace(one, queue=split.queue, cluster=split.cluster, split=split)
+    name = "GPUs that Slurm chooses"
 
     def after(self, one: Round) -> Round:
-        if one.split is None:
+        placement = one.placement
+        if placement is None:
             return one
-        there = {request.job_id for request in one.queue}
-        sharing = [request for request in one.split.sharing if request.job_id in there]
-        given = one.split, one.cluster, one.settings, one.now
-        return replace(one, plan=with_shards(one.plan, *given, sharing))
+        return replace(one, plan=kept_apart(one.plan, placement.queue, placement.cluster))
 
 
-class Returns(Stage):
-    """Jobs on a move get the GPUs that were kept for them, before all others."""
+class _Placement(Stage):
+    """The jobs of the queue are placed."""
 
-    name = "moves under way"
+    name = "placement"
 
     def before(self, one: Round) -> Round:
-        if not one.returning:
-            return one
-        returned, queue, cluster, power = place_moved(
-            one.returning,
-            one.queue,
+        queue = one.queue if one.ordered else in_slurm_order(one.queue)
+        found = place_round(
+            queue,
             one.cluster,
             one.settings,
             one.now,
             policy_options=one.options,
-            power=one.power,
+            explain=one.explain,
+            grows=one.grows,
         )
-        return replace(one, returned=returned, queue=queue, cluster=cluster, power=power)
+        placed = found.plan
+        plan = replace(one.plan, assignments=placed.assignments, waiting=placed.waiting)
+        return replace(one, queue=(*queue, *one.aside), plan=plan, placement=found)
 
 
-class Moves(Stage):
-    """Running jobs that move to better GPUs, and what they leave to the starts."""
-
-    name = "moves"
-
-    def before(self, one: Round) -> Round:
-        if (moving := one.moving) is None:
-            return one
-        movable = accounted(moving.movable, one.cluster, one.now)
-        wake_s = next_growth(movable, one.now)
-        moves = plan_moves(
-            movable,
-            one.queue,
-            one.cluster,
-            one.settings,
-            moving.settings,
-            one.now,
-            recent=moving.recent,
-            busy=moving.busy,
-            policy_options=one.options,
-            power=one.power,
-        )
-        cluster, power = begun(one.cluster, moves, one.settings, one.now, one.power)
-        plan = replace(one.plan, moves=moves, wake_s=min(wake_s, one.plan.wake_s))
-        return replace(one, cluster=cluster, power=power, plan=plan)
+def steps(stages: Sequence[Stage]) -> list[tuple[Stage, Step]]:
+    """The steps of a round in their order, each with its stage; the placement is one of them."""
+    whole = (_SlurmsChoice(), *stages, _Placement())
+    before: list[tuple[Stage, Step]] = [(stage, stage.before) for stage in whole]
+    return [*before, *((stage, stage.after) for stage in reversed(whole))]
 
 
-PLACEMENT = "placement"
-STAGES: tuple[Stage, ...] = (Sharing(), Returns(), Moves())
-"""The order counts: shards take nothing from moves, and power is counted after both."""
-
-
-def steps(stages: Sequence[Stage] = STAGES) -> list[tuple[str, Step]]:
-    """(Name of the stage, step) in the order in which a round takes them."""
-    before = [(stage.name, stage.before) for stage in stages]
-    after = [(stage.name, stage.after) for stage in reversed(stages)]
-    return [*before, (PLACEMENT, _placed), *after]
-
-
-def plan_stages(one: Round, stages: Sequence[Stage] = STAGES) -> Plan:
-    """The plan of a round by all its stages."""
+def plan_stages(one: Round, stages: Sequence[Stage]) -> Plan:
+    """The plan of a round by its stages."""
     for _, step in steps(stages):
         one = step(one)
     return one.whole_plan
-
-
-def _placed(one: Round) -> Round:
-    given = one.queue, one.cluster, one.settings, one.now
-    plan = plan_round(*given, policy_options=one.options, explain=one.explain, power=one.power)
-    plan = replace(plan, moves=one.plan.moves, wake_s=min(plan.wake_s, one.plan.wake_s))
-    return replace(one, plan=plan, queue=one.queue if one.split is None else one.split.all)

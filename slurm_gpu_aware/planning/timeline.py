@@ -66,7 +66,7 @@ def hold(cluster: Cluster, request: Request, gpus: Gpus, *, exact: bool) -> Mapp
 
 def _hold_by_slurm(cluster: Cluster, request: Request, gpus: Gpus) -> Mapping[int, NodeShare]:
     """Mark GPUs of a job whose GPUs Slurm chooses: which of its nodes' GPUs it gets is open."""
-    assert cluster.by_slurm is not None  # noqa: S101 - see `plan_round`
+    assert cluster.by_slurm is not None  # noqa: S101 - see `place_round`
     assert request.left is not None  # noqa: S101 - the caller has checked
     held = {}
     for node, slots in gpus:

@@ -12,6 +12,7 @@ from typing import Any
 from slurm_gpu_aware.admission.snapshot import Hold, is_usable
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.features.classes.live import KnownClasses
+from slurm_gpu_aware.features.due_dates.account import due_values
 from slurm_gpu_aware.features.due_dates.live import DueDates
 from slurm_gpu_aware.features.estimates.live import Estimates
 from slurm_gpu_aware.features.moves.live import Mover
@@ -117,7 +118,7 @@ class Rounds:
         self._turns = Turns(self._backoff, wake)
         self._successors = Successors(self.start_monitor.recall, config.selector.ahead_s, timer)
         parts = self.policy, self.power, self.mover, self._postponements, self._due
-        self._planner = RoundPlanner(*parts, guards=config.gate.guard_head)
+        self.planner = RoundPlanner(*parts, guards=config.gate.guard_head)
         self._promises = Promises()
         self.ids: dict[int, str] = {}
         """Slurm's record number -> job id, as last read."""
@@ -295,9 +296,9 @@ class Rounds:
             return  # the heartbeat says why
         stay = self._place(view, outcome, candidates, plan, planning_s)
         outcome.planned = record if outcome.placed else None
-        if plan.moves and self._gate_held(self._clock()):
+        if plan.moved and self._gate_held(self._clock()):
             with contained("moves"):
-                self.mover.begin(plan.moves, view.gated, context.cluster.nodes, context.now)
+                self.mover.begin(plan, view.gated, context.cluster.nodes, context.now)
         if self._gate_held(self._clock()):
             self._keep_waiting(view, outcome, candidates, plan, stay)
 
@@ -368,8 +369,7 @@ class Rounds:
         for entry in plan.waiting:
             if candidates.to_plan[entry.job_id].gated.job.raw_id in given_up:
                 continue
-            due = plan.due.get(entry.job_id)
-            more: dict[str, Any] = {} if due is None else {"due": due.values()}
+            more = due_values(plan, entry.job_id)
             with contained("postponements", entry.job_id):
                 more |= self._postponements.times(entry)
             reason = "; ".join(filter(None, (entry.reason, broken.get(entry.job_id))))
@@ -388,7 +388,7 @@ class Rounds:
         """The plan, its record; jobs with which it fails are left to Slurm."""
         isolation = Isolation(candidates.to_plan)
         try:
-            plan, record = self._planner.plan(isolation, candidates, view, profile)
+            plan, record = self.planner.plan(isolation, candidates, view, profile)
         except Exception:
             if view.gate_held and self._gate_held(self._clock()):
                 self._turns.leave(isolation.left(view.parked), candidates)

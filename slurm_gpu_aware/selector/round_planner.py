@@ -5,24 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from slurm_gpu_aware.features.due_dates.account import DUE
 from slurm_gpu_aware.features.due_dates.live import DueDates
 from slurm_gpu_aware.features.moves.live import Mover
+from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING
 from slurm_gpu_aware.features.power.site_power import SitePower
+from slurm_gpu_aware.features.power.state import POWER
+from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.features.waiting.live import Postponements
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan
+from slurm_gpu_aware.planning.record import record_round
+from slurm_gpu_aware.planning.stages import Round, Stage, Step, steps
 from slurm_gpu_aware.selector.candidates import Candidates
 from slurm_gpu_aware.selector.head_guard import passes_gate
 from slurm_gpu_aware.selector.isolation import Isolation, contained
 from slurm_gpu_aware.selector.policy_options import PolicyInForce
 from slurm_gpu_aware.selector.round_state import View
-
-if TYPE_CHECKING:
-    from slurm_gpu_aware.planning.stages import Round, Step
 
 
 @dataclass
@@ -36,18 +39,17 @@ class RoundPlanner:
     due: DueDates
     guards: bool = True
     """Whether the GPUs of the head are held against jobs that pass the gate."""
+    features: Sequence[Stage] = FEATURES
+    """The stages of a round."""
 
     def plan(
         self, isolation: Isolation, candidates: Candidates, view: View, profile: Profile | None
     ) -> tuple[Plan, Callable[[], Mapping[str, Any]]]:
         """The plan, its record."""
-        from slurm_gpu_aware.planning.record import record_round
-        from slurm_gpu_aware.planning.stages import Moves, steps
-
         one = asked = self._asked(isolation, candidates, view, profile)
-        for name, step in steps():
-            if name == Moves.name:  # starts go on, whatever is wrong with a move
-                with contained(name):
+        for stage, step in steps(self.features):
+            if stage.optional:  # starts go on, whatever is wrong with it
+                with contained(stage.name):
                     one = step(one)
             else:
                 one, _ = isolation.run(partial(_with_queue, one, step), one.queue)
@@ -57,17 +59,15 @@ class RoundPlanner:
         with contained("postponements"):
             self.postponements.note(plan)
         with contained("due dates"):
-            self.due.note_impossible(plan.due, asked.now)
+            self.due.note_impossible(plan.get(DUE), asked.now)
         self.mover.wake_s = min(self.mover.wake_s, plan.wake_s)
         asked = replace(asked, queue=isolation.sound(asked.queue))
-        return plan, partial(record_round, asked, plan)
+        return plan, partial(record_round, asked, plan, self.features)
 
     def _asked(
         self, isolation: Isolation, candidates: Candidates, view: View, profile: Profile | None
     ) -> Round:
         """The input of the round."""
-        from slurm_gpu_aware.planning.stages import Round
-
         context = candidates.context
         cluster, now = context.cluster, context.now
         guarded = self.guards and any(map(passes_gate, view.jobs))
@@ -91,8 +91,9 @@ class RoundPlanner:
             with contained("moves"):
                 moving = self.mover.moving(view.gated, context, self.power.tables, dates)
         options = self.policy.options
-        return Round(queue, cluster, settings, now, options, power, returning, moving)
+        one = Round(queue, cluster, settings, now, options)
+        return one.put(POWER, power).put(RETURNING, returning).put(MOVING, moving)
 
 
 def _with_queue(one: Round, step: Step, queue: Sequence[Request]) -> Round:
-    return step(replace(one, queue=queue))
+    return step(one.only(queue))

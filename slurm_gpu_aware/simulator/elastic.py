@@ -10,16 +10,17 @@ it has chosen.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from slurm_gpu_aware.features.power.allocation import Sized, SizingJob
 from slurm_gpu_aware.features.power.powerflow import allocate
+from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan
-from slurm_gpu_aware.planning.stages import Round, plan_stages
+from slurm_gpu_aware.planning.stages import Round, Stage, plan_stages
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.rounds import Outcome, Rounds
@@ -31,8 +32,14 @@ from slurm_gpu_aware.sizing.afs import afs
 class ElasticRounds(Rounds):
     """Rounds of ``SimSettings.anew``."""
 
-    def __init__(self, settings: SimSettings, power: PowerSettings, state: ClusterState) -> None:
-        super().__init__(settings, state)
+    def __init__(
+        self,
+        settings: SimSettings,
+        power: PowerSettings,
+        state: ClusterState,
+        stages: Sequence[Stage] = FEATURES,
+    ) -> None:
+        super().__init__(settings, state, stages=stages)
         self.power = power
         self.placing = replace(self.plan_settings, classes=(), backfill=True)
         """Jobs are placed in the order of the list, and one without a place holds up no other."""
@@ -134,6 +141,7 @@ class ElasticRounds(Rounds):
             bare = replace(request, sizes=(), table=None, due=None, priority=float(-place))
             requests.append(bare)
         shown, now = self.state.view(keep, with_holders=False), self.state.clock.now
-        plan = plan_stages(Round(requests, shown, self.placing, now, self.options, explain=False))
+        one = Round(requests, shown, self.placing, now, self.options, explain=False)
+        plan = plan_stages(one, self.stages)
         assignments = (replace(a, clock_mhz=sized[a.job_id].clock_mhz) for a in plan.assignments)
         return replace(plan, assignments=tuple(assignments))

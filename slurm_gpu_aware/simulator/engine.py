@@ -27,19 +27,21 @@ from typing import Any
 
 import numpy as np
 
-from slurm_gpu_aware.features.due_dates.facet import DueDate
 from slurm_gpu_aware.features.estimates.simulated import Estimates, estimate_of
-from slurm_gpu_aware.features.moves.movable import Move
+from slurm_gpu_aware.features.moves.movable import MOVES, Move
 from slurm_gpu_aware.features.moves.simulated import Mover
 from slurm_gpu_aware.features.power.power_meter import Energy, PowerMeter
-from slurm_gpu_aware.features.power.size_table import SizeTable
+from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.registry import make_policy, option_names
 from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.planning.prefix import id_key
+from slurm_gpu_aware.planning.stages import Stage
 from slurm_gpu_aware.simulator.active import ActiveJob, EventClock, same_gpus
 from slurm_gpu_aware.simulator.cluster_state import BackgroundJobs, ClusterState
 from slurm_gpu_aware.simulator.elastic import ElasticRounds
@@ -61,6 +63,7 @@ class Simulator:
     timer : seconds from any origin; measures planning. None: ``placement_ms`` stays empty.
     progress : called with the number of jobs that have ended since the last call.
     keep_placements : record every start in ``Result.placements``.
+    stages : those of a round.
     """
 
     def __init__(
@@ -73,8 +76,9 @@ class Simulator:
         timer: Callable[[], float] | None = None,
         progress: Callable[[int], None] | None = None,
         keep_placements: bool = False,
+        stages: Sequence[Stage] = FEATURES,
     ) -> None:
-        self.trace = trace
+        self.trace, self.stages = trace, stages
         self.settings = settings
         self.timer = timer
         self.progress = progress
@@ -111,8 +115,8 @@ class Simulator:
     def _rounds(self) -> Rounds:
         power = self.settings.power
         if power is None or not self.settings.anew:
-            return Rounds(self.settings, self.state, self.mover)
-        return ElasticRounds(self.settings, power, self.state)
+            return Rounds(self.settings, self.state, self.mover, self.stages)
+        return ElasticRounds(self.settings, power, self.state, self.stages)
 
     def run(self) -> Result:
         """Advance from event to event until every job has ended or is infeasible."""
@@ -259,7 +263,7 @@ class Simulator:
                 self.clock.due_s = self._next_due(waiting)
             # a job that is back has its least clock until the next round
             back = any(active.target is None for active in on_a_move)
-            again = bool(due.plan.moves) or (back and self.rounds.limited)
+            again = bool(due.plan.moved) or (back and self.rounds.limited)
         if wake_s < math.inf:
             self.clock.due_s = min(self.clock.due_s or math.inf, wake_s)
 
@@ -303,7 +307,7 @@ class Simulator:
         return min((time for time in times if time > self.clock.now), default=None)
 
     def _apply(self, due: Outcome) -> None:
-        self._move(due.plan.moves)
+        self._move(due.plan.get(MOVES))
         by_id = {a.job.job_id: a for a in due.queue}
         chosen = [(by_id[a.job_id], a) for a in due.plan.assignments]
         moves = [(active, a) for active, a in chosen if not same_gpus(active.placed, a)]

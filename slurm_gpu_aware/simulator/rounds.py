@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING, Moving
 from slurm_gpu_aware.features.moves.simulated import Mover
-from slurm_gpu_aware.features.power.state import PoweredJob, PowerState
+from slurm_gpu_aware.features.power.state import POWER, PoweredJob, PowerState
+from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import each_gpu
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.prefix import guaranteed_prefix
-from slurm_gpu_aware.planning.stages import Moving, Round, plan_stages
+from slurm_gpu_aware.planning.stages import Round, Stage, plan_stages
 from slurm_gpu_aware.planning.timeline import as_running, take
 from slurm_gpu_aware.simulator.active import ActiveJob, order_key
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
@@ -47,9 +49,13 @@ class Rounds:
     """The waiting jobs and their rounds."""
 
     def __init__(
-        self, settings: SimSettings, state: ClusterState, mover: Mover | None = None
+        self,
+        settings: SimSettings,
+        state: ClusterState,
+        mover: Mover | None = None,
+        stages: Sequence[Stage] = FEATURES,
     ) -> None:
-        self.settings = settings
+        self.settings, self.stages = settings, stages
         self.state = state
         self.options = {settings.policy: settings.policy_options}
         self.waiting: dict[int, ActiveJob] = {}
@@ -78,7 +84,9 @@ class Rounds:
         policy = make_policy(settings.policy, settings.policy_options)
         self._weighs = policy.wait_rule() is not None
         """Jobs may wait for GPUs that become free later."""
-        self._patient = settings.backfill or policy.may_postpone or settings.due_by_pressure
+        self._whole = settings.due_by_pressure or any(stage.passes for stage in stages)
+        """Any job of the queue may start."""
+        self._patient = settings.backfill or policy.may_postpone or self._whole
         """Jobs may overtake one that lacks GPUs, or accept a worse set later."""
 
     def wait(self, active: ActiveJob) -> None:
@@ -101,7 +109,7 @@ class Rounds:
         """
         by_choice = {waiting.job_id for waiting in plan.waiting if waiting.postponed}
         lacking = (p for p in self._line if self.waiting[p[-1]].job.job_id not in by_choice)
-        settled = not (plan.moves or (self._weighs and plan.assignments))
+        settled = not (plan.moved or (self._weighs and plan.assignments))
         self.blocked = next(lacking, None) if settled else None
 
     def next(self) -> Outcome | None:
@@ -138,7 +146,7 @@ class Rounds:
             return None
         beside = keep | {a.position for a in tail}
         plan = self._plan([*want, *late], beside, moving=moving)
-        if plan.moves or not tail or _all_placed(plan, want):
+        if plan.moved or not tail or _all_placed(plan, want):
             return self._outcome(plan, beside, [*want, *late])
         kept: list[ActiveJob] = []
         for staying in self._fewer(tail, want):
@@ -202,12 +210,11 @@ class Rounds:
             settings if backfill else replace(settings, backfill=False),
             now,
             self.options,
-            self._power_state(keep),
-            {a.job.job_id: a.target for a in queue if a.target is not None},
-            moving,
             explain=False,
         )
-        return plan_stages(one)
+        returning = {a.job.job_id: a.target for a in queue if a.target is not None}
+        one = one.put(POWER, self._power_state(keep)).put(RETURNING, returning).put(MOVING, moving)
+        return plan_stages(one, self.stages)
 
     def _power_state(self, keep: set[int] | None) -> PowerState | None:
         """What a round knows of power; None: there is no limit.
@@ -250,7 +257,7 @@ class Rounds:
 
     def _head_of_line(self) -> Iterator[ActiveJob]:
         """Waiting jobs in order, as many as the planner considers."""
-        if self.settings.due_by_pressure:
+        if self._whole:
             yield from (self.waiting[position] for *_, position in self._line)
             return
         room = self.state.free

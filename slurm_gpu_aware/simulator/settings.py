@@ -10,7 +10,7 @@ from typing import Any
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.power.allocation import power_limit_w
-from slurm_gpu_aware.features.power.size_table import SizeTable
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.drb.interference import SCOPES, InterferenceProfile
 from slurm_gpu_aware.placement.registry import DEFAULT
 from slurm_gpu_aware.planning.plan import PlanSettings

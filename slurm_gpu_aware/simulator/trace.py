@@ -12,9 +12,9 @@ import numpy as np
 
 from slurm_gpu_aware.bounds import MAX_GPUS, MAX_NODES, MAX_TIME_S, MIN_RUN_S, quoted
 from slurm_gpu_aware.errors import RequestError, SourceError
-from slurm_gpu_aware.features.power.size_table import SizeTable
 from slurm_gpu_aware.filter_rules import VALID
 from slurm_gpu_aware.model.job_hints import parse_move
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.text_file import BadRow, Row, read_table
 from slurm_gpu_aware.topology.patterns import parse_pattern
 

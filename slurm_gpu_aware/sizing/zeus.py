@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_gpu_aware.features.power.size_table import SizeTable, least_energy
+from slurm_gpu_aware.model.size_table import SizeTable, least_energy
 
 
 def zeus_clock(table: SizeTable, gpus: int, max_w: float, eta: float = 0.5) -> int | None:

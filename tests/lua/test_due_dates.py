@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from luafilter import ALICE, SUCCESS, Filter, MakeFilter
 
 from slurm_gpu_aware.config.settings import EventsConfig
-from slurm_gpu_aware.features.due_dates.facet import DueDate
 from slurm_gpu_aware.features.due_dates.plan import due_plan
 from slurm_gpu_aware.features.due_dates.shortest_runs import shortest_text
-from slurm_gpu_aware.features.power.size_table import SizeTable
+from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import SizeTable
 
 H = 3600.0
 NO_RUN = "no time for any earlier run of this name"

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from slurm_gpu_aware.features.power.allocation import SizingJob
-from slurm_gpu_aware.features.power.size_table import SizeTable
+from slurm_gpu_aware.model.size_table import SizeTable
 
 GPUS = (1, 2, 4)
 CLOCKS = (800, 1000, 1200, 1400)

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from make import plan_round
 from test_move_properties import NOW, scaling, sites
 
-from slurm_gpu_aware.features.due_dates.facet import DueDate
 from slurm_gpu_aware.features.due_dates.queue import (
     accounted,
     due_account,
@@ -19,10 +19,10 @@ from slurm_gpu_aware.features.due_dates.sizes import with_due_sizes
 from slurm_gpu_aware.features.moves.moved import begun
 from slurm_gpu_aware.features.moves.planning import plan_moves
 from slurm_gpu_aware.features.moves.settings import MoveSettings
+from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.job_hints import parse_comment
 from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.planning.round import plan_round
 
 PACKED = PlanSettings(policy="packed")
 times = st.floats(0.0, 20_000.0)

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make import NOW, request_of
+from make import NOW, plan_round, request_of
 from small_clusters import all_sets, clusters, requests
 from small_requests import NAMES, asked_requests, idle_nodes, in_use, left_of, reserved, site_of
 
 from slurm_gpu_aware.admission.context import CannotPlanError
 from slurm_gpu_aware.model.cluster import RunningJob
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.planning.round import plan_round
 
 NEVER = "cannot start even on an idle cluster"
 IMPOSSIBLE = re.compile("more (CPUs|memory) than a node has|no node has so many|no socket has")

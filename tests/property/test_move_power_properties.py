@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from make import plan_round
 from test_power_properties import IDLE_W, MOST_W, NOW, SETTINGS, drawn, situations, tables
 
 from slurm_gpu_aware.features.moves.movable import Movable
@@ -16,7 +17,6 @@ from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.power.state import PoweredJob, PowerState
 from slurm_gpu_aware.model.cluster import RunningJob
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.planning.round import plan_round
 
 MOVES = MoveSettings(margin_s=0.0, first_s=0.0, last_s=0.0)
 

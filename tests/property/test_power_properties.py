@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from make import plan_round
 
-from slurm_gpu_aware.features.power.size_table import SizeTable
-from slurm_gpu_aware.features.power.state import PoweredJob, PowerState
+from slurm_gpu_aware.features.power.state import POWER, PoweredJob, PowerState
+from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.record import read_round, record_round, replay
-from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.planning.stages import Round
 
 NOW = 100.0
@@ -251,7 +252,7 @@ def test_the_head_is_not_delayed_by_the_jobs_behind_it(situation):
 def test_a_replay_gives_the_same_sizes_and_clocks(situation):
     cluster, queue, state = situation
     plan = plan_round(queue, cluster, SETTINGS, NOW, power=state)
-    record = record_round(Round(queue, cluster, SETTINGS, NOW, power=state), plan)
-    recorded = read_round(json.loads(json.dumps(record)))
+    record = record_round(Round(queue, cluster, SETTINGS, NOW).put(POWER, state), plan, FEATURES)
+    recorded = read_round(json.loads(json.dumps(record)), FEATURES)
     assert recorded.clocks.keys() >= {a.job_id for a in plan.assignments}
-    assert replay(recorded) == []
+    assert replay(recorded, FEATURES) == []

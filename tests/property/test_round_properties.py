@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from make import plan_round
 from small_clusters import clusters, requests
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
@@ -17,7 +18,6 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.planning.round import plan_round
 
 NOW = 100.0
 LIMITS = (10.0, 20.0, 30.0, math.inf)

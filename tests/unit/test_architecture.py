@@ -48,9 +48,9 @@ ALLOWED = {
 }
 LAYERS = {
     "model": """
-        classes/history due_dates/facet models/fitting models/frontier models/least_squares
+        classes/history models/fitting models/frontier models/least_squares
         models/performance_model models/power models/priors models/sample models/site_models
-        models/tables models/throughput moves/settings power/size_table power/state
+        models/tables models/throughput moves/settings
     """,
     "config": "power/power_limit",
     "sizing": """
@@ -58,10 +58,10 @@ LAYERS = {
         power/allocation power/clocks power/ladder power/menu power/powerflow sizes/speeds
     """,
     "planning": """
-        due_dates/account due_dates/queue due_dates/sizes estimates/history moves/front
-        moves/movable moves/moved moves/planning moves/rates moves/restarts moves/shrinking
-        power/growth power/power_budget power/size_account shards/sharing waiting/later
-        waiting/postponing
+        due_dates/account due_dates/queue due_dates/sizes due_dates/stage estimates/history
+        moves/front moves/movable moves/moved moves/planning moves/rates moves/restarts
+        moves/shrinking moves/stage power/growth power/power_budget power/size_account power/stage
+        power/state shards/sharing shards/stage
     """,
     "gate": "sizes/resizing",
     "admission": "shards/admission sizes/moldable",
@@ -81,6 +81,8 @@ LAYERS = {
 }
 """Room whose rules a module of a feature keeps: what it may import, and what may import it."""
 ROOM_OF = {name: room for room, names in LAYERS.items() for name in names.split()}
+REGISTRY = "registry"
+"""The list of features: whoever may import the planner may import it."""
 PROFILING = Path(gpu_aware_profile.__file__).parent
 PROFILING_ALLOWED = {
     "devices": set(),
@@ -100,6 +102,8 @@ PROFILING_ALLOWED = {
 }
 """Rooms of `gpu_aware_profile` below the commands, which may import all."""
 CORE = ("bounds", "model", "variability", "topology", "placement", "sizing", "planning")
+FEATURELESS = ("model", "variability", "topology", "placement", "planning")
+"""Rooms of the core that know no feature."""
 FOREIGN = {
     *("sqlite3", "subprocess", "time", "datetime", "os", "socket", "click"),
     *("io", "pathlib", "shutil", "tempfile", "glob", "urllib", "http", "csv", "json", "gzip"),
@@ -138,7 +142,7 @@ def imported(path):
             ours = parts[0] in packages
             room = parts[1] if ours and len(parts) > 1 else None
             if room == "features":
-                room = ROOM_OF["/".join(parts[2:4])]
+                room = "planning" if parts[2] == REGISTRY else ROOM_OF["/".join(parts[2:4])]
             yield parts[0], room
 
 
@@ -152,6 +156,18 @@ def test_imports_point_one_way():
         if top == package.name and used not in (None, room) and used not in below
     }
     assert wrong == set()
+
+
+def test_the_core_imports_no_feature():
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for room in FEATURELESS
+        for path in sorted((ROOT / room).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom | ast.Import)
+        and f"{ROOT.name}.features" in ast.unparse(node)
+    ]
+    assert wrong == []
 
 
 def test_the_core_is_pure():

@@ -137,7 +137,9 @@ def test_pages_name_files_that_exist():
     text = "\n".join(p.read_text() for p in PAGES)
     folders = "etc|docs|docker|slurm_gpu_aware|profiling|tests|benchmarks"
     named = set(re.findall(rf"`((?:{folders})/[\w./-]+)`", text))
-    named -= {"slurm_gpu_aware/placement/policies/spare.py"}  # the example of a policy
+    # The examples of a policy and of a feature:
+    named -= {f"slurm_gpu_aware/{name}" for name in ("placement/policies/spare.py",)}
+    named -= {f"slurm_gpu_aware/features/{name}" for name in ("night/stage.py", "NAME/")}
     assert [n for n in named if not (ROOT / n).exists()] == []
 
 

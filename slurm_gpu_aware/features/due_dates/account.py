@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from slurm_gpu_aware.planning.facets import Facet, Faceted
 from slurm_gpu_aware.time_text import stamp
 
 
@@ -72,3 +74,13 @@ class DueAccount:
 
 def _gpus(count: int) -> str:
     return f"{count} GPU{'' if count == 1 else 's'}"
+
+
+DUE: Facet[Mapping[str, DueAccount]] = Facet("due", {})
+"""Of a plan: job of the queue with a due date -> its account."""
+
+
+def due_values(plan: Faceted, job_id: str) -> dict[str, Any]:
+    """What the ledger holds of the due date of a job that waits; empty: it has none."""
+    account = plan.get(DUE).get(job_id)
+    return {} if account is None else {"due": account.values()}

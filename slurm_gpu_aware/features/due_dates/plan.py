@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from slurm_gpu_aware.features.due_dates.facet import DueDate
 from slurm_gpu_aware.features.due_dates.stochastic import GrowthPlan, best_constant, optimum
 from slurm_gpu_aware.features.due_dates.work import WorkDistribution, empirical, uniform
 from slurm_gpu_aware.features.sizes.speeds import Speeds, speeds_of
 from slurm_gpu_aware.model.arrays import FloatArray
+from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.request import Request
 
 AT_ONCE_S = 1.0

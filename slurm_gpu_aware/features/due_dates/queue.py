@@ -127,13 +127,11 @@ def counts(request: Request, account: DueAccount) -> bool:
 
 def with_due_dates(
     plan: Plan, queue: Iterable[Request], accounts: Mapping[str, DueAccount], now: float
-) -> Plan:
-    """The plan with the accounts of jobs with due dates, and the time of the first growth.
+) -> tuple[Plan, Mapping[str, DueAccount], float]:
+    """(Plan with the due dates in its accounts, account of each job, time of the first growth).
 
     ``queue``: with all sizes of the jobs; ``accounts``: of its jobs, as if all waited.
     """
-    if not accounts:
-        return plan
     started = {one.job_id: one for one in plan.assignments if one.job_id in accounts}
     requests = (request for request in queue if request.job_id in started)
     now_known = ((r.job_id, _of_started(r, started[r.job_id], now)) for r in requests)
@@ -143,8 +141,7 @@ def with_due_dates(
         for a in plan.assignments
     )
     times = (at for job_id in started for at, _ in accounts[job_id].growth if at > now)
-    wake_s = min(times, default=math.inf)
-    return replace(plan, assignments=tuple(explained), due=accounts, wake_s=wake_s)
+    return replace(plan, assignments=tuple(explained)), accounts, min(times, default=math.inf)
 
 
 def _of_started(request: Request, one: Assignment, now: float) -> DueAccount | None:

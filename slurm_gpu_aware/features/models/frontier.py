@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_gpu_aware.features.power.size_table import SizeTable, least_energy
+from slurm_gpu_aware.model.size_table import SizeTable, least_energy
 
 
 class Point(NamedTuple):

@@ -9,12 +9,12 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from slurm_gpu_aware.features.waiting.postponing import awaited
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob, each_gpu
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve
 from slurm_gpu_aware.planning.dispatcher import Dispatcher, shape_of
+from slurm_gpu_aware.planning.postponing import awaited
 from slurm_gpu_aware.planning.preempt import can_preempt
 from slurm_gpu_aware.planning.timeline import Timeline, as_running, take
 

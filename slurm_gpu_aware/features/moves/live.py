@@ -12,7 +12,7 @@ from slurm_gpu_aware.admission.translate import move_of, to_request
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.features.due_dates.live import DueDates
 from slurm_gpu_aware.features.due_dates.queue import run_times, work_done
-from slurm_gpu_aware.features.moves.movable import Movable, Move
+from slurm_gpu_aware.features.moves.movable import MOVES, Movable, Move, Moving
 from slurm_gpu_aware.features.moves.settings import LOOK_S, RATE_S
 from slurm_gpu_aware.features.moves.under_way import MovesUnderWay, UnderWay
 from slurm_gpu_aware.features.power.job_tables import JobTables
@@ -20,7 +20,7 @@ from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
-from slurm_gpu_aware.planning.stages import Moving
+from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.slurm.client import SlurmClient
 
@@ -90,11 +90,11 @@ class Mover:
         return Moving(self._settings, movable, tuple(self.under_way.times), busy)
 
     def begin(
-        self, moves: Sequence[Move], gated: Sequence[GatedJob], nodes: Sequence[str], now: float
+        self, plan: Plan, gated: Sequence[GatedJob], nodes: Sequence[str], now: float
     ) -> None:
-        """Begin planned moves; ``nodes``: those of the cluster. Raises SourceError."""
+        """Begin the moves of a plan; ``nodes``: those of the cluster. Raises SourceError."""
         jobs = {job.id: job for job in gated}
-        for move in moves:
+        for move in plan.get(MOVES):
             self._begin(jobs[move.job_id], move, nodes, now)
 
     def _asks(self, gated: GatedJob) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu_aware.features.due_dates.account import DueAccount
@@ -10,6 +11,7 @@ from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import RunningJob
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning.facets import Facet
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +69,27 @@ class Move:
     def grows(self) -> bool:
         """Whether it gets more GPUs than it has."""
         return self.request.gpus > self.of.request.gpus
+
+
+@dataclass(frozen=True)
+class Moving:
+    """What a round that looks for moves knows of them."""
+
+    settings: MoveSettings
+    movable: Sequence[Movable] = ()
+    """All running jobs that allow moves."""
+    recent: Sequence[tuple[float, str]] = ()
+    """(time, user) of moves of the site that began."""
+    busy: frozenset[int] = frozenset()
+    """Nodes of moves that have not finished."""
+
+
+RETURNING: Facet[Mapping[str, Assignment]] = Facet("returning", {}, dict[str, Assignment])
+"""Of a round: job of the queue that is on a move -> the GPUs that were chosen for it."""
+MOVING: Facet[Moving | None] = Facet("moving", None, Moving)
+"""Of a round; None: it looks for no moves."""
+MOVES: Facet[tuple[Move, ...]] = Facet("moves", ())
+"""Of a plan: running jobs that begin to move, before the starts."""
 
 
 def may_move(candidate: Movable, remaining_s: float, moves: MoveSettings, now: float) -> bool:

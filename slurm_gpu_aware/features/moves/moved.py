@@ -47,7 +47,7 @@ def begun(
     """Snapshot and power of a round in which moves begin, for its starts.
 
     The new GPUs are taken, the old ones become free within the time of the restart, and
-    `Move.power_w` is kept. ``settings``, ``power``: as of `plan_round`.
+    `Move.power_w` is kept. ``settings``, ``power``: of the round.
     """
     for move in moves:
         after, job = after_move(cluster, move, now), move.of.job
@@ -88,7 +88,7 @@ def place_moved(
     Parameters
     ----------
     targets : job ID -> the assignment of its `Move`.
-    power : as of `plan_round`.
+    power : of the round.
     """
     dispatcher = Dispatcher(settings, policy_options, now)
     placed: list[Assignment] = []

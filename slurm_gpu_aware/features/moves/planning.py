@@ -45,10 +45,10 @@ from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.moves.shrinking import best_shrink
 from slurm_gpu_aware.features.power.power_budget import PowerBudget, with_least_sizes
 from slurm_gpu_aware.features.power.state import PowerState
-from slurm_gpu_aware.features.waiting.later import expected_ends
 from slurm_gpu_aware.model.cluster import Cluster, Gpu
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
+from slurm_gpu_aware.planning.later import expected_ends
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.prefix import by_class
 from slurm_gpu_aware.planning.timeline import take
@@ -82,7 +82,7 @@ def plan_moves(
     queue, cluster : queue and snapshot of the round, before its starts.
     recent : (time, user) of moves of the site that began.
     busy : nodes of moves that have not finished.
-    power : as of `plan_round`.
+    power : of the round.
     """
     known = list(movable)
     rates = MoveRates(moves, known, recent, now)

@@ -21,9 +21,9 @@ from slurm_gpu_aware.features.moves.front import Front, front_of
 from slurm_gpu_aware.features.moves.movable import Movable, Move
 from slurm_gpu_aware.features.moves.moved import after_move
 from slurm_gpu_aware.features.moves.restarts import Restarts
-from slurm_gpu_aware.features.waiting.later import expected_ends
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.backfill import reserve
+from slurm_gpu_aware.planning.later import expected_ends
 from slurm_gpu_aware.planning.timeline import Timeline, take
 from slurm_gpu_aware.time_text import duration
 

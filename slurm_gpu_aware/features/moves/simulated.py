@@ -8,11 +8,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from zlib import crc32
 
-from slurm_gpu_aware.features.moves.movable import Movable
+from slurm_gpu_aware.features.moves.movable import MOVES, Movable, Moving
 from slurm_gpu_aware.features.moves.settings import LOOK_S, RATE_S, MoveSettings
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan
-from slurm_gpu_aware.planning.stages import Moving
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.trace import TraceJob
@@ -53,9 +52,9 @@ class Mover:
     def begin(self, plan: Plan) -> float:
         """Note the moves of a plan; return when to look again if no job arrives or ends before."""
         now = self.state.clock.now
-        self._recent.extend((now, move.of.request.user) for move in plan.moves)
+        self._recent.extend((now, move.of.request.user) for move in plan.get(MOVES))
         # of the moves that use the same node only one begins
-        return now + LOOK_S if plan.moves and self.dated else math.inf
+        return now + LOOK_S if plan.moved and self.dated else math.inf
 
     def _may_shrink(self) -> bool:
         """Whether a job runs on more GPUs than it needs."""

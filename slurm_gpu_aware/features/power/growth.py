@@ -14,41 +14,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from slurm_gpu_aware.features.power.allocation import Sized, SizingJob
 from slurm_gpu_aware.features.power.power_budget import PowerBudget, clock_choices, present_w
 from slurm_gpu_aware.features.power.powerflow import allocate
 from slurm_gpu_aware.features.power.size_account import with_account
-from slurm_gpu_aware.features.power.size_table import SizeTable
 from slurm_gpu_aware.features.power.state import PoweredJob, PowerState
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import POWER_W, Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
+from slurm_gpu_aware.planning.placed import Started
 from slurm_gpu_aware.planning.plan import ClockChange, Plan, PlannedPower
 from slurm_gpu_aware.planning.timeline import Timeline, as_running, keep_least, take
-
-
-@dataclass(frozen=True)
-class Started:
-    """A job that a round starts."""
-
-    request: Request
-    assignment: Assignment
-    job: RunningJob
-
-    @property
-    def grows(self) -> bool:
-        """Whether it may get more GPUs."""
-        return (
-            self.request.table is not None
-            and not self.request.whole_node
-            and not self.assignment.victims
-            and bool(self.request.sizes)
-            and self.request.sizes[-1] > self.request.gpus
-        )
 
 
 def sized(
@@ -103,7 +84,7 @@ class _Sizing:
 
     def grown(self, started: Sequence[Started]) -> list[Started]:
         """The jobs at the sizes that they get, in the same order."""
-        if not any(one.grows for one in started) or not self.spare.free.any():
+        if not any(map(_may_grow, started)) or not self.spare.free.any():
             return list(started)
         wanted = self._allocate(started, grow=True)
         return [self._at_size(one, wanted[one.request.job_id].gpus) for one in started]
@@ -151,7 +132,7 @@ class _Sizing:
 
     def _sizing_job(self, one: Started, *, grow: bool) -> SizingJob:
         request, settings = one.request, self.dispatcher.settings
-        sizes = request.sizes if grow and one.grows else ()
+        sizes = request.sizes if grow and _may_grow(one) else ()
         return SizingJob(
             request.job_id,
             tuple(size for size in sizes if size >= request.gpus) or (request.gpus,),
@@ -219,6 +200,17 @@ class _Sizing:
         if clock_choices(request, self.dispatcher.settings) is None and got.clock_mhz is not None:
             assignment = replace(assignment, clock_mhz=got.clock_mhz)
         return with_account(request, assignment, self.dispatcher.settings)
+
+
+def _may_grow(one: Started) -> bool:
+    """Whether a job may get more GPUs."""
+    return (
+        one.request.table is not None
+        and not one.request.whole_node
+        and not one.assignment.victims
+        and bool(one.request.sizes)
+        and one.request.sizes[-1] > one.request.gpus
+    )
 
 
 def _over_limit(assignment: Assignment, planned_w: float, limit_w: float) -> Assignment:

@@ -12,10 +12,10 @@ from slurm_gpu_aware.features.models.live import PerformanceModels
 from slurm_gpu_aware.features.models.performance_model import PerformanceModel
 from slurm_gpu_aware.features.models.sample import own_name, owner_of
 from slurm_gpu_aware.features.models.tables import size_table
-from slurm_gpu_aware.features.power.size_table import SizeTable
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.feasible import allowed_nodes
 
 _MOST_KEPT = 10_000

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_gpu_aware.features.power.allocation import SizingJob, sized_at
-from slurm_gpu_aware.features.power.size_table import least_energy
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
+from slurm_gpu_aware.model.size_table import least_energy
 
 MICRO = 1_000_000
 MOST_W = 1e8

@@ -19,12 +19,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from slurm_gpu_aware.features.power.size_table import SizeTable
 from slurm_gpu_aware.features.power.state import PoweredJob, PowerState
 from slurm_gpu_aware.model.assignment import RunningJobs
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.feasible import allowed_nodes
+from slurm_gpu_aware.planning.facets import Facet
 from slurm_gpu_aware.planning.plan import PlanSettings
 
 
@@ -154,6 +155,10 @@ class PowerBudget:
 
     def _above(self, job: PoweredJob, power_w: float) -> float:
         return max(power_w - job.gpus * self.gpu_idle_w, 0.0)
+
+
+BUDGET: Facet[PowerBudget | None] = Facet("power budget", None)
+"""Of a round; None: there is no limit."""
 
 
 def least_w(job: PoweredJob) -> float:

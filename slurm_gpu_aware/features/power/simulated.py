@@ -15,9 +15,9 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.features.models.live import PerformanceModels, read_models
 from slurm_gpu_aware.features.models.tables import size_table
-from slurm_gpu_aware.features.power.size_table import SizeTable
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.profile import Profile
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.simulator.report import counted
 from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob

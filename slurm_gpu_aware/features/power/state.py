@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from slurm_gpu_aware.features.power.size_table import SizeTable
 from slurm_gpu_aware.model.arrays import FloatArray
+from slurm_gpu_aware.model.size_table import SizeTable
+from slurm_gpu_aware.planning.facets import Facet
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,3 +39,7 @@ class PowerState:
     """Limit for all GPUs of the site, idle ones included; inf: none."""
     running: Mapping[str, PoweredJob] = field(default_factory=dict)
     """Slurm's job ID -> running job."""
+
+
+POWER: Facet[PowerState | None] = Facet("power", None, PowerState)
+"""Of a round; None: there is no limit, and no clock changes."""

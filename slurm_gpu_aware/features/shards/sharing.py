@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_gpu_aware.features.waiting.postponing import awaited
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, Gpus, Shards
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
+from slurm_gpu_aware.planning.postponing import awaited
 from slurm_gpu_aware.planning.prefix import in_slurm_order
 
 POLICY = "shards"
@@ -101,7 +101,7 @@ def with_shards(
     Parameters
     ----------
     cluster : that of ``split`` for the round.
-    settings, now : as of `plan_round`.
+    settings, now : of the round.
     sharing : those of ``split``.
     """
     if not any(request.shards for request in split.all):

@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from slurm_gpu_aware.features.power.size_table import SizeTable
 from slurm_gpu_aware.model.arrays import FloatArray
+from slurm_gpu_aware.model.size_table import SizeTable
 
 _ROUNDING = 1e-12
 """Times of two sizes that differ by less are the same: their speeds may be equal."""

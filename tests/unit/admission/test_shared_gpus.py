@@ -6,7 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from make import NOW, PROFILE, SLURM, asked, context_of, eligible, request_of, slurm_job, slurm_node
+from make import (
+    NOW,
+    PROFILE,
+    SLURM,
+    asked,
+    context_of,
+    eligible,
+    plan_round,
+    request_of,
+    slurm_job,
+    slurm_node,
+)
 
 from slurm_gpu_aware.admission.context import CannotPlanError
 from slurm_gpu_aware.admission.preemption import PreemptionRules
@@ -15,7 +26,6 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
-from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.slurm.records import (
     NodeShare,
     SlurmJob,

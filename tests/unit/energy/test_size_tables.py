@@ -16,7 +16,7 @@ from slurm_gpu_aware.features.models.frontier import (
 )
 from slurm_gpu_aware.features.models.sample import PerformanceSample
 from slurm_gpu_aware.features.models.tables import size_table
-from slurm_gpu_aware.features.power.size_table import SizeTable
+from slurm_gpu_aware.model.size_table import SizeTable
 
 
 def test_all_sizes_do_the_same_work_on_as_few_nodes_as_hold_them():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from slurm_gpu_aware.features.power.size_table import SizeTable
+from slurm_gpu_aware.model.size_table import SizeTable
 
 TABLE = SizeTable(
     np.array([1, 2, 4]), np.array([900, 1200, 1410]), np.ones((3, 3)), np.full((3, 3), 100.0)

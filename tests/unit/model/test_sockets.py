@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from make import placements
+from make import placements, plan_round
 
+from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Sockets, each_gpu
 from slurm_gpu_aware.model.request import Request
@@ -21,7 +22,6 @@ from slurm_gpu_aware.placement.constraints import OnSockets
 from slurm_gpu_aware.placement.registry import make_policy, policy_names
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.record import read_round, record_round
-from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.planning.stages import Round
 
 NOW = 1000.0
@@ -293,7 +293,9 @@ def test_a_round_with_sockets_is_recorded() -> None:
     here = with_job(socket_nodes(2), "run", 0, (0,), (6, 0), NOW + 50)
     queue = [bound(1, 1, 4), bound(2, 2, 8)]
     result = plan_at(queue, here)
-    again = read_round(record_round(Round(queue, here, PlanSettings(), NOW), result)).asked
+    again = read_round(
+        record_round(Round(queue, here, PlanSettings(), NOW), result, FEATURES), FEATURES
+    ).asked
     assert placements(plan_at(list(again.queue), again.cluster)) == placements(result)
     assert again.cluster.running[0].socket_cpus == {0: (6, 0)}
 

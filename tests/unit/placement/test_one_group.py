@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from make import plan_round
 
 from slurm_gpu_aware.admission.fitting import fits
+from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel, RunningJob
 from slurm_gpu_aware.model.request import NodeGroups, Request
@@ -18,7 +20,6 @@ from slurm_gpu_aware.placement.registry import make_policy, policy_names
 from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.record import read_round, record_round, replay
-from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.planning.stages import Round
 from slurm_gpu_aware.selector.leaver import fits_by_counts
 
@@ -219,11 +220,13 @@ def test_requests_of_other_groups_are_of_another_shape():
 def test_a_recorded_round_carries_it_and_comes_out_the_same():
     here, queue = free_but(0), [wide(), wide("2", groups=None)]
     plan = plan_all(queue, here)
-    content = json.loads(json.dumps(record_round(Round(queue, here, SETTINGS, 0.0), plan)))
-    again = read_round(content)
+    content = json.loads(
+        json.dumps(record_round(Round(queue, here, SETTINGS, 0.0), plan, FEATURES))
+    )
+    again = read_round(content, FEATURES)
     first, second = again.asked.queue
     assert first.node_groups is not None
     assert (first.node_groups.name, first.node_groups.of.tolist()) == ("block", [0, 1, 0, 1])
     assert second.node_groups is None
     assert again.placed["1"][0] == ("n1", "n3")
-    assert replay(again) == []
+    assert replay(again, FEATURES) == []

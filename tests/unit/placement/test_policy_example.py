@@ -6,13 +6,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from make import plan_round
 
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement import registry
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.planning.round import plan_round
 
 PAGE = Path(__file__).parents[3] / "docs" / "architecture.md"
 PACKAGE = "slurm_gpu_aware.placement.policies"
@@ -21,7 +21,8 @@ PACKAGE = "slurm_gpu_aware.placement.policies"
 @pytest.fixture
 def name(monkeypatch: pytest.MonkeyPatch) -> str:
     """The name under which the page's example is registered."""
-    code, line = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    section = PAGE.read_text().partition("## Add a policy\n")[2]
+    code, line = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     ((name, where),) = re.findall(r'"([^"]+)": "([^"]+)",', line)
     module = ModuleType(f"{PACKAGE}.{where.partition('.')[0]}")
     monkeypatch.setitem(sys.modules, module.__name__, module)

@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 from commands import gpu_aware
+from make import plan_round
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.errors import ConfigError
+from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.record import read_round, record_round, replay, replay_all
-from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.planning.stages import Round
 from slurm_gpu_aware.planning.timeline import as_running
 from slurm_gpu_aware.selector.policy_options import policy_options
@@ -118,12 +119,12 @@ def test_a_recorded_round_is_planned_again_with_its_options():
     assert plan.assignments[0].nodes != running.nodes, "it keeps away from its like"
     without = plan_round(queue[1:], busy, settings, 5.0)
     assert without.assignments[0].nodes == running.nodes
-    content = record_round(Round(queue[1:], busy, settings, 5.0, given), plan)
-    recorded = read_round(json.loads(json.dumps(content)))
+    content = record_round(Round(queue[1:], busy, settings, 5.0, given), plan, FEATURES)
+    recorded = read_round(json.loads(json.dumps(content)), FEATURES)
     assert set(recorded.asked.options) == {"topo-aware"}, "no job used the other"
-    assert replay(recorded) == []
+    assert replay(recorded, FEATURES) == []
     without = replace(recorded.asked, options={})
-    assert len(replay(replace(recorded, asked=without))) == 1
+    assert len(replay(replace(recorded, asked=without), FEATURES)) == 1
 
 
 def test_the_selector_places_by_the_profile_and_records_it(tmp_path: Path):
@@ -145,7 +146,7 @@ def test_the_selector_places_by_the_profile_and_records_it(tmp_path: Path):
         nodes = {job["nodes"] for job in slurm.jobs.values()}
         assert len(nodes) == (2 if apart else 1)
     with open_store(slurm.store, readonly=True) as store:
-        rounds, differences = replay_all(Ledger(store).snapshots())
+        rounds, differences = replay_all(Ledger(store).snapshots(), FEATURES)
     assert rounds >= 1
     assert differences == []
 

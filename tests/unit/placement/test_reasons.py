@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from make import plan_round
 from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
 
@@ -15,7 +16,6 @@ from slurm_gpu_aware.model.hardware_graph import uniform_graph
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.registry import make_policy, policy_names
 from slurm_gpu_aware.planning.plan import PlanSettings, Waiting
-from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob

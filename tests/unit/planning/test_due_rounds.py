@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from make import sizes, with_running
+from make import plan_round, sizes, with_running
 
-from slurm_gpu_aware.features.due_dates.facet import DueDate
+from slurm_gpu_aware.features.due_dates.account import DUE
 from slurm_gpu_aware.features.due_dates.queue import (
     accounted,
     due_account,
@@ -24,14 +24,15 @@ from slurm_gpu_aware.features.moves.movable import Movable
 from slurm_gpu_aware.features.moves.moved import place_moved
 from slurm_gpu_aware.features.moves.planning import plan_moves
 from slurm_gpu_aware.features.moves.settings import MoveSettings
-from slurm_gpu_aware.features.power.size_table import SizeTable
 from slurm_gpu_aware.features.power.state import PowerState
+from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.request import TIER, Request
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.prefix import in_slurm_order
 from slurm_gpu_aware.planning.record import read_round, record_round, replay
-from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.planning.stages import Round
 
 NOW, H = 1_790_000_000.0, 3600.0
@@ -72,7 +73,7 @@ def test_a_job_waits_for_its_size_only_as_the_last_of_the_queue():
     assert sizes(plan) == {"1": 2}
     plan = plan_round([due_job("1", 1.5)], full(2, until_h=0.1), PACKED, NOW)
     assert sizes(plan) == {}
-    account = plan.due["1"]
+    account = plan.get(DUE)["1"]
     assert (account.gpus, account.in_time) == (4, 1.0)
 
 
@@ -152,11 +153,11 @@ def test_the_account_says_how_likely_it_is():
     assert one.why["due"]["in_time"] == 0.5
     assert "met with 50% by 2 earlier runs" in one.why["due"]["text"]
     assert "with 4 GPUs" in one.why["due"]["text"]
-    never = plan_round([due_job("1", 0.5)], full(4), PACKED, NOW).due["1"]
+    never = plan_round([due_job("1", 0.5)], full(4), PACKED, NOW).get(DUE)["1"]
     assert never.in_time == 0
     assert "cannot be met by what 2 earlier runs needed" in never.text
     unknown = replace(due_job("1"), due=DueDate(NOW + H))
-    assert "no earlier run" in plan_round([unknown], full(4), PACKED, NOW).due["1"].text
+    assert "no earlier run" in plan_round([unknown], full(4), PACKED, NOW).get(DUE)["1"].text
 
 
 def movable_due(due_h, **more):
@@ -167,7 +168,7 @@ def test_a_plan_asks_to_be_woken_at_the_growth():
     behind = Request("9", 4, time_limit_s=H, priority=-1.0)
     plan = plan_round([movable_due(3.0), behind], full(4), PACKED, NOW)
     assert sizes(plan) == {"1": 1}
-    (at, gpus), *_ = plan.due["1"].growth
+    (at, gpus), *_ = plan.get(DUE)["1"].growth
     assert plan.wake_s == at > NOW
     assert f"{gpus} from" in plan.assignments[0].why["due"]["text"]
     assert plan_round([due_job("1", 3.0), behind], full(4), PACKED, NOW).wake_s == math.inf
@@ -180,16 +181,18 @@ def test_what_has_no_due_date_or_history_is_planned_as_before():
         plain, other = (plan_round(q, full(free), PACKED, NOW) for q in (queue, dated))
         assert sizes(plain) == sizes(other)
         assert [w.job_id for w in plain.waiting] == [w.job_id for w in other.waiting]
-        assert (plain.due, plain.wake_s) == ({}, math.inf)
+        assert (plain.get(DUE), plain.wake_s) == ({}, math.inf)
 
 
 def test_a_recorded_round_is_replayed():
     queue, cluster = [movable_due(3.0), due_job("2")], full(3)
     queue[0] = replace(queue[0], due=replace(queue[0].due, epochs=(9, 1, 60.0), weight=2.0))
     plan = plan_round(queue, cluster, PACKED, NOW)
-    recorded = read_round(record_round(Round(queue, cluster, PACKED, NOW), plan))
+    recorded = read_round(
+        record_round(Round(queue, cluster, PACKED, NOW), plan, FEATURES), FEATURES
+    )
     assert recorded.asked.queue[0].due == queue[0].due
-    assert replay(recorded) == []
+    assert replay(recorded, FEATURES) == []
 
 
 def movable_here(due_h, *, since_h, free=4, gpus=1, **more):

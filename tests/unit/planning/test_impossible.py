@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from make import plan_round
 
 from slurm_gpu_aware.model.cluster import PLENTY_CPUS, PLENTY_MB, Cluster, RunningJob, Shards
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import PlanSettings, Waiting
-from slurm_gpu_aware.planning.round import plan_round
 
 FOUR = np.ones((2, 4), dtype=np.bool_)
 

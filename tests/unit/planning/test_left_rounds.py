@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make import with_held
+from make import plan_round, with_held
 
 from slurm_gpu_aware.features.power.state import PowerState
 from slurm_gpu_aware.features.shards.sharing import split_queue, with_shards
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Shards
 from slurm_gpu_aware.model.request import LeftToSlurm, Part, Request
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.planning.round import plan_round
 
 NOW = 1000.0
 

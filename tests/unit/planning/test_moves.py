@@ -5,18 +5,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from make import with_running
+from make import plan_round, with_running
 
 from slurm_gpu_aware.features.moves.movable import Movable
 from slurm_gpu_aware.features.moves.moved import begun
 from slurm_gpu_aware.features.moves.planning import plan_moves
 from slurm_gpu_aware.features.moves.settings import MoveSettings
-from slurm_gpu_aware.features.power.size_table import SizeTable
 from slurm_gpu_aware.features.power.state import PoweredJob, PowerState
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Postponement, Request
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.planning.round import plan_round
 
 NOW = 10_000.0
 PAL = PlanSettings(policy="pal")

@@ -7,18 +7,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from make import plan_round
 
 from slurm_gpu_aware.errors import StoreError
-from slurm_gpu_aware.features.moves.movable import Movable
+from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING, Movable, Moving
 from slurm_gpu_aware.features.moves.settings import MoveSettings
+from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, PreemptionOrder, RunningJob, Shards
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import LeftToSlurm, Part, Postponement, Request
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.record import read_round, record_round, replay, replay_all
-from slurm_gpu_aware.planning.round import plan_round
-from slurm_gpu_aware.planning.stages import Moving, Round, plan_stages
+from slurm_gpu_aware.planning.stages import Round, plan_stages
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import KEEP, KEEP_BYTES, Ledger
 from slurm_gpu_aware.topology.machines import machine
@@ -88,13 +89,15 @@ def a_round(seed):
 @pytest.mark.parametrize("seed", range(6))
 def test_a_replay_is_identical(seed):
     queue, cluster, settings, plan = a_round(seed)
-    content = json.loads(json.dumps(record_round(Round(queue, cluster, settings, 50.0), plan)))
-    recorded = read_round(content)
+    content = json.loads(
+        json.dumps(record_round(Round(queue, cluster, settings, 50.0), plan, FEATURES))
+    )
+    recorded = read_round(content, FEATURES)
     assert len(recorded.placed) == len(plan.assignments) > 0
     assert [r.postponed for r in recorded.asked.queue] == [r.postponed for r in queue]
     assert recorded.asked.cluster.running == cluster.running
     assert recorded.asked.cluster.preemption == cluster.preemption
-    assert replay(recorded) == []
+    assert replay(recorded, FEATURES) == []
     again = plan_round(
         recorded.asked.queue, recorded.asked.cluster, recorded.asked.settings, recorded.asked.now
     )
@@ -105,10 +108,12 @@ def test_a_replay_is_identical(seed):
 def test_a_record_of_an_earlier_release_is_read():
     """It has no totals of memory and no GPUs of nodes that are down."""
     queue, cluster, settings, plan = a_round(1)
-    content = json.loads(json.dumps(record_round(Round(queue, cluster, settings, 50.0), plan)))
+    content = json.loads(
+        json.dumps(record_round(Round(queue, cluster, settings, 50.0), plan, FEATURES))
+    )
     for name in ("memory_mb", "installed"):
         del content["asked"]["cluster"][name]
-    assert read_round(content).asked.cluster.installed is None
+    assert read_round(content, FEATURES).asked.cluster.installed is None
 
 
 def test_a_round_with_jobs_that_slurm_places_is_replayed():
@@ -132,7 +137,8 @@ def test_a_round_with_jobs_that_slurm_places_is_replayed():
     plan = plan_round(queue, cluster, settings, 50.0)
     assert {"1", "2", "3"} <= {one.job_id for one in plan.assignments}
     recorded = read_round(
-        json.loads(json.dumps(record_round(Round(queue, cluster, settings, 50.0), plan)))
+        json.loads(json.dumps(record_round(Round(queue, cluster, settings, 50.0), plan, FEATURES))),
+        FEATURES,
     )
     assert [r.left for r in recorded.asked.queue] == [r.left for r in queue]
     assert np.array_equal(recorded.asked.cluster.by_slurm, by_slurm)
@@ -140,7 +146,7 @@ def test_a_round_with_jobs_that_slurm_places_is_replayed():
     assert (
         recorded.asked.cluster.by_slurm.dtype == recorded.asked.cluster.starting.dtype == np.bool_
     )
-    assert replay(recorded) == []
+    assert replay(recorded, FEATURES) == []
     again = plan_round(
         recorded.asked.queue, recorded.asked.cluster, recorded.asked.settings, recorded.asked.now
     )
@@ -150,10 +156,10 @@ def test_a_round_with_jobs_that_slurm_places_is_replayed():
 
 def test_an_older_record_without_such_jobs_is_read():
     queue, cluster, settings, plan = a_round(2)
-    content = record_round(Round(queue, cluster, settings, 50.0), plan)
+    content = record_round(Round(queue, cluster, settings, 50.0), plan, FEATURES)
     for name in ("by_slurm", "starting"):
         assert content["asked"]["cluster"].pop(name) is None
-    assert replay(read_round(content)) == []
+    assert replay(read_round(content, FEATURES), FEATURES) == []
 
 
 def test_the_record_keeps_the_fits_of_effbw():
@@ -162,16 +168,18 @@ def test_the_record_keeps_the_fits_of_effbw():
     fitted = HardwareGraph.build(dgx.gbps, dgx.classes, dgx.groups, range(14))
     cluster = replace(cluster, graphs=(fitted, *cluster.graphs[1:]))
     plan = plan_round(queue, cluster, settings, 50.0)
-    content = json.loads(json.dumps(record_round(Round(queue, cluster, settings, 50.0), plan)))
-    assert read_round(content).asked.cluster.graphs == cluster.graphs
+    content = json.loads(
+        json.dumps(record_round(Round(queue, cluster, settings, 50.0), plan, FEATURES))
+    )
+    assert read_round(content, FEATURES).asked.cluster.graphs == cluster.graphs
 
 
 def test_a_difference_is_named():
     queue, cluster, settings, plan = a_round(1)
-    content = record_round(Round(queue, cluster, settings, 50.0), plan)
+    content = record_round(Round(queue, cluster, settings, 50.0), plan, FEATURES)
     job = plan.assignments[0].job_id
     content["placed"][job] = [["n5"], [[7]]]
-    (found,) = replay(read_round(content))
+    (found,) = replay(read_round(content, FEATURES), FEATURES)
     assert found.job_id == job
     assert found.then == (("n5",), ((7,),))
 
@@ -181,8 +189,10 @@ def test_the_ledger_keeps_rounds_and_replays_them(tmp_path):
         ledger = Ledger(store)
         for seed in range(3):
             queue, cluster, settings, plan = a_round(seed)
-            ledger.add_snapshot(seed, record_round(Round(queue, cluster, settings, 50.0), plan))
-        assert replay_all(ledger.snapshots()) == (3, [])
+            ledger.add_snapshot(
+                seed, record_round(Round(queue, cluster, settings, 50.0), plan, FEATURES)
+            )
+        assert replay_all(ledger.snapshots(), FEATURES) == (3, [])
         for i in range(KEEP):
             ledger.add_snapshot(100.0 + i, {"i": i})
         assert [content["i"] for content in ledger.snapshots()] == list(range(KEEP))
@@ -198,7 +208,7 @@ def test_the_ledger_keeps_rounds_and_replays_them(tmp_path):
 def test_what_is_no_round_is_refused():
     for wrong in ({}, {"settings": 3}, {"settings": {}, "queue": []}):
         with pytest.raises(ValueError, match="not a recorded round"):
-            read_round(wrong)
+            read_round(wrong, FEATURES)
 
 
 def test_a_whole_round_is_replayed():
@@ -214,15 +224,15 @@ def test_a_whole_round_is_replayed():
     back = Assignment("1", (2,), ((1,),), "", 0.0, "", 0.0, why={"summary": "moved"})
     queue = [Request("1", 1, app_class="A"), Request("2", 1, shards=2), Request("3", 1, shards=2)]
     settings = PlanSettings(policy="pal")
-    asked = Round(queue, cluster, settings, 50.0, returning={"1": back}, moving=moving)
-    plan = plan_stages(asked)
-    content = json.loads(json.dumps(record_round(asked, plan)))
+    asked = Round(queue, cluster, settings, 50.0).put(RETURNING, {"1": back}).put(MOVING, moving)
+    plan = plan_stages(asked, FEATURES)
+    content = json.loads(json.dumps(record_round(asked, plan, FEATURES)))
     assert content["placed"].keys() == {"1", "2", "3"}
     assert content["placed"]["2"] == content["placed"]["3"] == [["n0"], [[1]]]
     assert content["moved"].keys() == {"9"}
-    assert replay(read_round(content)) == []
+    assert replay(read_round(content, FEATURES), FEATURES) == []
     for part in ("returning", "moving"):
         without = {**content["asked"], part: {} if part == "returning" else None}
-        assert replay(read_round({**content, "asked": without}))
+        assert replay(read_round({**content, "asked": without}, FEATURES), FEATURES)
     del content["asked"]["cluster"]["shards"]
-    assert replay(read_round(content))
+    assert replay(read_round(content, FEATURES), FEATURES)

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from make import plan_round
 
+from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.features.shards.sharing import split_queue, with_shards
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Shards
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.record import record_round, replay_all
-from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.planning.stages import Round, plan_stages
 
 NOW = 1000.0
@@ -182,9 +183,9 @@ def test_a_recorded_round_with_jobs_of_shards_replays() -> None:
     queue = [part("a", 2, cpus=2), part("b", 4), whole("w"), part("c", 1)]
     ranked = [replace(one, priority=-float(i)) for i, one in enumerate(queue)]
     asked = Round(ranked, cluster, PlanSettings(), NOW)
-    record = json.loads(json.dumps(record_round(asked, plan_stages(asked))))
+    record = json.loads(json.dumps(record_round(asked, plan_stages(asked, FEATURES), FEATURES)))
     assert set(record["placed"]) == {"a", "b", "w"}
-    assert replay_all([record]) == (1, [])
+    assert replay_all([record], FEATURES) == (1, [])
 
 
 SIZES = st.lists(st.integers(-3, 4).filter(bool), max_size=8)

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from make import plan_round
 from test_moves import AUTO, HUNGRY, NOW, PAL, TABLE, moldable, moves_of, queued, scored
 
-from slurm_gpu_aware.features.due_dates.facet import DueDate
 from slurm_gpu_aware.features.moves.moved import begun, place_moved
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.power.state import PoweredJob, PowerState
 from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.request import TIER
-from slurm_gpu_aware.planning.round import plan_round
 
 FULL = {"1": [(0, (0, 1, 2, 3))]}
 RESTART_S = 60.0

@@ -5,14 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from make import reasons, sizes, with_running
+from make import plan_round, reasons, sizes, with_running
 
-from slurm_gpu_aware.features.power.size_table import SizeTable
 from slurm_gpu_aware.features.power.state import PoweredJob, PowerState
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning.plan import ClockChange, PlanSettings
-from slurm_gpu_aware.planning.round import plan_round
 
 NOW = 1000.0
 PACKED = PlanSettings(policy="packed")

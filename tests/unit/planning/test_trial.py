@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from make import plan_round
 
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
@@ -11,7 +12,6 @@ from slurm_gpu_aware.placement.policies.pal import Pal
 from slurm_gpu_aware.planning import round as planning
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.prefix import TrialResults
-from slurm_gpu_aware.planning.round import plan_round
 
 
 class Forgetful(TrialResults):

@@ -5,15 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from make import placements, with_running
+from make import placements, plan_round, with_running
 
-from slurm_gpu_aware.features.power.size_table import SizeTable
-from slurm_gpu_aware.features.waiting.later import expected_ends
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import NodeGroups, Postponement, Request
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning.apart import guarded
+from slurm_gpu_aware.planning.later import expected_ends
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.selector.job_comments import waiting_text
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings

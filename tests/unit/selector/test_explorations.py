@@ -16,9 +16,9 @@ from slurm_gpu_aware.features.models.store import application_samples
 from slurm_gpu_aware.features.power.exploration_power import ExplorationPower
 from slurm_gpu_aware.features.power.explorations import Explorable, Explorations, tried_clocks
 from slurm_gpu_aware.features.power.job_clocks import JobClocks
-from slurm_gpu_aware.features.power.size_table import SizeTable
 from slurm_gpu_aware.features.power.state import PoweredJob, PowerState
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.store.database import open_store

@@ -40,13 +40,13 @@ def fail_for(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *jobs: str)
 @pytest.fixture
 def plans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Lengths of the queues that were planned."""
-    real, found = stages.plan_round, []
+    real, found = stages.place_round, []
 
-    def plan_round(queue: list[Request], *given: Any, **options: Any) -> Any:
+    def place_round(queue: list[Request], *given: Any, **options: Any) -> Any:
         found.append(len(queue))
         return real(queue, *given, **options)
 
-    monkeypatch.setattr(stages, "plan_round", plan_round)
+    monkeypatch.setattr(stages, "place_round", place_round)
     return found
 
 
@@ -125,7 +125,7 @@ def test_an_error_of_no_job_fails_the_round(
     def wrong(*given: Any, **options: Any) -> None:
         raise Error("the snapshot is damaged")
 
-    monkeypatch.setattr(stages, "plan_round", wrong)
+    monkeypatch.setattr(stages, "place_round", wrong)
     slurm.write([parked("7"), parked("8")], NODES)
     with pytest.raises(Error, match="damaged"):
         RoundsBench(slurm).rounds.run()

@@ -9,6 +9,7 @@ from store_samples import decision
 
 from slurm_gpu_aware.features.estimates.history import JobKind, RunHistory
 from slurm_gpu_aware.features.estimates.quality import quality
+from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.planning.record import read_round, replay
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
@@ -30,11 +31,11 @@ def test_placed_jobs_have_estimates_in_plan_record_and_ledger(slurm: SlurmFolder
     outcome = bench.rounds.run()
     assert sorted(outcome.placed) == ["7", "8"]
     assert outcome.planned is not None
-    recorded = read_round(outcome.planned())
+    recorded = read_round(outcome.planned(), FEATURES)
     estimates = {request.job_id: request.estimate_s for request in recorded.asked.queue}
     assert estimates.keys() == {"7", "8"}
     assert all(600 < (estimate or 0) < 800 for estimate in estimates.values())
-    assert replay(recorded) == []
+    assert replay(recorded, FEATURES) == []
     with open_store(slurm.store, readonly=True) as store:
         (entry,) = Ledger(store).decisions("7")
     kept = entry.why["estimate"]
@@ -63,7 +64,9 @@ def test_running_and_released_jobs_have_expected_ends(slurm: SlurmFolder) -> Non
         state["jobs"].append(parked("9"))
     outcome = bench.rounds.run()
     assert outcome.planned is not None
-    ends = {job.job_id: job for job in read_round(outcome.planned()).asked.cluster.running}
+    ends = {
+        job.job_id: job for job in read_round(outcome.planned(), FEATURES).asked.cluster.running
+    }
     seven, eight = ends["7"].expected_end_s, ends["8"].expected_end_s
     assert seven is not None
     assert eight is not None
@@ -74,7 +77,9 @@ def test_running_and_released_jobs_have_expected_ends(slurm: SlurmFolder) -> Non
         state["jobs"].append(parked("10"))
     outcome = bench.rounds.run()
     assert outcome.planned is not None
-    running = {job.job_id: job for job in read_round(outcome.planned()).asked.cluster.running}
+    running = {
+        job.job_id: job for job in read_round(outcome.planned(), FEATURES).asked.cluster.running
+    }
     assert running["7"].expected_end_s == started + 3600  # no run was longer: its limit
 
 
@@ -83,7 +88,9 @@ def test_without_history_nothing_is_estimated(slurm: SlurmFolder) -> None:
     bench = RoundsBench(slurm, history=RunHistory())
     outcome = bench.rounds.run()
     assert outcome.planned is not None
-    assert [request.estimate_s for request in read_round(outcome.planned()).asked.queue] == [None]
+    assert [
+        request.estimate_s for request in read_round(outcome.planned(), FEATURES).asked.queue
+    ] == [None]
     with open_store(slurm.store, readonly=True) as store:
         (entry,) = Ledger(store).decisions("7")
     assert "estimate" not in entry.why

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from small_traces import random_trace
 
-from slurm_gpu_aware.features.power.size_table import SizeTable
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.simulator.settings import PowerSettings
 
 IDLE_W, MAX_W = 50.0, 400.0

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.planning.record import read_round, record_round, replay
 from slurm_gpu_aware.planning.stages import Round, plan_stages
@@ -28,9 +29,9 @@ def rounds_seen(monkeypatch):
     """(now, queue, cluster) of every round; the planner itself runs."""
     calls = []
 
-    def spy(one):
+    def spy(one, stages):
         calls.append((one.now, list(one.queue), one.cluster, one.settings))
-        return plan_stages(one)
+        return plan_stages(one, stages)
 
     monkeypatch.setattr(rounds, "plan_stages", spy)
     return calls
@@ -121,12 +122,12 @@ def test_recorded_rounds_with_estimates_replay(rounds_seen):
     simulate(trace, ONE, HISTORY)
     for now, queue, cluster, settings in list(rounds_seen):
         one = Round(queue, cluster, settings, now)
-        read = read_round(record_round(one, plan_stages(one)))
+        read = read_round(record_round(one, plan_stages(one, FEATURES), FEATURES), FEATURES)
         assert [r.estimate_s for r in read.asked.queue] == [r.estimate_s for r in queue]
         assert [r.expected_end_s for r in read.asked.cluster.running] == [
             r.expected_end_s for r in cluster.running
         ]
-        assert replay(read) == []
+        assert replay(read, FEATURES) == []
 
 
 def test_a_background_job_counts_once_it_has_ended(rounds_seen):

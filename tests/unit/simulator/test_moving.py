@@ -8,7 +8,9 @@ import pytest
 from small_sizes import POWER, TABLES
 
 from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING
 from slurm_gpu_aware.features.moves.settings import MoveSettings
+from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.planning.record import read_round, record_round, replay
 from slurm_gpu_aware.planning.stages import plan_stages
@@ -151,9 +153,9 @@ def test_moves_starts_and_returns_are_those_of_the_planners_stages(monkeypatch, 
     """A round in which a job moves, and the one in which it is back, replay like live ones."""
     seen = []
 
-    def spy(one):
-        plan = plan_stages(one)
-        assert replay(read_round(record_round(one, plan))) == []
+    def spy(one, stages):
+        plan = plan_stages(one, stages)
+        assert replay(read_round(record_round(one, plan, FEATURES), FEATURES), FEATURES) == []
         seen.append((one, plan))
         return plan
 
@@ -165,11 +167,11 @@ def test_moves_starts_and_returns_are_those_of_the_planners_stages(monkeypatch, 
         TraceJob("3", 2_500, 1, 500, "B"),
     ]
     moved_by(jobs, Cluster.uniform(2, 1, scores=scores), "pal:moves", order=order)
-    moving = [at for at, (_, plan) in enumerate(seen) if plan.moves]
+    moving = [at for at, (_, plan) in enumerate(seen) if plan.moved]
     assert len(moving) == 1
     (begins, plan), (returns, back) = seen[moving[0] : moving[0] + 2]
-    assert (plan.moves[0].job_id, returns.now, returns.moving) == ("2", begins.now, None)
-    assert returns.returning == {"2": plan.moves[0].assignment}
+    assert (plan.moved[0].job_id, returns.now, returns.get(MOVING)) == ("2", begins.now, None)
+    assert returns.get(RETURNING) == {"2": plan.moved[0]}
     assert [one.job_id for one in back.assignments] == ["2"]
 
 

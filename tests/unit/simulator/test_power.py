@@ -8,10 +8,10 @@ from small_traces import FLAT, SETTINGS, name, random_trace
 
 from slurm_gpu_aware.errors import PolicyError, SourceError
 from slurm_gpu_aware.features.power.power_meter import PowerMeter
-from slurm_gpu_aware.features.power.size_table import SizeTable
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.simulator.active import ActiveJob, EventClock
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.engine import simulate

@@ -8,7 +8,7 @@ import pytest
 
 from slurm_gpu_aware.cli.simulation import Inputs
 from slurm_gpu_aware.cli.simulation_text import as_json, table_text
-from slurm_gpu_aware.features.power.size_table import SizeTable
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.files import load_results, save_results
 from slurm_gpu_aware.simulator.report import write_report

@@ -4,11 +4,11 @@ import random
 
 import numpy as np
 import pytest
+from make import plan_round
 
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob

@@ -8,11 +8,11 @@ from small_sizes import POWER, TABLES, moldable
 from small_traces import FLAT
 
 from slurm_gpu_aware.errors import RequestError
-from slurm_gpu_aware.features.due_dates.facet import DueDate
 from slurm_gpu_aware.features.due_dates.plan import due_plan
 from slurm_gpu_aware.features.due_dates.simulated import parse_factors, with_due_dates
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy

@@ -3,7 +3,7 @@
 import numpy as np
 
 from slurm_gpu_aware.features.power.allocation import SizingJob
-from slurm_gpu_aware.features.power.size_table import SizeTable
+from slurm_gpu_aware.model.size_table import SizeTable
 
 
 def table(time_s, power_w, gpus=(1, 2, 4), clocks=(1000, 1200, 1400)):

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from slurm_gpu_aware.features.due_dates.facet import DueDate
 from slurm_gpu_aware.features.due_dates.plan import RESERVE, due_plan
-from slurm_gpu_aware.features.power.size_table import SizeTable
+from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import SizeTable
 
 H = 3600.0
 GPUS = np.array([1, 2, 4, 8])

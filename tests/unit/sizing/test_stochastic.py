@@ -28,8 +28,8 @@ from size_samples import SCALES
 
 from slurm_gpu_aware.features.due_dates.stochastic import best_constant, optimum
 from slurm_gpu_aware.features.due_dates.work import empirical, uniform
-from slurm_gpu_aware.features.power.size_table import SizeTable
 from slurm_gpu_aware.features.sizes.speeds import Speeds, least_share, speeds_of
+from slurm_gpu_aware.model.size_table import SizeTable
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT.parent / "shared" / "data" / "sts" / "examples.json"

@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from slurm_gpu_aware.features.waiting.later import Later, worth_until_s
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpus
 from slurm_gpu_aware.model.request import Postponement, Request
@@ -18,6 +17,7 @@ from slurm_gpu_aware.placement.feasible import allowed_nodes
 from slurm_gpu_aware.placement.level_views import by_identity
 from slurm_gpu_aware.placement.policy import WaitRule
 from slurm_gpu_aware.placement.shapes import LeastSlowdown
+from slurm_gpu_aware.planning.later import Later, worth_until_s
 from slurm_gpu_aware.time_text import duration, stamp
 
 

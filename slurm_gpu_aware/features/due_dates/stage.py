@@ -1,0 +1,50 @@
+"""Stage of a round: due dates decide the order of jobs, their least sizes, and when they grow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from slurm_gpu_aware.features.due_dates.account import DUE, DueAccount
+from slurm_gpu_aware.features.due_dates.queue import due_accounts, in_order, with_due_dates
+from slurm_gpu_aware.features.due_dates.sizes import with_due_sizes
+from slurm_gpu_aware.features.power.power_budget import BUDGET
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning.facets import Facet
+from slurm_gpu_aware.planning.stages import Round, Stage
+
+
+@dataclass(frozen=True)
+class _Dated:
+    """The queue that the stage found."""
+
+    queue: Sequence[Request] = ()
+    accounts: Mapping[str, DueAccount] = field(default_factory=dict)
+
+
+_DATED = Facet("queue with due dates", _Dated())
+
+
+class DueDates(Stage):
+    """Jobs with due dates come in order of their pressure, and no smaller than it takes."""
+
+    name = "due dates"
+
+    def before(self, one: Round) -> Round:
+        """The queue in its order, and without sizes that are too small."""
+        accounts = due_accounts(one.queue, one.now)
+        queue: Sequence[Request] = in_order(one.queue, one.settings, accounts, one.now)
+        if any(request.sizes for request in queue):
+            queue = with_due_sizes(queue, accounts, one.cluster, one.now, one.get(BUDGET))
+        dated = _Dated(one.queue, accounts)
+        return replace(one, queue=queue, ordered=True).put(_DATED, dated)
+
+    def after(self, one: Round) -> Round:
+        """The plan with the accounts of the due dates."""
+        dated, there = one.get(_DATED), {request.job_id for request in one.queue}
+        accounts = {job_id: a for job_id, a in dated.accounts.items() if job_id in there}
+        if not accounts:
+            return one
+        plan, known, wake_s = with_due_dates(one.plan, dated.queue, accounts, one.now)
+        plan = replace(plan, wake_s=min(wake_s, plan.wake_s))
+        return replace(one, plan=plan.put(DUE, known))

@@ -1,0 +1,48 @@
+"""Stages of a round: the power that a limit leaves, and sizes and clocks of the jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from slurm_gpu_aware.features.power.growth import sized
+from slurm_gpu_aware.features.power.power_budget import BUDGET, PowerBudget, with_least_sizes
+from slurm_gpu_aware.features.power.state import POWER
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning.stages import Round, Stage
+
+
+class Limit(Stage):
+    """The power that the limit of the site leaves for the jobs of the queue."""
+
+    name = "power limit"
+    inputs = (POWER,)
+
+    def before(self, one: Round) -> Round:
+        """The round with its budget."""
+        return one.put(BUDGET, PowerBudget.of(one.cluster, one.settings, one.get(POWER)))
+
+
+class Sizing(Stage):
+    """Each job is placed at its least size; what is spare goes to sizes and clocks."""
+
+    name = "sizes and clocks"
+
+    def before(self, one: Round) -> Round:
+        """The queue at its least sizes, with the power that each job needs."""
+        queue: Sequence[Request] = one.queue
+        budget, moldable = one.get(BUDGET), any(request.sizes for request in queue)
+        if moldable:
+            queue = with_least_sizes(queue)
+        if budget is not None:
+            queue = [budget.needing(request) for request in queue]
+            one = replace(one, cluster=budget.cluster)
+        return replace(one, queue=queue, grows=moldable or budget is not None)
+
+    def after(self, one: Round) -> Round:
+        """The plan with the sizes and clocks that the jobs get."""
+        placement = one.placement
+        if placement is None or not one.grows:
+            return one
+        given = placement.started, placement.spare, placement.dispatcher
+        return replace(one, plan=sized(one.plan, *given, one.get(BUDGET), one.get(POWER)))
