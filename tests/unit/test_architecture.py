@@ -48,32 +48,31 @@ ALLOWED = {
 }
 LAYERS = {
     "model": """
-        classes/history models/fitting models/frontier models/least_squares
-        models/performance_model models/power models/priors models/sample models/site_models
-        models/tables models/throughput moves/settings
+        classes/history models/fitting models/least_squares models/performance_model
+        models/site_models models/tables models/throughput moves/settings
     """,
     "config": "power/power_limit",
     "sizing": """
-        due_dates/plan due_dates/stochastic due_dates/work due_dates/work_shapes
-        power/allocation power/clocks power/ladder power/menu power/powerflow sizes/speeds
+        due_dates/plan due_dates/stochastic due_dates/work power/allocation power/menu
+        power/powerflow sizes/speeds
     """,
     "planning": """
         due_dates/account due_dates/queue due_dates/sizes due_dates/stage estimates/history
-        moves/front moves/movable moves/moved moves/planning moves/rates moves/restarts
-        moves/shrinking moves/stage power/growth power/power_budget power/size_account power/stage
-        power/state shards/sharing shards/stage
+        moves/front moves/movable moves/moved moves/planning moves/stage power/growth
+        power/power_budget power/stage shards/stage
     """,
     "gate": "sizes/resizing",
     "admission": "shards/admission sizes/moldable",
     "store": "classes/store models/store",
     "selector": """
-        classes/live due_dates/live due_dates/shortest_runs energy/accounts energy/comments
-        estimates/live estimates/quality estimates/reader models/live moves/live
-        moves/under_way power/clock_orders power/clock_spool power/exploration_power
-        power/explorations power/explored_power power/job_clocks power/job_tables
-        power/ordered_clocks power/power_reading power/site_power waiting/live
+        classes/live due_dates/live due_dates/shortest_runs energy/accounts estimates/live
+        models/live moves/live moves/under_way power/clock_orders power/clock_spool
+        power/explorations power/job_tables power/power_reading power/site_power
+        waiting/live
     """,
-    "simulator": "due_dates/simulated estimates/simulated moves/simulated power/power_meter",
+    "simulator": """
+        due_dates/simulated estimates/simulated moves/simulated power/power_meter
+    """,
     "cli": """
         energy/text estimates/view models/commands models/plots models/views power/commands
         power/simulated

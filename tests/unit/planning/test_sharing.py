@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from make import plan_round
 
 from slurm_gpu_aware.features.registry import FEATURES
-from slurm_gpu_aware.features.shards.sharing import split_queue, with_shards
+from slurm_gpu_aware.features.shards.stage import split_queue, with_shards
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Shards
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings

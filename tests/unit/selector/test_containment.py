@@ -15,7 +15,7 @@ from slurm_gpu_aware.config.settings import Config, EventsConfig, PowerConfig, S
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.classes.live import KnownClasses
 from slurm_gpu_aware.features.due_dates.live import DueDates
-from slurm_gpu_aware.features.energy.comments import EnergyComments
+from slurm_gpu_aware.features.energy.accounts import EnergyComments
 from slurm_gpu_aware.features.estimates.live import Estimates
 from slurm_gpu_aware.features.moves.live import Mover
 from slurm_gpu_aware.features.moves.under_way import MovesUnderWay
