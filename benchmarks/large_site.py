@@ -37,7 +37,7 @@ from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
 from slurm_gpu_aware.slurm import client as slurm_client
 from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.libslurm import SlurmError
+from slurm_gpu_aware.slurm.libslurm import Libslurm, SlurmError
 from slurm_gpu_aware.slurm.libslurm_fields import (
     JOB,
     LICENSE,
@@ -138,14 +138,16 @@ class Constants:
         return 0
 
 
-class Library:
-    """Stands for `Libslurm`: answers with the same records each time, and takes all changes."""
+class Library(Libslurm):
+    """`Libslurm` without the library: the same records each time, and all changes are taken."""
 
     NULL = None
 
     def __init__(self, nodes: int, jobs: int, ended: int, busy: float = 0.75) -> None:
         self.ffi = self
         self.lib = Constants()
+        self._timeout_s = 20.0
+        self._waiting = threading.Semaphore(16)
         self.asked = 0
         taken = int(nodes * busy)
         running = [
@@ -192,7 +194,7 @@ class Library:
             "end_time": 99_999_999_999,
             "licenses": "gpuaware:100000",
         }
-        self._records = {
+        answers = {
             "aware_jobs": [*running, *parked, *over],
             "aware_nodes": [node(i + 1, i < taken) for i in range(nodes)],
             "aware_partitions": [
@@ -213,22 +215,22 @@ class Library:
                 encoded(LICENSE, name="gpuaware", available=100_000, reserved=100_000)
             ],
         }  # fmt: skip
+        self._answers = {
+            name: b"".join(Struct("=I").pack(len(record)) + record for record in found)
+            for name, found in answers.items()
+        }
 
     def new(self, _type: str, _value: object = None) -> list[int]:
         """Room for one number."""
         return [NOW]
 
-    def records(self, function: str, *given: Any) -> list[bytes]:
-        """The same records each time: the jobs do not change."""
+    def ask(self, function: str, *given: Any) -> bytes:
+        """The same records each time: the jobs do not change. There is no topology."""
         if function == "aware_jobs":
             self.asked += 1
             if given[0]:
                 raise SlurmError("no change", Constants.SLURM_NO_CHANGE_IN_DATA, refused=True)
-        return self._records[function]
-
-    def reply(self, function: str) -> bytes:
-        """Settings; no topology."""
-        return SETTINGS if function == "aware_settings" else b""
+        return SETTINGS if function == "aware_settings" else self._answers.get(function, b"")
 
     def call(self, _function: str, *_given: object) -> None:
         """Success."""

@@ -28,11 +28,14 @@ from placement_profile import show_profile
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.drb import split as topo_split
+from slurm_gpu_aware.placement.drb import bipartition as topo_split
 from slurm_gpu_aware.placement.policies import mapa
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.placement.selection import links
-from slurm_gpu_aware.topology import general, matching, patterns, rings, subsets, trees
+from slurm_gpu_aware.topology import machines as general
+from slurm_gpu_aware.topology import matching, patterns, subsets
+from slurm_gpu_aware.topology import patterns as rings
+from slurm_gpu_aware.topology import patterns as trees
 from slurm_gpu_aware.topology.machines import machine
 
 MACHINES = ("dgx-1-v100", "dgx-1-p100", "dgx-a100", "mapa-torus-2d", "mapa-cubemesh-16")

@@ -29,7 +29,7 @@ from slurm_gpu_aware.placement.drb import utility
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.placement.drb.utility import Weights
 from slurm_gpu_aware.placement.registry import make_policy
-from slurm_gpu_aware.topology import distances
+from slurm_gpu_aware.topology import locality as distances
 from slurm_gpu_aware.topology.machines import machine
 
 TARGET_MS = 10.0

@@ -1,8 +1,7 @@
 """PAL's walk over the cells of the L x V matrix, written out."""
 
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.placement.level_views import level_views
-from slurm_gpu_aware.placement.score_table import score_table
+from slurm_gpu_aware.placement.level_views import level_views, score_table
 
 
 def traversal(cluster: Cluster, app_class: str) -> list[tuple[str, float, float]]:

@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 
 from slurm_gpu_aware.features.models.fitting import fit_model
-from slurm_gpu_aware.features.models.priors import prior_of
-from slurm_gpu_aware.features.models.sample import PerformanceSample
+from slurm_gpu_aware.features.models.least_squares import prior_of
+from slurm_gpu_aware.features.models.performance_model import PerformanceSample
 from slurm_gpu_aware.features.models.tables import size_table
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.model.size_table import SizeTable

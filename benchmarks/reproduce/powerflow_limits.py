@@ -8,7 +8,7 @@ from itertools import groupby, pairwise
 import numpy as np
 from common import percent
 
-from slurm_gpu_aware.features.models.sample import PerformanceSample
+from slurm_gpu_aware.features.models.performance_model import PerformanceSample
 
 JUMP = 0.05
 """Change of the time from one condition to the next beyond what the next one explains."""

@@ -18,10 +18,9 @@ from common import SYNTHETIC, arguments, finish, paragraph, percent, shared, tab
 from powerflow_limits import JUMP, WANTED, node_spread, reasons, roughness, sync_range
 
 from slurm_gpu_aware.features.models.fitting import conditions_of, fit_model, held_out, merged
-from slurm_gpu_aware.features.models.frontier import efficient_point, points
-from slurm_gpu_aware.features.models.performance_model import Quality
-from slurm_gpu_aware.features.models.priors import prior_of
-from slurm_gpu_aware.features.models.sample import PerformanceSample
+from slurm_gpu_aware.features.models.least_squares import prior_of
+from slurm_gpu_aware.features.models.performance_model import PerformanceSample, Quality
+from slurm_gpu_aware.features.models.tables import efficient_point, points
 from slurm_gpu_aware.model.size_table import SizeTable
 
 Series = dict[str, list[PerformanceSample]]

@@ -15,10 +15,9 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from sts_simulation import Scheduler, Shares
 
-from slurm_gpu_aware.features.due_dates.work import WorkDistribution
-from slurm_gpu_aware.features.due_dates.work_shapes import Shape
+from slurm_gpu_aware.features.due_dates.work import Shape, WorkDistribution
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
-from slurm_gpu_aware.sizing.free_gpus import DueNode, FreeGpus, Share
+from slurm_gpu_aware.sizing.afs import DueNode, FreeGpus, Share
 from slurm_gpu_aware.sizing.sts import DueJob
 
 REPEATS = 10

@@ -12,7 +12,7 @@ from typing import IO, Any
 from slurm_gpu_aware.cli.output import table
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import StoreError
-from slurm_gpu_aware.model.interconnect import OPERATIONS
+from slurm_gpu_aware.model.hardware_graph import OPERATIONS
 from slurm_gpu_aware.model.penalties import (
     LevelPenalties,
     LevelTime,

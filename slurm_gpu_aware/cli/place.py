@@ -79,10 +79,9 @@ def command(context: Context, /, **given: Any) -> None:
       gpu-aware place -g 2 --class A --busy n1:0,1@90m --run-time 8h
     """
     from slurm_gpu_aware.cli.cluster_options import mark_busy
-    from slurm_gpu_aware.features.power.size_account import size_words
+    from slurm_gpu_aware.features.power.growth import size_words
     from slurm_gpu_aware.planning.answer import ask_policy
-    from slurm_gpu_aware.selector.policy_in_force import config_in_force
-    from slurm_gpu_aware.selector.policy_options import policy_options
+    from slurm_gpu_aware.selector.policy_options import config_in_force, policy_options
 
     config = config_in_force(context.config(check_policies=True))
     now = time.time()
@@ -134,8 +133,8 @@ def _size(
     """The account of size and clock at the most efficient clock; None: no model is known."""
 
     from slurm_gpu_aware.features.models.live import read_models
+    from slurm_gpu_aware.features.power.growth import size_account
     from slurm_gpu_aware.features.power.job_tables import JobTables
-    from slurm_gpu_aware.features.power.size_account import size_account
     from slurm_gpu_aware.store.reading import open_for_reading
 
     with open_for_reading(config.store) as store:

@@ -175,7 +175,7 @@ def simulate(context: Context, /, **given: Any) -> None:
     """
     from slurm_gpu_aware.cli import simulation_text
     from slurm_gpu_aware.cli.simulation import gather_seeds
-    from slurm_gpu_aware.selector.policy_in_force import config_in_force
+    from slurm_gpu_aware.selector.policy_options import config_in_force
     from slurm_gpu_aware.simulator.files import save_results
     from slurm_gpu_aware.simulator.history import recorded_result
     from slurm_gpu_aware.simulator.parallel import run_all

@@ -100,6 +100,7 @@ def gather(config: Config, given: Given, source: Trace | None = None) -> Inputs:
         order=given["order"] or ("priority" if given["what_if"] else "fifo"),
         round_s=given["round_s"],
         backfill=config.placement.backfill if backfill is None else backfill,
+        reservations=config.placement.reservations,
         migration_s=config.moves.restart_s if cost_s is None else cost_s,
         class_restart_s={n: s for n, s in of_classes.items() if s is not None and cost_s is None},
         overrun=given["overrun"],

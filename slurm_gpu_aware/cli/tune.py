@@ -72,7 +72,7 @@ def tune(context: Context, /, **given: Any) -> None:
     from slurm_gpu_aware.cli import tuning
     from slurm_gpu_aware.config.tuned import Candidate
     from slurm_gpu_aware.placement.registry import PACKED
-    from slurm_gpu_aware.selector.policy_in_force import tuned_in_force
+    from slurm_gpu_aware.selector.policy_options import tuned_in_force
     from slurm_gpu_aware.simulator.tuning import verdict
 
     ends_at = time.monotonic() + 60 * given["budget_min"]

@@ -88,6 +88,8 @@ class PlacementConfig:
     levels: Mapping[str, Annotated[float, number(1, MAX_PENALTY)]] = field(default_factory=dict)
     """Level of `LEVELS` -> its factor >= 1 on a job's iteration time; ``cluster``: L_across."""
     backfill: bool = True
+    reservations: Annotated[int, whole(1, 1000)] = 16
+    """Waiting jobs that no job behind them delays; 1: only the first one, as in EASY."""
     max_clock_mhz: Annotated[int, whole(0, MOST)] | None = None
     """What ``freq=max`` locks; absent: the default clock."""
 

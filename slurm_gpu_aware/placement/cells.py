@@ -18,8 +18,14 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.placement.feasible import Supply, fitting_groups
 from slurm_gpu_aware.placement.index_sets import EXACT_WIDTH, some_support, supports
-from slurm_gpu_aware.placement.level_views import LevelView
-from slurm_gpu_aware.placement.masks import MaskArray, every, popcount, some, unpack
+from slurm_gpu_aware.placement.level_views import (
+    LevelView,
+    MaskArray,
+    every,
+    popcount,
+    some,
+    unpack,
+)
 from slurm_gpu_aware.placement.shapes import Split
 
 

@@ -13,10 +13,15 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.identity_cache import by_identity
-from slurm_gpu_aware.placement.level_views import LevelView
-from slurm_gpu_aware.placement.masks import MaskArray, every, pack, popcount
-from slurm_gpu_aware.placement.score_table import ScoreTable
+from slurm_gpu_aware.placement.level_views import (
+    LevelView,
+    MaskArray,
+    ScoreTable,
+    by_identity,
+    every,
+    pack,
+    popcount,
+)
 from slurm_gpu_aware.placement.shapes import Split, splits
 
 

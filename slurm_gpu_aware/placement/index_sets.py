@@ -14,8 +14,7 @@ import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.placement.feasible import Supply, fitting_groups
-from slurm_gpu_aware.placement.level_views import LevelView
-from slurm_gpu_aware.placement.masks import MaskArray, sets_of
+from slurm_gpu_aware.placement.level_views import LevelView, MaskArray, sets_of
 from slurm_gpu_aware.placement.shapes import Split
 
 EXACT_WIDTH = 20  # slots up to which all index sets are counted

@@ -3,17 +3,30 @@
 On a *plain* node Slurm may choose any free GPU, so all its GPUs count with the worst free score. A
 job on several nodes takes either indexed nodes (same slots on each), which are preferred, or plain
 nodes (same count on each), because its one GRES line names types that the other nodes lack.
+
+Lower bounds of the slowdown that GPUs can give a request, without a search for a set.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Literal
 
+import numpy as np
+
+from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.masks import every
+from slurm_gpu_aware.placement.level_views import (
+    LevelView,
+    ScoreTable,
+    every,
+    level_views,
+    score_table,
+    unpack,
+)
 
 Pool = Literal["all", "indexed", "plain"]
 
@@ -69,3 +82,116 @@ def _splits(
     if free_choice and most > 1 and request.fewest_nodes <= most:
         found.append(Split(0, 0))
     return tuple(found)
+
+
+_FEW = 16  # columns up to which one operation for each is quicker than one for each row
+
+
+@dataclass(frozen=True, eq=False)
+class LeastSlowdown:
+    """Bounds of L x max V of the sets of a request on a cluster, whatever is free."""
+
+    gpus: int
+    table: ScoreTable
+    choices: tuple[Split, ...]
+    inside: float
+    """Least L of a set on one node; inf if the request needs several."""
+    beyond: float
+    """Least L of a set over several nodes; inf if the request does not allow any."""
+    inner: tuple[LevelView, ...] = ()
+    """Levels of sets on one node; of those inside a node only the ones with a lower L."""
+
+    @classmethod
+    def of(cls, request: Request, cluster: Cluster) -> LeastSlowdown:
+        """Bounds by the levels, the splits and the scores."""
+        inside = beyond = math.inf
+        choices = splits(request, cluster)
+        alone = any(split.nodes == 1 for split in choices)
+        several = any(split.nodes != 1 for split in choices)
+        views = level_views(cluster, request.app_class)
+        for level in views:
+            if level.one_node and alone:
+                inside = min(inside, level.penalty)
+            elif not level.one_node and several:
+                beyond = min(beyond, level.penalty)
+        inner = tuple(level for level in views if level.one_node and alone)
+        whole = min((one.penalty for one in inner if one.domains is None), default=math.inf)
+        inner = tuple(one for one in inner if one.domains is None or one.penalty < whole)
+        table = score_table(cluster, request.app_class)
+        return cls(request.gpus, table, choices, inside, beyond, inner)
+
+    @property
+    def across(self) -> float:
+        """Bound for any set over several nodes."""
+        return self.beyond * self.table.values.item(0)
+
+    @property
+    def anywhere(self) -> float:
+        """Bound for any set."""
+        return min(self.inside, self.beyond) * self.table.values.item(0)
+
+    def on_nodes(self, nodes: IntArray, free: BoolArray) -> FloatArray:
+        """(R,) bounds for sets on one node each; inf where too few GPUs are free.
+
+        They are exact but for CPUs, memory and sockets that a request asks for. ``nodes``: (R,);
+        ``free``: (R, W) GPUs of these nodes.
+        """
+        bound = np.full(len(nodes), math.inf)
+        for level in self.inner:
+            domains = [free]
+            if level.domains is not None:
+                masks = level.domains[nodes].T
+                domains = [free & unpack(mask, free.shape[1]) for mask in masks]
+            for inside in domains:
+                worst = level.penalty * self._worst(nodes, inside, self.gpus)
+                np.minimum(bound, worst, out=bound)
+        return bound
+
+    def among(self, free: BoolArray) -> float:
+        """Bound for the sets of these (N, W) GPUs; inf: too few."""
+        single = free.ravel().nonzero()[0]
+        counts = np.bincount(single // free.shape[1], minlength=len(free))
+        return min((self._among(free, counts, one) for one in self.choices), default=math.inf)
+
+    def _among(self, free: BoolArray, counts: IntArray, split: Split) -> float:
+        """Bound for the sets of a split; ``counts``: (N,) free GPUs of each node."""
+        if split.uneven:
+            scores = self.table.scores[free]
+            return self.beyond * worst_of_best(scores[None, :], self.gpus).item()
+        nodes = (counts >= split.per_node).nonzero()[0]
+        if len(nodes) < split.nodes:
+            return math.inf
+        worst = self._worst(nodes, free[nodes], split.per_node)
+        level = self.inside if split.nodes == 1 else self.beyond
+        return level * worst_of_best(worst[None, :], split.nodes).item()
+
+    def _worst(self, nodes: IntArray, free: BoolArray, count: int) -> FloatArray:
+        """(R,) largest of the ``count`` least scores of each node's free GPUs, as `on_nodes`."""
+        return worst_of_best(np.where(free, self.table.scores[nodes], math.inf), count)
+
+
+def least_largest(values: FloatArray, split: Split, gpus: int) -> float:
+    """Bound of the largest value of a set of a split: no set of ``gpus`` GPUs has a lower one.
+
+    ``values``: (N, W) of each GPU; inf: not usable.
+    """
+    if split.uneven:
+        return worst_of_best(values.reshape(1, -1), gpus).item()
+    each = worst_of_best(values, split.per_node)
+    bound = worst_of_best(each[None, :], split.nodes).item()
+    if split.same_slots:
+        common = worst_of_best(values.T, split.nodes)
+        bound = max(bound, worst_of_best(common[None, :], split.per_node).item())
+    return bound
+
+
+def worst_of_best(scores: FloatArray, count: int) -> FloatArray:
+    """(C,) the largest of the ``count`` least scores of each of C rows; inf: they have fewer."""
+    width = scores.shape[1]
+    if count > width:
+        return np.full(len(scores), math.inf)
+    if count == 1:
+        return reduce(np.minimum, scores.T) if width <= _FEW else scores.min(axis=1)
+    if count == width:
+        return reduce(np.maximum, scores.T) if width <= _FEW else scores.max(axis=1)
+    return np.asarray(np.partition(scores, count - 1, axis=1)[:, count - 1])

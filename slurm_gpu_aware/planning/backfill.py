@@ -1,16 +1,18 @@
-"""EASY backfill: a reservation for the head of the queue, and resources for jobs behind the head.
+"""Backfill: reservations for the first jobs that do not fit, and resources for jobs behind them.
 
 The head is the first job that does not fit. It gets a *shadow reservation*: the earliest time at
 which enough is free by the running jobs' time limits, and the GPUs that its policy chooses for that
 time. A job behind the head may start now if it ends before the shadow start or uses nothing of the
-reservation (Lifka, "The ANL/IBM SP scheduling system", 1995, with GPUs instead of counts).
+reservation (Lifka, "The ANL/IBM SP scheduling system", 1995, with GPUs instead of counts). That is
+EASY backfill, with one reservation. With more (`PlanSettings.reservations`) the next jobs that do
+not fit get a reservation each, beside those before them, and a job behind delays none of them.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -26,6 +28,7 @@ from slurm_gpu_aware.planning.postponing import awaited
 from slurm_gpu_aware.planning.timeline import NodeShare, Timeline, hold, keep_least, take
 
 _MOST_KEPT = 16  # nodes up to which reserved GPUs are listed
+_MOST_NAMED = 2  # jobs for which reserved GPUs are named
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,49 +99,73 @@ class BackfillRoom:
     """Free resources for jobs behind the head, updated with each assignment.
 
     A head that waits by its own choice could start now. The first job behind it that does not fit
-    would wait for the same GPUs without it, so that job has a reservation, too (`keep`).
+    would wait for the same GPUs without it, so that job has a reservation in any case.
     """
 
     def __init__(
-        self, cluster: Cluster, head: Request, shadow: Shadow | None, *, guarded: bool = False
+        self,
+        cluster: Cluster,
+        head: Request,
+        shadow: Shadow | None,
+        *,
+        guarded: bool = False,
+        most: int = 1,
     ) -> None:
-        """``guarded``: no job gets a part of the head's nodes (`PlanSettings.guarded`)."""
+        """Keep the reservation of the head.
+
+        ``guarded``: no job gets a part of the head's nodes (`PlanSettings.guarded`). ``most``: so
+        many reservations are kept.
+        """
         self.now = cluster
         """All free resources."""
         self.guarded = guarded
         self.head = head
         self.shadow = shadow
         self._outside = cluster
-        self.second: BackfillRoom | None = None
-        """The room beside the first job that does not fit; only behind a head that waits by its own
-        choice."""
+        self._most = most
+        self._later: list[BackfillRoom] = []
+        """The rooms beside the next jobs that do not fit, one each."""
         if shadow is not None:
             self._outside = replace(cluster.copy(), asleep=cluster.asleep)
             self._set_outside(slice(None))
 
+    @property
+    def full(self) -> bool:
+        """Whether no more reservations are kept: one on GPUs that are in use delays no job."""
+        if len(self.each()) >= self._most or self.now.power_w is not None:
+            return len(self.each()) >= self._most
+        open_to_all = self.now.not_held.copy()
+        for room in self.each():
+            for node, slot in room.reserved:
+                open_to_all[node, slot] = False
+        return not open_to_all.any()
+
     def keep(self, request: Request, shadow: Shadow) -> None:
-        """Keep a second reservation, of a job behind the head."""
-        self.second = BackfillRoom(self.now, request, shadow)
+        """Keep another reservation, of a job behind the head."""
+        self._later.append(BackfillRoom(self.now, request, shadow))
 
-    def beside_head(self, running: Sequence[RunningJob]) -> tuple[Cluster, list[RunningJob]]:
-        """(The free resources, the running jobs) as if the head held its later GPUs from now on.
+    def without_reserved(self) -> tuple[Cluster, list[RunningJob]]:
+        """(The free resources without the reserved GPUs, what holds these).
 
-        They come back when its time limit ends, counted from its expected start.
+        They come back when the time limit of their job ends, counted from its expected start.
         """
-        if self.shadow is None:
-            return self.now, list(running)
-        now, kept = replace(self.now.copy(), asleep=self.now.asleep), {*self.reserved}
-        for node, slot in kept:
-            now.free[node, slot] = False
-        jobs = [_without(job, kept) for job in running]
-        end_s = self.shadow.start_s + self.head.time_limit_s
-        return now, [*jobs, RunningJob("(head)", self.shadow.gpus, end_s)]
+        now, holders = replace(self.now.copy(), asleep=self.now.asleep), []
+        for room in self.each():
+            if (shadow := room.shadow) is None:
+                continue
+            for node, slot in room.reserved:
+                now.free[node, slot] = False
+            end_s = shadow.start_s + room.head.time_limit_s
+            holders.append(RunningJob(f"(for {room.head.job_id})", shadow.gpus, end_s))
+        return now, holders
 
     @property
     def outside(self) -> Cluster:
         """Resources that a job may use past the start of each reservation."""
-        second = self.second
-        return self._outside if second is None else _least(self._outside, second.outside)
+        least = self._outside
+        for room in self._later:
+            least = _least(least, room.outside)
+        return least
 
     @property
     def reserved(self) -> tuple[Gpu, ...]:
@@ -155,28 +182,23 @@ class BackfillRoom:
         return tuple(room.ends_before(request, now_s) for room in self.each())
 
     def each(self) -> list[BackfillRoom]:
-        """The rooms of the head and of the job with the second reservation."""
-        return [self] if self.second is None else [self, self.second]
+        """The rooms of the head and of the other jobs with a reservation."""
+        return [self, *self._later]
 
     def view(self, request: Request, now_s: float) -> Cluster:
         """Return the cluster that the job may choose from."""
         view = self.beside(request, now_s)
-        if self.second is None or (other := self.second.view(request, now_s)) is self.now:
-            return view
-        return other if view is self.now else _least(view, other)
+        for room in self._later:
+            if (other := room.beside(request, now_s)) is not self.now:
+                view = other if view is self.now else _least(view, other)
+        return view
 
     def beside(self, request: Request, now_s: float) -> Cluster:
-        """The same by the reservation of the head alone."""
+        """The same by the reservation of the room's head alone."""
         view = self._beside(request, now_s)
         if self.shadow is None or not self.guarded:
             return view
-        free = view.free.copy()
-        free[(nodes := [node for node, _ in self.shadow.gpus])] = False
-        if view.by_slurm is None:
-            return replace(view, free=free)
-        by_slurm = view.by_slurm.copy()
-        by_slurm[nodes] = False
-        return replace(view, free=free, by_slurm=by_slurm)
+        return _without(view, np.isin(np.arange(view.shape[0]), [n for n, _ in self.shadow.gpus]))
 
     def _beside(self, request: Request, now_s: float) -> Cluster:
         if self.shadow is None or self.ends_before(request, now_s):
@@ -195,7 +217,7 @@ class BackfillRoom:
         if self.ends_before(request, now_s):
             kept = f"on nodes that are kept for {head}, as jobs that Slurm starts by itself wait"
             return f"would fit now, but only {kept}"
-        what = "these GPUs" if self.outside.has_power(request.power_w) else "this power"
+        what = "these GPUs" if self._outside.has_power(request.power_w) else "this power"
         past = f"its time limit reaches past the start of {head}"
         return f"would fit now, but {past}, which comes first and has {what} reserved"
 
@@ -245,14 +267,8 @@ class BackfillRoom:
             return self._outside  # on the nodes that it is planned for, counts suffice
         if not kept.any():
             return self._outside
-        none = kept[:, None]
-        shards = self._outside.shards
-        return replace(
-            self._outside,
-            free=self._outside.free & ~none,
-            by_slurm=self._outside.not_held & ~none,
-            shards=None if shards is None else replace(shards, free=shards.free * ~none),
-        )
+        view = _without(self._outside, kept)
+        return replace(view, by_slurm=self._outside.not_held & ~kept[:, None])
 
     def kept_off(self, answer: Assignment, request: Request, now_s: float) -> Assignment:
         """The assignment of a job whose GPUs Slurm chooses, kept off nodes with reserved GPUs."""
@@ -274,17 +290,20 @@ class BackfillRoom:
 
     def with_reserved(self, answer: Assignment, request: Request, now_s: float) -> Assignment:
         """The assignment, with free but reserved GPUs: ``kept_for``, ``kept``."""
-        for room in reversed(self.each()):
+        for room in reversed(self.each()[:_MOST_NAMED]):
             answer = _with_reserved(answer, room.head, self.now, room.beside(request, now_s))
         return answer
 
 
-def _without(job: RunningJob, kept: Collection[Gpu]) -> RunningJob:
-    """The job without some of its GPUs."""
-    if not any(gpu in kept for gpu in job.each_gpu):
-        return job
-    left = ((n, tuple(slot for slot in slots if (n, slot) not in kept)) for n, slots in job.gpus)
-    return replace(job, gpus=tuple((node, slots) for node, slots in left if slots))
+def _without(cluster: Cluster, nodes: BoolArray) -> Cluster:
+    """The cluster without the free GPUs and shards of some (N,) nodes."""
+    others, shards = ~nodes[:, None], cluster.shards
+    return replace(
+        cluster,
+        free=cluster.free & others,
+        by_slurm=None if cluster.by_slurm is None else cluster.by_slurm & others,
+        shards=None if shards is None else replace(shards, free=shards.free * others),
+    )
 
 
 def _least(one: Cluster, other: Cluster) -> Cluster:

@@ -25,14 +25,13 @@ from typing import NamedTuple
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
-from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.assignment import Assignment, RunningJobs
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.running_jobs import RunningJobs
 from slurm_gpu_aware.placement.feasible import allowed_nodes
-from slurm_gpu_aware.placement.least import LeastSlowdown
-from slurm_gpu_aware.placement.masks import mask_type, unpack
+from slurm_gpu_aware.placement.level_views import mask_type, unpack
 from slurm_gpu_aware.placement.policy import Policy, WaitRule
+from slurm_gpu_aware.placement.shapes import LeastSlowdown
 
 _MOST_ENDS = 40
 _MOST_TRIALS = 4  # placements at later times for one decision

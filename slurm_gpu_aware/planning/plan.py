@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Gpus
@@ -26,7 +27,10 @@ class PlanSettings:
     max_clock_mhz: int | None = None
     """SM clock of ``freq=max``; None: the default clock."""
     backfill: bool = True
-    """EASY backfill behind the first job that does not fit."""
+    """Backfill behind the first job that does not fit."""
+    reservations: int = 1
+    """Most jobs that do not fit and have a reservation, which no job behind them delays. 1: the
+    first one only, as in EASY."""
     backfill_depth: int = 1000
     """Most jobs behind the head that backfill tries."""
     auto_clocks: bool = False
@@ -54,6 +58,13 @@ class PlanSettings:
         return int(clock) if str(clock).isascii() and str(clock).isdigit() else None
 
 
+class Kept(NamedTuple):
+    """What no job behind a waiting job delays; it may itself start earlier or later than that."""
+
+    start_s: float
+    gpus: Gpus
+
+
 @dataclass(frozen=True)
 class Waiting:
     """A job that stays parked, and the reason."""
@@ -65,6 +76,8 @@ class Waiting:
     """Latest start by the shadow reservation; None: the job has no reservation."""
     reserved: Gpus = ()
     """GPUs of the shadow reservation."""
+    kept: Kept | None = None
+    """Reservation of a job behind the first one that waits."""
     infeasible: bool = False
     """The job has no place even on the empty cluster of the nodes that are usable now."""
     by_policy: bool = False

@@ -14,9 +14,9 @@ from slurm_gpu_aware.model.cluster import Cluster, Gpus
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.placement.feasible import allowed_nodes
-from slurm_gpu_aware.placement.identity_cache import by_identity
-from slurm_gpu_aware.placement.least import LeastSlowdown
+from slurm_gpu_aware.placement.level_views import by_identity
 from slurm_gpu_aware.placement.policy import WaitRule
+from slurm_gpu_aware.placement.shapes import LeastSlowdown
 from slurm_gpu_aware.planning.later import Later, worth_until_s
 from slurm_gpu_aware.time_text import duration, stamp
 

@@ -4,7 +4,7 @@
 2. In the prefix the most sensitive class chooses first (PAL's placement priority).
 3. The first job that does not fit is the *head*. If it may preempt, its victims are planned;
    otherwise it gets a shadow reservation.
-4. Behind the head only jobs that do not delay the head start (EASY backfill).
+4. Behind the head only jobs that delay no job with a reservation start (`backfill`).
 
 An infeasible job, which could not start even on the empty cluster (`impossible`), blocks no other.
 
@@ -22,17 +22,16 @@ from typing import Any
 
 import numpy as np
 
-from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.assignment import Assignment, RunningJobs
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob
 from slurm_gpu_aware.model.request import Postponement, Request
-from slurm_gpu_aware.model.running_jobs import RunningJobs
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.planning.apart import with_slurms_choice
 from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve
 from slurm_gpu_aware.planning.dispatcher import Dispatcher, PlacementFailedError, shape_of
 from slurm_gpu_aware.planning.impossible import Impossible
 from slurm_gpu_aware.planning.placed import Placement, Started
-from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
+from slurm_gpu_aware.planning.plan import Kept, Plan, PlanSettings, Waiting
 from slurm_gpu_aware.planning.postponing import row_of
 from slurm_gpu_aware.planning.preempt import can_preempt, plan_preemption
 from slurm_gpu_aware.planning.prefix import (
@@ -267,28 +266,33 @@ class _Round:
             self._postpone(head, wait, f"{wait.reason}; reserved for it")
         else:
             self._wait_as_head(head, shadow)
-        room = BackfillRoom(self.cluster, head, shadow, guarded=self.settings.guarded)
+        most = max(self.settings.reservations, 1 if wait is None else 2)
+        guarded = self.settings.guarded
+        room = BackfillRoom(self.cluster, head, shadow, guarded=guarded, most=most)
         depth, why = 0, f"waits for its turn behind job {head.job_id}"
         if self.settings.backfill:
             depth = self.settings.backfill_depth
             why = f"waits behind job {head.job_id}, beyond the depth of backfill"
-            self._backfill(room, behind[:depth], by_choice=wait is not None)
+            self._backfill(room, behind[:depth])
         elif wait is not None:  # a job that waits by its own choice holds up no other
             depth = len(behind)
-            self._backfill(room, behind, by_choice=True, strict=True)
+            self._backfill(room, behind, strict=True)
         for request in behind[depth:]:
-            if wait is not None and self.grows:
-                self._keep(room, request)
-            self._wait(request, why)
+            kept = self._keep(room, request) if self.grows else None
+            self._wait(request, why, kept=kept)
         self.spare = self._refusals.beside(room.outside)
 
-    def _keep(self, room: BackfillRoom, request: Request) -> None:
-        """Behind a head that waits by its own choice, nothing delays the first misfit either."""
-        if room.second is None:
-            now, jobs = room.beside_head([*self.running, *self.started])
-            timeline = Timeline(jobs, self.now)
-            if (shadow := reserve(request, now, timeline, self.dispatcher)) is not None:
-                room.keep(request, shadow)
+    def _keep(self, room: BackfillRoom, request: Request) -> Kept | None:
+        """Reserve for a job behind the head that does not fit, too, if there is a time for it."""
+        if room.full:
+            return None
+        now, reserved = room.without_reserved()
+        timeline = Timeline(self.running, self.now, self.started, reserved)
+        shadow = reserve(request, now, timeline, self.dispatcher)
+        if shadow is None:
+            return None
+        room.keep(request, shadow)
+        return Kept(shadow.start_s, shadow.gpus)
 
     def _wait_as_head(self, head: Request, shadow: Shadow | None) -> None:
         self._wait(
@@ -321,13 +325,10 @@ class _Round:
         self._awaited |= gpus
         self._refusals.add(request, wait, gpus, self.cluster)
 
-    def _backfill(
-        self, room: BackfillRoom, behind: list[Request], *, by_choice: bool, strict: bool = False
-    ) -> None:
-        """Start jobs that do not delay the head; equal requests until the first failure.
+    def _backfill(self, room: BackfillRoom, behind: list[Request], *, strict: bool = False) -> None:
+        """Start jobs that delay no reservation; equal requests until the first failure.
 
-        ``by_choice``: the head waits by its own choice; the first job that does not fit is not
-        delayed either. ``strict``: in their order, up to that job.
+        ``strict``: in their order, up to the first job that does not fit.
         """
         failed: dict[tuple[object, tuple[bool, ...]], str] = {}
         self._awaited.update(room.reserved)
@@ -338,7 +339,7 @@ class _Round:
                 continue
             key = (shape_of(request), room.ends_before_each(request, self.now))
             if key in failed:
-                self._wait(request, failed[key])
+                self._wait(request, failed[key], kept=self._keep(room, request))
                 continue
             try:
                 view = room.view(request, self.now)
@@ -355,24 +356,20 @@ class _Round:
                     self._postpone(request, answer, answer.reason)
                 elif not self._is_infeasible(request):
                     reason = self._why_behind(room, request) if self.explain else ""
-                    self._wait(request, reason)
+                    self._wait(request, reason, kept=self._keep(room, request))
                     blocked = request.job_id if strict else None
                     if not self.dispatcher.postponed(request, view):
                         failed[key] = reason  # a job that waits longer may have a lower threshold
-                    if by_choice:
-                        self._keep(room, request)
             except PlacementFailedError as exc:
                 self._wait(request, str(exc), failed=True)
 
     def _why_behind(self, room: BackfillRoom, request: Request) -> str:
-        for one in room.each():
-            short = one.ends_before(request, self.now)
-            if short and not one.guarded:
-                continue
-            view = one.beside(request, self.now)
-            if (room.second or short) and self.dispatcher.try_place(request, view) is not None:
-                continue
-            if self.dispatcher.try_place(request, room.now) is not None:
+        fits = self.dispatcher.try_place(request, room.now) is not None
+        for one in room.each() if fits else ():
+            if self.dispatcher.try_place(request, one.beside(request, self.now)) is None:
                 return one.why_kept(request, self.now)
+        if fits:  # beside each of the reservations, but not beside all
+            late = [one for one in room.each() if not one.ends_before(request, self.now)]
+            return late[-1].why_kept(request, self.now)
         why = self.dispatcher.why_not(request, room.now).text
         return f"behind job {room.head.job_id}: {why}"

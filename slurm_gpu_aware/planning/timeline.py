@@ -11,14 +11,12 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
-from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.assignment import Assignment, RunningJobs
 from slurm_gpu_aware.model.cluster import Cluster, Gpus, RunningJob
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.running_jobs import RunningJobs
 from slurm_gpu_aware.placement.feasible import allowed_nodes, node_demand
-from slurm_gpu_aware.placement.least import least_largest
 from slurm_gpu_aware.placement.left_to_slurm import left_demand
-from slurm_gpu_aware.placement.shapes import splits
+from slurm_gpu_aware.placement.shapes import least_largest, splits
 
 
 class NodeShare(NamedTuple):
@@ -170,18 +168,28 @@ class Timeline:
     """
 
     def __init__(
-        self, running: Sequence[RunningJob], now: float, started: Sequence[RunningJob] = ()
+        self,
+        running: Sequence[RunningJob],
+        now: float,
+        started: Sequence[RunningJob] = (),
+        reserved: Sequence[RunningJob] = (),
     ) -> None:
-        """``started``: more jobs, those of the round."""
+        """Ends of these jobs.
+
+        ``started``: more jobs, those of the round. ``reserved``: what holds GPUs instead of the
+        jobs that hold them now, which stay reserved until its end.
+        """
         self._running = RunningJobs.of(running)
         self._started = started
+        self._reserved = reserved
         self.now = now
         self._latest: FloatArray | None = None
 
     @cached_property
     def ends(self) -> list[float]:
         """Distinct ends, ascending; inf last if a job has no limit."""
-        ends = np.array([job.end_s for job in (*self._running, *self._started)], dtype=np.float64)
+        every = (*self._running, *self._started, *self._reserved)
+        ends = np.array([job.end_s for job in every], dtype=np.float64)
         distinct: list[float] = np.unique(np.maximum(ends, self.now)).tolist()
         return distinct
 
@@ -223,12 +231,15 @@ class Timeline:
         """(N, W) time at which each GPU becomes free; NaN: no job holds it."""
         if self._latest is None:
             self._latest = self._running.until(cluster.shape)
-            if self._started:
+            if self._started or self._reserved:
                 self._latest = self._latest.copy()
             for job in self._started:
                 for node, slots in job.gpus:
                     held = node, list(slots)
                     self._latest[held] = np.fmin(self._latest[held], job.end_s)
+            for job in self._reserved:
+                for node, slots in job.gpus:
+                    self._latest[node, list(slots)] = job.end_s
         return self._latest
 
     @cached_property

@@ -23,18 +23,17 @@ from slurm_gpu_aware.clock_conf import read_clock_conf
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import AwareError, SourceError
-from slurm_gpu_aware.features.energy.comments import EnergyComments
+from slurm_gpu_aware.features.energy.accounts import EnergyComments
 from slurm_gpu_aware.features.power.clock_spool import ClockSpool
 from slurm_gpu_aware.features.power.power_reading import PowerReading, reading_text
 from slurm_gpu_aware.lockfile import hold_selector_lock
-from slurm_gpu_aware.selector.containment import contained
 from slurm_gpu_aware.selector.events import Events
-from slurm_gpu_aware.selector.heartbeat import Heartbeat
+from slurm_gpu_aware.selector.heartbeat import CALL_S, WAIT_S, Heartbeat, Standby
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
+from slurm_gpu_aware.selector.isolation import contained
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
 from slurm_gpu_aware.selector.round_state import Outcome
-from slurm_gpu_aware.selector.standby import CALL_S, WAIT_S, Standby
 from slurm_gpu_aware.selector.waiting_jobs import folded
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.store.ledger import RoundRecord

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from slurm_gpu_aware.errors import SourceError, StoreBusyError, StoreError
 from slurm_gpu_aware.features.classes.store import SavedClass, saved_classes
 from slurm_gpu_aware.features.models.live import PerformanceModels, read_models
-from slurm_gpu_aware.features.models.sample import NamedSample
+from slurm_gpu_aware.features.models.performance_model import NamedSample
 from slurm_gpu_aware.features.models.store import put_samples
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.selector.waiting_jobs import WaitingJobs

@@ -35,7 +35,7 @@ from slurm_gpu_aware.gate.restore import (
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.selector.candidates import Candidate
-from slurm_gpu_aware.selector.containment import contained
+from slurm_gpu_aware.selector.isolation import contained
 from slurm_gpu_aware.selector.job_comments import placed_text, with_due_date
 from slurm_gpu_aware.selector.job_tracker import JobTracker, Tracked
 from slurm_gpu_aware.slurm.client import SlurmClient

@@ -25,28 +25,29 @@ from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.candidates import Candidates, Licences
-from slurm_gpu_aware.selector.containment import contained
-from slurm_gpu_aware.selector.ended_jobs import EndedJobs
-from slurm_gpu_aware.selector.head_guard import HeadGuard, passes_gate
+from slurm_gpu_aware.selector.head_guard import HeadGuard, Turns, passes_gate
 from slurm_gpu_aware.selector.holding_pool import UNTRIED, HoldingPool, stranded
-from slurm_gpu_aware.selector.interrupted import Interrupted
-from slurm_gpu_aware.selector.isolation import Isolation
-from slurm_gpu_aware.selector.job_comments import JobComments
+from slurm_gpu_aware.selector.isolation import Isolation, contained
+from slurm_gpu_aware.selector.job_comments import JobComments, OwnerChanges
 from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.selector.kept_candidates import KeptCandidates
 from slurm_gpu_aware.selector.leaver import Leaver, infeasible, without_policy
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
-from slurm_gpu_aware.selector.owner_changes import OwnerChanges
 from slurm_gpu_aware.selector.placer import Placer
-from slurm_gpu_aware.selector.policy_in_force import PolicyInForce
-from slurm_gpu_aware.selector.promises import Promises
+from slurm_gpu_aware.selector.policy_options import PolicyInForce
 from slurm_gpu_aware.selector.round_planner import RoundPlanner
-from slurm_gpu_aware.selector.round_state import Outcome, View, is_full
+from slurm_gpu_aware.selector.round_state import (
+    EndedJobs,
+    Interrupted,
+    Outcome,
+    Verdicts,
+    View,
+    is_full,
+)
 from slurm_gpu_aware.selector.site_reader import SiteReader
 from slurm_gpu_aware.selector.start_monitor import StartMonitor
 from slurm_gpu_aware.selector.successors import Successors
-from slurm_gpu_aware.selector.turns import Turns
-from slurm_gpu_aware.selector.verdicts import Verdicts
+from slurm_gpu_aware.selector.waiting_jobs import Promises
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation, split_arrays
 

@@ -11,8 +11,8 @@ from slurm_gpu_aware.features.due_dates.account import DUE
 from slurm_gpu_aware.features.due_dates.live import DueDates
 from slurm_gpu_aware.features.moves.live import Mover
 from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING
+from slurm_gpu_aware.features.power.power_budget import POWER
 from slurm_gpu_aware.features.power.site_power import SitePower
-from slurm_gpu_aware.features.power.state import POWER
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.features.waiting.live import Postponements
 from slurm_gpu_aware.model.assignment import Assignment
@@ -22,10 +22,9 @@ from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.planning.record import record_round
 from slurm_gpu_aware.planning.stages import Round, Stage, Step, steps
 from slurm_gpu_aware.selector.candidates import Candidates
-from slurm_gpu_aware.selector.containment import contained
 from slurm_gpu_aware.selector.head_guard import passes_gate
-from slurm_gpu_aware.selector.isolation import Isolation
-from slurm_gpu_aware.selector.policy_in_force import PolicyInForce
+from slurm_gpu_aware.selector.isolation import Isolation, contained
+from slurm_gpu_aware.selector.policy_options import PolicyInForce
 from slurm_gpu_aware.selector.round_state import View
 
 

@@ -21,7 +21,7 @@ from slurm_gpu_aware.filter_rules import guards_head
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.penalties import NETWORK_LEVELS
 from slurm_gpu_aware.model.profile import Profile
-from slurm_gpu_aware.selector.containment import contained
+from slurm_gpu_aware.selector.isolation import contained
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import (
     SlurmConfig,

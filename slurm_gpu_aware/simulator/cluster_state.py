@@ -17,7 +17,7 @@ from slurm_gpu_aware.simulator.holders import Holders
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import TraceJob
-from slurm_gpu_aware.topology.distances import with_known_sockets
+from slurm_gpu_aware.topology.locality import with_known_sockets
 
 
 class ClusterState:

@@ -9,8 +9,8 @@ from itertools import count, takewhile
 
 import numpy as np
 
+from slurm_gpu_aware.model.assignment import RunningJobs
 from slurm_gpu_aware.model.cluster import RunningJob
-from slurm_gpu_aware.model.running_jobs import RunningJobs
 
 
 class Holders:

@@ -12,7 +12,7 @@ import numpy as np
 
 from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING, Moving
 from slurm_gpu_aware.features.moves.simulated import Mover
-from slurm_gpu_aware.features.power.state import POWER, PoweredJob, PowerState
+from slurm_gpu_aware.features.power.power_budget import POWER, PoweredJob, PowerState
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import each_gpu
 from slurm_gpu_aware.model.request import Request
@@ -67,6 +67,7 @@ class Rounds:
             classes=settings.classes,
             backfill=settings.backfill,
             backfill_depth=settings.backfill_depth,
+            reservations=settings.reservations,
             auto_clocks=True,
             due_by_pressure=settings.due_by_pressure,
         )

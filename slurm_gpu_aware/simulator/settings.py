@@ -100,7 +100,8 @@ class SimSettings:
     sticky: bool = True
     """A job keeps its GPUs until it ends or is preempted; False: every round places all jobs."""
     backfill: bool = False
-    """EASY backfill; needs time limits (see ``LIMIT_FACTOR``)."""
+    """Backfill; needs time limits (see ``LIMIT_FACTOR``)."""
+    reservations: int = PlanSettings.reservations
     backfill_depth: int = PlanSettings.backfill_depth
     migration_s: float = 60.0
     """Time without progress after a restart or a move of a job (checkpoint, restore), if neither

@@ -18,7 +18,7 @@ from slurm_gpu_aware.features.power.allocation import Sized
 from slurm_gpu_aware.features.sizes.speeds import Speeds
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
-from slurm_gpu_aware.sizing.free_gpus import DueNode, Share
+from slurm_gpu_aware.sizing.afs import DueNode, Share
 from slurm_gpu_aware.sizing.sts import DueJob, decide
 
 PERIOD_S = 600.0

@@ -12,8 +12,7 @@ from operator import itemgetter
 from typing import Any
 
 from slurm_gpu_aware.model.gpu_names import board_of
-from slurm_gpu_aware.model.history import Alarm, Pair
-from slurm_gpu_aware.model.profile import IDLE, GpuTiming, RunConditions
+from slurm_gpu_aware.model.profile import IDLE, Alarm, GpuTiming, Pair, RunConditions
 from slurm_gpu_aware.store.database import Store
 
 _AS_JOBS = f"neighbours = '{IDLE}' AND clock_mhz = 0"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from slurm_gpu_aware.model.interconnect import Collective, Nic, PairBandwidth
+from slurm_gpu_aware.model.hardware_graph import Collective, Nic, PairBandwidth
 from slurm_gpu_aware.store.database import Store
 
 

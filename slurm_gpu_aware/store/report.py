@@ -12,7 +12,7 @@ from typing import TypeVar
 from slurm_gpu_aware import records
 from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.model.interconnect import Collective, Nic, PairBandwidth
+from slurm_gpu_aware.model.hardware_graph import Collective, Nic, PairBandwidth
 from slurm_gpu_aware.model.profile import Fault, GpuRecord, Link, RunConditions
 from slurm_gpu_aware.names import is_name, is_node_name
 from slurm_gpu_aware.store import report_grammar as grammar

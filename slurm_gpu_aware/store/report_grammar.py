@@ -17,8 +17,7 @@ from slurm_gpu_aware.bounds import (
     MAX_TIME_S,
     MIN_TIME_MS,
 )
-from slurm_gpu_aware.model.hardware_graph import LINK_CLASS
-from slurm_gpu_aware.model.interconnect import OPERATIONS
+from slurm_gpu_aware.model.hardware_graph import LINK_CLASS, OPERATIONS
 from slurm_gpu_aware.model.profile import IDLE, LOADED
 from slurm_gpu_aware.names import NAME, NODE_NAME
 from slurm_gpu_aware.records import Text, number, text, whole, words

@@ -16,9 +16,8 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.topology.bandwidth import EffBwModel, eq2, link_kinds
-from slurm_gpu_aware.topology.general import best_mapping, is_exact, mapping_values
-from slurm_gpu_aware.topology.patterns import Pattern
-from slurm_gpu_aware.topology.rings import RingCounts, Rings, pairs_in
+from slurm_gpu_aware.topology.machines import best_mapping, is_exact, mapping_values
+from slurm_gpu_aware.topology.patterns import Pattern, RingCounts, Rings, Trees, pairs_in
 from slurm_gpu_aware.topology.subsets import (
     MAX_EXACT,
     mask_of,
@@ -26,7 +25,6 @@ from slurm_gpu_aware.topology.subsets import (
     members_of_size,
     rank_of_mask,
 )
-from slurm_gpu_aware.topology.trees import Trees
 
 _RING, _TREE = Pattern("ring"), Pattern("tree")
 _SEARCHES: dict[str, type[Rings | Trees]] = {"ring": Rings, "tree": Trees}

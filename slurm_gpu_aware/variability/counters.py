@@ -13,7 +13,7 @@ from statistics import fmean
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.text_file import csv_records
-from slurm_gpu_aware.variability.classes import Utilisation
+from slurm_gpu_aware.variability.scores import Utilisation
 
 _DRAM = re.compile(r"(gpu__)?dram_+throughput\.avg\.pct_of_peak_sustained_elapsed\Z")
 # Arithmetic pipes; lsu, tex, adu, cbu, ipa and uniform move data or control the flow.

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
-from slurm_gpu_aware.model.history import Alarm, Pair
+from slurm_gpu_aware.model.profile import Alarm, Pair
 
 _FACTOR = 4.0
 """Standard deviations of the difference of two medians that are no drift."""

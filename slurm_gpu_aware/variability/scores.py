@@ -1,13 +1,25 @@
-"""PM scores: times of GPUs for a class relative to the median GPU (PAL, section III), and bins."""
+"""PM scores: times of GPUs for a class relative to the median GPU (PAL, section III), and bins.
+
+Application classes by sensitivity to compute variability (PAL, section III-A).
+
+Scores of GPUs from finished jobs: how long jobs ran on them, against jobs of the same kind.
+
+They are weaker than a sweep's: input data differ from job to job, and a job on several GPUs is as
+slow as the slowest one, which is not known. So they are shown beside the sweep's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence, Set
-from typing import TypeVar
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from slurm_gpu_aware.errors import SourceError, not_installed
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.profile import Gpu, GpuScore, GpuTiming
 from slurm_gpu_aware.variability.bins import bin_scores
@@ -136,3 +148,127 @@ def _scored(rows: Sequence[GpuTiming], unseen: Set[Gpu], reference: str) -> list
             for at, i in enumerate(members)
         ]
     return scores
+
+
+@dataclass(frozen=True)
+class Utilisation:
+    """GPU utilisation of an application. Units: percent of peak, 0..100."""
+
+    dram: float
+    """DRAM bandwidth."""
+    peak_fu: float
+    """The busiest functional unit (FP32, FP64, FP16, tensor, ...)."""
+
+    def __post_init__(self) -> None:
+        for value in (self.dram, self.peak_fu):
+            if not 0.0 <= value <= 100.0:
+                raise ValueError(f"utilisation must be 0..100 percent, not {value!r}")
+
+
+Centres = Mapping[str, Utilisation]
+"""Class -> its centre, most compute bound first."""
+
+
+def distances(centres: Centres, use: Utilisation) -> dict[str, float]:
+    """Euclidean distance to the centre of each class. Units: percentage points."""
+    return {
+        name: math.hypot(use.dram - centre.dram, use.peak_fu - centre.peak_fu)
+        for name, centre in centres.items()
+    }
+
+
+def classify(centres: Centres, use: Utilisation) -> str:
+    """Class of the nearest centre (Euclidean); the first of equally near ones."""
+    far = distances(centres, use)
+    return min(far, key=far.__getitem__)
+
+
+def fit_classes(
+    applications: Mapping[str, Utilisation], names: Sequence[str] = ("A", "B", "C")
+) -> dict[str, Utilisation]:
+    """Group measured applications into ``len(names)`` classes by K-means [1]_.
+
+    Parameters
+    ----------
+    applications : name -> utilisation; at least as many distinct points as classes.
+    names : class names, all different, most compute bound first.
+
+    Raises
+    ------
+    ValueError
+        There are fewer distinct points than classes.
+    SourceError
+        scikit-learn is not installed.
+
+    Notes
+    -----
+    Classes are ordered by (functional unit - DRAM) utilisation of the centre, largest first: a
+    slow clock affects compute-bound applications most. The order of ``applications`` does not
+    matter, and the result is deterministic. K-means finds a local optimum; for the dozen
+    applications of a site it is usually the global one.
+
+    References
+    ----------
+    .. [1] Jain et al., "PAL: A Variability-Aware Policy for Scheduling ML Workloads in GPU
+       Clusters", SC 2024, section III-A.
+    """
+    points = sorted((use.dram, use.peak_fu) for use in applications.values())
+    if len(set(points)) < len(names):
+        raise ValueError(
+            f"{len(names)} classes need as many different applications, got {len(set(points))}"
+        )
+    try:
+        from sklearn.cluster import KMeans
+    except ImportError:
+        raise SourceError(not_installed("scikit-learn", "classify")) from None
+    found = KMeans(len(names), n_init=50, random_state=0).fit(points).cluster_centers_
+    ordered = sorted(found.clip(0.0, 100.0).tolist(), key=lambda c: (c[0] - c[1], -c[1]))
+    return {name: Utilisation(*centre) for name, centre in zip(names, ordered, strict=True)}
+
+
+FEWEST_JOBS = 3
+
+
+class JobRun(NamedTuple):
+    """A finished job."""
+
+    app_class: str
+    kind: Hashable
+    """Jobs of one kind do the same work: same user, name, number of GPUs and nodes, model."""
+    gpus: Sequence[Gpu]
+    run_s: float
+    """> 0"""
+
+
+class JobScore(NamedTuple):
+    """Score of a GPU from jobs."""
+
+    node: str
+    slot: int
+    app_class: str
+    score: float
+    """Median over the jobs of run time over the median of the kind; 1.1 = 10% slower."""
+    jobs: int
+
+
+def job_scores(runs: Iterable[JobRun]) -> list[JobScore]:
+    """Scores of the GPUs with 3 jobs or more of a class, of kinds with 3 jobs or more.
+
+    The run time of a job counts for each of its GPUs. Sorted by class, node and GPU.
+    """
+    kinds: dict[Hashable, list[JobRun]] = {}
+    for run in runs:
+        kinds.setdefault((run.app_class, run.kind), []).append(run)
+    ratios: dict[tuple[str, str, int], list[float]] = {}
+    for own in kinds.values():
+        if len(own) < FEWEST_JOBS:
+            continue
+        middle = median(run.run_s for run in own)
+        for run in own:
+            for node, slot in run.gpus:
+                ratios.setdefault((run.app_class, node, slot), []).append(run.run_s / middle)
+    return [
+        JobScore(node, slot, app_class, median(found), len(found))
+        for (app_class, node, slot), found in sorted(ratios.items())
+        if len(found) >= FEWEST_JOBS
+    ]

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu_aware.model.history import Pair
+from slurm_gpu_aware.model.profile import Pair
 from slurm_gpu_aware.variability.drift import drift
 
 GPUS = 64

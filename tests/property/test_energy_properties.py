@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu_aware.features.models.power import PowerParameters, gpu_power
+from slurm_gpu_aware.features.models.performance_model import PowerParameters, gpu_power
 from slurm_gpu_aware.features.models.throughput import (
     Conditions,
     ThroughputParameters,

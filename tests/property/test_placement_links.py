@@ -264,7 +264,7 @@ def sockets_of(cluster, assignment):
 @MANY
 @given(machines(8), st.data())
 def test_topo_aware_stays_on_one_socket_if_one_has_room(graph, data):
-    from slurm_gpu_aware.placement.drb.split import socket_first
+    from slurm_gpu_aware.placement.drb.bipartition import socket_first
     from slurm_gpu_aware.topology.subsets import mask_of, slots_of
 
     free = data.draw(st.sets(st.integers(0, graph.n - 1), min_size=1))

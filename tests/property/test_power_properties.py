@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from make import plan_round
 
-from slurm_gpu_aware.features.power.state import POWER, PoweredJob, PowerState
+from slurm_gpu_aware.features.power.power_budget import POWER, PoweredJob, PowerState
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -167,6 +168,35 @@ def test_backfill_never_delays_the_head(name, situation):
                     earlier = cluster_at(now, jobs, end)
                     assert policy.place(by_id[head.job_id], earlier) is None
     assert before <= {a.job_id for a in plan.assignments}
+
+
+@pytest.mark.parametrize("name", ["packed", "pal", "eft"])
+@settings(max_examples=300, deadline=None)
+@given(st.one_of(situations(), crowded()))
+def test_backfill_delays_no_job_with_a_reservation(name, situation):
+    """Each job that does not fit has its place at its time, and no two hold a GPU at a time."""
+    cluster, queue = situation
+    plan = plan_round(queue, cluster, PlanSettings(policy=name, reservations=1000), NOW)
+    by_id = {r.job_id: r for r in queue}
+    held = [(gpu, NOW, max(j.end_s, NOW)) for j in cluster.running for gpu in j.each_gpu]
+    now, jobs = cluster.copy(), [(j.gpus, j.end_s, j.cpus, j.memory_mb) for j in cluster.running]
+    for a in plan.assignments:
+        end, parts = NOW + by_id[a.job_id].time_limit_s, list(demands(by_id[a.job_id], a))
+        held += [((node, slot), NOW, end) for node, slots in a.gpus for slot in slots]
+        for part in parts:
+            now.take(*part)
+        cpus, memory = ({part[0]: part[i] for part in parts} for i in (2, 3))
+        jobs.append((a.gpus, end, cpus, memory))
+    policy = make_policy(name)
+    for w in plan.waiting:
+        start, gpus = w.kept or (w.shadow_start_s, w.reserved)
+        if not gpus:
+            continue
+        end = start + by_id[w.job_id].time_limit_s
+        held += [((node, slot), start, end) for node, slots in gpus for slot in slots]
+        assert policy.place(by_id[w.job_id], cluster_at(now, jobs, start)) is not None
+    for (gpu, since, until), (other, first, last) in itertools.combinations(held, 2):
+        assert gpu != other or until <= first or last <= since
 
 
 @pytest.mark.parametrize("name", ["packed", "eft", "topo-aware-p"])

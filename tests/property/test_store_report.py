@@ -14,7 +14,7 @@ from record_samples import REPORT as VALID
 from record_samples import places
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.model.interconnect import Collective, PairBandwidth
+from slurm_gpu_aware.model.hardware_graph import Collective, PairBandwidth
 from slurm_gpu_aware.store.database import Store, open_store
 from slurm_gpu_aware.store.ingest import ingest_report
 from slurm_gpu_aware.store.profiles import load_profile

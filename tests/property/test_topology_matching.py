@@ -19,7 +19,8 @@ from small_machines import (
 )
 
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
-from slurm_gpu_aware.topology import general, matching
+from slurm_gpu_aware.topology import machines as general
+from slurm_gpu_aware.topology import matching
 from slurm_gpu_aware.topology.bandwidth import (
     BOTTLENECK,
     PAPER,
@@ -28,18 +29,15 @@ from slurm_gpu_aware.topology.bandwidth import (
     eq2_model,
     preserved_bw,
 )
-from slurm_gpu_aware.topology.general import mapping_values, order_values
-from slurm_gpu_aware.topology.machines import machine
+from slurm_gpu_aware.topology.machines import machine, mapping_values, order_values
 from slurm_gpu_aware.topology.matching import (
     agg_table,
     eff_table,
     fitted_ring,
     match,
 )
-from slurm_gpu_aware.topology.patterns import Pattern
-from slurm_gpu_aware.topology.rings import RingCounts, Rings
+from slurm_gpu_aware.topology.patterns import Pattern, RingCounts, Rings, Trees
 from slurm_gpu_aware.topology.subsets import mask_of, masks_of_size, rank_of_mask, slots_of
-from slurm_gpu_aware.topology.trees import Trees
 
 MANY = settings(max_examples=150, deadline=None)
 RING = Pattern("ring")

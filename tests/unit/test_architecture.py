@@ -48,32 +48,30 @@ ALLOWED = {
 }
 LAYERS = {
     "model": """
-        classes/history models/fitting models/frontier models/least_squares
-        models/performance_model models/power models/priors models/sample models/site_models
-        models/tables models/throughput moves/settings
+        classes/history models/fitting models/least_squares models/performance_model
+        models/site_models models/tables models/throughput moves/settings
     """,
     "config": "power/power_limit",
     "sizing": """
-        due_dates/plan due_dates/stochastic due_dates/work due_dates/work_shapes
-        power/allocation power/clocks power/ladder power/menu power/powerflow sizes/speeds
+        due_dates/plan due_dates/stochastic due_dates/work power/allocation power/menu
+        power/powerflow sizes/speeds
     """,
     "planning": """
         due_dates/account due_dates/queue due_dates/sizes estimates/history
-        moves/front moves/movable moves/moved moves/planning moves/rates moves/restarts
-        moves/shrinking power/growth power/power_budget power/size_account
-        power/state shards/sharing
+        moves/front moves/movable moves/moved moves/planning power/growth
+        power/power_budget
     """,
     "gate": "sizes/resizing",
     "admission": "shards/admission sizes/moldable",
     "store": "classes/store models/store",
     "selector": """
-        due_dates/shortest_runs energy/accounts energy/comments
-        estimates/quality estimates/reader
-        moves/under_way power/clock_orders power/clock_spool power/exploration_power
-        power/explorations power/explored_power power/job_clocks power/job_tables
-        power/ordered_clocks power/power_reading power/site_power
+        due_dates/shortest_runs energy/accounts
+        moves/under_way power/clock_orders power/clock_spool
+        power/explorations power/job_tables power/power_reading power/site_power
     """,
-    "simulator": "due_dates/simulated estimates/simulated moves/simulated power/power_meter",
+    "simulator": """
+        due_dates/simulated estimates/simulated moves/simulated power/power_meter
+    """,
     "cli": """
         energy/text estimates/view models/commands models/plots models/views power/commands
         power/simulated
@@ -115,7 +113,7 @@ FOREIGN = {
     *("threading", "queue", "asyncio", "signal", "sys"),
 }
 PLANNER = ("placement", "planning")
-DECORATORS = {"placement/identity_cache.py"}
+DECORATORS = {"placement/level_views.py"}
 """Modules of the planner that may take a function: to decorate it."""
 DEFAULTS = {"config/settings.py"}
 """Modules outside placement that may name policies: a site's defaults."""

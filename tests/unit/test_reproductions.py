@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from slurm_gpu_aware.features.models.sample import PerformanceSample
+from slurm_gpu_aware.features.models.performance_model import PerformanceSample
 from slurm_gpu_aware.simulator.trace import read_csv
 
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,8 @@ from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.features.classes.store import stored_centres
 from slurm_gpu_aware.store.reading import open_for_reading
 from slurm_gpu_aware.text_file import Row, name_of, read_table
-from slurm_gpu_aware.variability import classes
-from slurm_gpu_aware.variability.classes import Utilisation
+from slurm_gpu_aware.variability import scores as classes
+from slurm_gpu_aware.variability.scores import Utilisation
 
 _NEEDED = (
     "no centres of the classes are known; give --centres or --applications, or an administrator"

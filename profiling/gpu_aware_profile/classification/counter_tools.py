@@ -22,8 +22,8 @@ from types import FrameType
 from typing import IO
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.variability.classes import Utilisation
 from slurm_gpu_aware.variability.counters import read_dcgm, read_ncu
+from slurm_gpu_aware.variability.scores import Utilisation
 
 TOOLS = {"ncu": "Nsight Compute", "dcgm": "DCGM"}
 _PROGRAMS = {"ncu": "ncu", "dcgm": "dcgmi"}

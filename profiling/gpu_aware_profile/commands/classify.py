@@ -25,9 +25,9 @@ from slurm_gpu_aware.cli.output import json_option, print_json, say, table
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.text_file import name_of, read_text
-from slurm_gpu_aware.variability import classes
-from slurm_gpu_aware.variability.classes import Centres, Utilisation
+from slurm_gpu_aware.variability import scores as classes
 from slurm_gpu_aware.variability.counters import is_dcgm, read_dcgm, read_ncu
+from slurm_gpu_aware.variability.scores import Centres, Utilisation
 
 _GPUS = "0123456789,"
 

@@ -18,7 +18,7 @@ from slurm_gpu_aware.text_file import Row, name_of, read_table
 
 if TYPE_CHECKING:
     from gpu_aware_profile.links.measured_rings import MeasuredRing
-    from slurm_gpu_aware.topology.effbw_fit import Fit
+    from slurm_gpu_aware.topology.bandwidth import Fit
 
 _MOST_LINKS = 10_000
 _POLICIES = ("pal+mapa", "mapa-preserve")
@@ -124,8 +124,7 @@ def _save(path: Path, config: Config, model: str, answer: dict[str, Any]) -> Non
 
 
 def _fitted(samples: Sequence[_Sample], source: str) -> tuple[Fit, dict[str, Any]]:
-    from slurm_gpu_aware.topology.bandwidth import EQ2_TERMS, PAPER, eq2
-    from slurm_gpu_aware.topology.effbw_fit import fit_eq2
+    from slurm_gpu_aware.topology.bandwidth import EQ2_TERMS, PAPER, eq2, fit_eq2
 
     try:
         fit = fit_eq2(samples)
@@ -147,7 +146,7 @@ def _fitted(samples: Sequence[_Sample], source: str) -> tuple[Fit, dict[str, Any
 
 def _comparison(rings: Sequence[MeasuredRing], fit: Fit) -> dict[str, Any]:
     """The bottleneck model on the same samples, and which of the two is better."""
-    from slurm_gpu_aware.topology.effbw_fit import fit_bottleneck, share_of_best
+    from slurm_gpu_aware.topology.bandwidth import fit_bottleneck, share_of_best
 
     gbps = [ring.gbps for ring in rings]
     groups = [(ring.graph, len(ring.gpus)) for ring in rings]

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from gpu_aware_profile.imports.import_samples import read_samples
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.features.models.sample import NamedSample, own_name
+from slurm_gpu_aware.features.models.performance_model import NamedSample, own_name
 from slurm_gpu_aware.features.models.store import put_samples
 from slurm_gpu_aware.filter_rules import MAX_NAME, MODEL
 from slurm_gpu_aware.store.database import Store

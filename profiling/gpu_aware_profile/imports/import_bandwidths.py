@@ -10,7 +10,7 @@ from gpu_aware_profile.imports.formats.reader import BUS_ALONE
 from gpu_aware_profile.imports.import_rows import taken_at_of
 from gpu_aware_profile.imports.known_gpus import KnownGpus
 from slurm_gpu_aware.bounds import MAX_GBPS, quoted
-from slurm_gpu_aware.model.interconnect import OPERATIONS, Collective, PairBandwidth
+from slurm_gpu_aware.model.hardware_graph import OPERATIONS, Collective, PairBandwidth
 from slurm_gpu_aware.model.profile import GpuTiming
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.interconnect import newest_bandwidths, newest_collectives

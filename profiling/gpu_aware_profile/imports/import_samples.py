@@ -8,7 +8,11 @@ from collections.abc import Sequence
 
 from gpu_aware_profile.imports.import_rows import Kind, taken_at_of
 from slurm_gpu_aware.bounds import MAX_GPUS, MAX_MHZ, MAX_NODES, check_time_ms, quoted
-from slurm_gpu_aware.features.models.sample import NOT_LOCKED, NamedSample, PerformanceSample
+from slurm_gpu_aware.features.models.performance_model import (
+    NOT_LOCKED,
+    NamedSample,
+    PerformanceSample,
+)
 from slurm_gpu_aware.filter_rules import FEATURE, MAX_NAME, MODEL
 from slurm_gpu_aware.text_file import BadRow, Row, Table
 

@@ -14,8 +14,7 @@ from typing import Any
 from gpu_aware_profile.devices.driver import Faults
 from gpu_aware_profile.links.link_timing import LinkTiming, link_backend
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.model.hardware_graph import HardwareGraph
-from slurm_gpu_aware.model.interconnect import ALL_REDUCE
+from slurm_gpu_aware.model.hardware_graph import ALL_REDUCE, HardwareGraph
 from slurm_gpu_aware.topology.link_mixes import informative_order, link_mixes
 
 SIZES = range(2, 9)

@@ -7,8 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from slurm_gpu_aware.errors import StoreError
-from slurm_gpu_aware.model.hardware_graph import HardwareGraph
-from slurm_gpu_aware.model.interconnect import ALL_REDUCE
+from slurm_gpu_aware.model.hardware_graph import ALL_REDUCE, HardwareGraph
 from slurm_gpu_aware.model.profile import GpuRecord, Link
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.interconnect import newest_collectives

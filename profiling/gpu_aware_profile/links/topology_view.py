@@ -10,7 +10,7 @@ from typing import Any
 
 from slurm_gpu_aware.cli.output import clean, pairs, table
 from slurm_gpu_aware.errors import StoreError
-from slurm_gpu_aware.model.interconnect import OPERATIONS, Collective, Nic, PairBandwidth
+from slurm_gpu_aware.model.hardware_graph import OPERATIONS, Collective, Nic, PairBandwidth
 from slurm_gpu_aware.model.profile import GpuRecord, Link, Profile
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.interconnect import newest_bandwidths, newest_collectives, nics_of

@@ -16,8 +16,7 @@ from slurm_gpu_aware.store.history import newest_runs
 from slurm_gpu_aware.store.ledger import Decision, Ledger
 from slurm_gpu_aware.store.profiles import load_profile, score_rows
 from slurm_gpu_aware.variability.drift import Drift
-from slurm_gpu_aware.variability.job_scores import JobRun, JobScore, job_scores
-from slurm_gpu_aware.variability.scores import median_runs
+from slurm_gpu_aware.variability.scores import JobRun, JobScore, job_scores, median_runs
 
 _JOB_DAYS_S = 90 * 86_400.0
 _MOST_JOBS = 50_000

@@ -13,9 +13,9 @@ from slurm_gpu_aware.features.due_dates.plan import due_plan, work_rates
 from slurm_gpu_aware.features.due_dates.queue import counts
 from slurm_gpu_aware.features.power.power_budget import PowerBudget
 from slurm_gpu_aware.model.arrays import BoolArray
+from slurm_gpu_aware.model.assignment import RunningJobs
 from slurm_gpu_aware.model.cluster import POWER_W, Cluster
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.running_jobs import RunningJobs
 from slurm_gpu_aware.placement.feasible import allowed_nodes, enough_free
 
 WORTH_WAITING = 0.9

@@ -15,19 +15,20 @@ from typing import Any
 import numpy as np
 
 from slurm_gpu_aware.bounds import MAX_GPUS, MAX_MHZ
-from slurm_gpu_aware.features.models.least_squares import fit_coefficients
-from slurm_gpu_aware.features.models.performance_model import (
-    MeasuredRange,
-    PerformanceModel,
-    Quality,
-)
-from slurm_gpu_aware.features.models.power import PowerParameters, gpu_power
-from slurm_gpu_aware.features.models.priors import (
+from slurm_gpu_aware.features.models.least_squares import (
     Prior,
+    fit_coefficients,
     power_coefficients,
     throughput_coefficients,
 )
-from slurm_gpu_aware.features.models.sample import PerformanceSample
+from slurm_gpu_aware.features.models.performance_model import (
+    MeasuredRange,
+    PerformanceModel,
+    PerformanceSample,
+    PowerParameters,
+    Quality,
+    gpu_power,
+)
 from slurm_gpu_aware.features.models.throughput import (
     Conditions,
     ThroughputParameters,

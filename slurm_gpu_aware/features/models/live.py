@@ -6,8 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.features.models.performance_model import PerformanceModel, model_from_values
-from slurm_gpu_aware.features.models.sample import APPLICATION, CLASS, own_name
+from slurm_gpu_aware.features.models.performance_model import (
+    APPLICATION,
+    CLASS,
+    PerformanceModel,
+    model_from_values,
+    own_name,
+)
 from slurm_gpu_aware.features.models.store import ModelRow, model_rows
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.text_file import parse_json

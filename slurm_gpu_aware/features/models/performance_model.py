@@ -1,26 +1,85 @@
 """Performance model of one application or class on one GPU model, with its quality.
 
 Values only: it is made of plain numbers and back, for the store.
+
+Power model: mean power of a GPU during an iteration, by clock, batch size and GPU count.
+
+PowerFlow's energy of an iteration, ``E = n (P_grad T_grad + P_sync T_sync + P_static T_iter)``,
+divided by its time. For the dependence on the clock stands ``P = c0 V + c1 V^2 f``, where the
+voltage V is flat up to the clock f0 and linear above it: static power scales with V, the power of
+switching with V^2 f. It replaces eqs 13 to 15 (linear below f0, cubic above; eq 15 lacks the
+intercept that makes it continuous), is continuous and positive everywhere, and has two coefficients
+instead of seven. In eq 12 the parenthesis is read as ``kappa(f) (log(bs + theta) + b)``, with
+theta = 1 and b >= 0, so that the factor is positive; one factor of the product is fixed. Eqs 16 and
+17 are missing in the paper; nothing stands for them here.
+
+Performance samples: measured times and powers of applications and classes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
 
 from slurm_gpu_aware import records
 from slurm_gpu_aware.bounds import MAX_GPUS
-from slurm_gpu_aware.features.models.power import PowerParameters, gpu_power
 from slurm_gpu_aware.features.models.throughput import (
     Amount,
     Conditions,
+    IterationTimes,
     Mhz,
+    Positive,
     ThroughputParameters,
     iteration_times,
 )
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.records import MOST, Text, whole
+
+
+@dataclass(frozen=True)
+class PowerParameters:
+    """Coefficients of the model. Watts of one GPU, at the reference clock and batch size."""
+
+    static_w: Positive
+    """P_static."""
+    grad_w: Amount
+    """P_grad: added during T_grad."""
+    sync_w: Amount
+    """P_sync: added during T_sync."""
+    knee: Amount
+    """f0 / reference clock: below it the voltage is flat."""
+    slope: Amount
+    """Relative growth of V from f0 to f0 plus one reference clock."""
+    batch_offset: Positive
+    """b of eq 12: the larger, the less P_grad depends on the batch size."""
+    reference_batch: Positive
+
+
+def gpu_power(
+    parameters: PowerParameters, times: IterationTimes, batch_size: FloatArray
+) -> FloatArray:
+    """Mean power of each GPU in W, shape of ``times.total``. Positive and continuous.
+
+    ``batch_size``: samples of each GPU, as in the conditions of ``times``.
+    """
+    p, ratio = parameters, times.clock_ratio
+    volts = _voltage(p, ratio) / _voltage(p, np.float64(1.0))
+    batch = _batch_factor(p, batch_size) / _batch_factor(p, np.float64(p.reference_batch))
+    grad_share, sync_share = times.grad / times.total, times.sync / times.total
+    switching = volts**2 * ratio * (p.grad_w * batch * grad_share + p.sync_w * sync_share)
+    return np.asarray(p.static_w * volts + switching, dtype=np.float64)
+
+
+def _voltage(p: PowerParameters, ratio: FloatArray | np.float64) -> FloatArray:
+    return np.asarray(1.0 + p.slope * np.maximum(ratio - p.knee, 0.0), dtype=np.float64)
+
+
+def _batch_factor(p: PowerParameters, batch: FloatArray | np.float64) -> FloatArray:
+    return np.asarray(np.log1p(batch) + p.batch_offset, dtype=np.float64)
+
 
 _FORMAT = 1
 
@@ -117,3 +176,53 @@ def model_from_values(values: object) -> PerformanceModel:
     if not isinstance(values, Mapping) or values.get("format") != _FORMAT:
         raise ValueError("not a performance model of this release")
     return records.read(values, PerformanceModel)
+
+
+APPLICATION, CLASS = "application", "class"
+"""What a performance model is of."""
+NOT_LOCKED = 0.0
+"""Clock of a sample that was taken without a locked clock."""
+UNKNOWN_BATCH = 0.0
+"""Batch size of a sample of a job of which only its nodes were asked."""
+
+
+class PerformanceSample(NamedTuple):
+    """Time and power of one iteration under known conditions."""
+
+    gpus: int
+    nodes: int
+    batch_size: float
+    """Samples that each GPU processes in one iteration; 1.0 where the work has no batch.
+    ``UNKNOWN_BATCH``: as in the application's other samples."""
+    clock_mhz: float
+    """SM clock; ``NOT_LOCKED``: the default clock."""
+    time_s: float
+    """Time of one iteration; NaN: not measured, only the power was."""
+    power_w: float | None = None
+    """Mean power of all GPUs together during the iteration; None: not measured."""
+
+
+class NamedSample(NamedTuple):
+    """A sample of an application or class on a GPU model."""
+
+    name: str
+    gpu_model: str
+    """Empty: not known."""
+    taken_at: float
+    """Unix time."""
+    sample: PerformanceSample
+    app_class: str = ""
+    """Class of the application; empty: not known."""
+
+
+def own_name(user: str, application: str) -> str:
+    """Name of an application that a user has measured: other users' jobs do not look it up.
+
+    ``/`` stands in no name that a comment or an import may give, so that the user is unambiguous.
+    """
+    return f"{user}/{application}"
+
+
+def owner_of(name: str) -> str:
+    """The user of a name of `own_name`; empty: it is one of the site."""
+    return name.rpartition("/")[0]

@@ -10,14 +10,14 @@ from typing import NamedTuple
 import numpy as np
 
 from slurm_gpu_aware.features.models.fitting import fit_model, is_timed, is_usable, merged
-from slurm_gpu_aware.features.models.performance_model import PerformanceModel
-from slurm_gpu_aware.features.models.priors import Prior, prior_from, prior_of
-from slurm_gpu_aware.features.models.sample import (
+from slurm_gpu_aware.features.models.least_squares import Prior, prior_from, prior_of
+from slurm_gpu_aware.features.models.performance_model import (
     APPLICATION,
     CLASS,
     NOT_LOCKED,
     UNKNOWN_BATCH,
     NamedSample,
+    PerformanceModel,
     PerformanceSample,
 )
 from slurm_gpu_aware.features.models.throughput import Conditions

@@ -9,7 +9,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.features.models.sample import NamedSample, PerformanceSample, owner_of
+from slurm_gpu_aware.features.models.performance_model import (
+    NamedSample,
+    PerformanceSample,
+    owner_of,
+)
 from slurm_gpu_aware.model.profile import IDLE
 from slurm_gpu_aware.store.database import Store
 

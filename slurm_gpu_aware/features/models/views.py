@@ -10,9 +10,9 @@ from slurm_gpu_aware.cli.output import pairs, table
 from slurm_gpu_aware.time_text import stamp
 
 if TYPE_CHECKING:
-    from slurm_gpu_aware.features.models.frontier import Point
     from slurm_gpu_aware.features.models.performance_model import PerformanceModel
     from slurm_gpu_aware.features.models.store import GpuKind, ModelRow
+    from slurm_gpu_aware.features.models.tables import Point
 
 _STEP_MHZ = 15
 """Steps of the clocks of a GPU model whose supported clocks are not known."""
@@ -48,14 +48,14 @@ def views_of(
     slowdown: float,
 ) -> list[ModelView]:
     """Views of models. ``gpus`` None: the least measured count. ``slowdown``: 0.1 is 10%."""
-    from slurm_gpu_aware.features.models.frontier import (
+    from slurm_gpu_aware.features.models.store import GpuKind
+    from slurm_gpu_aware.features.models.tables import (
         at_most_slower,
         efficient_point,
         frontier,
         points,
+        size_table,
     )
-    from slurm_gpu_aware.features.models.store import GpuKind
-    from slurm_gpu_aware.features.models.tables import size_table
 
     views = []
     for row, model in chosen:

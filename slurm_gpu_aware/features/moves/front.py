@@ -1,6 +1,17 @@
 """Front of the queue: waiting jobs that fit now, and the reservation of the first that does not.
 
 It tells what a move of a running job would take from the waiting jobs.
+
+Shrinking: a running job gives GPUs back, so that waiting jobs start.
+
+A moldable job is restarted with fewer GPUs if that saves the waiting jobs more time than it costs
+the job, its restart and the margin of a move counted. The first job in turn would else start when
+enough running jobs are expected to have ended. For a job behind it that starts too, the same time
+counts, as it would hardly start before it; one that fits now in any case counts nothing.
+
+No job with a due date shrinks, nor one that would then be expected to exceed its time limit. None
+shrinks for a job that stands below it (`_may_get`), or that could not start where it was placed
+lately: that would waste the restart.
 """
 
 from __future__ import annotations
@@ -8,15 +19,20 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter, itemgetter
 
+from slurm_gpu_aware.features.moves.movable import Movable, Move, Restarts
+from slurm_gpu_aware.features.moves.moved import after_move
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob, each_gpu
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve
 from slurm_gpu_aware.planning.dispatcher import Dispatcher, shape_of
+from slurm_gpu_aware.planning.later import expected_ends
 from slurm_gpu_aware.planning.postponing import awaited
 from slurm_gpu_aware.planning.preempt import can_preempt
 from slurm_gpu_aware.planning.timeline import Timeline, as_running, take
+from slurm_gpu_aware.time_text import duration
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,3 +154,119 @@ def _until_end(
     left = not any(gpu in gone for gpu in each_gpu(gpus))
     there = (wait.end_s - now) / request.expected_s
     return min(here.slowdown, there) if gpus and left else here.slowdown
+
+
+_TRIED = 8  # smaller sizes for which GPUs are searched, those that cost their jobs least
+_NAMED = 5  # jobs that a summary names
+
+
+def best_shrink(
+    able: Sequence[Movable], ordered: Sequence[Request], restarts: Restarts, margin_s: float
+) -> Move | None:
+    """The restart with fewer GPUs that gains most; None: none gains more than the margin.
+
+    Parameters
+    ----------
+    able : running jobs that may move now.
+    ordered : the queue in Slurm's order, as the round places it.
+    """
+    smaller = sorted(_smaller(able, restarts), key=itemgetter(0))
+    if not smaller:
+        return None
+    front = front_of(ordered, restarts.cluster, restarts.dispatcher, restarts.now)
+    wait_s = _wait_s(front, restarts)
+    if front.head is None or not wait_s < math.inf:
+        return None
+    lacking = front.head.gpus - int(front.rest.free.sum())
+    enough = [
+        (one, n)
+        for _, one, n in smaller
+        if one.request.gpus - n >= lacking and _may_get(front.head, one.request)
+    ]
+    found = (_shrink(one, n, front, ordered, restarts, wait_s) for one, n in enough[:_TRIED])
+    paying = (move for move in found if move is not None and move.gain_s > margin_s)
+    return max(paying, key=attrgetter("gain_s"), default=None)
+
+
+def _smaller(able: Sequence[Movable], restarts: Restarts) -> Iterator[tuple[float, Movable, int]]:
+    """(time that it costs the job at equal slowdown, job, smaller size) of all jobs."""
+    for one in able:
+        request, left_s = one.request, restarts.remaining[one.request.job_id]
+        if request.due is None:
+            for gpus in (size for size in request.sizes if size < request.gpus):
+                if (ratio := restarts.time_ratio(request, gpus)) != 1.0:
+                    yield left_s * (ratio - 1) + one.restart_s, one, gpus
+
+
+def _wait_s(front: Front, restarts: Restarts) -> float:
+    """Expected time until the head starts without any move; inf: not known."""
+    if front.head is None or front.preempts:
+        return math.inf
+    jobs = [*restarts.cluster.running, *front.started]
+    ends = expected_ends(jobs, restarts.now).tolist()
+    expected = [replace(job, end_s=end) for job, end in zip(jobs, ends, strict=True)]
+    timeline = Timeline(expected, restarts.now)
+    shadow = reserve(front.head, front.rest, timeline, restarts.dispatcher)
+    return math.inf if shadow is None else shadow.start_s - restarts.now
+
+
+def _shrink(
+    one: Movable,
+    gpus: int,
+    front: Front,
+    ordered: Sequence[Request],
+    restarts: Restarts,
+    wait_s: float,
+) -> Move | None:
+    """The restart of a job with fewer GPUs beside the head; None: the head starts no sooner so."""
+    head, dispatcher, now = front.head, restarts.dispatcher, restarts.now
+    assert head is not None  # noqa: S101 - the caller checks
+    if (sooner_s := wait_s - one.restart_s) <= 0:
+        return None
+    trial = Timeline([one.job], now).at(front.rest, math.inf)
+    if (place := dispatcher.could_place(head, trial)) is None:
+        return None
+    take(trial, head, place)
+    if (move := restarts.resized(one, trial, gpus)) is None or _exceeds_limit(move):
+        return None
+    then = front_of(ordered, after_move(restarts.cluster, move, now), dispatcher, now)
+    starts = [request for job_id, (request, _) in then.starts.items() if job_id not in front.starts]
+    if head not in starts:
+        return None
+    starts = [
+        r
+        for r in starts
+        if r is head or (_may_get(r, one.request) and dispatcher.could_place(r, front.rest) is None)
+    ]
+    return _explained(replace(move, others_s=len(starts) * sooner_s), starts, sooner_s)
+
+
+def _may_get(waiting: Request, running: Request) -> bool:
+    """Whether a running job gives GPUs back for a waiting one.
+
+    It stands below the running one in a lower partition tier, a QOS that its QOS may preempt, or as
+    the job of another user by Slurm's priority: that of a running job stays as it was at its start,
+    and those of waiting jobs rise with their age.
+    """
+    below = waiting.tier < running.tier or waiting.preempt_group in running.preempts
+    return not (below or waiting.is_behind(running) or waiting.refused)
+
+
+def _exceeds_limit(move: Move) -> bool:
+    """Whether Slurm is expected to kill the job on fewer GPUs: its limit begins anew, and ends."""
+    known = move.of.job.expected_end_s is not None  # else the limit counts, far more than it needs
+    return known and move.remaining_s - move.saves_s > move.request.time_limit_s
+
+
+def _explained(move: Move, starts: Sequence[Request], sooner_s: float) -> Move:
+    """The move with the jobs that start by it, also in its account."""
+    names = tuple(request.job_id for request in starts)
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    jobs = ("job " if len(names) == 1 else "jobs ") + ", ".join(names[:_NAMED]) + more
+    first = "" if len(names) == 1 else "the first of them "
+    gain = f"on what it gives back {jobs} can start, {first}{duration(sooner_s)} sooner"
+    why = move.assignment.why
+    summary = f"{why['summary']}; {gain}"
+    moved = {**why["moved"], "starts": list(names), "others_s": round(move.others_s, 1)}
+    target = replace(move.assignment, why={**why, "summary": summary, "moved": moved})
+    return replace(move, assignment=target, starts=names)

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from slurm_gpu_aware.features.moves.movable import Move
-from slurm_gpu_aware.features.power.power_budget import PowerBudget
-from slurm_gpu_aware.features.power.state import PowerState
+from slurm_gpu_aware.features.power.power_budget import PowerBudget, PowerState
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request

@@ -24,11 +24,14 @@ dates.
 
 With ``sticky`` False the movable jobs are placed anew in every round, as PAL's non-sticky mode
 does, and each job that finds faster GPUs moves, whatever its restart and the waiting jobs lose.
+
+Rates of moves: how many may begin now, in the whole site and of each user.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
@@ -36,15 +39,11 @@ from typing import Any
 
 from slurm_gpu_aware.features.due_dates.queue import due_accounts, due_growth, in_order
 from slurm_gpu_aware.features.due_dates.sizes import with_due_sizes
-from slurm_gpu_aware.features.moves.front import Front, front_of
-from slurm_gpu_aware.features.moves.movable import Movable, Move, may_move
+from slurm_gpu_aware.features.moves.front import Front, best_shrink, front_of
+from slurm_gpu_aware.features.moves.movable import Movable, Move, Restarts, gpus_of, may_move
 from slurm_gpu_aware.features.moves.moved import after_move
-from slurm_gpu_aware.features.moves.rates import MoveRates
-from slurm_gpu_aware.features.moves.restarts import Restarts, gpus_of
-from slurm_gpu_aware.features.moves.settings import MoveSettings
-from slurm_gpu_aware.features.moves.shrinking import best_shrink
-from slurm_gpu_aware.features.power.power_budget import PowerBudget, with_least_sizes
-from slurm_gpu_aware.features.power.state import PowerState
+from slurm_gpu_aware.features.moves.settings import RATE_S, MoveSettings
+from slurm_gpu_aware.features.power.power_budget import PowerBudget, PowerState, with_least_sizes
 from slurm_gpu_aware.model.cluster import Cluster, Gpu
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.apart import with_slurms_choice
@@ -53,6 +52,49 @@ from slurm_gpu_aware.planning.later import expected_ends
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.prefix import by_class
 from slurm_gpu_aware.planning.timeline import take
+
+
+class MoveRates:
+    """Moves that may begin in a round.
+
+    If running jobs of several users may move, a user begins a move only while the hour has more
+    moves left than the user has begun in it. So no user, and no number of users that is smaller
+    than `MoveSettings.per_hour`, uses up the hour: one gets half of it (rounded up), of n that want
+    all of it each gets about one part in n + 1.
+
+    Parameters
+    ----------
+    movable : all running jobs that allow moves.
+    recent : (time, user) of moves that began.
+    """
+
+    def __init__(
+        self,
+        moves: MoveSettings,
+        movable: Iterable[Movable],
+        recent: Iterable[tuple[float, str]],
+        now: float,
+    ) -> None:
+        self._begun = Counter(user for at, user in recent if now - at < RATE_S)
+        self._of_hour = moves.per_hour - self._begun.total()
+        self._of_round = min(moves.per_round, self._of_hour)
+        self._shared = len({one.request.user for one in movable}) > 1
+
+    @property
+    def full(self) -> bool:
+        """Whether no move may begin any more."""
+        return self._of_round <= 0
+
+    def allow(self, one: Movable) -> bool:
+        """Whether a move of this job may begin."""
+        return not self.full and (not self._shared or self._begun[one.request.user] < self._of_hour)
+
+    def begin(self, one: Movable) -> None:
+        """Count a move of this job."""
+        self._begun[one.request.user] += 1
+        self._of_hour -= 1
+        self._of_round -= 1
+
 
 _TRIED = 16  # jobs of a round for which GPUs are searched, those that may gain most
 _SIZES = 4  # numbers of GPUs that a late job tries in a round, each with a front of the queue

@@ -8,7 +8,7 @@ from slurm_gpu_aware.features.due_dates.queue import accounted, next_growth
 from slurm_gpu_aware.features.moves.movable import MOVES, MOVING, RETURNING
 from slurm_gpu_aware.features.moves.moved import begun, place_moved
 from slurm_gpu_aware.features.moves.planning import plan_moves
-from slurm_gpu_aware.features.power.state import POWER
+from slurm_gpu_aware.features.power.power_budget import POWER
 from slurm_gpu_aware.planning.stages import Round, Stage
 
 

@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.features.models.sample import own_name
-from slurm_gpu_aware.features.power.exploration_power import ExplorationPower
+from slurm_gpu_aware.features.models.performance_model import own_name
+from slurm_gpu_aware.features.power.clock_orders import OrderedClocks, WantedClock
 from slurm_gpu_aware.features.power.explorations import Explorable, Explorations, tried_clocks
-from slurm_gpu_aware.features.power.job_tables import JobTables
-from slurm_gpu_aware.features.power.ordered_clocks import OrderedClocks, WantedClock
+from slurm_gpu_aware.features.power.job_tables import ExplorationPower, JobTables
+from slurm_gpu_aware.features.power.power_budget import PoweredJob, PowerState
 from slurm_gpu_aware.features.power.power_limit import OFF, LimitInForce, limit_in_force
 from slurm_gpu_aware.features.power.power_reading import PowerReading, first_of, idle_nodes
-from slurm_gpu_aware.features.power.state import PoweredJob, PowerState
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.job_phase import JobPhase
@@ -28,7 +27,7 @@ from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan, PlannedPower, PlanSettings, Waiting
 from slurm_gpu_aware.selector.candidates import Candidate
-from slurm_gpu_aware.selector.containment import contained
+from slurm_gpu_aware.selector.isolation import contained
 from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.store.ledger import Decision
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from slurm_gpu_aware.features.power.growth import sized
-from slurm_gpu_aware.features.power.power_budget import BUDGET, PowerBudget, with_least_sizes
-from slurm_gpu_aware.features.power.state import POWER
+from slurm_gpu_aware.features.power.power_budget import BUDGET, POWER, PowerBudget, with_least_sizes
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.stages import Round, Stage
 

@@ -1,12 +1,271 @@
-"""Stage of a round: jobs that ask for shards fill used GPUs (`shards.sharing`)."""
+"""Stage of a round: jobs that ask for shards fill used GPUs (`shards.stage`).
+
+Jobs that ask for shards of one GPU: used GPUs are filled first, best fit. Pure functions.
+
+Before the round `split_queue` takes the jobs out of the queue that may share a GPU: with the jobs
+that have shards of it now, or with a job before them. Those that no other job precedes are placed
+at once. Each job that finds no GPU to share is planned in the round as a job of one whole GPU, so
+that priorities, reservations and policies count as for any job. After the round `with_shards`
+places the others. Each gets the used GPU with the fewest free shards that suffice, then the best
+score of its class (STS, Algorithm 3, fills used GPUs first).
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from slurm_gpu_aware.features.shards.sharing import SplitQueue, split_queue, with_shards
+import numpy as np
+
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster, Gpu, Gpus, Shards
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement.feasible import node_demand
 from slurm_gpu_aware.planning.facets import Facet
+from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
+from slurm_gpu_aware.planning.postponing import awaited
+from slurm_gpu_aware.planning.prefix import in_slurm_order
 from slurm_gpu_aware.planning.stages import Round, Stage
+
+POLICY = "shards"
+"""Word for the policy of a job on a GPU that others use."""
+
+
+class SplitQueue(NamedTuple):
+    """The queue of a round, and what is taken out of it."""
+
+    placed: Sequence[Assignment]
+    """Jobs on used GPUs that no other job precedes."""
+    queue: Sequence[Request]
+    sharing: Sequence[Request]
+    """Jobs for `with_shards`."""
+    cluster: Cluster
+    """The cluster without what ``placed`` takes."""
+    all: Sequence[Request]
+    """All jobs, in Slurm's order."""
+
+
+def split_queue(queue: Sequence[Request], cluster: Cluster) -> SplitQueue:
+    """Take the jobs that may share a GPU out of a queue."""
+    if not any(request.shards for request in queue):
+        return SplitQueue((), queue, (), cluster, queue)
+    queue = in_slurm_order(queue)
+    room = _Room(cluster)
+    placed: list[Assignment] = []
+    for request in queue:
+        gpu = room.best(request) if request.shards else None
+        if gpu is None:
+            break
+        placed.append(room.assignment(request, gpu))
+        room.take(request, gpu)
+    cluster = room.cluster
+    room = _Room(cluster)
+    first: list[Request] = []
+    sharing: list[Request] = []
+    opened: dict[object, int] = {}  # shards that a job of this kind leaves of a GPU of its own
+    for request in queue[len(placed) :]:
+        kind = _kind(request)
+        if not request.shards:
+            first.append(request)
+        elif (gpu := room.best(request)) is not None:
+            room.take(request, gpu)
+            sharing.append(request)
+        elif opened.get(kind, 0) >= request.shards:
+            opened[kind] -= request.shards
+            sharing.append(request)
+        else:
+            first.append(request)
+            opened[kind] = room.least_total(request) - request.shards
+    return SplitQueue(placed, first, sharing, cluster, queue)
+
+
+def _kind(request: Request) -> object:
+    """By which jobs find a GPU at the same time: one never waits for another that needs more."""
+    mask = None if request.eligible is None else request.eligible.tobytes()
+    return mask, node_demand(request, 1, 1), request.time_limit_s
+
+
+def with_shards(
+    plan: Plan,
+    split: SplitQueue,
+    cluster: Cluster,
+    settings: PlanSettings,
+    now: float,
+    sharing: Sequence[Request],
+) -> Plan:
+    """The plan of a round with the jobs that share GPUs.
+
+    As in backfill none of them delays a job before it that has a reservation: it must end before,
+    or leave the reserved GPUs, CPUs and memory free. Without backfill it waits, too, except behind
+    a job that waits by its own choice. The first job that finds too few shards keeps the GPU with
+    the most free ones: no job behind it gets a part of that GPU.
+
+    Parameters
+    ----------
+    cluster : that of ``split`` for the round.
+    settings, now : of the round.
+    sharing : those of ``split``.
+    """
+    if not any(request.shards for request in split.all):
+        return plan
+    room = _Room(cluster)
+    requests = {request.job_id: request for request in split.queue}
+    assignments = [room.start(requests[one.job_id], one) for one in plan.assignments]
+    waiting = {one.job_id: one for one in plan.waiting}
+    sharing_ids = {request.job_id for request in sharing}
+    heads: list[_Head] = []
+    for request in split.all:
+        if request.job_id not in sharing_ids:
+            before = waiting.get(request.job_id)
+            if before is not None and (before.kept or not heads):
+                heads += _head_of(request, before, settings, cluster)
+            if before is not None and not (before.infeasible or before.failed):
+                room.keep(request)
+            continue
+        gpu = room.best(request)
+        why = f"next: waits for {request.shards} shards of a GPU that others use"
+        if room.kept_for is not None:
+            why = f"waits for its turn behind job {room.kept_for}"
+        late = [one for one in heads if now + request.time_limit_s > one.start_s]
+        if gpu is not None and late:
+            gpu = room.best(request, late) if all(one.gpus for one in late) else None
+            why = f"waits for its turn behind job {late[0].request.job_id}"
+        if gpu is None:
+            waiting[request.job_id] = Waiting(request.job_id, why)
+            if not late:
+                room.keep(request)
+        else:
+            assignments.append(room.assignment(request, gpu))
+            room.take(request, gpu)
+    assignments = [*split.placed, *assignments]
+    return replace(plan, assignments=tuple(assignments), waiting=tuple(waiting.values()))
+
+
+class _Head(NamedTuple):
+    """A waiting job, and what is reserved for it."""
+
+    request: Request
+    start_s: float
+    gpus: Gpus
+    """Without any, all jobs behind it must end before."""
+
+
+def _head_of(
+    request: Request, waiting: Waiting, settings: PlanSettings, cluster: Cluster
+) -> list[_Head]:
+    """The job, if it holds up others."""
+    start_s, gpus = waiting.shadow_start_s, waiting.reserved
+    if waiting.kept is not None:
+        start_s, gpus = waiting.kept
+    if (wait := waiting.postponement) is not None:
+        start_s, gpus = wait.start_s, awaited(request, wait, cluster)
+    elif not (settings.backfill or waiting.infeasible or waiting.failed):
+        start_s, gpus = -math.inf, ()
+    if request.sizes and gpus:
+        request = request.resized(sum(len(slots) for _, slots in gpus))
+    return [] if start_s is None else [_Head(request, start_s, gpus)]
+
+
+class _Room:
+    """Free shards, CPUs and memory while jobs are placed."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        none = np.zeros(cluster.shape, dtype=np.int64)
+        shards = cluster.shards or Shards(none, none)
+        self._total, self._free = shards.total, shards.free.copy()
+        self.cluster = replace(cluster.copy(), shards=Shards(self._total, self._free))
+        """The cluster with what is left."""
+        self._kept = np.zeros(cluster.shape, dtype=np.bool_)
+        """The GPU that is kept for a job that finds too few shards."""
+        self.kept_for: str | None = None
+        """That job, the first such one."""
+
+    def least_total(self, request: Request) -> int:
+        """Shards of the smallest GPU that the job may get."""
+        total = self._total if request.eligible is None else self._total[request.eligible]
+        enough = total[total >= request.shards]
+        return int(enough.min()) if enough.size else 0
+
+    def best(self, request: Request, heads: Sequence[_Head] = ()) -> Gpu | None:
+        """The used GPU with the fewest free shards that suffice; None: there is none.
+
+        ``heads``: what is reserved for each of them stays free.
+        """
+        cpus, memory_mb = node_demand(request, 1, 1)
+        able = (self.cluster.free_cpus >= cpus) & (self.cluster.free_memory_mb >= memory_mb)
+        if request.eligible is not None:
+            able &= request.eligible
+        enough = (self._free >= request.shards) & able[:, None] & ~self._kept
+        for head in heads:
+            for node, kept in head.gpus:
+                kept_cpus, kept_mb = node_demand(head.request, len(head.gpus), len(kept))
+                left = self.cluster.free_cpus[node] - cpus >= kept_cpus
+                left &= self.cluster.free_memory_mb[node] - memory_mb >= kept_mb
+                enough[node] &= left
+                enough[node, list(kept)] = False
+        nodes, slots = np.nonzero(enough)
+        if not len(nodes):
+            return None
+        scores = self.cluster.score(request.app_class)[nodes, slots]
+        at = np.lexsort((slots, nodes, scores, self._free[nodes, slots]))[0]
+        return int(nodes[at]), int(slots[at])
+
+    def keep(self, request: Request) -> None:
+        """Keep the GPU with the most free shards, of those that may once have enough, for a job."""
+        if not request.shards or self.kept_for is not None:
+            return
+        may = self._total >= request.shards
+        if request.eligible is not None:
+            may &= request.eligible[:, None]
+        if may.any():
+            self.kept_for = request.job_id
+            most = int(np.where(may, self._free, -1).argmax())
+            self._kept.flat[most] = True
+
+    def take(self, request: Request, gpu: Gpu) -> None:
+        """Mark shards, CPUs and memory of a job as held."""
+        self._free[gpu] -= request.shards
+        self._hold(request, gpu[0], 1, 1)
+
+    def start(self, request: Request, chosen: Assignment) -> Assignment:
+        """Mark what the round gave a job; return its assignment, with shards if it has some."""
+        if request.sizes:
+            request = request.resized(chosen.size)
+        for node, slots in chosen.gpus:
+            self._hold(request, node, len(chosen.nodes), len(slots))
+        if not request.shards:
+            return chosen
+        gpu = chosen.nodes[0], chosen.slots[0][0]
+        total = int(self._total[gpu])
+        self._free[gpu] = max(0, total - request.shards)
+        words = f"the first with shards of this GPU: {request.shards} of {total}"
+        why = {**chosen.why, "summary": f"{chosen.why.get('summary', '')}; {words}"}
+        return replace(chosen, clock_mhz=None, why=why)
+
+    def assignment(self, request: Request, gpu: Gpu) -> Assignment:
+        """The assignment of a job to a used GPU."""
+        (node, slot), score = gpu, float(self.cluster.score(request.app_class)[gpu])
+        free, total = int(self._free[gpu]), int(self._total[gpu])
+        words = (
+            f"{request.shards} shards of a GPU that other jobs use: {free} of {total} were free,"
+            " the fewest that suffice"
+        )
+        return Assignment(
+            job_id=request.job_id,
+            nodes=(node,),
+            slots=((slot,),),
+            policy=POLICY,
+            score=score,
+            level=self.cluster.levels[0].name,
+            slowdown=score,
+            why={"class": request.app_class, "summary": words},
+        )
+
+    def _hold(self, request: Request, node: int, nodes: int, gpus: int) -> None:
+        self.cluster.take(node, (), *node_demand(request, nodes, gpus))
+
 
 SPLIT: Facet[SplitQueue | None] = Facet("split queue", None)
 """The queue without jobs that share GPUs; None: no job does."""

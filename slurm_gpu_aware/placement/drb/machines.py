@@ -21,18 +21,17 @@ from slurm_gpu_aware.placement.drb.bipartition import Machine, best_set, linked_
 from slurm_gpu_aware.placement.drb.interference import (
     InterferenceProfile,
     Neighbours,
+    TopoOptions,
     Workload,
     interference,
     neighbours_on,
 )
-from slurm_gpu_aware.placement.drb.options import TopoOptions
 from slurm_gpu_aware.placement.drb.utility import Scale, Terms, extremes, free_shares
 from slurm_gpu_aware.placement.feasible import allowed_nodes
-from slurm_gpu_aware.placement.identity_cache import by_identity
-from slurm_gpu_aware.placement.masks import MaskArray, pack
+from slurm_gpu_aware.placement.level_views import MaskArray, by_identity, pack
 from slurm_gpu_aware.placement.selection.links import graph_of, sorted_rows
 from slurm_gpu_aware.placement.shapes import Split
-from slurm_gpu_aware.topology.distances import Network, network_of, path_sum, sockets_of
+from slurm_gpu_aware.topology.locality import Network, network_of, path_sum, sockets_of
 from slurm_gpu_aware.topology.subsets import slots_of
 
 

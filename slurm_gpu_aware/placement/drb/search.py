@@ -19,15 +19,14 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.cells import Cell, first_cell, supports_of
 from slurm_gpu_aware.placement.drb.bipartition import linked_enough, narrow_pairs
+from slurm_gpu_aware.placement.drb.interference import TopoOptions
 from slurm_gpu_aware.placement.drb.machines import Machines, PlacedSet, scale_for
-from slurm_gpu_aware.placement.drb.options import TopoOptions
 from slurm_gpu_aware.placement.feasible import Supply
 from slurm_gpu_aware.placement.index_sets import words_of_cut
-from slurm_gpu_aware.placement.level_views import LevelView, level_views, two_levels
-from slurm_gpu_aware.placement.score_table import flat_table
+from slurm_gpu_aware.placement.level_views import LevelView, flat_table, level_views, two_levels
 from slurm_gpu_aware.placement.selection.rows import groups_of, load_of_groups
 from slurm_gpu_aware.placement.shapes import Split, splits
-from slurm_gpu_aware.topology.distances import path_sum
+from slurm_gpu_aware.topology.locality import path_sum
 
 _MOST_SETS = 32  # index sets compared for a job on several nodes, nearest GPUs first
 _MOST_GROUPS = 32  # groups that are compared, the fullest ones

@@ -11,7 +11,7 @@ machine and job size. A term that cannot differ (one GPU has no communication) c
 is not known, a_cc and a_d share its weight.
 
 ====== ======================================================================================
-t      eq. 3: sum of shortest path lengths over all pairs of the job's GPUs (``topology.distances``)
+t      eq. 3: sum of shortest path lengths over all pairs of the job's GPUs (``topology.locality``)
 t_best, t_worst  least and largest t on the fewest idle machines that can hold the job. A set on
        more machines costs more than 1: U may be 0, but the order remains correct
 I      eq. 4, inverted: mean of co-located / solo time (``interference``)
@@ -32,7 +32,7 @@ import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
-from slurm_gpu_aware.topology.distances import distances, path_sum, sockets_of
+from slurm_gpu_aware.topology.locality import distances, path_sum, sockets_of
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, masks_of_size, slots_of
 
 

@@ -14,10 +14,15 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import assignment
 from slurm_gpu_aware.placement.cells import first_cell
 from slurm_gpu_aware.placement.feasible import Supply
-from slurm_gpu_aware.placement.level_views import LevelView, level_views, two_levels
+from slurm_gpu_aware.placement.level_views import (
+    LevelView,
+    ScoreTable,
+    flat_table,
+    level_views,
+    two_levels,
+)
 from slurm_gpu_aware.placement.policies.pal import best_anywhere
 from slurm_gpu_aware.placement.policy import Policy, PolicyOptions
-from slurm_gpu_aware.placement.score_table import ScoreTable, flat_table
 from slurm_gpu_aware.placement.selection.by_scores import ByScores
 from slurm_gpu_aware.placement.shapes import splits
 

@@ -29,10 +29,17 @@ from slurm_gpu_aware.placement.cells import Cell, first_cell
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile, check_options
 from slurm_gpu_aware.placement.drb.machines import slowdown_beside
 from slurm_gpu_aware.placement.feasible import Supply, all_gpus
-from slurm_gpu_aware.placement.identity_cache import by_identity
-from slurm_gpu_aware.placement.least import worst_of_best
-from slurm_gpu_aware.placement.level_views import level_views
-from slurm_gpu_aware.placement.masks import MaskArray, every, pack, popcount, unpack
+from slurm_gpu_aware.placement.level_views import (
+    MaskArray,
+    by_identity,
+    every,
+    flat_table,
+    level_views,
+    pack,
+    popcount,
+    score_table,
+    unpack,
+)
 from slurm_gpu_aware.placement.policies.mapa import (
     LinkOptions,
     goal_for,
@@ -40,13 +47,12 @@ from slurm_gpu_aware.placement.policies.mapa import (
     links_rule,
 )
 from slurm_gpu_aware.placement.policy import Policy, WaitRule, bad_option, option_number
-from slurm_gpu_aware.placement.score_table import flat_table, score_table
 from slurm_gpu_aware.placement.selection.base import Choice
 from slurm_gpu_aware.placement.selection.by_fit import ByFit
 from slurm_gpu_aware.placement.selection.by_links import ByLinks
 from slurm_gpu_aware.placement.selection.by_scores import ByScores
-from slurm_gpu_aware.placement.shapes import splits
-from slurm_gpu_aware.topology.distances import with_known_sockets
+from slurm_gpu_aware.placement.shapes import splits, worst_of_best
+from slurm_gpu_aware.topology.locality import with_known_sockets
 
 _SPARE = 4.0  # idle nodes that halve the price of breaking one up; flat from 1 to 4
 _EXACT = 1e-9  # products of equal factors in another order are equal

@@ -5,7 +5,7 @@ mapa-greedy    the set with the largest AggBW (eq. 1)
 mapa-preserve  bandwidth-sensitive jobs: the largest EffBW (eq. 2 or the default
                model); others: the largest PreservedBW (eq. 3)
 mapa-baseline  the lowest free indices of the first node with room
-mapa-topo-aware  recursive bipartition: same socket first (``drb.split``)
+mapa-topo-aware  recursive bipartition: same socket first (``drb.bipartition``)
 pal+mapa       PAL chooses the cell, mapa-preserve the GPUs inside it
 ============== =====================================================================
 
@@ -28,12 +28,11 @@ from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import MOST_NODES, assignment, cells_tried
 from slurm_gpu_aware.placement.cells import Cell, first_cell
-from slurm_gpu_aware.placement.drb.split import choose_by_sockets
+from slurm_gpu_aware.placement.drb.bipartition import choose_by_sockets
 from slurm_gpu_aware.placement.feasible import Supply
-from slurm_gpu_aware.placement.level_views import two_levels
+from slurm_gpu_aware.placement.level_views import flat_table, two_levels
 from slurm_gpu_aware.placement.policies.pal import best_cell
 from slurm_gpu_aware.placement.policy import Policy, PolicyOptions
-from slurm_gpu_aware.placement.score_table import flat_table
 from slurm_gpu_aware.placement.selection.base import Choice
 from slurm_gpu_aware.placement.selection.by_links import ByLinks, compared_in_part
 from slurm_gpu_aware.placement.selection.by_scores import ByScores

@@ -10,9 +10,8 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import assignment, cells_tried
 from slurm_gpu_aware.placement.cells import Cell, first_cell, holds, smallest_bound
 from slurm_gpu_aware.placement.feasible import Supply
-from slurm_gpu_aware.placement.level_views import anywhere, level_views
+from slurm_gpu_aware.placement.level_views import anywhere, level_views, score_table
 from slurm_gpu_aware.placement.policy import Policy
-from slurm_gpu_aware.placement.score_table import score_table
 from slurm_gpu_aware.placement.selection.base import Choice
 from slurm_gpu_aware.placement.selection.by_scores import ByScores
 from slurm_gpu_aware.placement.selection.rows import fixed_scores

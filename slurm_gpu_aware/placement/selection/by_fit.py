@@ -6,7 +6,7 @@ import numpy as np
 
 from slurm_gpu_aware.model.arrays import IntArray
 from slurm_gpu_aware.placement.cells import Cell
-from slurm_gpu_aware.placement.masks import popcount
+from slurm_gpu_aware.placement.level_views import popcount
 from slurm_gpu_aware.placement.selection.base import Choice
 from slurm_gpu_aware.placement.selection.by_scores import ByScores
 from slurm_gpu_aware.placement.selection.rows import groups_of, load_of_groups

@@ -26,7 +26,7 @@ from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph, uniform_graph
 from slurm_gpu_aware.placement.cells import Cell
-from slurm_gpu_aware.placement.identity_cache import by_identity
+from slurm_gpu_aware.placement.level_views import by_identity
 from slurm_gpu_aware.topology.bandwidth import EffBwModel, eq2_model, preserved_bw
 from slurm_gpu_aware.topology.matching import agg_table, eff_table
 from slurm_gpu_aware.topology.patterns import Pattern

@@ -14,7 +14,7 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.placement.cells import Cell
 from slurm_gpu_aware.placement.feasible import fitting_groups
-from slurm_gpu_aware.placement.masks import every, popcount, unpack
+from slurm_gpu_aware.placement.level_views import every, popcount, unpack
 from slurm_gpu_aware.topology.subsets import slots_of
 
 SUM_WEIGHT = 1 << 16

@@ -9,7 +9,7 @@ import pytest
 from commands import gpu_aware
 from store_samples import fit_models, ingest_sweep, watts
 
-from slurm_gpu_aware.features.models.sample import NamedSample, PerformanceSample
+from slurm_gpu_aware.features.models.performance_model import NamedSample, PerformanceSample
 from slurm_gpu_aware.features.models.store import put_samples
 from slurm_gpu_aware.store.database import open_store
 

@@ -9,10 +9,10 @@ from slurm_gpu_aware.features.models.fitting import conditions_of
 from slurm_gpu_aware.features.models.performance_model import (
     MeasuredRange,
     PerformanceModel,
+    PerformanceSample,
+    PowerParameters,
     Quality,
 )
-from slurm_gpu_aware.features.models.power import PowerParameters
-from slurm_gpu_aware.features.models.sample import PerformanceSample
 from slurm_gpu_aware.features.models.throughput import ThroughputParameters
 
 REFERENCE_MHZ = 1400.0

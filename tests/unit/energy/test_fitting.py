@@ -24,10 +24,13 @@ from slurm_gpu_aware.features.models.fitting import (
     is_usable,
     merged,
 )
-from slurm_gpu_aware.features.models.least_squares import fit_coefficients
-from slurm_gpu_aware.features.models.performance_model import model_from_values
-from slurm_gpu_aware.features.models.priors import Prior, prior_from, prior_of
-from slurm_gpu_aware.features.models.sample import PerformanceSample
+from slurm_gpu_aware.features.models.least_squares import (
+    Prior,
+    fit_coefficients,
+    prior_from,
+    prior_of,
+)
+from slurm_gpu_aware.features.models.performance_model import PerformanceSample, model_from_values
 
 
 def fitted_model(samples, prior=None, name="bert", reference=REFERENCE_MHZ):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu_aware.features.models.fitting import held_out, merged
-from slurm_gpu_aware.features.models.priors import prior_of
-from slurm_gpu_aware.features.models.sample import PerformanceSample
+from slurm_gpu_aware.features.models.least_squares import prior_of
+from slurm_gpu_aware.features.models.performance_model import PerformanceSample
 
 SHARED = Path(
     os.environ.get("GPU_AWARE_SHARED", Path(__file__).resolve().parents[3].parent / "shared")

@@ -8,7 +8,7 @@ from energy_samples import CLOCKS, REFERENCE_MHZ, power, samples_of, throughput,
 
 from slurm_gpu_aware.features.models import site_models
 from slurm_gpu_aware.features.models.fitting import conditions_of, fit_model
-from slurm_gpu_aware.features.models.sample import (
+from slurm_gpu_aware.features.models.performance_model import (
     NOT_LOCKED,
     UNKNOWN_BATCH,
     NamedSample,

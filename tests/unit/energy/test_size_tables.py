@@ -8,14 +8,14 @@ import pytest
 from energy_samples import CLOCKS, true_model
 
 from slurm_gpu_aware.features.models.fitting import conditions_of
-from slurm_gpu_aware.features.models.frontier import (
+from slurm_gpu_aware.features.models.performance_model import PerformanceSample
+from slurm_gpu_aware.features.models.tables import (
     at_most_slower,
     efficient_point,
     frontier,
     points,
+    size_table,
 )
-from slurm_gpu_aware.features.models.sample import PerformanceSample
-from slurm_gpu_aware.features.models.tables import size_table
 from slurm_gpu_aware.model.size_table import SizeTable
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slurm_gpu_aware.features.models.frontier import efficient_point, points
+from slurm_gpu_aware.features.models.tables import efficient_point, points
 from slurm_gpu_aware.features.power.allocation import SizingJob
-from slurm_gpu_aware.features.power.ladder import clock_ladder
+from slurm_gpu_aware.features.power.menu import clock_ladder
 from slurm_gpu_aware.model.size_table import SizeTable, least_energy
 from slurm_gpu_aware.sizing.zeus import zeus_clock
 

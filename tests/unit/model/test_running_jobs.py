@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
+from slurm_gpu_aware.model.assignment import RunningJobs
 from slurm_gpu_aware.model.cluster import RunningJob
-from slurm_gpu_aware.model.running_jobs import RunningJobs
 
 FIRST = RunningJob("1", ((0, (0, 1)),), 50.0, expected_end_s=90.0)
 SECOND = RunningJob("2", ((1, (1,)),), math.inf, cpus={1: 4}, expected_end_s=20.0)

@@ -10,7 +10,7 @@ import numpy as np
 
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.least import LeastSlowdown
+from slurm_gpu_aware.placement.shapes import LeastSlowdown
 
 SOCKETS = ((0, 0, 1, 1), (2, 2, 2, 3))
 

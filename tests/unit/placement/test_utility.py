@@ -12,7 +12,7 @@ from slurm_gpu_aware.placement.drb.interference import (
     neighbours_on,
 )
 from slurm_gpu_aware.placement.drb.utility import Scale, Terms, Weights, extremes, free_shares
-from slurm_gpu_aware.topology.distances import network_of, path_sum, with_known_sockets
+from slurm_gpu_aware.topology.locality import network_of, path_sum, with_known_sockets
 from slurm_gpu_aware.topology.machines import machine
 
 MINSKY = machine("ibm-minsky-4xp100")

@@ -17,7 +17,7 @@ from make import sizes
 
 from slurm_gpu_aware.features import registry
 from slurm_gpu_aware.features.due_dates.account import DUE
-from slurm_gpu_aware.features.power.state import POWER, PowerState
+from slurm_gpu_aware.features.power.power_budget import POWER, PowerState
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, Shards
 from slurm_gpu_aware.model.due_date import DueDate

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from make import plan_round, with_held
 
-from slurm_gpu_aware.features.power.state import PowerState
-from slurm_gpu_aware.features.shards.sharing import split_queue, with_shards
+from slurm_gpu_aware.features.power.power_budget import PowerState
+from slurm_gpu_aware.features.shards.stage import split_queue, with_shards
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Shards
 from slurm_gpu_aware.model.request import LeftToSlurm, Part, Request
 from slurm_gpu_aware.planning.plan import PlanSettings

@@ -63,6 +63,37 @@ def test_backfill_outside_the_reservation_and_before_the_shadow():
     assert "n0 GPUs 0,1" in result.waiting[0].reason
 
 
+@pytest.mark.parametrize(("reservations", "starts"), [(1, True), (2, False)])
+def test_the_second_job_that_does_not_fit_is_not_delayed(reservations, starts):
+    """A long job on the free GPU of node 1 delays job 2, and the head does not need it."""
+    cluster = with_held(
+        Cluster.uniform(2, 4),
+        ("r1", 0, [0, 1, 2, 3], NOW + 100),
+        ("r2", 1, [1, 2, 3], NOW + 200),
+    )
+    queue = [asking(1, 4), asking(2, 4), asking(3, 1, limit=1000), asking(4, 1, limit=200)]
+    result = plan(queue[:3], cluster, reservations=reservations)
+    assert ("3" in placements(result)) is starts
+    if not starts:
+        assert "job 2, which comes first" in reasons(result)["3"]
+        assert result.waiting[1].kept == (NOW + 200, ((1, (0, 1, 2, 3)),))
+    result = plan([*queue[:2], queue[3]], cluster, reservations=reservations)
+    assert "4" in placements(result)  # it ends in time
+
+
+def test_equal_jobs_have_reservations_of_their_own():
+    cluster = with_held(
+        Cluster.uniform(3, 4),
+        ("r1", 0, [0, 1, 2, 3], NOW + 100),
+        ("r2", 1, [0, 1, 2, 3], NOW + 150),
+        ("r3", 2, [1, 2, 3], NOW + 200),
+    )
+    queue = [*(asking(n, 4) for n in (1, 2, 3)), asking(4, 1, limit=1000)]
+    for reservations, starts in ((2, True), (3, False)):
+        result = plan(queue, cluster, reservations=reservations)
+        assert ("4" in placements(result)) is starts
+
+
 def test_a_backfilled_jobs_account_names_reserved_gpus():
     """The account says that the best free GPU is reserved for the head."""
     scores = np.array([[1.0, 0.8, 1.0, 1.0], [1.3, 1.0, 1.0, 1.0]])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from make import plan_round
 
 from slurm_gpu_aware.features.registry import FEATURES
-from slurm_gpu_aware.features.shards.sharing import split_queue, with_shards
+from slurm_gpu_aware.features.shards.stage import split_queue, with_shards
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Shards
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
@@ -117,6 +117,17 @@ def test_what_is_not_reserved_is_filled(cpus: int, filled: dict[str, tuple[int, 
     assert [one.reserved for one in plan.waiting if one.job_id == "w"] == [((0, (0, 1)),)]
     assert given_to(plan) == {**filled, "d": (0, 0)}
     assert not plan_of([head, *longer], cluster, backfill=False).assignments
+
+
+def test_a_gpu_is_kept_for_the_first_job_that_finds_too_few_shards() -> None:
+    """Job b would fill GPU 1 each time when a part of it becomes free, and job a would wait on."""
+    queue = [part("a", 3), part("b", 2, 10.0), part("c", 1, 10.0)]
+    plan = plan_of(queue, cluster_of([[3, 2]]))
+    assert given_to(plan) == {"c": (0, 0)}
+    assert {one.job_id: one.reason for one in plan.waiting}["b"] == (
+        "waits for its turn behind job a"
+    )
+    assert given_to(plan_of(queue, cluster_of([[3, 1]])))["a"] == (0, 1)
 
 
 def test_without_backfill_it_waits_behind_a_job_that_does_not_fit() -> None:

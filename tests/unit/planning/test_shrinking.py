@@ -10,7 +10,7 @@ from test_moves import AUTO, HUNGRY, NOW, PAL, TABLE, moldable, moves_of, queued
 
 from slurm_gpu_aware.features.moves.moved import begun, place_moved
 from slurm_gpu_aware.features.moves.settings import MoveSettings
-from slurm_gpu_aware.features.power.state import PoweredJob, PowerState
+from slurm_gpu_aware.features.power.power_budget import PoweredJob, PowerState
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.request import TIER

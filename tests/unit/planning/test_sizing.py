@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from make import plan_round, reasons, sizes, with_running
 
-from slurm_gpu_aware.features.power.state import PoweredJob, PowerState
+from slurm_gpu_aware.features.power.power_budget import PoweredJob, PowerState
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import SizeTable

@@ -6,8 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu_aware.features.power.clock_orders import VALID_S, ClockOrders
-from slurm_gpu_aware.features.power.job_clocks import ANSWER_S, JobClocks, higher
+from slurm_gpu_aware.features.power.clock_orders import (
+    ANSWER_S,
+    VALID_S,
+    ClockOrders,
+    JobClocks,
+    higher,
+)
 from slurm_gpu_aware.node_orders import Order, Orders, parse_orders
 
 NOW = 1_790_000_000.0

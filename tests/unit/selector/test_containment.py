@@ -15,7 +15,7 @@ from slurm_gpu_aware.config.settings import Config, EventsConfig, PowerConfig, S
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.classes.live import KnownClasses
 from slurm_gpu_aware.features.due_dates.live import DueDates
-from slurm_gpu_aware.features.energy.comments import EnergyComments
+from slurm_gpu_aware.features.energy.accounts import EnergyComments
 from slurm_gpu_aware.features.estimates.live import Estimates
 from slurm_gpu_aware.features.moves.live import Mover
 from slurm_gpu_aware.features.moves.under_way import MovesUnderWay
@@ -23,16 +23,17 @@ from slurm_gpu_aware.features.power.clock_spool import ClockSpool
 from slurm_gpu_aware.features.power.explorations import Explorations
 from slurm_gpu_aware.features.power.site_power import SitePower
 from slurm_gpu_aware.features.waiting.live import Postponements
-from slurm_gpu_aware.selector import containment, placer, site_reader
-from slurm_gpu_aware.selector.containment import contained
+from slurm_gpu_aware.selector import isolation as containment
+from slurm_gpu_aware.selector import placer, site_reader
 from slurm_gpu_aware.selector.daemon import Selector
 from slurm_gpu_aware.selector.head_guard import HeadGuard
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
+from slurm_gpu_aware.selector.isolation import contained
 from slurm_gpu_aware.selector.job_comments import JobComments
 from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.selector.leaver import Leaver
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
-from slurm_gpu_aware.selector.policy_in_force import PolicyInForce
+from slurm_gpu_aware.selector.policy_options import PolicyInForce
 
 PARTS: dict[type, tuple[str, ...]] = {
     DueDates: ("queue", "note_impossible"),

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from make import slurm_job
 
-from slurm_gpu_aware.selector.ended_jobs import EndedJobs
+from slurm_gpu_aware.selector.round_state import EndedJobs
 
 
 def test_a_job_is_left_out_once_its_end_is_recorded() -> None:

@@ -6,7 +6,7 @@ import pytest
 from store_samples import started
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.features.energy.comments import EnergyComments
+from slurm_gpu_aware.features.energy.accounts import EnergyComments
 from slurm_gpu_aware.store.ledger import Event
 
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.features.models import store as models
-from slurm_gpu_aware.features.models.sample import NamedSample, PerformanceSample
+from slurm_gpu_aware.features.models.performance_model import NamedSample, PerformanceSample
 from slurm_gpu_aware.features.models.store import application_samples
-from slurm_gpu_aware.features.power.exploration_power import ExplorationPower
+from slurm_gpu_aware.features.power.clock_orders import JobClocks
 from slurm_gpu_aware.features.power.explorations import Explorable, Explorations, tried_clocks
-from slurm_gpu_aware.features.power.job_clocks import JobClocks
-from slurm_gpu_aware.features.power.state import PoweredJob, PowerState
+from slurm_gpu_aware.features.power.job_tables import ExplorationPower
+from slurm_gpu_aware.features.power.power_budget import PoweredJob, PowerState
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning.plan import PlanSettings

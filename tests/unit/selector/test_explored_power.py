@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu_aware.features.power.explored_power import explored_power
+from slurm_gpu_aware.features.power.explorations import explored_power
 from slurm_gpu_aware.store.ledger import Event
 
 WATTS = {1500: 300.0, 1200: 200.0, 900: 140.0}

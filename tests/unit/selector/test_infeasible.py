@@ -19,7 +19,7 @@ from slurm_gpu_aware.planning.plan import Waiting
 from slurm_gpu_aware.selector import leaver
 from slurm_gpu_aware.selector.candidates import Candidate
 from slurm_gpu_aware.selector.leaver import fits_by_counts, infeasible
-from slurm_gpu_aware.selector.verdicts import DOUBTFUL
+from slurm_gpu_aware.selector.round_state import DOUBTFUL
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
 
 RECORD = "gpuaware/1;tn=gres/gpu:2;mc=1"

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.features.models.fitting import fit_model
+from slurm_gpu_aware.features.models.least_squares import prior_of
 from slurm_gpu_aware.features.models.live import read_models
-from slurm_gpu_aware.features.models.priors import prior_of
-from slurm_gpu_aware.features.models.sample import PerformanceSample, own_name
+from slurm_gpu_aware.features.models.performance_model import PerformanceSample, own_name
 from slurm_gpu_aware.features.models.store import ModelRow, put_models
 from slurm_gpu_aware.features.power.job_tables import JobTables
 from slurm_gpu_aware.model.cluster import Cluster

@@ -1,7 +1,7 @@
 """Ordered clocks: which agents obey orders, and what power they report."""
 
 from slurm_gpu_aware.agent_reports import AgentReport
-from slurm_gpu_aware.features.power.ordered_clocks import OrderedClocks, WantedClock
+from slurm_gpu_aware.features.power.clock_orders import OrderedClocks, WantedClock
 
 SILENT = "its clock agent has said nothing for 150 s"
 

@@ -13,7 +13,7 @@ from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.config.settings import Config, StoreConfig, TuneConfig
 from slurm_gpu_aware.config.tuned import Tuned, tuned_path, write_tuned
 from slurm_gpu_aware.errors import ConfigError
-from slurm_gpu_aware.selector.policy_in_force import PolicyInForce, config_in_force
+from slurm_gpu_aware.selector.policy_options import PolicyInForce, config_in_force
 
 TUNE = TuneConfig(apply=True, allowed=("packed", "random"), ranges={"random": {"seed": [0, 9]}})
 SET = Tuned(

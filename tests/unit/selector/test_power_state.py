@@ -24,7 +24,7 @@ from test_site_power import (
     show,
 )
 
-from slurm_gpu_aware.features.power.state import PowerState
+from slurm_gpu_aware.features.power.power_budget import PowerState
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.profile import GpuScore
 from slurm_gpu_aware.planning.plan import PlanSettings

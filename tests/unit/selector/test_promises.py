@@ -8,7 +8,7 @@ import pytest
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.planning.plan import Waiting
-from slurm_gpu_aware.selector.promises import Promises
+from slurm_gpu_aware.selector.waiting_jobs import Promises
 
 NOW = 1_790_000_000.0
 

@@ -13,7 +13,7 @@ from commands import gpu_aware
 from slurm_folder import SlurmFolder, parked
 from store_samples import fit_models, ingest, report
 
-from slurm_gpu_aware.features.models.sample import NamedSample, PerformanceSample
+from slurm_gpu_aware.features.models.performance_model import NamedSample, PerformanceSample
 from slurm_gpu_aware.features.models.store import put_samples
 from slurm_gpu_aware.store.database import open_store
 

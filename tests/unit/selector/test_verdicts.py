@@ -10,7 +10,7 @@ from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.planning.plan import Plan, Waiting
-from slurm_gpu_aware.selector.verdicts import DOUBTFUL, Verdicts
+from slurm_gpu_aware.selector.round_state import DOUBTFUL, Verdicts
 
 FORMS: dict[str, dict[str, Any]] = {
     "-c 16": {"record": ";cpt=16;mc=16", "num_cpus": 16, "cpus_per_task": 16, "pn_min_cpus": 16},

@@ -4,8 +4,8 @@ import random
 
 import numpy as np
 
+from slurm_gpu_aware.model.assignment import RunningJobs
 from slurm_gpu_aware.model.cluster import RunningJob
-from slurm_gpu_aware.model.running_jobs import RunningJobs
 from slurm_gpu_aware.simulator.holders import Holders
 
 SHAPE = (5, 4)

@@ -9,7 +9,7 @@ from small_sizes import IDLE_W, MAX_W, POWER, TABLES, moldable
 from small_traces import FLAT
 
 from slurm_gpu_aware.features.moves.settings import MoveSettings
-from slurm_gpu_aware.features.power.state import PowerState
+from slurm_gpu_aware.features.power.power_budget import PowerState
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.simulator.engine import simulate

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import betaincc, betainccinv, gamma, gammainc
 
-from slurm_gpu_aware.features.due_dates.work import WorkDistribution
-from slurm_gpu_aware.features.due_dates.work_shapes import Pieces
+from slurm_gpu_aware.features.due_dates.work import Pieces, WorkDistribution
 from slurm_gpu_aware.model.arrays import FloatArray
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from store_samples import ingest, report
 
-from slurm_gpu_aware.model.history import Alarm, Pair
-from slurm_gpu_aware.model.interconnect import Collective, PairBandwidth
-from slurm_gpu_aware.model.profile import LOADED, RunConditions
+from slurm_gpu_aware.model.hardware_graph import Collective, PairBandwidth
+from slurm_gpu_aware.model.profile import LOADED, Alarm, Pair, RunConditions
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.history import (
     alarms,

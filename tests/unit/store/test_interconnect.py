@@ -6,7 +6,7 @@ from typing import Any
 
 from store_samples import ingest, report
 
-from slurm_gpu_aware.model.interconnect import ALL_REDUCE, Collective, Nic, PairBandwidth
+from slurm_gpu_aware.model.hardware_graph import ALL_REDUCE, Collective, Nic, PairBandwidth
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.interconnect import (
     newest_bandwidths,

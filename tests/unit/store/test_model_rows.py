@@ -5,7 +5,7 @@ from store_samples import ingest, report
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.models import store as models
-from slurm_gpu_aware.features.models.sample import NamedSample, PerformanceSample
+from slurm_gpu_aware.features.models.performance_model import NamedSample, PerformanceSample
 from slurm_gpu_aware.model.profile import LOADED, RunConditions
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.measurements import Run, add_runs

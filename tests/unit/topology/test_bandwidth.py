@@ -11,9 +11,11 @@ from slurm_gpu_aware.topology.bandwidth import (
     PAPER,
     eq2,
     eq2_model,
+    fit_bottleneck,
+    fit_eq2,
     preserved_bw,
+    share_of_best,
 )
-from slurm_gpu_aware.topology.effbw_fit import fit_bottleneck, fit_eq2, share_of_best
 from slurm_gpu_aware.topology.machines import machine
 from slurm_gpu_aware.topology.matching import agg_table, fitted_ring
 from slurm_gpu_aware.topology.patterns import Pattern

@@ -7,8 +7,7 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.registry import make_policy
-from slurm_gpu_aware.topology.distances import network_of
-from slurm_gpu_aware.topology.locality import build_levels, with_levels
+from slurm_gpu_aware.topology.locality import build_levels, network_of, with_levels
 from slurm_gpu_aware.topology.machines import machine
 
 ALL = {

@@ -7,7 +7,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from slurm_gpu_aware.topology.rings import Rings
+from slurm_gpu_aware.topology.patterns import Rings
 from slurm_gpu_aware.topology.subsets import exact_type
 
 

@@ -10,8 +10,14 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.variability import bins
-from slurm_gpu_aware.variability.bins import MAX_OWN, bin_scores, choose_bins
-from slurm_gpu_aware.variability.ckmeans import best_intervals, silhouettes, weighted
+from slurm_gpu_aware.variability.bins import (
+    MAX_OWN,
+    best_intervals,
+    bin_scores,
+    choose_bins,
+    silhouettes,
+    weighted,
+)
 from slurm_gpu_aware.variability.scores import pm_scores
 
 SHARED = Path(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.model.arrays import FloatArray
-from slurm_gpu_aware.variability.ckmeans import best_intervals, centroids, silhouettes, weighted
+from slurm_gpu_aware.variability.bins import best_intervals, centroids, silhouettes, weighted
 
 
 def brute_force(values: FloatArray, k: int) -> float:

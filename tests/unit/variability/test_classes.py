@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.variability.classes import Centres, Utilisation, classify, fit_classes
+from slurm_gpu_aware.variability.scores import Centres, Utilisation, classify, fit_classes
 
 APPS = {
     "resnet50": Utilisation(35.0, 78.0),

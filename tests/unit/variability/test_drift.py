@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from slurm_gpu_aware.model.history import Alarm, Pair
+from slurm_gpu_aware.model.profile import Alarm, Pair
 from slurm_gpu_aware.variability.drift import Change, drift, run_spread, slow_again
 
 NOISE = (1.0, 1.004, 0.998)

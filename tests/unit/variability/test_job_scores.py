@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_gpu_aware.variability.job_scores import JobRun, JobScore, job_scores
+from slurm_gpu_aware.variability.scores import JobRun, JobScore, job_scores
 
 
 def run_of(slot: int, run_s: float, kind: str = "train", app_class: str = "A") -> JobRun:

@@ -22,7 +22,7 @@ from gpu_aware_profile.imports.formats.reader import (
 )
 from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.model.interconnect import OPERATIONS
+from slurm_gpu_aware.model.hardware_graph import OPERATIONS
 from slurm_gpu_aware.text_file import BadRow, Row, Table
 
 _START = re.compile(r"^[ \t]*# nThread \d+ nGpus \d+ ", re.MULTILINE)

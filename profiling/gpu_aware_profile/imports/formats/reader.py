@@ -22,9 +22,9 @@ MAX_CHARACTERS = 64 << 20
 TIMING_COLUMNS = ("gpu", "node", "value_ms", "taken_at")
 """Columns of a table of times per GPU; the class is given with ``--class``."""
 PAIR_COLUMNS = ("node", "a", "b", "ab_gbps", "ba_gbps", "both_gbps", "taken_at")
-"""Columns of a table of bandwidths between two GPUs, see `model.interconnect.PairBandwidth`."""
+"""Columns of a table of bandwidths between two GPUs, see `model.hardware_graph.PairBandwidth`."""
 COLLECTIVE_COLUMNS = ("node", "gpus", "operation", "gbps", "size_bytes", "taken_at")
-"""Columns of a table of collectives, see `model.interconnect.Collective`; ``gpus``: separated by
+"""Columns of a table of collectives, see `model.hardware_graph.Collective`; ``gpus``: separated by
 blanks."""
 
 _OBJECT = re.compile(r'^[ \t]*\{(?=\s*")', re.MULTILINE)

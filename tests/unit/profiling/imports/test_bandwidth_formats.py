@@ -19,7 +19,7 @@ from store_samples import ingest, report
 from gpu_aware_profile.imports.formats.reader import ReadOptions, Source
 from gpu_aware_profile.imports.formats.registry import FORMATS
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.model.interconnect import Collective, PairBandwidth
+from slurm_gpu_aware.model.hardware_graph import Collective, PairBandwidth
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.interconnect import newest_bandwidths, newest_collectives
 

@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu_aware.features.models.sample import NOT_LOCKED, NamedSample, PerformanceSample
+from slurm_gpu_aware.features.models.performance_model import (
+    NOT_LOCKED,
+    NamedSample,
+    PerformanceSample,
+)
 from slurm_gpu_aware.features.models.store import application_samples
 from slurm_gpu_aware.store.database import open_store
 

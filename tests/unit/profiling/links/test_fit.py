@@ -14,8 +14,7 @@ from commands import gpu_aware_profile
 from store_samples import ingest, report
 
 from slurm_gpu_aware.admission.profile_arrays import profile_arrays
-from slurm_gpu_aware.model.hardware_graph import HardwareGraph
-from slurm_gpu_aware.model.interconnect import Collective
+from slurm_gpu_aware.model.hardware_graph import Collective, HardwareGraph
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.store.database import open_store
