@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from slurm_gpu_aware.admission.context import PreemptionRules
 from slurm_gpu_aware.admission.fitting import binds_sockets, fills_sockets
-from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.admission.profile_arrays import profile_arrays
 from slurm_gpu_aware.admission.sizes import least_with_gpus
 from slurm_gpu_aware.admission.translate import class_of

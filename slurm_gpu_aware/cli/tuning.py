@@ -40,8 +40,8 @@ from slurm_gpu_aware.simulator.tuning import (
     measures,
     percent,
 )
+from slurm_gpu_aware.store.database import open_for_reading
 from slurm_gpu_aware.store.history import newest_runs
-from slurm_gpu_aware.store.reading import open_for_reading
 from slurm_gpu_aware.time_text import duration
 
 Found = Mapping[str, Sequence[Mapping[str, float]]]

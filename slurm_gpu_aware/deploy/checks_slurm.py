@@ -17,10 +17,11 @@ from slurm_gpu_aware.deploy.setup import checks_of
 from slurm_gpu_aware.deploy.site import feature_of
 from slurm_gpu_aware.deploy.site_scripts import calls, read_script
 from slurm_gpu_aware.errors import SourceError, StoreError
-from slurm_gpu_aware.gate.gate_holder import gate_reservation, holder_of
 from slurm_gpu_aware.gate.index_types import gpu_slots
 from slurm_gpu_aware.gate.licence_gate import (
+    gate_reservation,
     held_licences,
+    holder_of,
     lease_for_takeover_s,
     longest_silence_s,
 )

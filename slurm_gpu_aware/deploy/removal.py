@@ -37,7 +37,7 @@ from slurm_gpu_aware.deploy.setup import OWNED, conf_without_settings, kept_back
 from slurm_gpu_aware.deploy.site import Site, feature_of
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import EXTRA_CLOCK, HOLDING_POOL
-from slurm_gpu_aware.gate.gate_holder import gate_reservation
+from slurm_gpu_aware.gate.licence_gate import gate_reservation
 from slurm_gpu_aware.gate.restore import release_by_hand
 from slurm_gpu_aware.lockfile import SELECTOR_LOCK, hold_selector_lock
 from slurm_gpu_aware.slurm.client import SlurmClient

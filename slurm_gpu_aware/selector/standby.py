@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable
 
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.gate.gate_holder import gate_reservation
-from slurm_gpu_aware.gate.licence_gate import working_elsewhere
+from slurm_gpu_aware.gate.licence_gate import gate_reservation, working_elsewhere
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.controllers import Controllers
 

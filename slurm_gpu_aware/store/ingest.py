@@ -11,8 +11,15 @@ from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.profile import GpuRecord
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.history import classes_of_gpu
-from slurm_gpu_aware.store.interconnect import put_bandwidths, put_collectives, put_nics
-from slurm_gpu_aware.store.measurements import Run, add_runs, put_node, seen_gpus
+from slurm_gpu_aware.store.measurements import (
+    Run,
+    add_runs,
+    put_bandwidths,
+    put_collectives,
+    put_nics,
+    put_node,
+    seen_gpus,
+)
 from slurm_gpu_aware.store.report import MAX_CLASSES, ProbeReport
 
 

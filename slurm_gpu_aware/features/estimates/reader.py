@@ -23,8 +23,8 @@ from slurm_gpu_aware.features.estimates.history import JobKind, RunHistory
 from slurm_gpu_aware.names import PROBE_JOB
 from slurm_gpu_aware.slurm.accounting import Missing
 from slurm_gpu_aware.slurm.sacct import BAD_ROW, SacctRow, bounded_history
+from slurm_gpu_aware.store.database import open_for_reading
 from slurm_gpu_aware.store.ledger import Decision, Event, Ledger
-from slurm_gpu_aware.store.reading import open_for_reading
 
 log = logging.getLogger(__name__)
 

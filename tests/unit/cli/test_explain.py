@@ -459,7 +459,7 @@ def _run_script(script: str, config: Path) -> subprocess.CompletedProcess[str]:
 _OPEN_AS_NOBODY = """
 import os, sys
 from slurm_gpu_aware.config.load import load_config
-from slurm_gpu_aware.store.reading import open_for_reading
+from slurm_gpu_aware.store.database import open_for_reading
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 try:
     open_for_reading(load_config(sys.argv[1]).store)

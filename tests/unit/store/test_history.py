@@ -17,8 +17,14 @@ from slurm_gpu_aware.store.history import (
     prune,
     put_alarms,
 )
-from slurm_gpu_aware.store.interconnect import put_bandwidths, put_collectives
-from slurm_gpu_aware.store.measurements import Run, add_runs, forget_gpus, put_timings
+from slurm_gpu_aware.store.measurements import (
+    Run,
+    add_runs,
+    forget_gpus,
+    put_bandwidths,
+    put_collectives,
+    put_timings,
+)
 
 
 @pytest.fixture(autouse=True)
