@@ -24,9 +24,9 @@ from slurm_gpu_aware.lockfile import SELECTOR_LOCK
 from slurm_gpu_aware.model.profile import gpu_names
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.controllers import Controllers
-from slurm_gpu_aware.slurm.hostlist import hostlist
+from slurm_gpu_aware.slurm.words import hostlist
 from slurm_gpu_aware.store.database import check_integrity, open_store
-from slurm_gpu_aware.store.ownership import published_path
+from slurm_gpu_aware.store.files import published_path
 from slurm_gpu_aware.time_text import duration
 
 PROFILE_OLD_S = 90 * 86_400.0

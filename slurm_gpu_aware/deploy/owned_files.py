@@ -31,7 +31,7 @@ from slurm_gpu_aware.deploy.site_scripts import (
 )
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.conffile import SlurmConf
-from slurm_gpu_aware.store.ownership import OF_SETUP, give_folder, of_selector, published_path
+from slurm_gpu_aware.store.files import OF_SETUP, give_folder, of_selector, published_path
 
 _COMMANDS = Path(sys.prefix) / "bin"
 """Folder of the commands of this installation."""

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from slurm_gpu_aware.slurm.hostlist import hostlist
 from slurm_gpu_aware.slurm.records import array_tasks
+from slurm_gpu_aware.slurm.words import hostlist
 
 EARLIER_TASK = "an earlier task of its array goes first"
 _MOST_ENTRIES = 5000

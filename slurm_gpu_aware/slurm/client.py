@@ -17,9 +17,8 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm import libslurm_fields as kinds
 from slurm_gpu_aware.slurm import read_cluster as read
 from slurm_gpu_aware.slurm.commands import run_command
-from slurm_gpu_aware.slurm.hostlist import check_node_names
 from slurm_gpu_aware.slurm.libslurm import Call, Libslurm, SlurmError, decode, records
-from slurm_gpu_aware.slurm.mig import MigNodes
+from slurm_gpu_aware.slurm.read_cluster import MigNodes
 from slurm_gpu_aware.slurm.read_jobs import job_of, settled
 from slurm_gpu_aware.slurm.records import (
     SlurmConfig,
@@ -39,6 +38,7 @@ from slurm_gpu_aware.slurm.updates import (
     lanes_of,
     refused_id,
 )
+from slurm_gpu_aware.slurm.words import check_node_names
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")

@@ -16,10 +16,10 @@ from typing import Any
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import UNSUPPORTED_BOUNDS, in_holding_pool
 from slurm_gpu_aware.names import slot_of
-from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.slurm.gres import parse_gres, parse_tres
 from slurm_gpu_aware.slurm.libslurm_fields import JOB, NOT_SET, UNLIMITED
 from slurm_gpu_aware.slurm.records import HOLDING, NodeShare, SlurmJob
-from slurm_gpu_aware.slurm.values import parse_gres, parse_indices, parse_licenses, parse_tres
+from slurm_gpu_aware.slurm.words import expand_hostlist, parse_indices, parse_licenses
 
 _GOING_ON = HOLDING - {"COMPLETING"}
 _MEM_PER_CPU = 1 << 63

@@ -18,8 +18,8 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.names import slot_of
 from slurm_gpu_aware.slurm.accounting import with_cure
 from slurm_gpu_aware.slurm.commands import run_bounded, run_command
-from slurm_gpu_aware.slurm.hostlist import expand_hostlist
-from slurm_gpu_aware.slurm.values import gpu_count, is_mig, parse_duration, parse_tres
+from slurm_gpu_aware.slurm.gres import gpu_count, is_mig, parse_tres
+from slurm_gpu_aware.slurm.words import expand_hostlist, parse_duration
 from slurm_gpu_aware.text_file import parse_json
 
 SACCT_FIELDS = (

@@ -15,8 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.store import schema
-from slurm_gpu_aware.store.connection import connect, copy_of, enable_wal, translated
-from slurm_gpu_aware.store.ownership import make_file, published_path
+from slurm_gpu_aware.store.files import (
+    connect,
+    copy_of,
+    enable_wal,
+    make_file,
+    published_path,
+    translated,
+)
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.config.settings import StoreConfig

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurm_gpu_aware.errors import StoreError
-from slurm_gpu_aware.store.connection import copy_of
-from slurm_gpu_aware.store.ownership import kept_path
+from slurm_gpu_aware.store.files import copy_of, kept_path
 
 if TYPE_CHECKING:
     from sqlite_utils import Database

@@ -20,8 +20,8 @@ from slurm_gpu_aware.cli.decision_text import asked_text
 from slurm_gpu_aware.cli.event_text import event_text
 from slurm_gpu_aware.cli.explain import explain_text
 from slurm_gpu_aware.store.database import open_store, publish
+from slurm_gpu_aware.store.files import published_path
 from slurm_gpu_aware.store.ledger import EVENT_KINDS, Decision, Ledger, RoundRecord
-from slurm_gpu_aware.store.ownership import published_path
 
 NOW = 1_790_000_000.0
 WHY = {

@@ -29,7 +29,7 @@ from slurm_gpu_aware.selector.round import Rounds
 from slurm_gpu_aware.selector.standby import Standby
 from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.store.database import open_for_reading, open_store, publish
-from slurm_gpu_aware.store.ownership import published_path
+from slurm_gpu_aware.store.files import published_path
 
 LEASE_S = Config().gate.lease_s
 SILENT_S = 31.0

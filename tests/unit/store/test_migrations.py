@@ -19,8 +19,8 @@ from sqlite_utils import Database
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.store import schema
 from slurm_gpu_aware.store.database import check_integrity, open_copy, open_store, publish
+from slurm_gpu_aware.store.files import kept_path, of_selector, published_path
 from slurm_gpu_aware.store.ledger import Ledger
-from slurm_gpu_aware.store.ownership import kept_path, of_selector, published_path
 from slurm_gpu_aware.store.profiles import load_profile
 
 SCHEMA_8 = Path(__file__).parents[2] / "data" / "store-schema-8.sql"
