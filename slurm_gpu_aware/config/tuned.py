@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 from slurm_gpu_aware import records
 from slurm_gpu_aware.bounds import MAX_TIME_S
-from slurm_gpu_aware.config.owned_file import read_owned, write_owned
 from slurm_gpu_aware.config.settings import Config, TuneConfig
 from slurm_gpu_aware.errors import ConfigError
+from slurm_gpu_aware.files import read_owned, write_owned
 from slurm_gpu_aware.records import MOST, number, text, whole
 from slurm_gpu_aware.time_text import stamp
 

@@ -18,9 +18,9 @@ from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok, skip
 from slurm_gpu_aware.deploy.rollout_site import removal_waits
 from slurm_gpu_aware.deploy.setup import checks_of
 from slurm_gpu_aware.errors import AwareError, ConfigError, SourceError, StoreError
+from slurm_gpu_aware.files import SELECTOR_LOCK
 from slurm_gpu_aware.gate import trial
 from slurm_gpu_aware.gate.licence_gate import gate_reservation, working_elsewhere
-from slurm_gpu_aware.lockfile import SELECTOR_LOCK
 from slurm_gpu_aware.model.profile import gpu_names
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.controllers import Controllers

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 
 from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.files import SELECTOR_LOCK, hold_selector_lock
 from slurm_gpu_aware.gate.admin_comment import BOUND, is_ours, marker_of, parse
 from slurm_gpu_aware.gate.gated_job import GatedJob, bound_orphan, gated_job
 from slurm_gpu_aware.gate.licence_gate import gate_reservation, hold_gate, working_elsewhere
 from slurm_gpu_aware.gate.restore import restore
-from slurm_gpu_aware.lockfile import SELECTOR_LOCK, hold_selector_lock
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.controllers import Controllers

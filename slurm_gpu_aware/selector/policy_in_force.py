@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from slurm_gpu_aware.config.owned_file import identity_of
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.config.tuned import Tuned, read_tuned, tuned_path, with_tuned
 from slurm_gpu_aware.errors import ConfigError
+from slurm_gpu_aware.files import identity_of
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.selector.policy_options import policy_options
 

@@ -16,9 +16,9 @@ from typing import Annotated, Any
 
 from slurm_gpu_aware import records
 from slurm_gpu_aware.bounds import MAX_TIME_S, quoted
-from slurm_gpu_aware.config.owned_file import read_owned, write_owned
 from slurm_gpu_aware.config.settings import Config, PowerConfig
 from slurm_gpu_aware.errors import ConfigError, SourceError
+from slurm_gpu_aware.files import read_owned, write_owned
 from slurm_gpu_aware.filter_rules import DUE_UNITS
 from slurm_gpu_aware.model.job_hints import duration_s
 from slurm_gpu_aware.records import Text, number
