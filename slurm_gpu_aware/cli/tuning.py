@@ -41,7 +41,7 @@ from slurm_gpu_aware.simulator.tuning import (
     percent,
 )
 from slurm_gpu_aware.store.database import open_for_reading
-from slurm_gpu_aware.store.history import newest_runs
+from slurm_gpu_aware.store.profiles import newest_runs
 from slurm_gpu_aware.time_text import duration
 
 Found = Mapping[str, Sequence[Mapping[str, float]]]

@@ -10,7 +10,6 @@ from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.profile import GpuRecord
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.history import classes_of_gpu
 from slurm_gpu_aware.store.measurements import (
     Run,
     add_runs,
@@ -20,6 +19,7 @@ from slurm_gpu_aware.store.measurements import (
     put_node,
     seen_gpus,
 )
+from slurm_gpu_aware.store.profiles import classes_of_gpu
 from slurm_gpu_aware.store.report import MAX_CLASSES, ProbeReport
 
 

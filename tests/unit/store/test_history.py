@@ -9,14 +9,6 @@ from slurm_gpu_aware.model.history import Alarm, Pair
 from slurm_gpu_aware.model.interconnect import Collective, PairBandwidth
 from slurm_gpu_aware.model.profile import LOADED, RunConditions
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.history import (
-    alarms,
-    measured_pairs,
-    newest_runs,
-    probed_at,
-    prune,
-    put_alarms,
-)
 from slurm_gpu_aware.store.measurements import (
     Run,
     add_runs,
@@ -24,6 +16,14 @@ from slurm_gpu_aware.store.measurements import (
     put_bandwidths,
     put_collectives,
     put_timings,
+)
+from slurm_gpu_aware.store.profiles import (
+    alarms,
+    measured_pairs,
+    newest_runs,
+    probed_at,
+    prune,
+    put_alarms,
 )
 
 
