@@ -29,6 +29,16 @@ _NO_WAIT = _NO_LINK | os.O_NONBLOCK
 _MOST_OWNED = 4096
 
 
+def user_name(uid: int) -> str:
+    """Name of a user of this host, else the number."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
 def open_folder(path: Path) -> int:
     """Open a folder, for calls with ``dir_fd``. Raises OSError, also for a link."""
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | _NO_LINK)

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from slurm_gpu_aware.config.load import read_tuned, tuned_path
 from slurm_gpu_aware.config.settings import DEFAULT_PATH
-from slurm_gpu_aware.config.tuned import read_tuned, tuned_path
 from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok, skipped, warning
 from slurm_gpu_aware.deploy.rollout_site import removal_waits
 from slurm_gpu_aware.deploy.setup import checks_of

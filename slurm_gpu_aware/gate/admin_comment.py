@@ -86,7 +86,7 @@ class OriginalRequest:
     interactive: bool = False
     """No batch script: salloc or srun."""
     begin_s: int | None = None
-    """Begin time that the filter gave, Unix seconds; see `gate.holding_pool`."""
+    """Begin time that the filter gave, Unix seconds; see `gate.licence_gate`."""
     environment: str | None = None
     """Hints of the environment variable (`filter_rules.ENVIRONMENT`) of a batch job."""
     admin_comment: str | None = None

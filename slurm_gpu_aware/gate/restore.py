@@ -31,7 +31,7 @@ from slurm_gpu_aware.gate.gated_job import (
     task_number,
     unbound_orphans,
 )
-from slurm_gpu_aware.gate.holding_pool import leave_pool_fields
+from slurm_gpu_aware.gate.licence_gate import leave_pool_fields
 from slurm_gpu_aware.gate.owner_change import is_changed, settle_changes
 from slurm_gpu_aware.gate.request_forms import (
     Binding,

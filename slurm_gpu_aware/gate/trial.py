@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import re
 import sys
 import time
@@ -20,6 +19,7 @@ from dataclasses import asdict, dataclass
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import AwareError, SourceError
+from slurm_gpu_aware.files import user_name
 from slurm_gpu_aware.gate.admin_comment import marked
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_job
 from slurm_gpu_aware.gate.request_forms import Binding, Fields, differences
@@ -85,9 +85,7 @@ def try_changes(client: SlurmClient, config: Config) -> Trial:
 
 def _users() -> tuple[str, str]:
     """Users that test jobs may belong to: that of this process, root."""
-    with suppress(KeyError):
-        return pwd.getpwuid(os.geteuid()).pw_name, "root"
-    return str(os.geteuid()), "root"
+    return user_name(os.geteuid()), "root"
 
 
 def _submitted(client: SlurmClient, config: Config) -> str:

@@ -20,8 +20,13 @@ from typing import Any
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.gate.holding_pool import defer_until
-from slurm_gpu_aware.gate.licence_gate import Holder, gate_reservation, hold_gate, other_holder
+from slurm_gpu_aware.gate.licence_gate import (
+    Holder,
+    defer_until,
+    gate_reservation,
+    hold_gate,
+    other_holder,
+)
 from slurm_gpu_aware.gate.trial import remove_trials, try_changes
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
 from slurm_gpu_aware.selector.refusals import Refusals

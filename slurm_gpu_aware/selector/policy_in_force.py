@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from slurm_gpu_aware.config.load import Tuned, read_tuned, tuned_path, with_tuned
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.config.tuned import Tuned, read_tuned, tuned_path, with_tuned
 from slurm_gpu_aware.errors import ConfigError
 from slurm_gpu_aware.files import identity_of
 from slurm_gpu_aware.planning.plan import PlanSettings

@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from slurm_gpu_aware.errors import StoreBusyError, StoreError
+from slurm_gpu_aware.files import user_name
 
 BUSY_TIMEOUT_S = 15.0
 """Longest wait for another writer; a transaction takes far less."""
@@ -94,10 +95,7 @@ def _revoke_others(file: Path) -> None:
 
 
 def _cure(folder: Path) -> str:
-    try:
-        user = pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        user = str(os.geteuid())
+    user = user_name(os.geteuid())
     if folder.is_dir():
         return f"{folder} must be writable for {user}"
     return f"as root: install -d -o {user} {folder}"

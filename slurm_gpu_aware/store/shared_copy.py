@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import select
 import shutil
 import signal
@@ -19,7 +18,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
-from slurm_gpu_aware.files import make_new, open_folder
+from slurm_gpu_aware.files import make_new, open_folder, user_name
 
 _POLL_S = 2.0
 _SHARE = 50.0  # copying takes at most one part in so many of the time
@@ -72,7 +71,7 @@ def copy(source: Path, target: Path) -> None:
 
 def _check(folder: os.stat_result, path: Path) -> None:
     if folder.st_uid != os.geteuid() or folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        user = pwd.getpwuid(os.geteuid()).pw_name
+        user = user_name(os.geteuid())
         raise PermissionError(
             f"{path} must belong to {user} and be writable for no other user: as root,"
             f" install -d -o {user} -m 755 {path}"

@@ -14,8 +14,8 @@ from record_samples import places
 
 from slurm_gpu_aware import records
 from slurm_gpu_aware.config import load
+from slurm_gpu_aware.config.load import Tuned
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.config.tuned import Tuned
 from slurm_gpu_aware.deploy.rollout_site import RolloutState
 from slurm_gpu_aware.features.models.performance_model import PerformanceModel
 from slurm_gpu_aware.features.power.power_limit import SetLimit
