@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _MAKE = "'gpu-aware-profile sweep' or 'gpu-aware-profile import' makes one"
 
 Params = Sequence[Any] | Mapping[str, Any]
+Row = sqlite3.Row
 
 
 class Store:

@@ -6,96 +6,17 @@ Each write is a transaction. Recorded rounds (snapshots) are kept compressed, fo
 from __future__ import annotations
 
 import json
-import math
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
 from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.tables import RecordTable, dump
 from slurm_gpu_aware.time_text import stamp
-
-_JSON = frozenset({"nodes", "slots", "asked", "victims", "why", "outcome", "detail"})
-"""Fields that are stored as JSON."""
-T = TypeVar("T")
-
-
-class _Table(Generic[T]):
-    """A table with the fields of a dataclass as columns; names of times end in ``_unix``."""
-
-    def __init__(self, table: str, kind: type[T]) -> None:
-        self._kind: Callable[..., T] = kind
-        self._column_of = {
-            name: f"{name}_unix" if name == "at" or name.endswith("_at") else name
-            for name in kind.__annotations__
-        }
-        self._fields = [field for field in self._column_of if field != "id"]
-        columns = ", ".join(self._column_of[field] for field in self._fields)
-        marks = ", ".join("?" for _ in self._fields)
-        self._insert = f"INSERT INTO {table} ({columns}) VALUES ({marks})"  # noqa: S608
-        self._select = f"SELECT * FROM {table} "  # noqa: S608
-
-    def add(self, store: Store, record: T) -> int | None:
-        """Store a record; return its number."""
-        values = [_encoded(field, getattr(record, field)) for field in self._fields]
-        return store.execute(self._insert, values).lastrowid
-
-    def read(self, store: Store, tail: str, params: Sequence[Any] = ()) -> list[T]:
-        """The records that the end of a SELECT statement chooses."""
-        return [
-            self._kind(**{f: _decoded(f, row[column]) for f, column in self._column_of.items()})
-            for row in store.query(self._select + tail, params)
-        ]
-
-
-def _encoded(field: str, value: Any) -> Any:
-    """The value for SQLite; accepts NumPy scalars."""
-    if field in _JSON:
-        return dump(value)
-    if value is None or isinstance(value, str | int | float):
-        return value
-    return value.item()
-
-
-def _decoded(field: str, value: Any) -> Any:
-    if field in _JSON:
-        return json.loads(value)
-    return bool(value) if field == "exact" else value
-
-
-def dump(value: Any) -> str:
-    """Strict JSON: infinite and undefined numbers (no time limit, 0/0) become null."""
-    try:
-        return json.dumps(value, separators=(",", ":"), default=_plain, allow_nan=False)
-    except ValueError:
-        return json.dumps(_finite(value), separators=(",", ":"), allow_nan=False)
-
-
-def _plain(value: Any) -> Any:
-    """A plain value for a NumPy scalar or array, a set, a mapping or a path."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, set | frozenset):
-        return sorted(value)
-    return str(value)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if value is None or isinstance(value, str | int):
-        return value
-    return _finite(_plain(value))
-
 
 _LATE_S = 120.0  # a running selector is never later than this with what it wanted to do
 
@@ -211,9 +132,9 @@ class GivenRow(NamedTuple):
     job_id: str
 
 
-_DECISIONS = _Table("decisions", Decision)
-_EVENTS = _Table("events", Event)
-_ROUNDS = _Table("rounds", RoundRecord)
+_DECISIONS = RecordTable("decisions", Decision)
+_EVENTS = RecordTable("events", Event)
+_ROUNDS = RecordTable("rounds", RoundRecord)
 
 
 class Ledger:

@@ -17,8 +17,11 @@ from slurm_gpu_aware.model.interconnect import Collective, Nic, PairBandwidth
 from slurm_gpu_aware.model.penalties import LEVELS, LevelTime
 from slurm_gpu_aware.model.profile import Gpu, RunConditions
 from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.tables import RecordTable
 
 T = TypeVar("T")
+
+_BANDWIDTHS = RecordTable("bandwidths", PairBandwidth)
 
 
 class Run(NamedTuple):
@@ -240,21 +243,17 @@ def put_bandwidths(store: Store, pairs: Sequence[PairBandwidth], *, source: str)
     ``source``: backend of the probe, or ``import``. The store must know the GPUs (a foreign key
     refuses others). Raises StoreError.
     """
-    store.executemany(
-        "INSERT OR REPLACE INTO bandwidths (node, a, b, taken_at_unix, ab_gbps, ba_gbps, both_gbps,"
-        " latency_us, source) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        [(*pair, source) for pair in pairs],
-    )
+    _BANDWIDTHS.put(store, pairs, "INSERT OR REPLACE", source=source)
 
 
 def newest_bandwidths(store: Store, node: str | None = None) -> list[PairBandwidth]:
     """The newest measurement of each pair, by node and pair. ``node``: only of this node."""
     rows = store.query(
-        "SELECT node, a, b, max(taken_at_unix), ab_gbps, ba_gbps, both_gbps, latency_us"
-        " FROM bandwidths WHERE ?1 IS NULL OR node = ?1 GROUP BY node, a, b ORDER BY node, a, b",
+        "SELECT *, max(taken_at_unix) FROM bandwidths WHERE ?1 IS NULL OR node = ?1"
+        " GROUP BY node, a, b ORDER BY node, a, b",
         (node,),
     )
-    return [PairBandwidth(*row) for row in rows]
+    return list(map(_BANDWIDTHS.record, rows))
 
 
 def put_collectives(store: Store, collectives: Sequence[Collective], *, source: str) -> None:

@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from itertools import groupby
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any
 
 from slurm_gpu_aware.model.gpu_names import board_of
@@ -30,7 +30,12 @@ from slurm_gpu_aware.model.profile import (
 )
 from slurm_gpu_aware.store.database import EFFBW, SCORE_REFERENCE, Store, put_value, value_of
 from slurm_gpu_aware.store.measurements import level_times, unseen_gpus
+from slurm_gpu_aware.store.tables import RecordTable
 
+LINKS = RecordTable("links", Link)
+FAULTS = RecordTable("probe_errors", Fault)
+_ALARMS = RecordTable("alarms", Alarm)
+_SCORES = RecordTable("scores", GpuScore, "model", "uuid")
 _AS_JOBS = f"neighbours = '{IDLE}' AND clock_mhz = 0"
 """Runs as jobs find the GPU: its clock not locked, its neighbours idle."""
 _NEWEST = f"""
@@ -167,24 +172,12 @@ def prune(store: Store, keep: int) -> None:
 
 def alarms(store: Store) -> list[Alarm]:
     """Slow GPUs that were reported and have not recovered."""
-    rows = store.query("SELECT node, slot, class, before, now FROM alarms ORDER BY 1, 2, 3")
-    return [Alarm(*row) for row in rows]
+    return _ALARMS.read(store, "ORDER BY node, slot, class")
 
 
 def put_alarms(store: Store, known: Sequence[Alarm]) -> None:
     """Replace all alarms; those of GPUs that the store no longer has are dropped."""
-    with store.write():
-        store.execute("DELETE FROM alarms")
-        store.executemany(
-            "INSERT INTO alarms (node, slot, class, before, now) SELECT ?1, ?2, ?3, ?4, ?5"
-            " WHERE EXISTS (SELECT 1 FROM gpus WHERE node = ?1 AND slot = ?2)",
-            known,
-        )
-
-
-_SCORE_COLUMNS = attrgetter(
-    *("node", "slot", "app_class", "value_ms", "raw", "binned", "bin", "outlier", "taken_at")
-)
+    _ALARMS.put_all(store, known)
 
 
 def load_profile(store: Store) -> Profile:
@@ -200,12 +193,10 @@ def load_profile(store: Store) -> Profile:
         raw.setdefault(row["class"], {})[gpu] = row["raw"]
     links: dict[str, list[Link]] = {}
     for row in store.query("SELECT * FROM links ORDER BY node, a, b"):
-        links.setdefault(row["node"], []).append(
-            Link(row["a"], row["b"], row["link_class"], row["gbps"])
-        )
+        links.setdefault(row["node"], []).append(LINKS.record(row))
     faults: dict[str, list[Fault]] = {}
-    for row in store.query("SELECT node, slot, call, error FROM probe_errors ORDER BY id"):
-        faults.setdefault(row["node"], []).append(Fault(row["slot"], row["call"], row["error"]))
+    for row in store.query("SELECT * FROM probe_errors ORDER BY id"):
+        faults.setdefault(row["node"], []).append(FAULTS.record(row))
     rows = store.query("SELECT * FROM gpus ORDER BY node, slot")
     return Profile(
         scores=scores,
@@ -242,23 +233,17 @@ def _effbw(store: Store) -> dict[str, tuple[float, ...]]:
 def score_rows(store: Store) -> list[GpuScore]:
     """All scores with model and UUID, by class, then best first, then node and slot."""
     rows = store.query(
-        "SELECT node, slot, class, value_ms, raw, binned, bin, outlier, taken_at_unix, model, uuid"
-        " FROM scores JOIN gpus USING (node, slot) ORDER BY class, raw, node, slot"
+        "SELECT scores.*, model, uuid FROM scores JOIN gpus USING (node, slot)"
+        " ORDER BY class, raw, node, slot"
     )
-    return [GpuScore(*row) for row in rows]
+    return list(map(_SCORES.record, rows))
 
 
 def put_scores(store: Store, scores: Sequence[GpuScore], reference: str | None = None) -> None:
     """Replace all scores in one transaction. ``reference``: stored unless None."""
     with store.write():
-        store.execute("DELETE FROM scores")
         # Another process may have deleted a GPU while the scores were computed.
-        store.executemany(
-            "INSERT INTO scores (node, slot, class, value_ms, raw, binned, bin, outlier,"
-            " taken_at_unix) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9"
-            " WHERE EXISTS (SELECT 1 FROM gpus WHERE node = ?1 AND slot = ?2)",
-            [_SCORE_COLUMNS(score) for score in scores],
-        )
+        _SCORES.put_all(store, scores)
         if reference is not None:
             put_value(store, SCORE_REFERENCE, reference)
 

@@ -1,7 +1,7 @@
 """Power limit in force: a limit set at run time, else the schedule, else the configuration.
 
 A limit is ``off``, ``eta=X`` (a share of what all GPUs may draw) or watts. What an operator sets
-stands in a file beside the store, which must belong to root or SlurmUser (`owned_file`).
+stands in a file beside the store, which must belong to root or SlurmUser (`files`).
 """
 
 from __future__ import annotations
