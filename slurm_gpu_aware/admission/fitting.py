@@ -25,6 +25,12 @@ from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmJob, SlurmPartition,
 from slurm_gpu_aware.slurm.topology import BLOCK
 from slurm_gpu_aware.slurm.words import expand_hostlist
 
+_SHAPE = attrgetter(
+    *("gpus", "gpus_per_node", "min_nodes", "max_nodes", "total_cpus", "required"),
+    *("whole_node", "bound", "several_sockets", "gpus_per_socket", "whole_memory"),
+    *("memory_mb_per_node", "memory_mb_per_cpu", "memory_mb_per_gpu"),
+)
+"""Fields by which requests fit an idle cluster alike, beside their nodes."""
 _TOKEN = re.compile(r"\s*([()&|,]|[A-Za-z0-9_.:+=-]+)")
 
 
@@ -174,14 +180,6 @@ def _operand(tokens: list[str], features: Set[str]) -> bool:
     if not tokens or tokens.pop() != ")":
         raise ValueError("constraint lacks a closing parenthesis")
     return value
-
-
-_SHAPE = attrgetter(
-    *("gpus", "gpus_per_node", "min_nodes", "max_nodes", "total_cpus", "required"),
-    *("whole_node", "bound", "several_sockets", "gpus_per_socket", "whole_memory"),
-    *("memory_mb_per_node", "memory_mb_per_cpu", "memory_mb_per_gpu"),
-)
-"""Fields by which requests fit an idle cluster alike, beside their nodes."""
 
 
 def fits(request: Request, cluster: Cluster) -> bool:

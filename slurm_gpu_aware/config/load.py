@@ -39,6 +39,11 @@ from slurm_gpu_aware.model.penalties import LEVELS
 from slurm_gpu_aware.records import MOST, number, text, whole
 from slurm_gpu_aware.time_text import stamp
 
+_TUNED_FILE = "tuned.json"
+"""Name of the file, in the folder of the store."""
+Name = Annotated[str, text("[a-z0-9_+-]{1,40}", "a name")]
+Option = Annotated[int, whole(-MOST, MOST)] | Annotated[float, number(-MOST, MOST)]
+Percent = Annotated[float, number(-1e6, 1e6)]
 _MAX_BYTES = 1 << 20
 Rules = Iterator[tuple[bool, str, str]]
 """(whether the rule holds, key, error if not)."""
@@ -191,13 +196,6 @@ def _policies(config: Config, known: tuple[str, ...]) -> Rules:
         yield name in known, key, f"unknown policy {name!r}; known: {listed}"
 
 
-FILE = "tuned.json"
-"""Name of the file, in the folder of the store."""
-Name = Annotated[str, text("[a-z0-9_+-]{1,40}", "a name")]
-Option = Annotated[int, whole(-MOST, MOST)] | Annotated[float, number(-MOST, MOST)]
-Percent = Annotated[float, number(-1e6, 1e6)]
-
-
 @dataclass(frozen=True)
 class Candidate:
     """A policy, with options that differ from those of the configuration."""
@@ -233,7 +231,7 @@ class Tuned(Candidate):
 
 def tuned_path(config: Config) -> Path:
     """Path of the file."""
-    return config.store.path.with_name(FILE)
+    return config.store.path.with_name(_TUNED_FILE)
 
 
 def write_tuned(config: Config, tuned: Tuned) -> None:

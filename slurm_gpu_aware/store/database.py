@@ -27,6 +27,16 @@ from slurm_gpu_aware.store.files import (
 if TYPE_CHECKING:
     from slurm_gpu_aware.config.settings import StoreConfig
 
+CLASS_CENTRES = "class_centres"
+"""Centres of the site's application classes, JSON."""
+EFFBW = "effbw"
+"""GPU model -> coefficients of its EffBW, JSON."""
+POLICY = "policy"
+"""The policy of the selector's last round, in words."""
+POWER = "power"
+"""Power of the site after the selector's last round, JSON (`selector.site_power.PowerReading`)."""
+SCORE_REFERENCE = "score_reference"
+"""What scores are relative to, see ``variability.scores``."""
 _MAKE = "'gpu-aware-profile sweep' or 'gpu-aware-profile import' makes one"
 
 Params = Sequence[Any] | Mapping[str, Any]
@@ -299,18 +309,6 @@ def _readers(file: Path) -> str:
     except KeyError:
         user, group = str(status.st_uid), str(status.st_gid)
     return f"user {user} and group {group}"
-
-
-CLASS_CENTRES = "class_centres"
-"""Centres of the site's application classes, JSON."""
-EFFBW = "effbw"
-"""GPU model -> coefficients of its EffBW, JSON."""
-POLICY = "policy"
-"""The policy of the selector's last round, in words."""
-POWER = "power"
-"""Power of the site after the selector's last round, JSON (`selector.site_power.PowerReading`)."""
-SCORE_REFERENCE = "score_reference"
-"""What scores are relative to, see ``variability.scores``."""
 
 
 def put_value(store: Store, key: str, value: str) -> None:
