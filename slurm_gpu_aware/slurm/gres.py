@@ -169,6 +169,7 @@ class Asked:
         return f"{self.start}{':' if kind else ''}{kind or ''}{self.end}"
 
 
+@lru_cache(maxsize=4096)  # users ask in few forms
 def asked_by(item: str) -> Asked | None:
     """An entry of a TRES list; None: it is not of GPUs or shards, or not understood."""
     match = _ASKED.match(item)
