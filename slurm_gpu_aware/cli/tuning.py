@@ -15,14 +15,8 @@ from slurm_gpu_aware.cli.output import say, table
 from slurm_gpu_aware.cli.simulate import simulate
 from slurm_gpu_aware.cli.simulation import Given, Inputs, gather, with_options
 from slurm_gpu_aware.cli.simulation_text import Progress, say_inputs
+from slurm_gpu_aware.config.load import Candidate, Tuned, out_of_bounds, tuned_path, write_tuned
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.config.tuned import (
-    Candidate,
-    Tuned,
-    out_of_bounds,
-    tuned_path,
-    write_tuned,
-)
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.model.profile import GpuTiming
 from slurm_gpu_aware.placement.registry import PACKED
@@ -40,8 +34,8 @@ from slurm_gpu_aware.simulator.tuning import (
     measures,
     percent,
 )
-from slurm_gpu_aware.store.history import newest_runs
-from slurm_gpu_aware.store.reading import open_for_reading
+from slurm_gpu_aware.store.database import open_for_reading
+from slurm_gpu_aware.store.profiles import newest_runs
 from slurm_gpu_aware.time_text import duration
 
 Found = Mapping[str, Sequence[Mapping[str, float]]]

@@ -15,8 +15,8 @@ import click
 from slurm_gpu_aware.cli.options import Number
 from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.files import ReplacedFile
 from slurm_gpu_aware.names import MARKS, is_name
-from slurm_gpu_aware.text_file import replaced_file
 
 if TYPE_CHECKING:
     from gpu_aware_profile.job.own_gpus import Allocation
@@ -130,6 +130,6 @@ def _keep(file: Path, labels: Sequence[str], own: Allocation, seen: Watched) -> 
         ]
         for at in found
     ]
-    with replaced_file(file) as stream:
+    with ReplacedFile(file) as stream:
         os.fchmod(stream.fileno(), 0o644)
         csv.writer(stream, lineterminator="\n").writerows([_COLUMNS, *rows])

@@ -164,8 +164,8 @@ def _plan(path: Path, config: Config, given: Mapping[str, Any]) -> list[LevelRun
     from gpu_aware_profile.sweeps.gpu_nodes import gpu_nodes
     from slurm_gpu_aware.slurm.client import open_client
     from slurm_gpu_aware.slurm.topology import fabric_of, network_groups
+    from slurm_gpu_aware.store.database import open_for_reading
     from slurm_gpu_aware.store.profiles import load_profile
-    from slurm_gpu_aware.store.reading import open_for_reading
 
     targets, skipped = gpu_nodes(given["time_limit"])
     known = {target.node for target in targets}

@@ -31,10 +31,11 @@ from slurm_gpu_aware.model.penalties import LevelPenalties, LevelTime, level_rat
 from slurm_gpu_aware.model.profile import gpu_names
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.ingest import add_matrix, check_uuids, ingest_report
-from slurm_gpu_aware.store.interconnect import put_bandwidths, put_collectives
 from slurm_gpu_aware.store.measurements import (
     Run,
     pci_addresses,
+    put_bandwidths,
+    put_collectives,
     put_level_times,
     put_timings,
     unseen_gpus,

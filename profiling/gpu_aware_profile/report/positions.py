@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_gpu_aware.slurm.hostlist import by_number
 from slurm_gpu_aware.slurm.records import SlurmSwitch
+from slurm_gpu_aware.slurm.words import by_number
 
 _LAST_NUMBER = re.compile(r"(.*?)(\d{1,9})\D*\Z")
 _MOST_APART = 128

@@ -12,9 +12,8 @@ from slurm_gpu_aware.features.classes.history import UNKNOWN_CLASS
 from slurm_gpu_aware.model.profile import LOADED, Gpu, GpuTiming
 from slurm_gpu_aware.slurm.records import SlurmSwitch
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.history import newest_runs
 from slurm_gpu_aware.store.ledger import Decision, Ledger
-from slurm_gpu_aware.store.profiles import load_profile, score_rows
+from slurm_gpu_aware.store.profiles import load_profile, newest_runs, score_rows
 from slurm_gpu_aware.variability.drift import Drift
 from slurm_gpu_aware.variability.scores import JobRun, JobScore, job_scores, median_runs
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from slurm_gpu_aware.slurm.commands import run_command
-from slurm_gpu_aware.slurm.values import parse_duration
+from slurm_gpu_aware.slurm.words import parse_duration
 
 _SOCKETS = re.compile(r"\([^)]*\)")
 _STATE = re.compile(r"([a-z_]+)([^a-z_]*)")

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from gpu_aware_profile.tables import CHANGE, records
 from slurm_gpu_aware.slurm.commands import clean_environment
-from slurm_gpu_aware.slurm.hostlist import hostlist
+from slurm_gpu_aware.slurm.words import hostlist
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.history import alarms, put_alarms
+from slurm_gpu_aware.store.profiles import alarms, put_alarms
 from slurm_gpu_aware.variability.drift import Change, Drift, slow_again
 
 _LIMIT_S = 60.0

@@ -14,7 +14,7 @@ from gpu_aware_profile.sweeps.sweep import Sweep
 from gpu_aware_profile.tables import CHANGE, OUTLIER, records
 from slurm_gpu_aware.cli.output import print_json, say, table
 from slurm_gpu_aware.model.profile import gpu_names
-from slurm_gpu_aware.slurm.hostlist import hostlist
+from slurm_gpu_aware.slurm.words import hostlist
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.variability.drift import Change
