@@ -17,9 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from gpu_aware_profile.devices.driver import Device, DeviceError, in_time, open_driver
+from gpu_aware_profile.devices.driver import Device, in_time, open_driver
 from gpu_aware_profile.job.slices import Reading, Slice, Slices
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.errors import DeviceError, SourceError
 from slurm_gpu_aware.names import MARKS
 
 _PERIOD_S = 0.5

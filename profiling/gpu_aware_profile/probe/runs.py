@@ -13,7 +13,6 @@ from typing import Any
 from gpu_aware_profile.backends.timing import Reading, RunSpec, SickGpuError, Timing
 from gpu_aware_profile.devices.driver import (
     Device,
-    DeviceError,
     EccErrors,
     Event,
     Faults,
@@ -21,7 +20,7 @@ from gpu_aware_profile.devices.driver import (
     in_time,
 )
 from gpu_aware_profile.probe.telemetry import PERIOD_S, Telemetry
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.errors import DeviceError, SourceError
 from slurm_gpu_aware.model.profile import IDLE, LOADED
 from slurm_gpu_aware.names import PROBE_TIME_LIMIT
 

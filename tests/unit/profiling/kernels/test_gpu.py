@@ -10,10 +10,11 @@ from importlib.util import find_spec
 
 import pytest
 
-from gpu_aware_profile.devices.driver import DeviceError, open_driver
+from gpu_aware_profile.devices.driver import open_driver
 from gpu_aware_profile.kernels.arrays import WrongResultError
 from gpu_aware_profile.kernels.classes import CLASSES, kernels_of
 from gpu_aware_profile.kernels.sampling import Sampler
+from slurm_gpu_aware.errors import DeviceError
 from slurm_gpu_aware.store.report import parse_report
 
 pytestmark = pytest.mark.gpu
