@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpu_aware_profile.child import LateError
 from gpu_aware_profile.levels.level_plan import REFERENCE, LevelRun, gpu_indices
 from gpu_aware_profile.levels.level_step import BATCHES, UNIQUE_ID
 from gpu_aware_profile.sweeps.srun import Ended, run_srun
@@ -18,7 +18,6 @@ from slurm_gpu_aware.bounds import check_time_ms
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.penalties import LevelTime
 from slurm_gpu_aware.names import PROBE_JOB
-from slurm_gpu_aware.slurm.commands import run_command
 
 _GRACE_S = 30.0
 """For Slurm to start and end a job, beyond the two limits."""
@@ -76,8 +75,6 @@ class LevelRuns:
                 outcome = self._outcome(run, number)
             except SourceError as exc:
                 outcome = LevelOutcome(run, reasons=(str(exc),))
-            except OSError as exc:
-                outcome = LevelOutcome(run, reasons=(f"srun cannot be run: {exc.strerror}",))
             if not self.stopped.is_set():
                 yield outcome
 
@@ -86,14 +83,10 @@ class LevelRuns:
 
     def _outcome(self, run: LevelRun, number: int) -> LevelOutcome:
         limit_s = self.queue_s + self.run_s + _GRACE_S
-
-        def cancel() -> None:
-            with suppress(SourceError):
-                run_command(["scancel", "--me", f"--name={self._job_name(number)}"], 20.0)
-
+        argv, name = self.argv(run, number), self._job_name(number)
         try:
-            ended = run_srun(self.argv(run, number), limit_s, self.stopped, cancel, GroupId())
-        except subprocess.TimeoutExpired:
+            ended = run_srun(argv, name, limit_s, self.stopped, GroupId())
+        except LateError:
             reason = f"no end within {limit_s:g} s; its job was cancelled"
             return LevelOutcome(run, reasons=(reason,))
         times, reasons = _times(run, ended.out, self.sizes)
@@ -127,15 +120,15 @@ class GroupId:
     def __init__(self) -> None:
         self._read = 0
 
-    def __call__(self, output: bytearray) -> bytes:
+    def __call__(self, output: bytearray) -> str:
         """Look at the whole lines that are new in ``output``; empty: the id is not there yet."""
         end = output.rfind(b"\n") + 1
         new, self._read = bytes(output[self._read : end]), end
         for value in _objects(new.decode(errors="replace")):
             unique_id = value.get("id")
             if isinstance(unique_id, str) and UNIQUE_ID.match(unique_id):
-                return f"{unique_id}\n".encode()
-        return b""
+                return f"{unique_id}\n"
+        return ""
 
 
 def _times(

@@ -7,14 +7,15 @@ next request starts another process. Requests and answers are lines of JSON.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from gpu_aware_profile.backends.child import Child
 from gpu_aware_profile.backends.cupy_library import ensure_compile_cache
+from gpu_aware_profile.child import Child
 from gpu_aware_profile.links.link_timing import AllReduceReading, PairReading
 from slurm_gpu_aware.errors import SourceError
 
@@ -73,14 +74,9 @@ class NcclLinks:
 
     def _answer(self, request: Mapping[str, Any], limit_s: float) -> Mapping[str, Any]:
         if self._child is None:
+            environment = os.environ | self._environment
             self._child = self._running.enter_context(
-                Child(
-                    self._program,
-                    self._environment,
-                    limit_s=limit_s,
-                    stopped=self._stopped,
-                    merged=False,
-                )
+                Child(self._program, environment, stopped=self._stopped, given=None)
             )
             self._lines = self._child.lines()
         self._child.renew_limit(limit_s)

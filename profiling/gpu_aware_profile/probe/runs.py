@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_aware_profile.backends.timing import Reading, RunSpec, SickGpuError, Timing
+from gpu_aware_profile.child import LateError
 from gpu_aware_profile.devices.driver import (
     Device,
     EccErrors,
@@ -39,7 +40,7 @@ class ReadableGpu:
 
 def fault(index: int | None, error: SourceError) -> dict[str, Any]:
     """Entry of ``errors``; ``index`` None: an error of the node."""
-    if isinstance(error, DeviceError | SickGpuError):
+    if isinstance(error, DeviceError | SickGpuError | LateError):
         return {"index": index, "call": error.call, "error": error.reason}
     return {"index": index, "call": "timing", "error": str(error)}
 
@@ -223,7 +224,7 @@ class Measurement:
             control = _Control(telemetry, gathering, self.warm_up_s, self.stopped)
             try:
                 reading = self.timing.measure(spec, control)
-            except SickGpuError as exc:
+            except (SickGpuError, LateError) as exc:  # it computes wrong results, or hangs
                 self._give_up(gpu, exc)
                 return None
             except SourceError as exc:

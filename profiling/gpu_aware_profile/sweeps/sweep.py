@@ -8,16 +8,15 @@ one writer. A node that fails, hangs, stays busy or is given to another job is r
 from __future__ import annotations
 
 import math
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from gpu_aware_profile.child import LateError
 from gpu_aware_profile.sweeps.gpu_nodes import Outcome, Target
 from gpu_aware_profile.sweeps.probe_output import read_probe
-from gpu_aware_profile.sweeps.srun import STOPPED, Ended, run_srun
+from gpu_aware_profile.sweeps.srun import STOPPED, run_srun
 from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.names import PROBE_JOB
 from slurm_gpu_aware.slurm.commands import run_command
@@ -141,24 +140,14 @@ class Sweep:
         limit_s = queue_s + self.probe_s + self.grace_s
         state = "failed"
         try:
-            ended = self._srun(target, queue_s, limit_s)
+            argv, name = self.argv(target, queue_s), self.job_name(target.node)
+            ended = run_srun(argv, name, limit_s, self._stopped)
             outcome, report = read_probe(ended, target, time.time())
             return replace(outcome, took_s=time.monotonic() - started), report
-        except subprocess.TimeoutExpired:
+        except LateError:
             state = "timeout"
             reason = f"no report within {limit_s:g} s; its job was cancelled"
         except SourceError as exc:
             reason = str(exc)
-        except OSError as exc:
-            reason = f"srun cannot be run: {exc.strerror}"
         took_s = time.monotonic() - started
         return Outcome(target.node, state, reason, target.gpus, took_s=took_s), None
-
-    def _srun(self, target: Target, queue_s: float, limit_s: float) -> Ended:
-        argv = self.argv(target, queue_s)
-        return run_srun(argv, limit_s, self._stopped, lambda: self._cancel(target.node))
-
-    def _cancel(self, node: str) -> None:
-        """Cancel the job by its name."""
-        with suppress(SourceError):
-            run_command(["scancel", "--me", f"--name={self.job_name(node)}"], 20.0)

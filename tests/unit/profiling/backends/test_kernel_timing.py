@@ -12,9 +12,9 @@ import pytest
 from fake_nvml import FakeNode
 
 from gpu_aware_profile.backends import kernel_timing
-from gpu_aware_profile.backends.child import Child
 from gpu_aware_profile.backends.kernel_timing import KernelTiming
 from gpu_aware_profile.backends.timing import RunSpec, SickGpuError, timing_backend
+from gpu_aware_profile.child import Child, LateError
 from gpu_aware_profile.links import nccl_links
 from slurm_gpu_aware.errors import SourceError
 
@@ -97,7 +97,7 @@ def test_a_wrong_result_is_a_sick_gpu():
 
 
 def test_a_gpu_that_hangs_is_sick():
-    with pytest.raises(SickGpuError, match="no end within 1 s") as error:
+    with pytest.raises(LateError, match="no end within 1 s") as error:
         run_kernels("hang", limit_s=1.0)
     assert error.value.call == "timeout"
 
