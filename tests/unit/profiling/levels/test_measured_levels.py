@@ -20,8 +20,7 @@ from idle_clock import Stopwatch
 from memory_slurm import opened
 from store_samples import ingest, report
 
-from gpu_aware_profile.levels.level_plan import LevelRun, PlanNode
-from gpu_aware_profile.levels.level_runs import GroupId, LevelRuns, comparable
+from gpu_aware_profile.levels.level_runs import GroupId, LevelRun, LevelRuns, PlanNode, comparable
 from slurm_gpu_aware.model.penalties import LevelTime
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.measurements import level_times
