@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_aware_profile.imports.import_samples import read_samples
+from gpu_aware_profile.imports.import_rows import read_samples
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.models.performance_model import NamedSample, own_name
 from slurm_gpu_aware.features.models.store import put_samples

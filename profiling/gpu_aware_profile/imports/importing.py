@@ -19,8 +19,13 @@ from gpu_aware_profile.imports.import_bandwidths import (
     read_collectives,
     read_pairs,
 )
-from gpu_aware_profile.imports.import_rows import Kind, kind_of, read_levels, read_timings
-from gpu_aware_profile.imports.import_samples import read_samples
+from gpu_aware_profile.imports.import_rows import (
+    Kind,
+    kind_of,
+    read_levels,
+    read_samples,
+    read_timings,
+)
 from gpu_aware_profile.imports.known_gpus import KnownGpus, add_nodes, known_gpus
 from gpu_aware_profile.store_writer import recompute_scores, stored_outliers, writable_store
 from slurm_gpu_aware.cli.output import paragraph, say

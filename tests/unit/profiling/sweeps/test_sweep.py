@@ -20,8 +20,8 @@ from fake_cluster import GRES, SCANCEL, states
 from fake_nvml import machines
 from idle_clock import Stopwatch
 
-from gpu_aware_profile.sweeps.gpu_nodes import Outcome, Target, gpu_nodes, parse_sinfo
 from gpu_aware_profile.sweeps.sweep import Sweep
+from gpu_aware_profile.sweeps.sweep_plan import Outcome, Target, gpu_nodes, parse_sinfo
 from gpu_aware_profile.sweeps.sweep_progress import SweepProgress, new_id
 from gpu_aware_profile.tables import everything
 from slurm_gpu_aware.errors import SourceError, StoreError

@@ -15,8 +15,8 @@ from fake_cluster import GRES, states
 
 from gpu_aware_profile import store_writer
 from gpu_aware_profile.sweeps import slow_alarm
-from gpu_aware_profile.sweeps.gpu_nodes import Target
 from gpu_aware_profile.sweeps.sweep import Sweep
+from gpu_aware_profile.sweeps.sweep_plan import Target
 from gpu_aware_profile.sweeps.sweep_progress import SweepProgress
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.store.database import open_store
