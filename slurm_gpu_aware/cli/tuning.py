@@ -26,6 +26,7 @@ from slurm_gpu_aware.simulator.parallel import Run, run_all
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.tuning import (
     LEAST_SEEDS,
+    MEASURES,
     Verdict,
     compare,
     covered_days,
@@ -275,17 +276,10 @@ def as_json(found: Found, best: Verdict) -> dict[str, Any]:
     }
 
 
-_COLUMNS = {
-    "GPU-hours": "gpu_s",
-    "p99 JCT": "p99_jct_s",
-    "several GPUs": "multi_jct_s",
-}
-"""Header -> measure, shown as change against packed."""
-
-
 def table_text(found: Found, present: str) -> str:
     """The candidates, each against packed."""
-    headers = ["candidate", "avg JCT", "longest wait", "gain", "95%", *_COLUMNS]
+    changes = {key: one.header for key, one in MEASURES.items() if one.header}
+    headers = ["candidate", "avg JCT", "longest wait", "gain", "95%", *changes.values()]
     rows = []
     for label, seeds in found.items():
         one = compare(seeds, found[PACKED])
@@ -295,7 +289,7 @@ def table_text(found: Found, present: str) -> str:
         if label != PACKED:
             low, high = percent(one.low), percent(one.high)
             row += [percent(one.gain), f"{low.removesuffix('%')} to {high}"]
-            row += [_change(one.changes[key]) for key in _COLUMNS.values()]
+            row += [_change(one.changes[key]) for key in changes]
         rows.append([*row, *[""] * (len(headers) - len(row))])
     return table(headers, rows, right=headers[1:])
 
