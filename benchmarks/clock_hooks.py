@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import compileall
-import importlib.util
 import os
 import shutil
 import statistics
@@ -41,9 +40,6 @@ def install(folder: Path) -> Path:
         site / "slurm_gpu_aware",
         ignore=shutil.ignore_patterns("__pycache__"),
     )
-    binding = importlib.util.find_spec("pynvml")
-    if binding is not None and binding.origin is not None:
-        shutil.copy(binding.origin, site)
     compileall.compile_dir(site, quiet=1)
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     module, _, function = scripts["gpu-aware-clock"].partition(":")

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from gpu_aware_profile.store_writer import recompute_scores
 from slurm_gpu_aware.store.database import Store, open_store
-from slurm_gpu_aware.store.history import measured_pairs, prune
 from slurm_gpu_aware.store.ingest import ingest_report
+from slurm_gpu_aware.store.profiles import measured_pairs, prune
 from slurm_gpu_aware.store.report import parse_report
 from slurm_gpu_aware.variability.drift import drift
 

@@ -29,6 +29,7 @@ from slurm_gpu_aware.deploy.filter_conf import lua_value
 from slurm_gpu_aware.deploy.setup import settings_of
 from slurm_gpu_aware.deploy.site import NodeGpus, Site, cores_of, gres_lines, node_lines
 from slurm_gpu_aware.model import job_phase
+from slurm_gpu_aware.simulator.columns import COLUMNS
 from slurm_gpu_aware.slurm.conffile import SlurmConf
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -235,7 +236,23 @@ def run_example(commands: str) -> str:
     return done.stdout.lstrip()
 
 
-FILES |= {"docs/architecture.md": architecture_page, "README.md": readme}
+def simulator_page() -> str:
+    """The page of the simulator, with the numbers of a run and their headers."""
+    head = ["key", "table of `simulate`", "page of `report`"]
+    rows = [
+        f"| `{column.key}` | {column.table} | {column.page} |"
+        for column in COLUMNS
+        if column.table or column.page
+    ]
+    text = "\n".join(["", f"| {' | '.join(head)} |", "| --- | --- | --- |", *rows, "", ""])
+    return between((ROOT / "docs/simulator.md").read_text(encoding="utf-8"), "columns:", text)
+
+
+FILES |= {
+    "docs/architecture.md": architecture_page,
+    "docs/simulator.md": simulator_page,
+    "README.md": readme,
+}
 
 
 def main(arguments: list[str]) -> int:

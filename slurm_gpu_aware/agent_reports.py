@@ -16,8 +16,8 @@ from msgspec import Meta, Struct
 
 from slurm_gpu_aware import records
 from slurm_gpu_aware.bounds import MAX_GPU_W, MAX_MHZ
+from slurm_gpu_aware.files import open_plain
 from slurm_gpu_aware.records import number, whole
-from slurm_gpu_aware.text_file import open_plain
 
 LATEST = 1 << 33
 """Bound of times in seconds, frequencies and GPU indices."""

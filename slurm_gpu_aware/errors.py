@@ -29,6 +29,23 @@ class SourceError(AwareError):
     """A file or a call to the outside (Slurm, NVML) failed, timed out or gave an invalid answer."""
 
 
+class DeviceError(SourceError):
+    """A call to the driver of a GPU failed.
+
+    ``call``: the driver's function; ``reason``: its error text; ``unsupported``: the device or the
+    driver does not support the call; ``lost``: the device no longer answers.
+    """
+
+    def __init__(
+        self, call: str, reason: str, *, unsupported: bool = False, lost: bool = False
+    ) -> None:
+        super().__init__(f"{call}: {reason}")
+        self.call = call
+        self.reason = reason
+        self.unsupported = unsupported
+        self.lost = lost
+
+
 class StoppedError(AwareError):
     """The user stopped a call to the outside."""
 

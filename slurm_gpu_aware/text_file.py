@@ -1,4 +1,4 @@
-"""Readers of text, CSV tables and JSON from people and other programs; files written whole.
+"""Readers of text, CSV tables and JSON from people and other programs.
 
 Each fault is a SourceError of one sentence; a bad row of a table is a `BadRow` with its line.
 """
@@ -6,20 +6,15 @@ Each fault is a SourceError of one sentence; a bad row of a table is a `BadRow` 
 from __future__ import annotations
 
 import csv
-import errno
 import gzip
 import io
 import json
 import math
-import os
-import stat
-import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TextIO, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import SourceError
@@ -220,18 +215,6 @@ def read_object(path: Path | str) -> dict[str, Any]:
     return content
 
 
-def open_plain(file: Path) -> tuple[BinaryIO, os.stat_result]:
-    """Open a file that others may have written, and its status; no link is followed, no pipe waited
-    on. Raises OSError, PermissionError if it is not a plain file.
-    """
-    handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    status = os.fstat(handle)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(handle)
-        raise PermissionError(errno.EPERM, "not a plain file", str(file))
-    return open(handle, "rb"), status
-
-
 def parse_json(text: str, name: Path | str) -> Any:
     """The value of a JSON text. Raises SourceError."""
     try:
@@ -246,21 +229,3 @@ def name_of(source: Path | str | BinaryIO) -> str:
     """Name of the file for messages."""
     name = str(source if isinstance(source, Path | str) else getattr(source, "name", "-"))
     return "stdin" if name in ("<stdin>", "-") else name
-
-
-@contextmanager
-def replaced_file(path: Path) -> Iterator[TextIO]:
-    """A new file that takes the place of ``path`` at the end, whole or not at all.
-
-    The file has mode 0600 unless the caller changes it. Raises OSError.
-    """
-    handle, fresh = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(handle, "w", encoding="utf-8", errors="surrogateescape") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(fresh, path)
-    except BaseException:
-        Path(fresh).unlink(missing_ok=True)
-        raise

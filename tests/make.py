@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
+from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError, PreemptionRules
 from slurm_gpu_aware.admission.free_cores import with_sockets
-from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.admission.snapshot import Hold, SiteProfile, build_cluster
 from slurm_gpu_aware.admission.translate import to_request
 from slurm_gpu_aware.config.settings import Config, GateConfig

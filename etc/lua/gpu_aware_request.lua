@@ -22,7 +22,7 @@ local FORM_FIELDS = {
 local FORM_ORDER = { "node", "job", "task", "socket" }
 
 -- Characters of constraints that the planner cannot evaluate node by node
--- (slurm_gpu_aware/admission/eligible.py).
+-- (slurm_gpu_aware/admission/fitting.py).
 R.NOT_UNDERSTOOD = "[^A-Za-z0-9_.:=+&|,() -]"
 
 -- How much of a script is searched for a GPU type, and how often its name may occur there.

@@ -19,10 +19,9 @@ from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.model.profile import GpuTiming
 from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.store.database import Store, open_store, republish, upgrade
-from slurm_gpu_aware.store.history import newest_runs, prune
+from slurm_gpu_aware.store.files import give_folder, of_selector
 from slurm_gpu_aware.store.measurements import unseen_gpus
-from slurm_gpu_aware.store.ownership import give_folder, of_selector
-from slurm_gpu_aware.store.profiles import put_scores, score_reference
+from slurm_gpu_aware.store.profiles import newest_runs, prune, put_scores, score_reference
 from slurm_gpu_aware.variability.outliers import Outlier, outliers
 from slurm_gpu_aware.variability.scores import median_runs, scores_of_gpus
 

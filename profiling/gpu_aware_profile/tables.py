@@ -22,10 +22,19 @@ from slurm_gpu_aware.model.penalties import (
 )
 from slurm_gpu_aware.model.profile import Fault, GpuScore
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.history import newest_run_records, newest_runs, node_records
-from slurm_gpu_aware.store.interconnect import newest_bandwidths, newest_collectives, nics_of
-from slurm_gpu_aware.store.measurements import level_times
-from slurm_gpu_aware.store.profiles import load_profile, score_rows
+from slurm_gpu_aware.store.measurements import (
+    level_times,
+    newest_bandwidths,
+    newest_collectives,
+    nics_of,
+)
+from slurm_gpu_aware.store.profiles import (
+    load_profile,
+    newest_run_records,
+    newest_runs,
+    node_records,
+    score_rows,
+)
 from slurm_gpu_aware.time_text import duration
 
 Record = dict[str, Any]

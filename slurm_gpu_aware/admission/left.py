@@ -17,7 +17,7 @@ from slurm_gpu_aware.admission.context import (
     QueueEntry,
     Standing,
 )
-from slurm_gpu_aware.admission.eligible import (
+from slurm_gpu_aware.admission.fitting import (
     allowed_nodes,
     eligible_nodes,
     open_partitions,
@@ -26,10 +26,10 @@ from slurm_gpu_aware.admission.eligible import (
 from slurm_gpu_aware.admission.snapshot import Hold
 from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.gate.gated_job import GatedJob
-from slurm_gpu_aware.gate.index_types import GpuItem, gpus_and_shards
 from slurm_gpu_aware.gate.request_forms import Form
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.request import TIER, LeftToSlurm, Part, Request
+from slurm_gpu_aware.slurm.gres import GpuItem, gpus_and_shards
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmPartition
 
 _NO_FORM = Form("node", GpuItem(1, None, ()))

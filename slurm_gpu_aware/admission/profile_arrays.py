@@ -19,7 +19,7 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.penalties import LevelPenalties
 from slurm_gpu_aware.model.profile import Link, Profile
-from slurm_gpu_aware.slurm.hostlist import by_number
+from slurm_gpu_aware.slurm.words import by_number
 from slurm_gpu_aware.topology.locality import build_levels
 
 

@@ -6,14 +6,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError, QueueEntry
-from slurm_gpu_aware.admission.eligible import allowed_nodes, open_partitions
-from slurm_gpu_aware.admission.fitting import fits, most_in_one_group
+from slurm_gpu_aware.admission.fitting import (
+    allowed_nodes,
+    fits,
+    most_in_one_group,
+    open_partitions,
+)
 from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
-from slurm_gpu_aware.gate.index_types import gpu_item, shards_of
 from slurm_gpu_aware.gate.request_forms import cpus_of_a_task, tasks_of
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.slurm.gres import gpu_item, shards_of
 from slurm_gpu_aware.slurm.records import GpuDefaults, SlurmConfig, SlurmJob, SlurmPartition
 
 _MOST_COUNTS = 64  # numbers of nodes that are tried for one job

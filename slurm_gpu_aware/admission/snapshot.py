@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from slurm_gpu_aware.admission.context import PreemptionRules
 from slurm_gpu_aware.admission.fitting import binds_sockets, fills_sockets
-from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.admission.profile_arrays import profile_arrays
 from slurm_gpu_aware.admission.sizes import least_with_gpus
 from slurm_gpu_aware.admission.translate import class_of
@@ -19,12 +19,12 @@ from slurm_gpu_aware.features.shards.admission import last_holders, shards_of_no
 from slurm_gpu_aware.features.sizes.resizing import as_shown
 from slurm_gpu_aware.gate.admin_comment import parse
 from slurm_gpu_aware.gate.gated_job import GatedJob
-from slurm_gpu_aware.gate.index_types import bound_slots, gpu_slots, shards_of
 from slurm_gpu_aware.gate.request_forms import gpus_per_node
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob
 from slurm_gpu_aware.model.penalties import LevelPenalties
 from slurm_gpu_aware.model.profile import Profile
+from slurm_gpu_aware.slurm.gres import bound_slots, gpu_slots, shards_of
 from slurm_gpu_aware.slurm.records import (
     HOLDING,
     HOLDING_CPUS,

@@ -8,21 +8,19 @@ from functools import lru_cache
 
 from slurm_gpu_aware.admission import sizes
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError, QueueEntry
-from slurm_gpu_aware.admission.eligible import (
-    allowed_nodes,
-    check_not_shut_out,
-    eligible_nodes,
-    leave_if_shared,
-    open_partitions,
-    understood,
-)
 from slurm_gpu_aware.admission.fitting import (
+    allowed_nodes,
     bind,
+    check_not_shut_out,
     check_sockets,
+    eligible_nodes,
     fits,
     fits_idle,
+    leave_if_shared,
     needs_both_kinds,
+    open_partitions,
     required_groups,
+    understood,
 )
 from slurm_gpu_aware.config.settings import DEFAULT_KINDS, Config
 from slurm_gpu_aware.errors import RequestError
@@ -32,14 +30,14 @@ from slurm_gpu_aware.features.sizes.moldable import cpus_of, moldable
 from slurm_gpu_aware.filter_rules import SOCKETS_PER_NODE
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.gated_job import GatedJob
-from slurm_gpu_aware.gate.index_types import shards_of
 from slurm_gpu_aware.gate.request_forms import Form, form_of
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.job_hints import JobHints, parse_comment
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.slurm.gres import shards_of
 from slurm_gpu_aware.slurm.records import GpuDefaults, SlurmJob
+from slurm_gpu_aware.slurm.words import expand_hostlist
 
 
 @dataclass(frozen=True)

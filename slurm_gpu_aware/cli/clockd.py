@@ -37,7 +37,7 @@ def clockd(once: bool, node: str | None) -> None:
     from slurm_gpu_aware.clock_conf import conf_path, read_clock_conf
     from slurm_gpu_aware.clocks.agent import Agent
     from slurm_gpu_aware.errors import ConfigError
-    from slurm_gpu_aware.lockfile import InstanceLock
+    from slurm_gpu_aware.files import InstanceLock
     from slurm_gpu_aware.names import is_node_name
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")

@@ -16,8 +16,8 @@ from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.penalties import NETWORK_LEVELS
 from slurm_gpu_aware.model.profile import Profile, gpu_names, seen_only
 from slurm_gpu_aware.names import NODE_NAME
+from slurm_gpu_aware.store.database import open_for_reading
 from slurm_gpu_aware.store.profiles import load_profile
-from slurm_gpu_aware.store.reading import open_for_reading
 
 _BUSY = re.compile(rf"({NODE_NAME}):([0-9]{{1,4}}(?:,[0-9]{{1,4}})*)(?:@(.+))?\Z")
 

@@ -135,7 +135,7 @@ def _size(
     from slurm_gpu_aware.features.models.live import read_models
     from slurm_gpu_aware.features.power.growth import size_account
     from slurm_gpu_aware.features.power.job_tables import JobTables
-    from slurm_gpu_aware.store.reading import open_for_reading
+    from slurm_gpu_aware.store.database import open_for_reading
 
     with open_for_reading(config.store) as store:
         models = read_models(store, config.power.model_error)

@@ -23,8 +23,8 @@ from slurm_gpu_aware.deploy.setup import own_files
 from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.slurm.controllers import Controllers
-from slurm_gpu_aware.slurm.hostlist import hostlist
-from slurm_gpu_aware.store.ownership import ROLLOUT_STATE
+from slurm_gpu_aware.slurm.words import hostlist
+from slurm_gpu_aware.store.files import ROLLOUT_STATE
 
 _FAILED = 1
 _WAITS = 3

@@ -28,10 +28,10 @@ from slurm_gpu_aware.deploy.rollout_site import (
 )
 from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.errors import RequestError, SourceError
-from slurm_gpu_aware.lockfile import InstanceLock
+from slurm_gpu_aware.files import InstanceLock
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
-from slurm_gpu_aware.slurm.hostlist import hostlist
-from slurm_gpu_aware.store.ownership import ROLLOUT_STATE
+from slurm_gpu_aware.slurm.words import hostlist
+from slurm_gpu_aware.store.files import ROLLOUT_STATE
 
 _FAILED = 1
 _SKIPPED = 3

@@ -33,8 +33,8 @@ from slurm_gpu_aware.simulator.simulated_site import (
 from slurm_gpu_aware.simulator.timings import Timings, draw_scores, read_timings
 from slurm_gpu_aware.simulator.trace import Trace, poisson_trace
 from slurm_gpu_aware.slurm.sacct import live_history
+from slurm_gpu_aware.store.database import open_for_reading
 from slurm_gpu_aware.store.ledger import Ledger
-from slurm_gpu_aware.store.reading import open_for_reading
 
 _LIVE_DAYS = 90
 Given = Mapping[str, Any]

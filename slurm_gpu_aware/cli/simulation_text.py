@@ -12,11 +12,11 @@ import click
 from slurm_gpu_aware.cli.output import paragraph, say, table
 from slurm_gpu_aware.cli.simulation import Inputs
 from slurm_gpu_aware.features.estimates.simulated import estimate_of
+from slurm_gpu_aware.simulator.columns import Column, columns_of
 from slurm_gpu_aware.simulator.history import KNOWLEDGE, LIMITS, RECORDED
 from slurm_gpu_aware.simulator.report import calibration, counted, plain_summary
 from slurm_gpu_aware.simulator.result import Result, ended_in_all
 from slurm_gpu_aware.simulator.uncertainty import over_seeds
-from slurm_gpu_aware.time_text import duration
 
 _MOST_ROWS = 20
 _SETTINGS = (
@@ -142,23 +142,11 @@ def as_json(inputs: Inputs, seeds: Sequence[Sequence[Result]]) -> dict[str, Any]
     }
 
 
-_COLUMNS = ("avg_jct_s", "p99_jct_s", "avg_wait_s", "avg_slowdown", "makespan_s", "utilization")
-_FORMATS = {"avg_slowdown": "{:.3f}", "utilization": "{:.0%}", "energy_kwh": "{:.1f}"}
-_FORMATS |= {"due_met": "{:.1%}"}
-
-
 def table_text(output: dict[str, Any]) -> str:
     """The numbers as a table; the last column compares policies, but no record, with the first."""
     first = next(run for run in output["runs"] if run["policy"] != RECORDED)
-    headers = ["policy", "ended", "avg JCT", "p99 JCT", "avg wait", "slowdown", "makespan", "GPUs"]
-    columns: tuple[str, ...] = _COLUMNS
-    if any(run["energy_kwh"] is not None for run in output["runs"]):
-        headers.append("kWh")
-        columns = (*columns, "energy_kwh")
-    if any(run["due_jobs"] for run in output["runs"]):
-        headers += ["due met", "avg late"]
-        columns = (*columns, "due_met", "avg_late_s")
-    headers.append(f"JCT vs {first['policy']}")
+    columns = list(columns_of(output["runs"], lambda column: column.table))
+    headers = [*(column.table for column in columns), f"JCT vs {first['policy']}"]
     rows, below, paired = [], "", list[str]()
     common = output["compared_jobs"]
     for run in output["runs"]:
@@ -166,9 +154,8 @@ def table_text(output: dict[str, Any]) -> str:
         if run["policy"] == RECORDED:
             ratio = None
             below = f"\n\n{paragraph(calibration(run, first))}" if common else ""
-        values = [_cell(key, run[key]) for key in columns]
         against = "" if ratio is None else f"{100 * (ratio - 1):+.1f}%"
-        rows.append((run["policy"], f"{run['jobs']:g}", *values, against))
+        rows.append((*(_cell(column, column.in_run(run)) for column in columns), against))
         if run["each_job"] is not None:
             paired.append(_each_job(run, first["policy"]))
         if output["seeds"] > 1 and run["policy"] != RECORDED:
@@ -185,16 +172,16 @@ def table_text(output: dict[str, Any]) -> str:
     return f"{head}\n\n{table(headers, rows, right=headers[1:])}{below}"
 
 
-def _range_row(run: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
+def _range_row(run: Mapping[str, Any], columns: Sequence[Column]) -> tuple[str, ...]:
     """Lowest and highest of the seeds, below a policy's means."""
-    cells = []
-    for key in ("jobs", *columns):
-        low, high = run["range"].get(key) or (None, None)
-        words = ("" if low == high else f"{_cell(key, low)}..{_cell(key, high)}") if low else ""
-        cells.append(words if key != "jobs" else "")
+    cells = ["  lowest..highest", ""]
+    for column in columns[len(cells) :]:
+        low, high = run["range"].get(column.key) or (None, None)
+        same = not low or low == high
+        cells.append("" if same else f"{_cell(column, low)}..{_cell(column, high)}")
     gain = run["gain"]
     ends = "" if gain is None else f"{-100 * gain['high']:+.1f}..{-100 * gain['low']:+.1f}%"
-    return ("  lowest..highest", *cells, ends)
+    return (*cells, ends)
 
 
 def _each_job(run: Mapping[str, Any], first: str) -> str:
@@ -207,7 +194,5 @@ def _each_job(run: Mapping[str, Any], first: str) -> str:
     )
 
 
-def _cell(key: str, value: float | None) -> str:
-    if key not in _FORMATS:
-        return duration(value)
-    return "" if value is None else _FORMATS[key].format(value)
+def _cell(column: Column, value: float | None) -> str:
+    return "" if value is None else column.text(value)

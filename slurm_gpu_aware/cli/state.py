@@ -208,7 +208,7 @@ def status(context: Context, count: int, as_json: bool) -> None:
     """
     from slurm_gpu_aware.gate.licence_gate import gate_state, selector_silence
     from slurm_gpu_aware.selector.job_answers import live_jobs, open_reader, parked_of, still_open
-    from slurm_gpu_aware.store.settings_table import POLICY, value_of
+    from slurm_gpu_aware.store.database import POLICY, value_of
 
     config = context.config()
     now = time.time()

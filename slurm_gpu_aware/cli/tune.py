@@ -70,7 +70,7 @@ def tune(context: Context, /, **given: Any) -> None:
     if given["nodes"] is not None and given["apply"]:
         raise click.UsageError("--apply sets this site's policy, and --nodes is another cluster")
     from slurm_gpu_aware.cli import tuning
-    from slurm_gpu_aware.config.tuned import Candidate
+    from slurm_gpu_aware.config.load import Candidate
     from slurm_gpu_aware.placement.registry import PACKED
     from slurm_gpu_aware.selector.policy_options import tuned_in_force
     from slurm_gpu_aware.simulator.tuning import verdict

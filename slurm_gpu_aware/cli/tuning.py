@@ -15,14 +15,8 @@ from slurm_gpu_aware.cli.output import say, table
 from slurm_gpu_aware.cli.simulate import simulate
 from slurm_gpu_aware.cli.simulation import Given, Inputs, gather, with_options
 from slurm_gpu_aware.cli.simulation_text import Progress, say_inputs
+from slurm_gpu_aware.config.load import Candidate, Tuned, out_of_bounds, tuned_path, write_tuned
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.config.tuned import (
-    Candidate,
-    Tuned,
-    out_of_bounds,
-    tuned_path,
-    write_tuned,
-)
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.model.profile import GpuTiming
 from slurm_gpu_aware.placement.registry import PACKED
@@ -32,6 +26,7 @@ from slurm_gpu_aware.simulator.parallel import Run, run_all
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.tuning import (
     LEAST_SEEDS,
+    MEASURES,
     Verdict,
     compare,
     covered_days,
@@ -40,8 +35,8 @@ from slurm_gpu_aware.simulator.tuning import (
     measures,
     percent,
 )
-from slurm_gpu_aware.store.history import newest_runs
-from slurm_gpu_aware.store.reading import open_for_reading
+from slurm_gpu_aware.store.database import open_for_reading
+from slurm_gpu_aware.store.profiles import newest_runs
 from slurm_gpu_aware.time_text import duration
 
 Found = Mapping[str, Sequence[Mapping[str, float]]]
@@ -281,17 +276,10 @@ def as_json(found: Found, best: Verdict) -> dict[str, Any]:
     }
 
 
-_COLUMNS = {
-    "GPU-hours": "gpu_s",
-    "p99 JCT": "p99_jct_s",
-    "several GPUs": "multi_jct_s",
-}
-"""Header -> measure, shown as change against packed."""
-
-
 def table_text(found: Found, present: str) -> str:
     """The candidates, each against packed."""
-    headers = ["candidate", "avg JCT", "longest wait", "gain", "95%", *_COLUMNS]
+    changes = {key: one.header for key, one in MEASURES.items() if one.header}
+    headers = ["candidate", "avg JCT", "longest wait", "gain", "95%", *changes.values()]
     rows = []
     for label, seeds in found.items():
         one = compare(seeds, found[PACKED])
@@ -301,7 +289,7 @@ def table_text(found: Found, present: str) -> str:
         if label != PACKED:
             low, high = percent(one.low), percent(one.high)
             row += [percent(one.gain), f"{low.removesuffix('%')} to {high}"]
-            row += [_change(one.changes[key]) for key in _COLUMNS.values()]
+            row += [_change(one.changes[key]) for key in changes]
         rows.append([*row, *[""] * (len(headers) - len(row))])
     return table(headers, rows, right=headers[1:])
 

@@ -90,7 +90,7 @@ def _is_for(line: dict[str, str], node: str) -> bool:
     if not any(mark in names for mark in "[,"):
         return False
     # Late: it needs regular expressions.
-    from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+    from slurm_gpu_aware.slurm.words import expand_hostlist
 
     try:
         return node in expand_hostlist(names)

@@ -11,7 +11,7 @@ import os
 import stat
 import time
 
-from slurm_gpu_aware.lockfile import open_lock
+from slurm_gpu_aware.files import open_lock
 
 _GPU = "gpu"
 _LOCK = ".lock"

@@ -1,7 +1,8 @@
-"""Clocks through NVIDIA's management library by ctypes; runs in the child process of `driver`.
+"""NVIDIA's management library by ctypes: the calls that all programs of ours make, and clocks.
 
-The package ``nvidia-ml-py``, which everything else uses (`gpu_aware_profile.devices.nvml`),
-describes the whole library and takes five times as long to import as all of a hook's other work.
+Of the hooks it runs in the child process of `driver`; the probe has more questions
+(`gpu_aware_profile.devices.nvml`). The package ``nvidia-ml-py`` describes the whole library, but
+takes five times as long to import as all of a hook's other work.
 """
 
 from __future__ import annotations
@@ -9,17 +10,25 @@ from __future__ import annotations
 import ctypes
 
 from slurm_gpu_aware.clocks.driver import Result
+from slurm_gpu_aware.errors import DeviceError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from typing import TypeVar
+
+    G = TypeVar("G", bound="Gpu")
 
 LIBRARY = "libnvidia-ml.so.1"
 _UNSUPPORTED = (3, 13, 26)
 """NOT_SUPPORTED, FUNCTION_NOT_FOUND of an older driver, DEPRECATED of a newer one."""
+_LOST = (15, 16)
+"""GPU_IS_LOST, RESET_REQUIRED: nothing can use the GPU until it is reset."""
 _NO_FUNCTION = 13
 _NO_LIBRARY = 12
 _MOST_CLOCKS = 4096
+_TEXT_BYTES = 96
+"""As NVML has them for names, UUIDs and versions."""
 
 
 def lock(indices: Collection[int], asked_mhz: int) -> Iterator[Result]:
@@ -45,7 +54,7 @@ def _each(
     call, reason = "nvmlDeviceGetMinorNumber", "no such GPU"
     try:
         with Nvml() as nvml:
-            for gpu in nvml.gpus():
+            for gpu in nvml.gpus(Gpu):
                 if isinstance(gpu, NvmlError):
                     # any index that is not found in the end may be this one
                     call, reason = gpu.call, gpu.reason
@@ -62,7 +71,7 @@ def _each(
 
 
 def _lock(gpu: Gpu, asked_mhz: int) -> Result:
-    if gpu.has_mig():
+    if gpu.is_divided():
         return Result(gpu.minor, call="lock", error="MIG is on: its clock is that of several jobs")
     mhz = nearest_clock(asked_mhz, gpu.clocks_mhz())
     try:
@@ -105,33 +114,58 @@ def _reset(gpu: Gpu, method: str) -> Result:
 
 
 def _meter(gpu: Gpu) -> Result:
-    uuid = ctypes.create_string_buffer(96)
-    gpu.call("nvmlDeviceGetUUID", uuid, ctypes.c_uint(len(uuid)))
-    power_mw = gpu.number("nvmlDeviceGetPowerUsage", ctypes.c_uint())
+    uuid = gpu.text("nvmlDeviceGetUUID")
+    power_mw = gpu.maybe("nvmlDeviceGetPowerUsage")
     words = "" if power_mw is None else str(power_mw)
-    name = uuid.value.decode(errors="replace")
-    return Result(gpu.minor, 0, name, words, energy_mj=_energy_mj(gpu))
+    return Result(gpu.minor, 0, uuid, words, energy_mj=_energy_mj(gpu))
 
 
 def _energy_mj(gpu: Gpu) -> int | None:
     """GPUs before Volta have no counter; that of one in parts counts for several jobs."""
-    if gpu.has_mig():
+    if gpu.is_divided():
         return None
-    return gpu.number("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong())
+    return gpu.maybe("nvmlDeviceGetTotalEnergyConsumption")
 
 
-class NvmlError(Exception):
-    """A call failed: its name without version, NVML's own words."""
+class NvmlError(DeviceError):
+    """A call failed: its name without version, NVML's own words and number."""
 
     def __init__(self, call: str, reason: str, code: int) -> None:
-        super().__init__(f"{call}: {reason}")
-        self.call = call
-        self.reason = reason
-        self.unsupported = code in _UNSUPPORTED
-        """The GPU or driver does not know this call."""
+        super().__init__(call, reason, unsupported=code in _UNSUPPORTED, lost=code in _LOST)
+        self.code = code
 
 
-class Nvml:
+class Calls:
+    """Calls by the kind of their answer. All raise NvmlError."""
+
+    def call(self, name: str, *args: object) -> None:
+        """Call a function by its name."""
+        raise NotImplementedError
+
+    def number(self, name: str, *args: object) -> int:
+        """The number that a call writes to its last argument."""
+        # Of 32 bits or 64: there is no NVML for machines that are not little-endian.
+        value = ctypes.c_ulonglong()
+        self.call(name, *args, ctypes.byref(value))
+        return value.value
+
+    def maybe(self, name: str, *args: object) -> int | None:
+        """Like :meth:`number`; None: this GPU or driver does not support it."""
+        try:
+            return self.number(name, *args)
+        except NvmlError as exc:
+            if exc.unsupported:
+                return None
+            raise
+
+    def text(self, name: str) -> str:
+        """The text that a call writes."""
+        buffer = ctypes.create_string_buffer(_TEXT_BYTES)
+        self.call(name, buffer, _TEXT_BYTES)
+        return buffer.value.decode(errors="replace")
+
+
+class Nvml(Calls):
     """An open connection to the driver; use as a context manager. Not for sharing over fork."""
 
     def __enter__(self) -> Nvml:
@@ -146,8 +180,8 @@ class Nvml:
         self.call("nvmlShutdown")
 
     def call(self, name: str, *args: object) -> None:
-        """Call a function. Raises NvmlError."""
-        plain = name.removesuffix("_v2")
+        """Call a function."""
+        plain = name.removesuffix("_v2").removesuffix("_v3")
         try:
             function = getattr(self._library, name)
         except AttributeError:
@@ -158,44 +192,30 @@ class Nvml:
             words.restype = ctypes.c_char_p
             raise NvmlError(plain, (words(code) or b"").decode(errors="replace"), code)
 
-    def gpus(self) -> Iterator[Gpu | NvmlError]:
-        """All GPUs, in NVML's order; the error of one that cannot be opened."""
-        count = ctypes.c_uint()
-        self.call("nvmlDeviceGetCount_v2", ctypes.byref(count))
-        for nvml_index in range(count.value):
+    def gpus(self, kind: Callable[[Nvml, int], G]) -> Iterator[G | NvmlError]:
+        """All GPUs, in NVML's order, as this class; the error of one that cannot be opened."""
+        for nvml_index in range(self.number("nvmlDeviceGetCount_v2")):
             try:
-                yield Gpu(self, nvml_index)
+                yield kind(self, nvml_index)
             except NvmlError as exc:
                 yield exc
 
 
-class Gpu:
-    """One GPU. Every method asks the driver and raises NvmlError if it refuses."""
+class Gpu(Calls):
+    """One GPU. Every method asks the driver."""
 
     def __init__(self, nvml: Nvml, nvml_index: int) -> None:
         self._nvml = nvml
-        self._handle = ctypes.c_void_p()
-        nvml.call("nvmlDeviceGetHandleByIndex_v2", nvml_index, ctypes.byref(self._handle))
-        minor = ctypes.c_uint()
-        self.call("nvmlDeviceGetMinorNumber", ctypes.byref(minor))
-        self.minor = minor.value
+        self.handle = ctypes.c_void_p()
+        nvml.call("nvmlDeviceGetHandleByIndex_v2", nvml_index, ctypes.byref(self.handle))
+        self.minor = self.number("nvmlDeviceGetMinorNumber")
         """N of ``/dev/nvidiaN``: Slurm's index."""
 
     def call(self, name: str, *args: object) -> None:
         """Call a function of this GPU; to set clocks needs root. Units: MHz."""
-        self._nvml.call(name, self._handle, *args)
+        self._nvml.call(name, self.handle, *args)
 
-    def number(self, name: str, value: ctypes.c_uint | ctypes.c_ulonglong) -> int | None:
-        """What a call without other arguments writes into ``value``; None: it is unsupported."""
-        try:
-            self.call(name, ctypes.byref(value))
-        except NvmlError as exc:
-            if not exc.unsupported:
-                raise
-            return None
-        return int(value.value)
-
-    def has_mig(self) -> bool:
+    def is_divided(self) -> bool:
         """Whether MIG is on, so that several jobs may share the GPU."""
         current, pending = ctypes.c_uint(), ctypes.c_uint()
         try:

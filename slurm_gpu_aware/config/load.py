@@ -1,21 +1,27 @@
-"""Loading of the configuration: TOML into typed settings, checked completely.
+"""Loading of the configuration: TOML into typed settings, checked completely; what tune has set.
 
 Types and bounds of single settings stand in `settings`; here is what one says of another.
 Precedence of the file: ``--config``, then ``$GPU_AWARE_CONFIG``, then
 ``/etc/slurm-gpu-aware/config.toml``. Without a file the defaults hold.
+
+The policy that ``gpu-aware tune`` has set is a file beside the store. It counts only with
+``tune.apply``, and only within ``tune.allowed`` and ``tune.ranges``. It must belong to root or to
+the owner of its folder (SlurmUser), and no other may be able to write it.
 """
 
 from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
+from typing import Annotated
 
 from slurm_gpu_aware import records
-from slurm_gpu_aware.bounds import quoted
+from slurm_gpu_aware.bounds import MAX_TIME_S, quoted
 from slurm_gpu_aware.config.settings import (
     DEFAULT_KINDS,
     DEFAULT_PATH,
@@ -26,11 +32,18 @@ from slurm_gpu_aware.config.settings import (
 )
 from slurm_gpu_aware.errors import ConfigError, RequestError
 from slurm_gpu_aware.features.power.power_limit import schedule_faults
+from slurm_gpu_aware.files import read_owned, write_owned
 from slurm_gpu_aware.filter_rules import COMMENT_KEYS, HOLDING_POOL, in_holding_pool
 from slurm_gpu_aware.model.job_hints import parse_comment
 from slurm_gpu_aware.model.penalties import LEVELS
-from slurm_gpu_aware.records import MOST
+from slurm_gpu_aware.records import MOST, number, text, whole
+from slurm_gpu_aware.time_text import stamp
 
+_TUNED_FILE = "tuned.json"
+"""Name of the file, in the folder of the store."""
+Name = Annotated[str, text("[a-z0-9_+-]{1,40}", "a name")]
+Option = Annotated[int, whole(-MOST, MOST)] | Annotated[float, number(-MOST, MOST)]
+Percent = Annotated[float, number(-1e6, 1e6)]
 _MAX_BYTES = 1 << 20
 Rules = Iterator[tuple[bool, str, str]]
 """(whether the rule holds, key, error if not)."""
@@ -109,10 +122,10 @@ def _defaults(config: Config) -> Rules:
     for kind, table in config.site.defaults.items():
         known = ", ".join(DEFAULT_KINDS)
         yield kind in DEFAULT_KINDS, f"site.defaults.{kind}", f"unknown; known: {known}"
-        for name, text in table.items():
+        for name, comment in table.items():
             key = f"site.defaults.{kind}.{name}"
             try:
-                hints = parse_comment(text, config.site.classes, config.placement.offered)
+                hints = parse_comment(comment, config.site.classes, config.placement.offered)
             except RequestError as exc:
                 raise _WrongError(key, str(exc).removeprefix("gpu-aware: ")) from None
             listed = ", ".join(k for k in COMMENT_KEYS if k != "gpus")
@@ -181,3 +194,90 @@ def _policies(config: Config, known: tuple[str, ...]) -> Rules:
     named += [("tune.allowed", name) for name in config.tune.allowed]
     for key, name in named:
         yield name in known, key, f"unknown policy {name!r}; known: {listed}"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A policy, with options that differ from those of the configuration."""
+
+    policy: Name
+    options: Mapping[Name, Option] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """``eft``, or ``eft:breaking=0.3``."""
+        options = ",".join(f"{name}={value:g}" for name, value in self.options.items())
+        return f"{self.policy}:{options}" if options else self.policy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned(Candidate):
+    """The policy that is set, and what tune found."""
+
+    set_at: Annotated[float, number(0, MAX_TIME_S)]
+    """Unix time."""
+    gain_percent: Percent
+    """Gain in average completion time over packed placement."""
+    low_percent: Percent
+    """Ends of its interval."""
+    high_percent: Percent
+
+    def __str__(self) -> str:
+        day = stamp(self.set_at)[:10]
+        low, high = self.low_percent, self.high_percent
+        gain = f"gain over packed {self.gain_percent:.1f}% ({low:.1f} to {high:.1f})"
+        return f"{self.label}, set by tune on {day}: {gain}"
+
+
+def tuned_path(config: Config) -> Path:
+    """Path of the file."""
+    return config.store.path.with_name(_TUNED_FILE)
+
+
+def write_tuned(config: Config, tuned: Tuned) -> None:
+    """Replace the file atomically. Raises SourceError."""
+    write_owned(tuned_path(config), asdict(tuned))
+
+
+def with_tuned(config: Config, tuned: Tuned | None) -> Config:
+    """The configuration with the policy and options of ``tuned``; None: as it is."""
+    if tuned is None:
+        return config
+    own = {**config.policies.get(tuned.policy, {}), **tuned.options}
+    return replace(
+        config,
+        placement=replace(config.placement, policy=tuned.policy),
+        policies={**config.policies, tuned.policy: own},
+    )
+
+
+def out_of_bounds(tune: TuneConfig, candidate: Candidate) -> str | None:
+    """Why tune may not set this candidate; None: it may."""
+    policy = candidate.policy
+    if policy not in tune.allowed:
+        return f"{policy} is not in tune.allowed ({', '.join(tune.allowed)})"
+    ranges = tune.ranges.get(policy, {})
+    for name, value in candidate.options.items():
+        if name not in ranges:
+            return f"{policy}: {name} is not in tune.ranges.{policy}"
+        low, high = ranges[name]
+        if not low <= value <= high:
+            return f"{policy}: {name} = {value:g} is not within {low:g} to {high:g}"
+    return None
+
+
+def read_tuned(config: Config) -> Tuned | None:
+    """What tune has set; None: nothing, or tune may not set anything.
+
+    Raises ConfigError for a file that is not to be trusted, damaged, or out of bounds.
+    """
+    if not config.tune.apply:
+        return None
+    path = tuned_path(config)
+    tuned = read_owned(path, partial(records.read, kind=Tuned, closed=True))
+    if tuned is None:
+        return None
+    wrong = out_of_bounds(config.tune, tuned)
+    if wrong is not None:
+        raise ConfigError(f"{path}: {wrong}")
+    return tuned

@@ -224,7 +224,7 @@ class EventsConfig:
 
     @property
     def defer_file(self) -> Path:
-        """File by which the selector lets the filter defer jobs (`gate.holding_pool`)."""
+        """File by which the selector lets the filter defer jobs (`gate.licence_gate`)."""
         return self.submit_file.with_name(f"{self.submit_file.name}.defer")
 
     @property

@@ -12,22 +12,21 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from slurm_gpu_aware.config.load import read_tuned, tuned_path
 from slurm_gpu_aware.config.settings import DEFAULT_PATH
-from slurm_gpu_aware.config.tuned import read_tuned, tuned_path
 from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok, skipped, warning
 from slurm_gpu_aware.deploy.rollout_site import removal_waits
 from slurm_gpu_aware.deploy.setup import checks_of
 from slurm_gpu_aware.errors import AwareError, ConfigError, SourceError, StoreError
+from slurm_gpu_aware.files import SELECTOR_LOCK
 from slurm_gpu_aware.gate import trial
-from slurm_gpu_aware.gate.gate_holder import gate_reservation
-from slurm_gpu_aware.gate.licence_gate import working_elsewhere
-from slurm_gpu_aware.lockfile import SELECTOR_LOCK
+from slurm_gpu_aware.gate.licence_gate import gate_reservation, working_elsewhere
 from slurm_gpu_aware.model.profile import gpu_names
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.controllers import Controllers
-from slurm_gpu_aware.slurm.hostlist import hostlist
+from slurm_gpu_aware.slurm.words import hostlist
 from slurm_gpu_aware.store.database import check_integrity, open_store
-from slurm_gpu_aware.store.ownership import published_path
+from slurm_gpu_aware.store.files import published_path
 from slurm_gpu_aware.time_text import duration
 
 PROFILE_OLD_S = 90 * 86_400.0

@@ -17,10 +17,10 @@ from slurm_gpu_aware.deploy.setup import checks_of
 from slurm_gpu_aware.deploy.site import feature_of
 from slurm_gpu_aware.deploy.site_scripts import calls, read_script
 from slurm_gpu_aware.errors import SourceError, StoreError
-from slurm_gpu_aware.gate.gate_holder import gate_reservation, holder_of
-from slurm_gpu_aware.gate.index_types import gpu_slots
 from slurm_gpu_aware.gate.licence_gate import (
+    gate_reservation,
     held_licences,
+    holder_of,
     lease_for_takeover_s,
     longest_silence_s,
 )
@@ -29,7 +29,8 @@ from slurm_gpu_aware.slurm.accounting import OFF, gaps_of
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.conffile import BEGIN_RECORD, read_conf
 from slurm_gpu_aware.slurm.controllers import Controllers
-from slurm_gpu_aware.slurm.hostlist import hostlist
+from slurm_gpu_aware.slurm.gres import gpu_slots
+from slurm_gpu_aware.slurm.words import hostlist
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 from slurm_gpu_aware.time_text import duration

@@ -15,6 +15,7 @@ from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.slurm.controllers import Controllers
 from slurm_gpu_aware.slurm.records import SlurmNode
+from slurm_gpu_aware.slurm.words import plugins_of, words_of
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.profiles import load_profile
 
@@ -102,11 +103,11 @@ class DoctorContext:
 
     def words(self, key: str) -> list[str]:
         """Entries of a comma-separated setting of Slurm."""
-        return [w for w in self.slurm.get(key, "").split(",") if w and w != "(null)"]
+        return words_of(self.slurm.get(key))
 
     def plugins(self, key: str) -> list[str]:
-        """Plugins of such a setting; Slurm takes ``job_submit/lua`` for ``lua``."""
-        return [word.rpartition("/")[2] for word in self.words(key)]
+        """Plugins of such a setting."""
+        return plugins_of(self.slurm.get(key))
 
 
 CheckFunction = Callable[[DoctorContext], Iterable[Check]]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import slurm_gpu_aware
 from slurm_gpu_aware.errors import AwareError, SourceError
-from slurm_gpu_aware.text_file import replaced_file
+from slurm_gpu_aware.files import ReplacedFile
 
 OWN_FILTER = "job_submit.lua"
 CLI_FILTER = "cli_filter.lua"
@@ -112,7 +112,7 @@ def write(change: Change, *, backup: bool = True) -> Path | None:
         if backup and status is not None and not original.exists():
             shutil.copy2(path, original)
             made = original
-        with replaced_file(path) as stream:
+        with ReplacedFile(path) as stream:
             stream.write(change.text)
             mode = change.mode if status is None else status.st_mode & 0o7777
             os.fchmod(stream.fileno(), mode)

@@ -38,6 +38,7 @@ from slurm_gpu_aware.deploy.site_scripts import (
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.conffile import read_conf
+from slurm_gpu_aware.slurm.words import plugins_of
 
 _NO_RIGHT = re.compile(r"(?i)account|association|root|denied")
 
@@ -54,8 +55,7 @@ class _Plugin(Owned, ABC):
 
     def needed(self, path: Path, settings: Mapping[str, str]) -> str:
         """The script stays while Slurm loads it."""
-        listed = (word.rpartition("/")[2] for word in settings.get(self.list_key, "").split(","))
-        if path.name != self.script or "lua" not in listed:
+        if path.name != self.script or "lua" not in plugins_of(settings.get(self.list_key)):
             return ""
         return f"slurm.conf has {self.list_key}=lua, so {self.user} one"
 
@@ -219,8 +219,7 @@ class CommandScript(_Plugin):
     def _listed(self, conf: Path) -> bool:
         """Whether a slurm.conf lists Lua; False: no, or it cannot be read."""
         with suppress(SourceError):
-            listed = read_conf(conf).get(self.list_key) or ""
-            return "lua" in {word.rpartition("/")[2] for word in listed.split(",")}
+            return "lua" in plugins_of(read_conf(conf).get(self.list_key))
         return False
 
 

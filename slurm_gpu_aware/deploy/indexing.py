@@ -34,8 +34,8 @@ from slurm_gpu_aware.slurm.conf_grammar import (
     render_pairs,
 )
 from slurm_gpu_aware.slurm.conffile import ConfFiles, Entry, node_fields
-from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
-from slurm_gpu_aware.slurm.values import is_mig, parse_gres
+from slurm_gpu_aware.slurm.gres import is_mig, parse_gres
+from slurm_gpu_aware.slurm.words import expand_hostlist, hostlist
 
 _DEVICE = re.compile(r"/dev/nvidia(\d+)\Z")
 _UNREAD = (

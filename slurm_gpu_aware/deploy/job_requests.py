@@ -14,16 +14,15 @@ from dataclasses import dataclass, field
 
 from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.files import SELECTOR_LOCK, hold_selector_lock
 from slurm_gpu_aware.gate.admin_comment import BOUND, is_ours, marker_of, parse
-from slurm_gpu_aware.gate.gate_holder import gate_reservation
 from slurm_gpu_aware.gate.gated_job import GatedJob, bound_orphan, gated_job
-from slurm_gpu_aware.gate.index_types import bound_slots
-from slurm_gpu_aware.gate.licence_gate import hold_gate, working_elsewhere
+from slurm_gpu_aware.gate.licence_gate import gate_reservation, hold_gate, working_elsewhere
 from slurm_gpu_aware.gate.restore import restore
-from slurm_gpu_aware.lockfile import SELECTOR_LOCK, hold_selector_lock
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.controllers import Controllers
+from slurm_gpu_aware.slurm.gres import bound_slots
 from slurm_gpu_aware.slurm.records import ENDED, SlurmJob, record_id, split_arrays
 from slurm_gpu_aware.slurm.updates import JobUpdate
 from slurm_gpu_aware.store.database import open_store

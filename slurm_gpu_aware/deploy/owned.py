@@ -14,11 +14,11 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok, warning
 from slurm_gpu_aware.deploy.files import Change
 from slurm_gpu_aware.deploy.site import Site, gres_lines, node_lines
-from slurm_gpu_aware.gate.holding_pool import LICENCE, LICENCE_COUNT
-from slurm_gpu_aware.gate.index_types import gpu_slots
+from slurm_gpu_aware.gate.licence_gate import POOL_LICENCE, POOL_LICENCES
 from slurm_gpu_aware.slurm.conf_grammar import fields_of
 from slurm_gpu_aware.slurm.conffile import ConfFiles, Entry, SlurmConf
-from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
+from slurm_gpu_aware.slurm.gres import gpu_slots
+from slurm_gpu_aware.slurm.words import expand_hostlist, hostlist, words_of
 
 INSTALL = "'gpu-aware setup --install'"
 RESTART = f"run {INSTALL}, then restart slurmctld"
@@ -49,7 +49,7 @@ class Owned:
         if not self.list_key:
             return {}
         ours, have = self.entries(site.config), site.conf.get(self.list_key)
-        words = [word for word in (have or "").split(",") if word]
+        words = words_of(have)
         kept = [word for word in words if not (self.by_name and entry_name(word) in ours)]
         there = set(map(entry_name, kept))
         added = (entry for name, entry in ours.items() if name not in there)
@@ -83,7 +83,7 @@ class Owned:
         if not self.by_name:
             before = set(map(entry_name, ((had and had.get(key)) or "").split(",")))
             ours = {name: word for name, word in ours.items() if name not in before}
-        words = [word for word in value.split(",") if word]
+        words = words_of(value)
         kept = [w for w in words if entry_name(w) not in ours]
         if not self.by_name:
             kept = [w for w in words if ours.get(entry_name(w)) != w]
@@ -114,7 +114,7 @@ class Licences(Owned):
 
     def entries(self, config: Config) -> dict[str, str]:
         """Licences with their counts."""
-        counts = {config.gate.licence: config.gate.licence_count, LICENCE: LICENCE_COUNT}
+        counts = {config.gate.licence: config.gate.licence_count, POOL_LICENCE: POOL_LICENCES}
         return {name: f"{name}:{count}" for name, count in counts.items()}
 
     def check(self, g: DoctorContext) -> Iterator[Check]:
@@ -123,10 +123,12 @@ class Licences(Owned):
         for word in g.words("Licenses"):
             name, *rest = re.split(r"[:*=]", word)
             counts.setdefault(name, int(rest[0]) if rest and rest[0].isdigit() else 1)
-        if LICENCE not in counts:
+        if POOL_LICENCE not in counts:
             found = "on large clusters many parked jobs slow down slurmctld"
-            found = f"slurm.conf has no licence {LICENCE}: {found}"
-            cure = f"add {LICENCE}:{LICENCE_COUNT} to Licenses ({INSTALL}), scontrol reconfigure"
+            found = f"slurm.conf has no licence {POOL_LICENCE}: {found}"
+            cure = (
+                f"add {POOL_LICENCE}:{POOL_LICENCES} to Licenses ({INSTALL}), scontrol reconfigure"
+            )
             yield warning("holding pool", found, cure)
         name, wanted = g.config.gate.licence, g.config.gate.licence_count
         if name not in counts:

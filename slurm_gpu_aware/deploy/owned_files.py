@@ -15,8 +15,8 @@ from pathlib import Path
 from string import Template
 
 from slurm_gpu_aware.clock_conf import ACCOUNTS, NO_ACCOUNTS, conf_path, read_clock_conf
+from slurm_gpu_aware.config.load import tuned_path
 from slurm_gpu_aware.config.settings import DEFAULT_PATH, Config
-from slurm_gpu_aware.config.tuned import tuned_path
 from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok, warning
 from slurm_gpu_aware.deploy.files import Change, shipped
 from slurm_gpu_aware.deploy.owned import INSTALL, Owned
@@ -31,7 +31,7 @@ from slurm_gpu_aware.deploy.site_scripts import (
 )
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.conffile import SlurmConf
-from slurm_gpu_aware.store.ownership import OF_SETUP, give_folder, of_selector, published_path
+from slurm_gpu_aware.store.files import OF_SETUP, give_folder, of_selector, published_path
 
 _COMMANDS = Path(sys.prefix) / "bin"
 """Folder of the commands of this installation."""

@@ -31,9 +31,9 @@ from slurm_gpu_aware.errors import SourceError, StoppedError
 from slurm_gpu_aware.names import ROLLOUT_HOLD
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.commands import run_command
-from slurm_gpu_aware.slurm.hostlist import hostlist
 from slurm_gpu_aware.slurm.records import SlurmNode
 from slurm_gpu_aware.slurm.updates import NewReservation
+from slurm_gpu_aware.slurm.words import hostlist
 
 log = logging.getLogger(__name__)
 

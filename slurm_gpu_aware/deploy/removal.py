@@ -36,10 +36,10 @@ from slurm_gpu_aware.deploy.rollout_site import LocalSite, begin_removal
 from slurm_gpu_aware.deploy.setup import OWNED, conf_without_settings, kept_backups, own_files
 from slurm_gpu_aware.deploy.site import Site, feature_of
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.files import SELECTOR_LOCK, hold_selector_lock
 from slurm_gpu_aware.filter_rules import EXTRA_CLOCK, HOLDING_POOL
-from slurm_gpu_aware.gate.gate_holder import gate_reservation
+from slurm_gpu_aware.gate.licence_gate import gate_reservation
 from slurm_gpu_aware.gate.restore import release_by_hand
-from slurm_gpu_aware.lockfile import SELECTOR_LOCK, hold_selector_lock
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.controllers import Controllers

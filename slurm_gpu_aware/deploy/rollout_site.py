@@ -23,10 +23,10 @@ from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.names import NODE_NAME, index_type
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.commands import run_command
-from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
+from slurm_gpu_aware.slurm.gres import is_mig
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmNode
-from slurm_gpu_aware.slurm.values import is_mig
-from slurm_gpu_aware.store.ownership import REMOVAL_STATE
+from slurm_gpu_aware.slurm.words import expand_hostlist, hostlist
+from slurm_gpu_aware.store.files import REMOVAL_STATE
 
 REASON = "gpu-aware setup --roll"
 """Reason of nodes that a rollout drains."""

@@ -18,8 +18,8 @@ from slurm_gpu_aware.model.profile import gpu_names, seen_only
 from slurm_gpu_aware.names import index_type, slot_of
 from slurm_gpu_aware.slurm.conf_grammar import fields_of, unquoted
 from slurm_gpu_aware.slurm.conffile import ConfFiles, SlurmConf, node_fields, read_conf
-from slurm_gpu_aware.slurm.hostlist import by_number, expand_hostlist, hostlist
-from slurm_gpu_aware.slurm.values import parse_gres
+from slurm_gpu_aware.slurm.gres import parse_gres
+from slurm_gpu_aware.slurm.words import by_number, expand_hostlist, hostlist
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.profiles import load_profile
 

@@ -1,4 +1,4 @@
-"""AdminComment of a parked job: the record of its original request, and the job marker.
+"""AdminComment of a parked job: the record of its request, and the job marker; its Extra.
 
 ``etc/lua/gpu_aware_request.lua`` writes the record at submission, and anew when the owner changes
 the job (`gate.owner_change`); the selector reads it to place the job and to restore it. One line of
@@ -20,12 +20,14 @@ is no part of the record: readers skip it as a key that they do not know::
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
 from slurm_gpu_aware import filter_rules as rules
 from slurm_gpu_aware.model.job_phase import JobPhase
+from slurm_gpu_aware.slurm.updates import JobUpdate
 
 BOUND = frozenset({JobPhase.PREPARED, JobPhase.RELEASED})
 """Marked phases of a job that the selector has bound to nodes."""
@@ -84,7 +86,7 @@ class OriginalRequest:
     interactive: bool = False
     """No batch script: salloc or srun."""
     begin_s: int | None = None
-    """Begin time that the filter gave, Unix seconds; see `gate.holding_pool`."""
+    """Begin time that the filter gave, Unix seconds; see `gate.licence_gate`."""
     environment: str | None = None
     """Hints of the environment variable (`filter_rules.ENVIRONMENT`) of a batch job."""
     admin_comment: str | None = None
@@ -207,3 +209,32 @@ def with_state(admin_comment: str, state: str) -> str:
     rest = plain.removeprefix(rules.RECORD_VERSION)
     text = f"{rules.RECORD_VERSION}st={shown}{';' if rest else ''}{rest}"
     return text if len(text) <= rules.MAX_TEXT else plain
+
+
+def noted_record(extra: str | None) -> str | None:
+    """The record of an owner's change at the end of an Extra; None: there is none."""
+    at = (extra or "").find(rules.RECORD)
+    return None if extra is None or at < 0 else extra[at:]
+
+
+def extra_with_clock(
+    extra: str | None, clock_mhz: int | None, slots: Sequence[int] | None = None
+) -> str | None:
+    """The job's Extra with ``freq=MHZ@SLOT+SLOT`` among its comma-separated items, or without it.
+
+    The slots are named because SLURM_JOB_GPUS in the prolog of Slurm 24.11 holds only the GPUs of
+    the job's last GRES type; without slots (plain nodes) it uses that variable. MHZ 0 with slots is
+    the default clock: the prolog must know a job's GPUs for the account of their energy, too. The
+    record of an owner's change is dropped. None if an update cannot carry the user's own items.
+    """
+    extra = (extra or "").removesuffix(noted_record(extra) or "")
+    items = [i for i in extra.split(",") if i and not i.strip().startswith(rules.EXTRA_CLOCK)]
+    if clock_mhz is not None or slots:
+        where = "@" + "+".join(map(str, slots)) if slots else ""
+        items.append(f"{rules.EXTRA_CLOCK}{clock_mhz or 0}{where}")
+    text = ",".join(items)
+    try:
+        JobUpdate("1", (("Extra", text),))
+    except ValueError:
+        return None
+    return text

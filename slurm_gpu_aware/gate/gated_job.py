@@ -15,9 +15,9 @@ from typing import Protocol
 from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.admin_comment import BOUND, JobMarker, OriginalRequest, marker_of, parse
-from slurm_gpu_aware.gate.index_types import bound_slots
 from slurm_gpu_aware.gate.request_forms import is_bound
 from slurm_gpu_aware.model.job_phase import JobPhase
+from slurm_gpu_aware.slurm.gres import bound_slots
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob, array_tasks
 
 _PARKED = frozenset({JobPhase.WAITING, JobPhase.HELD, JobPhase.PREPARED})

@@ -4,6 +4,29 @@ Every ``selector.heartbeat_s`` the heartbeat moves its end to ``gate.lease_s`` a
 selector dies, Slurm starts the parked jobs, and the end tells the time of the last heartbeat. (The
 ledger does not: it is written only on changes.) To open the gate for one job, its licences are set
 to those of its user.
+
+The holder of the gate is the selector that works; all others stand by. The comment of the
+reservation names it. Where there is one controller, a gate without a comment is held by the
+selector there: slurmctld takes every update of a reservation with a comment for a change of what
+slurmdbd counts (its copy of the old record lacks the comment), so each heartbeat would add a row to
+slurmdbd's table of reservations.
+
+The holding pool is a reservation in which parked jobs wait outside of Slurm's scheduling passes.
+
+Slurm's main scheduler tries a job that only lacks a licence on every pass, behind its locks: 7 us
+for each node of its partition (24.11). With 600 such jobs on 2,000 nodes slurmctld spends two of
+every five seconds on them. A job in a reservation that has not begun is not tried; its priority
+and age go on as usual.
+
+So the pool is a reservation without nodes, and the heartbeat keeps moving its start to after the
+end of the gate. If the selector dies, the gate ends, the reservation begins, and Slurm's ResvProlog
+(etc/resv.d) takes its jobs from it, so that they start as in plain Slurm. Without that script they
+start in the reservation, on any nodes, before jobs without one. A reservation that has begun cannot
+be put off, so the next pool has another name.
+
+While the pool is in use, the filter (``etc/lua/gpu_aware_defer.lua``) gives new jobs a begin time
+some seconds ahead, and records it in AdminComment (``bt``). Before that time the selector moves a
+job to the pool, or places it and lets it begin at once.
 """
 
 from __future__ import annotations
@@ -11,28 +34,83 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
+import socket
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.gate.gate_holder import (
-    Holder,
-    gate_reservation,
-    holder_comment,
-    holder_of,
-    other_holder,
-)
+from slurm_gpu_aware.filter_rules import HOLDING_POOL
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
-from slurm_gpu_aware.slurm.controllers import Controllers
-from slurm_gpu_aware.slurm.records import SlurmReservation
+from slurm_gpu_aware.slurm.controllers import Controllers, same_host
+from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation
 from slurm_gpu_aware.slurm.updates import NewReservation
 from slurm_gpu_aware.time_text import duration, stamp
 
 log = logging.getLogger(__name__)
 
+POOL_LICENCE = HOLDING_POOL
+"""Licence in slurm.conf of which each pool holds one: a reservation must hold something."""
+POOL_LICENCES = 8
+"""More than there are pools at a time: one closed, others with running jobs."""
+POOL_LAST_S = 365 * 86400.0
+"""Its duration: Slurm holds a job that waits in a reservation that ends."""
+_LOST = re.compile(r"reservation.*(?:invalid|deleted)", re.IGNORECASE)
 _START_S = 30.0  # until a slurmctld that takes over has read its state
 _MARGIN_S = 10.0  # delay of a heartbeat that a slow Slurm explains
+_COMMENT = re.compile(r"gpu-aware: host ([A-Za-z0-9._-]{1,255}), process ([0-9]{1,10})\Z")
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A selector; as text it is the reservation's comment."""
+
+    host: str
+    process: int
+    """Process id. A selector is known by its host: a restart does not make it another one.
+    0: not known."""
+
+    def __str__(self) -> str:
+        return f"gpu-aware: host {self.host}, process {self.process}"
+
+
+def this_holder() -> Holder:
+    """This host and process."""
+    host = re.sub(r"[^A-Za-z0-9._-]", "_", socket.gethostname())[:255] or "unknown"
+    return Holder(host, os.getpid())
+
+
+def gate_reservation(client: SlurmClient, gate: GateConfig) -> SlurmReservation | None:
+    """The gate's reservation; None: there is none. Raises SourceError."""
+    return next((r for r in client.reservations() if r.name == gate.reservation), None)
+
+
+def holder_comment(settings: Mapping[str, str]) -> str:
+    """Comment of the gate that this process holds; ``settings``: Slurm's configuration."""
+    controllers = Controllers(settings)
+    return "" if controllers.only and not controllers.elsewhere else str(this_holder())
+
+
+def holder_of(reservation: SlurmReservation | None, only: str | None) -> Holder | None:
+    """Holder that the reservation names; None: no reservation, or another comment.
+
+    ``only``: the controller, if there is one only.
+    """
+    if reservation is None:
+        return None
+    if only is not None and not reservation.comment:
+        return Holder(only, 0)
+    match = _COMMENT.match(reservation.comment)
+    return Holder(match[1], int(match[2])) if match else None
+
+
+def other_holder(reservation: SlurmReservation | None, only: str | None) -> Holder | None:
+    """Holder on another host; None: none, or a process of this host."""
+    holder = holder_of(reservation, only)
+    return holder if holder is not None and not same_host(holder.host, this_holder().host) else None
 
 
 def hold_gate(
@@ -210,3 +288,40 @@ def selector_silence(gate: GateState | None, config: Config) -> Silence | None:
         return None
     quiet_s = now - gate.end_s + config.gate.lease_s
     return Silence(quiet_s, gate.end_s if gate.exists else None)
+
+
+def create_pool(client: SlurmClient, now: float, opens_s: float) -> str:
+    """Create a pool that begins at ``opens_s`` unless it is put off; return its name.
+
+    Raises SourceError if Slurm refuses, as it does if slurm.conf has no licence for it.
+    """
+    pool = NewReservation(
+        f"{HOLDING_POOL}_{int(now)}",
+        opens_s + POOL_LAST_S,
+        start_s=opens_s,
+        users="-root",  # it must name its users; root may use every reservation
+        licenses=f"{POOL_LICENCE}:1",
+        flags=frozenset({"ANY_NODES", "NO_HOLD_JOBS_AFTER", "PURGE_COMP"}),
+    )
+    client.create_reservation(pool)
+    return pool.name
+
+
+def lost_reservation(job: SlurmJob) -> bool:
+    """Whether Slurm holds a job because its reservation is gone."""
+    return _LOST.search(job.reason) is not None
+
+
+def leave_pool_fields(job: SlurmJob) -> tuple[tuple[str, str], ...]:
+    """Fields of an update that take a job from the holding pool; empty if it is not in one."""
+    return (("ReservationName", ""),) if job.holding_pool is not None else ()
+
+
+def defer_until(file: Path, until_s: float) -> None:
+    """Let the filter defer new jobs until ``until_s`` (Unix seconds). Raises OSError.
+
+    ``file``: ``EventsConfig.defer_file``.
+    """
+    new = file.with_name(f"{file.name}.new")
+    new.write_text(f"{int(until_s)}\n")
+    new.replace(file)

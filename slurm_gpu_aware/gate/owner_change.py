@@ -19,12 +19,13 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.admin_comment import (
     BOUND,
     OriginalRequest,
+    extra_with_clock,
     marker_of,
+    noted_record,
     parse,
     unmarked,
     with_features,
 )
-from slurm_gpu_aware.gate.extra_field import extra_with_clock, noted_record
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.request_forms import Fields, changed_fields
 from slurm_gpu_aware.slurm.client import SlurmClient

@@ -42,7 +42,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
-from slurm_gpu_aware.gate.index_types import (
+from slurm_gpu_aware.slurm.gres import (
     GpuItem,
     bound_slots,
     gpu_item,
@@ -51,9 +51,9 @@ from slurm_gpu_aware.gate.index_types import (
     typed_gres,
     typed_shards,
 )
-from slurm_gpu_aware.slurm.hostlist import check_node_names, expand_hostlist, hostlist
 from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.slurm.updates import TRES_FIELDS
+from slurm_gpu_aware.slurm.words import check_node_names, expand_hostlist, hostlist
 
 Fields = tuple[tuple[str, str], ...]
 

@@ -16,8 +16,14 @@ from dataclasses import dataclass, field
 from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.sizes.resizing import bound_fields
-from slurm_gpu_aware.gate.admin_comment import BOUND, is_ours, marked, marker_of, unmarked
-from slurm_gpu_aware.gate.extra_field import extra_with_clock
+from slurm_gpu_aware.gate.admin_comment import (
+    BOUND,
+    extra_with_clock,
+    is_ours,
+    marked,
+    marker_of,
+    unmarked,
+)
 from slurm_gpu_aware.gate.gated_job import (
     GatedJob,
     gated_jobs,
@@ -25,8 +31,7 @@ from slurm_gpu_aware.gate.gated_job import (
     task_number,
     unbound_orphans,
 )
-from slurm_gpu_aware.gate.holding_pool import leave_pool_fields
-from slurm_gpu_aware.gate.index_types import shards_of
+from slurm_gpu_aware.gate.licence_gate import leave_pool_fields
 from slurm_gpu_aware.gate.owner_change import is_changed, settle_changes
 from slurm_gpu_aware.gate.request_forms import (
     Binding,
@@ -38,6 +43,7 @@ from slurm_gpu_aware.gate.request_forms import (
 from slurm_gpu_aware.gate.typed_requests import gpu_types, type_sentence
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.client import SlurmClient
+from slurm_gpu_aware.slurm.gres import shards_of
 from slurm_gpu_aware.slurm.records import SlurmJob, split_arrays, update_ids
 from slurm_gpu_aware.slurm.updates import JobUpdate
 

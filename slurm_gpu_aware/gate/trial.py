@@ -9,27 +9,28 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import re
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import AwareError, SourceError
+from slurm_gpu_aware.files import user_name
 from slurm_gpu_aware.gate.admin_comment import marked
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_job
-from slurm_gpu_aware.gate.index_types import gpu_slots
 from slurm_gpu_aware.gate.request_forms import Binding, Fields, differences
 from slurm_gpu_aware.gate.restore import open_fields, prepared_fields
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
+from slurm_gpu_aware.slurm.gres import gpu_slots
 from slurm_gpu_aware.slurm.libslurm import SlurmError
 from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.slurm.updates import JobUpdate
+from slurm_gpu_aware.slurm.words import plugins_of
 
 NAME = "gpu-aware-trial"
 """Name of test jobs; they belong to SlurmUser or root."""
@@ -84,9 +85,7 @@ def try_changes(client: SlurmClient, config: Config) -> Trial:
 
 def _users() -> tuple[str, str]:
     """Users that test jobs may belong to: that of this process, root."""
-    with suppress(KeyError):
-        return pwd.getpwuid(os.geteuid()).pw_name, "root"
-    return str(os.geteuid()), "root"
+    return user_name(os.geteuid()), "root"
 
 
 def _submitted(client: SlurmClient, config: Config) -> str:
@@ -153,17 +152,12 @@ def _cure(client: SlurmClient) -> str:
     owner = re.fullmatch(r"(.*)\((\d+)\)", settings.get("SlurmUser", ""))
     if owner is not None and uid not in (0, int(owner[2])):
         return f"run the selector as SlurmUser ({owner[1]}), not as {_users()[0]}"
-    plugins = settings.get("JobSubmitPlugins", "")
-    others = [name for name in _plugins(plugins) if name != "lua"]
+    others = [name for name in plugins_of(settings.get("JobSubmitPlugins")) if name != "lua"]
     also = f", and look at the job submit plugins {', '.join(others)}" if others else ""
     return (
         f"let changes by uid {uid} ({_users()[0]}) pass: the first line of slurm_job_modify in"
         f" job_submit.lua becomes 'if modify_uid == {uid} then return slurm.SUCCESS end'{also}"
     )
-
-
-def _plugins(setting: str) -> Iterable[str]:
-    return (w.rpartition("/")[2] for w in setting.split(",") if w and w != "(null)")
 
 
 def main() -> None:

@@ -6,17 +6,14 @@ A node with one GRES type per GPU has no type ``a100``; its feature ``gpu_a100``
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from slurm_gpu_aware.names import slot_of
-from slurm_gpu_aware.slurm.hostlist import hostlist
+from slurm_gpu_aware.slurm.gres import asked_by
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
 from slurm_gpu_aware.slurm.updates import TRES_FIELDS
+from slurm_gpu_aware.slurm.words import hostlist
 
-_GPU = re.compile(
-    r"((?:gres[/:])?gpu)[:=]([A-Za-z0-9._-]*[A-Za-z_-][A-Za-z0-9._-]*)((?:[:=][0-9]+)?)\Z"
-)
-_UNTYPED = re.compile(r"((?:gres[/:])?gpu)((?:[:=][0-9]+)?)\Z")
 _NOT_UNDERSTOOD = re.compile(r"[^A-Za-z0-9_.:=+&|,() -]")
 
 
@@ -27,9 +24,9 @@ def gpu_types(job: SlurmJob) -> frozenset[str]:
 
 def _typed(job: SlurmJob, name: str) -> list[tuple[str, int]]:
     """(type, count) of the typed GPUs in a field of a job."""
-    items = (getattr(job, name) or "").split(",")
-    found = [match for item in items if (match := _GPU.match(item)) is not None]
-    return [(m[2], int(m[3][1:] or 1)) for m in found if slot_of(m[2]) is None]
+    entries = map(asked_by, (getattr(job, name) or "").split(","))
+    gpus = [one for one in entries if one is not None and one.name == "gpu"]
+    return [(one.kind, one.count) for one in gpus if one.kind and slot_of(one.kind) is None]
 
 
 def untyped_fields(job: SlurmJob, kind: str, feature: str) -> tuple[tuple[str, str], ...] | None:
@@ -38,18 +35,20 @@ def untyped_fields(job: SlurmJob, kind: str, feature: str) -> tuple[tuple[str, s
     if constraint is None:
         return None
 
-    def untyped(item: str) -> str:
-        match = _GPU.match(item)
-        return match[1] + match[3] if match is not None and match[2] == kind else item
-
-    return ("Features", constraint), *_changed(job, untyped)
+    return ("Features", constraint), *_with_type(job, kind, None)
 
 
-def _changed(job: SlurmJob, item: Callable[[str], str]) -> tuple[tuple[str, str], ...]:
-    """Fields that ask for GPUs, with ``item`` applied to each of their items, where it changes."""
+def _with_type(job: SlurmJob, old: str | None, new: str | None) -> tuple[tuple[str, str], ...]:
+    """Fields that ask for GPUs of a type (None: of any), with another type for it."""
+
+    def changed(item: str) -> str:
+        asked = asked_by(item)
+        own = asked is not None and asked.name == "gpu" and asked.kind == old
+        return asked.with_kind(new) if asked is not None and own else item
+
     texts = [(field, getattr(job, name) or "") for field, name in TRES_FIELDS.items()]
-    new = [(field, text, ",".join(map(item, text.split(",")))) for field, text in texts]
-    return tuple((field, changed) for field, text, changed in new if changed != text)
+    new_texts = [(field, text, ",".join(map(changed, text.split(",")))) for field, text in texts]
+    return tuple((field, now) for field, text, now in new_texts if now != text)
 
 
 def _with_feature(constraint: str, feature: str) -> str | None:
@@ -65,7 +64,7 @@ def _with_feature(constraint: str, feature: str) -> str | None:
 
 def typed_fields(job: SlurmJob, kind: str) -> tuple[tuple[str, str], ...]:
     """Update that gives a type to the GPUs of a request that have none; the counts stay."""
-    return _changed(job, lambda item: _UNTYPED.sub(rf"\1:{kind}\2", item))
+    return _with_type(job, None, kind)
 
 
 def without_feature(constraint: str, feature: str) -> str | None:

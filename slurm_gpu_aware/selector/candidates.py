@@ -38,7 +38,7 @@ from slurm_gpu_aware.slurm.records import (
     array_tasks,
     components_of,
 )
-from slurm_gpu_aware.slurm.values import parse_licenses
+from slurm_gpu_aware.slurm.words import parse_licenses
 
 log = logging.getLogger(__name__)
 

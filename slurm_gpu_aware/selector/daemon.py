@@ -26,7 +26,7 @@ from slurm_gpu_aware.errors import AwareError, SourceError
 from slurm_gpu_aware.features.energy.accounts import EnergyComments
 from slurm_gpu_aware.features.power.clock_spool import ClockSpool
 from slurm_gpu_aware.features.power.power_reading import PowerReading, reading_text
-from slurm_gpu_aware.lockfile import hold_selector_lock
+from slurm_gpu_aware.files import hold_selector_lock
 from slurm_gpu_aware.selector.events import Events
 from slurm_gpu_aware.selector.heartbeat import CALL_S, WAIT_S, Heartbeat, Standby
 from slurm_gpu_aware.selector.holding_pool import HoldingPool

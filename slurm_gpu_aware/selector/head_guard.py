@@ -25,12 +25,12 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import HEAD, guards_head
 from slurm_gpu_aware.gate.admin_comment import is_ours, marker_of
 from slurm_gpu_aware.gate.gated_job import GatedJob
-from slurm_gpu_aware.gate.index_types import gpus_and_shards
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.candidates import Candidates
 from slurm_gpu_aware.slurm.client import SlurmClient
+from slurm_gpu_aware.slurm.gres import gpus_and_shards
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation
 from slurm_gpu_aware.slurm.updates import NewReservation
 

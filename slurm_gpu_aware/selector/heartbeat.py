@@ -26,9 +26,14 @@ from typing import Any
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.gate.gate_holder import Holder, gate_reservation, other_holder
-from slurm_gpu_aware.gate.holding_pool import defer_until
-from slurm_gpu_aware.gate.licence_gate import hold_gate, working_elsewhere
+from slurm_gpu_aware.gate.licence_gate import (
+    Holder,
+    defer_until,
+    gate_reservation,
+    hold_gate,
+    other_holder,
+    working_elsewhere,
+)
 from slurm_gpu_aware.gate.trial import remove_trials, try_changes
 from slurm_gpu_aware.selector.head_guard import Refusals
 from slurm_gpu_aware.selector.holding_pool import HoldingPool

@@ -1,6 +1,6 @@
 """Holding pool: the heartbeat keeps it closed, rounds fill and empty it.
 
-`gate.holding_pool` explains the reservation. Only the jobs that are next in line stay in Slurm's
+`gate.licence_gate` explains the reservation. Only the jobs that are next in line stay in Slurm's
 queue. A job for which a plan has free GPUs is taken from the pool first, and placed after Slurm has
 tried it, because only then does Slurm show whether a limit holds it. Of jobs alike that a limit
 holds, one stays in the queue and shows when the limit is free.
@@ -20,9 +20,9 @@ from slurm_gpu_aware.admission.snapshot import NODE_TAKEN
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import in_holding_pool
 from slurm_gpu_aware.gate.gated_job import GatedJob, queue_order
-from slurm_gpu_aware.gate.holding_pool import (
-    LAST_S,
-    LICENCE,
+from slurm_gpu_aware.gate.licence_gate import (
+    POOL_LAST_S,
+    POOL_LICENCE,
     create_pool,
     leave_pool_fields,
     lost_reservation,
@@ -182,7 +182,7 @@ class HoldingPool:
                 self._take_over()
             opens_s = gate_ends_s + _GAP_S
             if self._name is None or self.client.move_reservation(
-                self._name, opens_s + LAST_S, start_s=opens_s
+                self._name, opens_s + POOL_LAST_S, start_s=opens_s
             ):
                 return
             log.warning("holding pool %s has opened: its jobs wait at the gate", self._name)
@@ -212,7 +212,7 @@ class HoldingPool:
                     log.warning(
                         "all parked jobs stay in Slurm's queue, which costs slurmctld time"
                         " (is %s among Licenses in slurm.conf?): %s",
-                        LICENCE,
+                        POOL_LICENCE,
                         exc,
                     )
                     return None

@@ -21,9 +21,8 @@ from slurm_gpu_aware.selector.waiting_jobs import WaitingJobs
 from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.slurm.records import ENDED, SlurmJob
 from slurm_gpu_aware.slurm.updates import TRES_FIELDS
-from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.database import Store, open_for_reading
 from slurm_gpu_aware.store.ledger import Decision, Event, Ledger, RoundRecord
-from slurm_gpu_aware.store.reading import open_for_reading
 from slurm_gpu_aware.time_text import duration
 
 _PLACE_OFF = re.compile(r"\bplace=off\b")

@@ -9,7 +9,7 @@ from typing import Any
 
 from slurm_gpu_aware.gate.admin_comment import BOUND
 from slurm_gpu_aware.gate.gated_job import GatedJob
-from slurm_gpu_aware.gate.holding_pool import lost_reservation
+from slurm_gpu_aware.gate.licence_gate import lost_reservation
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.names import index_type
 from slurm_gpu_aware.selector.head_guard import Refusals

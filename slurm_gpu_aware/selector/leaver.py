@@ -19,7 +19,6 @@ from slurm_gpu_aware.admission.context import AdmissionContext
 from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.gate.admin_comment import parse
 from slurm_gpu_aware.gate.gated_job import GatedJob, bound_orphan, unbound_orphan
-from slurm_gpu_aware.gate.index_types import bound_slots
 from slurm_gpu_aware.gate.restore import restore
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.job_phase import JobPhase
@@ -31,6 +30,7 @@ from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.candidates import Candidate
 from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.slurm.client import SlurmClient
+from slurm_gpu_aware.slurm.gres import bound_slots
 from slurm_gpu_aware.slurm.records import SlurmJob
 
 log = logging.getLogger(__name__)

@@ -27,11 +27,10 @@ from slurm_gpu_aware.features.models.store import put_samples
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.selector.waiting_jobs import WaitingJobs
 from slurm_gpu_aware.store import database
-from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.database import POLICY, POWER, Store, put_value
+from slurm_gpu_aware.store.files import published_path
 from slurm_gpu_aware.store.ledger import Decision, Event, GivenRow, Ledger, RoundRecord
-from slurm_gpu_aware.store.ownership import published_path
 from slurm_gpu_aware.store.profiles import load_profile
-from slurm_gpu_aware.store.settings_table import POLICY, POWER, put_value
 from slurm_gpu_aware.store.shared_copy import SharedCopy
 
 log = logging.getLogger(__name__)

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu_aware.bounds import MAX_TIME_S, quoted
-from slurm_gpu_aware.config.owned_file import identity_of
+from slurm_gpu_aware.config.load import Tuned, read_tuned, tuned_path, with_tuned
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.config.tuned import Tuned, read_tuned, tuned_path, with_tuned
 from slurm_gpu_aware.errors import ConfigError, PolicyError, SourceError
+from slurm_gpu_aware.files import identity_of
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile, Workload
 from slurm_gpu_aware.placement.registry import make_policy, option_names, policy_names
 from slurm_gpu_aware.planning.plan import PlanSettings

@@ -7,11 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from slurm_gpu_aware.admission.context import AdmissionContext
+from slurm_gpu_aware.admission.context import AdmissionContext, PreemptionRules
 from slurm_gpu_aware.admission.fitting import needs_sockets
 from slurm_gpu_aware.admission.free_cores import with_sockets
 from slurm_gpu_aware.admission.left import hold_of_left
-from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.admission.snapshot import Hold, SiteProfile, build_cluster, hold_of
 from slurm_gpu_aware.admission.translate import class_of
 from slurm_gpu_aware.config.settings import Config

@@ -20,8 +20,8 @@ from typing import Any
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.planning.plan import Waiting
-from slurm_gpu_aware.slurm.hostlist import hostlist
 from slurm_gpu_aware.slurm.records import array_tasks
+from slurm_gpu_aware.slurm.words import hostlist
 
 EARLIER_TASK = "an earlier task of its array goes first"
 _MOST_ENTRIES = 5000

@@ -1,13 +1,10 @@
-"""Active jobs, from arrival to end, and the clock of their events; in seconds of the trace."""
+"""Active jobs, from arrival to end; in seconds of the trace."""
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import count
-from operator import attrgetter
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Gpus, RunningJob
@@ -149,50 +146,3 @@ def order_key(settings: SimSettings) -> Callable[[ActiveJob], tuple[float, ...]]
     }
     first = keys[settings.order]
     return lambda active: (first(active), active.job.submit_s)
-
-
-class EventClock:
-    """The time of a run, and the coming events of its jobs."""
-
-    def __init__(self, round_s: float | None) -> None:
-        self.round_s = round_s
-        self.now = 0.0
-        self.planned_at = -math.inf
-        """Time of the last round."""
-        self.due_s: float | None = None
-        """Time at which the policy accepts a worse set for a job that the last round postponed, or
-        at which a job should grow by its due date."""
-        self.ends = _Events("version")
-        """Times at which the work of jobs is done at their present pace."""
-        self.crossings = _Events("placed_s")
-        """Times at which jobs, if they keep their GPUs, reach the LAS threshold."""
-
-    def next_round(self) -> float:
-        """First time, now or later, at which a round may run."""
-        if self.round_s is None:
-            return self.now
-        boundary = math.ceil(self.now / self.round_s) * self.round_s
-        return boundary if boundary > self.planned_at else self.planned_at + self.round_s
-
-
-class _Events:
-    """Events of one kind. An event is void once the field ``mark`` of its job has changed."""
-
-    def __init__(self, mark: str) -> None:
-        self._mark = attrgetter(mark)
-        self._heap: list[tuple[float, int, ActiveJob, float]] = []
-        self._sequence = count()
-
-    def add(self, time: float, active: ActiveJob) -> None:
-        heapq.heappush(self._heap, (time, next(self._sequence), active, self._mark(active)))
-
-    def next_time(self) -> float | None:
-        """Time of the next event; None: there is none."""
-        while self._heap and self._mark(self._heap[0][2]) != self._heap[0][3]:
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
-
-    def due(self, now: float) -> Iterator[ActiveJob]:
-        """Remove the events up to ``now``; yield their jobs."""
-        while (time := self.next_time()) is not None and time <= now:
-            yield heapq.heappop(self._heap)[2]

@@ -12,7 +12,8 @@ from slurm_gpu_aware.features.estimates.simulated import Estimates
 from slurm_gpu_aware.features.power.power_meter import PowerMeter
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpus, RunningJob
-from slurm_gpu_aware.simulator.active import ActiveJob, EventClock
+from slurm_gpu_aware.simulator.active import ActiveJob
+from slurm_gpu_aware.simulator.events import EventClock, Kind
 from slurm_gpu_aware.simulator.holders import Holders
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.settings import SimSettings
@@ -80,7 +81,7 @@ class ClusterState:
         if self.settings.order == "las":
             left = self.settings.las_threshold_gpu_s - active.service_gpu_s
             if left > 0:
-                self.clock.crossings.add(now + left / active.size, active)
+                self.clock.add(now + left / active.size, Kind.CROSSING, active)
 
     def leave(self, active: ActiveJob) -> None:
         """Take a job off its GPUs."""
@@ -191,7 +192,7 @@ class ClusterState:
             beside = set().union(*sharing) - {active.position}
             others = [self.running[position].job for position in sorted(beside)]
             pace *= self.physics.interference(active.job, others)
-        self.clock.ends.add(active.end_at_pace(pace, self.clock.now), active)
+        self.clock.add(active.end_at_pace(pace, self.clock.now), Kind.END, active)
 
 
 def _socket_groups(cluster: Cluster) -> dict[int, tuple[int, ...]]:
@@ -210,35 +211,35 @@ class BackgroundJobs:
     def __init__(self, jobs: Iterable[TraceJob], state: ClusterState) -> None:
         self.state = state
         self._row = {name: i for i, name in enumerate(state.idle.nodes)}
-        self._jobs = [job for job in jobs if (job.recorded_run_s or 0.0) > 0]
-        starts = [(job.recorded_start_s or 0.0, True, -i) for i, job in enumerate(self._jobs)]
-        ends = [(at + (self._jobs[-i].recorded_run_s or 0.0), False, i) for at, _, i in starts]
-        self._events = sorted([*starts, *ends], reverse=True)
-        """(time, whether the job starts, -position of the job); the next event is the last."""
         self._lacking: dict[str, tuple[TraceJob, int]] = {}
         """Job id -> job and the number of GPUs that it still has to take."""
+        for job in reversed([*jobs]):
+            start_s, run_s = job.recorded_start_s or 0.0, job.recorded_run_s or 0.0
+            if run_s > 0:
+                state.clock.add(start_s, Kind.HOLD, job)
+                state.clock.add(start_s + run_s, Kind.FREE, job)
 
-    def next_time(self) -> float | None:
-        """Time of the next start or end; None: there is none."""
-        return self._events[-1][0] if self._events else None
+    @property
+    def can_take(self) -> bool:
+        """Whether a GPU is free for a job that lacks some."""
+        return bool(self._lacking) and self.state.free > 0
 
-    def advance(self, now: float) -> bool:
-        """Release and take the GPUs that are due by ``now``; return whether any became free."""
-        freed = False
-        while self._events and self._events[-1][0] <= now:
-            _, starts, position = self._events.pop()
-            job = self._jobs[-position]
-            if starts:
-                self._lacking[job.job_id] = (job, job.gpus)
-            else:
-                freed |= self.state.release(job.job_id)
-                self.state.estimates.background_ends(job)
-                self._lacking.pop(job.job_id, None)
+    def start(self, job: TraceJob) -> None:
+        """Let a job take its GPUs, at the next ``take``."""
+        self._lacking[job.job_id] = (job, job.gpus)
+
+    def end(self, job: TraceJob) -> bool:
+        """Release the GPUs of a job; return whether it held any."""
+        self.state.estimates.background_ends(job)
+        self._lacking.pop(job.job_id, None)
+        return self.state.release(job.job_id)
+
+    def take(self) -> None:
+        """Give free GPUs to the jobs that lack some."""
         for job, lacking in list(self._lacking.values()):
             if not self.state.free:
                 break
             self._take(job, lacking)
-        return freed
 
     def _take(self, job: TraceJob, lacking: int) -> None:
         chosen: dict[tuple[int, int], None] = {}  # in order, each once

@@ -37,14 +37,14 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.registry import make_policy, option_names
 from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.planning.prefix import id_key
 from slurm_gpu_aware.planning.stages import Stage
-from slurm_gpu_aware.simulator.active import ActiveJob, EventClock, same_gpus
+from slurm_gpu_aware.simulator.active import ActiveJob, same_gpus
 from slurm_gpu_aware.simulator.cluster_state import BackgroundJobs, ClusterState
 from slurm_gpu_aware.simulator.elastic import ElasticRounds
+from slurm_gpu_aware.simulator.events import EventClock, Kind
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.rounds import Outcome, Rounds
@@ -78,7 +78,7 @@ class Simulator:
         keep_placements: bool = False,
         stages: Sequence[Stage] = FEATURES,
     ) -> None:
-        self.trace, self.stages = trace, stages
+        self.trace = trace
         self.settings = settings
         self.timer = timer
         self.progress = progress
@@ -93,18 +93,23 @@ class Simulator:
         self.state.estimates = Estimates(estimate_of(settings, trace), dated=dated)
         moves = settings.moves
         self.mover = None if moves is None else Mover(self.state, moves, dated=dated)
-        self.rounds = self._rounds()
+        power = settings.power
+        self.rounds = (
+            Rounds(settings, self.state, self.mover, stages)
+            if power is None or not settings.anew
+            else ElasticRounds(settings, power, self.state, stages)
+        )
         known = not trace.background and all(job.table is not None for job in trace.jobs)
-        if settings.power is not None and known:
-            self.state.meter = PowerMeter(self.state.total, settings.power.idle_w)
+        if power is not None and known:
+            self.state.meter = PowerMeter(self.state.total, power.idle_w)
         self.background = BackgroundJobs(trace.background, self.state)
         self.fitting: dict[object, bool] = {}
         self.worst: dict[object, float] = {}
         """What ``Physics.worst`` depends on -> its value."""
         self.jobs: list[ActiveJob] = []
         """The jobs that have arrived, by position in the trace."""
-        self.changed = False
-        """Something has happened since the last round."""
+        self.changed = self.awaits_round = False
+        """Something has happened since the last round; a coming event is a round."""
         self.infeasible: list[tuple[str, str]] = []
         self.used: list[tuple[float, int]] = [(0.0, 0)]
         """(time, GPUs in use from then on)."""
@@ -112,69 +117,84 @@ class Simulator:
         self.placement_ms: list[float] = []
         self.placements: list[dict[str, Any]] = []
 
-    def _rounds(self) -> Rounds:
-        power = self.settings.power
-        if power is None or not self.settings.anew:
-            return Rounds(self.settings, self.state, self.mover, self.stages)
-        return ElasticRounds(self.settings, power, self.state, self.stages)
-
     def run(self) -> Result:
-        """Advance from event to event until every job has ended or is infeasible."""
-        while (time := self._next_time()) is not None:
-            self.fragmented += self.state.partly * (time - self.clock.now)
-            if self.state.used != self.used[-1][1]:
-                self.used.append((self.clock.now, self.state.used))
-            self.clock.now = time
-            self._end_jobs()
-            if self.background.advance(time):
-                self.changed, self.rounds.blocked = True, None
-            self._admit()
-            self.changed |= bool(list(self.clock.crossings.due(time)))
-            if self.clock.due_s is not None and self.clock.due_s <= time:
-                self.changed, self.clock.due_s, self.rounds.blocked = True, None, None
-            if self._wants_round() and self.clock.now == self.clock.next_round():
-                self._round()
+        """Let one event after the other happen until every job has ended or is infeasible."""
+        background, again = self.background, self._look_again
+        happens: dict[Kind, Callable[[Any], object]] = {
+            Kind.END: self._end,
+            Kind.FREE: lambda job: background.end(job) and again(),
+            Kind.HOLD: background.start,
+            Kind.TAKE: lambda _: background.take(),
+            Kind.ARRIVAL: self._admit,
+            Kind.CROSSING: lambda _: again(),
+            Kind.WAKE: lambda _: again(),
+            Kind.ROUND: lambda _: self._round(),
+        }
+        self._await_arrival()
+        while (event := self.clock.pop()) is not None:
+            time, kind, subject = event
+            if self._matters(kind):
+                self._pass_until(time)
+                happens[kind](subject)
+                self._await_round(kind)
         waiting = self.rounds.waiting.values()
         self.infeasible += [(w.job.job_id, "no round placed it") for w in waiting]
         return self._result()
 
-    def _next_time(self) -> float | None:
-        """Time of the next event; None: nothing more can happen."""
-        clock = self.clock
-        times = [clock.ends.next_time(), clock.due_s]
-        if len(self.jobs) < len(self.trace.jobs):
-            times.append(self.trace.jobs[len(self.jobs)].submit_s)
-        if self.rounds.waiting:
-            times.append(clock.crossings.next_time())
-        if clock.round_s is not None and self._wants_round():
-            times.append(clock.next_round())
-        if self.rounds.waiting or any(time is not None for time in times):
-            times.append(self.background.next_time())  # at the end no job waits for these
-        first = min((time for time in times if time is not None), default=None)
-        return None if first is None else max(first, clock.now)
+    def _matters(self, kind: Kind) -> bool:
+        """Whether an event may change the run of a job; at the end background jobs do not."""
+        waiting, clock = self.rounds.waiting, self.clock
+        if kind is Kind.CROSSING:
+            return bool(waiting)
+        if kind not in (Kind.FREE, Kind.HOLD, Kind.TAKE):
+            return True
+        more = len(self.jobs) < len(self.trace.jobs) or clock.wake_s is not None
+        return more or self.awaits_round or bool(waiting or self.state.running)
 
-    def _wants_round(self) -> bool:
-        """Whether a round may place a job even if nothing arrives or ends before it."""
+    def _pass_until(self, time: float) -> None:
+        now = self.clock.now
+        if time > now:
+            self.fragmented += self.state.partly * (time - now)
+            if self.state.used != self.used[-1][1]:
+                self.used.append((now, self.state.used))
+            self.clock.now = time
+
+    def _await_round(self, after: Kind) -> None:
+        """Add the round that an event asks for, and what background jobs take before it."""
+        if after is not Kind.ROUND and self.background.can_take:
+            self.clock.add(self.clock.now, Kind.TAKE)
         # attained service and remaining time change while jobs run
         mixed = bool(self.rounds.waiting) and bool(self.state.running)
-        return self.changed or (self.settings.preemptive and mixed)
+        wanted = self.changed or (self.settings.preemptive and mixed)
+        at_once = self.clock.round_s is None
+        if wanted and not self.awaits_round and not (at_once and after is Kind.ROUND):
+            self.awaits_round = True
+            self.clock.add(self.clock.next_round(), Kind.ROUND)
 
-    def _admit(self) -> None:
-        jobs, now = self.trace.jobs, self.clock.now
-        while len(self.jobs) < len(jobs) and jobs[len(self.jobs)].submit_s <= now:
-            job = jobs[len(self.jobs)]
-            request, turn = self._request(job), id_key(job.job_id)
-            least = self.physics.stretch(job, request.gpus, None)[0]
-            active = ActiveJob(
-                len(self.jobs), job, request, turn, size=request.gpus, least_stretch=least
-            )
-            self.jobs.append(active)
-            if self._fits(active.request):
-                self.rounds.wait(active)
-                self.changed = True
-            else:
-                reason = self.policy.why_not(active.request, self.state.idle)
-                self.infeasible.append((job.job_id, reason.text))
+    def _await_arrival(self) -> None:
+        if len(self.jobs) < len(self.trace.jobs):
+            job = self.trace.jobs[len(self.jobs)]
+            self.clock.add(job.submit_s, Kind.ARRIVAL, job)
+
+    def _admit(self, job: TraceJob) -> None:
+        request, turn = self._request(job), id_key(job.job_id)
+        least = self.physics.stretch(job, request.gpus, None)[0]
+        active = ActiveJob(
+            len(self.jobs), job, request, turn, size=request.gpus, least_stretch=least
+        )
+        self.jobs.append(active)
+        if self._fits(active.request):
+            self.rounds.wait(active)
+            self.changed = True
+        else:
+            reason = self.policy.why_not(active.request, self.state.idle)
+            self.infeasible.append((job.job_id, reason.text))
+        self._await_arrival()
+
+    def _look_again(self) -> bool:
+        """Let the next round look at all waiting jobs."""
+        self.changed, self.rounds.blocked = True, None
+        return True
 
     def _fits(self, request: Request) -> bool:
         """Whether the policy can place the request on the idle cluster."""
@@ -186,6 +206,7 @@ class Simulator:
 
     def _request(self, job: TraceJob) -> Request:
         sizes = () if self.settings.sizing in ("as-asked", "zeus") else job.sizes
+        power = self.settings.power
         return Request(
             job_id=job.job_id,
             user=job.user or "",
@@ -193,7 +214,7 @@ class Simulator:
             min_nodes=job.nodes or 1,
             max_nodes=job.nodes,
             sizes=sizes,
-            table=self._known_table(job),
+            table=None if power is None else power.known.get(job.model or "", job.table),
             app_class=job.app_class,
             bandwidth_sensitive=job.bandwidth_sensitive,
             pattern=job.pattern,
@@ -211,11 +232,6 @@ class Simulator:
         restart_s = None if self.mover is None else self.mover.restart_s(job)
         return DueDate(job.deadline_s, weight=job.weight, restart_s=restart_s)
 
-    def _known_table(self, job: TraceJob) -> SizeTable | None:
-        """The job's size table as the planner knows it."""
-        power = self.settings.power
-        return None if power is None else power.known.get(job.model or "", job.table)
-
     def _limit_s(self, job: TraceJob) -> float:
         """Time limit of a job in seconds; inf: none."""
         limit = job.time_limit_s
@@ -231,24 +247,21 @@ class Simulator:
         longest = LIMIT_MARGIN * self.worst[key] * self.physics.longest(job)
         return max(longest, limit if given else LIMIT_FACTOR * job.duration_s)
 
-    def _end_jobs(self) -> None:
-        ended = 0
-        for active in self.clock.ends.due(self.clock.now):
-            self.state.estimates.ends(active, self.clock.now)
-            self.state.leave(active)
-            active.end_s = self.clock.now
-            active.killed = not active.finished and not active.job.timed_out
-            active.last = active.holder = None  # a long trace has many accounts
-            ended += 1
-        if ended:
-            self.changed, self.rounds.blocked = True, None
-            if self.progress is not None:
-                self.progress(ended)
+    def _end(self, active: ActiveJob) -> None:
+        self.state.estimates.ends(active, self.clock.now)
+        self.state.leave(active)
+        active.end_s = self.clock.now
+        active.killed = not active.finished and not active.job.timed_out
+        active.last = active.holder = None  # a long trace has many accounts
+        self._look_again()
+        if self.progress is not None:
+            self.progress(1)
 
     def _round(self) -> None:
         """Plan the round that is due, and those that follow it at once, and apply them."""
-        self.changed, self.clock.planned_at = False, self.clock.now
-        wake_s, again = math.inf, True
+        self.changed = self.awaits_round = False
+        self.clock.planned_at = self.clock.now
+        until, wake_s, again = self.clock.wake_s, math.inf, True
         while again and (due := self._planned()) is not None:
             wake_s = min(wake_s, due.plan.wake_s)
             if self.mover is not None:
@@ -257,15 +270,14 @@ class Simulator:
             self._apply(due)
             self.rounds.note_blocked(due.plan)
             self.used.append((self.clock.now, self.state.used))
-            self.clock.due_s = self._note_postponed(due)
+            until = self._note_postponed(due)
             if self.policy.may_postpone:
-                waiting = [a.request for a in due.queue if a.placed is None]
-                self.clock.due_s = self._next_due(waiting)
+                until = self._next_due(a.request for a in due.queue if a.placed is None)
             # a job that is back has its least clock until the next round
             back = any(active.target is None for active in on_a_move)
             again = bool(due.plan.moved) or (back and self.rounds.limited)
-        if wake_s < math.inf:
-            self.clock.due_s = min(self.clock.due_s or math.inf, wake_s)
+        until = min(until or math.inf, wake_s)
+        self.clock.wake_at(until if until < math.inf else None)
 
     def _planned(self) -> Outcome | None:
         """The outcome of the next round, with its time noted; None if no job takes part."""

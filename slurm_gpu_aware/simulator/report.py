@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.features.power.power_meter import ENERGY_KEYS
+from slurm_gpu_aware.simulator.columns import Column, columns_of, gain_text
 from slurm_gpu_aware.simulator.files import DAMAGE, damaged, load_results
 from slurm_gpu_aware.simulator.history import BASELINE, RECORDED
 from slurm_gpu_aware.simulator.pictures import PICTURES, POWER_PICTURE, draw_picture
-from slurm_gpu_aware.simulator.result import DUE_KEYS
 from slurm_gpu_aware.simulator.uncertainty import as_good
-from slurm_gpu_aware.time_text import duration
 
 _SAME_PERCENT = 0.05
 """Below it a difference is printed as 0.0%."""
@@ -135,76 +133,24 @@ def _where_from(saved: float, on_gpus: float) -> str:
     return f"{waiting}% of it from less waiting, the rest from faster runs"
 
 
-_COLUMNS = (
-    ("policy", "policy", "{}"),
-    ("ended", "jobs", "{:g}"),
-    ("killed", "killed", "{:g}"),
-    ("never ran", "infeasible", "{:g}"),
-    ("avg JCT", "avg_jct_s", "time"),
-    ("gain", "gain", "gain"),
-    ("each job's JCT, ratio", "each_job", "ratio"),
-    ("slower", "each_job", "slower"),
-    ("median JCT", "median_jct_s", "time"),
-    ("p99 JCT", "p99_jct_s", "time"),
-    ("avg wait", "avg_wait_s", "time"),
-    ("slowdown", "avg_slowdown", "{:.3f}"),
-    ("makespan", "makespan_s", "time"),
-    ("GPUs in use", "utilization", "{:.0%}"),
-    ("fragmentation", "fragmentation", "{:.1%}"),
-    ("energy, kWh", "energy_kwh", "{:.1f}"),
-    ("of it idle GPUs", "idle_energy_kwh", "{:.1f}"),
-    ("due dates met", "due_met", "{:.1%}"),
-    ("late in all, h", "late_h", "{:.1f}"),
-    ("peak power, W", "peak_power_w", "{:.0f}"),
-    ("power limit, W", "power_limit_w", "{:.0f}"),
-    ("round, ms, median", "median", "{:.2f}"),
-    ("round, ms, max", "max", "{:.1f}"),
-)
-"""Header, key of a run's summary (or of its ``placement_ms``), format."""
-
-
-def _text(value: Any, form: str) -> str:
-    """One number of the table."""
-    if form == "time":
-        return duration(value)
-    if form == "ratio":
-        return f"{value['median']:.2f} ({value['p5']:.2f} to {value['p95']:.2f})"
-    if form == "slower":
-        return f"{value['slower']:.0%}"
-    return gain_text(value) if form == "gain" else form.format(value)
-
-
-def gain_text(gain: Mapping[str, float]) -> str:
-    """``4.0% (1.2 to 7.9)``, or ``4.0%`` of a single seed."""
-    mean, low, high = (round(100 * gain[key], 1) + 0.0 for key in ("mean", "low", "high"))
-    return f"{mean:.1f}%" if low == mean == high else f"{mean:.1f}% ({low:.1f} to {high:.1f})"
-
-
-def _cell(run: Mapping[str, Any], key: str, form: str) -> str:
-    value = run[key] if key in run else run["placement_ms"].get(key)
+def _cell(run: Mapping[str, Any], column: Column) -> str:
+    value = column.in_run(run)
     if value is None:
         return "<td>n/a</td>"
-    text = html.escape(_text(value, form))
-    ends = (run.get("range") or {}).get(key)
+    text = html.escape(column.text(value))
+    ends = (run.get("range") or {}).get(column.key)
     if ends is not None and ends[0] != ends[1]:
-        low, high = (html.escape(_text(end, form)) for end in ends)
+        low, high = (html.escape(column.text(end)) for end in ends)
         text += f"<br><small>{low} to {high}</small>"
     return f"<td>{text}</td>"
 
 
-def _known(runs: Sequence[Mapping[str, Any]], key: str) -> bool:
-    """Whether a run has this number."""
-    return any(run.get(key) is not None for run in runs)
-
-
 def page_text(head: Mapping[str, Any], pictures: Sequence[tuple[str, str, Path]]) -> str:
     """The page in HTML with the pictures embedded; ``pictures``: (title, explanation, PNG file)."""
-    optional = (*ENERGY_KEYS, *DUE_KEYS)
-    columns = [c for c in _COLUMNS if c[1] not in optional or _known(head["runs"], c[1])]
-    headers = "".join(f"<th>{name}</th>" for name, _, _ in columns)
+    columns = list(columns_of(head["runs"], lambda column: column.page))
+    headers = "".join(f"<th>{column.page}</th>" for column in columns)
     rows = "".join(
-        "<tr>" + "".join(_cell(run, key, form) for _, key, form in columns) + "</tr>"
-        for run in head["runs"]
+        "<tr>" + "".join(_cell(run, column) for column in columns) + "</tr>" for run in head["runs"]
     )
     figures = "".join(
         f"<h2>{html.escape(title)}</h2><p>{html.escape(text)}</p>"

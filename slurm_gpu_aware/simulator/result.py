@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from slurm_gpu_aware.features.power.power_meter import ENERGY_KEYS, Energy
+from slurm_gpu_aware.features.power.power_meter import Energy
 from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
+from slurm_gpu_aware.simulator.columns import COLUMNS
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.step_function import area_until
 from slurm_gpu_aware.simulator.trace import Trace
 
-DUE_KEYS = ("due_jobs", "due_met", "avg_late_s", "late_h")
-"""Numbers of a summary: jobs with due dates, the share of them in time, mean lateness of those that
-ended (in time: 0), and its sum."""
 _ROUNDING_S = 1e-3
 """Lateness that is rounding."""
 Mask = BoolArray
@@ -64,29 +63,34 @@ class Result:
         """(jobs,) True for jobs that ended with their work done."""
         return np.isfinite(self.end_s) & ~self.killed
 
-    def _energy(self) -> dict[str, Any]:
-        """Energy from the first submission to the last end, of all jobs; None: not known."""
+    @cached_property
+    def energy_numbers(self) -> Mapping[str, Any]:
+        """Energy from the first submission to the last end, of all jobs; empty: not known."""
         if self.energy is None or not self.done.any():
-            return dict.fromkeys(ENERGY_KEYS)
+            return {}
         return self.energy.summary(*self._span(None))
 
-    def due(self) -> dict[str, Any]:
-        """Numbers of the jobs with due dates; all None without any.
+    @cached_property
+    def due_numbers(self) -> Mapping[str, Any]:
+        """Jobs with due dates, the share in time, lateness; empty without such jobs.
 
-        A job that did not end is not in time; how late it would be is not known.
+        ``avg_late_s`` is the mean lateness of those that ended (in time: 0), ``late_h`` its sum. A
+        job that did not end is not in time; how late it would be is not known.
         """
         due_s = self._of_trace("deadline_s")
         dated = np.isfinite(due_s)
         if not dated.any():
-            return dict.fromkeys(DUE_KEYS)
+            return {}
         late_s = np.maximum(self.end_s - due_s, 0.0)
         late_s[late_s <= _ROUNDING_S] = 0.0
         ended = dated & self.done
         in_time = ended & (late_s == 0)
-        mean = float(late_s[ended].mean()) if ended.any() else None
-        met = float(in_time.sum() / dated.sum())
-        values = (int(dated.sum()), met, mean, float(late_s[ended].sum() / 3600.0))
-        return dict(zip(DUE_KEYS, values, strict=True))
+        return {
+            "due_jobs": int(dated.sum()),
+            "due_met": float(in_time.sum() / dated.sum()),
+            "avg_late_s": float(late_s[ended].mean()) if ended.any() else None,
+            "late_h": float(late_s[ended].sum() / 3600.0),
+        }
 
     def _of_trace(self, column: str) -> FloatArray:
         return np.array([getattr(job, column) for job in self.trace.jobs], dtype=np.float64)
@@ -102,6 +106,10 @@ class Result:
     def slowdown(self, among: Mask | None = None) -> FloatArray:
         """Time on GPUs / duration in the trace, of the jobs that ended."""
         return np.asarray((self.run_s / self._of_trace("duration_s"))[self._chosen(among)])
+
+    def ran_s(self, among: Mask | None = None) -> FloatArray:
+        """Time on GPUs of the jobs that ended."""
+        return np.asarray(self.run_s[self._chosen(among)])
 
     def makespan_s(self, among: Mask | None = None) -> float:
         """Last end - first submission; 0 without jobs."""
@@ -127,32 +135,22 @@ class Result:
         used = float(busy[1] - busy[0]) / (self.total_gpus * (end - begin))
         return used if used < 1.0 + 1e-9 else None
 
-    def summary(self, among: Mask | None = None) -> dict[str, Any]:
-        """Numbers of the run (None: unknown); times and slowdowns are those of ``among``."""
-        columns = {"jct_s": self.jct_s, "wait_s": self.wait_s, "slowdown": self.slowdown}
-        stats = {
-            f"{how}_{name}": _statistic(values(among), how)
-            for name, values in columns.items()
-            for how in ("avg", "median", "p99")
-        }
+    def fragmentation(self) -> float | None:
+        """Share of the GPU time that is free on partly used nodes; None: not known."""
         idle, whole = self.fragmented_gpu_s, self.total_gpus * self.makespan_s()
-        return {
-            "policy": self.settings.label,
-            "order": None if self.recorded else self.settings.order,
-            "jobs": int(self.done.sum()),
-            "killed": int(self.killed.sum()),
-            "infeasible": len(self.infeasible),
-            **stats,
-            "avg_run_s": _statistic(self.run_s[self._chosen(among)], "avg"),
-            "makespan_s": self.makespan_s(among),
-            "utilization": self.utilization(among),
-            "fragmentation": None if idle is None else idle / whole if whole else 0.0,
-            "preemptions": int(self.preemptions.sum()),
-            "migrations": int(self.migrations.sum()),
-            **self._energy(),
-            **self.due(),
-            "placement_ms": {how: _statistic(self.placement_ms, how) for how in ("median", "max")},
-        }
+        return None if idle is None else idle / whole if whole else 0.0
+
+    def statistic(self, values: str, how: str, among: Mask | None = None) -> float | None:
+        """``avg``, ``median`` or ``p99`` of ``jct_s`` or another array; None without jobs."""
+        return _statistic(getattr(self, values)(among), how)
+
+    def placement_times(self) -> dict[str, float | None]:
+        """Median and longest time of planning a round; None: not measured. Units: ms."""
+        return {how: _statistic(self.placement_ms, how) for how in ("median", "max")}
+
+    def summary(self, among: Mask | None = None) -> dict[str, Any]:
+        """`COLUMNS` of the run (None: unknown); times and slowdowns are those of ``among``."""
+        return {c.key: c.of(self, among, c.key) for c in COLUMNS if c.of is not None}
 
 
 def _statistic(values: FloatArray, how: str) -> float | None:
@@ -169,9 +167,6 @@ def ended_in_all(results: Sequence[Result]) -> Mask:
     return np.asarray(np.logical_and.reduce([result.done for result in results]))
 
 
-_RATIOS = ("avg_jct_s", "median_jct_s", "p99_jct_s", "avg_wait_s", "avg_slowdown", "makespan_s")
-
-
 def compared(results: Sequence[Result]) -> list[dict[str, Any]]:
     """Summaries over the jobs that ended in all runs, with ratios to the first simulated one."""
     among = ended_in_all(results)
@@ -179,6 +174,8 @@ def compared(results: Sequence[Result]) -> list[dict[str, Any]]:
     first = next((run for run, r in zip(runs, results, strict=True) if not r.recorded), runs[0])
     for run in runs:
         run["ratio_to_first"] = {
-            key: run[key] / first[key] for key in _RATIOS if run[key] is not None and first[key]
+            key: run[key] / first[key]
+            for key in (column.key for column in COLUMNS if column.compared)
+            if run[key] is not None and first[key]
         }
     return runs

@@ -9,17 +9,18 @@ gain that was measured on one such history; more seeds make it better known and 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import stdtrit
 
 from slurm_gpu_aware.errors import RequestError
-from slurm_gpu_aware.model.arrays import FloatArray
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.model.profile import GpuTiming
 from slurm_gpu_aware.simulator.report import counted
-from slurm_gpu_aware.simulator.result import Result, ended_in_all
+from slurm_gpu_aware.simulator.result import Mask, Result, ended_in_all
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
 LEAST_DAYS = 14
@@ -27,16 +28,9 @@ LEAST_DAYS = 14
 LEAST_JOBS = 200
 LEAST_SEEDS = 4
 MOST_HARM = 0.02
-"""A candidate may be worse than another by this share in each measure of `HARMS`."""
+"""A candidate may be worse than another by this share in each measure of `MEASURES` with a harm."""
 MOST_LOST = 0.001
 """Share of the jobs that a candidate may finish less than another."""
-HARMS: Mapping[str, str] = {
-    "p99_jct_s": "the 99th percentile of completion times",
-    "longest_wait_s": "the longest wait",
-    "multi_jct_s": "the completion time of jobs with several GPUs",
-}
-_NONE = {"longest_wait_s": 60.0}
-"""Measure -> a value below which differences do not count."""
 _DAY_S = 86_400.0
 _WEEK = 7
 
@@ -103,28 +97,54 @@ def covered_days(trace: Trace, days: int) -> range:
     return covered
 
 
-def measures(results: Sequence[Result]) -> list[dict[str, float]]:
-    """Measures of each run, over the jobs that ended in all. Raises RequestError without such jobs.
+class Measure(NamedTuple):
+    """A number by which candidates are compared; less is better."""
 
-    ``jct_s`` is the average completion time, ``multi_jct_s`` that of jobs with several GPUs (NaN:
-    there are none), ``lost`` the share of all jobs that this run did not finish.
-    """
+    of: Callable[[Result, Mask], float]
+    """Its value over the jobs of a mask; NaN: there are none."""
+    header: str = ""
+    """Of its change in the table of candidates; empty: not there."""
+    harm: str = ""
+    """What gets worse, in words; empty: that is no reason against a candidate."""
+    least: float = 1e-9
+    """A value below which differences do not count."""
+
+
+def _gpus(result: Result) -> IntArray:
+    return np.array([job.gpus for job in result.trace.jobs])
+
+
+def _multi_jct_s(result: Result, among: Mask) -> float:
+    jct_s = result.jct_s(among & (_gpus(result) > 1))
+    return float(jct_s.mean()) if len(jct_s) else math.nan
+
+
+MEASURES: Mapping[str, Measure] = {
+    "jct_s": Measure(lambda r, among: float(r.jct_s(among).mean())),
+    "gpu_s": Measure(lambda r, among: float((r.run_s * _gpus(r))[among].sum()), "GPU-hours"),
+    "p99_jct_s": Measure(
+        lambda r, among: float(np.percentile(r.jct_s(among), 99)),
+        "p99 JCT",
+        "the 99th percentile of completion times",
+    ),
+    "longest_wait_s": Measure(
+        lambda r, among: float(r.wait_s(among).max()), harm="the longest wait", least=60.0
+    ),
+    "multi_jct_s": Measure(
+        _multi_jct_s, "several GPUs", "the completion time of jobs with several GPUs"
+    ),
+    "lost": Measure(lambda r, among: float(1.0 - r.done.mean())),
+}
+"""``jct_s`` is the average completion time, ``multi_jct_s`` that of jobs with several GPUs,
+``lost`` the share of all jobs that a run did not finish."""
+
+
+def measures(results: Sequence[Result]) -> list[dict[str, float]]:
+    """`MEASURES` of each run, over the jobs that ended in all. Raises RequestError without any."""
     among = ended_in_all(results)
     if not among.any():
         raise RequestError("no job ends with every candidate")
-    gpus = np.array([job.gpus for job in results[0].trace.jobs])
-    several = among & (gpus > 1)
-    return [
-        {
-            "jct_s": float(result.jct_s(among).mean()),
-            "gpu_s": float((result.run_s * gpus)[among].sum()),
-            "p99_jct_s": float(np.percentile(result.jct_s(among), 99)),
-            "longest_wait_s": float(result.wait_s(among).max()),
-            "multi_jct_s": float(result.jct_s(several).mean()) if several.any() else math.nan,
-            "lost": float(1.0 - result.done.mean()),
-        }
-        for result in results
-    ]
+    return [{key: one.of(result, among) for key, one in MEASURES.items()} for result in results]
 
 
 @dataclass(frozen=True)
@@ -143,9 +163,9 @@ class Comparison:
     def harms(self) -> list[str]:
         """What the candidate worsens by more than it may, in words."""
         found = [
-            f"{words} would be {_longer(self.changes[name])}"
-            for name, words in HARMS.items()
-            if self.changes[name] > MOST_HARM
+            f"{one.harm} would be {_longer(self.changes[key])}"
+            for key, one in MEASURES.items()
+            if one.harm and self.changes[key] > MOST_HARM
         ]
         if self.changes["lost"] > MOST_LOST:
             found.append(f"{100 * self.changes['lost']:.1f}% more jobs would reach their limits")
@@ -254,5 +274,5 @@ def _gain(comparison: Comparison) -> str:
 
 def _log_ratio(name: str, a: float, b: float) -> float:
     """Logarithm of a / b, two values of a measure; NaN if one is."""
-    least = _NONE.get(name, 1e-9)
+    least = MEASURES[name].least
     return math.log(max(a, least) / max(b, least)) if a == a and b == b else math.nan

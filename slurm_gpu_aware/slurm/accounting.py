@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from slurm_gpu_aware.bounds import quoted
+from slurm_gpu_aware.slurm.words import words_of
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.slurm.sacct import SacctRow
@@ -47,9 +48,9 @@ def gaps_of(setting: Callable[[str], str | None]) -> Iterator[Gap]:
     if "slurmdbd" not in (setting("AccountingStorageType") or "").lower():
         yield OFF
         return
-    tres = (setting("AccountingStorageTRES") or "").lower().replace("(null)", "").split(",")
+    tres = words_of((setting("AccountingStorageTRES") or "").lower())
     if "gres/gpu" not in tres:
-        own = ",".join([*(word for word in tres if word and word not in _ALWAYS), "gres/gpu"])
+        own = ",".join([*(word for word in tres if word not in _ALWAYS), "gres/gpu"])
         cost = _NO_HISTORY
         if any(word.startswith("gres/gpu:") for word in tres):
             cost = "jobs on GPUs of another type, such as g0 of an indexed node, count as without"
@@ -58,13 +59,13 @@ def gaps_of(setting: Callable[[str], str | None]) -> Iterator[Gap]:
             cost,
             f"add AccountingStorageTRES={own}, {_LATER}",
         )
-    flags = (setting("AccountingStoreFlags") or "").replace("(null)", "")
-    if "job_comment" not in flags.lower():
+    flags = words_of(setting("AccountingStoreFlags"))
+    if "job_comment" not in map(str.lower, flags):
         yield Gap(
             "AccountingStoreFlags in slurm.conf has no job_comment",
             "sacct shows no comment of a job, so tune and simulate --sacct give all jobs the"
             " default class",
-            f"add AccountingStoreFlags={','.join(filter(None, [flags, 'job_comment']))}, {_LATER}",
+            f"add AccountingStoreFlags={','.join([*flags, 'job_comment'])}, {_LATER}",
         )
 
 

@@ -17,10 +17,8 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm import libslurm_fields as kinds
 from slurm_gpu_aware.slurm import read_cluster as read
 from slurm_gpu_aware.slurm.commands import run_command
-from slurm_gpu_aware.slurm.hostlist import check_node_names
-from slurm_gpu_aware.slurm.lanes import LANES, Update, lanes_of, refused_id
 from slurm_gpu_aware.slurm.libslurm import Call, Libslurm, SlurmError, decode, records
-from slurm_gpu_aware.slurm.mig import MigNodes
+from slurm_gpu_aware.slurm.read_cluster import MigNodes
 from slurm_gpu_aware.slurm.read_jobs import job_of, settled
 from slurm_gpu_aware.slurm.records import (
     SlurmConfig,
@@ -32,10 +30,17 @@ from slurm_gpu_aware.slurm.records import (
     SlurmSwitch,
 )
 from slurm_gpu_aware.slurm.topology import default_topology, parse_topology
-from slurm_gpu_aware.slurm.updates import JobUpdate, NewReservation, check_job_ids
+from slurm_gpu_aware.slurm.updates import (
+    JobUpdate,
+    NewReservation,
+    Update,
+    check_job_ids,
+    lanes_of,
+    refused_id,
+)
+from slurm_gpu_aware.slurm.words import check_node_names
 
 log = logging.getLogger(__name__)
-
 _T = TypeVar("_T")
 
 _UNLIMITED = 0xFFFFFFFF
@@ -43,8 +48,6 @@ _UNLIMITED = 0xFFFFFFFF
 _PER_UPDATE_S = 0.02
 _AGAIN_S = 30.0
 """After this time all jobs are read again, even if slurmctld says that none changed."""
-_FLAGS = {"IGNORE_JOBS": "IGN_JOBS", "NO_HOLD_JOBS_AFTER": "NO_HOLD_JOBS"}
-"""Flags whose names in ``slurm.h`` are others."""
 
 
 def open_client(timeout_s: float) -> SlurmClient:
@@ -121,17 +124,15 @@ class SlurmClient:
     @property
     def unread(self) -> frozenset[int]:
         """Slurm's numbers of existing records that this thread's last `jobs` could not read."""
-        numbers: frozenset[int] = getattr(self._last, "unread", frozenset())
-        return numbers
+        return frozenset(getattr(self._last, "unread", ()))
 
     def jobs_of(self, ids: Sequence[str]) -> list[SlurmJob]:
         """These jobs, one request for each job or array; a job that is gone is left out."""
         check_job_ids(ids)
         numbers = list(dict.fromkeys(int(job_id.partition("_")[0]) for job_id in ids))
-        lanes = [numbers[lane::LANES] for lane in range(min(LANES, len(numbers)))]
-        extra_s = _PER_UPDATE_S * len(numbers)
+        works = [partial(self._records_of, lane) for lane in lanes_of(numbers, str)]
         known: dict[str, SlurmJob] = {}
-        for answers in self._slurm.together([partial(self._records_of, n) for n in lanes], extra_s):
+        for answers in self._slurm.together(works, _PER_UPDATE_S * len(numbers)):
             jobs = (self._value(kinds.JOB, record, job_of) for record in answers)
             known |= {job.id: job for job in jobs if job is not None}
         return [known[job_id] for job_id in ids if job_id in known]
@@ -301,11 +302,9 @@ class SlurmClient:
                 refused |= self._send(*update)
             return refused
 
-        works = [partial(send, lane) for lane in lanes_of(updates)]
-        refused: dict[str, str] = {}
-        for part in self._slurm.together(works, _PER_UPDATE_S * len(updates), given_up):
-            refused |= part
-        return refused
+        works = [partial(send, lane) for lane in lanes_of(updates, lambda one: one[0])]
+        parts = self._slurm.together(works, _PER_UPDATE_S * len(updates), given_up)
+        return {job_id: why for part in parts for job_id, why in part.items()}
 
     def _send(
         self, job_id: str, texts: Mapping[str, str], numbers: Mapping[str, int]
@@ -340,8 +339,8 @@ class SlurmClient:
     def create_reservation(self, wanted: NewReservation) -> None:
         """Create a reservation."""
         flags = 0
-        for flag in wanted.flags:
-            flags |= getattr(self._slurm.lib, f"RESERVE_FLAG_{_FLAGS.get(flag, flag)}")
+        for name in wanted.flag_names:
+            flags |= getattr(self._slurm.lib, name)
         holds = (wanted.licenses, wanted.nodes, wanted.tres)
         texts = (wanted.name, wanted.users, *holds, wanted.comment)
         self._slurm.call(
@@ -361,24 +360,25 @@ class SlurmClient:
 
         False if there is none of that name, or its start cannot be moved any more.
         """
-        start = -1 if start_s is None else int(start_s)
-        lib = self._slurm.lib
-        try:
-            text = self._text(comment or "", clears=comment == "")
-            self._slurm.call("aware_move_reservation", self._text(name), text, start, int(end_s))
-        except SlurmError as exc:
-            if exc.code in (lib.ESLURM_RESERVATION_INVALID, lib.ESLURM_RSV_ALREADY_STARTED):
-                return False
-            raise
-        return True
+        lib, start = self._slurm.lib, -1 if start_s is None else int(start_s)
+        text = self._text(comment or "", clears=comment == "")
+        gone = (lib.ESLURM_RESERVATION_INVALID, lib.ESLURM_RSV_ALREADY_STARTED)
+        return self._done(gone, "aware_move_reservation", self._text(name), text, start, int(end_s))
 
     def delete_reservation(self, name: str) -> None:
         """Delete a reservation if there is one."""
+        gone = (self._slurm.lib.ESLURM_RESERVATION_INVALID,)
+        self._done(gone, "aware_delete_reservation", self._text(name))
+
+    def _done(self, errors: Sequence[int], function: str, *arguments: object) -> bool:
+        """Whether a call succeeds; False: it ends in one of the errors. Raises SourceError."""
         try:
-            self._slurm.call("aware_delete_reservation", self._text(name))
+            self._slurm.call(function, *arguments)
         except SlurmError as exc:
-            if exc.code != self._slurm.lib.ESLURM_RESERVATION_INVALID:
+            if exc.code not in errors:
                 raise
+            return False
+        return True
 
     def drain_node(self, name: str, reason: str) -> None:
         """Drain a node: no new jobs, running ones go on."""

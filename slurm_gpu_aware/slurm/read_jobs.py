@@ -7,20 +7,21 @@ own job.
 from __future__ import annotations
 
 import math
-import pwd
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from struct import Struct
 from typing import Any
 
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.files import user_name
 from slurm_gpu_aware.filter_rules import UNSUPPORTED_BOUNDS, in_holding_pool
 from slurm_gpu_aware.names import slot_of
-from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.slurm.gres import parse_gres, parse_tres
 from slurm_gpu_aware.slurm.libslurm_fields import JOB, NOT_SET, UNLIMITED
 from slurm_gpu_aware.slurm.records import HOLDING, NodeShare, SlurmJob
-from slurm_gpu_aware.slurm.values import parse_gres, parse_indices, parse_licenses, parse_tres
+from slurm_gpu_aware.slurm.words import expand_hostlist, parse_indices, parse_licenses
 
+_user_name = lru_cache(maxsize=4096)(user_name)
 _GOING_ON = HOLDING - {"COMPLETING"}
 _MEM_PER_CPU = 1 << 63
 _THREADS = 0x8000
@@ -150,14 +151,6 @@ def _ids(raw: Mapping[str, Any]) -> tuple[str, int | None, str | None]:
     if task.isdigit():
         return f"{array_id}_{task}", array_id, None
     return str(raw["job_id"]), array_id, task or None
-
-
-@lru_cache(maxsize=4096)
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def _nodes(text: str) -> tuple[str, ...] | None:

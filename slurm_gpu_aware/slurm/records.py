@@ -124,7 +124,7 @@ class SlurmJob:
     reservation: str | None = None
     """``--reservation`` of its user."""
     holding_pool: str | None = None
-    """Reservation of ours in which it waits (`gate.holding_pool`)."""
+    """Reservation of ours in which it waits (`gate.licence_gate`)."""
     exclusive: bool = False
     licenses: tuple[tuple[str, int], ...] = ()
     admin_comment: str | None = None

@@ -18,23 +18,15 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.names import slot_of
 from slurm_gpu_aware.slurm.accounting import with_cure
 from slurm_gpu_aware.slurm.commands import run_bounded, run_command
-from slurm_gpu_aware.slurm.hostlist import expand_hostlist
-from slurm_gpu_aware.slurm.values import gpu_count, is_mig, parse_duration, parse_tres
+from slurm_gpu_aware.slurm.gres import gpu_count, is_mig, parse_tres
+from slurm_gpu_aware.slurm.records import HOLDING
+from slurm_gpu_aware.slurm.words import expand_hostlist, parse_duration
 from slurm_gpu_aware.text_file import parse_json
 
 SACCT_FIELDS = (
     *("JobID", "User", "Account", "Partition", "Submit", "Eligible", "Start", "ElapsedRaw"),
-    *(
-        "TimelimitRaw",
-        "State",
-        "AllocTRES",
-        "ReqTRES",
-        "NNodes",
-        "NodeList",
-        "Priority",
-        "JobName",
-        "Comment",
-    ),
+    *("TimelimitRaw", "State", "AllocTRES", "ReqTRES", "NNodes", "NodeList", "Priority"),
+    *("JobName", "Comment"),
 )
 """Columns to ask for. Users can write the bar in the last two: all that follows the first bar of
 them counts as the comment."""
@@ -53,7 +45,6 @@ _NEEDED = (
 )
 """Columns of which one of each suffices."""
 _NAMES = frozenset({*SACCT_FIELDS, "JobIDRaw", "Elapsed", "Timelimit", "ExitCode"})
-_RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "RESIZING", "STOPPED")
 
 
 @dataclass(frozen=True)
@@ -84,7 +75,7 @@ class SacctRow:
     @property
     def running(self) -> bool:
         """Whether the job still holds its nodes."""
-        return self.state in _RUNNING
+        return self.state in HOLDING
 
     @property
     def ran(self) -> bool:

@@ -25,8 +25,8 @@ import numpy as np
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.request import NodeGroups
-from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.records import SlurmSwitch
+from slurm_gpu_aware.slurm.words import expand_hostlist
 
 log = logging.getLogger(__name__)
 

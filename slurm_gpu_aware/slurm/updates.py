@@ -1,11 +1,14 @@
-"""Changes that are sent to Slurm: updates of jobs, new reservations."""
+"""Changes that are sent to Slurm: updates of jobs and their order, new reservations."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+T = TypeVar("T")
 
 _JOB_ID = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z")
 """``98`` or ``98_3``."""
@@ -97,6 +100,10 @@ def _numbers(count: str) -> list[int]:
     return [int(number) for number in count.split("-")]
 
 
+_FLAGS = {"IGNORE_JOBS": "IGN_JOBS", "NO_HOLD_JOBS_AFTER": "NO_HOLD_JOBS"}
+"""Flags of reservations whose names in ``slurm.h`` are others."""
+
+
 @dataclass(frozen=True)
 class NewReservation:
     """A reservation to create."""
@@ -116,3 +123,30 @@ class NewReservation:
     flags: frozenset[str] = frozenset()
     """``ANY_NODES``, ``IGNORE_JOBS``, ``NO_HOLD_JOBS_AFTER``, ``OVERLAP``, ``PURGE_COMP``."""
     comment: str = ""
+
+    @property
+    def flag_names(self) -> list[str]:
+        """Its flags by their names in ``slurm.h``."""
+        return [f"RESERVE_FLAG_{_FLAGS.get(flag, flag)}" for flag in self.flags]
+
+
+Update: TypeAlias = tuple[str, Mapping[str, str], Mapping[str, int]]
+"""Job id, texts, numbers."""
+_LANES = 4
+"""Requests sent at the same time: most of a request's time passes outside slurmctld."""
+
+
+def lanes_of(items: Sequence[T], id_of: Callable[[T], str]) -> list[list[T]]:
+    """Requests that may be sent at the same time; those of a job or an array stay in order."""
+    lanes: list[list[T]] = [[] for _ in range(_LANES)]
+    lane_of: dict[str, int] = {}
+    for item in items:
+        number = id_of(item).partition("_")[0]
+        lanes[lane_of.setdefault(number, len(lane_of) % _LANES)].append(item)
+    return [lane for lane in lanes if lane]
+
+
+def refused_id(record: str, asked: str) -> str:
+    """Id of a refused record as in the request: ``98_[4-9]`` is the rest of array 98."""
+    array, _, task = record.partition("_")
+    return record if task.isdigit() and asked != array else asked

@@ -1,25 +1,46 @@
-"""The store: opening, locks, and the published copy."""
+"""The store: opening it or one of its copies, locks, the published copy, single values."""
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import sqlite3
 import stat
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.store import schema
-from slurm_gpu_aware.store.connection import connect, copy_of, enable_wal, translated
-from slurm_gpu_aware.store.migrations import bring_forward, version_of
-from slurm_gpu_aware.store.ownership import make_file, published_path
+from slurm_gpu_aware.store.files import (
+    connect,
+    copy_of,
+    enable_wal,
+    make_file,
+    published_path,
+    translated,
+)
 
+if TYPE_CHECKING:
+    from slurm_gpu_aware.config.settings import StoreConfig
+
+CLASS_CENTRES = "class_centres"
+"""Centres of the site's application classes, JSON."""
+EFFBW = "effbw"
+"""GPU model -> coefficients of its EffBW, JSON."""
+POLICY = "policy"
+"""The policy of the selector's last round, in words."""
+POWER = "power"
+"""Power of the site after the selector's last round, JSON (`selector.site_power.PowerReading`)."""
+SCORE_REFERENCE = "score_reference"
+"""What scores are relative to, see ``variability.scores``."""
 _MAKE = "'gpu-aware-profile sweep' or 'gpu-aware-profile import' makes one"
 
 Params = Sequence[Any] | Mapping[str, Any]
+Row = sqlite3.Row
 
 
 class Store:
@@ -190,13 +211,13 @@ def _opened(file: Path, *, readonly: bool, copy: bool = False) -> Store:
     try:
         with translated(file):
             connection.execute("PRAGMA synchronous=NORMAL")
-            version = version_of(connection, file)
+            version = schema.version_of(connection, file)
             if readonly and version != schema.VERSION:
                 raise StoreError(f"{file}: {_unreadable(version)}")
             if version == 0:
                 enable_wal(connection)
             if version != schema.VERSION:
-                bring_forward(connection, file)
+                schema.bring_forward(connection, file)
         return Store(connection, file, readonly=readonly)
     except BaseException:
         connection.close()
@@ -211,3 +232,95 @@ def _unreadable(version: int) -> str:
         f"of schema {version}, and this release reads schema {schema.VERSION}; the selector brings"
         " it forward when it is restarted, and so does 'gpu-aware-profile sweep'"
     )
+
+
+def open_for_reading(settings: StoreConfig) -> Store:
+    """Open the store, or the copy beside it, or the copy on a shared folder (``published``).
+
+    A shared copy that is newer than the copy beside the store comes first: the selector of another
+    host works and writes it. Raises StoreError that says what to do, and who does it.
+    """
+    copies = [published_path(settings.path)]
+    if settings.published is not None:
+        copies.append(settings.published)
+        if _renewed_ns(copies[1]) > _renewed_ns(copies[0]):
+            with suppress(StoreError):
+                return open_copy(copies[1])
+    try:
+        return open_store(settings.path, readonly=True)
+    except StoreError as exc:
+        damaged = _readable(settings.path) and settings.path.stat().st_size > 0
+        failure = str(exc)
+    for copy in copies:
+        if _readable(copy):
+            return open_copy(copy)
+    closed = next((copy for copy in copies if _exists(copy)), None)
+    if damaged:
+        raise StoreError(failure)
+    if closed is not None:
+        why = "where the site hides jobs (PrivateData) that is meant so"
+        raise StoreError(f"{closed}: only {_readers(closed)} may read it; {why}")
+    raise StoreError(_what_to_do(settings))
+
+
+def _what_to_do(settings: StoreConfig) -> str:
+    path, shared = settings.path, settings.published
+    if shared is not None:
+        return (
+            f"there is no {shared} on this host: the selector writes it, so its folder must be the"
+            " same on all hosts; on the controller 'gpu-aware doctor' says what is wrong with it"
+        )
+    return (
+        f"no store on this host: neither {path} nor {published_path(path).name} can be read. On the"
+        " controller, an administrator starts the selector (systemctl enable --now"
+        " gpu-aware-selectd), or makes the store with 'gpu-aware-profile sweep'. For other hosts,"
+        " an administrator sets store.published in config.toml to a file on a shared folder; until"
+        " then use this command on the controller"
+    )
+
+
+def _renewed_ns(copy: Path) -> int:
+    """Time at which its selector last said that it is valid; 0: there is none."""
+    try:
+        return copy.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _readable(file: Path) -> bool:
+    return os.access(file, os.R_OK)
+
+
+def _exists(file: Path) -> bool:
+    try:
+        return file.exists()
+    except OSError:  # its folder is closed to this user
+        return True
+
+
+def _readers(file: Path) -> str:
+    """Who may read a file, by its folder if that is closed."""
+    try:
+        status = file.stat()
+    except OSError:
+        return f"those who may enter {file.parent}"
+    try:
+        user, group = pwd.getpwuid(status.st_uid).pw_name, grp.getgrgid(status.st_gid).gr_name
+    except KeyError:
+        user, group = str(status.st_uid), str(status.st_gid)
+    return f"user {user} and group {group}"
+
+
+def put_value(store: Store, key: str, value: str) -> None:
+    """Set the value of a key."""
+    store.execute(
+        "INSERT INTO settings (key, value) VALUES (?, ?)"
+        " ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+        (key, value),
+    )
+
+
+def value_of(store: Store, key: str) -> str | None:
+    """The value of a key; None: not set."""
+    rows = store.query("SELECT value FROM settings WHERE key = ?", (key,))
+    return str(rows[0]["value"]) if rows else None

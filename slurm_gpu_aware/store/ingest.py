@@ -10,9 +10,16 @@ from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.profile import GpuRecord
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.history import classes_of_gpu
-from slurm_gpu_aware.store.interconnect import put_bandwidths, put_collectives, put_nics
-from slurm_gpu_aware.store.measurements import Run, add_runs, put_node, seen_gpus
+from slurm_gpu_aware.store.measurements import (
+    Run,
+    add_runs,
+    put_bandwidths,
+    put_collectives,
+    put_nics,
+    put_node,
+    seen_gpus,
+)
+from slurm_gpu_aware.store.profiles import FAULTS, LINKS, classes_of_gpu
 from slurm_gpu_aware.store.report import MAX_CLASSES, ProbeReport
 
 
@@ -88,13 +95,10 @@ def check_uuids(store: Store, node: str) -> None:
 
 
 def _put_node(store: Store, probe: ProbeReport) -> None:
+    put_node(store, probe.node, probe.taken_at)
     store.execute(
-        "INSERT INTO nodes (node, taken_at_unix, probed_at_unix, driver, cuda)"
-        " VALUES (?1, ?2, ?2, ?3, ?4)"
-        " ON CONFLICT (node) DO UPDATE SET probed_at_unix = excluded.probed_at_unix,"
-        " driver = excluded.driver, cuda = excluded.cuda,"
-        " taken_at_unix = max(taken_at_unix, excluded.taken_at_unix)",
-        (probe.node, probe.taken_at, probe.driver, probe.cuda),
+        "UPDATE nodes SET probed_at_unix = ?, driver = ?, cuda = ? WHERE node = ?",
+        (probe.taken_at, probe.driver, probe.cuda, probe.node),
     )
 
 
@@ -152,18 +156,12 @@ def _put_links(store: Store, probe: ProbeReport) -> None:
             if seen >= {row["a"], row["b"]} or not slots >= {row["a"], row["b"]}
         ],
     )
-    store.executemany(
-        "INSERT INTO links (node, a, b, link_class, gbps) VALUES (?, ?, ?, ?, ?)",
-        [(probe.node, link.a, link.b, link.link_class, link.gbps) for link in probe.links],
-    )
+    LINKS.put(store, probe.links, node=probe.node)
 
 
 def _put_faults(store: Store, probe: ProbeReport) -> None:
     store.execute("DELETE FROM probe_errors WHERE node = ?", (probe.node,))
-    store.executemany(
-        "INSERT INTO probe_errors (node, slot, call, error) VALUES (?, ?, ?, ?)",
-        [(probe.node, f.slot, f.call, f.error) for f in probe.faults],
-    )
+    FAULTS.put(store, probe.faults, node=probe.node)
 
 
 def _same_boards(store: Store, probe: ProbeReport) -> set[int]:

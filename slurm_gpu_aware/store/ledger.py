@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.record_table import RecordTable, dump
+from slurm_gpu_aware.store.tables import RecordTable, dump
 from slurm_gpu_aware.time_text import stamp
 
 _LATE_S = 120.0  # a running selector is never later than this with what it wanted to do

@@ -1,4 +1,4 @@
-"""Measured GPUs, their times, and times of classes per locality level: in, out, and removed.
+"""Measured GPUs, NICs, links, and times of classes: in, out, and removed.
 
 An import may name GPUs that no probe has seen; a wrong line of it must not become hardware. A row
 of a probe has a list of clocks, which may be empty; a row of an import has NULL. A GPU that the
@@ -7,16 +7,21 @@ newest probe of its node failed to read counts as seen.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from slurm_gpu_aware.errors import StoreError
+from slurm_gpu_aware.model.hardware_graph import Collective, Nic, PairBandwidth
 from slurm_gpu_aware.model.penalties import LEVELS, LevelTime
 from slurm_gpu_aware.model.profile import Gpu, RunConditions
 from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.tables import RecordTable
 
 T = TypeVar("T")
+
+_BANDWIDTHS = RecordTable("bandwidths", PairBandwidth)
 
 
 class Run(NamedTuple):
@@ -205,3 +210,73 @@ def listed(names: Sequence[object], most: int = 10) -> str:
     """Names for a sentence, at most ``most`` of them."""
     shown = ", ".join(str(name) for name in names[:most])
     return (shown + (", ..." if len(names) > most else "")) or "none"
+
+
+def put_nics(store: Store, node: str, nics: Sequence[Nic]) -> None:
+    """Replace the NICs of a node that the store knows."""
+    with store.write():
+        store.execute("DELETE FROM nics WHERE node = ?", (node,))
+        store.executemany(
+            "INSERT INTO nics (node, name, pci, numa, gpus, nics) VALUES (?, ?, ?, ?, ?, ?)",
+            [(node, *nic[:3], json.dumps(nic.gpus), json.dumps(nic.nics)) for nic in nics],
+        )
+
+
+def nics_of(store: Store, node: str) -> list[Nic]:
+    """NICs of a node by PCI address."""
+    rows = store.query("SELECT * FROM nics WHERE node = ? ORDER BY pci, name", (node,))
+    return [
+        Nic(
+            row["name"],
+            row["pci"],
+            row["numa"],
+            {int(slot): word for slot, word in json.loads(row["gpus"]).items()},
+            json.loads(row["nics"]),
+        )
+        for row in rows
+    ]
+
+
+def put_bandwidths(store: Store, pairs: Sequence[PairBandwidth], *, source: str) -> None:
+    """Store measurements in place of those of the same pair and moment.
+
+    ``source``: backend of the probe, or ``import``. The store must know the GPUs (a foreign key
+    refuses others). Raises StoreError.
+    """
+    _BANDWIDTHS.put(store, pairs, "INSERT OR REPLACE", source=source)
+
+
+def newest_bandwidths(store: Store, node: str | None = None) -> list[PairBandwidth]:
+    """The newest measurement of each pair, by node and pair. ``node``: only of this node."""
+    rows = store.query(
+        "SELECT *, max(taken_at_unix) FROM bandwidths WHERE ?1 IS NULL OR node = ?1"
+        " GROUP BY node, a, b ORDER BY node, a, b",
+        (node,),
+    )
+    return list(map(_BANDWIDTHS.record, rows))
+
+
+def put_collectives(store: Store, collectives: Sequence[Collective], *, source: str) -> None:
+    """Store measurements in place of those of the same GPUs, operation and moment.
+
+    ``source``: as in :func:`put_bandwidths`. The store must know the node. Raises StoreError.
+    """
+    store.executemany(
+        "INSERT OR REPLACE INTO collectives (node, gpus, operation, taken_at_unix, gbps,"
+        " size_bytes, source) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        [(one.node, json.dumps(one.gpus), *one[2:], source) for one in collectives],
+    )
+
+
+def newest_collectives(store: Store, operation: str, node: str | None = None) -> list[Collective]:
+    """The newest measurement of an operation on each set of GPUs, by node, size and set.
+
+    ``node``: only of this node.
+    """
+    rows = store.query(
+        "SELECT node, gpus, operation, max(taken_at_unix), gbps, size_bytes FROM collectives"
+        " WHERE operation = ?1 AND (?2 IS NULL OR node = ?2) GROUP BY node, gpus",
+        (operation, node),
+    )
+    found = [Collective(row[0], tuple(json.loads(row[1])), *row[2:]) for row in rows]
+    return sorted(found, key=lambda one: (one.node, len(one.gpus), one.gpus))

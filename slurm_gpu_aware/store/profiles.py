@@ -1,22 +1,184 @@
-"""Profile of the store, and reading and writing of scores."""
+"""Profile of the store: scores, links and faults of GPUs; measurements, and reports of slow GPUs.
+
+A measurement is all runs of a GPU for a class of one moment. The newest ones are found by descents
+of the index of ``timings``, one per GPU and class, so that a long history costs nothing.
+"""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from operator import attrgetter
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
 
+from slurm_gpu_aware.model.gpu_names import board_of
 from slurm_gpu_aware.model.penalties import level_ratios
-from slurm_gpu_aware.model.profile import Fault, Gpu, GpuRecord, GpuScore, Link, Profile
-from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.measurements import level_times, unseen_gpus
-from slurm_gpu_aware.store.settings_table import EFFBW, SCORE_REFERENCE, put_value, value_of
-
-_SCORE_COLUMNS = attrgetter(
-    *("node", "slot", "app_class", "value_ms", "raw", "binned", "bin", "outlier", "taken_at")
+from slurm_gpu_aware.model.profile import (
+    IDLE,
+    Alarm,
+    Fault,
+    Gpu,
+    GpuRecord,
+    GpuScore,
+    GpuTiming,
+    Link,
+    Pair,
+    Profile,
+    RunConditions,
 )
+from slurm_gpu_aware.store.database import EFFBW, SCORE_REFERENCE, Store, put_value, value_of
+from slurm_gpu_aware.store.measurements import level_times, unseen_gpus
+from slurm_gpu_aware.store.tables import RecordTable
+
+LINKS = RecordTable("links", Link)
+FAULTS = RecordTable("probe_errors", Fault)
+_ALARMS = RecordTable("alarms", Alarm)
+_SCORES = RecordTable("scores", GpuScore, "model", "uuid")
+_AS_JOBS = f"neighbours = '{IDLE}' AND clock_mhz = 0"
+"""Runs as jobs find the GPU: its clock not locked, its neighbours idle."""
+_NEWEST = f"""
+WITH RECURSIVE kinds(node, slot, class) AS (
+  SELECT node, slot, (SELECT min(class) FROM timings t WHERE t.node = g.node AND t.slot = g.slot)
+  FROM gpus g
+  UNION ALL
+  SELECT node, slot, (SELECT min(class) FROM timings t
+                      WHERE t.node = k.node AND t.slot = k.slot AND t.class > k.class)
+  FROM kinds k WHERE class IS NOT NULL),
+newest(node, slot, class, at) AS MATERIALIZED (
+  SELECT * FROM (
+    SELECT node, slot, class,
+           (SELECT taken_at_unix FROM timings t
+            WHERE t.node = k.node AND t.slot = k.slot AND t.class = k.class AND {_AS_JOBS}
+            ORDER BY taken_at_unix DESC LIMIT 1) AS at
+    FROM kinds k WHERE class IS NOT NULL)
+  WHERE at IS NOT NULL)"""  # noqa: S608 - constants
+
+_HISTORIES: Mapping[str, tuple[str, ...]] = {
+    "timings": ("node", "slot", "class"),
+    "bandwidths": ("node", "a", "b"),
+    "collectives": ("node", "gpus", "operation"),
+}
+"""Table with ``taken_at_unix`` -> what is measured."""
+
+
+def newest_runs(store: Store, neighbours: str = IDLE) -> list[GpuTiming]:
+    """All runs of the newest measurement of each GPU and class, as jobs find the GPU.
+
+    ``neighbours`` LOADED: the runs of the same measurements while the other GPUs worked.
+    """
+    rows = store.query(
+        f"{_NEWEST} SELECT node, slot, class, value_ms, taken_at_unix, ifnull(model, ''), name"  # noqa: S608
+        " FROM newest JOIN timings t USING (node, slot, class) JOIN gpus USING (node, slot)"
+        " WHERE taken_at_unix = at AND neighbours = ? AND clock_mhz = 0"
+        " ORDER BY node, slot, class, run",
+        (neighbours,),
+    )
+    boards = {row["name"]: board_of(row["name"]) for row in rows}
+    return [GpuTiming(*row[:6])._replace(board=boards[row["name"]]) for row in rows]
+
+
+def newest_run_records(store: Store) -> list[dict[str, Any]]:
+    """The newest runs of each GPU, class, neighbours and locked clock, with their conditions."""
+    fields = ", ".join(RunConditions._fields)
+    rows = store.query(
+        "SELECT node, slot AS gpu, class, taken_at_unix AS taken_at, run, value_ms, source,"  # noqa: S608
+        f" {fields} FROM (SELECT *, max(taken_at_unix) OVER kinds AS newest FROM timings"
+        "  WINDOW kinds AS (PARTITION BY node, slot, class, neighbours, clock_mhz))"
+        " WHERE taken_at_unix = newest"
+        " ORDER BY node, slot, class, neighbours, clock_mhz, run"
+    )
+    return [dict(row) for row in rows]
+
+
+def node_records(store: Store) -> list[dict[str, Any]]:
+    """The nodes: Unix time of the newest measurement, versions of driver and CUDA."""
+    rows = store.query(
+        "SELECT node, taken_at_unix AS taken_at, driver, cuda FROM nodes ORDER BY node"
+    )
+    return [dict(row) for row in rows]
+
+
+def measured_pairs(store: Store, since: float) -> list[Pair]:
+    """The newest measurement of each GPU and class, and one that it is compared with.
+
+    That is the newest one up to ``since`` (Unix s), else the oldest one, of the same benchmark
+    (``source``). A GPU without a measurement after ``since``, or with only one, is left out.
+    """
+    rows = store.query(
+        f"{_NEWEST}, "  # noqa: S608
+        "sourced AS MATERIALIZED (SELECT n.*, (SELECT source FROM timings t WHERE t.node = n.node"
+        f"  AND t.slot = n.slot AND t.class = n.class AND taken_at_unix = at AND {_AS_JOBS}"
+        "  LIMIT 1) AS source FROM newest n WHERE at > :since),"
+        "compared AS MATERIALIZED (SELECT s.*, ifnull("
+        "  (SELECT taken_at_unix FROM timings t WHERE t.node = s.node AND t.slot = s.slot"
+        f"   AND t.class = s.class AND taken_at_unix <= :since AND {_AS_JOBS}"
+        "   AND t.source = s.source ORDER BY taken_at_unix DESC LIMIT 1),"
+        "  (SELECT taken_at_unix FROM timings t WHERE t.node = s.node AND t.slot = s.slot"
+        f"   AND t.class = s.class AND taken_at_unix < at AND {_AS_JOBS}"
+        "   AND t.source = s.source ORDER BY taken_at_unix LIMIT 1)) AS before FROM sourced s)"
+        "SELECT node, slot, class, ifnull(model, '') AS model, taken_at_unix, value_ms"
+        " FROM compared JOIN timings t USING (node, slot, class) JOIN gpus USING (node, slot)"
+        f" WHERE before IS NOT NULL AND taken_at_unix IN (before, at) AND {_AS_JOBS}"
+        " ORDER BY node, slot, class, taken_at_unix, run",
+        {"since": since},
+    )
+    pairs = []
+    for (node, slot, app_class, model), own in groupby(rows, key=itemgetter(0, 1, 2, 3)):
+        times: dict[float, list[float]] = {}
+        for row in own:
+            times.setdefault(row["taken_at_unix"], []).append(row["value_ms"])
+        (before_at, before_ms), (now_at, now_ms) = times.items()
+        pairs.append(Pair(node, slot, app_class, model, before_ms, now_ms, before_at, now_at))
+    return pairs
+
+
+def classes_of_gpu(store: Store, node: str, slot: int) -> set[str]:
+    """Classes with times of a GPU."""
+    rows = store.query(
+        "WITH RECURSIVE k(class) AS ("
+        " SELECT min(class) FROM timings WHERE node = ?1 AND slot = ?2 UNION ALL"
+        " SELECT (SELECT min(class) FROM timings t WHERE node = ?1 AND slot = ?2"
+        "  AND t.class > k.class) FROM k WHERE class IS NOT NULL)"
+        "SELECT class FROM k WHERE class IS NOT NULL",
+        (node, slot),
+    )
+    return {str(row["class"]) for row in rows}
+
+
+def probed_at(store: Store) -> dict[str, float]:
+    """Node -> Unix time of its newest probe."""
+    rows = store.query("SELECT node, probed_at_unix FROM nodes WHERE probed_at_unix IS NOT NULL")
+    return {row["node"]: row["probed_at_unix"] for row in rows}
+
+
+def prune(store: Store, keep: int) -> None:
+    """Delete all but the newest ``keep`` measurements of each GPU and class, pair, collective."""
+    with store.write():
+        for table, key in _HISTORIES.items():
+            same = " AND ".join(f"t.{column} = k.{column}" for column in key)
+            store.execute(
+                f"WITH k AS (SELECT DISTINCT {', '.join(key)} FROM {table}),"  # noqa: S608
+                # GROUP BY: SQLite 3.40 counts the OFFSET of a DISTINCT across rows of k.
+                f" gone AS (SELECT k.*, (SELECT taken_at_unix FROM {table} t WHERE {same}"
+                "  GROUP BY taken_at_unix ORDER BY taken_at_unix DESC LIMIT 1 OFFSET ?)"
+                "  AS newest FROM k)"
+                f" DELETE FROM {table} WHERE rowid IN (SELECT t.rowid FROM gone k"
+                f"  JOIN {table} t ON {same} AND taken_at_unix <= newest)",
+                (keep,),
+            )
+
+
+def alarms(store: Store) -> list[Alarm]:
+    """Slow GPUs that were reported and have not recovered."""
+    return _ALARMS.read(store, "ORDER BY node, slot, class")
+
+
+def put_alarms(store: Store, known: Sequence[Alarm]) -> None:
+    """Replace all alarms; those of GPUs that the store no longer has are dropped."""
+    _ALARMS.put_all(store, known)
 
 
 def load_profile(store: Store) -> Profile:
@@ -32,12 +194,10 @@ def load_profile(store: Store) -> Profile:
         raw.setdefault(row["class"], {})[gpu] = row["raw"]
     links: dict[str, list[Link]] = {}
     for row in store.query("SELECT * FROM links ORDER BY node, a, b"):
-        links.setdefault(row["node"], []).append(
-            Link(row["a"], row["b"], row["link_class"], row["gbps"])
-        )
+        links.setdefault(row["node"], []).append(LINKS.record(row))
     faults: dict[str, list[Fault]] = {}
-    for row in store.query("SELECT node, slot, call, error FROM probe_errors ORDER BY id"):
-        faults.setdefault(row["node"], []).append(Fault(row["slot"], row["call"], row["error"]))
+    for row in store.query("SELECT * FROM probe_errors ORDER BY id"):
+        faults.setdefault(row["node"], []).append(FAULTS.record(row))
     rows = store.query("SELECT * FROM gpus ORDER BY node, slot")
     return Profile(
         scores=scores,
@@ -74,23 +234,17 @@ def _effbw(store: Store) -> dict[str, tuple[float, ...]]:
 def score_rows(store: Store) -> list[GpuScore]:
     """All scores with model and UUID, by class, then best first, then node and slot."""
     rows = store.query(
-        "SELECT node, slot, class, value_ms, raw, binned, bin, outlier, taken_at_unix, model, uuid"
-        " FROM scores JOIN gpus USING (node, slot) ORDER BY class, raw, node, slot"
+        "SELECT scores.*, model, uuid FROM scores JOIN gpus USING (node, slot)"
+        " ORDER BY class, raw, node, slot"
     )
-    return [GpuScore(*row) for row in rows]
+    return list(map(_SCORES.record, rows))
 
 
 def put_scores(store: Store, scores: Sequence[GpuScore], reference: str | None = None) -> None:
     """Replace all scores in one transaction. ``reference``: stored unless None."""
     with store.write():
-        store.execute("DELETE FROM scores")
         # Another process may have deleted a GPU while the scores were computed.
-        store.executemany(
-            "INSERT INTO scores (node, slot, class, value_ms, raw, binned, bin, outlier,"
-            " taken_at_unix) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9"
-            " WHERE EXISTS (SELECT 1 FROM gpus WHERE node = ?1 AND slot = ?2)",
-            [_SCORE_COLUMNS(score) for score in scores],
-        )
+        _SCORES.put_all(store, scores)
         if reference is not None:
             put_value(store, SCORE_REFERENCE, reference)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import select
 import shutil
 import signal
@@ -18,6 +17,8 @@ import sys
 import time
 from pathlib import Path
 from typing import BinaryIO
+
+from slurm_gpu_aware.files import make_new, open_folder, user_name
 
 _POLL_S = 2.0
 _SHARE = 50.0  # copying takes at most one part in so many of the time
@@ -58,7 +59,7 @@ def copy(source: Path, target: Path) -> None:
 
     Raises OSError, PermissionError with a sentence if another user could write to the folder.
     """
-    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    folder = open_folder(target.parent)
     try:
         _check(os.fstat(folder), target.parent)
         with source.open("rb") as file:
@@ -70,7 +71,7 @@ def copy(source: Path, target: Path) -> None:
 
 def _check(folder: os.stat_result, path: Path) -> None:
     if folder.st_uid != os.geteuid() or folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        user = pwd.getpwuid(os.geteuid()).pw_name
+        user = user_name(os.geteuid())
         raise PermissionError(
             f"{path} must belong to {user} and be writable for no other user: as root,"
             f" install -d -o {user} -m 755 {path}"
@@ -80,9 +81,8 @@ def _check(folder: os.stat_result, path: Path) -> None:
 def _write(folder: int, name: str, file: BinaryIO, status: os.stat_result) -> None:
     fresh, before = f".{name}.new", f".{name}.before"
     _remove(fresh, folder)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        with open(os.open(fresh, flags, 0o600, dir_fd=folder), "wb") as out:
+        with make_new(fresh, folder) as out:
             shutil.copyfileobj(file, out)
             out.flush()
             os.fsync(out.fileno())

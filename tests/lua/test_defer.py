@@ -12,7 +12,7 @@ from luafilter import Filter, MakeFilter
 
 from slurm_gpu_aware.config.settings import EventsConfig
 from slurm_gpu_aware.gate.admin_comment import parse
-from slurm_gpu_aware.gate.holding_pool import defer_until
+from slurm_gpu_aware.gate.licence_gate import defer_until
 
 NODE = {"tres_per_node": "gres/gpu:1"}
 

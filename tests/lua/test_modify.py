@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from luafilter import ALICE, ERROR, OPERATOR, SUCCESS, Filter, MakeFilter
 
-from slurm_gpu_aware.gate.admin_comment import OriginalRequest, parse
-from slurm_gpu_aware.gate.extra_field import noted_record
+from slurm_gpu_aware.gate.admin_comment import OriginalRequest, noted_record, parse
 
 NO_VAL, NO_VAL16 = 4294967294, 65534
 RECORD = "gpuaware/1;tn=gres/gpu:2;lic=matlab:1;mc=1"

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from luafilter import ALICE, ERROR, SUCCESS, Filter
 
-from slurm_gpu_aware.gate.admin_comment import parse
-from slurm_gpu_aware.gate.extra_field import noted_record
+from slurm_gpu_aware.gate.admin_comment import noted_record, parse
 
 RANGE = {"comment": "gpus=1-8"}
 NODE = {"tres_per_node": "gres/gpu:2"}

@@ -15,7 +15,7 @@ import pytest
 from cpu_time import least_cpu_s
 from luafilter import ALICE, ERROR, LUA, OPERATOR, SUCCESS, Filter, MakeFilter, Outcome
 
-from slurm_gpu_aware.admission.eligible import understood
+from slurm_gpu_aware.admission.fitting import understood
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest, parse
 from slurm_gpu_aware.gate.request_forms import form_of
 

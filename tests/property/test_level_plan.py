@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_aware_profile.levels.level_plan import PlanNode, gpu_indices, level_plan
+from gpu_aware_profile.levels.level_runs import PlanNode, gpu_indices, level_plan
 
 LEVELS = ("switch", "rack")
 

@@ -14,12 +14,12 @@ from record_samples import places
 
 from slurm_gpu_aware import records
 from slurm_gpu_aware.config import load
+from slurm_gpu_aware.config.load import Tuned
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.config.tuned import Tuned
 from slurm_gpu_aware.deploy.rollout_site import RolloutState
 from slurm_gpu_aware.features.models.performance_model import PerformanceModel
 from slurm_gpu_aware.features.power.power_limit import SetLimit
-from slurm_gpu_aware.store import report_grammar
+from slurm_gpu_aware.store import report
 
 
 class Kind(NamedTuple):
@@ -43,7 +43,7 @@ def read_config(raw: Any) -> object:
 
 
 KINDS = {
-    "report": Kind(samples.REPORT, typed(report_grammar.Report)),
+    "report": Kind(samples.REPORT, typed(report.Report)),
     "policy that tune set": Kind(samples.TUNED, typed(Tuned)),
     "power limit that is set": Kind(samples.SET_LIMIT, typed(SetLimit)),
     "performance model": Kind(samples.MODEL, typed(PerformanceModel), frozenset({"format"})),

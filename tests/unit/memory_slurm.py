@@ -31,7 +31,6 @@ from memory_slurmctld import (
 )
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.libslurm import SlurmError
 from slurm_gpu_aware.slurm.libslurm_fields import (
     JOB,
@@ -61,7 +60,7 @@ from slurm_gpu_aware.slurm.records import (
 )
 from slurm_gpu_aware.slurm.topology import parse_topology
 from slurm_gpu_aware.slurm.updates import JobUpdate, NewReservation, check_job_ids
-from slurm_gpu_aware.slurm.values import parse_licenses
+from slurm_gpu_aware.slurm.words import expand_hostlist, parse_licenses
 
 __all__ = [
     "FOREVER",

@@ -8,13 +8,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.hostlist import expand_hostlist
-from slurm_gpu_aware.slurm.lanes import refused_id
 from slurm_gpu_aware.slurm.libslurm_fields import NOT_SET
 from slurm_gpu_aware.slurm.read_jobs import job_of
 from slurm_gpu_aware.slurm.records import SlurmJob, array_tasks
-from slurm_gpu_aware.slurm.updates import JobUpdate
-from slurm_gpu_aware.slurm.values import parse_licenses
+from slurm_gpu_aware.slurm.updates import JobUpdate, refused_id
+from slurm_gpu_aware.slurm.words import expand_hostlist, parse_licenses
 
 __all__ = [
     "OF_PENDING",

@@ -6,11 +6,8 @@ import time
 import numpy as np
 
 from gpu_aware_profile.kernels.arrays import WrongResultError, as_float64
-from gpu_aware_profile.kernels.compute_bound import Convolution, Gemm
-from gpu_aware_profile.kernels.memory_bound import PageRank, Triad
-from gpu_aware_profile.kernels.program import measure_class, say
-from gpu_aware_profile.kernels.sampling import Sampler
-from gpu_aware_profile.kernels.transformer import TransformerBlock
+from gpu_aware_profile.kernels.classes import Convolution, Gemm, PageRank, TransformerBlock, Triad
+from gpu_aware_profile.kernels.program import Sampler, measure_class, say
 
 
 class NumpyEngine:

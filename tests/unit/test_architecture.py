@@ -12,13 +12,13 @@ import slurm_gpu_aware
 from slurm_gpu_aware.placement.registry import policy_names
 
 ROOT = Path(slurm_gpu_aware.__file__).parent
-SHARED = {"agent_reports", "bounds", "clock_conf", "errors", "filter_rules", "lockfile", "names"}
+SHARED = {"agent_reports", "bounds", "clock_conf", "errors", "files", "filter_rules", "names"}
 SHARED |= {"node_orders", "records", "text_file", "time_text"}
 """Modules beside the rooms: no room, and used by several."""
 MODEL = SHARED | {"model"}
 CORE_BELOW = MODEL | {"variability", "topology"}
 ALLOWED = {
-    "agent_reports": {"bounds", "records", "text_file"},
+    "agent_reports": {"bounds", "files", "records"},
     "bounds": set(),
     "clock_conf": set(),
     "errors": set(),
@@ -26,7 +26,7 @@ ALLOWED = {
     "names": set(),
     "node_orders": set(),
     "records": {"bounds"},
-    "lockfile": {"errors"},
+    "files": {"errors", "text_file"},
     "text_file": {"bounds", "errors"},
     "time_text": set(),
     "model": SHARED,
@@ -89,17 +89,18 @@ REGISTRY = "registry"
 PROFILING = Path(gpu_aware_profile.__file__).parent
 PROFILING_ALLOWED = {
     "devices": set(),
-    "backends": set(),
-    "classification": set(),
+    "child": set(),
+    "backends": {"child"},
+    "classification": {"child"},
     "job": {"devices"},
     "kernels": {"backends"},
-    "links": {"backends", "devices"},
-    "probe": {"backends", "devices", "links"},
+    "links": {"backends", "child", "devices"},
+    "probe": {"backends", "child", "devices", "links"},
     "tables": set(),
     "store_writer": set(),
     "report": {"tables"},
-    "sweeps": {"report", "tables"},
-    "levels": {"backends", "kernels", "sweeps"},
+    "sweeps": {"child", "report", "tables"},
+    "levels": {"backends", "child", "kernels", "sweeps"},
     "imports": {"store_writer"},
     "cli": {"store_writer"},
 }

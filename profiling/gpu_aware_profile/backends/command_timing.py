@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from gpu_aware_profile.backends.child import Child
 from gpu_aware_profile.backends.timing import Reading, RunControl, RunSpec
+from gpu_aware_profile.child import Child
 from slurm_gpu_aware.bounds import check_time_ms, quoted
 from slurm_gpu_aware.errors import SourceError
 
@@ -66,7 +66,7 @@ class CommandTiming:
         self._limit_s = limit_s
 
     def measure(self, run: RunSpec, control: RunControl) -> Reading:
-        """Run the program. Raises SourceError, and SickGpuError if it does not end in time.
+        """Run the program. Raises SourceError, and LateError if it does not end in time.
 
         The whole run is the measured window, because where its warm-up ends is not known.
         """
@@ -81,14 +81,10 @@ class CommandTiming:
         return Reading(value_ms)
 
     def _output(self, run: RunSpec, stopped: threading.Event) -> str:
-        """The end of the program's output. Its input is empty."""
-        with Child(
-            self._argv, run.environment, limit_s=self._limit_s, stopped=stopped, merged=True
-        ) as child:
-            child.close_input()
-            for _ in child.lines():
-                pass
-        return child.output
+        """The end of the program's output."""
+        environment = os.environ | run.environment
+        limits = (self._limit_s, stopped)
+        return _printed(Child(self._argv, environment, *limits, merged=True))
 
     def _accompany(self, run: RunSpec, others_done: threading.Event) -> None:
         """Run the program again, so that the others have loaded neighbours to their end."""
@@ -116,20 +112,22 @@ class CommandTiming:
         A pattern may need exponential time for an output that its author did not foresee, and
         Python cannot interrupt it: hence a process with a time limit.
         """
+        argv = [sys.executable, "-IS", "-c", _SEARCH, self._pattern or ""]
         try:
-            found = subprocess.run(
-                [sys.executable, "-IS", "-c", _SEARCH, self._pattern or ""],
-                input=output.encode(),
-                capture_output=True,
-                timeout=_SEARCH_S,
-                check=True,
-            )
-        except (subprocess.SubprocessError, OSError):
+            return _printed(Child(argv, limit_s=_SEARCH_S, given=output.encode())).strip() or None
+        except SourceError:
             raise SourceError(
                 f"{self._name}: the search for {quoted(self._pattern)} in its output failed"
                 f" or took longer than {_SEARCH_S:g} s"
             ) from None
-        return found.stdout.decode().strip() or None
+
+
+def _printed(process: Child) -> str:
+    """The end of the output of a process. Raises SourceError."""
+    with process:
+        for _ in process.lines():
+            pass
+    return process.output
 
 
 def _last_number(output: str) -> str | None:

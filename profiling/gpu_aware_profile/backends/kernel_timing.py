@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
-import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from typing import Any
 
-from gpu_aware_profile.backends.child import Child
 from gpu_aware_profile.backends.cupy_library import ensure_compile_cache
 from gpu_aware_profile.backends.timing import KernelTime, Reading, RunControl, RunSpec, SickGpuError
+from gpu_aware_profile.child import Child
 from slurm_gpu_aware.bounds import check_time_ms
 from slurm_gpu_aware.errors import SourceError, not_installed
 
@@ -46,26 +46,19 @@ class KernelTiming:
         if find_spec("cupy") is None:
             raise SourceError(not_installed("CuPy", "gpu"))
         ensure_compile_cache()
-        never = threading.Event()
-        with Child(_PROGRAM, {}, limit_s=_CHECK_LIMIT_S, stopped=never, merged=False) as child:
+        with Child(_PROGRAM, limit_s=_CHECK_LIMIT_S) as child:
             for line in child.lines():
                 _event(line)  # raises for one that says what is missing
         return cls()
 
     def measure(self, run: RunSpec, control: RunControl) -> Reading:
-        """Measure the kernels of a class. Raises SourceError and SickGpuError."""
+        """Measure the kernels of a class. Raises SourceError, LateError, SickGpuError."""
         kernels: list[KernelTime] = []
         samples: list[int] = []
         spreads: list[float] = []
-        argv = [*self._program, run.app_class]
+        argv, environment = [*self._program, run.app_class], os.environ | run.environment
         with (
-            Child(
-                argv,
-                run.environment,
-                limit_s=self._limit_s,
-                stopped=control.stopped,
-                merged=False,
-            ) as child,
+            Child(argv, environment, self._limit_s, control.stopped, given=None) as child,
             ExitStack() as window,
         ):
             for line in child.lines():

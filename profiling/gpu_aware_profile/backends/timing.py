@@ -19,9 +19,9 @@ _MAD_TO_SIGMA = 1.4826
 
 
 class SickGpuError(SourceError):
-    """The GPU hangs or computes wrong results: it gets no time and is not measured further.
+    """The GPU computes wrong results: it gets no time and is not measured further.
 
-    ``call``: ``timeout`` or ``result``; ``reason``: a sentence.
+    ``call``: ``result``; ``reason``: a sentence.
     """
 
     def __init__(self, call: str, reason: str) -> None:
@@ -97,7 +97,9 @@ class Timing(Protocol):
         """Classes that it can measure."""
 
     def measure(self, run: RunSpec, control: RunControl) -> Reading:
-        """Measure. Raises SourceError if this run has no time, SickGpuError if no other will."""
+        """Measure. Raises SourceError if this run has no time; if no other one will have a time,
+        SickGpuError or LateError.
+        """
 
 
 def median_and_spread(samples: Sequence[float]) -> tuple[float, float]:

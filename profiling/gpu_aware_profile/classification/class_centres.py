@@ -10,7 +10,7 @@ from typing import BinaryIO
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.features.classes.store import stored_centres
-from slurm_gpu_aware.store.reading import open_for_reading
+from slurm_gpu_aware.store.database import open_for_reading
 from slurm_gpu_aware.text_file import Row, name_of, read_table
 from slurm_gpu_aware.variability import scores as classes
 from slurm_gpu_aware.variability.scores import Utilisation

@@ -1,26 +1,26 @@
 """Runs of an application under Nsight Compute, or beside DCGM, which counts its utilisation.
 
-The application runs without a shell, in a process group of its own, which ends with it: at the time
-limit, on SIGINT, SIGTERM and SIGHUP, and when the tool fails, nothing is left running. What the
-application prints goes to stderr.
+The application runs without a shell: at the time limit, on SIGINT, SIGTERM and SIGHUP, and when the
+tool fails, nothing is left running. What the application prints goes to stderr.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
-import select
 import shutil
 import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from subprocess import PIPE
 from types import FrameType
 from typing import IO
 
+from gpu_aware_profile.child import KEPT_BYTES, Child, LateError
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.variability.counters import read_dcgm, read_ncu
 from slurm_gpu_aware.variability.scores import Utilisation
@@ -34,11 +34,10 @@ _METRICS = (
 _FIELDS = "1002,1004,1005,1006,1007,1008"
 FIRST_SAMPLE_S = 15.0
 """Longest wait for DCGM's first sample."""
-_STOP_S = 5.0  # from the request to stop until a process is killed
+_ENDING = (signal.SIGINT, signal.SIGKILL)
+"""How a process is stopped; dcgmi ends on SIGINT."""
 _POLL_S = 0.1
 _MOST_BYTES = 64 << 20  # of a tool's output that is read
-_LAST_READS = 4  # of what the pipe (64 KiB) still holds when the process has ended
-_TAIL = 1 << 16  # bytes of the application's output that are searched for a tool's errors
 _PERMISSION = "ERR_NVGPUCTRPERM"
 _ERROR = re.compile(r"==ERROR==\s*(?P<text>.{1,300})")
 _SAMPLE = re.compile(rb"^GPU", re.MULTILINE)
@@ -122,8 +121,8 @@ def _dcgm(command: Sequence[str], output: Path, gpus: str | None, limit_s: float
     argv = ["dcgmi", "dmon", "-e", _FIELDS, "-d", "1000", *(["-i", gpus] if gpus else [])]
     with output.open("wb") as stream, _started(argv, stream) as watch:
         _await_sample(watch, output)
-        status, _ = _run(list(command), limit_s, "give a higher --time-limit")
-        ended = watch.poll()
+        status, _ = _run(command, limit_s, "give a higher --time-limit")
+        ended = watch.code
     if status != 0:
         raise SourceError(f"{command[0]} failed beside dcgmi: {_ended(status)}")
     if ended is not None:
@@ -131,11 +130,11 @@ def _dcgm(command: Sequence[str], output: Path, gpus: str | None, limit_s: float
     return read_dcgm(_read(output).splitlines())
 
 
-def _await_sample(watch: subprocess.Popen[bytes], output: Path) -> None:
+def _await_sample(watch: Child, output: Path) -> None:
     """Wait for the first sample of ``dcgmi dmon``. Raises SourceError."""
     deadline = time.monotonic() + FIRST_SAMPLE_S
-    while not _SAMPLE.search(output.read_bytes()[:_TAIL]):
-        if watch.poll() is not None:
+    while not _SAMPLE.search(output.read_bytes()[:KEPT_BYTES]):
+        if watch.code is not None:
             raise SourceError(f"dcgmi dmon counts nothing: {_last_line(output)}")
         if time.monotonic() > deadline:
             raise SourceError(
@@ -145,37 +144,15 @@ def _await_sample(watch: subprocess.Popen[bytes], output: Path) -> None:
 
 
 @contextmanager
-def _started(argv: Sequence[str], stdout: int | IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with its output on ``stdout``, stopped at the end with all that it started."""
-    process: subprocess.Popen[bytes] | None = None
-    try:
+def _started(
+    argv: Sequence[str], output: int | IO[bytes] = PIPE, limit_s: float = math.inf
+) -> Iterator[Child]:
+    """A process, stopped at the end with all that it started."""
+    with ExitStack() as stack:
         with _signals_noted():  # one that comes after the fork must find a process to stop
-            process = _begin(argv, stdout)
-        yield process
-    finally:
-        for number in (signal.SIGINT, signal.SIGKILL):  # dcgmi ends on SIGINT
-            if process is None:
-                break
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_STOP_S)
-        if process is not None and process.stdout is not None:
-            process.stdout.close()
-
-
-def _begin(argv: Sequence[str], stdout: int | IO[bytes]) -> subprocess.Popen[bytes]:
-    try:
-        return subprocess.Popen(
-            list(argv),
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=subprocess.STDOUT,
-            process_group=0,
-        )
-    except (OSError, ValueError) as exc:  # ValueError: a NUL in an argument
-        reason = exc.strerror if isinstance(exc, OSError) else str(exc)
-        raise SourceError(f"{argv[0]}: cannot be run: {reason}") from None
+            child = Child(argv, limit_s=limit_s, output=output, merged=True, signals=_ENDING)
+            stack.enter_context(child)
+        yield child
 
 
 @contextmanager
@@ -199,34 +176,15 @@ def _signals_noted() -> Iterator[None]:
 
 
 def _run(argv: Sequence[str], limit_s: float, advice: str) -> tuple[int, str]:
-    """Run a command; return its exit status and the end of its output. Raises SourceError.
-
-    It has ended when its process has, even if one that it started keeps the pipe open.
-    """
-    tail = b""
-    deadline = time.monotonic() + limit_s
-    with _started(argv, subprocess.PIPE) as process:
-        assert process.stdout is not None  # noqa: S101 - it is a pipe
-        pipe = process.stdout.fileno()
-        while process.poll() is None:
-            if time.monotonic() > deadline:
-                raise SourceError(f"{argv[0]} did not end within {limit_s:g} s; {advice}")
-            tail = (tail + _passed_on(pipe, _POLL_S))[-_TAIL:]
-        for _ in range(_LAST_READS):
-            tail = (tail + _passed_on(pipe, 0.0))[-_TAIL:]
-        return int(process.returncode), tail.decode("utf-8", "replace")
-
-
-def _passed_on(pipe: int, wait_s: float) -> bytes:
-    """What comes out of a pipe within this time, written to stderr; empty: nothing."""
-    if not select.select([pipe], [], [], wait_s)[0]:
-        return b""
-    data = os.read(pipe, _TAIL)
-    if not data:
-        time.sleep(wait_s)  # closed by a process that goes on
-    with suppress(OSError):  # nothing reads our stderr
-        os.write(2, data)
-    return data
+    """Run a command; return its exit status and the end of its output. Raises SourceError."""
+    try:
+        with _started(argv, limit_s=limit_s) as process:
+            for _, piece in process.pieces():
+                with suppress(OSError):  # nothing reads our stderr
+                    os.write(2, piece)
+            return process.code or 0, process.output
+    except LateError:
+        raise SourceError(f"{argv[0]} did not end within {limit_s:g} s; {advice}") from None
 
 
 def _read(output: Path) -> str:

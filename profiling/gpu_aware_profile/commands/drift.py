@@ -13,7 +13,7 @@ from gpu_aware_profile.cli import PARTLY, store_options
 from gpu_aware_profile.tables import CHANGE, SHIFT, records
 from slurm_gpu_aware.cli.output import json_option, print_json, say
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.store.reading import open_for_reading
+from slurm_gpu_aware.store.database import open_for_reading
 
 _AGE = re.compile(r"([0-9]{1,5})([dhm])\Z")
 _UNITS_S = {"d": 86_400.0, "h": 3_600.0, "m": 60.0}

@@ -91,7 +91,7 @@ def fit_effbw(
         samples, rings = _ring_samples(file, machine_name), None
     else:
         from gpu_aware_profile.links.measured_rings import measured_rings
-        from slurm_gpu_aware.store.reading import open_for_reading
+        from slurm_gpu_aware.store.database import open_for_reading
 
         with open_for_reading(replace(config.store, path=path)) as store:
             model, rings = measured_rings(store, model)

@@ -15,12 +15,11 @@ import click
 from slurm_gpu_aware.cli.options import Number
 from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.files import ReplacedFile
 from slurm_gpu_aware.names import MARKS, is_name
-from slurm_gpu_aware.text_file import replaced_file
 
 if TYPE_CHECKING:
-    from gpu_aware_profile.job.own_gpus import Allocation
-    from gpu_aware_profile.job.watch import Watched
+    from gpu_aware_profile.job.watch import Allocation, Watched
 
 _COLUMNS = ["application", "batch_size", "class", "gpu_model", "gpus", "nodes", "clock_mhz"]
 _COLUMNS += ["time_s", "power_w"]
@@ -82,8 +81,7 @@ def job(
       # in train.py, at the end of an iteration:
       with open(os.environ["GPU_AWARE_MARKS"], "ab") as marks: marks.write(b".")
     """
-    from gpu_aware_profile.job.own_gpus import allocation
-    from gpu_aware_profile.job.watch import run_watched
+    from gpu_aware_profile.job.watch import allocation, run_watched
 
     if not is_name(name):
         raise click.UsageError(f"--model: {name[:40]!r} is not a name")
@@ -130,6 +128,6 @@ def _keep(file: Path, labels: Sequence[str], own: Allocation, seen: Watched) -> 
         ]
         for at in found
     ]
-    with replaced_file(file) as stream:
+    with ReplacedFile(file) as stream:
         os.fchmod(stream.fileno(), 0o644)
         csv.writer(stream, lineterminator="\n").writerows([_COLUMNS, *rows])

@@ -12,7 +12,7 @@ import click
 
 from gpu_aware_profile.cli import PARTLY, store_options
 from gpu_aware_profile.commands.slurm_runs import srun_options, stopped_by_signals
-from gpu_aware_profile.levels.level_plan import LevelRun, PlanNode, level_plan
+from gpu_aware_profile.levels.level_runs import LevelRun, PlanNode, level_plan
 from gpu_aware_profile.sweeps.sweep_progress import new_id
 from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.cli.options import Number
@@ -161,11 +161,11 @@ def _plan(path: Path, config: Config, given: Mapping[str, Any]) -> list[LevelRun
     """The runs. Raises SourceError if Slurm does not answer or nothing can be compared."""
     from dataclasses import replace
 
-    from gpu_aware_profile.sweeps.gpu_nodes import gpu_nodes
+    from gpu_aware_profile.sweeps.sweep_plan import gpu_nodes
     from slurm_gpu_aware.slurm.client import open_client
     from slurm_gpu_aware.slurm.topology import fabric_of, network_groups
+    from slurm_gpu_aware.store.database import open_for_reading
     from slurm_gpu_aware.store.profiles import load_profile
-    from slurm_gpu_aware.store.reading import open_for_reading
 
     targets, skipped = gpu_nodes(given["time_limit"])
     known = {target.node for target in targets}

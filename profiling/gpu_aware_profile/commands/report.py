@@ -17,7 +17,7 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.slurm.records import SlurmSwitch
-from slurm_gpu_aware.store.reading import open_for_reading
+from slurm_gpu_aware.store.database import open_for_reading
 
 if TYPE_CHECKING:
     from gpu_aware_profile.report.report_data import ClusterReport

@@ -32,9 +32,9 @@ from slurm_gpu_aware.cli.output import json_option, json_text, print_json, say, 
 from slurm_gpu_aware.config.settings import Config, StoreConfig
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.profile import GpuScore
+from slurm_gpu_aware.store.database import open_for_reading
 from slurm_gpu_aware.store.measurements import level_times, listed
 from slurm_gpu_aware.store.profiles import load_profile, score_rows
-from slurm_gpu_aware.store.reading import open_for_reading
 
 
 @click.command()

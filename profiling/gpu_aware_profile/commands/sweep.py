@@ -32,10 +32,10 @@ from slurm_gpu_aware.cli.options import Number
 from slurm_gpu_aware.cli.output import json_option, say
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError, StoreError
-from slurm_gpu_aware.slurm.hostlist import hostlist
+from slurm_gpu_aware.slurm.words import hostlist
 from slurm_gpu_aware.store.database import Store, open_store, upgrade
-from slurm_gpu_aware.store.history import probed_at
 from slurm_gpu_aware.store.ingest import ingest_report
+from slurm_gpu_aware.store.profiles import probed_at
 
 _IDLE_WAIT_S = 30.0
 """Longest time in the queue with --idle-only; Slurm may take some seconds to start a job."""

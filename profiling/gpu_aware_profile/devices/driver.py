@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.errors import DeviceError
 
 T = TypeVar("T")
 Faults = list[dict[str, Any]]
@@ -19,23 +19,6 @@ Faults = list[dict[str, Any]]
 
 ANSWER_S = 5.0
 """Time limit of a query during a measurement."""
-
-
-class DeviceError(SourceError):
-    """A call to the driver failed.
-
-    ``call``: the driver's function; ``reason``: its error text; ``unsupported``: the device or the
-    driver does not support the call; ``lost``: the device no longer answers.
-    """
-
-    def __init__(
-        self, call: str, reason: str, *, unsupported: bool = False, lost: bool = False
-    ) -> None:
-        super().__init__(f"{call}: {reason}")
-        self.call = call
-        self.reason = reason
-        self.unsupported = unsupported
-        self.lost = lost
 
 
 class NoAnswerError(DeviceError):

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs through the vendor's management library; the only module that calls ``pynvml``.
+"""NVIDIA GPUs as the probe sees them, through the layer of `slurm_gpu_aware.clocks.nvml`.
 
 There are three index spaces. *NVML index*: position in NVML's order (PCI bus order). *Minor
 number*: N of ``/dev/nvidiaN``; all other modules call it ``index``, because gres.conf lists the
@@ -12,23 +12,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from gpu_aware_profile.devices.driver import (
-    DeviceError,
-    EccErrors,
-    Event,
-    Identity,
-    PeerLink,
-    Sample,
-    in_time,
-)
-from slurm_gpu_aware.errors import not_installed
+from gpu_aware_profile.devices.driver import EccErrors, Event, Identity, PeerLink, Sample, in_time
+from slurm_gpu_aware.clocks import nvml
+from slurm_gpu_aware.clocks.nvml import NvmlError
+from slurm_gpu_aware.errors import DeviceError
 from slurm_gpu_aware.model.gpu_names import NVLINK_GBPS, model_word
 
-_NOT_SUPPORTED = frozenset({3, 13, 26})
-"""NOT_SUPPORTED, FUNCTION_NOT_FOUND of an older driver, DEPRECATED of a newer one."""
 _INVALID_ARGUMENT, _TIMEOUT = 2, 10
-_LOST = frozenset({15, 16})
-"""GPU_IS_LOST, RESET_REQUIRED: nothing can use the GPU until it is reset."""
 _SM, _MEMORY = 1, 2
 """nvmlClockType_t"""
 _XID = 8
@@ -37,6 +27,7 @@ _CORRECTED, _UNCORRECTED, _AGGREGATE = 0, 1, 1
 """nvmlMemoryErrorType_t, nvmlEccCounterType_t"""
 _LINK_TO_GPU, _LINK_TO_CPU = 0, 1
 """nvmlIntNvLinkDeviceType_t; any other end is a switch."""
+_MOST_LINKS = 18
 _MASK_WORDS = 64
 """CPU masks of 4096 CPUs, in words of 64 bits."""
 _LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
@@ -89,46 +80,41 @@ def cpu_list(cpus: list[int]) -> str:
     return ",".join(parts)
 
 
-class _NvmlError(DeviceError):
-    """A call to NVML failed with an error number."""
+class _PciInfo(ctypes.Structure):
+    _fields_ = (
+        ("legacy_id", ctypes.c_char * 16),
+        ("numbers", ctypes.c_uint * 5),
+        ("bus_id", ctypes.c_char * 32),
+    )
 
-    def __init__(self, call: str, reason: str, code: int) -> None:
-        super().__init__(call, reason, unsupported=code in _NOT_SUPPORTED, lost=code in _LOST)
-        self.code = code
+
+class _EventData(ctypes.Structure):
+    _fields_ = (
+        ("device", ctypes.c_void_p),
+        ("kind", ctypes.c_ulonglong),
+        ("data", ctypes.c_ulonglong),
+        ("instances", ctypes.c_uint * 2),
+    )
 
 
-class Nvml:
+class Nvml(nvml.Nvml):
     """`devices.Driver` of NVIDIA, open inside its ``with`` block."""
 
     visible_variable = "CUDA_VISIBLE_DEVICES"
 
     def __enter__(self) -> Nvml:
-        try:
-            import pynvml
-        except ImportError:
-            raise DeviceError("import pynvml", not_installed("nvidia-ml-py", "nvml")) from None
-        self._api = pynvml
-        self.max_links = int(getattr(pynvml, "NVML_NVLINK_MAX_LINKS", 18))
-        self.call("nvmlInit")
+        super().__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
         with suppress(DeviceError):  # a GPU may hang it
             in_time("nvmlShutdown", lambda: self.call("nvmlShutdown"))
 
-    def call(self, name: str, *args: Any) -> Any:
-        """Call an NVML function by name; bytes are decoded. Raises DeviceError."""
-        try:
-            value = getattr(self._api, name)(*args)
-        except self._api.NVMLError as exc:
-            raise _NvmlError(name, _words(exc), int(exc.value)) from None
-        return value.decode(errors="replace") if isinstance(value, bytes) else value
-
     def versions(self) -> Mapping[str, Callable[[], str]]:
         """Version of the driver, and the newest CUDA version that it supports."""
         return {
-            "driver": lambda: str(self.call("nvmlSystemGetDriverVersion")),
-            "cuda": lambda: _cuda_version(self.call("nvmlSystemGetCudaDriverVersion")),
+            "driver": lambda: self.text("nvmlSystemGetDriverVersion"),
+            "cuda": lambda: _cuda_version(self.number("nvmlSystemGetCudaDriverVersion")),
         }
 
     def devices(self) -> Iterator[tuple[int, NvmlDevice | DeviceError]]:
@@ -136,20 +122,17 @@ class Nvml:
 
         Raises DeviceError if the GPUs cannot be counted.
         """
-        for nvml_index in range(int(self.call("nvmlDeviceGetCount"))):
-            try:
-                device = NvmlDevice(self, self.call("nvmlDeviceGetHandleByIndex", nvml_index))
-                yield int(device.call("nvmlDeviceGetMinorNumber")), device
-            except DeviceError as exc:
-                yield -1, exc
+        for gpu in self.gpus(NvmlDevice):
+            yield -1 if isinstance(gpu, DeviceError) else gpu.minor, gpu
 
     @contextmanager
     def events(self) -> Iterator[Callable[[], list[Event]]]:
         """Register for the XID errors of all GPUs; a failed registration is an event, too."""
         handles: dict[int | None, str] = {}
         first: list[Event] = []
+        event_set = ctypes.c_void_p()
         try:
-            event_set = self.call("nvmlEventSetCreate")
+            self.call("nvmlEventSetCreate", ctypes.byref(event_set))
         except DeviceError as exc:
             failed = [] if exc.unsupported else [_failed(exc)]
             yield lambda: failed
@@ -159,11 +142,11 @@ class Nvml:
                 if isinstance(device, DeviceError):
                     continue
                 try:
-                    handles[device.address] = device.pci()
-                    device.call("nvmlDeviceRegisterEvents", _XID, event_set)
+                    handles[device.handle.value] = device.pci()
+                    device.call("nvmlDeviceRegisterEvents", ctypes.c_ulonglong(_XID), event_set)
                 except DeviceError as exc:
                     if not exc.unsupported:
-                        first.append(_failed(exc, handles.get(device.address, "")))
+                        first.append(_failed(exc, handles.get(device.handle.value, "")))
 
             def newest() -> list[Event]:
                 found = [*first, *self._waiting(event_set, handles)]
@@ -177,26 +160,23 @@ class Nvml:
 
     def _waiting(self, event_set: Any, handles: Mapping[int | None, str]) -> Iterator[Event]:
         """The events that have happened, without waiting for others."""
+        event = _EventData()
         while True:
             try:
-                data = self.call("nvmlEventSetWait", event_set, 0)
-            except DeviceError as exc:
-                if getattr(exc, "code", None) != _TIMEOUT:  # it fails if any GPU is lost
+                self.call("nvmlEventSetWait_v2", event_set, ctypes.byref(event), 0)
+            except NvmlError as exc:
+                if exc.code != _TIMEOUT:  # it fails if any GPU is lost
                     yield _failed(exc)
                 return
-            xid = int(data.eventData)
+            xid = int(event.data)
             if xid == _PROCESS_KILLED:
                 continue
             text = f"XID {xid}: {_XIDS[xid]}" if xid in _XIDS else f"XID {xid}"
-            yield Event(handles.get(_address(data.device), ""), "xid", text)
+            yield Event(handles.get(event.device, ""), "xid", text)
 
 
 def _failed(error: DeviceError, pci: str = "") -> Event:
     return Event(pci, error.call, error.reason, critical=False)
-
-
-def _address(handle: Any) -> int | None:
-    return ctypes.cast(handle, ctypes.c_void_p).value
 
 
 def _cuda_version(number: int) -> str:
@@ -204,33 +184,8 @@ def _cuda_version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-def _words(error: Any) -> str:
-    text = str(error)
-    # The text of a code that the binding does not know is the repr of a bytes object.
-    return text[2:-1] if text.startswith("b'") and text.endswith("'") else text
-
-
-class NvmlDevice:
+class NvmlDevice(nvml.Gpu):
     """`devices.Device` of NVIDIA."""
-
-    def __init__(self, nvml: Nvml, handle: Any) -> None:
-        self._nvml = nvml
-        self._handle = handle
-        self.address = _address(handle)
-        """Names the GPU among those of this connection."""
-
-    def call(self, name: str, *args: Any) -> Any:
-        """Call an NVML function of the GPU."""
-        return self._nvml.call(name, self._handle, *args)
-
-    def maybe(self, name: str, *args: Any) -> Any:
-        """Like :meth:`call`; None: this GPU or driver does not support it."""
-        try:
-            return self.call(name, *args)
-        except DeviceError as exc:
-            if exc.unsupported:
-                return None
-            raise
 
     @property
     def details(self) -> Mapping[str, Callable[[], Any]]:
@@ -238,8 +193,8 @@ class NvmlDevice:
         return {
             "numa": lambda: next(iter(self.bits("nvmlDeviceGetMemoryAffinity", 0)), None),
             "cpus": lambda: cpu_list(self.bits("nvmlDeviceGetCpuAffinity")) or None,
-            "memory_mb": lambda: self.call("nvmlDeviceGetMemoryInfo").total >> 20,
-            "clocks_mhz": self.clocks_mhz,
+            "memory_mb": self._memory_mb,
+            "clocks_mhz": lambda: sorted(set(self.clocks_mhz()), reverse=True),
             "max_clock_mhz": lambda: self.maybe("nvmlDeviceGetMaxClockInfo", _SM),
             "default_clock_mhz": lambda: self.maybe("nvmlDeviceGetDefaultApplicationsClock", _SM),
             "power_limit_w": lambda: self._thousandths("nvmlDeviceGetPowerManagementLimit"),
@@ -248,8 +203,8 @@ class NvmlDevice:
 
     def identity(self) -> Identity:
         """UUID, product name, model and PCI id."""
-        name = self.call("nvmlDeviceGetName")
-        return Identity(self.call("nvmlDeviceGetUUID"), name, model_word(name), self.pci())
+        name = self.text("nvmlDeviceGetName")
+        return Identity(self.text("nvmlDeviceGetUUID"), name, model_word(name), self.pci())
 
     def sample(self) -> Sample:
         """Clocks, power, temperature and reasons for a lower clock, at this moment."""
@@ -276,33 +231,35 @@ class NvmlDevice:
         )
         return EccErrors(*counts)
 
-    def is_divided(self) -> bool:
-        """Whether MIG is on."""
-        mode = self.maybe("nvmlDeviceGetMigMode")
-        return mode is not None and int(mode[0]) != 0
-
     def _thousandths(self, name: str) -> float | None:
         value = self.maybe(name)
-        return None if value is None else int(value) / 1000.0
+        return None if value is None else value / 1000.0
 
     def pci(self) -> str:
         """``00000000:06:00.0``"""
-        return _pci(self.call("nvmlDeviceGetPciInfo"))
+        return self._pci_of("nvmlDeviceGetPciInfo_v3")
 
-    def bits(self, name: str, *args: Any) -> list[int]:
+    def _pci_of(self, name: str, *args: object) -> str:
+        found = _PciInfo()
+        self.call(name, *args, ctypes.byref(found))
+        return str(found.bus_id.decode(errors="replace")).upper()
+
+    def _memory_mb(self) -> int:
+        sizes = (ctypes.c_ulonglong * 3)()  # total, free, used
+        self.call("nvmlDeviceGetMemoryInfo", sizes)
+        return int(sizes[0]) >> 20
+
+    def bits(self, name: str, *args: object) -> list[int]:
         """Positions of the set bits of a mask; empty: not supported."""
-        words = self.maybe(name, _MASK_WORDS, *args) or ()
+        words = (ctypes.c_ulonglong * _MASK_WORDS)()
+        try:
+            self.call(name, _MASK_WORDS, words, *args)
+        except DeviceError as exc:
+            if not exc.unsupported:
+                raise
         return [
             64 * i + bit for i, word in enumerate(words) for bit in range(64) if word >> bit & 1
         ]
-
-    def clocks_mhz(self) -> list[int]:
-        """Supported SM clocks at the highest memory clock, descending. Units: MHz."""
-        memory = self.maybe("nvmlDeviceGetSupportedMemoryClocks")
-        if not memory:
-            return []
-        clocks = self.maybe("nvmlDeviceGetSupportedGraphicsClocks", max(memory))
-        return sorted({int(c) for c in clocks or ()}, reverse=True)
 
     def pcie_gbps(self) -> float | None:
         """Nominal bandwidth of the GPU's PCIe link in one direction. Units: GB/s."""
@@ -310,39 +267,32 @@ class NvmlDevice:
         lanes = self.maybe("nvmlDeviceGetMaxPcieLinkWidth")
         if not generation or not lanes:
             return None
-        per_lane = _PCIE_GBPS_PER_LANE.get(int(generation), _PCIE_GBPS_PER_LANE[6])
-        return round(per_lane * int(lanes), 2)
+        per_lane = _PCIE_GBPS_PER_LANE.get(generation, _PCIE_GBPS_PER_LANE[6])
+        return round(per_lane * lanes, 2)
 
     def ancestor(self, other: NvmlDevice) -> str:
         """PCIe level that joins two GPUs: PIX, PXB, PHB, NODE or SYS."""
-        level = int(self.call("nvmlDeviceGetTopologyCommonAncestor", other._handle))
+        level = self.number("nvmlDeviceGetTopologyCommonAncestor", other.handle)
         return _LEVELS.get(level, "SYS")
 
     def peer_links(self) -> list[PeerLink]:
         """Active NVLinks; empty: the GPU has none. Those to a CPU (POWER9) join no GPUs."""
         links = []
-        for link in range(self._nvml.max_links):
+        for link in range(_MOST_LINKS):
             try:
-                if not self.call("nvmlDeviceGetNvLinkState", link):
+                if not self.number("nvmlDeviceGetNvLinkState", link):
                     continue
-            except DeviceError as exc:
-                if (
-                    exc.unsupported or getattr(exc, "code", None) == _INVALID_ARGUMENT
-                ):  # beyond the last link of this model
+            except NvmlError as exc:
+                if exc.unsupported or exc.code == _INVALID_ARGUMENT:  # beyond the model's last link
                     break
                 raise
             end = self.maybe("nvmlDeviceGetNvLinkRemoteDeviceType", link)
             if end == _LINK_TO_CPU:
                 continue
             to_gpu = end in (None, _LINK_TO_GPU)
-            remote = _pci(self.call("nvmlDeviceGetNvLinkRemotePciInfo", link)) if to_gpu else None
-            version = int(self.maybe("nvmlDeviceGetNvLinkVersion", link) or 0)
+            remote = self._pci_of("nvmlDeviceGetNvLinkRemotePciInfo_v2", link) if to_gpu else None
+            version = self.maybe("nvmlDeviceGetNvLinkVersion", link) or 0
             word = dict(enumerate(_NVLINK_VERSIONS, 1)).get(version)
             generation = int(word[0]) if word else 4
             links.append(PeerLink("NV", remote, NVLINK_GBPS[generation], word))
         return links
-
-
-def _pci(info: Any) -> str:
-    text = info.busId
-    return (text.decode(errors="replace") if isinstance(text, bytes) else str(text)).upper()

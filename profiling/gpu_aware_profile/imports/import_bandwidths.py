@@ -13,7 +13,7 @@ from slurm_gpu_aware.bounds import MAX_GBPS, quoted
 from slurm_gpu_aware.model.hardware_graph import OPERATIONS, Collective, PairBandwidth
 from slurm_gpu_aware.model.profile import GpuTiming
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.interconnect import newest_bandwidths, newest_collectives
+from slurm_gpu_aware.store.measurements import newest_bandwidths, newest_collectives
 from slurm_gpu_aware.store.profiles import load_profile
 from slurm_gpu_aware.store.report import check_name
 from slurm_gpu_aware.text_file import BadRow, Row, Table

@@ -19,8 +19,13 @@ from gpu_aware_profile.imports.import_bandwidths import (
     read_collectives,
     read_pairs,
 )
-from gpu_aware_profile.imports.import_rows import Kind, kind_of, read_levels, read_timings
-from gpu_aware_profile.imports.import_samples import read_samples
+from gpu_aware_profile.imports.import_rows import (
+    Kind,
+    kind_of,
+    read_levels,
+    read_samples,
+    read_timings,
+)
 from gpu_aware_profile.imports.known_gpus import KnownGpus, add_nodes, known_gpus
 from gpu_aware_profile.store_writer import recompute_scores, stored_outliers, writable_store
 from slurm_gpu_aware.cli.output import paragraph, say
@@ -31,10 +36,11 @@ from slurm_gpu_aware.model.penalties import LevelPenalties, LevelTime, level_rat
 from slurm_gpu_aware.model.profile import gpu_names
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.ingest import add_matrix, check_uuids, ingest_report
-from slurm_gpu_aware.store.interconnect import put_bandwidths, put_collectives
 from slurm_gpu_aware.store.measurements import (
     Run,
     pci_addresses,
+    put_bandwidths,
+    put_collectives,
     put_level_times,
     put_timings,
     unseen_gpus,

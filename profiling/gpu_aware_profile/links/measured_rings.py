@@ -10,8 +10,7 @@ from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.hardware_graph import ALL_REDUCE, HardwareGraph
 from slurm_gpu_aware.model.profile import GpuRecord, Link
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.interconnect import newest_collectives
-from slurm_gpu_aware.store.measurements import listed
+from slurm_gpu_aware.store.measurements import listed, newest_collectives
 from slurm_gpu_aware.store.profiles import load_profile
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK
 from slurm_gpu_aware.topology.matching import fitted_ring, match

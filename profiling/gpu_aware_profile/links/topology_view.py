@@ -13,8 +13,12 @@ from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.hardware_graph import OPERATIONS, Collective, Nic, PairBandwidth
 from slurm_gpu_aware.model.profile import GpuRecord, Link, Profile
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.interconnect import newest_bandwidths, newest_collectives, nics_of
-from slurm_gpu_aware.store.measurements import listed
+from slurm_gpu_aware.store.measurements import (
+    listed,
+    newest_bandwidths,
+    newest_collectives,
+    nics_of,
+)
 from slurm_gpu_aware.store.profiles import load_profile
 
 _LEGEND = {

@@ -19,7 +19,6 @@ from typing import Any
 from gpu_aware_profile.backends.timing import Timing
 from gpu_aware_profile.devices.driver import (
     Device,
-    DeviceError,
     Driver,
     Faults,
     PeerLink,
@@ -29,7 +28,7 @@ from gpu_aware_profile.devices.driver import (
 from gpu_aware_profile.devices.pci_tree import SYSFS, nics
 from gpu_aware_profile.probe.clock_sweep import clock_steps, reset_left_behind, sweep_clocks
 from gpu_aware_profile.probe.runs import Measurement, ReadableGpu, fault
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.errors import DeviceError, SourceError
 
 SCHEMA = "gpu-aware-probe/2"
 

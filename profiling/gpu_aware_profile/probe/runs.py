@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_aware_profile.backends.timing import Reading, RunSpec, SickGpuError, Timing
+from gpu_aware_profile.child import LateError
 from gpu_aware_profile.devices.driver import (
     Device,
-    DeviceError,
     EccErrors,
     Event,
     Faults,
@@ -21,7 +21,7 @@ from gpu_aware_profile.devices.driver import (
     in_time,
 )
 from gpu_aware_profile.probe.telemetry import PERIOD_S, Telemetry
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.errors import DeviceError, SourceError
 from slurm_gpu_aware.model.profile import IDLE, LOADED
 from slurm_gpu_aware.names import PROBE_TIME_LIMIT
 
@@ -40,7 +40,7 @@ class ReadableGpu:
 
 def fault(index: int | None, error: SourceError) -> dict[str, Any]:
     """Entry of ``errors``; ``index`` None: an error of the node."""
-    if isinstance(error, DeviceError | SickGpuError):
+    if isinstance(error, DeviceError | SickGpuError | LateError):
         return {"index": index, "call": error.call, "error": error.reason}
     return {"index": index, "call": "timing", "error": str(error)}
 
@@ -224,7 +224,7 @@ class Measurement:
             control = _Control(telemetry, gathering, self.warm_up_s, self.stopped)
             try:
                 reading = self.timing.measure(spec, control)
-            except SickGpuError as exc:
+            except (SickGpuError, LateError) as exc:  # it computes wrong results, or hangs
                 self._give_up(gpu, exc)
                 return None
             except SourceError as exc:

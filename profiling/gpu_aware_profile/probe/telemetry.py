@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from gpu_aware_profile.devices.driver import ANSWER_S, Device, DeviceError, NoAnswerError, Sample
+from gpu_aware_profile.devices.driver import ANSWER_S, Device, NoAnswerError, Sample
+from slurm_gpu_aware.errors import DeviceError
 
 PERIOD_S = 0.1
 _COUNTER_S = 0.5

@@ -8,8 +8,8 @@ from slurm_gpu_aware.cli.output import table
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.model.profile import gpu_names
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.history import measured_pairs
 from slurm_gpu_aware.store.measurements import unseen_gpus
+from slurm_gpu_aware.store.profiles import measured_pairs
 from slurm_gpu_aware.time_text import duration
 from slurm_gpu_aware.variability.drift import FEWEST_RUNS, Change, Drift, drift
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
-import signal
-import subprocess
 from collections.abc import Sequence
 
+from gpu_aware_profile.child import Child, LateError
 from gpu_aware_profile.tables import CHANGE, records
+from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.commands import clean_environment
-from slurm_gpu_aware.slurm.hostlist import hostlist
+from slurm_gpu_aware.slurm.words import hostlist
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.history import alarms, put_alarms
+from slurm_gpu_aware.store.profiles import alarms, put_alarms
 from slurm_gpu_aware.variability.drift import Change, Drift, slow_again
 
 _LIMIT_S = 60.0
@@ -61,17 +60,13 @@ def _run(argv: Sequence[str], slow: Sequence[Change]) -> str:
         "GPU_AWARE_SLOW_NODES": hostlist(sorted({node for node, _ in gpus})),
         "GPU_AWARE_SLOW_REASON": f"slow GPUs: {', '.join(said[:_NAMED])}{more}",
     }
+    given = json.dumps({"gpus": records(slow, CHANGE)}).encode()
     try:
-        with subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=2, env=environment, text=True, process_group=0
-        ) as process:
-            try:
-                process.communicate(json.dumps({"gpus": records(slow, CHANGE)}), timeout=_LIMIT_S)
-            except subprocess.TimeoutExpired:
-                return f"it did not end within {_LIMIT_S:g} s"
-            finally:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-    except OSError as exc:
-        return exc.strerror or str(exc)
-    return "" if process.returncode == 0 else f"it ended with {process.returncode}"
+        with Child(argv, environment, limit_s=_LIMIT_S, given=given, output=2) as process:
+            for _ in process.pieces():
+                pass
+    except LateError:
+        return f"it did not end within {_LIMIT_S:g} s"
+    except SourceError as exc:
+        return str(exc)
+    return "" if process.code == 0 else f"it ended with {process.code}"

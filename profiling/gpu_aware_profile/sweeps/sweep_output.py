@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpu_aware_profile.sweeps.gpu_nodes import Outcome, Target
 from gpu_aware_profile.sweeps.sweep import Sweep
+from gpu_aware_profile.sweeps.sweep_plan import Outcome, Target
 from gpu_aware_profile.tables import CHANGE, OUTLIER, records
 from slurm_gpu_aware.cli.output import print_json, say, table
 from slurm_gpu_aware.model.profile import gpu_names
-from slurm_gpu_aware.slurm.hostlist import hostlist
+from slurm_gpu_aware.slurm.words import hostlist
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.variability.drift import Change

@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.settings_table import CLASS_CENTRES, put_value, value_of
+from slurm_gpu_aware.store.database import CLASS_CENTRES, Store, put_value, value_of
 
 _MOST_OF_USER = 1_000
 """Saved classes of one user; the oldest go."""

@@ -34,8 +34,8 @@ from slurm_gpu_aware.placement.account import predicted_slowdown
 from slurm_gpu_aware.slurm.accounting import Missing
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob
 from slurm_gpu_aware.slurm.sacct import BAD_ROW, SacctRow, bounded_history
+from slurm_gpu_aware.store.database import open_for_reading
 from slurm_gpu_aware.store.ledger import Decision, Event, Ledger
-from slurm_gpu_aware.store.reading import open_for_reading
 
 log = logging.getLogger(__name__)
 

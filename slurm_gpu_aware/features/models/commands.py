@@ -49,7 +49,7 @@ def fit(context: Context) -> None:
     """
     from gpu_aware_profile.store_writer import writable_store
     from slurm_gpu_aware.features.models.store import put_models
-    from slurm_gpu_aware.store.reading import open_for_reading
+    from slurm_gpu_aware.store.database import open_for_reading
 
     config = context.config()
     with open_for_reading(config.store) as store:
@@ -147,7 +147,7 @@ def _views(config: Config, name: str | None, gpus: int | None, slowdown: float) 
     """The models of a name, or all. Raises SourceError if there are none."""
     from slurm_gpu_aware.features.models.live import read_models
     from slurm_gpu_aware.features.models.store import gpu_kinds
-    from slurm_gpu_aware.store.reading import open_for_reading
+    from slurm_gpu_aware.store.database import open_for_reading
 
     with open_for_reading(config.store) as store:
         found, kinds = read_models(store, config.power.model_error), gpu_kinds(store)

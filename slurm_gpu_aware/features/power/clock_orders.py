@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu_aware.agent_reports import AgentReport
+from slurm_gpu_aware.files import ReplacedFile, open_plain
 from slurm_gpu_aware.names import is_node_name
 from slurm_gpu_aware.node_orders import MOST_BYTES, Order, OrderError, Orders, parse_orders
-from slurm_gpu_aware.text_file import open_plain, replaced_file
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class ClockOrders:
         path = self.folder / f"{node}.orders"
         try:
             self.folder.mkdir(mode=0o755, exist_ok=True)
-            with replaced_file(path) as stream:
+            with ReplacedFile(path) as stream:
                 stream.write(str(file))
                 os.fchmod(stream.fileno(), 0o644)
         except OSError as exc:

@@ -148,7 +148,7 @@ def last_reading(store: Any) -> dict[str, Any] | None:
     """Power after the selector's last round; None: there was no limit."""
     import json
 
-    from slurm_gpu_aware.store.settings_table import POWER, value_of
+    from slurm_gpu_aware.store.database import POWER, value_of
 
     text = value_of(store, POWER)
     found: dict[str, Any] | None = None if text is None else json.loads(text)

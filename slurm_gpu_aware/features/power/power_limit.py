@@ -1,7 +1,7 @@
 """Power limit in force: a limit set at run time, else the schedule, else the configuration.
 
 A limit is ``off``, ``eta=X`` (a share of what all GPUs may draw) or watts. What an operator sets
-stands in a file beside the store, which must belong to root or SlurmUser (`owned_file`).
+stands in a file beside the store, which must belong to root or SlurmUser (`files`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Annotated, Any
 
 from slurm_gpu_aware import records
 from slurm_gpu_aware.bounds import MAX_TIME_S, quoted
-from slurm_gpu_aware.config.owned_file import read_owned, write_owned
 from slurm_gpu_aware.config.settings import Config, PowerConfig
 from slurm_gpu_aware.errors import ConfigError, SourceError
+from slurm_gpu_aware.files import read_owned, write_owned
 from slurm_gpu_aware.filter_rules import DUE_UNITS
 from slurm_gpu_aware.model.job_hints import duration_s
 from slurm_gpu_aware.records import Text, number

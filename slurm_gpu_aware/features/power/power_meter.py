@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -18,9 +17,6 @@ from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.step_function import area_until
 
-ENERGY_KEYS = ("energy_kwh", "idle_energy_kwh", "peak_power_w", "power_limit_w")
-"""Numbers of a summary: all energy, the part of GPUs without a job, the highest power,
-and the limit that the planner kept (None: none)."""
 _J_PER_KWH = 3.6e6
 
 
@@ -47,13 +43,16 @@ class Energy:
         area = area_until(self.at_s, self.power_w, np.array([begin_s, end_s]))
         return float(area[1] - area[0])
 
-    def summary(self, begin_s: float, end_s: float) -> dict[str, Any]:
-        """`ENERGY_KEYS` -> energy between two times, and the highest power."""
+    def summary(self, begin_s: float, end_s: float) -> dict[str, float | None]:
+        """All energy between two times, that of GPUs without a job, the highest power, the limit
+        that the planner kept (None: none)."""
         total = self.total_j(begin_s, end_s) / _J_PER_KWH
-        idle = max(total - float(self.job_kwh.sum()), 0.0)
-        limit = self.limit_w if math.isfinite(self.limit_w) else None
-        values = (total, idle, float(self.power_w.max()), limit)
-        return dict(zip(ENERGY_KEYS, values, strict=True))
+        return {
+            "energy_kwh": total,
+            "idle_energy_kwh": max(total - float(self.job_kwh.sum()), 0.0),
+            "peak_power_w": float(self.power_w.max()),
+            "power_limit_w": self.limit_w if math.isfinite(self.limit_w) else None,
+        }
 
 
 class PowerMeter:

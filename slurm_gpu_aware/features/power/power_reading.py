@@ -11,7 +11,7 @@ import numpy as np
 
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.planning.plan import Plan
-from slurm_gpu_aware.slurm.hostlist import hostlist
+from slurm_gpu_aware.slurm.words import hostlist
 
 MOST_SHOWN = 200
 """Jobs and nodes that a reading names: it is written into the store again and again."""

@@ -21,8 +21,8 @@ from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.simulator.report import counted
 from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
+from slurm_gpu_aware.store.database import open_for_reading
 from slurm_gpu_aware.store.profiles import load_profile
-from slurm_gpu_aware.store.reading import open_for_reading
 
 _NO_LIMIT = "none"
 

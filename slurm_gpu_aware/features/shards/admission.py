@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from slurm_gpu_aware.admission.context import CannotPlanError, QueueEntry
-from slurm_gpu_aware.admission.eligible import leave_if_shared
+from slurm_gpu_aware.admission.fitting import leave_if_shared
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.cluster import Gpu, RunningJob, Shards
 from slurm_gpu_aware.model.request import Request

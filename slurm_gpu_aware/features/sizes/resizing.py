@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
-from slurm_gpu_aware.gate.index_types import gpu_item
 from slurm_gpu_aware.gate.request_forms import (
     Binding,
     Fields,
@@ -18,6 +17,7 @@ from slurm_gpu_aware.gate.request_forms import (
     placed_fields,
     tasks_of,
 )
+from slurm_gpu_aware.slurm.gres import gpu_item
 from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.slurm.updates import TRES_FIELDS
 

@@ -10,14 +10,13 @@ from make import NOW, asked, context_of, eligible, request_of, slurm_job, slurm_
 from memory_slurm import node_record
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError, QueueEntry
-from slurm_gpu_aware.admission.eligible import allowed_nodes
+from slurm_gpu_aware.admission.fitting import allowed_nodes
 from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster, is_usable
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.request_forms import form_of
 from slurm_gpu_aware.model.job_phase import JobPhase
-from slurm_gpu_aware.slurm.mig import MigNodes
-from slurm_gpu_aware.slurm.read_cluster import node_of
+from slurm_gpu_aware.slurm.read_cluster import MigNodes, node_of
 from slurm_gpu_aware.slurm.records import SlurmReservation
 
 NODES = [slurm_node(f"n{i}") for i in range(1, 4)]

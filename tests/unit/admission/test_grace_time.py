@@ -11,7 +11,7 @@ from memory_slurm import partition_record
 from slurm_folder import SlurmFolder, parked
 from store_samples import decision
 
-from slurm_gpu_aware.admission.preemption import PreemptionRules
+from slurm_gpu_aware.admission.context import PreemptionRules
 from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.gated_job import gated_jobs

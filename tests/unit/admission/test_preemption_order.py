@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from make import slurm_job
 
-from slurm_gpu_aware.admission.preemption import PreemptionRules
+from slurm_gpu_aware.admission.context import PreemptionRules
 from slurm_gpu_aware.model.cluster import PreemptionOrder, RunningJob
 from slurm_gpu_aware.slurm.read_cluster import config_of
 from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmPartition, SlurmQos

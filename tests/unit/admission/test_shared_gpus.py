@@ -19,8 +19,7 @@ from make import (
     slurm_node,
 )
 
-from slurm_gpu_aware.admission.context import CannotPlanError
-from slurm_gpu_aware.admission.preemption import PreemptionRules
+from slurm_gpu_aware.admission.context import CannotPlanError, PreemptionRules
 from slurm_gpu_aware.admission.snapshot import Hold, build_cluster
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from make import PROFILE, SLURM, slurm_job, slurm_node
 
-from slurm_gpu_aware.admission.preemption import PreemptionRules
+from slurm_gpu_aware.admission.context import PreemptionRules
 from slurm_gpu_aware.admission.snapshot import Hold, build_cluster
 from slurm_gpu_aware.model.cluster import PreemptionOrder
 from slurm_gpu_aware.slurm.records import NodeShare, SlurmPartition

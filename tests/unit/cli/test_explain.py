@@ -20,8 +20,8 @@ from slurm_gpu_aware.cli.decision_text import asked_text
 from slurm_gpu_aware.cli.event_text import event_text
 from slurm_gpu_aware.cli.explain import explain_text
 from slurm_gpu_aware.store.database import open_store, publish
+from slurm_gpu_aware.store.files import published_path
 from slurm_gpu_aware.store.ledger import EVENT_KINDS, Decision, Ledger, RoundRecord
-from slurm_gpu_aware.store.ownership import published_path
 
 NOW = 1_790_000_000.0
 WHY = {
@@ -459,7 +459,7 @@ def _run_script(script: str, config: Path) -> subprocess.CompletedProcess[str]:
 _OPEN_AS_NOBODY = """
 import os, sys
 from slurm_gpu_aware.config.load import load_config
-from slurm_gpu_aware.store.reading import open_for_reading
+from slurm_gpu_aware.store.database import open_for_reading
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 try:
     open_for_reading(load_config(sys.argv[1]).store)

@@ -328,4 +328,4 @@ def test_without_matplotlib_the_extra_is_named_as_the_readme_installs(saved_resu
         assert done.exit_code == 1
         assert f"{sys.prefix}/bin/pip install '.[plots]'" in done.stderr
     readme = (Path(__file__).parents[3] / "README.md").read_text()
-    assert "pip install '.[nvml,plots]'" in readme
+    assert "pip install '.[plots]'" in readme

@@ -16,9 +16,8 @@ from commands import gpu_aware
 from tune_samples import write_config, write_history, write_store
 
 from slurm_gpu_aware.cli.tuning import candidates_of
-from slurm_gpu_aware.config.load import load_config
+from slurm_gpu_aware.config.load import Candidate, load_config, read_tuned, tuned_path
 from slurm_gpu_aware.config.settings import Config, TuneConfig
-from slurm_gpu_aware.config.tuned import Candidate, read_tuned, tuned_path
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.store.database import open_store
 

@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu_aware.config.load import load_config
-from slurm_gpu_aware.config.settings import Config, StoreConfig, TuneConfig
-from slurm_gpu_aware.config.tuned import (
+from slurm_gpu_aware import records
+from slurm_gpu_aware.config.load import (
     Candidate,
     Tuned,
-    _parsed,
+    load_config,
     out_of_bounds,
     read_tuned,
     tuned_path,
     with_tuned,
     write_tuned,
 )
+from slurm_gpu_aware.config.settings import Config, StoreConfig, TuneConfig
 from slurm_gpu_aware.errors import ConfigError, SourceError
 
 GOOD = {
@@ -189,7 +189,7 @@ json_values = st.recursive(
 def test_any_content_is_a_tuned_policy_or_a_value_error(changes: Any, other: Any) -> None:
     for content in ({**GOOD, **changes}, other):
         try:
-            tuned = _parsed(content)
+            tuned = records.read(content, Tuned, closed=True)
         except ValueError:
             continue
         assert isinstance(str(tuned), str)

@@ -28,9 +28,8 @@ from store_samples import ingest, report
 
 from gpu_aware_profile.store_writer import recompute_scores
 from slurm_gpu_aware.cli.main import cli
-from slurm_gpu_aware.config.load import load_config
+from slurm_gpu_aware.config.load import Tuned, load_config, tuned_path, write_tuned
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.config.tuned import Tuned, tuned_path, write_tuned
 from slurm_gpu_aware.deploy.checks_ours import OF_US
 from slurm_gpu_aware.deploy.checks_slurm import OF_NODES, OF_SLURM
 from slurm_gpu_aware.deploy.files import shipped

@@ -10,7 +10,7 @@ from slurm_gpu_aware.deploy.indexing import SiteFiles, read_site
 from slurm_gpu_aware.deploy.site import NodeGpus
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.conffile import read_conf
-from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.slurm.words import expand_hostlist
 
 CONF = """\
 # Site

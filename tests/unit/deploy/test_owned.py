@@ -27,7 +27,7 @@ from slurm_gpu_aware.deploy.site import (
     node_lines,
     usable_model,
 )
-from slurm_gpu_aware.slurm.hostlist import hostlist
+from slurm_gpu_aware.slurm.words import hostlist
 
 
 def two_socket_node(name: str, model: str | None = "v100") -> NodeGpus:

@@ -18,7 +18,7 @@ from store_samples import decision
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.deploy.indexing import read_site
 from slurm_gpu_aware.deploy.site_scripts import hook_line, join_lines
-from slurm_gpu_aware.lockfile import hold_selector_lock
+from slurm_gpu_aware.files import hold_selector_lock
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 

@@ -16,7 +16,7 @@ from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.config.settings import Config, StoreConfig
 from slurm_gpu_aware.deploy.job_requests import Restored, restore_all
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.lockfile import hold_selector_lock
+from slurm_gpu_aware.files import hold_selector_lock
 from slurm_gpu_aware.slurm.updates import JobUpdate
 from slurm_gpu_aware.store.database import open_store
 

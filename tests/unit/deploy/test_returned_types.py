@@ -10,7 +10,7 @@ from slurm_folder import Interleaved, SlurmFolder, parked
 
 from slurm_gpu_aware.config.settings import Config, StoreConfig
 from slurm_gpu_aware.deploy.gpu_types import ReturnedTypes, return_types
-from slurm_gpu_aware.lockfile import hold_selector_lock
+from slurm_gpu_aware.files import hold_selector_lock
 
 ASKS = {"licenses": "", "admin_comment": "", "features": "gpu_v100", "stuck": True}
 """As the rollout or the filter leaves a job that does not wait at the gate."""

@@ -19,9 +19,9 @@ from slurm_gpu_aware.deploy.rollout import Rollout, Summary
 from slurm_gpu_aware.deploy.rollout_site import REASON, RolloutNodes, RolloutState, unfinished_run
 from slurm_gpu_aware.errors import SourceError, StoppedError
 from slurm_gpu_aware.slurm.conffile import read_conf
-from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.slurm.gres import parse_gres
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode, SlurmReservation
-from slurm_gpu_aware.slurm.values import parse_gres
+from slurm_gpu_aware.slurm.words import expand_hostlist
 
 CONF = """\
 ClusterName=test  # a comment

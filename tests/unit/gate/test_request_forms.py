@@ -7,17 +7,16 @@ from dataclasses import replace
 import pytest
 from memory_slurm import job_record
 
-from slurm_gpu_aware.admission.eligible import matches, understood
+from slurm_gpu_aware.admission.fitting import matches, understood
 from slurm_gpu_aware.gate.admin_comment import (
     MARKED,
     OriginalRequest,
+    extra_with_clock,
     marked,
     marker_of,
     parse,
     unmarked,
 )
-from slurm_gpu_aware.gate.extra_field import extra_with_clock
-from slurm_gpu_aware.gate.index_types import gpu_slots, placed_slots, same_tres, typed_gres
 from slurm_gpu_aware.gate.request_forms import (
     Binding,
     differences,
@@ -28,6 +27,7 @@ from slurm_gpu_aware.gate.request_forms import (
     restored_fields,
 )
 from slurm_gpu_aware.model.job_phase import JobPhase
+from slurm_gpu_aware.slurm.gres import gpu_slots, placed_slots, same_tres, typed_gres
 from slurm_gpu_aware.slurm.read_jobs import job_of
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
 from slurm_gpu_aware.slurm.updates import JobUpdate

@@ -23,8 +23,8 @@ from slurm_gpu_aware.slurm.read_cluster import config_of
 from slurm_gpu_aware.slurm.updates import JobUpdate
 from slurm_gpu_aware.store import database
 from slurm_gpu_aware.store.database import Store, open_store
+from slurm_gpu_aware.store.files import published_path
 from slurm_gpu_aware.store.ledger import Decision, Ledger
-from slurm_gpu_aware.store.ownership import published_path
 
 
 @pytest.mark.parametrize(

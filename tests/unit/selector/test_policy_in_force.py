@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from slurm_folder import SlurmFolder, parked
 
-from slurm_gpu_aware.config.load import load_config
+from slurm_gpu_aware.config.load import Tuned, load_config, tuned_path, write_tuned
 from slurm_gpu_aware.config.settings import Config, StoreConfig, TuneConfig
-from slurm_gpu_aware.config.tuned import Tuned, tuned_path, write_tuned
 from slurm_gpu_aware.errors import ConfigError
 from slurm_gpu_aware.selector.policy_options import PolicyInForce, config_in_force
 

@@ -20,16 +20,15 @@ from slurm_folder import SlurmFolder, parked
 from slurm_gpu_aware.config.settings import Config, EventsConfig, StoreConfig
 from slurm_gpu_aware.deploy.job_requests import restore_all
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.gate.gate_holder import gate_reservation, holder_of
+from slurm_gpu_aware.gate.licence_gate import gate_reservation, holder_of
 from slurm_gpu_aware.selector.daemon import Selector
 from slurm_gpu_aware.selector.heartbeat import Heartbeat, Standby
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
 from slurm_gpu_aware.slurm.records import SlurmJob
-from slurm_gpu_aware.store.database import open_store, publish
-from slurm_gpu_aware.store.ownership import published_path
-from slurm_gpu_aware.store.reading import open_for_reading
+from slurm_gpu_aware.store.database import open_for_reading, open_store, publish
+from slurm_gpu_aware.store.files import published_path
 
 LEASE_S = Config().gate.lease_s
 SILENT_S = 31.0

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.simulator.active import EventClock
 from slurm_gpu_aware.simulator.cluster_state import BackgroundJobs, ClusterState
 from slurm_gpu_aware.simulator.engine import simulate
+from slurm_gpu_aware.simulator.events import EventClock
 from slurm_gpu_aware.simulator.history import BEFORE, select_window
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.settings import SimSettings
@@ -70,11 +70,12 @@ def test_a_holder_takes_its_recorded_gpus_or_the_lowest(nodes, slots, taken, exp
     state = state_with(*taken)
     job = recorded("9", 0, 100, gpus=2, recorded_nodes=nodes, recorded_slots=slots)
     background = BackgroundJobs([job], state)
-    assert not background.advance(0.0)
+    background.start(job)
+    background.take()
     held = {(int(n), int(s)) for n, s in zip(*np.nonzero(~state.cluster.free), strict=True)}
     assert held - {tuple(gpu) for gpu in taken} == expected
     assert (state.background_gpus, state.free) == (2, 6 - len(taken))
-    assert background.advance(100.0)
+    assert background.end(job)
     assert (state.background_gpus, state.free) == (0, 8 - len(taken))
 
 

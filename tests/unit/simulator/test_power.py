@@ -12,9 +12,10 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import SizeTable
-from slurm_gpu_aware.simulator.active import ActiveJob, EventClock
+from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.engine import simulate
+from slurm_gpu_aware.simulator.events import EventClock
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings
 from slurm_gpu_aware.simulator.step_function import area_until
@@ -59,7 +60,7 @@ def test_one_job_at_the_default_clock_draws_what_its_table_says():
 )
 def test_the_pace_is_that_of_size_and_clock(gpus, clock, ends_s):
     state, active = entered(gpus, clock)
-    assert state.clock.ends.next_time() == pytest.approx(ends_s)
+    assert state.clock.pop()[0] == pytest.approx(ends_s)
     assert active.size == gpus
 
 
@@ -68,7 +69,7 @@ def test_a_clock_that_changes_changes_pace_and_power_from_then_on():
     state, active = entered(1, None)
     state.clock.now = 50.0
     state.set_clock(active, 900)
-    assert state.clock.ends.next_time() == pytest.approx(125)
+    assert state.clock.pop()[0] == pytest.approx(125)
     state.clock.now = 125.0
     state.leave(active)
     assert active.finished

@@ -74,7 +74,7 @@ def test_a_job_waits_for_the_size_of_its_plan(due_after_s):
     jobs = [*earlier(), long, short, dated_job(1000.0, due_after_s)]
     result = due_run(jobs)
     assert sizes_of(result) == [(AT_S + 100.0, plan.gpus)]
-    assert result.due()["due_met"] == 1.0
+    assert result.due_numbers["due_met"] == 1.0
     of_long_limit = [*earlier(), long, replace(short, time_limit_s=1e6), jobs[-1]]
     assert sizes_of(due_run(of_long_limit)) == [(AT_S, half)]
     undated = due_run(jobs, "packed:no-due")
@@ -91,7 +91,7 @@ def test_a_long_job_grows_when_its_plan_says_so_and_is_in_time():
     assert (start, first) == (AT_S, plan.gpus)
     assert grown == pytest.approx(AT_S + plan.growth[0][0])
     assert more == plan.growth[0][1]
-    assert result.due() == {"due_jobs": 1, "due_met": 1.0, "avg_late_s": 0.0, "late_h": 0.0}
+    assert result.due_numbers == {"due_jobs": 1, "due_met": 1.0, "avg_late_s": 0.0, "late_h": 0.0}
     kept = due_run(jobs, "packed:moves:no-due")
     assert len(sizes_of(kept)) == 1
 
@@ -115,10 +115,10 @@ def test_lateness_counts_jobs_that_ended_and_unfinished_ones_are_not_in_time():
         TraceJob("none", 0.0, 1, 900.0),
     ]
     result = simulate(Trace.of("t", jobs), ONE, SimSettings(policy="packed"))
-    assert result.due() == {
+    assert result.due_numbers == {
         "due_jobs": 3, "due_met": pytest.approx(1 / 3), "avg_late_s": 1800.0, "late_h": 1.0
     }  # fmt: skip
-    assert simulate(Trace.of("t", jobs[3:]), ONE, SimSettings()).due()["due_met"] is None
+    assert simulate(Trace.of("t", jobs[3:]), ONE, SimSettings()).due_numbers == {}
 
 
 @pytest.mark.parametrize("policy", ["packed:sts", "packed:sts-preempt", "eft:sts"])
@@ -179,7 +179,7 @@ def test_sts_grows_a_long_job_and_restarts_count():
     assert [gpus for _, gpus in sizes] == sorted({gpus for _, gpus in sizes})
     assert len(sizes) > 1
     assert sizes[0] == (AT_S, 1)
-    assert result.due()["due_met"] == 1.0
+    assert result.due_numbers["due_met"] == 1.0
 
 
 def test_due_dates_are_drawn_for_jobs_that_have_none():

@@ -20,10 +20,9 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm import client as slurm_client
 from slurm_gpu_aware.slurm import libslurm
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
-from slurm_gpu_aware.slurm.lanes import lanes_of, refused_id
 from slurm_gpu_aware.slurm.libslurm import Call, Libslurm, SlurmError, decode, records
 from slurm_gpu_aware.slurm.libslurm_fields import JOB, LICENSE, NODE, RecordKind
-from slurm_gpu_aware.slurm.updates import JobUpdate
+from slurm_gpu_aware.slurm.updates import JobUpdate, lanes_of, refused_id
 
 
 def encoded(kind: RecordKind, fields: Mapping[str, Any]) -> bytes:
@@ -322,7 +321,8 @@ def test_after_its_time_no_update_of_a_batch_follows(
 
 def test_updates_of_one_job_or_array_stay_in_order() -> None:
     ids = ["5", "98_1", "6", "98_2", "5", "7", "8", "98"]
-    lanes = lanes_of([(job_id, {}, {"number": n}) for n, job_id in enumerate(ids)])
+    updates = [(job_id, {}, {"number": n}) for n, job_id in enumerate(ids)]
+    lanes = lanes_of(updates, lambda update: update[0])
     assert len(lanes) == 4
     for of in (["5"], ["98_1", "98_2", "98"]):
         (lane,) = (lane for lane in lanes if lane[0][0] in of)

@@ -9,10 +9,10 @@ import pytest
 from cpu_time import least_cpu_s
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.libslurm import Libslurm, SlurmError
 from slurm_gpu_aware.slurm.libslurm_fields import JOB
 from slurm_gpu_aware.slurm.read_jobs import job_of
+from slurm_gpu_aware.slurm.words import expand_hostlist
 
 
 @pytest.mark.parametrize(

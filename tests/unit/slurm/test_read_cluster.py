@@ -11,7 +11,7 @@ import pytest
 from memory_slurm import node_record, partition_record, reservation_record
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.slurm.gres import parse_tres
 from slurm_gpu_aware.slurm.libslurm_fields import NOT_SET, UNLIMITED
 from slurm_gpu_aware.slurm.read_cluster import (
     config_of,
@@ -22,7 +22,7 @@ from slurm_gpu_aware.slurm.read_cluster import (
 )
 from slurm_gpu_aware.slurm.read_jobs import job_of
 from slurm_gpu_aware.slurm.records import GpuDefaults, NodeCores, SlurmPartition, SlurmReservation
-from slurm_gpu_aware.slurm.values import parse_duration, parse_licenses, parse_tres
+from slurm_gpu_aware.slurm.words import expand_hostlist, parse_duration, parse_licenses
 
 RECORDED = sorted((Path(__file__).parents[2] / "data").glob("slurm-*.json"))
 

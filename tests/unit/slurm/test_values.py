@@ -8,9 +8,9 @@ import pytest
 from memory_slurm import node_record
 
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm.gres import is_mig, parse_gres
 from slurm_gpu_aware.slurm.read_cluster import node_of
 from slurm_gpu_aware.slurm.records import SlurmNode
-from slurm_gpu_aware.slurm.values import is_mig, parse_gres
 
 
 def parsed(text: str) -> list[tuple[str, str | None, int, tuple[int, ...] | None]]:

@@ -22,8 +22,8 @@ from slurm_gpu_aware.store.database import (
     open_store,
     publish,
 )
+from slurm_gpu_aware.store.files import published_path
 from slurm_gpu_aware.store.ledger import Ledger
-from slurm_gpu_aware.store.ownership import published_path
 from slurm_gpu_aware.store.profiles import load_profile
 
 

@@ -8,7 +8,15 @@ from store_samples import ingest, report
 from slurm_gpu_aware.model.hardware_graph import Collective, PairBandwidth
 from slurm_gpu_aware.model.profile import LOADED, Alarm, Pair, RunConditions
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.history import (
+from slurm_gpu_aware.store.measurements import (
+    Run,
+    add_runs,
+    forget_gpus,
+    put_bandwidths,
+    put_collectives,
+    put_timings,
+)
+from slurm_gpu_aware.store.profiles import (
     alarms,
     measured_pairs,
     newest_runs,
@@ -16,8 +24,6 @@ from slurm_gpu_aware.store.history import (
     prune,
     put_alarms,
 )
-from slurm_gpu_aware.store.interconnect import put_bandwidths, put_collectives
-from slurm_gpu_aware.store.measurements import Run, add_runs, forget_gpus, put_timings
 
 
 @pytest.fixture(autouse=True)

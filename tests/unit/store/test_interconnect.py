@@ -8,14 +8,14 @@ from store_samples import ingest, report
 
 from slurm_gpu_aware.model.hardware_graph import ALL_REDUCE, Collective, Nic, PairBandwidth
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.interconnect import (
+from slurm_gpu_aware.store.measurements import (
+    forget_gpus,
     newest_bandwidths,
     newest_collectives,
     nics_of,
     put_bandwidths,
     put_collectives,
 )
-from slurm_gpu_aware.store.measurements import forget_gpus
 from slurm_gpu_aware.store.profiles import load_profile
 
 SETS = ([0, 1], [1, 2, 3], [0, 1, 2, 3])

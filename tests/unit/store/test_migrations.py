@@ -17,10 +17,10 @@ from commands import gpu_aware, gpu_aware_profile
 from sqlite_utils import Database
 
 from slurm_gpu_aware.errors import StoreError
-from slurm_gpu_aware.store import migrations, schema
+from slurm_gpu_aware.store import schema
 from slurm_gpu_aware.store.database import check_integrity, open_copy, open_store, publish
+from slurm_gpu_aware.store.files import kept_path, of_selector, published_path
 from slurm_gpu_aware.store.ledger import Ledger
-from slurm_gpu_aware.store.ownership import kept_path, of_selector, published_path
 from slurm_gpu_aware.store.profiles import load_profile
 
 SCHEMA_8 = Path(__file__).parents[2] / "data" / "store-schema-8.sql"
@@ -90,13 +90,13 @@ def next_schema(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def set_step(step: Callable[[Database], None] = rebuild) -> None:
         monkeypatch.setattr(schema, "VERSION", NEXT)
-        monkeypatch.setattr(migrations, "STEPS", {**migrations.STEPS, NEXT - 1: step})
+        monkeypatch.setattr(schema, "STEPS", {**schema.STEPS, NEXT - 1: step})
 
     return set_step
 
 
 def test_each_schema_since_the_oldest_has_a_step() -> None:
-    assert sorted(migrations.STEPS) == list(range(migrations.OLDEST, schema.VERSION))
+    assert sorted(schema.STEPS) == list(range(schema.OLDEST, schema.VERSION))
 
 
 def test_a_store_of_schema_8_gets_the_schema_of_a_new_store(tmp_path: Path) -> None:
@@ -182,14 +182,14 @@ def test_a_step_that_fails_leaves_the_store_as_it_was(
 OPENER = """
 import sys
 from pathlib import Path
-from slurm_gpu_aware.store import migrations, schema
+from slurm_gpu_aware.store import schema
 from slurm_gpu_aware.store.database import open_store
 def step(db):
     print("in the step", flush=True)
     sys.stdin.readline()
     db.execute("INSERT INTO settings SELECT 'step' || count(*), '' FROM settings")
 schema.VERSION += 1
-migrations.STEPS = {**migrations.STEPS, schema.VERSION - 1: step}
+schema.STEPS = {**schema.STEPS, schema.VERSION - 1: step}
 print("opens", flush=True)
 with open_store(Path(sys.argv[1])) as store:
     print([row[0] for row in store.query("SELECT key FROM settings WHERE key LIKE 'step%'")])

@@ -10,9 +10,9 @@ import pytest
 from store_samples import ingest, report
 
 from slurm_gpu_aware.errors import StoreError
-from slurm_gpu_aware.store import connection, ownership
+from slurm_gpu_aware.store import files
 from slurm_gpu_aware.store.database import open_store, publish, republish
-from slurm_gpu_aware.store.ownership import give_folder, live_files, published_path
+from slurm_gpu_aware.store.files import give_folder, live_files, published_path
 from slurm_gpu_aware.store.profiles import load_profile
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -53,14 +53,14 @@ def test_the_copy_is_closed_while_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
-    connect = connection.connect
+    connect = files.connect
 
     def look(file: Path, how: str) -> sqlite3.Connection:
         seen.extend(mode(p) for p in tmp_path.glob(".store.public.db.*"))
         return connect(file, how)
 
     with open_store(tmp_path / "store.db") as store:
-        monkeypatch.setattr(connection, "connect", look)
+        monkeypatch.setattr(files, "connect", look)
         publish(store)
     assert seen == [0o600]
     assert mode(published_path(tmp_path / "store.db")) == 0o644
@@ -90,7 +90,7 @@ def test_what_a_sweep_of_root_left_goes_to_slurm_user(tmp_path: Path) -> None:
     folder = tmp_path / "lib"
     with open_store(folder / "store.db") as store:
         publish(store)
-        names = {p.name for p in ownership.of_selector(folder / "store.db")}
+        names = {p.name for p in files.of_selector(folder / "store.db")}
         note = folder / "sweeps" / "s1" / "n1.done"
         note.parent.mkdir(parents=True)
         note.touch()

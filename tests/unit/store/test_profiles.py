@@ -11,9 +11,8 @@ from gpu_aware_profile.store_writer import newest_timings, recompute_scores
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.profile import Fault, GpuRecord, Link
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.history import newest_runs
 from slurm_gpu_aware.store.measurements import Run, put_timings
-from slurm_gpu_aware.store.profiles import load_profile, score_rows
+from slurm_gpu_aware.store.profiles import load_profile, newest_runs, score_rows
 from slurm_gpu_aware.text_file import BadRow, read_table
 
 LOST = {"index": 3, "call": "nvmlDeviceGetHandleByIndex", "error": "GPU is lost"}

@@ -9,9 +9,8 @@ from store_samples import ingest, report
 
 from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.history import classes_of_gpu
-from slurm_gpu_aware.store.report import MAX_CLASSES, MAX_FAULTS, parse_report
-from slurm_gpu_aware.store.report_grammar import MAX_RUNS
+from slurm_gpu_aware.store.profiles import classes_of_gpu
+from slurm_gpu_aware.store.report import MAX_CLASSES, MAX_FAULTS, MAX_RUNS, parse_report
 
 
 def timed(*classes: str, at: float = 1000.0) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from idle_clock import Stopwatch
 
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.store.database import open_copy, open_store, publish
+from slurm_gpu_aware.store.files import published_path
 from slurm_gpu_aware.store.ledger import Ledger
-from slurm_gpu_aware.store.ownership import published_path
 from slurm_gpu_aware.store.shared_copy import SharedCopy, copy
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpu_aware_profile.imports.formats.reader import (
+    TIMING_COLUMNS,
     Measured,
     ReadOptions,
     Source,
@@ -19,12 +20,12 @@ from gpu_aware_profile.imports.formats.reader import (
     node_of,
     number_of,
     objects,
-    timing_row,
-    timings_table,
+    read_rows,
+    row_of,
 )
 from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.text_file import BadRow, Row
+from slurm_gpu_aware.text_file import Row
 
 _TITLES = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
 """Of DCGM 4, and before."""
@@ -37,39 +38,33 @@ _RATES = {
     "sm_stress": _STRESS,
 }
 """Test -> the text with its rate."""
-_RESULT = "result"
 
 
-class DcgmDiag:
-    """Reader of the diagnostics of one node."""
+def matches(source: Source) -> bool:
+    """Whether a file is a report of ``dcgmi diag``, of one or of several iterations."""
+    content = source.content
+    return isinstance(content, Mapping) and bool(list(_reports(content)))
 
-    name = "dcgm-diag"
 
-    def matches(self, source: Source) -> bool:
-        """Say whether a file is a report of ``dcgmi diag``, of one or of several iterations."""
-        content = source.content
-        return isinstance(content, Mapping) and bool(list(_reports(content)))
+def read(source: Source, options: ReadOptions) -> Measured:
+    """Read the rates of the test ``options.value``; several iterations are repeated runs."""
+    wanted = _word(options.value or "diagnostic")
+    if wanted not in _RATES:
+        raise SourceError(f"no test with a rate is {quoted(options.value)}; {_known()}")
+    node = node_of(source, options)
 
-    def read(self, source: Source, options: ReadOptions) -> Measured:
-        """Read the rates of the test ``options.value``; several iterations are repeated runs."""
-        wanted = _word(options.value or "diagnostic")
-        if wanted not in _RATES:
-            raise SourceError(f"no test with a rate is {quoted(options.value)}; {_known()}")
-        node = node_of(source, options)
-        rows: list[Row] = []
-        bad: list[BadRow] = []
-        for number, result in enumerate(_results(source.content, wanted), 1):
-            try:
-                gpu, rate = _rate(result, wanted)
-                rows.append(timing_row(number, f"nvml:{gpu}", node, as_time_ms(rate)))
-            except ValueError as exc:
-                bad.append(BadRow(number, str(exc), _RESULT))
-        if not rows and not bad:
-            errors = (one.get("runtime_error") for one in _reports(source.content))
-            why = next((f"dcgmi diag failed: {quoted(error)}" for error in errors if error), None)
-            why = why or f"no result of the test {wanted} (of dcgmi diag -r 3); {_known()}"
-            raise SourceError(f"{source.name}: {why}")
-        return Measured(timings_table(source, rows, bad, _RESULT), rate="gigaflops")
+    def row(number: int, result: Mapping[str, Any]) -> Row:
+        gpu, rate = _rate(result, wanted)
+        return row_of(TIMING_COLUMNS, number, f"nvml:{gpu}", node, repr(as_time_ms(rate)), "")
+
+    results = enumerate(_results(source.content, wanted), 1)
+    table = read_rows(source, TIMING_COLUMNS, results, row, "result")
+    if not table.rows and not table.bad_rows:
+        errors = (one.get("runtime_error") for one in _reports(source.content))
+        why = next((f"dcgmi diag failed: {quoted(error)}" for error in errors if error), None)
+        why = why or f"no result of the test {wanted} (of dcgmi diag -r 3); {_known()}"
+        raise SourceError(f"{source.name}: {why}")
+    return Measured(table, rate="gigaflops")
 
 
 def _known() -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from gpu_aware_profile.imports.formats.reader import (
     BUS_ALONE,
@@ -19,11 +20,13 @@ from gpu_aware_profile.imports.formats.reader import (
     ReadOptions,
     Source,
     number_of,
+    read_rows,
+    row_of,
 )
 from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.hardware_graph import OPERATIONS
-from slurm_gpu_aware.text_file import BadRow, Row, Table
+from slurm_gpu_aware.text_file import Row
 
 _START = re.compile(r"^[ \t]*# nThread \d+ nGpus \d+ ", re.MULTILINE)
 _PROGRAM = re.compile(r"# Collective test starting: (\S*/)?(?P<name>\w{1,64})_perf\w*\Z")
@@ -54,35 +57,26 @@ class _Run:
     """Why the program says that the run failed."""
 
 
-class NcclTests:
-    """Reader of one or more runs, each on one node."""
+def matches(source: Source) -> bool:
+    """Whether a file has a run of nccl-tests."""
+    return _START.search(source.text) is not None
 
-    name = "nccl-tests"
 
-    def matches(self, source: Source) -> bool:
-        """Say whether a file has a run of nccl-tests."""
-        return _START.search(source.text) is not None
+def read(source: Source, options: ReadOptions) -> Measured:
+    """Read all runs. ``options.value``: the operation where the output does not name it.
 
-    def read(self, source: Source, options: ReadOptions) -> Measured:
-        """Read all runs. ``options.value``: the operation where the output does not name it.
-
-        Raises SourceError.
-        """
-        if options.value is not None and options.value not in OPERATIONS:
-            raise SourceError(f"--value takes {', '.join(OPERATIONS)}, not {quoted(options.value)}")
-        rows: list[Row] = []
-        bad: list[BadRow] = []
-        runs = list(_runs(source.text.split("\n")))
-        left_out = {run.line: why for run in runs if (why := _useless(run))}
-        useful = [run for run in runs if run.line not in left_out]
-        options.node_or([host for run in useful for host in run.hosts], source.name)
-        for run in useful:
-            try:
-                rows.append(_row(run, options, source.name))
-            except ValueError as exc:
-                bad.append(BadRow(run.line, str(exc)))
-        table = Table(source.name, COLLECTIVE_COLUMNS, tuple(rows), tuple(bad))
-        return Measured(table, left_out=tuple(left_out.values()))
+    Raises SourceError.
+    """
+    if options.value is not None and options.value not in OPERATIONS:
+        raise SourceError(f"--value takes {', '.join(OPERATIONS)}, not {quoted(options.value)}")
+    runs = list(_runs(source.text.split("\n")))
+    left_out = {run.line: why for run in runs if (why := _useless(run))}
+    useful = [run for run in runs if run.line not in left_out]
+    options.node_or([host for run in useful for host in run.hosts], source.name)
+    lines = ((run.line, run) for run in useful)
+    row = partial(_row, options, source.name)
+    table = read_rows(source, COLLECTIVE_COLUMNS, lines, row)
+    return Measured(table, left_out=tuple(left_out.values()))
 
 
 def _runs(lines: Sequence[str]) -> Iterator[_Run]:
@@ -138,7 +132,7 @@ def _useless(run: _Run) -> str | None:
     return "a run on one GPU" if len(run.gpus) == 1 else None
 
 
-def _row(run: _Run, options: ReadOptions, name: str) -> Row:
+def _row(options: ReadOptions, name: str, line: int, run: _Run) -> Row:
     """The table's row of a run. Raises ValueError."""
     operation = run.operation or options.value
     if operation is None:
@@ -156,4 +150,4 @@ def _row(run: _Run, options: ReadOptions, name: str) -> Row:
     node = options.node_or(run.hosts, name)
     gbps = repr(sum(values) / len(values))
     cells = (node, " ".join(run.gpus), operation, gbps, str(size), "")
-    return Row(run.line, dict(zip(COLLECTIVE_COLUMNS, cells, strict=True)))
+    return row_of(COLLECTIVE_COLUMNS, line, *cells)

@@ -24,6 +24,7 @@ from gpu_aware_profile.imports.formats.reader import (
     Source,
     node_of,
     objects,
+    row_of,
 )
 from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE, quoted
 from slurm_gpu_aware.errors import SourceError
@@ -63,59 +64,55 @@ class _Run(NamedTuple):
     tests: Sequence[_Test]
 
 
-class Nvbandwidth:
-    """Reader of one or more runs, each on one node."""
+def matches(source: Source) -> bool:
+    """Whether a file is output of nvbandwidth."""
+    if _START.search(source.text):
+        return True
+    return source.content is not None and isinstance(source.content.get("nvbandwidth"), Mapping)
 
-    name = "nvbandwidth"
 
-    def matches(self, source: Source) -> bool:
-        """Say whether a file is output of nvbandwidth."""
-        if _START.search(source.text):
-            return True
-        return source.content is not None and isinstance(source.content.get("nvbandwidth"), Mapping)
+def read(source: Source, options: ReadOptions) -> Measured:
+    """Read the pairs. Of several tests the fastest counts for each direction.
 
-    def read(self, source: Source, options: ReadOptions) -> Measured:
-        """Read the pairs. Of several tests the fastest counts for each direction.
-
-        Raises SourceError.
-        """
-        runs = _runs(source)
-        hosts = [run.host for run in runs if run.host]
-        if len(runs) > 1 and len(hosts) < len(runs):
-            raise SourceError(
-                f"{source.name}: {len(runs)} runs that do not all name their node; {ONE_RUN_A_FILE}"
-            )
-        given = options.node_or(hosts, source.name)
-        rows: list[Row] = []
-        bad: list[BadRow] = []
-        left_out: list[str] = []
-        for run in runs:
-            node = options.node or options.named(run.host or "") or given
-            node = node or node_of(source, options)
-            failed = dict.fromkeys(test.name for test in run.tests if test.failed)
-            bad += [
-                BadRow(n, f"{name} failed, says the program", "test")
-                for n, name in enumerate(failed, len(bad) + 1)
-                if _place(name) is None
-            ]
-            names = dict.fromkeys(test.name for test in run.tests)
-            left_out += [why for name in names if (why := _place(name))]
-            totals = {test.name for test in run.tests if "Total" in test.description}
-            left_out += [
-                "one direction of two at once, as before 0.6"
-                for name in names.keys() - totals - failed.keys()
-                if _BOTH_WAYS.match(name)
-            ]
-            one_way, both_ways = _fastest([t for t in run.tests if t.name not in failed])
-            gpus = run.gpus or _counted(run.tests)
-            rows += [
-                _row(number, node, pair, gpus, one_way, both_ways)
-                for number, pair in enumerate(_pairs(one_way, both_ways, gpus), len(rows) + 1)
-            ]
-        if not rows and not bad and not left_out:
-            raise SourceError(f"{source.name}: no bandwidth between two GPUs")
-        table = Table(source.name, PAIR_COLUMNS, tuple(rows), tuple(bad), "pair")
-        return Measured(table, left_out=tuple(left_out))
+    Raises SourceError.
+    """
+    runs = _runs(source)
+    hosts = [run.host for run in runs if run.host]
+    if len(runs) > 1 and len(hosts) < len(runs):
+        raise SourceError(
+            f"{source.name}: {len(runs)} runs that do not all name their node; {ONE_RUN_A_FILE}"
+        )
+    given = options.node_or(hosts, source.name)
+    rows: list[Row] = []
+    bad: list[BadRow] = []
+    left_out: list[str] = []
+    for run in runs:
+        node = options.node or options.named(run.host or "") or given
+        node = node or node_of(source, options)
+        failed = dict.fromkeys(test.name for test in run.tests if test.failed)
+        bad += [
+            BadRow(n, f"{name} failed, says the program", "test")
+            for n, name in enumerate(failed, len(bad) + 1)
+            if _place(name) is None
+        ]
+        names = dict.fromkeys(test.name for test in run.tests)
+        left_out += [why for name in names if (why := _place(name))]
+        totals = {test.name for test in run.tests if "Total" in test.description}
+        left_out += [
+            "one direction of two at once, as before 0.6"
+            for name in names.keys() - totals - failed.keys()
+            if _BOTH_WAYS.match(name)
+        ]
+        one_way, both_ways = _fastest([t for t in run.tests if t.name not in failed])
+        gpus = run.gpus or _counted(run.tests)
+        rows += [
+            _row(number, node, pair, gpus, one_way, both_ways)
+            for number, pair in enumerate(_pairs(one_way, both_ways, gpus), len(rows) + 1)
+        ]
+    if not rows and not bad and not left_out:
+        raise SourceError(f"{source.name}: no bandwidth between two GPUs")
+    table = Table(source.name, PAIR_COLUMNS, tuple(rows), tuple(bad), "pair")
+    return Measured(table, left_out=tuple(left_out))
 
 
 def _runs(source: Source) -> list[_Run]:
@@ -253,4 +250,4 @@ def _row(
     a, b = pair
     values = one_way.get((a, b)), one_way.get((b, a)), both_ways.get(pair)
     cells = (node, names[a], names[b], *("" if v is None else repr(v) for v in values), "")
-    return Row(number, dict(zip(PAIR_COLUMNS, cells, strict=True)))
+    return row_of(PAIR_COLUMNS, number, *cells)

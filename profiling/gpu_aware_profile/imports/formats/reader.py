@@ -1,21 +1,22 @@
-"""Protocol of the readers: each makes one table, as in our own CSV files, of one file."""
+"""What the readers share: each makes one table, as in our own CSV files, of one file."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, TypeVar
 
 from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.store.report import ProbeReport
 from slurm_gpu_aware.text_file import BadRow, Row, Table
 
+T = TypeVar("T")
 ONE_RUN_A_FILE = "write each run to a file of its own"
 MAX_CHARACTERS = 64 << 20
 """Limit of a file of another program; a CSV file of ours may be larger."""
@@ -121,17 +122,15 @@ class Measured:
     """For each valid measurement for which the store has no place: what it is."""
 
 
-class Reader(Protocol):
+class Reader(NamedTuple):
     """Reader of one format."""
 
     name: str
     """As ``--format`` takes it."""
-
-    def matches(self, source: Source) -> bool:
-        """Say whether a file is of this format."""
-
-    def read(self, source: Source, options: ReadOptions) -> Measured:
-        """Read a file. A value that cannot be used is a bad row. Raises SourceError."""
+    matches: Callable[[Source], bool]
+    """Whether a file is of this format."""
+    read: Callable[[Source, ReadOptions], Measured]
+    """Reads a file. A value that cannot be used is a bad row. Raises SourceError."""
 
 
 def as_time_ms(rate: float) -> float:
@@ -168,14 +167,26 @@ def objects(value: object) -> list[Mapping[str, Any]]:
     return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
 
 
-def timing_row(line: int, gpu: str, node: str, value_ms: float, taken_at: str = "") -> Row:
-    """A row of `timings_table`. ``gpu``: as `import_rows.KnownGpus` reads it."""
-    cells = (gpu, node, repr(value_ms), taken_at)
-    return Row(line, dict(zip(TIMING_COLUMNS, cells, strict=True)))
+def row_of(columns: Sequence[str], line: int, *cells: str) -> Row:
+    """A row of a table with these columns. ``gpu``: as `known_gpus.KnownGpus` reads it."""
+    return Row(line, dict(zip(columns, cells, strict=True)))
 
 
-def timings_table(
-    source: Source, rows: Sequence[Row], bad: Sequence[BadRow], unit: str = "line"
+def read_rows(
+    source: Source,
+    columns: tuple[str, ...],
+    found: Iterable[tuple[int, T]],
+    make: Callable[[int, T], Row],
+    unit: str = "line",
 ) -> Table:
-    """A table of times per GPU; ``unit``: what the lines of its rows count."""
-    return Table(source.name, TIMING_COLUMNS, tuple(rows), tuple(bad), unit)
+    """The table of ``make`` for each (line, thing); one for which it raises ValueError is bad.
+
+    ``unit``: what the lines count.
+    """
+    rows, bad = [], []
+    for line, one in found:
+        try:
+            rows.append(make(line, one))
+        except ValueError as exc:
+            bad.append(BadRow(line, str(exc), unit))
+    return Table(source.name, columns, tuple(rows), tuple(bad), unit)

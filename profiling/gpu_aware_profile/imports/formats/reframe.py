@@ -1,4 +1,5 @@
-"""Performance values of ReFrame: performance logs, and JSON reports of sessions.
+"""Performance values of ReFrame: performance logs (handler ``filelog``), one line per run of a
+test, and JSON reports of sessions (``--report-file``).
 
 A performance variable is a value with a unit. ReFrame records no GPUs: a variable per GPU has the
 GPU in its name, or the test has a loggable parameter ``gpu``. The node is that of the test's job.
@@ -14,18 +15,18 @@ from datetime import datetime
 from typing import Any
 
 from gpu_aware_profile.imports.formats.reader import (
+    TIMING_COLUMNS,
     Measured,
     ReadOptions,
     Source,
     as_time_ms,
     number_of,
     objects,
-    timing_row,
-    timings_table,
+    row_of,
 )
 from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.text_file import BadRow, Row
+from slurm_gpu_aware.text_file import BadRow, Row, Table
 
 _MS = {
     "ns": 1e-6,
@@ -71,70 +72,62 @@ class _Result:
     """Performance variable -> (value, unit)."""
 
 
-class ReframeLog:
-    """Reader of one performance log (handler ``filelog``): one line per run of a test.
+def log_matches(source: Source) -> bool:
+    """Whether the first line has a column of a performance value."""
+    return any(name.endswith(_VALUE) for name in _header(source)[1])
+
+
+def log_read(source: Source, options: ReadOptions) -> Measured:
+    """Read all lines. Raises SourceError.
 
     The site's configuration chooses the fields and the delimiter; the first line names the fields.
     A performance variable has columns of its own (``NAME_value``, ``NAME_unit``), or, with
     ``perflog_compat``, a line of its own (``perf_var``, ``perf_value``, ``perf_unit``).
     """
-
-    name = "reframe-log"
-
-    def matches(self, source: Source) -> bool:
-        """Say whether the first line has a column of a performance value."""
-        return any(name.endswith(_VALUE) for name in _header(source)[1])
-
-    def read(self, source: Source, options: ReadOptions) -> Measured:
-        """Read all lines. Raises SourceError."""
-        delimiter, names = _header(source)
-        columns = [name[: -len(_VALUE)] for name in names if name.endswith(_VALUE)]
-        if not columns:
-            raise SourceError(f"{source.name}: no field NAME_value in the first line: no header")
-        if "perf_var" in names and "perf_value" not in names:
-            raise SourceError(f"{source.name}: the field perf_var needs perf_value")
-        if len(set(names)) < len(names):
-            raise SourceError(f"{source.name}: a field occurs twice in the first line")
-        results: list[_Result] = []
-        bad: list[BadRow] = []
-        for number, line in enumerate(source.text.split("\n"), 1):
-            cells = [cell.strip() for cell in line.split(delimiter)]
-            if number == 1 or not any(cells):
-                continue
-            if len(cells) != len(names):
-                bad.append(BadRow(number, f"{len(cells)} fields, expected {len(names)}"))
-                continue
-            fields = dict(zip(names, cells, strict=True))
-            results.append(_Result(number, fields, _columns(fields, columns)))
-        if not results:
-            raise SourceError(f"{source.name}: no line with {len(names)} fields after the header")
-        found = _measured(source, results, options, "line")
-        all_bad = tuple(sorted((*bad, *found.table.bad_rows)))
-        return replace(found, table=replace(found.table, bad_rows=all_bad))
+    delimiter, names = _header(source)
+    columns = [name[: -len(_VALUE)] for name in names if name.endswith(_VALUE)]
+    if not columns:
+        raise SourceError(f"{source.name}: no field NAME_value in the first line: no header")
+    if "perf_var" in names and "perf_value" not in names:
+        raise SourceError(f"{source.name}: the field perf_var needs perf_value")
+    if len(set(names)) < len(names):
+        raise SourceError(f"{source.name}: a field occurs twice in the first line")
+    results: list[_Result] = []
+    bad: list[BadRow] = []
+    for number, line in enumerate(source.text.split("\n"), 1):
+        cells = [cell.strip() for cell in line.split(delimiter)]
+        if number == 1 or not any(cells):
+            continue
+        if len(cells) != len(names):
+            bad.append(BadRow(number, f"{len(cells)} fields, expected {len(names)}"))
+            continue
+        fields = dict(zip(names, cells, strict=True))
+        results.append(_Result(number, fields, _columns(fields, columns)))
+    if not results:
+        raise SourceError(f"{source.name}: no line with {len(names)} fields after the header")
+    found = _measured(source, results, options, "line")
+    all_bad = tuple(sorted((*bad, *found.table.bad_rows)))
+    return replace(found, table=replace(found.table, bad_rows=all_bad))
 
 
-class ReframeReport:
-    """Reader of the report of one session (``--report-file``): all test cases with their values.
+def report_matches(source: Source) -> bool:
+    """Whether a file is a report of ReFrame."""
+    content = source.content
+    return isinstance(content, Mapping) and {"session_info", "runs"} <= content.keys()
+
+
+def report_read(source: Source, options: ReadOptions) -> Measured:
+    """Read all test cases that have the wanted variables. Raises SourceError.
 
     The layout is that of ``reframe/schemas/runreport.json`` of ReFrame 4. Since 4.7 a performance
     variable is named ``system:partition:NAME`` and has value, reference, two thresholds, unit and
     verdict; before, it is an object in a list.
     """
-
-    name = "reframe-report"
-
-    def matches(self, source: Source) -> bool:
-        """Say whether a file is a report of ReFrame."""
-        content = source.content
-        return isinstance(content, Mapping) and {"session_info", "runs"} <= content.keys()
-
-    def read(self, source: Source, options: ReadOptions) -> Measured:
-        """Read all test cases that have the wanted variables. Raises SourceError."""
-        results = [
-            _Result(number, case, dict(_values(case)))
-            for number, case in enumerate(_cases(source.content), 1)
-        ]
-        return _measured(source, results, options, "test case")
+    results = [
+        _Result(number, case, dict(_values(case)))
+        for number, case in enumerate(_cases(source.content), 1)
+    ]
+    return _measured(source, results, options, "test case")
 
 
 def _measured(
@@ -161,7 +154,8 @@ def _measured(
                 ms, rate = _time_ms(name, value, options.unit or own_unit)
                 node = _node(match, result.fields, options)
                 gpu = _gpu(match, result.fields)
-                rows.append(timing_row(result.line, gpu, node, ms, _time(result.fields)))
+                at = _time(result.fields)
+                rows.append(row_of(TIMING_COLUMNS, result.line, gpu, node, repr(ms), at))
             except ValueError as exc:
                 bad.append(BadRow(result.line, str(exc), unit))
                 continue
@@ -170,7 +164,8 @@ def _measured(
     if len(rates) + times > 1:
         units = [*sorted(rates), *(["times"] if times else [])]
         raise SourceError(f"{source.name}: {' and '.join(units)} cannot be compared")
-    return Measured(timings_table(source, rows, bad, unit), rate=next(iter(rates), None))
+    table = Table(source.name, TIMING_COLUMNS, tuple(rows), tuple(bad), unit)
+    return Measured(table, rate=next(iter(rates), None))
 
 
 def _check_sane(fields: Mapping[str, Any]) -> None:

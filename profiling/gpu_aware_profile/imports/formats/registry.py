@@ -8,11 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from gpu_aware_profile.imports.formats.dcgm_diag import DcgmDiag
+from gpu_aware_profile.imports.formats import (
+    dcgm_diag,
+    nccl_tests,
+    nvbandwidth,
+    reframe,
+    topology_matrix,
+)
 from gpu_aware_profile.imports.formats.launcher import outputs
-from gpu_aware_profile.imports.formats.nccl_tests import NcclTests
-from gpu_aware_profile.imports.formats.nvbandwidth import Nvbandwidth
-from gpu_aware_profile.imports.formats.probe_report import ProbeReportFile
 from gpu_aware_profile.imports.formats.reader import (
     MAX_CHARACTERS,
     ONE_RUN_A_FILE,
@@ -21,13 +24,12 @@ from gpu_aware_profile.imports.formats.reader import (
     ReadOptions,
     Source,
 )
-from gpu_aware_profile.imports.formats.reframe import ReframeLog, ReframeReport
 from gpu_aware_profile.imports.formats.topology_matrix import BACKEND as MATRIX
-from gpu_aware_profile.imports.formats.topology_matrix import TopologyMatrix
 from gpu_aware_profile.imports.import_rows import Kind
 from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.text_file import name_of, read_table, read_text
+from slurm_gpu_aware.store.report import SCHEMA, parse_report
+from slurm_gpu_aware.text_file import Table, name_of, read_table, read_text
 
 _COLUMNS = frozenset(column for kind in Kind for column in kind.value if len(column) > 1)
 _DELIMITERS = re.compile(r"[,;|\t]")
@@ -35,24 +37,38 @@ _DCGM_TEXT = re.compile(r"Successfully ran diagnostic|^\| Diagnostic +\| Result"
 _BEHIND_PREFIX = re.compile(r"(nvbandwidth) Version: |# (n)Thread \d+ nGpus ")
 
 
-class _CsvFile:
-    """Reader of the tables that ``import`` describes."""
-
-    name = "csv"
-
-    def matches(self, source: Source) -> bool:
-        """Say whether the first line has one of our columns and a comma."""
-        line = _first_line(source.text)
-        return "," in line and bool(_COLUMNS & set(_cells(line)))
-
-    def read(self, source: Source, options: ReadOptions) -> Measured:
-        """Read the table; its columns are checked later. Raises SourceError."""
-        return Measured(read_table(source.name, source.text))
+def _csv_matches(source: Source) -> bool:
+    """Whether the first line has one of our columns and a comma."""
+    line = _first_line(source.text)
+    return "," in line and bool(_COLUMNS & set(_cells(line)))
 
 
-_READERS: tuple[Reader, ...] = (
-    *(ProbeReportFile(), DcgmDiag(), Nvbandwidth(), NcclTests(), ReframeReport(), ReframeLog()),
-    *(TopologyMatrix(), _CsvFile()),
+def _csv_read(source: Source, options: ReadOptions) -> Measured:
+    """Read a table that ``import`` describes; its columns are checked later."""
+    return Measured(read_table(source.name, source.text))
+
+
+def _report_matches(source: Source) -> bool:
+    return source.content is not None and source.content.get("schema") == SCHEMA
+
+
+def _report_read(source: Source, options: ReadOptions) -> Measured:
+    """Read what ``gpu-aware-profile node --json`` printed on a node that no sweep reaches."""
+    if options.node is not None or options.value is not None:
+        raise SourceError(f"{source.name}: a report names its node; leave --node, --value out")
+    return Measured(Table(source.name, (), (), ()), report=parse_report(source.content))
+
+
+_CSV = Reader("csv", _csv_matches, _csv_read)
+_READERS = (
+    Reader("probe-report", _report_matches, _report_read),
+    Reader("dcgm-diag", dcgm_diag.matches, dcgm_diag.read),
+    Reader("nvbandwidth", nvbandwidth.matches, nvbandwidth.read),
+    Reader("nccl-tests", nccl_tests.matches, nccl_tests.read),
+    Reader("reframe-report", reframe.report_matches, reframe.report_read),
+    Reader("reframe-log", reframe.log_matches, reframe.log_read),
+    Reader("nvidia-smi-topo", topology_matrix.matches, topology_matrix.read),
+    _CSV,
 )
 """In the order in which they are asked."""
 FORMATS = {reader.name: reader for reader in _READERS}
@@ -86,10 +102,10 @@ def _reader(source: Source, format_name: str | None) -> Reader:
     matching = [reader for reader in readers if reader.matches(source)]
     if not matching:
         raise SourceError(f"{source.name}: {_unknown(source, format_name)}")
-    names = " and ".join(one.name for one in matching if one.name != _CsvFile.name)
+    names = " and ".join(one.name for one in matching if one.name != _CSV.name)
     if " and " in names:
         raise SourceError(f"{source.name}: it holds {names}; name one with --format")
-    if matching[0].name != _CsvFile.name and len(source.text) > MAX_CHARACTERS:
+    if matching[0].name != _CSV.name and len(source.text) > MAX_CHARACTERS:
         raise SourceError(f"{source.name}: above {MAX_CHARACTERS >> 20} MiB; give it in parts")
     return matching[0]
 
@@ -110,7 +126,7 @@ def _unknown(source: Source, format_name: str | None) -> str:
     """Why a file cannot be read, as far as can be told."""
     if _DCGM_TEXT.search(source.text, 0, 1 << 16):
         return "the text form of dcgmi diag has no rates; run dcgmi diag with -j and -v"
-    if format_name not in (None, _CsvFile.name):
+    if format_name not in (None, _CSV.name):
         return f"not a file of the format {format_name}"
     line = _first_line(source.text)
     if not line:

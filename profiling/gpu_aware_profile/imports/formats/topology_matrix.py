@@ -41,35 +41,31 @@ _OLD_WORDS = {"SOC": "SYS"}
 """Of drivers before release 384."""
 
 
-class TopologyMatrix:
-    """Reader of the matrix of one node."""
+def matches(source: Source) -> bool:
+    """Whether a text has a line of columns that begins with GPU0, and a row of it."""
+    text = _ESCAPE.sub("", source.text[: 1 << 20])
+    return bool(_HEADER.search(text) and _ROW.search(text))
 
-    name = "nvidia-smi-topo"
 
-    def matches(self, source: Source) -> bool:
-        """Say whether a text has a line of columns that begins with GPU0, and a row of it."""
-        text = _ESCAPE.sub("", source.text[: 1 << 20])
-        return bool(_HEADER.search(text) and _ROW.search(text))
-
-    def read(self, source: Source, options: ReadOptions) -> Measured:
-        """Read the matrix as a report of the node at an unknown time (0). Raises SourceError."""
-        if options.value is not None:
-            raise SourceError(f"{source.name}: a matrix has no values; leave --value out")
-        text = _ESCAPE.sub("", source.text)
-        headers = list(_HEADER.finditer(text))
-        if len(headers) != 1:
-            raise SourceError(f"{source.name}: {len(headers)} matrices; {ONE_RUN_A_FILE}")
-        header = headers[0][0].partition("CPU Affinity")[0].split()
-        listed = {int(match[1]): match for match in _LISTED.finditer(text)}
-        try:
-            rows = _rows(text[headers[0].end() :], header)
-            raw = _report(header, rows, listed)
-        except ValueError as exc:
-            raise SourceError(f"{source.name}: {exc}") from None
-        report = parse_report({**raw, "node": node_of(source, options)})
-        nics = [name for name in header if not _GPU.match(name)]
-        left_out = tuple("path of a NIC" for _ in nics)
-        return Measured(Table(source.name, (), (), ()), report=report, left_out=left_out)
+def read(source: Source, options: ReadOptions) -> Measured:
+    """Read the matrix as a report of the node at an unknown time (0). Raises SourceError."""
+    if options.value is not None:
+        raise SourceError(f"{source.name}: a matrix has no values; leave --value out")
+    text = _ESCAPE.sub("", source.text)
+    headers = list(_HEADER.finditer(text))
+    if len(headers) != 1:
+        raise SourceError(f"{source.name}: {len(headers)} matrices; {ONE_RUN_A_FILE}")
+    header = headers[0][0].partition("CPU Affinity")[0].split()
+    listed = {int(match[1]): match for match in _LISTED.finditer(text)}
+    try:
+        rows = _rows(text[headers[0].end() :], header)
+        raw = _report(header, rows, listed)
+    except ValueError as exc:
+        raise SourceError(f"{source.name}: {exc}") from None
+    report = parse_report({**raw, "node": node_of(source, options)})
+    nics = [name for name in header if not _GPU.match(name)]
+    left_out = tuple("path of a NIC" for _ in nics)
+    return Measured(Table(source.name, (), (), ()), report=report, left_out=left_out)
 
 
 def _rows(text: str, header: Sequence[str]) -> dict[str, list[str]]:

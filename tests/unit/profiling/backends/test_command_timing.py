@@ -13,9 +13,9 @@ import pytest
 from fake_nvml import FakeNode
 from idle_clock import Stopwatch
 
-from gpu_aware_profile.backends.child import KEPT_BYTES, Child
 from gpu_aware_profile.backends.command_timing import CommandTiming
-from gpu_aware_profile.backends.timing import RunSpec, SickGpuError
+from gpu_aware_profile.backends.timing import RunSpec
+from gpu_aware_profile.child import KEPT_BYTES, Child, LateError
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.store.report import parse_report
 
@@ -108,9 +108,7 @@ def test_a_flood_of_output_is_bounded_and_its_end_counts():
         "import sys\nfor _ in range(500): sys.stdout.write('1' * 65536)\nprint('\\n\\x00\\xff 3.5')"
     )
     assert timed_ms(python(code)) == 3.5
-    with Child(
-        shlex.split(python(code)), {}, limit_s=20, stopped=threading.Event(), merged=True
-    ) as child:
+    with Child(shlex.split(python(code)), limit_s=20, merged=True) as child:
         assert max(len(line) for line in child.lines()) <= 2 * KEPT_BYTES
         assert len(child.output) <= KEPT_BYTES
 
@@ -154,7 +152,7 @@ def hanging(folder):
 
 
 def test_a_program_that_hangs_is_killed_with_all_that_it_started(tmp_path):
-    with pytest.raises(SickGpuError, match="no end within 2 s"):
+    with pytest.raises(LateError, match="no end within 2 s"):
         timed_ms(hanging(tmp_path), limit_s=2.0)
     assert all(gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())
 

@@ -12,10 +12,10 @@ import pytest
 from fake_nvml import FakeNode
 
 from gpu_aware_profile.backends import kernel_timing
-from gpu_aware_profile.backends.child import Child
 from gpu_aware_profile.backends.kernel_timing import KernelTiming
 from gpu_aware_profile.backends.timing import RunSpec, SickGpuError, timing_backend
-from gpu_aware_profile.links import nccl_links
+from gpu_aware_profile.child import Child, LateError
+from gpu_aware_profile.links import link_timing
 from slurm_gpu_aware.errors import SourceError
 
 PROGRAM = [sys.executable, str(Path(__file__).parents[2] / "numpy_engine.py")]
@@ -97,7 +97,7 @@ def test_a_wrong_result_is_a_sick_gpu():
 
 
 def test_a_gpu_that_hangs_is_sick():
-    with pytest.raises(SickGpuError, match="no end within 1 s") as error:
+    with pytest.raises(LateError, match="no end within 1 s") as error:
         run_kernels("hang", limit_s=1.0)
     assert error.value.call == "timeout"
 
@@ -139,7 +139,7 @@ def test_no_variable_changes_the_precision(name):
     assert done.stdout.endswith("False\n"), done.stderr
 
 
-@pytest.mark.parametrize("program", [kernel_timing._PROGRAM, nccl_links._PROGRAM])
+@pytest.mark.parametrize("program", [kernel_timing._PROGRAM, link_timing._PROGRAM])
 def test_no_module_is_taken_from_the_working_directory(tmp_path, program):
     """Slurm starts a probe in /tmp where the folder of the sweep does not exist."""
     (tmp_path / "cupy.py").write_text("open('ran', 'w').close()\n")

@@ -21,7 +21,7 @@ from gpu_aware_profile.imports.formats.registry import FORMATS
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.hardware_graph import Collective, PairBandwidth
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.interconnect import newest_bandwidths, newest_collectives
+from slurm_gpu_aware.store.measurements import newest_bandwidths, newest_collectives
 
 Call = Callable[..., click.testing.Result]
 

@@ -14,7 +14,7 @@ from store_samples import ingest, report
 from gpu_aware_profile.cli import cli
 from slurm_gpu_aware.cli.main import cli as gpu_aware
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.interconnect import newest_bandwidths, newest_collectives
+from slurm_gpu_aware.store.measurements import newest_bandwidths, newest_collectives
 from slurm_gpu_aware.store.profiles import load_profile
 
 Call = Callable[..., click.testing.Result]

@@ -10,10 +10,11 @@ from importlib.util import find_spec
 
 import pytest
 
-from gpu_aware_profile.devices.driver import DeviceError, open_driver
+from gpu_aware_profile.devices.driver import open_driver
 from gpu_aware_profile.kernels.arrays import WrongResultError
 from gpu_aware_profile.kernels.classes import CLASSES, kernels_of
-from gpu_aware_profile.kernels.sampling import Sampler
+from gpu_aware_profile.kernels.program import Sampler
+from slurm_gpu_aware.errors import DeviceError
 from slurm_gpu_aware.store.report import parse_report
 
 pytestmark = pytest.mark.gpu
@@ -79,7 +80,7 @@ def test_clocks_are_swept_and_reset(gpus, tmp_path, monkeypatch):
 
 def test_copies_and_all_reduces_between_two_gpus(gpus):
     """Links of a node with two GPUs or more: right results, and rates that a link can have."""
-    from gpu_aware_profile.links.nccl_links import NcclLinks
+    from gpu_aware_profile.links.link_timing import NcclLinks
 
     if gpus < 2:
         pytest.skip("needs two GPUs")

@@ -8,9 +8,8 @@ from numpy_engine import NumpyEngine, small_kernels, stuck_bit
 
 from gpu_aware_profile.kernels import arrays
 from gpu_aware_profile.kernels.arrays import WrongResultError
-from gpu_aware_profile.kernels.classes import CLASSES, NEEDED_SHARE, kernels_of
-from gpu_aware_profile.kernels.compute_bound import Gemm
-from gpu_aware_profile.kernels.sampling import Sampler, interval_ranks, relative_width
+from gpu_aware_profile.kernels.classes import CLASSES, NEEDED_SHARE, Gemm, kernels_of
+from gpu_aware_profile.kernels.program import Sampler, interval_ranks, relative_width
 
 NAMES = [kernel.name for kernel in small_kernels(NumpyEngine())]
 

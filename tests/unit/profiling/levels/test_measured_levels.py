@@ -20,8 +20,7 @@ from idle_clock import Stopwatch
 from memory_slurm import opened
 from store_samples import ingest, report
 
-from gpu_aware_profile.levels.level_plan import LevelRun, PlanNode
-from gpu_aware_profile.levels.level_runs import GroupId, LevelRuns, comparable
+from gpu_aware_profile.levels.level_runs import GroupId, LevelRun, LevelRuns, PlanNode, comparable
 from slurm_gpu_aware.model.penalties import LevelTime
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.measurements import level_times
@@ -281,10 +280,10 @@ def test_each_line_before_the_id_of_the_group_is_read_once(monkeypatch: pytest.M
     reply, output = GroupId(), bytearray()
     for number in range(100):
         output += b'{"a": %d}\n{"id": "0' % number
-        assert reply(output) == b""
+        assert reply(output) == ""
         del output[-len(b'{"id": "0') :]
     assert len(read) == 100
-    assert reply(output + b'{"id": "0a1b"}\n') == b"0a1b\n"
+    assert reply(output + b'{"id": "0a1b"}\n') == "0a1b\n"
 
 
 def test_only_what_can_be_compared_is_stored() -> None:

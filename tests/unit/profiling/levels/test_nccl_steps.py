@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu_aware_profile.levels import nccl_steps
-from gpu_aware_profile.levels.level_step import BATCHES, Rank
-from gpu_aware_profile.levels.nccl_steps import NcclSteps
+from gpu_aware_profile.levels import level_step
+from gpu_aware_profile.levels.level_step import BATCHES, NcclSteps, Rank
 from slurm_gpu_aware.errors import SourceError
 
 KERNEL_S = 0.02
@@ -84,7 +83,7 @@ class FakeNccl:
 
 @pytest.fixture(autouse=True)
 def _one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nccl_steps, "kernels_of", lambda app_class, engine: [engine])
+    monkeypatch.setattr(level_step, "kernels_of", lambda app_class, engine: [engine])
 
 
 def steps_ms(nccl: FakeNccl, app_class: str = "A") -> list[list[float]]:

@@ -18,7 +18,7 @@ from slurm_gpu_aware.model.hardware_graph import Collective, HardwareGraph
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.interconnect import put_collectives
+from slurm_gpu_aware.store.measurements import put_collectives
 from slurm_gpu_aware.store.profiles import load_profile
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, eq2, eq2_model
 from slurm_gpu_aware.topology.link_mixes import link_mixes

@@ -14,10 +14,15 @@ from fake_nvml import machines
 from idle_clock import Stopwatch
 
 from gpu_aware_profile.backends.fake_timing import FakeMachine
-from gpu_aware_profile.links.fake_links import COPY_SHARE, RING_SHARE, FakeLinks
 from gpu_aware_profile.links.link_runs import LinkRuns
-from gpu_aware_profile.links.link_timing import AllReduceReading, PairReading
-from gpu_aware_profile.links.nccl_links import NcclLinks
+from gpu_aware_profile.links.link_timing import (
+    COPY_SHARE,
+    RING_SHARE,
+    AllReduceReading,
+    FakeLinks,
+    NcclLinks,
+    PairReading,
+)
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.topology.machines import machine

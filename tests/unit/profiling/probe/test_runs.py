@@ -6,10 +6,10 @@ import time
 import pytest
 
 from gpu_aware_profile.backends.timing import Reading, SickGpuError
-from gpu_aware_profile.devices.driver import DeviceError, EccErrors, Event, Sample
+from gpu_aware_profile.devices.driver import EccErrors, Event, Sample
 from gpu_aware_profile.probe.runs import Measurement, ReadableGpu
 from gpu_aware_profile.probe.telemetry import Telemetry, Window, power_w
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.errors import DeviceError, SourceError
 
 SAMPLE = Sample(1000.0, 800.0, 100.0, 50.0, frozenset())
 

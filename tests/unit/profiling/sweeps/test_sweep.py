@@ -20,15 +20,15 @@ from fake_cluster import GRES, SCANCEL, states
 from fake_nvml import machines
 from idle_clock import Stopwatch
 
-from gpu_aware_profile.sweeps.gpu_nodes import Outcome, Target, gpu_nodes, parse_sinfo
 from gpu_aware_profile.sweeps.sweep import Sweep
+from gpu_aware_profile.sweeps.sweep_plan import Outcome, Target, gpu_nodes, parse_sinfo
 from gpu_aware_profile.sweeps.sweep_progress import SweepProgress, new_id
 from gpu_aware_profile.tables import everything
 from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.model.hardware_graph import ALL_REDUCE
 from slurm_gpu_aware.store.database import open_store, publish
-from slurm_gpu_aware.store.interconnect import newest_bandwidths, newest_collectives
-from slurm_gpu_aware.store.ownership import published_path
+from slurm_gpu_aware.store.files import published_path
+from slurm_gpu_aware.store.measurements import newest_bandwidths, newest_collectives
 from slurm_gpu_aware.store.profiles import load_profile
 
 

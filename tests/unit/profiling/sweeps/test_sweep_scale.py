@@ -15,14 +15,13 @@ from fake_cluster import GRES, states
 
 from gpu_aware_profile import store_writer
 from gpu_aware_profile.sweeps import slow_alarm
-from gpu_aware_profile.sweeps.gpu_nodes import Target
 from gpu_aware_profile.sweeps.sweep import Sweep
+from gpu_aware_profile.sweeps.sweep_plan import Target
 from gpu_aware_profile.sweeps.sweep_progress import SweepProgress
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.history import newest_runs
 from slurm_gpu_aware.store.ingest import ingest_report
-from slurm_gpu_aware.store.profiles import load_profile
+from slurm_gpu_aware.store.profiles import load_profile, newest_runs
 from slurm_gpu_aware.variability.drift import Change
 
 DAY_S = 86_400.0

@@ -1,4 +1,4 @@
-"""Host lists of Slurm: ``n[1-4,07],m2`` into names and back, and the check of node names."""
+"""Words of Slurm: node lists, durations, licences, indices, lists of slurm.conf."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from itertools import groupby, product
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.names import is_node_name
 
+UNSET = frozenset({"(null)", "N/A", "None", "Unknown", "NONE", ""})
+"""Slurm's spellings of no value."""
+
+_LICENSE_COUNT = re.compile(r"\s*([0-9]{1,10})")
+_DURATION = re.compile(r"(?:([0-9]+)-)?(?:([0-9]+):)?([0-9]+):([0-9]+)\Z")
 _ITEM = re.compile(r"(?:[A-Za-z0-9._-]|\[[0-9,-]+\])+\Z")
 _PART = re.compile(r"\[([0-9,-]+)\]|([A-Za-z0-9._-]+)")
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?\Z")
@@ -106,3 +111,45 @@ def by_number(name: str) -> list[tuple[int, int, str]]:
     """Sort key of a name: ``n9`` before ``n10``."""
     parts = filter(None, re.split(r"(\d+)", name))
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts]
+
+
+@lru_cache(maxsize=512)
+def parse_licenses(text: str) -> tuple[tuple[str, int], ...]:
+    """``a,b:2`` into (name, count); as in slurmctld a count that is not a number is 1."""
+    licences = []
+    for item in filter(None, re.split(r"[,;|]", text)):
+        name, _, count = item.partition(":")
+        number = _LICENSE_COUNT.match(count)
+        licences.append((name.strip(), int(number[1]) if number else 1))
+    return tuple(licences)
+
+
+def parse_duration(text: str) -> float:
+    """``[DAYS-]HH:MM:SS`` into seconds; ``UNLIMITED`` and no value are inf. Raises SourceError."""
+    if text in ("UNLIMITED", "INFINITE") or text in UNSET:
+        return math.inf
+    match = _DURATION.match(text)
+    if match is None:
+        raise SourceError(f"{text[:80]!r} is not a duration")
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def words_of(setting: str | None) -> list[str]:
+    """Entries of a list in Slurm's configuration; none without it."""
+    return [word for word in (setting or "").split(",") if word and word != "(null)"]
+
+
+def plugins_of(setting: str | None) -> list[str]:
+    """Plugins of such a list; Slurm takes ``job_submit/lua`` for ``lua``."""
+    return [word.rpartition("/")[2] for word in words_of(setting)]
+
+
+@lru_cache(maxsize=8192)
+def parse_indices(text: str) -> tuple[int, ...]:
+    """``0-1,3`` into numbers. Raises ValueError."""
+    indices: list[int] = []
+    for item in filter(None, text.split(",")):
+        first, _, last = item.partition("-")
+        indices.extend(range(int(first), int(last or first) + 1))
+    return tuple(indices)

@@ -14,7 +14,7 @@ import pytest
 from slurm_gpu_aware.clocks.notes import Note, Notes
 from slurm_gpu_aware.clocks.records import spool
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.lockfile import InstanceLock, hold_selector_lock, open_lock
+from slurm_gpu_aware.files import InstanceLock, hold_selector_lock, open_lock
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="acts as two users, which needs root")
