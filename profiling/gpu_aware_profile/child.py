@@ -7,6 +7,7 @@ it is kept.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import selectors
@@ -15,9 +16,9 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import IO
+from typing import IO, Any
 
 from slurm_gpu_aware.errors import SourceError
 
@@ -215,6 +216,15 @@ class Child:
     def _wait(self, seconds: float) -> None:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
+
+
+def objects(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The JSON objects among lines; other programs may print between them."""
+    for line in lines:
+        with suppress(ValueError, RecursionError):
+            value = json.loads(line)
+            if isinstance(value, dict):
+                yield value
 
 
 def _signal_name(number: int) -> str:

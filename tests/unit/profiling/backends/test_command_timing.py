@@ -13,7 +13,7 @@ import pytest
 from fake_nvml import FakeNode
 from idle_clock import Stopwatch
 
-from gpu_aware_profile.backends.command_timing import CommandTiming
+from gpu_aware_profile.backends.process_timing import CommandTiming
 from gpu_aware_profile.backends.timing import RunSpec
 from gpu_aware_profile.child import KEPT_BYTES, Child, LateError
 from slurm_gpu_aware.errors import SourceError
@@ -114,7 +114,7 @@ def test_a_flood_of_output_is_bounded_and_its_end_counts():
 
 
 def test_a_pattern_that_needs_exponential_time_ends(monkeypatch):
-    monkeypatch.setattr("gpu_aware_profile.backends.command_timing._SEARCH_S", 1.0)
+    monkeypatch.setattr("gpu_aware_profile.backends.process_timing._SEARCH_S", 1.0)
     watch = Stopwatch()
     with pytest.raises(SourceError, match="took longer than 1 s"):
         timed_ms(says("1" * 60 + "x"), r"(?:\d+)+ ms")
