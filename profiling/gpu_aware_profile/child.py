@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import IO, Any
 
 from slurm_gpu_aware.errors import SourceError
@@ -81,12 +81,15 @@ class Child:
         self.renew_limit(limit_s)
         apart = output == subprocess.PIPE and not merged
         try:
-            with tempfile.TemporaryFile() as file:
-                file.write(given or b"")
-                file.seek(0)
+            with ExitStack() as stack:
+                read: int | IO[bytes] = subprocess.PIPE if given is None else subprocess.DEVNULL
+                if given:  # a pipe would block us if the process does not read it
+                    read = stack.enter_context(tempfile.TemporaryFile())
+                    read.write(given)
+                    read.seek(0)
                 self._process = subprocess.Popen(
                     argv,
-                    stdin=subprocess.PIPE if given is None else file,
+                    stdin=read,
                     stdout=output,
                     stderr=subprocess.PIPE if apart else subprocess.STDOUT,
                     env=environment,
