@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpu_aware_profile.cli import PARTLY, store_options
-from gpu_aware_profile.commands.options import count, seconds, srun_options, stopped_by_signals
+from gpu_aware_profile.commands.options import (
+    classes_option,
+    count,
+    seconds,
+    srun_options,
+    stopped_by_signals,
+)
 from gpu_aware_profile.levels.level_runs import (
     LevelOutcome,
     LevelRun,
@@ -64,7 +70,7 @@ def _messages(unit: int) -> Callable[..., dict[str, int]]:
 @click.command()
 @store_options
 @click.option("--node", "nodes", multiple=True, metavar="NAME", help="Only these nodes.")
-@click.option("--class", "classes", multiple=True, metavar="NAME", help="Only this class.")
+@classes_option
 @click.option(
     "--gpus",
     type=click.IntRange(2, 512),

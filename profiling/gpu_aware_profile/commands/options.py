@@ -74,6 +74,12 @@ def _adding(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _C
     return add
 
 
+classes_option = click.option(
+    "--class", "classes", multiple=True, metavar="NAME", help="Only this class."
+)
+nodes_option = click.option(
+    "--node", "nodes", multiple=True, metavar="NAME", help="Only this node."
+)
 bench_options = _adding(
     click.option(
         "--bench",

@@ -18,6 +18,7 @@ from gpu_aware_profile.commands.options import (
     bench_options,
     bench_timing,
     check_clocks,
+    classes_option,
     clock_options,
     links_options,
     runs_option,
@@ -53,7 +54,7 @@ _RINGS = View("all-reduce of GPUs=gpus, >bus GB/s=gbps")
 @click.option("--backend", metavar="NAME", help="Timing backend. Default: one that works here.")
 @click.option("--no-timings", is_flag=True, help="Report identity, links and clocks only.")
 @bench_options
-@click.option("--class", "classes", multiple=True, metavar="NAME", help="Only this class.")
+@classes_option
 @runs_option
 @click.option(
     "--loaded/--no-loaded",

@@ -12,6 +12,7 @@ from typing import IO
 import click
 
 from gpu_aware_profile.cli import store_options
+from gpu_aware_profile.commands.options import classes_option, nodes_option
 from gpu_aware_profile.imports.import_rows import TIMING_COLUMNS
 from gpu_aware_profile.tables import (
     LEVEL_TIME,
@@ -43,8 +44,8 @@ _FAULTS = View("node, >GPU=gpu, call, error")
 
 @click.command()
 @store_options
-@click.option("--class", "classes", multiple=True, metavar="NAME", help="Only this class.")
-@click.option("--node", "nodes", multiple=True, metavar="NAME", help="Only this node.")
+@classes_option
+@nodes_option
 @click.option(
     "--sort",
     type=click.Choice(["score", "node"]),

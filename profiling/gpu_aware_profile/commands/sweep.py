@@ -18,10 +18,12 @@ from gpu_aware_profile.cli import PARTLY, store_options
 from gpu_aware_profile.commands.options import (
     bench_options,
     check_clocks,
+    classes_option,
     clock_options,
     count,
     links_options,
     node_arguments,
+    nodes_option,
     runs_option,
     seconds,
     srun_options,
@@ -59,7 +61,7 @@ _ALARM_SINCE_S = 30 * 86_400.0
 
 @click.command()
 @store_options
-@click.option("--node", "nodes", multiple=True, metavar="NAME", help="Only this node.")
+@nodes_option
 @click.option("--resume", metavar="ID", help="Resume an unfinished sweep.")
 @count("--jobs", default=8, most=256, text="Nodes at a time.")
 @seconds(
@@ -91,7 +93,7 @@ _ALARM_SINCE_S = 30 * 86_400.0
     metavar="CMD",
     help="Command to run if GPUs became slower that were not reported before.",
 )
-@click.option("--class", "classes", multiple=True, metavar="NAME", help="Only this class.")
+@classes_option
 @bench_options
 @click.option("--backend", metavar="NAME", help="Timing backend. Default: one that works there.")
 @runs_option
