@@ -10,11 +10,11 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["IdleClock", "Reading", "Stopwatch", "idle_s", "read_machine", "share"]
+__all__ = ["IdleClock", "Reading", "Stopwatch", "all_end", "idle_s", "read_machine", "share"]
 
 STEP_S = 0.2
 LEAST_SHARE = 0.05
@@ -120,3 +120,20 @@ class Stopwatch:
     def quiet(self) -> bool:
         """Whether this machine had next to nothing else to do since the start."""
         return self.share > 0.9
+
+
+def _goes_on(pid: int) -> bool:
+    """Whether a process is there; one that nothing has reaped has ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def all_end(pids: Iterable[str | int]) -> bool:
+    """A process that was killed ends when it runs next, which a busy machine may delay."""
+    left, watch = [int(pid) for pid in pids], Stopwatch()
+    while (left := [pid for pid in left if _goes_on(pid)]) and watch.idle_s < 10:
+        time.sleep(0.01)
+    return not left

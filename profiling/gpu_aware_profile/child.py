@@ -7,6 +7,7 @@ it is kept.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import selectors
@@ -15,9 +16,9 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from typing import IO
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from typing import IO, Any
 
 from slurm_gpu_aware.errors import SourceError
 
@@ -80,12 +81,15 @@ class Child:
         self.renew_limit(limit_s)
         apart = output == subprocess.PIPE and not merged
         try:
-            with tempfile.TemporaryFile() as file:
-                file.write(given or b"")
-                file.seek(0)
+            with ExitStack() as stack:
+                read: int | IO[bytes] = subprocess.PIPE if given is None else subprocess.DEVNULL
+                if given:  # a pipe would block us if the process does not read it
+                    read = stack.enter_context(tempfile.TemporaryFile())
+                    read.write(given)
+                    read.seek(0)
                 self._process = subprocess.Popen(
                     argv,
-                    stdin=subprocess.PIPE if given is None else file,
+                    stdin=read,
                     stdout=output,
                     stderr=subprocess.PIPE if apart else subprocess.STDOUT,
                     env=environment,
@@ -215,6 +219,15 @@ class Child:
     def _wait(self, seconds: float) -> None:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
+
+
+def objects(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The JSON objects among lines; other programs may print between them."""
+    for line in lines:
+        with suppress(ValueError, RecursionError):
+            value = json.loads(line)
+            if isinstance(value, dict):
+                yield value
 
 
 def _signal_name(number: int) -> str:

@@ -26,10 +26,10 @@ PARTLY = 3
 """Exit code: import skipped bad rows, a sweep is not complete, or GPUs became slower."""
 
 _ELSEWHERE = {
-    "collect": "gpu_aware_profile.commands.collect:collect",
+    "collect": "gpu_aware_profile.commands.import_files:collect",
     "export": "gpu_aware_profile.commands.show:export",
     "report": "gpu_aware_profile.commands.report:report",
-    "drift": "gpu_aware_profile.commands.drift:drift",
+    "drift": "gpu_aware_profile.commands.report:drift",
     "show": "gpu_aware_profile.commands.show:show",
     "classify": "gpu_aware_profile.commands.classify:classify",
     "forget": "gpu_aware_profile.commands.forget:forget",
@@ -38,7 +38,7 @@ _ELSEWHERE = {
     "job": "gpu_aware_profile.commands.job:job",
     "levels": "gpu_aware_profile.commands.levels:levels",
     "level-step": "gpu_aware_profile.commands.levels:level_step",
-    "pattern": "gpu_aware_profile.commands.pattern:pattern",
+    "pattern": "gpu_aware_profile.commands.classify:pattern",
     "node": "gpu_aware_profile.commands.probe:node",
     "sweep": "gpu_aware_profile.commands.sweep:sweep",
 }

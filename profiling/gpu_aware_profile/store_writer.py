@@ -60,12 +60,13 @@ def _check_rights(path: Path) -> None:
         owner = path.stat().st_uid
         needed = (path, path.parent)  # SQLite writes files beside it
         if not all(os.access(one, os.W_OK, effective_ids=True) for one in needed):
-            who = " or ".join(dict.fromkeys(("root", _user(owner))))
-            me = _user(os.geteuid())
+            who = " or ".join(dict.fromkeys(("root", user_name(owner))))
+            me = user_name(os.geteuid())
             raise StoreError(f"{path}: user {me} may not write it; run this as {who}")
 
 
-def _user(number: int) -> str:
+def user_name(number: int) -> str:
+    """The name of a user id; the number, if it has none."""
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import IO, Any
 
-from slurm_gpu_aware.cli.output import table
+from gpu_aware_profile.views import View
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.hardware_graph import OPERATIONS
@@ -35,7 +35,6 @@ from slurm_gpu_aware.store.profiles import (
     node_records,
     score_rows,
 )
-from slurm_gpu_aware.time_text import duration
 
 Record = dict[str, Any]
 """Name in the output -> value."""
@@ -54,6 +53,20 @@ SHIFT = ("class", "model", "gpus", "ratio")
 """Names of the values of a `LevelTime`, `GpuScore`, `Outlier`, `Change`, and `Shift`."""
 _ATTRIBUTES = {"gpu": "slot", "class": "app_class", "pm_score": "raw", "score": "binned"}
 """Name in the output -> attribute, if they differ."""
+SUMMARY = View(
+    "class, model, >GPUs=gpus, >bins, >outliers, >best:.3f, >worst:.3f,"
+    " >spread=geomean_over_best:.1%, age=oldest_at:ago"
+)
+CHANGES = View(
+    "class, node, >GPU=gpu, model, >before:.3f, >now:.3f, >rise:+.1%, >spread=threshold:.1%, >runs,"
+    " since=before_at:ago"
+)
+_SCORES = View(
+    "class, node, >GPU=gpu, model, >ms, >PM score=pm_score:.4f, >score:.4f, note, age=taken_at:ago"
+)
+_PENALTIES = View(
+    "class, level, model, >ms=value_ms:.5g, >runs, >ratio:.4f, >L=penalty:.4f, from=source"
+)
 _OUTLIER_WORDS = ("", "outlier", "own score")
 
 
@@ -145,41 +158,17 @@ def summarise(rows: Sequence[GpuScore]) -> list[Record]:
     return summaries
 
 
-def summary_table(summaries: Sequence[Record], now: float) -> str:
-    """Table of :func:`summarise`."""
-    return table(
-        ("class", "model", "GPUs", "bins", "outliers", "best", "worst", "spread", "age"),
-        [
-            (
-                *(s[name] for name in ("class", "model", "gpus", "bins", "outliers")),
-                f"{s['best']:.3f}",
-                f"{s['worst']:.3f}",
-                f"{s['geomean_over_best']:.1%}",
-                duration(now - s["oldest_at"]),
-            )
-            for s in summaries
-        ],
-        right=("GPUs", "bins", "outliers", "best", "worst", "spread"),
-    )
-
-
 def score_table(rows: Sequence[GpuScore], now: float) -> str:
     """Table of scores in the given order."""
-    return table(
-        ("class", "node", "GPU", "model", "ms", "PM score", "score", "note", "age"),
-        [
-            (
-                *(r.app_class, r.node, r.slot, r.model),
-                f"{r.value_ms:.5g}" if r.value_ms < 1e5 else f"{r.value_ms:.0f}",
-                f"{r.raw:.4f}",
-                f"{r.binned:.4f}",
-                _OUTLIER_WORDS[r.outlier],
-                duration(now - r.taken_at),
-            )
-            for r in rows
-        ],
-        right=("GPU", "ms", "PM score", "score"),
-    )
+    shown = [
+        {
+            **record,
+            "note": _OUTLIER_WORDS[record["outlier"]],
+            "ms": f"{record['value_ms']:{'.5g' if record['value_ms'] < 1e5 else '.0f'}}",
+        }
+        for record in records(rows, SCORE)
+    ]
+    return _SCORES.text(shown, now)
 
 
 def penalties_of(store: Store, config: Config, only: Sequence[str] = ()) -> list[Record]:
@@ -229,18 +218,4 @@ def penalty_records(
 
 def penalty_table(rows: Sequence[Record]) -> str:
     """Table of :func:`penalty_records`."""
-    return table(
-        ("class", "level", "model", "ms", "runs", "ratio", "L", "from"),
-        [
-            (
-                *(r["class"], r["level"], r["model"]),
-                None if r["value_ms"] is None else f"{r['value_ms']:.5g}",
-                r["runs"] or None,
-                None if r["ratio"] is None else f"{r['ratio']:.4f}",
-                f"{r['penalty']:.4f}",
-                r["source"],
-            )
-            for r in rows
-        ],
-        right=("ms", "runs", "ratio", "L"),
-    )
+    return _PENALTIES.text({**row, "runs": row["runs"] or None} for row in rows)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from slurm_gpu_aware.cli.slurm_reasons import held_words
-from slurm_gpu_aware.clocks.node import SHARED
+from slurm_gpu_aware.clocks.job import SHARED
 from slurm_gpu_aware.time_text import duration
 
 Detail = Mapping[str, Any]

@@ -10,13 +10,13 @@ import os
 
 from slurm_gpu_aware.bounds import MAX_GPU_W
 from slurm_gpu_aware.clocks.driver import read_meters
-from slurm_gpu_aware.clocks.note_folder import NoteFolder
+from slurm_gpu_aware.clocks.notes import NoteFolder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from slurm_gpu_aware.clocks.driver import Meter
+    from slurm_gpu_aware.clocks.driver import Result
     from slurm_gpu_aware.clocks.job import Job
 
 INBOX = "inbox"
@@ -143,7 +143,7 @@ class Accounts(NoteFolder):
         return said | {"energy_j": total / 1e3}
 
 
-def used_mj(start: Account, meter: Meter, boot: str, at: float) -> int:
+def used_mj(start: Account, meter: Result, boot: str, at: float) -> int:
     """Energy of a GPU since its account was opened. Raises ValueError if it is not known.
 
     NVML counts since the driver was loaded, so a counter that fell began anew.

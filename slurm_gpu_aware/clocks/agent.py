@@ -25,8 +25,7 @@ from slurm_gpu_aware.clocks.driver import (
 )
 from slurm_gpu_aware.clocks.hooks import SCHEMA
 from slurm_gpu_aware.clocks.inbox import Inbox, hear
-from slurm_gpu_aware.clocks.job import Record
-from slurm_gpu_aware.clocks.node import SHARED, NodeGres
+from slurm_gpu_aware.clocks.job import SHARED, NodeGres, Record
 from slurm_gpu_aware.clocks.notes import NO_JOB, Note, Notes
 from slurm_gpu_aware.clocks.records import spool, syslog, to_json
 from slurm_gpu_aware.clocks.trusted_file import read_trusted

@@ -24,7 +24,7 @@ class Result:
     ``mhz``: clock that was set; 0 for a reset or a failure. ``method``: ``locked`` or
     ``application`` (GPUs before Volta). ``call``, ``error``: what failed. ``energy_mj``: the GPU's
     counter right after that; None: not known. ``answered`` False: the call was cut off, so it may
-    have had its effect or may still have it.
+    have had its effect or may still have it. Of meters: the GPU's UUID, and its power now.
     """
 
     def __init__(
@@ -37,6 +37,8 @@ class Result:
         energy_mj: int | None = None,
         *,
         answered: bool = True,
+        uuid: str = "",
+        power_mw: int | None = None,
     ) -> None:
         self.index = index
         self.mhz = mhz
@@ -45,30 +47,15 @@ class Result:
         self.error = error
         self.energy_mj = energy_mj
         self.answered = answered
+        self.uuid = uuid
+        self.power_mw = power_mw
 
     def line(self) -> bytes:
         """Arguments as the child writes them, between tabs."""
-        energy = "" if self.energy_mj is None else self.energy_mj
-        fields = (self.index, self.mhz, self.method, self.call, self.error, energy)
-        return "\t".join(" ".join(str(field).split()) for field in fields).encode() + b"\n"
-
-
-class Meter:
-    """Meters of one GPU: energy since its driver was loaded, power now; None: not known."""
-
-    def __init__(
-        self,
-        index: int,
-        uuid: str = "",
-        energy_mj: int | None = None,
-        power_mw: int | None = None,
-        error: str = "",
-    ) -> None:
-        self.index = index
-        self.uuid = uuid
-        self.energy_mj = energy_mj
-        self.power_mw = power_mw
-        self.error = error
+        texts = (self.index, self.mhz, self.method, self.call, self.error, self.uuid)
+        numbers = ("" if n is None else n for n in (self.energy_mj, self.power_mw))
+        words = (" ".join(str(field).split()) for field in (*texts, *numbers))
+        return "\t".join(words).encode() + b"\n"
 
 
 def lock_clocks(indices: Sequence[int], asked_mhz: int, limit_s: float) -> list[Result]:
@@ -95,18 +82,9 @@ def reset_clocks(
     return _in_child(lambda nvml: nvml.reset(methods, every), methods, limit_s)
 
 
-def read_meters(indices: Sequence[int], limit_s: float, *, every: bool = False) -> list[Meter]:
+def read_meters(indices: Sequence[int], limit_s: float, *, every: bool = False) -> list[Result]:
     """Read energy and power of GPUs; one per index, and (``every``) per other GPU that answers."""
-    found = _in_child(lambda nvml: nvml.meters(indices, every), indices, limit_s)
-    return [_meter(result) for result in found]
-
-
-def _meter(result: Result) -> Meter:
-    """A reading travels as a result: the UUID as its method, the power as its call."""
-    if result.error:
-        return Meter(result.index, error=result.error)
-    power_mw = int(result.call) if result.call else None
-    return Meter(result.index, result.method, result.energy_mj, power_mw)
+    return _in_child(lambda nvml: nvml.meters(indices, every), indices, limit_s)
 
 
 def _in_child(
@@ -140,9 +118,11 @@ def _in_child(
     results: dict[int, Result] = {}
     for line in text.splitlines(True):
         if line.endswith(b"\n"):
-            gpu, mhz, method, call, why, energy = line.decode().rstrip("\n").split("\t")
-            energy_mj = int(energy) if energy else None
-            results[int(gpu)] = Result(int(gpu), int(mhz), method, call, why, energy_mj)
+            gpu, mhz, method, call, why, uuid, *numbers = line.decode().rstrip("\n").split("\t")
+            energy_mj, power_mw = (int(number) if number else None for number in numbers)
+            result = Result(int(gpu), int(mhz), method, call, why, energy_mj, uuid=uuid)
+            result.power_mw = power_mw
+            results[result.index] = result
     if failed := results.pop(_NO_GPU, None):
         error = failed.error
     missing = (index for index in indices if index not in results)

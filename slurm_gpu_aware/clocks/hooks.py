@@ -16,8 +16,15 @@ from __future__ import annotations
 
 from slurm_gpu_aware.clocks.accounts import Accounts
 from slurm_gpu_aware.clocks.driver import Result, counter_mj, lock_clocks, reset_clocks
-from slurm_gpu_aware.clocks.job import Job, parse_extra, parse_gpus
-from slurm_gpu_aware.clocks.node import SHARED, NodeGres, agreed_gpus, has_step
+from slurm_gpu_aware.clocks.job import (
+    SHARED,
+    Job,
+    NodeGres,
+    agreed_gpus,
+    has_step,
+    parse_extra,
+    parse_gpus,
+)
 from slurm_gpu_aware.clocks.notes import Note, Notes
 
 TYPE_CHECKING = False

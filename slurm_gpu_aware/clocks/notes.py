@@ -1,16 +1,163 @@
 """Notes of locked clocks: one small file per GPU, named ``gpu`` and its index.
 
-``50-gpu-aware``, the prolog and epilog scripts, read them too: by them they know whether there is
-anything to do at all. A note is one line: job, ``running`` or ``ended``, method, time of a failed
-try; ``-`` where it is not known.
+They lie in a folder that only its owner (root) can enter; the accounts of the GPUs' jobs lie in
+another one (`accounts`). ``50-gpu-aware``, the prolog and epilog scripts, read them too: by them
+they know whether there is anything to do at all. A note is one line: job, ``running`` or ``ended``,
+method, time of a failed try; ``-`` where it is not known.
 """
 
 from __future__ import annotations
 
-from slurm_gpu_aware.clocks.note_folder import NoteFolder
+import errno
+import fcntl
+import os
+import stat
+import time
 
+from slurm_gpu_aware.files import open_lock
+
+_GPU = "gpu"
+_LOCK = ".lock"
+_NAMES = (_GPU, f".{_GPU}", _LOCK, "orders", ".orders", "inbox", "agent")
+"""Starts of the names of our files."""
+_LONGEST = 200
+"""Bytes of a file."""
 NO_JOB = "0"
 """Job of a note that cannot be read."""
+
+
+class NoteFolder:
+    """Files ``gpu`` and the GPU's index, of one line each, written in one step."""
+
+    def __init__(self, folder: str) -> None:
+        """Make the folder, or take others' rights from it. If that fails, :meth:`put` says so."""
+        self.folder = folder
+        self._fd: int | None = None
+        self._lock: int | None = None
+        self._wrong: OSError | None = None
+        try:
+            self._fd = _own_folder(folder)
+            self._lock = open_lock(_LOCK, dir_fd=self._fd)
+        except OSError as exc:
+            self._wrong = exc
+
+    def put(self, index: int, line: str) -> None:
+        """Write a GPU's file. Raises OSError."""
+        self.keep(f"{_GPU}{index}", line)
+
+    def keep(self, name: str, line: str) -> None:
+        """Write a file of another name. Raises OSError."""
+        if self._wrong is not None:
+            raise self._wrong
+        temporary = f".{name}.{os.getpid()}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        handle = os.open(temporary, flags, 0o600, dir_fd=self._fd)
+        try:
+            os.write(handle, f"{line}\n".encode())
+        finally:
+            os.close(handle)
+        os.replace(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+
+    def forget(self, index: int) -> None:
+        """Drop a GPU's file, if there is one."""
+        if self._fd is not None:
+            try:
+                os.unlink(f"{_GPU}{index}", dir_fd=self._fd)
+            except OSError:
+                pass
+
+    def words(self) -> dict[int, list[str]]:
+        """GPU index -> words of its file; none if it cannot be read."""
+        if self._fd is None:
+            return {}
+        found: dict[int, list[str]] = {}
+        for name in os.listdir(self._fd):
+            digits = name.removeprefix(_GPU)
+            if digits != name and digits.isascii() and digits.isdecimal():
+                found[int(digits)] = self._read(name)
+        return found
+
+    def numbers(self, name: str) -> list[int]:
+        """The numbers in a file of another name; empty: there is none."""
+        words = self._read(name) if self._fd is not None else []
+        return [int(word) for word in words if word.isdecimal()]
+
+    def _read(self, name: str) -> list[str]:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            handle = os.open(name, flags, dir_fd=self._fd)
+            try:
+                text = os.read(handle, _LONGEST)
+            finally:
+                os.close(handle)
+            return text.decode("ascii").split()
+        except (OSError, ValueError):
+            return []
+
+    def alone(self, wait_s: float) -> Held:
+        """While no other hook is at work here; False: some were, for as long as we waited."""
+        return Held(self._lock, fcntl.LOCK_EX, wait_s)
+
+    def together(self, wait_s: float) -> Held:
+        """While no hook is :meth:`alone`; False: one was, for as long as we waited."""
+        return Held(self._lock, fcntl.LOCK_SH, wait_s)
+
+
+class Held:
+    """A lock for a ``with`` block; the value of the block says whether the lock was got.
+
+    Without a lock file (None), or on a file system without locks, nothing is held off.
+    """
+
+    def __init__(self, handle: int | None, kind: int, wait_s: float) -> None:
+        self._handle = handle
+        self._kind = kind
+        self._wait_s = wait_s
+
+    def __enter__(self) -> bool:
+        end = time.monotonic() + self._wait_s
+        while self._handle is not None:
+            try:
+                fcntl.flock(self._handle, self._kind | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    return False
+                time.sleep(0.02)
+            except OSError:
+                break
+        return True
+
+    def __exit__(self, *_: object) -> None:
+        # By hand: a child that hangs in the driver has this handle, too.
+        if self._handle is not None:
+            try:
+                fcntl.flock(self._handle, fcntl.LOCK_UN)
+            except OSError:
+                pass
+
+
+def _own_folder(path: str) -> int:
+    """Make a folder, or mend one, so that it is ours and 0700; return its file descriptor.
+
+    Raises OSError, also for a folder that holds other files, which others may need.
+    """
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    folder = os.open(path, flags)
+    try:
+        status = os.fstat(folder)
+        ours = status.st_uid == os.geteuid()
+        if not ours or stat.S_IMODE(status.st_mode) != 0o700:
+            if not all(name.startswith(_NAMES) for name in os.listdir(folder)):
+                raise PermissionError(errno.EPERM, "holds files of others; it takes one of its own")
+            if not ours:
+                os.fchown(folder, os.geteuid(), -1)
+            os.fchmod(folder, 0o700)
+    except BaseException:
+        os.close(folder)
+        raise
+    return folder
 
 
 class Note:

@@ -42,7 +42,7 @@ def reset(methods: Mapping[int, str], every: bool) -> Iterator[Result]:
 
 
 def meters(indices: Collection[int], every: bool) -> Iterator[Result]:
-    """UUID (method), energy, and power in mW (call) of GPUs; empty for what one lacks."""
+    """UUID, energy and power of GPUs."""
     return _each(indices, _meter, every)
 
 
@@ -114,10 +114,8 @@ def _reset(gpu: Gpu, method: str) -> Result:
 
 
 def _meter(gpu: Gpu) -> Result:
-    uuid = gpu.text("nvmlDeviceGetUUID")
-    power_mw = gpu.maybe("nvmlDeviceGetPowerUsage")
-    words = "" if power_mw is None else str(power_mw)
-    return Result(gpu.minor, 0, uuid, words, energy_mj=_energy_mj(gpu))
+    uuid, power_mw = gpu.text("nvmlDeviceGetUUID"), gpu.maybe("nvmlDeviceGetPowerUsage")
+    return Result(gpu.minor, energy_mj=_energy_mj(gpu), uuid=uuid, power_mw=power_mw)
 
 
 def _energy_mj(gpu: Gpu) -> int | None:

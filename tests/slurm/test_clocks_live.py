@@ -94,7 +94,7 @@ def test_only_slurm_says_that_a_step_runs(cluster: Cluster) -> None:
     with cluster.start_command("n1", ["bash", "-c", fake], user="alice") as process:
         both = ("[777.batch]", f"[{job}.batch]")
         cluster.wait_until(lambda: all(t in cluster.sh("n1", titles) for t in both), 10, "steps")
-        code = "from slurm_gpu_aware.clocks.node import has_step; print(has_step({}))"
+        code = "from slurm_gpu_aware.clocks.job import has_step; print(has_step({}))"
         for number, runs in ((job, True), ("777", False)):
             python = ["/opt/slurm-gpu-aware/bin/python3", "-c", code.format(repr(number))]
             assert cluster.sh("n1", python).strip() == str(runs)

@@ -1,7 +1,7 @@
 """Timing backends: what all of them take and give, and the choice of one.
 
 A run measures one GPU for one class under one condition. The backends are `fake_timing` (fake
-GPUs), `kernel_timing` (kernels of ours) and `command_timing` (a program of the site).
+GPUs) and `process_timing` (kernels of ours, and a program of the site).
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def timing_backend(name: str | None = None) -> Timing | None:
     Raises SourceError if the named one is not known or cannot work here.
     """
     from gpu_aware_profile.backends.fake_timing import FakeTiming
-    from gpu_aware_profile.backends.kernel_timing import KernelTiming
+    from gpu_aware_profile.backends.process_timing import KernelTiming
 
     if name not in (None, FakeTiming.name, KernelTiming.name):
         known = f"{FakeTiming.name}, {KernelTiming.name}"

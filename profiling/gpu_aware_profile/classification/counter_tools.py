@@ -1,7 +1,8 @@
-"""Runs of an application under Nsight Compute, or beside DCGM, which counts its utilisation.
+"""Class of an application: counters of its utilisation while it runs, and the classes' centres.
 
-The application runs without a shell: at the time limit, on SIGINT, SIGTERM and SIGHUP, and when the
-tool fails, nothing is left running. What the application prints goes to stderr.
+It runs under Nsight Compute, or beside DCGM, without a shell: at the time limit, on SIGINT, SIGTERM
+and SIGHUP, and when the tool fails, nothing is left running. What it prints goes to stderr. The
+centres come from applications, a file, or the store.
 """
 
 from __future__ import annotations
@@ -13,15 +14,21 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE
 from types import FrameType
-from typing import IO
+from typing import IO, BinaryIO
 
 from gpu_aware_profile.child import KEPT_BYTES, Child, LateError
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.features.classes.store import stored_centres
+from slurm_gpu_aware.store.database import open_for_reading
+from slurm_gpu_aware.text_file import Row, name_of, read_table
+from slurm_gpu_aware.variability import scores as classes
 from slurm_gpu_aware.variability.counters import read_dcgm, read_ncu
 from slurm_gpu_aware.variability.scores import Utilisation
 
@@ -41,6 +48,10 @@ _MOST_BYTES = 64 << 20  # of a tool's output that is read
 _PERMISSION = "ERR_NVGPUCTRPERM"
 _ERROR = re.compile(r"==ERROR==\s*(?P<text>.{1,300})")
 _SAMPLE = re.compile(rb"^GPU", re.MULTILINE)
+_NEEDED = (
+    "no centres of the classes are known; give --centres or --applications, or an administrator"
+    " stores them once: gpu-aware-profile classify --applications known.csv --save-centres"
+)
 
 
 def tool_of(wanted: str | None) -> str:
@@ -203,3 +214,57 @@ def _last_line(output: Path) -> str:
 
 def _ended(status: int) -> str:
     return f"exit {status}" if status >= 0 else f"signal {-status}"
+
+
+def fitted_centres(
+    file: BinaryIO, config: Config
+) -> tuple[dict[str, Utilisation], dict[str, Utilisation]]:
+    """(Centres by K-means, the applications of the file). Raises SourceError."""
+    known = _named_points(file, "application")
+    try:
+        return classes.fit_classes(known, config.site.classes), known
+    except ValueError as exc:
+        raise SourceError(name_of(file)) from exc
+
+
+def centres_of_file(file: BinaryIO) -> dict[str, Utilisation]:
+    """Centres that an earlier run wrote. Raises SourceError."""
+    return _named_points(file, "class")
+
+
+def centres_of_store(path: Path, config: Config) -> dict[str, Utilisation]:
+    """The stored centres of the site. Raises SourceError if there are none or they are outdated."""
+    try:
+        with open_for_reading(replace(config.store, path=path)) as store:
+            found = stored_centres(store)
+    except StoreError as exc:
+        raise SourceError(_NEEDED) from exc
+    if not found:
+        raise SourceError(_NEEDED)
+    check_names(found, config, "the stored centres")
+    return {name: Utilisation(*centre) for name, centre in found.items()}
+
+
+def check_names(centres: Collection[str], config: Config, what: str) -> None:
+    """Raise SourceError unless the centres are of the site's classes."""
+    if set(centres) != set(config.site.classes):
+        raise SourceError(
+            f"{what} are of the classes {', '.join(centres)}; the site has"
+            f" {', '.join(config.site.classes)}"
+        )
+
+
+def _named_points(file: BinaryIO, kind: str) -> dict[str, Utilisation]:
+    """Named points of a CSV with the columns ``kind``,dram,peak_fu; each name once."""
+    points = read_table(file)
+    points.require(kind, "dram", "peak_fu")
+    names: set[str] = set()
+
+    def point(row: Row) -> tuple[str, Utilisation]:
+        name = row.text(kind)
+        if name in names:
+            raise ValueError(f"{kind} {name!r} occurs twice")
+        names.add(name)
+        return name, Utilisation(row.number("dram"), row.number("peak_fu"))
+
+    return dict(points.parse_all(point))

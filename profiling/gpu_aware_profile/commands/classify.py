@@ -1,4 +1,4 @@
-"""``gpu-aware-profile classify``: the class of an application from its counters."""
+"""``gpu-aware-profile classify`` and ``pattern``: what an application does, from its own runs."""
 
 from __future__ import annotations
 
@@ -12,24 +12,34 @@ from typing import IO, Any, BinaryIO
 
 import click
 
-from gpu_aware_profile.classification.class_centres import (
+from gpu_aware_profile.classification.counter_tools import (
     centres_of_file,
     centres_of_store,
     check_names,
     fitted_centres,
 )
 from gpu_aware_profile.cli import store_options
+from gpu_aware_profile.commands.options import count
 from slurm_gpu_aware.bounds import MAX_JOB_NAME
 from slurm_gpu_aware.cli.options import SOME_SECONDS
 from slurm_gpu_aware.cli.output import json_option, print_json, say, table
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.text_file import name_of, read_text
+from slurm_gpu_aware.topology.communication_log import Communication, read_communication
 from slurm_gpu_aware.variability import scores as classes
 from slurm_gpu_aware.variability.counters import is_dcgm, read_dcgm, read_ncu
 from slurm_gpu_aware.variability.scores import Centres, Utilisation
 
 _GPUS = "0123456789,"
+_SOURCES = {
+    "algorithms": "by the algorithms that NCCL took, in bytes",
+    "calls": "by the calls, in bytes; with NCCL_DEBUG_SUBSYS=INIT,GRAPH,COLL,TUNING NCCL names its "
+    "algorithms",
+    "kernels": "by the time of NCCL's kernels",
+    "connections": "by what NCCL connected, used or not; NCCL_DEBUG_SUBSYS=INIT,GRAPH,COLL,TUNING "
+    "tells what ran",
+}
 
 
 @click.command()
@@ -42,13 +52,7 @@ _GPUS = "0123456789,"
     help="What counts: Nsight Compute, or DCGM beside the command. Default: the first that is"
     " installed.",
 )
-@click.option(
-    "--kernels",
-    type=click.IntRange(1, 1_000_000),
-    default=1000,
-    show_default=True,
-    help="Kernels that Nsight Compute measures.",
-)
+@count("--kernels", default=1000, most=1_000_000, text="Kernels that Nsight Compute measures.")
 @click.option(
     "--gpus", metavar="LIST", help="GPUs that DCGM watches, by its numbers: 0,1. Default: all."
 )
@@ -277,3 +281,39 @@ def _classes_table(centres: Centres, uses: Sequence[tuple[str, Utilisation]]) ->
         numbers = [f"{centre.dram:.1f}", f"{centre.peak_fu:.1f}"]
         rows.append([f"(centre of {name})", *numbers, *[""] * len(centres), name])
     return table(headers, rows, right=headers[1:-1])
+
+
+@click.command()
+@click.argument("file", type=click.File("rb"))
+@json_option
+def pattern(file: BinaryIO, as_json: bool) -> None:
+    """Read the communication pattern of an application from its own run.
+
+    FILE is NCCL's debug output of all ranks, or the kernels of Nsight Systems (- reads stdin):
+
+    \b
+      export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,COLL,TUNING
+      srun APP > app.log; gpu-aware-profile pattern app.log
+      nsys stats --report cuda_gpu_kern_sum --format csv app.nsys-rep | gpu-aware-profile pattern -
+
+    A few steps of the application are enough. The pattern is ring, tree, ring+tree, all-to-all or
+    none; what carries less than a tenth of the traffic does not count.
+    """
+    try:
+        found = read_communication(read_text(file, errors="replace").splitlines())
+    except SourceError as exc:
+        raise SourceError(f"{name_of(file)}: {exc}") from None
+    if as_json:
+        print_json({**vars(found), "comment": _comment(found)})
+        return
+    click.echo(f"pattern: {found.pattern} ({_SOURCES[found.source]})")
+    if found.traffic:
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in found.traffic.items())
+        click.echo(f"traffic: {shares}")
+    if found.ranks:
+        click.echo(f"ranks:   {found.ranks}")
+    click.echo(f"type:    --comment={_comment(found)}")
+
+
+def _comment(found: Communication) -> str:
+    return f"pattern={found.pattern}"

@@ -5,20 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import click
 
 from gpu_aware_profile.cli import store_options
+from gpu_aware_profile.links.stored_links import MeasuredRing, measured_rings
+from gpu_aware_profile.store_writer import writable_store
 from slurm_gpu_aware.bounds import MAX_GBPS, quoted
 from slurm_gpu_aware.cli.output import json_option, pairs, paragraph, print_json, say, table
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.store.database import open_for_reading
+from slurm_gpu_aware.store.profiles import put_effbw
 from slurm_gpu_aware.text_file import Row, name_of, read_table
-
-if TYPE_CHECKING:
-    from gpu_aware_profile.links.measured_rings import MeasuredRing
-    from slurm_gpu_aware.topology.bandwidth import Fit
+from slurm_gpu_aware.topology.bandwidth import (
+    EQ2_TERMS,
+    PAPER,
+    Fit,
+    eq2,
+    fit_bottleneck,
+    fit_eq2,
+    share_of_best,
+)
+from slurm_gpu_aware.topology.machines import machine, machine_names
+from slurm_gpu_aware.topology.matching import fitted_ring
 
 _MOST_LINKS = 10_000
 _POLICIES = ("pal+mapa", "mapa-preserve")
@@ -90,9 +101,6 @@ def fit_effbw(
     if file is not None:
         samples, rings = _ring_samples(file, machine_name), None
     else:
-        from gpu_aware_profile.links.measured_rings import measured_rings
-        from slurm_gpu_aware.store.database import open_for_reading
-
         with open_for_reading(replace(config.store, path=path)) as store:
             model, rings = measured_rings(store, model)
         samples = [_Sample(*ring.counts, ring.gbps) for ring in rings]
@@ -111,9 +119,6 @@ def fit_effbw(
 
 def _save(path: Path, config: Config, model: str, answer: dict[str, Any]) -> None:
     """Store the fit of a GPU model, or remove it where the bottleneck model is as good."""
-    from gpu_aware_profile.store_writer import writable_store
-    from slurm_gpu_aware.store.profiles import put_effbw
-
     better = answer["recommended"] == "refit"
     with writable_store(path, config) as store:
         found = put_effbw(store, model, answer["effbw"] if better else None)
@@ -124,8 +129,6 @@ def _save(path: Path, config: Config, model: str, answer: dict[str, Any]) -> Non
 
 
 def _fitted(samples: Sequence[_Sample], source: str) -> tuple[Fit, dict[str, Any]]:
-    from slurm_gpu_aware.topology.bandwidth import EQ2_TERMS, PAPER, eq2, fit_eq2
-
     try:
         fit = fit_eq2(samples)
     except ValueError as exc:
@@ -146,8 +149,6 @@ def _fitted(samples: Sequence[_Sample], source: str) -> tuple[Fit, dict[str, Any
 
 def _comparison(rings: Sequence[MeasuredRing], fit: Fit) -> dict[str, Any]:
     """The bottleneck model on the same samples, and which of the two is better."""
-    from slurm_gpu_aware.topology.bandwidth import fit_bottleneck, share_of_best
-
     gbps = [ring.gbps for ring in rings]
     groups = [(ring.graph, len(ring.gpus)) for ring in rings]
     simple = fit_bottleneck([r.slowest_gbps for r in rings], gbps, [r.counts for r in rings])
@@ -247,9 +248,6 @@ def _gbps_text(value: float | None) -> str:
 
 def _ring_samples(file: BinaryIO, machine_name: str | None) -> list[_Sample]:
     """Counts of links and bandwidth of each row."""
-    from slurm_gpu_aware.topology.machines import machine, machine_names
-    from slurm_gpu_aware.topology.matching import fitted_ring
-
     samples = read_table(file)
     if machine_name is None:
         samples.require("x", "y", "z", "gbps")

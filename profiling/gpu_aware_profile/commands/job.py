@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_aware_profile.commands.options import seconds
 from slurm_gpu_aware.cli.options import Number
 from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.errors import SourceError
@@ -39,14 +40,8 @@ _PATIENCE = 6
     help="Samples that each GPU processes in an iteration.",
 )
 @click.option("--class", "app_class", default="", metavar="NAME", help="Class of the program.")
-@click.option(
-    "--slice",
-    "length_s",
-    type=Number(1, 86_400),
-    default=10.0,
-    show_default=True,
-    metavar="S",
-    help="Least length of a slice, in seconds.",
+@seconds(
+    "--slice", "length_s", default=10.0, most=86_400, text="Least length of a slice, in seconds."
 )
 @click.option(
     "--out",
@@ -112,7 +107,7 @@ def _keep(file: Path, labels: Sequence[str], own: Allocation, seen: Watched) -> 
 
     ``labels``: application, batch size, class.
     """
-    from gpu_aware_profile.job.slices import by_clock
+    from gpu_aware_profile.job.watch import by_clock
 
     if len(seen.models) != 1:
         raise SourceError(f"GPUs of several models: {', '.join(sorted(seen.models))}")

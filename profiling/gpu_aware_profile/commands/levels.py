@@ -11,18 +11,30 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpu_aware_profile.cli import PARTLY, store_options
-from gpu_aware_profile.commands.slurm_runs import srun_options, stopped_by_signals
-from gpu_aware_profile.levels.level_runs import LevelRun, PlanNode, level_plan
-from gpu_aware_profile.sweeps.sweep_progress import new_id
+from gpu_aware_profile.commands.options import (
+    classes_option,
+    count,
+    seconds,
+    srun_options,
+    stopped_by_signals,
+)
+from gpu_aware_profile.levels.level_runs import (
+    LevelOutcome,
+    LevelRun,
+    LevelRuns,
+    PlanNode,
+    comparable,
+    level_plan,
+)
+from gpu_aware_profile.sweeps.sweep_plan import new_id
+from gpu_aware_profile.views import View
 from slurm_gpu_aware.bounds import quoted
-from slurm_gpu_aware.cli.options import Number
-from slurm_gpu_aware.cli.output import json_option, print_json, say, table
+from slurm_gpu_aware.cli.output import json_option, print_json, say
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.model.penalties import NETWORK_LEVELS, LevelTime
 
 if TYPE_CHECKING:
-    from gpu_aware_profile.levels.level_runs import LevelOutcome, LevelRuns
     from slurm_gpu_aware.model.profile import Profile
 
 _MIB = 1 << 20
@@ -58,20 +70,14 @@ def _messages(unit: int) -> Callable[..., dict[str, int]]:
 @click.command()
 @store_options
 @click.option("--node", "nodes", multiple=True, metavar="NAME", help="Only these nodes.")
-@click.option("--class", "classes", multiple=True, metavar="NAME", help="Only this class.")
+@classes_option
 @click.option(
     "--gpus",
     type=click.IntRange(2, 512),
     metavar="N",
     help="GPUs of each run, even. Default: all of a node.",
 )
-@click.option(
-    "--pairs",
-    type=click.IntRange(1, 100),
-    default=1,
-    show_default=True,
-    help="Pairs of nodes per level and GPU model.",
-)
+@count("--pairs", default=1, most=100, text="Pairs of nodes per level and GPU model.")
 @click.option(
     "--message",
     "messages",
@@ -80,22 +86,8 @@ def _messages(unit: int) -> Callable[..., dict[str, int]]:
     metavar="CLASS=MIB",
     help="Data that a step of the class sums over its GPUs, in MiB. Default: A=100, B=400, C=16.",
 )
-@click.option(
-    "--time-limit",
-    type=Number(1, 10**7),
-    default=300.0,
-    show_default=True,
-    metavar="S",
-    help="Time limit of a run, in seconds.",
-)
-@click.option(
-    "--wait",
-    type=Number(1, 10**7),
-    default=300.0,
-    show_default=True,
-    metavar="S",
-    help="Seconds to wait for busy nodes before a run is left out.",
-)
+@seconds("--time-limit", default=300.0, text="Time limit of a run, in seconds.")
+@seconds("--wait", default=300.0, text="Seconds to wait for busy nodes before a run is left out.")
 @srun_options
 @click.option("--plan", "only_plan", is_flag=True, help="Only print the runs.")
 @json_option
@@ -125,8 +117,6 @@ def levels(
       gpu-aware-profile levels --plan
       gpu-aware-profile levels --pairs 3 --message A=350
     """
-    from gpu_aware_profile.levels.level_runs import LevelRuns, comparable
-
     classes = given["classes"] or config.site.classes
     sizes = _sizes(classes, config, given["messages"])
     plan = _plan(path, config, given)
@@ -220,23 +210,20 @@ def _words(run: LevelRun) -> str:
 
 
 def _print_plan(plan: Sequence[LevelRun], *, as_json: bool) -> None:
-    if as_json:
-        rows = [
-            {
-                "level": run.level,
-                "nodes": [node.name for node in run.nodes],
-                "gpus": run.gpus,
-                "model": run.nodes[0].model or None,
-            }
-            for run in plan
-        ]
-        print_json({"runs": rows})
-        return
-    cells = [
-        (run.level, " ".join(node.name for node in run.nodes), run.gpus, run.nodes[0].model)
+    rows: list[dict[str, Any]] = [
+        {
+            "level": run.level,
+            "nodes": [node.name for node in run.nodes],
+            "gpus": run.gpus,
+            "model": run.nodes[0].model or None,
+        }
         for run in plan
     ]
-    click.echo(table(("level", "nodes", "GPUs", "model"), cells, right=("GPUs",)))
+    if as_json:
+        print_json({"runs": rows})
+    else:
+        shown = [row | {"nodes": " ".join(row["nodes"])} for row in rows]
+        click.echo(View("level, nodes, >GPUs=gpus, model").text(shown))
 
 
 def _stored(

@@ -1,4 +1,4 @@
-"""``gpu-aware-profile node``: the probe of this node."""
+"""``gpu-aware-profile node``: the probe of this node, and its report as tables."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import math
 import os
 import socket
+import statistics
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,30 +14,47 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpu_aware_profile.commands.probe_options import (
+from gpu_aware_profile.commands.options import (
     bench_options,
     bench_timing,
     check_clocks,
+    classes_option,
     clock_options,
     links_options,
     runs_option,
+    seconds,
 )
+from gpu_aware_profile.views import View
 from slurm_gpu_aware.cli.entry import INTERRUPTED
-from slurm_gpu_aware.cli.options import Number
-from slurm_gpu_aware.cli.output import json_option, say
+from slurm_gpu_aware.cli.output import json_option, say, table
 from slurm_gpu_aware.cli.run import signals_handled
 from slurm_gpu_aware.errors import SourceError, not_installed
+from slurm_gpu_aware.model.profile import IDLE
 
 if TYPE_CHECKING:
     from gpu_aware_profile.backends.timing import Timing
-    from gpu_aware_profile.probe.node import Wanted
+    from gpu_aware_profile.probe.runs import Wanted
+
+_KERNELS = View(
+    "GPU=index, kernel=name, neighbours, >locked=clock_mhz, >ms=value_ms:.4g, >rate:.4g, unit,"
+    " >of peak=share:.1%, >MHz=sm_mhz, >W=power_w, >C=temperature_c, throttled by=throttle"
+)
+_CLOCKS = View(
+    "GPU=index, class, >locked=clock_mhz, >MHz=sm_mhz, >ms=value_ms:.4g, >W=power_w, >J=energy_j"
+)
+_LINKS = View("link, class, >GB/s=gbps")
+_BANDWIDTHS = View(
+    "measured, >a to b GB/s=ab_gbps, >b to a GB/s=ba_gbps, >both GB/s=both_gbps,"
+    " >latency us=latency_us"
+)
+_RINGS = View("all-reduce of GPUs=gpus, >bus GB/s=gbps")
 
 
 @click.command()
 @click.option("--backend", metavar="NAME", help="Timing backend. Default: one that works here.")
 @click.option("--no-timings", is_flag=True, help="Report identity, links and clocks only.")
 @bench_options
-@click.option("--class", "classes", multiple=True, metavar="NAME", help="Only this class.")
+@classes_option
 @runs_option
 @click.option(
     "--loaded/--no-loaded",
@@ -45,21 +63,15 @@ if TYPE_CHECKING:
 )
 @links_options
 @clock_options
-@click.option(
+@seconds(
     "--warm-up",
-    type=Number(0, 120),
     default=30.0,
-    show_default=True,
-    metavar="S",
-    help="Limit of the warm-up of a run with kernels, in seconds; it ends before if the"
+    least=0,
+    most=120,
+    text="Limit of the warm-up of a run with kernels, in seconds; it ends before if the"
     " temperature is steady.",
 )
-@click.option(
-    "--time-limit",
-    type=Number(0, 10**7),
-    metavar="S",
-    help="Begin no run later than this many seconds after the start.",
-)
+@seconds("--time-limit", least=0, text="Begin no run later than this many seconds after the start.")
 @click.option(
     "--sysfs",
     type=click.Path(file_okay=False, path_type=Path),
@@ -90,7 +102,6 @@ def node(
       gpu-aware-profile node --json
     """
     from gpu_aware_profile.probe.node import probe
-    from gpu_aware_profile.probe.probe_view import show_report
     from gpu_aware_profile.probe.runs import fault
 
     # Slurm's name: that of slurmd inside a job, else the short host name.
@@ -121,7 +132,7 @@ def node(
 
 def _wanted(given: Mapping[str, Any]) -> Wanted:
     """What the options ask."""
-    from gpu_aware_profile.probe.node import Wanted
+    from gpu_aware_profile.probe.runs import Wanted
 
     return Wanted(
         given["classes"],
@@ -159,3 +170,35 @@ def _timing(
         if backend is not None:
             raise
         return None, exc
+
+
+def show_report(report: Mapping[str, Any]) -> None:
+    """Print GPUs with the median of their runs, kernels, links, and errors on standard error."""
+    runs: dict[tuple[int, str], list[float]] = {}
+    for timing in report["timings"]:
+        if timing["neighbours"] == IDLE and not timing["clock_mhz"]:
+            runs.setdefault((timing["index"], timing["class"]), []).append(timing["value_ms"])
+    names = sorted({name for _, name in runs})
+    times = {key: f"{statistics.median(values):.4g}" for key, values in runs.items()}
+    rows = [
+        [g["index"], g["name"], g["pci"], g["numa"], g["max_clock_mhz"], g["power_limit_w"]]
+        + [times.get((g["index"], name)) for name in names]
+        for g in report["gpus"]
+    ]
+    headers = ["GPU", "name", "PCI", "NUMA", "MHz", "W", *(f"{name} ms" for name in names)]
+    click.echo(table(headers, rows, right=headers[3:]))
+    of_kernels = [
+        timing | kernel | {"clock_mhz": timing["clock_mhz"] or None}
+        for timing in report["timings"]
+        for kernel in timing.get("kernels", ())
+    ]
+    _KERNELS.show(of_kernels)
+    _CLOCKS.show([timing for timing in report["timings"] if timing["clock_mhz"]])
+    _LINKS.show([k | {"link": f"{k['a']} - {k['b']}"} for k in report["links"]])
+    pairs = [k | {"measured": f"{k['a']} - {k['b']}"} for k in report.get("bandwidths", ())]
+    _BANDWIDTHS.show(pairs)
+    sets = [k | {"gpus": " ".join(map(str, k["gpus"]))} for k in report.get("collectives", ())]
+    _RINGS.show(sets)
+    for fault in report["errors"]:
+        where = "" if fault["index"] is None else f"GPU {fault['index']}: "
+        say(f"{where}{fault['call']}: {fault['error']}")

@@ -12,10 +12,12 @@ from typing import IO
 import click
 
 from gpu_aware_profile.cli import store_options
+from gpu_aware_profile.commands.options import classes_option, nodes_option
 from gpu_aware_profile.imports.import_rows import TIMING_COLUMNS
 from gpu_aware_profile.tables import (
     LEVEL_TIME,
     SCORE,
+    SUMMARY,
     Record,
     everything,
     fault_records,
@@ -24,11 +26,11 @@ from gpu_aware_profile.tables import (
     records,
     score_table,
     summarise,
-    summary_table,
     timing_records,
     write_csv,
 )
-from slurm_gpu_aware.cli.output import json_option, json_text, print_json, say, table
+from gpu_aware_profile.views import View
+from slurm_gpu_aware.cli.output import json_option, json_text, print_json, say
 from slurm_gpu_aware.config.settings import Config, StoreConfig
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.profile import GpuScore
@@ -36,11 +38,14 @@ from slurm_gpu_aware.store.database import open_for_reading
 from slurm_gpu_aware.store.measurements import level_times, listed
 from slurm_gpu_aware.store.profiles import load_profile, score_rows
 
+_JOBS = View("class, node, >GPU=gpu, >PM score=pm_score:.4f, >from jobs=job_score:.4f, >jobs")
+_FAULTS = View("node, >GPU=gpu, call, error")
+
 
 @click.command()
 @store_options
-@click.option("--class", "classes", multiple=True, metavar="NAME", help="Only this class.")
-@click.option("--node", "nodes", multiple=True, metavar="NAME", help="Only this node.")
+@classes_option
+@nodes_option
 @click.option(
     "--sort",
     type=click.Choice(["score", "node"]),
@@ -157,7 +162,7 @@ def _worst(rows: Sequence[GpuScore], count: int) -> list[GpuScore]:
 
 def _text(rows: Sequence[GpuScore], answer: Record) -> str:
     now = time.time()
-    parts = [summary_table(answer["summary"], now)]
+    parts = [SUMMARY.text(answer["summary"], now)]
     timed = {row["class"] for row in answer["penalties"] if row["runs"]}
     if timed:
         shown = [row for row in answer["penalties"] if row["class"] in timed]
@@ -165,9 +170,7 @@ def _text(rows: Sequence[GpuScore], answer: Record) -> str:
     if "gpus" in answer:
         parts.append(score_table(rows, now))
     if answer["faults"]:
-        rows_of = [list(fault.values()) for fault in answer["faults"]]
-        faults = table(("node", "GPU", "call", "error"), rows_of, right=("GPU",))
-        parts.append(f"Could not be read:\n{faults}")
+        parts.append(f"Could not be read:\n{_FAULTS.text(answer['faults'])}")
     return "\n\n".join(parts)
 
 
@@ -194,16 +197,11 @@ def _show_jobs(settings: StoreConfig, *, as_json: bool) -> None:
         return
     if not rows:
         say("no GPU has finished 3 jobs of a kind of which there are 3")
-    cells = [
-        [v if v is None or not isinstance(v, float) else f"{v:.4f}" for v in row.values()]
-        for row in rows
-    ]
-    headers = ("class", "node", "GPU", "PM score", "from jobs", "jobs")
-    click.echo(table(headers, cells, right=headers[2:]))
+    click.echo(_JOBS.text(rows))
 
 
 def _show_topology(settings: StoreConfig, nodes: Sequence[str], *, as_json: bool) -> None:
-    from gpu_aware_profile.links.topology_view import topologies
+    from gpu_aware_profile.links.stored_links import topologies
 
     with open_for_reading(settings) as store:
         found = topologies(store, nodes)

@@ -13,21 +13,38 @@ from typing import Any
 
 import click
 
+from gpu_aware_profile import store_writer
 from gpu_aware_profile.cli import PARTLY, store_options
-from gpu_aware_profile.commands.probe_options import (
-    bench_arguments,
+from gpu_aware_profile.commands.options import (
     bench_options,
     check_clocks,
-    clock_arguments,
+    classes_option,
     clock_options,
+    count,
     links_options,
+    node_arguments,
+    nodes_option,
     runs_option,
+    seconds,
+    srun_options,
+    stopped_by_signals,
 )
-from gpu_aware_profile.commands.slurm_runs import srun_options, stopped_by_signals
+from gpu_aware_profile.report.report_data import stored_drift
 from gpu_aware_profile.sweeps.sweep import BACKGROUND, Sweep
-from gpu_aware_profile.sweeps.sweep_output import Found, print_found, shown
-from gpu_aware_profile.sweeps.sweep_plan import Plan, fresh_plan, resumed_plan
-from gpu_aware_profile.sweeps.sweep_progress import SweepProgress, new_id
+from gpu_aware_profile.sweeps.sweep_output import (
+    Found,
+    alarm_words,
+    print_found,
+    raise_alarm,
+    shown,
+)
+from gpu_aware_profile.sweeps.sweep_plan import (
+    Plan,
+    SweepProgress,
+    fresh_plan,
+    new_id,
+    resumed_plan,
+)
 from slurm_gpu_aware.cli.options import Number
 from slurm_gpu_aware.cli.output import json_option, say
 from slurm_gpu_aware.config.settings import Config
@@ -44,27 +61,15 @@ _ALARM_SINCE_S = 30 * 86_400.0
 
 @click.command()
 @store_options
-@click.option("--node", "nodes", multiple=True, metavar="NAME", help="Only this node.")
+@nodes_option
 @click.option("--resume", metavar="ID", help="Resume an unfinished sweep.")
-@click.option(
-    "--jobs", type=click.IntRange(1, 256), default=8, show_default=True, help="Nodes at a time."
-)
-@click.option(
+@count("--jobs", default=8, most=256, text="Nodes at a time.")
+@seconds(
     "--time-limit",
-    type=Number(1, 10**7),
     default=7200.0,
-    show_default=True,
-    metavar="S",
-    help="Time limit of the probe of a node, in seconds; no run begins after 80% of it.",
+    text="Time limit of the probe of a node, in seconds; no run begins after 80% of it.",
 )
-@click.option(
-    "--wait",
-    type=Number(1, 10**7),
-    default=300.0,
-    show_default=True,
-    metavar="S",
-    help="Seconds to wait for a busy node before it is skipped.",
-)
+@seconds("--wait", default=300.0, text="Seconds to wait for a busy node before it is skipped.")
 @click.option(
     "--older-than",
     type=Number(0, 10**5),
@@ -88,7 +93,7 @@ _ALARM_SINCE_S = 30 * 86_400.0
     metavar="CMD",
     help="Command to run if GPUs became slower that were not reported before.",
 )
-@click.option("--class", "classes", multiple=True, metavar="NAME", help="Only this class.")
+@classes_option
 @bench_options
 @click.option("--backend", metavar="NAME", help="Timing backend. Default: one that works there.")
 @runs_option
@@ -171,8 +176,6 @@ def sweep(
 def _check_alarm(command: str | None) -> None:
     if command is None:
         return
-    from gpu_aware_profile.sweeps.slow_alarm import alarm_words  # imports NumPy
-
     try:
         alarm_words(command)
     except ValueError as exc:
@@ -197,8 +200,6 @@ def _probe(
     again: str,
 ) -> Found:
     """Run the probes, store their reports, compute the scores, raise the alarm."""
-    from gpu_aware_profile import store_writer  # imports NumPy
-
     found = Found()
     with store_writer.writable_store(path, config) as store:
         running = _sweep(progress.sweep_id, store, config, given)
@@ -228,10 +229,8 @@ def _note(progress: SweepProgress, node: str) -> None:
 
 def _scored(store: Store, config: Config) -> bool:
     """Compute the scores; return whether they could be stored."""
-    from gpu_aware_profile.store_writer import recompute_scores
-
     try:
-        recompute_scores(store, config.site.classes)
+        store_writer.recompute_scores(store, config.site.classes)
     except StoreError as exc:
         say(f"the scores are those of before: {exc}; afterwards: gpu-aware-profile rescore")
         return False
@@ -240,9 +239,6 @@ def _scored(store: Store, config: Config) -> bool:
 
 def _drifted(found: Found, store: Store, config: Config, command: str | None) -> None:
     """Name the GPUs of the probed nodes that became slower; report new ones to the site."""
-    from gpu_aware_profile.report.drifting import stored_drift  # imports NumPy
-    from gpu_aware_profile.sweeps.slow_alarm import alarm_words, raise_alarm
-
     drift = stored_drift(store, config, time.time() - _ALARM_SINCE_S)
     measured = {outcome.node for outcome in found.outcomes if outcome.timings}
     found.slower = tuple(change for change in drift.slower if change.node in measured)
@@ -273,10 +269,6 @@ def _as_before(
 def _sweep(sweep_id: str, store: Store, config: Config, given: Mapping[str, Any]) -> Sweep:
     # A probe that runs into its limit is lost with all that it measured.
     arguments = [f"--runs={given['runs']}", f"--time-limit={0.8 * given['time_limit']:g}"]
-    arguments += [f"--class={name}" for name in given["classes"]]
-    arguments += [f"--backend={given['backend']}"] if given["backend"] else []
-    arguments += bench_arguments(given) + clock_arguments(given)
-    arguments += ["--links", f"--links-time={given['links_time']:g}"] if given["links"] else []
     options: list[str] = []
     if given["background"]:
         options += BACKGROUND
@@ -287,7 +279,7 @@ def _sweep(sweep_id: str, store: Store, config: Config, given: Mapping[str, Any]
             sweep_id,
             lambda report: ingest_report(store, report),
             command=given["command"],
-            arguments=arguments,
+            arguments=arguments + node_arguments(given),
             concurrency=given["jobs"],
             probe_s=given["time_limit"],
             queue_s=wait_s,

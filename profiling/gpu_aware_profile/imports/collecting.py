@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import pwd
 import re
 import stat
 from collections import Counter
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpu_aware_profile.imports.import_rows import read_samples
+from gpu_aware_profile.store_writer import user_name
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.models.performance_model import NamedSample, own_name
 from slurm_gpu_aware.features.models.store import put_samples
@@ -81,9 +81,9 @@ def _check_rights(folder: Path) -> None:
     mine = os.geteuid() in (0, known.st_uid)
     may = os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=True)
     if not may or not (mine or not known.st_mode & stat.S_ISVTX):
-        as_whom = " or ".join(dict.fromkeys(("root", _user(known.st_uid))))
+        as_whom = " or ".join(dict.fromkeys(("root", user_name(known.st_uid))))
         raise SourceError(
-            f"{folder}: user {_user(os.geteuid())} may not read and delete the files of others"
+            f"{folder}: user {user_name(os.geteuid())} may not read and delete the files of others"
             f" there; run this as {as_whom}"
         )
 
@@ -91,7 +91,7 @@ def _check_rights(folder: Path) -> None:
 def _label(file: Path) -> str:
     """``gpu-aware-job-7.csv of ada``."""
     try:
-        return f"{file.name} of {_user(file.lstat().st_uid)}"
+        return f"{file.name} of {user_name(file.lstat().st_uid)}"
     except OSError:
         return file.name
 
@@ -136,14 +136,7 @@ def _opened(file: Path) -> tuple[str, str, float]:
         raise SourceError(f"{file.name}: cannot be read: {exc.strerror}") from None
     if len(data) > _MOST_BYTES:
         raise SourceError(f"{file.name}: larger than {_MOST_BYTES >> 10} KiB")
-    return _user(known.st_uid), decoded(data, file.name), known.st_mtime
-
-
-def _user(number: int) -> str:
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
+    return user_name(known.st_uid), decoded(data, file.name), known.st_mtime
 
 
 def _samples(

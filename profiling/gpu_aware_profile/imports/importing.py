@@ -10,19 +10,17 @@ from typing import TypeVar
 
 from gpu_aware_profile.imports.formats.reader import Measured
 from gpu_aware_profile.imports.formats.topology_matrix import BACKEND as MATRIX
-from gpu_aware_profile.imports.import_bandwidths import (
+from gpu_aware_profile.imports.import_rows import (
+    Kind,
     bandwidth_sentences,
     far_collectives,
     far_pairs,
     fastest_pairs,
+    kind_of,
     largest_collectives,
     read_collectives,
-    read_pairs,
-)
-from gpu_aware_profile.imports.import_rows import (
-    Kind,
-    kind_of,
     read_levels,
+    read_pairs,
     read_samples,
     read_timings,
 )
@@ -50,6 +48,7 @@ from slurm_gpu_aware.text_file import BadRow, Table
 from slurm_gpu_aware.variability.outliers import (
     RATE_UNITS,
     TIME_UNITS,
+    Outlier,
     mixed_units,
     new_outliers,
     outlier_sentences,
@@ -108,7 +107,14 @@ class Import:
             return not self._levels()
         if kind is Kind.SAMPLES:
             return not self._samples()
-        return not (self._pairs() if kind is Kind.PAIRS else self._collectives())
+        if kind is Kind.PAIRS:
+            bad = self._bandwidths(
+                "pair{} of GPUs", read_pairs, fastest_pairs, far_pairs, put_bandwidths
+            )
+        else:
+            how = (read_collectives, largest_collectives, far_collectives, put_collectives)
+            bad = self._bandwidths("collective{}", *how)
+        return not bad
 
     def _reports(self, reports: Sequence[ProbeReport]) -> bool:
         if self.app_class is not None:
@@ -176,28 +182,23 @@ class Import:
         for sentence in sentences:
             say(f"accepted: {sentence}")
 
-    def _pairs(self) -> int:
+    def _bandwidths(
+        self,
+        what: str,
+        read: Callable[[Table, KnownGpus, float | None, float], tuple[list[T], list[BadRow]]],
+        best: Callable[[list[T]], list[T]],
+        far: Callable[[Store], list[Outlier]],
+        put: Callable[..., None],
+    ) -> int:
+        """Store bandwidths. ``what``: of what, ``{}`` for the plural."""
         with writable_store(self.path, self.config) as store, store.write():
             known = self._known(store)
-            good, bad = self._rows(lambda table: read_pairs(table, known, self.taken_at, self.now))
-            good = fastest_pairs(good)
-            before = far_pairs(store)
-            put_bandwidths(store, good, source="import")
-            self._refuse_far(bandwidth_sentences(new_outliers(before, far_pairs(store))))
-        say(f"imported bandwidths of {len(good)} pair{_s(good)} of GPUs into {self.path}")
-        return bad
-
-    def _collectives(self) -> int:
-        with writable_store(self.path, self.config) as store, store.write():
-            known = self._known(store)
-            good, bad = self._rows(
-                lambda table: read_collectives(table, known, self.taken_at, self.now)
-            )
-            good = largest_collectives(good)
-            before = far_collectives(store)
-            put_collectives(store, good, source="import")
-            self._refuse_far(bandwidth_sentences(new_outliers(before, far_collectives(store))))
-        say(f"imported bandwidths of {len(good)} collective{_s(good)} into {self.path}")
+            good, bad = self._rows(lambda table: read(table, known, self.taken_at, self.now))
+            good = best(good)
+            before = far(store)
+            put(store, good, source="import")
+            self._refuse_far(bandwidth_sentences(new_outliers(before, far(store))))
+        say(f"imported bandwidths of {len(good)} {what.format(_s(good))} into {self.path}")
         return bad
 
     def _known(self, store: Store) -> KnownGpus:

@@ -7,18 +7,15 @@ what a rank does.
 
 from __future__ import annotations
 
-import json
-import math
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from gpu_aware_profile.child import LateError
+from gpu_aware_profile.child import LateError, objects
 from gpu_aware_profile.levels.level_step import BATCHES, UNIQUE_ID
-from gpu_aware_profile.sweeps.srun import Ended, run_srun
+from gpu_aware_profile.sweeps.sweep import run_srun, srun_argv
 from slurm_gpu_aware.bounds import check_time_ms
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.penalties import NETWORK_LEVELS, LevelTime
@@ -172,16 +169,18 @@ class LevelRuns:
         """The ``srun`` of a run."""
         on_node = min(node.gpus for node in run.nodes)
         gpus = ",".join(map(str, gpu_indices(on_node, run.gpus_per_node)))
-        return [
-            *["srun", "-w", ",".join(node.name for node in run.nodes), f"-N{len(run.nodes)}"],
-            *[f"--ntasks-per-node={run.gpus_per_node}", f"-n{run.gpus}"],
-            *["-p", run.nodes[0].partition, "--exclusive", f"--gres=gpu:{on_node}"],
-            *["--comment=place=off", f"--job-name={self._job_name(number)}", "--quiet"],
-            *[f"--time={math.ceil(self.run_s / 60)}", f"--immediate={math.ceil(self.queue_s)}"],
-            *["--cpu-bind=none", "--kill-on-bad-exit=1", *self.srun_options],
-            *[self.command, "level-step", f"--level={run.level}", f"--gpus={gpus}"],
+        return srun_argv(
+            [node.name for node in run.nodes],
+            run.nodes[0].partition,
+            on_node,
+            self._job_name(number),
+            self.run_s,
+            self.queue_s,
+            *[f"--ntasks-per-node={run.gpus_per_node}", f"-n{run.gpus}", "--kill-on-bad-exit=1"],
+            *[*self.srun_options, self.command, "level-step"],
+            *[f"--level={run.level}", f"--gpus={gpus}"],
             *[f"--message={name}={size}" for name, size in self.sizes.items()],
-        ]
+        )
 
     def run(self, plan: Sequence[LevelRun]) -> Iterator[LevelOutcome]:
         """Run the plan; yield the outcome of each run as it ends. Ends when ``stopped`` is set."""
@@ -208,7 +207,7 @@ class LevelRuns:
             return LevelOutcome(run, reasons=(reason,))
         times, reasons = _times(run, ended.out, self.sizes)
         if ended.code != 0:
-            reasons = [_words(ended), *reasons]
+            reasons = [ended.reason, *reasons]
         return LevelOutcome(run, tuple(times), tuple(dict.fromkeys(reasons)))
 
 
@@ -221,14 +220,10 @@ def comparable(times: Sequence[LevelTime]) -> list[LevelTime]:
     return [time for time in times if (time.app_class, time.model) in whole]
 
 
-def _objects(output: str) -> Iterator[dict[str, Any]]:
-    """JSON objects among the lines; task prologs print others."""
-    for line in output.splitlines():
-        if line.startswith("{") and len(line) <= _MOST_LINE:
-            with suppress(ValueError, RecursionError):
-                value = json.loads(line)
-                if isinstance(value, dict):
-                    yield value
+def _answers(output: str) -> Iterator[dict[str, Any]]:
+    """What ranks printed; task prologs print other lines."""
+    lines = output.splitlines()
+    return objects(line for line in lines if line.startswith("{") and len(line) <= _MOST_LINE)
 
 
 class GroupId:
@@ -241,7 +236,7 @@ class GroupId:
         """Look at the whole lines that are new in ``output``; empty: the id is not there yet."""
         end = output.rfind(b"\n") + 1
         new, self._read = bytes(output[self._read : end]), end
-        for value in _objects(new.decode(errors="replace")):
+        for value in _answers(new.decode(errors="replace")):
             unique_id = value.get("id")
             if isinstance(unique_id, str) and UNIQUE_ID.match(unique_id):
                 return f"{unique_id}\n"
@@ -257,7 +252,7 @@ def _times(
     """
     of_class: dict[str, dict[int, list[float]]] = {name: {} for name in classes}
     reasons = []
-    for answer in _objects(output):
+    for answer in _answers(output):
         name, rank = answer.get("class"), answer.get("rank")
         if not isinstance(name, str) or name not in of_class or type(rank) is not int:
             continue
@@ -285,8 +280,3 @@ def _checked(times: object) -> list[float]:
     if not all(isinstance(ms, int | float) and not isinstance(ms, bool) for ms in times):
         raise TypeError("a rank gave something else than times")
     return [float(check_time_ms(ms)) for ms in times]  # no float holds 10^400
-
-
-def _words(ended: Ended) -> str:
-    said = [line for line in ended.err.strip().splitlines() if line.strip()]
-    return said[-1].removeprefix("srun: ")[:200] if said else f"srun ended with {ended.code}"

@@ -1,7 +1,7 @@
 """Child process that measures links of NVIDIA GPUs with CuPy and NCCL.
 
 Reads requests and prints answers, one JSON object a line: ``{"pair": [0, 1]}``,
-``{"all_reduce": [0, 2, 3]}``; an answer has the fields of `link_timing.PairReading` or
+``{"all_reduce": [0, 2, 3]}``; an answer has the fields of `link_runs.PairReading` or
 `AllReduceReading`, or ``error``. GPUs are CUDA's device numbers. It ends with its input.
 
 CUDA events time the copies and all-reduces, a batch of them at a time; the median of the batches

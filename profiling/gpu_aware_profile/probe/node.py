@@ -6,14 +6,11 @@ that fell off the bus is listed in ``errors``, and the others are reported.
 
 from __future__ import annotations
 
-import math
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from gpu_aware_profile.backends.timing import Timing
@@ -25,39 +22,12 @@ from gpu_aware_profile.devices.driver import (
     in_time,
     open_driver,
 )
-from gpu_aware_profile.devices.pci_tree import SYSFS, nics
+from gpu_aware_profile.devices.pci_tree import nics
 from gpu_aware_profile.probe.clock_sweep import clock_steps, reset_left_behind, sweep_clocks
-from gpu_aware_profile.probe.runs import Measurement, ReadableGpu, fault
+from gpu_aware_profile.probe.runs import Measurement, ReadableGpu, Wanted, fault
 from slurm_gpu_aware.errors import DeviceError, SourceError
 
 SCHEMA = "gpu-aware-probe/2"
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What to measure."""
-
-    classes: Sequence[str] = ()
-    """Empty: all of the backend."""
-    runs: int = 3
-    """Runs of a GPU and class under equal conditions."""
-    loaded: bool = True
-    """Whether all GPUs of the node are measured at the same time, too."""
-    warm_up_s: float = 30.0
-    """Limit of the warm-up of a run."""
-    limit_s: float = math.inf
-    """No run begins later than this after ``began``."""
-    began: float = field(default_factory=time.monotonic)
-    clock_steps: int = 0
-    """Clocks at which GPUs are measured besides; more than a GPU supports: all of them."""
-    sysfs: Path = SYSFS
-    """Where the host's sysfs is mounted."""
-    links_s: float = 0.0
-    """Time for measuring bandwidths of links; 0: they are not measured."""
-    progress: Callable[[str], None] = lambda text: None
-    """Called with a line of text before each run."""
-    stopped: threading.Event = field(default_factory=threading.Event)
-    """Set it to end early; what was measured until then is reported."""
 
 
 def probe(node: str, backend: Timing | None, wanted: Wanted) -> dict[str, Any]:
@@ -146,17 +116,7 @@ def _measurement(
     driver: Driver, gpus: Sequence[ReadableGpu], backend: Timing, wanted: Wanted, faults: Faults
 ) -> Iterator[Measurement]:
     with driver.events() as events:
-        yield Measurement(
-            gpus,
-            backend,
-            driver.visible_variable,
-            faults,
-            events,
-            wanted.progress,
-            wanted.stopped,
-            wanted.warm_up_s,
-            wanted.began + wanted.limit_s,
-        )
+        yield Measurement(gpus, backend, driver.visible_variable, faults, events, wanted)
 
 
 def _at_locked_clocks(

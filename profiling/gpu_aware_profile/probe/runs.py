@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from gpu_aware_profile.backends.timing import Reading, RunSpec, SickGpuError, Timing
@@ -20,12 +21,46 @@ from gpu_aware_profile.devices.driver import (
     PeerLink,
     in_time,
 )
+from gpu_aware_profile.devices.pci_tree import SYSFS
 from gpu_aware_profile.probe.telemetry import PERIOD_S, Telemetry
 from slurm_gpu_aware.errors import DeviceError, SourceError
 from slurm_gpu_aware.model.profile import IDLE, LOADED
 from slurm_gpu_aware.names import PROBE_TIME_LIMIT
 
 _CHECK_S = 0.2
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to measure."""
+
+    classes: Sequence[str] = ()
+    """Empty: all of the backend."""
+    runs: int = 3
+    """Runs of a GPU and class under equal conditions."""
+    loaded: bool = True
+    """Whether all GPUs of the node are measured at the same time, too."""
+    warm_up_s: float = 30.0
+    """Limit of the warm-up of a run."""
+    limit_s: float = math.inf
+    """No run begins later than this after ``began``."""
+    began: float = field(default_factory=time.monotonic)
+    clock_steps: int = 0
+    """Clocks at which GPUs are measured besides; more than a GPU supports: all of them."""
+    sysfs: Path = SYSFS
+    """Where the host's sysfs is mounted."""
+    links_s: float = 0.0
+    """Time for measuring bandwidths of links; 0: they are not measured."""
+    progress: Callable[[str], None] = lambda text: None
+    """Called with a line of text before each run."""
+    stopped: threading.Event = field(default_factory=threading.Event)
+    """Set by a signal: no run begins, and the running ones are ended; what was measured until then
+    is reported."""
+
+    @property
+    def ends(self) -> float:
+        """No run begins later. Units: s of the monotonic clock."""
+        return self.began + self.limit_s
 
 
 @dataclass(frozen=True)
@@ -65,18 +100,12 @@ class _Gathering:
 class _Control:
     """`timing.RunControl` of one GPU in a run."""
 
-    def __init__(
-        self,
-        telemetry: Telemetry,
-        gathering: _Gathering,
-        warm_up_s: float,
-        stopped: threading.Event,
-    ) -> None:
+    def __init__(self, telemetry: Telemetry, gathering: _Gathering, wanted: Wanted) -> None:
         self._telemetry = telemetry
         self._gathering = gathering
-        self._warm_up_s = warm_up_s
+        self._warm_up_s = wanted.warm_up_s
         self._ahead = ["warm", "measured"]
-        self.stopped = stopped
+        self.stopped = wanted.stopped
 
     def warm_up(self) -> None:
         began = time.monotonic()  # before, the GPU was idle, whose temperature is steady, too
@@ -105,22 +134,14 @@ class _Control:
 
 @dataclass
 class Measurement:
-    """The measurement of a node's GPUs with one backend.
-
-    ``stopped``: set by a signal; then no run begins, and the running ones are ended.
-    """
+    """The measurement of a node's GPUs with one backend."""
 
     gpus: Sequence[ReadableGpu]
     timing: Timing
     visible_variable: str
     faults: Faults
     events: Callable[[], list[Event]]
-    progress: Callable[[str], None]
-    stopped: threading.Event
-    warm_up_s: float
-    """Limit of the warm-up of a run."""
-    ends: float = math.inf
-    """No run begins later. Units: s of the monotonic clock."""
+    wanted: Wanted
     sick: set[int] = field(default_factory=set)
     """GPUs that are not measured any more."""
 
@@ -155,13 +176,13 @@ class Measurement:
         """One run of each GPU, at the same time; a GPU without a time has a fault."""
         ecc = {gpu.index: counts for gpu in gpus if (counts := self._answers(gpu)) is not None}
         healthy = [gpu for gpu in gpus if gpu.index in ecc]
-        if not healthy or self.stopped.is_set():
+        if not healthy or self.wanted.stopped.is_set():
             return []
-        if time.monotonic() > self.ends:
+        if time.monotonic() > self.wanted.ends:
             self._note({"index": None, "call": PROBE_TIME_LIMIT, "error": "it left out some runs"})
             return []
         names = ", ".join(str(gpu.index) for gpu in healthy)
-        self.progress(f"GPU {names}: class {app_class}, {neighbours}, run {number + 1}")
+        self.wanted.progress(f"GPU {names}: class {app_class}, {neighbours}, run {number + 1}")
         gathering = _Gathering(len(healthy))
         rows: dict[int, dict[str, Any]] = {}
 
@@ -221,14 +242,14 @@ class Measurement:
         environment = {self.visible_variable: uuid}
         spec = RunSpec(gpu.index, uuid, environment, app_class, neighbours, number)
         with Telemetry(gpu.device) as telemetry:
-            control = _Control(telemetry, gathering, self.warm_up_s, self.stopped)
+            control = _Control(telemetry, gathering, self.wanted)
             try:
                 reading = self.timing.measure(spec, control)
             except (SickGpuError, LateError) as exc:  # it computes wrong results, or hangs
                 self._give_up(gpu, exc)
                 return None
             except SourceError as exc:
-                if not self.stopped.is_set():
+                if not self.wanted.stopped.is_set():
                     self._note(fault(gpu.index, exc))
                 return None
             finally:

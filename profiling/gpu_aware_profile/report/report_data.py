@@ -7,16 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gpu_aware_profile.report.drifting import stored_drift
+from gpu_aware_profile.tables import CHANGE, CHANGES, records
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.features.classes.history import UNKNOWN_CLASS
-from slurm_gpu_aware.model.profile import LOADED, Gpu, GpuTiming
+from slurm_gpu_aware.model.profile import LOADED, Gpu, GpuTiming, gpu_names
 from slurm_gpu_aware.slurm.records import SlurmSwitch
 from slurm_gpu_aware.slurm.words import by_number
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.ledger import Decision, Ledger
-from slurm_gpu_aware.store.profiles import load_profile, newest_runs, score_rows
-from slurm_gpu_aware.variability.drift import Drift
+from slurm_gpu_aware.store.measurements import unseen_gpus
+from slurm_gpu_aware.store.profiles import load_profile, measured_pairs, newest_runs, score_rows
+from slurm_gpu_aware.variability.drift import FEWEST_RUNS, Change, Drift, drift
 from slurm_gpu_aware.variability.scores import JobRun, JobScore, job_scores, median_runs
 
 _LAST_NUMBER = re.compile(r"(.*?)(\d{1,9})\D*\Z")
@@ -26,6 +27,38 @@ _IN_RACK = 16
 """Nodes that a rack is taken to have if the names do not say it."""
 _JOB_DAYS_S = 90 * 86_400.0
 _MOST_JOBS = 50_000
+
+
+def stored_drift(store: Store, config: Config, since: float) -> Drift:
+    """Drift since a Unix time, of the site's classes and of GPUs that a probe has seen."""
+    pairs = [p for p in measured_pairs(store, since) if p.app_class in config.site.classes]
+    unseen = unseen_gpus(store, (pair[:2] for pair in pairs))
+    seen = (pair for pair in pairs if pair[:2] not in unseen)
+    return drift(seen, least=config.profiling.slower_percent / 100.0)
+
+
+def drift_table(changes: Sequence[Change], now: float) -> str:
+    """Table of changes in the given order."""
+    return CHANGES.text(records(changes, CHANGE), now)
+
+
+def drift_sentences(found: Drift) -> list[str]:
+    """What the table of slower GPUs cannot say, one sentence without a full stop each."""
+    said = [
+        f"class {s.app_class}: the median of all {s.gpus} GPUs{f' {s.model}' if s.model else ''}"
+        f" moved by {s.ratio - 1.0:+.1%}, which no score shows (a new driver? another benchmark?)"
+        for s in found.shifts
+    ]
+    if found.unconfirmed:
+        names = gpu_names(dict.fromkeys((c.node, c.slot) for c in found.unconfirmed))
+        said.append(
+            f"slower in fewer than {FEWEST_RUNS} runs, so not counted: {names}; measure again with"
+            f" {FEWEST_RUNS} runs or more"
+        )
+    if found.unjudged:
+        names = gpu_names(dict.fromkeys((c.node, c.slot) for c in found.unjudged))
+        said.append(f"too few GPUs of the model, or too few runs, to judge: {names}")
+    return said
 
 
 class Place(NamedTuple):

@@ -7,12 +7,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from itertools import chain
 
-from gpu_aware_profile.report.drifting import drift_sentences
-from gpu_aware_profile.report.report_data import ClusterReport, GpuRow
+from gpu_aware_profile.report.report_data import ClusterReport, drift_sentences
 from gpu_aware_profile.report.report_plots import PICTURES
-from gpu_aware_profile.tables import Record
+from gpu_aware_profile.tables import CHANGE, Record, records
+from gpu_aware_profile.views import View
 from slurm_gpu_aware.time_text import duration, stamp
 
+_CLASSES = View(
+    "class, model, GPUs=gpus, best:.3f, worst:.3f, over best=geomean_over_best:.1%,"
+    " oldest time=oldest_at:ago"
+)
+_CHANGES = View(
+    "class, GPU=gpu, model, before:.3f, now:.3f, rise:+.1%, spread=threshold:.1%,"
+    " since=before_at:ago"
+)
+_WORST = View(
+    "class=app_class, GPU=gpu, model, rack, score:.3f, slowest run=worst_run:.3f, runs, loaded:.3f,"
+    " age=taken_at:ago"
+)
+_JOBS = View("class=app_class, GPU=gpu, score:.3f, from jobs=job_score:.3f, jobs")
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1100px; margin: 2em auto;
        padding: 0 1em; }
@@ -53,7 +66,7 @@ def page(
         _summary(summary, now),
         _slower(report, now),
         _worst(report, now, worst),
-        _jobs(report),
+        _jobs(report, now),
     ]
     if without:
         parts.append(f"<p class='note'>No pictures: {escape(without)}</p>")
@@ -77,39 +90,24 @@ def _age(seconds: float) -> str:
     return " ".join(duration(round(seconds)).split()[:2])
 
 
-def _table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def _table(view: View, rows: Iterable[Record], now: float) -> str:
     lines = [
         "".join(f"<td>{'-' if cell in (None, '') else escape(str(cell))}</td>" for cell in row)
-        for row in rows
+        for row in view.cells(rows, lambda at: _age(now - at))
     ]
-    head = "".join(f"<th>{escape(header)}</th>" for header in headers)
+    head = "".join(f"<th>{escape(header)}</th>" for header in view.headers)
     return f"<table><tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
 def _summary(summary: Sequence[Record], now: float) -> str:
-    rows = [
-        (
-            *(s["class"], s["model"], s["gpus"], f"{s['best']:.3f}", f"{s['worst']:.3f}"),
-            *(f"{s['geomean_over_best']:.1%}", _age(now - s["oldest_at"])),
-        )
-        for s in summary
-    ]
-    headers = ("class", "model", "GPUs", "best", "worst", "over best", "oldest time")
     note = "<p class='note'>Over best: geometric mean of time over the best time, minus 1.</p>"
-    return f"<h2>Classes</h2>{_table(headers, rows)}{note}"
+    return f"<h2>Classes</h2>{_table(_CLASSES, summary, now)}{note}"
 
 
 def _slower(report: ClusterReport, now: float) -> str:
     found = report.drift.slower
-    rows = [
-        (
-            *(c.app_class, f"{c.node}:{c.slot}", c.model, f"{c.before:.3f}", f"{c.now:.3f}"),
-            *(f"{c.rise:+.1%}", f"{c.threshold:.1%}", _age(now - c.before_at)),
-        )
-        for c in found
-    ]
-    headers = ("class", "GPU", "model", "before", "now", "rise", "spread", "since")
-    text = _table(headers, rows) if found else ""
+    rows = [row | {"gpu": f"{row['node']}:{row['gpu']}"} for row in records(found, CHANGE)]
+    text = _table(_CHANGES, rows, now) if found else ""
     if not report.drift.changes:
         text = "<p>Nothing to compare: no GPU was measured twice.</p>"
     elif not found:
@@ -120,31 +118,23 @@ def _slower(report: ClusterReport, now: float) -> str:
 
 def _worst(report: ClusterReport, now: float, count: int) -> str:
     own = [report.of_class(name)[::-1][:count] for name in report.classes]
-    rows = [_row(report, row, now) for row in chain.from_iterable(own)]
-    headers = ("class", "GPU", "model", "rack", "score", "slowest run", "runs", "loaded", "age")
+    rows = [
+        vars(row) | {"gpu": f"{row.node}:{row.slot}", "rack": report.places[row.node].rack}
+        for row in chain.from_iterable(own)
+    ]
     note = (
         "<p class='note'>Slowest run: score of the slowest single run; far above the score, the run"
         " was unlucky. Loaded: times as long while the other GPUs of the node work.</p>"
     )
-    return f"<h2>Worst GPUs</h2>{_table(headers, rows)}{note}"
+    return f"<h2>Worst GPUs</h2>{_table(_WORST, rows, now)}{note}"
 
 
-def _row(report: ClusterReport, row: GpuRow, now: float) -> tuple[object, ...]:
-    return (
-        *(row.app_class, f"{row.node}:{row.slot}", row.model, report.places[row.node].rack),
-        *(f"{row.score:.3f}", f"{row.worst_run:.3f}", row.runs),
-        None if row.loaded is None else f"{row.loaded:.3f}",
-        _age(now - row.taken_at),
-    )
-
-
-def _jobs(report: ClusterReport) -> str:
+def _jobs(report: ClusterReport, now: float) -> str:
     rows = [
-        (*(r.app_class, f"{r.node}:{r.slot}", f"{r.score:.3f}"), f"{j.score:.3f}", j.jobs)
-        for r in sorted(report.rows, key=lambda r: -(r.job_score.score if r.job_score else 0.0))
-        if (j := r.job_score) is not None
+        vars(row) | {"gpu": f"{row.node}:{row.slot}", "jobs": job.jobs, "job_score": job.score}
+        for row in report.rows
+        if (job := row.job_score) is not None
     ]
-    if not rows:
-        return ""
-    headers = ("class", "GPU", "score", "from jobs", "jobs")
-    return f"<h2>Slowest GPUs by finished jobs</h2>{_table(headers, rows[:10])}"
+    rows.sort(key=lambda row: -float(row["job_score"]))
+    table = _table(_JOBS, rows[:10], now)
+    return f"<h2>Slowest GPUs by finished jobs</h2>{table}" if rows else ""

@@ -102,16 +102,23 @@ def _cut(panel: Any, values: np.ndarray[Any, Any]) -> None:
 
 def _sorted(panel: Any, report: ClusterReport, app_class: str) -> None:
     rows = report.of_class(app_class)
-    for number, (model, own) in enumerate(_by_model(rows).items()):
-        scores = np.sort([row.score for row in own])
-        share = 100.0 * np.arange(1, len(scores) + 1) / len(scores)
-        colour = _COLOURS[number % len(_COLOURS)]
-        panel.plot(share, scores, drawstyle="steps-mid", color=colour, lw=2, label=model)
-    panel.axhline(1.0, color="black", lw=0.8)
-    panel.set_xlim(0, 100)
+    _curves(panel, rows, lambda row: row.score, drawstyle="steps-mid")
     _cut(panel, np.array([row.score for row in rows]))
     _decorate(panel, "share of GPUs, % (fastest left)", "time / median GPU of the model")
     panel.legend(frameon=False, loc="upper left")
+
+
+def _curves(
+    panel: Any, rows: Iterable[GpuRow], value: Callable[[GpuRow], float], **style: str
+) -> None:
+    """Sorted values of the GPUs of each model."""
+    for number, (model, own) in enumerate(_by_model(rows).items()):
+        values = np.sort([value(row) for row in own])
+        share = 100.0 * np.arange(1, len(values) + 1) / len(values)
+        colour = _COLOURS[number % len(_COLOURS)]
+        panel.plot(share, values, color=colour, lw=2, label=model, **style)
+    panel.axhline(1.0, color="black", lw=0.8)
+    panel.set_xlim(0, 100)
 
 
 def _violins(panel: Any, report: ClusterReport, app_class: str) -> None:
@@ -244,12 +251,7 @@ def _runs(panel: Any, report: ClusterReport, app_class: str) -> None:
 
 def _neighbours(panel: Any, report: ClusterReport, app_class: str) -> None:
     rows = [row for row in report.of_class(app_class) if row.loaded is not None]
-    for number, (model, own) in enumerate(_by_model(rows).items()):
-        ratio = np.sort([row.loaded for row in own if row.loaded is not None])
-        share = 100.0 * np.arange(1, len(ratio) + 1) / len(ratio)
-        panel.plot(share, ratio, color=_COLOURS[number % len(_COLOURS)], lw=2, label=model)
-    panel.axhline(1.0, color="black", lw=0.8)
-    panel.set_xlim(0, 100)
+    _curves(panel, rows, lambda row: row.loaded or 0.0)
     _decorate(panel, "share of GPUs, % (least affected left)", "time loaded / time idle")
     panel.legend(frameon=False, loc="upper left")
 

@@ -9,21 +9,28 @@ from __future__ import annotations
 
 import math
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from gpu_aware_profile.child import LateError
-from gpu_aware_profile.sweeps.srun import STOPPED, Ended, run_srun
+from gpu_aware_profile.child import Child, LateError
 from gpu_aware_profile.sweeps.sweep_plan import Outcome, Target
 from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.names import PROBE_JOB, PROBE_TIME_LIMIT
-from slurm_gpu_aware.slurm.commands import run_command
+from slurm_gpu_aware.slurm.commands import clean_environment, run_command
 from slurm_gpu_aware.store.report import ProbeReport, parse_report
 from slurm_gpu_aware.text_file import parse_json
 from slurm_gpu_aware.time_text import duration
 
+STOPPED = "the sweep was stopped"
+_MOST_OUT = 8 << 20
+_ENDING = (0, signal.SIGTERM, signal.SIGKILL)
+"""When its job was cancelled it ends by itself. On SIGTERM it cancels the job: ``scancel`` finds
+none if it has not submitted it yet."""
 _TAKEN = re.compile(r"CANCELLED AT \S+ DUE TO (?:PREEMPTION|JOB REQUEUE)")
 """slurmstepd prints this when Slurm takes the node from a job."""
 _PREEMPTED = "Slurm gave the node to another job"
@@ -34,6 +41,82 @@ BACKGROUND = ("--nice=1000000",)
 """Options of srun for probes that start only where nothing else wants to."""
 
 _BUSY_S = 5.0  # between two questions which probes wait for their nodes
+
+
+class Ended(NamedTuple):
+    """How an ``srun`` ended."""
+
+    code: int
+    out: str
+    err: str
+    """Its last 64 KiB."""
+
+    @property
+    def reason(self) -> str:
+        """What it said last."""
+        said = self.err.strip().rpartition("\n")[2]
+        return said.removeprefix("srun: ")[:200] or f"srun ended with {self.code}"
+
+
+def srun_argv(
+    nodes: Sequence[str],
+    partition: str,
+    gpus: int,
+    job_name: str,
+    run_s: float,
+    queue_s: float,
+    *options: str,
+) -> list[str]:
+    """An exclusive job on these nodes. ``place=off``: the filter ignores it.
+
+    ``gpus``: of each node; ``--exclusive`` alone gives them to the job, but not to its step.
+    ``run_s``, ``queue_s``: limits of its time, and of that in the queue. ``options``: further ones,
+    and the command.
+    """
+    return [
+        *["srun", "-w", ",".join(nodes), f"-N{len(nodes)}", "-p", partition],
+        *["--exclusive", f"--gres=gpu:{gpus}", "--comment=place=off", f"--job-name={job_name}"],
+        *["--quiet", f"--time={math.ceil(run_s / 60)}", f"--immediate={math.ceil(queue_s)}"],
+        *["--cpu-bind=none", *options],
+    ]
+
+
+def run_srun(
+    argv: Sequence[str],
+    job_name: str,
+    limit_s: float,
+    stopped: threading.Event,
+    reply: Callable[[bytearray], str] | None = None,
+) -> Ended:
+    """Run ``srun``; cancel its job and end it if it takes too long or ``stopped`` is set.
+
+    ``reply``: called with the output so far; what it returns first goes to all tasks, as their
+    whole input.
+
+    Raises SourceError if it cannot be run, was stopped, or prints more than 8 MiB, LateError.
+    """
+    out = bytearray()
+    if stopped.is_set():
+        raise SourceError(STOPPED)
+    given = b"" if reply is None else None
+    environment = clean_environment()
+    with Child(argv, environment, limit_s, stopped, given=given, signals=_ENDING) as child:
+        try:
+            for name, piece in child.pieces():
+                out += piece if name == "out" else b""
+                if len(out) > _MOST_OUT:
+                    raise SourceError(f"the probe printed more than {_MOST_OUT >> 20} MiB")
+                if reply is not None and (text := reply(out)):
+                    child.write(text)
+                    child.close_input()
+                    reply = None
+        except SourceError:
+            with suppress(SourceError):
+                run_command(["scancel", "--me", f"--name={job_name}"], 20.0)
+            if stopped.is_set():
+                raise SourceError(STOPPED) from None
+            raise
+        return Ended(child.code or 0, out.decode("utf-8", "replace"), child.errors)
 
 
 def read_probe(ended: Ended, target: Target, now: float) -> tuple[Outcome, ProbeReport | None]:
@@ -69,8 +152,7 @@ def read_probe(ended: Ended, target: Target, now: float) -> tuple[Outcome, Probe
         raise SourceError(f"{report.faults[0].call}: {report.faults[0].error}")
     if ended.code == 0:
         raise SourceError("the probe printed no report")
-    said = ended.err.strip().rpartition("\n")[2]
-    raise SourceError(said.removeprefix("srun: ")[:200] or f"srun ended with {ended.code}")
+    raise SourceError(ended.reason)
 
 
 def _of_clock(call: str) -> bool:
@@ -136,21 +218,11 @@ class Sweep:
         return f"{PROBE_JOB}{self.sweep_id}.{node}"
 
     def argv(self, target: Target, queue_s: float) -> list[str]:
-        """The ``srun`` of a node. ``place=off``: the filter ignores the job.
-
-        ``queue_s``: limit of its time in the queue.
-
-        ``--exclusive`` alone gives the node's GPUs to the job, but not to its step.
-        """
-        minutes = math.ceil(self.probe_s / 60)
-        return [
-            *["srun", "-w", target.node, "-N1", "-n1", "-p", target.partition],
-            *["--exclusive", f"--gres=gpu:{target.gpus}"],
-            *["--comment=place=off", f"--job-name={self.job_name(target.node)}", "--quiet"],
-            *[f"--time={minutes}", f"--immediate={math.ceil(queue_s)}"],
-            *["--input=none", "--cpu-bind=none", *self.srun_options],
-            *[self.command, "node", "--json", *self.arguments],
-        ]
+        """The ``srun`` of a node. ``queue_s``: limit of its time in the queue."""
+        name, node = self.job_name(target.node), [target.node]
+        where = (node, target.partition, target.gpus, name, self.probe_s, queue_s)
+        command = (self.command, "node", "--json", *self.arguments)
+        return srun_argv(*where, "-n1", "--input=none", *self.srun_options, *command)
 
     def run(self, targets: Sequence[Target]) -> Iterator[Outcome]:
         """Probe the nodes; yield the outcome of each as it ends.

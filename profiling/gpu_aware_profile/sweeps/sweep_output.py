@@ -1,27 +1,37 @@
-"""Output of a sweep: progress, the outcome of each node, outliers and slower GPUs."""
+"""Output of a sweep: progress, the outcome of each node, outliers, and the alarm of slower GPUs."""
 
 from __future__ import annotations
 
+import json
+import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import click
 
+from gpu_aware_profile.child import Child, LateError
 from gpu_aware_profile.sweeps.sweep import Sweep
 from gpu_aware_profile.sweeps.sweep_plan import Outcome, Target
 from gpu_aware_profile.tables import CHANGE, OUTLIER, records
-from slurm_gpu_aware.cli.output import print_json, say, table
+from gpu_aware_profile.views import View
+from slurm_gpu_aware.cli.output import print_json, say
+from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.profile import gpu_names
+from slurm_gpu_aware.slurm.commands import clean_environment
 from slurm_gpu_aware.slurm.words import hostlist
+from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.profiles import alarms, put_alarms
+from slurm_gpu_aware.variability.drift import Change, Drift, slow_again
+from slurm_gpu_aware.variability.outliers import Outlier, outlier_sentences
 
-if TYPE_CHECKING:
-    from slurm_gpu_aware.variability.drift import Change
-    from slurm_gpu_aware.variability.outliers import Outlier
-
-
+_OUTCOMES = View("node, state, >GPUs=gpus, >timings, >faults, >s=took_s:.1f, reason")
 _MOST_CAUSES = 8
+_LIMIT_S = 60.0
+_NAMED = 8
+_MOST = 500
+"""GPUs in the environment, whose size Linux bounds; the JSON has all."""
 
 
 @dataclass
@@ -77,8 +87,6 @@ def _line(outcome: Outcome) -> str:
 
 
 def print_found(sweep_id: str, found: Found, *, complete: bool, as_json: bool) -> None:
-    from slurm_gpu_aware.variability.outliers import outlier_sentences
-
     outcomes = sorted(found.outcomes, key=lambda outcome: outcome.node)
     if as_json:
         answer = {
@@ -92,12 +100,7 @@ def print_found(sweep_id: str, found: Found, *, complete: bool, as_json: bool) -
         }
         print_json(answer)
     else:
-        headers = ["node", "state", "GPUs", "timings", "faults", "s", "reason"]
-        cells = [
-            [o.node, o.state, o.gpus, o.timings, o.faults, f"{o.took_s:.1f}", o.reason]
-            for o in outcomes
-        ]
-        click.echo(table(headers, cells, right=headers[2:6]))
+        click.echo(_OUTCOMES.text(map(vars, outcomes)))
     done = [outcome for outcome in outcomes if outcome.state == "done"]
     if done and not any(outcome.timings for outcome in done):
         say("no times were measured: they need the extra 'gpu' on the nodes, --bench, or an import")
@@ -118,3 +121,53 @@ def print_found(sweep_id: str, found: Found, *, complete: bool, as_json: bool) -
     if found.slower:
         names = gpu_names(dict.fromkeys((c.node, c.slot) for c in found.slower))
         say(f"became slower: {names} ('gpu-aware-profile drift' says how much)")
+
+
+def alarm_words(command: str) -> list[str]:
+    """The command as an argv list. Raises ValueError if it cannot be run."""
+    words = shlex.split(command)
+    if not words:
+        raise ValueError("the command is empty")
+    if shutil.which(words[0]) is None:
+        raise ValueError(f"{words[0]}: no such command")
+    return words
+
+
+def raise_alarm(store: Store, found: Drift, argv: Sequence[str]) -> tuple[list[Change], str]:
+    """Run the command once for the GPUs that became slower and were not reported yet.
+
+    Returns (these, why the command failed or empty). They are remembered if it succeeded; after a
+    failure the next sweep tries again. Raises StoreError.
+    """
+    before = alarms(store)
+    new, after = slow_again(found.changes, before)
+    failure = _run(argv, new) if new else ""
+    if failure:
+        keys = {(change.node, change.slot, change.app_class) for change in new}
+        after = [alarm for alarm in after if alarm[:3] not in keys]
+        after += [alarm for alarm in before if alarm[:3] in keys]
+    put_alarms(store, after)
+    return new, failure
+
+
+def _run(argv: Sequence[str], slow: Sequence[Change]) -> str:
+    """Run the command; return why it failed. Its output goes to stderr."""
+    said = [f"{c.node}:{c.slot} ({c.app_class} {c.rise:+.0%})" for c in slow]
+    more = f" and {len(said) - _NAMED} more" if len(said) > _NAMED else ""
+    gpus = list(dict.fromkeys((c.node, c.slot) for c in slow))[:_MOST]
+    environment = {
+        **clean_environment(),
+        "GPU_AWARE_SLOW_GPUS": " ".join(f"{node}:{slot}" for node, slot in gpus),
+        "GPU_AWARE_SLOW_NODES": hostlist(sorted({node for node, _ in gpus})),
+        "GPU_AWARE_SLOW_REASON": f"slow GPUs: {', '.join(said[:_NAMED])}{more}",
+    }
+    given = json.dumps({"gpus": records(slow, CHANGE)}).encode()
+    try:
+        with Child(argv, environment, limit_s=_LIMIT_S, given=given, output=2) as process:
+            for _ in process.pieces():
+                pass
+    except LateError:
+        return f"it did not end within {_LIMIT_S:g} s"
+    except SourceError as exc:
+        return str(exc)
+    return "" if process.code == 0 else f"it ended with {process.code}"

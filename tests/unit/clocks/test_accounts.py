@@ -8,7 +8,7 @@ from clock_hooks import Hooks, gres_conf
 from fake_nvml import FakeNode, machines
 
 from slurm_gpu_aware.clocks.accounts import Account, Accounts, used_mj
-from slurm_gpu_aware.clocks.driver import Meter
+from slurm_gpu_aware.clocks.driver import Result
 
 IDLE_W = 40.0
 
@@ -153,10 +153,10 @@ def account(**values):
     ],
 )
 def test_what_makes_an_energy_unknown(start, meter, boot, why):
-    end = Meter(0, **{"uuid": "GPU-1", "energy_mj": 6000, **meter})
+    end = Result(0, **{"uuid": "GPU-1", "energy_mj": 6000, **meter})
     with pytest.raises(ValueError, match=why):
         used_mj(account(**start), end, boot, 110.0)
-    assert used_mj(account(), Meter(0, "GPU-1", 6000), "b", 110.0) == 1000
+    assert used_mj(account(), Result(0, uuid="GPU-1", energy_mj=6000), "b", 110.0) == 1000
 
 
 def test_an_account_outlives_its_file(tmp_path):

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu_aware.clock_conf import read_clock_conf
-from slurm_gpu_aware.clocks.job import parse_extra, parse_gpus
-from slurm_gpu_aware.clocks.node import has_step
+from slurm_gpu_aware.clocks.job import has_step, parse_extra, parse_gpus
 from slurm_gpu_aware.clocks.notes import NO_JOB, Note, Notes
 from slurm_gpu_aware.clocks.nvml import nearest_clock
 from slurm_gpu_aware.clocks.records import to_json

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpu_aware_profile.store_writer import recompute_scores
-from gpu_aware_profile.tables import score_table, summarise, summary_table
+from gpu_aware_profile.tables import SUMMARY, score_table, summarise
 from slurm_gpu_aware.model.profile import GpuScore
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.measurements import Run, put_timings
@@ -61,6 +61,6 @@ def test_a_usual_cluster_fits_eighty_columns(monkeypatch: pytest.MonkeyPatch) ->
         for o in (0, 1, 2)
     ]
     now = 12 * 86400 + 7200.0
-    for text in (score_table(rows, now), summary_table(summarise(rows), now)):
+    for text in (score_table(rows, now), SUMMARY.text(summarise(rows), now)):
         assert max(map(len, text.splitlines())) <= 80
     assert "own score" in score_table(rows, now)

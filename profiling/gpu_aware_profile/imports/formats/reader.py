@@ -1,4 +1,7 @@
-"""What the readers share: each makes one table, as in our own CSV files, of one file."""
+"""What the readers share: each makes one table, as in our own CSV files, of one file.
+
+Text that launchers put before each line of an output is taken off, and tasks are told apart.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,24 @@ _ADDRESS = re.compile(r"\d{1,3}(\.\d{1,3}){3}\Z")
 
 BUS_ALONE = "bus:"
 """Before a PCI bus in a cell of a GPU: an output without domain and device."""
+_PREFIX = (
+    r"(?:(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} [ \d]\d [\d:]{8}(?: \d{4})?"
+    r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,:+Z-]{0,16}\]? ?)?"
+    r"(?P<task>(?:\[[^\]\n]{1,128}\]){1,2}|[ ]{0,8}[\w.-]{1,252}(?= {0,8}[:|]))?"
+    r"(?:<std(?:out|err)>)?(?: {0,8}[:|])? ?"
+)
+"""Of ``srun -l`` (``3: ``), ``mpirun --tag-output`` (``[1,3]<stdout>:``, Open MPI 5: with the job)
+and ``--timestamp-output``, Hydra's ``-prepend-rank`` (``[3] ``), pdsh
+(``n1: ``), containers (``n1 | ``), ``ts`` (``Nov 28 10:00:00 ``)."""
+_LINE = re.compile(_PREFIX)
+_FIRST = re.compile(
+    rf"^(?P<prefix>{_PREFIX})"
+    r"(?:[ \t]*(?:\{\s*$|\{\"|nvbandwidth Version:"
+    r"|# (?:nccl-tests version|Collective test starting|nThread) )"
+    r"|(?:\x1b\[4m)?[ \t]+(?:\x1b\[4m)?GPU0[ \t])",
+    re.MULTILINE,
+)
+"""How the outputs of the programs begin that a launcher starts."""
 
 
 @dataclass(frozen=True)
@@ -190,3 +211,21 @@ def read_rows(
         except ValueError as exc:
             bad.append(BadRow(line, str(exc), unit))
     return Table(source.name, columns, tuple(rows), tuple(bad), unit)
+
+
+def outputs(source: Source) -> list[Source]:
+    """The output of each task without the prefixes of its lines; as it is if there are none.
+
+    Raises SourceError if a file with prefixes is too large.
+    """
+    first = _FIRST.search(source.text, 0, 1 << 20)
+    if first is None or not first["prefix"].strip():
+        return [source]
+    if len(source.text) > MAX_CHARACTERS:
+        raise SourceError(f"{source.name}: above {MAX_CHARACTERS >> 20} MiB; give it in parts")
+    lines: dict[str, list[str]] = {}
+    for line in source.text.split("\n"):
+        if match := _LINE.match(line):
+            lines.setdefault((match["task"] or "").strip(), []).append(line[match.end() :])
+    texts = ("\n".join(own) for own in lines.values())
+    return [Source(source.name, text) for text in texts if _FIRST.search(text)]

@@ -15,7 +15,6 @@ from gpu_aware_profile.imports.formats import (
     reframe,
     topology_matrix,
 )
-from gpu_aware_profile.imports.formats.launcher import outputs
 from gpu_aware_profile.imports.formats.reader import (
     MAX_CHARACTERS,
     ONE_RUN_A_FILE,
@@ -23,6 +22,7 @@ from gpu_aware_profile.imports.formats.reader import (
     Reader,
     ReadOptions,
     Source,
+    outputs,
 )
 from gpu_aware_profile.imports.formats.topology_matrix import BACKEND as MATRIX
 from gpu_aware_profile.imports.import_rows import Kind

@@ -11,9 +11,9 @@ from contextlib import nullcontext
 
 import pytest
 from fake_nvml import FakeNode
-from idle_clock import Stopwatch
+from idle_clock import Stopwatch, all_end
 
-from gpu_aware_profile.backends.command_timing import CommandTiming
+from gpu_aware_profile.backends.process_timing import CommandTiming
 from gpu_aware_profile.backends.timing import RunSpec
 from gpu_aware_profile.child import KEPT_BYTES, Child, LateError
 from slurm_gpu_aware.errors import SourceError
@@ -114,7 +114,7 @@ def test_a_flood_of_output_is_bounded_and_its_end_counts():
 
 
 def test_a_pattern_that_needs_exponential_time_ends(monkeypatch):
-    monkeypatch.setattr("gpu_aware_profile.backends.command_timing._SEARCH_S", 1.0)
+    monkeypatch.setattr("gpu_aware_profile.backends.process_timing._SEARCH_S", 1.0)
     watch = Stopwatch()
     with pytest.raises(SourceError, match="took longer than 1 s"):
         timed_ms(says("1" * 60 + "x"), r"(?:\d+)+ ms")
@@ -130,21 +130,6 @@ def test_a_program_that_fails_says_how():
         timed_ms("/absent")
 
 
-def is_alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as stream:
-            return stream.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def gone(pid):
-    watch = Stopwatch()
-    while is_alive(pid) and watch.idle_s < 10:
-        time.sleep(0.02)
-    return not is_alive(pid)
-
-
 def hanging(folder):
     """A program that ignores SIGTERM and starts another one; both hang, at once."""
     pids = shlex.quote(str(folder / "pids"))
@@ -154,7 +139,7 @@ def hanging(folder):
 def test_a_program_that_hangs_is_killed_with_all_that_it_started(tmp_path):
     with pytest.raises(LateError, match="no end within 2 s"):
         timed_ms(hanging(tmp_path), limit_s=2.0)
-    assert all(gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())
+    assert all_end((tmp_path / "pids").read_text().split())
 
 
 def test_what_a_program_leaves_behind_does_not_delay_the_end():
@@ -295,7 +280,7 @@ def test_a_signal_ends_the_program_and_keeps_what_was_measured(library, tmp_path
     report = json.loads(out)
     assert [row["index"] for row in report["timings"]] == [0]
     assert process.returncode == 130
-    assert all(gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())
+    assert all_end((tmp_path / "pids").read_text().split())
 
 
 @pytest.mark.parametrize(

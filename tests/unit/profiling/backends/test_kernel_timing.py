@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from fake_nvml import FakeNode
 
-from gpu_aware_profile.backends import kernel_timing
-from gpu_aware_profile.backends.kernel_timing import KernelTiming
+from gpu_aware_profile.backends import process_timing
+from gpu_aware_profile.backends.process_timing import KernelTiming
 from gpu_aware_profile.backends.timing import RunSpec, SickGpuError, timing_backend
 from gpu_aware_profile.child import Child, LateError
-from gpu_aware_profile.links import link_timing
+from gpu_aware_profile.links import link_runs
 from slurm_gpu_aware.errors import SourceError
 
 PROGRAM = [sys.executable, str(Path(__file__).parents[2] / "numpy_engine.py")]
@@ -85,7 +85,7 @@ def test_the_process_ends_by_itself(monkeypatch):
             codes.append(self._process.poll())
             super().__exit__(*error)
 
-    monkeypatch.setattr("gpu_aware_profile.backends.kernel_timing.Child", Watched)
+    monkeypatch.setattr("gpu_aware_profile.backends.process_timing.Child", Watched)
     run_kernels("right")
     assert codes == [0]
 
@@ -118,7 +118,7 @@ def test_without_cupy_it_says_what_is_missing(monkeypatch, tmp_path):
     monkeypatch.setenv("FAKE_NVML_MACHINE", str(tmp_path / "absent.json"))
     monkeypatch.setitem(sys.modules, "cupy", None)
     monkeypatch.setattr("gpu_aware_profile.backends.timing.find_spec", lambda name: None)
-    monkeypatch.setattr("gpu_aware_profile.backends.kernel_timing.find_spec", lambda name: None)
+    monkeypatch.setattr("gpu_aware_profile.backends.process_timing.find_spec", lambda name: None)
     assert timing_backend() is None
     with pytest.raises(SourceError, match=r"CuPy is not installed; .*pip install '.\[gpu\]'"):
         timing_backend("kernels")
@@ -139,7 +139,7 @@ def test_no_variable_changes_the_precision(name):
     assert done.stdout.endswith("False\n"), done.stderr
 
 
-@pytest.mark.parametrize("program", [kernel_timing._PROGRAM, link_timing._PROGRAM])
+@pytest.mark.parametrize("program", [process_timing._PROGRAM, link_runs._PROGRAM])
 def test_no_module_is_taken_from_the_working_directory(tmp_path, program):
     """Slurm starts a probe in /tmp where the folder of the sweep does not exist."""
     (tmp_path / "cupy.py").write_text("open('ran', 'w').close()\n")

@@ -6,7 +6,7 @@ import shlex
 import pytest
 from fake_nvml import ROOT
 
-from gpu_aware_profile.backends.command_timing import UNITS, CommandTiming
+from gpu_aware_profile.backends.process_timing import UNITS, CommandTiming
 
 PAGE = (ROOT / "docs" / "measuring.md").read_text()
 # Lines of the programs' output, as their manuals show them.

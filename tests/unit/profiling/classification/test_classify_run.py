@@ -12,14 +12,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import Result
 from commands import gpu_aware_profile
-from idle_clock import Stopwatch
+from idle_clock import Stopwatch, all_end
 
 from gpu_aware_profile.classification import counter_tools
 from slurm_gpu_aware.features.classes.store import (
@@ -208,23 +207,6 @@ HANGS = (
 )
 
 
-def gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    stat = Path(f"/proc/{pid}/stat").read_text()
-    return stat.rpartition(")")[2].split()[0] == "Z"  # nothing here reaps it
-
-
-def all_end(pids: Iterable[str]) -> bool:
-    """A process that was killed ends when it runs next, which a busy machine may delay."""
-    watch = Stopwatch()
-    while not (ended := all(gone(int(pid)) for pid in pids)) and watch.idle_s < 10:
-        time.sleep(0.01)
-    return ended
-
-
 @pytest.mark.parametrize("tool", ["ncu", "dcgmi"])
 def test_what_hangs_is_stopped_with_all_that_it_started(centres: ClassifyFolder, tool: str) -> None:
     centres.tool("ncu", NCU, output=NCU_OUTPUT, status=0)
@@ -376,5 +358,5 @@ def test_a_signal_while_a_process_begins_stops_it(monkeypatch: pytest.MonkeyPatc
         counter_tools._started(["sleep", "600"], subprocess.DEVNULL),
     ):
         pass
-    assert all_end([str(pid) for pid in begun])
+    assert all_end(begun)
     assert len(begun) == 1

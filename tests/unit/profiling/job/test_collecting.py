@@ -41,7 +41,7 @@ def collect(store, folder):
 
 
 def test_rows_are_stored_under_their_owners_name(store, folder, monkeypatch):
-    monkeypatch.setattr(collecting, "_user", lambda number: "ada")
+    monkeypatch.setattr(collecting, "user_name", lambda number: "ada")
     file = leave(folder)
     assert collect(store, folder) == (1, ())
     (one,) = application_samples(store)
@@ -92,7 +92,7 @@ def test_a_wrong_file_is_named_and_deleted_and_stores_nothing(store, folder, tex
 
 
 def test_a_wrong_file_is_named_with_its_user(store, folder, monkeypatch):
-    monkeypatch.setattr(collecting, "_user", lambda number: "ada")
+    monkeypatch.setattr(collecting, "user_name", lambda number: "ada")
     leave(folder, "a,b\n1,2\n", "a.csv")
     (sentence,) = collect(store, folder).refused
     assert sentence.startswith("a.csv of ada: no column")
@@ -162,7 +162,7 @@ def test_no_link_pipe_or_second_name_is_read(store, folder, tmp_path):
 
 def test_no_name_of_a_user_and_an_application_is_that_of_another_user(store, folder, monkeypatch):
     for number, owner in enumerate(("john", "john.doe", "john/doe", "")):
-        monkeypatch.setattr(collecting, "_user", lambda _, owner=owner: owner)
+        monkeypatch.setattr(collecting, "user_name", lambda _, owner=owner: owner)
         leave(folder, HEADER + ROW + ROW.replace("resnet50", "doe.resnet50"), f"{number}.csv")
         assert len(collect(store, folder).refused) == (number >= 2)
     assert [name for name, _ in sorted(application_pairs(store))] == [

@@ -80,7 +80,7 @@ def test_clocks_are_swept_and_reset(gpus, tmp_path, monkeypatch):
 
 def test_copies_and_all_reduces_between_two_gpus(gpus):
     """Links of a node with two GPUs or more: right results, and rates that a link can have."""
-    from gpu_aware_profile.links.link_timing import NcclLinks
+    from gpu_aware_profile.links.link_runs import NcclLinks
 
     if gpus < 2:
         pytest.skip("needs two GPUs")

@@ -14,12 +14,12 @@ from fake_nvml import machines
 from idle_clock import Stopwatch
 
 from gpu_aware_profile.backends.fake_timing import FakeMachine
-from gpu_aware_profile.links.link_runs import LinkRuns
-from gpu_aware_profile.links.link_timing import (
+from gpu_aware_profile.links.link_runs import (
     COPY_SHARE,
     RING_SHARE,
     AllReduceReading,
     FakeLinks,
+    LinkRuns,
     NcclLinks,
     PairReading,
 )

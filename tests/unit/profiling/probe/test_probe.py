@@ -125,9 +125,9 @@ def test_real_gpus_without_cupy_cost_the_report_nothing(library, tmp_path):
     node = FakeNode(library, tmp_path)
     code = (
         "import json\n"
-        "from gpu_aware_profile.links import fake_links as fake, link_timing as links\n"
+        "from gpu_aware_profile.links import link_runs as links\n"
         "from gpu_aware_profile.probe.node import Wanted, probe\n"
-        "fake.fake_machine = lambda: None\n"
+        "links.fake_machine = lambda: None\n"
         "links.find_spec = lambda name: None\n"
         "print(json.dumps(probe('n1', None, Wanted(links_s=60.0))))"
     )

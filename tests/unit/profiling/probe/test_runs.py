@@ -1,13 +1,12 @@
 """Runs of several GPUs: order, telemetry, and GPUs that fail."""
 
 import threading
-import time
 
 import pytest
 
 from gpu_aware_profile.backends.timing import Reading, SickGpuError
 from gpu_aware_profile.devices.driver import EccErrors, Event, Sample
-from gpu_aware_profile.probe.runs import Measurement, ReadableGpu
+from gpu_aware_profile.probe.runs import Measurement, ReadableGpu, Wanted
 from gpu_aware_profile.probe.telemetry import Telemetry, Window, power_w
 from slurm_gpu_aware.errors import DeviceError, SourceError
 
@@ -68,7 +67,7 @@ class Node:
         self.backend = Scripted(act)
         self.measurement = Measurement(
             *(self.gpus, self.backend, "VISIBLE", self.faults, self._events),
-            *(lambda text: None, self.stopped, 0.0),
+            Wanted(warm_up_s=0.0, stopped=self.stopped),
         )
 
     def _events(self):
@@ -199,7 +198,7 @@ def test_nothing_begins_after_a_signal():
 
 def test_no_run_begins_after_the_time_limit():
     node = Node(gpus=2)
-    node.measurement.ends = time.monotonic() - 1.0
+    node.measurement.wanted = Wanted(limit_s=-1.0)
     assert node.idle(runs=3) == []
     assert node.faults == [{"index": None, "call": "time limit", "error": "it left out some runs"}]
 

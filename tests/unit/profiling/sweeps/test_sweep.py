@@ -21,8 +21,14 @@ from fake_nvml import machines
 from idle_clock import Stopwatch
 
 from gpu_aware_profile.sweeps.sweep import Sweep
-from gpu_aware_profile.sweeps.sweep_plan import Outcome, Target, gpu_nodes, parse_sinfo
-from gpu_aware_profile.sweeps.sweep_progress import SweepProgress, new_id
+from gpu_aware_profile.sweeps.sweep_plan import (
+    Outcome,
+    SweepProgress,
+    Target,
+    gpu_nodes,
+    new_id,
+    parse_sinfo,
+)
 from gpu_aware_profile.tables import everything
 from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.model.hardware_graph import ALL_REDUCE

@@ -14,10 +14,9 @@ from commands import gpu_aware_profile
 from fake_cluster import GRES, states
 
 from gpu_aware_profile import store_writer
-from gpu_aware_profile.sweeps import slow_alarm
+from gpu_aware_profile.sweeps import sweep_output
 from gpu_aware_profile.sweeps.sweep import Sweep
-from gpu_aware_profile.sweeps.sweep_plan import Target
-from gpu_aware_profile.sweeps.sweep_progress import SweepProgress
+from gpu_aware_profile.sweeps.sweep_plan import SweepProgress, Target
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ingest import ingest_report
@@ -287,12 +286,11 @@ def test_an_alarm_that_cannot_be_run_is_refused_at_once(fleet, command, reason):
 
 
 def test_an_alarm_that_hangs_is_ended(monkeypatch):
-    monkeypatch.setattr(slow_alarm, "_LIMIT_S", 0.2)
+    monkeypatch.setattr(sweep_output, "_LIMIT_S", 0.2)
     change = Change("n1", 0, "A", "v100", 1.0, 1.2, 0.2, 0.05, 3, 1.0, 2.0)
-    assert (
-        slow_alarm._run(["sh", "-c", "sleep 60 & wait"], [change]) == "it did not end within 0.2 s"
-    )
-    assert slow_alarm._run(["true"], [change]) == ""
+    hanging = ["sh", "-c", "sleep 60 & wait"]
+    assert sweep_output._run(hanging, [change]) == "it did not end within 0.2 s"
+    assert sweep_output._run(["true"], [change]) == ""
 
 
 def test_a_killed_sweep_keeps_what_was_measured_and_is_resumed(fleet):
@@ -323,7 +321,7 @@ def test_an_alarm_hears_of_any_number_of_gpus(tmp_path):
     ]
     heard = tmp_path / "heard"
     script = f"cat >{heard}; set -- $GPU_AWARE_SLOW_GPUS; [ $# -eq 500 ]"
-    assert slow_alarm._run(["sh", "-c", script], slow) == ""
+    assert sweep_output._run(["sh", "-c", script], slow) == ""
     assert len(json.loads(heard.read_text())["gpus"]) == 20_000
 
 
