@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from slurm_gpu_aware.store.database import Row, Store
@@ -28,11 +29,9 @@ class RecordTable(Generic[T]):
         names = list(kind.__annotations__)
         self._table = table
         self._kind: Callable[..., T] = kind
-        self._columns = list(map(_column_of, names))
+        self._values_of: Callable[[Row], Any] = itemgetter(*map(_column_of, names))
         self._own = [name for name in names if name not in ("id", *others)]
-        self._decoders = [
-            (at, _DECODERS[name]) for at, name in enumerate(names) if name in _DECODERS
-        ]
+        self._decoders = [(at, _DECODERS[n]) for at, n in enumerate(names) if n in _DECODERS]
 
     def add(self, store: Store, record: T) -> int | None:
         """Store a record; return its number."""
@@ -57,9 +56,11 @@ class RecordTable(Generic[T]):
 
     def record(self, row: Row) -> T:
         """The record of a row that has its columns."""
-        values = [row[column] for column in self._columns]
-        for at, decoded in self._decoders:
-            values[at] = decoded(values[at])
+        values = self._values_of(row)
+        if self._decoders:
+            values = list(values)
+            for at, decoded in self._decoders:
+                values[at] = decoded(values[at])
         return self._kind(*values)
 
     def _insert(self, *more: str, verb: str = "INSERT", values: str = "VALUES ({})") -> str:
