@@ -118,6 +118,6 @@ def _run(trace: Trace, scores: dict[str, np.ndarray], mode: str) -> np.ndarray:
     base = SimSettings(power=PowerSettings(50.0, WATTS), migration_s=RESTART_S, locality=False)
     settings = parse_policy(mode, base, MoveSettings(per_hour=1000, per_round=100))
     result = simulate(trace, cluster, settings, truth=scores)
-    due = result.due()
+    due = result.due_numbers
     assert result.energy is not None
     return np.array([due["due_met"], due["late_h"], result.energy.job_kwh.sum()])

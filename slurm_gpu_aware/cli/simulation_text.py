@@ -15,8 +15,7 @@ from slurm_gpu_aware.features.estimates.simulated import estimate_of
 from slurm_gpu_aware.simulator.columns import Column, columns_of
 from slurm_gpu_aware.simulator.history import KNOWLEDGE, LIMITS, RECORDED
 from slurm_gpu_aware.simulator.report import calibration, counted, plain_summary
-from slurm_gpu_aware.simulator.result import Result, ended_in_all
-from slurm_gpu_aware.simulator.uncertainty import over_seeds
+from slurm_gpu_aware.simulator.result import Result, ended_in_all, over_seeds
 
 _MOST_ROWS = 20
 _SETTINGS = (

@@ -23,7 +23,7 @@ class Column(NamedTuple):
     key: str
     """In a run's summary; behind a dot the key in its value."""
     of: Of | None = None
-    """None: it is a part of another value, or compares runs (`uncertainty`)."""
+    """None: it is a part of another value, or compares runs (`over_seeds`)."""
     page: str = ""
     """Header in the page; empty: not there."""
     table: str = ""

@@ -13,7 +13,7 @@ from slurm_gpu_aware.simulator.columns import Column, columns_of, gain_text
 from slurm_gpu_aware.simulator.files import DAMAGE, damaged, load_results
 from slurm_gpu_aware.simulator.history import BASELINE, RECORDED
 from slurm_gpu_aware.simulator.pictures import PICTURES, POWER_PICTURE, draw_picture
-from slurm_gpu_aware.simulator.uncertainty import as_good
+from slurm_gpu_aware.simulator.result import as_good
 
 _SAME_PERCENT = 0.05
 """Below it a difference is printed as 0.0%."""

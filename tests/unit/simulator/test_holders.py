@@ -6,7 +6,7 @@ import numpy as np
 
 from slurm_gpu_aware.model.assignment import RunningJobs
 from slurm_gpu_aware.model.cluster import RunningJob
-from slurm_gpu_aware.simulator.holders import Holders
+from slurm_gpu_aware.simulator.cluster_state import Holders
 
 SHAPE = (5, 4)
 

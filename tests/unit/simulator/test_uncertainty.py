@@ -5,9 +5,9 @@ import pytest
 
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.simulator.engine import simulate
+from slurm_gpu_aware.simulator.result import as_good, over_seeds
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
-from slurm_gpu_aware.simulator.uncertainty import as_good, over_seeds
 
 ONE = Cluster.uniform(1, 2)
 TRACE = Trace.of("t", [TraceJob("a", 0, 2, 100), TraceJob("b", 0, 1, 100)])
