@@ -17,7 +17,7 @@ from sts_simulation import Scheduler, Shares
 
 from slurm_gpu_aware.features.due_dates.work import Shape, WorkDistribution
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
-from slurm_gpu_aware.sizing.afs import DueNode, FreeGpus, Share
+from slurm_gpu_aware.sizing.free_gpus import DueNode, FreeGpus, Share
 from slurm_gpu_aware.sizing.sts import DueJob
 
 REPEATS = 10

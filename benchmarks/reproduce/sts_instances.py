@@ -12,7 +12,7 @@ import numpy as np
 
 from slurm_gpu_aware.features.due_dates.work import WorkDistribution, empirical
 from slurm_gpu_aware.features.sizes.speeds import Speeds, least_share
-from slurm_gpu_aware.sizing.afs import DueNode
+from slurm_gpu_aware.sizing.free_gpus import DueNode
 
 EPOCHS = "sts/epochs_to_target.csv"
 PRICE = {"K80": 0.90, "M60": 1.14, "A100": 3.6725}

@@ -19,7 +19,7 @@ from sts_instances import instance, paper_networks
 
 from slurm_gpu_aware.features.due_dates.stochastic import best_constant
 from slurm_gpu_aware.features.sizes.speeds import Speeds
-from slurm_gpu_aware.sizing.afs import DueNode
+from slurm_gpu_aware.sizing.free_gpus import DueNode
 from slurm_gpu_aware.sizing.sts import DueJob, decide
 
 LATE_FACTOR = 2.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from sts_instances import Instance, Submitted
 
-from slurm_gpu_aware.sizing.afs import DueNode, Share
+from slurm_gpu_aware.sizing.free_gpus import DueNode, Share
 from slurm_gpu_aware.sizing.sts import DueJob, decide
 
 Shares = Mapping[str, Share]

@@ -8,27 +8,19 @@ reserve GPUs that are in use: there only the free ones are held, from the next r
 
 - Before a job is placed on a node, its reservation goes.
 - Each ends with the gate's lease: a dead selector leaves none behind.
-
-Turns of jobs that a round cannot place: Slurm does when their turn comes.
-
-Refusals: changes that would let parked jobs start, and that Slurm refuses.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import HEAD, guards_head
 from slurm_gpu_aware.gate.admin_comment import is_ours, marker_of
-from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.job_phase import JobPhase
-from slurm_gpu_aware.planning.plan import Plan
-from slurm_gpu_aware.selector.backoff import Backoff
-from slurm_gpu_aware.selector.candidates import Candidates
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.gres import gpus_and_shards
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation
@@ -121,116 +113,3 @@ def passes_gate(job: SlurmJob) -> bool:
 
 def _name(node: str) -> str:
     return f"{HEAD}_{node}"
-
-
-_TRIES = 3  # starts of a job that is left to Slurm, before its gate opens for good in its turn
-
-
-@dataclass
-class Turns:
-    """Records that planning cannot place, and jobs whose gate opens for good."""
-
-    backoff: Backoff
-    wake: Callable[[], object] = lambda: None
-    """Starts another round."""
-    unplaceable: dict[int, str] = field(default_factory=dict)
-    """Number of a record -> why rounds plan it by counts only."""
-
-    def leave(self, jobs: Sequence[tuple[GatedJob, str]], candidates: Candidates) -> None:
-        """Plan these records by counts from the next round on; leave those that are, at once."""
-        for job, reason in jobs:
-            if candidates.planned_by_counts(job):
-                candidates.leave.append((job, reason))
-            else:
-                log.info("job %s is left to Slurm in its turn: %s", job.id, reason)
-                self.unplaceable[job.job.raw_id] = reason
-                self.wake()
-
-    def without_waiting_before(
-        self, jobs: Sequence[tuple[GatedJob, str]], plan: Plan, candidates: Candidates
-    ) -> list[tuple[GatedJob, str]]:
-        """The records without those whose gate would open while a job before them waits.
-
-        What its user asks can start nowhere by counts; with another request it would pass that job.
-        """
-        waits = {one.job_id for one in plan.waiting if not (one.infeasible or one.failed)}
-        behind: set[int] = set()
-        after = False
-        for job_id, one in candidates.to_plan.items():  # in queue order
-            after = after or job_id in waits
-            if after:
-                behind.add(one.gated.job.raw_id)
-        return [
-            (job, why)
-            for job, why in jobs
-            if job.job.raw_id not in behind or not candidates.planned_by_counts(job)
-        ]
-
-    def opened_for_good(
-        self, plan: Plan, candidates: Candidates
-    ) -> tuple[Plan, list[tuple[GatedJob, str]]]:
-        """The plan without jobs whose gate opens for good, and these, each with the reason.
-
-        Slurm alone knows what a job lacks that fits by counts and did not start several times. It
-        passes none, as no job before it waits.
-        """
-        good = [
-            one.job_id
-            for one in plan.assignments
-            if candidates.to_plan[one.job_id].request.left is not None
-            and self.backoff.failures(one.job_id) >= _TRIES
-            and "behind" not in one.why
-        ]
-        rest = tuple(one for one in plan.assignments if one.job_id not in good)
-        jobs = [candidates.to_plan[job_id] for job_id in good]
-        left = [(one.gated, one.request.left.reason) for one in jobs if one.request.left]
-        return replace(plan, assignments=rest), left
-
-    def forget(self, numbers: Collection[int]) -> None:
-        """Drop records that are gone."""
-        self.unplaceable = {n: why for n, why in self.unplaceable.items() if n in numbers}
-
-
-MOST = 5
-"""Refusals in a row after which the gate opens."""
-
-
-@dataclass
-class Refusals:
-    """The refusals since a parked job last got through."""
-
-    ended: Callable[[], Set[str]] = frozenset
-    """Slurm's sentences for jobs that have ended: they are no refusals."""
-    count: int = 0
-    why: str = ""
-    """Of the last one: job and Slurm's sentence."""
-    who: set[str] = field(default_factory=set)
-    """The users of these jobs."""
-    through: bool = True
-    """A job got through since the gate was last opened, or it never was."""
-
-    @property
-    def too_many(self) -> bool:
-        """Whether the gate must open."""
-        return self.count >= MOST
-
-    def refused(self, job_id: str, why: str, user: str) -> None:
-        """Count a refusal."""
-        if why not in self.ended():
-            self.count += 1
-            self.who.add(user)
-            self.why = f"job {job_id}: {why}"
-
-    def accepted(self) -> None:
-        """Forget the refusals: a job got through."""
-        self.forget()
-        self.through = True
-
-    def forget(self) -> None:
-        """Begin a new row."""
-        self.count = 0
-        self.who.clear()
-
-    def try_again(self) -> None:
-        """Note that the gate closes: until a job gets through, the first refusal opens it again."""
-        self.count = 0 if self.through else MOST - 1

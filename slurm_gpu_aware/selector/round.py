@@ -25,7 +25,7 @@ from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.candidates import Candidates, Licences
-from slurm_gpu_aware.selector.head_guard import HeadGuard, Turns, passes_gate
+from slurm_gpu_aware.selector.head_guard import HeadGuard, passes_gate
 from slurm_gpu_aware.selector.holding_pool import UNTRIED, HoldingPool, stranded
 from slurm_gpu_aware.selector.isolation import Isolation, contained
 from slurm_gpu_aware.selector.job_comments import JobComments, OwnerChanges
@@ -47,6 +47,7 @@ from slurm_gpu_aware.selector.round_state import (
 from slurm_gpu_aware.selector.site_reader import SiteReader
 from slurm_gpu_aware.selector.start_monitor import StartMonitor
 from slurm_gpu_aware.selector.successors import Successors
+from slurm_gpu_aware.selector.turns import Turns
 from slurm_gpu_aware.selector.waiting_jobs import Promises
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation, split_arrays

@@ -31,7 +31,7 @@ from slurm_gpu_aware.features.due_dates.stochastic import (
 )
 from slurm_gpu_aware.features.due_dates.work import WorkDistribution
 from slurm_gpu_aware.features.sizes.speeds import Speeds
-from slurm_gpu_aware.sizing.afs import DueNode, FreeGpus, Share
+from slurm_gpu_aware.sizing.free_gpus import DueNode, FreeGpus, Share
 
 AT_ONCE = 1e-6
 """Share of its longest time in which a job leaves a size that it then does not get at all."""

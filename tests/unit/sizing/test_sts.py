@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu_aware.features.due_dates.work import empirical, uniform
-from slurm_gpu_aware.sizing.afs import DueNode, FreeGpus, Share
+from slurm_gpu_aware.sizing.free_gpus import DueNode, FreeGpus, Share
 from slurm_gpu_aware.sizing.sts import DueJob, decide
 
 OLD = speeds_like(4, base=1.0, on_w=1.0)

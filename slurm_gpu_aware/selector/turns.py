@@ -1,0 +1,81 @@
+"""Turns of jobs that a round cannot place: Slurm does when their turn comes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+from slurm_gpu_aware.gate.gated_job import GatedJob
+from slurm_gpu_aware.planning.plan import Plan
+from slurm_gpu_aware.selector.backoff import Backoff
+from slurm_gpu_aware.selector.candidates import Candidates
+
+log = logging.getLogger(__name__)
+
+_TRIES = 3  # starts of a job that is left to Slurm, before its gate opens for good in its turn
+
+
+@dataclass
+class Turns:
+    """Records that planning cannot place, and jobs whose gate opens for good."""
+
+    backoff: Backoff
+    wake: Callable[[], object] = lambda: None
+    """Starts another round."""
+    unplaceable: dict[int, str] = field(default_factory=dict)
+    """Number of a record -> why rounds plan it by counts only."""
+
+    def leave(self, jobs: Sequence[tuple[GatedJob, str]], candidates: Candidates) -> None:
+        """Plan these records by counts from the next round on; leave those that are, at once."""
+        for job, reason in jobs:
+            if candidates.planned_by_counts(job):
+                candidates.leave.append((job, reason))
+            else:
+                log.info("job %s is left to Slurm in its turn: %s", job.id, reason)
+                self.unplaceable[job.job.raw_id] = reason
+                self.wake()
+
+    def without_waiting_before(
+        self, jobs: Sequence[tuple[GatedJob, str]], plan: Plan, candidates: Candidates
+    ) -> list[tuple[GatedJob, str]]:
+        """The records without those whose gate would open while a job before them waits.
+
+        What its user asks can start nowhere by counts; with another request it would pass that job.
+        """
+        waits = {one.job_id for one in plan.waiting if not (one.infeasible or one.failed)}
+        behind: set[int] = set()
+        after = False
+        for job_id, one in candidates.to_plan.items():  # in queue order
+            after = after or job_id in waits
+            if after:
+                behind.add(one.gated.job.raw_id)
+        return [
+            (job, why)
+            for job, why in jobs
+            if job.job.raw_id not in behind or not candidates.planned_by_counts(job)
+        ]
+
+    def opened_for_good(
+        self, plan: Plan, candidates: Candidates
+    ) -> tuple[Plan, list[tuple[GatedJob, str]]]:
+        """The plan without jobs whose gate opens for good, and these, each with the reason.
+
+        Slurm alone knows what a job lacks that fits by counts and did not start several times. It
+        passes none, as no job before it waits.
+        """
+        good = [
+            one.job_id
+            for one in plan.assignments
+            if candidates.to_plan[one.job_id].request.left is not None
+            and self.backoff.failures(one.job_id) >= _TRIES
+            and "behind" not in one.why
+        ]
+        rest = tuple(one for one in plan.assignments if one.job_id not in good)
+        jobs = [candidates.to_plan[job_id] for job_id in good]
+        left = [(one.gated, one.request.left.reason) for one in jobs if one.request.left]
+        return replace(plan, assignments=rest), left
+
+    def forget(self, numbers: Collection[int]) -> None:
+        """Drop records that are gone."""
+        self.unplaceable = {n: why for n, why in self.unplaceable.items() if n in numbers}
