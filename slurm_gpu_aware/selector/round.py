@@ -36,14 +36,7 @@ from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.placer import Placer
 from slurm_gpu_aware.selector.policy_options import PolicyInForce
 from slurm_gpu_aware.selector.round_planner import RoundPlanner
-from slurm_gpu_aware.selector.round_state import (
-    EndedJobs,
-    Interrupted,
-    Outcome,
-    Verdicts,
-    View,
-    is_full,
-)
+from slurm_gpu_aware.selector.round_state import EndedJobs, Interrupted, Outcome, Verdicts, View
 from slurm_gpu_aware.selector.site_reader import SiteReader
 from slurm_gpu_aware.selector.start_monitor import StartMonitor
 from slurm_gpu_aware.selector.successors import Successors
@@ -319,7 +312,7 @@ class Rounds:
         with contained("jobs of an interrupted round"):
             self._interrupted.restore(stay, view.now, view.split)
         assignments, untried = candidates.placeable(plan.assignments)
-        outcome.full = is_full(candidates.context.cluster, assignments)
+        outcome.note_full(candidates.context.cluster, assignments)
         outcome.untried = len(untried)
         for job in untried:
             candidates.waits(job.id, UNTRIED)

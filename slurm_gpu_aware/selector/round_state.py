@@ -49,6 +49,11 @@ class Outcome:
     planned: Callable[[], Mapping[str, Any]] | None = None
     """Makes plain values of the plan and its input; None: no job was placed."""
 
+    def note_full(self, cluster: Cluster, assignments: Sequence[Assignment]) -> None:
+        """Note whether no GPU of the cluster is free once these jobs have started."""
+        taken = sum(len(slots) for one in assignments for slots in one.slots)
+        self.full = not cluster.free.sum() > taken
+
 
 @dataclass(frozen=True)
 class View:
@@ -67,12 +72,6 @@ class View:
     owners have just changed, and jobs whose own record could not be looked up."""
     complete: bool  # every record was read; else some GPUs and CPUs in use are not known
     all_ids: bool  # the id of every record is known
-
-
-def is_full(cluster: Cluster, assignments: Sequence[Assignment]) -> bool:
-    """Whether no GPU is free once these jobs have started."""
-    taken = sum(len(slots) for one in assignments for slots in one.slots)
-    return not cluster.free.sum() > taken
 
 
 DOUBTFUL = "no place was found for it; the next round looks again"
