@@ -119,7 +119,7 @@ def hold_gate(
     """Make the reservation last ``lease_s`` from ``now``; create it if there is none.
 
     It is created anew, too, if it does not hold all licences and so lets jobs pass
-    (`held_licences`). ``claim``: name this process as its holder (`gate_holder`); one that is
+    (`held_licences`). ``claim``: name this process as its holder (`gate_reservation`); one that is
     created names it always.
 
     Returns (end of the reservation, whether it was created). Raises SourceError.

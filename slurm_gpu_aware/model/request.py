@@ -126,7 +126,7 @@ class Request:
     """All nodes must belong to one of these groups; None: any nodes."""
     shards: int = 0
     """Shards of one GPU that the job asks for (``--gres=shard:N``); 0: it asks for whole GPUs. A
-    round plans it as a job of one GPU (`planning.sharing`)."""
+    round plans it as a job of one GPU (`shards.stage`)."""
     whole_node: bool = False
     """``--exclusive``: the job gets every GPU of its nodes; only the nodes are chosen."""
     bound: bool = False

@@ -2,7 +2,7 @@
 
 A round starts on an event (a submission, a job's end), at the latest every ``selector.round_s``.
 Heartbeat and start monitor have threads of their own. A lock beside the store admits one daemon per
-host at a time; of several hosts one works, the others stand by (`standby`). SIGTERM ends it after
+host at a time; of several hosts one works, the others stand by (`heartbeat`). SIGTERM ends it after
 the present round. After SIGKILL, or a takeover, work continues from the state of Slurm and the
 ledger.
 """

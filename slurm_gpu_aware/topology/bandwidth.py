@@ -8,7 +8,7 @@ links among the GPUs that stay free. EffBW models the bandwidth of collectives:
   one. A better link never makes a set worse.
 * ``paper``: eq. 2 as published, a regression on 31 sets of 2 to 5 GPUs of a DGX-1 V100. It is not
   valid elsewhere and negative from 6 GPUs on, and better links can lower it.
-* a refit: eq. 2 with coefficients from a site's own all-reduce measurements (`effbw_fit`). It
+* a refit: eq. 2 with coefficients from a site's own all-reduce measurements. It
   uses the ring with the best slowest link, as the fit does.
 
 Fits of EffBW to measured all-reduce bandwidths: eq. 2 of MAPA, and the bottleneck.

@@ -1,6 +1,6 @@
 """Pattern matching: the best GPUs of a machine for a communication pattern.
 
-A table holds the value of the best embedding of the pattern (``rings``, ``trees``, ``general``) for
+A table holds the value of the best embedding of the pattern (`patterns`, `general`) for
 every set of k GPUs. It depends on the hardware graph, the pattern and k only, not on the free GPUs.
 Tables are cached, so a decision on a known machine is a look-up.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.topology.bandwidth import EffBwModel, eq2, link_kinds
-from slurm_gpu_aware.topology.machines import best_mapping, is_exact, mapping_values
+from slurm_gpu_aware.topology.general import best_mapping, is_exact, mapping_values
 from slurm_gpu_aware.topology.patterns import Pattern, RingCounts, Rings, Trees, pairs_in
 from slurm_gpu_aware.topology.subsets import (
     MAX_EXACT,

@@ -29,7 +29,8 @@ from slurm_gpu_aware.topology.bandwidth import (
     eq2_model,
     preserved_bw,
 )
-from slurm_gpu_aware.topology.machines import machine, mapping_values, order_values
+from slurm_gpu_aware.topology.general import mapping_values, order_values
+from slurm_gpu_aware.topology.machines import machine
 from slurm_gpu_aware.topology.matching import (
     agg_table,
     eff_table,

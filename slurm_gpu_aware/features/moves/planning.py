@@ -1,4 +1,4 @@
-"""Moves: running jobs that are requeued because that pays (`restarts`).
+"""Moves: running jobs that are requeued because that pays (`movable`).
 
 A job that writes checkpoints may be stopped and go on elsewhere. On free GPUs with a lower
 predicted slowdown its remaining time shrinks, less the cost of a restart. Moves are planned before
@@ -12,8 +12,8 @@ waiting jobs get what a move leaves, and a move is allowed only if
   more: what a move saves rests on what users say of their jobs.
 
 A moldable job with a size table may grow by a move, while every waiting job fits, and shrink by one
-so that waiting jobs start (`shrinking`). None changes its number twice in `MoveSettings.again_s`.
-`move_rates` bounds the moves of the site and of each user.
+so that waiting jobs start (`front`). None changes its number twice in `MoveSettings.again_s`.
+Rates bound how many moves may begin now, in the whole site and of each user.
 
 Under a power limit a job moves only if the power that it needs there at least (`power_budget`) is
 left while all other jobs keep what they need at least.
@@ -24,8 +24,6 @@ dates.
 
 With ``sticky`` False the movable jobs are placed anew in every round, as PAL's non-sticky mode
 does, and each job that finds faster GPUs moves, whatever its restart and the waiting jobs lose.
-
-Rates of moves: how many may begin now, in the whole site and of each user.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Explorations: a job whose performance model is missing runs at several clocks in turn.
 
-So one job makes a model, by the power that its nodes measure at each clock (`explored_power`), and
+So one job makes a model, by the power that its nodes measure at each clock, and
 by ``gpu-aware-profile job``, where it is used. A job is planned and started as any other one; its
 exploration begins once it runs, if the power limit then leaves the limits of its GPUs. With them it
 counts until its clock is back; if the limit does not leave them any more, it ends. What was begun

@@ -127,7 +127,7 @@ def allocate(
     together with the clocks that it leaves power for: the paper's order, first GPUs and then
     clocks, spends power on GPUs that bring little.
 
-    A sort takes the place of the paper's heaps: returns of a job only fall (`ladder.Steps`), so
+    A sort takes the place of the paper's heaps: returns of a job only fall (`menu.Steps`), so
     that both take the steps in the same order.
     """
     idle_uw = microwatts(idle_w)

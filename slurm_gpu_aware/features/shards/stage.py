@@ -1,6 +1,4 @@
-"""Stage of a round: jobs that ask for shards fill used GPUs (`shards.stage`).
-
-Jobs that ask for shards of one GPU: used GPUs are filled first, best fit. Pure functions.
+"""Stage of a round: jobs that ask for shards of one GPU fill used GPUs first, best fit.
 
 Before the round `split_queue` takes the jobs out of the queue that may share a GPU: with the jobs
 that have shards of it now, or with a job before them. Those that no other job precedes are placed

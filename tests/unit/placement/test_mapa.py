@@ -18,7 +18,8 @@ from slurm_gpu_aware.placement.drb.bipartition import bisect
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.topology import machines as general
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, eq2, fit_eq2
-from slurm_gpu_aware.topology.machines import machine, mapping_values
+from slurm_gpu_aware.topology.general import mapping_values
+from slurm_gpu_aware.topology.machines import machine
 from slurm_gpu_aware.topology.matching import fitted_ring, match
 from slurm_gpu_aware.topology.patterns import Pattern, parse_pattern
 from slurm_gpu_aware.topology.subsets import mask_of, slots_of
