@@ -22,7 +22,7 @@ from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.request_forms import Form
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.request import TIER, NodeGroups
+from slurm_gpu_aware.model.request import TIER, NodeGroups, PreemptionRights
 from slurm_gpu_aware.slurm.records import (
     HOLDING,
     SlurmConfig,
@@ -222,11 +222,7 @@ class Standing(TypedDict):
 
     priority: float
     submit_s: float
-    preemption_tier: float | None
-    preempts: frozenset[str]
-    preempts_lower: frozenset[str]
-    preempting_priority: float
-    preempt_group: str | None
+    preemption: PreemptionRights
 
 
 @dataclass(frozen=True)
@@ -264,12 +260,15 @@ class QueueEntry:
     def standing(self) -> Standing:
         """Its place in the queue."""
         job, rules = self.job, self.context.rules
+        preemption = PreemptionRights(
+            tier=rules.tier(self.partition),
+            groups=rules.preempts(job),
+            lower_groups=rules.preempts_lower(job),
+            priority=float(job.priority),
+            own_group=rules.group(job),
+        )
         return {
             "priority": TIER * self.partition.priority_tier + job.priority,
             "submit_s": job.submit_s,
-            "preemption_tier": rules.tier(self.partition),
-            "preempts": rules.preempts(job),
-            "preempts_lower": rules.preempts_lower(job),
-            "preempting_priority": float(job.priority),
-            "preempt_group": rules.group(job),
+            "preemption": preemption,
         }

@@ -74,6 +74,22 @@ class LeftToSlurm:
     """It did not start on the nodes to which a round narrowed it."""
 
 
+@dataclass(frozen=True)
+class PreemptionRights:
+    """What a waiting job may preempt, by the site's rules for Slurm; nothing if left empty."""
+
+    tier: float | None = None
+    """Running jobs with a lower ``preemptable_by``; None: no tier."""
+    groups: frozenset[str] = frozenset()
+    """Running jobs with these ``preempt_group`` values, whatever the tier."""
+    lower_groups: frozenset[str] = frozenset()
+    """The same, if their ``priority`` is below the job's own."""
+    priority: float = 0.0
+    """Slurm's own priority of the job, without the additions in `Request.priority`."""
+    own_group: str | None = None
+    """Its QOS, if Slurm preempts by QOS."""
+
+
 @dataclass(frozen=True, eq=False)
 class Request:
     """One job (or array task) that waits for GPUs. Each of its nodes gives equally many."""
@@ -152,16 +168,7 @@ class Request:
     priority: float = 0.0
     """`TIER` times the partition's tier, and Slurm's priority; larger first."""
     submit_s: float = 0.0
-    preemption_tier: float | None = None
-    """The job may preempt running jobs with a lower ``preemptable_by``; None: no tier."""
-    preempts: frozenset[str] = frozenset()
-    """``preempt_group`` values of running jobs that this job may preempt, whatever the tier."""
-    preempts_lower: frozenset[str] = frozenset()
-    """The same, for running jobs with a ``priority`` below ``preempting_priority``."""
-    preempting_priority: float = 0.0
-    """Slurm's own priority, without the additions in ``priority``."""
-    preempt_group: str | None = None
-    """Its QOS, if Slurm preempts by QOS."""
+    preemption: PreemptionRights = PreemptionRights()
     refused: bool = False
     """It could not start where it was placed lately."""
     waited_s: float = 0.0

@@ -70,11 +70,12 @@ def can_preempt(request: Request, running: Iterable[RunningJob]) -> bool:
 
 
 def _may_preempt(request: Request, job: RunningJob) -> bool:
+    may = request.preemption
     if (group := job.preempt_group) is not None:
-        lower = job.priority < request.preempting_priority
-        return group in request.preempts or (lower and group in request.preempts_lower)
-    own = request.preemption_tier
-    return own is not None and job.preemptable_by is not None and job.preemptable_by < own
+        lower = job.priority < may.priority
+        return group in may.groups or (lower and group in may.lower_groups)
+    own, by = may.tier, job.preemptable_by
+    return own is not None and by is not None and by < own
 
 
 def _by_cost(queue: VictimQueue) -> list[RunningJob]:

@@ -14,7 +14,7 @@ from make import plan_round
 from small_clusters import clusters, requests
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import PreemptionRights, Request
 from slurm_gpu_aware.placement.feasible import node_demand
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning.plan import PlanSettings
@@ -236,7 +236,7 @@ def test_no_job_overtakes_inside_the_prefix(situation):
 @given(situations())
 def test_victims_are_lower_hold_what_is_taken_and_none_could_be_spared(situation):
     cluster, queue = situation
-    queue = [replace(r, preemption_tier=2.0) for r in queue[:1]]
+    queue = [replace(r, preemption=PreemptionRights(tier=2.0)) for r in queue[:1]]
     plan = plan_round(queue, cluster, PlanSettings(), NOW)
     policy = make_policy("pal")
     if queue and not plan.assignments and not plan.waiting[0].postponed:

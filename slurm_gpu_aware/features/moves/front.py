@@ -248,7 +248,7 @@ def _may_get(waiting: Request, running: Request) -> bool:
     the job of another user by Slurm's priority: that of a running job stays as it was at its start,
     and those of waiting jobs rise with their age.
     """
-    below = waiting.tier < running.tier or waiting.preempt_group in running.preempts
+    below = waiting.tier < running.tier or waiting.preemption.own_group in running.preemption.groups
     return not (below or waiting.is_behind(running) or waiting.refused)
 
 

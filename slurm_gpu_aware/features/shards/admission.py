@@ -11,7 +11,7 @@ from slurm_gpu_aware.admission.context import CannotPlanError, QueueEntry
 from slurm_gpu_aware.admission.fitting import leave_if_shared
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.cluster import Gpu, RunningJob, Shards
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import PreemptionRights, Request
 from slurm_gpu_aware.slurm.records import SlurmNode
 
 
@@ -83,9 +83,7 @@ def shard_request(request: Request, entry: QueueEntry) -> Request:
         clock="default",
         performance_model=None,
         due=None,
-        preemption_tier=None,
-        preempts=frozenset(),
-        preempts_lower=frozenset(),
+        preemption=PreemptionRights(own_group=request.preemption.own_group),
     )
 
 

@@ -154,7 +154,7 @@ def test_the_request_of_a_job_of_shards():
     request = request_of(slurm_job(), asked("shard:3"), where)
     assert (request.gpus, request.shards, request.clock) == (1, 3, "default")
     assert eligible(request, where) == {"n1", "n2"}
-    assert (request.preempts, request.preemption_tier) == (frozenset(), None)
+    assert (request.preemption.groups, request.preemption.tier) == (frozenset(), None)
 
 
 @pytest.mark.parametrize(

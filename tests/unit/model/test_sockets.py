@@ -16,7 +16,7 @@ from make import placements, plan_round
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Sockets, each_gpu
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import PreemptionRights, Request
 from slurm_gpu_aware.model.socket_views import views
 from slurm_gpu_aware.placement.constraints import OnSockets
 from slurm_gpu_aware.placement.registry import make_policy, policy_names
@@ -255,7 +255,7 @@ def test_a_job_just_placed_does_not_last_until_the_reservation(when: str) -> Non
 def test_victims_give_back_cores() -> None:
     here = with_job(socket_nodes(), "a", 0, S0, (8, 0), preemptable_by=1.0)
     here = with_job(here, "b", 0, S1, (0, 4), preemptable_by=1.0)
-    (found,) = plan_at([bound(1, 2, 8, preemption_tier=2.0)], here).assignments
+    (found,) = plan_at([bound(1, 2, 8, preemption=PreemptionRights(tier=2.0))], here).assignments
     assert (len(found.victims), found.exact) == (1, True)
     assert found.slots in ((S0,), (S1,))
 
@@ -264,21 +264,21 @@ def test_cores_that_a_pushing_job_takes_are_given_once() -> None:
     """It takes six of its victim and the two free ones."""
     here = with_job(socket_nodes(), "a", 0, (0,), (6, 0), preemptable_by=1.0)
     here = with_job(here, "b", 0, S1, (0, 1))
-    result = plan_at([bound(1, 1, 8, preemption_tier=2.0), bound(2, 1, 1)], here)
+    result = plan_at([bound(1, 1, 8, preemption=PreemptionRights(tier=2.0)), bound(2, 1, 1)], here)
     assert [(a.job_id, a.victims) for a in result.assignments] == [("1", ("a",))]
 
 
 def test_cores_that_victims_leave_over_are_free_as_soon_as_they_are_gone() -> None:
     here = with_job(socket_nodes(), "a", 0, (0,), (8, 0), preemptable_by=1.0)
     here = with_job(here, "b", 0, S1, (0, 8))
-    result = plan_at([bound(1, 1, 2, preemption_tier=2.0), bound(2, 1, 4)], here)
+    result = plan_at([bound(1, 1, 2, preemption=PreemptionRights(tier=2.0)), bound(2, 1, 4)], here)
     assert [(a.job_id, a.victims) for a in result.assignments] == [("1", ("a",))]
     assert result.waiting[0].shadow_start_s == NOW
 
 
 def test_no_job_is_preempted_for_gpus_that_slurm_chooses() -> None:
     here = with_job(socket_nodes(), "a", 0, (0,), (1, 0), preemptable_by=1.0)
-    assert plan_at([bound(1, 4, 2, preemption_tier=2.0)], here).assignments == ()
+    assert plan_at([bound(1, 4, 2, preemption=PreemptionRights(tier=2.0))], here).assignments == ()
 
 
 def test_the_snapshot_is_not_changed() -> None:

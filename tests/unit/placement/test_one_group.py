@@ -13,7 +13,7 @@ from slurm_gpu_aware.admission.fitting import fits
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel, RunningJob
-from slurm_gpu_aware.model.request import NodeGroups, Request
+from slurm_gpu_aware.model.request import NodeGroups, PreemptionRights, Request
 from slurm_gpu_aware.placement.constraints import constrained
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.placement.registry import make_policy, policy_names
@@ -181,7 +181,7 @@ def test_victims_are_of_one_block():
         holder("23", 3, 10.0, preemptable_by=2.0),
     )
     here = replace(free_but(0, 1, 2, 3), running=running)
-    (found,) = plan_all([wide(preemption_tier=5.0)], here).assignments
+    (found,) = plan_all([wide(preemption=PreemptionRights(tier=5.0))], here).assignments
     assert found.nodes == (0, 2)
     assert found.victims == ("20", "22")
 

@@ -13,7 +13,7 @@ from make import plan_round
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel, RunningJob
 from slurm_gpu_aware.model.hardware_graph import uniform_graph
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import PreemptionRights, Request
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.placement.registry import make_policy, option_names
 from slurm_gpu_aware.planning.plan import PlanSettings
@@ -266,7 +266,9 @@ def test_a_postponed_job_gets_the_first_reservation_by_room_alone():
 def test_a_postponed_job_preempts_no_job():
     cluster = minsky(busy=[(0, [0, 2])])
     running = tuple(RunningJob(f"r{s}", ((0, (s,)),), 100.0, preemptable_by=0.0) for s in (0, 2))
-    picky = Request("1", 2, max_nodes=1, preemption_tier=1.0, options={"minimal_utility": 0.9})
+    picky = Request(
+        "1", 2, max_nodes=1, preemption=PreemptionRights(tier=1.0), options={"minimal_utility": 0.9}
+    )
     settings = PlanSettings(policy="topo-aware-p")
     plan = plan_round([picky], replace(cluster, running=running), settings, 0.0)
     assert [w.reason.split(":")[0] for w in plan.waiting] == ["postponed"]

@@ -13,7 +13,7 @@ from slurm_gpu_aware.features.moves.planning import plan_moves
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.power.power_budget import PoweredJob, PowerState
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.request import LeftToSlurm, Part, Postponement, Request
+from slurm_gpu_aware.model.request import LeftToSlurm, Part, Postponement, PreemptionRights, Request
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning.plan import PlanSettings
 
@@ -280,7 +280,9 @@ def test_no_move_beside_a_preemption():
     cluster = scored([[2.0], [1.0], [1.0]], {"1": [(0, (0,))], "2": [(2, (0,))]})
     weak = replace(cluster.running[1], preemptable_by=0.0)
     cluster = replace(cluster, running=(cluster.running[0], weak))
-    strong = Request("9", 2, app_class="A", time_limit_s=60.0, preemption_tier=1.0)
+    strong = Request(
+        "9", 2, app_class="A", time_limit_s=60.0, preemption=PreemptionRights(tier=1.0)
+    )
     assert moves_of(cluster, [movable(cluster)], [strong]) == ()
 
 

@@ -16,7 +16,7 @@ from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, PreemptionOrder, RunningJob, Shards
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
-from slurm_gpu_aware.model.request import LeftToSlurm, Part, Postponement, Request
+from slurm_gpu_aware.model.request import LeftToSlurm, Part, Postponement, PreemptionRights, Request
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.record import read_round, record_round, replay, replay_all
 from slurm_gpu_aware.planning.stages import Round, plan_stages
@@ -74,9 +74,13 @@ def a_round(seed):
             priority=float(rng.integers(5)),
             submit_s=float(i),
             whole_node=i == 6,
-            preemption_tier=3.0 if i == 0 else None,
-            preempts=frozenset({"low", "scavenger"}) if i == 1 else frozenset(),
-            preempts_lower=frozenset({"low"}) if i == 2 else frozenset(),
+            preemption=(
+                PreemptionRights(tier=3.0),
+                PreemptionRights(groups=frozenset({"low", "scavenger"})),
+                PreemptionRights(lower_groups=frozenset({"low"})),
+            )[i]
+            if i < 3
+            else PreemptionRights(),
             postponed=Postponement(1.0, gpus=(("n1", (0, 3)),)) if i == 3 else None,
         )
         for i in range(14)

@@ -8,7 +8,7 @@ import pytest
 from make import placements, plan_round, reasons, with_held, with_running
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import PreemptionRights, Request
 from slurm_gpu_aware.planning.plan import PlanSettings
 
 NOW = 1000.0
@@ -233,7 +233,7 @@ def test_a_wide_job_wakes_as_few_nodes_as_it_needs():
 
 def test_preemption_takes_free_gpus_first():
     cluster = with_held(Cluster.uniform(1, 2), ("r", 0, [0], NOW + 100, 1.0))
-    result = plan([asking(1, 1, preemption_tier=2.0)], cluster)
+    result = plan([asking(1, 1, preemption=PreemptionRights(tier=2.0))], cluster)
     assert result.assignments[0].victims == ()
 
 
@@ -244,9 +244,9 @@ def test_preemption_names_the_fewest_cheapest_victims():
         ("old", 1, [0], NOW + 100, 1.0),
         ("new", 1, [1], NOW + 200, 1.0),
     )
-    result = plan([asking(1, 2, preemption_tier=2.0)], cluster)
+    result = plan([asking(1, 2, preemption=PreemptionRights(tier=2.0))], cluster)
     assert result.assignments[0].victims == ("two",)
-    result = plan([asking(1, 1, preemption_tier=2.0)], cluster)
+    result = plan([asking(1, 1, preemption=PreemptionRights(tier=2.0))], cluster)
     assert result.assignments[0].victims == ("new",)
     assert result.assignments[0].slots == ((1,),)
 
@@ -257,7 +257,7 @@ def test_preemption_spares_jobs_of_the_same_tier_and_protected_ones():
         ("same", 0, [0], NOW + 100, 2.0),
         ("protected", 0, [1], NOW + 100),
     )
-    result = plan([asking(1, 1, preemption_tier=2.0)], cluster)
+    result = plan([asking(1, 1, preemption=PreemptionRights(tier=2.0))], cluster)
     assert not result.assignments
 
 
@@ -274,7 +274,9 @@ def test_preemption_within_a_group_goes_by_priority():
 
     def as_mine(gpus: int, own: float) -> Request:
         mine = frozenset({"mine"})
-        return asking(1, gpus, priority=1e9, preempts_lower=mine, preempting_priority=own)
+        return asking(
+            1, gpus, priority=1e9, preemption=PreemptionRights(lower_groups=mine, priority=own)
+        )
 
     assert plan([as_mine(1, 50.0)], cluster).assignments[0].victims == ("low",)
     assert not plan([as_mine(1, 10.0)], cluster).assignments
@@ -290,10 +292,10 @@ def test_preemption_on_a_plain_node_names_all_candidates_of_slurm():
         ("spared", 0, [2, 3], NOW + 300),
     )
     plain = replace(cluster, indexed=np.zeros(1, dtype=np.bool_))
-    (chosen,) = plan([asking(1, 1, preemption_tier=2.0)], plain).assignments
+    (chosen,) = plan([asking(1, 1, preemption=PreemptionRights(tier=2.0))], plain).assignments
     assert (chosen.exact, chosen.victims) == (False, ("a", "b"))
     assert chosen.why["summary"].endswith("; preempts 1 of a, b (Slurm chooses)")
-    (both,) = plan([asking(1, 2, preemption_tier=2.0)], plain).assignments
+    (both,) = plan([asking(1, 2, preemption=PreemptionRights(tier=2.0))], plain).assignments
     assert both.why["summary"].endswith("; preempts a, b")
 
 
@@ -304,14 +306,14 @@ def test_preemption_over_nodes_spares_jobs_if_possible():
         ("b", 1, [0, 1], NOW + 200, 1.0),
         ("c", 2, [0], NOW + 100, 1.0),
     )
-    result = plan([asking(1, 4, gpus_per_node=2, preemption_tier=2.0)], cluster)
+    result = plan([asking(1, 4, gpus_per_node=2, preemption=PreemptionRights(tier=2.0))], cluster)
     assert len(result.assignments[0].victims) == 2
     assert len(result.assignments[0].nodes) == 2
 
 
 def test_resources_left_by_victims_are_not_given_away_in_the_same_round():
     cluster = with_held(Cluster.uniform(1, 2), ("r", 0, [0, 1], NOW + 100, 1.0))
-    result = plan([asking(1, 1, preemption_tier=2.0), asking(2, 1)], cluster)
+    result = plan([asking(1, 1, preemption=PreemptionRights(tier=2.0)), asking(2, 1)], cluster)
     assert list(placements(result)) == ["1"]
     assert result.waiting[0].shadow_start_s == NOW
 

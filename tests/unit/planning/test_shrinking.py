@@ -13,7 +13,7 @@ from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.power.power_budget import PoweredJob, PowerState
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.due_date import DueDate
-from slurm_gpu_aware.model.request import TIER
+from slurm_gpu_aware.model.request import TIER, PreemptionRights
 
 FULL = {"1": [(0, (0, 1, 2, 3))]}
 RESTART_S = 60.0
@@ -146,7 +146,7 @@ def test_a_job_that_fits_now_does_not_count():
     assert moves_of(cluster, [one], [queued(2, max_nodes=1), small]) == ()
 
 
-QOS = {"preempts": frozenset({"low"})}
+QOS = {"preemption": PreemptionRights(groups=frozenset({"low"}))}
 OWN = {"user": "alice"}
 
 
@@ -161,9 +161,9 @@ OWN = {"user": "alice"}
         ({"priority": 2 * TIER, **OWN}, {"priority": 2 * TIER - 1.0, **OWN}, False),
         ({"priority": 2 * TIER}, {"priority": 3 * TIER}, True),
         ({"priority": 2 * TIER}, {"priority": 2 * TIER - 1.0}, False),
-        (QOS, {"preempt_group": "low"}, False),
-        (QOS, {"preempt_group": "high"}, True),
-        ({}, {"preempt_group": "low"}, True),
+        (QOS, {"preemption": PreemptionRights(own_group="low")}, False),
+        (QOS, {"preemption": PreemptionRights(own_group="high")}, True),
+        ({}, {"preemption": PreemptionRights(own_group="low")}, True),
         ({}, {"refused": True}, False),
     ],
 )
@@ -184,7 +184,10 @@ def test_a_job_of_a_site_that_preempts_by_tier_shrinks_for_one_of_its_own_tier()
     cluster, one = one_big()
     cluster = replace(cluster, running=(replace(one.job, preemptable_by=1.0),))
     one = replace(one, job=cluster.running[0])
-    found = [moves_of(cluster, [one], [queued(preemption_tier=tier)]) for tier in (1.0, 2.0)]
+    found = [
+        moves_of(cluster, [one], [queued(preemption=PreemptionRights(tier=tier))])
+        for tier in (1.0, 2.0)
+    ]
     assert [len(moves) for moves in found] == [1, 0]
 
 

@@ -9,7 +9,7 @@ from make import plan_round, reasons, sizes, with_running
 
 from slurm_gpu_aware.features.power.power_budget import PoweredJob, PowerState
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import PreemptionRights, Request
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning.plan import ClockChange, PlanSettings
 
@@ -259,7 +259,7 @@ def test_no_job_is_preempted_for_power():
     running = (replace(cluster.running[0], preemptable_by=1.0),)
     cluster = replace(cluster, running=running)
     power = state(450.0, r=PoweredJob(1, 300.0, TABLE, 1200))
-    plan = plan_of([tabled(0, preemption_tier=5.0)], cluster, power)
+    plan = plan_of([tabled(0, preemption=PreemptionRights(tier=5.0))], cluster, power)
     assert not plan.assignments
     assert "waits for power" in reasons(plan)["0"]
 

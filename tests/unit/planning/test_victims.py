@@ -12,7 +12,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from slurm_gpu_aware.model.cluster import Cluster, PreemptionOrder, RunningJob
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import PreemptionRights, Request
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.preempt import Preemption, plan_preemption
@@ -169,7 +169,7 @@ def holders(*counts: int) -> list[RunningJob]:
 
 
 def preempting(gpus: int, **more: Any) -> Request:
-    return Request("99", gpus, preemption_tier=5.0, **more)
+    return Request("99", gpus, preemption=PreemptionRights(tier=5.0), **more)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_no_job_ends_if_slurm_would_suspend_the_first() -> None:
         replace(holder(2, tier=5.0), preempt_group="std"),
     ]
     running[0] = replace(running[0], preempt_group="cheap")
-    asked = replace(preempting(4), preempts=frozenset({"std", "cheap"}))
+    asked = replace(preempting(4), preemption=PreemptionRights(groups=frozenset({"std", "cheap"})))
     _, found = preemption(running, asked, nodes=1 + 1)
     assert found is None
     _, found = preemption([replace(running[0], preemptable_by=9.0), running[1]], asked, nodes=2)

@@ -8,7 +8,7 @@ import pytest
 from make import placements, plan_round, with_running
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.request import NodeGroups, Postponement, Request
+from slurm_gpu_aware.model.request import NodeGroups, Postponement, PreemptionRights, Request
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning.apart import guarded
 from slurm_gpu_aware.planning.later import expected_ends
@@ -443,7 +443,7 @@ def test_a_job_without_a_place_does_not_wait_by_choice():
 
 def test_a_postponed_job_preempts_no_other():
     victim = replace(held("r", 0, [0, 1], HOUR), preemptable_by=1.0)
-    result = plan([asking(1, 2, preemption_tier=2.0)], here(victim))
+    result = plan([asking(1, 2, preemption=PreemptionRights(tier=2.0))], here(victim))
     assert not result.assignments
     assert result.waiting[0].postponed
 
