@@ -32,8 +32,7 @@ from slurm_gpu_aware.placement.drb import bipartition as topo_split
 from slurm_gpu_aware.placement.policies import mapa
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.placement.selection import links
-from slurm_gpu_aware.topology import machines as general
-from slurm_gpu_aware.topology import matching, patterns, subsets
+from slurm_gpu_aware.topology import general, matching, patterns, subsets
 from slurm_gpu_aware.topology import patterns as rings
 from slurm_gpu_aware.topology import patterns as trees
 from slurm_gpu_aware.topology.machines import machine

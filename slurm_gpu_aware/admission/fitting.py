@@ -27,8 +27,7 @@ from slurm_gpu_aware.slurm.words import expand_hostlist
 
 _SHAPE = attrgetter(
     *("gpus", "gpus_per_node", "min_nodes", "max_nodes", "total_cpus", "required"),
-    *("whole_node", "bound", "several_sockets", "gpus_per_socket", "whole_memory"),
-    *("memory_mb_per_node", "memory_mb_per_cpu", "memory_mb_per_gpu"),
+    *("whole_node", "bound", "several_sockets", "gpus_per_socket", "memory"),
 )
 """Fields by which requests fit an idle cluster alike, beside their nodes."""
 _TOKEN = re.compile(r"\s*([()&|,]|[A-Za-z0-9_.:+=-]+)")
@@ -243,7 +242,7 @@ def _has_rest(request: Request, cluster: Cluster, nodes: int) -> BoolArray:
     if request.whole_node and cluster.cpus is not None:
         able &= cluster.free_cpus >= cluster.cpus
     able &= cluster.free_memory_mb >= request.memory_on_node(nodes)
-    if request.whole_memory and cluster.memory_mb is not None:
+    if request.memory.whole and cluster.memory_mb is not None:
         able &= cluster.free_memory_mb >= cluster.memory_mb
     return np.asarray(able)
 

@@ -16,7 +16,7 @@ from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.request_forms import cpus_of_a_task, tasks_of
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import Memory, Request
 from slurm_gpu_aware.slurm.gres import gpu_item, shards_of
 from slurm_gpu_aware.slurm.records import GpuDefaults, SlurmConfig, SlurmJob, SlurmPartition
 
@@ -118,21 +118,20 @@ def check_node_size(entry: QueueEntry, allowed: BoolArray, per_gpu: GpuDefaults)
             raise CannotPlanError(f"it asks for more {name} than a node has")
 
 
-def memory_of(
-    entry: QueueEntry, per_gpu: GpuDefaults, allowed: BoolArray
-) -> tuple[int, int, int, bool]:
-    """(MB per node, per CPU, per GPU; whether it is all memory); 0: not given this way."""
+def memory_of(entry: QueueEntry, per_gpu: GpuDefaults, allowed: BoolArray) -> Memory:
+    """The memory that the job asks for."""
     job, context = entry.job, entry.context
     if not context.slurm.counts_memory:
-        return 0, 0, 0, False
+        return Memory()
     if per_gpu.memory_mb is not None:
-        return 0, 0, per_gpu.memory_mb, False
+        return Memory(per_gpu_mb=per_gpu.memory_mb)
     if job.memory_mb_per_cpu is not None:
-        return 0, job.memory_mb_per_cpu, 0, False
+        return Memory(per_cpu_mb=job.memory_mb_per_cpu)
     if job.memory_mb_per_node:
-        return job.memory_mb_per_node, 0, 0, False
+        return Memory(per_node_mb=job.memory_mb_per_node)
     # --mem=0: all memory of each node, whatever it has, and at least that of the smallest.
-    return min((node.memory_mb for node in context.chosen(allowed)), default=0), 0, 0, True
+    least_mb = min((node.memory_mb for node in context.chosen(allowed)), default=0)
+    return Memory(per_node_mb=least_mb, whole=True)
 
 
 def per_gpu_of(original: OriginalRequest, cluster: GpuDefaults, own: GpuDefaults) -> GpuDefaults:

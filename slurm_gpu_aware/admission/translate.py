@@ -207,7 +207,6 @@ def _request(entry: QueueEntry) -> Request:
     gpus, per_node, least, most = sizes.gpus_and_nodes(entry, eligible, required)
     if most is not None and len(required) > most:  # Slurm drops some of them
         raise CannotPlanError("its node list names more nodes than it may have")
-    node_mb, cpu_mb, gpu_mb, all_mb = sizes.memory_of(entry, per_gpu, allowed)
     request = Request(
         job_id=job.id,
         gpus=gpus,
@@ -232,10 +231,7 @@ def _request(entry: QueueEntry) -> Request:
         whole_node=entry.whole_node,
         cpus=cpus_of(entry) if original.cpus_per_tres is None else 1,
         cpus_per_gpu=per_gpu.cpus or 0,
-        memory_mb_per_node=node_mb,
-        memory_mb_per_cpu=cpu_mb,
-        memory_mb_per_gpu=gpu_mb,
-        whole_memory=all_mb,
+        memory=sizes.memory_of(entry, per_gpu, allowed),
         time_limit_s=limit_s,
         **entry.standing(),
     )

@@ -75,6 +75,23 @@ class LeftToSlurm:
 
 
 @dataclass(frozen=True)
+class Memory:
+    """Memory of a job, given in at most one way. Units: MB; 0: not given so."""
+
+    per_node_mb: int = 0
+    per_cpu_mb: int = 0
+    per_gpu_mb: int = 0
+    whole: bool = False
+    """``--mem=0``: it gets all memory of its nodes, of which no other job may hold any."""
+
+    def needed_mb(self, cpus: int, gpus: int) -> int:
+        """What it needs on a node with so many of its CPUs and GPUs."""
+        if self.per_gpu_mb:
+            return self.per_gpu_mb * gpus
+        return self.per_cpu_mb * cpus if self.per_cpu_mb else self.per_node_mb
+
+
+@dataclass(frozen=True)
 class PreemptionRights:
     """What a waiting job may preempt, by the site's rules for Slurm; nothing if left empty."""
 
@@ -157,11 +174,7 @@ class Request:
     """Total CPUs that Slurm counts for the job, spread evenly over its nodes."""
     cpus_per_gpu: int = 0
     """CPUs per GPU, if their total exceeds ``cpus``."""
-    memory_mb_per_node: int = 0
-    memory_mb_per_cpu: int = 0
-    memory_mb_per_gpu: int = 0
-    whole_memory: bool = False
-    """``--mem=0``: it gets all memory of its nodes, of which no other job may hold any."""
+    memory: Memory = Memory()
     time_limit_s: float = math.inf
     estimate_s: float | None = None
     """Expected run time on median GPUs without any slowdown; None: the time limit."""
@@ -282,8 +295,4 @@ class Request:
 
     def memory_on_node(self, nodes: int) -> int:
         """Memory needed on each of ``nodes`` nodes. Units: MB."""
-        if self.memory_mb_per_gpu:
-            return self.memory_mb_per_gpu * (self.gpus // nodes)
-        if self.memory_mb_per_cpu:
-            return self.memory_mb_per_cpu * self.cpus_on_node(nodes)
-        return self.memory_mb_per_node
+        return self.memory.needed_mb(self.cpus_on_node(nodes), self.gpus // nodes)

@@ -34,11 +34,7 @@ def node_demand(request: Request, nodes: int, gpus_here: int) -> tuple[int, int]
     if request.whole_node or gpus_here * nodes == request.gpus:
         return request.cpus_on_node(nodes), request.memory_on_node(nodes)
     cpus = -(-total * gpus_here // request.gpus)
-    if request.memory_mb_per_gpu:
-        return cpus, request.memory_mb_per_gpu * gpus_here
-    if request.memory_mb_per_cpu:
-        return cpus, request.memory_mb_per_cpu * cpus
-    return cpus, request.memory_mb_per_node
+    return cpus, request.memory.needed_mb(cpus, gpus_here)
 
 
 def all_memory_free(cluster: Cluster) -> BoolArray:
@@ -133,14 +129,14 @@ class Supply:
             cpus = np.maximum(cluster.free_cpus[nodes], 0)
             most = np.minimum(most, cpus * request.gpus // total)
         memory = np.maximum(cluster.free_memory_mb[nodes], 0)
-        if request.memory_mb_per_gpu:
-            most = np.minimum(most, memory // request.memory_mb_per_gpu)
-        elif request.memory_mb_per_cpu and total > 0:
-            cpus = memory // request.memory_mb_per_cpu
+        if request.memory.per_gpu_mb:
+            most = np.minimum(most, memory // request.memory.per_gpu_mb)
+        elif request.memory.per_cpu_mb and total > 0:
+            cpus = memory // request.memory.per_cpu_mb
             most = np.minimum(most, cpus * request.gpus // total)
-        elif request.memory_mb_per_node:
-            most = np.where(memory >= request.memory_mb_per_node, most, 0)
-        if request.whole_memory:
+        elif request.memory.per_node_mb:
+            most = np.where(memory >= request.memory.per_node_mb, most, 0)
+        if request.memory.whole:
             most = np.where(all_memory_free(cluster)[nodes], most, 0)
         return most
 
@@ -155,7 +151,7 @@ class Supply:
                 carrying &= cluster.free_cpus >= cluster.cpus
             if memory > 0:
                 carrying &= cluster.free_memory_mb >= memory
-            if request.whole_memory:
+            if request.memory.whole:
                 carrying &= all_memory_free(cluster)
         if self._allowed is not None:
             carrying &= self._allowed
@@ -298,11 +294,11 @@ def _not_beside(
         if request.whole_node and cluster.cpus is not None:
             with_cpus &= cluster.free_cpus >= cluster.cpus
         with_both = with_cpus & (cluster.free_memory_mb >= memory)
-        if request.whole_memory:
+        if request.memory.whole:
             with_both &= all_memory_free(cluster)
         if int(enough.sum()) >= nodes and int(with_both.sum()) < nodes:
             wanted = "all CPUs free" if request.whole_node else f"{cpus} free CPUs"
-            mb = "all their memory free" if request.whole_memory else f"{memory} MB of memory"
+            mb = "all their memory free" if request.memory.whole else f"{memory} MB of memory"
             short = wanted if int(with_cpus.sum()) < nodes else mb
             return f"GPUs are free, but too few nodes have {short}"
     several = [s for s in choices if s.same_slots]

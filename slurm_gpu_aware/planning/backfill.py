@@ -343,8 +343,8 @@ def _unreserved_sockets(cluster: Cluster, request: Request, now: Cluster) -> Clu
         return cluster
     all_free = now.sockets.free_cpus
     whole = cluster.sockets.free_cpus >= all_free
-    if request.memory_mb_per_cpu:
-        memory_mb = np.minimum(request.memory_mb_per_cpu * all_free, now.free_memory_mb[:, None])
+    if request.memory.per_cpu_mb:
+        memory_mb = np.minimum(request.memory.per_cpu_mb * all_free, now.free_memory_mb[:, None])
         whole &= cluster.free_memory_mb[:, None] >= memory_mb
     socket = cluster.sockets.gpu
     beside = np.take_along_axis(whole, np.maximum(socket, 0), axis=1)

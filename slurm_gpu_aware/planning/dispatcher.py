@@ -27,8 +27,7 @@ _SHAPE = attrgetter(
     *("gpus", "min_nodes", "max_nodes", "gpus_per_node", "required", "node_groups", "whole_node"),
     *("app_class", "bandwidth_sensitive", "pattern", "policy", "gpu_model"),
     *("bound", "several_sockets", "fills_sockets", "gpus_per_socket", "cpus", "cpus_per_gpu"),
-    *("memory_mb_per_node", "memory_mb_per_cpu", "memory_mb_per_gpu", "whole_memory", "power_w"),
-    "left",
+    *("memory", "power_w", "left"),
 )
 _LEFT = LeftPolicy()
 

@@ -45,7 +45,7 @@ def hold(cluster: Cluster, request: Request, gpus: Gpus, *, exact: bool) -> Mapp
         return _hold_by_slurm(cluster, request, gpus)
     for node, slots in gpus:
         share = NodeShare(*node_demand(request, len(gpus), len(slots)))
-        if request.whole_memory:
+        if request.memory.whole:
             share = share._replace(memory_mb=max(0, int(cluster.free_memory_mb[node])))
         if cluster.sockets is not None:
             possible = slots
@@ -96,7 +96,7 @@ def _on_sockets(
         return held._replace(socket_cpus=taken)
     cpus = max(held.cpus, sum(taken))
     # Slurm takes no more CPUs than there is memory for.
-    memory_mb = min(request.memory_mb_per_cpu * cpus, int(cluster.free_memory_mb[node]))
+    memory_mb = min(request.memory.per_cpu_mb * cpus, int(cluster.free_memory_mb[node]))
     return held._replace(cpus=cpus, memory_mb=max(held.memory_mb, memory_mb), socket_cpus=taken)
 
 

@@ -46,7 +46,7 @@ class Shortage:
             if request.whole_node:
                 slots = tuple(np.flatnonzero(cluster.exists[node]).tolist())
                 cpus = cpus if cluster.cpus is None else int(cluster.cpus[node])
-            if request.whole_memory and cluster.memory_mb is not None:
+            if request.memory.whole and cluster.memory_mb is not None:
                 memory = int(cluster.memory_mb[node])
             shortage.slots |= {(node, slot) for slot in slots if not cluster.free[node, slot]}
             shortage.amounts["cpus", node] = cpus - int(cluster.free_cpus[node])

@@ -89,7 +89,7 @@ class KeptCandidates:
         """Keep a candidate, unless it rests on what is free now, or on other jobs."""
         job, original, request = candidate.gated.job, candidate.gated.original, candidate.request
         asked = candidate.asked_class
-        sized = request.memory_mb_per_gpu or request.memory_mb_per_cpu or job.memory_mb_per_node
+        sized = request.memory.per_gpu_mb or request.memory.per_cpu_mb or job.memory_mb_per_node
         least, most = original.nodes or (1, None)
         if (
             len(job.partitions) == 1  # else that in which it can start now

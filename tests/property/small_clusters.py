@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import Memory, Request
 
 BINS = (0.89, 0.94, 1.06, 2.55)
 
@@ -73,7 +73,7 @@ def requests(draw, cluster, job_id="1", app_class="A"):
         required=required,
         whole_node=draw(st.integers(0, 4)) == 0,
         cpus=draw(st.sampled_from([0, 1, 4, 8])),
-        memory_mb_per_gpu=draw(st.sampled_from([0, 0, 2])),
+        memory=Memory(per_gpu_mb=draw(st.sampled_from([0, 0, 2]))),
     )
 
 
@@ -137,9 +137,9 @@ def _allowed(request, cluster, chosen):
         cpus = -(-total_cpus * size // request.gpus)
         if cluster.free_cpus[node] < cpus:
             return False
-        if cluster.free_memory_mb[node] < request.memory_mb_per_gpu * size:
+        if cluster.free_memory_mb[node] < request.memory.per_gpu_mb * size:
             return False
-        if request.whole_memory and cluster.free_memory_mb[node] < cluster.memory_mb[node]:
+        if request.memory.whole and cluster.free_memory_mb[node] < cluster.memory_mb[node]:
             return False
     return True
 

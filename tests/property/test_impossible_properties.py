@@ -15,6 +15,7 @@ from small_requests import NAMES, asked_requests, idle_nodes, in_use, left_of, r
 
 from slurm_gpu_aware.admission.context import CannotPlanError
 from slurm_gpu_aware.model.cluster import RunningJob
+from slurm_gpu_aware.model.request import Memory
 from slurm_gpu_aware.planning.plan import PlanSettings
 
 NEVER = "cannot start even on an idle cluster"
@@ -43,7 +44,7 @@ def empty_and_used(draw):
     )
     request = draw(requests(cluster))
     if draw(st.integers(0, 3)) == 0:
-        request = replace(request, whole_memory=True, memory_mb_per_gpu=0)
+        request = replace(request, memory=Memory(whole=True))
     return empty, used, request
 
 

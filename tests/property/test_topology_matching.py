@@ -19,8 +19,7 @@ from small_machines import (
 )
 
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
-from slurm_gpu_aware.topology import machines as general
-from slurm_gpu_aware.topology import matching
+from slurm_gpu_aware.topology import general, matching
 from slurm_gpu_aware.topology.bandwidth import (
     BOTTLENECK,
     PAPER,

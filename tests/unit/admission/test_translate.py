@@ -194,7 +194,7 @@ def test_all_memory_is_that_of_whatever_node():
     ]
     everything = slurm_job(memory_mb_per_node=0)
     request = request_of(everything, asked(memory=True), context_of(busy))
-    assert (request.whole_memory, request.memory_on_node(1)) == (True, 32000)
+    assert (request.memory.whole, request.memory_on_node(1)) == (True, 32000)
     away = [
         slurm_node("n1", states=frozenset({"DOWN"})),
         slurm_node("n2", states=frozenset({"DOWN"})),

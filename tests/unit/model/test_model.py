@@ -6,7 +6,7 @@ import pytest
 from slurm_gpu_aware.errors import AwareError, SourceError
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, each_gpu
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import Memory, Request
 
 
 def test_an_unmeasured_class_scores_one():
@@ -63,11 +63,11 @@ def test_node_counts_are_even_splits(kwargs, slots, counts):
 
 
 def test_cpus_and_memory_per_node():
-    request = Request("1", gpus=4, cpus=10, memory_mb_per_cpu=100)
+    request = Request("1", gpus=4, cpus=10, memory=Memory(per_cpu_mb=100))
     assert request.cpus_on_node(2) == 5
     assert request.cpus_on_node(3) == 4
     assert request.memory_on_node(2) == 500
-    per_gpu = Request("1", gpus=4, cpus_per_gpu=3, memory_mb_per_gpu=1000)
+    per_gpu = Request("1", gpus=4, cpus_per_gpu=3, memory=Memory(per_gpu_mb=1000))
     assert per_gpu.cpus_on_node(2) == 6
     assert per_gpu.memory_on_node(2) == 2000
     assert Request("1", gpus=2, cpus=20, cpus_per_gpu=3).cpus_on_node(2) == 10
@@ -88,7 +88,9 @@ def test_a_resized_request_keeps_its_nodes_and_its_single_task():
 
 
 def test_a_task_for_each_gpu_brings_its_cpus():
-    request = Request("1", 2, cpus=6, memory_mb_per_cpu=100, sizes=(1, 2, 8), task_per_gpu=True)
+    request = Request(
+        "1", 2, cpus=6, memory=Memory(per_cpu_mb=100), sizes=(1, 2, 8), task_per_gpu=True
+    )
     assert request.resized(1).cpus == 3
     assert (request.resized(8).cpus, request.resized(8).resized(2).cpus) == (24, 6)
     assert request.resized(8).memory_on_node(2) == 1200

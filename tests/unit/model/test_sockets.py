@@ -16,7 +16,7 @@ from make import placements, plan_round
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Sockets, each_gpu
-from slurm_gpu_aware.model.request import PreemptionRights, Request
+from slurm_gpu_aware.model.request import Memory, PreemptionRights, Request
 from slurm_gpu_aware.model.socket_views import views
 from slurm_gpu_aware.placement.constraints import OnSockets
 from slurm_gpu_aware.placement.registry import make_policy, policy_names
@@ -156,11 +156,11 @@ def test_a_third_job_has_no_cores_beside_jobs_that_fill_their_sockets() -> None:
 
 
 def test_a_job_that_fills_its_socket_takes_memory_with_each_cpu() -> None:
-    queue = [bound(1, 1, fills_sockets=True, memory_mb_per_cpu=500)]
+    queue = [bound(1, 1, fills_sockets=True, memory=Memory(per_cpu_mb=500))]
     here = socket_nodes()
-    result = plan_at([*queue, free(2, 1, memory_mb_per_node=60001)], here)
+    result = plan_at([*queue, free(2, 1, memory=Memory(per_node_mb=60001))], here)
     assert [a.job_id for a in result.assignments] == ["1"]
-    result = plan_at([*queue, free(2, 1, memory_mb_per_node=60000)], here)
+    result = plan_at([*queue, free(2, 1, memory=Memory(per_node_mb=60000))], here)
     assert [a.job_id for a in result.assignments] == ["1", "2"]
 
 
@@ -231,8 +231,8 @@ def test_a_job_that_fills_its_socket_takes_no_reserved_memory(memory_mb: int, fi
     """It would get 8 CPUs with 500 MB each of the 64000 MB of the node."""
     here = with_job(socket_nodes(), "short", 0, S0, (8, 0), NOW + 100)
     here = with_job(here, "long", 0, (2,), (0, 0))
-    head = bound(1, 2, 8, memory_mb_per_node=memory_mb, priority=9)
-    fills = bound(2, 1, fills_sockets=True, memory_mb_per_cpu=500)
+    head = bound(1, 2, 8, memory=Memory(per_node_mb=memory_mb), priority=9)
+    fills = bound(2, 1, fills_sockets=True, memory=Memory(per_cpu_mb=500))
     assert placements(plan_at([head, fills], here)) == ({"2": ((0,), ((3,),))} if fits else {})
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import Memory, Request
 from slurm_gpu_aware.placement.feasible import common_reason, node_demand
 from slurm_gpu_aware.placement.level_views import pack, popcount, sets_of, unpack
 from slurm_gpu_aware.placement.registry import make_policy
@@ -46,7 +46,7 @@ CASES = {
         "GPUs are free, but too few nodes have 9 free CPUs",
     ),
     "memory": (
-        Request("1", 1, memory_mb_per_gpu=2000),
+        Request("1", 1, memory=Memory(per_gpu_mb=2000)),
         Cluster.uniform(2, 2, memory_mb_per_node=1000),
         "GPUs are free, but too few nodes have 2000 MB of memory",
     ),
@@ -90,11 +90,11 @@ def test_splits_stand_fewest_nodes_first():
 
 
 def test_demand_is_slurms_even_share_or_follows_the_gpus():
-    request = Request("1", 4, cpus=6, memory_mb_per_cpu=100)
+    request = Request("1", 4, cpus=6, memory=Memory(per_cpu_mb=100))
     assert node_demand(request, 2, 2) == (3, 300)
     assert node_demand(request, 2, 3) == (5, 500)
     assert node_demand(request, 2, 1) == (2, 200)
-    assert node_demand(Request("1", 4, memory_mb_per_gpu=10), 2, 3) == (1, 30)
+    assert node_demand(Request("1", 4, memory=Memory(per_gpu_mb=10)), 2, 3) == (1, 30)
     assert node_demand(Request("1", 1, cpus=8, whole_node=True), 1, 4) == (8, 0)
 
 

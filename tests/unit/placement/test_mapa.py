@@ -16,7 +16,7 @@ from slurm_gpu_aware.model.hardware_graph import HardwareGraph, uniform_graph
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.drb.bipartition import bisect
 from slurm_gpu_aware.placement.registry import make_policy
-from slurm_gpu_aware.topology import machines as general
+from slurm_gpu_aware.topology import general
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, eq2, fit_eq2
 from slurm_gpu_aware.topology.general import mapping_values
 from slurm_gpu_aware.topology.machines import machine

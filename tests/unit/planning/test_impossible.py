@@ -10,7 +10,7 @@ import pytest
 from make import plan_round
 
 from slurm_gpu_aware.model.cluster import PLENTY_CPUS, PLENTY_MB, Cluster, RunningJob, Shards
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import Memory, Request
 from slurm_gpu_aware.planning.plan import PlanSettings, Waiting
 
 FOUR = np.ones((2, 4), dtype=np.bool_)
@@ -56,8 +56,8 @@ def test_what_is_not_known_is_plenty() -> None:
     "fields",
     [
         {"gpus": 1, "cpus": 16},
-        {"gpus": 4, "memory_mb_per_gpu": 250},
-        {"gpus": 1, "whole_memory": True, "memory_mb_per_node": 1000},
+        {"gpus": 4, "memory": Memory(per_gpu_mb=250)},
+        {"gpus": 1, "memory": Memory(per_node_mb=1000, whole=True)},
         {"gpus": 4, "whole_node": True},
         {"gpus": 8, "power_w": 5000.0},
     ],
@@ -71,7 +71,7 @@ def test_what_jobs_hold_makes_no_job_impossible(fields: dict[str, Any]) -> None:
     ("fields", "why"),
     [
         ({"gpus": 1, "cpus": 17}, "GPUs are free, but too few nodes have 17 free CPUs"),
-        ({"gpus": 1, "memory_mb_per_gpu": 1001}, "too few nodes have 1001 MB of memory"),
+        ({"gpus": 1, "memory": Memory(per_gpu_mb=1001)}, "too few nodes have 1001 MB of memory"),
         ({"gpus": 5, "max_nodes": 1}, "5 GPUs cannot be split evenly over nodes of at most 4 GPUs"),
     ],
 )
@@ -109,7 +109,7 @@ def test_all_memory_is_that_of_the_node_which_the_job_gets() -> None:
     cluster = Cluster.build(
         ["n1", "n2"], FOUR, memory_mb=sizes, free_memory_mb=np.array([1000, 3000])
     )
-    every = {"whole_memory": True, "memory_mb_per_node": 1000}
+    every = {"memory": Memory(per_node_mb=1000, whole=True)}
     queue = [Request("1", 1, **every), Request("2", 1, **every), Request("3", 1)]
     plan = plan_round(queue, cluster, PlanSettings(), 0.0)
     assert [(a.job_id, a.nodes) for a in plan.assignments if a.job_id == "1"] == [("1", (0,))]
@@ -120,6 +120,7 @@ def test_all_memory_is_that_of_the_node_which_the_job_gets() -> None:
     big = plan_round([Request("1", 1, eligible=np.array([False, True]), **every)], emptied,
                      PlanSettings(), 0.0)  # fmt: skip
     assert big.assignments[0].nodes == (1,)
-    behind = [Request("1", 1, eligible=np.array([False, True]), **every),
-              Request("2", 1, eligible=np.array([False, True]), memory_mb_per_gpu=1)]  # fmt: skip
+    second = np.array([False, True])
+    some = {"memory": Memory(per_gpu_mb=1)}
+    behind = [Request("1", 1, eligible=second, **every), Request("2", 1, eligible=second, **some)]
     assert [w.job_id for w in plan_round(behind, emptied, PlanSettings(), 0.0).waiting] == ["2"]

@@ -16,7 +16,14 @@ from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, PreemptionOrder, RunningJob, Shards
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
-from slurm_gpu_aware.model.request import LeftToSlurm, Part, Postponement, PreemptionRights, Request
+from slurm_gpu_aware.model.request import (
+    LeftToSlurm,
+    Memory,
+    Part,
+    Postponement,
+    PreemptionRights,
+    Request,
+)
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.record import read_round, record_round, replay, replay_all
 from slurm_gpu_aware.planning.stages import Round, plan_stages
@@ -67,7 +74,7 @@ def a_round(seed):
             bandwidth_sensitive=bool(i % 2),
             eligible=eligible if i % 4 == 0 else None,
             allowed=np.ones(6, dtype=bool) if i % 8 == 0 else None,
-            whole_memory=i == 9,
+            memory=Memory(whole=i == 9),
             required=(1,) if i == 5 else (),
             cpus=2,
             time_limit_s=math.inf if i == 3 else float(rng.integers(50, 2000)),

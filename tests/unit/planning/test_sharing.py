@@ -17,7 +17,7 @@ from make import plan_round
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.features.shards.stage import split_queue, with_shards
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Shards
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import Memory, Request
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.record import record_round, replay_all
 from slurm_gpu_aware.planning.stages import Round, plan_stages
@@ -154,7 +154,7 @@ def test_cpus_memory_and_nodes_bound_it() -> None:
     only = np.array([False, True])
     queue = [part("a", 1, cpus=3), part("b", 1, cpus=3), part("c", 1, eligible=only)]
     assert given_to(plan_of(queue, cluster)) == {"a": (0, 0), "b": (1, 0), "c": (1, 0)}
-    plan = plan_of([part("a", 1, memory_mb_per_node=1001)], cluster)
+    plan = plan_of([part("a", 1, memory=Memory(per_node_mb=1001))], cluster)
     assert not plan.assignments
 
 
