@@ -41,8 +41,8 @@ lint: venv  ## Check style and types: ruff, mypy --strict, luac, shellcheck (the
 	  shellcheck docker/*.sh docker/cluster docker/site/host.sh docker/site/systemctl docker/site/etc/*.sh docker/site/etc/push-slurm-conf .ci/run etc/resv.d/*
 
 test: lint docker  ## Everything: lint, unit, property, Lua and Slurm tests
-	@# Slurm tests mostly wait, so the others run beside them, on one worker that gives way.
-	@mkdir -p build; nice -n 10 $(PYTEST) -q -n 1 $(COVERAGE) >build/unit.log 2>&1 & unit=$$!; \
+	@# Slurm tests mostly wait, so the others run beside them and give way.
+	@mkdir -p build; nice -n 10 $(PYTEST) -q -n 2 $(COVERAGE) >build/unit.log 2>&1 & unit=$$!; \
 	  PYTHON=$(BIN)/python docker/image.sh $(SUITE) && GPU_AWARE_SUITE=$(SUITE) $(SLURM_PYTEST); \
 	  slurm=$$?; wait $$unit; unit=$$?; cat build/unit.log; $(SHOW_COVERAGE); \
 	  [ $$unit -eq 0 ] && [ $$slurm -eq 0 ]
