@@ -175,7 +175,7 @@ class _Room:
         self._total, self._free = shards.total, shards.free.copy()
         self.cluster = replace(cluster.copy(), shards=Shards(self._total, self._free))
         """The cluster with what is left."""
-        self._kept = np.zeros(cluster.shape, dtype=np.bool_)
+        self._kept: Gpu | None = None
         """The GPU that is kept for a job that finds too few shards."""
         self.kept_for: str | None = None
         """That job, the first such one."""
@@ -195,7 +195,9 @@ class _Room:
         able = (self.cluster.free_cpus >= cpus) & (self.cluster.free_memory_mb >= memory_mb)
         if request.eligible is not None:
             able &= request.eligible
-        enough = (self._free >= request.shards) & able[:, None] & ~self._kept
+        enough = (self._free >= request.shards) & able[:, None]
+        if self._kept is not None:
+            enough[self._kept] = False
         for head in heads:
             for node, kept in head.gpus:
                 kept_cpus, kept_mb = node_demand(head.request, len(head.gpus), len(kept))
@@ -220,7 +222,8 @@ class _Room:
         if may.any():
             self.kept_for = request.job_id
             most = int(np.where(may, self._free, -1).argmax())
-            self._kept.flat[most] = True
+            node, slot = divmod(most, may.shape[1])
+            self._kept = node, slot
 
     def take(self, request: Request, gpu: Gpu) -> None:
         """Mark shards, CPUs and memory of a job as held."""
