@@ -132,8 +132,10 @@ class BackfillRoom:
     @property
     def full(self) -> bool:
         """Whether no more reservations are kept: one on GPUs that are in use delays no job."""
-        if len(self.each()) >= self._most or self.now.power_w is not None:
-            return len(self.each()) >= self._most
+        if len(self.each()) >= self._most:
+            return True
+        if self.now.power_w is not None:
+            return False
         open_to_all = self.now.not_held.copy()
         for room in self.each():
             for node, slot in room.reserved:

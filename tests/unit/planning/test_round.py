@@ -9,6 +9,8 @@ from make import placements, plan_round, reasons, with_held, with_running
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import PreemptionRights, Request
+from slurm_gpu_aware.planning import round as planning
+from slurm_gpu_aware.planning.backfill import reserve
 from slurm_gpu_aware.planning.plan import PlanSettings
 
 NOW = 1000.0
@@ -79,6 +81,22 @@ def test_the_second_job_that_does_not_fit_is_not_delayed(reservations, starts):
         assert result.waiting[1].kept == (NOW + 200, ((1, (0, 1, 2, 3)),))
     result = plan([*queue[:2], queue[3]], cluster, reservations=reservations)
     assert "4" in placements(result)  # it ends in time
+
+
+def test_of_jobs_that_fit_after_no_end_one_is_tried(monkeypatch):
+    """Who holds GPU 0 of node 1 is not known; node 0 has a free GPU that no job has reserved."""
+    tried = []
+
+    def reserved(request, *given):
+        tried.append(request.job_id)
+        return reserve(request, *given)
+
+    monkeypatch.setattr(planning, "reserve", reserved)
+    cluster = with_held(Cluster.uniform(2, 2), ("r1", 0, [0], math.inf))
+    cluster.free[1, 0] = False
+    queue = [asking(n, 2, max_nodes=1, required=(1,), limit=50) for n in range(1, 6)]
+    assert not placements(plan(queue, cluster, reservations=16))
+    assert tried == ["1", "2"]
 
 
 def test_equal_jobs_have_reservations_of_their_own():
