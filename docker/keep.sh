@@ -77,12 +77,15 @@ fake_gpus() {
 }
 
 # Slurm 24.11.5 hangs for ever in some of its reconfigures and shutdowns (docs/internals/slurm.md). An admin would
-# restart it; here this does, and keeps what its threads did.
+# restart it; here this does, and keeps what its threads did. It asks this host's slurmctld alone: a ping goes to all
+# controllers, and one that is off the network would hold it up.
 watch_slurmctld() {
-    local pid last="" silent=0 known
+    local pid last="" silent=0 known asked=$state/ping.conf
+    sed -n -e "s/^SlurmctldHost=.*/SlurmctldHost=$(hostname)/p" -e '/^ClusterName=\|^Auth/p' /etc/slurm/slurm.conf |
+        sort -u >"$asked"
     while sleep 3; do
         pid=$(cat "$state/slurmctld.pid" 2>/dev/null) || continue
-        timeout 3 scontrol ping >/dev/null 2>&1
+        SLURM_CONF=$asked timeout 3 scontrol ping >/dev/null 2>&1
         # One that starts, or has no munged, refuses at once.
         if [ $? -ne 124 ] || [ "$pid" != "$last" ]; then
             silent=0 last=$pid
