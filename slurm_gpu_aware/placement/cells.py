@@ -199,7 +199,7 @@ def _parts(supply: Supply, level: LevelView, masks: MaskArray, per_node: int) ->
     assert level.domains is not None  # noqa: S101 - callers check
     parts: MaskArray = masks[:, None] & level.domains
     indexed = supply.cluster.indexed
-    if supply.request.whole_node:
+    if supply.request.nodes.whole:
         return np.asarray(parts * (indexed[:, None] & (parts == masks[:, None])))
     if per_node == 1:
         parts[:, 0] |= masks & ~np.bitwise_or.reduce(level.domains, axis=1)

@@ -15,7 +15,7 @@ from luafilter import ALICE, SUCCESS, Filter, MakeFilter
 from slurm_gpu_aware.config.settings import EventsConfig
 from slurm_gpu_aware.features.due_dates.plan import due_plan
 from slurm_gpu_aware.features.due_dates.shortest_runs import shortest_text
-from slurm_gpu_aware.model.due_date import DueDate
+from slurm_gpu_aware.features.due_dates.due_date import DueDate
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import SizeTable
 

@@ -19,7 +19,7 @@ from slurm_gpu_aware.features.due_dates.sizes import with_due_sizes
 from slurm_gpu_aware.features.moves.moved import begun
 from slurm_gpu_aware.features.moves.planning import plan_moves
 from slurm_gpu_aware.features.moves.settings import MoveSettings
-from slurm_gpu_aware.model.due_date import DueDate
+from slurm_gpu_aware.features.due_dates.due_date import DueDate
 from slurm_gpu_aware.model.job_hints import parse_comment
 from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.planning.plan import PlanSettings

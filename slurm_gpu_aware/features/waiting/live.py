@@ -28,7 +28,7 @@ class Postponements:
         """The requests with their waits."""
         waits = self._known()
         return [
-            replace(request, postponed=waits[request.job_id])
+            replace(request, wait=replace(request.wait, postponed=waits[request.job_id]))
             if request.job_id in waits
             else request
             for request in queue

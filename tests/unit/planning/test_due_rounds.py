@@ -27,7 +27,7 @@ from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.power.power_budget import PowerState
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.due_date import DueDate
+from slurm_gpu_aware.features.due_dates.due_date import DueDate
 from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning.plan import PlanSettings

@@ -20,10 +20,10 @@ from slurm_gpu_aware.features.due_dates.account import DUE
 from slurm_gpu_aware.features.power.power_budget import POWER, PowerState
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, Shards
-from slurm_gpu_aware.model.due_date import DueDate
+from slurm_gpu_aware.features.due_dates.due_date import DueDate
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import SizeTable
-from slurm_gpu_aware.planning.facets import Facet
+from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.record import read_round, record_round, replay
 from slurm_gpu_aware.planning.stages import Round, Stage, plan_stages

@@ -12,7 +12,7 @@ from slurm_gpu_aware.features.moves.moved import begun, place_moved
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.power.power_budget import PoweredJob, PowerState
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.due_date import DueDate
+from slurm_gpu_aware.features.due_dates.due_date import DueDate
 from slurm_gpu_aware.model.request import TIER, PreemptionRights
 
 FULL = {"1": [(0, (0, 1, 2, 3))]}

@@ -16,7 +16,7 @@ from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.features.due_dates.live import IMPOSSIBLE
 from slurm_gpu_aware.features.estimates.history import JobKind, RunHistory
 from slurm_gpu_aware.gate.gated_job import GatedJob
-from slurm_gpu_aware.model.due_date import DueDate
+from slurm_gpu_aware.features.due_dates.due_date import DueDate
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds

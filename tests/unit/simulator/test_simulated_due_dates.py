@@ -12,7 +12,7 @@ from slurm_gpu_aware.features.due_dates.plan import due_plan
 from slurm_gpu_aware.features.due_dates.simulated import parse_factors, with_due_dates
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.due_date import DueDate
+from slurm_gpu_aware.features.due_dates.due_date import DueDate
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy

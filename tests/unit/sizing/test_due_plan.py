@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from slurm_gpu_aware.features.due_dates.plan import RESERVE, due_plan
-from slurm_gpu_aware.model.due_date import DueDate
+from slurm_gpu_aware.features.due_dates.due_date import DueDate
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import SizeTable
 
