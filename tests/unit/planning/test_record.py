@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from make import plan_round
+from make import job_request, plan_round
 
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING, Movable, Moving
@@ -67,7 +67,7 @@ def a_round(seed):
         cluster = replace(cluster, asleep=np.array([False, True, True, False, False, False]))
     eligible = np.array([True, True, True, True, False, True])
     queue = [
-        Request(
+        job_request(
             f"{i}_{i % 3}",
             int(rng.choice([1, 2, 4, 8, 16])),
             app_class=str(rng.choice(list("ABC"))),
@@ -80,7 +80,7 @@ def a_round(seed):
             time_limit_s=math.inf if i == 3 else float(rng.integers(50, 2000)),
             priority=float(rng.integers(5)),
             submit_s=float(i),
-            whole_node=i == 6,
+            whole=i == 6,
             preemption=(
                 PreemptionRights(tier=3.0),
                 PreemptionRights(groups=frozenset({"low", "scavenger"})),
@@ -105,7 +105,7 @@ def test_a_replay_is_identical(seed):
     )
     recorded = read_round(content, FEATURES)
     assert len(recorded.placed) == len(plan.assignments) > 0
-    assert [r.postponed for r in recorded.asked.queue] == [r.postponed for r in queue]
+    assert [r.wait.postponed for r in recorded.asked.queue] == [r.wait.postponed for r in queue]
     assert recorded.asked.cluster.running == cluster.running
     assert recorded.asked.cluster.preemption == cluster.preemption
     assert replay(recorded, FEATURES) == []
@@ -233,7 +233,11 @@ def test_a_whole_round_is_replayed():
     cluster = replace(cluster, running=(job,), shards=shards)
     moving = Moving(MoveSettings(), [Movable(Request("9", 1, app_class="A"), job)], [(0.0, "bob")])
     back = Assignment("1", (2,), ((1,),), "", 0.0, "", 0.0, why={"summary": "moved"})
-    queue = [Request("1", 1, app_class="A"), Request("2", 1, shards=2), Request("3", 1, shards=2)]
+    queue = [
+        Request("1", 1, app_class="A"),
+        job_request("2", 1, shards=2),
+        job_request("3", 1, shards=2),
+    ]
     settings = PlanSettings(policy="pal")
     asked = Round(queue, cluster, settings, 50.0).put(RETURNING, {"1": back}).put(MOVING, moving)
     plan = plan_stages(asked, FEATURES)
