@@ -317,6 +317,10 @@ class Request(Faceted):
         """The request without its rules for sockets."""
         return replace(self, sockets=SocketRules()) if self.sockets.given else self
 
+    def postponed(self, by: Postponement) -> Request:
+        """The request with its wait for a better set."""
+        return replace(self, wait=replace(self.wait, postponed=by))
+
     def on_nodes(self, eligible: BoolArray | None) -> Request:
         """The request with other eligible nodes."""
         return replace(self, nodes=replace(self.nodes, eligible=eligible))

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
+from slurm_gpu_aware.features.due_dates.simulated import due_facet
 from slurm_gpu_aware.features.estimates.simulated import Estimates, estimate_of
 from slurm_gpu_aware.features.moves.movable import MOVES, Move
 from slurm_gpu_aware.features.moves.simulated import Mover
@@ -210,7 +210,8 @@ class Simulator:
         sizes = () if self.settings.sizing in ("as-asked", "zeus") else job.sizes
         power = self.settings.power
         table = None if power is None else power.known.get(job.model or "", job.table)
-        options = {k: v for k, v in job.options.items() if k in self.known_options}
+        restart_s = None if self.mover is None else self.mover.restart_s(job)
+        dated, known = sizes and self.settings.due_dates, self.known_options
         return Request(
             job_id=job.job_id,
             user=job.user or "",
@@ -224,16 +225,9 @@ class Simulator:
             time_limit_s=self._limit_s(job),
             submit_s=job.submit_s,
             application=job.model if self.rounds.profiled else None,
-            policy=PolicyChoice(options=options),
-            facets={**named(TABLE, table), **named(DUE_DATE, self._due(job) if sizes else None)},
+            policy=PolicyChoice(None, {k: v for k, v in job.options.items() if k in known}),
+            facets=named(TABLE, table) | (due_facet(job, restart_s) if dated else {}),
         )
-
-    def _due(self, job: TraceJob) -> DueDate | None:
-        """The due date by which a job is sized; None: it has none."""
-        if job.deadline_s is None or not self.settings.due_dates:
-            return None
-        restart_s = None if self.mover is None else self.mover.restart_s(job)
-        return DueDate(job.deadline_s, weight=job.weight, restart_s=restart_s)
 
     def _limit_s(self, job: TraceJob) -> float:
         """Time limit of a job in seconds; inf: none."""
@@ -304,8 +298,7 @@ class Simulator:
         waits = {w.job_id: w.postponement for w in due.plan.waiting if w.postponement is not None}
         for active in due.queue if waits else ():
             if (wait := waits.get(active.job.job_id)) and wait != active.request.wait.postponed:
-                state = replace(active.request.wait, postponed=wait)
-                active.request = replace(active.request, wait=state)
+                active.request = active.request.postponed(wait)
         times = (wait.start_s for wait in waits.values())
         return min((time for time in times if time > self.clock.now), default=None)
 

@@ -424,7 +424,7 @@ def test_power_that_a_waiting_job_needs_is_not_taken(more, count):
     """Of 250 W growth needs 50; the waiting job 50, or without a table all of it."""
     cluster = scored([[1.0] * 4], {"1": [(0, (0,))]})
     one = moldable(cluster, table=HUNGRY, sizes=(1, 2))
-    queue = [replace(queued(1), **more)]
+    queue = [with_fields(queued(1), **more)]
     found = moves_of(cluster, [one], queue, settings=AUTO, power=limited(500.0, 900))
     assert len(found) == count
 
