@@ -48,7 +48,7 @@ class Cell:
     - several nodes, ``split.same_slots``: the same slots of ``split.nodes`` rows of one ``group``;
     - several nodes, not ``same_slots``: any ``split.per_node`` slots of each of these rows;
     - ``split.uneven``: ``gpus`` slots of rows of one group, node counts as in the request;
-    - ``--exclusive`` (``request.whole_node``): all slots of the rows.
+    - ``--exclusive`` (``request.nodes.whole``): all slots of the rows.
 
     For PAL all sets of a cell are equal: same level, same worst score.
     """

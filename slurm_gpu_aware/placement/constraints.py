@@ -101,7 +101,7 @@ class OnSockets(Constraint):
 
 
 class OneGroup(Constraint):
-    """All nodes of a request with ``node_groups`` are in one group.
+    """All nodes of a request with ``nodes.groups`` are in one group.
 
     A policy with ``by_levels`` gets levels that do not span groups, so it compares all groups at
     once. Any other policy is first asked without groups; its answer counts if its nodes are in one
