@@ -117,3 +117,9 @@ def test_an_error_tells_its_cause_in_one_line():
     error.__cause__ = OSError("no route")
     assert isinstance(error, AwareError)
     assert str(error) == "scontrol failed: no route"
+
+
+def test_requests_alike_are_two():
+    """A round asks which job of the queue one is by identity."""
+    assert Request("1", 1) != Request("1", 1)
+    assert len({Request("1", 1), Request("1", 1)}) == 2

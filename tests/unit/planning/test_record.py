@@ -3,13 +3,14 @@
 import json
 import math
 import random
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from make import job_request, plan_round
+from make import job_request, plan_round, with_fields
 
 from slurm_gpu_aware.errors import StoreError
+from slurm_gpu_aware.features.due_dates.due_date import DueDate
 from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING, Movable, Moving
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.registry import FEATURES
@@ -19,17 +20,21 @@ from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import (
     LeftToSlurm,
     Memory,
+    NodeGroups,
     Part,
     Postponement,
     PreemptionRights,
     Request,
 )
+from slurm_gpu_aware.model.size_table import TABLE, SizeTable
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.record import read_round, record_round, replay, replay_all
 from slurm_gpu_aware.planning.stages import Round, plan_stages
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import KEEP, KEEP_BYTES, Ledger
 from slurm_gpu_aware.topology.machines import machine
+
+ONES = (np.ones((2, 1)), np.ones((2, 1)))
 
 
 def a_round(seed):
@@ -251,3 +256,58 @@ def test_a_whole_round_is_replayed():
         assert replay(read_round({**content, "asked": without}, FEATURES), FEATURES)
     del content["asked"]["cluster"]["shards"]
     assert replay(read_round(content, FEATURES), FEATURES)
+
+
+def test_a_record_holds_every_field_and_facet_of_a_request():
+    cluster, table = Cluster.uniform(3, 4), SizeTable(*map(np.array, ([1, 2], [900])), *ONES)
+    mask, groups = np.array([True, False, True]), NodeGroups(np.array([0, -1, 0]), "rack")
+    usual = job_request("1", 1, memory=Memory(per_cpu_mb=7), table=table)
+    full = with_fields(
+        usual,
+        eligible=mask,
+        allowed=~mask,
+        required=(2,),
+        groups=groups,
+        whole=True,
+        gpu_model="a100",
+        bound=True,
+        several=4,
+        gpus_each=2,
+        fills=True,
+        cpus=8,
+        cpus_per_gpu=3,
+        task_per_gpu=True,
+        refused=True,
+        waited_s=5.0,
+        postponed=Postponement(1.0),
+        relaxed=True,
+        policy="pal",
+        options={"a": 1},
+        due=DueDate(90.0, ((1, 60.0),)),
+        had_gpus=2,
+        shards=3,
+        preemption=PreemptionRights(groups=frozenset({"low"})),
+    )
+    queue = [usual, full, Request("2", 1), with_fields(Request("3", 1), groups=groups)]
+    asked = Round(queue, cluster, PlanSettings(), 50.0)
+    content = json.loads(json.dumps(record_round(asked, plan_stages(asked, ()), FEATURES)))
+    assert [len(content["shared"][kind]) for kind in ("masks", "groups", "tables")] == [2, 1, 1]
+    assert content["asked"]["queue"][2] == {"job_id": "2", "gpus": 1}
+    one, found, bare, other = read_round(content, FEATURES).asked.queue
+    assert found.get(TABLE) is one.get(TABLE) is not None
+    assert found.nodes.groups is other.nodes.groups is not None
+    assert (found.nodes.eligible.tolist(), found.nodes.allowed.tolist()) == (
+        mask.tolist(),
+        (~mask).tolist(),
+    )
+    shared = {"groups": None, "eligible": None, "allowed": None, "table": None}
+    for was, again in zip((full, usual), (found, one), strict=True):
+        was, again = (with_fields(request, **shared) for request in (was, again))
+        for field in fields(Request):
+            if field.name != "nodes":
+                assert getattr(again, field.name) == getattr(was, field.name), field.name
+        assert vars(again.nodes) == vars(was.nodes)
+    assert bare.facets == {}
+    content["asked"]["queue"][2]["facets"] = {"of no feature": 1}
+    with pytest.raises(ValueError, match="not a recorded round"):
+        read_round(content, FEATURES)
