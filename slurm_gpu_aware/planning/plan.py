@@ -106,19 +106,6 @@ class ClockChange:
 
 
 @dataclass(frozen=True)
-class PlannedPower:
-    """Power of the site after a round, as its models predict it. Units: W."""
-
-    limit_w: float
-    planned_w: float
-    """All GPUs, idle ones included."""
-    now_w: float
-    """The same with the present clocks of running jobs and without the jobs that start."""
-    unmet: bool = False
-    """The limit cannot be met: idle GPUs and running jobs at their lowest clocks exceed it."""
-
-
-@dataclass(frozen=True)
 class Plan(Faceted):
     """Outcome of a round. Every request of the queue is in exactly one of the first two lists."""
 
@@ -126,11 +113,6 @@ class Plan(Faceted):
     waiting: tuple[Waiting, ...]
     clocks: tuple[ClockChange, ...] = ()
     """New clocks of running jobs: first those that save power, then those that take it."""
-    after_lowering: frozenset[str] = frozenset()
-    """Jobs of ``assignments`` and ``clocks`` whose power is free only when the clocks that save
-    power have been set."""
-    power: PlannedPower | None = None
-    """None: there is no power limit."""
     wake_s: float = math.inf
     """When a job that starts or runs should grow; a round should run then, on the clock of
     ``now``."""

@@ -14,7 +14,7 @@ from slurm_gpu_aware.features.moves.movable import Movable
 from slurm_gpu_aware.features.moves.moved import begun, place_moved
 from slurm_gpu_aware.features.moves.planning import plan_moves
 from slurm_gpu_aware.features.moves.settings import MoveSettings
-from slurm_gpu_aware.features.power.power_budget import PoweredJob, PowerState
+from slurm_gpu_aware.features.power.power_budget import PLANNED, PoweredJob, PowerState
 from slurm_gpu_aware.model.cluster import RunningJob
 from slurm_gpu_aware.model.size_table import TABLE
 
@@ -104,7 +104,7 @@ def test_a_move_keeps_the_limit_from_its_requeue_to_its_restart(situation, lower
         kept[move.job_id] = max(now_w, then_w)
         assert move.power_w >= kept[move.job_id] - 1e-6
     before_w = total_w(cluster, state, plan_round([], cluster, SETTINGS, NOW, power=state), {}, {})
-    meets = before_w <= state.limit_w + 1e-3 and not plan.power.unmet
+    meets = before_w <= state.limit_w + 1e-3 and not plan.get(PLANNED).unmet
     if meets and found:
         assert total_w(cluster, state, plan, requests, kept) <= state.limit_w + 1e-3
 
@@ -127,4 +127,4 @@ def test_a_move_keeps_the_limit_from_its_requeue_to_its_restart(situation, lower
     total = total_w(later, power, second, requests, {})
     if meets and lowered == 1.0:
         assert total <= state.limit_w + 1e-3
-    assert total <= power.limit_w + 1e-3 or second.power.unmet
+    assert total <= power.limit_w + 1e-3 or second.get(PLANNED).unmet

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from make import job_request, plan_round
 
-from slurm_gpu_aware.features.power.power_budget import POWER, PoweredJob, PowerState
+from slurm_gpu_aware.features.power.power_budget import PLANNED, POWER, PoweredJob, PowerState
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.size_table import TABLE, SizeTable
@@ -121,10 +121,10 @@ def test_a_plan_keeps_the_limit_or_starts_one_job_alone(situation):
     ids = [a.job_id for a in plan.assignments] + [w.job_id for w in plan.waiting]
     assert sorted(ids) == sorted(r.job_id for r in queue)
     total = power_after(cluster, queue, state, plan)
-    assert plan.power is not None
-    assert total <= plan.power.planned_w + 1e-3
+    assert plan.get(PLANNED) is not None
+    assert total <= plan.get(PLANNED).planned_w + 1e-3
     if total > state.limit_w + 1e-3:
-        assert plan.power.unmet
+        assert plan.get(PLANNED).unmet
         # only what runs, or the one job that would never start otherwise
         assert len(plan.assignments) <= (0 if state.running else 1)
     by_id = {request.job_id: request for request in queue}
@@ -142,17 +142,19 @@ def test_lowered_clocks_come_first_and_what_needs_their_power_waits(situation):
     assert saves == sorted(saves, reverse=True)
     assert all(state.running[change.job_id].adjustable for change in plan.clocks)
     lowered = {c.job_id for c, lower in zip(plan.clocks, saves, strict=True) if lower}
-    assert plan.after_lowering.isdisjoint(lowered)
+    assert plan.get(PLANNED).after_lowering.isdisjoint(lowered)
     if not lowered:
-        assert not plan.after_lowering
+        assert not plan.get(PLANNED).after_lowering
         return
     at_once = replace(
         plan,
-        assignments=tuple(a for a in plan.assignments if a.job_id not in plan.after_lowering),
+        assignments=tuple(
+            a for a in plan.assignments if a.job_id not in plan.get(PLANNED).after_lowering
+        ),
         clocks=tuple(
             change
             for change, lower in zip(plan.clocks, saves, strict=True)
-            if not lower and change.job_id not in plan.after_lowering
+            if not lower and change.job_id not in plan.get(PLANNED).after_lowering
         ),
     )
     present = power_after(cluster, queue, state, replace(plan, assignments=(), clocks=()))
@@ -168,14 +170,18 @@ def test_running_clocks_come_to_the_plan_in_two_rounds(situation):
     for number in range(3):
         plan = plan_round([], cluster, SETTINGS, NOW, power=state)
         assert number < 2 or not plan.clocks
-        clocks = {c.job_id: c.clock_mhz for c in plan.clocks if c.job_id not in plan.after_lowering}
+        clocks = {
+            c.job_id: c.clock_mhz
+            for c in plan.clocks
+            if c.job_id not in plan.get(PLANNED).after_lowering
+        }
         running = {
             job_id: replace(job, clock_mhz=clocks.get(job_id, job.clock_mhz))
             for job_id, job in state.running.items()
         }
         state = replace(state, running=running)
-    assert plan.power.now_w == pytest.approx(plan.power.planned_w)
-    assert plan.power.unmet is (plan.power.now_w > state.limit_w + 1e-3)
+    assert plan.get(PLANNED).now_w == pytest.approx(plan.get(PLANNED).planned_w)
+    assert plan.get(PLANNED).unmet is (plan.get(PLANNED).now_w > state.limit_w + 1e-3)
 
 
 @settings(max_examples=150, deadline=None)

@@ -7,7 +7,7 @@
    changed, rise by marginal return up to the limit (PowerFlow, Algorithm 1).
 
 A clock that falls frees power only once it has been set. Jobs that need that power are marked in
-`Plan.after_lowering`.
+`PlannedPower.after_lowering`.
 
 Account of size and clock: what a GPU step or a clock step more would have brought and cost.
 """
@@ -22,6 +22,8 @@ from typing import Any
 
 from slurm_gpu_aware.features.power.allocation import Sized, SizingJob
 from slurm_gpu_aware.features.power.power_budget import (
+    PLANNED,
+    PlannedPower,
     PowerBudget,
     PoweredJob,
     PowerState,
@@ -35,7 +37,7 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE, SizeTable
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.placed import Started
-from slurm_gpu_aware.planning.plan import ClockChange, Plan, PlannedPower, PlanSettings
+from slurm_gpu_aware.planning.plan import ClockChange, Plan, PlanSettings
 from slurm_gpu_aware.planning.timeline import Timeline, as_running, keep_least, take
 
 
@@ -261,18 +263,10 @@ class _Sizing:
         now_w = sum(present.values()) - idle_w
         if unmet := planned_w > power.limit_w + POWER_W:
             placed = [_over_limit(one, planned_w, power.limit_w) for one in placed]
-        return replace(
-            plan,
-            assignments=tuple(placed),
-            clocks=tuple(changes),
-            after_lowering=_after_lowering(more, budget.for_ours_w - now_w),
-            power=PlannedPower(
-                power.limit_w,
-                planned_w,
-                budget.base_w + now_w,
-                unmet=unmet,
-            ),
-        )
+        after = _after_lowering(more, budget.for_ours_w - now_w)
+        planned = PlannedPower(power.limit_w, planned_w, budget.base_w + now_w, unmet, after)
+        plan = replace(plan, assignments=tuple(placed), clocks=tuple(changes))
+        return plan.put(PLANNED, planned)
 
     def _above(self, got: Sized) -> float:
         """Power of a job above that of its idle GPUs."""

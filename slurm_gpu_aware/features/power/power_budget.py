@@ -61,8 +61,26 @@ class PowerState:
     """Slurm's job ID -> running job."""
 
 
+@dataclass(frozen=True)
+class PlannedPower:
+    """Power of the site after a round, as its models predict it. Units: W."""
+
+    limit_w: float
+    planned_w: float
+    """All GPUs, idle ones included."""
+    now_w: float
+    """The same with the present clocks of running jobs and without the jobs that start."""
+    unmet: bool = False
+    """The limit cannot be met: idle GPUs and running jobs at their lowest clocks exceed it."""
+    after_lowering: frozenset[str] = frozenset()
+    """Jobs that start, or whose clock changes, and whose power is free only when the clocks that
+    save power have been set."""
+
+
 POWER: Facet[PowerState | None] = Facet("power", None, PowerState)
 """Of a round; None: there is no limit, and no clock changes."""
+PLANNED: Facet[PlannedPower | None] = Facet("planned power", None)
+"""Of a plan; None: there is no power limit."""
 
 
 def with_least_sizes(queue: Sequence[Request]) -> list[Request]:

@@ -18,7 +18,12 @@ from slurm_gpu_aware.features.models.performance_model import MODEL, own_name
 from slurm_gpu_aware.features.power.clock_orders import OrderedClocks, WantedClock
 from slurm_gpu_aware.features.power.explorations import Explorable, Explorations, tried_clocks
 from slurm_gpu_aware.features.power.job_tables import ExplorationPower, JobTables
-from slurm_gpu_aware.features.power.power_budget import PoweredJob, PowerState
+from slurm_gpu_aware.features.power.power_budget import (
+    PLANNED,
+    PlannedPower,
+    PoweredJob,
+    PowerState,
+)
 from slurm_gpu_aware.features.power.power_limit import OFF, LimitInForce, limit_in_force
 from slurm_gpu_aware.features.power.power_reading import PowerReading, first_of, idle_nodes
 from slurm_gpu_aware.model.arrays import FloatArray
@@ -26,7 +31,7 @@ from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.planning.plan import Plan, PlannedPower, PlanSettings, Waiting
+from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
 from slurm_gpu_aware.selector.candidates import Candidate
 from slurm_gpu_aware.selector.isolation import contained
 from slurm_gpu_aware.selector.job_tracker import JobTracker
@@ -295,19 +300,20 @@ class SitePower:
 
     def carry_out(self, plan: Plan, cluster: Cluster, settings: PlanSettings) -> None:
         """Order the clocks of a plan; none of a round that could not reckon with the limit."""
-        if plan.power is None and self.limited:
+        planned = plan.get(PLANNED)
+        if planned is None and self.limited:
             return
         self._order(plan, cluster, settings)
-        self._planned = plan.power
-        self._unsettled = plan.power is not None and (bool(plan.waiting) or self._clocks.awaited)
+        self._planned = planned
+        self._unsettled = planned is not None and (bool(plan.waiting) or self._clocks.awaited)
         self._gpus, self._widest = int(cluster.exists.sum()), cluster.shape[1]
         self._nodes = frozenset(cluster.nodes)
-        self._idle = "" if plan.power is None else idle_nodes(plan, cluster)
+        self._idle = "" if planned is None else idle_nodes(plan, cluster)
 
     def _order(self, plan: Plan, cluster: Cluster, settings: PlanSettings) -> None:
         """Write the orders for all running jobs whose clock may be chosen."""
-        now = self._clock()
-        new = {c.job_id: c.clock_mhz for c in plan.clocks if c.job_id not in plan.after_lowering}
+        now, later = self._clock(), _after_lowering(plan)
+        new = {c.job_id: c.clock_mhz for c in plan.clocks if c.job_id not in later}
         wanted = []
         for job in cluster.running if self.clocks.change else ():
             job_id = job.job_id
@@ -315,7 +321,7 @@ class SitePower:
             if number is None:
                 continue
             keeps = new.get(job_id, self._clocks.wanted(job_id))
-            if plan.power is None and not self._clocks.refused(job_id):
+            if plan.get(PLANNED) is None and not self._clocks.refused(job_id):
                 # Without a limit no clock is kept down but by the job's class.
                 keeps = settings.class_clock_mhz.get(self._known[job_id].app_class)
             if (explored := self._explorations.of(job_id)) is not None:
@@ -364,9 +370,15 @@ class SitePower:
                 self._explorations.forget(one.job_id)
 
 
+def _after_lowering(plan: Plan) -> frozenset[str]:
+    planned = plan.get(PLANNED)
+    return frozenset() if planned is None else planned.after_lowering
+
+
 def lowering_first(plan: Plan) -> Plan:
     """The plan without the jobs that wait for clocks that it lowers."""
-    later = [a.job_id for a in plan.assignments if a.job_id in plan.after_lowering]
+    after = _after_lowering(plan)
+    later = [a.job_id for a in plan.assignments if a.job_id in after]
     if not later:
         return plan
     return replace(

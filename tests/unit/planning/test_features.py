@@ -18,7 +18,7 @@ from make import job_request, sizes
 from slurm_gpu_aware.features import registry
 from slurm_gpu_aware.features.due_dates.account import DUE
 from slurm_gpu_aware.features.due_dates.due_date import DueDate
-from slurm_gpu_aware.features.power.power_budget import POWER, PowerState
+from slurm_gpu_aware.features.power.power_budget import PLANNED, POWER, PowerState
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, Shards
 from slurm_gpu_aware.model.facets import Facet
@@ -77,7 +77,7 @@ def test_without_features_jobs_are_placed_as_they_ask() -> None:
     assert sizes(plan) == {"plain": 2, "sizes": 1, "shards": 1, "clock": 1}
     assert [one.job_id for one in plan.waiting] == ["large"]
     assert all(one.clock_mhz is None and "due" not in one.why for one in plan.assignments)
-    assert (plan.power, plan.clocks, plan.wake_s, plan.get(DUE)) == (None, (), math.inf, {})
+    assert (plan.get(PLANNED), plan.clocks, plan.wake_s, plan.get(DUE)) == (None, (), math.inf, {})
 
 
 def test_with_them_each_changes_the_same_round() -> None:
@@ -86,7 +86,7 @@ def test_with_them_each_changes_the_same_round() -> None:
     assert policies["shards"] == "shards"
     assert sizes(plan)["sizes"] > 1
     assert plan.get(DUE).keys() == {"sizes"}
-    assert plan.power is not None
+    assert plan.get(PLANNED) is not None
 
 
 def test_a_simulation_without_features_places_all_jobs() -> None:

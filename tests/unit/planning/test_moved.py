@@ -7,7 +7,7 @@ import pytest
 from make import job_request, plan_round, with_fields
 
 from slurm_gpu_aware.features.moves.moved import place_moved
-from slurm_gpu_aware.features.power.power_budget import PoweredJob, PowerState
+from slurm_gpu_aware.features.power.power_budget import PLANNED, PoweredJob, PowerState
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
@@ -112,4 +112,4 @@ def test_growth_that_the_limit_no_longer_allows_gives_it_the_number_that_it_had(
     plan = plan_round(rest, shown, PAL, 0.0, power=power)
     ((found,),) = ([*placed, *plan.assignments],)
     assert found.size == gpus
-    assert plan.power.planned_w <= limit_w or plan.power.unmet
+    assert plan.get(PLANNED).planned_w <= limit_w or plan.get(PLANNED).unmet

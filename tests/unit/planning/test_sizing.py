@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from make import job_request, plan_round, reasons, sizes, with_fields, with_running
 
-from slurm_gpu_aware.features.power.power_budget import PoweredJob, PowerState
+from slurm_gpu_aware.features.power.power_budget import PLANNED, PoweredJob, PowerState
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import PreemptionRights
 from slurm_gpu_aware.model.size_table import SizeTable
@@ -122,16 +122,16 @@ def test_a_job_that_lacks_only_power_waits_for_it():
     assert clocks(plan) == {"0": 900, "1": 900}
     words = reasons(plan)["2"]
     assert words.startswith("next in line: waits for power: it needs 100 W, and the limit leaves 0")
-    assert plan.power.planned_w == pytest.approx(400.0)
-    assert not plan.power.unmet
+    assert plan.get(PLANNED).planned_w == pytest.approx(400.0)
+    assert not plan.get(PLANNED).unmet
 
 
 def test_a_job_that_exceeds_the_limit_starts_alone_at_its_lowest_clock():
     queue = [tabled(0, 4), tabled(1)]
     plan = plan_of(queue, Cluster.uniform(2, 4), state(500.0, shape=(2, 4)))
     assert clocks(plan) == {"0": 600}
-    assert plan.power.unmet
-    assert plan.power.planned_w == pytest.approx(400 + 4 * 50)
+    assert plan.get(PLANNED).unmet
+    assert plan.get(PLANNED).planned_w == pytest.approx(400 + 4 * 50)
     later = with_jobs(Cluster.uniform(2, 4), ("0", (0, 1, 2, 3), NOW + 100))
     power = state(500.0, shape=(2, 4), **{"0": PoweredJob(4, 1200.0, TABLE, 600)})
     plan = plan_of(queue[1:], later, power)
@@ -184,9 +184,9 @@ def test_a_running_clock_falls_so_that_a_job_can_start():
     plan = plan_of([tabled(0)], cluster, power)
     assert clocks(plan) == {"0": 900}
     assert plan.clocks == (ClockChange("r", 900, 150.0),)
-    assert plan.after_lowering == {"0"}
-    assert plan.power.now_w == pytest.approx(450.0)
-    assert plan.power.planned_w == pytest.approx(400.0)
+    assert plan.get(PLANNED).after_lowering == {"0"}
+    assert plan.get(PLANNED).now_w == pytest.approx(450.0)
+    assert plan.get(PLANNED).planned_w == pytest.approx(400.0)
     # A clock that nothing can change keeps its power, and the job waits.
     fixed = state(450.0, r=PoweredJob(1, 300.0, TABLE, 1200))
     plan = plan_of([tabled(0)], cluster, fixed)
@@ -200,7 +200,7 @@ def test_a_running_clock_rises_when_power_is_left():
     power = state(450.0, r=PoweredJob(1, 300.0, TABLE, 600, adjustable=True))
     plan = plan_of([], cluster, power)
     assert [(c.job_id, c.clock_mhz) for c in plan.clocks] == [("r", 1200)]
-    assert not plan.after_lowering
+    assert not plan.get(PLANNED).after_lowering
 
 
 def test_a_job_that_fits_beside_the_present_clocks_starts_at_once():
@@ -209,7 +209,7 @@ def test_a_job_that_fits_beside_the_present_clocks_starts_at_once():
     plan = plan_of([tabled(0), tabled(1)], cluster, power)
     assert clocks(plan) == {"0": 900, "1": 900}
     assert [c.clock_mhz for c in plan.clocks] == [900]
-    assert plan.after_lowering == {"1"}
+    assert plan.get(PLANNED).after_lowering == {"1"}
 
 
 def test_a_lowered_limit_lowers_running_clocks_below_the_efficient_one():
@@ -217,7 +217,7 @@ def test_a_lowered_limit_lowers_running_clocks_below_the_efficient_one():
     power = state(310.0, r=PoweredJob(2, 600.0, TABLE, 900, adjustable=True))
     plan = plan_of([], cluster, power)
     assert [c.clock_mhz for c in plan.clocks] == [600]
-    assert not plan.power.unmet
+    assert not plan.get(PLANNED).unmet
 
 
 @pytest.mark.parametrize(("limit_w", "mhz"), [(400.0, [900, 900]), (250.0, [600, 600])])
@@ -227,8 +227,8 @@ def test_no_clock_waits_until_another_has_fallen_far_enough(limit_w, mhz):
     one = PoweredJob(1, 300.0, TABLE, 1200, adjustable=True)
     plan = plan_of([], cluster, state(limit_w, r=one, s=one))
     assert [c.clock_mhz for c in plan.clocks] == mhz
-    assert not plan.after_lowering
-    assert plan.power.unmet is (limit_w < 300.0)
+    assert not plan.get(PLANNED).after_lowering
+    assert plan.get(PLANNED).unmet is (limit_w < 300.0)
 
 
 def test_a_waiting_job_that_exceeds_the_limit_takes_no_power_of_those_that_run():

@@ -9,7 +9,7 @@ from small_sizes import IDLE_W, MAX_W, POWER, TABLES, moldable
 from small_traces import FLAT
 
 from slurm_gpu_aware.features.moves.settings import MoveSettings
-from slurm_gpu_aware.features.power.power_budget import PowerState
+from slurm_gpu_aware.features.power.power_budget import PLANNED, PowerState
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings
@@ -79,7 +79,7 @@ def test_the_first_round_is_that_of_the_planner(eta, seed):
     }
     assert first == expected
     if np.isfinite(eta):
-        assert result.energy.power_w[0] == pytest.approx(plan.power.planned_w, abs=0.01)
+        assert result.energy.power_w[0] == pytest.approx(plan.get(PLANNED).planned_w, abs=0.01)
 
 
 def test_clocks_of_running_jobs_rise_when_power_becomes_free():
