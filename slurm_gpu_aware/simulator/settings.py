@@ -114,6 +114,8 @@ class SimSettings:
     """A key of :data:`OVERRUNS`: what becomes of a job that reaches its limit."""
     estimate: str | None = None
     """A key of :data:`ESTIMATES`; None: history for a trace with users, else limit."""
+    estimate_error: float = 0.0
+    """Of ``exact``: standard deviation of ln(estimate / work)."""
     moves: MoveSettings | None = None
     """Running jobs move to better GPUs, as the selector moves them; None: no job moves."""
     movable_share: float = 1.0
@@ -200,7 +202,8 @@ def parse_policy(text: str, base: SimSettings, moves: MoveSettings | None = None
     """Settings of ``NAME`` or ``NAME:MODE`` on top of ``base``; a mode is one of ``_MODES``.
 
     ``:no-due`` may end both, and then an order of the queue, ``@expected=0.1``. ``moves``: settings
-    of the mode ``moves``; None: the defaults. Raises PolicyError if the part after the colon is invalid; the name is not checked here.
+    of the mode ``moves``; None: the defaults. Raises PolicyError if a part after the name is
+    invalid; the name is not checked here.
     """
     named, ordered, order = text.partition(_ORDERED)
     if ordered:

@@ -78,8 +78,10 @@ class OrderRule:
 
 def in_order(queue: Iterable[Request], rule: OrderRule, now: float) -> list[Request]:
     """The jobs of a queue in the order of a rule; with ``backfill`` that behind the first one."""
-    found: list[Request] = []
-    for _, jobs in groupby(in_slurm_order(queue), lambda request: request.tier):
+    ordered, found = in_slurm_order(queue), list[Request]()
+    if not rule.exchanges:
+        return ordered
+    for _, jobs in groupby(ordered, lambda request: request.tier):
         found += _guarded(list(jobs), rule, now)
     return found
 

@@ -15,6 +15,7 @@ from slurm_gpu_aware.planning.prefix import in_slurm_order
 from slurm_gpu_aware.planning.stages import Round, Stage
 from slurm_gpu_aware.time_text import duration, stamp
 
+_MOST_TIMED = 100  # the others wait alike, so one line of the record holds them
 RULE = Facet("queue order", OrderRule(), OrderRule)
 """Of a round: the site's rule."""
 
@@ -97,8 +98,10 @@ def _longer(known: _Passed, waits: Collection[str]) -> dict[str, str]:
 
 def _waiting(waiting: Waiting, known: _Passed, rule: OrderRule) -> Waiting:
     count, until = known.by[waiting.job_id], rule.until_s(known.requests[waiting.job_id])
-    jobs = "a shorter job" if count == 1 else f"{count} shorter jobs"
-    text = f"{jobs} may start before it, until {stamp(until)[:16]} at the latest"
+    text = "shorter jobs may start before it"
+    if known.places[waiting.job_id] < _MOST_TIMED:
+        jobs = "a shorter job" if count == 1 else f"{count} shorter jobs"
+        text = f"{jobs} may start before it, until {stamp(until)[:16]} at the latest"
     return replace(waiting, reason=f"{waiting.reason}; {text}")
 
 
