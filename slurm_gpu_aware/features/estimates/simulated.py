@@ -30,13 +30,12 @@ class Estimates:
     A placement is assumed to have the slowdown that the planner predicted for it, as live.
     """
 
-    def __init__(self, kind: str = "limit", *, dated: bool = False, error: float = 0.0) -> None:
-        """``dated``: jobs have due dates, which rest on the runs so far whatever the ``kind``.
-
-        ``error``: of ``exact``, the standard deviation of ln(estimate / work).
-        """
+    def __init__(
+        self, kind: str = "limit", settings: SimSettings | None = None, *, dated: bool = False
+    ) -> None:
+        """``dated``: jobs have due dates, which rest on the runs so far whatever the ``kind``."""
         self.kind = kind
-        self.error = error
+        self.error = 0.0 if settings is None else settings.estimate_error
         self.history = RunHistory()
         self._kept = dated or kind == "history"
 

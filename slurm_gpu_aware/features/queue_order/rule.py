@@ -25,12 +25,11 @@ from heapq import heappop, heappush
 from itertools import groupby
 
 from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.features.queue_order.settings import MOST_WEIGHT, ORDERS, QueueConfig
 from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.planning.prefix import in_slurm_order
 
 Key = tuple[float, ...]
-ORDERS = ("slurm", "equal", "backfill", "expected")
-MOST_WEIGHT = 100
 _WEIGHT = re.compile(r"(?:100|[0-9]{1,2})(?:\.[0-9]{1,6})?")
 
 
@@ -74,6 +73,11 @@ class OrderRule:
     def until_s(self, request: Request) -> float:
         """When shorter jobs pass a job for the last time, on the clock of ``submit_s``."""
         return request.submit_s + min(self.passed_factor * request.expected_s, self.passed_s)
+
+
+def rule_of(config: QueueConfig, age_per_s: float | None = None) -> OrderRule:
+    """The rule of a site; ``age_per_s``: what a second of age adds to Slurm's priority."""
+    return OrderRule(**vars(config), age_per_s=age_per_s)
 
 
 def in_order(queue: Iterable[Request], rule: OrderRule, now: float) -> list[Request]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from slurm_gpu_aware.features.queue_order.rule import MOST_WEIGHT, ORDERS, OrderRule
 from slurm_gpu_aware.records import MOST, above, number, words
+
+ORDERS = ("slurm", "equal", "backfill", "expected")
+MOST_WEIGHT = 100
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,3 @@ class QueueConfig:
     """No shorter job passes one that has waited for so many times its expected run time, ..."""
     passed_s: Annotated[float, number(0, MOST)] = 86_400.0
     """... nor one that has waited for so long."""
-
-
-def rule_of(config: QueueConfig, age_per_s: float | None = None) -> OrderRule:
-    """The rule of a site; ``age_per_s``: what a second of age adds to Slurm's priority."""
-    return OrderRule(**vars(config), age_per_s=age_per_s)

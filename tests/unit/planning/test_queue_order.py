@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from dataclasses import replace
 
@@ -13,15 +14,19 @@ from hypothesis import strategies as st
 from make import plan_round, reasons
 
 from slurm_gpu_aware.errors import PolicyError
-from slurm_gpu_aware.features.queue_order.rule import ORDERS, OrderRule, in_order, passes
+from slurm_gpu_aware.features.queue_order.rule import OrderRule, in_order, passes
+from slurm_gpu_aware.features.queue_order.settings import ORDERS
 from slurm_gpu_aware.features.queue_order.stage import RULE
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.prefix import in_slurm_order
+from slurm_gpu_aware.planning.record import read_round, record_round
 from slurm_gpu_aware.planning.stages import Round, plan_stages
+from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
+from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
 NOW = 10_000.0
 PACKED = PlanSettings(policy="packed")
@@ -235,3 +240,23 @@ def test_orders_of_a_simulation(text: str) -> None:
     assert parse_policy("packed@backfill", SimSettings()).label == "packed@backfill"
     with pytest.raises(PolicyError, match="order"):
         parse_policy(f"eft@{text}", SimSettings())
+
+
+def test_a_recorded_round_has_the_rule() -> None:
+    queue = [job("1", NOW - 90, 5000.0), job("2", NOW - 10, 60.0)]
+    one = Round(queue, busy(3, NOW + 50), PACKED, NOW, {}).put(RULE, EXPECTED)
+    made = plan_stages(one, FEATURES)
+    found = read_round(json.loads(json.dumps(record_round(one, made, FEATURES))), FEATURES)
+    assert found.asked.get(RULE) == EXPECTED
+    assert names_of(plan_stages(found.asked, FEATURES)) == ["2"]
+
+
+def test_a_simulated_queue_starts_in_the_same_order() -> None:
+    """One GPU in use; three jobs come, the shortest last."""
+    jobs = [TraceJob("0", 0.0, 1, 50.0)]
+    jobs += [TraceJob(str(n), float(n), 1, run_s) for n, run_s in ((1, 900.0), (2, 90.0), (3, 9.0))]
+    cluster, trace = Cluster.uniform(1, 1), Trace("queue", tuple(jobs))
+    for label, order in (("@expected=10", "0321"), ("@slurm", "0123"), ("@backfill", "0132")):
+        settings = parse_policy(f"packed{label}", SimSettings(estimate="exact", backfill=True))
+        result = simulate(trace, cluster, settings)
+        assert "".join(map(str, np.argsort(result.start_s))) == order, label
