@@ -87,7 +87,7 @@ def _longer(known: _Passed, waits: Collection[str]) -> dict[str, str]:
     """Job -> the first one by Slurm's order of those in ``waits`` that it passes."""
     found: dict[str, str] = {}
     first, least = "", len(known.places)
-    for job_id in reversed(known.requests):  # in the order of the rule
+    for job_id in reversed(list(known.requests)):  # in the order of the rule
         place = known.places[job_id]
         if place > least:
             found[job_id] = first
