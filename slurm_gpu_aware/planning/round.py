@@ -213,7 +213,7 @@ class _Round:
         placed = {assignment.job_id for assignment in self.assignments}
         others = [job for job in (*self.running, *self.started) if job.job_id not in placed]
         # The victims of GPUs that Slurm itself chooses are not known.
-        named = replace(request, several_sockets=None) if request.bound else request
+        named = replace(request, sockets=replace(request.sockets, several=None))
         preemption = plan_preemption(named, self.cluster, others, self.dispatcher)
         if preemption is None or not preemption.after.has_power(request.power_w):
             return False

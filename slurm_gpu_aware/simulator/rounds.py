@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING, Moving
 from slurm_gpu_aware.features.moves.simulated import Mover
 from slurm_gpu_aware.features.power.power_budget import POWER, PoweredJob, PowerState
@@ -17,6 +18,7 @@ from slurm_gpu_aware.features.queue_order.stage import RULE
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import each_gpu
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.prefix import guaranteed_prefix
@@ -193,7 +195,7 @@ class Rounds:
         """Plan ``queue`` beside ``keep`` (None: all); ``given``: an earlier part of this round."""
         holders = self.settings.backfill or self.profiled or self._weighs or self.limited
         holders |= moving is not None
-        holders |= any(active.request.due is not None for active in queue)
+        holders |= any(active.request.get(DUE_DATE) is not None for active in queue)
         shown, now = self.state.view(keep, with_holders=holders), self.state.clock.now
         if given is not None:
             requests = {a.job.job_id: a.request for a in given[0]}
@@ -235,9 +237,9 @@ class Rounds:
                 (active := running[position]).job.job_id: PoweredJob(
                     active.size,
                     active.size * power.max_w,
-                    active.request.table,
+                    active.request.get(TABLE),
                     active.clock_mhz,
-                    adjustable=active.request.table is not None,
+                    adjustable=active.request.get(TABLE) is not None,
                 )
                 for position in (running if keep is None else keep)
             },

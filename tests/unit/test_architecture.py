@@ -48,9 +48,9 @@ ALLOWED = {
 }
 LAYERS = {
     "model": """
-        classes/history models/fitting models/least_squares models/performance_model
-        models/site_models models/tables models/throughput moves/settings
-        queue_order/settings
+        classes/history due_dates/due_date models/fitting models/least_squares
+        models/performance_model models/site_models models/tables models/throughput moves/settings
+        queue_order/settings shards/request
     """,
     "config": "power/power_limit",
     "sizing": """

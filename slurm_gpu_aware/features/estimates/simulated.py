@@ -8,9 +8,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.estimates.history import JobKind, RunHistory, expected_end_s
 from slurm_gpu_aware.model.cluster import RunningJob
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
@@ -41,7 +43,7 @@ class Estimates:
 
     def refresh(self, active: ActiveJob) -> None:
         """Renew estimate and due date in the request of a waiting job."""
-        if active.request.due is not None:
+        if active.request.get(DUE_DATE) is not None:
             active.request = self.dated(active, active.request, active.done_s)
         if self.kind == "exact":
             left = self._work_s(active) - active.done_s
@@ -63,14 +65,14 @@ class Estimates:
 
     def dated(self, active: ActiveJob, request: Request, done_s: float) -> Request:
         """A request with the earlier runs of its job, and its work done: s at slowdown 1."""
-        job, due = active.job, request.due
-        row = None if request.table is None else request.table.row(job.gpus)
-        if due is None or request.table is None or row is None:
+        job, due, table = active.job, request.get(DUE_DATE), request.get(TABLE)
+        row = None if table is None else table.row(job.gpus)
+        if due is None or table is None or row is None:
             return request
         kind = _kind(active)
-        done = done_s / float(request.table.time_s[row, request.table.column(None)])
+        done = done_s / float(table.time_s[row, table.column(None)])
         known = replace(due, runs=self.history.runs(kind.user, kind.name), done=max(done, 0.0))
-        return request if known == due else replace(request, due=known)
+        return request if known == due else request.put(DUE_DATE, known)
 
     def holder(self, active: ActiveJob, now: float) -> RunningJob:
         """A running job as the planner sees it. Its expected end holds until it has passed."""
