@@ -8,8 +8,8 @@ from typing import Any
 
 from slurm_gpu_aware.features.queue_order.rule import OrderRule, in_order, passes
 from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.planning.facets import Facet
 from slurm_gpu_aware.planning.plan import Waiting
 from slurm_gpu_aware.planning.prefix import in_slurm_order
 from slurm_gpu_aware.planning.stages import Round, Stage
