@@ -234,6 +234,8 @@ class Request(Faceted):
     """Expected run time on median GPUs without any slowdown; None: the time limit."""
     priority: float = 0.0
     """`TIER` times the partition's tier, and Slurm's priority; larger first."""
+    turn: int = 0
+    """Place in an order that the site has chosen; jobs of one turn stand in Slurm's order."""
     submit_s: float = 0.0
     preemption: PreemptionRights = PreemptionRights()
     wait: Wait = Wait()

@@ -41,6 +41,8 @@ class Round(Faceted):
     """As of `place_round`."""
     ordered: bool = False
     """A stage has put the queue in the order in which jobs start; else Slurm's order counts."""
+    behind: Mapping[str, int] = field(default_factory=dict)
+    """Job -> its turn among the jobs behind the first one that waits; empty: that of the queue."""
     aside: tuple[Request, ...] = ()
     """Jobs that a stage has taken out of the queue and places after it."""
     first: tuple[Assignment, ...] = ()
@@ -129,6 +131,7 @@ class _Placement(Stage):
             policy_options=one.options,
             explain=one.explain,
             grows=one.grows,
+            behind=one.behind,
         )
         placed = found.plan
         plan = replace(one.plan, assignments=placed.assignments, waiting=placed.waiting)

@@ -92,7 +92,7 @@ class Simulator:
         self.clock = EventClock(settings.round_s)
         self.state = ClusterState(cluster, settings, physics, self.clock)
         dated = settings.due_dates and any(job.deadline_s is not None for job in trace.jobs)
-        self.state.estimates = Estimates(estimate_of(settings, trace), dated=dated)
+        self.state.estimates = Estimates(estimate_of(settings, trace), settings, dated=dated)
         moves = settings.moves
         self.mover = None if moves is None else Mover(self.state, moves, dated=dated)
         power = settings.power

@@ -14,6 +14,7 @@ from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING, Moving
 from slurm_gpu_aware.features.moves.simulated import Mover
 from slurm_gpu_aware.features.power.power_budget import POWER, PoweredJob, PowerState
+from slurm_gpu_aware.features.queue_order.stage import RULE
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import each_gpu
 from slurm_gpu_aware.model.request import Request
@@ -86,7 +87,8 @@ class Rounds:
         policy = make_policy(settings.policy, settings.policy_options)
         self._weighs = policy.wait_rule() is not None
         """Jobs may wait for GPUs that become free later."""
-        self._whole = settings.due_by_pressure or any(stage.passes for stage in stages)
+        self._whole = settings.due_by_pressure or settings.queue.exchanges
+        self._whole |= any(stage.passes for stage in stages)
         """Any job of the queue may start."""
         self._patient = settings.backfill or policy.may_postpone or self._whole
         """Jobs may overtake one that lacks GPUs, or accept a worse set later."""
@@ -216,7 +218,7 @@ class Rounds:
         )
         returning = {a.job.job_id: a.target for a in queue if a.target is not None}
         one = one.put(POWER, self._power_state(keep)).put(RETURNING, returning).put(MOVING, moving)
-        return plan_stages(one, self.stages)
+        return plan_stages(one.put(RULE, self.settings.queue), self.stages)
 
     def _power_state(self, keep: set[int] | None) -> PowerState | None:
         """What a round knows of power; None: there is no limit.

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
 
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.estimates.history import JobKind, RunHistory, expected_end_s
@@ -28,9 +32,12 @@ class Estimates:
     A placement is assumed to have the slowdown that the planner predicted for it, as live.
     """
 
-    def __init__(self, kind: str = "limit", *, dated: bool = False) -> None:
+    def __init__(
+        self, kind: str = "limit", settings: SimSettings | None = None, *, dated: bool = False
+    ) -> None:
         """``dated``: jobs have due dates, which rest on the runs so far whatever the ``kind``."""
         self.kind = kind
+        self.error = 0.0 if settings is None else settings.estimate_error
         self.history = RunHistory()
         self._kept = dated or kind == "history"
 
@@ -39,7 +46,7 @@ class Estimates:
         if active.request.get(DUE_DATE) is not None:
             active.request = self.dated(active, active.request, active.done_s)
         if self.kind == "exact":
-            left = active.job.duration_s - active.done_s
+            left = self._work_s(active) - active.done_s
         elif self.kind == "history":
             known = (self.history.runs_of(active.job.user or ""), active.done_s)
             if active.estimated_at == known:
@@ -51,6 +58,10 @@ class Estimates:
         left = max(left * active.least_stretch, _LEAST_S)
         if left != active.request.estimate_s:
             active.request = replace(active.request, estimate_s=left)
+
+    def _work_s(self, active: ActiveJob) -> float:
+        """The work of a job, as far off as it is in each run with this error."""
+        return active.job.duration_s * _factor(active.position, self.error)
 
     def dated(self, active: ActiveJob, request: Request, done_s: float) -> Request:
         """A request with the earlier runs of its job, and its work done: s at slowdown 1."""
@@ -69,7 +80,7 @@ class Estimates:
         if self.kind == "limit" or (holder.expected_end_s or -1.0) >= now:
             return holder
         if self.kind == "exact":
-            end_s = active.resume_s + (active.job.duration_s - active.done_s) * active.slowdown
+            end_s = active.resume_s + (self._work_s(active) - active.done_s) * active.slowdown
             end_s = min(max(end_s, now), active.limit_end_s)
         else:
             slowdown, kind = _slowdown(active), _kind(active)
@@ -96,6 +107,11 @@ class Estimates:
         if self._kept and job.recorded_run_s is not None:
             kind = _kind_of(job, job.time_limit_s)
             self.history.add(kind, job.recorded_run_s, cut_off=job.timed_out)
+
+
+@lru_cache(maxsize=1 << 17)
+def _factor(position: int, error: float) -> float:
+    return math.exp(np.random.default_rng(position).normal(0.0, error)) if error else 1.0
 
 
 def _kind(active: ActiveJob) -> JobKind:
