@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import lru_cache
 
 from slurm_gpu_aware.admission import sizes
@@ -25,7 +24,7 @@ from slurm_gpu_aware.admission.fitting import (
 from slurm_gpu_aware.config.settings import DEFAULT_KINDS, Config
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.features.classes.history import AskedClass, ClassHistory, GivenClass
-from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
+from slurm_gpu_aware.features.due_dates.admission import dated
 from slurm_gpu_aware.features.models.performance_model import MODEL
 from slurm_gpu_aware.features.moves.settings import HAD_GPUS
 from slurm_gpu_aware.features.shards.admission import shard_request
@@ -234,7 +233,7 @@ def _request(entry: QueueEntry) -> Request:
         time_limit_s=limit_s,
         facets={
             **named(MODEL, hints.model),
-            **named(DUE_DATE, _due_date(hints, job, gpus, first_s)),
+            **dated(hints, job, gpus, first_s),
             **named(HAD_GPUS, 0 if before is None else before.gpus),
         },
         **entry.standing(),
@@ -243,22 +242,6 @@ def _request(entry: QueueEntry) -> Request:
         request = replace(request, nodes=replace(request.nodes, groups=groups))
     request = sizes.as_many_nodes(bind(_step_fits(request, entry, per_gpu), entry), entry)
     return moldable(request, entry, hints.gpus, allowed) if hints.gpus is not None else request
-
-
-def _due_date(hints: JobHints, job: SlurmJob, gpus: int, submit_s: float) -> DueDate | None:
-    """The due date of a job's hints, else its ``--deadline``; None: it has neither.
-
-    A time without a zone is local time, as in Slurm's options. ``gpus``: those asked for;
-    ``submit_s``: its first submission.
-    """
-    if hints.due is None:
-        due_s = job.deadline_s
-    elif isinstance(hints.due, int):
-        due_s = submit_s + hints.due
-    else:
-        due_s = datetime.fromisoformat(hints.due).timestamp()
-    epochs = None if hints.epochs is None else (hints.epochs[0], gpus, float(hints.epochs[1]))
-    return None if due_s is None else DueDate(due_s, epochs=epochs)
 
 
 def _step_fits(request: Request, entry: QueueEntry, per_gpu: GpuDefaults) -> Request:

@@ -63,7 +63,7 @@ LAYERS = {
         power/power_budget queue_order/rule
     """,
     "gate": "sizes/resizing",
-    "admission": "shards/admission sizes/moldable",
+    "admission": "due_dates/admission shards/admission sizes/moldable",
     "store": "classes/store models/store",
     "selector": """
         due_dates/shortest_runs energy/accounts
