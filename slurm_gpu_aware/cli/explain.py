@@ -79,11 +79,11 @@ def command(context: Context, job_id: str, details: bool, as_json: bool) -> None
       gpu-aware explain 1234 --details
       gpu-aware explain 1234_7 --json
     """
-    from slurm_gpu_aware.selector.job_answers import explain_job, open_reader
+    from slurm_gpu_aware.selector.job_answers import Answers, open_reader
 
     config = context.config()
     with open_reader(config) as reader:
-        answer = explain_job(reader, config, job_id)
+        answer = Answers(reader, config).explain(job_id)
         note = reader.note()
     if as_json:
         print_json({k: v for k, v in answer.items() if k != "away"})
