@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.page.blocks import Block, Page
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode, SlurmSwitch
 from slurm_gpu_aware.store.database import Store
@@ -53,3 +54,31 @@ class Section(Generic[F]):
     """What its page shows."""
     details: Callable[[F], Iterable[Page]] = _no_pages
     """Further pages; they lie in one folder each."""
+
+
+_WRONG = (
+    SourceError,
+    StoreError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
+"""What a damaged or foreign record in the store may cause."""
+
+
+def built(sections: Sequence[Section[Any]], source: Source) -> tuple[list[Page], list[str]]:
+    """The pages of all sections, and a sentence for each section that cannot be shown."""
+    pages, notes = [], []
+    for section in sections:
+        try:
+            facts = section.read(source)
+            blocks, details = section.blocks(facts), list(section.details(facts))
+        except _WRONG as exc:
+            text = f"The section '{section.title}' cannot be shown: {exc or type(exc).__name__}."
+            notes.append(text)
+            blocks, details = [], []
+        path = f"{section.name}.html"
+        pages += [Page(path, section.title, blocks, section.name), *details]
+    return pages, notes
