@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from slurm_gpu_aware.cli.explain import explain_blocks, headline
@@ -79,6 +78,7 @@ def _blocks(facts: JobFacts) -> Sequence[Block]:
         _bounded(block, facts) if isinstance(block, Table) else block
         for block in queue_blocks(facts.queue)
     ]
+    rounds = [replace(block, title="Rounds") for block in rounds]
     return [replace(state, title="Selector"), *queue, *rounds]
 
 
@@ -99,5 +99,5 @@ def _bounded(table: Table, facts: JobFacts) -> Table:
 def _pages(facts: JobFacts) -> Iterable[Page]:
     above = [Link("Queue", "queue.html")]
     for job_id, answer in facts.explained.items():
-        blocks = list(chain(explain_blocks(answer)))
+        blocks = list[Block](explain_blocks(answer))
         yield Page(facts.paths[job_id], headline(answer), blocks, "queue", above)

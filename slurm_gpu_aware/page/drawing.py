@@ -18,6 +18,8 @@ WIDTH, HEIGHT = 360.0, 210.0
 """Size of a chart."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 18.0, 10.0, 24.0
 _RING = 122.0
+_FILLED = 0.88
+"""Share of the ring that circles take."""
 _WIDEST, _THINNEST = 7.0, 1.5
 _NEAR = ("PIX", "PXB")
 """Paths through PCIe that are drawn where a node has no direct link."""
@@ -54,7 +56,8 @@ def node_drawing(
         Circle(round(at[mark.slot][0], 1), round(at[mark.slot][1], 1), name, value, mark)
         for mark, name, value in gpus
     ]
-    return Drawing(title, min(32.0, 290.0 / max(1, count)), circles, lines, hub, legend)
+    radius = round(min(32.0, _FILLED * math.pi * ring / count), 1) if count > 1 else 32.0
+    return Drawing(title, radius, circles, lines, hub, legend)
 
 
 def _links(

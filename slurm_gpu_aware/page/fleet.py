@@ -41,7 +41,7 @@ def fleet_blocks(fleet: Fleet) -> list[Block]:
     oldest = f"; oldest node {duration(fleet.now - min(times))} ago" if len(times) > 1 else ""
     closed = sum(bool(set((node.states or "").split("+")) & CLOSED) for node in nodes)
     entries: list[tuple[str, object]] = [
-        ("nodes", f"{len(nodes)}, {closed} of them take no jobs" if closed else len(nodes)),
+        ("nodes", f"{len(nodes)}; that take no jobs: {closed}" if closed else len(nodes)),
         ("GPUs", f"{len(gpus)}: {_shares(gpus)}"),
         ("slow", _number(gpu.mark.slow for gpu in gpus)),
         ("ill", _number(gpu.mark.ill for gpu in gpus)),
@@ -107,12 +107,13 @@ def _slowest(fleet: Fleet) -> Block:
 
 def fleet_pages(fleet: Fleet) -> Iterable[Page]:
     """A page of each rack and of each node."""
+    top = Link("Fleet", "index.html")
     for rack in fleet.racks:
         headers = ["node", "state", "GPUs", *(f"worst {name}" for name in fleet.classes), "reason"]
         rows = [_node_row(fleet, node) for node in rack.nodes]
         table = Table(headers, rows, headers[3:-1])
-        yield Page(rack.path, f"Rack {rack.name}", [Key(), table], "index")
-        above = [Link(f"Rack {rack.name}", rack.path)]
+        yield Page(rack.path, f"Rack {rack.name}", [Key(), table], "index", [top])
+        above = [top, Link(f"Rack {rack.name}", rack.path)]
         for node in rack.nodes:
             yield Page(node.path, node.name, node_blocks(fleet, node), "index", above)
 
@@ -156,7 +157,7 @@ def node_blocks(fleet: Fleet, node: NodeFacts) -> list[Block]:
             "Not measured", [(g.mark, f"GPU {g.mark.slot}", "-") for g in node.gpus], node.graph
         )
     ]
-    blocks += [Side(drawings, "Links and scores"), Key()]
+    blocks.append(Side(drawings, "Links and scores"))
     headers = ["GPU", "use", "job", *(f"score {name}" for name in names), "what is known"]
     rows = [_gpu_row(fleet, gpu, names) for gpu in node.gpus]
     note = "Score: time of the GPU over that of the median GPU of its model; 1.1 is 10% slower."

@@ -59,12 +59,13 @@ class Html:
             loader=FileSystemLoader(_TEMPLATES),
             autoescape=True,
             undefined=StrictUndefined,
-            finalize=_shown,
+            finalize=_printable,
             trim_blocks=True,
             lstrip_blocks=True,
         )
         style = re.sub(r"\s*\n\s*", "\n", (_TEMPLATES / "style.css").read_text(encoding="utf-8"))
         digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+        environment.filters["short"] = _short
         self._template = environment.get_template("page.html")
         self._values: Mapping[str, Any] = {
             "frame": frame,
@@ -81,11 +82,14 @@ class Html:
         return self._template.render(self._values, page=page, root=root)
 
 
-def _shown(value: Any) -> Any:
-    """A value as text: printable, and not too long."""
-    if isinstance(value, int | float) or hasattr(value, "__html__"):
-        return value
-    text = printable(str(value))
+def _printable(value: Any) -> Any:
+    """Any value of a page: without what does not print, unless it is HTML of the template."""
+    return value if hasattr(value, "__html__") else printable(str(value))
+
+
+def _short(value: Any) -> str:
+    """A value of a cell: not too long."""
+    text = str(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
