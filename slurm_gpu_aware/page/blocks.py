@@ -36,9 +36,14 @@ class Mark(NamedTuple):
     ill: bool
 
     @property
+    def health(self) -> str:
+        """``ill``, ``slow``, or empty."""
+        return "ill" if self.ill else "slow" if self.slow else ""
+
+    @property
     def words(self) -> str:
         """``3 busy, slow``."""
-        return ", ".join([f"{self.slot} {self.use}", *["slow"] * self.slow, *["ill"] * self.ill])
+        return ", ".join(filter(None, (f"{self.slot} {self.use}", self.health)))
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Circle:
-    """A GPU of a drawing."""
+    """A GPU of a drawing, around a point."""
 
     x: float
     y: float
@@ -120,32 +125,33 @@ class Circle:
     mark: Mark
 
 
-class Line(NamedTuple):
-    """A link of a drawing."""
+class Wires(NamedTuple):
+    """The links of a kind, in a drawing."""
 
-    x1: float
-    y1: float
-    x2: float
-    y2: float
+    path: str
+    """As in SVG."""
     width: float
     dashes: str
     """As in SVG; empty: solid."""
+    words: str
+    """Of the legend."""
 
 
 @dataclass(frozen=True)
 class Drawing:
     """A node: circles and lines in a square of `drawing.SIDE` units.
 
-    ``hub``: what the lines end at in the middle; empty: nothing. ``legend``: a line and its words.
+    ``hub``: what the lines end at in the middle; empty: nothing. ``again``: the same node as in the
+    first drawing of the page, with the same lines.
     """
 
     kind: ClassVar[str] = "drawing"
     title: str
     radius: float
     circles: Sequence[Circle]
-    lines: Sequence[Line] = ()
+    wires: Sequence[Wires] = ()
     hub: str = ""
-    legend: Sequence[tuple[Line, str]] = ()
+    again: bool = False
 
 
 class Tick(NamedTuple):

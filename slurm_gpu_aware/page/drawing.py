@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from itertools import combinations, pairwise
 from typing import NamedTuple
 
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph, direct_links
-from slurm_gpu_aware.page.blocks import Chart, Circle, Drawing, Line, Mark, Series, Tick
+from slurm_gpu_aware.page.blocks import Chart, Circle, Drawing, Mark, Series, Tick, Wires
 
 SIDE = 320.0
 """Side of a drawing."""
@@ -30,72 +30,76 @@ _TICKS = 4
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
-def node_drawing(
-    title: str, gpus: Sequence[tuple[Mark, str, str]], graph: HardwareGraph | None
-) -> Drawing:
-    """A node with its links.
+def node_drawings(
+    titles: Sequence[str], gpus: Sequence[Sequence[tuple[Mark, str]]], graph: HardwareGraph | None
+) -> list[Drawing]:
+    """Drawings of a node with its links.
 
-    ``gpus``: (mark, name, value) of each GPU. ``graph``: None: the links are not known.
+    ``gpus``: (mark, value) of each GPU, for each of ``titles``. ``graph``: None: the links are not
+    known.
     """
-    count = len(gpus)
-    slots = [mark.slot for mark, _, _ in gpus]
+    drawings = []
+    for number, (title, values) in enumerate(zip(titles, gpus, strict=True)):
+        at, radius, wires, hub = _layout(graph, tuple(mark.slot for mark, _ in values))
+        circles = [
+            Circle(*point, f"GPU {mark.slot}", value, mark)
+            for point, (mark, value) in zip(at, values, strict=True)
+        ]
+        drawings.append(Drawing(title, radius, circles, wires, hub, number > 0))
+    return drawings
+
+
+@lru_cache(maxsize=256)
+def _layout(
+    graph: HardwareGraph | None, slots: tuple[int, ...]
+) -> tuple[tuple[tuple[float, float], ...], float, tuple[Wires, ...], str]:
+    """Place of each GPU, radius, links, and what stands in the middle; of alike nodes the same."""
+    count, middle = len(slots), SIDE / 2
     turn = 2 * math.pi / max(1, count)
-    groups = dict.fromkeys(slots, 0) if graph is None else dict(enumerate(graph.groups))
+    groups = {} if graph is None else dict(enumerate(graph.groups))
     order = sorted(slots, key=lambda slot: (groups.get(slot, 0), slot))
     start = math.pi / 2 + (turn / 2 if count % 2 == 0 else 0)
-    middle, ring = SIDE / 2, _RING if count > 1 else 0.0
-    at = {
-        slot: (
-            middle + ring * math.cos(start - i * turn),
-            middle - ring * math.sin(start - i * turn),
-        )
-        for i, slot in enumerate(order)
-    }
-    lines, hub, legend = _links(graph, at) if graph is not None else ([], "", [])
-    circles = [
-        Circle(round(at[mark.slot][0], 1), round(at[mark.slot][1], 1), name, value, mark)
-        for mark, name, value in gpus
-    ]
+    ring = _RING if count > 1 else 0.0
+    at = {}
+    for number, slot in enumerate(order):
+        angle = start - number * turn
+        x, y = middle + ring * math.cos(angle), middle - ring * math.sin(angle)
+        at[slot] = round(x, 1), round(y, 1)
     radius = round(min(32.0, _FILLED * math.pi * ring / count), 1) if count > 1 else 32.0
-    return Drawing(title, radius, circles, lines, hub, legend)
+    wires, hub = _wires(graph, at) if graph is not None else ((), "")
+    return tuple(at[slot] for slot in slots), radius, wires, hub
 
 
-def _links(
+def _wires(
     graph: HardwareGraph, at: Mapping[int, tuple[float, float]]
-) -> tuple[list[Line], str, list[tuple[Line, str]]]:
-    """Lines, what stands in the middle, and the legend."""
+) -> tuple[tuple[Wires, ...], str]:
+    """Links by kind, widest first, and what stands in the middle."""
     pairs = [pair for pair in combinations(sorted(at), 2) if pair[1] < graph.n]
     direct = [pair for pair in pairs if direct_links(graph.classes[pair[0]][pair[1]])]
     shown = direct or [pair for pair in pairs if graph.classes[pair[0]][pair[1]] in _NEAR]
-    if not shown:
-        return [], "", []
-    words = Counter((graph.classes[a][b], float(graph.gbps[a, b])) for a, b in shown)
-    kinds = sorted(words, key=lambda kind: -kind[1])
-    if len(at) > 3 and len(shown) == len(pairs) and len(kinds) == 1:
-        word, gbps = kinds[0]
-        line = Line(0, 0, 0, 0, 3.0, "")
-        spokes = [line._replace(x1=x, y1=y, x2=SIDE / 2, y2=SIDE / 2) for x, y in at.values()]
-        return _rounded(spokes), "switch", [(line, f"{word}, {gbps:.0f} GB/s, each pair")]
-    widest = kinds[0][1] or 1.0
-    looks = {
-        kind: (max(_THINNEST, _WIDEST * kind[1] / widest), "" if direct_links(kind[0]) else "2 4")
-        for kind in kinds
-    }
-    lines = []
+    kinds: dict[tuple[float, str], list[tuple[int, int]]] = {}
     for a, b in shown:
-        width, dashes = looks[graph.classes[a][b], float(graph.gbps[a, b])]
-        lines.append(Line(*at[a], *at[b], width, dashes))
-    legend = [
-        (Line(0, 0, 0, 0, *looks[kind]), f"{kind[0]}, {kind[1]:.0f} GB/s: {_counted(words[kind])}")
-        for kind in kinds[:6]
+        kinds.setdefault((float(graph.gbps[a, b]), graph.classes[a][b]), []).append((a, b))
+    if len(at) > 3 and len(shown) == len(pairs) and len(kinds) == 1:
+        ((gbps, word),) = kinds
+        middle = (SIDE / 2, SIDE / 2)
+        path = _path((point, middle) for point in at.values())
+        return (Wires(path, 3.0, "", f"{word}, {gbps:.0f} GB/s, each pair"),), "switch"
+    widest = max((gbps for gbps, _ in kinds), default=0.0) or 1.0
+    wires = [
+        Wires(
+            _path((at[a], at[b]) for a, b in own),
+            round(max(_THINNEST, _WIDEST * gbps / widest), 1),
+            "" if direct_links(word) else "2 4",
+            f"{word}, {gbps:.0f} GB/s: {_counted(len(own))}",
+        )
+        for (gbps, word), own in sorted(kinds.items(), reverse=True)
     ]
-    return _rounded(lines), "", legend
+    return tuple(wires), ""
 
 
-def _rounded(lines: Sequence[Line]) -> list[Line]:
-    return [
-        Line(*(round(v, 1) for v in line[:4]), round(line.width, 1), line.dashes) for line in lines
-    ]
+def _path(lines: Iterable[tuple[tuple[float, float], tuple[float, float]]]) -> str:
+    return "".join(f"M{x1:g} {y1:g} {x2:g} {y2:g}" for (x1, y1), (x2, y2) in lines)
 
 
 def _counted(count: int) -> str:

@@ -14,7 +14,7 @@ from slurm_gpu_aware.page.blocks import Block, Chart, Link, Sentences, Side, Tab
 from slurm_gpu_aware.page.drawing import Curve, chart
 from slurm_gpu_aware.page.sections import Section, Source
 from slurm_gpu_aware.store.measurements import unseen_gpus
-from slurm_gpu_aware.store.profiles import alarms, gpu_history, measured_pairs, score_rows
+from slurm_gpu_aware.store.profiles import alarms, gpu_history, measured_pairs
 from slurm_gpu_aware.time_text import stamp
 from slurm_gpu_aware.variability.drift import Change, Drift, drift
 
@@ -64,7 +64,7 @@ def read_drift(source: Source) -> DriftFacts:
         (pair for pair in pairs if pair[:2] not in unseen),
         least=source.config.profiling.slower_percent / 100.0,
     )
-    scores = score_rows(store)
+    scores = source.scores
     models = {(score.node, score.slot): score.model or "" for score in scores}
     reported = [(alarm.app_class, (alarm.node, alarm.slot)) for alarm in alarms(store)]
     rose = [(change.app_class, (change.node, change.slot)) for change in found.slower]

@@ -18,7 +18,7 @@ from slurm_gpu_aware.page.blocks import (
     Side,
     Table,
 )
-from slurm_gpu_aware.page.drawing import node_drawing
+from slurm_gpu_aware.page.drawing import node_drawings
 from slurm_gpu_aware.page.fleet_facts import CLOSED, Fleet, GpuFacts, NodeFacts, Rack, read_fleet
 from slurm_gpu_aware.page.sections import Section
 from slurm_gpu_aware.time_text import duration, stamp
@@ -145,19 +145,15 @@ def node_blocks(fleet: Fleet, node: NodeFacts) -> list[Block]:
     ]
     blocks: list[Block] = [Pairs([(name, value) for name, value in entries if value])]
     names = [name for name in fleet.classes if any(name in gpu.scores for gpu in node.gpus)]
-    drawings = [
-        node_drawing(
-            f"Class {name}",
-            [(gpu.mark, f"GPU {gpu.mark.slot}", _score(gpu, name)) for gpu in node.gpus],
-            node.graph,
-        )
-        for name in names[:_MOST_CLASSES]
-    ] or [
-        node_drawing(
-            "Not measured", [(g.mark, f"GPU {g.mark.slot}", "-") for g in node.gpus], node.graph
-        )
-    ]
-    blocks.append(Side(drawings, "Links and scores"))
+    drawn = names[:_MOST_CLASSES]
+    drawings = node_drawings(
+        [f"Class {name}" for name in drawn] or ["Not measured"],
+        [[(gpu.mark, _score(gpu, name)) for gpu in node.gpus] for name in drawn or [""]],
+        node.graph,
+    )
+    blocks.append(
+        Side(drawings, "Links and scores") if node.gpus else Sentences(["It has no GPU."])
+    )
     headers = ["GPU", "use", "job", *(f"score {name}" for name in names), "what is known"]
     rows = [_gpu_row(fleet, gpu, names) for gpu in node.gpus]
     note = "Score: time of the GPU over that of the median GPU of its model; 1.1 is 10% slower."

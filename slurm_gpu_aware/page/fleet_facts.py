@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.profile import Gpu, GpuRecord, GpuScore, Profile
+from slurm_gpu_aware.model.profile import Link as HardwareLink
 from slurm_gpu_aware.names import is_node_name
 from slurm_gpu_aware.page.blocks import BUSY, DRAINED, FREE, UNKNOWN, Mark
 from slurm_gpu_aware.page.sections import Source
 from slurm_gpu_aware.slurm.racks import places
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob, SlurmNode, SlurmSwitch
 from slurm_gpu_aware.slurm.words import by_number
-from slurm_gpu_aware.store.profiles import alarms, load_profile, score_rows
+from slurm_gpu_aware.store.profiles import alarms, load_profile
 
 MOST_NODES, MOST_RACKS = 100, 200
 """Nodes of a page of a rack, and racks. Beyond these, groups of nodes take their place."""
@@ -100,8 +102,7 @@ class Fleet:
 
 def read_fleet(source: Source) -> Fleet:
     """Read the store. Raises StoreError."""
-    profile = load_profile(source.store)
-    scores = score_rows(source.store)
+    profile, scores = load_profile(source.store), source.scores
     known = {(alarm.node, alarm.slot, alarm.app_class): alarm for alarm in alarms(source.store)}
     slow: dict[Gpu, list[str]] = {}
     for (node, slot, name), alarm in known.items():
@@ -175,11 +176,15 @@ def _graph(node: str, slots: Sequence[int], profile: Profile) -> HardwareGraph |
     links = profile.links.get(node)
     if not links or not slots:
         return None
-    count = 1 + max(slots)
-    records = (profile.gpus.get((node, slot)) for slot in range(count))
+    records = (profile.gpus.get((node, slot)) for slot in range(1 + max(slots)))
     sockets = [(record.numa or 0) if record is not None else 0 for record in records]
+    return _graph_of(links, tuple(sockets))
+
+
+@lru_cache(maxsize=256)  # nodes are alike
+def _graph_of(links: tuple[HardwareLink, ...], sockets: tuple[int, ...]) -> HardwareGraph | None:
     try:
-        return HardwareGraph.from_links(links, n=count, groups=sockets)
+        return HardwareGraph.from_links(links, n=len(sockets), groups=sockets)
     except ValueError:  # of a GPU that the store no longer has
         return None
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.model.profile import GpuScore
 from slurm_gpu_aware.page.blocks import Block, Page
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode, SlurmSwitch
 from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.profiles import score_rows
 
 F = TypeVar("F")
 
@@ -32,6 +35,11 @@ class Source:
     switches: Sequence[SlurmSwitch] = ()
     explained: Mapping[str, str] = field(default_factory=dict)
     """Job -> path of the page that explains it."""
+
+    @cached_property
+    def scores(self) -> list[GpuScore]:
+        """All scores, by class, then best first. Raises StoreError."""
+        return score_rows(self.store)
 
 
 def _no_pages(facts: object) -> Iterable[Page]:

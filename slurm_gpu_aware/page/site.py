@@ -22,13 +22,15 @@ from slurm_gpu_aware.bounds import printable
 from slurm_gpu_aware.errors import SourceError, not_installed
 from slurm_gpu_aware.files import InstanceLock
 from slurm_gpu_aware.page import drawing
-from slurm_gpu_aware.page.blocks import USES, Page
+from slurm_gpu_aware.page.blocks import USES, Page, Table
 from slurm_gpu_aware.time_text import stamp
 
 MARKER = ".gpu-aware-page"
 """File that says that a folder is ours; also the lock of the command."""
 LONGEST = 2_000
 """Characters of a value that are shown."""
+_LONG = 24
+"""Characters beyond which a cell may wrap."""
 _FRESH = ".new-"
 _PATH = re.compile(r"(?:[a-z]{1,20}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,254}\.html")
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -74,6 +76,8 @@ class Html:
             "style_hash": f"sha256-{digest}",
             "drawing": drawing,
             "uses": USES,
+            "heads": _heads,
+            "cells": _cells,
         }
 
     def of(self, page: Page) -> str:
@@ -91,6 +95,28 @@ def _short(value: Any) -> str:
     """A value of a cell: not too long."""
     text = str(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def _heads(table: Table) -> list[tuple[str, str]]:
+    """(header, CSS class) of each column."""
+    right = set(table.right)
+    return [(header, "n" if header in right else "") for header in table.headers]
+
+
+def _cells(table: Table) -> Iterator[list[tuple[str, str, object, str | None]]]:
+    """(header, CSS classes, value, its text or None) of each cell, by rows."""
+    heads = _heads(table)
+    for row in table.rows:
+        cells = []
+        for (header, names), value in zip(heads, row, strict=True):
+            if value is None or value == "":
+                cells.append((header, f"{names} none", value, "-"))
+            elif hasattr(value, "kind"):
+                cells.append((header, names, value, None))
+            else:
+                text = _short(value)
+                cells.append((header, f"{names} long" if len(text) > _LONG else names, value, text))
+        yield cells
 
 
 def write_site(folder: Path, pages: Iterable[Page], frame: Frame, *, public: bool) -> int:

@@ -193,7 +193,7 @@ def _decide(
             1.02,
             why=why,
             state="started",
-        )  # fmt: skip
+        )
     )
     ledger.add_event(job_id, "parked", {}, now - 700)
     ledger.add_event(job_id, "released", {}, now - 615)
