@@ -26,6 +26,7 @@ from slurm_gpu_aware.time_text import duration, stamp
 MOST_SLOW = 20
 _MOST_CLASSES = 6
 """Drawings of a node."""
+_SCORE = "Score: time of a GPU over that of the median GPU of its model; 1.1 is 10% slower."
 _MOST_JOBS = 8
 """Jobs that are named at a GPU."""
 
@@ -54,7 +55,7 @@ def fleet_blocks(fleet: Fleet) -> list[Block]:
     rows = [_rack_row(fleet, rack) for rack in fleet.racks]
     headers = ["rack", "nodes", "GPUs", "use", "slow", "ill", "worst score"]
     right = ["nodes", "GPUs", "slow", "ill", "worst score"]
-    about = f"{fleet.racks_from[0].upper()}{fleet.racks_from[1:]}."
+    about = f"{fleet.racks_from[0].upper()}{fleet.racks_from[1:]}. {_SCORE}"
     blocks += [Key(), Table(headers, rows, right, "Racks", about), _slowest(fleet)]
     return blocks
 
@@ -156,8 +157,7 @@ def node_blocks(fleet: Fleet, node: NodeFacts) -> list[Block]:
     )
     headers = ["GPU", "use", "job", *(f"score {name}" for name in names), "what is known"]
     rows = [_gpu_row(fleet, gpu, names) for gpu in node.gpus]
-    note = "Score: time of the GPU over that of the median GPU of its model; 1.1 is 10% slower."
-    blocks.append(Table(headers, rows, headers[3:-1], "GPUs", note))
+    blocks.append(Table(headers, rows, headers[3:-1], "GPUs", _SCORE))
     return blocks
 
 

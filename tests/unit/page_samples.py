@@ -143,6 +143,7 @@ def fill_jobs(slurm: SlurmFolder, store: Store, now: float) -> None:
         "waits until 14:05 for v100-r1-02:0,1: ends 22 min sooner than on h100-r2-02",
         "held by QOSMaxGRESPerUser",
         HOSTILE,
+        "x" * 3000,
     ]
     entries = [
         {"job_id": str(9100 + i), "reason": why, "shadow_start_s": now + 3_600.0}
