@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,7 +15,7 @@ from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.errors import SourceError
 
 if TYPE_CHECKING:
-    from slurm_gpu_aware.page.sections import Source
+    from slurm_gpu_aware.page.sections import Section, Source
     from slurm_gpu_aware.selector.job_answers import Answers
 
 
@@ -50,7 +50,7 @@ def command(context: Context, folder: Path, public: bool) -> None:
     with open_reader(config) as reader:
         known = Answers(reader, config)
         jobs, paths = jobs_section(known, public)
-        sections = [FLEET, jobs, DRIFT, POWER]
+        sections: list[Section[Any]] = [FLEET, jobs, DRIFT, POWER]
         source, site = _source(known, now, public, paths)
         pages, notes = built(sections, source)
         if note := reader.note():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from itertools import combinations, pairwise
@@ -172,9 +172,8 @@ def _axis(low: float, high: float) -> tuple[float, float, list[float]]:
     return ticks[0], ticks[-1], ticks
 
 
-def _days(first: float, last: float, x: object) -> list[Tick]:
-    """First, middle and last time."""
-    assert callable(x)  # noqa: S101
+def _days(first: float, last: float, x: Callable[[float], float]) -> list[Tick]:
+    """First, middle and last time; ``x``: place of a time."""
     form = "%d %b" if last - first > 2 * 86_400 else "%H:%M"
     return [
         Tick(x(at), datetime.fromtimestamp(at).strftime(form))

@@ -133,8 +133,8 @@ def scores_over_time(
     curves = {}
     for row, gpu in enumerate(gpus):
         if gpu in shown:
-            at = sorted({int(np.searchsorted(ends, moment)) for moment in own[gpu]})
-            curves[gpu] = [(float(ends[i]), float(table[row, i])) for i in at]
+            spans = sorted({int(np.searchsorted(ends, moment)) for moment in own[gpu]})
+            curves[gpu] = [(float(ends[i]), float(table[row, i])) for i in spans]
     low, high = np.nanpercentile(table, _BAND, axis=0)
     band = list(zip(ends.tolist(), low.tolist(), high.tolist(), strict=True))
     return History(app_class, {gpu: curves[gpu] for gpu in shown if gpu in curves}, band)

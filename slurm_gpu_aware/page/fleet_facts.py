@@ -131,8 +131,8 @@ def fleet_nodes(
     for score in scores:
         by_gpu.setdefault((score.node, score.slot), {})[score.app_class] = score
     slots_of: dict[str, set[int]] = {}
-    for node, slot in profile.gpus:
-        slots_of.setdefault(node, set()).add(slot)
+    for owner, slot in profile.gpus:
+        slots_of.setdefault(owner, set()).add(slot)
     in_slurm = {node.name: node for node in nodes if node.gpus}
     holders = _holders(jobs)
     found = []
@@ -222,7 +222,7 @@ def grouped(nodes: Sequence[NodeFacts], switches: Sequence[SlurmSwitch]) -> tupl
         for k in range(0, len(nodes), size):
             part = nodes[k : k + size]
             by_rack[f"{part[0].name} to {part[-1].name}"] = list(part)
-    racks = []
+    racks: list[Rack] = []
     for name in sorted(by_rack, key=by_number):
         own = by_rack[name]
         for k in range(0, len(own), MOST_NODES):

@@ -107,7 +107,7 @@ def _cells(table: Table) -> Iterator[list[tuple[str, str, object, str | None]]]:
     """(header, CSS classes, value, its text or None) of each cell, by rows."""
     heads = _heads(table)
     for row in table.rows:
-        cells = []
+        cells: list[tuple[str, str, object, str | None]] = []
         for (header, names), value in zip(heads, row, strict=True):
             if value is None or value == "":
                 cells.append((header, f"{names} none", value, "-"))

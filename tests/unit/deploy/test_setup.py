@@ -369,6 +369,8 @@ def test_output_is_a_folder_for_review(site: Site, tmp_path: Path):
     assert f"Environment=GPU_AWARE_CONFIG={site.config}\n" in unit
     assert f"ReadWritePaths={site.config.parent.parent / 'lib'}\n" in unit
     assert "UMask=0027\n" in unit
+    pages = (out / "systemd" / "gpu-aware-page.service").read_text()
+    assert f"ExecStart={sys.prefix}/bin/gpu-aware page /var/lib/gpu-aware-page\n" in pages
 
 
 def test_output_again_shows_a_diff_and_asks(site: Site, tmp_path: Path):
