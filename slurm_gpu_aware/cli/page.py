@@ -72,10 +72,11 @@ def _source(
     from slurm_gpu_aware.slurm.client import open_client
 
     jobs, switches, site = known.slurm.jobs, [], "GPUs"
-    with suppress(SourceError):
-        client = open_client(known.config.selector.command_timeout_s)
-        site = client.config().cluster or site
-        switches = client.topology()
+    if jobs is not None:
+        with suppress(SourceError):
+            client = open_client(known.config.selector.command_timeout_s)
+            site = client.config().cluster or site
+            switches = client.topology()
     source = Source(
         known.config,
         known.reader.store,

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from slurm_gpu_aware.bounds import printable
 from slurm_gpu_aware.errors import SourceError, not_installed
-from slurm_gpu_aware.files import InstanceLock
+from slurm_gpu_aware.files import InstanceLock, user_name
 from slurm_gpu_aware.page import drawing
 from slurm_gpu_aware.page.blocks import USES, Page, Table
 from slurm_gpu_aware.time_text import stamp
@@ -127,8 +127,8 @@ def write_site(folder: Path, pages: Iterable[Page], frame: Frame, *, public: boo
     page. A fresh folder is closed to other users than its owner and group unless ``public``; later
     the files have the mode of the folder.
 
-    Raises SourceError if the folder is not empty and not ours, is written by another process, or
-    cannot be written.
+    Raises SourceError if the folder is not empty and not ours, belongs to another user or can be
+    written by all, is written by another process, or cannot be written.
     """
     html = Html(frame)
     try:
@@ -153,6 +153,12 @@ def _make_ours(folder: Path, public: bool) -> None:
     if not folder.exists():
         folder.mkdir(parents=True)
         folder.chmod(0o755 if public else 0o750)
+    status = folder.stat()
+    if status.st_uid != os.geteuid():
+        owner = user_name(status.st_uid)
+        raise SourceError(f"{folder}: belongs to {owner}; run this as {owner}")
+    if status.st_mode & stat.S_IWOTH:
+        raise SourceError(f"{folder}: every user may write it; chmod o-w")
     there = {entry.name for entry in os.scandir(folder)}
     if there and MARKER not in there:
         raise SourceError(

@@ -224,6 +224,8 @@ class Answers:
     @cached_property
     def nodes(self) -> Sequence[SlurmNode] | None:
         """Slurm's nodes; None: it does not answer."""
+        if self.slurm.jobs is None:
+            return None  # nor would it now
         with suppress(SourceError):
             return open_client(self.config.selector.command_timeout_s).nodes()
         return None

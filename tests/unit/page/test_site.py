@@ -44,6 +44,21 @@ def test_a_folder_of_others_is_refused(tmp_path: Path, name: str) -> None:
     assert there(tmp_path) == {name}
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a folder away")
+def test_root_writes_into_no_folder_of_another_user(tmp_path: Path) -> None:
+    """It could put a link in the way at any time."""
+    os.chown(tmp_path, 12345, -1)
+    with pytest.raises(SourceError, match="belongs to 12345; run this as 12345"):
+        write(tmp_path, page("index.html"))
+    assert there(tmp_path) == set()
+
+
+def test_a_folder_that_all_may_write_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(SourceError, match="every user may write it"):
+        write(tmp_path, page("index.html"))
+
+
 def test_an_empty_folder_keeps_its_mode(tmp_path: Path) -> None:
     folder = tmp_path / "made"
     folder.mkdir(mode=0o755)
