@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -17,6 +19,8 @@ from slurm_gpu_aware.errors import SourceError
 if TYPE_CHECKING:
     from slurm_gpu_aware.page.sections import Section, Source
     from slurm_gpu_aware.selector.job_answers import Answers
+
+T = TypeVar("T")
 
 
 @click.command("page")
@@ -47,21 +51,39 @@ def command(context: Context, folder: Path, public: bool) -> None:
     from slurm_gpu_aware.selector.job_answers import Answers, open_reader
 
     config, now = context.config(), time.time()
-    with open_reader(config) as reader:
+    with without_collection(), open_reader(config) as reader:
         known = Answers(reader, config)
         jobs, paths = jobs_section(known, public)
         sections: list[Section[Any]] = [FLEET, jobs, DRIFT, POWER]
         source, site = _source(known, now, public, paths)
-        pages, notes = built(sections, source)
+        with _progress(sections, "reading") as each:
+            pages, notes = built(each, source)
         if note := reader.note():
             notes.append(note)
         if error := known.slurm.error:
             notes.append(f"Slurm does not answer: {error}.")
     frame = Frame(site, [(one.name, one.title) for one in sections], now, notes)
-    count = write_site(folder, pages, frame, public=public)
+    with without_collection(), _progress(pages, "writing") as every:
+        count = write_site(folder, every, frame, public=public)
     for note in notes:
         say(note)
     say(f"wrote {folder / 'index.html'} and {count - 1} more pages")
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """No search for garbage among live records, which would take a quarter of the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _progress(work: Sequence[T], label: str) -> AbstractContextManager[Iterable[T]]:
+    """The same values, with a bar on a terminal."""
+    hidden = not sys.stderr.isatty()
+    return click.progressbar(work, label=label, file=sys.stderr, hidden=hidden)
 
 
 def _source(

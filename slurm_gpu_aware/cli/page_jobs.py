@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ MOST_EXPLAINED = 200
 MOST_ROWS = 500
 """Jobs of each table of the queue."""
 _ROUNDS = 5
+_JOB_ID = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?")
 _OF_USERS = ("name", "comment", "account")
 """Keys of a request that its user chose."""
 
@@ -47,7 +49,7 @@ def jobs_section(known: Answers, public: bool) -> tuple[Section[JobFacts], Mappi
         half = MOST_EXPLAINED // 2
         jobs = [*queue["parked"][:half], *queue["placed"][-half:]]
     ids = [str(job["job_id"]).partition("_[")[0] for job in jobs]
-    paths = {job_id: f"jobs/{job_id}.html" for job_id in ids}
+    paths = {job_id: f"jobs/{job_id}.html" for job_id in ids if _JOB_ID.fullmatch(job_id)}
 
     def read(source: Source) -> JobFacts:
         answers = {job_id: known.explain(job_id) for job_id in paths}

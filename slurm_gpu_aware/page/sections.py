@@ -76,7 +76,7 @@ _WRONG = (
 """What a damaged or foreign record in the store may cause."""
 
 
-def built(sections: Sequence[Section[Any]], source: Source) -> tuple[list[Page], list[str]]:
+def built(sections: Iterable[Section[Any]], source: Source) -> tuple[list[Page], list[str]]:
     """The pages of all sections, and a sentence for each section that cannot be shown."""
     pages, notes = [], []
     for section in sections:

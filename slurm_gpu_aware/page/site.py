@@ -10,12 +10,11 @@ import base64
 import hashlib
 import os
 import re
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from shutil import rmtree
 from typing import Any, NamedTuple
 
 from slurm_gpu_aware.bounds import printable
@@ -124,8 +123,8 @@ def write_site(folder: Path, pages: Iterable[Page], frame: Frame, *, public: boo
 
     All are made beside the old ones first. Then each takes the place of the old one at once, the
     first page last, and pages that are no longer there go. A reader thus never gets a part of a
-    page. A fresh folder is closed to other users than its owner and group unless ``public``; later
-    the files have the mode of the folder.
+    page. A fresh folder is closed to other users than its owner and group unless ``public``; the
+    files have the mode and the group of the folder.
 
     Raises SourceError if the folder is not empty and not ours, belongs to another user or can be
     written by all, is written by another process, or cannot be written.
@@ -135,14 +134,14 @@ def write_site(folder: Path, pages: Iterable[Page], frame: Frame, *, public: boo
         _make_ours(folder, public)
         with InstanceLock(folder / MARKER, "gpu-aware page"):
             for rest in folder.glob(f"{_FRESH}*"):  # of a process that was killed
-                rmtree(rest)
-            mode = stat.S_IMODE(folder.stat().st_mode)
+                shutil.rmtree(rest)
             fresh = Path(tempfile.mkdtemp(dir=folder, prefix=_FRESH))
             try:
-                written = [_write(fresh, page, html, mode) for page in pages]
-                _take_place(folder, fresh, written, mode)
+                written = [_write(fresh, page, html) for page in pages]
+                _open_as(folder, fresh)
+                _take_place(folder, fresh, written)
             finally:
-                rmtree(fresh, ignore_errors=True)
+                shutil.rmtree(fresh, ignore_errors=True)
     except OSError as exc:
         raise SourceError(f"{exc.filename or folder}: cannot be written: {exc.strerror}") from None
     return len(written)
@@ -167,26 +166,37 @@ def _make_ours(folder: Path, public: bool) -> None:
         )
 
 
-def _write(fresh: Path, page: Page, html: Html, mode: int) -> str:
+def _write(fresh: Path, page: Page, html: Html) -> str:
     """Write a page below ``fresh``; return its path."""
     if not _PATH.fullmatch(page.path):
         raise ValueError(f"{page.path!r} is not the path of a page")
     file = fresh / page.path
     file.parent.mkdir(exist_ok=True)
     file.write_text(html.of(page), encoding="utf-8")
-    file.chmod(mode & 0o666)
     return page.path
 
 
-def _take_place(folder: Path, fresh: Path, written: Sequence[str], mode: int) -> None:
+def _open_as(folder: Path, fresh: Path) -> None:
+    """Give all that is new the mode and the group of the folder."""
+    status = folder.stat()
+    mode = stat.S_IMODE(status.st_mode) & 0o777
+    for path in fresh.rglob("*"):
+        if path.stat().st_gid != status.st_gid:
+            os.chown(path, -1, status.st_gid)
+        path.chmod(mode if path.is_dir() else mode & 0o666)
+
+
+def _take_place(folder: Path, fresh: Path, written: Sequence[str]) -> None:
     """Move the files to their places, and remove those that are no longer there."""
-    for name in sorted({path.partition("/")[0] for path in written if "/" in path}):
-        place = folder / name
-        with suppress(FileExistsError):
-            place.mkdir()
+    for inner in sorted(path for path in fresh.iterdir() if path.is_dir()):
+        place = folder / inner.name
         if place.is_symlink():
             raise SourceError(f"{place}: a link where a folder of this command should be")
-        place.chmod(mode & 0o777)
+        if not place.exists():
+            place.mkdir()
+        shutil.copystat(inner, place)
+        if place.stat().st_gid != inner.stat().st_gid:
+            os.chown(place, -1, inner.stat().st_gid)
     for path in sorted(written, key=lambda path: (path == "index.html", "/" not in path)):
         os.replace(fresh / path, folder / path)
     known = set(written)

@@ -59,6 +59,15 @@ def test_a_folder_that_all_may_write_is_refused(tmp_path: Path) -> None:
         write(tmp_path, page("index.html"))
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a group")
+def test_pages_have_the_group_of_the_folder(tmp_path: Path) -> None:
+    """Else a web server in the group could not read what root writes."""
+    os.chown(tmp_path, -1, 12345)
+    write(tmp_path, page("index.html"), page("jobs/1.html"))
+    for path in ("index.html", "jobs", "jobs/1.html"):
+        assert (tmp_path / path).stat().st_gid == 12345
+
+
 def test_an_empty_folder_keeps_its_mode(tmp_path: Path) -> None:
     folder = tmp_path / "made"
     folder.mkdir(mode=0o755)
