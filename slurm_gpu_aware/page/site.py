@@ -26,7 +26,7 @@ from slurm_gpu_aware.time_text import stamp
 
 MARKER = ".gpu-aware-page"
 """File that says that a folder is ours; also the lock of the command."""
-LONGEST = 2_000
+LONGEST = 1_000
 """Characters of a value that are shown."""
 _LONG = 24
 """Characters beyond which a cell may wrap."""
