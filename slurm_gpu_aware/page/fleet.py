@@ -50,8 +50,6 @@ def fleet_blocks(fleet: Fleet) -> list[Block]:
         ("measured", newest + oldest),
     ]
     blocks: list[Block] = [Pairs(entries, "GPUs")]
-    if not fleet.slurm:
-        blocks.append(Sentences(["Slurm does not answer: the use of the GPUs is not known."]))
     rows = [_rack_row(fleet, rack) for rack in fleet.racks]
     headers = ["rack", "nodes", "GPUs", "use", "slow", "ill", "worst score"]
     right = ["nodes", "GPUs", "slow", "ill", "worst score"]
@@ -85,25 +83,31 @@ def _rack_row(fleet: Fleet, rack: Rack) -> list[object]:
 
 
 def _slowest(fleet: Fleet) -> Block:
-    """The GPUs with the highest scores, and those that count as slow or ill."""
+    """GPUs that count as slow or ill, then those with the highest scores."""
+    title = "Slowest and ill GPUs"
     named = [(node, gpu) for node in fleet.nodes for gpu in node.gpus]
-    marked = [(node, gpu) for node, gpu in named if gpu.mark.slow or gpu.mark.ill]
-    if not marked:
-        return Sentences(["No GPU is known to be slow or ill."], "Slow and ill GPUs")
-    marked.sort(key=lambda one: -(one[1].worst or 0.0))
+    found = [(n, gpu) for n, gpu in named if gpu.mark.health or (gpu.worst or 0.0) > 1.0]
+    if not found:
+        return Sentences(["No GPU is slower than the median of its model, or ill."], title)
+    found.sort(key=lambda one: (not one[1].mark.health, -(one[1].worst or 0.0)))
     rows = [
         (
             Link(f"{node.name}:{gpu.mark.slot}", node.path),
             gpu.mark.use,
             None if gpu.worst is None else f"{gpu.worst:.3f}",
-            "; ".join([*gpu.ill, *gpu.slow]),
+            "; ".join([*gpu.ill, *gpu.slow]) or _slower(gpu),
         )
-        for node, gpu in marked[:MOST_SLOW]
+        for node, gpu in found[:MOST_SLOW]
     ]
-    more = len(marked) - MOST_SLOW
-    told = f"... and {more} more, on the pages of the racks" if more > 0 else ""
+    more = sum(bool(gpu.mark.health) for _, gpu in named) - MOST_SLOW
+    told = f"... and {more} more slow or ill ones, on the pages of the racks" if more > 0 else ""
     headers = ["GPU", "use", "score", "what is known"]
-    return Table(headers, rows, ["score"], "Slow and ill GPUs", told)
+    return Table(headers, rows, ["score"], title, told)
+
+
+def _slower(gpu: GpuFacts) -> str:
+    worst = max(gpu.scores.values(), key=lambda score: score.raw)
+    return f"class {worst.app_class}: {worst.raw - 1:.1%} slower than the median"
 
 
 def fleet_pages(fleet: Fleet) -> Iterable[Page]:
@@ -155,6 +159,9 @@ def node_blocks(fleet: Fleet, node: NodeFacts) -> list[Block]:
     blocks.append(
         Side(drawings, "Links and scores") if node.gpus else Sentences(["It has no GPU."])
     )
+    if node.graph is None and len(node.gpus) > 1:
+        note = "The links are not known: 'gpu-aware-profile sweep' reads them."
+        blocks.append(Sentences([note], note=True))
     headers = ["GPU", "use", "job", *(f"score {name}" for name in names), "what is known"]
     rows = [_gpu_row(fleet, gpu, names) for gpu in node.gpus]
     blocks.append(Table(headers, rows, headers[3:-1], "GPUs", _SCORE))

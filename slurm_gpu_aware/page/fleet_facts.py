@@ -91,8 +91,6 @@ class Fleet:
     now: float
     explained: Mapping[str, str]
     """Job -> path of its page."""
-    slurm: bool = True
-    """Slurm answers."""
 
     @property
     def nodes(self) -> list[NodeFacts]:
@@ -115,8 +113,7 @@ def read_fleet(source: Source) -> Fleet:
     nodes = fleet_nodes(source.nodes or (), source.jobs, profile, scores, slow)
     racks, how = grouped(nodes, source.switches)
     classes = list(dict.fromkeys(score.app_class for score in scores))
-    there = source.nodes is not None
-    return Fleet(racks, how, classes, source.now, source.explained, there)
+    return Fleet(racks, how, classes, source.now, source.explained)
 
 
 def fleet_nodes(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,19 +12,26 @@ from slurm_folder import SlurmFolder
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmFolder]:
+def filled(tmp_path_factory: pytest.TempPathFactory) -> SlurmFolder:
     """Slurm and the store of `page_samples`; nothing of it is changed."""
     found = SlurmFolder(tmp_path_factory.mktemp("site"))
-    with pytest.MonkeyPatch.context() as patch:
-        found.serve(patch)
-        fill(found, time.time())
-        yield found
+    fill(found, time.time())
+    return found
+
+
+@pytest.fixture
+def site(filled: SlurmFolder, monkeypatch: pytest.MonkeyPatch) -> SlurmFolder:
+    """The same, as the Slurm of this process."""
+    filled.serve(monkeypatch)
+    return filled
 
 
 @pytest.fixture(scope="session")
-def pages(site: SlurmFolder) -> Path:
+def pages(filled: SlurmFolder) -> Path:
     """The folder that the command wrote."""
-    folder = site.home.parent / "pages"
-    done = gpu_aware("page", str(folder), config=site.config)
+    folder = filled.home.parent / "pages"
+    with pytest.MonkeyPatch.context() as patch:
+        filled.serve(patch)
+        done = gpu_aware("page", str(folder), config=filled.config)
     assert done.exit_code == 0, done.stderr
     return folder

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from commands import gpu_aware
+from commands import gpu_aware, gpu_aware_profile
 from page_samples import HOSTILE, MACHINES, SLOW
 from slurm_folder import SlurmFolder
 
@@ -148,9 +148,8 @@ def test_jobs_and_rows_are_bounded(
 def test_without_slurm_the_store_is_shown(
     site: SlurmFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("slurm_gpu_aware.slurm.client.SlurmClient", _silent)
-        done = gpu_aware("page", str(tmp_path / "alone"), config=site.config)
+    monkeypatch.setattr("slurm_gpu_aware.slurm.client.SlurmClient", _silent)
+    done = gpu_aware("page", str(tmp_path / "alone"), config=site.config)
     assert done.exit_code == 0, done.stderr
     text = Reading(tmp_path / "alone/index.html").text
     assert "Slurm does not answer: slurmctld is away." in text
@@ -177,3 +176,22 @@ def test_a_section_that_fails_does_not_stop_the_others(
     assert said in done.stderr
     assert said in Reading(tmp_path / "most/drift.html").text
     assert len(all_pages(tmp_path / "most")) == 24
+
+
+def test_a_store_with_an_import_alone_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No Slurm, no sweep, no selector: what the first minutes have."""
+    monkeypatch.setattr("slurm_gpu_aware.slurm.client.SlurmClient", _silent)
+    config, times = tmp_path / "config.toml", tmp_path / "times.csv"
+    config.write_text(f'[store]\npath = "{tmp_path}/store.db"\n')
+    rows = [f"{slot},{node},A,{100 + 60 * (slot == 2)}" for node in ("n1", "n2") for slot in (1, 2)]
+    times.write_text("\n".join(["gpu,node,class,value_ms", *rows, "3,n1,A,99", "3,n2,A,99"]))
+    done = gpu_aware_profile("import", str(times), "--store", f"{tmp_path}/store.db")
+    assert done.exit_code == 0, done.stderr
+    done = gpu_aware("page", str(tmp_path / "out"), config=config)
+    assert done.exit_code == 0, done.stderr
+    assert "class A: 60.0% slower than the median" in Reading(tmp_path / "out/index.html").text
+    assert "The links are not known" in Reading(tmp_path / "out/nodes/n1.html").text
+    assert "There is no power limit" in Reading(tmp_path / "out/power.html").text
+    assert "No job is parked." in Reading(tmp_path / "out/queue.html").text
