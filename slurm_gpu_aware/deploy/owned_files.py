@@ -197,12 +197,10 @@ class Units(Owned):
             "Environment": f"GPU_AWARE_CONFIG={site.config.source or DEFAULT_PATH}",
         }
         conf, changes = read_clock_conf(), []
+        of_controller = self._written(site.config, conf.orders)
         of_node = f"-{conf.spool} -{conf.locks} -{conf.accounts or ACCOUNTS}"
         for source in shipped("systemd"):
-            on_node = source.name == _AGENT
-            values["ReadWritePaths"] = (
-                of_node if on_node else self._written(site.config, conf.orders)
-            )
+            values["ReadWritePaths"] = of_node if source.name == _AGENT else of_controller
             text = source.read_text(encoding="utf-8")
             for key, value in values.items():
                 line = f"{key}={value}".replace("\\", r"\\")
