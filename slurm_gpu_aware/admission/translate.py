@@ -25,7 +25,14 @@ from slurm_gpu_aware.admission.fitting import (
 from slurm_gpu_aware.config.settings import DEFAULT_KINDS, Config
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.features.classes.history import AskedClass, ClassHistory, GivenClass
+from slurm_gpu_aware.features.due_dates.hints import DUE, EPOCHS
+from slurm_gpu_aware.features.hints import HINTS
+from slurm_gpu_aware.features.models.hints import MODEL
+from slurm_gpu_aware.features.moves.hints import MOVE
+from slurm_gpu_aware.features.moves.settings import MovesConfig
+from slurm_gpu_aware.features.power.hints import FREQ
 from slurm_gpu_aware.features.shards.admission import shard_request
+from slurm_gpu_aware.features.sizes.hints import GPUS
 from slurm_gpu_aware.features.sizes.moldable import cpus_of, moldable
 from slurm_gpu_aware.filter_rules import SOCKETS_PER_NODE
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
@@ -33,7 +40,16 @@ from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.request_forms import Form, form_of
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.due_date import DueDate
-from slurm_gpu_aware.model.job_hints import JobHints, parse_comment
+from slurm_gpu_aware.model.job_hints import (
+    AUTO,
+    BANDWIDTH,
+    CLASS,
+    OFF,
+    PATTERN,
+    PLACE,
+    JobHints,
+    parse_comment,
+)
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.slurm.gres import shards_of
 from slurm_gpu_aware.slurm.records import GpuDefaults, SlurmJob
@@ -74,19 +90,19 @@ def _asked(
     offered: tuple[str, ...],
 ) -> _Asked:
     """Hints of the first of ``own`` that has some; none if the site has changed since."""
-    hints = JobHints()
+    hints, lists = JobHints(), {"classes": classes, "policies": offered}
     for text in own:
         try:
-            found = parse_comment(text, classes, offered)
+            found = parse_comment(text, HINTS, lists)
         except RequestError:
             break
         if found is not None:
             hints = found
             break
-    given, auto = hints.app_class not in (None, "auto"), hints.app_class == "auto"
+    given, auto = hints.get(CLASS) not in (None, AUTO), hints.get(CLASS) == AUTO
     for text in defaults:
-        hints = hints.filled(parse_comment(text, classes, offered) or JobHints())
-        auto |= hints.app_class == "auto"
+        hints = hints.filled(parse_comment(text, HINTS, lists) or JobHints())
+        auto |= hints.get(CLASS) == AUTO
     return _Asked(hints.filled(JobHints()), given, auto)
 
 
@@ -95,7 +111,7 @@ def class_of(
 ) -> AskedClass:
     """Application class: the one that its hints name or that is known, else the site's default."""
     asked = _asked_of(job, original, config)
-    default = asked.hints.app_class or config.site.default_class
+    default = asked.hints.get(CLASS) or config.site.default_class
     if not asked.auto:
         return AskedClass(default, "given" if asked.given else "site")
     turn = job.submit_s, job.array_id or job.raw_id
@@ -109,15 +125,14 @@ def given_class(gated: GatedJob, config: Config) -> GivenClass | None:
     """The class that the user gave a job, for `ClassHistory`; None: none."""
     job = gated.job
     asked = _asked_of(job, gated.original, config)
-    if not asked.given or asked.hints.app_class is None:
+    named = asked.hints.get(CLASS)
+    if not asked.given or named is None:
         return None
-    return GivenClass(
-        job.user, asked.hints.app_class, job.submit_s, job.name, job.account or "", job.id
-    )
+    return GivenClass(job.user, named, job.submit_s, job.name, job.account or "", job.id)
 
 
 def move_of(gated: GatedJob, config: Config) -> str | int | None:
-    """What a job says about moves (`JobHints.move`); None: nothing, or it cannot be moved.
+    """What a job says about moves (`MOVE`); None: nothing, or it cannot be moved.
 
     Only a batch job can be requeued, and a task that comes back would stop the later tasks of its
     array until it is placed. A requeued job has its whole time limit again, and Slurm cancels it if
@@ -132,8 +147,8 @@ def _move_asked(gated: GatedJob, config: Config) -> str | int | None:
         return None
     if shards_of(original.tres_per_node):
         return None
-    move = _hints_of(gated.job, gated.original, config).move
-    return None if move == "no" else move
+    move = _hints_of(gated.job, gated.original, config).get(MOVE)
+    return None if move == MOVE.none else move
 
 
 def why_not_moved(gated: GatedJob, config: Config) -> str | None:
@@ -142,7 +157,8 @@ def why_not_moved(gated: GatedJob, config: Config) -> str | None:
         return None
     if gated.job.deadline_s is not None:
         return "it allows moves, but Slurm may cancel a requeued job that has a --deadline"
-    return None if config.moves.enabled else "it allows moves, but moves are off on this site"
+    off = "it allows moves, but moves are off on this site"
+    return None if config.of(MovesConfig).enabled else off
 
 
 def to_request(gated: GatedJob, context: AdmissionContext) -> Request:
@@ -152,7 +168,7 @@ def to_request(gated: GatedJob, context: AdmissionContext) -> Request:
     """
     form = _supported_form(gated)
     hints = _hints_of(gated.job, gated.original, context.config)
-    if hints.place == "off" and context.config.placement.allow_off:
+    if hints.get(PLACE) == OFF and context.config.placement.allow_off:
         raise CannotPlanError("place=off is the site's default for it")
     requests: list[Request] = []
     failed: list[CannotPlanError] = []
@@ -197,6 +213,7 @@ def _request(entry: QueueEntry) -> Request:
     hints, before = _hints_of(job, original, context.config), context.moved.get(job.id)
     app_class = class_of(job, original, context.config, context.classes).app_class
     defaults = context.config.for_class(app_class)
+    links, place = hints.get(BANDWIDTH), hints.get(PLACE)
     limit_s = entry.limit_s
     per_gpu = sizes.per_gpu_of(original, context.slurm.per_gpu, partition.per_gpu)
     allowed, eligible = allowed_nodes(entry), eligible_nodes(entry, limit_s)
@@ -214,17 +231,16 @@ def _request(entry: QueueEntry) -> Request:
         max_nodes=most,
         gpus_per_node=per_node,
         app_class=app_class,
-        bandwidth_sensitive=(
-            defaults.bandwidth_sensitive if hints.bw is None else hints.bw == "high"
-        ),
-        pattern=hints.pattern or "ring",
-        policy=hints.place if hints.place not in (None, "off") else None,
-        clock=hints.freq,
-        performance_model=hints.model,
+        bandwidth_sensitive=(defaults.bandwidth_sensitive if links is None else links == "high"),
+        pattern=hints.get(PATTERN) or "ring",
+        policy=None if place == OFF else place,
+        clock=hints.get(FREQ),
+        performance_model=hints.get(MODEL),
         user=job.user,
         due=_due_date(hints, job, gpus, job.submit_s if before is None else before.submit_s),
         had_gpus=0 if before is None else before.gpus,
         application=defaults.application,
+        hints=hints.carried(HINTS),
         eligible=eligible,
         allowed=None if allowed is eligible else allowed,
         required=required,
@@ -238,7 +254,8 @@ def _request(entry: QueueEntry) -> Request:
     if (node_groups := required_groups(request, entry)) is not None:
         request = replace(request, node_groups=node_groups)
     request = sizes.as_many_nodes(bind(_step_fits(request, entry, per_gpu), entry), entry)
-    return moldable(request, entry, hints.gpus, allowed) if hints.gpus is not None else request
+    wanted = hints.get(GPUS)
+    return request if wanted is None else moldable(request, entry, wanted, allowed)
 
 
 def _due_date(hints: JobHints, job: SlurmJob, gpus: int, submit_s: float) -> DueDate | None:
@@ -247,13 +264,14 @@ def _due_date(hints: JobHints, job: SlurmJob, gpus: int, submit_s: float) -> Due
     A time without a zone is local time, as in Slurm's options. ``gpus``: those asked for;
     ``submit_s``: its first submission.
     """
-    if hints.due is None:
+    due, work = hints.get(DUE), hints.get(EPOCHS)
+    if due is None:
         due_s = job.deadline_s
-    elif isinstance(hints.due, int):
-        due_s = submit_s + hints.due
+    elif isinstance(due, int):
+        due_s = submit_s + due
     else:
-        due_s = datetime.fromisoformat(hints.due).timestamp()
-    epochs = None if hints.epochs is None else (hints.epochs[0], gpus, float(hints.epochs[1]))
+        due_s = datetime.fromisoformat(due).timestamp()
+    epochs = None if work is None else (work[0], gpus, float(work[1]))
     return None if due_s is None else DueDate(due_s, epochs=epochs)
 
 

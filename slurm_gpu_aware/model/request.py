@@ -10,6 +10,7 @@ from typing import Any
 from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.due_date import DueDate
+from slurm_gpu_aware.model.job_hints import NO_HINTS, JobHints
 from slurm_gpu_aware.model.size_table import SizeTable
 
 TIER = 2.0**32
@@ -145,6 +146,8 @@ class Request:
     """When it should end; None: the job has no due date."""
     power_w: float = 0.0
     """Power above that of idle GPUs that the job needs at least; a round under a limit sets it."""
+    hints: JobHints = NO_HINTS
+    """Those for stages (`Hint.carried`)."""
     application: str | None = None
     """Name in an interference profile (``topo-aware``); None: not known."""
     gpu_model: str | None = None

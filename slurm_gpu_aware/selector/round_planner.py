@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from slurm_gpu_aware.features.due_dates.account import DUE
 from slurm_gpu_aware.features.due_dates.live import DueDates
 from slurm_gpu_aware.features.moves.live import Mover
 from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING
@@ -20,10 +19,11 @@ from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.planning.record import record_round
-from slurm_gpu_aware.planning.stages import Round, Stage, Step, steps
+from slurm_gpu_aware.planning.stages import Round, Stage, Step, steps, told
 from slurm_gpu_aware.selector.candidates import Candidates
 from slurm_gpu_aware.selector.head_guard import passes_gate
 from slurm_gpu_aware.selector.isolation import Isolation, contained
+from slurm_gpu_aware.selector.notes import Notes
 from slurm_gpu_aware.selector.policy_options import PolicyInForce
 from slurm_gpu_aware.selector.round_state import View
 
@@ -37,6 +37,9 @@ class RoundPlanner:
     mover: Mover
     postponements: Postponements
     due: DueDates
+    notes: Notes
+    sections: Mapping[type, Any]
+    """The site's settings of features."""
     guards: bool = True
     """Whether the GPUs of the head are held against jobs that pass the gate."""
     features: Sequence[Stage] = FEATURES
@@ -58,8 +61,8 @@ class RoundPlanner:
             plan = self.power.noted(plan, asked.queue)
         with contained("postponements"):
             self.postponements.note(plan)
-        with contained("due dates"):
-            self.due.note_impossible(plan.get(DUE), asked.now)
+        with contained("notes of stages"):
+            self.notes.write(plan.notes, asked.now)
         self.mover.wake_s = min(self.mover.wake_s, plan.wake_s)
         asked = replace(asked, queue=isolation.sound(asked.queue))
         return plan, partial(record_round, asked, plan, self.features)
@@ -92,7 +95,8 @@ class RoundPlanner:
                 moving = self.mover.moving(view.gated, context, self.power.tables, dates)
         options = self.policy.options
         one = Round(queue, cluster, settings, now, options)
-        return one.put(POWER, power).put(RETURNING, returning).put(MOVING, moving)
+        one = one.put(POWER, power).put(RETURNING, returning).put(MOVING, moving)
+        return told(one, self.features, self.sections)
 
 
 def _with_queue(one: Round, step: Step, queue: Sequence[Request]) -> Round:

@@ -91,9 +91,8 @@ class Simulator:
         self.state = ClusterState(cluster, settings, physics, self.clock)
         dated = settings.due_dates and any(job.deadline_s is not None for job in trace.jobs)
         self.state.estimates = Estimates(estimate_of(settings, trace), dated=dated)
-        moves = settings.moves
+        moves, power = settings.moves, settings.power
         self.mover = None if moves is None else Mover(self.state, moves, dated=dated)
-        power = settings.power
         self.rounds = (
             Rounds(settings, self.state, self.mover, stages)
             if power is None or not settings.anew
@@ -222,6 +221,7 @@ class Simulator:
             submit_s=job.submit_s,
             application=job.model if self.rounds.profiled else None,
             due=self._due(job) if sizes else None,
+            hints=job.hints,
             options={k: v for k, v in job.options.items() if k in self.known_options},
         )
 

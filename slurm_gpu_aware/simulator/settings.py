@@ -122,6 +122,8 @@ class SimSettings:
     """Jobs with due dates are sized by them, as live; False: the due dates are only reported."""
     due_by_pressure: bool = False
     """As of `PlanSettings`."""
+    sections: Mapping[type, Any] = field(default_factory=dict)
+    """Settings of features for their stages, by their types."""
     classes: tuple[str, ...] = ("A", "B", "C")
     locality: bool = True
     """Jobs that span nodes (or other levels) are slowed by L."""

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from slurm_gpu_aware.features.due_dates.account import DUE, DueAccount
+from slurm_gpu_aware.features.due_dates.events import IMPOSSIBLE
 from slurm_gpu_aware.features.due_dates.queue import due_accounts, in_order, with_due_dates
 from slurm_gpu_aware.features.due_dates.sizes import with_due_sizes
 from slurm_gpu_aware.features.power.power_budget import BUDGET
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.facets import Facet
+from slurm_gpu_aware.planning.plan import Note
 from slurm_gpu_aware.planning.stages import Round, Stage
 
 
@@ -46,5 +48,7 @@ class DueDates(Stage):
         if not accounts:
             return one
         plan, known, wake_s = with_due_dates(one.plan, dated.queue, accounts, one.now)
-        plan = replace(plan, wake_s=min(wake_s, plan.wake_s))
+        lost = [(job, a) for job, a in known.items() if a.impossible]
+        notes = (*plan.notes, *(Note(job, IMPOSSIBLE, account.values()) for job, account in lost))
+        plan = replace(plan, wake_s=min(wake_s, plan.wake_s), notes=notes)
         return replace(one, plan=plan.put(DUE, known))

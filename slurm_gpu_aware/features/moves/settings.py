@@ -1,16 +1,16 @@
-"""Settings of moves: when running jobs may be requeued to better GPUs, and how many."""
+"""``[moves]``: when running jobs may be requeued to better GPUs, and how many."""
 
 from dataclasses import dataclass
 from typing import Annotated
 
-from slurm_gpu_aware.records import MOST, number, whole
+from slurm_gpu_aware.model.section import Section
+from slurm_gpu_aware.records import MOST, Seconds, whole
 
 RATE_S = 3600.0
 """Period of `MoveSettings.per_hour`."""
 LOOK_S = 30.0
 """Pause between two looks for moves."""
 
-Seconds = Annotated[float, number(0, MOST)]
 Count = Annotated[int, whole(1, MOST)]
 
 
@@ -34,3 +34,16 @@ class MoveSettings:
     """Most moves that begin in one round."""
     per_hour: Count = 12
     """Most moves of the whole site that begin within `RATE_S`; see `planning.move_rates`."""
+
+
+@dataclass(frozen=True)
+class MovesConfig(MoveSettings, Section):
+    """``[moves]``: running jobs that allow it are requeued to better GPUs."""
+
+    name = "moves"
+    enabled: bool = False
+    restart_s: Seconds = 60.0
+    """Time that a restart takes: checkpoint, requeue, start, restore."""
+
+
+SECTIONS = (MovesConfig,)
