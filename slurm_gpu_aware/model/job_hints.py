@@ -57,6 +57,7 @@ class JobHints:
 
 
 NO_HINTS = JobHints()
+"""Those of a job that says nothing."""
 
 
 def parse_comment(
