@@ -25,11 +25,13 @@ from slurm_gpu_aware.admission.fitting import (
 from slurm_gpu_aware.config.settings import DEFAULT_KINDS, Config
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.features.classes.history import AskedClass, ClassHistory, GivenClass
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
 from slurm_gpu_aware.features.due_dates.hints import DUE, EPOCHS
 from slurm_gpu_aware.features.hints import HINTS
-from slurm_gpu_aware.features.models.hints import MODEL
+from slurm_gpu_aware.features.models.hints import NAMED_MODEL
+from slurm_gpu_aware.features.models.performance_model import MODEL
 from slurm_gpu_aware.features.moves.hints import MOVE
-from slurm_gpu_aware.features.moves.settings import MovesConfig
+from slurm_gpu_aware.features.moves.settings import HAD_GPUS, MovesConfig
 from slurm_gpu_aware.features.power.hints import FREQ
 from slurm_gpu_aware.features.shards.admission import shard_request
 from slurm_gpu_aware.features.sizes.hints import GPUS
@@ -39,18 +41,19 @@ from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.request_forms import Form, form_of
 from slurm_gpu_aware.model.arrays import BoolArray
-from slurm_gpu_aware.model.due_date import DueDate
+from slurm_gpu_aware.model.facets import named
 from slurm_gpu_aware.model.job_hints import (
     AUTO,
     BANDWIDTH,
     CLASS,
+    HINTED,
     OFF,
     PATTERN,
     PLACE,
     JobHints,
     parse_comment,
 )
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import Cpus, NodeRules, PolicyChoice, Request
 from slurm_gpu_aware.slurm.gres import shards_of
 from slurm_gpu_aware.slurm.records import GpuDefaults, SlurmJob
 from slurm_gpu_aware.slurm.words import expand_hostlist
@@ -214,6 +217,7 @@ def _request(entry: QueueEntry) -> Request:
     app_class = class_of(job, original, context.config, context.classes).app_class
     defaults = context.config.for_class(app_class)
     links, place = hints.get(BANDWIDTH), hints.get(PLACE)
+    first_s = job.submit_s if before is None else before.submit_s
     limit_s = entry.limit_s
     per_gpu = sizes.per_gpu_of(original, context.slurm.per_gpu, partition.per_gpu)
     allowed, eligible = allowed_nodes(entry), eligible_nodes(entry, limit_s)
@@ -233,26 +237,26 @@ def _request(entry: QueueEntry) -> Request:
         app_class=app_class,
         bandwidth_sensitive=(defaults.bandwidth_sensitive if links is None else links == "high"),
         pattern=hints.get(PATTERN) or "ring",
-        policy=None if place == OFF else place,
+        policy=PolicyChoice(None if place == OFF else place),
         clock=hints.get(FREQ),
-        performance_model=hints.get(MODEL),
         user=job.user,
-        due=_due_date(hints, job, gpus, job.submit_s if before is None else before.submit_s),
-        had_gpus=0 if before is None else before.gpus,
         application=defaults.application,
-        hints=hints.carried(HINTS),
-        eligible=eligible,
-        allowed=None if allowed is eligible else allowed,
-        required=required,
-        whole_node=entry.whole_node,
-        cpus=cpus_of(entry) if original.cpus_per_tres is None else 1,
-        cpus_per_gpu=per_gpu.cpus or 0,
+        nodes=NodeRules(
+            eligible, None if allowed is eligible else allowed, required, whole=entry.whole_node
+        ),
+        cpus=Cpus(cpus_of(entry) if original.cpus_per_tres is None else 1, per_gpu.cpus or 0),
         memory=sizes.memory_of(entry, per_gpu, allowed),
         time_limit_s=limit_s,
+        facets={
+            **named(MODEL, hints.get(NAMED_MODEL)),
+            **named(HINTED, hints.carried(HINTS)),
+            **named(DUE_DATE, _due_date(hints, job, gpus, first_s)),
+            **named(HAD_GPUS, 0 if before is None else before.gpus),
+        },
         **entry.standing(),
     )
-    if (node_groups := required_groups(request, entry)) is not None:
-        request = replace(request, node_groups=node_groups)
+    if (groups := required_groups(request, entry)) is not None:
+        request = replace(request, nodes=replace(request.nodes, groups=groups))
     request = sizes.as_many_nodes(bind(_step_fits(request, entry, per_gpu), entry), entry)
     wanted = hints.get(GPUS)
     return request if wanted is None else moldable(request, entry, wanted, allowed)
@@ -340,9 +344,9 @@ def _check_time_min(request: Request, entry: QueueEntry) -> None:
     if shortest_s is None or shortest_s >= request.time_limit_s:
         return
     longer = eligible_nodes(entry, shortest_s)
-    if longer is request.eligible:
+    if longer is request.nodes.eligible:
         return
-    shortened = replace(request, eligible=longer)
+    shortened = request.on_nodes(longer)
     if any(
         fits(shortened, where) and not fits(request, where)
         for where in (entry.context.cluster, entry.context.empty)

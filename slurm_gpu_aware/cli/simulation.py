@@ -15,6 +15,8 @@ from slurm_gpu_aware.features.due_dates.settings import DueDatesConfig
 from slurm_gpu_aware.features.due_dates.simulated import parse_factors, with_due_dates
 from slurm_gpu_aware.features.moves.settings import MovesConfig
 from slurm_gpu_aware.features.power.simulated import parse_etas, simulated_power
+from slurm_gpu_aware.features.queue_order.rule import rule_of
+from slurm_gpu_aware.features.queue_order.settings import QueueConfig
 from slurm_gpu_aware.placement.registry import make_policy, option_names
 from slurm_gpu_aware.selector.policy_options import policy_options, read_interference
 from slurm_gpu_aware.simulator.history import (
@@ -108,6 +110,7 @@ def gather(config: Config, given: Given, source: Trace | None = None) -> Inputs:
         overrun=given["overrun"],
         estimate=given["estimate"],
         movable_share=given["movable"],
+        queue=rule_of(config.of(QueueConfig)),
         due_by_pressure=config.of(DueDatesConfig).order == "pressure",
         sections=config.sections,
         classes=tuple(dict.fromkeys(classes)),
@@ -120,8 +123,7 @@ def gather(config: Config, given: Given, source: Trace | None = None) -> Inputs:
     offered = {"seed": given["seed"], **({"interference": profile} if profile else {})}
     if given["interference_scope"]:
         offered["interference_scope"] = given["interference_scope"]
-    site_options = policy_options(config)
-    site = _site(config, given)
+    site_options, site = policy_options(config), _site(config, given)
     power = None
     if etas is not None:
         power, trace = simulated_power(config, trace, site.cluster, etas, given["gpu_model"])

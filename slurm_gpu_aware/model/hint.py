@@ -156,7 +156,7 @@ class Hint(Generic[T_co]):
     by_site: bool = True
     """Whether ``[site.defaults]`` may give it."""
     carried: bool = False
-    """Whether `Request.hints` holds it, for a stage; else admission makes of it what counts."""
+    """Whether requests hold it for a stage (`HINTED`); else admission makes of it what counts."""
 
     def __post_init__(self) -> None:
         if bool(self.forms) != bool(self.says):

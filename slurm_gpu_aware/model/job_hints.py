@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from slurm_gpu_aware import filter_rules as rules
 from slurm_gpu_aware.errors import RequestError
+from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.hint import Hint, HintValue, T_co
 
 AUTO = "auto"
@@ -58,6 +59,8 @@ class JobHints:
 
 NO_HINTS = JobHints()
 """Those of a job that says nothing."""
+HINTED: Facet[JobHints] = Facet("hints", NO_HINTS, JobHints)
+"""Of a request: those for stages (`Hint.carried`)."""
 
 
 def parse_comment(

@@ -7,11 +7,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.features.due_dates.live import DueDates
 from slurm_gpu_aware.features.moves.live import Mover
 from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING
 from slurm_gpu_aware.features.power.power_budget import POWER
 from slurm_gpu_aware.features.power.site_power import SitePower
+from slurm_gpu_aware.features.queue_order.rule import rule_of
+from slurm_gpu_aware.features.queue_order.settings import QueueConfig
+from slurm_gpu_aware.features.queue_order.stage import RULE
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.features.waiting.live import Postponements
 from slurm_gpu_aware.model.assignment import Assignment
@@ -38,12 +42,16 @@ class RoundPlanner:
     postponements: Postponements
     due: DueDates
     notes: Notes
-    sections: Mapping[type, Any]
-    """The site's settings of features."""
+    config: Config
     guards: bool = True
     """Whether the GPUs of the head are held against jobs that pass the gate."""
     features: Sequence[Stage] = FEATURES
     """The stages of a round."""
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether jobs start in another order than Slurm's."""
+        return self.config.of(QueueConfig).order != "slurm"
 
     def plan(
         self, isolation: Isolation, candidates: Candidates, view: View, profile: Profile | None
@@ -95,8 +103,9 @@ class RoundPlanner:
                 moving = self.mover.moving(view.gated, context, self.power.tables, dates)
         options = self.policy.options
         one = Round(queue, cluster, settings, now, options)
+        one = one.put(RULE, rule_of(self.config.of(QueueConfig), context.slurm.age_per_s))
         one = one.put(POWER, power).put(RETURNING, returning).put(MOVING, moving)
-        return told(one, self.features, self.sections)
+        return told(one, self.features, self.config.sections)
 
 
 def _with_queue(one: Round, step: Step, queue: Sequence[Request]) -> Round:

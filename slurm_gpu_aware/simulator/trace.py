@@ -64,7 +64,7 @@ class TraceJob:
     """Time and power by size and clock, as they are; None: not known. ``duration_s`` is the work at
     ``gpus`` and the default clock, on the fewest nodes that have so many."""
     hints: JobHints = NO_HINTS
-    """As of `Request`."""
+    """Those for stages (`HINTED`)."""
     options: Mapping[str, object] = field(default_factory=dict)
     """Passed to the policy with the request (``minimal_utility``, ``profile``, ...)."""
 

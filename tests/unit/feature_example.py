@@ -24,7 +24,8 @@ from slurm_gpu_aware.features.night.events import HELD
 from slurm_gpu_aware.features.night.settings import NightConfig
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.job_hints import JobHints, parse_comment
+from slurm_gpu_aware.model.facets import named
+from slurm_gpu_aware.model.job_hints import HINTED, JobHints, parse_comment
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.record import read_round, record_round, replay
@@ -119,7 +120,7 @@ def by_day() -> Round:
     queue = [
         Request("large", 8, priority=9.0),
         Request("small", 2, priority=8.0),
-        Request("patient", 1, priority=7.0, hints=JobHints({"night": "only"})),
+        Request("patient", 1, priority=7.0, facets=named(HINTED, JobHints({"night": "only"}))),
     ]
     return told(Round(queue, Cluster.uniform(1, 8), PACKED, 12 * HOUR), FEATURES, LARGE)
 

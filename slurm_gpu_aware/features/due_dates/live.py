@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.due_dates.settings import DueDatesConfig
 from slurm_gpu_aware.features.estimates.live import Estimates
 from slurm_gpu_aware.features.moves.under_way import MovesUnderWay
@@ -30,7 +31,7 @@ class DueDates:
 
         ``restart_s``: None: the job cannot grow while it runs.
         """
-        due = request.due
+        due = request.get(DUE_DATE)
         if due is None:
             return request
         last = self._moves.last(gated.id)
@@ -41,7 +42,7 @@ class DueDates:
             weight=self._weights.get(gated.job.qos or "", 1.0),
             restart_s=restart_s,
         )
-        return replace(request, due=known)
+        return request.put(DUE_DATE, known)
 
     def queue(
         self,
@@ -52,7 +53,7 @@ class DueDates:
         """The queue of a round with what is known; ``restart_s``: as of `dated`."""
         dated = []
         for request in requests:
-            if request.due is not None:
+            if request.get(DUE_DATE) is not None:
                 gated = candidates[request.job_id].gated
                 request = self.dated(gated, request, restart_s(gated, request))
             dated.append(request)

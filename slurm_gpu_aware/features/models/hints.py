@@ -5,11 +5,11 @@ from slurm_gpu_aware.model.hint import Hint, Name
 
 NAME = Name("[A-Za-z0-9][A-Za-z0-9._-]*", MAX_NAME)
 """Names of performance models."""
-MODEL: Hint[str] = Hint(
+NAMED_MODEL: Hint[str] = Hint(
     "model",
     forms=(NAME,),
     says=f"a name of letters, digits, '.', '_' and '-', at most {MAX_NAME}",
     of_shards=False,
 )
 """A performance model, which need not be in the store."""
-HINTS = (MODEL,)
+HINTS = (NAMED_MODEL,)

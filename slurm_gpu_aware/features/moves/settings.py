@@ -1,8 +1,12 @@
-"""``[moves]``: when running jobs may be requeued to better GPUs, and how many."""
+"""``[moves]``: when running jobs may be requeued to better GPUs, and how many.
+
+And what the request of a moved job says of that.
+"""
 
 from dataclasses import dataclass
 from typing import Annotated
 
+from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.section import Section
 from slurm_gpu_aware.records import MOST, Seconds, whole
 
@@ -10,6 +14,10 @@ RATE_S = 3600.0
 """Period of `MoveSettings.per_hour`."""
 LOOK_S = 30.0
 """Pause between two looks for moves."""
+
+HAD_GPUS: Facet[int] = Facet("GPUs before its move", 0, int)
+"""Of a request: the GPUs that the job had before the selector moved it; it gets no fewer. 0: it was
+not moved."""
 
 Count = Annotated[int, whole(1, MOST)]
 
