@@ -28,6 +28,7 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.deploy.filter_conf import lua_value
 from slurm_gpu_aware.deploy.setup import settings_of
 from slurm_gpu_aware.deploy.site import NodeGpus, Site, cores_of, gres_lines, node_lines
+from slurm_gpu_aware.features import hints
 from slurm_gpu_aware.model import job_phase
 from slurm_gpu_aware.simulator.columns import COLUMNS
 from slurm_gpu_aware.slurm.conffile import SlurmConf
@@ -142,9 +143,13 @@ def slurm_example() -> str:
 
 
 def lua_rules() -> str:
-    """etc/lua/gpu_aware_rules.lua: the table of `filter_rules`, its names in lower case."""
+    """etc/lua/gpu_aware_rules.lua: the table of `filter_rules`, its names in lower case; hints."""
     rules = {k.lower(): v for k, v in vars(filter_rules).items() if k.isupper() and k[0] != "_"}
-    head = "-- Written by docs/generate.py from slurm_gpu_aware/filter_rules.py. Do not edit.\n"
+    rules["sentences"] = {**filter_rules.SENTENCES, **hints.SENTENCES}
+    rules["hints"] = [hint.table() for hint in hints.HINTS]
+    head = (
+        "-- Written by docs/generate.py from filter_rules.py and features/hints.py. Do not edit.\n"
+    )
     return f"{head}return {lua_value(rules)}\n"
 
 

@@ -16,8 +16,6 @@ MAX_TEXT = 1024
 NAME = "[A-Za-z][A-Za-z0-9_-]*"
 """Classes, licences, reservations."""
 POLICY = "[a-z][a-z0-9+_-]*"
-MODEL = "[A-Za-z0-9][A-Za-z0-9._-]*"
-"""Performance models."""
 FEATURE = "[a-z0-9][a-z0-9_.-]*"
 """GPU models, in lower case."""
 MAX_NAME = 64
@@ -36,71 +34,29 @@ EXTRA_CLOCK = "freq="
 """Start of the entry of Extra that sets a job's clock."""
 
 # --comment=class=A,bw=high (docs/comment.md)
-COMMENT_KEYS = ("class", "bw", "pattern", "gpus", "freq", "model", "move", "due", "epochs", "place")
-"""In the order in which messages list them."""
-BANDWIDTHS = ("high", "low")
-PATTERNS = ("ring", "tree", "ring+tree", "all-to-all", "none")
-CLOCK_WORDS = ("auto", "max")
-MIN_MHZ, MAX_MHZ = 100, 10_000
-MOVE_WORDS = ("ok", "no")
-MAX_RESTART_S = 86_400
-DUE_UNITS = {"m": 60, "min": 60, "h": 3600, "d": 86_400}
-"""Unit of ``due=36h`` and of ``power set --until`` -> seconds."""
-MAX_DUE_S = 366 * 86_400
-MAX_EPOCHS = 100_000
-EPOCH_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600}
-"""Unit of ``epochs=90x10m`` -> seconds."""
 MAX_SHOWN = 40
 """Characters of a user's text in a sentence."""
-VALID = {
-    "gpus": "a number such as 4, or a range such as 2-8",
-    "freq": f"{', '.join(CLOCK_WORDS)}, or MHz from {MIN_MHZ} to {MAX_MHZ}",
-    "model": f"a name of letters, digits, '.', '_' and '-', at most {MAX_NAME}",
-    "move": f"{', '.join(MOVE_WORDS)}, or how long a restart takes, 1s to {MAX_RESTART_S}s",
-    "due": "a time such as 2026-12-01T08:00, or a duration from submission, such as 90m, 36h or 2d,"
-    f" at most {MAX_DUE_S // 86_400}d",
-    "epochs": f"the most epochs, 1 to {MAX_EPOCHS}, and the time of one, such as 90x10m or 30x45s",
-}
-"""Key -> its valid values in words; the other keys list theirs."""
 COMMENT_MARK = "gpu:"
 """Start of our part of a longer comment: ``run 7 gpu:class=A``."""
 TEST_MARK = f"{COMMENT_MARK}test-only"
 """End of the comment of a test (``--test-only``): `etc/lua/gpu_aware_cli_filter.lua` adds it."""
 ENVIRONMENT = "GPU_AWARE"
 """Environment variable of a batch job with the same text as a comment."""
-_LISTED = f"valid keys: {', '.join(COMMENT_KEYS)}"
 SENTENCES = {
     "twice": "gpu-aware: comment key '%s' is given twice; give it once",
     "not_valid": "gpu-aware: %s=%s is not valid; valid: %s",
-    "foreign": f"gpu-aware: {ENVIRONMENT}=%s is not a list of key=value; {_LISTED}",
+    "foreign": f"gpu-aware: {ENVIRONMENT}=%s is not a list of key=value; valid keys: %s",
     "hint": "gpu-aware: the comment is not read, because not all of it is key=value with keys of"
-    f" ours; to say more than these, write for example 'my text {COMMENT_MARK}%s'; {_LISTED}",
-    "stays": "gpu-aware: move=%s has no effect: only a batch job that Slurm may requeue, and no"
-    " array, is moved",
-    "late": "gpu-aware: due=%s has passed, so it plays no part",
-    "no_epoch": "gpu-aware: the due date leaves no time for one epoch of %d s, even with %d GPUs;"
-    " it plays no part unless an earlier run was as short",
-    "no_run": "gpu-aware: the due date leaves no time for any earlier run of this name, as the"
-    " shortest takes at least %d s, even with %d GPUs; it plays no part",
-    "gpus_outside": "gpu-aware: gpus=%s does not hold the %d GPUs that Slurm's options ask for;"
-    " valid: a number or range with %d in it",
-    "gpus_fixed": "gpu-aware: gpus=%s: the number of GPUs cannot change with %s; valid: %s",
-    "of_shards": "gpu-aware: a job of shards has its GPU and clock in common with other jobs, so"
-    " these play no part: %s",
-    "many_shards": "gpu-aware: no GPU has %d shards, the most is %d",
+    f" ours; to say more than these, write for example 'my text {COMMENT_MARK}%s'; valid keys: %s",
     "gpus_later": "gpu-aware: a waiting job cannot be given GPUs; cancel it and submit it again"
     " with them",
     "opened": "gpu-aware: Slurm places this job as it was submitted; cancel it and submit it again"
     " to change this",
     "moved_in": "gpu-aware: a waiting GPU job cannot move to partition %s; cancel it and submit it"
     " again there",
-    "gpus_late": "gpu-aware: gpus=%s must be there at submission; cancel the job and submit it"
-    " again",
 }
-"""Refusals of what is ours, and the hint on a comment that only looks like it."""
-
-NOT_OF_SHARDS = ("gpus", "freq", "model", "move", "due", "epochs")
-"""Keys of a comment that play no part for a job of shards."""
+"""Refusals of what is ours, and the hint on a comment that only looks like it. Those about the keys
+of features stand in `features.hints`."""
 
 # Files from which the filter knows earlier runs (features/due_dates/shortest_runs.py).
 RUNS_FOLDER = ".runs"

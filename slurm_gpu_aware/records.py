@@ -75,6 +75,7 @@ def words(*some: str) -> Meta:
 
 
 Text = Annotated[str, text()]
+Seconds = Annotated[float, number(0, MOST)]
 
 
 def read(raw: Any, kind: type[T], make: Make | None = None, *, closed: bool = False) -> T:

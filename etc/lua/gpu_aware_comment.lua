@@ -1,6 +1,7 @@
 --[[
 The user's comment: --comment=class=A,bw=high, or "run 7 gpu:class=A". docs/comment.md describes the
-grammar. slurm_gpu_aware/model/job_hints.py parses it, too: same result, same sentence.
+grammar. slurm_gpu_aware/model/job_hints.py parses it, too: same result, same sentence. Both go by the
+declarations of the keys (slurm_gpu_aware/model/hint.py), here rules.hints.
 ]]
 
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
@@ -13,45 +14,15 @@ local shown = base.shown
 
 local C = { variable = rules.environment }
 
-local KNOWN_KEY = set_of(rules.comment_keys)
-local CLOCK_WORD = set_of(rules.clock_words)
-local MOVE_WORD = set_of(rules.move_words)
-
-local function one_of(valid, extra)
-    local names = {}
-    for _, name in ipairs(valid) do
-        names[#names + 1] = name
-    end
-    names[#names + 1] = extra
-    local set = set_of(names)
-    return function(text)
-        return set[text] and text or nil
-    end, table.concat(names, ", ")
+local KEYS, KNOWN_KEY = {}, {}
+for number, hint in ipairs(rules.hints) do
+    KEYS[number], KNOWN_KEY[hint.key] = hint.key, true
 end
+local LISTED = table.concat(KEYS, ", ")
 
 local function number_in(text, least, most)
-    local number = text:find("^[1-9]%d*$") and tonumber(text)
+    local number = (text == "0" or text:find("^[1-9]%d*$")) and tonumber(text)
     return number and least <= number and number <= most and number or nil
-end
-
-local function read_gpus(text)
-    local first, last = text:match("^(%d+)%-(%d+)$")
-    local least = number_in(first or text, 1, rules.max_gpus)
-    local most = number_in(last or text, 1, rules.max_gpus)
-    return least and most and least <= most and { least, most } or nil
-end
-
-local function read_freq(text)
-    return CLOCK_WORD[text] and text or number_in(text, rules.min_mhz, rules.max_mhz)
-end
-
-local function read_model(text)
-    return #text <= rules.max_name and text:match("^" .. rules.model .. "$") or nil
-end
-
-local function read_move(text)
-    local seconds = text:match("^(%d+)s$") or ""
-    return MOVE_WORD[text] and text or number_in(seconds, 1, rules.max_restart_s)
 end
 
 local DAYS = { 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31 }
@@ -71,42 +42,77 @@ local function is_time(text)
         and tonumber(minute) <= 59 and (tonumber(seconds:sub(2)) or 0) <= 59
 end
 
---- Seconds of a duration, 36h; nil: it is none, or too long.
-local function seconds_of(text, units)
+--- kind of a form -> function from the form and a text to the value; nil: the text has not this form
+local READ = {}
+
+function READ.whole(form, text)
+    return number_in(text, form.least, form.most)
+end
+
+function READ.range(form, text)
+    local first, last = text:match("^(%d+)%-(%d+)$")
+    local least = number_in(first or text, form.least, form.most)
+    local most = number_in(last or text, form.least, form.most)
+    return least and most and least <= most and { least, most } or nil
+end
+
+function READ.name(form, text)
+    return #text <= form.longest and text:match("^" .. form.pattern .. "$") or nil
+end
+
+function READ.duration(form, text)
     local count, unit = text:match("^(%d+)([a-z]+)$")
-    local seconds = unit and units[unit]
-    local number = seconds and number_in(count, 1, math.floor(rules.max_due_s / seconds))
+    local seconds = unit and form.units[unit]
+    local number = seconds and number_in(count, 1, math.floor(form.most_s / seconds))
     return number and number * seconds or nil
 end
 
-local function read_due(text)
-    return seconds_of(text, rules.due_units) or is_time(text) and text or nil
+function READ.time(_, text)
+    return is_time(text) and text or nil
 end
 
-local function read_epochs(text)
+function READ.repeated(form, text)
     local count, each = text:match("^(%d+)x(.*)$")
-    local epochs = count and number_in(count, 1, rules.max_epochs)
-    local seconds = epochs and seconds_of(each, rules.epoch_units)
-    return seconds and { epochs, seconds } or nil
+    local number = count and READ.whole(form.count, count)
+    local seconds = number and READ.duration(form.each, each)
+    return seconds and { number, seconds } or nil
 end
 
---- key -> function from text to value (nil: not valid), sentence of the valid ones
-local function readers(conf)
-    local function reader(read, valid)
-        return { read = read, valid = valid }
+local function append(list, more)
+    for _, value in ipairs(more) do
+        list[#list + 1] = value
     end
-    return {
-        class = reader(one_of(conf.classes, "auto")),
-        bw = reader(one_of(rules.bandwidths)),
-        pattern = reader(one_of(rules.patterns)),
-        gpus = reader(read_gpus, rules.valid.gpus),
-        freq = reader(read_freq, rules.valid.freq),
-        model = reader(read_model, rules.valid.model),
-        move = reader(read_move, rules.valid.move),
-        due = reader(read_due, rules.valid.due),
-        epochs = reader(read_epochs, rules.valid.epochs),
-        place = reader(one_of(conf.policies, conf.place_off and "off" or nil)),
-    }
+    return list
+end
+
+--- {read = function from text to value (nil: not valid), valid = the valid ones in words}
+local function reader(hint, conf)
+    local words = append({}, hint.listed and conf[hint.listed] or {})
+    if not hint.switch or conf[hint.switch] then
+        append(words, hint.words or {})
+    end
+    local is_word = set_of(words)
+    local function read(text)
+        if is_word[text] then
+            return text
+        end
+        for _, form in ipairs(hint.forms) do
+            local value = READ[form.kind](form, text)
+            if value then
+                return value
+            end
+        end
+    end
+    return { read = read, valid = hint.says or table.concat(words, ", ") }
+end
+
+--- key -> its reader
+local function readers(conf)
+    local found = {}
+    for _, hint in ipairs(rules.hints) do
+        found[hint.key] = reader(hint, conf)
+    end
+    return found
 end
 
 local readers_of = setmetatable({}, { __mode = "k" }) -- configuration -> its readers
@@ -155,7 +161,7 @@ local function read(entries, conf)
         end
         found[entry.key] = entry.value
     end
-    for _, key in ipairs(rules.comment_keys) do
+    for _, key in ipairs(KEYS) do
         if found[key] then
             hints[key] = reader[key].read(found[key])
             if hints[key] == nil then
@@ -190,7 +196,7 @@ function C.parse(text, conf)
     if ours then
         return read(entries, conf)
     end
-    return nil, nil, first and rules.sentences.hint:format(shown(first))
+    return nil, nil, first and rules.sentences.hint:format(shown(first), LISTED)
 end
 
 --- Parse the environment variable of a batch job, which is ours alone. Returns as C.parse does.
@@ -200,7 +206,7 @@ function C.parse_environment(text, conf)
     end
     local entries, ours = entries_of(#text <= rules.max_text and text or "")
     if not ours then
-        return wrong("foreign", shown(text))
+        return wrong("foreign", shown(text), LISTED)
     end
     return read(entries, conf)
 end

@@ -10,10 +10,10 @@ local U = {}
 --- The keys of a comment that mean nothing for a job of shards; nil: there are none.
 local function keys_of(hints)
     local found = {}
-    for _, key in ipairs(rules.not_of_shards) do
-        local value = hints and hints[key]
-        if value ~= nil and not (key == "move" and value == "no") then
-            found[#found + 1] = key .. "="
+    for _, hint in ipairs(rules.hints) do
+        local value = not hint.of_shards and hints and hints[hint.key] or nil
+        if value ~= nil and value ~= hint.none then
+            found[#found + 1] = hint.key .. "="
         end
     end
     return #found > 0 and table.concat(found, ", ") or nil

@@ -25,9 +25,14 @@ from slurm_gpu_aware.config.settings import DEFAULT_KINDS, Config
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.features.classes.history import AskedClass, ClassHistory, GivenClass
 from slurm_gpu_aware.features.due_dates.admission import dated
+from slurm_gpu_aware.features.hints import HINTS
+from slurm_gpu_aware.features.models.hints import NAMED_MODEL
 from slurm_gpu_aware.features.models.performance_model import MODEL
-from slurm_gpu_aware.features.moves.settings import HAD_GPUS
+from slurm_gpu_aware.features.moves.hints import MOVE
+from slurm_gpu_aware.features.moves.settings import HAD_GPUS, MovesConfig
+from slurm_gpu_aware.features.power.hints import FREQ
 from slurm_gpu_aware.features.shards.admission import shard_request
+from slurm_gpu_aware.features.sizes.hints import GPUS
 from slurm_gpu_aware.features.sizes.moldable import cpus_of, moldable
 from slurm_gpu_aware.filter_rules import SOCKETS_PER_NODE
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
@@ -35,7 +40,17 @@ from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.request_forms import Form, form_of
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.facets import named
-from slurm_gpu_aware.model.job_hints import JobHints, parse_comment
+from slurm_gpu_aware.model.job_hints import (
+    AUTO,
+    BANDWIDTH,
+    CLASS,
+    HINTED,
+    OFF,
+    PATTERN,
+    PLACE,
+    JobHints,
+    parse_comment,
+)
 from slurm_gpu_aware.model.request import Cpus, NodeRules, PolicyChoice, Request
 from slurm_gpu_aware.slurm.gres import shards_of
 from slurm_gpu_aware.slurm.records import GpuDefaults, SlurmJob
@@ -76,19 +91,19 @@ def _asked(
     offered: tuple[str, ...],
 ) -> _Asked:
     """Hints of the first of ``own`` that has some; none if the site has changed since."""
-    hints = JobHints()
+    hints, lists = JobHints(), {"classes": classes, "policies": offered}
     for text in own:
         try:
-            found = parse_comment(text, classes, offered)
+            found = parse_comment(text, HINTS, lists)
         except RequestError:
             break
         if found is not None:
             hints = found
             break
-    given, auto = hints.app_class not in (None, "auto"), hints.app_class == "auto"
+    given, auto = hints.get(CLASS) not in (None, AUTO), hints.get(CLASS) == AUTO
     for text in defaults:
-        hints = hints.filled(parse_comment(text, classes, offered) or JobHints())
-        auto |= hints.app_class == "auto"
+        hints = hints.filled(parse_comment(text, HINTS, lists) or JobHints())
+        auto |= hints.get(CLASS) == AUTO
     return _Asked(hints.filled(JobHints()), given, auto)
 
 
@@ -97,7 +112,7 @@ def class_of(
 ) -> AskedClass:
     """Application class: the one that its hints name or that is known, else the site's default."""
     asked = _asked_of(job, original, config)
-    default = asked.hints.app_class or config.site.default_class
+    default = asked.hints.get(CLASS) or config.site.default_class
     if not asked.auto:
         return AskedClass(default, "given" if asked.given else "site")
     turn = job.submit_s, job.array_id or job.raw_id
@@ -111,15 +126,14 @@ def given_class(gated: GatedJob, config: Config) -> GivenClass | None:
     """The class that the user gave a job, for `ClassHistory`; None: none."""
     job = gated.job
     asked = _asked_of(job, gated.original, config)
-    if not asked.given or asked.hints.app_class is None:
+    named = asked.hints.get(CLASS)
+    if not asked.given or named is None:
         return None
-    return GivenClass(
-        job.user, asked.hints.app_class, job.submit_s, job.name, job.account or "", job.id
-    )
+    return GivenClass(job.user, named, job.submit_s, job.name, job.account or "", job.id)
 
 
 def move_of(gated: GatedJob, config: Config) -> str | int | None:
-    """What a job says about moves (`JobHints.move`); None: nothing, or it cannot be moved.
+    """What a job says about moves (`MOVE`); None: nothing, or it cannot be moved.
 
     Only a batch job can be requeued, and a task that comes back would stop the later tasks of its
     array until it is placed. A requeued job has its whole time limit again, and Slurm cancels it if
@@ -134,8 +148,8 @@ def _move_asked(gated: GatedJob, config: Config) -> str | int | None:
         return None
     if shards_of(original.tres_per_node):
         return None
-    move = _hints_of(gated.job, gated.original, config).move
-    return None if move == "no" else move
+    move = _hints_of(gated.job, gated.original, config).get(MOVE)
+    return None if move == MOVE.none else move
 
 
 def why_not_moved(gated: GatedJob, config: Config) -> str | None:
@@ -144,7 +158,8 @@ def why_not_moved(gated: GatedJob, config: Config) -> str | None:
         return None
     if gated.job.deadline_s is not None:
         return "it allows moves, but Slurm may cancel a requeued job that has a --deadline"
-    return None if config.moves.enabled else "it allows moves, but moves are off on this site"
+    off = "it allows moves, but moves are off on this site"
+    return None if config.of(MovesConfig).enabled else off
 
 
 def to_request(gated: GatedJob, context: AdmissionContext) -> Request:
@@ -154,7 +169,7 @@ def to_request(gated: GatedJob, context: AdmissionContext) -> Request:
     """
     form = _supported_form(gated)
     hints = _hints_of(gated.job, gated.original, context.config)
-    if hints.place == "off" and context.config.placement.allow_off:
+    if hints.get(PLACE) == OFF and context.config.placement.allow_off:
         raise CannotPlanError("place=off is the site's default for it")
     requests: list[Request] = []
     failed: list[CannotPlanError] = []
@@ -199,6 +214,7 @@ def _request(entry: QueueEntry) -> Request:
     hints, before = _hints_of(job, original, context.config), context.moved.get(job.id)
     app_class = class_of(job, original, context.config, context.classes).app_class
     defaults = context.config.for_class(app_class)
+    links, place = hints.get(BANDWIDTH), hints.get(PLACE)
     first_s = job.submit_s if before is None else before.submit_s
     limit_s = entry.limit_s
     per_gpu = sizes.per_gpu_of(original, context.slurm.per_gpu, partition.per_gpu)
@@ -217,12 +233,10 @@ def _request(entry: QueueEntry) -> Request:
         max_nodes=most,
         gpus_per_node=per_node,
         app_class=app_class,
-        bandwidth_sensitive=(
-            defaults.bandwidth_sensitive if hints.bw is None else hints.bw == "high"
-        ),
-        pattern=hints.pattern or "ring",
-        policy=PolicyChoice(hints.place if hints.place not in (None, "off") else None),
-        clock=hints.freq,
+        bandwidth_sensitive=(defaults.bandwidth_sensitive if links is None else links == "high"),
+        pattern=hints.get(PATTERN) or "ring",
+        policy=PolicyChoice(None if place == OFF else place),
+        clock=hints.get(FREQ),
         user=job.user,
         application=defaults.application,
         nodes=NodeRules(
@@ -232,7 +246,8 @@ def _request(entry: QueueEntry) -> Request:
         memory=sizes.memory_of(entry, per_gpu, allowed),
         time_limit_s=limit_s,
         facets={
-            **named(MODEL, hints.model),
+            **named(MODEL, hints.get(NAMED_MODEL)),
+            **named(HINTED, hints.carried(HINTS)),
             **dated(hints, job, gpus, first_s),
             **named(HAD_GPUS, 0 if before is None else before.gpus),
         },
@@ -241,7 +256,8 @@ def _request(entry: QueueEntry) -> Request:
     if (groups := required_groups(request, entry)) is not None:
         request = replace(request, nodes=replace(request.nodes, groups=groups))
     request = sizes.as_many_nodes(bind(_step_fits(request, entry, per_gpu), entry), entry)
-    return moldable(request, entry, hints.gpus, allowed) if hints.gpus is not None else request
+    wanted = hints.get(GPUS)
+    return request if wanted is None else moldable(request, entry, wanted, allowed)
 
 
 def _step_fits(request: Request, entry: QueueEntry, per_gpu: GpuDefaults) -> Request:

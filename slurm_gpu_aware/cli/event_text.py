@@ -7,6 +7,7 @@ from typing import Any
 
 from slurm_gpu_aware.cli.slurm_reasons import held_words
 from slurm_gpu_aware.clocks.job import SHARED
+from slurm_gpu_aware.features import found
 from slurm_gpu_aware.time_text import duration
 
 Detail = Mapping[str, Any]
@@ -103,12 +104,6 @@ _TEXTS: Mapping[str, Callable[[Detail], str]] = {
     "clock_set": _clock_set,
     "clock_failed": _clock_failed,
     "energy": _energy,
-    "due_impossible": lambda detail: f"due {detail['text']}",
-    "move_begun": lambda detail: f"is being {detail['why']['summary']}",
-    "moved": lambda detail: (
-        f"runs again on {', '.join(detail['nodes'])}, {duration(detail['after_s'])} later"
-    ),
-    "exploring": lambda _: "tries several clocks for its performance model",
-    "explored": lambda _: "has tried its clocks",
     "error": lambda detail: str(detail["why"]),
+    **{kind: text for events in found("events", "EVENTS") for kind, text in events.items()},
 }

@@ -21,6 +21,7 @@ from slurm_gpu_aware.cli.output import (
     some,
 )
 from slurm_gpu_aware.cli.slurm_reasons import held_words, slurm_words
+from slurm_gpu_aware.features import found
 from slurm_gpu_aware.features.energy.text import energy_text
 from slurm_gpu_aware.features.estimates.view import estimate_text
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
@@ -195,38 +196,11 @@ def _about(answer: Mapping[str, Any]) -> list[str]:
         )
     elif not answer["decisions"] and any("without_us" in e["detail"] for e in answer["events"]):
         about.append(f"Slurm placed it: {_why_without_us(answer['events'])}.")
-    if state not in (JobPhase.ENDED, "unknown"):
-        about += _moves(answer["events"])
-    about += _explored(answer["events"])
+    for sentences in found("events", "sentences"):
+        about += sentences(answer)
     if state in OPEN_DECISION and slurm and "placed_at" not in slurm:
         about += _unrecorded(answer)
     return about + _waiting(answer) if state == JobPhase.WAITING else about
-
-
-def _moves(events: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The sentence on a move that is under way, or that Slurm refused."""
-    moves = [
-        e
-        for e in events
-        if e["kind"] in ("move_begun", "moved") or e["detail"].get("step") == "move"
-    ]
-    if not moves or moves[-1]["kind"] == "moved":
-        return []
-    detail = moves[-1]["detail"]
-    if moves[-1]["kind"] == "error":
-        return [f"It is not moved: {detail['why']}."]
-    return [f"It is being {detail['why']['summary']}."]
-
-
-def _explored(events: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The sentence on the clocks that the job has tried, and the power there."""
-    ended = [event["detail"] for event in events if event["kind"] == "explored"]
-    if not ended:
-        return []
-    watts = zip(ended[-1].get("mhz", ()), ended[-1].get("power_w", ()), strict=False)
-    found = ", ".join(f"{power:.0f} W at {mhz} MHz" for mhz, power in watts)
-    what = found or ended[-1].get("error") or "its nodes know no energy at each of them"
-    return [f"It tried several clocks for its performance model: {what}."]
 
 
 def _in_slurm(slurm: Mapping[str, Any]) -> str:

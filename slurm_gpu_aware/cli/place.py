@@ -136,10 +136,11 @@ def _size(
     from slurm_gpu_aware.features.models.live import read_models
     from slurm_gpu_aware.features.power.growth import size_account
     from slurm_gpu_aware.features.power.job_tables import JobTables
+    from slurm_gpu_aware.features.power.settings import PowerConfig
     from slurm_gpu_aware.store.database import open_for_reading
 
     with open_for_reading(config.store) as store:
-        models = read_models(store, config.power.model_error)
+        models = read_models(store, config.of(PowerConfig).model_error)
     tables = JobTables()
     tables.renew(models, profile, cluster)
     twice = 2 * request.gpus
@@ -183,12 +184,11 @@ def _request(config: Config, given: Mapping[str, Any]) -> Request:
 
 
 def _run_time_s(text: str | None) -> int | None:
-    from slurm_gpu_aware.filter_rules import DUE_UNITS
-    from slurm_gpu_aware.model.job_hints import duration_s
+    from slurm_gpu_aware.model.hint import DURATION
 
     if text is None:
         return None
-    if (seconds := duration_s(text, DUE_UNITS)) is None:
+    if (seconds := DURATION.read(text)) is None:
         raise RequestError(f"--run-time: {quoted(text)} is not a duration such as 90m or 8h")
     return seconds
 

@@ -11,9 +11,12 @@ from slurm_gpu_aware.cli.cluster_options import stored_cluster
 from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.config.settings import Config, PlacementConfig
 from slurm_gpu_aware.errors import RequestError, SourceError
+from slurm_gpu_aware.features.due_dates.settings import DueDatesConfig
 from slurm_gpu_aware.features.due_dates.simulated import parse_factors, with_due_dates
+from slurm_gpu_aware.features.moves.settings import MovesConfig
 from slurm_gpu_aware.features.power.simulated import parse_etas, simulated_power
 from slurm_gpu_aware.features.queue_order.rule import rule_of
+from slurm_gpu_aware.features.queue_order.settings import QueueConfig
 from slurm_gpu_aware.placement.registry import make_policy, option_names
 from slurm_gpu_aware.selector.policy_options import policy_options, read_interference
 from slurm_gpu_aware.simulator.history import (
@@ -102,13 +105,14 @@ def gather(config: Config, given: Given, source: Trace | None = None) -> Inputs:
         round_s=given["round_s"],
         backfill=config.placement.backfill if backfill is None else backfill,
         reservations=config.placement.reservations,
-        migration_s=config.moves.restart_s if cost_s is None else cost_s,
+        migration_s=config.of(MovesConfig).restart_s if cost_s is None else cost_s,
         class_restart_s={n: s for n, s in of_classes.items() if s is not None and cost_s is None},
         overrun=given["overrun"],
         estimate=given["estimate"],
         movable_share=given["movable"],
-        queue=rule_of(config.queue),
-        due_by_pressure=config.due_dates.order == "pressure",
+        queue=rule_of(config.of(QueueConfig)),
+        due_by_pressure=config.of(DueDatesConfig).order == "pressure",
+        sections=config.sections,
         classes=tuple(dict.fromkeys(classes)),
         locality=given["locality_effect"],
         variability=given["variability_effect"],
@@ -119,15 +123,14 @@ def gather(config: Config, given: Given, source: Trace | None = None) -> Inputs:
     offered = {"seed": given["seed"], **({"interference": profile} if profile else {})}
     if given["interference_scope"]:
         offered["interference_scope"] = given["interference_scope"]
-    site_options = policy_options(config)
-    site = _site(config, given)
+    site_options, site = policy_options(config), _site(config, given)
     power = None
     if etas is not None:
         power, trace = simulated_power(config, trace, site.cluster, etas, given["gpu_model"])
         base = replace(base, power=power.gpus)
     if due is not None:
         trace = with_due_dates(trace, due, given["seed"])
-    modes = [parse_policy(name, base, config.moves) for name in names]
+    modes = [parse_policy(name, base, config.of(MovesConfig)) for name in names]
     settings = tuple(with_options(mode, site_options, offered) for mode in modes)
     if power is not None:
         settings = power.swept(settings)

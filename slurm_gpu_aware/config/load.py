@@ -1,6 +1,7 @@
 """Loading of the configuration: TOML into typed settings, checked completely; what tune has set.
 
-Types and bounds of single settings stand in `settings`; here is what one says of another.
+Types and bounds of single settings stand in `settings`; here is what one says of another, but in
+the sections of features.
 Precedence of the file: ``--config``, then ``$GPU_AWARE_CONFIG``, then
 ``/etc/slurm-gpu-aware/config.toml``. Without a file the defaults hold.
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain, pairwise
@@ -26,16 +27,17 @@ from slurm_gpu_aware.config.settings import (
     DEFAULT_KINDS,
     DEFAULT_PATH,
     Config,
+    File,
     PlacementConfig,
-    PowerConfig,
     TuneConfig,
 )
 from slurm_gpu_aware.errors import ConfigError, RequestError
-from slurm_gpu_aware.features.power.power_limit import schedule_faults
+from slurm_gpu_aware.features.hints import HINTS
 from slurm_gpu_aware.files import read_owned, write_owned
-from slurm_gpu_aware.filter_rules import COMMENT_KEYS, HOLDING_POOL, in_holding_pool
+from slurm_gpu_aware.filter_rules import HOLDING_POOL, in_holding_pool
 from slurm_gpu_aware.model.job_hints import parse_comment
 from slurm_gpu_aware.model.penalties import LEVELS
+from slurm_gpu_aware.model.section import Rules
 from slurm_gpu_aware.records import MOST, number, text, whole
 from slurm_gpu_aware.time_text import stamp
 
@@ -45,8 +47,6 @@ Name = Annotated[str, text("[a-z0-9_+-]{1,40}", "a name")]
 Option = Annotated[int, whole(-MOST, MOST)] | Annotated[float, number(-MOST, MOST)]
 Percent = Annotated[float, number(-1e6, 1e6)]
 _MAX_BYTES = 1 << 20
-Rules = Iterator[tuple[bool, str, str]]
-"""(whether the rule holds, key, error if not)."""
 
 
 def load_config(path: Path | str | None = None, *, known_policies: tuple[str, ...] = ()) -> Config:
@@ -74,7 +74,7 @@ def load_config(path: Path | str | None = None, *, known_policies: tuple[str, ..
     try:
         if "source" in raw:
             raise _WrongError("source", "unknown")
-        config = replace(records.read(raw, Config, path_of, closed=True), source=file)
+        config = Config.of_file(records.read(raw, File, path_of, closed=True), file)
         policies = _policies(config, known_policies) if known_policies else ()
         rules = chain(
             _classes(config),
@@ -82,7 +82,7 @@ def load_config(path: Path | str | None = None, *, known_policies: tuple[str, ..
             _levels(config.placement),
             _gate(config),
             _tune(config.tune),
-            _power(config.power),
+            *(section.rules() for section in config.sections.values()),
             policies,
         )
         for holds, key, wrong in rules:
@@ -118,19 +118,20 @@ def _classes(config: Config) -> Rules:
 
 
 def _defaults(config: Config) -> Rules:
-    """Hints in the grammar of the comment; ``gpus`` is a job's own."""
+    """Hints in the grammar of the comment, with the keys that a site may give."""
+    lists = {"classes": config.site.classes, "policies": config.placement.offered}
+    by_site = [hint.key for hint in HINTS if hint.by_site]
     for kind, table in config.site.defaults.items():
         known = ", ".join(DEFAULT_KINDS)
         yield kind in DEFAULT_KINDS, f"site.defaults.{kind}", f"unknown; known: {known}"
         for name, comment in table.items():
             key = f"site.defaults.{kind}.{name}"
             try:
-                hints = parse_comment(comment, config.site.classes, config.placement.offered)
+                hints = parse_comment(comment, HINTS, lists)
             except RequestError as exc:
                 raise _WrongError(key, str(exc).removeprefix("gpu-aware: ")) from None
-            listed = ", ".join(k for k in COMMENT_KEYS if k != "gpus")
-            sound = hints is not None and hints.gpus is None
-            yield sound, key, f"expected key=value,... with these keys: {listed}"
+            sound = hints is not None and hints.values.keys() <= {*by_site}
+            yield sound, key, f"expected key=value,... with these keys: {', '.join(by_site)}"
 
 
 def _levels(placement: PlacementConfig) -> Rules:
@@ -169,17 +170,6 @@ def _tune(tune: TuneConfig) -> Rules:
             sound = numbers and len(ends) == 2 and ends[0] <= ends[1]
             wrong = f"expected [lowest, highest] of numbers, not {quoted(ends)}"
             yield sound, f"tune.ranges.{policy}.{option}", wrong
-
-
-def _power(power: PowerConfig) -> Rules:
-    watts, eta = power.power_budget_watts, power.eta
-    yield watts is None or eta is None, "power.eta", "power_budget_watts is set, too: keep one"
-    wrong = f"must be less than power.gpu_watts ({power.gpu_watts:g})"
-    yield power.idle_watts < power.gpu_watts, "power.idle_watts", wrong
-    sound = power.explore_s == 0 or power.explore_s >= 100
-    yield sound, "power.explore_s", "must be 0, or from 100 to 3600"
-    for span, wrong in schedule_faults(power.schedule).items():
-        yield False, f"power.schedule.{span}", wrong
 
 
 def _policies(config: Config, known: tuple[str, ...]) -> Rules:

@@ -1,28 +1,30 @@
 """Settings of a site: the sections of the configuration file, with their defaults and bounds.
 
 The annotations are read by `records`; what one setting says of another is checked in `load`.
+Sections of features stand in their folders (`model.section`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
 from slurm_gpu_aware.bounds import MAX_PENALTY
-from slurm_gpu_aware.features.moves.settings import MoveSettings, Seconds
-from slurm_gpu_aware.features.queue_order.settings import QueueConfig
+from slurm_gpu_aware.features import found
 from slurm_gpu_aware.filter_rules import LICENCE, MAX_NAME, RESERVATION, RUNS_FOLDER
 from slurm_gpu_aware.model.penalties import LEVELS, LevelPenalties, combine
+from slurm_gpu_aware.model.section import Section
 from slurm_gpu_aware.names import NAME
-from slurm_gpu_aware.records import MOST, Text, above, number, text, whole, words
+from slurm_gpu_aware.records import MOST, Seconds, Text, above, number, text, whole
 
 DEFAULT_PATH = Path("/etc/slurm-gpu-aware/config.toml")
 DEFAULT_KINDS = ("user", "account", "qos", "partition")
 """What ``site.defaults`` goes by; an earlier one wins."""
+T = TypeVar("T", bound=Section)
 _ACROSS = 1.5
 """PAL's L_across if it is neither configured nor measured."""
 
@@ -30,7 +32,6 @@ ClassName = Annotated[str, text(NAME, "a class name")]
 Mhz = Annotated[int, whole(1, 10_000)]
 Limit = Annotated[float, above(0)]
 """Time that a wait or a call may take, in seconds."""
-Watts = Annotated[float, above(0)]
 
 
 @dataclass(frozen=True)
@@ -111,53 +112,6 @@ class PlacementConfig:
 
 
 @dataclass(frozen=True)
-class MovesConfig(MoveSettings):
-    """``[moves]``: running jobs that allow it are requeued to better GPUs."""
-
-    enabled: bool = False
-    restart_s: Seconds = 60.0
-    """Time that a restart takes: checkpoint, requeue, start, restore."""
-
-
-@dataclass(frozen=True)
-class DueDatesConfig:
-    """``[due_dates]``: the order of jobs with due dates."""
-
-    order: Annotated[str, words("slurm", "pressure")] = "slurm"
-    """``pressure``: waiting neighbours in Slurm's order with due dates exchange their places, if
-    they are of one user or one priority, or by the weights."""
-    weights: Mapping[str, Annotated[float, above(0)]] = field(default_factory=dict)
-    """QOS -> its weight, 1 for the others; jobs with a larger one come first."""
-
-
-@dataclass(frozen=True)
-class PowerConfig:
-    """``[power]``: a limit for the power of all GPUs together."""
-
-    power_budget_watts: Watts | None = None
-    """The limit, idle GPUs included; absent, as ``eta`` is: there is none."""
-    eta: Annotated[float, above(0, 1)] | None = None
-    """The limit as a share of what all GPUs may draw by their power limits."""
-    schedule: Mapping[str, Text] = field(default_factory=dict)
-    """Time of day (``22:00-06:00``) -> limit at that time (`power_limit.parse_limit`)."""
-    clocks: Annotated[str, words("auto", "default")] = "default"
-    """``auto``: under a limit a job that names no clock gets the one that the planner chooses."""
-    margin: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.05
-    """Share of the limit that is kept free, for what models do not foresee."""
-    idle_watts: Annotated[float, number(0, MOST)] = 60.0
-    """Power of a GPU without a job."""
-    gpu_watts: Watts = 400.0
-    """Power limit of a GPU that no sweep has read."""
-    model_error: Annotated[float, above(0)] = 0.15
-    """Largest mean error (0.15: 15%) with which a performance model predicted measurements that its
-    fit had not seen; one that is further off is not used."""
-    explore_s: Annotated[float, number(0, 3600)] = 0.0
-    """Time in which the first job of a performance model that is missing tries several clocks."""
-    system_comment: bool = True
-    """Write the energy of each job's GPUs into its SystemComment in Slurm's accounting."""
-
-
-@dataclass(frozen=True)
 class GateConfig:
     """``[gate]``: the licence that a reservation holds."""
 
@@ -173,14 +127,6 @@ class GateConfig:
     cannot wait at the gate."""
     queue_tests: Annotated[int, whole(0, MOST)] = 4_000
     """Tests of a node for a parked job in a pass of Slurm's scheduler: 12,000 take about 0.1 s."""
-
-
-@dataclass(frozen=True)
-class EstimatesConfig:
-    """``[estimates]``: run times from earlier runs."""
-
-    history_days: Annotated[int, whole(0, 3650)] = 30
-    """Days of history that the selector reads at its start; 0: time limits are the estimates."""
 
 
 @dataclass(frozen=True)
@@ -280,20 +226,15 @@ class TuneConfig:
 
 
 @dataclass(frozen=True)
-class Config:
-    """Everything that a site can set; see ``etc/config.toml`` for the text an admin reads."""
+class CoreConfig:
+    """The sections of the core."""
 
     site: SiteConfig = field(default_factory=SiteConfig)
     classes: Mapping[str, ClassConfig] = field(default_factory=dict)
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Policy -> its options as in the file; the policy checks them."""
-    queue: QueueConfig = field(default_factory=QueueConfig)
-    moves: MovesConfig = field(default_factory=MovesConfig)
-    due_dates: DueDatesConfig = field(default_factory=DueDatesConfig)
-    power: PowerConfig = field(default_factory=PowerConfig)
     gate: GateConfig = field(default_factory=GateConfig)
-    estimates: EstimatesConfig = field(default_factory=EstimatesConfig)
     selector: SelectorConfig = field(default_factory=SelectorConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
     events: EventsConfig = field(default_factory=EventsConfig)
@@ -302,6 +243,45 @@ class Config:
     tune: TuneConfig = field(default_factory=TuneConfig)
     source: Path | None = None
     """File that it came from; None: defaults."""
+
+
+SECTIONS: dict[str, type[Section]] = {
+    section.name: section for some in found("settings", "SECTIONS") for section in some
+}
+"""Name -> type of the sections of features."""
+File = make_dataclass(
+    "File",
+    [(name, kind, field(default_factory=kind)) for name, kind in SECTIONS.items()],
+    bases=(CoreConfig,),
+    frozen=True,
+)
+"""All sections, as they stand in the file."""
+
+
+@dataclass(frozen=True)
+class Config(CoreConfig):
+    """Everything that a site can set; see ``etc/config.toml`` for the text an admin reads."""
+
+    sections: Mapping[type[Section], Section] = field(
+        default_factory=lambda: {kind: kind() for kind in SECTIONS.values()}
+    )
+    """Those of features, by their types."""
+
+    @classmethod
+    def of_file(cls, read: Any, source: Path) -> Config:
+        """The configuration of a `File`."""
+        core = {one.name: getattr(read, one.name) for one in fields(CoreConfig)}
+        sections = {kind: getattr(read, name) for name, kind in SECTIONS.items()}
+        return cls(**{**core, "source": source}, sections=sections)
+
+    def of(self, kind: type[T]) -> T:
+        """The section of a feature; the defaults of one that is not in the list of features."""
+        section: T | None = self.sections.get(kind)  # type: ignore[assignment]
+        return kind() if section is None else section
+
+    def put(self, section: Section) -> Config:
+        """The configuration with another section of a feature."""
+        return replace(self, sections={**self.sections, type(section): section})
 
     def for_class(self, name: str) -> ClassConfig:
         """Settings of a class; defaults if the file has no section for it."""

@@ -1,1 +1,36 @@
-"""Features: what a site may add to the placement of jobs, each in one folder."""
+"""Features: each stands in one folder, and in one line of the list here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+FEATURES = (
+    "sizes",
+    "power",
+    "models",
+    "queue_order.QueueOrder",
+    "shards.Sharing",
+    "moves.Returns",
+    "moves.Moves",
+    "power.Limit",
+    "due_dates.DueDates",
+    "power.Sizing",
+    "estimates",
+)
+"""Folders, and classes of their ``stage.py`` in the order in which a round takes the stages.
+
+Keys of the comment stand in messages in the order in which the list names their folders first. The
+order of stages counts: all others see the turns of the queue, shards take nothing from moves, and
+power is counted after both.
+"""
+
+
+def found(module: str, name: str) -> Iterator[Any]:
+    """What the modules of a name in the folders of features have under a name, if they have it."""
+    for folder in dict.fromkeys(one.partition(".")[0] for one in FEATURES):
+        path = f"{__name__}.{folder}.{module}"
+        if find_spec(path) is not None and hasattr(there := import_module(path), name):
+            yield getattr(there, name)

@@ -1,25 +1,19 @@
-"""The one list of features of a round: their stages, in the order in which a round takes them.
+"""Stages of the features, in the order in which a round takes them.
 
-The order counts: all others see the turns of the queue, shards take nothing from moves, and power
-is counted after both. This module loads all of the planner, so programs that plan nothing do not
-import it.
+This module loads all of the planner, so programs that plan nothing do not import it.
 """
 
 from __future__ import annotations
 
-from slurm_gpu_aware.features.due_dates.stage import DueDates
-from slurm_gpu_aware.features.moves.stage import Moves, Returns
-from slurm_gpu_aware.features.power.stage import Limit, Sizing
-from slurm_gpu_aware.features.queue_order.stage import QueueOrder
-from slurm_gpu_aware.features.shards.stage import Sharing
+from importlib import import_module
+
+from slurm_gpu_aware.features import FEATURES as NAMES
 from slurm_gpu_aware.planning.stages import Stage
 
-FEATURES: tuple[Stage, ...] = (
-    QueueOrder(),
-    Sharing(),
-    Returns(),
-    Moves(),
-    Limit(),
-    DueDates(),
-    Sizing(),
-)
+
+def _stage(folder: str, name: str) -> Stage:
+    made: Stage = getattr(import_module(f"slurm_gpu_aware.features.{folder}.stage"), name)()
+    return made
+
+
+FEATURES: tuple[Stage, ...] = tuple(_stage(*name.split(".")) for name in NAMES if "." in name)

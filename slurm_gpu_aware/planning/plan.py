@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Gpus
@@ -105,6 +105,16 @@ class ClockChange:
     """Power of the job at the new clock."""
 
 
+class Note(NamedTuple):
+    """An event of a job for the ledger, which holds the first of each kind."""
+
+    job_id: str
+    kind: str
+    """One of the folder's ``events.py``."""
+    detail: Mapping[str, Any]
+    """Plain values."""
+
+
 @dataclass(frozen=True)
 class Plan(Faceted):
     """Outcome of a round. Every request of the queue is in exactly one of the first two lists."""
@@ -118,3 +128,5 @@ class Plan(Faceted):
     ``now``."""
     moved: tuple[Assignment, ...] = ()
     """New GPUs of running jobs that begin to move, before the starts."""
+    notes: tuple[Note, ...] = ()
+    """What the ledger is told of jobs."""

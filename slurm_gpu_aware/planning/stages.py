@@ -3,7 +3,7 @@
 A stage has a step before the jobs of the queue are placed and one after it; the steps after it run
 in reverse order. A stage takes jobs out of the queue, or changes the requests and the cluster that
 the placement finds, and adds to its plan. Selector, simulator and the replay of a record run the
-stages of one list, `features.registry.FEATURES`; without any stage the jobs are placed as they ask.
+stages of one list, `features.FEATURES`; without any stage the jobs are placed as they ask.
 """
 
 from __future__ import annotations
@@ -68,10 +68,11 @@ class Round(Faceted):
         plan, placement = self.plan, self.placement
         starts = tuple(one for one in plan.assignments if one.job_id in there)
         waits = tuple(one for one in plan.waiting if one.job_id in there)
+        notes = tuple(one for one in plan.notes if one.job_id in there)
         if placement is not None:
             started = [one for one in placement.started if one.request.job_id in there]
             placement = replace(placement, started=started)
-        plan = replace(plan, assignments=starts, waiting=waits)
+        plan = replace(plan, assignments=starts, waiting=waits, notes=notes)
         return replace(self, queue=queue, plan=plan, placement=placement)
 
 
@@ -87,7 +88,7 @@ class Stage:
 
     name: ClassVar[str]
     inputs: ClassVar[tuple[Facet[Any], ...]] = ()
-    """What it must be told of the world; a record of a round holds it."""
+    """What it must be told of the world; a record of a round holds it. See `told`."""
     reads: ClassVar[tuple[Facet[Any], ...]] = ()
     """What it reads of requests; a record of a round holds it."""
     optional: ClassVar[bool] = False
@@ -143,6 +144,14 @@ def steps(stages: Sequence[Stage]) -> list[tuple[Stage, Step]]:
     whole = (_SlurmsChoice(), *stages, _Placement())
     before: list[tuple[Stage, Step]] = [(stage, stage.before) for stage in whole]
     return [*before, *((stage, stage.after) for stage in reversed(whole))]
+
+
+def told(one: Round, stages: Sequence[Stage], sections: Mapping[type, Any]) -> Round:
+    """The round with the settings that stages ask for: inputs of a type of the ``sections``."""
+    for facet in (facet for stage in stages for facet in stage.inputs):
+        if facet.kind in sections:
+            one = one.put(facet, sections[facet.kind])
+    return one
 
 
 def plan_stages(one: Round, stages: Sequence[Stage]) -> Plan:

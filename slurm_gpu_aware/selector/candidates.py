@@ -16,7 +16,7 @@ from slurm_gpu_aware.admission.translate import class_of, to_request, why_not_mo
 from slurm_gpu_aware.features.classes.history import AskedClass
 from slurm_gpu_aware.features.estimates.history import Estimate
 from slurm_gpu_aware.features.estimates.live import Estimates
-from slurm_gpu_aware.features.moves.settings import HAD_GPUS
+from slurm_gpu_aware.features.moves.settings import HAD_GPUS, MovesConfig
 from slurm_gpu_aware.features.shards.request import SHARDS
 from slurm_gpu_aware.gate.gated_job import GatedJob, queue_order, task_number
 from slurm_gpu_aware.model.assignment import Assignment
@@ -340,7 +340,7 @@ class Candidates:
             # Only Slurm knows all that it checks, and no job may wait longer because of us.
             why = "bound to the sockets of its GPUs, it did not start where it was placed"
             raise CannotPlanError(why, leave=True)
-        if self.backoff.failed(job_id, self.context.config.moves.again_s):
+        if self.backoff.failed(job_id, self.context.config.of(MovesConfig).again_s):
             request = replace(request, wait=replace(request.wait, refused=True))
         if request.sizes and self.backoff.failed(job_id):
             # A limit may allow only what its options say, or what it ran with before its move.

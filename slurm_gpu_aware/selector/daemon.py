@@ -26,6 +26,7 @@ from slurm_gpu_aware.errors import AwareError, SourceError
 from slurm_gpu_aware.features.energy.accounts import EnergyComments
 from slurm_gpu_aware.features.power.clock_spool import ClockSpool
 from slurm_gpu_aware.features.power.power_reading import PowerReading, reading_text
+from slurm_gpu_aware.features.power.settings import PowerConfig
 from slurm_gpu_aware.files import hold_selector_lock
 from slurm_gpu_aware.selector.events import Events
 from slurm_gpu_aware.selector.heartbeat import CALL_S, WAIT_S, Heartbeat, Standby
@@ -326,7 +327,7 @@ class Selector:
 
     def _heard(self, job_id: str, kind: str, detail: Mapping[str, Any]) -> None:
         self._rounds.power.clocks.heard(job_id, kind, detail)
-        if kind == "energy" and self._config.power.system_comment:
+        if kind == "energy" and self._config.of(PowerConfig).system_comment:
             self._energy.heard(job_id)
 
     def _power_due(self, power: PowerReading | None) -> bool:

@@ -18,6 +18,8 @@ from slurm_gpu_aware.bounds import MAX_TIME_S, quoted
 from slurm_gpu_aware.config.load import Tuned, read_tuned, tuned_path, with_tuned
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import ConfigError, PolicyError, SourceError
+from slurm_gpu_aware.features.due_dates.settings import DueDatesConfig
+from slurm_gpu_aware.features.power.settings import PowerConfig
 from slurm_gpu_aware.files import identity_of
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile, Workload
 from slurm_gpu_aware.placement.registry import make_policy, option_names, policy_names
@@ -183,6 +185,6 @@ class PolicyInForce:
             max_clock_mhz=placement.max_clock_mhz,
             backfill=placement.backfill,
             reservations=placement.reservations,
-            auto_clocks=config.power.clocks == "auto",
-            due_by_pressure=config.due_dates.order == "pressure",
+            auto_clocks=config.of(PowerConfig).clocks == "auto",
+            due_by_pressure=config.of(DueDatesConfig).order == "pressure",
         )

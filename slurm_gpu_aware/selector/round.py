@@ -14,6 +14,7 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.features.classes.live import KnownClasses
 from slurm_gpu_aware.features.due_dates.account import due_values
 from slurm_gpu_aware.features.due_dates.live import DueDates
+from slurm_gpu_aware.features.due_dates.settings import DueDatesConfig
 from slurm_gpu_aware.features.estimates.live import Estimates
 from slurm_gpu_aware.features.moves.live import Mover
 from slurm_gpu_aware.features.power.site_power import SitePower, lowering_first
@@ -33,6 +34,7 @@ from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.selector.kept_candidates import KeptCandidates
 from slurm_gpu_aware.selector.leaver import Leaver, infeasible, without_policy
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
+from slurm_gpu_aware.selector.notes import Notes
 from slurm_gpu_aware.selector.placer import Placer
 from slurm_gpu_aware.selector.policy_options import PolicyInForce
 from slurm_gpu_aware.selector.round_planner import RoundPlanner
@@ -108,11 +110,13 @@ class Rounds:
         self._site = SiteReader(client, config, clock, timer)
         self._classes = KnownClasses(config, ledger)
         self.estimates = Estimates(config)
-        self._due = DueDates(config.due_dates, ledger, self.estimates, self.mover.under_way)
+        dates = config.of(DueDatesConfig)
+        self._due = DueDates(dates, self.estimates, self.mover.under_way)
         self._turns = Turns(self._backoff, wake)
         self._successors = Successors(self.start_monitor.recall, config.selector.ahead_s, timer)
         parts = self.policy, self.power, self.mover, self._postponements, self._due
-        self.planner = RoundPlanner(*parts, config.queue, guards=config.gate.guard_head)
+        told = Notes(ledger), config
+        self.planner = RoundPlanner(*parts, *told, guards=config.gate.guard_head)
         self._promises = Promises()
         self.ids: dict[int, str] = {}
         """Slurm's record number -> job id, as last read."""

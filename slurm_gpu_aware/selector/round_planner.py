@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from slurm_gpu_aware.features.due_dates.account import DUE
+from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.features.due_dates.live import DueDates
 from slurm_gpu_aware.features.moves.live import Mover
 from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING
@@ -23,10 +23,11 @@ from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.planning.record import record_round
-from slurm_gpu_aware.planning.stages import Round, Stage, Step, steps
+from slurm_gpu_aware.planning.stages import Round, Stage, Step, steps, told
 from slurm_gpu_aware.selector.candidates import Candidates
 from slurm_gpu_aware.selector.head_guard import passes_gate
 from slurm_gpu_aware.selector.isolation import Isolation, contained
+from slurm_gpu_aware.selector.notes import Notes
 from slurm_gpu_aware.selector.policy_options import PolicyInForce
 from slurm_gpu_aware.selector.round_state import View
 
@@ -40,7 +41,8 @@ class RoundPlanner:
     mover: Mover
     postponements: Postponements
     due: DueDates
-    queue: QueueConfig = QueueConfig()  # noqa: RUF009 - it is frozen
+    notes: Notes
+    config: Config
     guards: bool = True
     """Whether the GPUs of the head are held against jobs that pass the gate."""
     features: Sequence[Stage] = FEATURES
@@ -49,7 +51,7 @@ class RoundPlanner:
     @property
     def exchanges(self) -> bool:
         """Whether jobs start in another order than Slurm's."""
-        return self.queue.order != "slurm"
+        return self.config.of(QueueConfig).order != "slurm"
 
     def plan(
         self, isolation: Isolation, candidates: Candidates, view: View, profile: Profile | None
@@ -67,8 +69,8 @@ class RoundPlanner:
             plan = self.power.noted(plan, asked.queue)
         with contained("postponements"):
             self.postponements.note(plan)
-        with contained("due dates"):
-            self.due.note_impossible(plan.get(DUE), asked.now)
+        with contained("notes of stages"):
+            self.notes.write(plan.notes, asked.now)
         self.mover.wake_s = min(self.mover.wake_s, plan.wake_s)
         asked = replace(asked, queue=isolation.sound(asked.queue))
         return plan, partial(record_round, asked, plan, self.features)
@@ -101,8 +103,9 @@ class RoundPlanner:
                 moving = self.mover.moving(view.gated, context, self.power.tables, dates)
         options = self.policy.options
         one = Round(queue, cluster, settings, now, options)
-        one = one.put(RULE, rule_of(self.queue, context.slurm.age_per_s))
-        return one.put(POWER, power).put(RETURNING, returning).put(MOVING, moving)
+        one = one.put(RULE, rule_of(self.config.of(QueueConfig), context.slurm.age_per_s))
+        one = one.put(POWER, power).put(RETURNING, returning).put(MOVING, moving)
+        return told(one, self.features, self.config.sections)
 
 
 def _with_queue(one: Round, step: Step, queue: Sequence[Request]) -> Round:

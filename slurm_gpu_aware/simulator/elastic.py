@@ -29,7 +29,7 @@ from slurm_gpu_aware.features.sizes.speeds import Speeds
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.planning.plan import Plan
-from slurm_gpu_aware.planning.stages import Round, Stage, plan_stages
+from slurm_gpu_aware.planning.stages import Round, Stage, plan_stages, told
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.rounds import Outcome, Rounds
@@ -161,7 +161,7 @@ class ElasticRounds(Rounds):
             requests.append(replace(request, sizes=(), facets={}, priority=float(-place)))
         shown, now = self.state.view(keep, with_holders=False), self.state.clock.now
         one = Round(requests, shown, self.placing, now, self.options, explain=False)
-        plan = plan_stages(one, self.stages)
+        plan = plan_stages(told(one, self.stages, self.settings.sections), self.stages)
         assignments = (replace(a, clock_mhz=sized[a.job_id].clock_mhz) for a in plan.assignments)
         return replace(plan, assignments=tuple(assignments))
 

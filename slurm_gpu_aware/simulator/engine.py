@@ -37,6 +37,7 @@ from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.facets import named
+from slurm_gpu_aware.model.job_hints import HINTED
 from slurm_gpu_aware.model.request import PolicyChoice, Request
 from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.placement.registry import make_policy, option_names
@@ -93,9 +94,8 @@ class Simulator:
         self.state = ClusterState(cluster, settings, physics, self.clock)
         dated = settings.due_dates and any(job.deadline_s is not None for job in trace.jobs)
         self.state.estimates = Estimates(estimate_of(settings, trace), settings, dated=dated)
-        moves = settings.moves
+        moves, power = settings.moves, settings.power
         self.mover = None if moves is None else Mover(self.state, moves, dated=dated)
-        power = settings.power
         self.rounds = (
             Rounds(settings, self.state, self.mover, stages)
             if power is None or not settings.anew
@@ -226,7 +226,9 @@ class Simulator:
             submit_s=job.submit_s,
             application=job.model if self.rounds.profiled else None,
             policy=PolicyChoice(None, {k: v for k, v in job.options.items() if k in known}),
-            facets=named(TABLE, table) | (due_facet(job, restart_s) if dated else {}),
+            facets=named(TABLE, table)
+            | named(HINTED, job.hints)
+            | (due_facet(job, restart_s) if dated else {}),
         )
 
     def _limit_s(self, job: TraceJob) -> float:

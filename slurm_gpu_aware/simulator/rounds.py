@@ -22,7 +22,7 @@ from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.prefix import guaranteed_prefix
-from slurm_gpu_aware.planning.stages import Round, Stage, plan_stages
+from slurm_gpu_aware.planning.stages import Round, Stage, plan_stages, told
 from slurm_gpu_aware.planning.timeline import as_running, take
 from slurm_gpu_aware.simulator.active import ActiveJob, order_key
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
@@ -218,7 +218,8 @@ class Rounds:
         )
         returning = {a.job.job_id: a.target for a in queue if a.target is not None}
         one = one.put(POWER, self._power_state(keep)).put(RETURNING, returning).put(MOVING, moving)
-        return plan_stages(one.put(RULE, self.settings.queue), self.stages)
+        one = told(one.put(RULE, self.settings.queue), self.stages, self.settings.sections)
+        return plan_stages(one, self.stages)
 
     def _power_state(self, keep: set[int] | None) -> PowerState | None:
         """What a round knows of power; None: there is no limit.

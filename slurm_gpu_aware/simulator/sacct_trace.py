@@ -12,7 +12,9 @@ from pathlib import Path
 from slurm_gpu_aware.bounds import MIN_RUN_S, quoted
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.features.classes.history import ClassHistory, GivenClass
-from slurm_gpu_aware.model.job_hints import JobHints, parse_comment
+from slurm_gpu_aware.features.hints import HINTS
+from slurm_gpu_aware.features.moves.hints import MOVE
+from slurm_gpu_aware.model.job_hints import AUTO, CLASS, JobHints, parse_comment
 from slurm_gpu_aware.names import PROBE_JOB
 from slurm_gpu_aware.placement.registry import policy_names
 from slurm_gpu_aware.simulator.history import select_window
@@ -21,7 +23,6 @@ from slurm_gpu_aware.slurm.accounting import Missing
 from slurm_gpu_aware.slurm.sacct import BAD_ROW, SacctRow, is_sacct, sacct_rows
 from slurm_gpu_aware.text_file import BadRow, decoded, read_data, read_text
 
-_AUTO = "auto"
 PROBE = "probe of gpu-aware-profile sweep"
 """Reason under which ``read_sacct`` counts our own jobs."""
 _JOB_ID = re.compile(r"[0-9]{1,10}(_([0-9]{1,10}|\[.*\])|\+[0-9]{1,10})?(\..+)?")
@@ -128,14 +129,14 @@ def _run(
         raise ValueError("no State")
     reason = _no_job(row)
     hints = _hints(row.text("Comment"), classes) if reason is None else JobHints()
-    asked = hints.app_class
-    job = checked(_job(row, asked or default_class, hints.move)) if reason is None else None
+    asked = hints.get(CLASS)
+    job = checked(_job(row, asked or default_class, hints)) if reason is None else None
     if reason is not None or row.running:
         skipped[reason or "still running"] += 1
     submit = row.submit_s or -math.inf
     end = submit if row.start_s is None else row.start_s + row.elapsed_s
     ended = job is not None and not row.running
-    given = asked is not None and asked != _AUTO
+    given = asked is not None and asked != AUTO
     return _Run(line, row.job_id, row.text("User"), submit, end, job, ended, given)
 
 
@@ -177,7 +178,7 @@ def _with_classes(runs: Sequence[_Run], default_class: str) -> list[_Run]:
         user, name, account = job.user or "", job.name or "", job.account or ""
         if run.given:
             history.note(GivenClass(user, job.app_class, run.submit_s, name, account, run.job_id))
-        elif job.app_class == _AUTO:
+        elif job.app_class == AUTO:
             known = history.of(user, name, account)
             app_class = default_class if known is None else known[1].app_class
             found[run.line] = replace(run, job=replace(job, app_class=app_class))
@@ -201,10 +202,10 @@ def _no_job(row: SacctRow) -> str | None:
     return None
 
 
-def _job(row: SacctRow, app_class: str, move: str | int | None) -> TraceJob:
+def _job(row: SacctRow, app_class: str, hints: JobHints) -> TraceJob:
     """The job of a row that started; its work is the recorded run time."""
-    if not row.job_id.isdigit():
-        move = "no"  # live no array task and no part of a heterogeneous job is moved
+    # live no array task and no part of a heterogeneous job is moved
+    move = hints.get(MOVE) if row.job_id.isdigit() else MOVE.none
     start, submit, run_s = row.start_s or 0.0, row.submit_s, max(row.elapsed_s, MIN_RUN_S)
     if submit is None:
         raise ValueError(f"job {row.job_id}: no submission time")
@@ -220,6 +221,7 @@ def _job(row: SacctRow, app_class: str, move: str | int | None) -> TraceJob:
         duration_s=run_s,
         nodes=row.wanted_nodes,
         app_class=app_class,
+        hints=hints.carried(HINTS),
         time_limit_s=row.time_limit_s,
         priority=row.priority,
         user=row.text("User") or None,
@@ -235,7 +237,8 @@ def _job(row: SacctRow, app_class: str, move: str | int | None) -> TraceJob:
 
 def _hints(comment: str, classes: tuple[str, ...]) -> JobHints:
     """The job hints of a comment; of one that has none, or wrong ones, no hint."""
+    lists = {"classes": classes, "policies": policy_names()}
     try:
-        return parse_comment(comment, classes, policy_names()) or JobHints()
+        return parse_comment(comment, HINTS, lists) or JobHints()
     except RequestError:
         return JobHints()

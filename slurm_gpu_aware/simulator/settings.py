@@ -126,6 +126,8 @@ class SimSettings:
     """Jobs with due dates are sized by them, as live; False: the due dates are only reported."""
     due_by_pressure: bool = False
     """As of `PlanSettings`."""
+    sections: Mapping[type, Any] = field(default_factory=dict)
+    """Settings of features for their stages, by their types."""
     queue: OrderRule = OrderRule()  # noqa: RUF009 - it is frozen
     """Which jobs go before others in ``order``."""
     classes: tuple[str, ...] = ("A", "B", "C")

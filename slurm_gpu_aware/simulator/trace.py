@@ -12,8 +12,8 @@ import numpy as np
 
 from slurm_gpu_aware.bounds import MAX_GPUS, MAX_NODES, MAX_TIME_S, MIN_RUN_S, quoted
 from slurm_gpu_aware.errors import RequestError, SourceError
-from slurm_gpu_aware.filter_rules import VALID
-from slurm_gpu_aware.model.job_hints import parse_move
+from slurm_gpu_aware.features.moves.hints import MOVE
+from slurm_gpu_aware.model.job_hints import NO_HINTS, JobHints
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.text_file import BadRow, Row, read_table
 from slurm_gpu_aware.topology.patterns import parse_pattern
@@ -63,6 +63,8 @@ class TraceJob:
     table: SizeTable | None = None
     """Time and power by size and clock, as they are; None: not known. ``duration_s`` is the work at
     ``gpus`` and the default clock, on the fewest nodes that have so many."""
+    hints: JobHints = NO_HINTS
+    """Those for stages (`HINTED`)."""
     options: Mapping[str, object] = field(default_factory=dict)
     """Passed to the policy with the request (``minimal_utility``, ``profile``, ...)."""
 
@@ -150,16 +152,17 @@ def _range(row: Row, column: str) -> tuple[int, int]:
 
 def _move(row: Row, column: str) -> str | int:
     text = row.cells[column]
-    if (move := parse_move(text)) is None:
-        raise ValueError(f"{column} is {quoted(text)}: expected {VALID['move']}")
+    if (move := MOVE.read(text)) is None:
+        raise ValueError(f"{column} is {quoted(text)}: expected {MOVE.says}")
     return move
 
 
 def what_moves(move: str | int | None) -> dict[str, object]:
-    """Fields of a job that says this of moves (`JobHints.move`)."""
+    """Fields of a job that says this of moves (`MOVE`)."""
     if move is None:
         return {}
-    return {"elastic": move != "no", "restart_s": float(move) if isinstance(move, int) else None}
+    restart_s = float(move) if isinstance(move, int) else None
+    return {"elastic": move != MOVE.none, "restart_s": restart_s}
 
 
 def _doubling(gpus: int, least: int, most: int) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from slurm_gpu_aware.errors import StoreError
+from slurm_gpu_aware.features import found
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.tables import RecordTable, dump
@@ -32,9 +33,8 @@ STATES = (*OPEN_DECISION, JobPhase.WAITING, JobPhase.ENDED)
 EVENT_KINDS = (
     *("parked", "planned", "prepared", "released", "started", "ended", "requeued"),
     *("refused", "clock_set", "clock_failed", "opened_by_hand", "gate_created", "gate_lost"),
-    *("changed", "move_begun", "moved", "energy", "due_impossible"),
-    *("exploring", "explored"),
-    "error",
+    *("changed", "energy", "error"),
+    *(kind for events in found("events", "EVENTS") for kind in events),
 )
 _OPEN = f"state IN ({', '.join(map(repr, map(str, OPEN_DECISION)))})"
 """Decisions whose job may still run."""

@@ -36,8 +36,8 @@ import numpy.typing as npt
 
 from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import RequestError
-from slurm_gpu_aware.filter_rules import PATTERNS
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
+from slurm_gpu_aware.model.job_hints import PATTERN
 from slurm_gpu_aware.topology.subsets import (
     Rows,
     exact_type,
@@ -60,7 +60,7 @@ class Pattern:
     """A named pattern, or an edge list."""
 
     name: str
-    """One of `filter_rules.PATTERNS`, or ``edges``."""
+    """One of the words of `PATTERN`, or ``edges``."""
     edges: Edges = ()
     """Only for ``edges``: pairs (a < b), sorted, each once."""
 
@@ -99,15 +99,14 @@ def parse_pattern(text: str) -> Pattern:
 
     Raises RequestError if the text is neither; the message lists the valid values.
     """
-    if text in PATTERNS:
+    if text in PATTERN.words:
         return Pattern(text)
     if len(text) <= _MAX_TEXT and _EDGE_LIST.match(text):
         pairs = [tuple(int(v) for v in edge.split("-")) for edge in text.split(",")]
         if all(a != b for a, b in pairs):
             return Pattern("edges", tuple(sorted({(min(p), max(p)) for p in pairs})))
-    raise RequestError(
-        f"pattern {quoted(text)} is unknown; valid: {', '.join(PATTERNS)}, or edges such as 0-1,1-2"
-    )
+    valid = f"{', '.join(PATTERN.words)}, or edges such as 0-1,1-2"
+    raise RequestError(f"pattern {quoted(text)} is unknown; valid: {valid}")
 
 
 Kinds = npt.NDArray[np.int8]

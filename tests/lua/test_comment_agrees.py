@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+import runpy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from luafilter import CLASSES, CONF, POLICIES, Filter, install
+from luafilter import CLASSES, CONF, POLICIES, REPO, Filter, install
 
+from slurm_gpu_aware import features
 from slurm_gpu_aware.errors import RequestError
-from slurm_gpu_aware.filter_rules import BANDWIDTHS, COMMENT_KEYS, PATTERNS
-from slurm_gpu_aware.model.job_hints import parse_comment
+from slurm_gpu_aware.features.hints import HINTS
+from slurm_gpu_aware.model.hint import (
+    Duration,
+    Hint,
+    HintValue,
+    Name,
+    Range,
+    Repeated,
+    Time,
+    Whole,
+)
+from slurm_gpu_aware.model.job_hints import BANDWIDTH, PATTERN, parse_comment
 
-VALUES = [*CLASSES, "auto", *BANDWIDTHS, *PATTERNS, *POLICIES, "off", "max", "4", "2-8", "900"]
+KEYS = [hint.key for hint in HINTS]
+VALUES = [
+    *CLASSES,
+    "auto",
+    *BANDWIDTH.words,
+    *PATTERN.words,
+    *POLICIES,
+    "off",
+    "max",
+    "4",
+    "2-8",
+    "900",
+]
 ODD_VALUES = ["", " ", "D", "a", "0", "-1", "1-", "8-2", "99999", "100000", "05", "99", "10001"]
 ODD_VALUES += ["2-100000", "1=2", "x" * 65, "é", "\n", "\x00", "'", '"', "$(id)", "A\t", "v1.0_x-y"]
 ODD_VALUES += [
@@ -48,7 +73,7 @@ blank = st.sampled_from(["", "", "", " ", "\t", "  "])
 entry = st.builds(
     lambda a, k, b, e, c, v, d: a + k + b + e + c + v + d,
     blank,
-    st.sampled_from([*COMMENT_KEYS, *COMMENT_KEYS, *ODD_KEYS]),
+    st.sampled_from([*KEYS, *KEYS, *ODD_KEYS]),
     blank,
     st.sampled_from(["=", "=", "=", "=", "==", ""]),
     blank,
@@ -57,8 +82,8 @@ entry = st.builds(
 )
 RIGHT = {
     "class": st.sampled_from([*CLASSES, "auto"]),
-    "bw": st.sampled_from(BANDWIDTHS),
-    "pattern": st.sampled_from(PATTERNS),
+    "bw": st.sampled_from(BANDWIDTH.words),
+    "pattern": st.sampled_from(PATTERN.words),
     "gpus": st.one_of(
         st.integers(1, 99_999).map(str),
         st.tuples(st.integers(1, 99_999), st.integers(1, 99_999)).map(
@@ -105,16 +130,14 @@ def lua_filter(tmp_path_factory: pytest.TempPathFactory) -> Filter:
     return Filter(folder)
 
 
-def python_side(text: str) -> tuple[dict[str, Any] | None, str | None]:
+def python_side(
+    text: str, hints: Sequence[Hint[HintValue]] = HINTS
+) -> tuple[dict[str, Any] | None, str | None]:
     try:
-        wishes = parse_comment(text, CLASSES, POLICIES)
+        wishes = parse_comment(text, hints, {"classes": CLASSES, "policies": POLICIES})
     except RequestError as exc:
         return None, str(exc)
-    if wishes is None:
-        return None, None
-    fields = {**vars(wishes)}
-    fields["class"] = fields.pop("app_class")
-    return {k: v for k, v in fields.items() if v is not None}, None
+    return None if wishes is None else dict(wishes.values), None
 
 
 @settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
@@ -138,3 +161,50 @@ def test_the_generator_reaches_all_verdicts() -> None:
 
     count()
     assert min(seen.values()) >= 10, seen
+
+
+OTHER: tuple[Hint[HintValue], ...] = (
+    Hint("n", forms=(Whole(0, 12),), says="0 to 12"),
+    Hint("r", ("0-", "all"), (Range(0, 30),), says="all, or a part"),
+    Hint("t", forms=(Time(), Duration({"q": 7}, 100), Whole(5, 1_234_567)), says="many"),
+    Hint("x", forms=(Repeated(Whole(0, 3), Duration({"q": 7, "w": 1}, 100)),), says="3x9q"),
+    Hint("m", forms=(Name("[a-c][0-9.]*", 4),), says="a name"),
+    Hint("c", ("none",), listed="classes", none="none"),
+)
+"""Keys that no feature has: each kind of form at other bounds, and several for one key."""
+other_values = st.one_of(
+    st.sampled_from(
+        ["0", "12", "13", "00", "-0", "0-30", "31", "all", "0-", "5", "4", "none", "A"]
+    ),
+    st.text("0123-", max_size=4),
+    st.text("012345qwx", max_size=5),
+    st.text("abc019.", max_size=5),
+    st.integers(0, 2_000_000).map(str),
+)
+other_comments = st.lists(
+    st.tuples(st.sampled_from([hint.key for hint in OTHER]), other_values).map("=".join), max_size=3
+).map(",".join)
+
+
+@pytest.fixture(scope="module")
+def other_filter(tmp_path_factory: pytest.TempPathFactory) -> Filter:
+    folder: Path = tmp_path_factory.mktemp("other")
+    install(folder, CONF.format(submit_file="/nonexistent", more=""))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(features.hints, "HINTS", OTHER)
+        rules = runpy.run_path(str(REPO / "docs" / "generate.py"))["lua_rules"]()
+    (folder / "gpu_aware_rules.lua").write_text(rules)
+    return Filter(folder)
+
+
+@settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(other_comments)
+@example("n=0,x=0x14q,t=0014q")
+@example("t=14q,r=0")
+def test_a_new_key_needs_no_parser(other_filter: Filter, text: str) -> None:
+    assert other_filter.parse_comment(text) == python_side(text, OTHER)
+
+
+def test_what_a_form_is_must_be_said() -> None:
+    with pytest.raises(ValueError, match="hint n: what its forms are must be said"):
+        Hint("n", forms=(Whole(0, 12),))

@@ -10,7 +10,7 @@ from luafilter import ERROR, POLICIES, REPO, SUCCESS, Filter, MakeFilter
 
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.filter_rules import COMMENT_KEYS
+from slurm_gpu_aware.features.hints import HINTS
 from slurm_gpu_aware.gate.admin_comment import parse
 
 TEXT = (REPO / "docs" / "comment.md").read_text()
@@ -134,4 +134,4 @@ def test_the_page_allows_what_is_shipped(make_filter: MakeFilter) -> None:
 
 
 def test_every_key_has_a_row() -> None:
-    assert tuple(key for key, _ in table_rows("key")) == COMMENT_KEYS
+    assert [key for key, _ in table_rows("key")] == [hint.key for hint in HINTS]

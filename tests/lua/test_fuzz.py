@@ -7,7 +7,7 @@ import random
 import pytest
 from luafilter import ERROR, SUCCESS, MakeFilter
 
-from slurm_gpu_aware.filter_rules import COMMENT_KEYS
+from slurm_gpu_aware.features.hints import HINTS
 
 COMMENTS = 100_000
 PIECES = [
@@ -41,7 +41,7 @@ def comments(rng: random.Random) -> bytes:
     if kind < 0.3:
         return rng.randbytes(rng.randrange(60))
     if kind < 0.5:
-        key = rng.choice(COMMENT_KEYS).encode()
+        key = rng.choice(HINTS).key.encode()
         return key + b"=" + rng.choice(PIECES) + rng.randbytes(rng.randrange(4))
     return b"".join(rng.choices(PIECES, k=rng.randrange(1, 9)))
 

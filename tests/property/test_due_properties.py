@@ -10,6 +10,7 @@ from make import job_request, plan_round, with_fields
 from test_move_properties import NOW, scaling, sites
 
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
+from slurm_gpu_aware.features.due_dates.hints import DUE, EPOCHS
 from slurm_gpu_aware.features.due_dates.queue import (
     accounted,
     due_account,
@@ -17,6 +18,7 @@ from slurm_gpu_aware.features.due_dates.queue import (
     in_order,
 )
 from slurm_gpu_aware.features.due_dates.sizes import with_due_sizes
+from slurm_gpu_aware.features.hints import HINTS
 from slurm_gpu_aware.features.moves.moved import begun
 from slurm_gpu_aware.features.moves.planning import plan_moves
 from slurm_gpu_aware.features.moves.settings import MoveSettings
@@ -158,12 +160,13 @@ def written(draw, number):
         sizes=draw(st.sampled_from([tuple(sorted({gpus, 8}))] * 3 + [()])),
         table=scaling(0.9),
     )
-    hints = parse_comment(draw(COMMENTS), "ABC", ())
-    if hints.due is None:
+    hints = parse_comment(draw(COMMENTS), HINTS, {"classes": "ABC"})
+    work, due_s = hints.get(EPOCHS), hints.get(DUE)
+    if due_s is None:
         return request
-    epochs = None if hints.epochs is None else (hints.epochs[0], gpus, float(hints.epochs[1]))
+    epochs = None if work is None else (work[0], gpus, float(work[1]))
     short = st.sampled_from([(), ((1, 1.0),), ((2, 60.0), (4, 2_000.0))])
-    due = DueDate(request.submit_s + float(hints.due), draw(short), epochs)
+    due = DueDate(request.submit_s + float(due_s), draw(short), epochs)
     return with_fields(request, due=replace(due, weight=draw(st.sampled_from([1.0, 1.0, 2.0]))))
 
 

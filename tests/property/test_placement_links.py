@@ -14,8 +14,8 @@ from small_clusters import all_sets, clusters, requests
 from small_machines import brute_agg, brute_bottleneck, brute_preserved, machines
 from small_oracle import assert_best, chosen_of, relabelled
 
-from slurm_gpu_aware.filter_rules import PATTERNS
 from slurm_gpu_aware.model.cluster import each_gpu
+from slurm_gpu_aware.model.job_hints import PATTERN
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.placement.selection.links import graph_of
 from slurm_gpu_aware.topology.patterns import parse_pattern
@@ -28,7 +28,7 @@ MANY = settings(max_examples=300, deadline=None)
 def patterns(draw):
     """A named pattern, or edges between up to five job GPUs as a user writes them."""
     if draw(st.booleans()):
-        return draw(st.sampled_from(PATTERNS))
+        return draw(st.sampled_from(PATTERN.words))
     pairs = list(permutations(range(5), 2))
     edges = draw(st.lists(st.sampled_from(pairs), min_size=1, max_size=8))
     return ",".join(f"{a}-{b}" for a, b in edges)

@@ -15,7 +15,7 @@ from record_samples import places
 from slurm_gpu_aware import records
 from slurm_gpu_aware.config import load
 from slurm_gpu_aware.config.load import Tuned
-from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.config.settings import File
 from slurm_gpu_aware.deploy.rollout_site import RolloutState
 from slurm_gpu_aware.features.models.performance_model import PerformanceModel
 from slurm_gpu_aware.features.power.power_limit import SetLimit
@@ -39,7 +39,7 @@ def typed(kind: type) -> Callable[[Any], object]:
 
 def read_config(raw: Any) -> object:
     """The configuration without what one setting says of another."""
-    return records.read(raw, Config, load.path_of, closed=True)
+    return records.read(raw, File, load.path_of, closed=True)
 
 
 KINDS = {

@@ -50,9 +50,9 @@ ALLOWED = {
 }
 LAYERS = {
     "model": """
-        classes/history due_dates/due_date models/fitting models/least_squares
-        models/performance_model models/site_models models/tables models/throughput moves/settings
-        queue_order/settings shards/request
+        classes/history due_dates/due_date hints models/fitting models/least_squares
+        models/performance_model models/site_models models/tables models/throughput
+        shards/request
     """,
     "config": "power/power_limit",
     "sizing": """
@@ -62,7 +62,7 @@ LAYERS = {
     "planning": """
         due_dates/account due_dates/queue due_dates/sizes estimates/history
         moves/front moves/movable moves/moved moves/planning power/growth
-        power/power_budget queue_order/rule
+        power/power_budget queue_order/rule registry
     """,
     "gate": "sizes/resizing",
     "admission": "due_dates/admission shards/admission sizes/moldable",
@@ -82,14 +82,15 @@ LAYERS = {
     """,
 }
 """Room whose rules a module of a feature keeps: what it may import, and what may import it."""
-BY_NAME = {"stage": "planning", "live": "selector", "page": "page"}
+BY_NAME = {"hints": "model", "settings": "model", "events": "model"}
+BY_NAME |= {"stage": "planning", "live": "selector", "page": "page"}
 """The same of modules that every feature may have."""
 for _path in sorted(ROOT.glob("features/*/*.py")):
     if _path.stem in BY_NAME:
         LAYERS[BY_NAME[_path.stem]] += f" {_path.parent.name}/{_path.stem}"
+THE_LIST = ("FEATURES", "found")
+"""Names of the package of features itself."""
 ROOM_OF = {name: room for room, names in LAYERS.items() for name in names.split()}
-REGISTRY = "registry"
-"""The list of features: whoever may import the planner may import it."""
 PROFILING = Path(gpu_aware_profile.__file__).parent
 PROFILING_ALLOWED = {
     "devices": set(),
@@ -151,7 +152,10 @@ def imported(path):
             ours = parts[0] in packages
             room = parts[1] if ours and len(parts) > 1 else None
             if room == "features":
-                room = "planning" if parts[2] == REGISTRY else ROOM_OF["/".join(parts[2:4])]
+                of_list = parts[2] in THE_LIST
+                room = (
+                    "model" if of_list else ROOM_OF.get(parts[2]) or ROOM_OF["/".join(parts[2:4])]
+                )
             yield parts[0], room
 
 
@@ -251,7 +255,7 @@ def test_every_room_is_listed():
 
 
 def test_every_module_of_a_feature_keeps_the_rules_of_a_room():
-    there = {str(p.relative_to(ROOT / "features"))[:-3] for p in ROOT.glob("features/*/*.py")}
+    there = {str(p.relative_to(ROOT / "features"))[:-3] for p in ROOT.glob("features/**/*.py")}
     assert {name for name in there if not name.endswith("__init__")} == set(ROOM_OF)
 
 

@@ -21,15 +21,16 @@ from typing import NamedTuple
 from gpu_aware_profile.imports.import_rows import read_samples
 from gpu_aware_profile.store_writer import user_name
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.features.models.hints import NAME
 from slurm_gpu_aware.features.models.performance_model import NamedSample, own_name
 from slurm_gpu_aware.features.models.store import put_samples
 from slurm_gpu_aware.files import open_plain
-from slurm_gpu_aware.filter_rules import MAX_NAME, MODEL
+from slurm_gpu_aware.filter_rules import MAX_NAME
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.text_file import decoded, read_table
 
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}\.csv\Z")
-_NAME = re.compile(rf"{MODEL}\Z")
+_NAME = re.compile(rf"{NAME.pattern}\Z")
 _MOST_BYTES = 1 << 16
 _MOST_FILES = 1000
 """Of one user in one call; the others are for the next one."""

@@ -16,12 +16,13 @@ from gpu_aware_profile.imports.formats.reader import BUS_ALONE
 from gpu_aware_profile.imports.known_gpus import KnownGpus
 from slurm_gpu_aware.bounds import MAX_GBPS, MAX_GPUS, MAX_MHZ, MAX_NODES, check_time_ms, quoted
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.features.models.hints import NAME
 from slurm_gpu_aware.features.models.performance_model import (
     NOT_LOCKED,
     NamedSample,
     PerformanceSample,
 )
-from slurm_gpu_aware.filter_rules import FEATURE, MAX_NAME, MODEL
+from slurm_gpu_aware.filter_rules import FEATURE, MAX_NAME
 from slurm_gpu_aware.model.hardware_graph import OPERATIONS, Collective, PairBandwidth
 from slurm_gpu_aware.model.penalties import INSIDE_NODE, LEVELS, LevelTime, reference_of
 from slurm_gpu_aware.model.profile import GpuTiming
@@ -37,7 +38,7 @@ TIMING_COLUMNS = ("gpu", "node", "class", "value_ms")
 other columns are ignored."""
 _CLOCKS_DIFFER_S = 86_400.0
 """A measurement is not this much later than now: it would count as the newest for good."""
-_APPLICATION = re.compile(rf"{MODEL}\Z")
+_APPLICATION = re.compile(rf"{NAME.pattern}\Z")
 _GPU_MODEL = re.compile(rf"{FEATURE}\Z")
 _MIN_BATCH, _MAX_BATCH = 1e-6, 1e9
 _MIN_W, _MAX_W = 1.0, 1e8

@@ -1,41 +1,25 @@
-"""Due dates of the selector's jobs: what is known of their work, and notices of impossible ones."""
+"""Due dates of the selector's jobs: what is known of their work."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from slurm_gpu_aware.config.settings import DueDatesConfig
-from slurm_gpu_aware.features.due_dates.account import DueAccount
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
+from slurm_gpu_aware.features.due_dates.settings import DueDatesConfig
 from slurm_gpu_aware.features.estimates.live import Estimates
 from slurm_gpu_aware.features.moves.under_way import MovesUnderWay
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.selector.candidates import Candidate
-from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
-
-log = logging.getLogger(__name__)
-
-IMPOSSIBLE = "due_impossible"
-"""Event: no earlier run of the job's name would have met its due date."""
 
 
 class DueDates:
-    """Adds what is known to the due dates of requests, and records impossible ones once."""
+    """Adds what is known to the due dates of requests."""
 
-    def __init__(
-        self,
-        config: DueDatesConfig,
-        ledger: LedgerWriter,
-        estimates: Estimates,
-        moves: MovesUnderWay,
-    ) -> None:
+    def __init__(self, config: DueDatesConfig, estimates: Estimates, moves: MovesUnderWay) -> None:
         self._weights = config.weights
-        self._ledger, self._estimates, self._moves = ledger, estimates, moves
-        self._noted: set[str] = set()
-        """Jobs whose impossible due date is in the ledger."""
+        self._estimates, self._moves = estimates, moves
 
     @property
     def unread(self) -> bool:
@@ -74,13 +58,3 @@ class DueDates:
                 request = self.dated(gated, request, restart_s(gated, request))
             dated.append(request)
         return dated
-
-    def note_impossible(self, accounts: Mapping[str, DueAccount], now: float) -> None:
-        """Record impossible due dates, each job once."""
-        self._noted &= accounts.keys()
-        for job_id, account in accounts.items():
-            if account.impossible and job_id not in self._noted:
-                self._noted.add(job_id)
-                if self._ledger.first_event(job_id, IMPOSSIBLE) is None:
-                    log.info("job %s, due %s", job_id, account.text)
-                    self._ledger.event(job_id, IMPOSSIBLE, account.values(), now)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from slurm_gpu_aware.features.due_dates.account import DUE, DueAccount
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
+from slurm_gpu_aware.features.due_dates.events import IMPOSSIBLE
 from slurm_gpu_aware.features.due_dates.queue import due_accounts, in_order, with_due_dates
 from slurm_gpu_aware.features.due_dates.sizes import with_due_sizes
 from slurm_gpu_aware.features.moves.settings import HAD_GPUS
@@ -14,6 +15,7 @@ from slurm_gpu_aware.features.power.power_budget import BUDGET
 from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE
+from slurm_gpu_aware.planning.plan import Note
 from slurm_gpu_aware.planning.stages import Round, Stage
 
 
@@ -50,5 +52,7 @@ class DueDates(Stage):
         if not accounts:
             return one
         plan, known, wake_s = with_due_dates(one.plan, dated.queue, accounts, one.now)
-        plan = replace(plan, wake_s=min(wake_s, plan.wake_s))
+        lost = [(job, a) for job, a in known.items() if a.impossible]
+        notes = (*plan.notes, *(Note(job, IMPOSSIBLE, account.values()) for job, account in lost))
+        plan = replace(plan, wake_s=min(wake_s, plan.wake_s), notes=notes)
         return replace(one, plan=plan.put(DUE, known))

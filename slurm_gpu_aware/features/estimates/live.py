@@ -27,6 +27,7 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.features.due_dates.shortest_runs import ShortestRuns
 from slurm_gpu_aware.features.estimates.history import Estimate, JobKind, RunHistory, expected_end_s
+from slurm_gpu_aware.features.estimates.settings import EstimatesConfig
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.names import PROBE_JOB
@@ -81,7 +82,7 @@ class RunReader:
         """Grows with each change of the history."""
         self._config, self._clock = config, clock
         self._shortest = ShortestRuns(config.events.runs_folder)
-        self._days = config.estimates.history_days
+        self._days = config.of(EstimatesConfig).history_days
         self._first: RunHistory | None = None
         """The history of the first reading, until a round takes it."""
         self._taken = False

@@ -147,10 +147,11 @@ def _views(config: Config, name: str | None, gpus: int | None, slowdown: float) 
     """The models of a name, or all. Raises SourceError if there are none."""
     from slurm_gpu_aware.features.models.live import read_models
     from slurm_gpu_aware.features.models.store import gpu_kinds
+    from slurm_gpu_aware.features.power.settings import PowerConfig
     from slurm_gpu_aware.store.database import open_for_reading
 
     with open_for_reading(config.store) as store:
-        found, kinds = read_models(store, config.power.model_error), gpu_kinds(store)
+        found, kinds = read_models(store, config.of(PowerConfig).model_error), gpu_kinds(store)
     for sentence in found.unreadable:
         say(paragraph(sentence))
     known = list(found)

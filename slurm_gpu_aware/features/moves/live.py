@@ -14,7 +14,7 @@ from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.due_dates.live import DueDates
 from slurm_gpu_aware.features.due_dates.queue import run_times, work_done
 from slurm_gpu_aware.features.moves.movable import MOVES, Movable, Move, Moving
-from slurm_gpu_aware.features.moves.settings import LOOK_S, RATE_S
+from slurm_gpu_aware.features.moves.settings import LOOK_S, RATE_S, MovesConfig
 from slurm_gpu_aware.features.moves.under_way import MovesUnderWay, UnderWay
 from slurm_gpu_aware.features.power.job_tables import JobTables
 from slurm_gpu_aware.gate.gated_job import GatedJob
@@ -42,7 +42,7 @@ class Mover:
     ) -> None:
         self._config, self._tracker, self._timer = config, tracker, timer
         self.under_way = MovesUnderWay(client, tracker.ledger)
-        self._settings = config.moves
+        self._settings = config.of(MovesConfig)
         self._refused: dict[str, int] = {}
         """Job that Slurm does not requeue -> its restarts."""
         self._looked = -math.inf
@@ -66,7 +66,7 @@ class Mover:
 
     def _is_due(self, now: float) -> bool:
         late = self._timer() - self._looked >= LOOK_S or now >= self.wake_s
-        return self._config.moves.enabled and late
+        return self._config.of(MovesConfig).enabled and late
 
     def moving(
         self,
@@ -145,7 +145,7 @@ class Mover:
 
     def restart_s(self, gated: GatedJob, request: Request) -> float | None:
         """What a restart of a job costs; None: it is not moved."""
-        if not self._config.moves.enabled or move_of(gated, self._config) is None:
+        if not self._config.of(MovesConfig).enabled or move_of(gated, self._config) is None:
             return None
         return self._restart_s(gated, request)
 
@@ -153,7 +153,7 @@ class Mover:
         """What a restart costs: as the job, its class or the site says, or more if measured."""
         said = move_of(gated, self._config)
         of_class = self._config.for_class(request.app_class).restart_s
-        usual = self._config.moves.restart_s if of_class is None else of_class
+        usual = self._config.of(MovesConfig).restart_s if of_class is None else of_class
         stated = float(said) if isinstance(said, int) else usual
         return max(stated, self.under_way.restart_s(gated.id))
 

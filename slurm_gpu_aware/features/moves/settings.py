@@ -1,4 +1,4 @@
-"""Settings of moves: when running jobs may be requeued to better GPUs, and how many.
+"""``[moves]``: when running jobs may be requeued to better GPUs, and how many.
 
 And what the request of a moved job says of that.
 """
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from slurm_gpu_aware.model.facets import Facet
-from slurm_gpu_aware.records import MOST, number, whole
+from slurm_gpu_aware.model.section import Section
+from slurm_gpu_aware.records import MOST, Seconds, whole
 
 RATE_S = 3600.0
 """Period of `MoveSettings.per_hour`."""
@@ -18,7 +19,6 @@ HAD_GPUS: Facet[int] = Facet("GPUs before its move", 0, int)
 """Of a request: the GPUs that the job had before the selector moved it; it gets no fewer. 0: it was
 not moved."""
 
-Seconds = Annotated[float, number(0, MOST)]
 Count = Annotated[int, whole(1, MOST)]
 
 
@@ -42,3 +42,16 @@ class MoveSettings:
     """Most moves that begin in one round."""
     per_hour: Count = 12
     """Most moves of the whole site that begin within `RATE_S`; see `planning.move_rates`."""
+
+
+@dataclass(frozen=True)
+class MovesConfig(MoveSettings, Section):
+    """``[moves]``: running jobs that allow it are requeued to better GPUs."""
+
+    name = "moves"
+    enabled: bool = False
+    restart_s: Seconds = 60.0
+    """Time that a restart takes: checkpoint, requeue, start, restore."""
+
+
+SECTIONS = (MovesConfig,)

@@ -49,11 +49,11 @@ def set_limit(context: Context, limit: str, until: str | None) -> None:
     from slurm_gpu_aware.features.power.power_limit import (
         SetLimit,
         limit_in_force,
-        parse_limit,
         parse_until,
         unset_limit,
         write_set_limit,
     )
+    from slurm_gpu_aware.features.power.settings import parse_limit
 
     config, now = context.config(), time.time()
     if limit == "auto":
@@ -83,7 +83,8 @@ def show(context: Context, as_json: bool) -> None:
       gpu-aware power show
       gpu-aware power show --json
     """
-    from slurm_gpu_aware.features.power.power_limit import OFF, limit_in_force
+    from slurm_gpu_aware.features.power.power_limit import limit_in_force
+    from slurm_gpu_aware.features.power.settings import OFF, PowerConfig
     from slurm_gpu_aware.selector.job_answers import open_reader
 
     config, now = context.config(), time.time()
@@ -95,7 +96,7 @@ def show(context: Context, as_json: bool) -> None:
     # What was set stands on the selector's host; other hosts know it from the last round.
     in_force = limit_in_force(config, now)
     held = in_force.words if own or reading is None else reading["limit"]
-    schedule = dict(config.power.schedule)
+    schedule = dict(config.of(PowerConfig).schedule)
     if as_json:
         few = samples[:: max(1, len(samples) // _MOST_SAMPLES)]
         rows = [dict(zip(("at", *_SAMPLE), sample, strict=True)) for sample in few]

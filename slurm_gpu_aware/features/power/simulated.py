@@ -15,6 +15,7 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.features.models.live import PerformanceModels, read_models
 from slurm_gpu_aware.features.models.tables import size_table
+from slurm_gpu_aware.features.power.settings import PowerConfig
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.size_table import SizeTable
@@ -68,7 +69,7 @@ def simulated_power(
     if it is not known, or has no clocks in the store.
     """
     with open_for_reading(config.store) as store:
-        models = read_models(store, config.power.model_error)
+        models = read_models(store, config.of(PowerConfig).model_error)
         profile = load_profile(store)
     for sentence in models.unreadable:
         say(sentence)
@@ -79,7 +80,7 @@ def simulated_power(
     for name, count in sorted(found.lacking.items()):
         them = counted(count, "job counts with its", "jobs count with their")
         say(f"{trace.name}: no performance model of {name} for {model}: {them} GPUs' limits")
-    power = PowerSettings(idle_w=min(config.power.idle_watts, limit_w), max_w=limit_w)
+    power = PowerSettings(idle_w=min(config.of(PowerConfig).idle_watts, limit_w), max_w=limit_w)
     return SimulatedPower(power, etas), replace(trace, jobs=jobs)
 
 

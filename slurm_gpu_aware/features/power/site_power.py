@@ -24,8 +24,9 @@ from slurm_gpu_aware.features.power.power_budget import (
     PoweredJob,
     PowerState,
 )
-from slurm_gpu_aware.features.power.power_limit import OFF, LimitInForce, limit_in_force
+from slurm_gpu_aware.features.power.power_limit import LimitInForce, limit_in_force
 from slurm_gpu_aware.features.power.power_reading import PowerReading, first_of, idle_nodes
+from slurm_gpu_aware.features.power.settings import OFF, PowerConfig
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.job_phase import JobPhase
@@ -77,7 +78,7 @@ class SitePower:
         self.clocks = OrderedClocks(orders)
         self._clocks = self.clocks.jobs
         self._known: dict[str, _Known] = {}
-        length_s = 0.0 if orders is None else config.power.explore_s
+        length_s = 0.0 if orders is None else config.of(PowerConfig).explore_s
         self._explorations = Explorations(length_s, tracker.ledger)
         self._missing: dict[str, str] = {}
         """Running job -> why the performance model that it names is not used."""
@@ -171,7 +172,7 @@ class SitePower:
         for job_id, node in self._clocks.silent(now).items():
             detail = {"node": node, "call": "orders", "error": self._clocks.refused(job_id)}
             ledger.event(job_id, "clock_failed", detail, now)
-        self.tables.renew(ledger.models(self._config.power.model_error), profile, cluster)
+        self.tables.renew(ledger.models(self._config.of(PowerConfig).model_error), profile, cluster)
         state = None
         if self.limited:
             state = self._limited(cluster, profile, settings, kept_w)
@@ -193,7 +194,7 @@ class SitePower:
         """The power state under a limit, with every job at its table."""
         max_w = self._max_w(cluster, profile)
         self._limit_w = self.limit.limit.watts_of(float(max_w.sum()))
-        idle_w = np.where(max_w > 0, self._config.power.idle_watts, 0.0)
+        idle_w = np.where(max_w > 0, self._config.of(PowerConfig).idle_watts, 0.0)
         running = {}
         for job in (job for job in cluster.running if job.job_id in self._known):
             most_w = float(sum(max_w[gpu] for gpu in job.each_gpu))
@@ -203,9 +204,9 @@ class SitePower:
         for job in cluster.running:
             if (above_w := kept_w.get(job.job_id)) is not None:
                 gpus = len(job.each_gpu)
-                power_w = above_w + gpus * self._config.power.idle_watts
+                power_w = above_w + gpus * self._config.of(PowerConfig).idle_watts
                 running[job.job_id] = PoweredJob(gpus, power_w)
-        usable_w = self._limit_w * (1.0 - self._config.power.margin)
+        usable_w = self._limit_w * (1.0 - self._config.of(PowerConfig).margin)
         return PowerState(max_w, np.minimum(idle_w, max_w), usable_w, running)
 
     def _explorable(
@@ -256,7 +257,7 @@ class SitePower:
 
     def _max_w(self, cluster: Cluster, profile: Profile | None) -> FloatArray:
         """(N, W) power limits of the GPUs that are usable or that a job holds."""
-        max_w = np.full(cluster.shape, self._config.power.gpu_watts)
+        max_w = np.full(cluster.shape, self._config.of(PowerConfig).gpu_watts)
         for row, node in enumerate(cluster.nodes if profile is not None else ()):
             for slot in range(cluster.shape[1]):
                 record = profile.gpus.get((node, slot)) if profile is not None else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from slurm_gpu_aware.model.section import Section
 from slurm_gpu_aware.records import MOST, above, number, words
 
 ORDERS = ("slurm", "equal", "backfill", "expected")
@@ -12,9 +13,10 @@ MOST_WEIGHT = 100
 
 
 @dataclass(frozen=True)
-class QueueConfig:
+class QueueConfig(Section):
     """``[queue]``: the order in which waiting jobs start."""
 
+    name = "queue"
     order: Annotated[str, words(*ORDERS)] = "slurm"
     """``slurm``: by Slurm's priority. Shorter jobs go first with the others, by their expected run
     times: ``equal`` among jobs of equal priority, ``backfill`` behind the first job that waits,
@@ -27,3 +29,6 @@ class QueueConfig:
     """No shorter job passes one that has waited for so many times its expected run time, ..."""
     passed_s: Annotated[float, number(0, MOST)] = 86_400.0
     """... nor one that has waited for so long."""
+
+
+SECTIONS = (QueueConfig,)

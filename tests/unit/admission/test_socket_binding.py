@@ -25,6 +25,7 @@ from slurm_gpu_aware.admission.context import AdmissionContext
 from slurm_gpu_aware.admission.fitting import binds_sockets, fills_sockets, fits
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.features.estimates.live import Estimates
+from slurm_gpu_aware.features.moves.settings import MovesConfig
 from slurm_gpu_aware.filter_rules import SOCKETS_PER_NODE
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.model.cluster import Cluster
@@ -214,7 +215,7 @@ def test_a_job_that_did_not_start_is_marked_for_as_long_as_no_job_moves_again() 
     pool = HoldingPool(no_licences)  # type: ignore[arg-type]
     record = bound_job(admin_comment="gpuaware/1;tn=gres/gpu:1")
     here, found = site_of(two_sockets("n1")), []
-    for later_s in (0.0, backoff.punish(record.id), here.config.moves.again_s):
+    for later_s in (0.0, backoff.punish(record.id), here.config.of(MovesConfig).again_s):
         now[0] += later_s
         licences = Licences(no_licences)  # type: ignore[arg-type]
         round_ = Candidates(here, backoff, licences, pool, Estimates(Config()))

@@ -28,7 +28,7 @@ from slurm_gpu_aware.bounds import MAX_GPUS, quoted
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.cli.options import Number
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.filter_rules import PATTERNS
+from slurm_gpu_aware.model.job_hints import PATTERN
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.topology.patterns import parse_pattern
 
@@ -369,7 +369,7 @@ def test_a_gpu_index_that_no_node_has(folder_of_two: Path) -> None:
 
 
 def test_large_patterns_are_not_built_for_a_question() -> None:
-    for name in PATTERNS:
+    for name in PATTERN.words:
         assert parse_pattern(name).has_edges(10**18) == (name != "none")
 
 

@@ -5,7 +5,8 @@ import re
 from pathlib import Path
 
 from slurm_gpu_aware.config.load import load_config
-from slurm_gpu_aware.config.settings import DEFAULT_KINDS, LEVELS, ClassConfig, Config
+from slurm_gpu_aware.config.settings import DEFAULT_KINDS, LEVELS, ClassConfig, Config, File
+from slurm_gpu_aware.features.power.settings import PowerConfig
 
 ROOT = Path(__file__).resolve().parents[3]
 FILE = ROOT / "etc" / "config.toml"
@@ -19,10 +20,10 @@ def test_values_equal_the_defaults():
 def test_every_key_is_there_and_explained():
     text = FILE.read_text()
     wanted = {f.name for f in dataclasses.fields(ClassConfig)}
-    for section in dataclasses.fields(Config):
+    for section in dataclasses.fields(File):
         if section.name in ("classes", "policies", "source"):
             continue
-        value = getattr(Config(), section.name)
+        value = getattr(File(), section.name)
         assert f"[{section.name}]" in text
         wanted |= {f.name for f in dataclasses.fields(value)}
     wanted -= {"defaults", "levels", "ranges", "schedule"}  # sections of their own
@@ -49,5 +50,5 @@ def test_the_commented_examples_are_valid(tmp_path: Path):
     assert config.site.defaults["partition"] == {"train": "class=A"}
     assert set(config.policies["topo-aware"]) == {"weights", "interference"}
     assert config.events.jobcomp_file is not None
-    assert config.power.power_budget_watts == 20_000
-    assert config.power.schedule == {"17:00-20:00": "eta=0.6"}
+    assert config.of(PowerConfig).power_budget_watts == 20_000
+    assert config.of(PowerConfig).schedule == {"17:00-20:00": "eta=0.6"}

@@ -5,25 +5,22 @@ from __future__ import annotations
 import math
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from slurm_gpu_aware.config.load import load_config
-from slurm_gpu_aware.config.settings import Config, PowerConfig, StoreConfig
+from slurm_gpu_aware.config.settings import Config, StoreConfig
 from slurm_gpu_aware.errors import ConfigError
 from slurm_gpu_aware.features.power.power_limit import (
-    OFF,
-    PowerLimit,
     SetLimit,
     limit_in_force,
-    parse_limit,
     parse_until,
     power_file,
     read_set_limit,
     write_set_limit,
 )
+from slurm_gpu_aware.features.power.settings import OFF, PowerConfig, PowerLimit, parse_limit
 
 NOON = time.mktime((2026, 5, 4, 12, 0, 0, 0, 0, -1))
 HOUR = 3600.0
@@ -35,7 +32,7 @@ def config(tmp_path: Path) -> Config:
 
 
 def with_power(config: Config, **power: object) -> Config:
-    return replace(config, power=PowerConfig(**power))  # type: ignore[arg-type]
+    return config.put(PowerConfig(**power))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

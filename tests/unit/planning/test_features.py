@@ -1,21 +1,16 @@
-"""The list of features: without any, jobs are placed as they ask; the page's example is one."""
+"""The list of features: without any, jobs are placed as they ask."""
 
 from __future__ import annotations
 
-import json
 import math
-import re
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
-import pytest
 from make import job_request, sizes
 
-from slurm_gpu_aware.features import registry
+from slurm_gpu_aware.features import found
 from slurm_gpu_aware.features.due_dates.account import DUE
 from slurm_gpu_aware.features.due_dates.due_date import DueDate
 from slurm_gpu_aware.features.power.power_budget import PLANNED, POWER, PowerState
@@ -25,14 +20,11 @@ from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.planning.record import read_round, record_round, replay
 from slurm_gpu_aware.planning.stages import Round, Stage, plan_stages
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
-from slurm_gpu_aware.time_text import stamp
 
-PAGE = Path(__file__).parents[3] / "docs" / "architecture.md"
 HOUR = 3600.0
 PACKED = PlanSettings(policy="packed")
 TABLE = SizeTable(
@@ -104,49 +96,14 @@ def test_no_two_facets_have_the_same_name() -> None:
     assert all(facet.kind is not None for facet in inputs)
 
 
-@pytest.fixture
-def with_night() -> Sequence[Stage]:
-    """The list of features as the page shows it with its example."""
-    section = PAGE.read_text().partition("## Add a feature\n")[2].partition("\n## ")[0]
-    code, line = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    module = ModuleType("slurm_gpu_aware.features.night.stage")
-    sys.modules[module.__name__] = module
-    try:
-        exec(compile(code, str(PAGE), "exec"), module.__dict__)
-    finally:
-        del sys.modules[module.__name__]
-    names = {**vars(registry), **vars(module)}
-    exec(compile(line.replace("least_gpus=16", "least_gpus=8"), str(PAGE), "exec"), names)
-    found: Sequence[Stage] = names["FEATURES"]
-    kept = [type(stage) for stage in found if stage.name != "night"]
-    assert kept == [type(stage) for stage in FEATURES]
-    return found
-
-
-def test_the_example_holds_large_jobs_by_day(with_night: Sequence[Stage]) -> None:
-    asked = hinting_round(now=12 * HOUR)
-    plan = plan_stages(asked, with_night)
-    (waits,) = (one for one in plan.waiting if one.job_id == "large")
-    assert waits.reason == f"jobs of 8 GPUs or more start at night, from {stamp(18 * HOUR)} on"
-    assert plan.wake_s == 18 * HOUR
-    other = plan_stages(Round(**{**vars(asked), "now": 19 * HOUR}), with_night)
-    assert not any("night" in one.reason for one in other.waiting)
-
-
-def test_the_example_is_replayed_and_simulated(with_night: Sequence[Stage]) -> None:
-    asked = hinting_round(now=12 * HOUR)
-    plan = plan_stages(asked, with_night)
-    content = json.loads(json.dumps(record_round(asked, plan, with_night)))
-    assert replay(read_round(content, with_night), with_night) == []
-    jobs = [TraceJob("1", 10 * HOUR, 8, 50.0, "A"), TraceJob("2", 11 * HOUR, 4, 100.0, "A")]
-    assert start_times(with_night, jobs, policy="packed") == {"1": 18 * HOUR, "2": 11 * HOUR}
-
-
-def test_the_round_goes_on_without_a_job_that_fails_in_a_step(with_night: Sequence[Stage]) -> None:
-    """So does the selector: it repeats a step for parts of the queue (`Round.only`)."""
-    (night,) = (stage for stage in with_night if stage.name == "night")
-    one = night.before(hinting_round(now=12 * HOUR))
-    one = Round(**{**vars(one), "queue": [*one.queue, *one.aside]})
-    assert [w.job_id for w in night.after(one).plan.waiting] == ["large"]
-    rest = [request for request in one.queue if request.job_id != "large"]
-    assert night.after(one.only(rest)).plan.waiting == ()
+def test_no_two_features_have_the_same_key_section_or_event() -> None:
+    """One would hide the other."""
+    for module, name, least in (
+        ("hints", "HINTS", 6),
+        ("hints", "SENTENCES", 9),
+        ("settings", "SECTIONS", 4),
+        ("events", "EVENTS", 5),
+    ):
+        there = [one for some in found(module, name) for one in some]
+        names = [getattr(one, "key", None) or getattr(one, "name", one) for one in there]
+        assert len(set(names)) == len(names) >= least

@@ -11,7 +11,7 @@ from memory_slurm import MemorySlurm
 from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
 
-from slurm_gpu_aware.config.settings import Config, EventsConfig, PowerConfig, StoreConfig
+from slurm_gpu_aware.config.settings import Config, EventsConfig, StoreConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.classes.live import KnownClasses
 from slurm_gpu_aware.features.due_dates.live import DueDates
@@ -21,6 +21,7 @@ from slurm_gpu_aware.features.moves.live import Mover
 from slurm_gpu_aware.features.moves.under_way import MovesUnderWay
 from slurm_gpu_aware.features.power.clock_spool import ClockSpool
 from slurm_gpu_aware.features.power.explorations import Explorations
+from slurm_gpu_aware.features.power.settings import PowerConfig
 from slurm_gpu_aware.features.power.site_power import SitePower
 from slurm_gpu_aware.features.waiting.live import Postponements
 from slurm_gpu_aware.selector import isolation as containment
@@ -33,10 +34,11 @@ from slurm_gpu_aware.selector.job_comments import JobComments
 from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.selector.leaver import Leaver
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
+from slurm_gpu_aware.selector.notes import Notes
 from slurm_gpu_aware.selector.policy_options import PolicyInForce
 
 PARTS: dict[type, tuple[str, ...]] = {
-    DueDates: ("queue", "note_impossible"),
+    DueDates: ("queue",),
     Estimates: ("renew", "with_ends"),
     Explorations: ("renew", "keep"),
     HeadGuard: ("take_over", "drop", "keep"),
@@ -49,13 +51,14 @@ PARTS: dict[type, tuple[str, ...]] = {
     Mover: ("looks", "moving", "begin"),
     MovesUnderWay: ("settle", "kept", "targets"),
     PolicyInForce: ("refresh",),
+    Notes: ("write",),
     Postponements: ("noted", "note", "times", "forget"),
     SitePower: (
         *("looks", "state", "_limited", "_powered", "tabled", "noted"),
         *("carry_out", "_order", "placed"),
     ),
 }
-LIMITED = Config(power=PowerConfig(power_budget_watts=3000.0))
+LIMITED = Config().put(PowerConfig(power_budget_watts=3000.0))
 
 
 class Error(Exception):

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from store_samples import decision
 
-from slurm_gpu_aware.config.settings import Config, EstimatesConfig, StoreConfig
+from slurm_gpu_aware.config.settings import Config, StoreConfig
 from slurm_gpu_aware.features.estimates import live as run_history
 from slurm_gpu_aware.features.estimates.history import JobKind
 from slurm_gpu_aware.features.estimates.live import RunReader, run_of
+from slurm_gpu_aware.features.estimates.settings import EstimatesConfig
 from slurm_gpu_aware.names import PROBE_JOB
 from slurm_gpu_aware.slurm.sacct import SACCT_FIELDS
 from slurm_gpu_aware.store.database import open_store
@@ -46,7 +47,7 @@ class RunFolder:
     def __init__(self, folder: Path, days: int = 1) -> None:
         self.folder, self.now = folder, NOW
         store = StoreConfig(path=folder / "store.db")
-        self.config = Config(store=store, estimates=EstimatesConfig(days))
+        self.config = Config(store=store).put(EstimatesConfig(days))
         self.reader = RunReader(self.config, clock=lambda: self.now)
 
     def sacct(self, *rows: str, script: str = "") -> None:

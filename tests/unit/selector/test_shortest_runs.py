@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from test_run_history import NOW, RunFolder, row
 
-from slurm_gpu_aware.config.settings import Config, EstimatesConfig, EventsConfig, StoreConfig
+from slurm_gpu_aware.config.settings import Config, EventsConfig, StoreConfig
 from slurm_gpu_aware.features.due_dates.shortest_runs import ShortestRuns, shortest_text
 from slurm_gpu_aware.features.estimates import history as estimates
 from slurm_gpu_aware.features.estimates.history import KEPT_GROUPS, JobKind, RunHistory
 from slurm_gpu_aware.features.estimates.live import RunReader
+from slurm_gpu_aware.features.estimates.settings import EstimatesConfig
 from slurm_gpu_aware.filter_rules import MAX_RUNS_BYTES
 
 OURS = pwd.getpwuid(os.getuid())
@@ -143,8 +144,7 @@ def runs_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     one.config = Config(
         store=StoreConfig(path=tmp_path / "store.db"),
         events=EventsConfig(submit_file=tmp_path / "submitted"),
-        estimates=EstimatesConfig(1),
-    )
+    ).put(EstimatesConfig(1))
     one.reader = RunReader(one.config, clock=lambda: one.now)
     return one
 
@@ -169,6 +169,6 @@ def test_the_reader_writes_at_first_and_with_later_runs(runs_there: RunFolder) -
 def test_without_estimates_there_is_no_file(runs_there: RunFolder) -> None:
     runs_there.sacct(row(User=OURS.pw_name))
     runs_there.reader.read()
-    config = Config(events=runs_there.config.events, estimates=EstimatesConfig(0))
+    config = Config(events=runs_there.config.events).put(EstimatesConfig(0))
     RunReader(config).start()
     assert list(runs_there.config.events.runs_folder.iterdir()) == []

@@ -3,7 +3,7 @@
 import pytest
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.filter_rules import PATTERNS
+from slurm_gpu_aware.model.job_hints import PATTERN
 from slurm_gpu_aware.topology.communication_log import read_communication
 
 
@@ -59,7 +59,7 @@ def call(kind, count, *, root=0, ranks=4, rank=0, comm="0x55d0c9b8", kind_of_dat
 def test_the_pattern_is_what_ran_or_else_what_was_connected(lines, pattern, source):
     found = read_communication(lines)
     assert (found.pattern, found.source) == (pattern, source)
-    assert found.pattern in PATTERNS
+    assert found.pattern in PATTERN.words
 
 
 def sends(peers, count=1000, rank=0):

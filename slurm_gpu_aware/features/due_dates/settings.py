@@ -1,0 +1,23 @@
+"""``[due_dates]``: the order of jobs with due dates."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from slurm_gpu_aware.model.section import Section
+from slurm_gpu_aware.records import above, words
+
+
+@dataclass(frozen=True)
+class DueDatesConfig(Section):
+    """``[due_dates]``: the order of jobs with due dates."""
+
+    name = "due_dates"
+    order: Annotated[str, words("slurm", "pressure")] = "slurm"
+    """``pressure``: waiting neighbours in Slurm's order with due dates exchange their places, if
+    they are of one user or one priority, or by the weights."""
+    weights: Mapping[str, Annotated[float, above(0)]] = field(default_factory=dict)
+    """QOS -> its weight, 1 for the others; jobs with a larger one come first."""
+
+
+SECTIONS = (DueDatesConfig,)

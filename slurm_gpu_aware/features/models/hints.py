@@ -1,0 +1,15 @@
+"""Key of the comment: the performance model of a job."""
+
+from slurm_gpu_aware.filter_rules import MAX_NAME
+from slurm_gpu_aware.model.hint import Hint, Name
+
+NAME = Name("[A-Za-z0-9][A-Za-z0-9._-]*", MAX_NAME)
+"""Names of performance models."""
+NAMED_MODEL: Hint[str] = Hint(
+    "model",
+    forms=(NAME,),
+    says=f"a name of letters, digits, '.', '_' and '-', at most {MAX_NAME}",
+    of_shards=False,
+)
+"""A performance model, which need not be in the store."""
+HINTS = (NAMED_MODEL,)

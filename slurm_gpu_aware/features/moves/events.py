@@ -1,0 +1,30 @@
+"""Events of a job that is moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from slurm_gpu_aware.model.job_phase import JobPhase
+from slurm_gpu_aware.time_text import duration
+
+EVENTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "move_begun": lambda detail: f"is being {detail['why']['summary']}",
+    "moved": lambda detail: (
+        f"runs again on {', '.join(detail['nodes'])}, {duration(detail['after_s'])} later"
+    ),
+}
+
+
+def sentences(answer: Mapping[str, Any]) -> list[str]:
+    """The sentence on a move that is under way, or that Slurm refused."""
+    moves = [
+        e for e in answer["events"] if e["kind"] in EVENTS or e["detail"].get("step") == "move"
+    ]
+    over = answer["state"] in (JobPhase.ENDED, "unknown")
+    if over or not moves or moves[-1]["kind"] == "moved":
+        return []
+    detail = moves[-1]["detail"]
+    if moves[-1]["kind"] == "error":
+        return [f"It is not moved: {detail['why']}."]
+    return [f"It is being {detail['why']['summary']}."]
