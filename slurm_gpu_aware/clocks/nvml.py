@@ -224,6 +224,13 @@ class Gpu(Calls):
             raise
         return current.value != 0
 
+    def throttle_mask(self) -> int | None:
+        """Reasons for a lower clock now, as bits (nvmlClocksEventReasons); None: not supported."""
+        mask = self.maybe("nvmlDeviceGetCurrentClocksEventReasons")
+        if mask is None:  # a driver before release 535
+            mask = self.maybe("nvmlDeviceGetCurrentClocksThrottleReasons")
+        return mask
+
     def memory_mhz(self) -> int:
         """The highest supported memory clock; 0 without one."""
         return max(self._list("nvmlDeviceGetSupportedMemoryClocks"), default=0)

@@ -23,7 +23,8 @@ _SM, _MEMORY = 1, 2
 """nvmlClockType_t"""
 _XID = 8
 """nvmlEventTypeXidCriticalError"""
-_CORRECTED, _UNCORRECTED, _AGGREGATE = 0, 1, 1
+_CORRECTED, _UNCORRECTED = 0, 1
+_VOLATILE, _AGGREGATE = 0, 1
 """nvmlMemoryErrorType_t, nvmlEccCounterType_t"""
 _LINK_TO_GPU, _LINK_TO_CPU = 0, 1
 """nvmlIntNvLinkDeviceType_t; any other end is a switch."""
@@ -78,6 +79,11 @@ def cpu_list(cpus: list[int]) -> str:
             parts.append(str(cpu) if start == i else f"{cpus[start]}-{cpu}")
             start = i + 1
     return ",".join(parts)
+
+
+def reason_words(mask: int) -> frozenset[str]:
+    """Words of the reasons for a lower clock."""
+    return frozenset(word for bit, word in _REASONS.items() if mask & bit)
 
 
 class _PciInfo(ctypes.Structure):
@@ -201,6 +207,23 @@ class NvmlDevice(nvml.Gpu):
             "temperature_c": lambda: self.maybe("nvmlDeviceGetTemperature", 0),
         }
 
+    @property
+    def health(self) -> Mapping[str, Callable[[], Any]]:
+        """Field of `GpuHealth` -> query. None: not supported."""
+        return {
+            "pcie_gen": lambda: self.maybe("nvmlDeviceGetCurrPcieLinkGeneration"),
+            "pcie_gen_gpu": lambda: self.maybe("nvmlDeviceGetGpuMaxPcieLinkGeneration"),
+            "pcie_lanes": lambda: self.maybe("nvmlDeviceGetCurrPcieLinkWidth"),
+            "pcie_lanes_most": lambda: self.maybe("nvmlDeviceGetMaxPcieLinkWidth"),
+            "performance_state": lambda: self.maybe("nvmlDeviceGetPerformanceState"),
+            "active_nvlinks": self._active_nvlinks,
+            "ecc_now": lambda: self.maybe("nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _VOLATILE),
+            "remapped": lambda: self._remapped()[0],
+            "remap_pending": lambda: self._remapped()[1],
+            "remap_failed": lambda: self._remapped()[2],
+            "throttle": self._throttle,
+        }
+
     def identity(self) -> Identity:
         """UUID, product name, model and PCI id."""
         name = self.text("nvmlDeviceGetName")
@@ -208,16 +231,44 @@ class NvmlDevice(nvml.Gpu):
 
     def sample(self) -> Sample:
         """Clocks, power, temperature and reasons for a lower clock, at this moment."""
-        mask = self.maybe("nvmlDeviceGetCurrentClocksEventReasons")
-        if mask is None:  # a driver before release 535
-            mask = self.maybe("nvmlDeviceGetCurrentClocksThrottleReasons")
+        mask = self.throttle_mask()
         return Sample(
             self.maybe("nvmlDeviceGetClockInfo", _SM),
             self.maybe("nvmlDeviceGetClockInfo", _MEMORY),
             self._thousandths("nvmlDeviceGetPowerUsage"),
             self.maybe("nvmlDeviceGetTemperature", 0),
-            frozenset(word for bit, word in _REASONS.items() if (mask or 0) & bit),
+            reason_words(mask or 0),
         )
+
+    def _throttle(self) -> str | None:
+        mask = self.throttle_mask()
+        return None if mask is None else " ".join(sorted(reason_words(mask)))
+
+    def _active_nvlinks(self) -> int | None:
+        """None: this model has none."""
+        found = 0
+        for link in range(_MOST_LINKS):
+            try:
+                found += self.number("nvmlDeviceGetNvLinkState", link) != 0
+            except NvmlError as exc:
+                if exc.unsupported and link == 0:
+                    return None
+                if exc.unsupported or exc.code == _INVALID_ARGUMENT:
+                    break
+                raise
+        return found
+
+    def _remapped(self) -> tuple[int | None, bool | None, bool | None]:
+        """(replaced rows, whether one waits, whether one failed)."""
+        rows = [ctypes.c_uint() for _ in range(4)]  # the first: after corrected errors
+        try:
+            self.call("nvmlDeviceGetRemappedRows", *map(ctypes.byref, rows))
+        except NvmlError as exc:
+            if not exc.unsupported:
+                raise
+            pending = self.maybe("nvmlDeviceGetRetiredPagesPendingStatus")
+            return None, None if pending is None else bool(pending), None
+        return rows[1].value, bool(rows[2].value), bool(rows[3].value)
 
     def energy_j(self) -> float | None:
         """Energy since the driver was loaded. Units: J."""
