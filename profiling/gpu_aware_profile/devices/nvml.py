@@ -29,6 +29,7 @@ _VOLATILE, _AGGREGATE = 0, 1
 _LINK_TO_GPU, _LINK_TO_CPU = 0, 1
 """nvmlIntNvLinkDeviceType_t; any other end is a switch."""
 _MOST_LINKS = 18
+_MOST_PROCESSES = 256
 _MASK_WORDS = 64
 """CPU masks of 4096 CPUs, in words of 64 bits."""
 _LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
@@ -91,6 +92,14 @@ class _PciInfo(ctypes.Structure):
         ("legacy_id", ctypes.c_char * 16),
         ("numbers", ctypes.c_uint * 5),
         ("bus_id", ctypes.c_char * 32),
+    )
+
+
+class _ProcessInfo(ctypes.Structure):
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("used_bytes", ctypes.c_ulonglong),
+        ("instances", ctypes.c_uint * 2),
     )
 
 
@@ -269,6 +278,18 @@ class NvmlDevice(nvml.Gpu):
             pending = self.maybe("nvmlDeviceGetRetiredPagesPendingStatus")
             return None, None if pending is None else bool(pending), None
         return rows[1].value, bool(rows[2].value), bool(rows[3].value)
+
+    def processes(self) -> list[int]:
+        """Processes that compute on it, at most ``_MOST_PROCESSES``; empty: none, or no answer."""
+        count = ctypes.c_uint(_MOST_PROCESSES)
+        found = (_ProcessInfo * _MOST_PROCESSES)()
+        try:
+            self.call("nvmlDeviceGetComputeRunningProcesses_v3", ctypes.byref(count), found)
+        except NvmlError as exc:
+            if not exc.unsupported:
+                raise
+            return []
+        return [int(one.pid) for one in found[: count.value]]
 
     def energy_j(self) -> float | None:
         """Energy since the driver was loaded. Units: J."""
