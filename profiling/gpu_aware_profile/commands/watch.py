@@ -107,8 +107,8 @@ def watch(
     with itself over its sweeps, reads PCIe, NVLink, memory errors and throttling, and, where the
     clock agents run, names GPUs that throttle while jobs run. A GPU is slow after three sweeps.
 
-    By default it only reports. A node that watch drains has a reason that begins with 'gpu-aware: ';
-    it touches no node that another has drained.
+    By default it only reports. The reason of a node that it drains begins with 'gpu-aware: '; it
+    touches no node that another has drained.
 
     Exit code 3: a GPU is slow, drifted or ill.
 

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from msgspec import structs
-
 from gpu_aware_profile import store_writer
 from gpu_aware_profile.sweeps.sweep_plan import new_id
 from gpu_aware_profile.watch import actions, slurm_nodes

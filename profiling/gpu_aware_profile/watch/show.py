@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gpu_aware_profile.tables import records
 from gpu_aware_profile.views import View
 from slurm_gpu_aware.cli.output import clean
 from slurm_gpu_aware.slurm.words import by_number, hostlist
@@ -22,14 +21,18 @@ _NAMED = 20
 def state_records(state: WatchState) -> list[dict[str, Any]]:
     """One record per GPU, by node and index."""
     ordered = sorted(state.gpus, key=lambda one: (by_number(one.node), one.gpu))
-    return records(ordered, STATE)
+    return _records(ordered)
 
 
 def state_table(state: WatchState, now: float, *, every: bool) -> str:
     """The table; ``every``: also well GPUs of a large fleet."""
     shown = state.gpus if every or len(state.gpus) <= _ALL else state.bad()
     ordered = sorted(shown, key=lambda g: (STATES.index(g.state), by_number(g.node), g.gpu))
-    return _STATES.text(records(ordered, STATE), now)
+    return _STATES.text(_records(ordered), now)
+
+
+def _records(states: Iterable[GpuState]) -> list[dict[str, Any]]:
+    return [{name: getattr(one, name) for name in STATE} for one in states]
 
 
 def summary(state: WatchState) -> str:
