@@ -46,7 +46,9 @@ class Trouble(Struct, frozen=True):
     text: Text
     since: When
     clean: Counter = 0
-    """Probes since then that did not find it."""
+    """Probes, or readings while jobs ran, since then that did not find it."""
+    at: When = 0.0
+    """Unix time of the newest of these readings."""
 
 
 class Reading(Struct, frozen=True):

@@ -103,8 +103,9 @@ def _state(
     evidence: Evidence,
 ) -> GpuState:
     gpu = (before.node, before.gpu)
-    troubles = _troubles(before, found, gpu in evidence.probed, evidence.now)
-    troubles += _under_jobs(before, evidence.running.get(gpu), evidence.now)
+    probed = gpu in evidence.probed
+    troubles = _troubles(before, found, probed, evidence.now)
+    troubles += _under_jobs(before, evidence.running.get(gpu), probed)
     named = {
         v.key[2]: watch_state.Named(v.state, v.since, v.before)
         for v in verdicts
@@ -133,19 +134,22 @@ def _troubles(
     return troubles
 
 
-def _under_jobs(before: GpuState, reading: Running | None, now: float) -> list[Trouble]:
-    """A GPU that throttles while a job runs; it must be cool in `CLEAN` newer readings."""
+def _under_jobs(before: GpuState, reading: Running | None, probed: bool) -> list[Trouble]:
+    """A GPU that throttles while a job runs; `CLEAN` newer readings or probes make it well."""
     earlier = next((one for one in before.troubles if one.kind == UNDER_JOB), None)
     reasons = frozenset() if reading is None else reading.throttle & THROTTLED
     if reading is not None and reasons:
         under = f" under job {reading.job}" if reading.job else ""
         clock = f", at {reading.mhz} MHz" if reading.mhz else ""
         text = f"{throttle_words(reasons)}{clock}{under}"
-        return [Trouble(UNDER_JOB, text, earlier.since if earlier else reading.at)]
+        since = reading.at if earlier is None else earlier.since
+        return [Trouble(UNDER_JOB, text, since, at=reading.at)]
     if earlier is None:
         return []
-    clean = earlier.clean + (reading is not None)
-    return [Trouble(UNDER_JOB, earlier.text, earlier.since, clean)] if clean < CLEAN else []
+    newer = reading is not None and reading.at > earlier.at
+    at = reading.at if reading is not None and newer else earlier.at
+    clean = earlier.clean + newer + probed
+    return [Trouble(UNDER_JOB, earlier.text, earlier.since, clean, at)] if clean < CLEAN else []
 
 
 def _summary(
