@@ -191,10 +191,12 @@ class Units(Owned):
 
     def contents(self, site: Site) -> list[Change]:
         """The units, with user, paths and commands of the site."""
+        published = site.config.store.published
+        written = [site.config.store.path.parent, *([published.parent] if published else [])]
         values = {
             "User": site.user,
             "Environment": f"GPU_AWARE_CONFIG={site.config.source or DEFAULT_PATH}",
-            "ReadWritePaths": str(site.config.store.path.parent),
+            "ReadWritePaths": " ".join(map(str, written)),
         }
         changes = []
         for source in shipped("systemd"):

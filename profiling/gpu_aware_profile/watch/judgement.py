@@ -105,7 +105,10 @@ def _state(
     gpu = (before.node, before.gpu)
     probed = gpu in evidence.probed
     troubles = _troubles(before, found, probed, evidence.now)
-    troubles += _under_jobs(before, evidence.running.get(gpu), probed)
+    under_jobs = _under_jobs(before, evidence.running.get(gpu), probed)
+    if any(not one.clean for one in under_jobs):  # it says the same, and more
+        troubles = [one for one in troubles if one.kind != "throttle"]
+    troubles += under_jobs
     named = {
         v.key[2]: watch_state.Named(v.state, v.since, v.before)
         for v in verdicts

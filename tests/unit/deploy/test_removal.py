@@ -197,9 +197,10 @@ def test_slurm_conf_reaches_the_nodes_before_a_file_goes(own: Site) -> None:
     own.setup("--remove", "--yes")
     services = "gpu-aware-clockd.service gpu-aware-selectd.service"
     units = f"{services} gpu-aware-sweep.timer gpu-aware-tune.timer"
+    units += " gpu-aware-watch.timer"
     assert own.calls() == [
         f"systemctl disable --now {units}",
-        "systemctl stop gpu-aware-sweep.service gpu-aware-tune.service",
+        "systemctl stop gpu-aware-sweep.service gpu-aware-tune.service gpu-aware-watch.service",
         "push with",
         "scontrol reconfigure",
         "systemctl daemon-reload",
