@@ -181,6 +181,12 @@ def probed_at(store: Store) -> dict[str, float]:
     return {row["node"]: row["probed_at_unix"] for row in rows}
 
 
+def timed_at(store: Store) -> dict[str, float]:
+    """Node -> Unix time of its newest measured time."""
+    rows = store.query("SELECT node, max(taken_at_unix) AS at FROM timings GROUP BY node")
+    return {row["node"]: row["at"] for row in rows}
+
+
 def prune(store: Store, keep: int) -> None:
     """Delete all but the newest ``keep`` measurements of each GPU and class, pair, collective."""
     with store.write():

@@ -18,7 +18,6 @@ from gpu_aware_profile.commands.options import (
     classes_option,
     count,
     nodes_option,
-    runs_option,
     seconds,
     srun_options,
     stopped_by_signals,
@@ -46,6 +45,7 @@ _LOCK = "watch.lock"
 @seconds("--interval", least=10, text="A pass every so many seconds, until it is interrupted.")
 @click.option("--local", is_flag=True, help="Only this host, without Slurm.")
 @click.option("--no-sweep", is_flag=True, help="Measure nothing; judge what is known, and jobs.")
+@click.option("--hardware", is_flag=True, help="Read the hardware only, which takes seconds.")
 @nodes_option
 @click.option(
     "--older-than",
@@ -53,10 +53,10 @@ _LOCK = "watch.lock"
     default=20.0,
     show_default=True,
     metavar="HOURS",
-    help="Measure idle nodes whose last probe is older.",
+    help="Measure idle nodes whose last times are older.",
 )
 @count("--jobs", default=8, most=256, text="Nodes at a time.")
-@seconds("--time-limit", default=1800.0, text="Time limit of the probe of a node, in seconds.")
+@seconds("--time-limit", default=3600.0, text="Time limit of the probe of a node, in seconds.")
 @click.option(
     "--check",
     is_flag=True,
@@ -94,7 +94,7 @@ _LOCK = "watch.lock"
 @classes_option
 @bench_options
 @click.option("--backend", metavar="NAME", help="Timing backend. Default: one that works there.")
-@runs_option
+@count("--runs", default=1, most=100, text="Runs per GPU and class in a pass.")
 @srun_options
 @json_option
 @click.pass_context
@@ -115,7 +115,7 @@ def watch(
     \b
     Examples:
       gpu-aware-profile watch
-      gpu-aware-profile watch --store ~/watch/store.db --command ~/venv/bin/gpu-aware-profile
+      gpu-aware-profile watch --hardware --store ~/watch/store.db
       gpu-aware-profile watch --local --older-than 0
       gpu-aware-profile watch --on-change 'mail -s GPUs ops@example.org' --drain --most-nodes 4
       sbatch --exclude="$(gpu-aware-profile watch --hostlist)" job.sh
@@ -177,6 +177,7 @@ def _site(path: Path, file: Path, config: Config, given: Mapping[str, Any]) -> S
         given["older_than"],
         given["jobs"],
         limit_s,
+        given["hardware"],
     )
     budget = Budget(given["most_nodes"], given["most_percent"]) if given["drain"] else None
     acting = Acting(words, budget, given["extra"])

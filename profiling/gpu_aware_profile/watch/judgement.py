@@ -84,7 +84,7 @@ def judge(before: Iterable[GpuState], evidence: Evidence) -> list[GpuState]:
     of_gpu: dict[Gpu, list[Verdict]] = {}
     for verdict in evidence.verdicts:
         of_gpu.setdefault(verdict.key[:2], []).append(verdict)
-    gpus = sorted({*evidence.seen, *of_gpu})
+    gpus = sorted({*evidence.seen, *of_gpu, *evidence.running})
     return [
         _state(
             earlier.get(gpu, GpuState(*gpu)),
@@ -172,6 +172,8 @@ def _summary(
         own = [v for v in verdicts if v.state == state]
         if own:
             return _named(state, own)
+    if seen is None and not verdicts:
+        return UNKNOWN, by, None, "not measured yet"
     if seen is not None and seen.health is None:
         return UNKNOWN, by, None, "its hardware could not be read"
     known = [v for v in verdicts if v.state != UNKNOWN]

@@ -47,8 +47,14 @@ class Wanted:
     """A node is measured again after so many hours."""
     jobs: int = 8
     """Nodes at a time."""
-    time_limit_s: float = 7200.0
-    budget_s: float = float("inf")
+    time_limit_s: float = 3600.0
+    hardware: bool = False
+    """Read the hardware only, which takes seconds; measure no times."""
+
+    @property
+    def probe_arguments(self) -> list[str]:
+        """Arguments of ``node``."""
+        return ["--no-timings"] if self.hardware else list(self.arguments)
 
 
 class Measuring:
@@ -66,12 +72,12 @@ class Measuring:
         for sweep in self._running:
             sweep.stop()
 
-    def idle(self, probed_at: dict[str, float], now: float) -> Measured:
-        """Measure the nodes that are idle and whose last probe is old. Raises SourceError."""
+    def idle(self, measured_at: dict[str, float], now: float) -> Measured:
+        """Measure the nodes that are idle and whose last times are old. Raises SourceError."""
         wanted = self._wanted
         given = {"time_limit": wanted.time_limit_s, "idle_only": True}
         given["older_than"] = wanted.older_than_h * _HOUR_S / 86_400.0
-        plan = fresh_plan(wanted.nodes, given, probed_at, now)
+        plan = fresh_plan(wanted.nodes, given, measured_at, now)
         return self._sweep(plan.targets, BACKGROUND)
 
     def drained(self, nodes: Sequence[Node], gpus: dict[str, int]) -> Measured:
@@ -110,12 +116,11 @@ class Measuring:
             self._id,
             found.reports.append,
             command=wanted.command,
-            arguments=wanted.arguments,
+            arguments=wanted.probe_arguments,
             concurrency=wanted.jobs,
             probe_s=wanted.time_limit_s,
             queue_s=_WAIT_S,
             srun_options=[*options, *wanted.srun_options],
-            budget_s=wanted.budget_s,
         )
         self._running.append(sweep)
         found.outcomes += sweep.run(targets)

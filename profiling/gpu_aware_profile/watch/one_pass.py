@@ -24,7 +24,7 @@ from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.model.profile import Gpu, gpu_names
 from slurm_gpu_aware.slurm.words import hostlist
 from slurm_gpu_aware.store.ingest import ingest_report
-from slurm_gpu_aware.store.profiles import probed_at
+from slurm_gpu_aware.store.profiles import probed_at, timed_at
 from slurm_gpu_aware.store.watch_state import WatchState, read_state, write_state
 
 _NOT_MEASURED = ("failed", "timeout")
@@ -87,7 +87,8 @@ class Pass:
         with store_writer.writable_store(site.store, site.config) as store:
             measured = Measured()
             if site.sweep:
-                measured = self._measured(before, nodes, probed_at(store), busy)
+                latest = probed_at(store) if site.wanted.hardware else timed_at(store)
+                measured = self._measured(before, nodes, latest, busy)
             seen = seen_before(before.gpus)
             probed: dict[Gpu, Seen] = {}
             for report in measured.reports:
@@ -114,25 +115,28 @@ class Pass:
             return of_this_host(self._site.local)
         spool = Path(read_clock_conf().spool)
         names = [node.name for node in nodes]
-        return reported(spool, names, time.time(), slurm_nodes.jobs_on), frozenset()
+        found = reported(spool, names, time.time(), slurm_nodes.jobs_on)
+        if not found:
+            self._said.append(f"GPUs are not watched while jobs run: {spool} has no fresh reports")
+        return found, frozenset()
 
     def _measured(
         self,
         before: WatchState,
         nodes: Sequence[Node],
-        probed: dict[str, float],
+        latest: dict[str, float],
         busy: frozenset[Gpu],
     ) -> Measured:
         site, wanted = self._site, self._site.wanted
         if site.local:
-            arguments = list(wanted.arguments)
-            if busy:
+            arguments = wanted.probe_arguments
+            if busy and not wanted.hardware:
                 arguments = ["--no-timings"]
                 self._said.append(f"not timed, as jobs use the GPUs: {gpu_names(sorted(busy))}")
             return Measured([this_host(site.local, arguments, wanted.time_limit_s)])
         if site.acting.drain is not None:
             self._after_a_kill(before, nodes)
-        found = self._measuring.idle(probed, time.time())
+        found = self._measuring.idle(latest, time.time())
         if site.acting.drain is not None:
             counts = Counter(one.node for one in before.gpus)
             ours = [node for node in slurm_nodes.read_nodes() if node.ours]

@@ -1,7 +1,8 @@
 """What watch asks of Slurm's nodes, and the few things that it changes, by Slurm's commands.
 
-An ordinary operator (``AdminLevel=Operator``) may do all of it. Nothing of Slurm's configuration
-changes, and no command is a shell: names are checked, texts are single arguments.
+Any user may ask; nodes are changed by root, SlurmUser and users with ``AdminLevel=Administrator``
+(operators are refused: "Invalid user id", 24.11). Nothing of Slurm's configuration changes, and no
+command is a shell: names are checked, texts are single arguments.
 """
 
 from __future__ import annotations

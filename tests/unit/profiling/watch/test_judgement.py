@@ -115,3 +115,9 @@ def test_readings_are_kept_for_the_next_pass():
 
 def test_a_gpu_that_was_removed_has_no_state():
     assert judge([passed()], Evidence(200.0, {}, set(), [], {})) == []
+
+
+def test_a_gpu_that_no_probe_has_seen_is_named_under_its_job():
+    hot = {GPU: Running(90.0, HOT, 1005, "7"), ("n1", 4): Running(90.0, frozenset(), 1410, "")}
+    ill, well = judge([], Evidence(100.0, {}, set(), [], hot))
+    assert (ill.state, well.state, well.why) == ("ill", "unknown", "not measured yet")

@@ -104,7 +104,6 @@ def test_gpus_with_jobs_are_not_timed_and_throttling_is_named(node):
     assert found["why"].startswith("throttles: it is too hot, at 1005 MHz")
     machines.heal(node.state)
     (node.state / "gpu2.processes").unlink()
-    watch(node, code=3)
     assert gpus(watch(node, "--json"))[2]["state"] == "unknown"
 
 
