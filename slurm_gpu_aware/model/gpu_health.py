@@ -16,6 +16,8 @@ class GpuHealth:
 
     pcie_gen: int | None = None
     """Generation of the PCIe link now; idle GPUs lower it in states other than P0."""
+    pcie_gen_most: int | None = None
+    """The best generation of this GPU in this slot."""
     pcie_gen_gpu: int | None = None
     """The best generation of the GPU itself, in whatever slot."""
     pcie_lanes: int | None = None

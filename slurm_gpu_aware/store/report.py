@@ -70,6 +70,7 @@ class Health(Struct):
     """Readings of a GPU: the fields of `GpuHealth`."""
 
     pcie_gen: Small | None = None
+    pcie_gen_most: Small | None = None
     pcie_gen_gpu: Small | None = None
     pcie_lanes: Small | None = None
     pcie_lanes_most: Small | None = None

@@ -117,6 +117,8 @@ def read_state(path: Path) -> WatchState | None:
     except OSError as exc:
         raise SourceError(f"{path}: cannot be read: {exc.strerror}") from None
     with stream:
+        if status.st_uid not in {0, os.geteuid(), path.parent.stat().st_uid}:
+            raise SourceError(f"{path}: belongs to neither root nor the owner of its folder")
         if status.st_size > _MOST_BYTES:
             raise SourceError(f"{path}: larger than {_MOST_BYTES >> 20} MiB")
         try:

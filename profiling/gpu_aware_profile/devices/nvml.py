@@ -221,6 +221,7 @@ class NvmlDevice(nvml.Gpu):
         """Field of `GpuHealth` -> query. None: not supported."""
         return {
             "pcie_gen": lambda: self.maybe("nvmlDeviceGetCurrPcieLinkGeneration"),
+            "pcie_gen_most": lambda: self.maybe("nvmlDeviceGetMaxPcieLinkGeneration"),
             "pcie_gen_gpu": lambda: self.maybe("nvmlDeviceGetGpuMaxPcieLinkGeneration"),
             "pcie_lanes": lambda: self.maybe("nvmlDeviceGetCurrPcieLinkWidth"),
             "pcie_lanes_most": lambda: self.maybe("nvmlDeviceGetMaxPcieLinkWidth"),

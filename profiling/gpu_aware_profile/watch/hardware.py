@@ -1,8 +1,10 @@
 """Ill GPUs: readings of the hardware against what the model has, or what its peers have.
 
-A link that all GPUs of a product have is what the site's nodes can do, so the majority of the fleet
-decides; without one, a table of models does (NVIDIA's data sheets and white papers). A reading that
-a GPU does not support finds nothing, and is named as not read.
+What most GPUs of a product have is what the site's nodes can do, so the majority of the fleet
+decides; without one, a table of models does (NVIDIA's data sheets and white papers). A PCIe link
+that is as good as its slot, and the same on all GPUs of the node, is a node of another design: that
+is said, and no GPU is ill. A reading that a GPU does not support finds nothing, and is named as not
+read.
 """
 
 from __future__ import annotations
@@ -81,7 +83,8 @@ class Finding(NamedTuple):
 def findings(seen: Mapping[Gpu, Seen]) -> dict[Gpu, tuple[Finding, ...]]:
     """What is wrong with each GPU; a GPU with nothing wrong is absent."""
     usual = _usual(seen.values())
-    found = {gpu: tuple(_of_gpu(one, usual)) for gpu, one in seen.items()}
+    designs = _designs(seen)
+    found = {gpu: tuple(_of_gpu(one, usual | designs.get(gpu[0], {}))) for gpu, one in seen.items()}
     return {gpu: own for gpu, own in found.items() if own}
 
 
@@ -95,10 +98,17 @@ def unread(seen: Mapping[Gpu, Seen]) -> dict[str, list[Gpu]]:
     return missing
 
 
-def below_model(seen: Iterable[Seen]) -> list[str]:
-    """One sentence per product whose GPUs all have less than the model: a fact of the site."""
+def facts_of_site(seen: Mapping[Gpu, Seen]) -> list[str]:
+    """Sentences: products of which most GPUs have less than the model, nodes of other designs."""
     found = []
-    for (name, field), usual in sorted(_usual(seen).items()):
+    every = _usual(seen.values())
+    for node, own in sorted(_designs(seen).items()):
+        for (name, field), value in own.items():
+            usual = every.get((name, field))
+            if usual is not None and value < usual:
+                words = _READINGS[field]
+                found.append(f"{node}: {words} {value} on all GPUs, most {name} have {usual}")
+    for (name, field), usual in sorted(every.items()):
         table = {"active_nvlinks": _NVLINKS, "pcie_gen": _PCIE_GEN}.get(field, ())
         best = _in_table(table, name)
         if best is not None and usual < best:
@@ -132,14 +142,18 @@ def _links(name: str, health: GpuHealth, usual: Mapping[tuple[str, str], int]) -
     active = health.active_nvlinks
     if active is not None and expected is not None and active < expected:
         yield Finding("nvlink", f"{active} of {expected} NVLinks are active")
-    own = _in_table(_PCIE_GEN, name) if health.pcie_gen_gpu is None else health.pcie_gen_gpu
-    expected = usual.get((name, "pcie_gen"), own)
+    table = _in_table(_PCIE_GEN, name) if health.pcie_gen_gpu is None else health.pcie_gen_gpu
+    expected = _most(usual.get((name, "pcie_gen"), table), health.pcie_gen_most)
     gen = _generation(health)
     if gen is not None and expected is not None and gen < expected:
         yield Finding("pcie", f"PCIe generation {gen} instead of {expected}")
-    expected = usual.get((name, "pcie_lanes"), health.pcie_lanes_most or _LANES)
-    if health.pcie_lanes is not None and health.pcie_lanes < expected:
+    expected = _most(usual.get((name, "pcie_lanes"), _LANES), health.pcie_lanes_most)
+    if health.pcie_lanes is not None and expected is not None and health.pcie_lanes < expected:
         yield Finding("pcie", f"PCIe width x{health.pcie_lanes} instead of x{expected}")
+
+
+def _most(*values: int | None) -> int | None:
+    return max((value for value in values if value is not None), default=None)
 
 
 def _generation(health: GpuHealth) -> int | None:
@@ -162,6 +176,25 @@ _USUAL: Mapping[str, Callable[[GpuHealth], int | None]] = {
     "pcie_gen": _generation,
     "pcie_lanes": lambda health: health.pcie_lanes,
 }
+
+
+def _designs(seen: Mapping[Gpu, Seen]) -> dict[str, dict[tuple[str, str], int]]:
+    """Node -> (product, reading) -> value of a PCIe link that all its GPUs and slots have."""
+    values: dict[str, dict[tuple[str, str], set[tuple[int | None, int | None]]]] = {}
+    for (node, _), one in seen.items():
+        if one.health is not None and one.name:
+            own = values.setdefault(node, {})
+            gen = (_generation(one.health), one.health.pcie_gen_most)
+            own.setdefault((one.name, "pcie_gen"), set()).add(gen)
+            lanes = (one.health.pcie_lanes, one.health.pcie_lanes_most)
+            own.setdefault((one.name, "pcie_lanes"), set()).add(lanes)
+    designs: dict[str, dict[tuple[str, str], int]] = {}
+    for node, fields in values.items():
+        for key, found in fields.items():
+            ((now, most), *others) = found
+            if now is not None and now == most and not others:
+                designs.setdefault(node, {})[key] = now
+    return designs
 
 
 def _usual(seen: Iterable[Seen]) -> dict[tuple[str, str], int]:

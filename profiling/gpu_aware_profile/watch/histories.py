@@ -16,10 +16,12 @@ from slurm_gpu_aware.store.profiles import timing_runs
 from slurm_gpu_aware.store.report import ProbeReport
 
 _KEPT_FAULTS = 8
+_SWEEPS = 20
+"""Newest measurements that count: three of now, and the level before them."""
 
 
 def histories(store: Store, nodes: Collection[str] | None = None) -> list[History]:
-    """Of each GPU and class the median times of all measurements of its newest benchmark.
+    """Of each GPU and class the median times of the newest sweeps with its newest benchmark.
 
     ``nodes``: those that Slurm still has; None: all. Raises StoreError.
     """
@@ -35,7 +37,7 @@ def histories(store: Store, nodes: Collection[str] | None = None) -> list[Histor
             if of == source
         ]
         group = f"{model or name}/{board_of(name)}/{source}"
-        found.append(History(node, slot, app_class, group, times))
+        found.append(History(node, slot, app_class, group, times[-_SWEEPS:]))
     return found
 
 

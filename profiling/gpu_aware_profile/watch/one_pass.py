@@ -12,7 +12,7 @@ from gpu_aware_profile import store_writer
 from gpu_aware_profile.sweeps.sweep_plan import new_id
 from gpu_aware_profile.watch import actions, slurm_nodes
 from gpu_aware_profile.watch.draining import Budget, DrainPlan, Node
-from gpu_aware_profile.watch.hardware import Seen, below_model, unread
+from gpu_aware_profile.watch.hardware import Seen, facts_of_site, unread
 from gpu_aware_profile.watch.histories import histories, seen_by
 from gpu_aware_profile.watch.judgement import Evidence, Running, judge, known_names, seen_before
 from gpu_aware_profile.watch.measuring import Measured, Measuring, Wanted, this_host
@@ -183,7 +183,7 @@ class Pass:
 
 
 def _state(before: WatchState, evidence: Evidence) -> WatchState:
-    notes = below_model(evidence.seen.values())
+    notes = facts_of_site(evidence.seen)
     notes += [f"{what} cannot be read: {gpu_names(g)}" for what, g in unread(evidence.seen).items()]
     gpus = judge(before.gpus, evidence)
     return WatchState(at=evidence.now, gpus=gpus, drained=before.drained, notes=notes)

@@ -82,6 +82,7 @@ def test_what_is_known_of_a_gpu(library, tmp_path):
         "nvswitch_links": 0,
         "health": {
             "pcie_gen": 3,
+            "pcie_gen_most": 3,
             "pcie_gen_gpu": 3,
             "pcie_lanes": 16,
             "pcie_lanes_most": 16,
@@ -205,6 +206,7 @@ def test_readings_of_the_hardware(library, tmp_path):
     report = parse_report(probe(node, "--no-timings"))
     assert vars(report.health[2]) == {
         "pcie_gen": 1,
+        "pcie_gen_most": 4,
         "pcie_gen_gpu": None,
         "pcie_lanes": 8,
         "pcie_lanes_most": 16,

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_aware_profile.watch.hardware import Seen, below_model, findings, unread
+from gpu_aware_profile.watch.hardware import Seen, facts_of_site, findings, unread
 from slurm_gpu_aware.model.gpu_health import GpuHealth
 
-WELL = GpuHealth(4, 4, 16, 16, 0, 12, 0, 0, False, False, "")
+WELL = GpuHealth(4, 4, 4, 16, 16, 0, 12, 0, 0, False, False, "")
 NAME = "NVIDIA A100-SXM4-40GB"
 
 
@@ -96,9 +96,30 @@ def test_nvlinks_of_models(name, links):
 
 def test_old_hosts_are_a_fact_of_the_site():
     """All GPUs have PCIe 3 where the model could have 4: none of them is ill."""
-    seen = {("n1", slot): Seen(NAME, replace(WELL, pcie_gen=3)) for slot in range(4)}
+    old = replace(WELL, pcie_gen=3, pcie_gen_most=3)
+    seen = {("n1", slot): Seen(NAME, old) for slot in range(4)}
     assert findings(seen) == {}
-    assert below_model(seen.values()) == [f"most {NAME} have 3 as PCIe generation, the model has 4"]
+    said = [f"most {NAME} have 3 as PCIe generation, the model has 4"]
+    assert facts_of_site(seen) == said
+
+
+def test_a_node_of_another_design_is_said_and_not_ill():
+    """All its slots have eight lanes; one GPU of another node has eight lanes in a wide slot."""
+    narrow = replace(WELL, pcie_lanes=8, pcie_lanes_most=8)
+    seen = fleet(pcie_lanes=8) | {("n2", slot): Seen(NAME, narrow) for slot in range(4)}
+    assert texts(seen) == {("n1", 3): ["PCIe width x8 instead of x16"]}
+    assert facts_of_site(seen) == [f"n2: PCIe width 8 on all GPUs, most {NAME} have 16"]
+
+
+def test_one_slot_that_is_narrower_than_the_others_of_its_node():
+    seen = fleet(pcie_lanes=8, pcie_lanes_most=8)
+    assert texts(seen) == {("n1", 3): ["PCIe width x8 instead of x16"]}
+
+
+def test_a_node_whose_links_are_all_below_their_slots_is_ill():
+    low = replace(WELL, pcie_gen=1)
+    seen = fleet() | {("n2", slot): Seen(NAME, low) for slot in range(4)}
+    assert {gpu[0] for gpu in findings(seen)} == {"n2"}
 
 
 def test_products_are_compared_apart():

@@ -14,7 +14,7 @@ from gpu_aware_profile.watch.slow_gpus import Named, Verdict
 from slurm_gpu_aware.model.gpu_health import GpuHealth
 
 GPU = ("n1", 3)
-WELL = GpuHealth(4, 4, 16, 16, 0, 12, 0, 0, False, False, "")
+WELL = GpuHealth(4, 4, 4, 16, 16, 0, 12, 0, 0, False, False, "")
 HOT = frozenset({"hw_thermal_slowdown"})
 
 
