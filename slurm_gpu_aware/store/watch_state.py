@@ -16,6 +16,7 @@ from slurm_gpu_aware import records
 from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE, MAX_TIME_S
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.files import ReplacedFile, open_plain
+from slurm_gpu_aware.model.gpu_health import GpuHealth
 from slurm_gpu_aware.names import NODE_NAME
 from slurm_gpu_aware.records import Text, number, text, whole, words
 
@@ -52,10 +53,10 @@ class Trouble(Struct, frozen=True):
 
 
 class Reading(Struct, frozen=True):
-    """What the newest probe read of the hardware; the fields of `GpuHealth`, and more."""
+    """What the newest probe read of the hardware."""
 
     name: Text = ""
-    health: dict[str, int | bool | str | None] | None = None
+    health: GpuHealth | None = None
     """None: the GPU could not be read."""
     faults: tuple[tuple[Text, Text], ...] = ()
     throttled: tuple[Text, ...] = ()

@@ -116,7 +116,7 @@ def watch(
     Examples:
       gpu-aware-profile watch
       gpu-aware-profile watch --hardware --store ~/watch/store.db
-      gpu-aware-profile watch --local --older-than 0
+      gpu-aware-profile watch --local
       gpu-aware-profile watch --on-change 'mail -s GPUs ops@example.org' --drain --most-nodes 4
       sbatch --exclude="$(gpu-aware-profile watch --hostlist)" job.sh
       gpu-aware-profile watch --check

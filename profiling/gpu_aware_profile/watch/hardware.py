@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from slurm_gpu_aware.model.gpu_health import THROTTLED, GpuHealth
 from slurm_gpu_aware.model.profile import Gpu
+from slurm_gpu_aware.slurm.words import hostlist
 
 _FEWEST = 3
 """GPUs of a product from which on their majority counts."""
@@ -102,12 +103,14 @@ def facts_of_site(seen: Mapping[Gpu, Seen]) -> list[str]:
     """Sentences: products of which most GPUs have less than the model, nodes of other designs."""
     found = []
     every = _usual(seen.values())
-    for node, own in sorted(_designs(seen).items()):
+    narrow: dict[tuple[str, str, int], list[str]] = {}
+    for node, own in _designs(seen).items():
         for (name, field), value in own.items():
-            usual = every.get((name, field))
-            if usual is not None and value < usual:
-                words = _READINGS[field]
-                found.append(f"{node}: {words} {value} on all GPUs, most {name} have {usual}")
+            if value < every.get((name, field), 0):
+                narrow.setdefault((name, field, value), []).append(node)
+    for (name, field, value), nodes in sorted(narrow.items()):
+        usual, words = every[name, field], _READINGS[field]
+        found.append(f"{hostlist(nodes)}: {words} {value} on all GPUs, most {name} have {usual}")
     for (name, field), usual in sorted(every.items()):
         table = {"active_nvlinks": _NVLINKS, "pcie_gen": _PCIE_GEN}.get(field, ())
         best = _in_table(table, name)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gpu_aware_profile.watch.hardware import Finding, Seen, findings, throttle_words
 from gpu_aware_profile.watch.slow_gpus import NEWEST, Key, Named, Verdict
-from slurm_gpu_aware.model.gpu_health import THROTTLED, GpuHealth
+from slurm_gpu_aware.model.gpu_health import THROTTLED
 from slurm_gpu_aware.model.profile import Gpu
 from slurm_gpu_aware.store import watch_state
 from slurm_gpu_aware.store.watch_state import (
@@ -24,6 +24,8 @@ from slurm_gpu_aware.store.watch_state import (
 
 CLEAN = 2
 """Probes, or readings under jobs, without a finding until a GPU is well again."""
+LONGEST = 1000
+"""Characters of a sentence in the state."""
 UNDER_JOB = "job"
 """Kind of a trouble that was seen while a job ran."""
 
@@ -63,18 +65,17 @@ def known_names(before: Iterable[GpuState]) -> dict[Key, Named]:
 
 def seen_before(before: Iterable[GpuState]) -> dict[Gpu, Seen]:
     """The readings that an earlier pass kept."""
-    found = {}
-    known = set(GpuHealth.__dataclass_fields__)
-    for one in before:
-        kept = one.reading
-        if kept.at:
-            values = None if kept.health is None else kept.health
-            health = None
-            if values is not None:
-                health = GpuHealth(**{k: v for k, v in values.items() if k in known})  # type: ignore[arg-type]
-            throttled = frozenset(kept.throttled)
-            found[one.node, one.gpu] = Seen(kept.name, health, kept.faults, throttled, kept.at)
-    return found
+    return {
+        (one.node, one.gpu): Seen(
+            one.reading.name,
+            one.reading.health,
+            one.reading.faults,
+            frozenset(one.reading.throttled),
+            one.reading.at,
+        )
+        for one in before
+        if one.reading.at
+    }
 
 
 def judge(before: Iterable[GpuState], evidence: Evidence) -> list[GpuState]:
@@ -117,7 +118,9 @@ def _state(
     seen = evidence.seen.get(gpu)
     state, by, since, why = _summary(troubles, verdicts, seen)
     reading = before.reading if seen is None else _kept(seen)
-    return GpuState(*gpu, state, by, since, why, named, tuple(troubles), reading, before.told)
+    return GpuState(
+        *gpu, state, by, since, why[:LONGEST], named, tuple(troubles), reading, before.told
+    )
 
 
 def _troubles(
@@ -209,5 +212,4 @@ def _unknown(verdicts: Sequence[Verdict]) -> str:
 
 
 def _kept(seen: Seen) -> Reading:
-    health = None if seen.health is None else dict(vars(seen.health))
-    return Reading(seen.name, health, seen.faults, tuple(sorted(seen.throttled)), seen.at)
+    return Reading(seen.name, seen.health, seen.faults, tuple(sorted(seen.throttled)), seen.at)

@@ -14,7 +14,14 @@ from gpu_aware_profile.watch import actions, slurm_nodes
 from gpu_aware_profile.watch.draining import Budget, DrainPlan, Node
 from gpu_aware_profile.watch.hardware import Seen, facts_of_site, unread
 from gpu_aware_profile.watch.histories import histories, seen_by
-from gpu_aware_profile.watch.judgement import Evidence, Running, judge, known_names, seen_before
+from gpu_aware_profile.watch.judgement import (
+    LONGEST,
+    Evidence,
+    Running,
+    judge,
+    known_names,
+    seen_before,
+)
 from gpu_aware_profile.watch.measuring import Measured, Measuring, Wanted, this_host
 from gpu_aware_profile.watch.running import of_this_host, reported
 from gpu_aware_profile.watch.slow_gpus import verdicts
@@ -186,7 +193,9 @@ def _state(before: WatchState, evidence: Evidence) -> WatchState:
     notes = facts_of_site(evidence.seen)
     notes += [f"{what} cannot be read: {gpu_names(g)}" for what, g in unread(evidence.seen).items()]
     gpus = judge(before.gpus, evidence)
-    return WatchState(at=evidence.now, gpus=gpus, drained=before.drained, notes=notes)
+    return WatchState(
+        at=evidence.now, gpus=gpus, drained=before.drained, notes=[text[:LONGEST] for text in notes]
+    )
 
 
 def _failures(measured: Measured) -> list[str]:

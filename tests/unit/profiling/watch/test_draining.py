@@ -10,13 +10,16 @@ from gpu_aware_profile.watch.draining import (
     plan_drains,
     reason_of,
 )
+from slurm_gpu_aware.model.gpu_health import GpuHealth
 from slurm_gpu_aware.store.watch_state import Drained, GpuState, Reading
 
 NOW = 1000.0
 
 
 def gpu(node, state="well", by=0.0, slot=0, at=NOW, **more):
-    return GpuState(node, slot, state, by, why=f"{by:.1%}", reading=Reading("x", {}, at=at), **more)
+    return GpuState(
+        node, slot, state, by, why=f"{by:.1%}", reading=Reading("x", GpuHealth(), at=at), **more
+    )
 
 
 def nodes(*names, partitions=("p",), state="idle", reason=""):

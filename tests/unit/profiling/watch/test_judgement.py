@@ -12,6 +12,7 @@ from gpu_aware_profile.watch.judgement import (
 )
 from gpu_aware_profile.watch.slow_gpus import Named, Verdict
 from slurm_gpu_aware.model.gpu_health import GpuHealth
+from slurm_gpu_aware.store.watch_state import WatchState, read_state, write_state
 
 GPU = ("n1", 3)
 WELL = GpuHealth(4, 4, 4, 16, 16, 0, 12, 0, 0, False, False, "")
@@ -121,3 +122,12 @@ def test_a_gpu_that_no_probe_has_seen_is_named_under_its_job():
     hot = {GPU: Running(90.0, HOT, 1005, "7"), ("n1", 4): Running(90.0, frozenset(), 1410, "")}
     ill, well = judge([], Evidence(100.0, {}, set(), [], hot))
     assert (ill.state, well.state, well.why) == ("ill", "unknown", "not measured yet")
+
+
+def test_long_errors_do_not_make_a_state_that_cannot_be_read(tmp_path):
+    faults = tuple((kind, "x" * 4000) for kind in ("xid", "ecc", "result"))
+    seen = {GPU: Seen("A" * 4000, None, faults, at=1.0)}
+    states = judge([], Evidence(100.0, seen, {GPU}, [], {}))
+    write_state(tmp_path / "watch.json", WatchState(at=1.0, gpus=states))
+    assert read_state(tmp_path / "watch.json").gpus == states
+    assert len(states[0].why) <= 1000
