@@ -37,6 +37,7 @@ class Running(NamedTuple):
     """Unix time."""
     throttle: frozenset[str]
     mhz: int | None = None
+    watts: float | None = None
     job: str = ""
     """Job or jobs of the GPU or its node; empty: not known."""
 
@@ -146,8 +147,9 @@ def _under_jobs(before: GpuState, reading: Running | None, probed: bool) -> list
     reasons = frozenset() if reading is None else reading.throttle & THROTTLED
     if reading is not None and reasons:
         under = f" under job {reading.job}" if reading.job else ""
-        clock = f", at {reading.mhz} MHz" if reading.mhz else ""
-        text = f"{throttle_words(reasons)}{clock}{under}"
+        known = (f"{reading.mhz} MHz" if reading.mhz else "", _watts(reading.watts))
+        at = " and ".join(filter(None, known))
+        text = f"{throttle_words(reasons)}{', at ' if at else ''}{at}{under}"
         since = reading.at if earlier is None else earlier.since
         return [Trouble(UNDER_JOB, text, since, at=reading.at)]
     if earlier is None:
@@ -156,6 +158,10 @@ def _under_jobs(before: GpuState, reading: Running | None, probed: bool) -> list
     at = reading.at if reading is not None and newer else earlier.at
     clean = earlier.clean + newer + probed
     return [Trouble(UNDER_JOB, earlier.text, earlier.since, clean, at)] if clean < CLEAN else []
+
+
+def _watts(watts: float | None) -> str:
+    return "" if watts is None else f"{watts:.0f} W"
 
 
 def _summary(

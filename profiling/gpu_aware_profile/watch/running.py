@@ -39,7 +39,9 @@ def reported(
             job = str(one.job or "")
             if reasons & THROTTLED and not job:
                 job = jobs_on(node)
-            found[node, gpu] = Running(report.at, reasons, one.mhz or None, job)
+            found[node, gpu] = Running(
+                report.at, reasons, one.mhz or None, report.power_w.get(gpu), job
+            )
     return found
 
 
@@ -58,7 +60,9 @@ def of_this_host(node: str) -> tuple[dict[Gpu, Running], frozenset[Gpu]]:
                 continue
             jobs = sorted({job for pid in pids if (job := job_of(pid))}, key=int)
             mhz = None if sample.sm_mhz is None else int(sample.sm_mhz)
-            found[node, index] = Running(time.time(), sample.throttle, mhz, ",".join(jobs[:3]))
+            found[node, index] = Running(
+                time.time(), sample.throttle, mhz, sample.power_w, ",".join(jobs[:3])
+            )
             if pids:
                 busy.add((node, index))
     return found, frozenset(busy)

@@ -73,11 +73,11 @@ def test_ill_until_two_probes_are_clean():
 
 
 def test_a_gpu_that_throttles_under_a_job_is_ill_while_it_runs():
-    hot = {GPU: Running(90.0, HOT, 1005, "1234")}
+    hot = {GPU: Running(90.0, HOT, 1005, 210.4, "1234")}
     one = passed(running=hot, probed=False)
     assert (one.state, one.since) == ("ill", 90.0)
-    assert one.why == "throttles: it is too hot, at 1005 MHz under job 1234"
-    cool = {GPU: Running(150.0, frozenset({"sw_power_cap"}), 1410, "1234")}
+    assert one.why == "throttles: it is too hot, at 1005 MHz and 210 W under job 1234"
+    cool = {GPU: Running(150.0, frozenset({"sw_power_cap"}), 1410, None, "1234")}
     one = passed([one], running=cool, probed=False)
     assert one.state == "ill"
     unheard = passed([one], probed=False)
@@ -89,8 +89,8 @@ def test_a_gpu_that_throttles_under_a_job_is_ill_while_it_runs():
 
 def test_the_same_report_does_not_count_twice():
     """Passes may come more often than reports."""
-    one = passed(running={GPU: Running(90.0, HOT, 1005, "1")}, probed=False)
-    cool = {GPU: Running(150.0, frozenset(), 1410, "1")}
+    one = passed(running={GPU: Running(90.0, HOT, 1005, None, "1")}, probed=False)
+    cool = {GPU: Running(150.0, frozenset(), 1410, None, "1")}
     for _ in range(3):
         one = passed([one], running=cool, probed=False)
     assert one.state == "ill"
@@ -119,7 +119,7 @@ def test_a_gpu_that_was_removed_has_no_state():
 
 
 def test_a_gpu_that_no_probe_has_seen_is_named_under_its_job():
-    hot = {GPU: Running(90.0, HOT, 1005, "7"), ("n1", 4): Running(90.0, frozenset(), 1410, "")}
+    hot = {GPU: Running(90.0, HOT, 1005, None, "7"), ("n1", 4): Running(90.0, frozenset(), 1410)}
     ill, well = judge([], Evidence(100.0, {}, set(), [], hot))
     assert (ill.state, well.state, well.why) == ("ill", "unknown", "not measured yet")
 

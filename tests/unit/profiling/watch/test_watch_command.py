@@ -101,7 +101,7 @@ def test_gpus_with_jobs_are_not_timed_and_throttling_is_named(node):
     assert "not timed, as jobs use the GPUs: n1:2" in done.stderr
     found = gpus(done)[2]
     assert found["state"] == "ill"
-    assert found["why"].startswith("throttles: it is too hot, at 1005 MHz")
+    assert found["why"].startswith("throttles: it is too hot, at 1005 MHz and ")
     machines.heal(node.state)
     (node.state / "gpu2.processes").unlink()
     assert gpus(watch(node, "--json"))[2]["state"] == "unknown"
@@ -247,8 +247,8 @@ def test_reports_of_agents(tmp_path):
 
     found = running.reported(tmp_path, ["n1", "n2", "n3", "n5"], 100.0, jobs_on)
     reasons = frozenset({"hw_slowdown", "hw_thermal_slowdown"})
-    assert found["n1", 0] == running.Running(90.0, reasons, 1005, "12")
-    assert found["n1", 1] == running.Running(90.0, frozenset(), None, "")
+    assert found["n1", 0] == running.Running(90.0, reasons, 1005, 90.0, "12")
+    assert found["n1", 1] == running.Running(90.0, frozenset())
     assert found["n2", 0].job == "7,8"
     assert asked == ["n2"]
     assert {node for node, _ in found} == {"n1", "n2"}
