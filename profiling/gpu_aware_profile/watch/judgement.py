@@ -148,8 +148,8 @@ def _under_jobs(before: GpuState, reading: Running | None, probed: bool) -> list
     if reading is not None and reasons:
         under = f" under job {reading.job}" if reading.job else ""
         known = (f"{reading.mhz} MHz" if reading.mhz else "", _watts(reading.watts))
-        at = " and ".join(filter(None, known))
-        text = f"{throttle_words(reasons)}{', at ' if at else ''}{at}{under}"
+        level = " and ".join(filter(None, known))
+        text = f"{throttle_words(reasons)}{', at ' if level else ''}{level}{under}"
         since = reading.at if earlier is None else earlier.since
         return [Trouble(UNDER_JOB, text, since, at=reading.at)]
     if earlier is None:
