@@ -13,7 +13,7 @@ from slurm_gpu_aware.placement.registry import policy_names
 
 ROOT = Path(slurm_gpu_aware.__file__).parent
 SHARED = {"agent_reports", "bounds", "clock_conf", "errors", "files", "filter_rules", "names"}
-SHARED |= {"node_orders", "records", "text_file", "time_text"}
+SHARED |= {"node_orders", "records", "service", "text_file", "time_text"}
 """Modules beside the rooms: no room, and used by several."""
 MODEL = SHARED | {"model"}
 CORE_BELOW = MODEL | {"variability", "topology"}
@@ -22,6 +22,7 @@ ALLOWED = {
     "bounds": set(),
     "clock_conf": set(),
     "errors": set(),
+    "service": set(),
     "filter_rules": {"bounds", "names"},
     "names": set(),
     "node_orders": set(),
