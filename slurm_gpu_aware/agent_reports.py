@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, NamedTuple
 
 from msgspec import Meta, Struct
 
@@ -22,11 +22,23 @@ from slurm_gpu_aware.records import number, whole
 LATEST = 1 << 33
 """Bound of times in seconds, frequencies and GPU indices."""
 MOST_SEQ = 10**16
+MOST_MASK = (1 << 53) - 1
 LONGEST = 200
 """Characters of a text, and entries of a list, that are kept."""
 _TAIL = 1 << 18  # bytes at the end of a file that hold a report of the last minutes
 _AGENT = "agent"
 _Gpu = Annotated[int, whole(0, LATEST - 1)]
+
+
+class Throttle(NamedTuple):
+    """A GPU between or under jobs."""
+
+    mask: int
+    """Reasons for a lower clock, as bits of nvmlClocksEventReasons."""
+    mhz: int
+    """SM clock; 0: not known."""
+    job: int
+    """Job that holds the GPU by the prolog's accounts; 0: none, or no accounts."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +53,8 @@ class AgentReport:
     """GPU index -> the clock that is set as ordered; 0: the default clock."""
     power_w: Mapping[int, float] = field(default_factory=dict)
     """GPU index -> its power then."""
+    throttle: Mapping[int, Throttle] = field(default_factory=dict)
+    """GPU index -> why its clock is low; a GPU that cannot tell is absent."""
     trouble: str = ""
     """Why it obeys no orders; empty: it does, or there are none."""
 
@@ -95,6 +109,10 @@ class _Wire(Struct):
     clock_gpus: Annotated[list[_Gpu], Meta(max_length=LONGEST)]
     clock_mhz: list[Annotated[float, number(0, MAX_MHZ)]]
     error: str = ""
+    read_gpus: Annotated[list[_Gpu], Meta(max_length=LONGEST)] = []
+    read_throttle: list[Annotated[int, whole(0, MOST_MASK)]] = []
+    read_mhz: list[Annotated[float, number(0, MAX_MHZ)]] = []
+    read_jobs: list[Annotated[int, whole(0, LATEST)]] = []
 
 
 def agent_report(raw: Mapping[str, Any]) -> AgentReport | None:
@@ -105,6 +123,8 @@ def agent_report(raw: Mapping[str, Any]) -> AgentReport | None:
         wire = records.read(raw, _Wire)
         power = dict(zip(wire.gpus, wire.power_w, strict=True))
         clocks = dict(zip(wire.clock_gpus, map(int, wire.clock_mhz), strict=True))
+        states = zip(wire.read_throttle, map(int, wire.read_mhz), wire.read_jobs, strict=True)
+        throttle = dict(zip(wire.read_gpus, map(Throttle._make, states), strict=True))
     except ValueError:
         return None
-    return AgentReport(wire.at, wire.seq, clocks, power, wire.error[:LONGEST])
+    return AgentReport(wire.at, wire.seq, clocks, power, throttle, wire.error[:LONGEST])

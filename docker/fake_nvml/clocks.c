@@ -64,7 +64,8 @@ static nvmlReturn_t put_clock(unsigned int type, unsigned int sm, unsigned int m
 API nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, unsigned int type, unsigned int *mhz)
 {
     ENTER(v, device);
-    return put_clock(type, state_sm_clock(&v), memory_clock(&v), mhz);
+    unsigned int sm = (unsigned)fake_number(&v, "sm_mhz", state_sm_clock(&v));
+    return put_clock(type, sm, memory_clock(&v), mhz);
 }
 
 API nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, unsigned int type,

@@ -148,6 +148,39 @@ API nvmlReturn_t nvmlDeviceGetMaxPcieLinkWidth(nvmlDevice_t device, unsigned int
     return NVML_SUCCESS;
 }
 
+API nvmlReturn_t nvmlDeviceGetGpuMaxPcieLinkGeneration(nvmlDevice_t device,
+                                                       unsigned int *generation)
+{
+    ENTER(v, device);
+    NEED(generation);
+    *generation = (unsigned)fake_number(&v, "pcie_gen_gpu", fake_number(&v, "pcie_gen", 3));
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetCurrPcieLinkGeneration(nvmlDevice_t device, unsigned int *generation)
+{
+    ENTER(v, device);
+    NEED(generation);
+    *generation = (unsigned)fake_number(&v, "pcie_gen_now", fake_number(&v, "pcie_gen", 3));
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t device, unsigned int *lanes)
+{
+    ENTER(v, device);
+    NEED(lanes);
+    *lanes = (unsigned)fake_number(&v, "pcie_lanes_now", fake_number(&v, "pcie_lanes", 16));
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetPerformanceState(nvmlDevice_t device, unsigned int *state)
+{
+    ENTER(v, device);
+    NEED(state);
+    *state = (unsigned)fake_number(&v, "performance_state", 0);
+    return NVML_SUCCESS;
+}
+
 enum { MAX_PROCESSES = 64 };
 
 /* STATE/gpuN.processes holds pairs "pid used_mb"; tests and job scripts write it. */

@@ -1,4 +1,4 @@
-/* Memory errors and critical events (XID). */
+/* Memory errors, rows and pages that replace bad memory, critical events (XID). */
 #include "state.h"
 
 #include <stdlib.h>
@@ -6,16 +6,46 @@
 #include <time.h>
 
 enum { CORRECTED, UNCORRECTED };
+enum { VOLATILE, AGGREGATE };
 
 API nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsigned int type,
                                              unsigned int counter, unsigned long long *count)
 {
     ENTER(v, device);
-    NEED(count && type <= UNCORRECTED && counter <= 1);
+    NEED(count && type <= UNCORRECTED && counter <= AGGREGATE);
     if (!fake_number(&v, "ecc", 1))
         return NVML_ERROR_NOT_SUPPORTED;
     const char *key = type == UNCORRECTED ? "ecc_uncorrected" : "ecc_corrected";
+    if (counter == VOLATILE && type == UNCORRECTED)
+        key = "ecc_uncorrected_now";
     *count = (unsigned long long)fake_number(&v, key, 0);
+    return NVML_SUCCESS;
+}
+
+/* From Ampere on: "remapped" rows after uncorrectable errors, or none at all if it is -1. */
+API nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int *corrected,
+                                           unsigned int *uncorrected, unsigned int *pending,
+                                           unsigned int *failed)
+{
+    ENTER(v, device);
+    NEED(corrected && uncorrected && pending && failed);
+    if (fake_number(&v, "remapped", -1) < 0)
+        return NVML_ERROR_NOT_SUPPORTED;
+    *corrected = 0;
+    *uncorrected = (unsigned)fake_number(&v, "remapped", 0);
+    *pending = fake_number(&v, "remap_pending", 0) > 0;
+    *failed = fake_number(&v, "remap_failed", 0) > 0;
+    return NVML_SUCCESS;
+}
+
+/* Before Ampere: whether pages wait for a reset to be retired. */
+API nvmlReturn_t nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t device, unsigned int *pending)
+{
+    ENTER(v, device);
+    NEED(pending);
+    if (fake_number(&v, "remapped", -1) >= 0)
+        return NVML_ERROR_NOT_SUPPORTED;
+    *pending = fake_number(&v, "retired_pending", 0) > 0;
     return NVML_SUCCESS;
 }
 

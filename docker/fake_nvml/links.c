@@ -97,7 +97,7 @@ API nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned int link
 {
     ENTER_LINK(v, device, link);
     NEED(active);
-    *active = (unsigned)far_end(&v, link).active;
+    *active = link >= fake_number(&v, "nvlinks_down", 0) && far_end(&v, link).active;
     return NVML_SUCCESS;
 }
 

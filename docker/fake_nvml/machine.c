@@ -111,15 +111,24 @@ int fake_position_of_minor(const struct json *machine, int minor)
     return -1;
 }
 
+/* "facts" of the override: keys of a GPU, by its minor number. */
+static const struct json *facts(const struct view *view)
+{
+    char minor[12];
+    snprintf(minor, sizeof minor, "%d", view->minor);
+    return json_get(json_get(view->override, "facts"), minor);
+}
+
 const struct json *fake_key(const struct view *view, const char *key)
 {
-    const struct json *own = json_get(view->gpu, key);
-    return own ? own : json_get(view->machine, key);
+    const struct json *changed = json_get(facts(view), key), *own = json_get(view->gpu, key);
+    return changed ? changed : own ? own : json_get(view->machine, key);
 }
 
 double fake_number(const struct view *view, const char *key, double otherwise)
 {
-    return json_number(view->gpu, key, json_number(view->machine, key, otherwise));
+    otherwise = json_number(view->gpu, key, json_number(view->machine, key, otherwise));
+    return json_number(facts(view), key, otherwise);
 }
 
 const char *fake_text(const struct view *view, const char *key, const char *otherwise)

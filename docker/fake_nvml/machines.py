@@ -9,11 +9,12 @@ Standard library only: it runs inside the compute containers as ``fake-gpu``.
     fake-gpu fault n1.json --call nvmlDeviceSetGpuLockedClocks --gpu 2 --error NO_PERMISSION
     fake-gpu lose n1.json 3                 GPU 3 falls off the bus
     fake-gpu xid n1.json 3 79               the driver reports XID 79 of GPU 3
+    fake-gpu fact n1 3 throttle_reasons=64  NVML answers this of GPU 3
     fake-gpu heal n1.json                   all faults away
 
 ``slow``, ``fault``, ``lose``, ``xid`` and ``heal`` take a machine file or a state folder; for a
 folder they change its ``override.json``, which counts before the machine file and may lie on a
-shared volume. ``slow-run`` takes a state folder.
+shared volume. ``slow-run`` and ``fact`` take a state folder.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ A100 = {
     "power_idle_w": 52,
     "pcie_gen": 4,
     "nvlink_version": 4,  # NVML's number for NVLink 3.0
+    "remapped": 0,
 }
 A100_PCIE = {
     **{k: v for k, v in A100.items() if k != "nvlink_version"},
@@ -266,12 +268,22 @@ def report_xid(path: Path, minor: int, xid: int) -> None:
     write_json(file, content)
 
 
+def set_facts(path: Path, minor: int, facts: Mapping[str, float]) -> None:
+    """Change numbers that NVML answers of a GPU; ``path``: a state folder."""
+    file, content = _target(path)
+    if "gpus" in content:
+        raise ValueError("a fact is changed in a state folder")
+    content.setdefault("facts", {}).setdefault(str(minor), {}).update(facts)
+    write_json(file, content)
+
+
 def heal(path: Path) -> None:
-    """Remove all faults and XID events; slowness stays."""
+    """Remove all faults, facts and XID events; slowness stays."""
     file, content = _target(path)
     content.pop("lost", None)
     content.pop("faults", None)
     content.pop("xids", None)
+    content.pop("facts", None)
     write_json(file, content)
 
 
@@ -314,6 +326,10 @@ def _parser() -> argparse.ArgumentParser:
     event.add_argument("path", type=Path)
     event.add_argument("gpu", type=int)
     event.add_argument("xid", type=int)
+    fact = commands.add_parser("fact", help="change numbers that NVML answers of a GPU")
+    fact.add_argument("path", type=Path)
+    fact.add_argument("gpu", type=int)
+    fact.add_argument("values", nargs="+", metavar="KEY=NUMBER")
     healed = commands.add_parser("heal", help="take all faults away")
     healed.add_argument("path", type=Path)
     return parser
@@ -351,6 +367,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             lose(args.path, args.gpu)
         elif args.command == "slow-run":
             slow_run(args.path, args.gpu, args.run, _pairs(args.values))
+        elif args.command == "fact":
+            set_facts(args.path, args.gpu, _pairs(args.values))
         elif args.command == "xid":
             report_xid(args.path, args.gpu, args.xid)
         else:

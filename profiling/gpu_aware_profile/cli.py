@@ -1,8 +1,8 @@
 """``gpu-aware-profile``: measures GPUs and shows the measurements.
 
 Exit codes: 0 done; 1 failed (one line on stderr says why, nothing was stored); 2 wrong usage;
-3 ``import`` skipped bad rows, ``sweep`` left nodes out, or ``drift`` found slower GPUs; 130
-interrupted.
+3 ``import`` skipped bad rows, ``sweep`` left nodes out, ``drift`` found slower GPUs, or ``watch``
+GPUs that are not well; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ _ELSEWHERE = {
     "pattern": "gpu_aware_profile.commands.classify:pattern",
     "node": "gpu_aware_profile.commands.probe:node",
     "sweep": "gpu_aware_profile.commands.sweep:sweep",
+    "watch": "gpu_aware_profile.commands.watch:watch",
 }
 """Command -> ``module:name``, imported on use: ``node`` runs on every compute node and must start
 fast."""
@@ -82,8 +83,8 @@ def store_options(command: Callable[..., None]) -> Callable[..., None]:
 def cli() -> None:
     """Measure the differences of GPUs, and show the measurements.
 
-    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 import skipped bad rows, sweep left nodes out, or
-    drift found slower GPUs.
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 import skipped bad rows, sweep left nodes out,
+    drift found slower GPUs, or watch GPUs that are not well.
     """
 
 

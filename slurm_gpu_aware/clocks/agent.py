@@ -20,7 +20,7 @@ from slurm_gpu_aware.clocks.driver import (
     Result,
     counter_mj,
     lock_clocks,
-    read_meters,
+    read_states,
     reset_clocks,
 )
 from slurm_gpu_aware.clocks.hooks import SCHEMA
@@ -42,7 +42,7 @@ AGAIN_S = 60.0
 GRACE_S = 10.0
 """An order for GPUs that its job does not hold (yet) waits so long: its prolog may be at work."""
 REPORT_S = 60.0
-"""The node's power is reported this often, and whenever new orders have been carried out."""
+"""Power and throttling are reported this often, and whenever new orders have been carried out."""
 _SEQ = "orders"
 """File among the accounts: number of the last orders, and until when they were valid at first."""
 Target = tuple[str, int]
@@ -266,10 +266,16 @@ class Agent:
                 self._tell("clock_failed", goal[0], **detail, **why)
 
     def _report(self, trouble: str, now: float) -> None:
-        """Tell which orders were carried out, the clocks that they set, and the node's power."""
+        """Tell which orders were carried out, the clocks that they set, power, and throttling."""
         self._reported, self._reported_at = (self._seq, trouble), now
-        meters = read_meters((), DRIVER_LIMIT_S, every=True)
-        watts = {m.index: round(m.power_mw / 1e3, 1) for m in meters if m.power_mw is not None}
+        states = read_states(DRIVER_LIMIT_S)
+        watts = {s.index: round(s.power_mw / 1e3, 1) for s in states if s.power_mw is not None}
+        read = {s.index: s for s in states if s.throttle is not None}
+        jobs = {
+            index: int(account.job_id)
+            for index, account in self._accounts.all().items()
+            if account.job_id.isdecimal()
+        }
         clocks = {index: goal[1] for index, (goal, _) in sorted(self._sure.items())}
         self._tell(
             "agent",
@@ -280,6 +286,10 @@ class Agent:
             power_w=[watts[index] for index in sorted(watts)],
             clock_gpus=list(clocks),
             clock_mhz=list(clocks.values()),
+            read_gpus=sorted(read),
+            read_throttle=[read[index].throttle for index in sorted(read)],
+            read_mhz=[read[index].sm_mhz or 0 for index in sorted(read)],
+            read_jobs=[jobs.get(index, 0) for index in sorted(read)],
         )
 
     def _tell(self, event: str, job_id: str, **detail: object) -> None:

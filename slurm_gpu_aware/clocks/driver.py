@@ -25,6 +25,7 @@ class Result:
     ``application`` (GPUs before Volta). ``call``, ``error``: what failed. ``energy_mj``: the GPU's
     counter right after that; None: not known. ``answered`` False: the call was cut off, so it may
     have had its effect or may still have it. Of meters: the GPU's UUID, and its power now.
+    Of states: its power, its SM clock, and the reasons for a lower clock as bits.
     """
 
     def __init__(
@@ -39,6 +40,8 @@ class Result:
         answered: bool = True,
         uuid: str = "",
         power_mw: int | None = None,
+        sm_mhz: int | None = None,
+        throttle: int | None = None,
     ) -> None:
         self.index = index
         self.mhz = mhz
@@ -49,11 +52,14 @@ class Result:
         self.answered = answered
         self.uuid = uuid
         self.power_mw = power_mw
+        self.sm_mhz = sm_mhz
+        self.throttle = throttle
 
     def line(self) -> bytes:
         """Arguments as the child writes them, between tabs."""
         texts = (self.index, self.mhz, self.method, self.call, self.error, self.uuid)
-        numbers = ("" if n is None else n for n in (self.energy_mj, self.power_mw))
+        known = (self.energy_mj, self.power_mw, self.sm_mhz, self.throttle)
+        numbers = ("" if n is None else n for n in known)
         words = (" ".join(str(field).split()) for field in (*texts, *numbers))
         return "\t".join(words).encode() + b"\n"
 
@@ -85,6 +91,11 @@ def reset_clocks(
 def read_meters(indices: Sequence[int], limit_s: float, *, every: bool = False) -> list[Result]:
     """Read energy and power of GPUs; one per index, and (``every``) per other GPU that answers."""
     return _in_child(lambda nvml: nvml.meters(indices, every), indices, limit_s)
+
+
+def read_states(limit_s: float) -> list[Result]:
+    """Read power, clock and reasons for a lower clock of every GPU that answers."""
+    return _in_child(lambda nvml: nvml.states(), (), limit_s)
 
 
 def _in_child(
@@ -119,9 +130,9 @@ def _in_child(
     for line in text.splitlines(True):
         if line.endswith(b"\n"):
             gpu, mhz, method, call, why, uuid, *numbers = line.decode().rstrip("\n").split("\t")
-            energy_mj, power_mw = (int(number) if number else None for number in numbers)
-            result = Result(int(gpu), int(mhz), method, call, why, energy_mj, uuid=uuid)
-            result.power_mw = power_mw
+            values = [int(number) if number else None for number in numbers]
+            result = Result(int(gpu), int(mhz), method, call, why, values[0], uuid=uuid)
+            result.power_mw, result.sm_mhz, result.throttle = values[1:]
             results[result.index] = result
     if failed := results.pop(_NO_GPU, None):
         error = failed.error

@@ -26,6 +26,8 @@ _LOST = (15, 16)
 """GPU_IS_LOST, RESET_REQUIRED: nothing can use the GPU until it is reset."""
 _NO_FUNCTION = 13
 _NO_LIBRARY = 12
+_SM = 1
+"""nvmlClockType_t"""
 _MOST_CLOCKS = 4096
 _TEXT_BYTES = 96
 """As NVML has them for names, UUIDs and versions."""
@@ -44,6 +46,11 @@ def reset(methods: Mapping[int, str], every: bool) -> Iterator[Result]:
 def meters(indices: Collection[int], every: bool) -> Iterator[Result]:
     """UUID, energy and power of GPUs."""
     return _each(indices, _meter, every)
+
+
+def states() -> Iterator[Result]:
+    """Power, SM clock and reasons for a lower clock of all GPUs."""
+    return _each((), _state, every=True)
 
 
 def _each(
@@ -116,6 +123,15 @@ def _reset(gpu: Gpu, method: str) -> Result:
 def _meter(gpu: Gpu) -> Result:
     uuid, power_mw = gpu.text("nvmlDeviceGetUUID"), gpu.maybe("nvmlDeviceGetPowerUsage")
     return Result(gpu.minor, energy_mj=_energy_mj(gpu), uuid=uuid, power_mw=power_mw)
+
+
+def _state(gpu: Gpu) -> Result:
+    return Result(
+        gpu.minor,
+        power_mw=gpu.maybe("nvmlDeviceGetPowerUsage"),
+        sm_mhz=gpu.maybe("nvmlDeviceGetClockInfo", _SM),
+        throttle=gpu.throttle_mask(),
+    )
 
 
 def _energy_mj(gpu: Gpu) -> int | None:
@@ -223,6 +239,13 @@ class Gpu(Calls):
                 return False
             raise
         return current.value != 0
+
+    def throttle_mask(self) -> int | None:
+        """Reasons for a lower clock now, as bits (nvmlClocksEventReasons); None: not supported."""
+        mask = self.maybe("nvmlDeviceGetCurrentClocksEventReasons")
+        if mask is None:  # a driver before release 535
+            mask = self.maybe("nvmlDeviceGetCurrentClocksThrottleReasons")
+        return mask
 
     def memory_mhz(self) -> int:
         """The highest supported memory clock; 0 without one."""

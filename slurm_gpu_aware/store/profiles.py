@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from slurm_gpu_aware.model.gpu_names import board_of
 from slurm_gpu_aware.model.penalties import level_ratios
@@ -78,6 +78,33 @@ def newest_runs(store: Store, neighbours: str = IDLE) -> list[GpuTiming]:
     )
     boards = {row["name"]: board_of(row["name"]) for row in rows}
     return [GpuTiming(*row[:6])._replace(board=boards[row["name"]]) for row in rows]
+
+
+class TimingRun(NamedTuple):
+    """One run of a GPU for a class, as jobs find the GPU."""
+
+    node: str
+    slot: int
+    app_class: str
+    taken_at: float
+    """Unix time. Runs of one moment are one measurement."""
+    source: str
+    """Backend of the probe, or ``import``."""
+    value_ms: float
+    model: str
+    """Empty: not known."""
+    name: str
+    """Product name; empty: not known."""
+
+
+def timing_runs(store: Store) -> Iterator[TimingRun]:
+    """All kept runs of GPUs as jobs find them, by GPU and class, oldest first."""
+    rows = store.query(
+        "SELECT node, slot, class, taken_at_unix, source, value_ms, ifnull(model, ''),"  # noqa: S608
+        " ifnull(name, '') FROM timings JOIN gpus USING (node, slot)"
+        f" WHERE {_AS_JOBS} ORDER BY node, slot, class, taken_at_unix, run"
+    )
+    return (TimingRun(*row) for row in rows)
 
 
 def newest_run_records(store: Store) -> list[dict[str, Any]]:
@@ -165,6 +192,12 @@ def probed_at(store: Store) -> dict[str, float]:
     """Node -> Unix time of its newest probe."""
     rows = store.query("SELECT node, probed_at_unix FROM nodes WHERE probed_at_unix IS NOT NULL")
     return {row["node"]: row["probed_at_unix"] for row in rows}
+
+
+def timed_at(store: Store) -> dict[str, float]:
+    """Node -> Unix time of its newest measured time."""
+    rows = store.query("SELECT node, max(taken_at_unix) AS at FROM timings GROUP BY node")
+    return {row["node"]: row["at"] for row in rows}
 
 
 def prune(store: Store, keep: int) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, TypeVar
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, field, structs
 
 from slurm_gpu_aware import records
 from slurm_gpu_aware.bounds import (
@@ -23,6 +23,7 @@ from slurm_gpu_aware.bounds import (
     quoted,
 )
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.model.gpu_health import GpuHealth
 from slurm_gpu_aware.model.hardware_graph import (
     LINK_CLASS,
     OPERATIONS,
@@ -46,6 +47,8 @@ _MOST = 1 << 53
 Slot = Annotated[int, whole(0, MAX_GPUS_PER_NODE - 1, "a GPU index")]
 Count = Annotated[int, whole(0, _MOST)]
 Numa = Annotated[int, whole(-1, _MOST)]
+Small = Annotated[int, whole(0, 99)]
+"""Generations and widths of PCIe, states."""
 NvLinks = Annotated[int, whole(0, 99)]
 Number = Annotated[float, number(0, 1e9)]
 """Watts, shares, MHz."""
@@ -63,8 +66,25 @@ Reasons = Annotated[
 Clocks = Annotated[list[Annotated[int, whole(1, MAX_MHZ)]], Meta(max_length=MAX_CLOCKS)]
 
 
+class Health(Struct):
+    """Readings of a GPU: the fields of `GpuHealth`."""
+
+    pcie_gen: Small | None = None
+    pcie_gen_most: Small | None = None
+    pcie_gen_gpu: Small | None = None
+    pcie_lanes: Small | None = None
+    pcie_lanes_most: Small | None = None
+    performance_state: Small | None = None
+    active_nvlinks: NvLinks | None = None
+    ecc_now: Count | None = None
+    remapped: Count | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    throttle: Reasons | None = None
+
+
 class Gpu(Struct):
-    """A GPU; the fields but ``index`` are those of `GpuRecord`."""
+    """A GPU; the fields but ``index`` and ``health`` are those of `GpuRecord`."""
 
     index: Slot
     uuid: Text | None = None
@@ -84,6 +104,7 @@ class Gpu(Struct):
     nvlink_version: Version | None = None
     nvlinks: NvLinks | None = None
     nvswitch_links: NvLinks | None = None
+    health: Health | None = None
 
 
 class Pair(Struct):
@@ -217,6 +238,8 @@ class ProbeReport:
     bandwidths: tuple[PairBandwidth, ...]
     collectives: tuple[Collective, ...]
     faults: tuple[Fault, ...]
+    health: Mapping[int, GpuHealth]
+    """Slot -> readings of its hardware; a GPU of which the report has none is absent."""
 
 
 def check_name(kind: str, value: str) -> str:
@@ -259,6 +282,11 @@ def _checked(raw: Report) -> ProbeReport:
         bandwidths=tuple(_bandwidths(raw, gpus)),
         collectives=tuple(_collectives(raw, gpus)),
         runs=tuple(_runs(raw, gpus)),
+        health={
+            gpu.index: GpuHealth(**structs.asdict(gpu.health))
+            for gpu in raw.gpus
+            if gpu.health is not None
+        },
         faults=tuple(Fault(one.index, one.call, one.error) for one in raw.errors[:MAX_FAULTS]),
     )
 

@@ -108,6 +108,7 @@ PROFILING_ALLOWED = {
     "sweeps": {"child", "report", "tables", "views"},
     "levels": {"backends", "child", "kernels", "sweeps"},
     "imports": {"store_writer"},
+    "watch": {"child", "devices", "store_writer", "sweeps", "views"},
     "cli": {"store_writer"},
 }
 """Rooms of `gpu_aware_profile` below the commands, which may import all."""

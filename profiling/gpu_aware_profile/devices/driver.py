@@ -89,6 +89,10 @@ class Device(Protocol):
     def details(self) -> Mapping[str, Callable[[], Any]]:
         """Field of the GPU's record -> query."""
 
+    @property
+    def health(self) -> Mapping[str, Callable[[], Any]]:
+        """Field of `GpuHealth` -> query."""
+
     def identity(self) -> Identity: ...
 
     def sample(self) -> Sample: ...

@@ -23,11 +23,13 @@ _SM, _MEMORY = 1, 2
 """nvmlClockType_t"""
 _XID = 8
 """nvmlEventTypeXidCriticalError"""
-_CORRECTED, _UNCORRECTED, _AGGREGATE = 0, 1, 1
+_CORRECTED, _UNCORRECTED = 0, 1
+_VOLATILE, _AGGREGATE = 0, 1
 """nvmlMemoryErrorType_t, nvmlEccCounterType_t"""
 _LINK_TO_GPU, _LINK_TO_CPU = 0, 1
 """nvmlIntNvLinkDeviceType_t; any other end is a switch."""
 _MOST_LINKS = 18
+_MOST_PROCESSES = 256
 _MASK_WORDS = 64
 """CPU masks of 4096 CPUs, in words of 64 bits."""
 _LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
@@ -80,11 +82,24 @@ def cpu_list(cpus: list[int]) -> str:
     return ",".join(parts)
 
 
+def reason_words(mask: int) -> frozenset[str]:
+    """Words of the reasons for a lower clock."""
+    return frozenset(word for bit, word in _REASONS.items() if mask & bit)
+
+
 class _PciInfo(ctypes.Structure):
     _fields_ = (
         ("legacy_id", ctypes.c_char * 16),
         ("numbers", ctypes.c_uint * 5),
         ("bus_id", ctypes.c_char * 32),
+    )
+
+
+class _ProcessInfo(ctypes.Structure):
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("used_bytes", ctypes.c_ulonglong),
+        ("instances", ctypes.c_uint * 2),
     )
 
 
@@ -201,6 +216,24 @@ class NvmlDevice(nvml.Gpu):
             "temperature_c": lambda: self.maybe("nvmlDeviceGetTemperature", 0),
         }
 
+    @property
+    def health(self) -> Mapping[str, Callable[[], Any]]:
+        """Field of `GpuHealth` -> query. None: not supported."""
+        return {
+            "pcie_gen": lambda: self.maybe("nvmlDeviceGetCurrPcieLinkGeneration"),
+            "pcie_gen_most": lambda: self.maybe("nvmlDeviceGetMaxPcieLinkGeneration"),
+            "pcie_gen_gpu": lambda: self.maybe("nvmlDeviceGetGpuMaxPcieLinkGeneration"),
+            "pcie_lanes": lambda: self.maybe("nvmlDeviceGetCurrPcieLinkWidth"),
+            "pcie_lanes_most": lambda: self.maybe("nvmlDeviceGetMaxPcieLinkWidth"),
+            "performance_state": lambda: self.maybe("nvmlDeviceGetPerformanceState"),
+            "active_nvlinks": self._active_nvlinks,
+            "ecc_now": lambda: self.maybe("nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _VOLATILE),
+            "remapped": lambda: self._remapped()[0],
+            "remap_pending": lambda: self._remapped()[1],
+            "remap_failed": lambda: self._remapped()[2],
+            "throttle": self._throttle,
+        }
+
     def identity(self) -> Identity:
         """UUID, product name, model and PCI id."""
         name = self.text("nvmlDeviceGetName")
@@ -208,16 +241,56 @@ class NvmlDevice(nvml.Gpu):
 
     def sample(self) -> Sample:
         """Clocks, power, temperature and reasons for a lower clock, at this moment."""
-        mask = self.maybe("nvmlDeviceGetCurrentClocksEventReasons")
-        if mask is None:  # a driver before release 535
-            mask = self.maybe("nvmlDeviceGetCurrentClocksThrottleReasons")
+        mask = self.throttle_mask()
         return Sample(
             self.maybe("nvmlDeviceGetClockInfo", _SM),
             self.maybe("nvmlDeviceGetClockInfo", _MEMORY),
             self._thousandths("nvmlDeviceGetPowerUsage"),
             self.maybe("nvmlDeviceGetTemperature", 0),
-            frozenset(word for bit, word in _REASONS.items() if (mask or 0) & bit),
+            reason_words(mask or 0),
         )
+
+    def _throttle(self) -> str | None:
+        mask = self.throttle_mask()
+        return None if mask is None else " ".join(sorted(reason_words(mask)))
+
+    def _active_nvlinks(self) -> int | None:
+        """None: this model has none."""
+        found = 0
+        for link in range(_MOST_LINKS):
+            try:
+                found += self.number("nvmlDeviceGetNvLinkState", link) != 0
+            except NvmlError as exc:
+                if exc.unsupported and link == 0:
+                    return None
+                if exc.unsupported or exc.code == _INVALID_ARGUMENT:
+                    break
+                raise
+        return found
+
+    def _remapped(self) -> tuple[int | None, bool | None, bool | None]:
+        """(replaced rows, whether one waits, whether one failed)."""
+        rows = [ctypes.c_uint() for _ in range(4)]  # the first: after corrected errors
+        try:
+            self.call("nvmlDeviceGetRemappedRows", *map(ctypes.byref, rows))
+        except NvmlError as exc:
+            if not exc.unsupported:
+                raise
+            pending = self.maybe("nvmlDeviceGetRetiredPagesPendingStatus")
+            return None, None if pending is None else bool(pending), None
+        return rows[1].value, bool(rows[2].value), bool(rows[3].value)
+
+    def processes(self) -> list[int]:
+        """Processes that compute on it, at most ``_MOST_PROCESSES``; empty: none, or no answer."""
+        count = ctypes.c_uint(_MOST_PROCESSES)
+        found = (_ProcessInfo * _MOST_PROCESSES)()
+        try:
+            self.call("nvmlDeviceGetComputeRunningProcesses_v3", ctypes.byref(count), found)
+        except NvmlError as exc:
+            if not exc.unsupported:
+                raise
+            return []
+        return [int(one.pid) for one in found[: count.value]]
 
     def energy_j(self) -> float | None:
         """Energy since the driver was loaded. Units: J."""

@@ -149,11 +149,12 @@ def _opened_again(driver: Driver, gpus: Sequence[ReadableGpu]) -> list[ReadableG
 
 
 def _try(faults: Faults, index: int | None, ask: Callable[..., Any], *args: Any) -> Any:
-    """Return ``ask(*args)``; on failure add a fault and return None."""
+    """Return ``ask(*args)``; on failure add a fault, unless it is there, and return None."""
     try:
         return ask(*args)
     except SourceError as exc:
-        faults.append(fault(index, exc))
+        if (entry := fault(index, exc)) not in faults:  # two questions may make the same call
+            faults.append(entry)
         return None
 
 
@@ -189,6 +190,7 @@ def _identity(index: int, device: Device, faults: Faults) -> dict[str, Any]:
     for detail, ask in device.details.items():
         record[detail] = _try(faults, index, ask)
     record["clocks_mhz"] = record["clocks_mhz"] or []
+    record["health"] = {name: _try(faults, index, ask) for name, ask in device.health.items()}
     errors = _try(faults, index, device.ecc_errors)
     record["ecc_corrected"], record["ecc_uncorrected"] = errors or (None, None)
     return record

@@ -12,6 +12,7 @@ import pytest
 from clock_hooks import Hooks, gres_conf, until
 from fake_nvml import ROOT, FakeNode, machines
 
+from slurm_gpu_aware.agent_reports import agent_report
 from slurm_gpu_aware.clocks.trusted_file import read_trusted
 from slurm_gpu_aware.node_orders import Order, OrderError, parse_orders
 
@@ -479,3 +480,40 @@ def test_hostile_orders_move_nothing(agent_node):
     agent_node.turn()
     assert agent_node.locked() == {}
     assert json.dumps(agent_node.said("agent")[-1]["error"]).count("clock.conf")
+
+
+def test_the_report_says_why_clocks_are_low_and_for_which_job(agent_node, tmp_path):
+    agent_node.run("prolog", 17, "0,3")
+    agent_node.node.state.mkdir(exist_ok=True)
+    machines.set_facts(agent_node.node.state, 3, {"throttle_reasons": 0x48, "sm_mhz": 1005})
+    call = "nvmlDeviceGetCurrentClocksEventReasons"
+    for name in (call, "nvmlDeviceGetCurrentClocksThrottleReasons"):
+        machines.add_fault(agent_node.node.machine, name, minor=1, error="NOT_SUPPORTED")
+    agent_node.turn()
+    report = agent_report(agent_node.said("agent")[-1])
+    assert report.throttle[3] == (0x48, 1005, 17)
+    assert report.throttle[0] == (1, 1312, 17)
+    assert report.throttle[2] == (1, 1312, 0)
+    assert set(report.throttle) == {0, 2, 3}  # GPU 1 cannot tell
+    assert set(report.power_w) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"read_throttle": [1]},
+        {"read_throttle": [-1, 0]},
+        {"read_throttle": [1 << 60, 0]},
+        {"read_jobs": ["$(reboot)", 0]},
+        {"read_mhz": [float("nan"), 0]},
+        {"read_gpus": list(range(300))},
+    ],
+)
+def test_a_wrong_reading_is_no_report(wrong):
+    record = {"event": "agent", "at": 5.0, "seq": 0, "gpus": [0], "power_w": [90.0]}
+    record |= {"clock_gpus": [], "clock_mhz": []}
+    assert agent_report(record).throttle == {}  # an agent of an earlier release
+    record |= {"read_gpus": [0, 1], "read_throttle": [1, 0], "read_mhz": [0, 0]}
+    record |= {"read_jobs": [0, 0]}
+    assert set(agent_report(record).throttle) == {0, 1}
+    assert agent_report(record | wrong) is None

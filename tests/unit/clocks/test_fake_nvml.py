@@ -396,3 +396,30 @@ def test_a_slow_run_by_command(node):
     assert override["slow_runs"] == [{"gpu": 2, "run": 1, "factors": {"A": 1.3, "C": 2.0}}]
     with pytest.raises(SystemExit):
         machines.main(["slow-run", str(node.machine), "2", "1", "A=1.3"])
+
+
+def test_facts_of_the_hardware(library, tmp_path):
+    """PCIe, remapped rows and inactive links, as NVIDIA's own binding reads them."""
+    node = FakeNode(library, tmp_path, "hgx-a100-4")
+    node.state.mkdir()
+    facts = {"pcie_gen_now": 1, "pcie_lanes_now": 8, "remapped": 3, "remap_pending": 1}
+    machines.set_facts(node.state, 2, facts | {"nvlinks_down": 2, "ecc_uncorrected_now": 4})
+    out = node.python(
+        calls("""
+out["pcie"] = [n.nvmlDeviceGetCurrPcieLinkGeneration(gpus[2]), n.nvmlDeviceGetCurrPcieLinkWidth(
+    gpus[2]), n.nvmlDeviceGetGpuMaxPcieLinkGeneration(gpus[2])]
+out["rows"] = [list(n.nvmlDeviceGetRemappedRows(g)) for g in gpus[1:3]]
+out["pages"] = code(n.nvmlDeviceGetRetiredPagesPendingStatus, gpus[2])
+out["state"] = n.nvmlDeviceGetPerformanceState(gpus[2])
+out["links"] = sum(n.nvmlDeviceGetNvLinkState(gpus[2], i) for i in range(12))
+out["ecc"] = [n.nvmlDeviceGetTotalEccErrors(gpus[2], 1, which) for which in (0, 1)]
+""")
+    )
+    assert out == {
+        "pcie": [1, 8, 4],
+        "rows": [[0, 0, 0, 0], [0, 3, 1, 0]],
+        "pages": 3,
+        "state": 0,
+        "links": 10,
+        "ecc": [4, 0],
+    }

@@ -197,9 +197,12 @@ def test_slurm_conf_reaches_the_nodes_before_a_file_goes(own: Site) -> None:
     own.setup("--remove", "--yes")
     services = "gpu-aware-clockd.service gpu-aware-page.timer gpu-aware-selectd.service"
     units = f"{services} gpu-aware-sweep.timer gpu-aware-tune.timer"
+    units += " gpu-aware-watch.timer"
+    stopped = "gpu-aware-page.service gpu-aware-sweep.service gpu-aware-tune.service"
+    stopped += " gpu-aware-watch.service"
     assert own.calls() == [
         f"systemctl disable --now {units}",
-        "systemctl stop gpu-aware-page.service gpu-aware-sweep.service gpu-aware-tune.service",
+        f"systemctl stop {stopped}",
         "push with",
         "scontrol reconfigure",
         "systemctl daemon-reload",

@@ -359,6 +359,7 @@ def test_output_is_a_folder_for_review(site: Site, tmp_path: Path):
         "systemd/gpu-aware-selectd.service",
         "systemd/gpu-aware-sweep.timer",
         "systemd/gpu-aware-tune.timer",
+        "systemd/gpu-aware-watch.timer",
     } <= names
     assert (
         "# NodeName=n[1-2] Gres=gpu:g0:1,gpu:g1:1 Features=gpu_v100"

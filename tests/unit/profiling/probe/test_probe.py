@@ -80,6 +80,20 @@ def test_what_is_known_of_a_gpu(library, tmp_path):
         "nvlink_version": "2.0",
         "nvlinks": 3,
         "nvswitch_links": 0,
+        "health": {
+            "pcie_gen": 3,
+            "pcie_gen_most": 3,
+            "pcie_gen_gpu": 3,
+            "pcie_lanes": 16,
+            "pcie_lanes_most": 16,
+            "performance_state": 0,
+            "active_nvlinks": 6,  # three of them to the CPU
+            "ecc_now": 0,
+            "remapped": None,  # from Ampere on
+            "remap_pending": False,
+            "remap_failed": None,
+            "throttle": "",
+        },
     }
     assert (report["schema"], report["node"]) == ("gpu-aware-probe/2", "n1")
     assert (report["driver"], report["cuda"], report["backend"]) == ("550.54.15", "12.4", None)
@@ -180,6 +194,32 @@ def test_a_detail_that_cannot_be_read_costs_only_itself(library, tmp_path):
         {"index": 1, "call": "nvmlDeviceGetPowerManagementLimit", "error": "Unknown Error"}
     ]
     assert len(report["timings"]) == 4 * 3 * 3 * 2
+
+
+def test_readings_of_the_hardware(library, tmp_path):
+    node = FakeNode(library, tmp_path, "hgx-a100-4")
+    facts = {"nvlinks_down": 3, "pcie_lanes_now": 8, "pcie_gen_now": 1, "performance_state": 8}
+    facts |= {"remapped": 2, "remap_pending": 1, "remap_failed": 1, "ecc_uncorrected_now": 5}
+    node.state.mkdir()
+    machines.set_facts(node.state, 2, facts | {"throttle_reasons": 0x88})
+    machines.add_fault(node.machine, "nvmlDeviceGetGpuMaxPcieLinkGeneration", error=13)
+    report = parse_report(probe(node, "--no-timings"))
+    assert vars(report.health[2]) == {
+        "pcie_gen": 1,
+        "pcie_gen_most": 4,
+        "pcie_gen_gpu": None,
+        "pcie_lanes": 8,
+        "pcie_lanes_most": 16,
+        "performance_state": 8,
+        "active_nvlinks": 9,
+        "ecc_now": 5,
+        "remapped": 2,
+        "remap_pending": True,
+        "remap_failed": True,
+        "throttle": "hw_power_brake_slowdown hw_slowdown",
+    }
+    assert report.faults == ()
+    assert report.health[1].active_nvlinks == 12
 
 
 def test_without_nvlink_queries_the_pcie_path_stands(library, tmp_path):

@@ -1,0 +1,164 @@
+"""Measurement of a pass: idle nodes through Slurm, drained nodes on trial, or this host alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gpu_aware_profile.child import Child
+from gpu_aware_profile.sweeps.sweep import BACKGROUND, Sweep
+from gpu_aware_profile.sweeps.sweep_plan import Outcome, Target, fresh_plan
+from gpu_aware_profile.watch import slurm_nodes
+from gpu_aware_profile.watch.draining import Node
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.store.report import ProbeReport, parse_report
+from slurm_gpu_aware.text_file import parse_json
+
+_HOUR_S = 3600.0
+_WAIT_S = 30.0
+"""An idle node may take some seconds to start a job; one that is taken meanwhile is skipped."""
+_GRACE_S = 60.0
+_MOST_OUT = 4 << 20
+
+
+@dataclass
+class Measured:
+    """Reports of a pass."""
+
+    reports: list[ProbeReport] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How nodes are measured."""
+
+    command: str
+    arguments: Sequence[str]
+    """Further arguments of ``node``."""
+    srun_options: Sequence[str]
+    nodes: Sequence[str] = ()
+    """Only these; empty: all."""
+    older_than_h: float = 20.0
+    """A node is measured again after so many hours."""
+    jobs: int = 8
+    """Nodes at a time."""
+    time_limit_s: float = 3600.0
+    hardware: bool = False
+    """Read the hardware only, which takes seconds; measure no times."""
+
+    @property
+    def probe_arguments(self) -> list[str]:
+        """Arguments of ``node``."""
+        return ["--no-timings"] if self.hardware else list(self.arguments)
+
+
+class Measuring:
+    """Measures nodes through Slurm; :meth:`stop` ends it."""
+
+    def __init__(self, pass_id: str, wanted: Wanted) -> None:
+        self._id = pass_id
+        self._wanted = wanted
+        self._running: list[Sweep] = []
+        self._stopped = False
+
+    def stop(self) -> None:
+        """End all probes; for signal handlers."""
+        self._stopped = True
+        for sweep in self._running:
+            sweep.stop()
+
+    def idle(self, measured_at: dict[str, float], now: float) -> Measured:
+        """Measure the nodes that are idle and whose last times are old. Raises SourceError."""
+        wanted = self._wanted
+        given = {"time_limit": wanted.time_limit_s, "idle_only": True}
+        given["older_than"] = wanted.older_than_h * _HOUR_S / 86_400.0
+        plan = fresh_plan(wanted.nodes, given, measured_at, now)
+        return self._sweep(plan.targets, BACKGROUND)
+
+    def drained(self, nodes: Sequence[Node], gpus: dict[str, int]) -> Measured:
+        """Measure nodes that watch drained: reserved for us, resumed, and drained again.
+
+        ``gpus``: node -> its number of GPUs. A pass that is killed meanwhile leaves a reservation
+        that ends by itself, and in which nobody else's job starts; the next pass drains the nodes.
+        """
+        chosen = [node for node in nodes if gpus.get(node.name) and node.state == "drained"]
+        if not chosen or self._stopped:
+            return Measured()
+        limit_s = min(self._wanted.time_limit_s, 1800.0)
+        try:
+            slurm_nodes.unreserve()
+            slurm_nodes.reserve([node.name for node in chosen], 2 * limit_s)
+        except SourceError as exc:
+            return Measured(notes=[f"drained nodes are not measured again: {exc}"])
+        notes: list[str] = []
+        try:
+            with _on_trial(chosen, notes) as ready:
+                targets = [Target(node.name, node.partitions[0], gpus[node.name]) for node in ready]
+                found = self._sweep(targets, (f"--reservation={slurm_nodes.TRIAL}",))
+        finally:
+            try:
+                slurm_nodes.unreserve()
+            except SourceError as exc:
+                notes.append(f"reservation {slurm_nodes.TRIAL}: {exc}")
+        return replace(found, notes=[*found.notes, *notes])
+
+    def _sweep(self, targets: Sequence[Target], options: Sequence[str]) -> Measured:
+        found = Measured()
+        if not targets or self._stopped:
+            return found
+        wanted = self._wanted
+        sweep = Sweep(
+            self._id,
+            found.reports.append,
+            command=wanted.command,
+            arguments=wanted.probe_arguments,
+            concurrency=wanted.jobs,
+            probe_s=wanted.time_limit_s,
+            queue_s=_WAIT_S,
+            srun_options=[*options, *wanted.srun_options],
+        )
+        self._running.append(sweep)
+        found.outcomes += sweep.run(targets)
+        return found
+
+
+@contextmanager
+def _on_trial(nodes: Sequence[Node], notes: list[str]) -> Iterator[list[Node]]:
+    """Nodes that take our jobs within the block, and are drained for the same reason after it."""
+    ready = []
+    try:
+        for node in nodes:
+            try:
+                slurm_nodes.resume(node.name)
+                ready.append(node)
+            except SourceError as exc:
+                notes.append(f"{node.name}: {exc}")
+        yield ready
+    finally:
+        for node in ready:
+            try:
+                slurm_nodes.drain(node.name, node.reason)
+            except SourceError as exc:
+                notes.append(f"{node.name}: not drained again: {exc}")
+
+
+def this_host(node: str, arguments: Sequence[str], limit_s: float) -> ProbeReport:
+    """Probe this host without Slurm. Raises SourceError."""
+    argv = [sys.executable, "-m", "gpu_aware_profile.cli", "node", "--json"]
+    out = bytearray()
+    with Child([*argv, f"--node-name={node}", *arguments], None, limit_s + _GRACE_S) as child:
+        for name, piece in child.pieces():
+            out += piece if name == "out" else b""
+            if len(out) > _MOST_OUT:
+                raise SourceError(f"the probe printed more than {_MOST_OUT >> 20} MiB")
+        code, said = child.code, child.errors.strip().rpartition("\n")[2]
+    last = out.decode("utf-8", "replace").strip().rpartition("\n")[2]
+    if not last.startswith("{"):
+        raise SourceError(f"the probe ended with {code}: {said[:200]}")
+    raw: Any = parse_json(last, "the report")
+    return parse_report(raw)

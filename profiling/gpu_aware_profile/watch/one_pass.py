@@ -1,0 +1,206 @@
+"""One pass: measure what is idle, judge all GPUs, write the state, act."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpu_aware_profile import store_writer
+from gpu_aware_profile.sweeps.sweep_plan import new_id
+from gpu_aware_profile.watch import actions, slurm_nodes
+from gpu_aware_profile.watch.draining import Budget, DrainPlan, Node
+from gpu_aware_profile.watch.hardware import Seen, facts_of_site, unread
+from gpu_aware_profile.watch.histories import histories, seen_by
+from gpu_aware_profile.watch.judgement import (
+    LONGEST,
+    Evidence,
+    Running,
+    judge,
+    known_names,
+    seen_before,
+)
+from gpu_aware_profile.watch.measuring import Measured, Measuring, Wanted, this_host
+from gpu_aware_profile.watch.running import of_this_host, reported
+from gpu_aware_profile.watch.slow_gpus import verdicts
+from slurm_gpu_aware.clock_conf import read_clock_conf
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.model.profile import Gpu, gpu_names
+from slurm_gpu_aware.slurm.words import hostlist
+from slurm_gpu_aware.store.ingest import ingest_report
+from slurm_gpu_aware.store.profiles import probed_at, timed_at
+from slurm_gpu_aware.store.watch_state import WatchState, read_state, write_state
+
+_NOT_MEASURED = ("failed", "timeout")
+
+
+@dataclass(frozen=True)
+class Acting:
+    """What a pass may do; by default it only reports."""
+
+    on_change: Sequence[str] = ()
+    """Command of the site, as arguments."""
+    drain: Budget | None = None
+    """None: no node is drained or resumed."""
+    extra: bool = False
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a pass works on."""
+
+    store: Path
+    state: Path
+    config: Config
+    wanted: Wanted
+    acting: Acting = Acting()
+    local: str = ""
+    """Name of this host, which alone is watched, without Slurm; empty: the cluster."""
+    sweep: bool = True
+    """Whether GPUs are measured; if not, only what is known is judged anew."""
+
+
+@dataclass
+class Passed:
+    """Outcome of a pass."""
+
+    state: WatchState
+    done: DrainPlan = field(default_factory=DrainPlan)
+    said: list[str] = field(default_factory=list)
+    """What failed or is missing, a sentence each."""
+
+
+class Pass:
+    """One pass; :meth:`stop` ends its probes."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._measuring = Measuring(new_id(), site.wanted)
+        self._said: list[str] = []
+
+    def stop(self) -> None:
+        """End all probes; for signal handlers."""
+        self._measuring.stop()
+
+    def run(self) -> Passed:
+        """Do all of it. Raises SourceError and StoreError."""
+        site = self._site
+        before = read_state(site.state) or WatchState()
+        nodes = [] if site.local else slurm_nodes.read_nodes()
+        running, busy = self._running(nodes)
+        with store_writer.writable_store(site.store, site.config) as store:
+            measured = Measured()
+            if site.sweep:
+                latest = probed_at(store) if site.wanted.hardware else timed_at(store)
+                measured = self._measured(before, nodes, latest, busy)
+            seen = seen_before(before.gpus)
+            probed: dict[Gpu, Seen] = {}
+            for report in measured.reports:
+                try:
+                    ingest_report(store, report)
+                except (SourceError, StoreError) as exc:
+                    self._said.append(f"{report.node}: not stored: {exc}")
+                probed |= seen_by(report, seen)
+            if measured.reports:
+                store_writer.recompute_scores(store, site.config.site.classes)
+            gone = {report.node for report in measured.reports}
+            here = {site.local} if site.local else {node.name for node in nodes}
+            seen = {g: s for g, s in seen.items() if g[0] in here - gone} | probed
+            timed = histories(store, here)
+        evidence = Evidence(
+            time.time(), seen, probed, verdicts(timed, known_names(before.gpus)), running
+        )
+        self._said += measured.notes + _failures(measured)
+        return self._acted(_state(before, evidence))
+
+    def _running(self, nodes: Sequence[Node]) -> tuple[Mapping[Gpu, Running], frozenset[Gpu]]:
+        """(readings without a kernel of ours, GPUs of this host with processes)."""
+        if self._site.local:
+            return of_this_host(self._site.local)
+        spool = Path(read_clock_conf().spool)
+        names = [node.name for node in nodes]
+        found = reported(spool, names, time.time(), slurm_nodes.jobs_on)
+        if not found:
+            self._said.append(f"GPUs are not watched while jobs run: {spool} has no fresh reports")
+        return found, frozenset()
+
+    def _measured(
+        self,
+        before: WatchState,
+        nodes: Sequence[Node],
+        latest: dict[str, float],
+        busy: frozenset[Gpu],
+    ) -> Measured:
+        site, wanted = self._site, self._site.wanted
+        if site.local:
+            arguments = wanted.probe_arguments
+            if busy and not wanted.hardware:
+                arguments = ["--no-timings"]
+                self._said.append(f"not timed, as jobs use the GPUs: {gpu_names(sorted(busy))}")
+            return Measured([this_host(site.local, arguments, wanted.time_limit_s)])
+        if site.acting.drain is not None:
+            self._after_a_kill(before, nodes)
+        found = self._measuring.idle(latest, time.time())
+        if site.acting.drain is not None:
+            counts = Counter(one.node for one in before.gpus)
+            ours = [node for node in slurm_nodes.read_nodes() if node.ours]
+            chosen = [n for n in ours if not wanted.nodes or n.name in wanted.nodes]
+            trial = self._measuring.drained(chosen, dict(counts))
+            found.reports += trial.reports
+            found.outcomes += trial.outcomes
+            found.notes += trial.notes
+        return found
+
+    def _after_a_kill(self, before: WatchState, nodes: Sequence[Node]) -> None:
+        """Drain nodes again that an earlier pass had on trial when it was killed."""
+        try:
+            left = slurm_nodes.on_trial()
+            for node in nodes:
+                if node.name in left & before.drained.keys() and not node.drained:
+                    slurm_nodes.drain(node.name, slurm_nodes.AGAIN)
+            slurm_nodes.unreserve()
+        except SourceError as exc:
+            self._said.append(f"a trial that was cut off is not ended: {exc}")
+
+    def _acted(self, state: WatchState) -> Passed:
+        """Write the state, act, and write what was done."""
+        site, acting = self._site, self._site.acting
+        write_state(site.state, state)
+        done = DrainPlan()
+        if acting.drain is not None:
+            try:
+                state, done, failed = actions.drain_and_resume(state, acting.drain, time.time())
+                self._said += failed
+            except SourceError as exc:
+                self._said.append(f"no node is drained or resumed: {exc}")
+        if acting.extra:
+            try:
+                self._said += slurm_nodes.put_extra(actions.node_extras(state.gpus))
+            except SourceError as exc:
+                self._said.append(f"no score is written into Extra: {exc}")
+        if acting.on_change:
+            state, failure = actions.tell(state, acting.on_change)
+            if failure:
+                self._said.append(f"--on-change failed, the next pass tries again: {failure}")
+        write_state(site.state, state)
+        return Passed(state, done, [*state.notes, *self._said])
+
+
+def _state(before: WatchState, evidence: Evidence) -> WatchState:
+    notes = facts_of_site(evidence.seen)
+    notes += [f"{what} cannot be read: {gpu_names(g)}" for what, g in unread(evidence.seen).items()]
+    gpus = judge(before.gpus, evidence)
+    return WatchState(
+        at=evidence.now, gpus=gpus, drained=before.drained, notes=[text[:LONGEST] for text in notes]
+    )
+
+
+def _failures(measured: Measured) -> list[str]:
+    reasons: dict[str, list[str]] = {}
+    for one in measured.outcomes:
+        if one.state in _NOT_MEASURED:
+            reasons.setdefault(one.reason, []).append(one.node)
+    return [f"{hostlist(nodes)}: not measured: {reason}" for reason, nodes in reasons.items()]

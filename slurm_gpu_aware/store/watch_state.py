@@ -1,0 +1,144 @@
+"""State of each GPU as ``gpu-aware-profile watch`` last saw it: a JSON file that others may read.
+
+One file per site (beside the store), or per host (``watch --local``). It has one writer; readers
+need no store, no database and no Slurm.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import DecodeError, Struct, field, json
+
+from slurm_gpu_aware import records
+from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE, MAX_TIME_S
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.files import ReplacedFile, open_plain
+from slurm_gpu_aware.model.gpu_health import GpuHealth
+from slurm_gpu_aware.names import NODE_NAME
+from slurm_gpu_aware.records import Text, number, text, whole, words
+
+SCHEMA = "gpu-aware-watch/1"
+WELL, SLOW, DRIFTED, ILL, UNKNOWN = "well", "slow", "drifted", "ill", "unknown"
+STATES = (ILL, SLOW, DRIFTED, UNKNOWN, WELL)
+"""Worst first."""
+BAD = frozenset({ILL, SLOW, DRIFTED})
+_MOST_BYTES = 256 << 20
+
+Name = Annotated[str, text(NODE_NAME, "a node name")]
+When = Annotated[float, number(0, MAX_TIME_S)]
+Counter = Annotated[int, whole(0, 10**6)]
+
+
+class Named(Struct, frozen=True):
+    """A class for which the sweeps name a GPU: see `gpu_aware_profile.watch.slow_gpus`."""
+
+    state: Annotated[str, words(SLOW, DRIFTED)]
+    since: When
+    before: float = 0.0
+
+
+class Trouble(Struct, frozen=True):
+    """Something wrong with a GPU's hardware."""
+
+    kind: Text
+    text: Text
+    since: When
+    clean: Counter = 0
+    """Probes, or readings while jobs ran, since then that did not find it."""
+    at: When = 0.0
+    """Unix time of the newest of these readings."""
+
+
+class Reading(Struct, frozen=True):
+    """What the newest probe read of the hardware."""
+
+    name: Text = ""
+    health: GpuHealth | None = None
+    """None: the GPU could not be read."""
+    faults: tuple[tuple[Text, Text], ...] = ()
+    throttled: tuple[Text, ...] = ()
+    at: When = 0.0
+
+
+class GpuState(Struct, frozen=True):
+    """State of a GPU."""
+
+    node: Name
+    gpu: Annotated[int, whole(0, MAX_GPUS_PER_NODE - 1)]
+    state: Annotated[str, words(*STATES)] = UNKNOWN
+    by: float | None = None
+    """Relative: 0.03 = 3% slower than its peers (drifted: than before), in its worst class. None:
+    not known."""
+    since: When | None = None
+    """Unix time since which it is not well; None: it is."""
+    why: Text = ""
+    """One short sentence without a full stop."""
+    named: dict[Text, Named] = {}
+    """Class -> what the sweeps say."""
+    troubles: tuple[Trouble, ...] = ()
+    reading: Reading = Reading()
+    told: Annotated[str, words(*STATES)] = WELL
+    """The state that the command of the site heard of last."""
+
+
+class Drained(Struct, frozen=True):
+    """A node that watch drained."""
+
+    at: When
+    left: bool = False
+    """An admin resumed it while it was not well: it is not drained again until it is."""
+
+
+class WatchState(Struct, frozen=True):
+    """State of all GPUs."""
+
+    schema: Annotated[str, words(SCHEMA)] = SCHEMA
+    at: When = 0.0
+    """Unix time of the newest pass; 0: there was none."""
+    gpus: list[GpuState] = []
+    drained: dict[Name, Drained] = {}
+    notes: list[Text] = field(default_factory=list)
+    """Sentences about the whole fleet."""
+
+    def bad(self) -> list[GpuState]:
+        """GPUs that are not well, worst first."""
+        found = [one for one in self.gpus if one.state in BAD]
+        return sorted(found, key=lambda g: (STATES.index(g.state), -(g.by or 0.0), g.node, g.gpu))
+
+
+def read_state(path: Path) -> WatchState | None:
+    """The state in a file; None: there is no file. Raises SourceError."""
+    try:
+        stream, status = open_plain(path)
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise SourceError(f"{path}: cannot be read: {exc.strerror}") from None
+    with stream:
+        if status.st_uid not in {0, os.geteuid(), path.parent.stat().st_uid}:
+            raise SourceError(f"{path}: belongs to neither root nor the owner of its folder")
+        if status.st_size > _MOST_BYTES:
+            raise SourceError(f"{path}: larger than {_MOST_BYTES >> 20} MiB")
+        try:
+            return records.read(json.decode(stream.read()), WatchState)
+        except (DecodeError, UnicodeDecodeError, RecursionError):
+            raise SourceError(f"{path}: not JSON") from None
+        except ValueError as exc:
+            raise SourceError(f"{path}: {exc}") from None
+
+
+def write_state(path: Path, state: WatchState) -> None:
+    """Replace the file, which every user may read. Raises SourceError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with ReplacedFile(path) as stream:
+            stream.write(json.encode(state).decode())
+            os.fchmod(stream.fileno(), 0o644)
+            owner = path.parent.stat()
+            if os.geteuid() == 0:  # or SlurmUser could not replace it
+                os.fchown(stream.fileno(), owner.st_uid, owner.st_gid)
+    except OSError as exc:
+        raise SourceError(f"{path}: cannot be written: {exc.strerror}") from None

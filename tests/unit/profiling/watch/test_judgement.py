@@ -1,0 +1,133 @@
+"""The state of a GPU from its sweeps, its hardware and its jobs, and how it becomes well again."""
+
+from dataclasses import replace
+
+from gpu_aware_profile.watch.hardware import Seen
+from gpu_aware_profile.watch.judgement import (
+    Evidence,
+    Running,
+    judge,
+    known_names,
+    seen_before,
+)
+from gpu_aware_profile.watch.slow_gpus import Named, Verdict
+from slurm_gpu_aware.model.gpu_health import GpuHealth
+from slurm_gpu_aware.store.watch_state import WatchState, read_state, write_state
+
+GPU = ("n1", 3)
+WELL = GpuHealth(4, 4, 4, 16, 16, 0, 12, 0, 0, False, False, "")
+HOT = frozenset({"hw_thermal_slowdown"})
+
+
+def verdict(state="well", slower=0.0, app_class="A", since=None, sweeps=5, risen=0.0):
+    return Verdict((*GPU, app_class), state, sweeps, slower, 0.015, risen, 0.02, since)
+
+
+def passed(before=(), verdicts=None, health=WELL, running=None, probed=True, now=100.0):
+    """The state of the GPU after a pass."""
+    seen = {GPU: Seen("NVIDIA A100-SXM4-40GB", health, at=now)}
+    found = [verdict()] if verdicts is None else verdicts
+    evidence = Evidence(now, seen, {GPU} if probed else set(), found, running or {})
+    (one,) = judge(before, evidence)
+    return one
+
+
+def test_well():
+    one = passed()
+    assert (one.node, one.gpu, one.state, one.since, one.why) == (*GPU, "well", None, "")
+
+
+def test_the_worst_class_decides():
+    slow = verdict("slow", 0.031, "A", since=50.0)
+    one = passed(verdicts=[slow, verdict("drifted", 0.0, "B", since=20.0, risen=0.5), verdict()])
+    assert (one.state, one.by, one.since) == ("slow", 0.031, 50.0)
+    assert one.why == "class A: 3.1% slower than its peers in 3 sweeps (noise explains 1.5%)"
+    assert known_names([one]) == {
+        (*GPU, "A"): Named("slow", 50.0, 0.0),
+        (*GPU, "B"): Named("drifted", 20.0, 0.0),
+    }
+
+
+def test_drifted():
+    one = passed(verdicts=[verdict("drifted", 0.001, since=9.0, risen=0.04)])
+    assert (one.state, one.by) == ("drifted", 0.04)
+    assert one.why.startswith("class A: 4.0% slower than it was")
+
+
+def test_ill_comes_before_slow():
+    slow = verdict("slow", 0.1, since=50.0)
+    one = passed(verdicts=[slow], health=replace(WELL, ecc_now=1))
+    assert (one.state, one.since, one.why) == ("ill", 100.0, "1 uncorrectable memory error")
+
+
+def test_ill_until_two_probes_are_clean():
+    one = passed(health=replace(WELL, ecc_now=1), now=100.0)
+    one = passed([one], probed=False, now=110.0)
+    assert (one.state, one.since) == ("ill", 100.0)
+    one = passed([one], now=120.0)
+    assert one.state == "ill"
+    assert one.why == "1 uncorrectable memory error (clean in 1 of 2 probes since)"
+    assert passed([one], now=130.0).state == "well"
+    relapse = passed([one], health=replace(WELL, ecc_now=2), now=130.0)
+    assert (relapse.since, relapse.why) == (100.0, "2 uncorrectable memory errors")
+
+
+def test_a_gpu_that_throttles_under_a_job_is_ill_while_it_runs():
+    hot = {GPU: Running(90.0, HOT, 1005, 210.4, "1234")}
+    one = passed(running=hot, probed=False)
+    assert (one.state, one.since) == ("ill", 90.0)
+    assert one.why == "throttles: it is too hot, at 1005 MHz and 210 W under job 1234"
+    cool = {GPU: Running(150.0, frozenset({"sw_power_cap"}), 1410, None, "1234")}
+    one = passed([one], running=cool, probed=False)
+    assert one.state == "ill"
+    unheard = passed([one], probed=False)
+    assert unheard.state == "ill"
+    later = {GPU: cool[GPU]._replace(at=210.0)}
+    assert passed([unheard], running=later, probed=False).state == "well"
+    assert passed([unheard], probed=True).state == "well"  # a probe without throttling
+
+
+def test_the_same_report_does_not_count_twice():
+    """Passes may come more often than reports."""
+    one = passed(running={GPU: Running(90.0, HOT, 1005, None, "1")}, probed=False)
+    cool = {GPU: Running(150.0, frozenset(), 1410, None, "1")}
+    for _ in range(3):
+        one = passed([one], running=cool, probed=False)
+    assert one.state == "ill"
+
+
+def test_why_the_speed_is_not_known():
+    assert passed(verdicts=[]).why == "no times are measured: CuPy or --bench is missing there"
+    assert passed(verdicts=[verdict("unknown", 0.3, sweeps=1)]).why == "1 of 3 sweeps"
+    few = verdict("unknown", None, sweeps=7)
+    one = passed(verdicts=[few])
+    assert (one.state, one.by) == ("unknown", None)
+    assert one.why == "too few GPUs of its model to compare it with"
+
+
+def test_readings_are_kept_for_the_next_pass():
+    one = passed(health=replace(WELL, active_nvlinks=11))
+    assert seen_before([one])[GPU] == Seen(
+        "NVIDIA A100-SXM4-40GB", replace(WELL, active_nvlinks=11), at=100.0
+    )
+    lost = passed(health=None)
+    assert (lost.state, seen_before([lost])[GPU].health) == ("ill", None)
+
+
+def test_a_gpu_that_was_removed_has_no_state():
+    assert judge([passed()], Evidence(200.0, {}, set(), [], {})) == []
+
+
+def test_a_gpu_that_no_probe_has_seen_is_named_under_its_job():
+    hot = {GPU: Running(90.0, HOT, 1005, None, "7"), ("n1", 4): Running(90.0, frozenset(), 1410)}
+    ill, well = judge([], Evidence(100.0, {}, set(), [], hot))
+    assert (ill.state, well.state, well.why) == ("ill", "unknown", "not measured yet")
+
+
+def test_long_errors_do_not_make_a_state_that_cannot_be_read(tmp_path):
+    faults = tuple((kind, "x" * 4000) for kind in ("xid", "ecc", "result"))
+    seen = {GPU: Seen("A" * 4000, None, faults, at=1.0)}
+    states = judge([], Evidence(100.0, seen, {GPU}, [], {}))
+    write_state(tmp_path / "watch.json", WatchState(at=1.0, gpus=states))
+    assert read_state(tmp_path / "watch.json").gpus == states
+    assert len(states[0].why) <= 1000
