@@ -55,8 +55,10 @@ FORMS = (
     "-N1 --gres=gpu:1 : -N1 --gres=gpu:1",
     "-c 2",
 )
-LEFT = ("per-socket", "ntasks-per-gpu", " : ")
-"""What forms that are not compared have in them, if they are the only ones with it."""
+LEFT = ("per-socket", "enforce-binding", " : ")
+"""What forms that are never compared have in them."""
+UNEVEN = "--gpus=6"
+"""Slurm starts it where no even split is free, too."""
 READING = {
     *("REQUEST_JOB_INFO", "REQUEST_NODE_INFO", "REQUEST_PARTITION_INFO", "REQUEST_BUILD_INFO"),
     *("REQUEST_RESERVATION_INFO", "REQUEST_TOPO_INFO"),
@@ -212,10 +214,12 @@ def test_it_says_what_slurm_gave_and_changes_nothing(shadow: Shadow) -> None:
     }
     assert wrong == {}
     assert {reason for _, reason in found.values()} >= {"heterogeneous jobs are left to Slurm"}
+    assert all(reason for sets, reason in found.values() if not sets["ours"])
     compared = [job for job, (sets, _) in found.items() if sets["ours"]]
-    forms = {asked.get(job.partition("_")[0], " : ") for job in found} - {"-c 2"}
-    without = forms - {asked.get(job.partition("_")[0], " : ") for job in compared}
-    assert all(any(part in form for part in LEFT) for form in without), without
+    asked_by = {job: asked.get(job.partition("_")[0], " : ") for job in found}
+    forms = {asked_by[job] for job in compared}
+    never = {form for form in FORMS if any(part in form for part in LEFT)}
+    assert forms | {UNEVEN} == {*FORMS, UNEVEN} - {"-c 2"} - never, found
 
     kinds = requests_of(cluster)
     assert kinds <= OF_THE_SHADOW | OF_THE_TEST | OF_NODES, kinds

@@ -87,6 +87,9 @@ class Comparer:
         """(GPUs that a round gives the job now, or None; why none)."""
         one = Round((request,), context.cluster, self.settings, context.now, self.options)
         plan = plan_stages(replace(one, explain=False), self.features)
+        if plan.assignments and request.whole_node:  # it gets all GPUs of its nodes
+            exists, nodes = context.cluster.exists, plan.assignments[0].nodes
+            return [(node, np.flatnonzero(exists[node]).tolist()) for node in nodes], ""
         if plan.assignments:
             return plan.assignments[0].gpus, ""
         reason = plan.waiting[0].reason if plan.waiting else "no round places it"
@@ -121,7 +124,7 @@ def _alike(
 ) -> tuple[Request, str]:
     """(The request on nodes of the GPU model that Slurm gave; why the two cannot be compared)."""
     count = sum(len(slots) for _, slots in given)
-    if request.gpus != count:
+    if request.gpus != count and not request.whole_node:
         return request, f"Slurm gave it {count} GPUs, and it asks for {request.gpus}"
     models = {cluster.model[node] for node, _ in given}
     if len(models) > 1:
