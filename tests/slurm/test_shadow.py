@@ -103,10 +103,10 @@ class Shadow:
         return self.cluster.sh("ctl", f"{env}; {command}", "bob", timeout=timeout)
 
     def start(self) -> None:
+        self.looks = self.last_look()
         pid = f"echo $! >{HOME}/pid"
         self.ours(f"setsid gpu-aware selectd --shadow >>{HOME}/log 2>&1 & {pid}")
         self.cluster.wait_until(self.looked, 60, self.log)
-        self.looks = self.last_look()
 
     def stop(self, signal: str = "TERM") -> None:
         self.cluster.sh("ctl", f"kill -{signal} $(cat {HOME}/pid)")
@@ -119,7 +119,7 @@ class Shadow:
         return self.cluster.sh("ctl", f"cat {HOME}/log")
 
     def looked(self) -> bool:
-        return self.last_look() > getattr(self, "looks", 0.0)
+        return self.last_look() > self.looks
 
     def last_look(self) -> float:
         return float(self.rows("SELECT coalesce(max(until_at_unix), 0) FROM shadow_watches")[0][0])
@@ -197,7 +197,7 @@ def test_it_says_what_slurm_gave_and_changes_nothing(shadow: Shadow) -> None:
     while number < JOBS:
         for _ in range(rng.randint(1, 6)):
             form = FORMS[number % len(FORMS)]
-            job = cluster.submit("alice", form.split(), f"sleep {rng.randint(7, 14)}")
+            job = cluster.submit("alice", form.split(), f"sleep {rng.randint(5, 10)}")
             asked[job], number = form, number + 1
         began = time.monotonic()
         while time.monotonic() - began < 2.0:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
+from slurm_gpu_aware.admission.fitting import needs_sockets
+from slurm_gpu_aware.admission.translate import class_of
 from slurm_gpu_aware.features.models.live import PerformanceModels
 from slurm_gpu_aware.features.power.job_tables import JobTables
 from slurm_gpu_aware.features.registry import FEATURES
@@ -18,7 +20,7 @@ from slurm_gpu_aware.features.shadow.requests import request_of
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.profile import Profile
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import PreemptionRights, Request
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.stages import Round, Stage, plan_stages
 from slurm_gpu_aware.slurm.records import SlurmJob
@@ -47,11 +49,8 @@ class Comparer:
     features: Sequence[Stage] = FEATURES
     _tables: JobTables = field(default_factory=JobTables)
 
-    def compare(
-        self, job: SlurmJob, gated: GatedJob, before: Callable[[], AdmissionContext]
-    ) -> Compared:
-        """Compare a start. ``before``: the site just before it."""
-        context = indexed(before())
+    def compare(self, job: SlurmJob, gated: GatedJob, context: AdmissionContext) -> Compared:
+        """Compare a start. ``context``: the site just before it, as `indexed` makes it."""
         cluster = context.cluster
         places = {name: i for i, name in enumerate(cluster.nodes)}
         gpus = [(places.get(share.node), share.gpus) for share in job.shares if share.gpus]
@@ -63,7 +62,9 @@ class Comparer:
             return Compared(Sets(), "its node was not usable, or its GPUs are cut in parts")
         shown = Request("", sum(len(s) for _, s in given), app_class=self._class(gated, context))
         try:
-            request = request_of(gated, context)
+            if needs_sockets(gated, context.slurm):
+                raise CannotPlanError("jobs that are bound to sockets are not compared")
+            request = replace(request_of(gated, context), preemption=PreemptionRights())
         except CannotPlanError as exc:
             return Compared(Sets(gpu_set(given, shown, cluster, measured)), exc.reason[:_LONGEST])
         theirs = gpu_set(given, request, cluster, measured)
@@ -77,8 +78,6 @@ class Comparer:
         return Compared(found, "", self._power_w(request, cluster))
 
     def _class(self, gated: GatedJob, context: AdmissionContext) -> str:
-        from slurm_gpu_aware.admission.translate import class_of
-
         return class_of(gated.job, gated.original, context.config, context.classes).app_class
 
     def _placed(

@@ -13,11 +13,13 @@ import math
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import FrameType
 
 import numpy as np
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
+from slurm_gpu_aware.admission.fitting import needs_sockets
 from slurm_gpu_aware.admission.translate import class_of, given_class
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import AwareError, SourceError, StoreError
@@ -50,18 +52,18 @@ from slurm_gpu_aware.store.profiles import load_profile
 log = logging.getLogger(__name__)
 
 LOOK_S = 2.0
-"""Least pause between two looks; with a look that takes long it is `_SHARE` times as long."""
-_SHARE = 19.0  # a look takes a twentieth of the time
+"""Least pause between two looks; it is `_SHARE` times as long as Slurm takes to answer."""
+_SHARE = 19.0  # slurmctld works for the shadow for at most a twentieth of the time
 _SIGNAL_S = 0.2
 _KNOWLEDGE_S = 60.0  # age at which scores, links, models and classes are read again
 _PRUNE_S = 3600.0
-_MOST_STARTS = 200  # starts that one look compares; a storm must not keep it from looking
+_COMPARE_S = 10.0  # time in which one look compares: a storm must not keep it from looking
 _MOST_WAITING = 50  # waiting jobs that one look asks whether they need whole nodes
 _WAITS = frozenset({"Resources", "Priority"})
 """Reasons of jobs that wait for nodes."""
 NOT_RUNNING = "it started while the shadow did not run"
 TOO_SHORT = "it ended before it was seen"
-TOO_MANY = f"more than {_MOST_STARTS} jobs started at once"
+TOO_MANY = "more jobs started at once than a look compares"
 
 
 def run(config: Config) -> int:
@@ -93,7 +95,6 @@ class Daemon:
         log.info("shadow started: it changes nothing in Slurm")
         complaint = ""
         while not self._stopping:
-            began = time.monotonic()
             try:
                 self._shadow.look()
                 complaint = ""
@@ -103,8 +104,7 @@ class Daemon:
                 complaint = str(exc)
             except Exception:
                 log.exception("a look failed; the next one tries again")
-            took_s = time.monotonic() - began
-            until = time.monotonic() + max(LOOK_S, _SHARE * took_s)
+            until = time.monotonic() + max(LOOK_S, _SHARE * self._shadow.read_s)
             while not self._stopping and (left_s := until - time.monotonic()) > 0:
                 time.sleep(min(left_s, _SIGNAL_S))
         log.info("shadow stops")
@@ -141,12 +141,15 @@ class Shadow:
         """Starts that were stored and have not ended -> nodes that they broke up without need."""
         self._watch: int | None = None
         self._known_at = self._pruned_at = -math.inf
+        self.read_s = 0.0
+        """Time that Slurm took to answer at the last look."""
 
     def look(self) -> None:
         """Read Slurm, compare what has started since the last look, note what has ended.
 
         Raises SourceError and StoreError; the next look then sees the same starts.
         """
+        began = time.monotonic()
         jobs = self._client.jobs()
         self._client.ask_ahead("nodes", "partitions", "reservations")
         seen = SiteState(
@@ -156,6 +159,7 @@ class Shadow:
             self._client.reservations(),
             self._clock(),
         )
+        self.read_s = time.monotonic() - began
         if self._last is None and self._site.slurm().private_jobs:
             log.warning("PrivateData hides jobs: only an operator sees those of all users")
         self._renew(seen.now)
@@ -193,6 +197,11 @@ class Shadow:
         self._open |= {job.key: job.needless for job in fresh if job.ended_at is None}
         self._last = now
 
+    @property
+    def _all_read(self) -> bool:
+        """Whether a job that is missing is gone; else its record may be one that is not legible."""
+        return not self._client.unread
+
     def _since_last(self, now: float) -> float:
         return 0.0 if self._last is None else max(0.0, now - self._last)
 
@@ -205,41 +214,44 @@ class Shadow:
             for key, job in holding.items()
             if key not in self._held and job.shares and job.state != "COMPLETING"
         )
-        ended = {
-            key: (job, min(ends.get(key, seen.now), seen.now))
+        ended = [
+            (job, min(ends.get(key, seen.now), seen.now))
             for key, job in self._held.items()
-            if key not in holding
-        }
+            if key not in holding and (key in ends or self._all_read)
+        ]
         return Moment(seen, started, ended)
 
     def _starts(self, moment: Moment) -> list[ShadowJob]:
         """The jobs that have got whole GPUs since the last look."""
-        found, compared = list[ShadowJob](), 0
+        found, until = list[ShadowJob](), time.monotonic() + _COMPARE_S
+        context: AdmissionContext | None = None
         for job in moment.started:
             if not holds_gpus(job) or key_of(job) in self._open:
                 continue
             if self._last is None:
-                if self._before is not None and (job.start_s or 0.0) > self._before:
+                if self._before is not None and (job.start_s or 0.0) >= int(self._before):
                     found.append(self._row(job, Compared(Sets(), NOT_RUNNING)))
                 continue
             outcome = Compared(Sets(), TOO_MANY)
-            if compared < _MOST_STARTS:
-                compared += 1
-                outcome = self._compared(job, moment)
+            if time.monotonic() < until:
+                context = context or self._now(moment.seen)
+                outcome = self._compared(job, moment, context)
             found.append(self._row(job, outcome))
         return found
 
-    def _compared(self, job: SlurmJob, moment: Moment) -> Compared:
+    def _now(self, seen: SiteState) -> AdmissionContext:
+        """The site as it is now."""
+        context = self._site.context_of(seen, (), self._comparer.profile, self._classes)
+        return indexed(context)
+
+    def _compared(self, job: SlurmJob, moment: Moment, now: AdmissionContext) -> Compared:
         with contained("comparison", job.id):
             gated = as_gated(as_asked(job, records_by_id(self._waiting, job)))
             if (given := given_class(gated, self._config)) is not None:
                 self._classes.note(given)
-
-            def before() -> AdmissionContext:
-                state, profile = moment.before(job), self._comparer.profile
-                return self._site.context_of(state, [gated], profile, self._classes)
-
-            return self._comparer.compare(job, gated, before)
+            at = job.start_s or now.now
+            context = replace(now, cluster=moment.before(job, now.cluster), now=at)
+            return self._comparer.compare(job, gated, context)
         return Compared(Sets(), "its comparison failed; the log says why")
 
     def _missed(self, moment: Moment) -> list[ShadowJob]:
@@ -264,12 +276,12 @@ class Shadow:
         known = class_of(job, gated.original, self._config, self._classes).app_class
         return ShadowJob(
             job_id=job.id,
-            user=job.user,
-            partition=job.partitions[0],
+            user=_text(job.user),
+            partition=_text(job.partitions[0]),
             app_class=known,
             started_at=job.start_s or 0.0,
             sets=outcome.sets,
-            reason=outcome.reason,
+            reason=_text(outcome.reason),
             power_w=outcome.power_w,
             ended_at=ended_at,
         )
@@ -281,7 +293,11 @@ class Shadow:
         # Of a job that Slurm has forgotten while the shadow did not run, the last look counts.
         last = self._last if self._last is not None else self._before
         gone = moment.seen.now if last is None else last
-        return {key: ends.get(key, gone) for key in self._open if key not in holding}
+        return {
+            key: ends.get(key, gone)
+            for key in self._open
+            if key not in holding and (key in ends or self._all_read)
+        }
 
     def _charged(self, moment: Moment) -> list[tuple[Key, str]]:
         """(Start that broke up a node without need, job that waits for that node)."""
@@ -334,8 +350,15 @@ class Shadow:
         table.prune(self._store, now - 86_400.0 * days if days else -math.inf)
 
 
+def _text(text: str) -> str:
+    """A text that SQLite takes: what users write need not be UTF-8."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def _whole_nodes(gated: GatedJob, context: AdmissionContext) -> WholeNodeJob | None:
     """A waiting job that needs whole nodes; None: it does not, or its request is not understood."""
+    if needs_sockets(gated, context.slurm):
+        return None
     try:
         request = request_of(gated, context)
     except CannotPlanError:

@@ -8,10 +8,11 @@ the last look holds its GPUs until `EPILOG_S` after its end.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.selector.site_reader import SiteState
-from slurm_gpu_aware.slurm.records import HOLDING, NodeShare, SlurmJob, SlurmNode
+from slurm_gpu_aware.slurm.records import HOLDING, NodeShare, SlurmJob
 
 EPILOG_S = 1.0
 Key = tuple[str, float]
@@ -40,38 +41,49 @@ class Moment:
     seen: SiteState
     started: Sequence[SlurmJob] = ()
     """Jobs that hold resources now and did not at the last look, in the order of their starts."""
-    ended: Mapping[Key, tuple[SlurmJob, float]] = field(default_factory=dict)
+    ended: Sequence[tuple[SlurmJob, float]] = ()
     """Jobs that held resources at the last look and do not any more: as they were then, and when
     they ended, Unix s."""
 
-    def before(self, job: SlurmJob) -> SiteState:
-        """The site just before one of ``started`` starts, with its own GPUs free."""
+    def before(self, job: SlurmJob, now: Cluster) -> Cluster:
+        """The cluster just before one of ``started`` starts, with its own GPUs free.
+
+        ``now``: the cluster of ``seen``.
+        """
         at = job.start_s or self.seen.now
         later = self.started[self.started.index(job) :]
-        back = [was for was, end_s in self.ended.values() if end_s + EPILOG_S >= at]
-        nodes = dict(self.seen.nodes)
+        gone = {one.id for one in later}
+        running = tuple(one for one in now.running if one.job_id not in gone)
+        found = replace(now.copy(), running=running)
+        places = {name: i for i, name in enumerate(now.nodes)}
         for one in later:
-            _change(nodes, one.shares, -1)
-        for one in back:
-            _change(nodes, one.shares, 1)
+            _change(found, places, one.shares, 1)
+        for was, end_s in self.ended:
+            if end_s + EPILOG_S >= at:
+                _change(found, places, was.shares, -1)
         for share in job.shares:  # surely free then, whoever ended in the same second
-            if (node := nodes.get(share.node)) is not None:
-                nodes[share.node] = replace(node, gpus_used=node.gpus_used - set(share.gpus))
-        gone = {one.raw_id for one in later}
-        jobs = [one for one in self.seen.jobs if one.raw_id not in gone]
-        return replace(self.seen, jobs=[*jobs, *back], nodes=nodes, now=at, busy=frozenset())
+            if share.node in places:
+                found.give_back(places[share.node], share.gpus)
+        return found
 
 
-def _change(nodes: dict[str, SlurmNode], shares: Iterable[NodeShare], sign: int) -> None:
-    """Give (1) or take (-1) the resources of a job, in place of their nodes' records."""
+def _change(
+    cluster: Cluster, places: Mapping[str, int], shares: Iterable[NodeShare], sign: int
+) -> None:
+    """Free (1) or take (-1) the resources of a job, in place."""
+    width = cluster.shape[1]
     for share in shares:
-        node = nodes.get(share.node)
+        node = places.get(share.node)
         if node is None:
             continue
-        held = node.gpus_used | set(share.gpus) if sign > 0 else node.gpus_used - set(share.gpus)
-        nodes[share.node] = replace(
-            node,
-            gpus_used=held,
-            cpus_used=min(node.cpus, max(0, node.cpus_used + sign * share.cpus)),
-            memory_used_mb=max(0, node.memory_used_mb + sign * share.memory_mb),
-        )
+        slots = [slot for slot in share.gpus if slot < width]
+        if sign > 0:
+            cluster.give_back(node, slots)
+        else:
+            cluster.free[node, slots] = False
+        for free, total, amount in (
+            (cluster.free_cpus, cluster.cpus, share.cpus),
+            (cluster.free_memory_mb, cluster.memory_mb, share.memory_mb),
+        ):
+            left = max(0, int(free[node]) + sign * amount)
+            free[node] = left if total is None else min(left, int(total[node]))

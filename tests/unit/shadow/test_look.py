@@ -185,7 +185,7 @@ def test_a_form_that_is_not_compared_has_its_reason(bench: Bench) -> None:
     found = bench.look(1002.0, odd)["1"]
     assert found.sets.given is not None
     assert found.sets.ours is None
-    assert "form of request" in found.reason
+    assert "bound to sockets" in found.reason
 
 
 def test_old_starts_go(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
