@@ -79,7 +79,7 @@ def as_asked(started: SlurmJob, waiting: SlurmJob | None) -> SlurmJob:
 def request_of(gated: GatedJob, context: AdmissionContext) -> Request:
     """The request on nodes that have the GPU type that it names. Raises CannotPlanError."""
     request = to_request(gated, context)
-    request = replace(request, sizes=(), table=None, shards=0) if request.sizes else request
+    request = replace(request, sizes=())
     kind = _kind_of(gated.original)
     if kind is None or request.eligible is None:
         return request

@@ -245,3 +245,49 @@ def test_what_a_user_writes_does_no_harm_to_the_page(
     said("--page", str(page))
     assert "<img" not in page.read_text()
     assert "\x1b" not in page.read_text() + said() + said("--json")
+
+
+def measure(store: Store) -> None:
+    """GPU 0 of each node is 25% slower than the others; bridges join 0-1 and 2-3."""
+    with store.write():
+        for node in ("n1", "n2"):
+            store.execute("INSERT INTO nodes (node, taken_at_unix) VALUES (?, 1)", (node,))
+            for slot in range(4):
+                where = (node, slot)
+                store.execute("INSERT INTO gpus (node, slot, model) VALUES (?, ?, 'v100')", where)
+                score = 1.25 if slot == 0 else 1.0
+                store.execute(
+                    "INSERT INTO scores (node, slot, class, value_ms, raw, binned, bin, outlier,"
+                    " taken_at_unix) VALUES (?, ?, 'B', 1, ?, ?, 0, 0, 1)",
+                    (*where, score, score),
+                )
+            for a, b in ((0, 1), (2, 3)):
+                store.execute("INSERT INTO links VALUES (?, ?, ?, 'NV2', 50)", (node, a, b))
+
+
+def test_scores_and_links_of_the_store_count(bench: Bench, said: Callable[..., str]) -> None:
+    measure(bench.store)
+    bench.look(1000.0)
+    jobs = [running(1, 1001, [0, 2], comment="class=B,bw=high")]
+    sets = bench.look(1002.0, *jobs)["1"].sets
+    assert sets.given is not None
+    assert sets.ours is not None
+    assert (sets.given.score, sets.given.direct) == (1.25, False)
+    assert (sets.ours.score, sets.ours.direct) == (1.0, True)
+    assert sets.ours.gpus[0][1] == (2, 3)
+    bench.look(1101.0, ended(1, 1001, 1101, [0, 2]))
+    total = json.loads(said("--json"))["total"]
+    assert total["time_s"] == pytest.approx(20.0)
+    assert total["energy_j"] is None
+    assert (total["unlinked"], total["slow"]["jobs"]) == (1, 1)
+    assert total["slow"]["examples"][0]["loss"].startswith("25% slower on n1:0,2 than on n")
+
+
+def test_two_starts_of_one_look_do_not_get_the_same_gpus(bench: Bench) -> None:
+    measure(bench.store)
+    bench.look(1000.0)
+    found = bench.look(1002.0, *(running(n + 1, 1001 + n, [n]) for n in range(2)))
+    first, second = (found[str(n)].sets.ours for n in (1, 2))
+    assert first is not None
+    assert second is not None
+    assert ("n1", (0,)) not in second.gpus  # the first job has it when the second one starts
