@@ -46,7 +46,7 @@ class Moment:
     they ended, Unix s."""
 
     def before(self, job: SlurmJob, now: Cluster) -> Cluster:
-        """The cluster just before one of ``started`` starts, with its own GPUs free.
+        """The cluster just before one of ``started`` starts, with all that it got free.
 
         ``now``: the cluster of ``seen``.
         """
@@ -62,8 +62,10 @@ class Moment:
             if end_s + EPILOG_S >= at:
                 _change(found, places, was.shares, -1)
         for share in job.shares:  # surely free then, whoever ended in the same second
-            if share.node in places:
-                found.give_back(places[share.node], share.gpus)
+            if (node := places.get(share.node)) is not None:
+                found.give_back(node, [slot for slot in share.gpus if slot < now.shape[1]])
+                found.free_cpus[node] = max(found.free_cpus[node], share.cpus)
+                found.free_memory_mb[node] = max(found.free_memory_mb[node], share.memory_mb)
         return found
 
 

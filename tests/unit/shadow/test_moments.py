@@ -73,6 +73,8 @@ def test_its_own_gpus_were_free_whoever_ended_in_the_same_second() -> None:
     started, gone = running(2, 101.0, 1), running(1, 50.0, 1, 2)
     found = moment(started, used=(1,), ended=[(gone, 101.0)])
     assert found.used(started) == {2}
+    whole = moment(started, used=(1,), cpus=2, ended=[(gone, 101.0)] * 8)
+    assert whole.before(started).free_cpus[0] == 2  # at least what it got
 
 
 def test_only_whole_gpus_count() -> None:
