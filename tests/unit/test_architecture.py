@@ -48,9 +48,9 @@ ALLOWED = {
 }
 LAYERS = {
     "model": """
-        classes/history models/fitting models/least_squares models/performance_model
-        models/site_models models/tables models/throughput moves/settings shadow/losses
-        shadow/record shadow/waits
+        classes/history due_dates/due_date models/fitting models/least_squares
+        models/performance_model models/site_models models/tables models/throughput moves/settings
+        queue_order/settings shards/request shadow/losses shadow/record shadow/waits
     """,
     "config": "power/power_limit",
     "sizing": """
@@ -60,7 +60,7 @@ LAYERS = {
     "planning": """
         due_dates/account due_dates/queue due_dates/sizes estimates/history
         moves/front moves/movable moves/moved moves/planning power/growth
-        power/power_budget shadow/facts
+        power/power_budget queue_order/rule shadow/facts
     """,
     "gate": "sizes/resizing",
     "admission": "shadow/requests shards/admission sizes/moldable",

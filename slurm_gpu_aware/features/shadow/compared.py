@@ -16,11 +16,12 @@ from slurm_gpu_aware.features.power.job_tables import JobTables
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.features.shadow.facts import gpu_set
 from slurm_gpu_aware.features.shadow.record import Sets
-from slurm_gpu_aware.features.shadow.requests import request_of
+from slurm_gpu_aware.features.shadow.requests import on_only, request_of
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import PreemptionRights, Request
+from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.stages import Round, Stage, plan_stages
 from slurm_gpu_aware.slurm.records import SlurmJob
@@ -86,7 +87,7 @@ class Comparer:
         """(GPUs that a round gives the job now, or None; why none)."""
         one = Round((request,), context.cluster, self.settings, context.now, self.options)
         plan = plan_stages(replace(one, explain=False), self.features)
-        if plan.assignments and request.whole_node:  # it gets all GPUs of its nodes
+        if plan.assignments and request.nodes.whole:  # it gets all GPUs of its nodes
             exists, nodes = context.cluster.exists, plan.assignments[0].nodes
             return [(node, np.flatnonzero(exists[node]).tolist()) for node in nodes], ""
         if plan.assignments:
@@ -97,7 +98,7 @@ class Comparer:
     def _power_w(self, request: Request, cluster: Cluster) -> float | None:
         """Power of its GPUs at the default clock, by its performance model; None: there is none."""
         self._tables.renew(self.models, self.profile, cluster)
-        table = self._tables.tabled(request).table
+        table = self._tables.tabled(request).get(TABLE)
         row = None if table is None else table.row(request.gpus)
         if table is None or row is None:
             return None
@@ -123,11 +124,10 @@ def _alike(
 ) -> tuple[Request, str]:
     """(The request on nodes of the GPU model that Slurm gave; why the two cannot be compared)."""
     count = sum(len(slots) for _, slots in given)
-    if request.gpus != count and not request.whole_node:
+    if request.gpus != count and not request.nodes.whole:
         return request, f"Slurm gave it {count} GPUs, and it asks for {request.gpus}"
     models = {cluster.model[node] for node, _ in given}
     if len(models) > 1:
         return request, "Slurm gave it GPUs of several models"
     same = np.array([model in models for model in cluster.model], dtype=np.bool_)
-    eligible = same if request.eligible is None else request.eligible & same
-    return replace(request, eligible=eligible, allowed=None), ""
+    return on_only(request, same), ""

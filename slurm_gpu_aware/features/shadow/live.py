@@ -364,11 +364,12 @@ def _whole_nodes(gated: GatedJob, context: AdmissionContext) -> WholeNodeJob | N
     except CannotPlanError:
         return None
     names, counts = context.cluster.nodes, context.cluster.exists.sum(axis=1)
-    able = counts > 0 if request.eligible is None else request.eligible & (counts > 0)
+    known = request.nodes.eligible
+    able = counts > 0 if known is None else known & (counts > 0)
     if not able.any():
         return None
     each, nodes = request.gpus_per_node, request.fewest_nodes
-    if not request.whole_node:
+    if not request.nodes.whole:
         if each is None or each != int(counts[able].max()):
             return None
         nodes = request.gpus // each

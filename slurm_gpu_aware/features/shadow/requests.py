@@ -12,6 +12,7 @@ from slurm_gpu_aware.admission.translate import to_request
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest, parse
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.request_forms import form_of
+from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.slurm.gres import gpu_item
@@ -81,12 +82,19 @@ def request_of(gated: GatedJob, context: AdmissionContext) -> Request:
     request = to_request(gated, context)
     request = replace(request, sizes=())
     kind = _kind_of(gated.original)
-    if kind is None or request.eligible is None:
+    if kind is None or request.nodes.eligible is None:
         return request
     has = np.array([_only(kind, context.nodes[name]) for name in context.cluster.nodes])
-    if not (request.eligible & has).any():
+    if not (request.nodes.eligible & has).any():
         raise CannotPlanError("its nodes have GPUs of several types")
-    return replace(request, eligible=request.eligible & has, allowed=None)
+    return on_only(request, has)
+
+
+def on_only(request: Request, nodes: BoolArray) -> Request:
+    """The request on those of its eligible nodes that are in an (N,) mask."""
+    known = request.nodes.eligible
+    eligible = nodes if known is None else known & nodes
+    return replace(request, nodes=replace(request.nodes, eligible=eligible, allowed=None))
 
 
 def _kind_of(original: OriginalRequest) -> str | None:

@@ -49,8 +49,8 @@ def test_a_form_without_a_row_is_named() -> None:
 def test_a_type_means_the_nodes_that_have_it() -> None:
     nodes = (plain("n1"), plain("n2", ("v100", 4)), plain("n3", (None, 4)))
     one = request(*nodes, tres_per_node="gres/gpu:v100:2")
-    assert one.eligible is not None
-    assert one.eligible.tolist() == [False, True, False]
+    assert one.nodes.eligible is not None
+    assert one.nodes.eligible.tolist() == [False, True, False]
     mixed = plain("n1", ("v100", 2), ("a100", 2))
     with pytest.raises(CannotPlanError, match="several types"):
         request(mixed, tres_per_node="gres/gpu:v100:2")
@@ -58,9 +58,9 @@ def test_a_type_means_the_nodes_that_have_it() -> None:
 
 def test_exclusive_and_excluded() -> None:
     one = request(tres_per_node="gres/gpu:1", exclusive=True, exc_nodes=("n1",))
-    assert one.whole_node
-    assert one.eligible is not None
-    assert one.eligible.tolist() == [False, True]
+    assert one.nodes.whole
+    assert one.nodes.eligible is not None
+    assert one.nodes.eligible.tolist() == [False, True]
 
 
 def test_one_cpu_and_one_task_count_as_not_given() -> None:
