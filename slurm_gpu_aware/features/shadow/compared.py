@@ -86,7 +86,7 @@ class Comparer:
     ) -> tuple[Sequence[tuple[int, Sequence[int]]] | None, str]:
         """(GPUs that a round gives the job now, or None; why none)."""
         one = Round((request,), context.cluster, self.settings, context.now, self.options)
-        plan = plan_stages(replace(one, explain=False), self.features)
+        plan = plan_stages(one, self.features)
         if plan.assignments and request.nodes.whole:  # it gets all GPUs of its nodes
             exists, nodes = context.cluster.exists, plan.assignments[0].nodes
             return [(node, np.flatnonzero(exists[node]).tolist()) for node in nodes], ""
