@@ -13,7 +13,7 @@ from slurm_gpu_aware.placement.registry import policy_names
 
 ROOT = Path(slurm_gpu_aware.__file__).parent
 SHARED = {"agent_reports", "bounds", "clock_conf", "errors", "files", "filter_rules", "names"}
-SHARED |= {"node_orders", "records", "text_file", "time_text"}
+SHARED |= {"node_orders", "records", "service", "text_file", "time_text"}
 """Modules beside the rooms: no room, and used by several."""
 MODEL = SHARED | {"model"}
 CORE_BELOW = MODEL | {"variability", "topology"}
@@ -22,6 +22,7 @@ ALLOWED = {
     "bounds": set(),
     "clock_conf": set(),
     "errors": set(),
+    "service": set(),
     "filter_rules": {"bounds", "names"},
     "names": set(),
     "node_orders": set(),
@@ -40,6 +41,7 @@ ALLOWED = {
     "gate": MODEL | {"config", "slurm"},
     "admission": MODEL | {"config", "slurm", "gate", "topology"},
     "store": MODEL | {"config"},
+    "page": CORE_BELOW | {"config", "slurm", "store"},
     "selector": CORE_BELOW
     | {"config", "slurm", "gate", "admission", "planning", "placement", "store"},
     "simulator": CORE_BELOW | {"slurm", "planning", "placement", "sizing"},
@@ -74,13 +76,14 @@ LAYERS = {
     "simulator": """
         due_dates/simulated estimates/simulated moves/simulated power/power_meter
     """,
+    "page": "",
     "cli": """
         energy/text estimates/view models/commands models/plots models/views power/commands
         power/simulated shadow/view
     """,
 }
 """Room whose rules a module of a feature keeps: what it may import, and what may import it."""
-BY_NAME = {"stage": "planning", "live": "selector"}
+BY_NAME = {"stage": "planning", "live": "selector", "page": "page"}
 """The same of modules that every feature may have."""
 for _path in sorted(ROOT.glob("features/*/*.py")):
     if _path.stem in BY_NAME:

@@ -44,6 +44,7 @@ from slurm_gpu_aware.selector.daemon import GC_OBJECTS
 from slurm_gpu_aware.selector.isolation import contained
 from slurm_gpu_aware.selector.policy_options import PolicyInForce
 from slurm_gpu_aware.selector.site_reader import SiteReader, SiteState
+from slurm_gpu_aware.service import ALIVE, READY, notify
 from slurm_gpu_aware.slurm.reader import SlurmReader
 from slurm_gpu_aware.slurm.records import ENDED, HOLDING, SlurmJob
 from slurm_gpu_aware.store.database import Store, open_store
@@ -54,6 +55,7 @@ log = logging.getLogger(__name__)
 LOOK_S = 2.0
 """Least pause between two looks; it is `_SHARE` times as long as Slurm takes to answer."""
 _SHARE = 19.0  # slurmctld works for the shadow for at most a twentieth of the time
+_LONGEST_S = 60.0  # pause: systemd waits for a sign of life
 _SIGNAL_S = 0.2
 _KNOWLEDGE_S = 60.0  # age at which scores, links, models and classes are read again
 _PRUNE_S = 3600.0
@@ -93,6 +95,7 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         log.info("shadow started: it changes nothing in Slurm")
+        notify(READY)
         complaint = ""
         while not self._stopping:
             try:
@@ -104,7 +107,9 @@ class Daemon:
                 complaint = str(exc)
             except Exception:
                 log.exception("a look failed; the next one tries again")
-            until = time.monotonic() + max(LOOK_S, _SHARE * self._shadow.read_s)
+            notify(ALIVE)
+            pause_s = min(_LONGEST_S, max(LOOK_S, _SHARE * self._shadow.read_s))
+            until = time.monotonic() + pause_s
             while not self._stopping and (left_s := until - time.monotonic()) > 0:
                 time.sleep(min(left_s, _SIGNAL_S))
         log.info("shadow stops")

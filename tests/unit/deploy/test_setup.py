@@ -367,8 +367,13 @@ def test_output_is_a_folder_for_review(site: Site, tmp_path: Path):
     unit = (out / "systemd" / "gpu-aware-selectd.service").read_text()
     assert f"ExecStart={sys.prefix}/bin/gpu-aware selectd\n" in unit
     assert f"Environment=GPU_AWARE_CONFIG={site.config}\n" in unit
-    assert f"ReadWritePaths={site.config.parent.parent / 'lib'}\n" in unit
+    lib = site.config.parent.parent / "lib"
+    assert re.search(rf"^ReadWritePaths={lib} -\S+$", unit, re.M), unit
+    agent = (out / "systemd" / "gpu-aware-clockd.service").read_text()
+    assert re.search(r"^ReadWritePaths=-\S+/clocks -\S+ -\S+/gpu-accounts$", agent, re.M), agent
     assert "UMask=0027\n" in unit
+    pages = (out / "systemd" / "gpu-aware-page.service").read_text()
+    assert f"ExecStart={sys.prefix}/bin/gpu-aware page /var/lib/gpu-aware-page\n" in pages
 
 
 def test_output_again_shows_a_diff_and_asks(site: Site, tmp_path: Path):
