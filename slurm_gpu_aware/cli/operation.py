@@ -105,8 +105,11 @@ def release(context: Context, job_ids: tuple[str, ...], everything: bool) -> Non
 
 @click.command("selectd")
 @click.option("--once", is_flag=True, help="Run one round and exit.")
+@click.option(
+    "--shadow", is_flag=True, help="Change nothing: compare what Slurm gives with what we would."
+)
 @pass_context
-def selectd(context: Context, once: bool) -> None:
+def selectd(context: Context, once: bool, shadow: bool) -> None:
     """Run the selector: plan and release parked jobs, in rounds, until it is stopped.
 
     It runs on the controller as SlurmUser; systemd starts it. Of two controllers each has one: the
@@ -114,11 +117,22 @@ def selectd(context: Context, once: bool) -> None:
     the selector runs, it renews the gate's reservation. If it stops, Slurm starts the parked jobs
     as usual within two minutes.
 
+    With --shadow it changes nothing in Slurm and needs no filter, licence or GRES type: for each
+    job that Slurm starts it notes the GPUs that the job got, and those that we would have given it
+    (gpu-aware report --shadow). Any user may run it who sees all jobs.
+
     \b
     Examples:
       gpu-aware selectd
       gpu-aware selectd --once
+      gpu-aware selectd --shadow
     """
+    if shadow:
+        if once:
+            raise click.UsageError("--shadow needs several looks to see a start: drop --once")
+        from slurm_gpu_aware.features.shadow.live import run as run_shadow
+
+        raise click.exceptions.Exit(run_shadow(context.config(check_policies=True)))
     from slurm_gpu_aware.selector.daemon import run
 
     code = run(context.config(check_policies=True), once=once)

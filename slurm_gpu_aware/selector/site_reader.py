@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from slurm_gpu_aware.admission.context import AdmissionContext, PreemptionRules
 from slurm_gpu_aware.admission.fitting import needs_sockets
@@ -21,10 +22,12 @@ from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.penalties import NETWORK_LEVELS
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.selector.isolation import contained
-from slurm_gpu_aware.slurm.client import SlurmClient
+from slurm_gpu_aware.slurm.reader import SlurmReader
 from slurm_gpu_aware.slurm.records import (
     SlurmConfig,
     SlurmJob,
+    SlurmNode,
+    SlurmPartition,
     SlurmQos,
     SlurmReservation,
     components_of,
@@ -39,10 +42,23 @@ _QOS_S = 60.0  # age at which the QOS are
 _QOS_WAIT_S = 0.5  # longest wait of a round for the QOS, which usually take 0.05 s
 
 
+@dataclass(frozen=True)
+class SiteState:
+    """Slurm's records of one moment, Unix time ``now``."""
+
+    jobs: Sequence[SlurmJob]
+    nodes: Mapping[str, SlurmNode]
+    partitions: Mapping[str, SlurmPartition]
+    reservations: Sequence[SlurmReservation]
+    now: float
+    busy: frozenset[str] = frozenset()
+    """Nodes on which no job starts, as an epilog takes its time there."""
+
+
 class QosReader:
     """The last known QOS, read in a thread, so that a slurmdbd that hangs does not delay rounds."""
 
-    def __init__(self, client: SlurmClient) -> None:
+    def __init__(self, client: SlurmReader) -> None:
         self._client = client
         self._thread: threading.Thread | None = None
         self.known: Mapping[str, SlurmQos] = {}
@@ -69,7 +85,7 @@ class SiteReader:
 
     def __init__(
         self,
-        client: SlurmClient,
+        client: SlurmReader,
         config: Config,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
@@ -117,7 +133,6 @@ class SiteReader:
         now = self._clock()
         slurm = self.slurm()
         partitions = {p.name: p for p in self._client.partitions()}
-        rules = PreemptionRules(slurm, partitions, self._qos.known)
         holds: list[Hold] = []
         components = components_of(jobs)
         for gated in (one for one in waiting if one.id in victims):
@@ -131,29 +146,45 @@ class SiteReader:
                 elif gated.job.req_nodes:
                     holds.append(hold_of(gated, slurm, partitions, known, now, victims=taken))
         holds += kept
+        seen = SiteState(
+            jobs, nodes, partitions, reservations, now, self._busy(jobs, self._timer())
+        )
+        return self.context_of(seen, waiting, profile, classes, holds)
+
+    def context_of(
+        self,
+        seen: SiteState,
+        waiting: Sequence[GatedJob],
+        profile: Profile | None,
+        classes: ClassHistory,
+        holds: Sequence[Hold] = (),
+    ) -> AdmissionContext:
+        """The admission context for ``waiting`` in a state of the site. Raises SourceError."""
+        slurm, nodes = self.slurm(), seen.nodes
+        rules = PreemptionRules(slurm, seen.partitions, self._qos.known)
         level_ratios = profile.level_ratios if profile is not None else {}
         penalties = self._config.placement.penalties_with(level_ratios)
         network = self._network.groups(penalties.general, self._timer)
         cluster = build_cluster(
             list(nodes.values()),
-            jobs,
+            seen.jobs,
             slurm,
             SiteProfile(self._config, penalties, profile, network, classes),
             holds=holds,
-            busy_nodes=self._busy(jobs, self._timer()),
-            now=now,
+            busy_nodes=seen.busy,
+            now=seen.now,
             rules=rules,
         )
         if any(needs_sockets(gated, slurm) for gated in waiting):
-            cluster = with_sockets(cluster, nodes, jobs, holds, now)
+            cluster = with_sockets(cluster, nodes, seen.jobs, holds, seen.now)
         return AdmissionContext(
             self._config,
             slurm,
             nodes,
-            partitions,
-            [one for one in reservations if not guards_head(one.name)],
+            seen.partitions,
+            [one for one in seen.reservations if not guards_head(one.name)],
             cluster,
-            now,
+            seen.now,
             rules,
             classes=classes,
             fabric=self._network.fabric,

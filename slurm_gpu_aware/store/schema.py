@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 APPLICATION_ID = 0x47505541
 """Marks an SQLite file as a store of ours ("GPUA")."""
-VERSION = 8
+VERSION = 9
 """Version of the schema, raised with every change of it, together with a step."""
 
 TABLES = """
@@ -215,12 +215,32 @@ CREATE TABLE IF NOT EXISTS snapshots (
   at_unix REAL NOT NULL,
   content BLOB NOT NULL         -- JSON of planning.record, zlib
 ) STRICT;
+
+CREATE TABLE IF NOT EXISTS shadow_jobs (  -- starts of jobs beside plain Slurm
+  id INTEGER PRIMARY KEY,
+  job_id TEXT NOT NULL, user TEXT NOT NULL, partition TEXT NOT NULL, class TEXT NOT NULL,
+  started_at_unix REAL NOT NULL,
+  sets TEXT NOT NULL,           -- JSON of shadow.record.Sets
+  reason TEXT NOT NULL,         -- why it is not compared; '': it is
+  power_w REAL,                 -- of its GPUs; NULL: not known
+  ended_at_unix REAL,           -- NULL: it runs
+  waited_s REAL NOT NULL,       -- a job waited so long for a node that this one broke up
+  waiting_job TEXT NOT NULL,
+  UNIQUE (job_id, started_at_unix)
+) STRICT;
+CREATE INDEX IF NOT EXISTS shadow_jobs_time ON shadow_jobs(started_at_unix);
+CREATE INDEX IF NOT EXISTS shadow_jobs_open ON shadow_jobs(id) WHERE ended_at_unix IS NULL;
+
+CREATE TABLE IF NOT EXISTS shadow_watches (  -- times in which the shadow looked
+  id INTEGER PRIMARY KEY,
+  since_at_unix REAL NOT NULL, until_at_unix REAL NOT NULL
+) STRICT;
 """
 """Script that makes all tables, indexes and triggers that are not there."""
 
 
 OLDEST = 8
-STEPS: Mapping[int, Callable[[Database], None]] = {}
+STEPS: Mapping[int, Callable[[Database], None]] = {8: lambda db: None}  # new tables only
 """Schema -> what makes the next one of it."""
 
 

@@ -52,7 +52,7 @@ LAYERS = {
     "model": """
         classes/history due_dates/due_date hints models/fitting models/least_squares
         models/performance_model models/site_models models/tables models/throughput
-        shards/request
+        shards/request shadow/losses shadow/record shadow/waits
     """,
     "config": "power/power_limit",
     "sizing": """
@@ -62,15 +62,16 @@ LAYERS = {
     "planning": """
         due_dates/account due_dates/queue due_dates/sizes estimates/history
         moves/front moves/movable moves/moved moves/planning power/growth
-        power/power_budget queue_order/rule registry
+        power/power_budget queue_order/rule registry shadow/facts
     """,
     "gate": "sizes/resizing",
-    "admission": "due_dates/admission shards/admission sizes/moldable",
-    "store": "classes/store models/store",
+    "admission": "due_dates/admission shadow/requests shards/admission sizes/moldable",
+    "store": "classes/store models/store shadow/store",
     "selector": """
         due_dates/shortest_runs energy/accounts
         moves/under_way power/clock_orders power/clock_spool
-        power/explorations power/job_tables power/power_reading power/site_power
+        power/explorations power/job_tables power/power_reading power/site_power shadow/compared
+        shadow/moments
     """,
     "simulator": """
         due_dates/simulated estimates/simulated moves/simulated power/power_meter
@@ -78,7 +79,7 @@ LAYERS = {
     "page": "",
     "cli": """
         energy/text estimates/view models/commands models/plots models/views power/commands
-        power/simulated
+        power/simulated shadow/view
     """,
 }
 """Room whose rules a module of a feature keeps: what it may import, and what may import it."""

@@ -196,7 +196,7 @@ def test_slurm_conf_reaches_the_nodes_before_a_file_goes(own: Site) -> None:
     install(own)
     own.setup("--remove", "--yes")
     services = "gpu-aware-clockd.service gpu-aware-page.timer gpu-aware-selectd.service"
-    units = f"{services} gpu-aware-sweep.timer gpu-aware-tune.timer"
+    units = f"{services} gpu-aware-shadow.service gpu-aware-sweep.timer gpu-aware-tune.timer"
     units += " gpu-aware-watch.timer"
     stopped = "gpu-aware-page.service gpu-aware-sweep.service gpu-aware-tune.service"
     stopped += " gpu-aware-watch.service"

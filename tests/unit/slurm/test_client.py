@@ -17,8 +17,8 @@ from idle_clock import Stopwatch
 from memory_slurm import job_record, node_record
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm import client as slurm_client
 from slurm_gpu_aware.slurm import libslurm
+from slurm_gpu_aware.slurm import reader as slurm_reader
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.slurm.libslurm import Call, Libslurm, SlurmError, decode, records
 from slurm_gpu_aware.slurm.libslurm_fields import JOB, LICENSE, NODE, RecordKind
@@ -80,7 +80,7 @@ class Library:
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     library = Library()
-    monkeypatch.setattr(slurm_client, "Libslurm", lambda _timeout_s: library)
+    monkeypatch.setattr(slurm_reader, "Libslurm", lambda _timeout_s: library)
     return library
 
 
@@ -113,9 +113,9 @@ def test_a_record_that_reads_as_the_last_time_is_not_looked_at_again(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[int] = []
-    inner = slurm_client.job_of
+    inner = slurm_reader.job_of
     monkeypatch.setattr(
-        slurm_client, "job_of", lambda raw: looked.append(raw["job_id"]) or inner(raw)
+        slurm_reader, "job_of", lambda raw: looked.append(raw["job_id"]) or inner(raw)
     )
     client = SlurmClient(1.0)
     library.found["aware_jobs"] = [job(n) for n in range(1, 40)]
@@ -150,7 +150,7 @@ def test_a_clock_of_slurmctld_that_was_set_back_hides_no_job_for_long(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(slurm_client.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(slurm_reader.time, "monotonic", lambda: now[0])
     client = SlurmClient(1.0)
     library.found["aware_jobs"] = [job(1, state="RUNNING")]
     client.jobs()
@@ -302,7 +302,7 @@ def test_after_its_time_no_update_of_a_batch_follows(
 ) -> None:
     """A later round may decide otherwise about these jobs."""
     go, ended, sent = threading.Event(), threading.Event(), []
-    monkeypatch.setattr(slurm_client, "Libslurm", lambda _timeout_s: loaded)
+    monkeypatch.setattr(slurm_reader, "Libslurm", lambda _timeout_s: loaded)
     client = SlurmClient(0.5)
 
     def send(job_id: str, _texts: object, _numbers: object) -> dict[str, str]:

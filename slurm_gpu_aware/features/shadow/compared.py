@@ -1,0 +1,133 @@
+"""A start compared: the GPUs that Slurm gave a job beside those that a round gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
+from slurm_gpu_aware.admission.fitting import needs_sockets
+from slurm_gpu_aware.admission.translate import class_of
+from slurm_gpu_aware.features.models.live import PerformanceModels
+from slurm_gpu_aware.features.power.job_tables import JobTables
+from slurm_gpu_aware.features.registry import FEATURES
+from slurm_gpu_aware.features.shadow.facts import gpu_set
+from slurm_gpu_aware.features.shadow.record import Sets
+from slurm_gpu_aware.features.shadow.requests import on_only, request_of
+from slurm_gpu_aware.gate.gated_job import GatedJob
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.profile import Profile
+from slurm_gpu_aware.model.request import PreemptionRights, Request
+from slurm_gpu_aware.model.size_table import TABLE
+from slurm_gpu_aware.planning.plan import PlanSettings
+from slurm_gpu_aware.planning.stages import Round, Stage, plan_stages
+from slurm_gpu_aware.slurm.records import SlurmJob
+
+_LONGEST = 200
+"""Characters of a reason."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Both sets of a start, or why there is only one."""
+
+    sets: Sets
+    reason: str = ""
+    power_w: float | None = None
+
+
+@dataclass
+class Comparer:
+    """Compares starts by the site's policy; all GPUs can be chosen, as with a GRES type each."""
+
+    settings: PlanSettings
+    options: Mapping[str, Mapping[str, Any]]
+    profile: Profile | None = None
+    models: PerformanceModels | None = None
+    features: Sequence[Stage] = FEATURES
+    _tables: JobTables = field(default_factory=JobTables)
+
+    def compare(self, job: SlurmJob, gated: GatedJob, context: AdmissionContext) -> Compared:
+        """Compare a start. ``context``: the site just before it, as `indexed` makes it."""
+        cluster = context.cluster
+        places = {name: i for i, name in enumerate(cluster.nodes)}
+        gpus = [(places.get(share.node), share.gpus) for share in job.shares if share.gpus]
+        given = [(node, slots) for node, slots in gpus if node is not None]
+        measured = {} if self.profile is None else self.profile.scores
+        if len(given) < len(gpus) or not all(
+            cluster.exists[node, list(slots)].all() for node, slots in given
+        ):
+            return Compared(Sets(), "its node was not usable, or its GPUs are cut in parts")
+        shown = Request("", sum(len(s) for _, s in given), app_class=self._class(gated, context))
+        try:
+            if needs_sockets(gated, context.slurm):
+                raise CannotPlanError("jobs that are bound to sockets are not compared")
+            request = replace(request_of(gated, context), preemption=PreemptionRights())
+        except CannotPlanError as exc:
+            return Compared(Sets(gpu_set(given, shown, cluster, measured)), exc.reason[:_LONGEST])
+        theirs = gpu_set(given, request, cluster, measured)
+        request, why = _alike(request, given, cluster)
+        if why:
+            return Compared(Sets(theirs), why)
+        ours, why = self._placed(request, context)
+        if ours is None:
+            return Compared(Sets(theirs), why)
+        found = Sets(theirs, gpu_set(ours, request, cluster, measured))
+        return Compared(found, "", self._power_w(request, cluster))
+
+    def _class(self, gated: GatedJob, context: AdmissionContext) -> str:
+        return class_of(gated.job, gated.original, context.config, context.classes).app_class
+
+    def _placed(
+        self, request: Request, context: AdmissionContext
+    ) -> tuple[Sequence[tuple[int, Sequence[int]]] | None, str]:
+        """(GPUs that a round gives the job now, or None; why none)."""
+        one = Round((request,), context.cluster, self.settings, context.now, self.options)
+        plan = plan_stages(one, self.features)
+        if plan.assignments and request.nodes.whole:  # it gets all GPUs of its nodes
+            exists, nodes = context.cluster.exists, plan.assignments[0].nodes
+            return [(node, np.flatnonzero(exists[node]).tolist()) for node in nodes], ""
+        if plan.assignments:
+            return plan.assignments[0].gpus, ""
+        reason = plan.waiting[0].reason if plan.waiting else "no round places it"
+        return None, f"we would not start it then: {reason}"[:_LONGEST]
+
+    def _power_w(self, request: Request, cluster: Cluster) -> float | None:
+        """Power of its GPUs at the default clock, by its performance model; None: there is none."""
+        self._tables.renew(self.models, self.profile, cluster)
+        table = self._tables.tabled(request).get(TABLE)
+        row = None if table is None else table.row(request.gpus)
+        if table is None or row is None:
+            return None
+        watts = float(table.power_w[row, table.column(None)])
+        return watts if np.isfinite(watts) else None
+
+
+def indexed(context: AdmissionContext) -> AdmissionContext:
+    """The site as if each GPU had a GRES type of its own, and no end of a running job were known.
+
+    Without ends no policy lets the job wait for better GPUs: Slurm has started it now.
+    """
+    cluster = context.cluster
+    running = tuple(
+        replace(job, end_s=float("inf"), expected_end_s=None) for job in cluster.running
+    )
+    every = np.ones(len(cluster.nodes), dtype=np.bool_)
+    return replace(context, cluster=replace(cluster, indexed=every, running=running))
+
+
+def _alike(
+    request: Request, given: Sequence[tuple[int, Sequence[int]]], cluster: Cluster
+) -> tuple[Request, str]:
+    """(The request on nodes of the GPU model that Slurm gave; why the two cannot be compared)."""
+    count = sum(len(slots) for _, slots in given)
+    if request.gpus != count and not request.nodes.whole:
+        return request, f"Slurm gave it {count} GPUs, and it asks for {request.gpus}"
+    models = {cluster.model[node] for node, _ in given}
+    if len(models) > 1:
+        return request, "Slurm gave it GPUs of several models"
+    same = np.array([model in models for model in cluster.model], dtype=np.bool_)
+    return on_only(request, same), ""

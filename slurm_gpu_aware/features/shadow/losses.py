@@ -1,0 +1,194 @@
+"""Losses of jobs on Slurm's GPUs against ours, and their sums by week and partition. Pure.
+
+A loss is what a job loses on the GPUs that Slurm gave it; a negative one is what it gains by them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from slurm_gpu_aware.features.shadow.record import GpuSet, ShadowJob
+
+LEAST = 0.005
+"""Smaller differences of scores and bandwidths are none: measurements repeat within them."""
+EXAMPLES = 3
+KINDS = ("links", "nodes", "slow")
+"""GPUs without a direct link or with slower ones, nodes broken up, slow GPUs."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What one compared job lost on the GPUs that Slurm gave, against ours."""
+
+    job: ShadowJob
+    given: GpuSet
+    ours: GpuSet
+    ran_s: float
+
+    @property
+    def unlinked(self) -> bool:
+        """Its GPUs talk over the host, though GPUs with direct links were free."""
+        return self.given.direct is False and bool(self.ours.direct)
+
+    @cached_property
+    def bandwidth(self) -> float:
+        """Share of the effective bandwidth that it lost, 0.0 to 1.0; 0.0 also if not known."""
+        if self.given.gbps is None or not self.ours.gbps:
+            return 0.0
+        share = 1.0 - self.given.gbps / self.ours.gbps
+        return share if share > LEAST else 0.0
+
+    @cached_property
+    def slower(self) -> float:
+        """How much slower its slowest GPU is than ours (0.1: 10%); 0.0 also if not known."""
+        if self.given.score is None or not self.ours.score:
+            return 0.0
+        more = self.given.score / self.ours.score - 1.0
+        return more if more > LEAST else 0.0
+
+    @cached_property
+    def time_s(self) -> float | None:
+        """Predicted time lost of its run so far; None: not known."""
+        if not self.given.slowdown or self.ours.slowdown is None:
+            return None
+        return self.ran_s * (1.0 - self.ours.slowdown / self.given.slowdown)
+
+    @cached_property
+    def energy_j(self) -> float | None:
+        """Predicted energy of that time; None: not known."""
+        if self.time_s is None or self.job.power_w is None:
+            return None
+        return self.time_s * self.job.power_w
+
+    def has(self, kind: str) -> bool:
+        """Whether it lost something of a kind (`KINDS`)."""
+        if kind == "links":
+            return self.unlinked or self.bandwidth > 0.0
+        return bool(self.job.needless) if kind == "nodes" else self.slower > 0.0
+
+    def size(self, kind: str) -> tuple[float, ...]:
+        """Sort key of examples of a kind, the largest first."""
+        own = {"links": self.bandwidth, "nodes": self.job.waited_s, "slow": self.slower}[kind]
+        return -own, -self.ran_s
+
+
+@dataclass(frozen=True)
+class Group:
+    """The jobs of one week and partition."""
+
+    week: str
+    """The Monday, ``2026-11-23``."""
+    partition: str
+    losses: tuple[Loss, ...]
+    """Of the compared jobs."""
+    jobs: int
+    """All jobs that Slurm started, compared or not."""
+
+    def of(self, kind: str) -> list[Loss]:
+        """Those with a loss of a kind, the largest first."""
+        return sorted((one for one in self.losses if one.has(kind)), key=lambda one: one.size(kind))
+
+    @property
+    def unlinked(self) -> int:
+        """Jobs without a direct link that had one on our GPUs."""
+        return sum(one.unlinked for one in self.losses)
+
+    @property
+    def waited_s(self) -> float:
+        """Time in which jobs waited for nodes that were broken up without need."""
+        return sum(one.job.waited_s for one in self.losses)
+
+    @property
+    def time_s(self) -> float | None:
+        """Time lost, less the time gained; None: not known of any job."""
+        return _sum(one.time_s for one in self.losses)
+
+    @property
+    def energy_j(self) -> float | None:
+        """Energy lost, less that gained; None: not known of any job."""
+        return _sum(one.energy_j for one in self.losses)
+
+    @property
+    def better(self) -> list[Loss]:
+        """Jobs that Slurm's GPUs make faster than ours, by more than `LEAST` of their run."""
+        return [one for one in self.losses if (one.time_s or 0.0) < -LEAST * one.ran_s]
+
+
+@dataclass(frozen=True)
+class Account:
+    """All jobs of a report."""
+
+    groups: tuple[Group, ...]
+    reasons: tuple[tuple[str, int], ...]
+    """(why jobs are not compared, how many), most frequent first."""
+    total: Group
+
+    @property
+    def nothing_lost(self) -> bool:
+        """Whether jobs were compared, and none lost anything."""
+        lost = any(self.total.of(kind) for kind in KINDS)
+        return bool(self.total.losses) and not lost and (self.total.time_s or 0.0) <= 0.0
+
+    def missing(self) -> list[str]:
+        """What is not known of the compared jobs; one sentence each, without a full stop."""
+        every = self.total.losses
+        several = [one for one in every if any(len(slots) > 1 for _, slots in one.given.gpus)]
+        found = [
+            (sum(one.time_s is None for one in every), len(every), _NO_SCORES),
+            (sum(not _links_known(one) for one in several), len(several), _NO_LINKS),
+            (sum(one.job.power_w is None for one in every), len(every), _NO_POWER),
+        ]
+        return [f"{without} of {of} {what}" for without, of, what in found if without]
+
+
+_NO_SCORES = (
+    "compared jobs have no scores of their GPUs, so their time is not known:"
+    " 'gpu-aware-profile sweep' measures them"
+)
+_NO_LINKS = (
+    "compared jobs with several GPUs on a node have no known links:"
+    " 'gpu-aware-profile sweep' reads them"
+)
+_NO_POWER = (
+    "compared jobs have no performance model, so their energy is not known:"
+    " 'gpu-aware models' makes them"
+)
+
+
+def account(jobs: Iterable[ShadowJob], now: float, week_of: Callable[[float], str]) -> Account:
+    """The account of some jobs. ``now``: until when those that run have run, Unix s."""
+    every = list(jobs)
+    groups: dict[tuple[str, str], list[ShadowJob]] = {}
+    for job in every:
+        groups.setdefault((week_of(job.started_at), job.partition), []).append(job)
+    reasons = Counter(job.reason for job in every if not job.compared)
+    return Account(
+        tuple(_group(*key, groups[key], now) for key in sorted(groups)),
+        tuple(reasons.most_common()),
+        _group("", "", every, now),
+    )
+
+
+def _group(week: str, partition: str, jobs: Sequence[ShadowJob], now: float) -> Group:
+    losses = [
+        Loss(job, job.sets.given, job.sets.ours, _ran_s(job, now))
+        for job in jobs
+        if job.sets.given is not None and job.sets.ours is not None
+    ]
+    return Group(week, partition, tuple(losses), len(jobs))
+
+
+def _links_known(loss: Loss) -> bool:
+    return loss.given.gbps is not None and loss.ours.gbps is not None
+
+
+def _ran_s(job: ShadowJob, now: float) -> float:
+    return max(0.0, (now if job.ended_at is None else job.ended_at) - job.started_at)
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

@@ -1,0 +1,293 @@
+"""Looks of the shadow: what it stores, and that it never writes to Slurm."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from memory_slurm import MemorySlurm, job_record, node_record
+from slurm_folder import SlurmFolder
+
+from slurm_gpu_aware.cli.main import cli
+from slurm_gpu_aware.config.load import load_config
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.features.shadow import store as table
+from slurm_gpu_aware.features.shadow.live import NOT_RUNNING, TOO_SHORT, Shadow
+from slurm_gpu_aware.features.shadow.record import ShadowJob
+from slurm_gpu_aware.slurm import client, reader
+from slurm_gpu_aware.slurm.client import SlurmClient
+from slurm_gpu_aware.slurm.reader import SlurmReader
+from slurm_gpu_aware.store.database import Store, open_store
+
+READING = {name for name in dir(SlurmReader) if not name.startswith("_")} | {"parking_licence"}
+WRITING = {name for name in dir(SlurmClient) if not name.startswith("_")} - READING
+
+
+class OnlyReads:
+    """A Slurm whose writing calls fail the test."""
+
+    def __init__(self, slurm: SlurmFolder) -> None:
+        self._slurm = MemorySlurm(slurm.home)
+        self.written: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in READING:
+            self.written.append(name)
+            raise AssertionError(f"{name} may write")
+        return getattr(self._slurm, name)
+
+
+class Bench:
+    """A shadow on a small Slurm, with a clock of its own."""
+
+    def __init__(self, slurm: SlurmFolder) -> None:
+        self.slurm, self.now = slurm, 1000.0
+        self.client = OnlyReads(slurm)
+        self.store: Store = open_store(slurm.store)
+        self.begin()
+
+    def begin(self) -> None:
+        client: Any = self.client
+        config = load_config(self.slurm.config)
+        self.shadow = Shadow(config, client, self.store, lambda: self.now)
+
+    def look(self, now: float, *jobs: dict[str, Any]) -> dict[str, ShadowJob]:
+        """Look at Slurm with these jobs; all stored starts."""
+        self.now = now
+        self.slurm.set(jobs=list(jobs))
+        self.shadow.look()
+        return {job.job_id: job for job in table.jobs_since(self.store, 0.0)}
+
+
+@pytest.fixture
+def bench(slurm: SlurmFolder) -> Bench:
+    nodes = [node_record(name, gres="gpu:v100:4") for name in ("n1", "n2")]
+    slurm.set(nodes=nodes, jobs=[], reservations=[])
+    return Bench(slurm)
+
+
+def waiting(number: int, gpus: int = 1, **fields: Any) -> dict[str, Any]:
+    usual = {"reason": "Resources", "tres_per_node": f"gres/gpu:{gpus}"}
+    return job_record(job_id=number, **{**usual, **fields})
+
+
+def running(number: int, at: int, slots: list[int], node: str = "n1", **f: Any) -> dict[str, Any]:
+    usual = {"state": "RUNNING", "start_time": at, "nodes": node, "slots": slots}
+    return waiting(number, len(slots), **{**usual, "end_time": at + 3600, **f})
+
+
+def ended(number: int, at: int, end: int, slots: list[int], node: str = "n1") -> dict[str, Any]:
+    return running(number, at, slots, node, state="COMPLETED", end_time=end)
+
+
+def test_the_reading_half_has_no_call_that_writes() -> None:
+    assert {
+        *("update_jobs", "submit_held", "cancel_job", "release_jobs", "requeue_job"),
+        *("create_reservation", "move_reservation", "delete_reservation", "drain_node"),
+    } <= WRITING
+    assert calls_of(reader) == {"aware_settings", "aware_job", "aware_"}  # aware_ + kind of records
+    assert {"aware_update_job", "aware_create_reservation"} <= calls_of(client)
+
+
+def calls_of(module: Any) -> set[str]:
+    """Functions of our C code that a module names."""
+    tree = ast.walk(ast.parse(Path(module.__file__).read_text()))
+    texts = [n.value for n in tree if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    tree = ast.walk(ast.parse(Path(module.__file__).read_text()))
+    names = [n.attr for n in tree if isinstance(n, ast.Attribute)]
+    return {one for one in (*texts, *names) if one.startswith("aware_") and " " not in one}
+
+
+def test_a_start_is_compared_on_the_site_before_it(bench: Bench) -> None:
+    bench.look(1000.0, running(1, 900, [0]), waiting(2))
+    found = bench.look(1002.0, running(1, 900, [0]), running(2, 1001, [0], "n2"))
+    assert found.keys() == {"2"}  # what ran before the shadow is not its business
+    sets = found["2"].sets
+    assert sets.given is not None
+    assert sets.ours is not None
+    assert sets.given.gpus == (("n2", (0,)),)
+    assert sets.given.broken == ("n2",)
+    assert sets.ours.gpus[0][0] == "n1"
+    assert found["2"].needless == ("n2",)
+    assert bench.client.written == []
+
+
+def test_its_requests_to_slurm_only_read(bench: Bench) -> None:
+    bench.slurm.forget_calls()
+    bench.look(1000.0)
+    bench.look(1002.0, running(1, 1001, [0]), waiting(2, 4))
+    bench.look(1004.0, running(1, 1001, [0]), waiting(2, 4))
+    kinds = {call[0] for call in bench.slurm.calls}
+    assert kinds <= {"jobs", "nodes", "partitions", "reservations", "settings", "topology"}
+    assert "jobs" in kinds
+    assert bench.client.written == []
+
+
+def test_the_wait_of_a_whole_node_job_is_charged(bench: Bench) -> None:
+    one, two = running(1, 900, [0]), running(2, 1001, [0], "n2")
+    bench.look(1000.0, one)
+    bench.look(1002.0, one, two)
+    bench.look(1012.0, one, two, waiting(3, 4))
+    found = bench.look(1042.0, one, two, waiting(3, 4))["2"]
+    assert (found.waited_s, found.waiting_job) == (40.0, "3")
+    found = bench.look(1072.0, one, two, waiting(3, 4, reason="Dependency"))["2"]
+    assert found.waited_s == 40.0  # it waits for something else
+
+
+def test_ends_are_noted(bench: Bench) -> None:
+    bench.look(1000.0)
+    assert bench.look(1002.0, running(1, 1001, [0]))["1"].ended_at is None
+    assert bench.look(1060.0, ended(1, 1001, 1050, [0]))["1"].ended_at == 1050.0
+    bench.look(1062.0, running(2, 1061, [0]))
+    assert bench.look(1064.0)["2"].ended_at == 1062.0  # Slurm has forgotten it: the last look
+
+
+def test_a_job_that_ended_between_two_looks_is_counted(bench: Bench) -> None:
+    bench.look(1000.0, ended(1, 900, 990, [0]))
+    found = bench.look(1010.0, ended(1, 900, 990, [0]), ended(2, 1001, 1003, [0]))
+    assert {job.job_id: job.reason for job in found.values()} == {"2": TOO_SHORT}
+
+
+def test_a_restart_goes_on_and_names_what_it_has_not_seen(bench: Bench) -> None:
+    bench.look(1000.0)
+    bench.look(1002.0, running(1, 1001, [0]))
+    bench.begin()
+    jobs = [running(1, 1001, [0]), running(2, 1100, [1]), ended(3, 1050, 1060, [2])]
+    found = bench.look(1200.0, *jobs)
+    assert found["1"].compared
+    assert {found[job].reason for job in ("2", "3")} == {NOT_RUNNING}
+    found = bench.look(1202.0, ended(1, 1001, 1201, [0]), *jobs[1:])
+    assert found["1"].ended_at == 1201.0
+    assert len(found) == 3
+    assert [(w.since_at, w.until_at) for w in table.watches_since(bench.store, 0.0)] == [
+        (1000.0, 1002.0),
+        (1200.0, 1202.0),
+    ]
+
+
+def test_a_look_that_fails_loses_no_start(bench: Bench) -> None:
+    bench.look(1000.0)
+    bench.slurm.set(silent="Slurm is silent")
+    with pytest.raises(SourceError):
+        bench.shadow.look()
+    bench.slurm.set(silent="")
+    assert bench.look(1010.0, running(1, 1005, [0]))["1"].compared
+
+
+def test_a_form_that_is_not_compared_has_its_reason(bench: Bench) -> None:
+    bench.look(1000.0)
+    odd = running(1, 1001, [0], tres_per_node="", tres_per_socket="gres/gpu:1")
+    found = bench.look(1002.0, odd)["1"]
+    assert found.sets.given is not None
+    assert found.sets.ours is None
+    assert "bound to sockets" in found.reason
+
+
+def test_old_starts_go(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.look(1000.0)
+    for number in range(5):
+        bench.look(1002.0 + number, running(number + 1, 1001 + number, [0]))
+    table.prune(bench.store, 1003.0)
+    assert [job.started_at for job in table.jobs_since(bench.store, 0.0)] == [1003, 1004, 1005]
+    monkeypatch.setattr(table, "MOST", 2)
+    table.prune(bench.store, 0.0)
+    assert [job.started_at for job in table.jobs_since(bench.store, 0.0)] == [1004, 1005]
+
+
+@pytest.fixture
+def said(bench: Bench) -> Callable[..., str]:
+    """What ``report --shadow`` prints."""
+
+    def report(*options: str) -> str:
+        argv = ["--config", str(bench.slurm.config), "report", "--shadow", "--days", "36500"]
+        done = CliRunner().invoke(cli, [*argv, *options])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    return report
+
+
+def test_the_report(bench: Bench, said: Callable[..., str], tmp_path: Path) -> None:
+    assert "has not run" in said()
+    bench.look(1000.0, running(1, 900, [0]))
+    bench.look(1002.0, running(1, 900, [0]), running(2, 1001, [0], "n2"))
+    text = " ".join(said().split())
+    assert "2 broke up n2; n1:1 was free" in text
+    assert "sacct -j 2" in text
+    assert "1 of 1 compared jobs have no scores" in text
+    values = json.loads(said("--json"))
+    assert values["total"]["nodes"]["jobs"] == 1
+    assert values["total"]["time_s"] is None
+    page = tmp_path / "shadow.html"
+    said("--page", str(page))
+    assert "<td>broke up n2; n1:1 was free</td>" in page.read_text()
+    assert "<script" not in page.read_text()
+
+
+def test_it_says_when_there_is_nothing_to_gain(bench: Bench, said: Callable[..., str]) -> None:
+    bench.look(1000.0, running(1, 900, [0]))
+    bench.look(1002.0, running(1, 900, [0]), running(2, 1001, [1]))
+    assert "There is nothing to gain" in " ".join(said().split())
+
+
+def test_what_a_user_writes_does_no_harm_to_the_page(
+    bench: Bench, said: Callable[..., str], tmp_path: Path
+) -> None:
+    bench.look(1000.0)
+    bad = "<img src=x>\x1b[31m"
+    bench.look(1002.0, running(1, 1001, [0], features=bad), running(2, 1001, [1], comment=bad))
+    page = tmp_path / "shadow.html"
+    said("--page", str(page))
+    assert "<img" not in page.read_text()
+    assert "\x1b" not in page.read_text() + said() + said("--json")
+
+
+def measure(store: Store) -> None:
+    """GPU 0 of each node is 25% slower than the others; bridges join 0-1 and 2-3."""
+    with store.write():
+        for node in ("n1", "n2"):
+            store.execute("INSERT INTO nodes (node, taken_at_unix) VALUES (?, 1)", (node,))
+            for slot in range(4):
+                where = (node, slot)
+                store.execute("INSERT INTO gpus (node, slot, model) VALUES (?, ?, 'v100')", where)
+                score = 1.25 if slot == 0 else 1.0
+                store.execute(
+                    "INSERT INTO scores (node, slot, class, value_ms, raw, binned, bin, outlier,"
+                    " taken_at_unix) VALUES (?, ?, 'B', 1, ?, ?, 0, 0, 1)",
+                    (*where, score, score),
+                )
+            for a, b in ((0, 1), (2, 3)):
+                store.execute("INSERT INTO links VALUES (?, ?, ?, 'NV2', 50)", (node, a, b))
+
+
+def test_scores_and_links_of_the_store_count(bench: Bench, said: Callable[..., str]) -> None:
+    measure(bench.store)
+    bench.look(1000.0)
+    jobs = [running(1, 1001, [0, 2], comment="class=B,bw=high")]
+    sets = bench.look(1002.0, *jobs)["1"].sets
+    assert sets.given is not None
+    assert sets.ours is not None
+    assert (sets.given.score, sets.given.direct) == (1.25, False)
+    assert (sets.ours.score, sets.ours.direct) == (1.0, True)
+    assert sets.ours.gpus[0][1] == (2, 3)
+    bench.look(1101.0, ended(1, 1001, 1101, [0, 2]))
+    total = json.loads(said("--json"))["total"]
+    assert total["time_s"] == pytest.approx(20.0)
+    assert total["energy_j"] is None
+    assert (total["unlinked"], total["slow"]["jobs"]) == (1, 1)
+    assert total["slow"]["examples"][0]["loss"].startswith("25% slower on n1:0,2 than on n")
+
+
+def test_two_starts_of_one_look_do_not_get_the_same_gpus(bench: Bench) -> None:
+    measure(bench.store)
+    bench.look(1000.0)
+    found = bench.look(1002.0, *(running(n + 1, 1001 + n, [n]) for n in range(2)))
+    first, second = (found[str(n)].sets.ours for n in (1, 2))
+    assert first is not None
+    assert second is not None
+    assert ("n1", (0,)) not in second.gpus  # the first job has it when the second one starts
