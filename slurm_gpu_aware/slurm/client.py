@@ -64,6 +64,7 @@ class SlurmClient:
 
     def __init__(self, timeout_s: float) -> None:
         self._slurm = Libslurm(timeout_s)
+        self.counts = self._slurm.counts
         self._timeout_s = timeout_s
         self.parking_licence = ""
         """`jobs` does not tell when Slurm last tried a job that asks for this licence: Slurm
@@ -303,8 +304,10 @@ class SlurmClient:
             return refused
 
         works = [partial(send, lane) for lane in lanes_of(updates, lambda one: one[0])]
-        parts = self._slurm.together(works, _PER_UPDATE_S * len(updates), given_up)
-        return {job_id: why for part in parts for job_id, why in part.items()}
+        with self.counts.updating(len(updates)) as refused:
+            for part in self._slurm.together(works, _PER_UPDATE_S * len(updates), given_up):
+                refused |= part
+        return refused
 
     def _send(
         self, job_id: str, texts: Mapping[str, str], numbers: Mapping[str, int]

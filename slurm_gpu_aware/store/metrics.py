@@ -1,0 +1,217 @@
+"""Metrics of measured GPUs: PM scores, drift, faults."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from slurm_gpu_aware.metric import (
+    GPU_LABELS,
+    MOST_GPU_SERIES,
+    Fact,
+    Metric,
+    Sample,
+    by_label,
+    one,
+)
+from slurm_gpu_aware.model.profile import Alarm, Gpu
+from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.measurements import unseen_gpus
+from slurm_gpu_aware.store.profiles import alarms, newest_spreads
+
+GpuLabels = tuple[str, ...]
+"""Values of `GPU_LABELS`."""
+
+
+class ScoredGpu(NamedTuple):
+    """Newest measurement of a GPU for a class."""
+
+    labels: GpuLabels
+    app_class: str
+    score: float
+    """PM score before binning."""
+    spread: float | None
+    """Largest relative spread of its runs' iterations; None: not known."""
+    taken_at: float
+
+
+class Fleet(NamedTuple):
+    """Measured GPUs."""
+
+    scored: Sequence[ScoredGpu]
+    gpus: Mapping[str, int]
+    """Product name -> number."""
+    unseen: int
+    nodes: int
+
+
+class Ill(NamedTuple):
+    """What is wrong with GPUs."""
+
+    slow: Sequence[tuple[GpuLabels, Alarm]]
+    faults: Mapping[GpuLabels, int]
+    """GPU, or node with empty other labels -> failed calls of its newest probe."""
+
+
+def gpu_labels(store: Store) -> dict[Gpu, GpuLabels]:
+    """GPU -> its labels. Raises StoreError.
+
+    NVML, and so DCGM, counts the GPUs of a node in the order of their PCI addresses. Where one is
+    not known, ``gpu`` is Slurm's index.
+    """
+    rows = store.query("SELECT node, slot, uuid, name, pci FROM gpus ORDER BY node, slot")
+    by_node: dict[str, list[tuple[int, str | None]]] = {}
+    for row in rows:
+        by_node.setdefault(row["node"], []).append((row["slot"], row["pci"]))
+    order = {
+        (node, slot): number
+        for node, gpus in by_node.items()
+        for number, (slot, _) in enumerate(sorted(gpus, key=lambda gpu: gpu[1] or ""))
+        if all(pci for _, pci in gpus)
+    }
+    found = {}
+    for node, slot, uuid, name, _ in rows:
+        number = order.get((node, slot), slot)
+        found[node, slot] = (node, str(number), uuid or "", name or "", str(slot))
+    return found
+
+
+def unmeasured(gpu: Gpu) -> GpuLabels:
+    """Labels of a GPU that the store does not have."""
+    return gpu[0], str(gpu[1]), "", "", str(gpu[1])
+
+
+def _sweeps(store: Store) -> object:
+    """Changes with every sweep, import and removal."""
+    rows = store.query(
+        "SELECT (SELECT count(*) FROM gpus), (SELECT count(*) FROM nodes),"
+        " (SELECT total(taken_at_unix) + total(probed_at_unix) FROM nodes),"
+        " (SELECT count(*) FROM scores), (SELECT total(raw) FROM scores),"
+        " (SELECT total(taken_at_unix) FROM scores)"
+    )
+    return tuple(rows[0])
+
+
+def _read_fleet(store: Store) -> Fleet:
+    labels, spreads = gpu_labels(store), newest_spreads(store)
+    rows = store.query(
+        "SELECT node, slot, class, raw, taken_at_unix FROM scores ORDER BY class, node, slot"
+    )
+    scored = [
+        ScoredGpu(
+            labels.get((node, slot)) or unmeasured((node, slot)),
+            app_class,
+            raw,
+            spreads.get((node, slot, app_class)),
+            taken_at,
+        )
+        for node, slot, app_class, raw, taken_at in rows
+    ]
+    names = Counter(own[3] for own in labels.values())
+    return Fleet(scored, names, len(unseen_gpus(store, labels)), len({own[0] for own in labels}))
+
+
+def _read_ill(store: Store) -> Ill:
+    labels = gpu_labels(store)
+    slow = [
+        (labels.get((one.node, one.slot)) or unmeasured((one.node, one.slot)), one)
+        for one in alarms(store)
+    ]
+    faults: dict[GpuLabels, int] = {}
+    for node, slot, count in store.query(
+        "SELECT node, slot, count(*) FROM probe_errors GROUP BY node, slot ORDER BY node, slot"
+    ):
+        gpu = (node, slot)
+        own = (node, "", "", "", "") if slot is None else labels.get(gpu) or unmeasured(gpu)
+        faults[own] = count
+    return Ill(slow, faults)
+
+
+FLEET = Fact("measured GPUs", ("store",), _read_fleet, _sweeps)
+ILL = Fact("slow and faulty GPUs", ("store",), _read_ill)
+_OF_CLASS = (*GPU_LABELS, "class")
+
+METRICS: tuple[Metric[Fleet] | Metric[Ill], ...] = (
+    Metric(
+        "gpu_aware_gpu_pm_score_ratio",
+        "PM score: time of the GPU for the class divided by that of the median GPU of its model.",
+        "gauge",
+        FLEET,
+        lambda fleet: [Sample((*g.labels, g.app_class), g.score) for g in fleet.scored],
+        _OF_CLASS,
+        MOST_GPU_SERIES,
+    ),
+    Metric(
+        "gpu_aware_gpu_spread_ratio",
+        "Relative spread (1.4826 MAD / median) of the iterations of the newest measurement.",
+        "gauge",
+        FLEET,
+        lambda fleet: [
+            Sample((*g.labels, g.app_class), g.spread) for g in fleet.scored if g.spread is not None
+        ],
+        _OF_CLASS,
+        MOST_GPU_SERIES,
+    ),
+    Metric(
+        "gpu_aware_gpu_measured_timestamp_seconds",
+        "Unix time of the newest measurement of the GPU for the class.",
+        "gauge",
+        FLEET,
+        lambda fleet: [Sample((*g.labels, g.app_class), g.taken_at) for g in fleet.scored],
+        _OF_CLASS,
+        MOST_GPU_SERIES,
+    ),
+    Metric(
+        "gpu_aware_measured_gpus",
+        "GPUs in the store, by product name.",
+        "gauge",
+        FLEET,
+        lambda fleet: by_label(fleet.gpus),
+        ("modelName",),
+    ),
+    Metric(
+        "gpu_aware_measured_nodes",
+        "Nodes in the store.",
+        "gauge",
+        FLEET,
+        lambda fleet: one(fleet.nodes),
+    ),
+    Metric(
+        "gpu_aware_unseen_gpus",
+        "GPUs in the store that no sweep has seen.",
+        "gauge",
+        FLEET,
+        lambda fleet: one(fleet.unseen),
+    ),
+    Metric(
+        "gpu_aware_slow_gpus",
+        "GPUs that became slow for a class by the last sweep, and have not recovered.",
+        "gauge",
+        ILL,
+        lambda ill: one(len({labels for labels, _ in ill.slow})),
+    ),
+    Metric(
+        "gpu_aware_gpu_drift_ratio",
+        "PM score of a slow GPU divided by its score before it became slow.",
+        "gauge",
+        ILL,
+        lambda ill: [Sample((*own, a.app_class), a.now / a.before) for own, a in ill.slow],
+        _OF_CLASS,
+    ),
+    Metric(
+        "gpu_aware_faulty_gpus",
+        "GPUs with failed calls in the newest probe of their node.",
+        "gauge",
+        ILL,
+        lambda ill: one(sum(bool(own[1]) for own in ill.faults)),
+    ),
+    Metric(
+        "gpu_aware_gpu_faults",
+        "Failed calls in the newest probe: of a GPU, or (empty gpu) of the node.",
+        "gauge",
+        ILL,
+        lambda ill: [Sample(own, count) for own, count in ill.faults.items()],
+        GPU_LABELS,
+    ),
+)
