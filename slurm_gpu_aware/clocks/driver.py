@@ -25,6 +25,7 @@ class Result:
     ``application`` (GPUs before Volta). ``call``, ``error``: what failed. ``energy_mj``: the GPU's
     counter right after that; None: not known. ``answered`` False: the call was cut off, so it may
     have had its effect or may still have it. Of meters: the GPU's UUID, and its power now.
+    ``nvml_index``: its place in NVML's order, where that was asked for.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Result:
         answered: bool = True,
         uuid: str = "",
         power_mw: int | None = None,
+        nvml_index: int | None = None,
     ) -> None:
         self.index = index
         self.mhz = mhz
@@ -49,11 +51,13 @@ class Result:
         self.answered = answered
         self.uuid = uuid
         self.power_mw = power_mw
+        self.nvml_index = nvml_index
 
     def line(self) -> bytes:
         """Arguments as the child writes them, between tabs."""
         texts = (self.index, self.mhz, self.method, self.call, self.error, self.uuid)
-        numbers = ("" if n is None else n for n in (self.energy_mj, self.power_mw))
+        known = (self.energy_mj, self.power_mw, self.nvml_index)
+        numbers = ("" if n is None else n for n in known)
         words = (" ".join(str(field).split()) for field in (*texts, *numbers))
         return "\t".join(words).encode() + b"\n"
 
@@ -85,6 +89,12 @@ def reset_clocks(
 def read_meters(indices: Sequence[int], limit_s: float, *, every: bool = False) -> list[Result]:
     """Read energy and power of GPUs; one per index, and (``every``) per other GPU that answers."""
     return _in_child(lambda nvml: nvml.meters(indices, every), indices, limit_s)
+
+
+def nvml_indices(indices: Sequence[int], limit_s: float) -> list[int]:
+    """Places of GPUs (by minor number) in NVML's order, ascending; those that answer."""
+    results = _in_child(lambda nvml: nvml.places(indices), indices, limit_s)
+    return sorted(result.nvml_index for result in results if result.nvml_index is not None)
 
 
 def _in_child(
@@ -119,9 +129,9 @@ def _in_child(
     for line in text.splitlines(True):
         if line.endswith(b"\n"):
             gpu, mhz, method, call, why, uuid, *numbers = line.decode().rstrip("\n").split("\t")
-            energy_mj, power_mw = (int(number) if number else None for number in numbers)
+            energy_mj, power_mw, nvml_index = (int(n) if n else None for n in numbers)
             result = Result(int(gpu), int(mhz), method, call, why, energy_mj, uuid=uuid)
-            result.power_mw = power_mw
+            result.power_mw, result.nvml_index = power_mw, nvml_index
             results[result.index] = result
     if failed := results.pop(_NO_GPU, None):
         error = failed.error

@@ -1,4 +1,4 @@
-"""Metrics of the exporter itself: whether its sources answer, how old they are, what it left out."""
+"""Metrics of the exporter itself: its sources, their age, and what it left out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ExporterState:
     read_at: Mapping[str, float] = field(default_factory=dict)
     """Source -> from when it is; a source that cannot be read is absent."""
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """Family -> series beyond its limit."""
+    """Family that could be computed -> series beyond its limit."""
     failed: int = 0
     """Facts and families that could not be computed."""
 

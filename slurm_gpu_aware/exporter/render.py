@@ -103,7 +103,9 @@ class Renderer:
 
 
 def _joined(parts: Iterable[Rendered]) -> Rendered:
-    texts, dropped, failed = [], {}, 0
+    texts: list[bytes] = []
+    dropped: dict[str, int] = {}
+    failed = 0
     for part in parts:
         texts.append(part.text)
         dropped.update(part.dropped)
@@ -119,7 +121,7 @@ def _family(metric: Metric[Any], value: object) -> Rendered:
         "gaugehistogram": GaugeHistogramMetricFamily,
     }
     family = kinds[metric.kind](metric.name, metric.help, labels=metric.labels)
-    dropped, seen = 0, set()
+    dropped, seen = 0, set[tuple[str, ...]]()
     for sample in metric.samples(value):
         labels = tuple(map(_label, sample.labels))
         if labels in seen or not _is_known(sample):
@@ -135,7 +137,7 @@ def _family(metric: Metric[Any], value: object) -> Rendered:
             family.add_metric(labels, sample.value)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_One(family))
-    return Rendered(generate_latest(registry), {metric.name: dropped} if dropped else {})
+    return Rendered(generate_latest(registry), {metric.name: dropped})
 
 
 class _One:

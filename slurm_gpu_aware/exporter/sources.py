@@ -87,12 +87,8 @@ class SlurmWatch:
         opened: Callable[[float], SlurmClient] = open_client,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._config, self._interval_s, self._opened, self._clock = (
-            config,
-            interval_s,
-            opened,
-            clock,
-        )
+        self._config, self._interval_s = config, interval_s
+        self._opened, self._clock = opened, clock
         self._client: SlurmClient | None = None
         self._last: SlurmView | None = None
         self._complaints = Complaints()

@@ -207,7 +207,7 @@ _OF_JOBS: tuple[Metric[Any], ...] = (
     ),
     Metric(
         "gpu_aware_job_info",
-        "1 for each GPU of a running job; hpc_job is Slurm's number, as in dcgm-exporter's job map.",
+        "1 for each GPU of a running job; hpc_job: Slurm's number, as in dcgm-exporter's job map.",
         "gauge",
         USED,
         _job_info,

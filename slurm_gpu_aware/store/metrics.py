@@ -70,7 +70,7 @@ def gpu_labels(store: Store) -> dict[Gpu, GpuLabels]:
         for number, (slot, _) in enumerate(sorted(gpus, key=lambda gpu: gpu[1] or ""))
         if all(pci for _, pci in gpus)
     }
-    found = {}
+    found: dict[Gpu, GpuLabels] = {}
     for node, slot, uuid, name, _ in rows:
         number = order.get((node, slot), slot)
         found[node, slot] = (node, str(number), uuid or "", name or "", str(slot))
