@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from slurm_gpu_aware import __version__
+import slurm_gpu_aware
 from slurm_gpu_aware.metric import Fact, Metric, Sample, by_label, one
 
 
@@ -33,7 +33,7 @@ METRICS = (
         "1; the release of slurm-gpu-aware.",
         "gauge",
         STATE,
-        lambda state: [Sample((__version__,), 1.0)],
+        lambda state: [Sample((slurm_gpu_aware.__version__,), 1.0)],
         ("version",),
     ),
     Metric(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 
 CALLS = ("answered", "refused", "failed", "timeout")
 """Outcomes of a call; ``failed``: slurmctld was not reached. A call that was not waited for any
@@ -27,20 +26,20 @@ class CallCounts:
         with self._lock:
             self._calls[outcome] += 1
 
-    @contextmanager
-    def updating(self, number: int) -> Iterator[dict[str, str]]:
-        """Count so many updates at the end of the block, which fills in the refused ones.
+    def updated(
+        self, number: int, work: Callable[[], Iterable[Mapping[str, str]]]
+    ) -> dict[str, str]:
+        """Do work that sends so many updates, and count them; return refused job id -> why.
 
-        Yields refused job id -> why. A block that raises has no answer.
+        ``work`` gives the refused ones in parts. If it raises, what became of them is not known.
         """
-        refused: dict[str, str] = {}
-        unknown = number
+        refused: dict[str, str] | None = None
         try:
-            yield refused
-            unknown = 0
+            refused = {job_id: why for part in work() for job_id, why in part.items()}
+            return refused
         finally:
-            done = 0 if unknown else max(0, number - len(refused))
-            refusals = 0 if unknown else len(refused)
+            refusals = len(refused or ())
+            done, unknown = (0, number) if refused is None else (max(0, number - refusals), 0)
             with self._lock:
                 self._updates.update({"done": done, "refused": refusals, "unknown": unknown})
 

@@ -304,10 +304,8 @@ class SlurmClient:
             return refused
 
         works = [partial(send, lane) for lane in lanes_of(updates, lambda one: one[0])]
-        with self.counts.updating(len(updates)) as refused:
-            for part in self._slurm.together(works, _PER_UPDATE_S * len(updates), given_up):
-                refused |= part
-        return refused
+        done = partial(self._slurm.together, works, _PER_UPDATE_S * len(updates), given_up)
+        return self.counts.updated(len(updates), done)
 
     def _send(
         self, job_id: str, texts: Mapping[str, str], numbers: Mapping[str, int]

@@ -1,4 +1,4 @@
-"""Metrics of measured GPUs: PM scores, drift, faults."""
+"""Metrics of measured GPUs: PM scores, spread, faults."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from slurm_gpu_aware.metric import (
     by_label,
     one,
 )
-from slurm_gpu_aware.model.profile import Alarm, Gpu
+from slurm_gpu_aware.model.profile import Gpu
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.measurements import unseen_gpus
-from slurm_gpu_aware.store.profiles import alarms, newest_spreads
+from slurm_gpu_aware.store.profiles import newest_spreads
 
 GpuLabels = tuple[str, ...]
 """Values of `GPU_LABELS`."""
@@ -44,14 +44,6 @@ class Fleet(NamedTuple):
     """Product name -> number."""
     unseen: int
     nodes: int
-
-
-class Ill(NamedTuple):
-    """What is wrong with GPUs."""
-
-    slow: Sequence[tuple[GpuLabels, Alarm]]
-    faults: Mapping[GpuLabels, int]
-    """GPU, or node with empty other labels -> failed calls of its newest probe."""
 
 
 def gpu_labels(store: Store) -> dict[Gpu, GpuLabels]:
@@ -82,8 +74,8 @@ def unmeasured(gpu: Gpu) -> GpuLabels:
     return gpu[0], str(gpu[1]), "", "", str(gpu[1])
 
 
-def _sweeps(store: Store) -> object:
-    """Changes with every sweep, import and removal."""
+def sweeps(store: Store) -> object:
+    """A value that changes with every sweep, import and removal."""
     rows = store.query(
         "SELECT (SELECT count(*) FROM gpus), (SELECT count(*) FROM nodes),"
         " (SELECT total(taken_at_unix) + total(probed_at_unix) FROM nodes),"
@@ -112,34 +104,32 @@ def _read_fleet(store: Store) -> Fleet:
     return Fleet(scored, names, len(unseen_gpus(store, labels)), len({own[0] for own in labels}))
 
 
-def _read_ill(store: Store) -> Ill:
+def _read_faults(store: Store) -> dict[GpuLabels, int]:
+    """GPU, or node with empty other labels -> failed calls of its newest probe."""
     labels = gpu_labels(store)
-    slow = [
-        (labels.get((one.node, one.slot)) or unmeasured((one.node, one.slot)), one)
-        for one in alarms(store)
-    ]
-    faults: dict[GpuLabels, int] = {}
+    found: dict[GpuLabels, int] = {}
     for node, slot, count in store.query(
         "SELECT node, slot, count(*) FROM probe_errors GROUP BY node, slot ORDER BY node, slot"
     ):
         gpu = (node, slot)
         own = (node, "", "", "", "") if slot is None else labels.get(gpu) or unmeasured(gpu)
-        faults[own] = count
-    return Ill(slow, faults)
+        found[own] = count
+    return found
 
 
-FLEET = Fact("measured GPUs", ("store",), _read_fleet, _sweeps)
-ILL = Fact("slow and faulty GPUs", ("store",), _read_ill)
-_OF_CLASS = (*GPU_LABELS, "class")
+FLEET = Fact("measured GPUs", ("store",), _read_fleet, sweeps)
+FAULTS = Fact("faults", ("store",), _read_faults)
+OF_CLASS = (*GPU_LABELS, "class")
+"""Labels of a GPU for a class."""
 
-METRICS: tuple[Metric[Fleet] | Metric[Ill], ...] = (
+METRICS: tuple[Metric[Fleet] | Metric[Mapping[GpuLabels, int]], ...] = (
     Metric(
         "gpu_aware_gpu_pm_score_ratio",
         "PM score: time of the GPU for the class divided by that of the median GPU of its model.",
         "gauge",
         FLEET,
         lambda fleet: [Sample((*g.labels, g.app_class), g.score) for g in fleet.scored],
-        _OF_CLASS,
+        OF_CLASS,
         MOST_GPU_SERIES,
     ),
     Metric(
@@ -150,7 +140,7 @@ METRICS: tuple[Metric[Fleet] | Metric[Ill], ...] = (
         lambda fleet: [
             Sample((*g.labels, g.app_class), g.spread) for g in fleet.scored if g.spread is not None
         ],
-        _OF_CLASS,
+        OF_CLASS,
         MOST_GPU_SERIES,
     ),
     Metric(
@@ -159,7 +149,7 @@ METRICS: tuple[Metric[Fleet] | Metric[Ill], ...] = (
         "gauge",
         FLEET,
         lambda fleet: [Sample((*g.labels, g.app_class), g.taken_at) for g in fleet.scored],
-        _OF_CLASS,
+        OF_CLASS,
         MOST_GPU_SERIES,
     ),
     Metric(
@@ -185,33 +175,18 @@ METRICS: tuple[Metric[Fleet] | Metric[Ill], ...] = (
         lambda fleet: one(fleet.unseen),
     ),
     Metric(
-        "gpu_aware_slow_gpus",
-        "GPUs that became slow for a class by the last sweep, and have not recovered.",
-        "gauge",
-        ILL,
-        lambda ill: one(len({labels for labels, _ in ill.slow})),
-    ),
-    Metric(
-        "gpu_aware_gpu_drift_ratio",
-        "PM score of a slow GPU divided by its score before it became slow.",
-        "gauge",
-        ILL,
-        lambda ill: [Sample((*own, a.app_class), a.now / a.before) for own, a in ill.slow],
-        _OF_CLASS,
-    ),
-    Metric(
         "gpu_aware_faulty_gpus",
         "GPUs with failed calls in the newest probe of their node.",
         "gauge",
-        ILL,
-        lambda ill: one(sum(bool(own[1]) for own in ill.faults)),
+        FAULTS,
+        lambda faults: one(sum(bool(own[1]) for own in faults)),
     ),
     Metric(
         "gpu_aware_gpu_faults",
         "Failed calls in the newest probe: of a GPU, or (empty gpu) of the node.",
         "gauge",
-        ILL,
-        lambda ill: [Sample(own, count) for own, count in ill.faults.items()],
+        FAULTS,
+        lambda faults: [Sample(own, count) for own, count in faults.items()],
         GPU_LABELS,
     ),
 )
