@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import ast
+import re
+import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+from exposition import families
+from store_samples import ingest, report
 
 import slurm_gpu_aware
 from slurm_gpu_aware.exporter import registry
 from slurm_gpu_aware.exporter.registry import METRICS
+from slurm_gpu_aware.exporter.render import Renderer
 from slurm_gpu_aware.metric import Fact, Metric, one
+from slurm_gpu_aware.store.database import Store
 
 ROOT = Path(slurm_gpu_aware.__file__).parent
 UNITS = (
@@ -82,3 +91,44 @@ def test_a_name_against_the_conventions_is_refused(
 def test_a_fact_of_an_unknown_source_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown sources"):
         Fact("x", ("slurmdbd",), lambda asked: asked)
+
+
+def test_the_example_of_the_page_is_a_metric(store: Store) -> None:
+    page = (ROOT.parent / "docs" / "metrics.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {"Fact": Fact, "Metric": Metric, "one": one}
+    exec(example, names)
+    ingest(store, report(errors=[{"index": None, "call": "nvmlX", "error": "no"}]))
+    text = Renderer(names["METRICS"]).render({"store": store}).text.decode()
+    assert families(text) == {"gpu_aware_probe_faults": {(): 1.0}}
+
+
+def test_without_the_extra_the_command_says_what_to_install(store_path: Path) -> None:
+    code = "import sys; sys.modules['prometheus_client'] = None; import slurm_gpu_aware.cli.main"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code} as m; m.main(['metrics', '--textfile', 'x.prom'])"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "prometheus-client is not installed" in done.stderr
+    assert "pip install '.[metrics]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_unit_is_fenced() -> None:
+    """`systemd-analyze`, where the host has it, finds nothing exposed."""
+    unit = ROOT.parent / "etc" / "systemd" / "gpu-aware-metrics.service"
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("no systemd-analyze here")
+    done = subprocess.run(
+        [program, "security", "--offline=true", "--threshold=30", str(unit)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
