@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from slurm_gpu_aware.metric import (
     GPU_LABELS,
@@ -122,7 +122,7 @@ FAULTS = Fact("faults", ("store",), _read_faults)
 OF_CLASS = (*GPU_LABELS, "class")
 """Labels of a GPU for a class."""
 
-METRICS: tuple[Metric[Fleet] | Metric[Mapping[GpuLabels, int]], ...] = (
+METRICS: tuple[Metric[Any], ...] = (
     Metric(
         "gpu_aware_gpu_pm_score_ratio",
         "PM score: time of the GPU for the class divided by that of the median GPU of its model.",
