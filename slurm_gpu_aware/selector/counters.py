@@ -24,6 +24,7 @@ from slurm_gpu_aware.files import open_plain, write_owned
 from slurm_gpu_aware.records import number, whole
 from slurm_gpu_aware.selector.round_state import Outcome
 from slurm_gpu_aware.slurm.call_counts import CALLS, UPDATES, CallCounts
+from slurm_gpu_aware.store.files import counters_path
 from slurm_gpu_aware.text_file import decoded, parse_json
 
 log = logging.getLogger(__name__)
@@ -67,11 +68,6 @@ class Counters:
     def rounds(self) -> int:
         """Rounds that succeeded."""
         return sum(self.round_buckets)
-
-
-def counters_path(store: Path) -> Path:
-    """The file beside a store."""
-    return store.with_name(f"{store.stem}.counters.json")
 
 
 def read_counters(store: Path) -> Counters:
