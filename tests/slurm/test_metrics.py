@@ -149,8 +149,9 @@ def site(cluster: Cluster, programs: Path) -> Iterator[Site]:
             made_state(cluster)
             yield Site(cluster)
         finally:
-            stop = "pkill -x prometheus; pkill -f 'gpu-aware metrics'; pkill -f http.server; true"
-            cluster.sh("ctl", stop)
+            names = ("[p]rometheus --config", "[g]pu-aware metrics", "[h]ttp.server -b")
+            for name in names:  # a pattern that its own shell does not match
+                cluster.sh("ctl", ["pkill", "-f", name], check=False)
             for process in started:
                 process.kill()
                 process.wait()
