@@ -46,10 +46,6 @@ class Counters:
     started_at: Unix
     at: Unix
     """When this was written."""
-    heartbeat_at: Unix = 0.0
-    """Of the last heartbeat that Slurm took; 0: none yet."""
-    gate_until: Unix = 0.0
-    """Until when the gate is closed without another heartbeat; 0: it is open."""
     round_at: Unix = 0.0
     """End of the last round that succeeded; 0: none yet."""
     failed_rounds: Count = 0
@@ -121,21 +117,14 @@ class CounterFile:
             rounds_s=now.rounds_s + max(0.0, outcome.took_s),
         )
 
-    def write(self, held_until: float, lease_s: float, *, force: bool = False) -> None:
-        """Write the file, at most every few seconds unless ``force``; a failure is logged once.
-
-        ``held_until``: the gate is closed until then, Unix seconds; 0: it is open. ``lease_s``: how
-        far ahead a heartbeat pushes that.
-        """
+    def write(self, *, force: bool = False) -> None:
+        """Write the file, at most every few seconds unless ``force``; a failure is logged once."""
         if not force and self._timer() - self._written < _WRITE_S:
             return
         self._written = self._timer()
-        beat = max(self._now.heartbeat_at, held_until - lease_s)
         self._now = replace(
             self._now,
             at=self._clock(),
-            heartbeat_at=beat,
-            gate_until=max(0.0, held_until),
             calls=dict(self._counts.of_calls),
             updates=dict(self._counts.of_updates),
         )

@@ -196,14 +196,9 @@ class Selector:
         works = self._heartbeat.other is None
         self._ledger.close(publish=works)
         if works:
-            self._write_counters(force=True)
+            self._counters.write(force=True)
         else:
             self._counters.remove()
-
-    def _write_counters(self, *, force: bool = False) -> None:
-        with contained("counters"):
-            held = self._heartbeat.held_until
-            self._counters.write(held, self._config.gate.lease_s, force=force)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._stopping = True  # no lock: the handler runs inside whatever it interrupts
@@ -320,8 +315,9 @@ class Selector:
         finally:
             self._finished = time.monotonic()
             self._cost_s = time.process_time() - before_s
-            self._counters.round_done(None if self._failed else self._outcome)
-            self._write_counters()
+            with contained("counters"):
+                self._counters.round_done(None if self._failed else self._outcome)
+                self._counters.write()
         self._heartbeat.round_done()
         try:
             self._record(trigger, started)

@@ -171,7 +171,7 @@ def test_a_round_that_fails_is_counted(slurm: SlurmFolder) -> None:
     written = CounterFile(slurm.store, CallCounts())
     written.round_done(None)
     written.round_done(Outcome(placed=["7"], took_s=2.0))
-    written.write(0.0, 90.0)
+    written.write()
     page = page_of(slurm)
     assert value(page, "gpu_aware_rounds_total", result="failed") == 1
     assert value(page, "gpu_aware_round_duration_seconds_bucket", le="1") == 0
