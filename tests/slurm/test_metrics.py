@@ -108,8 +108,14 @@ def made_state(cluster: Cluster) -> None:
     slow = f"A={1.15 * slowness(cluster, node, gpu)}"
     cluster.sh("ctl", ["fake-gpu", "slow", f"/shared/fakegpu/{node}", str(gpu), slow])
     cluster.sh("ctl", sweep, user="slurm", timeout=300)
-    for _ in range(2):
-        cluster.wait(run_job(cluster, "train", 3), "COMPLETED")
+    cluster.wait(run_job(cluster, "train", 3), "COMPLETED")
+    count = "grep -c 'rest on [1-9]' /var/log/cluster/selectd.log || true"
+    before = cluster.sh("ctl", count)
+    cluster.service_down("ctl", "selectd")  # it reads earlier runs at its start
+    cluster.service_up("ctl", "selectd")
+    cluster.wait_until(lambda: cluster.sh("ctl", count) != before, 60, "earlier runs")
+    cluster.await_gate()
+    cluster.wait(run_job(cluster, "train", 3), "COMPLETED")
     cluster.sh("ctl", ["scontrol", "update", "nodename=n4", "state=drain", "reason=test"])
     for node in ("n1", "n2", "n3"):
         job = run_job(cluster, "long", 900, "-w", node)
