@@ -57,7 +57,11 @@ class MetricsServer(ThreadingHTTPServer):
         if not self.slots.acquire(blocking=False):
             self.shutdown_request(request)
             return
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be started
+            self.slots.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """In that thread."""
