@@ -17,6 +17,7 @@ _COMMANDS = {
     "explain": "cli.explain:command",
     "metrics": "cli.metrics:metrics",
     "models": "features.models.commands:models",
+    "page": "cli.page:command",
     "place": "cli.place:command",
     "power": "features.power.commands:power",
     "queue": "cli.state:queue",
