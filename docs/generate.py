@@ -28,6 +28,7 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.deploy.filter_conf import lua_value
 from slurm_gpu_aware.deploy.setup import settings_of
 from slurm_gpu_aware.deploy.site import NodeGpus, Site, cores_of, gres_lines, node_lines
+from slurm_gpu_aware.exporter.registry import METRICS
 from slurm_gpu_aware.features import hints
 from slurm_gpu_aware.model import job_phase
 from slurm_gpu_aware.simulator.columns import COLUMNS
@@ -56,6 +57,7 @@ Written by `docs/generate.py` from the commands themselves; do not edit.
 | `gpu-aware tune` | administrators: compare policies on the site's jobs |
 | `gpu-aware setup`, `gpu-aware doctor`, `gpu-aware release`, `gpu-aware selectd` | administrators |
 | `gpu-aware clockd` | compute nodes run it: the [agent for clocks](power.md) |
+| `gpu-aware metrics` | the [exporter for Prometheus](metrics.md); every user may run it |
 | `gpu-aware-profile classify`, `job`, `pattern` | users: what an application is like |
 | `gpu-aware-profile`, all else | administrators: measure GPUs, show, import and export |
 | `gpu-aware-clock` | Slurm's prolog and epilog on compute nodes call it |
@@ -253,7 +255,18 @@ def simulator_page() -> str:
     return between((ROOT / "docs/simulator.md").read_text(encoding="utf-8"), "columns:", text)
 
 
+def metrics_page() -> str:
+    """The page of metrics with the table of all of them."""
+    rows = ["| metric | kind | labels | meaning |", "| --- | --- | --- | --- |"]
+    for metric in METRICS:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        rows.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
+    text = "\n".join(["", *rows, "", ""])
+    return between((ROOT / "docs/metrics.md").read_text(encoding="utf-8"), "metrics:", text)
+
+
 FILES |= {
+    "docs/metrics.md": metrics_page,
     "docs/architecture.md": architecture_page,
     "docs/simulator.md": simulator_page,
     "README.md": readme,

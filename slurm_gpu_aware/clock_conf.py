@@ -12,7 +12,7 @@ LOCKS = "/var/lib/slurm-gpu-aware/clock-locks"
 ACCOUNTS = "/var/lib/slurm-gpu-aware/gpu-accounts"
 """Folder of the accounts that ``gpu-aware setup`` names; local to the node."""
 NO_ACCOUNTS = "has no line 'accounts', so the energy of jobs' GPUs is not known"
-_PATHS = ("spool", "locks", "command", "accounts", "orders")
+_PATHS = ("spool", "locks", "command", "accounts", "orders", "job_map")
 """``command``, the path of this program, is read by the hook scripts only."""
 _USER = "slurm_user"
 
@@ -27,6 +27,8 @@ class ClockConf:
         """Folder of the accounts of the GPUs' jobs; empty: none are kept, no energy is known."""
         self.orders = found.get("orders", "")
         """Folder of the orders for ``gpu-aware clockd``; empty: it takes none."""
+        self.job_map = found.get("job_map", "")
+        """Folder of dcgm-exporter's job map; empty: none is kept."""
         self.slurm_user = found.get(_USER, "")
         """Name or number of the user that may write orders, beside root; empty: only root."""
         self.complaint = complaint

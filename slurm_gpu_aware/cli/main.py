@@ -15,6 +15,7 @@ _COMMANDS = {
     "clockd": "cli.clockd:clockd",
     "doctor": "cli.operation:doctor",
     "explain": "cli.explain:command",
+    "metrics": "cli.metrics:metrics",
     "models": "features.models.commands:models",
     "page": "cli.page:command",
     "place": "cli.place:command",

@@ -4,7 +4,7 @@ Slurm's prolog and epilog run it as root, for sites whose slurmd cannot set cloc
 
 - `program`: the command; `hooks`: what prolog and epilog do; `job`: what Slurm and the node say
 - `notes`: what is locked; `accounts`: which job holds each GPU, and its energy; `records`: what
-  happened; `clock_conf`, beside the rooms: where they lie
+  happened; `job_map`: dcgm-exporter's map of jobs; `clock_conf`, beside the rooms: where they lie
 - `driver`: calls with a time limit, through `nvml`
 
 `agent` and `orders` are a program of its own, ``gpu-aware clockd``: it moves the clocks of running

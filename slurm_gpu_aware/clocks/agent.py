@@ -26,6 +26,7 @@ from slurm_gpu_aware.clocks.driver import (
 from slurm_gpu_aware.clocks.hooks import SCHEMA
 from slurm_gpu_aware.clocks.inbox import Inbox, hear
 from slurm_gpu_aware.clocks.job import SHARED, NodeGres, Record
+from slurm_gpu_aware.clocks.job_map import JobMap
 from slurm_gpu_aware.clocks.notes import NO_JOB, Note, Notes
 from slurm_gpu_aware.clocks.records import spool, syslog, to_json
 from slurm_gpu_aware.clocks.trusted_file import read_trusted
@@ -62,6 +63,7 @@ class Agent:
         self._notes = Notes(conf.locks)
         self._accounts = Accounts(conf.accounts)
         self._inbox = Inbox(conf.accounts)
+        self._map = JobMap(conf.job_map) if conf.job_map else None
         self._sure: dict[int, tuple[Target, float]] = {}
         """Orders that this process has carried out, and when the GPU's account was opened.
 
@@ -92,7 +94,7 @@ class Agent:
         records: list[Record] = []
         try:
             given = self._inbox, self._notes, self._accounts, self._clock
-            records = hear(*given, complain=said.append)
+            records = hear(*given, complain=said.append, job_map=self._map)
         except OSError as exc:
             said.append(f"{self._accounts.folder}: {exc.strerror}")
         if not (records or said):

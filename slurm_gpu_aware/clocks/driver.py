@@ -26,6 +26,7 @@ class Result:
     counter right after that; None: not known. ``answered`` False: the call was cut off, so it may
     have had its effect or may still have it. Of meters: the GPU's UUID, and its power now.
     Of states: its power, its SM clock, and the reasons for a lower clock as bits.
+    ``nvml_index``: its place in NVML's order, where that was asked for.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Result:
         power_mw: int | None = None,
         sm_mhz: int | None = None,
         throttle: int | None = None,
+        nvml_index: int | None = None,
     ) -> None:
         self.index = index
         self.mhz = mhz
@@ -54,11 +56,12 @@ class Result:
         self.power_mw = power_mw
         self.sm_mhz = sm_mhz
         self.throttle = throttle
+        self.nvml_index = nvml_index
 
     def line(self) -> bytes:
         """Arguments as the child writes them, between tabs."""
         texts = (self.index, self.mhz, self.method, self.call, self.error, self.uuid)
-        known = (self.energy_mj, self.power_mw, self.sm_mhz, self.throttle)
+        known = (self.energy_mj, self.power_mw, self.sm_mhz, self.throttle, self.nvml_index)
         numbers = ("" if n is None else n for n in known)
         words = (" ".join(str(field).split()) for field in (*texts, *numbers))
         return "\t".join(words).encode() + b"\n"
@@ -98,6 +101,12 @@ def read_states(limit_s: float) -> list[Result]:
     return _in_child(lambda nvml: nvml.states(), (), limit_s)
 
 
+def nvml_indices(indices: Sequence[int], limit_s: float) -> list[int]:
+    """Places of GPUs (by minor number) in NVML's order, ascending; those that answer."""
+    results = _in_child(lambda nvml: nvml.places(indices), indices, limit_s)
+    return sorted(result.nvml_index for result in results if result.nvml_index is not None)
+
+
 def _in_child(
     work: Callable[[Any], Iterator[Result]], indices: Iterable[int], limit_s: float
 ) -> list[Result]:
@@ -132,7 +141,7 @@ def _in_child(
             gpu, mhz, method, call, why, uuid, *numbers = line.decode().rstrip("\n").split("\t")
             values = [int(number) if number else None for number in numbers]
             result = Result(int(gpu), int(mhz), method, call, why, values[0], uuid=uuid)
-            result.power_mw, result.sm_mhz, result.throttle = values[1:]
+            result.power_mw, result.sm_mhz, result.throttle, result.nvml_index = values[1:]
             results[result.index] = result
     if failed := results.pop(_NO_GPU, None):
         error = failed.error

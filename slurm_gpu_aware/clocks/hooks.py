@@ -15,7 +15,13 @@ the job runs at the default clock.
 from __future__ import annotations
 
 from slurm_gpu_aware.clocks.accounts import Accounts
-from slurm_gpu_aware.clocks.driver import Result, counter_mj, lock_clocks, reset_clocks
+from slurm_gpu_aware.clocks.driver import (
+    Result,
+    counter_mj,
+    lock_clocks,
+    nvml_indices,
+    reset_clocks,
+)
 from slurm_gpu_aware.clocks.job import (
     SHARED,
     Job,
@@ -32,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from slurm_gpu_aware.clocks.job import Record
+    from slurm_gpu_aware.clocks.job_map import JobMap
 
 SCHEMA = "gpu-aware-clock/1"
 
@@ -58,6 +65,7 @@ class Hook:
 
     ``accounts``: None where the site keeps none. ``heard_at``: when Slurm ran the hook, if the
     agent does its work (`inbox`); what has happened to an account since then is not undone.
+    ``job_map``: None where the site keeps none.
     """
 
     def __init__(
@@ -67,13 +75,17 @@ class Hook:
         at: float,
         accounts: Accounts | None = None,
         heard_at: float | None = None,
+        job_map: JobMap | None = None,
     ) -> None:
         self._job = Job(env)
         self._notes = notes
         self._accounts = accounts
+        self._map = job_map
         self._at = at
         self._heard_at = at if heard_at is None else heard_at
         self.records: list[Record] = []
+        self.said: list[str] = []
+        """What went wrong beside them, for the log."""
 
     def prolog(self) -> None:
         """Lock the clocks that the job asks for, and open the accounts of its GPUs.
@@ -97,6 +109,7 @@ class Hook:
                 error = f"job {job_id} runs on it"
                 self._record("clock_failed", gpus=[index], call="lock", error=error)
             indices = [index for index in indices if index not in foreign]
+            self._enter_in_map(indices)
             stale = {
                 index: noted[index].method
                 for index in indices
@@ -124,6 +137,7 @@ class Hook:
         if self._accounts is not None and self._heard_at == self._at:
             self._accounts.withdraw(self._job.id)
         with self._notes.together(TOGETHER_S):
+            self._take_from_map()
             self._close_accounts()
             outdated = self._outdated()
             own = {
@@ -147,6 +161,32 @@ class Hook:
         self._undo(methods, DRIVER_LIMIT_S, every=every)
         if self._accounts is not None:
             self._accounts.forget_all()
+        if self._map is not None:
+            self._map.clear()
+
+    def _enter_in_map(self, indices: Sequence[int]) -> None:
+        if self._map is None or not indices:
+            return
+        try:
+            found = nvml_indices(indices, METER_LIMIT_S)
+            if len(found) < len(indices):
+                self.said.append(f"job map: {len(indices) - len(found)} GPUs do not answer")
+            shared = NodeGres(self._job.slurm_conf, self._job.node).shared()
+            self._map.add(self._job.id, found, shared=shared)
+        except OSError as exc:
+            self.said.append(f"job map {self._map.folder}: {exc.strerror}")
+
+    def _take_from_map(self) -> None:
+        """Unless a later run of the job has begun, whose prolog has entered it again."""
+        if self._map is None:
+            return
+        opened = self._accounts.of_job(self._job.id).values() if self._accounts else ()
+        if any(self._heard_at < account.at <= self._at for account in opened):
+            return
+        try:
+            self._map.remove(self._job.id)
+        except OSError as exc:
+            self.said.append(f"job map {self._map.folder}: {exc.strerror}")
 
     def _open_accounts(self, asked_mhz: int | None, indices: Sequence[int]) -> None:
         """Open accounts if all GPUs of the job are known, and it shares none."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from slurm_gpu_aware.clocks.accounts import INBOX, Accounts
 from slurm_gpu_aware.clocks.hooks import Hook
 from slurm_gpu_aware.clocks.job import Record
+from slurm_gpu_aware.clocks.job_map import JobMap
 from slurm_gpu_aware.clocks.notes import Notes
 
 _AGENT = "agent"
@@ -146,15 +147,18 @@ def hear(
     accounts: Accounts,
     clock: Callable[[], float],
     complain: Callable[[str], object],
+    job_map: JobMap | None = None,
 ) -> list[Record]:
     """Do what hooks have left to us; return their records. Raises OSError."""
     records: list[Record] = []
     for word in inbox.take(clock()):
         try:
-            hook = Hook(word.env, notes, clock(), accounts, heard_at=word.at)
+            hook = Hook(word.env, notes, clock(), accounts, heard_at=word.at, job_map=job_map)
             hook.prolog() if word.kind == "prolog" else hook.epilog()
         except Exception as exc:  # the others' work is done all the same
             complain(f"{word.name}: {type(exc).__name__}: {exc}")
             continue
         records += hook.records
+        for text in hook.said:
+            complain(f"{word.name}: {text}")
     return records

@@ -53,6 +53,11 @@ def states() -> Iterator[Result]:
     return _each((), _state, every=True)
 
 
+def places(indices: Collection[int]) -> Iterator[Result]:
+    """Places of GPUs in NVML's order."""
+    return _each(indices, lambda gpu: Result(gpu.minor, nvml_index=gpu.nvml_index))
+
+
 def _each(
     indices: Collection[int], act: Callable[[Gpu], Result], every: bool = False
 ) -> Iterator[Result]:
@@ -220,6 +225,7 @@ class Gpu(Calls):
 
     def __init__(self, nvml: Nvml, nvml_index: int) -> None:
         self._nvml = nvml
+        self.nvml_index = nvml_index
         self.handle = ctypes.c_void_p()
         nvml.call("nvmlDeviceGetHandleByIndex_v2", nvml_index, ctypes.byref(self.handle))
         self.minor = self.number("nvmlDeviceGetMinorNumber")

@@ -41,14 +41,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         accounts = Accounts(conf.accounts) if conf.accounts else None
         if words[0] == "reset-all":
             env["SLURM_JOB_ID"] = NO_JOB
-        hook = Hook(env, notes, time.time(), accounts)
+        job_map = None
+        if conf.job_map:
+            from slurm_gpu_aware.clocks.job_map import JobMap
+
+            job_map = JobMap(conf.job_map)
+        hook = Hook(env, notes, time.time(), accounts, job_map=job_map)
         if words[0] == "prolog":
             hook.prolog()
         elif words[0] == "epilog":
             hook.epilog()
         else:
             hook.reset_all(every="--every" in words)
-        said += [to_json(record) for record in hook.records]
+        said += [*hook.said, *(to_json(record) for record in hook.records)]
         spool(conf.spool, hook.records, notes, slurm_user=conf.slurm_user)
     except Exception as exc:  # a hook that raises would drain the node
         said.append(f"{words[0]}: {type(exc).__name__}: {exc}")

@@ -199,6 +199,7 @@ class Units(Owned):
         conf, changes = read_clock_conf(), []
         of_controller = self._written(site.config, conf.orders)
         of_node = f"-{conf.spool} -{conf.locks} -{conf.accounts or ACCOUNTS}"
+        of_node += f" -{conf.job_map}" if conf.job_map else ""
         for source in shipped("systemd"):
             values["ReadWritePaths"] = of_node if source.name == _AGENT else of_controller
             text = source.read_text(encoding="utf-8")

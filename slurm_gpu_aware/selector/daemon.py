@@ -28,6 +28,7 @@ from slurm_gpu_aware.features.power.clock_spool import ClockSpool
 from slurm_gpu_aware.features.power.power_reading import PowerReading, reading_text
 from slurm_gpu_aware.features.power.settings import PowerConfig
 from slurm_gpu_aware.files import hold_selector_lock
+from slurm_gpu_aware.selector.counters import CounterFile
 from slurm_gpu_aware.selector.events import Events
 from slurm_gpu_aware.selector.heartbeat import CALL_S, WAIT_S, Heartbeat, Standby
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
@@ -104,6 +105,7 @@ class Selector:
         if conf.complaint is not None:
             log.warning("%s", conf.complaint)
         self._clocks = ClockSpool(Path(conf.spool), config.store.path.parent / "clocks.offsets")
+        self._counters = CounterFile(config.store.path, client.counts)
         self._stopping = False
 
     def _start_fresh(self) -> None:
@@ -195,7 +197,12 @@ class Selector:
         self._rounds.start_monitor.stop()
         self._rounds.estimates.reader.stop()
         self._heartbeat.stop()
-        self._ledger.close(publish=self._heartbeat.other is None)
+        works = self._heartbeat.other is None
+        self._ledger.close(publish=works)
+        if works:
+            self._counters.write(force=True)
+        else:
+            self._counters.remove()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._stopping = True  # no lock: the handler runs inside whatever it interrupts
@@ -302,6 +309,7 @@ class Selector:
             self._outcome = self._rounds.run()
             if not self._rounds.ids.keys() <= known:
                 self._repeats = self._repeats[-1:]  # another one may have come right after it
+            self._failed = False
         except SourceError as exc:
             if self._heartbeat.other is None:
                 log.warning("round failed; the next one tries again: %s", exc)
@@ -312,7 +320,9 @@ class Selector:
         finally:
             self._finished = time.monotonic()
             self._cost_s = time.process_time() - before_s
-        self._failed = False
+            with contained("counters"):
+                self._counters.round_done(None if self._failed else self._outcome)
+                self._counters.write()
         self._heartbeat.round_done()
         try:
             self._record(trigger, started)

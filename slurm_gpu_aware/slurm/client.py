@@ -106,8 +106,8 @@ class SlurmClient(SlurmReader):
             return refused
 
         works = [partial(send, lane) for lane in lanes_of(updates, lambda one: one[0])]
-        parts = self._slurm.together(works, PER_CALL_S * len(updates), given_up)
-        return {job_id: why for part in parts for job_id, why in part.items()}
+        done = partial(self._slurm.together, works, PER_CALL_S * len(updates), given_up)
+        return self.counts.updated(len(updates), done)
 
     def _send(
         self, job_id: str, texts: Mapping[str, str], numbers: Mapping[str, int]

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm.call_counts import CallCounts
 from slurm_gpu_aware.slurm.libslurm_fields import RecordKind
 
 _T = TypeVar("_T")
@@ -57,8 +58,9 @@ class SlurmError(SourceError):
 class Call(Generic[_T]):
     """A work under way, with its time limit."""
 
-    def __init__(self, limit_s: float) -> None:
+    def __init__(self, limit_s: float, counts: CallCounts | None = None) -> None:
         self._limit_s = limit_s
+        self._counts = counts or CallCounts()
         self._until = time.monotonic() + limit_s
         self.done = threading.Event()
         self.outcome: list[_T] = []
@@ -67,6 +69,7 @@ class Call(Generic[_T]):
     def result(self) -> _T:
         """Its result. Raises SourceError, also if it takes too long."""
         if not self.done.wait(max(0.0, self._until - time.monotonic())):
+            self._counts.call("timeout")
             raise SlurmError(f"Slurm: no answer within {self._limit_s:g} s", errno.ETIMEDOUT)
         if self.failure is not None:
             raise self.failure
@@ -84,6 +87,7 @@ class Libslurm:
         self.ffi, self.lib = _load()
         self._timeout_s = timeout_s
         self._waiting = threading.Semaphore(_MOST_WAITING)
+        self.counts = CallCounts()
 
     def records(self, function: str, *arguments: object) -> list[bytes]:
         """Records that a function returns, not yet decoded. Raises SourceError."""
@@ -155,13 +159,16 @@ class Libslurm:
         """Begin a work in a thread of its own. Raises SourceError if too many are open."""
         if not self._waiting.acquire(blocking=False):
             raise SlurmError("Slurm does not answer: too many calls still wait", errno.EAGAIN)
-        call: Call[_T] = Call(self._timeout_s + extra_s)
+        call: Call[_T] = Call(self._timeout_s + extra_s, self.counts)
 
         def run() -> None:
             try:
                 call.outcome.append(work())
+                self.counts.call("answered")
             except BaseException as exc:
                 call.failure = exc
+                refused = isinstance(exc, SlurmError) and exc.refused
+                self.counts.call("refused" if refused else "failed")
             finally:
                 self._waiting.release()
                 call.done.set()

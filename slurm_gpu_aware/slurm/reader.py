@@ -51,6 +51,7 @@ class SlurmReader:
 
     def __init__(self, timeout_s: float) -> None:
         self._slurm = Libslurm(timeout_s)
+        self.counts = self._slurm.counts
         self._timeout_s = timeout_s
         self.parking_licence = ""
         """`jobs` does not tell when Slurm last tried a job that asks for this licence: Slurm

@@ -54,11 +54,16 @@ def live_files(path: Path) -> list[Path]:
     return [path.with_name(path.name + end) for end in _ENDS]
 
 
+def counters_path(path: Path) -> Path:
+    """File of what the selector has counted, beside a store; every user may read it."""
+    return path.with_name(f"{path.stem}.counters.json")
+
+
 def of_selector(path: Path) -> list[Path]:
     """Files in the store's folder that the selector writes, copies of earlier schemas included."""
     beside = [path.with_name(name) for name in ("selectd.lock", "clocks.offsets")]
     kept = sorted(path.parent.glob(f"{glob.escape(path.stem)}.schema*{glob.escape(path.suffix)}"))
-    return [*live_files(path), published_path(path), *beside, *kept]
+    return [*live_files(path), published_path(path), counters_path(path), *beside, *kept]
 
 
 def make_file(path: Path) -> None:

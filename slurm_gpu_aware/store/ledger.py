@@ -132,6 +132,17 @@ class GivenRow(NamedTuple):
     job_id: str
 
 
+class OpenJob(NamedTuple):
+    """A job whose decision is open, in short."""
+
+    job_id: str
+    state: str
+    slowdown: float
+    policy: str
+    app_class: str
+    """Empty: none."""
+
+
 _DECISIONS = RecordTable("decisions", Decision)
 _EVENTS = RecordTable("events", Event)
 _ROUNDS = RecordTable("rounds", RoundRecord)
@@ -187,6 +198,14 @@ class Ledger:
     def open_decisions(self) -> list[Decision]:
         """Decisions whose job has neither ended nor gone back to the queue, oldest first."""
         return _DECISIONS.read(self._store, f"WHERE {_OPEN} ORDER BY id")
+
+    def open_jobs(self) -> list[OpenJob]:
+        """The same in short, without what is slow to read."""
+        rows = self._store.query(
+            "SELECT job_id, state, slowdown, policy, ifnull(json_extract(asked, '$.class'), '')"  # noqa: S608
+            f" FROM decisions WHERE {_OPEN} ORDER BY id"
+        )
+        return [OpenJob(*row) for row in rows]
 
     def slowdowns(self, since_unix: float, limit: int) -> list[tuple[str, float, float]]:
         """(job id, time of the decision, slowdown), of the newest decisions, oldest first."""

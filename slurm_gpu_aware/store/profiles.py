@@ -107,6 +107,19 @@ def timing_runs(store: Store) -> Iterator[TimingRun]:
     return (TimingRun(*row) for row in rows)
 
 
+def newest_spreads(store: Store) -> dict[tuple[str, int, str], float]:
+    """(node, slot, class) -> largest spread of the runs of the newest measurement, as jobs find
+    the GPU; without those whose spread is not known.
+    """
+    rows = store.query(
+        f"{_NEWEST} SELECT node, slot, class, max(spread) AS spread"  # noqa: S608
+        " FROM newest JOIN timings t USING (node, slot, class)"
+        f" WHERE taken_at_unix = at AND {_AS_JOBS} GROUP BY node, slot, class"
+        " HAVING max(spread) IS NOT NULL"
+    )
+    return {(row["node"], row["slot"], row["class"]): row["spread"] for row in rows}
+
+
 def newest_run_records(store: Store) -> list[dict[str, Any]]:
     """The newest runs of each GPU, class, neighbours and locked clock, with their conditions."""
     fields = ", ".join(RunConditions._fields)

@@ -31,6 +31,7 @@ from memory_slurmctld import (
 )
 
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm.call_counts import CallCounts
 from slurm_gpu_aware.slurm.libslurm import SlurmError
 from slurm_gpu_aware.slurm.libslurm_fields import (
     JOB,
@@ -196,6 +197,7 @@ class MemorySlurm:
         self._folder = folder
         self.unread: frozenset[int] = frozenset()
         self.parking_licence = ""
+        self.counts = CallCounts()
         self._known: dict[str, SlurmJob | None] = {}
 
     @contextmanager

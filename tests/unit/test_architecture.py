@@ -13,7 +13,7 @@ from slurm_gpu_aware.placement.registry import policy_names
 
 ROOT = Path(slurm_gpu_aware.__file__).parent
 SHARED = {"agent_reports", "bounds", "clock_conf", "errors", "files", "filter_rules", "names"}
-SHARED |= {"node_orders", "records", "service", "text_file", "time_text"}
+SHARED |= {"metric", "node_orders", "records", "service", "text_file", "time_text"}
 """Modules beside the rooms: no room, and used by several."""
 MODEL = SHARED | {"model"}
 CORE_BELOW = MODEL | {"variability", "topology"}
@@ -24,6 +24,7 @@ ALLOWED = {
     "errors": set(),
     "service": set(),
     "filter_rules": {"bounds", "names"},
+    "metric": set(),
     "names": set(),
     "node_orders": set(),
     "records": {"bounds"},
@@ -46,6 +47,7 @@ ALLOWED = {
     | {"config", "slurm", "gate", "admission", "planning", "placement", "store"},
     "simulator": CORE_BELOW | {"slurm", "planning", "placement", "sizing"},
     "clocks": SHARED | {"slurm"},
+    "exporter": MODEL | {"config", "selector", "slurm", "store"},
     "deploy": MODEL | {"config", "slurm", "gate", "store"},
 }
 LAYERS = {
@@ -84,7 +86,7 @@ LAYERS = {
 }
 """Room whose rules a module of a feature keeps: what it may import, and what may import it."""
 BY_NAME = {"hints": "model", "settings": "model", "events": "model"}
-BY_NAME |= {"stage": "planning", "live": "selector", "page": "page"}
+BY_NAME |= {"stage": "planning", "live": "selector", "metrics": "selector", "page": "page"}
 """The same of modules that every feature may have."""
 for _path in sorted(ROOT.glob("features/*/*.py")):
     if _path.stem in BY_NAME:

@@ -195,9 +195,9 @@ def test_a_script_that_slurm_still_loads_stays(plain: Site, key: str, name: str)
 def test_slurm_conf_reaches_the_nodes_before_a_file_goes(own: Site) -> None:
     install(own)
     own.setup("--remove", "--yes")
-    services = "gpu-aware-clockd.service gpu-aware-page.timer gpu-aware-selectd.service"
-    units = f"{services} gpu-aware-shadow.service gpu-aware-sweep.timer gpu-aware-tune.timer"
-    units += " gpu-aware-watch.timer"
+    services = "gpu-aware-clockd.service gpu-aware-metrics.service gpu-aware-page.timer"
+    services += " gpu-aware-selectd.service gpu-aware-shadow.service"
+    units = f"{services} gpu-aware-sweep.timer gpu-aware-tune.timer gpu-aware-watch.timer"
     stopped = "gpu-aware-page.service gpu-aware-sweep.service gpu-aware-tune.service"
     stopped += " gpu-aware-watch.service"
     assert own.calls() == [

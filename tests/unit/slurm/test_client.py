@@ -19,6 +19,7 @@ from memory_slurm import job_record, node_record
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm import libslurm
 from slurm_gpu_aware.slurm import reader as slurm_reader
+from slurm_gpu_aware.slurm.call_counts import CallCounts
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.slurm.libslurm import Call, Libslurm, SlurmError, decode, records
 from slurm_gpu_aware.slurm.libslurm_fields import JOB, LICENSE, NODE, RecordKind
@@ -39,6 +40,7 @@ class Library:
     lib = SimpleNamespace(SLURM_NO_CHANGE_IN_DATA=1900, ESLURM_INVALID_JOB_ID=2017)
 
     def __init__(self) -> None:
+        self.counts = CallCounts()
         self.found: dict[str, list[bytes]] = {}
         self.since: list[int] = []
         self.asked: list[int] = []

@@ -1,0 +1,85 @@
+"""Metrics of the exporter itself: its sources, their age, and what it left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import slurm_gpu_aware
+from slurm_gpu_aware.metric import Fact, Metric, Sample, by_label, one
+
+
+@dataclass(frozen=True)
+class ExporterState:
+    """What one refresh found, before these metrics. Times are Unix seconds."""
+
+    at: float
+    took_s: float = 0.0
+    """Of the refresh, up to here."""
+    read_at: Mapping[str, float] = field(default_factory=dict)
+    """Source -> from when it is; a source that cannot be read is absent."""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """Family that could be computed -> series beyond its limit."""
+    failed: int = 0
+    """Facts and families that could not be computed."""
+
+
+SOURCES = ("store", "slurm", "counters")
+STATE: Fact[ExporterState] = Fact("exporter", ("exporter",), lambda state: state)
+
+METRICS = (
+    Metric(
+        "gpu_aware_build_info",
+        "1; the release of slurm-gpu-aware.",
+        "gauge",
+        STATE,
+        lambda state: [Sample((slurm_gpu_aware.__version__,), 1.0)],
+        ("version",),
+    ),
+    Metric(
+        "gpu_aware_source_up",
+        "1 if the source could be read: store (its published copy), slurm (slurmctld), counters"
+        " (of the selector, on its host). Families of a source that is down are absent.",
+        "gauge",
+        STATE,
+        lambda state: by_label({name: name in state.read_at for name in SOURCES}),
+        ("source",),
+    ),
+    Metric(
+        "gpu_aware_source_timestamp_seconds",
+        "Unix time from which the source is.",
+        "gauge",
+        STATE,
+        lambda state: by_label(state.read_at),
+        ("source",),
+    ),
+    Metric(
+        "gpu_aware_refresh_timestamp_seconds",
+        "Unix time of the refresh that all these metrics are of.",
+        "gauge",
+        STATE,
+        lambda state: one(state.at),
+    ),
+    Metric(
+        "gpu_aware_refresh_duration_seconds",
+        "Duration of that refresh; no scrape waits for one.",
+        "gauge",
+        STATE,
+        lambda state: one(state.took_s),
+    ),
+    Metric(
+        "gpu_aware_series_dropped",
+        "Series beyond the limit of their family, which are not exported.",
+        "gauge",
+        STATE,
+        lambda state: by_label(state.dropped),
+        ("family",),
+    ),
+    Metric(
+        "gpu_aware_metrics_failed",
+        "Facts and families that could not be computed; the log of the exporter says why.",
+        "gauge",
+        STATE,
+        lambda state: one(state.failed),
+    ),
+)

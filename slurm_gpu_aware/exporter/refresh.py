@@ -1,0 +1,105 @@
+"""Refreshes: the page of metrics is made every few seconds, and scrapes get the last one."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.exporter.own import ExporterState
+from slurm_gpu_aware.exporter.registry import METRICS
+from slurm_gpu_aware.exporter.render import Renderer
+from slurm_gpu_aware.exporter.sources import (
+    OLD_S,
+    Complaints,
+    SlurmWatch,
+    counters_of,
+    open_published,
+    renewed_at,
+)
+from slurm_gpu_aware.metric import Metric
+
+log = logging.getLogger(__name__)
+
+_SHARE = 10.0
+"""Refreshes take at most one part in so many of the time."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """All metrics as text, and the same compressed."""
+
+    text: bytes
+    packed: bytes
+
+
+class Exporter:
+    """Makes pages of metrics from the sources."""
+
+    def __init__(
+        self,
+        config: Config,
+        slurm: SlurmWatch,
+        interval_s: float,
+        metrics: Sequence[Metric[Any]] = METRICS,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._config, self._slurm, self._clock = config, slurm, clock
+        self._interval_s = interval_s
+        self._oldest_s = max(OLD_S, 8 * interval_s)
+        self._renderer = Renderer(metrics)
+        self._complaints = Complaints()
+        self._stop = threading.Event()
+        self.page: Page | None = None
+        """The last page; None: none yet."""
+
+    def refresh(self) -> Page:
+        """Read the sources and make the page; takes no longer if Slurm hangs."""
+        began, now = time.monotonic(), self._clock()
+        with ExitStack() as stack:
+            sources: dict[str, Any] = {"config": self._config, "now": now}
+            read_at: dict[str, float] = {}
+            try:
+                store = stack.enter_context(open_published(self._config.store))
+                sources["store"], read_at["store"] = store, renewed_at(store.path) or now
+                self._complaints.well("store")
+            except StoreError as exc:
+                self._complaints.failed("store", exc)
+            if (view := self._slurm.last(self._oldest_s)) is not None:
+                sources["slurm"], read_at["slurm"] = view, view.at
+            try:
+                counters = counters_of(self._config, now, self._oldest_s)
+                sources["counters"], read_at["counters"] = counters, counters.at
+                self._complaints.well("counters")
+            except SourceError as exc:
+                self._complaints.failed("counters", exc)
+            body = self._renderer.render(sources)
+        state = ExporterState(now, time.monotonic() - began, read_at, body.dropped, body.failed)
+        text = body.text + self._renderer.own(state)
+        self.page = Page(text, gzip.compress(text, 1))
+        return self.page
+
+    def start(self) -> None:
+        """Refresh from a thread, which ends with the process."""
+        threading.Thread(target=self._run, name="refresh", daemon=True).start()
+
+    def stop(self) -> None:
+        """Refresh no more."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            began = time.monotonic()
+            try:
+                self.refresh()
+            except Exception:
+                log.exception("a refresh failed; the next one tries again")
+            cost_s = time.monotonic() - began
+            self._stop.wait(max(self._interval_s - cost_s, _SHARE * cost_s))

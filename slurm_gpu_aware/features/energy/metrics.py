@@ -1,0 +1,59 @@
+"""Metrics of the energy that jobs took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from slurm_gpu_aware.features.energy.accounts import KINDS, energy_rows
+from slurm_gpu_aware.metric import Fact, Metric, Sample
+from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.ledger import Ledger
+
+_DAY_S, _KWH_J = 86_400.0, 3.6e6
+_MOST = 5_000
+Rows = Sequence[Mapping[str, Any]]
+
+
+def _read(store: Store, now: float) -> Rows:
+    """Rows of `energy_rows` by class, of the jobs that ended within a day."""
+    ledger = Ledger(store)
+    decisions = ledger.ended_decisions(now - _DAY_S, _MOST)
+    first = min((decision.submitted_at for decision in decisions), default=now)
+    events = ledger.events_since(KINDS, first)
+    return [row for row in energy_rows(decisions, events) if row["by"] == "class"]
+
+
+def _samples(rows: Rows, key: str, unit: float = 1.0) -> list[Sample]:
+    return [Sample((str(row["name"]),), unit * row[key]) for row in rows]
+
+
+DAY = Fact("energy of a day", ("store", "now"), _read, lambda store, now: int(now // 60))
+
+METRICS = (
+    Metric(
+        "gpu_aware_day_energy_joules",
+        "Energy of the placed jobs that ended in the last 24 hours and whose energy is known"
+        f" (the newest {_MOST}), by class.",
+        "gauge",
+        DAY,
+        lambda rows: _samples(rows, "kwh", _KWH_J),
+        ("class",),
+    ),
+    Metric(
+        "gpu_aware_day_ended_jobs",
+        "Placed jobs that ended in the last 24 hours, by class; absent if no energy is known.",
+        "gauge",
+        DAY,
+        lambda rows: _samples(rows, "jobs"),
+        ("class",),
+    ),
+    Metric(
+        "gpu_aware_day_energy_known_jobs",
+        "Those whose energy is known completely.",
+        "gauge",
+        DAY,
+        lambda rows: _samples(rows, "measured"),
+        ("class",),
+    ),
+)

@@ -1,0 +1,77 @@
+"""Metrics of GPUs that became slower, as ``gpu-aware-profile drift`` finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.metric import Fact, Metric, Sample, one
+from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.measurements import unseen_gpus
+from slurm_gpu_aware.store.metrics import (
+    OF_CLASS,
+    GpuLabels,
+    gpu_labels,
+    sweeps,
+    unmeasured,
+)
+from slurm_gpu_aware.store.profiles import measured_pairs
+from slurm_gpu_aware.variability.drift import Change, drift
+
+_SINCE_S = 30 * 86_400.0
+_HOUR_S = 3600.0
+
+
+class Slower(NamedTuple):
+    """GPUs that became slower within 30 days."""
+
+    gpus: Sequence[tuple[GpuLabels, Change]]
+    unjudged: int
+    """GPUs and classes with too few runs to judge."""
+
+
+def _read(store: Store, config: Config, now: float) -> Slower:
+    labels = gpu_labels(store)
+    pairs = measured_pairs(store, now - _SINCE_S)
+    unseen = unseen_gpus(store, (pair[:2] for pair in pairs))
+    judged = (p for p in pairs if p.app_class in config.site.classes and p[:2] not in unseen)
+    found = drift(judged, least=config.profiling.slower_percent / 100.0)
+    slower = [
+        (labels.get((one.node, one.slot)) or unmeasured((one.node, one.slot)), one)
+        for one in found.slower
+    ]
+    return Slower(slower, len(found.unjudged))
+
+
+DRIFT = Fact(
+    "drift",
+    ("store", "config", "now"),
+    _read,
+    lambda store, config, now: (sweeps(store), int(now // _HOUR_S)),
+)
+
+METRICS = (
+    Metric(
+        "gpu_aware_slow_gpus",
+        "GPUs that became slower for a class within 30 days, by the newest sweep.",
+        "gauge",
+        DRIFT,
+        lambda slower: one(len({labels for labels, _ in slower.gpus})),
+    ),
+    Metric(
+        "gpu_aware_gpu_drift_ratio",
+        "PM score of such a GPU divided by its score before it became slower.",
+        "gauge",
+        DRIFT,
+        lambda slower: [Sample((*gpu, c.app_class), c.now / c.before) for gpu, c in slower.gpus],
+        OF_CLASS,
+    ),
+    Metric(
+        "gpu_aware_unjudged_gpus",
+        "GPUs, counted once per class, of which drift cannot be judged: too few runs or GPUs.",
+        "gauge",
+        DRIFT,
+        lambda slower: one(slower.unjudged),
+    ),
+)

@@ -1,0 +1,116 @@
+"""The HTTP server on a real socket: what it serves, and clients that want to harm it."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from slurm_gpu_aware.cli.metrics import LISTEN
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.exporter.refresh import Page
+from slurm_gpu_aware.exporter.server import MetricsServer, parse_address
+
+PAGE = Page(b"gpu_aware_x 1.0\n", gzip.compress(b"gpu_aware_x 1.0\n"))
+
+
+@pytest.fixture
+def server() -> Iterator[MetricsServer]:
+    with MetricsServer(("127.0.0.1", 0), lambda: PAGE) as made:
+        threading.Thread(target=made.serve_forever, daemon=True).start()
+        yield made
+        made.shutdown()
+
+
+def ask(server: MetricsServer, path: str, method: str = "GET", **headers: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=10)
+    connection.request(method, path, headers=headers)
+    answer = connection.getresponse()
+    return answer.status, answer.read()
+
+
+def test_only_loopback_is_the_default() -> None:
+    assert parse_address(LISTEN)[0] == "127.0.0.1"
+
+
+def test_it_serves_the_last_page_as_it_is_and_compressed(server: MetricsServer) -> None:
+    assert ask(server, "/metrics") == (200, PAGE.text)
+    packed = ask(server, "/metrics", **{"Accept-Encoding": "gzip"})
+    assert (packed[0], gzip.decompress(packed[1])) == (200, PAGE.text)
+    assert ask(server, "/metrics", "HEAD") == (200, b"")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/", 200),
+        ("GET", "/../../etc/passwd", 404),
+        ("GET", "/metrics/../../etc/passwd", 404),
+        ("POST", "/metrics", 501),
+        ("DELETE", "/metrics", 501),
+        ("GET", "/" + "a" * 70_000, 414),
+    ],
+)
+def test_nothing_else_is_served(server: MetricsServer, method: str, path: str, status: int) -> None:
+    assert ask(server, path, method)[0] == status
+
+
+def test_before_the_first_refresh_it_says_so() -> None:
+    with MetricsServer(("127.0.0.1", 0), lambda: None) as made:
+        threading.Thread(target=made.serve_forever, daemon=True).start()
+        assert ask(made, "/metrics")[0] == 503
+        made.shutdown()
+
+
+def test_clients_that_hold_their_connections_keep_no_thread_beyond_the_limit(
+    server: MetricsServer,
+) -> None:
+    before = threading.active_count()
+    held = [socket.create_connection(server.server_address[:2]) for _ in range(40)]
+    try:
+        time.sleep(0.5)
+        assert threading.active_count() - before <= 8
+    finally:
+        for one in held:
+            one.close()
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            assert ask(server, "/metrics") == (200, PAGE.text)
+            return
+        except (http.client.HTTPException, OSError):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+def test_a_request_that_is_no_http_stops_nothing(server: MetricsServer) -> None:
+    with socket.create_connection(server.server_address[:2]) as client:
+        client.sendall(b"\x16\x03\x01\0\xff" * 100 + b"\r\n\r\n")
+        client.recv(1000)
+    assert ask(server, "/metrics")[0] == 200
+
+
+def test_a_port_that_is_taken_is_a_sentence(server: MetricsServer) -> None:
+    port = server.server_address[1]
+    with pytest.raises(SourceError, match=f"cannot listen at 127.0.0.1:{port}: Address already"):
+        MetricsServer(("127.0.0.1", port), lambda: PAGE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "9836", ":9836", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000", "::1:9836",
+     "host:9836", "127.0.0.1:-1", "127.0.0.1:９"],
+)  # fmt: skip
+def test_wrong_addresses_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parse_address(text)
+
+
+def test_addresses_of_both_families() -> None:
+    assert parse_address("[::1]:9836") == ("::1", 9836)
+    assert parse_address("0.0.0.0:1") == ("0.0.0.0", 1)
