@@ -29,6 +29,7 @@ _POLICIES = {
     "pal+mapa": "mapa.PalMapa",
     "pm-first": "pal.PmFirst",
     "random": "baselines.Random",
+    "slurm": "slurm.Slurm",
     "topo-aware": "topo_aware.TopoAware",
     "topo-aware-p": "topo_aware.TopoAwareP",
 }
