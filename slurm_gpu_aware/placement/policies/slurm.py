@@ -1,0 +1,279 @@
+"""Slurm: the nodes and GPUs that stock Slurm gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_gpu_aware.model.arrays import BoolArray, IntArray
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.hardware_graph import HardwareGraph
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement.account import level_of, worst_score
+from slurm_gpu_aware.placement.cons_tres.cores import Filter, cyclic, tasks_of, usable
+from slurm_gpu_aware.placement.cons_tres.gpus import Board, OnNode, choose_gpus
+from slurm_gpu_aware.placement.cons_tres.job import Job, Links, Room, Share
+from slurm_gpu_aware.placement.cons_tres.nodes import Nodes, choose_nodes
+from slurm_gpu_aware.placement.feasible import all_memory_free, allowed_nodes
+from slurm_gpu_aware.placement.level_views import by_identity
+from slurm_gpu_aware.placement.policy import Policy, PolicyOptions, bad_option
+
+RELEASES = ("24.11", "25.05", "25.11", "26.05")
+"""Releases of Slurm whose source the rules follow."""
+_ASLEEP = 1 << 40
+"""Weight of a node that is powered down (``_set_sched_weight`` in job_test.c)."""
+_NEAR = 0xFF
+
+
+@dataclass(frozen=True)
+class SlurmOptions(PolicyOptions):
+    """Options of `Slurm`."""
+
+    release: str = "24.11"
+    """Release of Slurm."""
+    links: bool = True
+    """slurmctld knows the NVLinks (``AutoDetect=nvml``, or ``Links=`` in gres.conf)."""
+    tasks: int = 0
+    """Tasks of the job (``-n``); 0: not given, so one per node."""
+    per_task: bool = False
+    """The job asks by ``--gpus-per-task``."""
+
+    def __post_init__(self) -> None:
+        if self.release not in RELEASES:
+            raise bad_option("release", f"one of {', '.join(RELEASES)}", self.release)
+        for name in ("links", "per_task"):
+            if not isinstance(getattr(self, name), bool):
+                raise bad_option(name, "true or false", getattr(self, name))
+        if not isinstance(self.tasks, int) or isinstance(self.tasks, bool) or self.tasks < 0:
+            raise bad_option("tasks", "a whole number >= 0", self.tasks)
+
+
+class Slurm(Policy):
+    """Stock Slurm: ``select/cons_tres`` with ``CR_Core`` and topology/default.
+
+    Nodes: those with the most GPUs beside free cores first, of these the tightest consecutive set
+    and node (`cons_tres.nodes`). Cores: beside the GPUs, spread over their sockets
+    (`cons_tres.cores`). GPUs: on the sockets of the cores; where slurmctld knows links, by them
+    (`cons_tres.gpus`). ``gpus_per_node`` tells ``--gres`` and ``--gpus-per-node`` from ``--gpus``.
+
+    Where the cores of the cluster are not known, every socket of a node has enough; the sockets of
+    its GPUs are those of the graph.
+    """
+
+    name = "slurm"
+    options_type = SlurmOptions
+    options: SlurmOptions
+
+    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
+        job = self._job(request)
+        late = self.options.release >= "25.11"
+        state = _State(request, cluster, job, capped=late)
+        found = choose_nodes(job, state.nodes(), by_product=late)
+        if found is None:
+            return None
+        if request.whole_node:
+            slots = tuple(tuple(np.flatnonzero(cluster.exists[n]).tolist()) for n in found)
+            return self._assignment(request, cluster, tuple(found), slots)
+        shares, threads = list(found.values()), [state.threads(n) for n in found]
+        spread = tasks_of(job, shares, threads)
+        if spread is None:
+            return None
+        on_nodes = []
+        for n, share, core, (cpus, tasks) in zip(found, shares, threads, spread, strict=True):
+            cores = cyclic(job, share, cpus, core)
+            if cores is None:
+                return None
+            board = state.board(n, self._links(n, cluster))
+            on_nodes.append(OnNode(board, cores, sum(cores) * core, tasks, core, share.gpus))
+        chosen = choose_gpus(job, on_nodes, exact=late)
+        return chosen and self._assignment(request, cluster, tuple(found), chosen)
+
+    def _job(self, request: Request) -> Job:
+        """The request as Slurm's options."""
+        nodes = request.fewest_nodes
+        most = request.max_nodes or 0
+        if request.gpus_per_node is not None:
+            nodes = max(nodes, request.gpus // request.gpus_per_node)
+            most = max(most, nodes) if most else 0
+        tasks = self.options.tasks or max(nodes, 1)
+        by_task = self.options.per_task
+        return Job(
+            per_node=0 if by_task else request.gpus_per_node or 0,
+            per_task=request.gpus // tasks if by_task else 0,
+            per_job=request.gpus if by_task or request.gpus_per_node is None else 0,
+            tasks=tasks,
+            tasks_set=self.options.tasks > 0,
+            tasks_per_node=0,
+            cpus_per_task=max(1, -(-request.cpus // tasks)),
+            cpus_per_gpu=request.cpus_per_gpu,
+            min_nodes=nodes,
+            max_nodes=most,
+            bound=request.bound,
+        )
+
+    def _links(self, node: int, cluster: Cluster) -> Links | None:
+        """Links as slurmctld knows them."""
+        if not self.options.links or not cluster.graphs:
+            return None
+        graph = cluster.graphs[node]
+        return None if graph is None or graph.n < 2 else slurm_links(graph, cluster.shape[1])
+
+    def _assignment(
+        self,
+        request: Request,
+        cluster: Cluster,
+        nodes: tuple[int, ...],
+        slots: tuple[tuple[int, ...], ...],
+    ) -> Assignment:
+        level = level_of(cluster, nodes, slots)
+        score = worst_score(cluster, request.app_class, nodes, slots)
+        return Assignment(
+            job_id=request.job_id,
+            nodes=nodes,
+            slots=slots,
+            policy=self.name,
+            score=score,
+            level=level.name,
+            slowdown=level.of(request.app_class).value * score,
+            exact=not request.whole_node and all(map(cluster.indexed.item, nodes)),
+            why={
+                "class": request.app_class,
+                "release": self.options.release,
+                "summary": f"as Slurm {self.options.release} gives it",
+            },
+        )
+
+
+@by_identity
+def slurm_links(graph: HardwareGraph, width: int) -> Links | None:
+    """(W, W) NVLinks between GPUs, as slurmd's nvml plugin counts them; None: it fills in none.
+
+    Its rsmi and oneAPI plugins fill in no links. Links to an NVSwitch do not count: where all pairs
+    are equal, the count makes no difference.
+    """
+    if any(word.startswith("XGMI") for row in graph.classes for word in row):
+        return None
+    count = [[0] * width for _ in range(width)]
+    for i, row in enumerate(graph.classes):
+        for j, word in enumerate(row):
+            if word.startswith("NV"):
+                count[i][j] = int(word.removeprefix("NV"))
+    return tuple(map(tuple, count))
+
+
+class _State:
+    """The free resources of the nodes for one request."""
+
+    def __init__(self, request: Request, cluster: Cluster, job: Job, *, capped: bool) -> None:
+        self.request, self.cluster, self.job, self.capped = request, cluster, job, capped
+        self.free = cluster.exists if request.whole_node else cluster.free
+        self.socket = self._gpu_sockets()
+        self._rooms: dict[tuple[int, ...], Room] = {}
+        self._memo: dict[object, Share | None] = {}
+        self.room: dict[int, Room] = {}
+        self.most: dict[int, int] = {}
+
+    def _gpu_sockets(self) -> IntArray:
+        """(N, W) socket of each GPU; -1: none."""
+        cluster = self.cluster
+        if cluster.sockets is not None:
+            return cluster.sockets.gpu
+        return _graph_sockets(cluster.graphs, cluster.shape)
+
+    def nodes(self) -> Nodes:
+        """The nodes that have room."""
+        cluster, weight = self.cluster, {}
+        able = np.flatnonzero(self._able())
+        for n in able.tolist():
+            room = self._room(n)
+            found = usable(self.job, room)
+            if found is None:
+                continue
+            near, self.most[n] = found
+            self.room[n] = room
+            asleep = cluster.asleep is not None and bool(cluster.asleep[n])
+            weight[n] = _NEAR - min(near, _NEAR) + (_ASLEEP if asleep else 0)
+        return Nodes(
+            weight=weight,
+            threads={n: self.threads(n) for n in weight},
+            cpus={n: self.room[n].cpus for n in weight},
+            gpus={n: self.room[n].gpus for n in weight},
+            required=self.request.required,
+            share=self._share,
+        )
+
+    def _able(self) -> BoolArray:
+        """(N,) nodes that the request may use, with memory."""
+        request, cluster = self.request, self.cluster
+        able = np.asarray(self.free.any(axis=1))
+        if (allowed := allowed_nodes(request, cluster)) is not None:
+            able &= allowed
+        if request.memory.whole:
+            able &= all_memory_free(cluster)
+        if request.whole_node:
+            able &= (cluster.free == cluster.exists).all(axis=1)
+            if cluster.cpus is not None:
+                able &= cluster.free_cpus >= cluster.cpus
+        nodes = max(self.job.min_nodes, 1)
+        able &= cluster.free_memory_mb >= request.memory.needed_mb(
+            request.cpus_on_node(nodes), self.job.per_node or 1
+        )
+        return able
+
+    def threads(self, node: int) -> int:
+        """CPUs of a core of a node."""
+        sockets = self.cluster.sockets
+        return 1 if sockets is None else max(1, int(sockets.per_core[node]))
+
+    def _room(self, node: int) -> Room:
+        threads = self.threads(node)
+        row = self.socket[node]
+        sockets = self.cluster.sockets
+        if sockets is not None:
+            cores = [max(0, int(cpus)) // threads for cpus in sockets.free_cpus[node]]
+        else:
+            free = int(self.cluster.free_cpus[node])
+            each = min(free, self.request.total_cpus + self.job.min_job_gpu_cpus(1) + self.job.tasks)
+            cores = [each] * (max(0, int(row.max())) + 1)
+        there = row[self.free[node]]
+        bound = np.bincount(there[there >= 0], minlength=len(cores)).tolist()
+        key = (threads, int(np.count_nonzero(there < 0)), *cores, *bound)
+        known = self._rooms.get(key)
+        if known is None:
+            known = Room(tuple(cores), threads, key[1], tuple(bound))
+            self._rooms[key] = known
+        return known
+
+    def _share(
+        self, node: int, left: int, nodes: int, limit: int | None, first: bool
+    ) -> Share | None:
+        room, most = self.room[node], self.most[node]
+        key = (room, most, left, nodes, limit, first)
+        if key not in self._memo:
+            one = Filter(self.job, room, first=first, capped=self.capped, limit=limit)
+            self._memo[key] = one.share(most, left, nodes)
+        share = self._memo[key]
+        return None if share is None else Share(**vars(share))  # the evaluation narrows it down
+
+    def board(self, node: int, links: Links | None) -> Board:
+        """The GPUs of a node."""
+        free: Mapping[int, bool] = dict(enumerate(self.free[node].tolist()))
+        slots = frozenset(slot for slot, is_free in free.items() if is_free)
+        width = int(np.count_nonzero(self.cluster.exists[node]))
+        del width
+        return Board(slots, self.cluster.shape[1], tuple(self.socket[node].tolist()), links)
+
+
+@by_identity
+def _graph_sockets(
+    graphs: tuple[HardwareGraph | None, ...], shape: tuple[int, int]
+) -> IntArray:
+    """(N, W) socket of each GPU by the graphs of the nodes; -1: not known."""
+    found = np.full(shape, -1, dtype=np.int64)
+    for n, graph in enumerate(graphs):
+        if graph is not None:
+            found[n, : graph.n] = graph.groups
+    return found
