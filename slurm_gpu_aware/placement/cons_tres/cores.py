@@ -38,7 +38,7 @@ def _least_tasks(job: Job) -> int:
     """Tasks that the node must be able to run."""
     if job.tasks_per_node:
         return job.tasks_per_node
-    return job.tasks if job.max_nodes == 1 else 1
+    return max(job.tasks, 1) if job.max_nodes == 1 else 1
 
 
 class Filter:
@@ -104,15 +104,15 @@ class Filter:
         job = self.job
         if job.tasks_per_node:
             low = high = job.tasks_per_node
-        elif job.max_nodes == 1:
+        elif job.tasks and job.max_nodes == 1:
             low = high = job.tasks
-        elif job.tasks == 1 or job.tasks == job.min_nodes == job.max_nodes:
+        elif job.tasks == 1 or 0 < job.tasks == job.min_nodes == job.max_nodes:
             low = high = 1
         else:
             low, high = 1, _NO_LIMIT
         by_cpus = self.cpus // job.cpus_per_task
         high = 0 if by_cpus < low else min(high, by_cpus)
-        return low, min(high, job.tasks) if self.capped else high
+        return low, min(high, job.tasks) if self.capped and job.tasks else high
 
     def _most_gpus(self, most: int, left: int, nodes: int, low: int, high: int) -> int | None:
         """``_set_max_gres``: the most GPUs of the node, 0 without a limit; None: too few."""

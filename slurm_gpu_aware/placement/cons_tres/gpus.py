@@ -24,6 +24,11 @@ class Board:
     links: Links | None
     """None: slurmctld knows of no links (``link_len`` is not the number of GPUs)."""
 
+    @property
+    def known(self) -> bool:
+        """Whether slurmctld knows single GPUs: without ``Cores=`` and types it only counts them."""
+        return self.links is not None or max(self.socket) >= 0
+
 
 class Picker:
     """GPUs of one node for one job. ``exact``: releases from 25.11 on compute with doubles."""
@@ -172,7 +177,8 @@ def choose_gpus(
             number = job.per_task * min(sum(tasks), node.tasks)
             done = picker.per_task(job.per_task, tasks, number)
         else:
-            limit = min(job.per_job - given - (len(nodes) - n - 1), node.gpus)
+            limit = job.per_job - given - (len(nodes) - n - 1)
+            limit = min(limit, node.gpus if node.board.known else len(node.board.free))
             if job.cpus_per_gpu:
                 limit = min(limit, sum(node.cores) * node.threads // job.cpus_per_gpu)
             given += picker.per_job(limit)

@@ -19,9 +19,7 @@ class Job:
     per_job: int
     """``--gpus``; with ``per_task`` the GPUs of all tasks, as ``gres_job_state_validate`` sets."""
     tasks: int
-    """``-n``, else one per node."""
-    tasks_set: bool
-    """``-n`` was given."""
+    """``-n``; Slurm then counts one task per node for the CPUs, and none elsewhere."""
     tasks_per_node: int
     """``--ntasks-per-node``."""
     cpus_per_task: int
@@ -35,7 +33,8 @@ class Job:
     @property
     def min_cpus(self) -> int:
         """Least CPUs of the job."""
-        return max(self.tasks * self.cpus_per_task, self.min_nodes)
+        tasks = self.tasks or max(self.tasks_per_node, 1) * self.min_nodes
+        return max(tasks * self.cpus_per_task, self.min_nodes)
 
     @property
     def req_nodes(self) -> int:
@@ -54,7 +53,7 @@ class Job:
 
     def all_tasks(self, nodes: int) -> int:
         """Tasks to spread over its nodes (``_get_task_count`` in dist_tasks.c)."""
-        if self.tasks_set:
+        if self.tasks:
             return self.tasks
         if self.tasks_per_node:
             return self.tasks_per_node * nodes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,16 +97,15 @@ class Slurm(Policy):
         if request.gpus_per_node is not None:
             nodes = max(nodes, request.gpus // request.gpus_per_node)
             most = max(most, nodes) if most else 0
-        tasks = self.options.tasks or max(nodes, 1)
+        tasks = self.options.tasks
         by_task = self.options.per_task
         return Job(
             per_node=0 if by_task else request.gpus_per_node or 0,
-            per_task=request.gpus // tasks if by_task else 0,
+            per_task=request.gpus // max(tasks, 1) if by_task else 0,
             per_job=request.gpus if by_task or request.gpus_per_node is None else 0,
             tasks=tasks,
-            tasks_set=self.options.tasks > 0,
             tasks_per_node=0,
-            cpus_per_task=max(1, -(-request.cpus // tasks)),
+            cpus_per_task=max(1, -(-request.cpus // (tasks or max(nodes, 1)))),
             cpus_per_gpu=request.cpus_per_gpu,
             min_nodes=nodes,
             max_nodes=most,
@@ -260,11 +258,15 @@ class _State:
 
     def board(self, node: int, links: Links | None) -> Board:
         """The GPUs of a node."""
-        free: Mapping[int, bool] = dict(enumerate(self.free[node].tolist()))
-        slots = frozenset(slot for slot, is_free in free.items() if is_free)
-        width = int(np.count_nonzero(self.cluster.exists[node]))
-        del width
-        return Board(slots, self.cluster.shape[1], tuple(self.socket[node].tolist()), links)
+        slots = frozenset(np.flatnonzero(self.free[node]).tolist())
+        there = np.flatnonzero(_installed(self.cluster)[node])
+        width = int(there[-1]) + 1
+        return Board(slots, width, tuple(self.socket[node].tolist()), links)
+
+
+def _installed(cluster: Cluster) -> BoolArray:
+    """(N, W): the GPU is there, so that Slurm counts it."""
+    return cluster.exists if cluster.installed is None else cluster.installed
 
 
 @by_identity
