@@ -213,6 +213,16 @@ def request(rng: random.Random) -> dict[str, Any]:
         asked["cpus_per_task"] = rng.choice((2, 2, 3, 4))
     elif kind < 0.4 and form != "per_task" and "tasks" not in asked:
         asked["cpus_per_gpu"] = rng.choice((1, 2))
+    partition = PARTITIONS[asked["partition"]]
+    kind = rng.random()
+    if kind < 0.1:
+        asked["required"] = [rng.choice(partition)]
+    elif kind < 0.15:
+        asked["exclusive"] = True
+    elif kind < 0.25:
+        asked["bound"] = True
+    if form in ("gpus", "gres") and rng.random() < 0.15:
+        asked.update(nodes=1, most=rng.choice((1, 2, 3)))
     return asked
 
 
@@ -226,7 +236,14 @@ def options(asked: dict[str, Any]) -> list[str]:
         "per_task": "--gpus-per-task={}",
     }
     found = [words[asked["form"]].format(asked["gpus"]), "-p", asked["partition"]]
-    for key, word in (("nodes", "-N"), ("tasks", "-n"), ("cpus_per_task", "-c")):
+    if "most" in asked:
+        found.append(f"-N{asked['nodes']}-{asked['most']}")
+    elif "nodes" in asked:
+        found.append(f"-N{asked['nodes']}")
+    found += ["-w", ",".join(asked["required"])] if "required" in asked else []
+    found += ["--exclusive"] if "exclusive" in asked else []
+    found += ["--gres-flags=enforce-binding"] if "bound" in asked else []
+    for key, word in (("tasks", "-n"), ("cpus_per_task", "-c")):
         found += [word, str(asked[key])] if key in asked else []
     if "cpus_per_gpu" in asked:
         found.append(f"--cpus-per-gpu={asked['cpus_per_gpu']}")
@@ -265,7 +282,7 @@ def walk(count: int, seed: int) -> None:
     print(json.dumps({"nodes": rows, "partitions": PARTITIONS}))
     running: list[int] = []
     for _ in range(count):
-        while running and (rng.random() < 0.35 or len(running) > 14):
+        while running and (rng.random() < 0.45 or len(running) > 12):
             cancel(running.pop(rng.randrange(len(running))))
         if rng.random() < 0.25:  # take cores of one node
             name = rng.choice(NODES).name

@@ -125,10 +125,13 @@ def request_of(
         "1",
         total,
         min_nodes=nodes or 1,
-        max_nodes=nodes,
+        max_nodes=asked.get("most", nodes),
         gpus_per_node=gpus if form in ("gres", "gpus_per_node") else None,
         cpus=of_tasks,
         cpus_per_gpu=asked.get("cpus_per_gpu", 0),
+        required=tuple(sorted(map(cluster.nodes.index, asked.get("required", ())))),
+        whole_node=asked.get("exclusive", False),
+        bound=asked.get("bound", False),
         eligible=np.array([name in partition for name in cluster.nodes]),
     )
     return request, {"tasks": tasks, "per_task": form == "per_task"}

@@ -6,6 +6,8 @@ Names in the docstrings are functions of Slurm's source: ``src/plugins/topology/
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from slurm_gpu_aware.placement.cons_tres.job import Job, Room, Share
 
 _NO_LIMIT = 1 << 32
@@ -22,7 +24,7 @@ def usable(job: Job, room: Room) -> tuple[int, int] | None:
     near = room.anywhere
     near += sum(gpus for gpus, cores in zip(room.by_socket, room.cores, strict=True) if cores)
     total = near if job.bound else room.gpus
-    most = job.per_node or job.per_job
+    most = 0 if job.whole else job.per_node or job.per_job
     if job.cpus_per_gpu:
         by_cpus = room.cpus // job.cpus_per_gpu
         if by_cpus == 0:
@@ -32,6 +34,24 @@ def usable(job: Job, room: Room) -> tuple[int, int] | None:
     if total < least or (most and most < least):
         return None
     return (min(near, most) if most else near), most
+
+
+def bound_to_one_socket(room: Room) -> Room:
+    """What a bound job by ``--gpus`` that needs one socket may use, in releases up to 25.05.
+
+    ``_build_sock_gres_by_topo`` in gres_sock_list.c: the socket with the most GPUs, of equal ones
+    the last.
+    """
+    able = [s for s, cores in enumerate(room.cores) if cores and room.by_socket[s]]
+    if len(able) < 2:
+        return room
+    best = max(able, key=lambda s: (room.by_socket[s], s))
+    kept = [s == best or s not in able for s in range(len(room.cores))]
+    return replace(
+        room,
+        cores=tuple(c if keep else 0 for c, keep in zip(room.cores, kept, strict=True)),
+        by_socket=tuple(g if keep else 0 for g, keep in zip(room.by_socket, kept, strict=True)),
+    )
 
 
 def _least_tasks(job: Job) -> int:

@@ -166,7 +166,11 @@ class OnNode:
 def choose_gpus(
     job: Job, nodes: Sequence[OnNode], *, exact: bool
 ) -> tuple[tuple[int, ...], ...] | None:
-    """GPUs of each node (``gres_select_filter_select_and_set``); None: Slurm finds too few."""
+    """GPUs of each node (``gres_select_filter_select_and_set``); None: Slurm finds too few.
+
+    Releases up to 25.05 (not ``exact``) start a job with too few GPUs per node or task, and log an
+    error: "Insufficient gres/gpu allocated".
+    """
     pickers = [Picker(node.board, node.cores, bound=job.bound, exact=exact) for node in nodes]
     given = 0
     for n, (node, picker) in enumerate(zip(nodes, pickers, strict=True)):
@@ -183,7 +187,7 @@ def choose_gpus(
                 limit = min(limit, sum(node.cores) * node.threads // job.cpus_per_gpu)
             given += picker.per_job(limit)
             done = True
-        if not done:
+        if exact and not done:
             return None
     if not job.per_node and not job.per_task:
         for picker in pickers:

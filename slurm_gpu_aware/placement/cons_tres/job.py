@@ -29,6 +29,16 @@ class Job:
     """0: no limit (no ``-N``)."""
     bound: bool = False
     """``--gres-flags=enforce-binding``."""
+    whole: bool = False
+    """``--exclusive``."""
+
+    @property
+    def one_socket(self) -> bool:
+        """Whether it needs one socket of a node only (``_socks_per_node`` in job_test.c)."""
+        if max(self.min_cpus, self.tasks * self.cpus_per_task) // max(self.min_nodes, 1) > 1:
+            return False
+        gpus = self.per_node or self.per_task * self.tasks or self.per_job // self.min_nodes
+        return self.cpus_per_gpu * gpus <= 1
 
     @property
     def min_cpus(self) -> int:

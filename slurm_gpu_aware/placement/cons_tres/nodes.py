@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from slurm_gpu_aware.placement.cons_tres.job import Job, Share
 
+_ANY_NUMBER = 500_000
+"""Slurm's limit for a job without one (``select_nodes`` in node_scheduler.c)."""
 ShareOf = Callable[[int, int, int, int | None, bool], Share | None]
 """(node, GPUs still needed, nodes still needed, limit of its CPUs, first pass) -> its share."""
 
@@ -50,7 +52,7 @@ def choose_nodes(job: Job, nodes: Nodes, *, by_product: bool) -> dict[int, Share
     ``by_product``: releases from 25.11 on leave out nodes one by one, by the product of their CPUs
     and GPUs; earlier ones leave out all nodes up to a sum of them.
     """
-    most = job.max_nodes or len(nodes.weight)
+    most = job.max_nodes or _ANY_NUMBER
     narrow = most
     if job.tasks and not job.tasks_per_node and most > job.tasks:
         narrow = max(job.tasks, job.min_nodes)

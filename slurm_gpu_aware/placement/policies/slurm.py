@@ -12,7 +12,7 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import level_of, worst_score
-from slurm_gpu_aware.placement.cons_tres.cores import Filter, cyclic, tasks_of, usable
+from slurm_gpu_aware.placement.cons_tres.cores import Filter, bound_to_one_socket, cyclic, tasks_of, usable
 from slurm_gpu_aware.placement.cons_tres.gpus import Board, OnNode, choose_gpus
 from slurm_gpu_aware.placement.cons_tres.job import Job, Links, Room, Share
 from slurm_gpu_aware.placement.cons_tres.nodes import Nodes, choose_nodes
@@ -83,7 +83,7 @@ class Slurm(Policy):
         on_nodes = []
         for n, share, core, (cpus, tasks) in zip(found, shares, threads, spread, strict=True):
             cores = cyclic(job, share, cpus, core)
-            if cores is None:
+            if not cores or not any(cores):  # "No allocated cores found"
                 return None
             board = state.board(n, self._links(n, cluster))
             on_nodes.append(OnNode(board, cores, sum(cores) * core, tasks, core, share.gpus))
@@ -110,6 +110,7 @@ class Slurm(Policy):
             min_nodes=nodes,
             max_nodes=most,
             bound=request.bound,
+            whole=request.whole_node,
         )
 
     def _links(self, node: int, cluster: Cluster) -> Links | None:
@@ -169,6 +170,8 @@ class _State:
         self.request, self.cluster, self.job, self.capped = request, cluster, job, capped
         self.free = cluster.exists if request.whole_node else cluster.free
         self.socket = self._gpu_sockets()
+        one_socket = job.bound and job.per_job > 0 and job.one_socket
+        self._one_socket = one_socket and not capped
         self._rooms: dict[tuple[int, ...], Room] = {}
         self._memo: dict[object, Share | None] = {}
         self.room: dict[int, Room] = {}
@@ -242,6 +245,7 @@ class _State:
         known = self._rooms.get(key)
         if known is None:
             known = Room(tuple(cores), threads, key[1], tuple(bound))
+            known = bound_to_one_socket(known) if self._one_socket else known
             self._rooms[key] = known
         return known
 
