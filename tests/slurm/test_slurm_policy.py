@@ -48,7 +48,9 @@ def compared(lines: Sequence[str], release: str) -> tuple[list[str], int]:
         started += given is not None
         told = by_policy(line["asked"], cluster_of(nodes, line["before"]), nodes, release)
         if told != seen:
-            differ.append(f"{place}: {line['asked']}: Slurm {seen}, policy {told}; {line['before']}")
+            differ.append(
+                f"{place}: {line['asked']}: Slurm {seen}, policy {told}; {line['before']}"
+            )
     return differ, started
 
 

@@ -26,7 +26,9 @@ class Job:
     cpus_per_gpu: int
     min_nodes: int
     max_nodes: int
-    """0: no limit (no ``-N``)."""
+    """0: no limit."""
+    tried_nodes: int
+    """Nodes that Slurm tries to give, its ``req_nodes``."""
     bound: bool = False
     """``--gres-flags=enforce-binding``."""
     whole: bool = False
@@ -45,11 +47,6 @@ class Job:
         """Least CPUs of the job."""
         tasks = self.tasks or max(self.tasks_per_node, 1) * self.min_nodes
         return max(tasks * self.cpus_per_task, self.min_nodes)
-
-    @property
-    def req_nodes(self) -> int:
-        """Nodes that Slurm tries to give."""
-        return self.max_nodes or self.min_nodes
 
     @property
     def min_gpu_cpus(self) -> int:

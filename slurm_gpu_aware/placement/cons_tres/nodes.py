@@ -14,6 +14,8 @@ from slurm_gpu_aware.placement.cons_tres.job import Job, Share
 
 _ANY_NUMBER = 500_000
 """Slurm's limit for a job without one (``select_nodes`` in node_scheduler.c)."""
+ASLEEP = 1 << 40
+"""Weight of a node that is powered down (``_set_sched_weight`` in job_test.c)."""
 ShareOf = Callable[[int, int, int, int | None, bool], Share | None]
 """(node, GPUs still needed, nodes still needed, limit of its CPUs, first pass) -> its share."""
 
@@ -46,12 +48,17 @@ class Nodes:
     share: ShareOf
 
 
-def choose_nodes(job: Job, nodes: Nodes, *, by_product: bool) -> dict[int, Share] | None:
+def choose_nodes(
+    job: Job, nodes: Nodes, *, by_product: bool, one_by_one: bool
+) -> dict[int, Share] | None:
     """Node -> its share, ascending; None: the job fits not.
 
     ``by_product``: releases from 25.11 on leave out nodes one by one, by the product of their CPUs
-    and GPUs; earlier ones leave out all nodes up to a sum of them.
+    and GPUs; earlier ones leave out all nodes up to a sum of them. ``one_by_one``: 26.05 gives a
+    job of one node the first node that fits.
     """
+    if one_by_one and job.max_nodes == 1:
+        return _first_node(job, nodes)
     most = job.max_nodes or _ANY_NUMBER
     narrow = most
     if job.tasks and not job.tasks_per_node and most > job.tasks:
@@ -63,6 +70,25 @@ def choose_nodes(job: Job, nodes: Nodes, *, by_product: bool) -> dict[int, Share
     for n, share in (found or {}).items():
         share.cpus = min(share.cpus, sum(share.cores) * nodes.threads[n])
     return found if found and all(share.cpus for share in found.values()) else None
+
+
+def _first_node(job: Job, nodes: Nodes) -> dict[int, Share] | None:
+    """``_get_one_res`` in job_test.c: the first node that fits; nodes that sleep come last.
+
+    GPUs that a node which fits not has been counted for stay counted.
+    """
+    order = [n for n in nodes.weight if not nodes.required or n in nodes.required]
+    order.sort(key=lambda n: nodes.weight[n] >= ASLEEP)
+    for first in (True, False):
+        given = 0
+        for n in order:
+            one = _Evaluation(replace(job, min_nodes=1), nodes, 1, {}, first=first)
+            one.given = given
+            share = one.share(n)
+            if share is not None and one.serves(n, share):
+                return {n: share}
+            given = one.given
+    return None
 
 
 def _retry(
@@ -114,7 +140,7 @@ class _Evaluation:
         """Node -> CPUs to which an evaluation has cut it; they stay for the next one."""
         self.chosen: dict[int, Share] = {}
         few = min if job.per_job else max
-        self.rest = few(job.min_nodes, job.req_nodes)
+        self.rest = few(job.min_nodes, job.tried_nodes)
         self.least = job.min_nodes
         self.cpus = job.min_cpus
         least = max(job.min_gpu_cpus * self.rest, job.min_job_gpu_cpus(job.min_nodes))
@@ -127,7 +153,7 @@ class _Evaluation:
 
     def choose(self) -> dict[int, Share] | None:
         for n in self.nodes.required:
-            share = self._share(n) if n in self.nodes.weight and self.most > 0 else None
+            share = self.share(n) if n in self.nodes.weight and self.most > 0 else None
             if share is None:
                 return None
             self._cut(n, share)
@@ -147,10 +173,15 @@ class _Evaluation:
             return self._result()
         return None
 
+    def serves(self, n: int, share: Share) -> bool:
+        """``common_test_node``: whether the node alone suffices."""
+        self._cut(n, share)
+        return 0 < share.cpus >= self.job.min_cpus and self._all_gpus()
+
     def _result(self) -> dict[int, Share]:
         return dict(sorted(self.chosen.items()))
 
-    def _share(self, n: int) -> Share | None:
+    def share(self, n: int) -> Share | None:
         left, nodes = self.job.per_job - self.given, max(self.least, 1)
         return self.nodes.share(n, left, nodes, self.limits.get(n), self.first)
 
@@ -169,7 +200,7 @@ class _Evaluation:
                     found[-1].required = n
                 before = n
                 continue
-            share = self._share(n)
+            share = self.share(n)
             if share is None:
                 continue
             if before != n - 1 or new or found[-1].weight != weight:
@@ -186,7 +217,7 @@ class _Evaluation:
 
     def _enough_nodes(self, there: int) -> bool:
         """``eval_nodes_enough_nodes``."""
-        fewer = max(self.job.req_nodes - self.job.min_nodes, 0)
+        fewer = max(self.job.tried_nodes - self.job.min_nodes, 0)
         return there >= self.rest - fewer
 
     def _done(self) -> bool:

@@ -12,18 +12,22 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import level_of, worst_score
-from slurm_gpu_aware.placement.cons_tres.cores import Filter, bound_to_one_socket, cyclic, tasks_of, usable
+from slurm_gpu_aware.placement.cons_tres.cores import (
+    Filter,
+    bound_to_one_socket,
+    cyclic,
+    tasks_of,
+    usable,
+)
 from slurm_gpu_aware.placement.cons_tres.gpus import Board, OnNode, choose_gpus
 from slurm_gpu_aware.placement.cons_tres.job import Job, Links, Room, Share
-from slurm_gpu_aware.placement.cons_tres.nodes import Nodes, choose_nodes
+from slurm_gpu_aware.placement.cons_tres.nodes import ASLEEP, Nodes, choose_nodes
 from slurm_gpu_aware.placement.feasible import all_memory_free, allowed_nodes
 from slurm_gpu_aware.placement.level_views import by_identity
 from slurm_gpu_aware.placement.policy import Policy, PolicyOptions, bad_option
 
 RELEASES = ("24.11", "25.05", "25.11", "26.05")
 """Releases of Slurm whose source the rules follow."""
-_ASLEEP = 1 << 40
-"""Weight of a node that is powered down (``_set_sched_weight`` in job_test.c)."""
 _NEAR = 0xFF
 
 
@@ -70,7 +74,8 @@ class Slurm(Policy):
         job = self._job(request)
         late = self.options.release >= "25.11"
         state = _State(request, cluster, job, capped=late)
-        found = choose_nodes(job, state.nodes(), by_product=late)
+        first = self.options.release >= "26.05"
+        found = choose_nodes(job, state.nodes(), by_product=late, one_by_one=first)
         if found is None:
             return None
         if request.whole_node:
@@ -99,6 +104,11 @@ class Slurm(Policy):
             most = max(most, nodes) if most else 0
         tasks = self.options.tasks
         by_task = self.options.per_task
+        if request.gpus_per_node is None and most:
+            most = min(most, request.gpus)  # gres_job_state_validate
+        tried = most or nodes
+        if self.options.release >= "26.05" and tasks and not most:
+            most = tasks  # JOB_IMPLICIT_MAX_NODES in job_mgr.c
         return Job(
             per_node=0 if by_task else request.gpus_per_node or 0,
             per_task=request.gpus // max(tasks, 1) if by_task else 0,
@@ -109,6 +119,7 @@ class Slurm(Policy):
             cpus_per_gpu=request.cpus_per_gpu,
             min_nodes=nodes,
             max_nodes=most,
+            tried_nodes=tried,
             bound=request.bound,
             whole=request.whole_node,
         )
@@ -196,7 +207,7 @@ class _State:
             near, self.most[n] = found
             self.room[n] = room
             asleep = cluster.asleep is not None and bool(cluster.asleep[n])
-            weight[n] = _NEAR - min(near, _NEAR) + (_ASLEEP if asleep else 0)
+            weight[n] = _NEAR - min(near, _NEAR) + (ASLEEP if asleep else 0)
         return Nodes(
             weight=weight,
             threads={n: self.threads(n) for n in weight},
@@ -237,7 +248,9 @@ class _State:
             cores = [max(0, int(cpus)) // threads for cpus in sockets.free_cpus[node]]
         else:
             free = int(self.cluster.free_cpus[node])
-            each = min(free, self.request.total_cpus + self.job.min_job_gpu_cpus(1) + self.job.tasks)
+            each = min(
+                free, self.request.total_cpus + self.job.min_job_gpu_cpus(1) + self.job.tasks
+            )
             cores = [each] * (max(0, int(row.max())) + 1)
         there = row[self.free[node]]
         bound = np.bincount(there[there >= 0], minlength=len(cores)).tolist()
@@ -274,9 +287,7 @@ def _installed(cluster: Cluster) -> BoolArray:
 
 
 @by_identity
-def _graph_sockets(
-    graphs: tuple[HardwareGraph | None, ...], shape: tuple[int, int]
-) -> IntArray:
+def _graph_sockets(graphs: tuple[HardwareGraph | None, ...], shape: tuple[int, int]) -> IntArray:
     """(N, W) socket of each GPU by the graphs of the nodes; -1: not known."""
     found = np.full(shape, -1, dtype=np.int64)
     for n, graph in enumerate(graphs):
