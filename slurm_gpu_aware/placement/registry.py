@@ -11,7 +11,7 @@ from slurm_gpu_aware.placement.policy import Policy
 
 DEFAULT = "eft"
 """The policy of a round that names none."""
-SLURM = "lowest-index"
+SLURM = "slurm"
 """The policy that places like Slurm."""
 PACKED = "packed"
 """The policy that packs jobs onto few nodes: gains of others are told against it."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from cluster import Cluster as Site
 
 from slurm_gpu_aware.model.cluster import Cluster, Sockets

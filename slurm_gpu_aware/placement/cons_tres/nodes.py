@@ -1,8 +1,8 @@
 """Which nodes Slurm gives a job (``_eval_nodes_consec``, ``common_topo_choose_nodes``).
 
-Both are in ``src/plugins/topology/common/``. Slurm makes sets of consecutive nodes of equal weight,
-in which nodes with more GPUs beside free cores are lighter. It takes the lightest set, of equal ones
-the tightest that suffices, and in it the tightest node that suffices, or nodes in their order.
+Both are in ``src/plugins/topology/common/``. A node with more GPUs beside free cores weighs less.
+Slurm makes sets of consecutive nodes of equal weight. It takes the lightest set, of equal ones the
+tightest that suffices, and in it the tightest node that suffices, or nodes in their order.
 """
 
 from __future__ import annotations

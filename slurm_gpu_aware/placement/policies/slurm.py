@@ -148,13 +148,24 @@ class Slurm(Policy):
             score=score,
             level=level.name,
             slowdown=level.of(request.app_class).value * score,
-            exact=not request.whole_node and all(map(cluster.indexed.item, nodes)),
+            exact=_nameable(request, cluster, nodes, slots),
             why={
                 "class": request.app_class,
                 "release": self.options.release,
                 "summary": f"as Slurm {self.options.release} gives it",
             },
         )
+
+
+def _nameable(
+    request: Request,
+    cluster: Cluster,
+    nodes: tuple[int, ...],
+    slots: tuple[tuple[int, ...], ...],
+) -> bool:
+    """Whether a job can be told to take these GPUs; else only the nodes are chosen."""
+    alike = len(set(slots)) == 1 or not cluster.same_indices
+    return alike and not request.whole_node and all(map(cluster.indexed.item, nodes))
 
 
 @by_identity

@@ -272,7 +272,7 @@ def test_a_host_that_is_no_controller(cluster: Cluster, tmp_path: Path):
     assert {name for name, c in found.items() if c["status"] == "failed"} == set()
     assert code == 0
     skipped = {name for name, c in found.items() if c["status"] == "skipped"}
-    local = {"selector", "store", "permissions", "profile", "policy", "coverage", "events"}
+    local = {"selector", "store", "permissions", "profile", "policy", "coverage", "events", "links"}
     local |= {"changes of jobs", "clockd"}
     assert skipped == local | {"filter", "prolog, epilog", "files of nodes"}
     assert {found[name]["cure"] for name in skipped} == {"run doctor on the controller"}
