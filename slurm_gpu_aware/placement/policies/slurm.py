@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -43,11 +44,13 @@ class SlurmOptions(PolicyOptions):
     """Tasks of the job (``-n``); 0: not given, so one per node."""
     per_task: bool = False
     """The job asks by ``--gpus-per-task``."""
+    gres: bool = False
+    """A request without GPUs per node asks by ``--gres`` on the fewest nodes, not by ``--gpus``."""
 
     def __post_init__(self) -> None:
         if self.release not in RELEASES:
             raise bad_option("release", f"one of {', '.join(RELEASES)}", self.release)
-        for name in ("links", "per_task"):
+        for name in ("links", "per_task", "gres"):
             if not isinstance(getattr(self, name), bool):
                 raise bad_option(name, "true or false", getattr(self, name))
         if not isinstance(self.tasks, int) or isinstance(self.tasks, bool) or self.tasks < 0:
@@ -67,10 +70,19 @@ class Slurm(Policy):
     """
 
     name = "slurm"
+    of_traces = MappingProxyType({"gres": True})
     options_type = SlurmOptions
     options: SlurmOptions
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
+        if self.options.gres and request.gpus_per_node is None and not self.options.per_task:
+            counts = request.node_counts(cluster.shape[1])
+            if not counts:
+                return None
+            nodes = counts[0]
+            most = nodes if nodes > 1 or request.max_nodes is not None else None
+            each = request.gpus // nodes
+            request = replace(request, gpus_per_node=each, min_nodes=nodes, max_nodes=most)
         job = self._job(request)
         late = self.options.release >= "25.11"
         state = _State(request, cluster, job, capped=late)

@@ -127,6 +127,19 @@ def test_uneven_nodes_by_total() -> None:
     assert given(Cluster.uniform(2, 4), 6, total=True) == {0: (0, 1, 2, 3), 1: (0, 1)}
 
 
+def test_requests_that_do_not_tell_their_option() -> None:
+    """Traces and ``place``: by --gres, as most users ask, on the fewest nodes."""
+    policy = make_policy("slurm", {"gres": True})
+    cluster = Cluster.uniform(2, 4, graph=BRIDGES)
+    found = [policy.place(Request("1", gpus), cluster) for gpus in (2, 6, 9)]
+    assert [one and dict(one.gpus) for one in found] == [
+        {0: (0, 2)},
+        {0: (0, 2, 3), 1: (0, 2, 3)},
+        None,
+    ]
+    assert policy.of_traces == {"gres": True}
+
+
 def test_exclusive_jobs_get_all_gpus_of_an_idle_node() -> None:
     cluster = Cluster.uniform(2, 4)
     cluster.take(0, [2])
