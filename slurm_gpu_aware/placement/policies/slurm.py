@@ -105,7 +105,7 @@ class Slurm(Policy):
             board = state.board(n, self._links(n, cluster))
             on_nodes.append(OnNode(board, cores, sum(cores) * core, tasks, core, share.gpus))
         chosen = choose_gpus(job, on_nodes, exact=late)
-        return chosen and self._assignment(request, cluster, tuple(found), chosen)
+        return None if chosen is None else self._assignment(request, cluster, tuple(found), chosen)
 
     def _job(self, request: Request) -> Job:
         """The request as Slurm's options."""
@@ -206,7 +206,7 @@ class _State:
         self.socket = self._gpu_sockets()
         one_socket = job.bound and job.per_job > 0 and job.one_socket
         self._one_socket = one_socket and not capped
-        self._rooms: dict[tuple[int, ...], Room] = {}
+        self._rooms: dict[tuple[int, ...], tuple[Room, tuple[int, int] | None]] = {}
         self._memo: dict[object, Share | None] = {}
         self.room: dict[int, Room] = {}
         self.most: dict[int, int] = {}
@@ -222,15 +222,15 @@ class _State:
         """The nodes that have room."""
         cluster, weight = self.cluster, {}
         able = np.flatnonzero(self._able())
-        for n in able.tolist():
-            room = self._room(n)
-            found = usable(self.job, room)
+        asleep = np.zeros(len(able)) if cluster.asleep is None else cluster.asleep[able]
+        rooms = self._free(able).tolist()
+        for n, free, sleeps in zip(able.tolist(), rooms, asleep.tolist(), strict=True):
+            room, found = self._room(tuple(free))
             if found is None:
                 continue
             near, self.most[n] = found
             self.room[n] = room
-            asleep = cluster.asleep is not None and bool(cluster.asleep[n])
-            weight[n] = _NEAR - min(near, _NEAR) + (ASLEEP if asleep else 0)
+            weight[n] = _NEAR - min(near, _NEAR) + (ASLEEP if sleeps else 0)
         return Nodes(
             weight=weight,
             threads={n: self.threads(n) for n in weight},
@@ -263,33 +263,42 @@ class _State:
         sockets = self.cluster.sockets
         return 1 if sockets is None else max(1, int(sockets.per_core[node]))
 
-    def _room(self, node: int) -> Room:
-        threads = self.threads(node)
-        row = self.socket[node]
-        sockets = self.cluster.sockets
-        if sockets is not None:
-            cores = [max(0, int(cpus)) // threads for cpus in sockets.free_cpus[node]]
+    def _free(self, nodes: IntArray) -> IntArray:
+        """(n, 2 + 2 S) CPUs of a core, unbound GPUs, cores and GPUs of each socket, all free."""
+        row, free, sockets = self.socket[nodes], self.free[nodes], self.cluster.sockets
+        threads = np.ones(len(nodes), dtype=np.int64)
+        many = max(0, int(self.socket.max(initial=0))) + 1
+        if sockets is None:
+            most = self.request.total_cpus + self.job.min_job_gpu_cpus(1) + self.job.tasks
+            each = np.minimum(np.maximum(self.cluster.free_cpus[nodes], 0), most)
+            there = np.maximum(row.max(axis=1), 0)
+            cores = np.where(np.arange(many) <= there[:, None], each[:, None], 0)
         else:
-            free = int(self.cluster.free_cpus[node])
-            each = min(
-                free, self.request.total_cpus + self.job.min_job_gpu_cpus(1) + self.job.tasks
-            )
-            cores = [each] * (max(0, int(row.max())) + 1)
-        there = row[self.free[node]]
-        bound = np.bincount(there[there >= 0], minlength=len(cores)).tolist()
-        key = (threads, int(np.count_nonzero(there < 0)), *cores, *bound)
-        known = self._rooms.get(key)
+            many = max(many, sockets.free_cpus.shape[1])
+            threads = np.maximum(sockets.per_core[nodes], 1)
+            cores = np.zeros((len(nodes), many), dtype=np.int64)
+            free_cpus = np.maximum(sockets.free_cpus[nodes], 0)
+            cores[:, : free_cpus.shape[1]] = free_cpus // threads[:, None]
+        bound = [(free & (row == s)).sum(axis=1) for s in range(many)]
+        anywhere = (free & (row < 0)).sum(axis=1)
+        return np.column_stack([threads, anywhere, cores, *bound])
+
+    def _room(self, free: tuple[int, ...]) -> tuple[Room, tuple[int, int] | None]:
+        """The room of a row of `_free`, and whether it is `usable`."""
+        known = self._rooms.get(free)
         if known is None:
-            known = Room(tuple(cores), threads, key[1], tuple(bound))
-            known = bound_to_one_socket(known) if self._one_socket else known
-            self._rooms[key] = known
+            threads, anywhere, *rest = free
+            many = len(rest) // 2
+            room = Room(tuple(rest[:many]), threads, anywhere, tuple(rest[many:]))
+            room = bound_to_one_socket(room) if self._one_socket else room
+            known = self._rooms[free] = room, usable(self.job, room)
         return known
 
     def _share(
         self, node: int, left: int, nodes: int, limit: int | None, first: bool
     ) -> Share | None:
         room, most = self.room[node], self.most[node]
-        key = (room, most, left, nodes, limit, first)
+        key = (id(room), most, left, nodes, limit, first)  # equal rooms are one object
         if key not in self._memo:
             one = Filter(self.job, room, first=first, capped=self.capped, limit=limit)
             self._memo[key] = one.share(most, left, nodes)
