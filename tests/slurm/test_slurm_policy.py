@@ -17,7 +17,7 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.policies.slurm import Slurm, SlurmOptions
 
 DRIVER = Path(__file__).with_name("slurm_choices_driver.py")
-STATES = 600 if os.environ.get("GPU_AWARE_REQUESTS") == "all" else 60
+STATES = 1000 if os.environ.get("GPU_AWARE_REQUESTS") == "all" else 120
 SEED = 37
 RELEASES = {"trixie": "24.11", "sid": "26.05"}
 
